@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: BSL-1.0
+include(CMakePackageConfigHelpers)
+
+set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/asio_rdma")
+install(TARGETS asio_rdma EXPORT asio_rdma)
+install(DIRECTORY "${PROJECT_SOURCE_DIR}/include/" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" FILES_MATCHING PATTERN "*.hpp")
+install(EXPORT asio_rdma NAMESPACE asio_rdma:: FILE asio_rdma-targets.cmake DESTINATION "${package_dir}")
+write_basic_package_version_file("${PROJECT_BINARY_DIR}/asio_rdma-config-version.cmake" COMPATIBILITY SameMinorVersion)
+install(FILES "${PROJECT_SOURCE_DIR}/cmake/asio_rdma-config.cmake" "${PROJECT_SOURCE_DIR}/cmake/dependencies.cmake"
+              "${PROJECT_BINARY_DIR}/asio_rdma-config-version.cmake" DESTINATION "${package_dir}")
+
+# Relative to the file itself, so that a tree that is moved after installing still works.
+file(RELATIVE_PATH pc_prefix "/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/")
+string(REGEX REPLACE "/$" "" pc_prefix "${pc_prefix}")
+configure_file("${PROJECT_SOURCE_DIR}/cmake/asio_rdma.pc.in" "${PROJECT_BINARY_DIR}/asio_rdma.pc" @ONLY)
+install(FILES "${PROJECT_BINARY_DIR}/asio_rdma.pc" DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig")

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: BSL-1.0
+# How the project's own targets are compiled.
+
+if(PROJECT_IS_TOP_LEVEL)
+  set(CMAKE_CXX_EXTENSIONS OFF)
+  set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+  if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+    set(CMAKE_BUILD_TYPE Release)
+  endif()
+  find_program(ASIO_RDMA_CCACHE ccache)
+  if(ASIO_RDMA_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+    # Without these ccache refuses whatever uses a precompiled header.
+    set(CMAKE_CXX_COMPILER_LAUNCHER
+        ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${ASIO_RDMA_CCACHE})
+  endif()
+endif()
+
+if(ASIO_RDMA_SANITIZE)
+  # A sanitizer wants the whole program, so this is for every target below here, and for who links them.
+  set(sanitize -fsanitize=${ASIO_RDMA_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  add_compile_options(${sanitize})
+  add_link_options(${sanitize})
+endif()
+
+# Gives TARGET the project's warnings, if they are asked for.
+function(asio_rdma_warnings target)
+  if(NOT ASIO_RDMA_WARNINGS AND NOT ASIO_RDMA_WARNINGS_AS_ERRORS)
+    return()
+  endif()
+  target_compile_options(
+    ${target}
+    PRIVATE -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Wold-style-cast -Wcast-qual
+            -Wcast-align -Wnon-virtual-dtor -Woverloaded-virtual -Wextra-semi -Wundef -Wimplicit-fallthrough)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    target_compile_options(${target} PRIVATE -Wduplicated-cond -Wlogical-op -Wredundant-decls)
+    # ThreadSanitizer does not know fences, which Boost.Asio uses.
+    target_compile_options(${target} PRIVATE $<$<STREQUAL:${ASIO_RDMA_SANITIZE},thread>:-Wno-tsan>)
+  endif()
+  if(ASIO_RDMA_WARNINGS_AS_ERRORS)
+    target_compile_options(${target} PRIVATE -Werror)
+  endif()
+endfunction()

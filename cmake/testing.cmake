@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: BSL-1.0
+# How a test is declared; ctest knows every test that there is.
+
+find_package(Catch2 REQUIRED)
+
+# The main function of every test program, and the headers that all of them read, compiled once.
+add_library(asio_rdma_test_base STATIC "${PROJECT_SOURCE_DIR}/test/catch_main.cpp")
+target_include_directories(asio_rdma_test_base PUBLIC "${PROJECT_SOURCE_DIR}/test")
+target_link_libraries(asio_rdma_test_base PUBLIC asio_rdma::asio_rdma Catch2::Catch2)
+asio_rdma_warnings(asio_rdma_test_base)
+
+# asio_rdma_test_program(NAME SOURCE…): a test program that ctest does not run by itself.
+function(asio_rdma_test_program name)
+  add_executable(${name} ${ARGN})
+  target_link_libraries(${name} PRIVATE asio_rdma_test_base)
+  asio_rdma_warnings(${name})
+endfunction()
+
+# asio_rdma_unit_test(NAME SOURCE…): needs no device; the test is called unit.NAME.
+function(asio_rdma_unit_test name)
+  asio_rdma_test_program(test_unit_${name} ${ARGN})
+  add_test(NAME unit.${name} COMMAND test_unit_${name})
+  set_tests_properties(unit.${name} PROPERTIES LABELS unit TIMEOUT 120)
+endfunction()
+
+# asio_rdma_device_test(NAME [DEVICES rxe siw] [HOSTS 2] [ARGS …] [TIMEOUT seconds] SOURCES …): one test NAME.KIND for each kind
+# of device, run where such a device is (tools/with-device). Exit status 77: this machine cannot run it.
+function(asio_rdma_device_test name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "HOSTS;TIMEOUT" "DEVICES;SOURCES;ARGS")
+  if(NOT arg_DEVICES)
+    set(arg_DEVICES rxe siw)
+  endif()
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 300)
+  endif()
+  set(hosts)
+  if(arg_HOSTS)
+    set(hosts --hosts ${arg_HOSTS})
+  endif()
+  asio_rdma_test_program(test_${name} ${arg_SOURCES})
+  foreach(device IN LISTS arg_DEVICES)
+    add_test(NAME ${name}.${device}
+             COMMAND "${PROJECT_SOURCE_DIR}/tools/with-device" --device ${device} ${hosts} --
+                     $<TARGET_FILE:test_${name}> ${arg_ARGS})
+    set_tests_properties(${name}.${device} PROPERTIES LABELS "device;${device}" TIMEOUT ${arg_TIMEOUT}
+                                                      SKIP_RETURN_CODE 77)
+  endforeach()
+endfunction()

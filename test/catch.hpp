@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: BSL-1.0
+#ifndef ASIO_RDMA_TEST_CATCH_HPP
+#define ASIO_RDMA_TEST_CATCH_HPP
+
+// Catch2 2 (Debian 12) and 3 (newer systems) have different headers for the same macros.
+#if __has_include(<catch2/catch_all.hpp>)
+#include <catch2/catch_all.hpp>
+#define ASIO_RDMA_CATCH_VERSION 3
+#else
+#include <catch2/catch.hpp>
+#define ASIO_RDMA_CATCH_VERSION 2
+#endif
+
+#endif
