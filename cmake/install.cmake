@@ -2,8 +2,7 @@
 include(CMakePackageConfigHelpers)
 
 set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/asio_rdma")
-install(TARGETS asio_rdma EXPORT asio_rdma)
-install(DIRECTORY "${PROJECT_SOURCE_DIR}/include/" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" FILES_MATCHING PATTERN "*.hpp")
+install(TARGETS asio_rdma EXPORT asio_rdma FILE_SET HEADERS)
 install(EXPORT asio_rdma NAMESPACE asio_rdma:: FILE asio_rdma-targets.cmake DESTINATION "${package_dir}")
 write_basic_package_version_file("${PROJECT_BINARY_DIR}/asio_rdma-config-version.cmake" COMPATIBILITY SameMinorVersion)
 install(FILES "${PROJECT_SOURCE_DIR}/cmake/asio_rdma-config.cmake" "${PROJECT_SOURCE_DIR}/cmake/dependencies.cmake"
