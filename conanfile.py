@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: BSL-1.0
+import os
+import re
+
+from conan import ConanFile
+from conan.errors import ConanInvalidConfiguration
+from conan.tools.build import check_min_cppstd
+from conan.tools.cmake import CMake, CMakeDeps, CMakeToolchain, cmake_layout
+from conan.tools.files import copy, load, rmdir
+from conan.tools.gnu import PkgConfigDeps
+
+required_conan_version = ">=2.0"
+
+
+class AsioRdma(ConanFile):
+    name = "asio_rdma"
+    description = "RDMA for Boost.Asio"
+    license = "BSL-1.0"
+    topics = ("rdma", "asio", "infiniband", "roce", "iwarp", "network")
+
+    package_type = "library"
+    settings = "os", "arch", "compiler", "build_type"
+    options = {"shared": [True, False], "fPIC": [True, False]}
+    default_options = {
+        "shared": False,
+        "fPIC": True,
+        "boost/*:header_only": True,
+        "rdma-core/*:build_librdmacm": True,
+    }
+    implements = ["auto_shared_fpic"]
+    exports_sources = "CMakeLists.txt", "LICENSE", "cmake/*", "include/*", "src/*"
+
+    def set_version(self):
+        header = load(self, os.path.join(self.recipe_folder, "include", "asio_rdma", "version.hpp"))
+        self.version = ".".join(re.findall(r"#define ASIO_RDMA_VERSION_[A-Z]+ (\d+)", header))
+
+    def export(self):
+        copy(self, "include/asio_rdma/version.hpp", self.recipe_folder, self.export_folder)
+
+    def layout(self):
+        cmake_layout(self)
+
+    def requirements(self):
+        self.requires("boost/[>=1.81 <1.89]", transitive_headers=True)
+        self.requires("rdma-core/[>=33]", transitive_headers=True)
+
+    def validate(self):
+        if self.settings.os != "Linux":
+            raise ConanInvalidConfiguration("RDMA's user-space verbs are Linux only")
+        check_min_cppstd(self, 20)
+
+    def generate(self):
+        toolchain = CMakeToolchain(self)
+        for part in ("TESTS", "EXAMPLES", "BENCHMARKS"):
+            toolchain.cache_variables[f"ASIO_RDMA_{part}"] = False
+        toolchain.generate()
+        CMakeDeps(self).generate()
+        PkgConfigDeps(self).generate()
+
+    def build(self):
+        cmake = CMake(self)
+        cmake.configure()
+        cmake.build()
+
+    def package(self):
+        copy(self, "LICENSE", self.source_folder, os.path.join(self.package_folder, "licenses"))
+        CMake(self).install()
+        # Conan writes these for its consumers, with its own packages in them.
+        rmdir(self, os.path.join(self.package_folder, "lib", "cmake"))
+        rmdir(self, os.path.join(self.package_folder, "lib", "pkgconfig"))
+
+    def package_info(self):
+        self.cpp_info.libs = ["asio_rdma"]
+        self.cpp_info.system_libs = ["pthread"]
+        self.cpp_info.set_property("cmake_target_name", "asio_rdma::asio_rdma")
+        self.cpp_info.set_property("pkg_config_name", "asio_rdma")
+        # What a profile takes from the system ([platform_requires]) is no package that could be named here.
+        packages = {dependency.ref.name for _, dependency in self.dependencies.host.items()}
+        if "boost" in packages:
+            self.cpp_info.requires.append("boost::headers")
+        if "rdma-core" in packages:
+            self.cpp_info.requires += ["rdma-core::librdmacm", "rdma-core::libibverbs"]
+        else:
+            self.cpp_info.system_libs = ["rdmacm", "ibverbs", "pthread"]
