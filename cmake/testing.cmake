@@ -24,7 +24,7 @@ function(asio_rdma_unit_test name)
 endfunction()
 
 # asio_rdma_device_test(NAME [DEVICES rxe siw] [HOSTS 2] [ARGS …] [TIMEOUT seconds] SOURCES …): one test NAME.KIND for each kind
-# of device, run where such a device is (tools/with-device). Exit status 77: this machine cannot run it.
+# of device, run where such a device is (tools/with-device). Exit status 125 is the lab's: this machine cannot run it.
 function(asio_rdma_device_test name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "HOSTS;TIMEOUT" "DEVICES;SOURCES;ARGS")
   if(NOT arg_DEVICES)
@@ -43,6 +43,6 @@ function(asio_rdma_device_test name)
              COMMAND "${PROJECT_SOURCE_DIR}/tools/with-device" --device ${device} ${hosts} --
                      $<TARGET_FILE:test_${name}> ${arg_ARGS})
     set_tests_properties(${name}.${device} PROPERTIES LABELS "device;${device}" TIMEOUT ${arg_TIMEOUT}
-                                                      SKIP_RETURN_CODE 77)
+                                                      SKIP_RETURN_CODE 125)
   endforeach()
 endfunction()
