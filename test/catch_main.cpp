@@ -3,6 +3,4 @@
 #include "catch.hpp"
 
 // Both versions have the session, and its macro for a ready-made main is in different places.
-int main(int argc, char* argv[]) {
-  return Catch::Session().run(argc, argv);
-}
+int main(int argc, char* argv[]) { return Catch::Session().run(argc, argv); }
