@@ -9,9 +9,7 @@ if(PROJECT_IS_TOP_LEVEL)
   endif()
   find_program(ASIO_RDMA_CCACHE ccache)
   if(ASIO_RDMA_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-    # Without these ccache refuses whatever uses a precompiled header.
-    set(CMAKE_CXX_COMPILER_LAUNCHER
-        ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${ASIO_RDMA_CCACHE})
+    set(CMAKE_CXX_COMPILER_LAUNCHER ${ASIO_RDMA_CCACHE})
   endif()
 endif()
 

@@ -3,7 +3,7 @@
 
 find_package(Catch2 REQUIRED)
 
-# The main function of every test program, and the headers that all of them read, compiled once.
+# The main function of every test program, compiled once: Catch2 2 has no library that would have one.
 add_library(asio_rdma_test_base STATIC "${PROJECT_SOURCE_DIR}/test/catch_main.cpp")
 target_include_directories(asio_rdma_test_base PUBLIC "${PROJECT_SOURCE_DIR}/test")
 target_link_libraries(asio_rdma_test_base PUBLIC asio_rdma::asio_rdma Catch2::Catch2)
