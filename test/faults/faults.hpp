@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: BSL-1.0
+//
+// Fault injection between a program and a real RDMA device.
+//
+// The data path (post, poll, arm, memory windows) goes through the function table of an opened
+// ibv_context, which an injector swaps. Control functions are exported by libibverbs, so this
+// library defines functions of the same names; they come first in the search order of an executable
+// that links it, also for calls made by librdmacm, and forward to libibverbs. libibverbs must be a
+// shared library.
+//
+// Completion channels and asynchronous event descriptors of every context opened in the process are
+// descriptors of this library that become readable for the device's events and for injected ones.
+//
+// Not covered: extended polling (ibv_start_poll) and extended posting (ibv_wr_start).
+//
+// All functions are safe from any thread. Construct and destroy an injector while no other thread
+// posts to or polls objects of its context: the table itself is plain memory.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <array>
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <iosfwd>
+#include <limits>
+#include <memory>
+#include <string>
+
+namespace faults {
+
+struct context_state;
+
+inline constexpr std::uint64_t forever = std::numeric_limits<std::uint64_t>::max();
+
+enum class call : std::uint8_t {
+  post_send,
+  post_recv,
+  post_srq_recv,
+  poll_cq,
+  req_notify_cq,
+  alloc_pd,
+  dealloc_pd,
+  reg_mr, // every registration function
+  dereg_mr,
+  create_comp_channel,
+  destroy_comp_channel,
+  create_cq, // ibv_create_cq and ibv_create_cq_ex; the same for the two below
+  resize_cq,
+  destroy_cq,
+  create_srq,
+  modify_srq,
+  destroy_srq,
+  create_qp,
+  modify_qp,
+  destroy_qp,
+  query_qp,
+  alloc_mw,
+  bind_mw, // ibv_bind_mw; a window bound by a work request is a post_send
+  dealloc_mw,
+  create_ah,
+  count_
+};
+const char* name(call which);
+
+// Which calls a fault applies to, counted from when the fault was added.
+struct occurrence {
+  std::uint64_t first = 1;
+  std::uint64_t times = 1;
+};
+
+struct completion_fault {
+  ibv_wc_status status = IBV_WC_RETRY_EXC_ERR;
+  std::uint32_t vendor_err = 0;
+  std::uint32_t qp_num = 0;    // 0: of any queue pair
+  std::uint64_t wr_id = 0;     // 0: any
+  bool qp_to_error = true;     // a device moves the queue pair to the error state
+  bool only_successful = true; // pass over completions that failed by themselves
+  occurrence when = {};
+};
+
+// Which completions to hold back; null and 0 mean any.
+struct completion_filter {
+  ibv_cq* cq = nullptr;
+  std::uint32_t qp_num = 0;
+};
+
+// Random faults. A decision depends on the seed, the kind of fault and how many decisions of that
+// kind were made before it, not on how calls of different kinds interleave. Values are
+// probabilities.
+struct plan {
+  std::uint64_t seed = 0;
+  double refuse_send = 0;     // ENOMEM, at a random position of the chain
+  double refuse_receive = 0;  // ENOMEM, queue pairs and shared receive queues
+  double fail_completion = 0; // the queue pair goes to the error state
+  // Held until the completion queue has been polled empty a few times, or is armed (then found by
+  // the poll that follows arming), or was polled empty after arming (then there is a channel
+  // event).
+  double hold_completion = 0;
+  double spurious_event = 0; // per arming: an event without a completion
+  double lose_event = 0;
+  double fail_registration = 0; // ENOMEM
+  double fail_creation = 0;  // ENOMEM: protection domains, channels, queues, queue pairs, windows
+  double fail_modify_qp = 0; // EINVAL
+};
+std::ostream& operator<<(std::ostream& out, const plan& p);
+
+// The value of ASIO_RDMA_FAULT_SEED, or else a random one.
+std::uint64_t seed_from_environment();
+
+struct counters {
+  std::array<std::uint64_t, static_cast<std::size_t>(call::count_)> calls{};
+  std::array<std::uint64_t, static_cast<std::size_t>(call::count_)> refused{};
+  std::uint64_t send_requests = 0; // work requests in all chains, refused ones included
+  std::uint64_t receive_requests = 0;
+  std::uint64_t completions = 0; // given to the caller
+  std::uint64_t failed_completions = 0;
+  std::uint64_t held_completions = 0;
+  std::uint64_t dropped_completions = 0; // held ones whose queue pair was destroyed
+  std::uint64_t empty_polls = 0;
+  std::uint64_t channel_events = 0; // given to the caller
+  std::uint64_t channel_events_acked = 0;
+  std::uint64_t channel_ack_calls = 0;
+  std::uint64_t channel_events_lost = 0;
+  std::uint64_t channel_events_injected = 0;
+  std::uint64_t async_events = 0; // given to the caller
+  std::uint64_t async_events_acked = 0;
+  // Events whose object was destroyed before they were acknowledged. libibverbs waits for ever
+  // there; this library acknowledges them so that a test can fail instead.
+  std::uint64_t unacknowledged_at_destroy = 0;
+
+  std::uint64_t operator[](call which) const { return calls[static_cast<std::size_t>(which)]; }
+  std::uint64_t refused_of(call which) const { return refused[static_cast<std::size_t>(which)]; }
+};
+
+class injector {
+public:
+  // Attaches to an opened context. Throws std::logic_error when another injector is attached to it.
+  explicit injector(ibv_context* context);
+  // Removes all faults, releases what is held and restores the table (at once, or when the last
+  // completion that was held has been polled). The context may already have been closed.
+  ~injector();
+  injector(const injector&) = delete;
+  injector& operator=(const injector&) = delete;
+
+  // Fails whole calls with an errno value. qp_num limits posts, modify_qp, query_qp and bind_mw.
+  void fail(call which, int error, occurrence when = {}, std::uint32_t qp_num = 0);
+  void fail_modify_qp(ibv_qp_state to, int error, occurrence when = {});
+  // Refuses the work request at an index of the chain: those before it are posted, bad_wr names it.
+  // A call whose chain is shorter is not counted.
+  void refuse_post(call which, int error = ENOMEM, occurrence when = {}, unsigned index = 0,
+                   std::uint32_t qp_num = 0);
+
+  // Rewrites the status of a completion. Fields that verbs leaves undefined then are overwritten.
+  void fail_completion(const completion_fault& fault);
+
+  // From now on these completions stay out of sight, as if the device had not finished them: not
+  // polled, no channel event. Several filters add up.
+  void hold_completions(completion_filter filter = {});
+  // Makes the oldest held completions visible, with a channel event where the queue is armed.
+  // Completions that come later are still held.
+  std::size_t release_completions(std::size_t n);
+  // Releases everything and ends holding.
+  std::size_t release_completions();
+  // Completions held back now. Looks at the device first.
+  std::size_t held();
+
+  // The next channel events are read from the device and thrown away.
+  void lose_channel_events(unsigned n = 1);
+  // An event for a queue that may have no completion.
+  void raise_channel_event(ibv_cq* cq);
+
+  // IBV_EVENT_QP_FATAL also moves the queue pair to the error state, as a device would.
+  void raise_qp_event(ibv_qp* qp, ibv_event_type type = IBV_EVENT_QP_FATAL);
+  void raise_cq_error(ibv_cq* cq);
+  void raise_srq_event(ibv_srq* srq, ibv_event_type type = IBV_EVENT_SRQ_ERR);
+  void raise_port_event(ibv_event_type type = IBV_EVENT_PORT_ERR, int port = 1);
+  // After it every call that posts, arms, creates or modifies fails with EIO.
+  void raise_device_fatal();
+
+  void run(const plan& p);
+  void clear(); // no further faults; what is held is released
+
+  counters counts() const;
+  ibv_context* context() const { return context_; }
+
+private:
+  ibv_context* context_;
+  std::shared_ptr<context_state> state_;
+};
+
+} // namespace faults

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include <infiniband/verbs.h>
+#include <rdma/rdma_cma.h>
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+// Calls a condition until it holds. Throws when it does not for longer than any machine should
+// need.
+void until(const std::function<bool()>& condition);
+
+// An opened device that rdma_cm has chosen for an address, taken from an identifier.
+class cm_device {
+public:
+  cm_device();
+  ~cm_device();
+  cm_device(const cm_device&) = delete;
+  cm_device& operator=(const cm_device&) = delete;
+  ibv_context* context() const { return id_->verbs; }
+
+private:
+  rdma_event_channel* events_;
+  rdma_cm_id* id_;
+};
+
+// Two connected queue pairs in this process, on one completion queue each with a channel.
+class loopback {
+public:
+  struct end {
+    rdma_cm_id* id = nullptr;
+    ibv_comp_channel* channel = nullptr;
+    ibv_cq* cq = nullptr;
+    ibv_qp* qp = nullptr;
+    unsigned unacked = 0;
+  };
+
+  explicit loopback(ibv_context* context);
+  ~loopback();
+  loopback(const loopback&) = delete;
+  loopback& operator=(const loopback&) = delete;
+
+  int send(std::uint64_t wr_id); // 64 bytes from a to b
+  int receive(std::uint64_t wr_id);
+  int send_chain(const std::vector<std::uint64_t>& wr_ids, std::uint64_t* bad_wr_id = nullptr);
+  int receive_chain(const std::vector<std::uint64_t>& wr_ids, std::uint64_t* bad_wr_id = nullptr);
+
+  static bool readable(int fd);
+  // Reads an event of the channel: the queue, or null when there is none.
+  static ibv_cq* event(end& e);
+  static std::vector<ibv_wc> poll(end& e, std::size_t limit = 32);
+  static std::vector<ibv_wc> await(end& e, std::size_t n); // polls until there are n
+  // A receive at a that nothing arrives for shows whether a has gone to the error state: siw does
+  // not tell the state of a queue pair, and does not flush what is posted later.
+  int post_unused();
+  bool flushed();
+
+  end a, b;
+  ibv_pd* pd = nullptr;
+  ibv_mr* mr = nullptr;
+  std::array<char, 4096> memory{};
+
+private:
+  void connect();
+  void destroy();
+
+  ibv_context* context_;
+  rdma_event_channel* events_ = nullptr;
+  rdma_cm_id* listener_ = nullptr;
+};
