@@ -36,8 +36,10 @@ function(asio_rdma_warnings target)
             -Wcast-align -Woverloaded-virtual -Wextra-semi -Wundef -Wimplicit-fallthrough)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     target_compile_options(${target} PRIVATE -Wduplicated-cond -Wlogical-op -Wredundant-decls)
-    # ThreadSanitizer does not know fences, which Boost.Asio uses.
-    target_compile_options(${target} PRIVATE $<$<STREQUAL:${ASIO_RDMA_SANITIZE},thread>:-Wno-tsan>)
+    if(ASIO_RDMA_SANITIZE STREQUAL "thread")
+      # It does not know fences, which Boost.Asio uses.
+      target_compile_options(${target} PRIVATE -Wno-tsan)
+    endif()
   endif()
   if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
     # The macros of verbs.h are made of them.

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-#ifndef ASIO_RDMA_TEST_CATCH_HPP
-#define ASIO_RDMA_TEST_CATCH_HPP
+#pragma once
 
 // Catch2 2 (Debian 12) and 3 (newer systems) have different headers for the same macros.
 #if __has_include(<catch2/catch_all.hpp>)
@@ -9,6 +8,4 @@
 #else
 #include <catch2/catch.hpp>
 #define ASIO_RDMA_CATCH_VERSION 2
-#endif
-
 #endif
