@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include <asio_rdma/completion_queue_options.hpp>
+#include <asio_rdma/detail/completion_service.hpp>
+#include <asio_rdma/device.hpp>
+#include <boost/asio/execution_context.hpp>
+
+#include <memory>
+#include <utility>
+
+namespace asio_rdma {
+
+/// A completion queue of an execution context and a device (ibv_create_cq(3)), for as many queue
+/// pairs as have room in it. A queue pair that is opened without one uses a shared one, so most
+/// programs need this only to choose a mode. A cheap, shared handle, safe from any thread: the
+/// queue lives while a queue pair uses it.
+///
+/// The handlers of one completion queue start in the order in which their operations completed,
+/// one thread at a time starting them: a handler that blocks holds up the others of its queue,
+/// unless it is bound to an executor of its own.
+class completion_queue {
+public:
+  using native_handle_type = ibv_cq*;
+
+  completion_queue() noexcept = default;
+
+  /// Errors: the system's (`no_buffer_space` and the like), when the queue or its channel cannot
+  /// be made.
+  completion_queue(asio::execution_context& context, const device& d,
+                   const completion_queue_options& options, error_code& ec)
+      : impl_(detail::completion_service::of(context).make_queue(d, options, ec)) {}
+  completion_queue(asio::execution_context& context, const device& d,
+                   const completion_queue_options& options = {}) {
+    error_code ec;
+    impl_ = detail::completion_service::of(context).make_queue(d, options, ec);
+    detail::throw_if(ec, "ibv_create_cq");
+  }
+
+  /// Adopts a queue that has no events outstanding. Without a completion channel of its own it is
+  /// polled (modes `busy` and `manual`). Only operations of this library may use it.
+  completion_queue(asio::execution_context& context, const device& d, native_handle_type cq,
+                   ownership owns, const completion_queue_options& options = {}) {
+    error_code ec;
+    impl_ = detail::completion_service::of(context).adopt_queue(d, options, cq, owns, ec);
+    detail::throw_if(ec, "completion_queue");
+  }
+
+  bool is_open() const noexcept { return impl_ != nullptr; }
+  native_handle_type native_handle() const noexcept { return impl_->native_handle(); }
+  completion_mode mode() const noexcept { return impl_->options().mode; }
+  std::uint32_t entries() const noexcept { return impl_->options().entries; }
+  completion_counters counters() const noexcept { return impl_->counters(); }
+
+  /// Mode `manual`: takes what has completed and runs its handlers by `dispatch` on their
+  /// executors; gives the number of operations completed. Not from two threads at a time.
+  std::size_t poll() { return impl_->poll(); }
+
+  /// The options of the shared queues that the context makes from now on.
+  static void set_default_options(asio::execution_context& context,
+                                  const completion_queue_options& options) {
+    detail::completion_service::of(context).set_default_options(options);
+  }
+
+  const std::shared_ptr<detail::completion_queue_impl>& impl() const noexcept { return impl_; }
+
+private:
+  std::shared_ptr<detail::completion_queue_impl> impl_;
+};
+
+} // namespace asio_rdma

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include <asio_rdma/completion_queue_options.hpp>
+#include <asio_rdma/detail/work_queue.hpp>
+#include <asio_rdma/device.hpp>
+#include <boost/asio/execution_context.hpp>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+
+namespace asio_rdma::detail {
+
+class completion_service;
+
+/// A completion queue and its channel, and the one runner that takes completions from it.
+///
+/// At any time the runner is in one of three states. `idle`: nothing is outstanding and nobody
+/// looks. `armed`: the device will raise an event, which makes it active. `active`: it is queued
+/// on the execution context or runs there. Only one thread at a time is the runner, so handlers
+/// start in the order in which their completions came.
+class completion_queue_impl : public std::enable_shared_from_this<completion_queue_impl> {
+public:
+  /// Called by the service; `mode` other than `manual` watches the channel.
+  completion_queue_impl(completion_service& service, const device& d,
+                        const completion_queue_options& options, error_code& ec);
+  /// Adopts a queue and the channel that it was made with.
+  completion_queue_impl(completion_service& service, const device& d,
+                        const completion_queue_options& options, ibv_cq* cq, ownership owns,
+                        error_code& ec);
+  completion_queue_impl(const completion_queue_impl&) = delete;
+  ~completion_queue_impl();
+
+  asio::execution_context& context() const noexcept { return context_; }
+  const device& get_device() const noexcept { return device_; }
+  ibv_cq* native_handle() const noexcept { return cq_; }
+  const completion_queue_options& options() const noexcept { return options_; }
+  completion_counters counters() const noexcept;
+
+  /// Sets entries aside for a queue pair; false if too few are left.
+  bool reserve(std::uint32_t entries) noexcept;
+  void unreserve(std::uint32_t entries) noexcept;
+
+  /// Around the start of each operation: counts it as work of the execution context, and once it
+  /// is posted sees to it that somebody looks for its completion.
+  void operation_starting() {
+    if (outstanding_.fetch_add(1) == 0)
+      work_started();
+  }
+  void operation_started() {
+    if (state_.load() == state::idle)
+      attend();
+  }
+  void operation_not_started() { operations_done(1); }
+
+  /// Mode `manual`: runs the handlers of what has completed; gives their number.
+  std::size_t poll();
+
+  /// Takes every completion that is in the queue now. After the destruction of a queue pair this
+  /// leaves none of its work requests in it.
+  void drain();
+  /// Lets the runner complete these operations, which no longer belong to the device.
+  void complete(operation_list& done);
+
+  /// Called when the execution context shuts down: destroys what is ready.
+  void shutdown();
+
+private:
+  enum class state : std::uint8_t { idle, armed, active };
+  struct watch;
+
+  void open_watch(error_code& ec);
+  void work_started() noexcept;
+  void operations_done(std::size_t n) noexcept;
+  void attend();
+  void schedule();
+  bool become_active(state from);
+  void on_readable();
+  void take_event();
+  void read_event();
+  std::size_t harvest(unsigned polls);
+  std::size_t run_ready(disposal how);
+  void run();
+  bool spun_enough();
+  bool sleep();
+  bool rest();
+  bool any_ready();
+
+  asio::execution_context& context_;
+  device device_;
+  completion_queue_options options_;
+  ibv_comp_channel* channel_ = nullptr;
+  ibv_cq* cq_ = nullptr;
+  ownership owns_ = ownership::take;
+
+  std::atomic<std::size_t> outstanding_{0};
+  std::atomic<state> state_{state::idle};
+  std::atomic<bool> notified_{false};
+  bool notify_requested_ = false;                                   // the runner's
+  unsigned unacknowledged_events_ = 0;                              // the runner's
+  std::optional<std::chrono::steady_clock::time_point> spin_until_; // the runner's
+  std::shared_ptr<completion_queue_impl> self_;                     // while queued
+
+  std::mutex mutex_; // polling, and the lists below
+  operation_list ready_;
+  std::uint32_t reserved_ = 0;
+  bool stopped_ = false;
+
+  std::atomic<std::uint64_t> polls_{0}, arms_{0}, events_{0}, completions_{0};
+  std::unique_ptr<watch> watch_;
+};
+
+} // namespace asio_rdma::detail

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include <asio_rdma/detail/operation.hpp>
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/associated_allocator.hpp>
+#include <boost/asio/associated_cancellation_slot.hpp>
+#include <boost/asio/associated_executor.hpp>
+#include <boost/asio/cancellation_type.hpp>
+#include <boost/asio/dispatch.hpp>
+#include <boost/asio/execution/outstanding_work.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/prefer.hpp>
+#include <boost/asio/query.hpp>
+#include <boost/asio/recycling_allocator.hpp>
+#include <boost/version.hpp>
+#if BOOST_VERSION >= 108200
+#include <boost/asio/associated_immediate_executor.hpp>
+#endif
+
+#include <memory>
+#include <optional>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+namespace asio_rdma::detail {
+
+/// The context if `ex` is simply its executor, so that a thread that runs the context may call a
+/// handler without asking the executor; else null.
+template <class Executor>
+asio::io_context* plain_context(const Executor& ex,
+                                const asio::execution_context& context) noexcept {
+  asio::io_context* plain = nullptr;
+  if constexpr (std::is_same_v<Executor, asio::io_context::executor_type>) {
+    plain = &asio::query(ex, asio::execution::context);
+  } else if constexpr (std::is_same_v<Executor, asio::any_io_executor>) {
+    if (const auto* inner = ex.template target<asio::io_context::executor_type>())
+      plain = &asio::query(*inner, asio::execution::context);
+  }
+  return plain == &context ? plain : nullptr;
+}
+
+/// A handler with its arguments, and the handler's own allocator and nothing else of it: the
+/// executor has been asked already.
+template <class Handler, class... Args>
+class bound_handler {
+public:
+  using allocator_type = asio::associated_allocator_t<Handler, asio::recycling_allocator<void>>;
+
+  bound_handler(Handler&& handler, Args... args)
+      : handler_(std::move(handler)), args_(std::move(args)...) {}
+
+  allocator_type get_allocator() const noexcept {
+    return asio::get_associated_allocator(handler_, asio::recycling_allocator<void>());
+  }
+
+  void operator()() { std::apply(std::move(handler_), std::move(args_)); }
+
+private:
+  Handler handler_;
+  std::tuple<Args...> args_;
+};
+
+/// The executor that a handler runs on, kept from the start of the operation to its end. Where
+/// that is the I/O object's own context, the completion queue counts the work for all its
+/// operations, and none is counted here.
+template <class Handler, class IoExecutor>
+class handler_work {
+public:
+  handler_work(const Handler& handler, const IoExecutor& io,
+               const asio::execution_context& context) {
+    const executor_type ex = asio::get_associated_executor(handler, io);
+    plain_ = plain_context(ex, context);
+    if (plain_ == nullptr)
+      kept_.emplace(asio::prefer(ex, asio::execution::outstanding_work.tracked));
+  }
+
+  /// Runs the handler: at once if this thread runs the context and no other executor is wanted.
+  template <class Function>
+  void run(Function&& f, bool in_context) {
+    if (plain_ == nullptr)
+      asio::dispatch(*kept_, std::move(f));
+    else if (in_context)
+      std::move(f)();
+    else
+      asio::dispatch(*plain_, std::move(f));
+  }
+
+private:
+  using executor_type = asio::associated_executor_t<Handler, IoExecutor>;
+  using kept_type = std::decay_t<decltype(asio::prefer(std::declval<const executor_type&>(),
+                                                       asio::execution::outstanding_work.tracked))>;
+
+  asio::io_context* plain_ = nullptr;
+  std::optional<kept_type> kept_;
+};
+
+/// Completes a handler that could not be started, never from inside the initiating function.
+template <class Handler, class IoExecutor, class... Args>
+void complete_immediately(Handler&& handler, const IoExecutor& io, Args... args) {
+#if BOOST_VERSION >= 108200
+  const auto ex = asio::get_associated_immediate_executor(handler, io);
+  asio::dispatch(ex, bound_handler<Handler, Args...>(std::move(handler), std::move(args)...));
+#else
+  const auto ex = asio::get_associated_executor(handler, io);
+  asio::post(ex, bound_handler<Handler, Args...>(std::move(handler), std::move(args)...));
+#endif
+}
+
+/// An operation of kind `Base` with its handler. `Result` says what the handler is told:
+/// `Result::arguments(const operation&)` gives a tuple that follows the error code.
+template <class Base, class Result, class Handler, class IoExecutor, std::size_t Buffers>
+class handler_op final : public Base {
+public:
+  using allocator_type = typename std::allocator_traits<asio::associated_allocator_t<
+      Handler, asio::recycling_allocator<void>>>::template rebind_alloc<handler_op>;
+
+  /// Owns the operation until it has been started.
+  class owner {
+  public:
+    owner(Handler& handler, const IoExecutor& io, const asio::execution_context& context)
+        : alloc_(asio::get_associated_allocator(handler, asio::recycling_allocator<void>())),
+          op_(std::allocator_traits<allocator_type>::allocate(alloc_, 1)) {
+      try {
+        ::new (static_cast<void*>(op_)) handler_op(handler, io, context);
+      } catch (...) {
+        std::allocator_traits<allocator_type>::deallocate(alloc_, op_, 1);
+        throw;
+      }
+    }
+    owner(const owner&) = delete;
+    ~owner() {
+      if (op_ != nullptr)
+        destroy(alloc_, op_);
+    }
+
+    handler_op* operator->() const noexcept { return op_; }
+    handler_op& operator*() const noexcept { return *op_; }
+    void release() noexcept { op_ = nullptr; }
+
+    /// Frees the operation and gives its handler back.
+    Handler take_handler() {
+      Handler handler(std::move(op_->handler_));
+      destroy(alloc_, std::exchange(op_, nullptr));
+      return handler;
+    }
+
+  private:
+    allocator_type alloc_;
+    handler_op* op_;
+  };
+
+  ibv_sge* sges() noexcept { return sges_.data(); }
+
+private:
+  handler_op(Handler& handler, const IoExecutor& io, const asio::execution_context& context)
+      : Base(&handler_op::dispose_this),
+        work_(handler, io, context),
+        handler_(std::move(handler)) {}
+
+  static void destroy(allocator_type& alloc, handler_op* self) noexcept {
+    self->~handler_op();
+    std::allocator_traits<allocator_type>::deallocate(alloc, self, 1);
+  }
+
+  // The memory is freed before the handler runs, so that an operation that the handler starts
+  // finds it again.
+  static void dispose_this(operation* base, disposal how) {
+    auto* self = static_cast<handler_op*>(base);
+    allocator_type alloc(
+        asio::get_associated_allocator(self->handler_, asio::recycling_allocator<void>()));
+    if (how == disposal::destroy) {
+      // A handler may own what the operation's destruction still needs.
+      Handler handler(std::move(self->handler_));
+      destroy(alloc, self);
+      return;
+    }
+    auto bound = std::apply(
+        [self](auto... args) {
+          return bound_handler<Handler, error_code, decltype(args)...>(
+              std::move(self->handler_), self->ec, std::move(args)...);
+        },
+        Result::arguments(*self));
+    handler_work<Handler, IoExecutor> work(std::move(self->work_));
+    destroy(alloc, self);
+    work.run(std::move(bound), how == disposal::complete_here);
+  }
+
+  handler_work<Handler, IoExecutor> work_;
+  Handler handler_;
+  std::array<ibv_sge, Buffers> sges_;
+};
+
+} // namespace asio_rdma::detail

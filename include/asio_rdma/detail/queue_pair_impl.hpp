@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include <asio_rdma/detail/completion_service.hpp>
+#include <asio_rdma/detail/work_queue.hpp>
+#include <asio_rdma/memory_region.hpp>
+#include <asio_rdma/queue_pair_options.hpp>
+#include <boost/asio/cancellation_type.hpp>
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+namespace asio_rdma::detail {
+
+class shared_receive_queue_impl;
+
+/// What connected a queue pair and can tell the peer of its end. Destroyed at close.
+class connection_link {
+public:
+  virtual ~connection_link() = default;
+  /// Tells the peer; does not block.
+  virtual void disconnect() noexcept = 0;
+};
+
+/// The logic of `basic_queue_pair`: its verbs object, its two queues and its state.
+class queue_pair_impl final : public context_member {
+public:
+  queue_pair_impl(asio::execution_context& context, const protection_domain& pd,
+                  const queue_pair_options& options);
+  ~queue_pair_impl();
+
+  /// Makes the queue pair, ready for receives. `queue` may be null: a shared one is found.
+  error_code open(std::shared_ptr<completion_queue_impl> queue,
+                  std::shared_ptr<shared_receive_queue_impl> receives);
+  /// Adopts a queue pair whose completion queue is `queue`'s.
+  error_code adopt(std::shared_ptr<completion_queue_impl> queue, ibv_qp* qp);
+
+  error_code local_address(queue_pair_address& result) const;
+  error_code connect(const queue_pair_address& peer);
+  /// Connected by other hands (rdma_cm): from now on sends may be started.
+  void connected(std::unique_ptr<connection_link> link);
+
+  /// Ends every operation with `operation_aborted` once the device has let go of its memory.
+  void close();
+  /// Ends every operation, the posted ones by way of the error state.
+  void cancel();
+  /// The peer is gone or the device failed: ends every operation with `why`.
+  void fail(const error_code& why);
+  /// Cancels one operation; a posted one only if `terminal` is asked for.
+  void cancel(std::uint64_t id, asio::cancellation_type_t type);
+
+  error_code start(send_operation& op);
+  error_code start(receive_operation& op);
+  /// Completes when the queue pair fails or is closed.
+  error_code start_wait(operation& op);
+  void hold();
+  void release();
+
+  std::uint64_t next_id() noexcept { return ids_.fetch_add(1, std::memory_order_relaxed) + 1; }
+  asio::execution_context& context() const noexcept { return service_.context(); }
+  const protection_domain& get_protection_domain() const noexcept { return pd_; }
+  const std::shared_ptr<completion_queue_impl>& completion_queue() const noexcept { return cq_; }
+  const queue_pair_options& options() const noexcept { return options_; }
+  ibv_qp* native_handle() const noexcept { return qp_; }
+  queue_pair_state state() const;
+
+  void on_context_shutdown() override { close(); }
+  void on_device_event(const ibv_async_event& event) override;
+  const device& member_device() const noexcept override { return pd_.get_device(); }
+
+private:
+  class send_queue final : public work_queue {
+  public:
+    send_queue(queue_pair_impl& qp, std::uint32_t depth) noexcept;
+    void on_completion(operation& op, const ibv_wc& wc, operation_list& ready) override;
+    error_code reserve_results();
+
+  private:
+    error_code post(operation_list::iterator first, operation_list::iterator last,
+                    operation*& failed) override;
+    bool in_order() const noexcept override { return true; }
+    void on_retired(operation& op) noexcept override;
+    void prepare(send_operation& op, bool last) noexcept;
+
+    queue_pair_impl& qp_;
+    std::uint32_t unsignaled_run_ = 0;
+    // Where atomic operations put what they found: a slot for each that is posted.
+    std::vector<std::uint64_t> results_;
+    std::vector<std::uint32_t> free_results_;
+    memory_region results_region_;
+  };
+
+  class receive_queue final : public work_queue {
+  public:
+    receive_queue(queue_pair_impl& qp, std::uint32_t depth) noexcept;
+    void on_completion(operation& op, const ibv_wc& wc, operation_list& ready) override;
+
+  private:
+    error_code post(operation_list::iterator first, operation_list::iterator last,
+                    operation*& failed) override;
+    bool in_order() const noexcept override { return false; }
+
+    queue_pair_impl& qp_;
+  };
+
+  friend class shared_receive_queue_impl;
+
+  error_code initialize();
+  error_code check_start(queue_pair_state least) const;
+  error_code completion_failure(const ibv_wc& wc, operation_list& ready);
+  void enter_failed(const error_code& why, operation_list& ready);
+
+  completion_service& service_;
+  protection_domain pd_;
+  queue_pair_options options_;
+  std::shared_ptr<completion_queue_impl> cq_;
+  std::shared_ptr<shared_receive_queue_impl> srq_;
+  std::uint32_t reserved_ = 0;
+  std::atomic<std::uint64_t> ids_{0};
+
+  mutable std::mutex mutex_;
+  ibv_qp* qp_ = nullptr;
+  std::atomic<queue_pair_state> state_{queue_pair_state::closed};
+  error_code reason_; // why operations end, once failed or closed
+  std::uint32_t packet_number_ = 0;
+  send_queue send_;
+  receive_queue receive_;
+  operation_list waiters_;
+  std::unique_ptr<connection_link> link_;
+};
+
+} // namespace asio_rdma::detail

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include <asio_rdma/detail/completion_service.hpp>
+#include <asio_rdma/detail/work_queue.hpp>
+#include <asio_rdma/memory_region.hpp>
+#include <asio_rdma/shared_receive_queue_options.hpp>
+#include <boost/asio/cancellation_type.hpp>
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+
+namespace asio_rdma::detail {
+
+/// Chains the work requests of receives; gives the first.
+ibv_recv_wr* link_receives(operation_list::iterator first, operation_list::iterator last) noexcept;
+/// What a receive's completion says.
+void take_receive_result(operation& op, const ibv_wc& wc) noexcept;
+
+/// The logic of `basic_shared_receive_queue`.
+class shared_receive_queue_impl final : public context_member {
+public:
+  shared_receive_queue_impl(asio::execution_context& context, const protection_domain& pd,
+                            const shared_receive_queue_options& options);
+
+  error_code open(std::shared_ptr<completion_queue_impl> queue);
+  /// Takes effect once the last attached queue pair has gone, which may be filling a receive.
+  void close();
+  void attach();
+  void detach();
+  void cancel();
+  void cancel(std::uint64_t id, asio::cancellation_type_t type);
+  error_code start(receive_operation& op);
+  /// Arms the limit; completes when fewer receives than that are posted.
+  error_code start_wait_limit(operation& op, std::uint32_t limit);
+  void hold();
+  void release();
+
+  std::uint64_t next_id() noexcept { return ids_.fetch_add(1, std::memory_order_relaxed) + 1; }
+  asio::execution_context& context() const noexcept { return service_.context(); }
+  const std::shared_ptr<completion_queue_impl>& completion_queue() const noexcept { return cq_; }
+  ibv_srq* native_handle() const noexcept { return srq_; }
+  bool is_open() const;
+
+  void on_context_shutdown() override { close(); }
+  void on_device_event(const ibv_async_event& event) override;
+  const device& member_device() const noexcept override { return pd_.get_device(); }
+
+private:
+  class receive_queue final : public work_queue {
+  public:
+    explicit receive_queue(shared_receive_queue_impl& srq) noexcept
+        : work_queue(srq.mutex_, srq.options_.depth), srq_(srq) {}
+    void on_completion(operation& op, const ibv_wc& wc, operation_list& ready) override;
+
+  private:
+    error_code post(operation_list::iterator first, operation_list::iterator last,
+                    operation*& failed) override;
+    bool in_order() const noexcept override { return false; }
+
+    shared_receive_queue_impl& srq_;
+  };
+
+  void destroy();
+  void complete_waiters(const error_code& ec);
+
+  completion_service& service_;
+  protection_domain pd_;
+  shared_receive_queue_options options_;
+  std::shared_ptr<completion_queue_impl> cq_;
+  std::atomic<std::uint64_t> ids_{0};
+
+  mutable std::mutex mutex_;
+  ibv_srq* srq_ = nullptr;
+  receive_queue receive_;
+  operation_list waiters_;
+  std::size_t attached_ = 0;
+  bool closing_ = false;
+};
+
+} // namespace asio_rdma::detail

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include <asio_rdma/error.hpp>
+#include <boost/asio/ip/address.hpp>
+#include <infiniband/verbs.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace asio_rdma {
+
+/// Says whether a handle that someone else made is to be destroyed with the object that adopts it.
+enum class ownership { take, borrow };
+
+/// How a device's packets travel, as the device says (ibv_get_device_list(3), `transport_type`).
+enum class transport { infiniband, iwarp, other };
+
+/// An entry of a port's GID table (ibv_query_gid_ex(3)).
+struct gid_entry {
+  enum class kind { infiniband, roce_v1, roce_v2 };
+
+  ibv_gid gid{};
+  std::uint8_t port = 1;
+  std::uint32_t index = 0;
+  kind type = kind::infiniband;
+  std::uint32_t interface_index = 0; ///< Of the port's network interface; 0 where it has none.
+
+  /// The IP address that the GID stands for; an IPv4-mapped GID gives the IPv4 address.
+  asio::ip::address address() const;
+};
+
+/// An opened RDMA device. A cheap, shared handle: copies mean the same device, which is closed
+/// when the last copy and the last object made on it are gone. Safe from any thread.
+class device {
+public:
+  using native_handle_type = ibv_context*;
+
+  struct description {
+    std::string name;
+    transport type = transport::other;
+    std::uint64_t guid = 0;   ///< In host byte order.
+    bool port_active = false; ///< Could be opened and has an active port.
+    error_code open_error;    ///< Why it could not be opened.
+  };
+
+  /// Not opened; every other member but `is_open` and assignment needs an opened device.
+  device() noexcept = default;
+
+  /// The devices of this machine (ibv_get_device_list(3)).
+  static std::vector<description> list();
+
+  /// Opens a device by its name, such as "rxe0".
+  /// Errors: `error::device_not_found`, `error::device_permission`, or the system's.
+  static device open(std::string_view name);
+  static device open(std::string_view name, error_code& ec);
+
+  /// Opens the first device that may be opened and has an active port.
+  /// Errors: `error::no_device`, `error::device_permission`.
+  static device open_first();
+  static device open_first(error_code& ec);
+
+  /// Adopts an opened device.
+  device(native_handle_type context, ownership owns);
+
+  bool is_open() const noexcept { return impl_ != nullptr; }
+  native_handle_type native_handle() const noexcept;
+  std::string name() const;
+  transport type() const noexcept;
+
+  /// The limits and abilities that ibv_query_device(3) gives, asked when the device was opened.
+  const ibv_device_attr& attributes() const noexcept;
+
+  /// What this device can do, as it says itself.
+  bool has_atomics() const noexcept;
+  bool has_immediate() const noexcept;      ///< Immediate data with sends and writes: not on iWARP.
+  bool has_memory_windows() const noexcept; ///< Of type 2 (bound to a queue pair).
+  bool has_on_demand_paging() const noexcept; ///< For RC queue pairs.
+
+  /// A port's state, LID, link layer and MTU now (ibv_query_port(3)). Ports count from 1.
+  ibv_port_attr port(std::uint8_t number) const;
+  ibv_port_attr port(std::uint8_t number, error_code& ec) const;
+
+  /// The first active port, else port 1.
+  std::uint8_t first_port() const;
+
+  /// The used entries of every port's GID table, the best one for a connection first: RoCE v2
+  /// before v1, and IPv4-mapped before global IPv6 before link-local addresses.
+  std::vector<gid_entry> gids() const;
+
+  /// The best entry of a port, of the given local address if one is given.
+  std::optional<gid_entry> best_gid(std::uint8_t port) const;
+  std::optional<gid_entry> best_gid(const asio::ip::address& local) const;
+
+  friend bool operator==(const device&, const device&) = default;
+
+  struct impl;
+
+private:
+  explicit device(std::shared_ptr<impl> p) noexcept : impl_(std::move(p)) {}
+
+  std::shared_ptr<impl> impl_;
+};
+
+} // namespace asio_rdma

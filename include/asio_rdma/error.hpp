@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include <boost/asio/error.hpp>
+#include <boost/system/error_code.hpp>
+#include <boost/system/error_condition.hpp>
+#include <boost/system/system_error.hpp>
+#include <infiniband/verbs.h>
+
+#include <type_traits>
+
+namespace asio_rdma {
+
+namespace asio = boost::asio;
+using boost::system::error_code;
+using boost::system::system_error;
+
+/// Errors of this library's own. Each message says what happened and, where a person meets it on
+/// the first day, what to do about it.
+enum class error {
+  no_device = 1,        ///< The machine has no RDMA device, or none with an active port.
+  device_not_found,     ///< No RDMA device has that name.
+  device_permission,    ///< The device's file may not be opened by this user.
+  device_fatal,         ///< The device reported a fatal error; its queue pairs are gone.
+  memory_limit,         ///< Registering memory failed for the limit on locked memory.
+  no_gid,               ///< The device's port has no usable GID for the address.
+  wrong_device,         ///< The address belongs to another device than the queue pair's.
+  loopback_address,     ///< A loopback address that no RDMA device serves.
+  too_many_buffers,     ///< More scatter/gather elements than the queue pair was opened with.
+  remote_range,         ///< The operation exceeds the remote buffer that it was given.
+  misaligned,           ///< The remote address of an atomic operation is no multiple of eight.
+  rejected,             ///< The peer's program refused the connection.
+  peer_not_listening,   ///< The address answers, but nothing listens at that port.
+  unreachable,          ///< No route or no answer from the address.
+  incompatible_peer,    ///< What the peer sent in the handshake is not ours.
+  protocol_violation,   ///< The peer broke the protocol.
+  queue_pair_fatal,     ///< The device moved the queue pair to the error state.
+  completion_queue_full ///< The completion queue has no room for the queue pair's entries.
+};
+
+/// The category of `error`.
+const boost::system::error_category& library_category() noexcept;
+
+/// The category of work completion statuses (`ibv_wc_status`, ibv_poll_cq(3)). Each maps onto a
+/// generic condition: access errors onto `permission_denied`, exceeded retries onto `timed_out`,
+/// and so on. A flushed request is never reported in it: it becomes
+/// `asio::error::operation_aborted` where this side closed or cancelled, and
+/// `asio::error::connection_reset` where the connection failed.
+const boost::system::error_category& completion_category() noexcept;
+
+inline error_code make_error_code(error e) noexcept {
+  return {static_cast<int>(e), library_category()};
+}
+
+namespace detail {
+
+inline error_code completion_error(ibv_wc_status status) noexcept {
+  return {static_cast<int>(status), completion_category()};
+}
+
+/// An `errno` value as an error code.
+inline error_code system_error_code(int value) noexcept {
+  return {value, boost::system::system_category()};
+}
+
+[[noreturn]] void throw_error(const error_code& ec, const char* what);
+
+inline void throw_if(const error_code& ec, const char* what) {
+  if (ec)
+    throw_error(ec, what);
+}
+
+} // namespace detail
+} // namespace asio_rdma
+
+namespace boost::system {
+template <>
+struct is_error_code_enum<asio_rdma::error> : std::true_type {};
+} // namespace boost::system
+
+/// `ec == IBV_WC_REM_ACCESS_ERR` and the like.
+inline boost::system::error_code make_error_code(ibv_wc_status status) noexcept {
+  return asio_rdma::detail::completion_error(status);
+}
+
+namespace boost::system {
+template <>
+struct is_error_code_enum<ibv_wc_status> : std::true_type {};
+} // namespace boost::system

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include <asio_rdma/buffer.hpp>
+#include <asio_rdma/device.hpp>
+#include <infiniband/verbs.h>
+
+#include <cstddef>
+#include <memory>
+
+namespace asio_rdma {
+
+/// What may be done to registered memory (ibv_reg_mr(3)). The owner may always let the device read
+/// it (sends and the source of writes).
+enum class access : unsigned {
+  local_read = 0,
+  local_write = 1,  ///< Receives, and the sink of RDMA READ. See `memory_region`.
+  remote_write = 2, ///< Implies local_write, as verbs demand.
+  remote_read = 4,
+  remote_atomic = 8,     ///< Implies local_write.
+  window_bind = 16,      ///< Memory windows may be bound to it.
+  relaxed_ordering = 32, ///< The device may reorder its writes; ignored where it cannot.
+  on_demand = 64,        ///< Not pinned; pages are faulted in by the device.
+};
+
+constexpr access operator|(access a, access b) noexcept {
+  return static_cast<access>(static_cast<unsigned>(a) | static_cast<unsigned>(b));
+}
+constexpr bool has(access set, access flag) noexcept {
+  return (static_cast<unsigned>(set) & static_cast<unsigned>(flag)) != 0;
+}
+
+/// A protection domain (ibv_alloc_pd(3)): queue pairs use only memory of their own one. A cheap,
+/// shared handle; the domain goes when the last copy and the last object made in it are gone.
+class protection_domain {
+public:
+  using native_handle_type = ibv_pd*;
+
+  protection_domain() noexcept = default;
+  /// Errors (thrown): the system's.
+  explicit protection_domain(const device& d);
+  protection_domain(const device& d, error_code& ec);
+  /// Adopts a domain of the device.
+  protection_domain(const device& d, native_handle_type pd, ownership owns);
+
+  bool is_open() const noexcept { return impl_ != nullptr; }
+  native_handle_type native_handle() const noexcept;
+  const device& get_device() const noexcept;
+
+  friend bool operator==(const protection_domain&, const protection_domain&) = default;
+
+  struct impl;
+
+private:
+  std::shared_ptr<impl> impl_;
+};
+
+/// Registered memory (ibv_reg_mr(3)): its pages are pinned, and the device may reach them by key.
+/// Owns the registration, not the memory, which must outlive it. Move-only. Deregistering while an
+/// operation uses the memory fails that operation; it does not wait for it.
+///
+/// On iWARP the sink of an RDMA READ must be remotely writable (RFC 5040, section 5.2), so
+/// `local_write` includes `remote_write` there.
+class memory_region {
+public:
+  using native_handle_type = ibv_mr*;
+
+  memory_region() noexcept = default;
+
+  /// Registers `bytes` from `data`. Errors: `error::memory_limit`, `operation_not_supported` where
+  /// the device has no on-demand paging, or the system's.
+  memory_region(const protection_domain& pd, void* data, std::size_t bytes,
+                access rights = access::local_write);
+  memory_region(const protection_domain& pd, void* data, std::size_t bytes, access rights,
+                error_code& ec);
+  /// Registers the memory of an Asio buffer.
+  memory_region(const protection_domain& pd, asio::mutable_buffer memory,
+                access rights = access::local_write)
+      : memory_region(pd, memory.data(), memory.size(), rights) {}
+
+  /// Registers `bytes` at `offset` of a dma-buf (a GPU's memory, for instance), whose address
+  /// towards peers is `iova` (ibv_reg_dmabuf_mr(3)). Errors: `operation_not_supported` where the
+  /// device cannot, or the system's.
+  static memory_region from_dmabuf(const protection_domain& pd, int descriptor,
+                                   std::uint64_t offset, std::size_t bytes, std::uint64_t iova,
+                                   access rights, error_code& ec);
+
+  /// Adopts a region of the domain.
+  memory_region(const protection_domain& pd, native_handle_type mr, ownership owns);
+
+  memory_region(memory_region&& other) noexcept;
+  memory_region& operator=(memory_region&& other) noexcept;
+  ~memory_region();
+
+  bool is_open() const noexcept { return mr_ != nullptr; }
+  /// Deregisters now. Errors: the system's; the region is closed in any case.
+  void close(error_code& ec);
+
+  native_handle_type native_handle() const noexcept { return mr_; }
+  const protection_domain& get_protection_domain() const noexcept { return pd_; }
+  void* data() const noexcept { return mr_->addr; }
+  std::size_t size() const noexcept { return mr_->length; }
+  std::uint32_t lkey() const noexcept { return mr_->lkey; }
+  std::uint32_t rkey() const noexcept { return mr_->rkey; }
+
+  /// A view of the whole region, or of at most `bytes` from `offset` on (clamped to the end).
+  mutable_buffer buffer(std::size_t offset = 0,
+                        std::size_t bytes = static_cast<std::size_t>(-1)) const noexcept {
+    return (mutable_buffer(data(), size(), lkey()) + offset).first(bytes);
+  }
+
+  /// What to tell a peer that shall access the region, or a part of it (clamped to the end).
+  remote_buffer remote(std::uint64_t offset = 0,
+                       std::uint64_t bytes = static_cast<std::uint64_t>(-1)) const noexcept {
+    return (remote_buffer{reinterpret_cast<std::uintptr_t>(data()), size(), rkey()} + offset)
+        .first(bytes);
+  }
+
+private:
+  protection_domain pd_;
+  ibv_mr* mr_ = nullptr;
+  ownership owns_ = ownership::take;
+};
+
+/// A memory window of type 2 (ibv_alloc_mw(3)): a key for a part of a region, given to the peer of
+/// one queue pair by `async_bind` there and taken back by `async_invalidate`. Move-only.
+class memory_window {
+public:
+  using native_handle_type = ibv_mw*;
+
+  memory_window() noexcept = default;
+  /// Errors: `operation_not_supported` where the device has none of type 2, or the system's.
+  explicit memory_window(const protection_domain& pd);
+  memory_window(const protection_domain& pd, error_code& ec);
+  memory_window(memory_window&& other) noexcept;
+  memory_window& operator=(memory_window&& other) noexcept;
+  ~memory_window();
+
+  bool is_open() const noexcept { return mw_ != nullptr; }
+  native_handle_type native_handle() const noexcept { return mw_; }
+  /// The key of the last bind that was started; 0 before the first.
+  std::uint32_t rkey() const noexcept { return rkey_; }
+  /// Takes the key of the next bind, as `async_bind` does: a new tag in the low eight bits.
+  std::uint32_t next_key() noexcept;
+
+private:
+  protection_domain pd_;
+  ibv_mw* mw_ = nullptr;
+  std::uint32_t rkey_ = 0;
+};
+
+namespace detail {
+
+/// Rights as ibv_reg_mr(3) and as the binding of a window take them.
+unsigned verbs_access(access rights) noexcept;
+inline unsigned window_access(access rights) noexcept {
+  return verbs_access(rights) & ~unsigned(IBV_ACCESS_LOCAL_WRITE);
+}
+
+} // namespace detail
+
+} // namespace asio_rdma

@@ -1,0 +1,591 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include <asio_rdma/completion_queue.hpp>
+#include <asio_rdma/detail/initiate.hpp>
+#include <asio_rdma/detail/queue_pair_impl.hpp>
+#include <asio_rdma/detail/shared_receive_queue_impl.hpp>
+#include <asio_rdma/memory_region.hpp>
+#include <asio_rdma/queue_pair_options.hpp>
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/async_result.hpp>
+
+#include <arpa/inet.h>
+#include <cstdint>
+#include <optional>
+
+namespace asio_rdma {
+
+template <class Executor>
+class basic_shared_receive_queue;
+
+/// What a receive brought.
+struct received {
+  std::size_t bytes = 0; ///< Of the message; of an RDMA WRITE with immediate, what it wrote.
+  std::optional<std::uint32_t> immediate;       ///< In host byte order, as given to the sender.
+  std::optional<std::uint32_t> invalidated_key; ///< The rkey that the sender invalidated.
+  std::uint32_t queue_pair_number = 0;          ///< The local queue pair that received it.
+};
+
+namespace detail {
+
+struct bytes_result {
+  using signature = void(error_code, std::size_t);
+  static std::tuple<std::size_t> arguments(const operation& op) { return {op.ec ? 0 : op.bytes}; }
+};
+
+struct receive_result {
+  using signature = void(error_code, received);
+  static std::tuple<received> arguments(const operation& op) {
+    received r;
+    if (!op.ec)
+      r.bytes = op.bytes;
+    if ((op.flags & IBV_WC_WITH_IMM) != 0)
+      r.immediate = op.word;
+    else if ((op.flags & IBV_WC_WITH_INV) != 0)
+      r.invalidated_key = op.word;
+    r.queue_pair_number = op.qp_num;
+    return {r};
+  }
+};
+
+struct value_result {
+  using signature = void(error_code, std::uint64_t);
+  static std::tuple<std::uint64_t> arguments(const operation& op) { return {op.value}; }
+};
+
+struct no_result {
+  using signature = void(error_code);
+  static std::tuple<> arguments(const operation&) { return {}; }
+};
+
+} // namespace detail
+
+/// Constants of `basic_queue_pair`.
+class queue_pair_base {
+public:
+  /// How a work request is posted (ibv_post_send(3)); to be combined by `|`.
+  enum class flags : unsigned {
+    none = 0,
+    solicited = 1, ///< The receiver's completion is a solicited one.
+    fenced = 2,    ///< Waits until the earlier RDMA READs and atomics have completed.
+    /// The device reports no completion of its own: the handler runs when a later operation
+    /// completes, or fails. Saves completions where operations come in groups.
+    unsignaled = 4
+  };
+  friend constexpr flags operator|(flags a, flags b) noexcept {
+    return static_cast<flags>(static_cast<unsigned>(a) | static_cast<unsigned>(b));
+  }
+  friend constexpr bool operator&(flags a, flags b) noexcept {
+    return (static_cast<unsigned>(a) & static_cast<unsigned>(b)) != 0;
+  }
+};
+
+/// A reliable connected queue pair as an Asio I/O object.
+///
+/// Operations are posted at once while the device's queue has room and wait their turn when it is
+/// full; any number may be started. Sends, writes, reads and atomics are carried out in the order
+/// in which they were started, and so are receives filled. A buffer belongs to the device until
+/// its operation's handler has been called.
+///
+/// *Errors.* `asio::error::bad_descriptor` when closed, `not_connected` before `connect`,
+/// `operation_aborted` after `close` or `cancel` here, `connection_reset` when the connection
+/// failed or the peer ended it, a status of `completion_category()` for the operation that the
+/// device failed, `error::too_many_buffers`, `message_size` (over 2^31 bytes), and
+/// `operation_not_supported` where the device cannot. The first failed operation puts the queue
+/// pair into the error state (`queue_pair_state::failed`), and all others end.
+///
+/// *Cancellation.* Each operation supports `terminal`, `partial` and `total` cancellation as long
+/// as it waits for room. Once posted it cannot be recalled: `terminal` then moves the queue pair to
+/// the error state, so that all its operations end with `operation_aborted` when the device has
+/// let go of their memory; `partial` and `total` have no effect. A cancelled write, read or atomic
+/// operation may have happened.
+///
+/// *Thread safety.* Distinct objects: safe. Shared objects: unsafe, as for Asio's sockets.
+///
+/// A queue pair does not survive fork(): see ibv_fork_init(3). Do not use it in the child.
+template <class Executor = asio::any_io_executor>
+class basic_queue_pair : public queue_pair_base {
+  using impl_type = detail::queue_pair_impl;
+
+public:
+  using executor_type = Executor;
+  using native_handle_type = ibv_qp*;
+  template <class Executor1>
+  struct rebind_executor {
+    using other = basic_queue_pair<Executor1>;
+  };
+
+  class batch;
+
+  /// A queue pair that is not open.
+  explicit basic_queue_pair(const executor_type& ex) : executor_(ex) {}
+  template <class ExecutionContext>
+  requires std::convertible_to<ExecutionContext&, asio::execution_context&>
+  explicit basic_queue_pair(ExecutionContext& context) : executor_(context.get_executor()) {}
+
+  /// Opens: see `open`.
+  template <class ExecutorOrContext>
+  basic_queue_pair(ExecutorOrContext&& ex, const protection_domain& pd,
+                   const queue_pair_options& options = {})
+      : basic_queue_pair(std::forward<ExecutorOrContext>(ex)) {
+    open(pd, options);
+  }
+
+  /// The moved-from object is closed.
+  basic_queue_pair(basic_queue_pair&&) noexcept = default;
+  template <class Executor1>
+  requires std::convertible_to<Executor1, Executor>
+  basic_queue_pair(basic_queue_pair<Executor1>&& other)
+      : executor_(other.get_executor()), impl_(std::exchange(other.impl_, nullptr)) {}
+  basic_queue_pair& operator=(basic_queue_pair&& other) {
+    if (this != &other) {
+      close();
+      executor_ = other.executor_;
+      impl_ = std::exchange(other.impl_, nullptr);
+    }
+    return *this;
+  }
+  /// As `close`.
+  ~basic_queue_pair() { close(); }
+
+  const executor_type& get_executor() const noexcept { return executor_; }
+
+  /// Makes the queue pair, ready for receives, in a completion queue that the context's queue
+  /// pairs share, or in the given one. Limits that the device does not have are lowered; `options`
+  /// tells what came out. Errors: `asio::error::already_open`, `error::completion_queue_full`,
+  /// `error::wrong_device`, or the system's.
+  void open(const protection_domain& pd, const queue_pair_options& options, error_code& ec) {
+    open(pd, completion_queue(), options, ec);
+  }
+  void open(const protection_domain& pd, const queue_pair_options& options = {}) {
+    open(pd, completion_queue(), options);
+  }
+  void open(const protection_domain& pd, const completion_queue& queue,
+            const queue_pair_options& options, error_code& ec) {
+    open_with(pd, options, ec, [&](impl_type& i) { return i.open(queue.impl(), nullptr); });
+  }
+  void open(const protection_domain& pd, const completion_queue& queue,
+            const queue_pair_options& options = {}) {
+    error_code ec;
+    open(pd, queue, options, ec);
+    detail::throw_if(ec, "queue_pair::open");
+  }
+
+  /// Likewise, with receives from a shared receive queue, in its completion queue.
+  template <class Executor1>
+  void open(const protection_domain& pd, basic_shared_receive_queue<Executor1>& receives,
+            const queue_pair_options& options, error_code& ec) {
+    open_with(pd, options, ec, [&](impl_type& i) { return i.open(nullptr, receives.impl()); });
+  }
+  template <class Executor1>
+  void open(const protection_domain& pd, basic_shared_receive_queue<Executor1>& receives,
+            const queue_pair_options& options = {}) {
+    error_code ec;
+    open(pd, receives, options, ec);
+    detail::throw_if(ec, "queue_pair::open");
+  }
+
+  /// Adopts a queue pair with empty queues, made without `sq_sig_all` and without a shared receive
+  /// queue, both of whose completion queues are `queue`. It is destroyed at close.
+  void assign(const protection_domain& pd, const completion_queue& queue, native_handle_type qp,
+              error_code& ec) {
+    open_with(pd, {}, ec, [&](impl_type& i) { return i.adopt(queue.impl(), qp); });
+  }
+  void assign(const protection_domain& pd, const completion_queue& queue, native_handle_type qp) {
+    error_code ec;
+    assign(pd, queue, qp, ec);
+    detail::throw_if(ec, "queue_pair::assign");
+  }
+
+  bool is_open() const noexcept { return impl_ != nullptr; }
+  queue_pair_state state() const { return impl_ ? impl_->state() : queue_pair_state::closed; }
+  native_handle_type native_handle() const noexcept {
+    return impl_ ? impl_->native_handle() : nullptr;
+  }
+  /// The options in force: as asked for, within what the device can.
+  const queue_pair_options& options() const noexcept { return impl_->options(); }
+  const protection_domain& get_protection_domain() const noexcept {
+    return impl_->get_protection_domain();
+  }
+  const std::shared_ptr<impl_type>& impl() const noexcept { return impl_; }
+
+  /// Attributes as the device has them now (ibv_query_qp(3), `ibv_qp_attr_mask`).
+  ibv_qp_attr query(int mask, error_code& ec) const {
+    ibv_qp_attr attr{};
+    ibv_qp_init_attr init{};
+    const int e = impl_ ? ibv_query_qp(native_handle(), &attr, mask, &init) : EBADF;
+    ec = e == 0 ? error_code() : detail::system_error_code(e);
+    return attr;
+  }
+
+  /// Destroys the queue pair. Every operation ends, with its own result if it had completed, else
+  /// with `operation_aborted`, and its memory is the caller's again when its handler is called.
+  /// What the peer has not acknowledged may be lost. Handlers are not called from here.
+  void close() {
+    if (impl_)
+      std::exchange(impl_, nullptr)->close();
+  }
+
+  /// Ends every operation with `operation_aborted`. If any is posted the queue pair goes to the
+  /// error state; if all waited for room, it stays usable.
+  void cancel() {
+    if (impl_)
+      impl_->cancel();
+  }
+
+  /// What the peer needs to know to connect to this queue pair. Errors: `error::no_gid`,
+  /// `bad_descriptor`, or the system's.
+  queue_pair_address local_address(error_code& ec) const {
+    queue_pair_address result;
+    ec = impl_ ? impl_->local_address(result) : error_code(asio::error::bad_descriptor);
+    return result;
+  }
+  queue_pair_address local_address() const {
+    error_code ec;
+    const queue_pair_address result = local_address(ec);
+    detail::throw_if(ec, "queue_pair::local_address");
+    return result;
+  }
+
+  /// Connects to a queue pair that connects to this one. Does not wait for it. Not on iWARP, where
+  /// only the connection manager can: `operation_not_supported`.
+  void connect(const queue_pair_address& peer, error_code& ec) {
+    ec = impl_ ? impl_->connect(peer) : error_code(asio::error::bad_descriptor);
+  }
+  void connect(const queue_pair_address& peer) {
+    error_code ec;
+    connect(peer, ec);
+    detail::throw_if(ec, "queue_pair::connect");
+  }
+
+  /// SEND: a message for one receive of the peer. Gives its size in bytes.
+  template <const_buffer_sequence Buffers,
+            class Token = asio::default_completion_token_t<executor_type>>
+  auto async_send(const Buffers& buffers, flags how, Token&& token) {
+    auto r = request(IBV_WR_SEND, how, buffers);
+    return initiate<detail::bytes_result>(std::move(r), token);
+  }
+  template <const_buffer_sequence Buffers,
+            class Token = asio::default_completion_token_t<executor_type>>
+  requires(!std::same_as<std::decay_t<Token>, flags>) auto async_send(const Buffers& buffers,
+                                                                      Token&& token = {}) {
+    return async_send(buffers, flags::none, std::forward<Token>(token));
+  }
+
+  /// SEND with immediate data. Not on iWARP.
+  template <const_buffer_sequence Buffers,
+            class Token = asio::default_completion_token_t<executor_type>>
+  auto async_send_immediate(const Buffers& buffers, std::uint32_t immediate, flags how,
+                            Token&& token) {
+    auto r = request(IBV_WR_SEND_WITH_IMM, how, buffers);
+    r.word = htonl(immediate);
+    return initiate<detail::bytes_result>(std::move(r), token);
+  }
+  template <const_buffer_sequence Buffers,
+            class Token = asio::default_completion_token_t<executor_type>>
+  requires(!std::same_as<std::decay_t<Token>, flags>) auto async_send_immediate(
+      const Buffers& buffers, std::uint32_t immediate, Token&& token = {}) {
+    return async_send_immediate(buffers, immediate, flags::none, std::forward<Token>(token));
+  }
+
+  /// SEND that invalidates the memory window (or region) of the peer with that rkey. Errors:
+  /// `operation_not_supported` where the device has no memory management extensions.
+  template <const_buffer_sequence Buffers,
+            class Token = asio::default_completion_token_t<executor_type>>
+  auto async_send_invalidate(const Buffers& buffers, std::uint32_t rkey, flags how, Token&& token) {
+    auto r = request(IBV_WR_SEND_WITH_INV, how, buffers);
+    r.word = rkey;
+    return initiate<detail::bytes_result>(std::move(r), token);
+  }
+  template <const_buffer_sequence Buffers,
+            class Token = asio::default_completion_token_t<executor_type>>
+  requires(!std::same_as<std::decay_t<Token>, flags>) auto async_send_invalidate(
+      const Buffers& buffers, std::uint32_t rkey, Token&& token = {}) {
+    return async_send_invalidate(buffers, rkey, flags::none, std::forward<Token>(token));
+  }
+
+  /// RECEIVE: takes one message, or one RDMA WRITE with immediate data, in which case the buffers
+  /// stay as they are. A message longer than the buffers fails with IBV_WC_LOC_LEN_ERR.
+  template <mutable_buffer_sequence Buffers,
+            class Token = asio::default_completion_token_t<executor_type>>
+  auto async_receive(const Buffers& buffers, Token&& token = {}) {
+    detail::receive_request<detail::max_elements<Buffers>()> r;
+    detail::fill_elements(r, buffers);
+    return asio::async_initiate<Token, detail::receive_result::signature>(initiate_receive{this},
+                                                                          token, r);
+  }
+
+  /// RDMA WRITE of the buffers into the peer's memory. Gives the bytes written. It has completed
+  /// when the peer's device has acknowledged it. Errors: `error::remote_range`.
+  template <const_buffer_sequence Buffers,
+            class Token = asio::default_completion_token_t<executor_type>>
+  auto async_write(const Buffers& buffers, const remote_buffer& to, flags how, Token&& token) {
+    return initiate<detail::bytes_result>(remote_request(IBV_WR_RDMA_WRITE, how, buffers, to),
+                                          token);
+  }
+  template <const_buffer_sequence Buffers,
+            class Token = asio::default_completion_token_t<executor_type>>
+  requires(!std::same_as<std::decay_t<Token>, flags>) auto async_write(const Buffers& buffers,
+                                                                       const remote_buffer& to,
+                                                                       Token&& token = {}) {
+    return async_write(buffers, to, flags::none, std::forward<Token>(token));
+  }
+
+  /// RDMA WRITE with immediate data, which completes a receive of the peer. Not on iWARP.
+  template <const_buffer_sequence Buffers,
+            class Token = asio::default_completion_token_t<executor_type>>
+  auto async_write_immediate(const Buffers& buffers, const remote_buffer& to,
+                             std::uint32_t immediate, flags how, Token&& token) {
+    auto r = remote_request(IBV_WR_RDMA_WRITE_WITH_IMM, how, buffers, to);
+    r.word = htonl(immediate);
+    return initiate<detail::bytes_result>(std::move(r), token);
+  }
+  template <const_buffer_sequence Buffers,
+            class Token = asio::default_completion_token_t<executor_type>>
+  requires(!std::same_as<std::decay_t<Token>, flags>) auto async_write_immediate(
+      const Buffers& buffers, const remote_buffer& to, std::uint32_t immediate,
+      Token&& token = {}) {
+    return async_write_immediate(buffers, to, immediate, flags::none, std::forward<Token>(token));
+  }
+
+  /// RDMA READ of the peer's memory into the buffers. Gives the bytes read. Errors:
+  /// `error::remote_range`.
+  template <mutable_buffer_sequence Buffers,
+            class Token = asio::default_completion_token_t<executor_type>>
+  auto async_read(const Buffers& buffers, const remote_buffer& from, flags how, Token&& token) {
+    return initiate<detail::bytes_result>(remote_request(IBV_WR_RDMA_READ, how, buffers, from),
+                                          token);
+  }
+  template <mutable_buffer_sequence Buffers,
+            class Token = asio::default_completion_token_t<executor_type>>
+  requires(!std::same_as<std::decay_t<Token>, flags>) auto async_read(const Buffers& buffers,
+                                                                      const remote_buffer& from,
+                                                                      Token&& token = {}) {
+    return async_read(buffers, from, flags::none, std::forward<Token>(token));
+  }
+
+  /// Replaces the eight bytes at `target`, in the peer's byte order, by `desired` if they are
+  /// `expected`. Gives what they were: the exchange happened if that is `expected`. Atomic towards
+  /// other operations of the peer's device; towards its CPU only where the device says so
+  /// (`ibv_device_attr::atomic_cap`). Errors: `error::misaligned`, `error::remote_range`,
+  /// `operation_not_supported` where the device has no atomics.
+  template <class Token = asio::default_completion_token_t<executor_type>>
+  auto async_compare_and_swap(const remote_buffer& target, std::uint64_t expected,
+                              std::uint64_t desired, flags how, Token&& token) {
+    auto r = atomic_request(IBV_WR_ATOMIC_CMP_AND_SWP, how, target);
+    r.compare_add = expected;
+    r.swap = desired;
+    return initiate<detail::value_result>(std::move(r), token);
+  }
+  template <class Token = asio::default_completion_token_t<executor_type>>
+  requires(!std::same_as<std::decay_t<Token>, flags>) auto async_compare_and_swap(
+      const remote_buffer& target, std::uint64_t expected, std::uint64_t desired,
+      Token&& token = {}) {
+    return async_compare_and_swap(target, expected, desired, flags::none,
+                                  std::forward<Token>(token));
+  }
+
+  /// Adds `addend` to the eight bytes at `target`. Gives what they were. Otherwise as
+  /// `async_compare_and_swap`.
+  template <class Token = asio::default_completion_token_t<executor_type>>
+  auto async_fetch_add(const remote_buffer& target, std::uint64_t addend, flags how,
+                       Token&& token) {
+    auto r = atomic_request(IBV_WR_ATOMIC_FETCH_AND_ADD, how, target);
+    r.compare_add = addend;
+    return initiate<detail::value_result>(std::move(r), token);
+  }
+  template <class Token = asio::default_completion_token_t<executor_type>>
+  requires(!std::same_as<std::decay_t<Token>, flags>) auto async_fetch_add(
+      const remote_buffer& target, std::uint64_t addend, Token&& token = {}) {
+    return async_fetch_add(target, addend, flags::none, std::forward<Token>(token));
+  }
+
+  /// Binds a memory window to part of a region that was registered with `access::window_bind`: the
+  /// peer of this queue pair, and nobody else, may use `window.rkey()` once this has completed.
+  /// A key that the window had before ends. Errors: IBV_WC_MW_BIND_ERR, `error::remote_range`.
+  template <class Token = asio::default_completion_token_t<executor_type>>
+  auto async_bind(memory_window& window, const memory_region& region, std::size_t offset,
+                  std::size_t bytes, access rights, Token&& token = {}) {
+    detail::send_request<1> r;
+    r.opcode = IBV_WR_BIND_MW;
+    if (offset > region.size() || bytes > region.size() - offset)
+      r.ec = error::remote_range;
+    r.window = window.native_handle();
+    r.rkey = window.next_key();
+    r.bind = {region.native_handle(), reinterpret_cast<std::uintptr_t>(region.data()) + offset,
+              bytes, detail::window_access(rights)};
+    return initiate<detail::no_result>(std::move(r), token);
+  }
+
+  /// Ends a memory window's key (or a region's) here. When it has completed no peer reaches the
+  /// memory by it. Errors: as the device says if it is not a key that may be invalidated.
+  template <class Token = asio::default_completion_token_t<executor_type>>
+  auto async_invalidate(std::uint32_t rkey, Token&& token = {}) {
+    detail::send_request<1> r;
+    r.opcode = IBV_WR_LOCAL_INV;
+    r.word = rkey;
+    return initiate<detail::no_result>(std::move(r), token);
+  }
+
+  /// Waits until the queue pair fails: `connection_reset` when the peer disconnected or went away,
+  /// `error::queue_pair_fatal` or `device_fatal`, `operation_aborted` after `close` or `cancel`
+  /// here. Supports all cancellation types.
+  template <class Token = asio::default_completion_token_t<executor_type>>
+  auto async_wait_disconnect(Token&& token = {}) {
+    return asio::async_initiate<Token, void(error_code)>(initiate_wait{this}, token);
+  }
+
+private:
+  template <class>
+  friend class basic_queue_pair;
+
+  struct initiate_send {
+    using executor_type = Executor;
+    const executor_type& get_executor() const noexcept { return self->executor_; }
+
+    template <class Handler, class Result, std::size_t N>
+    void operator()(Handler&& handler, Result, const detail::send_request<N>& r) const {
+      std::decay_t<Handler> h(std::forward<Handler>(handler));
+      detail::start_operation<detail::send_operation, Result, N>(
+          self->impl_, self->executor_, h,
+          [&r](auto& op) {
+            std::copy_n(r.sges.begin(), r.buffers, op.sges());
+            op.assign(r, op.sges());
+            return r.ec;
+          },
+          [](impl_type& i, auto& op) { return i.start(static_cast<detail::send_operation&>(op)); });
+    }
+
+    basic_queue_pair* self;
+  };
+
+  struct initiate_receive {
+    using executor_type = Executor;
+    const executor_type& get_executor() const noexcept { return self->executor_; }
+
+    template <class Handler, std::size_t N>
+    void operator()(Handler&& handler, const detail::receive_request<N>& r) const {
+      std::decay_t<Handler> h(std::forward<Handler>(handler));
+      detail::start_operation<detail::receive_operation, detail::receive_result, N>(
+          self->impl_, self->executor_, h,
+          [&r](auto& op) {
+            std::copy_n(r.sges.begin(), r.buffers, op.sges());
+            op.assign(r, op.sges());
+            return r.ec;
+          },
+          [](impl_type& i, auto& op) {
+            return i.start(static_cast<detail::receive_operation&>(op));
+          });
+    }
+
+    basic_queue_pair* self;
+  };
+
+  struct initiate_wait {
+    using executor_type = Executor;
+    const executor_type& get_executor() const noexcept { return self->executor_; }
+
+    template <class Handler>
+    void operator()(Handler&& handler) const {
+      std::decay_t<Handler> h(std::forward<Handler>(handler));
+      detail::start_operation<detail::operation, detail::no_result, 0>(
+          self->impl_, self->executor_, h, [](auto&) { return error_code(); },
+          [](impl_type& i, auto& op) { return i.start_wait(op); });
+    }
+
+    basic_queue_pair* self;
+  };
+
+  template <class Result, std::size_t N, class Token>
+  auto initiate(detail::send_request<N>&& r, Token& token) {
+    return asio::async_initiate<Token, typename Result::signature>(initiate_send{this}, token,
+                                                                   Result(), std::move(r));
+  }
+
+  static unsigned verbs_flags(flags how) noexcept {
+    return (how & flags::solicited ? unsigned(IBV_SEND_SOLICITED) : 0u) |
+           (how & flags::fenced ? unsigned(IBV_SEND_FENCE) : 0u);
+  }
+
+  template <class Buffers>
+  auto request(ibv_wr_opcode opcode, flags how, const Buffers& buffers) const {
+    detail::send_request<detail::max_elements<Buffers>()> r;
+    r.opcode = opcode;
+    r.flags = verbs_flags(how);
+    r.unsignaled = how & flags::unsignaled;
+    r.bytes = detail::fill_elements(r, buffers);
+    return r;
+  }
+
+  template <class Buffers>
+  auto remote_request(ibv_wr_opcode opcode, flags how, const Buffers& buffers,
+                      const remote_buffer& remote) const {
+    auto r = request(opcode, how, buffers);
+    if (r.bytes > remote.size)
+      r.ec = error::remote_range;
+    r.remote = remote.address;
+    r.rkey = remote.rkey;
+    return r;
+  }
+
+  auto atomic_request(ibv_wr_opcode opcode, flags how, const remote_buffer& target) const {
+    detail::send_request<1> r;
+    r.opcode = opcode;
+    r.flags = verbs_flags(how);
+    r.unsignaled = how & flags::unsignaled;
+    if (target.size < sizeof(std::uint64_t))
+      r.ec = error::remote_range;
+    else if (target.address % sizeof(std::uint64_t) != 0)
+      r.ec = error::misaligned;
+    r.remote = target.address;
+    r.rkey = target.rkey;
+    r.buffers = 1; // the queue pair has a place for the result
+    r.sges[0] = {};
+    return r;
+  }
+
+  template <class Open>
+  void open_with(const protection_domain& pd, const queue_pair_options& options, error_code& ec,
+                 Open&& open) {
+    if (impl_) {
+      ec = asio::error::already_open;
+      return;
+    }
+    auto impl =
+        std::make_shared<impl_type>(asio::query(executor_, asio::execution::context), pd, options);
+    ec = open(*impl);
+    if (!ec)
+      impl_ = std::move(impl);
+  }
+
+  executor_type executor_;
+  std::shared_ptr<impl_type> impl_;
+};
+
+/// While a batch exists, operations of its queue pair are gathered; at `commit`, or with the
+/// batch, they are posted as one chain with one doorbell. The queue pair may not be moved
+/// meanwhile. Gathered operations report their errors when they are posted, to their handlers.
+template <class Executor>
+class basic_queue_pair<Executor>::batch {
+public:
+  explicit batch(basic_queue_pair& qp) : impl_(qp.impl_) {
+    if (impl_)
+      impl_->hold();
+  }
+  batch(const batch&) = delete;
+  batch& operator=(const batch&) = delete;
+  ~batch() { commit(); }
+
+  void commit() {
+    if (impl_)
+      std::exchange(impl_, nullptr)->release();
+  }
+
+private:
+  std::shared_ptr<detail::queue_pair_impl> impl_;
+};
+
+using queue_pair = basic_queue_pair<>;
+
+} // namespace asio_rdma

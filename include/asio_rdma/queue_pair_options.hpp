@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include <asio_rdma/device.hpp>
+#include <infiniband/verbs.h>
+
+#include <cstdint>
+
+namespace asio_rdma {
+
+/// What a queue pair is opened with. Where a limit of the device is lower, that limit holds.
+struct queue_pair_options {
+  ibv_qp_type type = IBV_QPT_RC; ///< IBV_QPT_RC or IBV_QPT_UC
+
+  std::uint32_t send_depth = 128;    ///< Work requests posted at a time; more wait their turn.
+  std::uint32_t receive_depth = 128; ///< Likewise for receives.
+  std::uint32_t max_send_sge = 4;    ///< Buffers in one send, read or write.
+  std::uint32_t max_receive_sge = 4; ///< Buffers in one receive.
+  std::uint32_t max_inline = 64;     ///< Bytes; payloads up to this are copied into the request.
+
+  std::uint8_t port = 0;         ///< 0: the first active one.
+  ibv_mtu path_mtu = ibv_mtu(0); ///< 0: the port's active MTU, or the smaller of both sides.
+  std::uint8_t max_reads = 16;  ///< RDMA READs and atomics in flight, each way, up to the device's.
+  std::uint8_t timeout = 14;    ///< 4.096 µs * 2^timeout to the first retransmission (67 ms).
+  std::uint8_t retry_count = 6; ///< Retransmissions before "the peer does not answer".
+  std::uint8_t rnr_retry = 6;   ///< Retries when the peer has no receive posted; 7: for ever.
+  std::uint8_t min_rnr_timer = 12; ///< How long the peer waits then (ibv_modify_qp(3)): 0.64 ms.
+  std::uint8_t hop_limit = 64;
+  std::uint8_t traffic_class = 0;
+  std::uint8_t service_level = 0;
+};
+
+/// Where a queue pair is to be found: what two sides tell each other to connect without the
+/// connection manager.
+struct queue_pair_address {
+  std::uint32_t number = 0;        ///< Queue pair number, 24 bits.
+  std::uint32_t packet_number = 0; ///< First packet sequence number, 24 bits.
+  ibv_gid gid{};
+  std::uint16_t lid = 0;
+  ibv_mtu mtu = IBV_MTU_1024;
+  std::uint8_t max_reads = 1; ///< RDMA READs and atomics that this side answers at a time.
+};
+
+/// The states of a queue pair as this library sees them.
+enum class queue_pair_state {
+  closed,
+  open,      ///< Receives may be started.
+  connected, ///< Everything may be started.
+  failed     ///< Everything ends with an error.
+};
+
+} // namespace asio_rdma

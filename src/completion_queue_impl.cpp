@@ -1,0 +1,377 @@
+// SPDX-License-Identifier: BSL-1.0
+#include <asio_rdma/detail/completion_queue_impl.hpp>
+
+#include "descriptor_watch.hpp"
+
+#include <asio_rdma/detail/completion_service.hpp>
+
+#include <algorithm>
+#include <cerrno>
+#include <fcntl.h>
+
+namespace asio_rdma::detail {
+namespace {
+
+constexpr int poll_batch = 32;
+// Between two looks at the execution context's other work: this many batches, or, in the modes
+// that poll, this many empty polls (some ten microseconds).
+constexpr unsigned batches_per_turn = 16;
+constexpr unsigned polls_per_turn = 512;
+// Acknowledging takes a lock (ibv_ack_cq_events(3)), so it is done for many at a time.
+constexpr unsigned acknowledge_batch = 64;
+
+void count(std::atomic<std::uint64_t>& counter, std::uint64_t n = 1) noexcept {
+  counter.store(counter.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
+}
+
+} // namespace
+
+struct completion_queue_impl::watch {
+  struct runner final : scheduled_operation {
+    explicit runner(completion_queue_impl& q) noexcept
+        : scheduled_operation(&runner::execute), queue(q) {}
+
+    static void execute(void* owner, scheduled_operation* base, const error_code&, std::size_t) {
+      completion_queue_impl& queue = static_cast<runner*>(base)->queue;
+      if (owner != nullptr)
+        queue.run();
+      else
+        queue.self_.reset(); // the context was destroyed with the runner queued
+    }
+
+    completion_queue_impl& queue;
+  };
+
+  explicit watch(completion_queue_impl& q)
+      : context_scheduler(asio::use_service<scheduler>(q.context_)), run_op(q), channel(q) {}
+
+  scheduler& context_scheduler;
+  runner run_op;
+  descriptor_watch<completion_queue_impl, &completion_queue_impl::on_readable> channel;
+};
+
+completion_queue_impl::completion_queue_impl(completion_service& service, const device& d,
+                                             const completion_queue_options& options,
+                                             error_code& ec)
+    : context_(service.context()), device_(d), options_(options) {
+  ec.clear();
+  options_.entries =
+      std::min(options.entries, static_cast<std::uint32_t>(std::max(d.attributes().max_cqe, 1)));
+  if (options_.mode != completion_mode::manual) {
+    channel_ = ibv_create_comp_channel(d.native_handle());
+    if (channel_ == nullptr) {
+      ec = system_error_code(errno);
+      return;
+    }
+  }
+  cq_ = ibv_create_cq(d.native_handle(), static_cast<int>(options_.entries), this, channel_,
+                      options_.completion_vector);
+  if (cq_ == nullptr) {
+    ec = system_error_code(errno);
+    return;
+  }
+  open_watch(ec);
+}
+
+completion_queue_impl::completion_queue_impl(completion_service& service, const device& d,
+                                             const completion_queue_options& options, ibv_cq* cq,
+                                             ownership owns, error_code& ec)
+    : context_(service.context()),
+      device_(d),
+      options_(options),
+      channel_(cq->channel),
+      cq_(cq),
+      owns_(owns) {
+  ec.clear();
+  options_.entries = static_cast<std::uint32_t>(std::max(cq->cqe, 0));
+  if (channel_ == nullptr && options_.mode != completion_mode::busy)
+    options_.mode = completion_mode::manual;
+  open_watch(ec);
+}
+
+void completion_queue_impl::open_watch(error_code& ec) {
+  watch_ = std::make_unique<watch>(*this);
+  if (options_.mode == completion_mode::manual || channel_ == nullptr)
+    return;
+  // The runner reads only when an event is announced, but an announced event can be gone.
+  fcntl(channel_->fd, F_SETFL, fcntl(channel_->fd, F_GETFL) | O_NONBLOCK);
+  if (const int e = watch_->channel.start(context_, channel_->fd))
+    ec = system_error_code(e);
+}
+
+completion_queue_impl::~completion_queue_impl() {
+  if (watch_)
+    watch_->channel.stop();
+  if (cq_ == nullptr) {
+    if (channel_ != nullptr)
+      ibv_destroy_comp_channel(channel_);
+    return;
+  }
+  if (channel_ != nullptr) {
+    read_event();
+    ibv_ack_cq_events(cq_, unacknowledged_events_);
+  }
+  if (owns_ == ownership::borrow)
+    return;
+  ibv_destroy_cq(cq_);
+  if (channel_ != nullptr)
+    ibv_destroy_comp_channel(channel_);
+}
+
+completion_counters completion_queue_impl::counters() const noexcept {
+  return {polls_.load(std::memory_order_relaxed), arms_.load(std::memory_order_relaxed),
+          events_.load(std::memory_order_relaxed), completions_.load(std::memory_order_relaxed)};
+}
+
+bool completion_queue_impl::reserve(std::uint32_t entries) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (entries > options_.entries - reserved_)
+    return false;
+  reserved_ += entries;
+  return true;
+}
+
+void completion_queue_impl::unreserve(std::uint32_t entries) noexcept {
+  const std::lock_guard lock(mutex_);
+  reserved_ -= entries;
+}
+
+void completion_queue_impl::work_started() noexcept { watch_->context_scheduler.work_started(); }
+
+void completion_queue_impl::operations_done(std::size_t n) noexcept {
+  if (n != 0 && outstanding_.fetch_sub(n) == n)
+    watch_->context_scheduler.work_finished();
+}
+
+bool completion_queue_impl::become_active(state from) {
+  if (!state_.compare_exchange_strong(from, state::active))
+    return false;
+  self_ = shared_from_this();
+  return true;
+}
+
+void completion_queue_impl::attend() {
+  if (options_.mode != completion_mode::manual && become_active(state::idle))
+    schedule();
+}
+
+// Queued behind what the context already has to do, without waking a second thread.
+void completion_queue_impl::schedule() {
+  watch_->context_scheduler.post_immediate_completion(&watch_->run_op, true);
+}
+
+void completion_queue_impl::on_readable() {
+  notified_.store(true);
+  if (become_active(state::armed))
+    schedule();
+}
+
+// One request for notification gives one event (ibv_req_notify_cq(3)), and the channel has only
+// this queue, so one read leaves it empty.
+void completion_queue_impl::take_event() {
+  if (!notified_.load(std::memory_order_relaxed) || !notified_.exchange(false))
+    return;
+  notify_requested_ = false;
+  read_event();
+}
+
+void completion_queue_impl::read_event() {
+  ibv_cq* cq = nullptr;
+  void* context = nullptr;
+  if (ibv_get_cq_event(channel_, &cq, &context) != 0)
+    return;
+  count(events_);
+  if (++unacknowledged_events_ == acknowledge_batch) {
+    ibv_ack_cq_events(cq_, unacknowledged_events_);
+    unacknowledged_events_ = 0;
+  }
+}
+
+// First pass: each completion finds its operation by wr_id, and the operation its queue, whose
+// lock is kept from one completion to the next of the same owner.
+std::size_t completion_queue_impl::harvest(unsigned polls) {
+  const std::lock_guard lock(mutex_);
+  ibv_wc completions[poll_batch];
+  int n = 0;
+  do {
+    n = ibv_poll_cq(cq_, poll_batch, completions);
+    count(polls_);
+  } while (n == 0 && --polls != 0);
+  if (n <= 0)
+    return 0;
+  count(completions_, static_cast<std::uint64_t>(n));
+  std::unique_lock<std::mutex> owner;
+  for (int i = 0; i < n; ++i) {
+    auto& op = *reinterpret_cast<operation*>(completions[i].wr_id);
+    work_queue& queue = *op.queue;
+    if (owner.mutex() != &queue.owner_mutex()) {
+      if (owner.owns_lock())
+        owner.unlock();
+      owner = std::unique_lock(queue.owner_mutex());
+    }
+    queue.on_completion(op, completions[i], ready_);
+  }
+  return static_cast<std::size_t>(n);
+}
+
+// Second pass: handlers may do anything, so nothing is locked, and what a handler that throws
+// leaves behind goes back in front.
+std::size_t completion_queue_impl::run_ready(disposal how) {
+  struct batch {
+    completion_queue_impl& queue;
+    operation_list operations;
+    std::size_t done = 0;
+
+    ~batch() {
+      if (!operations.empty()) {
+        const std::lock_guard lock(queue.mutex_);
+        queue.ready_.splice(queue.ready_.begin(), operations);
+      }
+      queue.operations_done(done);
+    }
+  };
+  std::size_t ran = 0;
+  {
+    batch b{*this, {}};
+    {
+      const std::lock_guard lock(mutex_);
+      b.operations.swap(ready_);
+    }
+    while (!b.operations.empty()) {
+      operation& op = b.operations.front();
+      b.operations.pop_front();
+      ++b.done;
+      op.dispose(how);
+    }
+    ran = b.done;
+  }
+  return ran;
+}
+
+std::size_t completion_queue_impl::poll() {
+  const auto self = shared_from_this(); // a handler may drop the last handle
+  std::size_t ran = 0;
+  for (bool full = true; full;) {
+    full = harvest(1) == poll_batch;
+    ran += run_ready(disposal::complete);
+  }
+  return ran;
+}
+
+void completion_queue_impl::drain() {
+  while (harvest(1) != 0)
+    continue;
+}
+
+void completion_queue_impl::complete(operation_list& done) {
+  operation_list dropped;
+  {
+    const std::lock_guard lock(mutex_);
+    ready_.splice(ready_.end(), done);
+    if (ready_.empty())
+      return;
+    if (stopped_)
+      dropped.swap(ready_);
+  }
+  if (dropped.empty()) {
+    // An armed runner would wait for a completion that does not come.
+    if (options_.mode != completion_mode::manual &&
+        (become_active(state::idle) || become_active(state::armed)))
+      schedule();
+    return;
+  }
+  while (!dropped.empty()) {
+    operation& op = dropped.front();
+    dropped.pop_front();
+    outstanding_.fetch_sub(1);
+    op.dispose(disposal::destroy);
+  }
+}
+
+void completion_queue_impl::shutdown() {
+  watch_->channel.stop();
+  {
+    const std::lock_guard lock(mutex_);
+    stopped_ = true;
+  }
+  operation_list none;
+  complete(none);
+}
+
+void completion_queue_impl::run() {
+  // Keeps the queue while handlers destroy everything else. A turn that is not over goes on behind
+  // the context's other work; so it does when a handler throws.
+  struct turn {
+    completion_queue_impl& queue;
+    std::shared_ptr<completion_queue_impl> self;
+    bool over = false;
+
+    ~turn() {
+      if (over)
+        return;
+      queue.self_ = self;
+      queue.schedule();
+    }
+  } t{*this, std::move(self_)};
+
+  const bool polls = options_.mode != completion_mode::event;
+  for (unsigned batches = 0; batches < batches_per_turn;) {
+    take_event();
+    const std::size_t found = harvest(polls ? polls_per_turn : 1);
+    if (run_ready(disposal::complete_here) != 0) {
+      ++batches;
+      spin_until_.reset();
+      if (polls || found == poll_batch)
+        continue;
+    }
+    if (outstanding_.load() == 0) {
+      t.over = rest();
+    } else if (options_.mode == completion_mode::busy || !spun_enough()) {
+      return;
+    } else {
+      t.over = sleep();
+    }
+    if (t.over)
+      return;
+  }
+}
+
+bool completion_queue_impl::spun_enough() {
+  if (options_.mode == completion_mode::event)
+    return true;
+  const auto now = std::chrono::steady_clock::now();
+  if (!spin_until_)
+    spin_until_ = now + options_.spin;
+  return now >= *spin_until_;
+}
+
+// Arms, polls once more, and only then waits: what completed before the request was accepted
+// raises no event. True if the role has been given up.
+bool completion_queue_impl::sleep() {
+  if (!notify_requested_) {
+    count(arms_);
+    notify_requested_ = ibv_req_notify_cq(cq_, 0) == 0;
+  }
+  spin_until_.reset();
+  self_.reset();
+  state_.store(state::armed);
+  harvest(1);
+  if (!any_ready() && !notified_.load())
+    return true;
+  // If this fails, the event has made somebody else the runner.
+  return !become_active(state::armed);
+}
+
+bool completion_queue_impl::any_ready() {
+  const std::lock_guard lock(mutex_);
+  return !ready_.empty();
+}
+
+// Nothing to look for while nothing is outstanding. True if the role has been given up.
+bool completion_queue_impl::rest() {
+  self_.reset();
+  state_.store(state::idle);
+  return outstanding_.load() == 0 || !become_active(state::idle);
+}
+
+} // namespace asio_rdma::detail

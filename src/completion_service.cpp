@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: BSL-1.0
+#include <asio_rdma/detail/completion_service.hpp>
+
+#include "device_watch.hpp"
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace asio_rdma::detail {
+
+asio::execution_context::id completion_service::id;
+
+// Runs what is ready on the context, as the runner of a completion queue does.
+struct completion_service::runner final : scheduled_operation {
+  explicit runner(completion_service& s)
+      : scheduled_operation(&runner::execute),
+        service(s),
+        context_scheduler(asio::use_service<scheduler>(s.context())) {}
+
+  static void execute(void* owner, scheduled_operation* base, const error_code&, std::size_t) {
+    if (owner != nullptr)
+      static_cast<runner*>(base)->run();
+  }
+
+  void run() {
+    struct turn {
+      runner& self;
+      operation_list operations;
+      std::size_t done = 0;
+
+      ~turn() {
+        bool again = false;
+        {
+          const std::lock_guard lock(self.service.mutex_);
+          self.service.ready_.splice(self.service.ready_.begin(), operations);
+          again = !self.service.ready_.empty();
+          self.queued = again;
+        }
+        if (again)
+          self.context_scheduler.post_immediate_completion(&self, true);
+        while (done-- != 0)
+          self.context_scheduler.work_finished();
+      }
+    } t{*this, {}};
+    {
+      const std::lock_guard lock(service.mutex_);
+      t.operations.swap(service.ready_);
+    }
+    while (!t.operations.empty()) {
+      operation& op = t.operations.front();
+      t.operations.pop_front();
+      ++t.done;
+      op.dispose(disposal::complete_here);
+    }
+  }
+
+  completion_service& service;
+  scheduler& context_scheduler;
+  bool queued = false; // under the service's mutex
+};
+
+completion_service::completion_service(asio::execution_context& context)
+    : asio::execution_context::service(context), runner_(std::make_unique<runner>(*this)) {}
+
+completion_service::~completion_service() = default;
+
+completion_service& completion_service::of(asio::execution_context& context) {
+  return asio::use_service<completion_service>(context);
+}
+
+std::shared_ptr<completion_queue_impl>
+completion_service::remember(std::shared_ptr<completion_queue_impl> q, error_code& ec) {
+  if (ec)
+    return nullptr;
+  const std::lock_guard lock(mutex_);
+  std::erase_if(queues_, [](const auto& w) { return w.expired(); });
+  queues_.push_back(q);
+  return q;
+}
+
+std::shared_ptr<completion_queue_impl>
+completion_service::make_queue(const device& d, const completion_queue_options& options,
+                               error_code& ec) {
+  return remember(std::make_shared<completion_queue_impl>(*this, d, options, ec), ec);
+}
+
+std::shared_ptr<completion_queue_impl>
+completion_service::adopt_queue(const device& d, const completion_queue_options& options,
+                                ibv_cq* cq, ownership owns, error_code& ec) {
+  return remember(std::make_shared<completion_queue_impl>(*this, d, options, cq, owns, ec), ec);
+}
+
+std::shared_ptr<completion_queue_impl>
+completion_service::shared_queue(const device& d, std::uint32_t entries, error_code& ec) {
+  std::vector<std::shared_ptr<completion_queue_impl>> candidates;
+  completion_queue_options options;
+  {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(shared_, [](const auto& w) { return w.expired(); });
+    for (const auto& weak : shared_)
+      if (auto q = weak.lock(); q && q->get_device() == d)
+        candidates.push_back(std::move(q));
+    options = defaults_;
+  }
+  for (const auto& q : candidates)
+    if (q->reserve(entries))
+      return q;
+  options.entries = std::max(options.entries, entries);
+  auto q = make_queue(d, options, ec);
+  if (!q)
+    return nullptr;
+  if (!q->reserve(entries)) {
+    ec = error::completion_queue_full;
+    return nullptr;
+  }
+  const std::lock_guard lock(mutex_);
+  shared_.push_back(q);
+  return q;
+}
+
+void completion_service::set_default_options(const completion_queue_options& options) {
+  const std::lock_guard lock(mutex_);
+  defaults_ = options;
+}
+
+void completion_service::operation_starting() noexcept {
+  runner_->context_scheduler.work_started();
+}
+
+void completion_service::complete(operation_list& done) {
+  operation_list dropped;
+  {
+    const std::lock_guard lock(mutex_);
+    if (stopped_) {
+      dropped.swap(done);
+    } else {
+      ready_.splice(ready_.end(), done);
+      if (ready_.empty() || runner_->queued)
+        return;
+      runner_->queued = true;
+    }
+  }
+  if (dropped.empty()) {
+    runner_->context_scheduler.post_immediate_completion(runner_.get(), true);
+    return;
+  }
+  while (!dropped.empty()) {
+    operation& op = dropped.front();
+    dropped.pop_front();
+    op.dispose(disposal::destroy);
+  }
+}
+
+bool completion_service::watch(const device& d, error_code& ec) {
+  const auto known = [&d](const auto& w) {
+    return w->get_device() == d;
+  };
+  if (std::any_of(watches_.begin(), watches_.end(), known))
+    return true;
+  auto w = std::make_unique<device_watch>(*this, d);
+  ec = w->start();
+  if (ec)
+    return false;
+  watches_.push_back(std::move(w));
+  return true;
+}
+
+bool completion_service::add(context_member& member, error_code& ec) {
+  const std::lock_guard lock(mutex_);
+  if (stopped_) {
+    ec = asio::error::bad_descriptor;
+    return false;
+  }
+  if (!watch(member.member_device(), ec))
+    return false;
+  members_.push_back(member);
+  return true;
+}
+
+void completion_service::remove(context_member& member) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (!stopped_)
+    members_.erase(decltype(members_)::s_iterator_to(member));
+}
+
+std::vector<std::shared_ptr<context_member>> completion_service::members_of(const device* d) {
+  std::vector<std::shared_ptr<context_member>> result;
+  const std::lock_guard lock(mutex_);
+  for (context_member& member : members_)
+    if (d == nullptr || member.member_device() == *d)
+      if (auto pinned = member.weak_from_this().lock())
+        result.push_back(std::move(pinned));
+  return result;
+}
+
+void completion_service::broadcast(const device& d, const ibv_async_event& event) {
+  for (const auto& member : members_of(&d))
+    member->on_device_event(event);
+}
+
+void completion_service::shutdown() {
+  const auto members = members_of(nullptr);
+  operation_list dropped;
+  std::vector<std::weak_ptr<completion_queue_impl>> queues;
+  {
+    const std::lock_guard lock(mutex_);
+    stopped_ = true;
+    dropped.swap(ready_);
+    members_.clear();
+    queues.swap(queues_);
+  }
+  for (const auto& w : watches_)
+    w->stop();
+  for (const auto& member : members)
+    member->on_context_shutdown();
+  for (const auto& weak : queues)
+    if (const auto q = weak.lock())
+      q->shutdown();
+  complete(dropped);
+}
+
+} // namespace asio_rdma::detail

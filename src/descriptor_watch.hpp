@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include <asio_rdma/error.hpp>
+#include <boost/asio/io_context.hpp>
+// After io_context.hpp: these do not stand alone.
+#include <boost/asio/detail/reactor.hpp>
+#include <boost/asio/detail/reactor_op.hpp>
+#include <boost/asio/detail/scheduler.hpp>
+
+#if !defined(BOOST_ASIO_HAS_EPOLL)
+#error "asio_rdma needs Asio's epoll reactor (not BOOST_ASIO_HAS_IO_URING_AS_DEFAULT)"
+#endif
+
+// The only place that uses what Asio keeps for itself, as its signal sets do, because nothing
+// public does either of two things: wait for a descriptor without keeping run() from returning,
+// and wait again without a system call (posix::descriptor::async_wait costs an epoll_ctl each).
+
+namespace asio_rdma::detail {
+
+using scheduler = asio::detail::scheduler;
+using scheduled_operation = asio::detail::scheduler_operation;
+
+/// Calls `on_readable` on a thread of the context each time the descriptor becomes readable, until
+/// `stop`. Does not count as work. The call may not stop the watch nor run handlers: it is made
+/// under the reactor's lock for the descriptor.
+template <class Owner, void (Owner::*OnReadable)()>
+class descriptor_watch {
+public:
+  explicit descriptor_watch(Owner& owner) noexcept : op_(owner) {}
+  descriptor_watch(const descriptor_watch&) = delete;
+  ~descriptor_watch() { stop(); }
+
+  /// Gives an errno value, 0 for success.
+  int start(asio::execution_context& context, int descriptor) {
+    reactor_ = &asio::use_service<asio::detail::reactor>(context);
+    reactor_->init_task();
+    descriptor_ = descriptor;
+    const int e = reactor_->register_internal_descriptor(asio::detail::reactor::read_op, descriptor,
+                                                         data_, &op_);
+    if (e != 0)
+      release();
+    return e;
+  }
+
+  void stop() {
+    if (reactor_ == nullptr)
+      return;
+    reactor_->deregister_internal_descriptor(descriptor_, data_);
+    release();
+  }
+
+private:
+  struct op final : asio::detail::reactor_op {
+    explicit op(Owner& o) noexcept
+        : asio::detail::reactor_op(error_code(), &op::perform, &op::complete), owner(o) {}
+
+    static status perform(asio::detail::reactor_op* base) {
+      (static_cast<op*>(base)->owner.*OnReadable)();
+      return not_done;
+    }
+    static void complete(void*, asio::detail::operation*, const error_code&, std::size_t) {}
+
+    Owner& owner;
+  };
+
+  void release() {
+    reactor_->cleanup_descriptor_data(data_);
+    reactor_ = nullptr;
+  }
+
+  op op_;
+  asio::detail::reactor* reactor_ = nullptr;
+  asio::detail::reactor::per_descriptor_data data_{};
+  int descriptor_ = -1;
+};
+
+} // namespace asio_rdma::detail

@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: BSL-1.0
+#include <asio_rdma/device.hpp>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <endian.h>
+#include <fcntl.h>
+
+namespace asio_rdma {
+
+struct device::impl {
+  impl(ibv_context* c, ownership o) : context(c), owns(o) {}
+  impl(const impl&) = delete;
+  ~impl() {
+    if (owns == ownership::take)
+      ibv_close_device(context);
+  }
+
+  ibv_context* context;
+  ownership owns;
+  ibv_device_attr attributes{};
+  bool on_demand_paging = false;
+};
+
+namespace {
+
+class device_names {
+public:
+  device_names() : first_(ibv_get_device_list(&size_)) {}
+  device_names(const device_names&) = delete;
+  ~device_names() {
+    if (first_ != nullptr)
+      ibv_free_device_list(first_);
+  }
+  ibv_device** begin() const noexcept { return first_; }
+  ibv_device** end() const noexcept { return first_ == nullptr ? nullptr : first_ + size_; }
+
+private:
+  int size_ = 0;
+  ibv_device** first_;
+};
+
+error_code open_error(int value) {
+  if (value == EACCES || value == EPERM)
+    return error::device_permission;
+  return detail::system_error_code(value != 0 ? value : ENODEV);
+}
+
+transport transport_of(const ibv_device& d) noexcept {
+  switch (d.transport_type) {
+  case IBV_TRANSPORT_IB:
+    return transport::infiniband;
+  case IBV_TRANSPORT_IWARP:
+    return transport::iwarp;
+  default:
+    return transport::other;
+  }
+}
+
+bool any_port_active(ibv_context* context) {
+  ibv_device_attr attributes{};
+  if (ibv_query_device(context, &attributes) != 0)
+    return false;
+  for (std::uint8_t n = 1; n <= attributes.phys_port_cnt; ++n) {
+    ibv_port_attr port{};
+    if (ibv_query_port(context, n, &port) == 0 && port.state == IBV_PORT_ACTIVE)
+      return true;
+  }
+  return false;
+}
+
+int gid_rank(const gid_entry& e) {
+  const auto address = e.address();
+  const bool link_local = address.is_v6() && address.to_v6().is_link_local();
+  return (e.type == gid_entry::kind::roce_v1 ? 4 : 0) + (link_local ? 2 : 0) +
+         (address.is_v4() ? 0 : 1);
+}
+
+} // namespace
+
+asio::ip::address gid_entry::address() const {
+  asio::ip::address_v6::bytes_type bytes;
+  std::memcpy(bytes.data(), gid.raw, bytes.size());
+  const asio::ip::address_v6 v6(bytes);
+  if (v6.is_v4_mapped())
+    return asio::ip::make_address_v4(asio::ip::v4_mapped, v6);
+  return v6;
+}
+
+std::vector<device::description> device::list() {
+  std::vector<description> result;
+  for (ibv_device* d : device_names()) {
+    description entry;
+    entry.name = ibv_get_device_name(d);
+    entry.type = transport_of(*d);
+    entry.guid = be64toh(ibv_get_device_guid(d));
+    if (ibv_context* context = ibv_open_device(d)) {
+      entry.port_active = any_port_active(context);
+      ibv_close_device(context);
+    } else {
+      entry.open_error = open_error(errno);
+    }
+    result.push_back(std::move(entry));
+  }
+  return result;
+}
+
+device device::open(std::string_view name, error_code& ec) {
+  ec.clear();
+  const device_names names;
+  const auto found = std::find_if(names.begin(), names.end(),
+                                  [name](ibv_device* d) { return name == ibv_get_device_name(d); });
+  if (found == names.end()) {
+    ec = error::device_not_found;
+    return {};
+  }
+  ibv_context* context = ibv_open_device(*found);
+  if (context == nullptr) {
+    ec = open_error(errno);
+    return {};
+  }
+  return device(context, ownership::take);
+}
+
+device device::open(std::string_view name) {
+  error_code ec;
+  device result = open(name, ec);
+  detail::throw_if(ec, "device::open");
+  return result;
+}
+
+device device::open_first(error_code& ec) {
+  ec = error::no_device;
+  for (ibv_device* d : device_names()) {
+    ibv_context* context = ibv_open_device(d);
+    if (context == nullptr) {
+      if (const error_code why = open_error(errno); why == error::device_permission)
+        ec = why;
+      continue;
+    }
+    if (any_port_active(context)) {
+      ec.clear();
+      return device(context, ownership::take);
+    }
+    ibv_close_device(context);
+  }
+  return {};
+}
+
+device device::open_first() {
+  error_code ec;
+  device result = open_first(ec);
+  detail::throw_if(ec, "device::open_first");
+  return result;
+}
+
+device::device(native_handle_type context, ownership owns)
+    : impl_(std::make_shared<impl>(context, owns)) {
+  if (const int e = ibv_query_device(context, &impl_->attributes))
+    detail::throw_error(detail::system_error_code(e), "ibv_query_device");
+  ibv_device_attr_ex extended{};
+  if (ibv_query_device_ex(context, nullptr, &extended) == 0)
+    impl_->on_demand_paging = (extended.odp_caps.general_caps & IBV_ODP_SUPPORT) != 0;
+  // Events are read when the descriptor is ready; a read that finds none must not block.
+  fcntl(context->async_fd, F_SETFL, fcntl(context->async_fd, F_GETFL) | O_NONBLOCK);
+}
+
+device::native_handle_type device::native_handle() const noexcept {
+  return impl_ ? impl_->context : nullptr;
+}
+
+std::string device::name() const { return ibv_get_device_name(impl_->context->device); }
+
+transport device::type() const noexcept { return transport_of(*impl_->context->device); }
+
+const ibv_device_attr& device::attributes() const noexcept { return impl_->attributes; }
+
+bool device::has_atomics() const noexcept {
+  return impl_->attributes.atomic_cap != IBV_ATOMIC_NONE;
+}
+
+bool device::has_immediate() const noexcept { return type() != transport::iwarp; }
+
+bool device::has_memory_windows() const noexcept {
+  return (impl_->attributes.device_cap_flags &
+          (IBV_DEVICE_MEM_WINDOW_TYPE_2A | IBV_DEVICE_MEM_WINDOW_TYPE_2B)) != 0;
+}
+
+bool device::has_on_demand_paging() const noexcept { return impl_->on_demand_paging; }
+
+ibv_port_attr device::port(std::uint8_t number, error_code& ec) const {
+  ibv_port_attr result{};
+  const int e = ibv_query_port(impl_->context, number, &result);
+  ec = e == 0 ? error_code() : detail::system_error_code(e);
+  return result;
+}
+
+ibv_port_attr device::port(std::uint8_t number) const {
+  error_code ec;
+  const ibv_port_attr result = port(number, ec);
+  detail::throw_if(ec, "ibv_query_port");
+  return result;
+}
+
+std::uint8_t device::first_port() const {
+  for (std::uint8_t n = 1; n <= impl_->attributes.phys_port_cnt; ++n) {
+    error_code ec;
+    if (port(n, ec).state == IBV_PORT_ACTIVE && !ec)
+      return n;
+  }
+  return 1;
+}
+
+std::vector<gid_entry> device::gids() const {
+  std::vector<gid_entry> result;
+  std::size_t most = 0;
+  for (std::uint8_t n = 1; n <= impl_->attributes.phys_port_cnt; ++n) {
+    error_code ec;
+    most += static_cast<std::size_t>(std::max(port(n, ec).gid_tbl_len, 0));
+  }
+  std::vector<ibv_gid_entry> table(most);
+  const auto found = ibv_query_gid_table(impl_->context, table.data(), table.size(), 0);
+  for (ssize_t i = 0; i < found; ++i) {
+    const ibv_gid_entry& from = table[static_cast<std::size_t>(i)];
+    gid_entry to;
+    to.gid = from.gid;
+    to.port = static_cast<std::uint8_t>(from.port_num);
+    to.index = from.gid_index;
+    to.interface_index = from.ndev_ifindex;
+    to.type = from.gid_type == IBV_GID_TYPE_ROCE_V2   ? gid_entry::kind::roce_v2
+              : from.gid_type == IBV_GID_TYPE_ROCE_V1 ? gid_entry::kind::roce_v1
+                                                      : gid_entry::kind::infiniband;
+    result.push_back(to);
+  }
+  std::stable_sort(result.begin(), result.end(), [](const gid_entry& a, const gid_entry& b) {
+    return gid_rank(a) < gid_rank(b);
+  });
+  return result;
+}
+
+std::optional<gid_entry> device::best_gid(std::uint8_t port) const {
+  for (const gid_entry& e : gids())
+    if (e.port == port)
+      return e;
+  return {};
+}
+
+std::optional<gid_entry> device::best_gid(const asio::ip::address& local) const {
+  for (const gid_entry& e : gids())
+    if (e.address() == local)
+      return e;
+  return {};
+}
+
+} // namespace asio_rdma

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: BSL-1.0
+#include "device_watch.hpp"
+
+#include <fcntl.h>
+
+namespace asio_rdma::detail {
+
+device_watch::device_watch(completion_service& service, const device& d)
+    : service_(service),
+      device_(d),
+      scheduler_(asio::use_service<scheduler>(service.context())),
+      reader_(*this),
+      channel_(*this) {}
+
+error_code device_watch::start() {
+  const int fd = device_.native_handle()->async_fd;
+  fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
+  const int e = channel_.start(service_.context(), fd);
+  return e == 0 ? error_code() : system_error_code(e);
+}
+
+void device_watch::on_readable() {
+  if (!queued_.exchange(true))
+    scheduler_.post_immediate_completion(&reader_, true);
+}
+
+void device_watch::reader::execute(void* owner, scheduled_operation* base, const error_code&,
+                                   std::size_t) {
+  if (owner != nullptr)
+    static_cast<reader*>(base)->watch.read_events();
+}
+
+// An event is acknowledged only after everybody has heard of it: until then the object that it
+// names cannot be destroyed (ibv_get_async_event(3)).
+void device_watch::read_events() {
+  queued_.store(false);
+  ibv_async_event event;
+  while (ibv_get_async_event(device_.native_handle(), &event) == 0) {
+    service_.broadcast(device_, event);
+    ibv_ack_async_event(&event);
+  }
+}
+
+} // namespace asio_rdma::detail

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include "descriptor_watch.hpp"
+
+#include <asio_rdma/detail/completion_service.hpp>
+
+#include <atomic>
+
+namespace asio_rdma::detail {
+
+/// Reads a device's asynchronous events on the execution context and tells the service of each.
+class device_watch {
+public:
+  device_watch(completion_service& service, const device& d);
+
+  error_code start();
+  void stop() { channel_.stop(); }
+  const device& get_device() const noexcept { return device_; }
+
+private:
+  struct reader final : scheduled_operation {
+    explicit reader(device_watch& w) noexcept : scheduled_operation(&reader::execute), watch(w) {}
+    static void execute(void* owner, scheduled_operation* base, const error_code&, std::size_t);
+
+    device_watch& watch;
+  };
+
+  void on_readable();
+  void read_events();
+
+  completion_service& service_;
+  device device_;
+  scheduler& scheduler_;
+  reader reader_;
+  std::atomic<bool> queued_{false};
+  descriptor_watch<device_watch, &device_watch::on_readable> channel_;
+};
+
+} // namespace asio_rdma::detail

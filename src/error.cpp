@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: BSL-1.0
+#include <asio_rdma/error.hpp>
+
+namespace asio_rdma {
+namespace {
+
+namespace errc = boost::system::errc;
+
+class library_category_type final : public boost::system::error_category {
+public:
+  const char* name() const noexcept override { return "asio_rdma"; }
+
+  std::string message(int value) const override {
+    switch (static_cast<error>(value)) {
+    case error::no_device:
+      return "no usable RDMA device: none is present or none has an active port "
+             "(rdma link shows them; a software device is made by "
+             "'rdma link add rxe0 type rxe netdev <interface>')";
+    case error::device_not_found:
+      return "no RDMA device of that name (ibv_devices lists them)";
+    case error::device_permission:
+      return "the RDMA device's file may not be opened (check the permissions of "
+             "/dev/infiniband/uverbs*)";
+    case error::device_fatal:
+      return "the RDMA device reported a fatal error";
+    case error::memory_limit:
+      return "memory could not be registered within the limit on locked memory "
+             "(raise it: ulimit -l unlimited, or memlock in limits.conf)";
+    case error::no_gid:
+      return "the RDMA device's port has no GID for that address "
+             "(is the address assigned to the device's network interface?)";
+    case error::wrong_device:
+      return "the address belongs to another RDMA device than the queue pair";
+    case error::loopback_address:
+      return "no RDMA device serves the loopback address; use the address of an RDMA device's "
+             "network interface (rdma link shows which)";
+    case error::too_many_buffers:
+      return "more buffers in one operation than the queue pair's scatter/gather limit";
+    case error::remote_range:
+      return "the operation reaches beyond the remote buffer";
+    case error::misaligned:
+      return "the remote address of an atomic operation must be a multiple of 8";
+    case error::rejected:
+      return "the peer rejected the connection";
+    case error::peer_not_listening:
+      return "nothing listens at that address and port";
+    case error::unreachable:
+      return "the address could not be reached over RDMA (no route, or no answer)";
+    case error::incompatible_peer:
+      return "the peer speaks another protocol or version";
+    case error::protocol_violation:
+      return "the peer broke the protocol";
+    case error::queue_pair_fatal:
+      return "the RDMA device reported a fatal error of the queue pair";
+    case error::completion_queue_full:
+      return "the completion queue has no room for the queue pair's send and receive depth";
+    }
+    return "unknown asio_rdma error";
+  }
+
+  boost::system::error_condition default_error_condition(int value) const noexcept override {
+    switch (static_cast<error>(value)) {
+    case error::no_device:
+    case error::device_not_found:
+      return make_error_condition(errc::no_such_device);
+    case error::device_permission:
+      return make_error_condition(errc::permission_denied);
+    case error::device_fatal:
+    case error::queue_pair_fatal:
+      return make_error_condition(errc::io_error);
+    case error::memory_limit:
+      return make_error_condition(errc::not_enough_memory);
+    case error::no_gid:
+    case error::loopback_address:
+      return make_error_condition(errc::address_not_available);
+    case error::wrong_device:
+    case error::too_many_buffers:
+    case error::misaligned:
+      return make_error_condition(errc::invalid_argument);
+    case error::remote_range:
+      return make_error_condition(errc::result_out_of_range);
+    case error::rejected:
+    case error::peer_not_listening:
+      return make_error_condition(errc::connection_refused);
+    case error::unreachable:
+      return make_error_condition(errc::host_unreachable);
+    case error::incompatible_peer:
+    case error::protocol_violation:
+      return make_error_condition(errc::protocol_error);
+    case error::completion_queue_full:
+      return make_error_condition(errc::no_buffer_space);
+    }
+    return boost::system::error_category::default_error_condition(value);
+  }
+};
+
+class completion_category_type final : public boost::system::error_category {
+public:
+  const char* name() const noexcept override { return "ibv_wc_status"; }
+
+  std::string message(int value) const override {
+    switch (static_cast<ibv_wc_status>(value)) {
+    case IBV_WC_LOC_LEN_ERR:
+      return "a received message is longer than the buffer posted for it";
+    case IBV_WC_LOC_PROT_ERR:
+      return "a local buffer is not within registered memory of that key and access";
+    case IBV_WC_RNR_RETRY_EXC_ERR:
+      return "the peer posted no receive in time (RNR retries exceeded)";
+    case IBV_WC_RETRY_EXC_ERR:
+      return "the peer does not answer (transport retries exceeded)";
+    case IBV_WC_REM_ACCESS_ERR:
+      return "the peer's memory refused the access (key, range or rights)";
+    case IBV_WC_REM_INV_REQ_ERR:
+      return "the peer's queue pair refused the request (operation or length)";
+    case IBV_WC_REM_OP_ERR:
+      return "the peer could not complete the operation";
+    case IBV_WC_MW_BIND_ERR:
+      return "binding the memory window failed (range, rights or key)";
+    default:
+      return ibv_wc_status_str(static_cast<ibv_wc_status>(value));
+    }
+  }
+
+  boost::system::error_condition default_error_condition(int value) const noexcept override {
+    switch (static_cast<ibv_wc_status>(value)) {
+    case IBV_WC_SUCCESS:
+      return {};
+    case IBV_WC_LOC_LEN_ERR:
+      return make_error_condition(errc::message_size);
+    case IBV_WC_LOC_QP_OP_ERR:
+    case IBV_WC_LOC_EEC_OP_ERR:
+    case IBV_WC_MW_BIND_ERR:
+      return make_error_condition(errc::invalid_argument);
+    case IBV_WC_LOC_PROT_ERR:
+      return make_error_condition(errc::bad_address);
+    case IBV_WC_WR_FLUSH_ERR:
+      return make_error_condition(errc::operation_canceled);
+    case IBV_WC_BAD_RESP_ERR:
+      return make_error_condition(errc::protocol_error);
+    case IBV_WC_LOC_ACCESS_ERR:
+    case IBV_WC_REM_ACCESS_ERR:
+    case IBV_WC_REM_INV_REQ_ERR:
+      return make_error_condition(errc::permission_denied);
+    case IBV_WC_REM_OP_ERR:
+    case IBV_WC_REM_ABORT_ERR:
+      return make_error_condition(errc::connection_aborted);
+    case IBV_WC_RETRY_EXC_ERR:
+    case IBV_WC_RESP_TIMEOUT_ERR:
+      return make_error_condition(errc::timed_out);
+    case IBV_WC_RNR_RETRY_EXC_ERR:
+      return make_error_condition(errc::no_buffer_space);
+    default:
+      return make_error_condition(errc::io_error);
+    }
+  }
+};
+
+} // namespace
+
+const boost::system::error_category& library_category() noexcept {
+  static const library_category_type instance;
+  return instance;
+}
+
+const boost::system::error_category& completion_category() noexcept {
+  static const completion_category_type instance;
+  return instance;
+}
+
+void detail::throw_error(const error_code& ec, const char* what) { throw system_error(ec, what); }
+
+} // namespace asio_rdma

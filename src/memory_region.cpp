@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: BSL-1.0
+#include <asio_rdma/memory_region.hpp>
+
+#include <cerrno>
+#include <utility>
+
+namespace asio_rdma {
+
+struct protection_domain::impl {
+  impl(const device& d, ibv_pd* p, ownership o) : dev(d), pd(p), owns(o) {}
+  impl(const impl&) = delete;
+  ~impl() {
+    if (owns == ownership::take)
+      ibv_dealloc_pd(pd);
+  }
+
+  device dev;
+  ibv_pd* pd;
+  ownership owns;
+};
+
+namespace {
+
+// RFC 5040 lets the responder write the sink of a read only if it is remotely writable.
+int registration_access(const device& d, access rights) {
+  if (has(rights, access::local_write) && d.type() == transport::iwarp)
+    rights = rights | access::remote_write;
+  return static_cast<int>(detail::verbs_access(rights));
+}
+
+error_code check_rights(const device& d, access rights) {
+  if ((has(rights, access::on_demand) && !d.has_on_demand_paging()) ||
+      (has(rights, access::remote_atomic) && !d.has_atomics()))
+    return asio::error::operation_not_supported;
+  return {};
+}
+
+error_code registration_error(int value) {
+  // The kernel answers ENOMEM where the pages would pass RLIMIT_MEMLOCK (ibv_reg_mr(3)).
+  if (value == ENOMEM)
+    return error::memory_limit;
+  return detail::system_error_code(value);
+}
+
+} // namespace
+
+unsigned detail::verbs_access(access rights) noexcept {
+  unsigned result = 0;
+  if (has(rights, access::local_write | access::remote_write | access::remote_atomic))
+    result |= IBV_ACCESS_LOCAL_WRITE;
+  if (has(rights, access::remote_write))
+    result |= IBV_ACCESS_REMOTE_WRITE;
+  if (has(rights, access::remote_read))
+    result |= IBV_ACCESS_REMOTE_READ;
+  if (has(rights, access::remote_atomic))
+    result |= IBV_ACCESS_REMOTE_ATOMIC;
+  if (has(rights, access::window_bind))
+    result |= IBV_ACCESS_MW_BIND;
+  if (has(rights, access::relaxed_ordering))
+    result |= IBV_ACCESS_RELAXED_ORDERING;
+  if (has(rights, access::on_demand))
+    result |= IBV_ACCESS_ON_DEMAND;
+  return result;
+}
+
+protection_domain::protection_domain(const device& d, error_code& ec) {
+  ibv_pd* pd = ibv_alloc_pd(d.native_handle());
+  ec = pd != nullptr ? error_code() : detail::system_error_code(errno);
+  if (pd != nullptr)
+    impl_ = std::make_shared<impl>(d, pd, ownership::take);
+}
+
+protection_domain::protection_domain(const device& d) {
+  error_code ec;
+  *this = protection_domain(d, ec);
+  detail::throw_if(ec, "ibv_alloc_pd");
+}
+
+protection_domain::protection_domain(const device& d, native_handle_type pd, ownership owns)
+    : impl_(std::make_shared<impl>(d, pd, owns)) {}
+
+protection_domain::native_handle_type protection_domain::native_handle() const noexcept {
+  return impl_ ? impl_->pd : nullptr;
+}
+
+const device& protection_domain::get_device() const noexcept { return impl_->dev; }
+
+memory_region::memory_region(const protection_domain& pd, void* data, std::size_t bytes,
+                             access rights, error_code& ec)
+    : pd_(pd) {
+  ec = check_rights(pd.get_device(), rights);
+  if (ec)
+    return;
+  mr_ = ibv_reg_mr(pd.native_handle(), data, bytes,
+                   static_cast<unsigned>(registration_access(pd.get_device(), rights)));
+  if (mr_ == nullptr)
+    ec = registration_error(errno);
+}
+
+memory_region::memory_region(const protection_domain& pd, void* data, std::size_t bytes,
+                             access rights) {
+  error_code ec;
+  *this = memory_region(pd, data, bytes, rights, ec);
+  detail::throw_if(ec, "ibv_reg_mr");
+}
+
+memory_region memory_region::from_dmabuf(const protection_domain& pd, int descriptor,
+                                         std::uint64_t offset, std::size_t bytes,
+                                         std::uint64_t iova, access rights, error_code& ec) {
+  memory_region result;
+  result.pd_ = pd;
+  ec = check_rights(pd.get_device(), rights);
+  if (ec)
+    return result;
+  result.mr_ = ibv_reg_dmabuf_mr(pd.native_handle(), offset, bytes, iova, descriptor,
+                                 registration_access(pd.get_device(), rights));
+  if (result.mr_ == nullptr)
+    ec = registration_error(errno);
+  return result;
+}
+
+memory_region::memory_region(const protection_domain& pd, native_handle_type mr, ownership owns)
+    : pd_(pd), mr_(mr), owns_(owns) {}
+
+memory_region::memory_region(memory_region&& other) noexcept
+    : pd_(std::move(other.pd_)), mr_(std::exchange(other.mr_, nullptr)), owns_(other.owns_) {}
+
+memory_region& memory_region::operator=(memory_region&& other) noexcept {
+  if (this != &other) {
+    error_code ignored;
+    close(ignored);
+    pd_ = std::move(other.pd_);
+    mr_ = std::exchange(other.mr_, nullptr);
+    owns_ = other.owns_;
+  }
+  return *this;
+}
+
+memory_region::~memory_region() {
+  error_code ignored;
+  close(ignored);
+}
+
+void memory_region::close(error_code& ec) {
+  ec.clear();
+  ibv_mr* mr = std::exchange(mr_, nullptr);
+  if (mr != nullptr && owns_ == ownership::take)
+    if (const int e = ibv_dereg_mr(mr))
+      ec = detail::system_error_code(e);
+}
+
+memory_window::memory_window(const protection_domain& pd, error_code& ec) : pd_(pd) {
+  ec.clear();
+  if (!pd.get_device().has_memory_windows()) {
+    ec = asio::error::operation_not_supported;
+    return;
+  }
+  mw_ = ibv_alloc_mw(pd.native_handle(), IBV_MW_TYPE_2);
+  if (mw_ == nullptr)
+    ec = detail::system_error_code(errno);
+}
+
+memory_window::memory_window(const protection_domain& pd) {
+  error_code ec;
+  *this = memory_window(pd, ec);
+  detail::throw_if(ec, "ibv_alloc_mw");
+}
+
+std::uint32_t memory_window::next_key() noexcept {
+  return rkey_ = ibv_inc_rkey(rkey_ != 0 ? rkey_ : mw_->rkey);
+}
+
+memory_window::memory_window(memory_window&& other) noexcept
+    : pd_(std::move(other.pd_)), mw_(std::exchange(other.mw_, nullptr)), rkey_(other.rkey_) {}
+
+memory_window& memory_window::operator=(memory_window&& other) noexcept {
+  if (this != &other) {
+    if (mw_ != nullptr)
+      ibv_dealloc_mw(mw_);
+    pd_ = std::move(other.pd_);
+    mw_ = std::exchange(other.mw_, nullptr);
+    rkey_ = other.rkey_;
+  }
+  return *this;
+}
+
+memory_window::~memory_window() {
+  if (mw_ != nullptr)
+    ibv_dealloc_mw(mw_);
+}
+
+} // namespace asio_rdma

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: BSL-1.0
+#include <asio_rdma/detail/shared_receive_queue_impl.hpp>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <utility>
+
+namespace asio_rdma::detail {
+
+error_code shared_receive_queue_impl::receive_queue::post(operation_list::iterator first,
+                                                          operation_list::iterator last,
+                                                          operation*& failed) {
+  ibv_recv_wr* bad = nullptr;
+  ibv_recv_wr* head = link_receives(first, last);
+  const int e = ibv_post_srq_recv(srq_.srq_, head, &bad);
+  if (e == 0)
+    return {};
+  failed = reinterpret_cast<operation*>((bad != nullptr ? bad : head)->wr_id);
+  return system_error_code(std::abs(e));
+}
+
+void shared_receive_queue_impl::receive_queue::on_completion(operation& op, const ibv_wc& wc,
+                                                             operation_list& ready) {
+  take_receive_result(op, wc);
+  if (wc.status == IBV_WC_WR_FLUSH_ERR)
+    op.ec = asio::error::connection_reset;
+  else if (wc.status != IBV_WC_SUCCESS)
+    op.ec = completion_error(wc.status);
+  complete(op, ready);
+}
+
+shared_receive_queue_impl::shared_receive_queue_impl(asio::execution_context& context,
+                                                     const protection_domain& pd,
+                                                     const shared_receive_queue_options& options)
+    : service_(completion_service::of(context)), pd_(pd), options_(options), receive_(*this) {}
+
+error_code shared_receive_queue_impl::open(std::shared_ptr<completion_queue_impl> queue) {
+  const device& d = pd_.get_device();
+  const auto limit = [](std::uint32_t& value, int most) {
+    value = std::min(value, static_cast<std::uint32_t>(std::max(most, 1)));
+  };
+  if (d.attributes().max_srq == 0)
+    return asio::error::operation_not_supported;
+  limit(options_.depth, d.attributes().max_srq_wr);
+  limit(options_.max_sge, d.attributes().max_srq_sge);
+  receive_.set_depth(options_.depth);
+  error_code ec;
+  if (!queue)
+    queue = service_.shared_queue(d, options_.depth, ec);
+  else if (queue->get_device() != d)
+    ec = error::wrong_device;
+  else if (!queue->reserve(options_.depth))
+    ec = error::completion_queue_full;
+  if (ec)
+    return ec;
+  cq_ = std::move(queue);
+  ibv_srq_init_attr init{};
+  init.srq_context = this;
+  init.attr.max_wr = options_.depth;
+  init.attr.max_sge = options_.max_sge;
+  srq_ = ibv_create_srq(pd_.native_handle(), &init);
+  if (srq_ == nullptr)
+    ec = system_error_code(errno);
+  else
+    service_.add(*this, ec);
+  if (ec) {
+    if (srq_ != nullptr)
+      ibv_destroy_srq(std::exchange(srq_, nullptr));
+    cq_->unreserve(options_.depth);
+  }
+  return ec;
+}
+
+bool shared_receive_queue_impl::is_open() const {
+  const std::lock_guard lock(mutex_);
+  return srq_ != nullptr && !closing_;
+}
+
+error_code shared_receive_queue_impl::start(receive_operation& op) {
+  const std::lock_guard lock(mutex_);
+  if (srq_ == nullptr || closing_)
+    return asio::error::bad_descriptor;
+  if (op.wr.num_sge > static_cast<int>(options_.max_sge))
+    return error::too_many_buffers;
+  cq_->operation_starting();
+  const error_code ec = receive_.start(op);
+  if (!ec)
+    cq_->operation_started();
+  else
+    cq_->operation_not_started();
+  return ec;
+}
+
+error_code shared_receive_queue_impl::start_wait_limit(operation& op, std::uint32_t limit) {
+  const std::lock_guard lock(mutex_);
+  if (srq_ == nullptr || closing_)
+    return asio::error::bad_descriptor;
+  ibv_srq_attr attr{};
+  attr.srq_limit = limit;
+  if (const int e = ibv_modify_srq(srq_, &attr, IBV_SRQ_LIMIT))
+    return system_error_code(std::abs(e));
+  service_.operation_starting();
+  waiters_.push_back(op);
+  return {};
+}
+
+void shared_receive_queue_impl::hold() {
+  const std::lock_guard lock(mutex_);
+  receive_.hold();
+}
+
+void shared_receive_queue_impl::release() {
+  operation_list failed;
+  {
+    const std::lock_guard lock(mutex_);
+    if (srq_ == nullptr)
+      return;
+    receive_.release(failed);
+  }
+  cq_->operation_started();
+  cq_->complete(failed);
+}
+
+void shared_receive_queue_impl::complete_waiters(const error_code& ec) {
+  for (operation& op : waiters_)
+    op.ec = ec;
+  service_.complete(waiters_);
+}
+
+// Receives that are posted stay so: another queue pair may be filling one of them.
+void shared_receive_queue_impl::cancel() {
+  operation_list ready;
+  {
+    const std::lock_guard lock(mutex_);
+    if (srq_ == nullptr)
+      return;
+    receive_.fail_waiting(asio::error::operation_aborted, ready);
+    complete_waiters(asio::error::operation_aborted);
+  }
+  cq_->complete(ready);
+}
+
+void shared_receive_queue_impl::cancel(std::uint64_t id, asio::cancellation_type_t) {
+  operation_list ready, done;
+  {
+    const std::lock_guard lock(mutex_);
+    if (srq_ == nullptr)
+      return;
+    const auto waiter = std::find_if(waiters_.begin(), waiters_.end(),
+                                     [id](const operation& o) { return o.id == id; });
+    if (operation* op = receive_.remove_waiting(id)) {
+      op->ec = asio::error::operation_aborted;
+      ready.push_back(*op);
+    } else if (waiter != waiters_.end()) {
+      waiter->ec = asio::error::operation_aborted;
+      done.splice(done.end(), waiters_, waiter);
+    }
+  }
+  cq_->complete(ready);
+  service_.complete(done);
+}
+
+void shared_receive_queue_impl::attach() {
+  const std::lock_guard lock(mutex_);
+  ++attached_;
+}
+
+void shared_receive_queue_impl::detach() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (--attached_ != 0 || !closing_)
+      return;
+  }
+  destroy();
+}
+
+void shared_receive_queue_impl::close() {
+  operation_list left, waiters;
+  bool in_use = false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (srq_ == nullptr || closing_)
+      return;
+    closing_ = true;
+    in_use = attached_ != 0;
+    receive_.fail_waiting(asio::error::operation_aborted, left);
+    complete_waiters(asio::error::operation_aborted);
+  }
+  cq_->complete(left);
+  if (!in_use)
+    destroy();
+}
+
+void shared_receive_queue_impl::destroy() {
+  service_.remove(*this);
+  ibv_destroy_srq(srq_);
+  cq_->drain();
+  operation_list left;
+  {
+    const std::lock_guard lock(mutex_);
+    srq_ = nullptr;
+    receive_.fail_all(asio::error::operation_aborted, left);
+  }
+  cq_->unreserve(options_.depth);
+  cq_->complete(left);
+}
+
+void shared_receive_queue_impl::on_device_event(const ibv_async_event& event) {
+  const std::lock_guard lock(mutex_);
+  if (srq_ == nullptr)
+    return;
+  if (event.event_type == IBV_EVENT_SRQ_LIMIT_REACHED && event.element.srq == srq_)
+    complete_waiters({});
+  else if (event.event_type == IBV_EVENT_DEVICE_FATAL)
+    complete_waiters(error::device_fatal);
+  else if (event.event_type == IBV_EVENT_SRQ_ERR && event.element.srq == srq_)
+    complete_waiters(error::queue_pair_fatal);
+}
+
+} // namespace asio_rdma::detail

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: BSL-1.0
+#include <asio_rdma/detail/work_queue.hpp>
+
+#include <algorithm>
+#include <iterator>
+
+namespace asio_rdma::detail {
+
+error_code work_queue::start(operation& op) {
+  op.queue = this;
+  if (used_ == depth_ || holds_ != 0 || !waiting_.empty()) {
+    waiting_.push_back(op);
+    return {};
+  }
+  posted_.push_back(op);
+  ++used_;
+  const auto first = std::prev(posted_.end());
+  operation* failed = nullptr;
+  const error_code ec = post(first, posted_.end(), failed);
+  if (ec) {
+    posted_.erase(first);
+    --used_;
+  }
+  return ec;
+}
+
+void work_queue::release(operation_list& failed) {
+  if (--holds_ == 0)
+    post_waiting(failed);
+}
+
+void work_queue::post_waiting(operation_list& failed) {
+  while (!waiting_.empty() && used_ != depth_ && holds_ == 0) {
+    auto last = waiting_.begin();
+    std::uint32_t n = 0;
+    for (; last != waiting_.end() && used_ + n != depth_; ++last)
+      ++n;
+    const auto first = waiting_.begin();
+    posted_.splice(posted_.end(), waiting_, first, last);
+    used_ += n;
+    operation* bad = nullptr;
+    const error_code ec = post(first, posted_.end(), bad);
+    if (!ec)
+      continue;
+    // Only the refused one fails; those behind it go back and are tried again, in order.
+    const auto refused = operation_list::s_iterator_to(*bad);
+    const auto behind = std::next(refused);
+    used_ -= static_cast<std::uint32_t>(std::distance(refused, posted_.end()));
+    waiting_.splice(waiting_.begin(), posted_, behind, posted_.end());
+    posted_.erase(refused);
+    bad->ec = ec;
+    failed.push_back(*bad);
+  }
+}
+
+void work_queue::complete(operation& op, operation_list& ready) {
+  const auto self = operation_list::s_iterator_to(op);
+  if (in_order()) {
+    for (auto i = posted_.begin(); i != self; i = posted_.begin()) {
+      --used_;
+      on_retired(*i);
+      ready.splice(ready.end(), posted_, i);
+    }
+  }
+  --used_;
+  on_retired(op);
+  ready.splice(ready.end(), posted_, self);
+  if (!waiting_.empty())
+    post_waiting(ready);
+}
+
+operation* work_queue::remove_waiting(std::uint64_t id) noexcept {
+  const auto i = std::find_if(waiting_.begin(), waiting_.end(),
+                              [id](const operation& op) { return op.id == id; });
+  if (i == waiting_.end())
+    return nullptr;
+  operation& op = *i;
+  waiting_.erase(i);
+  return &op;
+}
+
+bool work_queue::is_posted(std::uint64_t id) const noexcept {
+  return std::any_of(posted_.begin(), posted_.end(),
+                     [id](const operation& op) { return op.id == id; });
+}
+
+void work_queue::fail_waiting(const error_code& ec, operation_list& ready) noexcept {
+  for (operation& op : waiting_)
+    op.ec = ec;
+  ready.splice(ready.end(), waiting_);
+}
+
+void work_queue::fail_all(const error_code& ec, operation_list& ready) noexcept {
+  for (operation& op : posted_) {
+    on_retired(op);
+    op.ec = ec;
+  }
+  used_ = 0;
+  ready.splice(ready.end(), posted_);
+  fail_waiting(ec, ready);
+}
+
+} // namespace asio_rdma::detail
