@@ -87,18 +87,23 @@ ibv_cq* adopt(context_state& state, ibv_cq* cq, ibv_comp_channel* facade) {
 ibv_qp* adopt(context_state& state, ibv_qp* qp) {
   if (qp) {
     std::lock_guard lock(state.mutex);
-    state.qps[qp->qp_num] = qp;
+    state.qps[qp->qp_num] = {qp};
   }
   return qp;
 }
 
 template <class Match>
-void forget_async(context_state& state, Match match) {
+void forget_async(context_state& state, std::unique_lock<std::mutex>& lock, Match match) {
   auto& injected = state.async_injected;
   injected.erase(std::remove_if(injected.begin(), injected.end(), match), injected.end());
   if (injected.empty() && state.async)
     state.async->clear();
   auto& unacked = state.async_injected_unacked;
+  const auto& kernels = state.async_real_unacked;
+  state.acknowledged.wait_for(lock, state.patience, [&] {
+    return std::none_of(unacked.begin(), unacked.end(), match) &&
+           std::none_of(kernels.begin(), kernels.end(), match);
+  });
   const auto end = std::remove_if(unacked.begin(), unacked.end(), match);
   state.counts.unacknowledged_at_destroy += static_cast<std::uint64_t>(unacked.end() - end);
   unacked.erase(end, unacked.end());
@@ -254,20 +259,22 @@ FAULTS_EXPORT int ibv_resize_cq(ibv_cq* cq, int cqe) {
 FAULTS_EXPORT int ibv_destroy_cq(ibv_cq* cq) {
   return act(cq->context, call::destroy_cq, 0, -1, [&](context_state& state) {
     {
-      std::lock_guard lock(state.mutex);
+      std::unique_lock lock(state.mutex);
       auto& s = state.cqs[cq];
-      state.counts.unacknowledged_at_destroy += s.real_unacked + s.injected_unacked;
-      if (s.real_unacked)
-        FAULTS_REAL(ibv_ack_cq_events)(cq, static_cast<unsigned>(s.real_unacked));
-      s.forgiven += s.real_unacked;
-      s.real_unacked = 0;
       if (const auto i = state.channels.find(cq->channel); i != state.channels.end()) {
         auto& injected = i->second->injected;
         injected.erase(std::remove(injected.begin(), injected.end(), cq), injected.end());
         if (injected.empty())
           i->second->merged.clear();
       }
-      forget_async(state, about(cq));
+      state.acknowledged.wait_for(lock, state.patience,
+                                  [&] { return !s.real_unacked && !s.injected_unacked; });
+      state.counts.unacknowledged_at_destroy += s.real_unacked + s.injected_unacked;
+      if (s.real_unacked)
+        FAULTS_REAL(ibv_ack_cq_events)(cq, static_cast<unsigned>(s.real_unacked));
+      s.forgiven += s.real_unacked;
+      s.real_unacked = 0;
+      forget_async(state, lock, about(cq));
     }
     const int e = FAULTS_REAL(ibv_destroy_cq)(cq);
     if (!e) {
@@ -292,8 +299,8 @@ FAULTS_EXPORT int ibv_modify_srq(ibv_srq* srq, ibv_srq_attr* attr, int mask) {
 FAULTS_EXPORT int ibv_destroy_srq(ibv_srq* srq) {
   return act(srq->context, call::destroy_srq, 0, -1, [&](context_state& state) {
     {
-      std::lock_guard lock(state.mutex);
-      forget_async(state, about(srq));
+      std::unique_lock lock(state.mutex);
+      forget_async(state, lock, about(srq));
     }
     return FAULTS_REAL(ibv_destroy_srq)(srq);
   });
@@ -307,7 +314,14 @@ FAULTS_EXPORT ibv_qp* ibv_create_qp(ibv_pd* pd, ibv_qp_init_attr* attr) {
 }
 FAULTS_EXPORT int ibv_modify_qp(ibv_qp* qp, ibv_qp_attr* attr, int mask) {
   return act(qp->context, call::modify_qp, qp->qp_num, mask & IBV_QP_STATE ? attr->qp_state : -1,
-             [&](auto&) { return FAULTS_REAL(ibv_modify_qp)(qp, attr, mask); });
+             [&](context_state& state) {
+               const int e = FAULTS_REAL(ibv_modify_qp)(qp, attr, mask);
+               if (!e && mask & IBV_QP_STATE && attr->qp_state == IBV_QPS_RESET) {
+                 std::lock_guard lock(state.mutex);
+                 state.qps[qp->qp_num] = {qp};
+               }
+               return e;
+             });
 }
 FAULTS_EXPORT int ibv_query_qp(ibv_qp* qp, ibv_qp_attr* attr, int mask, ibv_qp_init_attr* init) {
   return act(qp->context, call::query_qp, qp->qp_num, -1,
@@ -317,14 +331,14 @@ FAULTS_EXPORT int ibv_destroy_qp(ibv_qp* qp) {
   return act(qp->context, call::destroy_qp, qp->qp_num, -1, [&](context_state& state) {
     const auto number = qp->qp_num;
     {
-      std::lock_guard lock(state.mutex);
-      forget_async(state, about(qp));
+      std::unique_lock lock(state.mutex);
+      forget_async(state, lock, about(qp));
       state.qps.erase(number);
     }
     const int e = FAULTS_REAL(ibv_destroy_qp)(qp);
     std::lock_guard lock(state.mutex);
     if (e) {
-      state.qps[number] = qp;
+      state.qps[number] = {qp};
       return e;
     }
     for (auto& [cq, s] : state.cqs) {

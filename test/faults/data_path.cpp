@@ -120,6 +120,67 @@ bool context_state::holds_locked(ibv_cq* cq, const cq_state& s, std::uint32_t qp
   });
 }
 
+namespace {
+
+void make_failed(ibv_wc& wc, ibv_wc_status status, std::uint32_t vendor_err) {
+  wc.status = status;
+  wc.vendor_err = vendor_err;
+  if (status != IBV_WC_SUCCESS) { // ibv_poll_cq(3): all but wr_id, status, qp_num and vendor_err
+    wc.opcode = static_cast<ibv_wc_opcode>(0x7f);
+    wc.byte_len = wc.imm_data = wc.src_qp = 0xdeadbeef;
+    wc.wc_flags = 0x7f;
+  }
+}
+
+} // namespace
+
+void context_state::rewrite_locked(ibv_wc& wc) {
+  const auto known = qps.find(wc.qp_num);
+  qp_state* const qp = known == qps.end() ? nullptr : &known->second;
+  if (qp && wc.status == IBV_WC_SUCCESS &&
+      (wc.opcode & IBV_WC_RECV ? qp->receive_failed : qp->send_failed)) {
+    make_failed(wc, IBV_WC_WR_FLUSH_ERR, 0);
+    return;
+  }
+
+  std::optional<completion_fault> fault;
+  for (auto& rule : completion_rules) {
+    const auto& f = rule.fault;
+    if (rule.times == 0 || (f.qp_num && f.qp_num != wc.qp_num) ||
+        (f.wr_id && f.wr_id != wc.wr_id) || (f.only_successful && wc.status != IBV_WC_SUCCESS))
+      continue;
+    if (rule.skip) {
+      --rule.skip;
+      continue;
+    }
+    if (rule.times != forever)
+      --rule.times;
+    if (!fault)
+      fault = f;
+  }
+  if (!fault && random && wc.status == IBV_WC_SUCCESS &&
+      happens_locked(chance::completion, random->fail_completion)) {
+    static constexpr ibv_wc_status causes[] = {
+        IBV_WC_LOC_LEN_ERR,       IBV_WC_LOC_QP_OP_ERR,  IBV_WC_LOC_PROT_ERR, IBV_WC_WR_FLUSH_ERR,
+        IBV_WC_REM_INV_REQ_ERR,   IBV_WC_REM_ACCESS_ERR, IBV_WC_REM_OP_ERR,   IBV_WC_RETRY_EXC_ERR,
+        IBV_WC_RNR_RETRY_EXC_ERR, IBV_WC_FATAL_ERR,      IBV_WC_GENERAL_ERR,
+    };
+    fault.emplace();
+    fault->status = causes[draw_locked(chance::status) % std::size(causes)];
+  }
+  if (!fault)
+    return;
+  ++counts.failed_completions;
+  if (fault->qp_to_error && qp) {
+    if (wc.status == IBV_WC_SUCCESS)
+      (wc.opcode & IBV_WC_RECV ? qp->receive_failed : qp->send_failed) = true;
+    ibv_qp_attr attr{};
+    attr.qp_state = IBV_QPS_ERR;
+    FAULTS_REAL(ibv_modify_qp)(qp->qp, &attr, IBV_QP_STATE);
+  }
+  make_failed(wc, fault->status, fault->vendor_err);
+}
+
 int context_state::take_locked(ibv_cq* cq, cq_state& s, int n, ibv_wc* wc) {
   int got = 0;
   while (got < n) {
@@ -129,50 +190,7 @@ int context_state::take_locked(ibv_cq* cq, cq_state& s, int n, ibv_wc* wc) {
     int kept = got;
     for (int i = got; i < got + r; ++i) {
       ibv_wc& w = wc[i];
-      const completion_fault* fault = nullptr;
-      completion_fault drawn_fault;
-      for (auto& rule : completion_rules) {
-        const auto& f = rule.fault;
-        if (rule.times == 0 || (f.qp_num && f.qp_num != w.qp_num) ||
-            (f.wr_id && f.wr_id != w.wr_id) || (f.only_successful && w.status != IBV_WC_SUCCESS))
-          continue;
-        if (rule.skip) {
-          --rule.skip;
-          continue;
-        }
-        if (rule.times != forever)
-          --rule.times;
-        if (!fault)
-          fault = &f;
-      }
-      if (!fault && random && w.status == IBV_WC_SUCCESS &&
-          happens_locked(chance::completion, random->fail_completion)) {
-        static constexpr ibv_wc_status causes[] = {
-            IBV_WC_LOC_LEN_ERR,  IBV_WC_LOC_QP_OP_ERR,   IBV_WC_LOC_PROT_ERR,
-            IBV_WC_WR_FLUSH_ERR, IBV_WC_REM_INV_REQ_ERR, IBV_WC_REM_ACCESS_ERR,
-            IBV_WC_REM_OP_ERR,   IBV_WC_RETRY_EXC_ERR,   IBV_WC_RNR_RETRY_EXC_ERR,
-            IBV_WC_FATAL_ERR,    IBV_WC_GENERAL_ERR,
-        };
-        drawn_fault.status = causes[draw_locked(chance::status) % std::size(causes)];
-        fault = &drawn_fault;
-      }
-      if (fault) {
-        ++counts.failed_completions;
-        w.status = fault->status;
-        w.vendor_err = fault->vendor_err;
-        if (fault->status != IBV_WC_SUCCESS) {
-          w.opcode = static_cast<ibv_wc_opcode>(0x7f);
-          w.byte_len = 0xdeadbeef;
-          w.wc_flags = 0x7f;
-          w.imm_data = 0xdeadbeef;
-          w.src_qp = 0xdeadbeef;
-        }
-        if (const auto qp = qps.find(w.qp_num); fault->qp_to_error && qp != qps.end()) {
-          ibv_qp_attr attr{};
-          attr.qp_state = IBV_QPS_ERR;
-          FAULTS_REAL(ibv_modify_qp)(qp->second, &attr, IBV_QP_STATE);
-        }
-      }
+      rewrite_locked(w);
       if (!s.plan_hold && random && happens_locked(chance::hold, random->hold_completion))
         s.plan_hold = 1 + static_cast<unsigned>(draw_locked(chance::hold_length) % 4);
       if (holds_locked(cq, s, w.qp_num)) {

@@ -203,6 +203,7 @@ FAULTS_EXPORT void ibv_ack_async_event(ibv_async_event* event) {
                                  erase_event(state->async_forgiven, *event);
     if (not_the_kernels || erase_event(state->async_real_unacked, *event)) {
       ++state->counts.async_events_acked;
+      state->acknowledged.notify_all();
       // libibverbs counts what is acknowledged and waits for as many as the kernel reported.
       if (not_the_kernels)
         return;
@@ -272,6 +273,7 @@ FAULTS_EXPORT void ibv_ack_cq_events(ibv_cq* cq, unsigned n) {
     *not_the_kernels -= m;
     n -= m;
   }
+  state->acknowledged.notify_all();
   if (n) {
     s.real_unacked -= std::min<std::uint64_t>(n, s.real_unacked);
     FAULTS_REAL(ibv_ack_cq_events)(cq, n);

@@ -21,6 +21,7 @@
 
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <iosfwd>
@@ -126,8 +127,8 @@ struct counters {
   std::uint64_t channel_events_injected = 0;
   std::uint64_t async_events = 0; // given to the caller
   std::uint64_t async_events_acked = 0;
-  // Events whose object was destroyed before they were acknowledged. libibverbs waits for ever
-  // there; this library acknowledges them so that a test can fail instead.
+  // Events whose object was destroyed while they were not acknowledged. libibverbs waits for ever
+  // there; this library gives up after a while, so that a test can fail instead.
   std::uint64_t unacknowledged_at_destroy = 0;
 
   std::uint64_t operator[](call which) const { return calls[static_cast<std::size_t>(which)]; }
@@ -153,6 +154,7 @@ public:
                    std::uint32_t qp_num = 0);
 
   // Rewrites the status of a completion. Fields that verbs leaves undefined then are overwritten.
+  // With qp_to_error what follows in the same send or receive queue is flushed.
   void fail_completion(const completion_fault& fault);
 
   // From now on these completions stay out of sight, as if the device had not finished them: not
@@ -178,6 +180,9 @@ public:
   void raise_port_event(ibv_event_type type = IBV_EVENT_PORT_ERR, int port = 1);
   // After it every call that posts, arms, creates or modifies fails with EIO.
   void raise_device_fatal();
+
+  // How long destroying waits for the acknowledgement of events: 5 s if not set.
+  void set_patience(std::chrono::milliseconds patience);
 
   void run(const plan& p);
   void clear(); // no further faults; what is held is released

@@ -65,6 +65,9 @@ injector::injector(ibv_context* context) : context_(context), state_(state_of(co
       throw std::logic_error("faults: the context has an injector already");
     state_->attached = true;
     state_->counts = {};
+    // Whether they are armed was not seen. An event too many does no harm.
+    for (auto& [cq, s] : state_->cqs)
+      s.armed = true;
   }
   state_->swap_table();
 }
@@ -180,6 +183,11 @@ void injector::raise_device_fatal() {
   ibv_async_event event{};
   event.event_type = IBV_EVENT_DEVICE_FATAL;
   state_->inject_async_locked(event);
+}
+
+void injector::set_patience(std::chrono::milliseconds patience) {
+  std::lock_guard lock(state_->mutex);
+  state_->patience = patience;
 }
 
 void injector::run(const plan& p) {

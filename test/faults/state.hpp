@@ -3,6 +3,8 @@
 
 #include "faults.hpp"
 
+#include <chrono>
+#include <condition_variable>
 #include <deque>
 #include <map>
 #include <mutex>
@@ -47,6 +49,12 @@ struct cq_state {
   int solicited_only = 0;
   unsigned plan_hold = 0; // empty polls left
   std::uint64_t real_unacked = 0, injected_unacked = 0, forgiven = 0;
+};
+
+struct qp_state {
+  ibv_qp* qp;
+  // What follows a failed completion in its queue is flushed.
+  bool send_failed = false, receive_failed = false;
 };
 
 struct call_rule {
@@ -98,6 +106,7 @@ struct context_state : std::enable_shared_from_this<context_state> {
   int arm(ibv_cq* cq, int solicited_only);
 
   refusal check_locked(call which, std::uint32_t qp_num, int qp_state, unsigned chain);
+  void rewrite_locked(ibv_wc& wc);
   bool holds_locked(ibv_cq* cq, const cq_state& s, std::uint32_t qp_num) const;
   // Takes completions from the device, rewrites and sorts them. Returns how many may be seen, or
   // the device's error.
@@ -120,9 +129,11 @@ struct context_state : std::enable_shared_from_this<context_state> {
   ibv_context_ops original{};
 
   std::unordered_map<ibv_cq*, cq_state> cqs;
-  std::unordered_map<std::uint32_t, ibv_qp*> qps;
+  std::unordered_map<std::uint32_t, qp_state> qps;
   std::map<ibv_comp_channel*, std::unique_ptr<channel_state>> channels;
 
+  std::condition_variable acknowledged;
+  std::chrono::milliseconds patience{5000};
   std::unique_ptr<merged_descriptor> async;
   std::deque<ibv_async_event> async_injected;
   std::vector<ibv_async_event> async_injected_unacked, async_real_unacked, async_forgiven;
