@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include <asio_rdma/buffer.hpp>
+#include <asio_rdma/completion_queue.hpp>
+#include <asio_rdma/device.hpp>
+#include <asio_rdma/device_events.hpp>
+#include <asio_rdma/error.hpp>
+#include <asio_rdma/memory_region.hpp>
+#include <asio_rdma/queue_pair.hpp>
+#include <asio_rdma/shared_receive_queue.hpp>

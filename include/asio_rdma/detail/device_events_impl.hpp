@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include <asio_rdma/detail/completion_service.hpp>
+#include <asio_rdma/device_event.hpp>
+#include <boost/asio/cancellation_type.hpp>
+
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <mutex>
+
+namespace asio_rdma::detail {
+
+/// The logic of `basic_device_events`: events that nobody waited for, or operations that wait.
+class device_events_impl final : public context_member {
+public:
+  device_events_impl(asio::execution_context& context, const device& d);
+
+  error_code open();
+  void close();
+  void cancel();
+  void cancel(std::uint64_t id, asio::cancellation_type_t type);
+  error_code start(operation& op);
+  std::uint64_t next_id() noexcept { return ids_.fetch_add(1, std::memory_order_relaxed) + 1; }
+  const device& get_device() const noexcept { return device_; }
+
+  void on_context_shutdown() override { close(); }
+  void on_device_event(const ibv_async_event& event) override;
+  const device& member_device() const noexcept override { return device_; }
+
+private:
+  completion_service& service_;
+  device device_;
+  std::atomic<std::uint64_t> ids_{0};
+  std::mutex mutex_;
+  bool open_ = false;
+  std::deque<device_event> events_;
+  operation_list waiters_;
+};
+
+/// How an event is carried by an operation.
+void set_event(operation& op, const device_event& event) noexcept;
+device_event get_event(const operation& op) noexcept;
+
+} // namespace asio_rdma::detail

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include <asio_rdma/queue_pair.hpp>
+#include <asio_rdma/shared_receive_queue_options.hpp>
+
+#include <utility>
+
+namespace asio_rdma {
+
+/// Receives that several queue pairs share (ibv_create_srq(3)), as an Asio I/O object. Whichever
+/// queue pair a message comes for takes the next receive; `received::queue_pair_number` tells
+/// which it was. It and its queue pairs use one completion queue.
+///
+/// Errors, cancellation and thread safety as for `basic_queue_pair`, except that a posted receive
+/// is not cancelled in any way but `close`, as another queue pair may be filling it, and that the
+/// end of one queue pair leaves the others' receives as they are.
+template <class Executor = asio::any_io_executor>
+class basic_shared_receive_queue {
+  using impl_type = detail::shared_receive_queue_impl;
+
+public:
+  using executor_type = Executor;
+  using native_handle_type = ibv_srq*;
+  template <class Executor1>
+  struct rebind_executor {
+    using other = basic_shared_receive_queue<Executor1>;
+  };
+
+  /// A shared receive queue that is not open.
+  explicit basic_shared_receive_queue(const executor_type& ex) : executor_(ex) {}
+  template <class ExecutionContext>
+  requires std::convertible_to<ExecutionContext&, asio::execution_context&>
+  explicit basic_shared_receive_queue(ExecutionContext& context)
+      : executor_(context.get_executor()) {}
+  /// Opens: see `open`.
+  template <class ExecutorOrContext>
+  basic_shared_receive_queue(ExecutorOrContext&& ex, const protection_domain& pd,
+                             const shared_receive_queue_options& options = {})
+      : basic_shared_receive_queue(std::forward<ExecutorOrContext>(ex)) {
+    open(pd, completion_queue(), options);
+  }
+
+  basic_shared_receive_queue(basic_shared_receive_queue&&) noexcept = default;
+  basic_shared_receive_queue& operator=(basic_shared_receive_queue&& other) {
+    if (this != &other) {
+      close();
+      executor_ = other.executor_;
+      impl_ = std::exchange(other.impl_, nullptr);
+    }
+    return *this;
+  }
+  /// As `close`.
+  ~basic_shared_receive_queue() { close(); }
+
+  const executor_type& get_executor() const noexcept { return executor_; }
+
+  /// Errors: `already_open`, `operation_not_supported` where the device has none,
+  /// `error::completion_queue_full`, `error::wrong_device`, or the system's.
+  void open(const protection_domain& pd, const completion_queue& queue,
+            const shared_receive_queue_options& options, error_code& ec) {
+    if (impl_) {
+      ec = asio::error::already_open;
+      return;
+    }
+    auto impl =
+        std::make_shared<impl_type>(asio::query(executor_, asio::execution::context), pd, options);
+    ec = impl->open(queue.impl());
+    if (!ec)
+      impl_ = std::move(impl);
+  }
+  void open(const protection_domain& pd, const completion_queue& queue = {},
+            const shared_receive_queue_options& options = {}) {
+    error_code ec;
+    open(pd, queue, options, ec);
+    detail::throw_if(ec, "shared_receive_queue::open");
+  }
+
+  bool is_open() const noexcept { return impl_ != nullptr; }
+  native_handle_type native_handle() const noexcept {
+    return impl_ ? impl_->native_handle() : nullptr;
+  }
+  const std::shared_ptr<impl_type>& impl() const noexcept { return impl_; }
+
+  /// Ends the operations with `operation_aborted`: those that wait at once, those that are posted
+  /// when the last queue pair that uses this queue has been closed.
+  void close() {
+    if (impl_)
+      std::exchange(impl_, nullptr)->close();
+  }
+
+  /// Ends the operations that wait for room, and those of `async_wait_limit`.
+  void cancel() {
+    if (impl_)
+      impl_->cancel();
+  }
+
+  /// RECEIVE into the queue. Errors: `asio::error::connection_reset` when the queue pair that took
+  /// the receive failed before it was filled.
+  template <mutable_buffer_sequence Buffers,
+            class Token = asio::default_completion_token_t<executor_type>>
+  auto async_receive(const Buffers& buffers, Token&& token = {}) {
+    detail::receive_request<detail::max_elements<Buffers>()> r;
+    detail::fill_elements(r, buffers);
+    return asio::async_initiate<Token, detail::receive_result::signature>(initiate_receive{this},
+                                                                          token, r);
+  }
+
+  /// Waits until fewer than `limit` receives are posted (ibv_modify_srq(3)). One limit holds at a
+  /// time: a later call replaces it for all who wait. Supports all cancellation types.
+  template <class Token = asio::default_completion_token_t<executor_type>>
+  auto async_wait_limit(std::uint32_t limit, Token&& token = {}) {
+    return asio::async_initiate<Token, void(error_code)>(initiate_wait{this}, token, limit);
+  }
+
+private:
+  struct initiate_receive {
+    using executor_type = Executor;
+    const executor_type& get_executor() const noexcept { return self->executor_; }
+
+    template <class Handler, std::size_t N>
+    void operator()(Handler&& handler, const detail::receive_request<N>& r) const {
+      std::decay_t<Handler> h(std::forward<Handler>(handler));
+      detail::start_operation<detail::receive_operation, detail::receive_result, N>(
+          self->impl_, self->executor_, h,
+          [&r](auto& op) {
+            std::copy_n(r.sges.begin(), r.buffers, op.sges());
+            op.assign(r, op.sges());
+            return r.ec;
+          },
+          [](impl_type& i, auto& op) { return i.start(op); });
+    }
+
+    basic_shared_receive_queue* self;
+  };
+
+  struct initiate_wait {
+    using executor_type = Executor;
+    const executor_type& get_executor() const noexcept { return self->executor_; }
+
+    template <class Handler>
+    void operator()(Handler&& handler, std::uint32_t limit) const {
+      std::decay_t<Handler> h(std::forward<Handler>(handler));
+      detail::start_operation<detail::operation, detail::no_result, 0>(
+          self->impl_, self->executor_, h, [](auto&) { return error_code(); },
+          [limit](impl_type& i, auto& op) { return i.start_wait_limit(op, limit); });
+    }
+
+    basic_shared_receive_queue* self;
+  };
+
+  executor_type executor_;
+  std::shared_ptr<impl_type> impl_;
+};
+
+using shared_receive_queue = basic_shared_receive_queue<>;
+
+} // namespace asio_rdma
