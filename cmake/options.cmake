@@ -42,8 +42,8 @@ function(asio_rdma_warnings target)
     endif()
   endif()
   if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
-    # The macros of verbs.h are made of them.
-    target_compile_options(${target} PRIVATE -Wno-gnu-statement-expression)
+    # The macros of verbs.h are made of these.
+    target_compile_options(${target} PRIVATE -Wno-gnu-statement-expression -Wno-deprecated-enum-enum-conversion)
   endif()
   if(ASIO_RDMA_WARNINGS_AS_ERRORS)
     target_compile_options(${target} PRIVATE -Werror)
