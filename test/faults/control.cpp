@@ -3,6 +3,7 @@
 #include "state.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #undef ibv_reg_mr
 #undef ibv_reg_mr_iova
@@ -179,25 +180,31 @@ ibv_srq* create_srq_ex(ibv_context* context, ibv_srq_init_attr_ex* attr) {
   });
 }
 
+// As libibverbs' inline functions find a member: the library may be older than the header.
+template <class Function, class Ours>
+Function swap_member(ibv_context* context, Function verbs_context::*member, Ours ours) {
+  verbs_context* const table = verbs_get_ctx(context);
+  if (!table)
+    return nullptr;
+  Function& slot = table->*member;
+  const auto to_end =
+      reinterpret_cast<std::uintptr_t>(table + 1) - reinterpret_cast<std::uintptr_t>(&slot);
+  if (table->sz < to_end || !slot)
+    return nullptr;
+  return std::exchange(slot, ours);
+}
+
 } // namespace
 
 void swap_extended(ibv_context* context) {
   extended real;
-  const auto swap = [](auto* table, auto member, auto& saved, auto ours) {
-    if (table) {
-      saved = table->*member;
-      table->*member = ours;
-    }
-  };
-  swap(verbs_get_ctx_op(context, create_cq_ex), &verbs_context::create_cq_ex, real.create_cq_ex,
-       create_cq_ex);
-  swap(verbs_get_ctx_op(context, create_qp_ex), &verbs_context::create_qp_ex, real.create_qp_ex,
-       create_qp_ex);
-  swap(verbs_get_ctx_op(context, create_srq_ex), &verbs_context::create_srq_ex, real.create_srq_ex,
-       create_srq_ex);
+  real.create_cq_ex = swap_member(context, &verbs_context::create_cq_ex, create_cq_ex);
+  real.create_qp_ex = swap_member(context, &verbs_context::create_qp_ex, create_qp_ex);
+  real.create_srq_ex = swap_member(context, &verbs_context::create_srq_ex, create_srq_ex);
   std::lock_guard lock(extended_mutex);
   extended_tables[context] = real;
 }
+
 void forget_extended(ibv_context* context) {
   std::lock_guard lock(extended_mutex);
   extended_tables.erase(context);

@@ -5,6 +5,7 @@
 #include <ostream>
 #include <random>
 #include <stdexcept>
+#include <utility>
 
 namespace faults {
 
@@ -41,12 +42,22 @@ const char* name(call which) {
 }
 
 std::ostream& operator<<(std::ostream& out, const plan& p) {
-  return out << "ASIO_RDMA_FAULT_SEED=" << p.seed << " (refuse_send " << p.refuse_send
-             << ", refuse_receive " << p.refuse_receive << ", fail_completion " << p.fail_completion
-             << ", hold_completion " << p.hold_completion << ", spurious_event " << p.spurious_event
-             << ", lose_event " << p.lose_event << ", fail_registration " << p.fail_registration
-             << ", fail_creation " << p.fail_creation << ", fail_modify_qp " << p.fail_modify_qp
-             << ")";
+  out << "ASIO_RDMA_FAULT_SEED=" << p.seed;
+  const std::pair<const char*, double> chances[] = {
+      {"refuse_send", p.refuse_send},
+      {"refuse_receive", p.refuse_receive},
+      {"fail_completion", p.fail_completion},
+      {"hold_completion", p.hold_completion},
+      {"spurious_event", p.spurious_event},
+      {"lose_event", p.lose_event},
+      {"fail_registration", p.fail_registration},
+      {"fail_creation", p.fail_creation},
+      {"fail_modify_qp", p.fail_modify_qp},
+  };
+  for (const auto& [what, probability] : chances)
+    if (probability > 0)
+      out << ' ' << what << ' ' << probability;
+  return out;
 }
 
 std::uint64_t seed_from_environment() {

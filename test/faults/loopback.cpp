@@ -107,7 +107,8 @@ loopback::~loopback() { destroy(); }
 
 void loopback::connect() {
   pd = check(ibv_alloc_pd(context_), "ibv_alloc_pd");
-  mr = check(ibv_reg_mr(pd, memory.data(), memory.size(), IBV_ACCESS_LOCAL_WRITE), "ibv_reg_mr");
+  const int access = IBV_ACCESS_LOCAL_WRITE;
+  mr = check(ibv_reg_mr(pd, memory.data(), memory.size(), access), "ibv_reg_mr");
   for (end* e : {&a, &b}) {
     e->channel = check(ibv_create_comp_channel(context_), "ibv_create_comp_channel");
     check(::fcntl(e->channel->fd, F_SETFL, ::fcntl(e->channel->fd, F_GETFL) | O_NONBLOCK), "fcntl");
