@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: BSL-1.0
+#include <catch.hpp>
+
+#include <asio_rdma/buffer.hpp>
+#include <asio_rdma/detail/initiate.hpp>
+
+#include <array>
+#include <list>
+#include <numeric>
+#include <span>
+#include <string>
+#include <vector>
+
+using namespace asio_rdma;
+
+// Asio's own views are what they say they are, and ours are Asio's too.
+static_assert(asio::is_const_buffer_sequence<asio_rdma::const_buffer>::value);
+static_assert(asio::is_const_buffer_sequence<asio_rdma::mutable_buffer>::value);
+static_assert(asio::is_mutable_buffer_sequence<asio_rdma::mutable_buffer>::value);
+static_assert(!asio::is_mutable_buffer_sequence<asio_rdma::const_buffer>::value);
+static_assert(asio::is_const_buffer_sequence<std::vector<asio_rdma::const_buffer>>::value);
+static_assert(asio::is_mutable_buffer_sequence<std::array<asio_rdma::mutable_buffer, 3>>::value);
+
+static_assert(const_buffer_sequence<asio_rdma::const_buffer>);
+static_assert(const_buffer_sequence<asio_rdma::mutable_buffer>);
+static_assert(const_buffer_sequence<std::vector<asio_rdma::const_buffer>>);
+static_assert(const_buffer_sequence<std::vector<asio_rdma::mutable_buffer>>);
+static_assert(const_buffer_sequence<std::array<asio_rdma::mutable_buffer, 2>>);
+static_assert(const_buffer_sequence<std::list<asio_rdma::const_buffer>>);
+static_assert(const_buffer_sequence<std::span<const asio_rdma::const_buffer>>);
+static_assert(mutable_buffer_sequence<asio_rdma::mutable_buffer>);
+static_assert(mutable_buffer_sequence<std::vector<asio_rdma::mutable_buffer>>);
+// The device writes only what may be written.
+static_assert(!mutable_buffer_sequence<asio_rdma::const_buffer>);
+static_assert(!mutable_buffer_sequence<std::vector<asio_rdma::const_buffer>>);
+// Memory without a key is not registered.
+static_assert(!const_buffer_sequence<asio::const_buffer>);
+static_assert(!const_buffer_sequence<asio::mutable_buffer>);
+static_assert(!const_buffer_sequence<std::vector<asio::mutable_buffer>>);
+static_assert(!const_buffer_sequence<std::string>);
+static_assert(!std::is_convertible_v<asio_rdma::const_buffer, asio_rdma::mutable_buffer>);
+
+TEMPLATE_TEST_CASE("a slice keeps the key and is clamped to the end", "", asio_rdma::const_buffer,
+                   asio_rdma::mutable_buffer) {
+  std::array<char, 100> memory{};
+  const TestType whole(memory.data(), memory.size(), 7);
+  CHECK(whole.lkey() == 7);
+
+  const auto tail = whole + 30;
+  CHECK(tail.data() == memory.data() + 30);
+  CHECK(tail.size() == 70);
+  CHECK(tail.lkey() == 7);
+  CHECK(tail.first(20).data() == memory.data() + 30);
+  CHECK(tail.first(20).size() == 20);
+  CHECK(tail.first(20).lkey() == 7);
+  CHECK(tail.first(71).size() == 70);
+  CHECK(tail.first(static_cast<std::size_t>(-1)).size() == 70);
+
+  CHECK((whole + 100).size() == 0);
+  CHECK((whole + 101).size() == 0);
+  CHECK((whole + 101).data() == memory.data() + 100);
+  CHECK((whole + static_cast<std::size_t>(-1)).data() == memory.data() + 100);
+  CHECK((whole + static_cast<std::size_t>(-1)).lkey() == 7);
+
+  TestType moving = whole;
+  moving += 10;
+  moving += 10;
+  CHECK(moving.data() == memory.data() + 20);
+  CHECK(moving.size() == 80);
+}
+
+TEST_CASE("an empty view is harmless") {
+  const asio_rdma::const_buffer none;
+  CHECK(none.size() == 0);
+  CHECK(none.lkey() == 0);
+  CHECK((none + 5).size() == 0);
+  CHECK(none.first(5).size() == 0);
+}
+
+TEST_CASE("mutable views convert to const ones with their key") {
+  std::array<char, 8> memory{};
+  const asio_rdma::const_buffer c = asio_rdma::mutable_buffer(memory.data(), 8, 3);
+  CHECK(c.data() == memory.data());
+  CHECK(c.size() == 8);
+  CHECK(c.lkey() == 3);
+}
+
+TEST_CASE("Asio's functions take the views") {
+  std::string from = "abcdef";
+  std::array<char, 6> to{};
+  const asio_rdma::const_buffer source(from.data(), from.size(), 1);
+  const std::array<asio_rdma::mutable_buffer, 2> sink{
+      asio_rdma::mutable_buffer(to.data() + 3, 3, 2), asio_rdma::mutable_buffer(to.data(), 3, 2)};
+  CHECK(asio::buffer_size(sink) == 6);
+  CHECK(asio::buffer_copy(sink, source) == 6);
+  CHECK(std::string(to.data(), to.size()) == "defabc");
+}
+
+TEST_CASE("a remote buffer is sliced within its bounds") {
+  const remote_buffer whole{1000, 100, 9};
+  CHECK(whole + 30 == remote_buffer{1030, 70, 9});
+  CHECK((whole + 30).first(10) == remote_buffer{1030, 10, 9});
+  CHECK((whole + 30).first(71) == remote_buffer{1030, 70, 9});
+  CHECK(whole + 100 == remote_buffer{1100, 0, 9});
+  CHECK(whole + 5000 == remote_buffer{1100, 0, 9});
+  CHECK(whole + static_cast<std::uint64_t>(-1) == remote_buffer{1100, 0, 9});
+  CHECK(whole != remote_buffer{1000, 100, 8});
+}
+
+TEST_CASE("buffers become scatter/gather elements, empty ones left out") {
+  std::array<char, 100> memory{};
+  const auto at = [&](std::size_t offset, std::size_t n) {
+    return asio_rdma::mutable_buffer(memory.data() + offset, n, 5);
+  };
+  detail::send_request<4> r;
+  const std::vector<asio_rdma::mutable_buffer> buffers{at(0, 10), at(10, 0), at(20, 30)};
+  CHECK(detail::fill_elements(r, buffers) == 40);
+  CHECK_FALSE(r.ec);
+  REQUIRE(r.buffers == 2);
+  CHECK(r.sges[0].addr == reinterpret_cast<std::uintptr_t>(memory.data()));
+  CHECK(r.sges[0].length == 10);
+  CHECK(r.sges[0].lkey == 5);
+  CHECK(r.sges[1].addr == reinterpret_cast<std::uintptr_t>(memory.data() + 20));
+  CHECK(r.sges[1].length == 30);
+
+  detail::send_request<1> one;
+  CHECK(detail::fill_elements(one, asio_rdma::const_buffer(at(1, 2))) == 2);
+  CHECK(one.buffers == 1);
+  detail::send_request<1> none;
+  CHECK(detail::fill_elements(none, at(0, 0)) == 0);
+  CHECK(none.buffers == 0);
+  CHECK_FALSE(none.ec);
+}
+
+TEST_CASE("more buffers than an operation has elements for are an error") {
+  std::array<char, 4> memory{};
+  const std::vector<asio_rdma::const_buffer> buffers(
+      5, asio_rdma::const_buffer(memory.data(), memory.size(), 1));
+  detail::receive_request<4> r;
+  detail::fill_elements(r, buffers);
+  CHECK(r.ec == error::too_many_buffers);
+}
+
+TEST_CASE("a message is at most 2^31 bytes") {
+  const std::uint64_t most = std::uint64_t(1) << 31;
+  char here = 0; // only described, never read
+  detail::send_request<2> r;
+  CHECK(detail::fill_elements(r, asio_rdma::const_buffer(&here, most, 1)) == most);
+  CHECK_FALSE(r.ec);
+  CHECK(r.sges[0].length == most);
+  detail::send_request<2> over;
+  detail::fill_elements(over, asio_rdma::const_buffer(&here, most + 1, 1));
+  CHECK(over.ec == asio::error::message_size);
+  detail::send_request<2> together;
+  detail::fill_elements(
+      together, std::array<asio_rdma::const_buffer, 2>{asio_rdma::const_buffer(&here, most, 1),
+                                                       asio_rdma::const_buffer(&here, 1, 1)});
+  CHECK(together.ec == asio::error::message_size);
+}
+
+TEST_CASE("elements are counted at compile time where the buffers tell") {
+  CHECK(detail::max_elements<asio_rdma::const_buffer>() == 1);
+  CHECK(detail::max_elements<asio_rdma::mutable_buffer>() == 1);
+  CHECK(detail::max_elements<std::array<asio_rdma::const_buffer, 3>>() == 3);
+  CHECK(detail::max_elements<std::array<asio_rdma::const_buffer, 0>>() == 1);
+  CHECK(detail::max_elements<std::vector<asio_rdma::const_buffer>>() >= 4);
+}
