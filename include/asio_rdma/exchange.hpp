@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include <asio_rdma/detail/handshake.hpp>
+#include <asio_rdma/queue_pair.hpp>
+#include <boost/asio/associated_executor.hpp>
+#include <boost/asio/cancellation_state.hpp>
+#include <boost/asio/compose.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/write.hpp>
+
+#include <memory>
+#include <utility>
+
+namespace asio_rdma {
+namespace detail {
+
+/// The record of a raw queue pair, without an address if it has none to be connected by: then `ec`
+/// says why.
+handshake raw_handshake(const queue_pair_impl& qp, error_code& ec);
+
+/// Connects, also if the queue pair was closed meanwhile.
+error_code exchange_connect(queue_pair_impl& qp, const queue_pair_address& peer);
+
+template <class Stream>
+class exchange_op {
+public:
+  exchange_op(Stream& stream, std::shared_ptr<queue_pair_impl> qp)
+      : stream_(&stream), qp_(std::move(qp)) {}
+
+  template <class Self>
+  void operator()(Self& self, error_code ec = {}, std::size_t bytes = 0) {
+    if (steps_ == nullptr) {
+      if (!start(self))
+        return;
+    } else if (steps_->next() == exchange_steps::action::write) {
+      steps_->on_written(ec);
+    } else {
+      steps_->on_read(ec, bytes);
+    }
+    if (steps_->next() == exchange_steps::action::connect)
+      steps_->on_connected(exchange_connect(*qp_, steps_->peer()));
+
+    if (steps_->next() == exchange_steps::action::finish)
+      finish(self);
+    else if (self.cancelled() != asio::cancellation_type::none)
+      abort(self);
+    else if (steps_->next() == exchange_steps::action::write)
+      asio::async_write(*stream_, steps_->output(), std::move(self));
+    else
+      stream_->async_read_some(steps_->input(), std::move(self));
+  }
+
+private:
+  template <class Self>
+  bool start(Self& self) {
+    if (qp_ == nullptr) {
+      asio::post(stream_->get_executor(),
+                 [s = std::move(self)]() mutable { s.complete(asio::error::bad_descriptor); });
+      return false;
+    }
+    self.reset_cancellation_state(asio::enable_partial_cancellation());
+    error_code ec;
+    const handshake local = raw_handshake(*qp_, ec);
+    steps_ = std::make_unique<exchange_steps>(local, ec);
+    return true;
+  }
+
+  template <class Self>
+  void abort(Self& self) {
+    if (steps_->connected())
+      qp_->fail(asio::error::operation_aborted);
+    release();
+    self.complete(asio::error::operation_aborted);
+  }
+
+  template <class Self>
+  void finish(Self& self) {
+    const error_code ec = steps_->result();
+    if (ec && steps_->connected())
+      qp_->fail(ec);
+    release();
+    self.complete(ec);
+  }
+
+  void release() { // before the handler is called, as Asio's own operations do
+    steps_.reset();
+    qp_.reset();
+  }
+
+  Stream* stream_;
+  std::shared_ptr<queue_pair_impl> qp_;
+  std::unique_ptr<exchange_steps> steps_;
+};
+
+} // namespace detail
+
+/// Connects a queue pair to the one for which the program at the other end of `stream` calls
+/// `async_exchange` too: each side tells the other where its queue pair is, and both confirm. For
+/// queue pairs that are set up by hand, over any Asio stream (TCP, a Unix socket, TLS). Both sides
+/// do the same. When it has succeeded here, the peer's queue pair takes messages; receives that
+/// the peer's first messages need are started before.
+///
+/// The stream, the buffers of which take 64 bytes each way, must outlive the operation and is in
+/// use by nothing else meanwhile. Nothing beyond the exchange is read from it, so after a success
+/// it may be used for anything. After an error it is not closed, but there is no telling what is
+/// to be read from it. Signature: `void(error_code)`.
+///
+/// *Errors.* `error::incompatible_peer` at both ends if what came is not this protocol or version,
+/// or the queue pairs are of different types; `operation_not_supported` at both ends if one is of
+/// an iWARP device, which only its connection manager can connect; `error::rejected` if the peer
+/// could not connect its queue pair, which reports the reason; `already_connected`,
+/// `error::no_gid`, `bad_descriptor` (not open), and the stream's errors, such as `eof`. The queue
+/// pair stays open if it was not yet connected when the error came, else it fails
+/// (`queue_pair_state::failed`).
+///
+/// *Cancellation.* `terminal` and `partial`, as far as the stream supports them. `total` has no
+/// effect, as a part may have been sent. The queue pair is left as by other errors.
+template <class AsyncStream, class Executor,
+          class Token = asio::default_completion_token_t<typename AsyncStream::executor_type>>
+auto async_exchange(AsyncStream& stream, basic_queue_pair<Executor>& qp, Token&& token = {}) {
+  return asio::async_compose<Token, void(error_code)>(
+      detail::exchange_op<AsyncStream>(stream, qp.impl()), token, stream, qp);
+}
+
+} // namespace asio_rdma
