@@ -243,17 +243,24 @@ error_code queue_pair_impl::open(std::shared_ptr<completion_queue_impl> queue,
   return {};
 }
 
+// All that the device can: the rights of each region decide.
+unsigned queue_pair_impl::access_flags() const noexcept {
+  const device& d = pd_.get_device();
+  unsigned flags = IBV_ACCESS_REMOTE_WRITE;
+  if (options_.type == IBV_QPT_RC)
+    flags |= IBV_ACCESS_REMOTE_READ;
+  if (options_.type == IBV_QPT_RC && d.has_atomics())
+    flags |= IBV_ACCESS_REMOTE_ATOMIC;
+  if (d.has_memory_windows())
+    flags |= IBV_ACCESS_MW_BIND;
+  return flags;
+}
+
 error_code queue_pair_impl::initialize() {
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_INIT;
   attr.port_num = options_.port;
-  attr.qp_access_flags = IBV_ACCESS_REMOTE_WRITE;
-  if (options_.type == IBV_QPT_RC)
-    attr.qp_access_flags |= IBV_ACCESS_REMOTE_READ;
-  if (options_.type == IBV_QPT_RC && pd_.get_device().has_atomics())
-    attr.qp_access_flags |= IBV_ACCESS_REMOTE_ATOMIC;
-  if (pd_.get_device().has_memory_windows())
-    attr.qp_access_flags |= IBV_ACCESS_MW_BIND;
+  attr.qp_access_flags = access_flags();
   const int e = ibv_modify_qp(qp_, &attr,
                               IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
   return e == 0 ? error_code() : system_error_code(e);
@@ -596,12 +603,36 @@ error_code queue_pair_impl::connect(const queue_pair_address& peer) {
   return {};
 }
 
-void queue_pair_impl::connected(std::unique_ptr<connection_link> link) {
+error_code queue_pair_impl::attach(std::unique_ptr<connection_link> link) {
   const std::lock_guard lock(mutex_);
-  if (state_ != queue_pair_state::open)
-    return;
+  if (state_ == queue_pair_state::connected || (state_ == queue_pair_state::open && link_))
+    return asio::error::already_connected;
+  if (const error_code ec = check_start(queue_pair_state::open))
+    return ec;
   link_ = std::move(link);
-  state_ = queue_pair_state::connected;
+  return {};
+}
+
+void queue_pair_impl::detach() {
+  std::unique_ptr<connection_link> link;
+  {
+    const std::lock_guard lock(mutex_);
+    link = std::move(link_);
+  }
+}
+
+void queue_pair_impl::connected() {
+  const std::lock_guard lock(mutex_);
+  if (state_ == queue_pair_state::open)
+    state_ = queue_pair_state::connected;
+}
+
+error_code queue_pair_impl::modify(ibv_qp_attr& attr, int mask) {
+  const std::lock_guard lock(mutex_);
+  if (const error_code ec = check_start(queue_pair_state::open))
+    return ec;
+  const int e = ibv_modify_qp(qp_, &attr, mask);
+  return e == 0 ? error_code() : system_error_code(std::abs(e));
 }
 
 } // namespace asio_rdma::detail

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
+#include <asio_rdma/acceptor.hpp>
 #include <asio_rdma/buffer.hpp>
 #include <asio_rdma/completion_queue.hpp>
+#include <asio_rdma/connector.hpp>
 #include <asio_rdma/device.hpp>
 #include <asio_rdma/device_events.hpp>
 #include <asio_rdma/error.hpp>

@@ -39,8 +39,14 @@ public:
 
   error_code local_address(queue_pair_address& result) const;
   error_code connect(const queue_pair_address& peer);
-  /// Connected by other hands (rdma_cm): from now on sends may be started.
-  void connected(std::unique_ptr<connection_link> link);
+
+  /// Connecting by other hands (rdma_cm). From `attach` on the link hears of a close; `detach`
+  /// undoes it; `connected` lets sends be started.
+  error_code attach(std::unique_ptr<connection_link> link);
+  void detach();
+  void connected();
+  error_code modify(ibv_qp_attr& attr, int mask);
+  unsigned access_flags() const noexcept;
 
   /// Ends every operation with `operation_aborted` once the device has let go of its memory.
   void close();

@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include <asio_rdma/connect_options.hpp>
+#include <asio_rdma/detail/acceptor_impl.hpp>
+#include <asio_rdma/queue_pair.hpp>
+
+#include <memory>
+#include <string>
+#include <utility>
+
+namespace asio_rdma {
+
+namespace detail {
+
+struct info_result {
+  using signature = void(error_code, connection_info);
+  static std::tuple<connection_info> arguments(const connect_operation& op) { return {op.info}; }
+};
+
+} // namespace detail
+
+/// A request for a connection that has been neither accepted nor rejected. Move-only; what is
+/// dropped is rejected.
+class connection_request {
+public:
+  connection_request() noexcept = default;
+  explicit connection_request(std::shared_ptr<detail::cm_connection> c) noexcept
+      : connection_(std::move(c)) {}
+  connection_request(connection_request&&) noexcept = default;
+  connection_request& operator=(connection_request&& other) noexcept {
+    if (this != &other) {
+      drop();
+      connection_ = std::move(other.connection_);
+    }
+    return *this;
+  }
+  ~connection_request() { drop(); }
+
+  bool is_open() const noexcept { return connection_ != nullptr; }
+  /// The endpoints and what the connector sent along.
+  connection_info info() const { return connection_->info(); }
+  /// The device that the request came by: a queue pair of that device can accept it.
+  std::string device_name() const { return connection_->device_name(); }
+
+  /// Rejects; the connector gets `error::rejected` and `data`. Errors: `connection_aborted` when
+  /// the connector has given up, `message_size`, or the system's.
+  void reject(const private_data& data, error_code& ec) {
+    ec = connection_ ? connection_->reject(data) : error_code(asio::error::bad_descriptor);
+    drop();
+  }
+
+  std::shared_ptr<detail::cm_connection> release() noexcept { return std::move(connection_); }
+
+private:
+  void drop() noexcept {
+    if (connection_)
+      std::exchange(connection_, nullptr)->close();
+  }
+
+  std::shared_ptr<detail::cm_connection> connection_;
+};
+
+/// Listens for connections by rdma_cm (rdma_cm(7)), as an Asio I/O object. Nothing here blocks: the
+/// connection manager's events come through the execution context.
+///
+/// A queue pair that shall accept is open, on the device of the address that it is reached by, and
+/// has its receives started: the connector may send at once. On iWARP the connector must send
+/// first: until something has been received the accepting side does not send (RFC 5044, section 7).
+///
+/// Thread safety: distinct objects safe, shared objects unsafe.
+template <class Executor = asio::any_io_executor>
+class basic_acceptor {
+  using impl_type = detail::acceptor_impl;
+
+public:
+  using executor_type = Executor;
+  using endpoint_type = asio::ip::tcp::endpoint;
+  template <class Executor1>
+  struct rebind_executor {
+    using other = basic_acceptor<Executor1>;
+  };
+
+  /// An acceptor that is not open.
+  explicit basic_acceptor(const executor_type& ex) : executor_(ex) {}
+  template <class ExecutionContext>
+  requires std::convertible_to<ExecutionContext&, asio::execution_context&>
+  explicit basic_acceptor(ExecutionContext& context) : executor_(context.get_executor()) {}
+  /// Opens: see `open`.
+  template <class ExecutorOrContext>
+  basic_acceptor(ExecutorOrContext&& ex, const endpoint_type& endpoint, int backlog = 128)
+      : basic_acceptor(std::forward<ExecutorOrContext>(ex)) {
+    open(endpoint, backlog);
+  }
+
+  basic_acceptor(basic_acceptor&&) noexcept = default;
+  basic_acceptor& operator=(basic_acceptor&& other) {
+    if (this != &other) {
+      close();
+      executor_ = other.executor_;
+      impl_ = std::exchange(other.impl_, nullptr);
+    }
+    return *this;
+  }
+  /// As `close`.
+  ~basic_acceptor() { close(); }
+
+  const executor_type& get_executor() const noexcept { return executor_; }
+
+  /// Listens at the endpoint: an RDMA device's address, or any (0.0.0.0, ::) for all devices. Port
+  /// 0 chooses one. At most `backlog` requests wait to be accepted. Errors: `already_open`,
+  /// `address_in_use`, `error::no_gid` when no RDMA device has the address,
+  /// `error::loopback_address`, `error::no_device`, or the system's.
+  void open(const endpoint_type& endpoint, int backlog, error_code& ec) {
+    if (impl_) {
+      ec = asio::error::already_open;
+      return;
+    }
+    auto impl = std::make_shared<impl_type>(
+        detail::cm_service::of(asio::query(executor_, asio::execution::context)), executor_);
+    ec = impl->open(endpoint, backlog);
+    if (!ec)
+      impl_ = std::move(impl);
+    else
+      impl->close();
+  }
+  void open(const endpoint_type& endpoint, int backlog = 128) {
+    error_code ec;
+    open(endpoint, backlog, ec);
+    detail::throw_if(ec, "acceptor::open");
+  }
+
+  bool is_open() const noexcept { return impl_ != nullptr; }
+  endpoint_type local_endpoint() const { return impl_->local_endpoint(); }
+
+  /// Stops listening, rejects the requests that wait, and ends the operations that wait for one
+  /// with `operation_aborted`. A request that is being accepted goes on.
+  void close() {
+    if (impl_)
+      std::exchange(impl_, nullptr)->close();
+  }
+  /// Ends the operations that wait for a request with `operation_aborted`.
+  void cancel() {
+    if (impl_)
+      impl_->cancel();
+  }
+
+  /// Takes the next request and connects the queue pair. Errors: `error::wrong_device`,
+  /// `connection_aborted` when the connector gave up, `timed_out`, `message_size`, or the system's.
+  /// Supports all cancellation types. Cancelled before a request came, the queue pair stays as it
+  /// was and no request is lost; after that it has failed.
+  template <class Executor1, class Token = asio::default_completion_token_t<executor_type>>
+  auto async_accept(basic_queue_pair<Executor1>& qp, const accept_options& options, Token&& token) {
+    return asio::async_initiate<Token, detail::info_result::signature>(initiate_accept{this}, token,
+                                                                       qp.impl(), options);
+  }
+  template <class Executor1, class Token = asio::default_completion_token_t<executor_type>>
+  requires(!std::same_as<std::decay_t<Token>, accept_options>) auto async_accept(
+      basic_queue_pair<Executor1>& qp, Token&& token = {}) {
+    return async_accept(qp, accept_options(), std::forward<Token>(token));
+  }
+
+  /// Takes the next request, to look at it before it is accepted or rejected. Supports all
+  /// cancellation types; no request is lost.
+  template <class Token = asio::default_completion_token_t<executor_type>>
+  auto async_wait_request(Token&& token = {}) {
+    return asio::async_initiate<Token, void(error_code, connection_request)>(
+        initiate_wait_request{this}, token);
+  }
+
+  /// Accepts a request that was taken. Otherwise as the other `async_accept`.
+  template <class Executor1, class Token = asio::default_completion_token_t<executor_type>>
+  auto async_accept(connection_request request, basic_queue_pair<Executor1>& qp,
+                    const accept_options& options, Token&& token) {
+    return asio::async_initiate<Token, detail::info_result::signature>(
+        initiate_accept_request{executor_}, token, request.release(), qp.impl(), options);
+  }
+  template <class Executor1, class Token = asio::default_completion_token_t<executor_type>>
+  requires(!std::same_as<std::decay_t<Token>, accept_options>) auto async_accept(
+      connection_request request, basic_queue_pair<Executor1>& qp, Token&& token = {}) {
+    return async_accept(std::move(request), qp, accept_options(), std::forward<Token>(token));
+  }
+
+private:
+  struct request_result {
+    static std::tuple<connection_request> arguments(detail::accept_operation& op) {
+      return {connection_request(std::move(op.request))};
+    }
+  };
+
+  struct initiate_accept {
+    using executor_type = Executor;
+    const executor_type& get_executor() const noexcept { return self->executor_; }
+
+    template <class Handler>
+    void operator()(Handler&& handler, const std::shared_ptr<detail::queue_pair_impl>& qp,
+                    const accept_options& options) const {
+      std::decay_t<Handler> h(std::forward<Handler>(handler));
+      detail::start_operation<detail::accept_operation, detail::info_result, 0>(
+          self->impl_, self->executor_, h,
+          [&](auto& op) {
+            op.qp = qp;
+            op.options = options;
+            return qp ? error_code() : error_code(asio::error::bad_descriptor);
+          },
+          [](impl_type& i, auto& op) { return i.start(op); });
+    }
+
+    basic_acceptor* self;
+  };
+
+  struct initiate_wait_request {
+    using executor_type = Executor;
+    const executor_type& get_executor() const noexcept { return self->executor_; }
+
+    template <class Handler>
+    void operator()(Handler&& handler) const {
+      std::decay_t<Handler> h(std::forward<Handler>(handler));
+      detail::start_operation<detail::accept_operation, request_result, 0>(
+          self->impl_, self->executor_, h, [](auto&) { return error_code(); },
+          [](impl_type& i, auto& op) { return i.start(op); });
+    }
+
+    basic_acceptor* self;
+  };
+
+  struct initiate_accept_request {
+    using executor_type = Executor;
+    const executor_type& get_executor() const noexcept { return executor; }
+
+    template <class Handler>
+    void operator()(Handler&& handler, const std::shared_ptr<detail::cm_connection>& connection,
+                    const std::shared_ptr<detail::queue_pair_impl>& qp,
+                    const accept_options& options) const {
+      std::decay_t<Handler> h(std::forward<Handler>(handler));
+      detail::start_operation<detail::connect_operation, detail::info_result, 0>(
+          connection, executor, h,
+          [&](auto&) { return qp ? error_code() : error_code(asio::error::bad_descriptor); },
+          [&](detail::cm_connection& c, auto& op) { return c.accept(op, qp, options, false); });
+    }
+
+    Executor executor;
+  };
+
+  executor_type executor_;
+  std::shared_ptr<impl_type> impl_;
+};
+
+using acceptor = basic_acceptor<>;
+
+} // namespace asio_rdma

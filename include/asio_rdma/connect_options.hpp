@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include <boost/asio/ip/tcp.hpp>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace asio_rdma {
+
+/// Bytes that travel with a connection request or its answer, besides the connection itself.
+/// InfiniBand and RoCE carry up to 56 with a request, 196 with an acceptance and 148 with a
+/// rejection; iWARP up to 255 each. More fails with `asio::error::message_size`.
+using private_data = std::vector<std::byte>;
+
+// These have constructors because gcc 12 destroys a temporary aggregate in a co_await expression
+// twice.
+
+struct connect_options {
+  connect_options() {}
+
+  private_data data;
+  std::chrono::milliseconds timeout{10000}; ///< For each endpoint tried; `timed_out` when over.
+  std::optional<boost::asio::ip::tcp::endpoint> local; ///< The address to connect from.
+};
+
+struct accept_options {
+  accept_options() {}
+
+  private_data data;
+  std::chrono::milliseconds timeout{10000}; ///< From the request to the connection.
+};
+
+/// What is known of a connection when it has been made, or of a refusal.
+struct connection_info {
+  boost::asio::ip::tcp::endpoint local;
+  boost::asio::ip::tcp::endpoint remote;
+  private_data data; ///< The peer's. On a receiver it may be longer than what was sent, padded by
+                     ///< zeros (rdma_get_cm_event(3)).
+};
+
+} // namespace asio_rdma

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include <asio_rdma/acceptor.hpp>
+#include <asio_rdma/connect_options.hpp>
+#include <asio_rdma/detail/connector_impl.hpp>
+#include <asio_rdma/queue_pair.hpp>
+
+#include <memory>
+#include <ranges>
+#include <utility>
+#include <vector>
+
+namespace asio_rdma {
+
+/// Connects queue pairs by rdma_cm (rdma_cm(7)), as an Asio I/O object. Any number of connections
+/// may be under way at a time. Nothing here blocks, with one exception that is the device's: siw
+/// makes its TCP connection inside the system call that starts it.
+///
+/// Thread safety: distinct objects safe, shared objects unsafe.
+template <class Executor = asio::any_io_executor>
+class basic_connector {
+  using impl_type = detail::connector_impl;
+
+public:
+  using executor_type = Executor;
+  using endpoint_type = asio::ip::tcp::endpoint;
+  template <class Executor1>
+  struct rebind_executor {
+    using other = basic_connector<Executor1>;
+  };
+
+  explicit basic_connector(const executor_type& ex)
+      : executor_(ex),
+        impl_(std::make_shared<impl_type>(
+            detail::cm_service::of(asio::query(ex, asio::execution::context)), ex)) {}
+  template <class ExecutionContext>
+  requires std::convertible_to<ExecutionContext&, asio::execution_context&>
+  explicit basic_connector(ExecutionContext& context)
+      : basic_connector(executor_type(context.get_executor())) {}
+
+  basic_connector(basic_connector&&) noexcept = default;
+  basic_connector& operator=(basic_connector&& other) {
+    if (this != &other) {
+      cancel();
+      executor_ = other.executor_;
+      impl_ = std::move(other.impl_);
+    }
+    return *this;
+  }
+  /// As `cancel`.
+  ~basic_connector() { cancel(); }
+
+  const executor_type& get_executor() const noexcept { return executor_; }
+
+  /// Ends every attempt with `operation_aborted`. Connections that were made stay.
+  void cancel() {
+    if (impl_)
+      impl_->cancel();
+  }
+
+  /// Connects an open queue pair to who listens at the endpoint. Receives may be started before.
+  /// A loopback address stands for the queue pair's own device where loopback has none. Gives the
+  /// endpoints and what the acceptor sent along, after a rejection too. Errors:
+  /// `error::peer_not_listening`, `error::rejected`, `error::unreachable`, `error::wrong_device`
+  /// when the way to the endpoint leads by another device than the queue pair's, `timed_out`,
+  /// `already_connected`, `message_size`, `bad_descriptor`, or the system's; the queue pair can
+  /// then be used for another attempt, unless it has failed. Supports all cancellation types: the
+  /// queue pair is as after an error.
+  template <class Executor1, class Token = asio::default_completion_token_t<executor_type>>
+  auto async_connect(basic_queue_pair<Executor1>& qp, const endpoint_type& endpoint,
+                     const connect_options& options, Token&& token) {
+    return asio::async_initiate<Token, detail::info_result::signature>(
+        initiate_connect{this}, token, qp.impl(), std::vector{endpoint}, options);
+  }
+  template <class Executor1, class Token = asio::default_completion_token_t<executor_type>>
+  requires(!std::same_as<std::decay_t<Token>, connect_options>) auto async_connect(
+      basic_queue_pair<Executor1>& qp, const endpoint_type& endpoint, Token&& token = {}) {
+    return async_connect(qp, endpoint, connect_options(), std::forward<Token>(token));
+  }
+
+  /// Tries the endpoints of a range, such as a resolver's results, in order until one connects;
+  /// `connection_info::remote` tells which. The error is that of the last; `not_found` if there
+  /// are none.
+  template <class Executor1, std::ranges::input_range Endpoints,
+            class Token = asio::default_completion_token_t<executor_type>>
+  requires std::convertible_to<std::ranges::range_reference_t<const Endpoints>, endpoint_type>
+  auto async_connect(basic_queue_pair<Executor1>& qp, const Endpoints& endpoints,
+                     const connect_options& options, Token&& token) {
+    std::vector<endpoint_type> list;
+    for (auto&& e : endpoints)
+      list.push_back(e);
+    return asio::async_initiate<Token, detail::info_result::signature>(
+        initiate_connect{this}, token, qp.impl(), std::move(list), options);
+  }
+  template <class Executor1, std::ranges::input_range Endpoints,
+            class Token = asio::default_completion_token_t<executor_type>>
+  requires(std::convertible_to<std::ranges::range_reference_t<const Endpoints>, endpoint_type> &&
+           !std::same_as<std::decay_t<Token>,
+                         connect_options>) auto async_connect(basic_queue_pair<Executor1>& qp,
+                                                              const Endpoints& endpoints,
+                                                              Token&& token = {}) {
+    return async_connect(qp, endpoints, connect_options(), std::forward<Token>(token));
+  }
+
+private:
+  struct initiate_connect {
+    using executor_type = Executor;
+    const executor_type& get_executor() const noexcept { return self->executor_; }
+
+    template <class Handler>
+    void operator()(Handler&& handler, const std::shared_ptr<detail::queue_pair_impl>& qp,
+                    const std::vector<endpoint_type>& endpoints,
+                    const connect_options& options) const {
+      std::decay_t<Handler> h(std::forward<Handler>(handler));
+      detail::start_operation<detail::connect_operation, detail::info_result, 0>(
+          self->impl_, self->executor_, h,
+          [&](auto&) { return qp ? error_code() : error_code(asio::error::bad_descriptor); },
+          [&](impl_type& i, auto& op) { return i.start(op, qp, endpoints, options); });
+    }
+
+    basic_connector* self;
+  };
+
+  executor_type executor_;
+  std::shared_ptr<impl_type> impl_;
+};
+
+using connector = basic_connector<>;
+
+} // namespace asio_rdma

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include <asio_rdma/detail/cm_connection.hpp>
+
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+namespace asio_rdma::detail {
+
+/// Waits for a connection request; where a queue pair is given, until that is connected.
+class accept_operation : public connect_operation {
+public:
+  using connect_operation::connect_operation;
+
+  std::shared_ptr<cm_connection> request;
+  std::shared_ptr<queue_pair_impl> qp;
+  accept_options options;
+};
+
+/// The logic of `basic_acceptor`: a listening id, the requests that nobody has taken, and the
+/// operations that wait for one. One of the two lists is empty.
+class acceptor_impl final : public cm_handler {
+public:
+  acceptor_impl(cm_service& service, asio::any_io_executor executor);
+  ~acceptor_impl();
+
+  error_code open(asio::ip::tcp::endpoint endpoint, int backlog);
+  asio::ip::tcp::endpoint local_endpoint() const;
+  error_code start(accept_operation& op);
+  void cancel();
+  void cancel(std::uint64_t operation_id, asio::cancellation_type_t type);
+  void close() override;
+  std::uint64_t next_id() noexcept { return ++ids_; }
+
+  void on_cm_event(const cm_event& event) override;
+  std::shared_ptr<cm_handler> adopt_request(rdma_cm_id* id) override;
+
+private:
+  class request;
+
+  bool serve(accept_operation& op, const std::shared_ptr<cm_connection>& connection);
+
+  cm_service& service_;
+  asio::any_io_executor executor_;
+  std::atomic<std::uint64_t> ids_{0};
+
+  mutable std::mutex mutex_;
+  rdma_cm_id* id_ = nullptr;
+  std::size_t backlog_ = 0;
+  std::deque<std::shared_ptr<cm_connection>> requests_;
+  operation_list waiting_;
+  std::vector<std::weak_ptr<cm_connection>> accepting_;
+};
+
+} // namespace asio_rdma::detail

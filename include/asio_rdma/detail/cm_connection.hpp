@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include <asio_rdma/connect_options.hpp>
+#include <asio_rdma/detail/cm_service.hpp>
+#include <asio_rdma/detail/queue_pair_impl.hpp>
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/steady_timer.hpp>
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace asio_rdma::detail {
+
+/// An operation that ends with a connection.
+class connect_operation : public operation {
+public:
+  using operation::operation;
+  connection_info info;
+};
+
+/// One connection by rdma_cm, from the first step to the disconnect: connecting, or accepting a
+/// request. The queue pair is one of the library's own, on the library's own opened device;
+/// rdma_cm only knows its number and gives the attributes to connect it with.
+class cm_connection final : public cm_handler {
+public:
+  cm_connection(cm_service& service, asio::any_io_executor executor);
+  ~cm_connection();
+
+  /// Connects to the endpoints in order, until one answers. On an error nothing was started.
+  error_code connect(connect_operation& op, std::shared_ptr<queue_pair_impl> qp,
+                     std::vector<asio::ip::tcp::endpoint> endpoints, connect_options options);
+
+  /// Takes the id of a request.
+  void adopt(rdma_cm_id* id);
+  connection_info info() const;
+  std::string device_name() const;
+  /// `counted`: the operation has been counted as work already. On an error nothing was started.
+  error_code accept(connect_operation& op, std::shared_ptr<queue_pair_impl> qp,
+                    const accept_options& options, bool counted);
+  error_code reject(const private_data& data);
+
+  /// Ends the connection, or the attempt with `operation_aborted`.
+  void close() override;
+  void disconnect() noexcept;
+  /// Ends the attempt with `operation_aborted`; a connection that was made stays.
+  void cancel();
+  void cancel(std::uint64_t operation_id);
+  void cancel(std::uint64_t operation_id, asio::cancellation_type_t) { cancel(operation_id); }
+  std::uint64_t next_id() noexcept { return ++ids_; }
+  asio::execution_context& context() const noexcept { return service_.context(); }
+
+  void on_cm_event(const cm_event& event) override;
+
+private:
+  enum class state { idle, requested, resolving, connecting, accepting, established, closed };
+
+  /// What is left to do once the mutex is free, because it calls or waits for others.
+  struct leftovers {
+    operation_list done;
+    std::vector<rdma_cm_id*> ids;
+    std::shared_ptr<queue_pair_impl> detached, failed;
+    error_code why;
+  };
+
+  void next_endpoint(error_code why, leftovers& left);
+  std::optional<asio::ip::tcp::endpoint> own_address_for_loopback() const;
+  error_code resolve(asio::ip::tcp::endpoint to, leftovers& left);
+  error_code on_address_resolved();
+  error_code on_route_resolved();
+  error_code on_response(const cm_event& event);
+  error_code prepare_queue_pair(ibv_qp_state to, std::uint8_t reads_out, std::uint8_t reads_in);
+  rdma_conn_param parameters(const private_data& data) const;
+  void arm_timer(std::chrono::milliseconds timeout);
+  void on_timeout(std::uint64_t attempt);
+  void finish(const error_code& ec, leftovers& left);
+  void retire_id(leftovers& left);
+  void settle(leftovers& left);
+
+  cm_service& service_;
+  asio::steady_timer timer_;
+  std::atomic<std::uint64_t> ids_{0};
+
+  mutable std::mutex mutex_;
+  state state_ = state::idle;
+  rdma_cm_id* id_ = nullptr;
+  cm_event request_;
+  private_data reply_;
+  connect_operation* op_ = nullptr;
+  std::shared_ptr<queue_pair_impl> qp_;
+  std::vector<asio::ip::tcp::endpoint> endpoints_;
+  std::size_t next_ = 0;
+  bool loopback_replaced_ = false;
+  connect_options options_;
+  std::uint64_t attempt_ = 0; // tells a timer that is late
+};
+
+} // namespace asio_rdma::detail

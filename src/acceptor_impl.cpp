@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: BSL-1.0
+#include <asio_rdma/detail/acceptor_impl.hpp>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+namespace asio_rdma::detail {
+
+acceptor_impl::acceptor_impl(cm_service& service, asio::any_io_executor executor)
+    : service_(service), executor_(std::move(executor)) {}
+
+acceptor_impl::~acceptor_impl() {
+  if (id_ != nullptr)
+    rdma_destroy_id(id_);
+}
+
+error_code acceptor_impl::open(asio::ip::tcp::endpoint endpoint, int backlog) {
+  error_code ec;
+  id_ = service_.make_id(shared_from_this(), ec);
+  if (ec)
+    return ec;
+  int yes = 1;
+  rdma_set_option(id_, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &yes, sizeof(yes));
+  const bool bound = rdma_bind_addr(id_, static_cast<sockaddr*>(endpoint.data())) == 0;
+  const int e = errno;
+  if (endpoint.address().is_loopback() && (!bound || id_->verbs == nullptr))
+    return error::loopback_address;
+  if (!bound)
+    return e == ENODEV || e == EADDRNOTAVAIL ? error_code(error::no_gid) : cm_error(e);
+  backlog_ = static_cast<std::size_t>(std::max(backlog, 1));
+  return rdma_listen(id_, backlog) == 0 ? error_code() : cm_error(errno);
+}
+
+asio::ip::tcp::endpoint acceptor_impl::local_endpoint() const {
+  const std::lock_guard lock(mutex_);
+  return id_ != nullptr ? endpoint_of(rdma_get_local_addr(id_)) : asio::ip::tcp::endpoint();
+}
+
+// Gives the request to the operation. True if the operation is done with it.
+bool acceptor_impl::serve(accept_operation& op, const std::shared_ptr<cm_connection>& connection) {
+  if (op.qp == nullptr) {
+    op.info = connection->info();
+    op.request = connection;
+    return true;
+  }
+  const std::uint64_t id = op.id;
+  if (const error_code ec = connection->accept(op, op.qp, op.options, true)) {
+    op.ec = ec;
+    connection->close();
+    return true;
+  }
+  if (id != 0) {
+    std::erase_if(accepting_, [](const auto& w) { return w.expired(); });
+    accepting_.push_back(connection);
+  }
+  return false;
+}
+
+error_code acceptor_impl::start(accept_operation& op) {
+  operation_list done;
+  {
+    const std::lock_guard lock(mutex_);
+    if (id_ == nullptr)
+      return asio::error::bad_descriptor;
+    service_.operations().operation_starting();
+    if (requests_.empty()) {
+      waiting_.push_back(op);
+      return {};
+    }
+    const auto connection = std::move(requests_.front());
+    requests_.pop_front();
+    if (serve(op, connection))
+      done.push_back(op);
+  }
+  service_.operations().complete(done);
+  return {};
+}
+
+// The request's own events go to the connection from now on; the request itself comes back here by
+// way of it.
+class acceptor_impl::request final : public cm_handler {
+public:
+  request(std::shared_ptr<acceptor_impl> acceptor, std::shared_ptr<cm_connection> connection)
+      : acceptor_(std::move(acceptor)), connection_(std::move(connection)) {}
+
+  void on_cm_event(const cm_event& event) override {
+    connection_->on_cm_event(event);
+    operation_list done;
+    {
+      const std::lock_guard lock(acceptor_->mutex_);
+      if (acceptor_->id_ == nullptr || acceptor_->requests_.size() >= acceptor_->backlog_) {
+        // Closed meanwhile, or more than the backlog: refused when the connection goes.
+      } else if (acceptor_->waiting_.empty()) {
+        acceptor_->requests_.push_back(connection_);
+        return;
+      } else {
+        auto& op = static_cast<accept_operation&>(acceptor_->waiting_.front());
+        acceptor_->waiting_.pop_front();
+        if (acceptor_->serve(op, connection_))
+          done.push_back(op);
+        else
+          return;
+      }
+    }
+    if (done.empty())
+      connection_->close();
+    else
+      acceptor_->service_.operations().complete(done);
+  }
+  void close() override {}
+
+private:
+  std::shared_ptr<acceptor_impl> acceptor_;
+  std::shared_ptr<cm_connection> connection_;
+};
+
+std::shared_ptr<cm_handler> acceptor_impl::adopt_request(rdma_cm_id* id) {
+  auto connection = std::make_shared<cm_connection>(service_, executor_);
+  connection->adopt(id);
+  service_.remember(connection);
+  return std::make_shared<request>(std::static_pointer_cast<acceptor_impl>(shared_from_this()),
+                                   std::move(connection));
+}
+
+// A listening id has no events but requests, unless its device goes away.
+void acceptor_impl::on_cm_event(const cm_event& event) {
+  if (event.type == RDMA_CM_EVENT_DEVICE_REMOVAL)
+    close();
+}
+
+void acceptor_impl::cancel() {
+  operation_list done;
+  {
+    const std::lock_guard lock(mutex_);
+    for (operation& op : waiting_)
+      op.ec = asio::error::operation_aborted;
+    done.swap(waiting_);
+  }
+  service_.operations().complete(done);
+}
+
+void acceptor_impl::cancel(std::uint64_t operation_id, asio::cancellation_type_t) {
+  operation_list done;
+  std::vector<std::weak_ptr<cm_connection>> accepting;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto i = std::find_if(waiting_.begin(), waiting_.end(),
+                                [operation_id](const auto& op) { return op.id == operation_id; });
+    if (i != waiting_.end()) {
+      i->ec = asio::error::operation_aborted;
+      done.splice(done.end(), waiting_, i);
+    } else {
+      accepting = accepting_;
+    }
+  }
+  for (const auto& weak : accepting)
+    if (const auto connection = weak.lock())
+      connection->cancel(operation_id);
+  service_.operations().complete(done);
+}
+
+void acceptor_impl::close() {
+  rdma_cm_id* id = nullptr;
+  std::deque<std::shared_ptr<cm_connection>> requests;
+  {
+    const std::lock_guard lock(mutex_);
+    id = std::exchange(id_, nullptr);
+    requests.swap(requests_);
+  }
+  cancel();
+  for (const auto& r : requests)
+    r->close();
+  if (id != nullptr)
+    rdma_destroy_id(id);
+}
+
+} // namespace asio_rdma::detail

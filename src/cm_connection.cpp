@@ -1,0 +1,460 @@
+// SPDX-License-Identifier: BSL-1.0
+#include <asio_rdma/detail/cm_connection.hpp>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+namespace asio_rdma::detail {
+namespace {
+
+// Reasons of InfiniBand's connection manager (enum ib_cm_rej_reason): these two are told apart.
+constexpr int reject_no_listener = 8;
+constexpr int reject_timeout = 4;
+
+class link final : public connection_link {
+public:
+  explicit link(std::shared_ptr<cm_connection> c) noexcept : connection_(std::move(c)) {}
+  ~link() override { connection_->close(); }
+  void disconnect() noexcept override { connection_->disconnect(); }
+
+private:
+  std::shared_ptr<cm_connection> connection_;
+};
+
+error_code rejection(const cm_event& event) {
+  if (event.status == reject_no_listener)
+    return error::peer_not_listening;
+  if (event.status == reject_timeout)
+    return asio::error::timed_out;
+  return error::rejected;
+}
+
+std::size_t most_data(const ibv_context* device, std::size_t infiniband) {
+  return device->device->transport_type == IBV_TRANSPORT_IWARP ? 255 : infiniband;
+}
+
+} // namespace
+
+cm_connection::cm_connection(cm_service& service, asio::any_io_executor executor)
+    : service_(service), timer_(std::move(executor)) {}
+
+cm_connection::~cm_connection() {
+  if (id_ != nullptr)
+    rdma_destroy_id(id_);
+}
+
+error_code cm_connection::connect(connect_operation& op, std::shared_ptr<queue_pair_impl> qp,
+                                  std::vector<asio::ip::tcp::endpoint> endpoints,
+                                  connect_options options) {
+  if (endpoints.empty())
+    return asio::error::not_found;
+  const auto self = std::static_pointer_cast<cm_connection>(shared_from_this());
+  if (const error_code ec = qp->attach(std::make_unique<link>(self)))
+    return ec;
+  leftovers left;
+  {
+    const std::lock_guard lock(mutex_);
+    service_.operations().operation_starting();
+    op_ = &op;
+    qp_ = std::move(qp);
+    endpoints_ = std::move(endpoints);
+    options_ = std::move(options);
+    next_endpoint(asio::error::not_found, left);
+  }
+  settle(left);
+  return {};
+}
+
+// Each step that fails at once or later goes on with the next endpoint.
+void cm_connection::next_endpoint(error_code why, leftovers& left) {
+  if (const auto own = own_address_for_loopback()) {
+    loopback_replaced_ = true;
+    why = resolve(*own, left);
+    if (!why)
+      return;
+  }
+  while (next_ != endpoints_.size()) {
+    loopback_replaced_ = false;
+    why = resolve(endpoints_[next_++], left);
+    if (!why) {
+      arm_timer(options_.timeout);
+      return;
+    }
+  }
+  finish(why, left);
+}
+
+// The loopback interface seldom has an RDMA device; the queue pair's own device reaches the same
+// machine by its own address.
+std::optional<asio::ip::tcp::endpoint> cm_connection::own_address_for_loopback() const {
+  if (next_ == 0 || loopback_replaced_ || state_ != state::resolving)
+    return {};
+  const asio::ip::tcp::endpoint& tried = endpoints_[next_ - 1];
+  if (!tried.address().is_loopback())
+    return {};
+  for (const gid_entry& gid : qp_->get_protection_domain().get_device().gids()) {
+    const auto address = gid.address();
+    if (address.is_v4() == tried.address().is_v4() &&
+        !(address.is_v6() && address.to_v6().is_link_local()))
+      return asio::ip::tcp::endpoint(address, tried.port());
+  }
+  return {};
+}
+
+error_code cm_connection::resolve(asio::ip::tcp::endpoint to, leftovers& left) {
+  retire_id(left);
+  state_ = state::resolving;
+  error_code ec;
+  id_ = service_.make_id(shared_from_this(), ec);
+  if (ec)
+    return ec;
+  const int timeout = static_cast<int>(
+      std::clamp<std::chrono::milliseconds::rep>(options_.timeout.count(), 1, 600000));
+  sockaddr* from = options_.local ? static_cast<sockaddr*>(options_.local->data()) : nullptr;
+  if (rdma_resolve_addr(id_, from, static_cast<sockaddr*>(to.data()), timeout) == 0)
+    return {};
+  return cm_error(errno);
+}
+
+void cm_connection::on_cm_event(const cm_event& event) {
+  leftovers left;
+  {
+    const std::lock_guard lock(mutex_);
+    if (event.id != id_ || state_ == state::closed)
+      return;
+    error_code ec;
+    switch (event.type) {
+    case RDMA_CM_EVENT_CONNECT_REQUEST:
+      request_ = event;
+      return;
+    case RDMA_CM_EVENT_ADDR_RESOLVED:
+      ec = on_address_resolved();
+      break;
+    case RDMA_CM_EVENT_ROUTE_RESOLVED:
+      ec = on_route_resolved();
+      break;
+    case RDMA_CM_EVENT_CONNECT_RESPONSE:
+      ec = on_response(event);
+      if (!ec)
+        finish({}, left);
+      break;
+    case RDMA_CM_EVENT_ESTABLISHED:
+      if (state_ == state::connecting) // iWARP: accepted and connected in one step
+        reply_ = event.data;
+      if (op_ != nullptr)
+        finish({}, left);
+      break;
+    case RDMA_CM_EVENT_ADDR_ERROR:
+    case RDMA_CM_EVENT_ROUTE_ERROR:
+      ec = event.status == -ETIMEDOUT ? error_code(asio::error::timed_out)
+                                      : error_code(error::unreachable);
+      break;
+    case RDMA_CM_EVENT_UNREACHABLE:
+      ec = error::unreachable;
+      break;
+    case RDMA_CM_EVENT_REJECTED:
+      reply_ = event.data;
+      ec = rejection(event);
+      break;
+    case RDMA_CM_EVENT_CONNECT_ERROR:
+      ec = event.status < 0 ? cm_error(-event.status) : error_code(error::unreachable);
+      break;
+    case RDMA_CM_EVENT_DISCONNECTED:
+      ec = asio::error::connection_reset;
+      break;
+    case RDMA_CM_EVENT_DEVICE_REMOVAL:
+      ec = error::device_fatal;
+      break;
+    default:
+      break;
+    }
+    if (ec && state_ == state::established) {
+      rdma_disconnect(id_); // the answer that the peer waits for
+      left.failed = qp_;
+      left.why = ec;
+    } else if (ec && op_ != nullptr && state_ != state::accepting) {
+      next_endpoint(ec, left);
+    } else if (ec && op_ != nullptr) {
+      finish(ec, left);
+    } else if (ec) {
+      state_ = state::closed; // a request that was withdrawn before it was answered
+    }
+  }
+  settle(left);
+}
+
+error_code cm_connection::on_address_resolved() {
+  if (id_->verbs == nullptr)
+    return error::loopback_address;
+  const ibv_context* own = qp_->get_protection_domain().get_device().native_handle();
+  if (std::strcmp(ibv_get_device_name(id_->verbs->device), ibv_get_device_name(own->device)) != 0)
+    return error::wrong_device;
+  if (options_.data.size() > most_data(id_->verbs, 56))
+    return asio::error::message_size;
+  const int timeout = static_cast<int>(
+      std::clamp<std::chrono::milliseconds::rep>(options_.timeout.count(), 1, 600000));
+  return rdma_resolve_route(id_, timeout) == 0 ? error_code() : cm_error(errno);
+}
+
+rdma_conn_param cm_connection::parameters(const private_data& data) const {
+  const queue_pair_options& o = qp_->options();
+  rdma_conn_param p{};
+  p.private_data = data.data();
+  p.private_data_len = static_cast<std::uint8_t>(data.size());
+  p.responder_resources = o.max_reads;
+  p.initiator_depth = o.max_reads;
+  p.retry_count = o.retry_count;
+  p.rnr_retry_count = o.rnr_retry;
+  p.qp_num = qp_->native_handle()->qp_num;
+  p.srq = qp_->native_handle()->srq != nullptr ? 1 : 0;
+  return p;
+}
+
+error_code cm_connection::on_route_resolved() {
+  if (const error_code ec = prepare_queue_pair(IBV_QPS_INIT, 0, 0))
+    return ec;
+  state_ = state::connecting;
+  rdma_conn_param p = parameters(options_.data);
+  return rdma_connect(id_, &p) == 0 ? error_code() : cm_error(errno);
+}
+
+// The responder's answer says how many reads it starts and answers; rdma_cm has matched them.
+error_code cm_connection::on_response(const cm_event& event) {
+  reply_ = event.data;
+  const std::uint8_t own = qp_->options().max_reads;
+  const std::uint8_t out = std::min(own, event.initiator_depth);
+  const std::uint8_t in = std::min(own, event.responder_resources);
+  if (const error_code ec = prepare_queue_pair(IBV_QPS_RTR, out, in))
+    return ec;
+  if (const error_code ec = prepare_queue_pair(IBV_QPS_RTS, out, in))
+    return ec;
+  return rdma_establish(id_) == 0 ? error_code() : cm_error(errno);
+}
+
+// rdma_cm knows the path; what concerns this side alone is the queue pair's own choice.
+error_code cm_connection::prepare_queue_pair(ibv_qp_state to, std::uint8_t reads_out,
+                                             std::uint8_t reads_in) {
+  const queue_pair_options& o = qp_->options();
+  ibv_qp_attr attr{};
+  attr.qp_state = to;
+  int mask = 0;
+  if (rdma_init_qp_attr(id_, &attr, &mask) != 0)
+    return system_error_code(errno);
+  switch (to) {
+  case IBV_QPS_INIT:
+    attr.qp_access_flags = qp_->access_flags();
+    mask |= IBV_QP_ACCESS_FLAGS;
+    break;
+  case IBV_QPS_RTR:
+    if ((mask & IBV_QP_MIN_RNR_TIMER) != 0)
+      attr.min_rnr_timer = o.min_rnr_timer;
+    if ((mask & IBV_QP_MAX_DEST_RD_ATOMIC) != 0)
+      attr.max_dest_rd_atomic = reads_in;
+    if ((mask & IBV_QP_PATH_MTU) != 0 && o.path_mtu != 0)
+      attr.path_mtu = std::min(attr.path_mtu, o.path_mtu);
+    if ((mask & IBV_QP_AV) != 0 && attr.ah_attr.is_global != 0) {
+      attr.ah_attr.grh.hop_limit = std::max(attr.ah_attr.grh.hop_limit, o.hop_limit);
+      attr.ah_attr.grh.traffic_class = o.traffic_class;
+    }
+    break;
+  default:
+    if ((mask & IBV_QP_TIMEOUT) != 0)
+      attr.timeout = o.timeout;
+    if ((mask & IBV_QP_MAX_QP_RD_ATOMIC) != 0)
+      attr.max_rd_atomic = reads_out;
+  }
+  return mask == 0 ? error_code() : qp_->modify(attr, mask);
+}
+
+void cm_connection::adopt(rdma_cm_id* id) {
+  const std::lock_guard lock(mutex_);
+  id_ = id;
+  id_->context = static_cast<cm_handler*>(this);
+  state_ = state::requested;
+}
+
+connection_info cm_connection::info() const {
+  const std::lock_guard lock(mutex_);
+  connection_info result;
+  if (id_ == nullptr)
+    return result;
+  result.local = endpoint_of(rdma_get_local_addr(id_));
+  result.remote = endpoint_of(rdma_get_peer_addr(id_));
+  result.data = request_.data;
+  return result;
+}
+
+std::string cm_connection::device_name() const {
+  const std::lock_guard lock(mutex_);
+  return id_ != nullptr && id_->verbs != nullptr ? ibv_get_device_name(id_->verbs->device) : "";
+}
+
+error_code cm_connection::accept(connect_operation& op, std::shared_ptr<queue_pair_impl> qp,
+                                 const accept_options& options, bool counted) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (state_ != state::requested)
+      return asio::error::connection_aborted;
+    const ibv_context* own = qp->get_protection_domain().get_device().native_handle();
+    if (std::strcmp(ibv_get_device_name(id_->verbs->device), ibv_get_device_name(own->device)) != 0)
+      return error::wrong_device;
+    if (options.data.size() > most_data(id_->verbs, 196))
+      return asio::error::message_size;
+  }
+  const auto self = std::static_pointer_cast<cm_connection>(shared_from_this());
+  if (const error_code ec = qp->attach(std::make_unique<link>(self)))
+    return ec;
+  leftovers left;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!counted)
+      service_.operations().operation_starting();
+    op_ = &op;
+    qp_ = std::move(qp);
+    state_ = state::accepting;
+    const std::uint8_t own = qp_->options().max_reads;
+    const std::uint8_t out = std::min(own, request_.initiator_depth);
+    const std::uint8_t in = std::min(own, request_.responder_resources);
+    error_code ec;
+    for (const ibv_qp_state to : {IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS})
+      if (!ec)
+        ec = prepare_queue_pair(to, out, in);
+    if (!ec) {
+      rdma_conn_param p = parameters(options.data);
+      p.initiator_depth = out;
+      p.responder_resources = in;
+      if (rdma_accept(id_, &p) != 0)
+        ec = cm_error(errno);
+    }
+    if (ec)
+      finish(ec, left);
+    else
+      arm_timer(options.timeout);
+  }
+  settle(left);
+  return {};
+}
+
+error_code cm_connection::reject(const private_data& data) {
+  const std::lock_guard lock(mutex_);
+  if (state_ != state::requested)
+    return asio::error::connection_aborted;
+  if (data.size() > most_data(id_->verbs, 148))
+    return asio::error::message_size;
+  state_ = state::closed;
+  return rdma_reject(id_, data.data(), static_cast<std::uint8_t>(data.size())) == 0
+             ? error_code()
+             : cm_error(errno);
+}
+
+void cm_connection::arm_timer(std::chrono::milliseconds timeout) {
+  const std::uint64_t attempt = ++attempt_;
+  timer_.expires_after(timeout);
+  timer_.async_wait([weak = weak_from_this(), attempt](const error_code& ec) {
+    if (ec)
+      return;
+    if (const auto self = std::static_pointer_cast<cm_connection>(weak.lock()))
+      self->on_timeout(attempt);
+  });
+}
+
+void cm_connection::on_timeout(std::uint64_t attempt) {
+  leftovers left;
+  {
+    const std::lock_guard lock(mutex_);
+    if (attempt != attempt_ || op_ == nullptr)
+      return;
+    if (state_ == state::accepting)
+      finish(asio::error::timed_out, left);
+    else
+      next_endpoint(asio::error::timed_out, left);
+  }
+  settle(left);
+}
+
+// Gives the operation its result. After a failure the id goes, and the queue pair may be used for
+// another attempt unless it has left its first state.
+void cm_connection::finish(const error_code& ec, leftovers& left) {
+  ++attempt_;
+  timer_.cancel();
+  connect_operation& op = *std::exchange(op_, nullptr);
+  op.ec = ec;
+  if (id_ != nullptr) {
+    op.info.local = endpoint_of(rdma_get_local_addr(id_));
+    op.info.remote = endpoint_of(rdma_get_peer_addr(id_));
+  }
+  op.info.data = request_.id != nullptr ? request_.data : std::move(reply_);
+  left.done.push_back(op);
+  if (!ec) {
+    state_ = state::established;
+    qp_->connected();
+    return;
+  }
+  left.detached = std::move(qp_);
+  if (state_ == state::accepting) {
+    left.failed = left.detached;
+    left.why = asio::error::connection_reset;
+  }
+  state_ = state::closed;
+  retire_id(left);
+}
+
+void cm_connection::retire_id(leftovers& left) {
+  if (id_ != nullptr)
+    left.ids.push_back(std::exchange(id_, nullptr));
+}
+
+void cm_connection::settle(leftovers& left) {
+  if (left.failed)
+    left.failed->fail(left.why);
+  if (left.detached)
+    left.detached->detach();
+  for (rdma_cm_id* id : left.ids)
+    rdma_destroy_id(id);
+  service_.operations().complete(left.done);
+}
+
+void cm_connection::disconnect() noexcept {
+  const std::lock_guard lock(mutex_);
+  if (state_ == state::established && id_ != nullptr)
+    rdma_disconnect(id_);
+}
+
+void cm_connection::close() {
+  leftovers left;
+  {
+    const std::lock_guard lock(mutex_);
+    if (op_ != nullptr)
+      finish(asio::error::operation_aborted, left);
+    state_ = state::closed;
+    retire_id(left);
+    left.detached.reset(); // the queue pair closes, or is about to
+    qp_.reset();
+  }
+  settle(left);
+}
+
+void cm_connection::cancel() {
+  leftovers left;
+  {
+    const std::lock_guard lock(mutex_);
+    if (op_ != nullptr)
+      finish(asio::error::operation_aborted, left);
+  }
+  settle(left);
+}
+
+void cm_connection::cancel(std::uint64_t operation_id) {
+  leftovers left;
+  {
+    const std::lock_guard lock(mutex_);
+    if (op_ != nullptr && op_->id == operation_id)
+      finish(asio::error::operation_aborted, left);
+  }
+  settle(left);
+}
+
+} // namespace asio_rdma::detail

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: BSL-1.0
+#include <asio_rdma/detail/cm_service.hpp>
+
+#include "descriptor_watch.hpp"
+
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+
+namespace asio_rdma::detail {
+
+asio::execution_context::id cm_service::id;
+
+struct cm_service::channel {
+  struct reader final : scheduled_operation {
+    explicit reader(channel& c) noexcept : scheduled_operation(&reader::execute), owner(c) {}
+
+    static void execute(void* context, scheduled_operation* base, const error_code&, std::size_t) {
+      if (context != nullptr)
+        static_cast<reader*>(base)->owner.read();
+    }
+
+    channel& owner;
+  };
+
+  channel(asio::execution_context& c, rdma_event_channel* e)
+      : context_scheduler(asio::use_service<scheduler>(c)),
+        events(e),
+        read_op(*this),
+        watch(*this) {}
+  channel(const channel&) = delete;
+  ~channel() {
+    watch.stop();
+    rdma_destroy_event_channel(events);
+  }
+
+  void on_readable() {
+    if (!queued.exchange(true))
+      context_scheduler.post_immediate_completion(&read_op, true);
+  }
+
+  // Each event is acknowledged before its handler hears of it, because the handler may destroy the
+  // id, which waits for that (rdma_destroy_id(3)). Until then the owner of the id cannot be gone.
+  void read() {
+    queued.store(false);
+    const std::lock_guard lock(mutex);
+    rdma_cm_event* raw = nullptr;
+    while (rdma_get_cm_event(events, &raw) == 0) {
+      cm_event event;
+      event.type = raw->event;
+      event.status = raw->status;
+      event.id = raw->id;
+      event.responder_resources = raw->param.conn.responder_resources;
+      event.initiator_depth = raw->param.conn.initiator_depth;
+      if (raw->param.conn.private_data != nullptr) {
+        const auto* data = static_cast<const std::byte*>(raw->param.conn.private_data);
+        event.data.assign(data, data + raw->param.conn.private_data_len);
+      }
+      auto* const owner = static_cast<cm_handler*>(raw->id->context);
+      std::shared_ptr<cm_handler> handler = owner->weak_from_this().lock();
+      if (raw->event == RDMA_CM_EVENT_CONNECT_REQUEST) {
+        const auto request = handler ? handler->adopt_request(raw->id) : nullptr;
+        rdma_ack_cm_event(raw);
+        if (request == nullptr)
+          rdma_destroy_id(event.id);
+        else
+          request->on_cm_event(event);
+        continue;
+      }
+      rdma_ack_cm_event(raw);
+      if (handler)
+        handler->on_cm_event(event);
+    }
+  }
+
+  scheduler& context_scheduler;
+  rdma_event_channel* events;
+  reader read_op;
+  std::atomic<bool> queued{false};
+  std::mutex mutex;
+  descriptor_watch<channel, &channel::on_readable> watch;
+};
+
+cm_service::cm_service(asio::execution_context& context)
+    : asio::execution_context::service(context), operations_(completion_service::of(context)) {}
+
+cm_service::~cm_service() = default;
+
+cm_service& cm_service::of(asio::execution_context& context) {
+  return asio::use_service<cm_service>(context);
+}
+
+bool cm_service::open(error_code& ec) {
+  if (channel_)
+    return true;
+  rdma_event_channel* events = rdma_create_event_channel();
+  if (events == nullptr) {
+    ec = cm_error(errno);
+    return false;
+  }
+  fcntl(events->fd, F_SETFL, fcntl(events->fd, F_GETFL) | O_NONBLOCK);
+  auto c = std::make_unique<channel>(context(), events);
+  if (const int e = c->watch.start(context(), events->fd)) {
+    ec = system_error_code(e);
+    return false;
+  }
+  channel_ = std::move(c);
+  return true;
+}
+
+rdma_cm_id* cm_service::make_id(const std::shared_ptr<cm_handler>& handler, error_code& ec) {
+  const std::lock_guard lock(mutex_);
+  if (!open(ec))
+    return nullptr;
+  rdma_cm_id* result = nullptr;
+  if (rdma_create_id(channel_->events, &result, handler.get(), RDMA_PS_TCP) != 0) {
+    ec = cm_error(errno);
+    return nullptr;
+  }
+  std::erase_if(handlers_, [](const auto& w) { return w.expired(); });
+  handlers_.push_back(handler);
+  return result;
+}
+
+void cm_service::remember(const std::shared_ptr<cm_handler>& handler) {
+  const std::lock_guard lock(mutex_);
+  handlers_.push_back(handler);
+}
+
+void cm_service::shutdown() {
+  std::vector<std::weak_ptr<cm_handler>> handlers;
+  {
+    const std::lock_guard lock(mutex_);
+    handlers.swap(handlers_);
+  }
+  if (channel_)
+    channel_->watch.stop();
+  for (const auto& weak : handlers)
+    if (const auto h = weak.lock())
+      h->close();
+}
+
+asio::ip::tcp::endpoint endpoint_of(const sockaddr* address) {
+  asio::ip::tcp::endpoint result;
+  if (address == nullptr)
+    return result;
+  const std::size_t size = address->sa_family == AF_INET    ? sizeof(sockaddr_in)
+                           : address->sa_family == AF_INET6 ? sizeof(sockaddr_in6)
+                                                            : 0;
+  if (size == 0)
+    return result;
+  std::memcpy(result.data(), address, size);
+  result.resize(size);
+  return result;
+}
+
+error_code cm_error(int value) {
+  switch (value) {
+  case ENODEV:
+    return error::no_device;
+  case EACCES:
+  case EPERM:
+    return error::device_permission;
+  case ECONNREFUSED:
+    return error::peer_not_listening;
+  case EHOSTUNREACH:
+  case ENETUNREACH:
+    return error::unreachable;
+  default:
+    return system_error_code(value);
+  }
+}
+
+} // namespace asio_rdma::detail
