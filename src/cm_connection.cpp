@@ -70,21 +70,16 @@ error_code cm_connection::connect(connect_operation& op, std::shared_ptr<queue_p
 
 // Each step that fails at once or later goes on with the next endpoint.
 void cm_connection::next_endpoint(error_code why, leftovers& left) {
-  if (const auto own = own_address_for_loopback()) {
-    loopback_replaced_ = true;
-    why = resolve(*own, left);
-    if (!why)
-      return;
-  }
-  while (next_ != endpoints_.size()) {
-    loopback_replaced_ = false;
-    why = resolve(endpoints_[next_++], left);
-    if (!why) {
-      arm_timer(options_.timeout);
+  do {
+    const auto own = own_address_for_loopback();
+    loopback_replaced_ = own.has_value();
+    if (!own && next_ == endpoints_.size()) {
+      finish(why, left);
       return;
     }
-  }
-  finish(why, left);
+    why = resolve(own ? *own : endpoints_[next_++], left);
+  } while (why);
+  arm_timer(options_.timeout);
 }
 
 // The loopback interface seldom has an RDMA device; the queue pair's own device reaches the same
