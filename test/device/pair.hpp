@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include <asio_rdma/asio_rdma.hpp>
+#include <asio_rdma/device_events.hpp>
+#include <asio_rdma/shared_receive_queue.hpp>
+#include <boost/asio/bind_cancellation_slot.hpp>
+#include <boost/asio/cancellation_signal.hpp>
+#include <boost/asio/io_context.hpp>
+
+#include <chrono>
+#include <cstring>
+#include <functional>
+#include <ostream>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace test {
+
+using namespace asio_rdma;
+using asio_rdma::access; // there is a function of that name too
+namespace errc = boost::system::errc;
+
+/// The device that the tests run on: ASIO_RDMA_DEVICE, or the first usable one.
+device open_device();
+
+/// Connects two open queue pairs of one device to each other, by hand where that is possible, else
+/// by the connection manager. Runs the context.
+void connect(asio::io_context& io, queue_pair& a, queue_pair& b);
+
+/// Runs the context until the condition holds; throws if it does not come to hold.
+void until(asio::io_context& io, const std::function<bool()>& condition);
+
+/// Runs the context until it has nothing left to do; throws if that does not come.
+void drain(asio::io_context& io);
+
+/// What a handler was told, and how often. Outlives the operation.
+template <class T>
+struct outcome {
+  int calls = 0;
+  error_code ec;
+  T value{};
+
+  auto handler() {
+    return [this](error_code e, T v) {
+      ++calls;
+      ec = e;
+      value = std::move(v);
+    };
+  }
+  bool done() const { return calls != 0; }
+  bool succeeded() const { return calls == 1 && !ec; }
+};
+
+template <>
+struct outcome<void> {
+  int calls = 0;
+  error_code ec;
+
+  auto handler() {
+    return [this](error_code e) {
+      ++calls;
+      ec = e;
+    };
+  }
+  bool done() const { return calls != 0; }
+  bool succeeded() const { return calls == 1 && !ec; }
+};
+
+using sent = outcome<std::size_t>;
+using got = outcome<received>;
+
+constexpr access all_rights = access::local_write | access::remote_write | access::remote_read;
+/// `all_rights` and what else the device offers: atomics, the binding of windows.
+access most_rights(const device& d);
+
+/// Registered memory of its own.
+class memory {
+public:
+  memory(const protection_domain& pd, std::size_t bytes, access rights);
+
+  char* data() noexcept { return bytes_.data(); }
+  std::size_t size() const noexcept { return bytes_.size(); }
+  void put(std::size_t offset, std::string_view text) {
+    std::memcpy(data() + offset, text.data(), text.size());
+  }
+  std::string text(std::size_t offset, std::size_t bytes) const {
+    return {bytes_.data() + offset, bytes};
+  }
+  std::uint64_t word(std::size_t offset) const {
+    std::uint64_t value = 0;
+    std::memcpy(&value, bytes_.data() + offset, sizeof value);
+    return value;
+  }
+  void put_word(std::size_t offset, std::uint64_t value) {
+    std::memcpy(data() + offset, &value, sizeof value);
+  }
+  mutable_buffer buffer(std::size_t offset = 0, std::size_t bytes = std::size_t(-1)) const {
+    return region.buffer(offset, bytes);
+  }
+  remote_buffer remote(std::uint64_t offset = 0, std::uint64_t bytes = std::uint64_t(-1)) const {
+    return region.remote(offset, bytes);
+  }
+
+private:
+  std::vector<char> bytes_;
+
+public:
+  memory_region region;
+};
+
+/// Two queue pairs of one context that are connected to each other, and memory for each side.
+struct pair {
+  static constexpr std::size_t memory_size = 64 * 1024;
+
+  explicit pair(const queue_pair_options& options = {}) : pair(options, options) {}
+  pair(const queue_pair_options& of_a, const queue_pair_options& of_b);
+  /// Each side with completion queues of these options, or opened but not connected.
+  explicit pair(const completion_queue_options& queues, const queue_pair_options& options = {});
+
+  void connect() { test::connect(io, a, b); }
+  void until(const std::function<bool()>& condition) { test::until(io, condition); }
+  void drain() { test::drain(io); }
+
+  /// Receives at b, sends from a, and waits for both. True if it arrived as it was sent.
+  bool carries(std::string_view text);
+
+  asio::io_context io{1};
+  device dev = open_device();
+  protection_domain pd{dev};
+  memory ma{pd, memory_size, most_rights(dev)};
+  memory mb{pd, memory_size, most_rights(dev)};
+  completion_queue cq;
+  queue_pair a{io}, b{io};
+};
+
+/// Options with which a peer that is gone is noticed within a second.
+queue_pair_options impatient();
+
+/// Which status a completion failed with, for messages of tests.
+std::string describe(const error_code& ec);
+
+} // namespace test
