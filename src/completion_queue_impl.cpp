@@ -53,7 +53,7 @@ struct completion_queue_impl::watch {
 completion_queue_impl::completion_queue_impl(completion_service& service, const device& d,
                                              const completion_queue_options& options,
                                              error_code& ec)
-    : context_(service.context()), device_(d), options_(options) {
+    : service_(service), context_(service.context()), device_(d), options_(options) {
   ec.clear();
   options_.entries =
       std::min(options.entries, static_cast<std::uint32_t>(std::max(d.attributes().max_cqe, 1)));
@@ -76,7 +76,8 @@ completion_queue_impl::completion_queue_impl(completion_service& service, const 
 completion_queue_impl::completion_queue_impl(completion_service& service, const device& d,
                                              const completion_queue_options& options, ibv_cq* cq,
                                              ownership owns, error_code& ec)
-    : context_(service.context()),
+    : service_(service),
+      context_(service.context()),
       device_(d),
       options_(options),
       channel_(cq->channel),
@@ -102,6 +103,13 @@ void completion_queue_impl::open_watch(error_code& ec) {
 completion_queue_impl::~completion_queue_impl() {
   if (watch_)
     watch_->channel.stop();
+  // Mode `manual`: nobody can poll any more.
+  if (const std::size_t left = ready_.size(); left != 0) {
+    for (std::size_t i = 0; i < left; ++i)
+      service_.operation_starting();
+    operations_done(left);
+    service_.complete(ready_);
+  }
   if (cq_ == nullptr) {
     if (channel_ != nullptr)
       ibv_destroy_comp_channel(channel_);

@@ -62,7 +62,7 @@ struct completion_service::runner final : scheduled_operation {
 completion_service::completion_service(asio::execution_context& context)
     : asio::execution_context::service(context), runner_(std::make_unique<runner>(*this)) {}
 
-completion_service::~completion_service() = default;
+completion_service::~completion_service() { drop_ready(); }
 
 completion_service& completion_service::of(asio::execution_context& context) {
   return asio::use_service<completion_service>(context);
@@ -127,22 +127,23 @@ void completion_service::operation_starting() noexcept {
   runner_->context_scheduler.work_started();
 }
 
+// Callers may hold their own locks, so no handler is run or destroyed here.
 void completion_service::complete(operation_list& done) {
+  {
+    const std::lock_guard lock(mutex_);
+    ready_.splice(ready_.end(), done);
+    if (ready_.empty() || runner_->queued || stopped_)
+      return;
+    runner_->queued = true;
+  }
+  runner_->context_scheduler.post_immediate_completion(runner_.get(), true);
+}
+
+void completion_service::drop_ready() {
   operation_list dropped;
   {
     const std::lock_guard lock(mutex_);
-    if (stopped_) {
-      dropped.swap(done);
-    } else {
-      ready_.splice(ready_.end(), done);
-      if (ready_.empty() || runner_->queued)
-        return;
-      runner_->queued = true;
-    }
-  }
-  if (dropped.empty()) {
-    runner_->context_scheduler.post_immediate_completion(runner_.get(), true);
-    return;
+    dropped.swap(ready_);
   }
   while (!dropped.empty()) {
     operation& op = dropped.front();
@@ -200,12 +201,10 @@ void completion_service::broadcast(const device& d, const ibv_async_event& event
 
 void completion_service::shutdown() {
   const auto members = members_of(nullptr);
-  operation_list dropped;
   std::vector<std::weak_ptr<completion_queue_impl>> queues;
   {
     const std::lock_guard lock(mutex_);
     stopped_ = true;
-    dropped.swap(ready_);
     members_.clear();
     queues.swap(queues_);
   }
@@ -216,7 +215,7 @@ void completion_service::shutdown() {
   for (const auto& weak : queues)
     if (const auto q = weak.lock())
       q->shutdown();
-  complete(dropped);
+  drop_ready();
 }
 
 } // namespace asio_rdma::detail

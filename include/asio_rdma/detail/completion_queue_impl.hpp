@@ -90,6 +90,7 @@ private:
   bool rest();
   bool any_ready();
 
+  completion_service& service_;
   asio::execution_context& context_;
   device device_;
   completion_queue_options options_;

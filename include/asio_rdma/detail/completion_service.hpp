@@ -69,6 +69,7 @@ private:
   struct runner;
 
   void shutdown() override;
+  void drop_ready();
   bool watch(const device& d, error_code& ec);
   std::vector<std::shared_ptr<context_member>> members_of(const device* d);
   std::shared_ptr<completion_queue_impl> remember(std::shared_ptr<completion_queue_impl> q,
