@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include "pair.hpp"
+
+#include <boost/asio/associated_allocator.hpp>
+#include <boost/asio/execution/blocking.hpp>
+#include <boost/asio/execution/context.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/require.hpp>
+
+#include <cstddef>
+#include <memory>
+#include <utility>
+
+namespace test {
+
+/// Connects queue pairs of any executor to each other by their addresses. Not on iWARP.
+template <class Executor>
+void connect_by_address(basic_queue_pair<Executor>& a, basic_queue_pair<Executor>& b) {
+  const queue_pair_address of_a = a.local_address(), of_b = b.local_address();
+  a.connect(of_b);
+  b.connect(of_a);
+}
+
+/// What tests with queue pairs of their own kind start from.
+struct ground {
+  device dev = open_device();
+  protection_domain pd{dev};
+  memory mem{pd, 64 * 1024, most_rights(dev)};
+
+  mutable_buffer part(std::size_t n, std::size_t bytes = 64) const {
+    return mem.buffer(n * 1024, bytes);
+  }
+  remote_buffer remote_part(std::size_t n, std::size_t bytes = 64) const {
+    return mem.remote(n * 1024, bytes);
+  }
+};
+
+/// Two connected queue pairs of any executor or context.
+template <class Executor>
+struct linked {
+  template <class ExecutorOrContext>
+  linked(ExecutorOrContext&& ex, const ground& g, const queue_pair_options& options = {})
+      : a(ex, g.pd, options), b(ex, g.pd, options) {
+    connect_by_address(a, b);
+  }
+  basic_queue_pair<Executor> a, b;
+};
+
+/// An executor that runs functions as the context's own does and records that it was asked to.
+class recording_executor {
+public:
+  struct record {
+    int executed = 0;
+    int running = 0; // functions of this executor that run on a thread now
+  };
+
+  recording_executor(asio::io_context& io, record& r) noexcept : io_(&io), record_(&r) {}
+
+  asio::io_context& query(asio::execution::context_t) const noexcept { return *io_; }
+  recording_executor require(asio::execution::blocking_t::never_t) const noexcept {
+    recording_executor result(*this);
+    result.may_block_ = false;
+    return result;
+  }
+
+  template <class Function>
+  void execute(Function f) const {
+    ++record_->executed;
+    auto g = [r = record_, f = std::move(f)]() mutable {
+      struct scope {
+        explicit scope(int& n) : count(n) { ++count; }
+        ~scope() { --count; }
+        int& count;
+      } running(r->running);
+      f();
+    };
+    if (may_block_)
+      io_->get_executor().execute(std::move(g));
+    else
+      asio::require(io_->get_executor(), asio::execution::blocking.never).execute(std::move(g));
+  }
+
+  friend bool operator==(const recording_executor&, const recording_executor&) = default;
+
+private:
+  asio::io_context* io_;
+  record* record_;
+  bool may_block_ = true;
+};
+
+/// Counts what is allocated by it and not returned.
+struct allocation_count {
+  std::size_t allocations = 0;
+  std::size_t outstanding = 0; // bytes
+};
+
+template <class T>
+class counting_allocator {
+public:
+  using value_type = T;
+
+  explicit counting_allocator(allocation_count& c) noexcept : count_(&c) {}
+  template <class U>
+  counting_allocator(const counting_allocator<U>& other) noexcept : count_(&other.count()) {}
+
+  T* allocate(std::size_t n) {
+    ++count_->allocations;
+    count_->outstanding += n * sizeof(T);
+    return std::allocator<T>().allocate(n);
+  }
+  void deallocate(T* p, std::size_t n) {
+    count_->outstanding -= n * sizeof(T);
+    std::allocator<T>().deallocate(p, n);
+  }
+  allocation_count& count() const noexcept { return *count_; }
+
+  template <class U>
+  friend bool operator==(const counting_allocator& a, const counting_allocator<U>& b) noexcept {
+    return &a.count() == &b.count();
+  }
+
+private:
+  allocation_count* count_;
+};
+
+} // namespace test
