@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <variant>
+
+/// What client and server say to each other, in messages (SEND) beside the file's bytes (RDMA
+/// WRITE). A message is a header (magic, version, type, length of the whole) and the values below
+/// in their order, all little-endian, each type of one size.
+///
+///   client   offer ->            may I write this file?
+///   server         <- ready      write it here: a ring of `window` slots of `chunk` bytes
+///   client   filled ->           this slot holds the next bytes of the file; before it, by RDMA
+///                                WRITE, the bytes themselves
+///   server         <- emptied    this slot may be written again
+///   client   finish ->           that was all of it, with this hash
+///   server         <- stored     the file has its name, and this hash
+///   either   failed              the copy ends, for this reason
+namespace protocol {
+
+using sha256 = std::array<std::byte, 32>;
+
+constexpr std::uint16_t default_port = 7471;
+constexpr std::uint32_t max_window = 64;
+constexpr std::uint32_t min_chunk = 4096;
+constexpr std::uint32_t max_chunk = 16 * 1024 * 1024;
+constexpr std::uint64_t max_file_size = std::uint64_t(1) << 62;
+constexpr std::size_t max_name = 255;
+
+enum class reason : std::uint8_t {
+  unknown,
+  protocol,    ///< The other side sent what it may not send.
+  no_space,    ///< For the file, at the server.
+  no_access,   ///< The server may not write there.
+  not_a_file,  ///< What has that name at the server is not a regular file.
+  io,          ///< Reading or writing the file failed.
+  changed,     ///< The file changed while it was copied.
+  different,   ///< The hashes differ.
+  interrupted, ///< By a signal.
+  last = interrupted
+};
+/// In words, said of the side that sent it.
+const char* to_string(reason r);
+
+struct offer {
+  std::uint64_t size = 0;
+  std::uint32_t chunk = 0;  ///< Bytes; the most that the client wants to write at a time.
+  std::uint32_t window = 0; ///< Slots; likewise.
+  std::string name;
+};
+struct ready {
+  std::uint64_t address = 0;
+  std::uint32_t rkey = 0;
+  std::uint32_t chunk = 0;
+  std::uint32_t window = 0;
+};
+struct filled {
+  std::uint32_t slot = 0;
+  std::uint32_t bytes = 0;
+};
+struct emptied {
+  std::uint32_t slot = 0;
+};
+struct finish {
+  sha256 hash{};
+};
+struct stored {
+  sha256 hash{};
+};
+struct failed {
+  reason why = reason::unknown;
+};
+
+using message = std::variant<offer, ready, filled, emptied, finish, stored, failed>;
+
+constexpr std::size_t max_message_size = 8 + 8 + 4 + 4 + 1 + max_name;
+
+/// Writes the message to `to`, which has room for any, and gives its size.
+std::size_t encode(const message& m, std::span<std::byte, max_message_size> to);
+/// Checks every byte: nothing if it is not a message of this version with values in range.
+std::optional<message> decode(std::span<const std::byte> bytes);
+
+} // namespace protocol
