@@ -57,16 +57,18 @@ bool acceptor_impl::serve(accept_operation& op, const std::shared_ptr<cm_connect
   return false;
 }
 
-error_code acceptor_impl::start(accept_operation& op) {
+bool acceptor_impl::start(accept_operation& op) {
   operation_list done;
   {
     const std::lock_guard lock(mutex_);
-    if (id_ == nullptr)
-      return asio::error::bad_descriptor;
+    if (id_ == nullptr) {
+      op.ec = asio::error::bad_descriptor;
+      return false;
+    }
     service_.operations().operation_starting();
     if (requests_.empty()) {
       waiting_.push_back(op);
-      return {};
+      return true;
     }
     const auto connection = std::move(requests_.front());
     requests_.pop_front();
@@ -74,7 +76,7 @@ error_code acceptor_impl::start(accept_operation& op) {
       done.push_back(op);
   }
   service_.operations().complete(done);
-  return {};
+  return true;
 }
 
 // The request's own events go to the connection from now on; the request itself comes back here by

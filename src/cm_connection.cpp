@@ -19,6 +19,10 @@ public:
   explicit link(std::shared_ptr<cm_connection> c) noexcept : connection_(std::move(c)) {}
   ~link() override { connection_->close(); }
   void disconnect() noexcept override { connection_->disconnect(); }
+  bool lingers() const noexcept override { return connection_->lingers(); }
+  void keep(std::shared_ptr<void> queue_pair) noexcept override {
+    connection_->keep(std::move(queue_pair));
+  }
 
 private:
   std::shared_ptr<cm_connection> connection_;
@@ -44,6 +48,8 @@ cm_connection::cm_connection(cm_service& service, asio::any_io_executor executor
 cm_connection::~cm_connection() {
   if (id_ != nullptr)
     rdma_destroy_id(id_);
+  for (rdma_cm_id* id : lingering_)
+    rdma_destroy_id(id);
 }
 
 error_code cm_connection::connect(connect_operation& op, std::shared_ptr<queue_pair_impl> qp,
@@ -90,12 +96,9 @@ std::optional<asio::ip::tcp::endpoint> cm_connection::own_address_for_loopback()
   const asio::ip::tcp::endpoint& tried = endpoints_[next_ - 1];
   if (!tried.address().is_loopback())
     return {};
-  for (const gid_entry& gid : qp_->get_protection_domain().get_device().gids()) {
-    const auto address = gid.address();
-    if (address.is_v4() == tried.address().is_v4() &&
-        !(address.is_v6() && address.to_v6().is_link_local()))
+  for (const auto& address : qp_->get_protection_domain().get_device().addresses())
+    if (address.is_v4() == tried.address().is_v4())
       return asio::ip::tcp::endpoint(address, tried.port());
-  }
   return {};
 }
 
@@ -118,67 +121,76 @@ void cm_connection::on_cm_event(const cm_event& event) {
   leftovers left;
   {
     const std::lock_guard lock(mutex_);
-    if (event.id != id_ || state_ == state::closed)
-      return;
-    error_code ec;
-    switch (event.type) {
-    case RDMA_CM_EVENT_CONNECT_REQUEST:
-      request_ = event;
-      return;
-    case RDMA_CM_EVENT_ADDR_RESOLVED:
-      ec = on_address_resolved();
-      break;
-    case RDMA_CM_EVENT_ROUTE_RESOLVED:
-      ec = on_route_resolved();
-      break;
-    case RDMA_CM_EVENT_CONNECT_RESPONSE:
-      ec = on_response(event);
-      if (!ec)
-        finish({}, left);
-      break;
-    case RDMA_CM_EVENT_ESTABLISHED:
-      if (state_ == state::connecting) // iWARP: accepted and connected in one step
-        reply_ = event.data;
-      if (op_ != nullptr)
-        finish({}, left);
-      break;
-    case RDMA_CM_EVENT_ADDR_ERROR:
-    case RDMA_CM_EVENT_ROUTE_ERROR:
-      ec = event.status == -ETIMEDOUT ? error_code(asio::error::timed_out)
-                                      : error_code(error::unreachable);
-      break;
-    case RDMA_CM_EVENT_UNREACHABLE:
-      ec = error::unreachable;
-      break;
-    case RDMA_CM_EVENT_REJECTED:
-      reply_ = event.data;
-      ec = rejection(event);
-      break;
-    case RDMA_CM_EVENT_CONNECT_ERROR:
-      ec = event.status < 0 ? cm_error(-event.status) : error_code(error::unreachable);
-      break;
-    case RDMA_CM_EVENT_DISCONNECTED:
-      ec = asio::error::connection_reset;
-      break;
-    case RDMA_CM_EVENT_DEVICE_REMOVAL:
-      ec = error::device_fatal;
-      break;
-    default:
-      break;
-    }
-    if (ec && state_ == state::established) {
-      rdma_disconnect(id_); // the answer that the peer waits for
-      left.failed = qp_;
-      left.why = ec;
-    } else if (ec && op_ != nullptr && state_ != state::accepting) {
-      next_endpoint(ec, left);
-    } else if (ec && op_ != nullptr) {
-      finish(ec, left);
-    } else if (ec) {
-      state_ = state::closed; // a request that was withdrawn before it was answered
-    }
+    if (std::erase(lingering_, event.id) != 0)
+      left.ids.push_back(event.id);
+    if (lingering_.empty())
+      left.kept = std::move(kept_);
+    if (event.id == id_ && state_ != state::closed)
+      take_event(event, left);
   }
   settle(left);
+}
+
+void cm_connection::take_event(const cm_event& event, leftovers& left) {
+  error_code ec;
+  switch (event.type) {
+  case RDMA_CM_EVENT_CONNECT_REQUEST:
+    request_ = event;
+    return;
+  case RDMA_CM_EVENT_ADDR_RESOLVED:
+    ec = on_address_resolved();
+    break;
+  case RDMA_CM_EVENT_ROUTE_RESOLVED:
+    ec = on_route_resolved();
+    break;
+  case RDMA_CM_EVENT_CONNECT_RESPONSE:
+    ec = on_response(event);
+    if (!ec)
+      finish({}, left);
+    break;
+  case RDMA_CM_EVENT_ESTABLISHED:
+    if (state_ == state::connecting) // iWARP: accepted and connected in one step
+      reply_ = event.data;
+    if (op_ != nullptr)
+      finish({}, left);
+    break;
+  case RDMA_CM_EVENT_ADDR_ERROR:
+  case RDMA_CM_EVENT_ROUTE_ERROR:
+    ec = event.status == -ETIMEDOUT ? error_code(asio::error::timed_out)
+                                    : error_code(error::unreachable);
+    break;
+  case RDMA_CM_EVENT_UNREACHABLE:
+    ec = error::unreachable;
+    break;
+  case RDMA_CM_EVENT_REJECTED:
+    reply_ = event.data;
+    ec = rejection(event);
+    break;
+  case RDMA_CM_EVENT_CONNECT_ERROR:
+    ec = event.status < 0 ? cm_error(-event.status) : error_code(error::unreachable);
+    break;
+  case RDMA_CM_EVENT_DISCONNECTED:
+    ec = asio::error::connection_reset;
+    break;
+  case RDMA_CM_EVENT_DEVICE_REMOVAL:
+    ec = error::device_fatal;
+    break;
+  default:
+    break;
+  }
+  if (ec && state_ == state::connecting && event.type != RDMA_CM_EVENT_ROUTE_RESOLVED)
+    state_ = state::idle; // the attempt has ended by itself
+  if (ec && state_ == state::established) {
+    rdma_disconnect(id_); // the answer that the peer waits for
+    left.failed = qp_;
+    left.why = ec;
+  } else if (ec && op_ != nullptr && state_ != state::accepting) {
+    next_endpoint(ec, left);
+  } else if (ec && op_ != nullptr) {
+    finish(ec, left);
+  } else if (ec) {
+    state_ = state::closed; // a request that was withdrawn before it was answered
+  }
 }
 
 error_code cm_connection::on_address_resolved() {
@@ -393,13 +405,23 @@ void cm_connection::finish(const error_code& ec, leftovers& left) {
     left.failed = left.detached;
     left.why = asio::error::connection_reset;
   }
-  state_ = state::closed;
   retire_id(left);
+  state_ = state::closed;
 }
 
+// On iWARP destroying an id whose connection is under way would wait for the peer (iw_destroy_cm_id
+// in the kernel), so it stays until its last event.
 void cm_connection::retire_id(leftovers& left) {
-  if (id_ != nullptr)
-    left.ids.push_back(std::exchange(id_, nullptr));
+  if (id_ == nullptr)
+    return;
+  rdma_cm_id* id = std::exchange(id_, nullptr);
+  if (state_ != state::connecting || id->verbs == nullptr ||
+      id->verbs->device->transport_type != IBV_TRANSPORT_IWARP) {
+    left.ids.push_back(id);
+    return;
+  }
+  lingering_.push_back(id);
+  service_.linger(shared_from_this());
 }
 
 void cm_connection::settle(leftovers& left) {
@@ -410,12 +432,35 @@ void cm_connection::settle(leftovers& left) {
   for (rdma_cm_id* id : left.ids)
     rdma_destroy_id(id);
   service_.operations().complete(left.done);
+  bool unlinger = false;
+  {
+    const std::lock_guard lock(mutex_);
+    unlinger = !left.ids.empty() && lingering_.empty();
+  }
+  if (unlinger)
+    service_.unlinger(*this);
 }
 
 void cm_connection::disconnect() noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    if (state_ == state::established && id_ != nullptr) {
+      rdma_disconnect(id_);
+      return;
+    }
+  }
+  close();
+}
+
+bool cm_connection::lingers() const noexcept {
   const std::lock_guard lock(mutex_);
-  if (state_ == state::established && id_ != nullptr)
-    rdma_disconnect(id_);
+  return !lingering_.empty();
+}
+
+void cm_connection::keep(std::shared_ptr<void> queue_pair) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (!lingering_.empty())
+    kept_ = std::move(queue_pair);
 }
 
 void cm_connection::close() {
@@ -424,8 +469,8 @@ void cm_connection::close() {
     const std::lock_guard lock(mutex_);
     if (op_ != nullptr)
       finish(asio::error::operation_aborted, left);
-    state_ = state::closed;
     retire_id(left);
+    state_ = state::closed;
     left.detached.reset(); // the queue pair closes, or is about to
     qp_.reset();
   }

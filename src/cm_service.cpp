@@ -128,8 +128,25 @@ void cm_service::remember(const std::shared_ptr<cm_handler>& handler) {
   handlers_.push_back(handler);
 }
 
+void cm_service::linger(std::shared_ptr<cm_handler> handler) {
+  const std::lock_guard lock(mutex_);
+  lingering_.push_back(std::move(handler));
+}
+
+void cm_service::unlinger(const cm_handler& handler) {
+  std::vector<std::shared_ptr<cm_handler>> gone; // destroyed without the lock
+  {
+    const std::lock_guard lock(mutex_);
+    for (auto& kept : lingering_)
+      if (kept.get() == &handler)
+        gone.push_back(std::move(kept));
+    std::erase(lingering_, nullptr);
+  }
+}
+
 void cm_service::shutdown() {
   std::vector<std::weak_ptr<cm_handler>> handlers;
+  std::vector<std::shared_ptr<cm_handler>> lingering;
   {
     const std::lock_guard lock(mutex_);
     handlers.swap(handlers_);
@@ -139,6 +156,10 @@ void cm_service::shutdown() {
   for (const auto& weak : handlers)
     if (const auto h = weak.lock())
       h->close();
+  {
+    const std::lock_guard lock(mutex_);
+    lingering.swap(lingering_);
+  }
 }
 
 asio::ip::tcp::endpoint endpoint_of(const sockaddr* address) {

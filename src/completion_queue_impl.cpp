@@ -208,7 +208,7 @@ std::size_t completion_queue_impl::harvest(unsigned polls) {
   if (n <= 0)
     return 0;
   count(completions_, static_cast<std::uint64_t>(n));
-  std::unique_lock<std::mutex> owner;
+  std::unique_lock<detail::mutex> owner;
   for (int i = 0; i < n; ++i) {
     auto& op = *reinterpret_cast<operation*>(completions[i].wr_id);
     work_queue& queue = *op.queue;

@@ -3,16 +3,19 @@
 
 namespace asio_rdma::detail {
 
-error_code connector_impl::start(connect_operation& op, const std::shared_ptr<queue_pair_impl>& qp,
-                                 const std::vector<asio::ip::tcp::endpoint>& endpoints,
-                                 const connect_options& options) {
+bool connector_impl::start(connect_operation& op, const std::shared_ptr<queue_pair_impl>& qp,
+                           const std::vector<asio::ip::tcp::endpoint>& endpoints,
+                           const connect_options& options) {
   const auto attempt = std::make_shared<cm_connection>(service_, executor_);
   {
     const std::lock_guard lock(mutex_);
     std::erase_if(attempts_, [](const auto& w) { return w.expired(); });
     attempts_.push_back(attempt);
   }
-  return attempt->connect(op, qp, endpoints, options);
+  const error_code ec = attempt->connect(op, qp, endpoints, options);
+  if (ec) // otherwise the operation may have completed already
+    op.ec = ec;
+  return !ec;
 }
 
 std::vector<std::shared_ptr<cm_connection>> connector_impl::attempts() {

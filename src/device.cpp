@@ -6,6 +6,9 @@
 #include <cstring>
 #include <endian.h>
 #include <fcntl.h>
+#include <ifaddrs.h>
+#include <linux/if_packet.h>
+#include <netinet/in.h>
 
 namespace asio_rdma {
 
@@ -70,11 +73,43 @@ bool any_port_active(ibv_context* context) {
   return false;
 }
 
+int address_rank(const asio::ip::address& a) {
+  return a.is_v4() ? 0 : a.to_v6().is_link_local() ? 2 : 1;
+}
+
 int gid_rank(const gid_entry& e) {
-  const auto address = e.address();
-  const bool link_local = address.is_v6() && address.to_v6().is_link_local();
-  return (e.type == gid_entry::kind::roce_v1 ? 4 : 0) + (link_local ? 2 : 0) +
-         (address.is_v4() ? 0 : 1);
+  return (e.type == gid_entry::kind::roce_v1 ? 3 : 0) + address_rank(e.address());
+}
+
+// The addresses of the interface with that hardware address.
+std::vector<asio::ip::address> addresses_of_hardware(const std::uint8_t* hardware) {
+  std::vector<asio::ip::address> result;
+  ifaddrs* first = nullptr;
+  if (getifaddrs(&first) != 0)
+    return result;
+  std::vector<std::string_view> names;
+  for (const ifaddrs* i = first; i != nullptr; i = i->ifa_next) {
+    if (i->ifa_addr == nullptr || i->ifa_addr->sa_family != AF_PACKET)
+      continue;
+    const auto* link = reinterpret_cast<const sockaddr_ll*>(i->ifa_addr);
+    if (link->sll_halen == 6 && std::memcmp(link->sll_addr, hardware, 6) == 0)
+      names.emplace_back(i->ifa_name);
+  }
+  for (const ifaddrs* i = first; i != nullptr; i = i->ifa_next) {
+    if (i->ifa_addr == nullptr || std::find(names.begin(), names.end(), i->ifa_name) == names.end())
+      continue;
+    if (i->ifa_addr->sa_family == AF_INET) {
+      const auto* v4 = reinterpret_cast<const sockaddr_in*>(i->ifa_addr);
+      result.push_back(asio::ip::address_v4(ntohl(v4->sin_addr.s_addr)));
+    } else if (i->ifa_addr->sa_family == AF_INET6) {
+      const auto* v6 = reinterpret_cast<const sockaddr_in6*>(i->ifa_addr);
+      asio::ip::address_v6::bytes_type bytes;
+      std::memcpy(bytes.data(), v6->sin6_addr.s6_addr, bytes.size());
+      result.push_back(asio::ip::address_v6(bytes));
+    }
+  }
+  freeifaddrs(first);
+  return result;
 }
 
 } // namespace
@@ -152,6 +187,29 @@ device device::open_first() {
   error_code ec;
   device result = open_first(ec);
   detail::throw_if(ec, "device::open_first");
+  return result;
+}
+
+device device::open_for(const asio::ip::address& local, error_code& ec) {
+  ec = error::no_gid;
+  for (ibv_device* d : device_names()) {
+    error_code failed;
+    device candidate = open(ibv_get_device_name(d), failed);
+    if (failed)
+      continue;
+    const auto own = candidate.addresses();
+    if (std::find(own.begin(), own.end(), local) != own.end()) {
+      ec.clear();
+      return candidate;
+    }
+  }
+  return {};
+}
+
+device device::open_for(const asio::ip::address& local) {
+  error_code ec;
+  device result = open_for(local, ec);
+  detail::throw_if(ec, "device::open_for");
   return result;
 }
 
@@ -251,6 +309,21 @@ std::optional<gid_entry> device::best_gid(const asio::ip::address& local) const 
     if (e.address() == local)
       return e;
   return {};
+}
+
+std::vector<asio::ip::address> device::addresses() const {
+  std::vector<asio::ip::address> result;
+  for (const gid_entry& e : gids()) {
+    // An iWARP port has one GID, which begins with its hardware address (RFC 5040 knows none).
+    const auto found =
+        type() == transport::iwarp ? addresses_of_hardware(e.gid.raw) : std::vector{e.address()};
+    for (const auto& a : found)
+      if (std::find(result.begin(), result.end(), a) == result.end())
+        result.push_back(a);
+  }
+  std::stable_sort(result.begin(), result.end(),
+                   [](const auto& a, const auto& b) { return address_rank(a) < address_rank(b); });
+  return result;
 }
 
 } // namespace asio_rdma

@@ -59,23 +59,25 @@ error_code device_events_impl::open() {
   return ec;
 }
 
-error_code device_events_impl::start(operation& op) {
+bool device_events_impl::start(operation& op) {
   operation_list done;
   {
     const std::lock_guard lock(mutex_);
-    if (!open_)
-      return asio::error::bad_descriptor;
+    if (!open_) {
+      op.ec = asio::error::bad_descriptor;
+      return false;
+    }
     service_.operation_starting();
     if (events_.empty()) {
       waiters_.push_back(op);
-      return {};
+      return true;
     }
     set_event(op, events_.front());
     events_.pop_front();
     done.push_back(op);
   }
   service_.complete(done);
-  return {};
+  return true;
 }
 
 void device_events_impl::on_device_event(const ibv_async_event& event) {

@@ -18,25 +18,6 @@ std::uint32_t random_packet_number() {
   return source() & 0xffffff;
 }
 
-// A fast path for one: a work request that the provider refuses. The value returned is the error
-// (ibv_post_send(3)); some providers give it with its sign turned.
-error_code post_error(int value) { return system_error_code(std::abs(value)); }
-
-bool fits_inline(const send_operation& op, std::uint32_t limit) noexcept {
-  if (op.bytes > limit)
-    return false;
-  switch (op.wr.opcode) {
-  case IBV_WR_SEND:
-  case IBV_WR_SEND_WITH_IMM:
-  case IBV_WR_RDMA_WRITE:
-  case IBV_WR_RDMA_WRITE_WITH_IMM:
-  case IBV_WR_SEND_WITH_INV:
-    return op.bytes != 0;
-  default:
-    return false;
-  }
-}
-
 } // namespace
 
 // --- The send queue --------------------------------------------------------------------------
@@ -55,15 +36,16 @@ error_code queue_pair_impl::send_queue::reserve_results() {
   return ec;
 }
 
-void queue_pair_impl::send_queue::prepare(send_operation& op, bool last) noexcept {
-  // A chain that fills the queue must be heard of, or nothing behind it would ever be posted.
-  if (op.unsignaled && !(last && room() == 0) && ++unsignaled_run_ < depth() / 2) {
+// `full`: nothing more fits behind this one, so it must be heard of, or nothing would be posted
+// any more.
+inline void queue_pair_impl::send_queue::prepare(send_operation& op, bool full) noexcept {
+  if (op.unsignaled && !full && ++unsignaled_run_ < depth() / 2) [[unlikely]] {
     op.wr.send_flags &= ~static_cast<unsigned>(IBV_SEND_SIGNALED);
   } else {
     op.wr.send_flags |= IBV_SEND_SIGNALED;
     unsignaled_run_ = 0;
   }
-  if (fits_inline(op, qp_.options_.max_inline)) {
+  if (op.may_inline && op.bytes <= qp_.options_.max_inline) {
     op.wr.send_flags |= IBV_SEND_INLINE;
   } else if (op.is_atomic()) {
     op.result_slot = free_results_.back();
@@ -73,14 +55,14 @@ void queue_pair_impl::send_queue::prepare(send_operation& op, bool last) noexcep
   }
 }
 
-error_code queue_pair_impl::send_queue::post(operation_list::iterator first,
-                                             operation_list::iterator last, operation*& failed) {
+int queue_pair_impl::send_queue::post(operation_list::iterator first, operation_list::iterator last,
+                                      operation*& failed) {
   auto* head = static_cast<send_operation*>(&*first);
   send_operation* tail = nullptr;
   for (auto i = first; i != last;) {
     auto& op = static_cast<send_operation&>(*i);
     ++i;
-    prepare(op, i == last);
+    prepare(op, i == last && room() == 0);
     op.wr.next = nullptr;
     if (tail != nullptr)
       tail->wr.next = &op.wr;
@@ -89,11 +71,11 @@ error_code queue_pair_impl::send_queue::post(operation_list::iterator first,
   ibv_send_wr* bad = &head->wr;
   const int e = ibv_post_send(qp_.qp_, &head->wr, &bad);
   if (e == 0) [[likely]]
-    return {};
+    return 0;
   failed = reinterpret_cast<operation*>(bad->wr_id);
   for (auto i = operation_list::s_iterator_to(*failed); i != last; ++i)
     on_retired(*i);
-  return post_error(e);
+  return std::abs(e); // the value is the error (ibv_post_send(3)); siw turns its sign
 }
 
 void queue_pair_impl::send_queue::on_retired(operation& op) noexcept {
@@ -106,8 +88,10 @@ void queue_pair_impl::send_queue::on_retired(operation& op) noexcept {
 
 void queue_pair_impl::send_queue::on_completion(operation& op, const ibv_wc& wc,
                                                 operation_list& ready) {
-  op.qp_num = wc.qp_num;
-  if (wc.status != IBV_WC_SUCCESS) [[unlikely]]
+  if (wc.status == IBV_WC_SUCCESS && !static_cast<send_operation&>(op).is_atomic() &&
+      complete_oldest(op, ready)) [[likely]]
+    return;
+  if (wc.status != IBV_WC_SUCCESS)
     op.ec = qp_.completion_failure(wc, ready);
   complete(op, ready);
 }
@@ -117,21 +101,23 @@ void queue_pair_impl::send_queue::on_completion(operation& op, const ibv_wc& wc,
 queue_pair_impl::receive_queue::receive_queue(queue_pair_impl& qp, std::uint32_t depth) noexcept
     : work_queue(qp.mutex_, depth), qp_(qp) {}
 
-error_code queue_pair_impl::receive_queue::post(operation_list::iterator first,
-                                                operation_list::iterator last, operation*& failed) {
+int queue_pair_impl::receive_queue::post(operation_list::iterator first,
+                                         operation_list::iterator last, operation*& failed) {
   ibv_recv_wr* bad = nullptr;
   ibv_recv_wr* head = link_receives(first, last);
   const int e = ibv_post_recv(qp_.qp_, head, &bad);
   if (e == 0) [[likely]]
-    return {};
+    return 0;
   failed = reinterpret_cast<operation*>((bad != nullptr ? bad : head)->wr_id);
-  return post_error(e);
+  return std::abs(e);
 }
 
 void queue_pair_impl::receive_queue::on_completion(operation& op, const ibv_wc& wc,
                                                    operation_list& ready) {
   take_receive_result(op, wc);
-  if (wc.status != IBV_WC_SUCCESS) [[unlikely]]
+  if (wc.status == IBV_WC_SUCCESS && complete_oldest(op, ready)) [[likely]]
+    return;
+  if (wc.status != IBV_WC_SUCCESS)
     op.ec = qp_.completion_failure(wc, ready);
   complete(op, ready);
 }
@@ -324,47 +310,62 @@ error_code queue_pair_impl::check_start(queue_pair_state least) const {
   return asio::error::not_connected;
 }
 
-error_code queue_pair_impl::start(send_operation& op) {
-  const std::lock_guard lock(mutex_);
-  error_code ec = check_start(queue_pair_state::connected);
-  if (!ec && op.wr.num_sge > static_cast<int>(options_.max_send_sge))
-    ec = error::too_many_buffers;
-  if (ec)
-    return ec;
+// What holds an operation up, or lets it wait.
+template <class Operation>
+bool queue_pair_impl::start_slowly(work_queue& queue, Operation& op, std::uint32_t max_sge,
+                                   queue_pair_state least) {
+  op.ec = check_start(least);
+  if (!op.ec && op.wr.num_sge > static_cast<int>(max_sge))
+    op.ec = error::too_many_buffers;
+  if (op.ec)
+    return false;
   cq_->operation_starting();
-  ec = send_.start(op);
-  if (!ec)
+  const bool started = queue.start(op);
+  if (started)
     cq_->operation_started();
   else
     cq_->operation_not_started();
-  return ec;
+  return started;
 }
 
-error_code queue_pair_impl::start(receive_operation& op) {
-  if (srq_)
-    return asio::error::operation_not_supported;
+bool queue_pair_impl::start(send_operation& op) {
   const std::lock_guard lock(mutex_);
-  error_code ec = check_start(queue_pair_state::open);
-  if (!ec && op.wr.num_sge > static_cast<int>(options_.max_receive_sge))
-    ec = error::too_many_buffers;
-  if (ec)
-    return ec;
-  cq_->operation_starting();
-  ec = receive_.start(op);
-  if (!ec)
-    cq_->operation_started();
-  else
+  if (state_.load(std::memory_order_relaxed) == queue_pair_state::connected &&
+      op.wr.num_sge <= static_cast<int>(options_.max_send_sge) && send_.may_post()) [[likely]] {
+    cq_->operation_starting();
+    send_.prepare(op, send_.room() == 1);
+    ibv_send_wr* bad = nullptr;
+    const int e = ibv_post_send(qp_, &op.wr, &bad);
+    if (e == 0) [[likely]] {
+      send_.posted(op);
+      cq_->operation_started();
+      return true;
+    }
+    send_.on_retired(op);
     cq_->operation_not_started();
-  return ec;
+    op.ec = system_error_code(std::abs(e));
+    return false;
+  }
+  return start_slowly(send_, op, options_.max_send_sge, queue_pair_state::connected);
 }
 
-error_code queue_pair_impl::start_wait(operation& op) {
+bool queue_pair_impl::start(receive_operation& op) {
+  if (srq_) {
+    op.ec = asio::error::operation_not_supported;
+    return false;
+  }
   const std::lock_guard lock(mutex_);
-  if (const error_code ec = check_start(queue_pair_state::open))
-    return ec;
+  return start_slowly(receive_, op, options_.max_receive_sge, queue_pair_state::open);
+}
+
+bool queue_pair_impl::start(operation& op) {
+  const std::lock_guard lock(mutex_);
+  op.ec = check_start(queue_pair_state::open);
+  if (op.ec)
+    return false;
   service_.operation_starting();
   waiters_.push_back(op);
-  return {};
+  return true;
 }
 
 void queue_pair_impl::hold() {
@@ -486,9 +487,21 @@ void queue_pair_impl::close() {
     link = std::move(link_);
   }
   service_.remove(*this);
+  // The queue pair goes before what it was made of.
+  std::shared_ptr<void> device_object(
+      qp, [cq = cq_, srq = srq_, pd = pd_](ibv_qp* p) { ibv_destroy_qp(p); });
   if (link)
     link->disconnect();
-  ibv_destroy_qp(qp);
+  if (link && link->lingers()) {
+    ibv_qp_attr attr{};
+    attr.qp_state = IBV_QPS_ERR;
+    ibv_modify_qp(qp, &attr, IBV_QP_STATE);
+    cq_->drain();
+    const std::lock_guard lock(mutex_);
+    if (!send_.any_posted() && !receive_.any_posted())
+      link->keep(device_object);
+  }
+  device_object.reset();
   link.reset();
   cq_->drain();
   {

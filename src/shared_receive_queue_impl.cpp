@@ -8,16 +8,16 @@
 
 namespace asio_rdma::detail {
 
-error_code shared_receive_queue_impl::receive_queue::post(operation_list::iterator first,
-                                                          operation_list::iterator last,
-                                                          operation*& failed) {
+int shared_receive_queue_impl::receive_queue::post(operation_list::iterator first,
+                                                   operation_list::iterator last,
+                                                   operation*& failed) {
   ibv_recv_wr* bad = nullptr;
   ibv_recv_wr* head = link_receives(first, last);
   const int e = ibv_post_srq_recv(srq_.srq_, head, &bad);
   if (e == 0)
-    return {};
+    return 0;
   failed = reinterpret_cast<operation*>((bad != nullptr ? bad : head)->wr_id);
-  return system_error_code(std::abs(e));
+  return std::abs(e);
 }
 
 void shared_receive_queue_impl::receive_queue::on_completion(operation& op, const ibv_wc& wc,
@@ -77,32 +77,36 @@ bool shared_receive_queue_impl::is_open() const {
   return srq_ != nullptr && !closing_;
 }
 
-error_code shared_receive_queue_impl::start(receive_operation& op) {
+bool shared_receive_queue_impl::start(receive_operation& op) {
   const std::lock_guard lock(mutex_);
   if (srq_ == nullptr || closing_)
-    return asio::error::bad_descriptor;
-  if (op.wr.num_sge > static_cast<int>(options_.max_sge))
-    return error::too_many_buffers;
+    op.ec = asio::error::bad_descriptor;
+  else if (op.wr.num_sge > static_cast<int>(options_.max_sge))
+    op.ec = error::too_many_buffers;
+  if (op.ec)
+    return false;
   cq_->operation_starting();
-  const error_code ec = receive_.start(op);
-  if (!ec)
+  const bool started = receive_.start(op);
+  if (started)
     cq_->operation_started();
   else
     cq_->operation_not_started();
-  return ec;
+  return started;
 }
 
-error_code shared_receive_queue_impl::start_wait_limit(operation& op, std::uint32_t limit) {
+bool shared_receive_queue_impl::start_wait_limit(operation& op, std::uint32_t limit) {
   const std::lock_guard lock(mutex_);
-  if (srq_ == nullptr || closing_)
-    return asio::error::bad_descriptor;
   ibv_srq_attr attr{};
   attr.srq_limit = limit;
-  if (const int e = ibv_modify_srq(srq_, &attr, IBV_SRQ_LIMIT))
-    return system_error_code(std::abs(e));
+  if (srq_ == nullptr || closing_)
+    op.ec = asio::error::bad_descriptor;
+  else if (const int e = ibv_modify_srq(srq_, &attr, IBV_SRQ_LIMIT))
+    op.ec = system_error_code(std::abs(e));
+  if (op.ec)
+    return false;
   service_.operation_starting();
   waiters_.push_back(op);
-  return {};
+  return true;
 }
 
 void shared_receive_queue_impl::hold() {

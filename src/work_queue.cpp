@@ -6,22 +6,22 @@
 
 namespace asio_rdma::detail {
 
-error_code work_queue::start(operation& op) {
-  op.queue = this;
-  if (used_ == depth_ || holds_ != 0 || !waiting_.empty()) {
+bool work_queue::start(operation& op) {
+  if (!may_post()) {
+    op.queue = this;
     waiting_.push_back(op);
-    return {};
+    return true;
   }
-  posted_.push_back(op);
-  ++used_;
+  posted(op);
   const auto first = std::prev(posted_.end());
   operation* failed = nullptr;
-  const error_code ec = post(first, posted_.end(), failed);
-  if (ec) {
-    posted_.erase(first);
-    --used_;
-  }
-  return ec;
+  const int e = post(first, posted_.end(), failed);
+  if (e == 0)
+    return true;
+  posted_.erase(first);
+  --used_;
+  op.ec = system_error_code(e);
+  return false;
 }
 
 void work_queue::release(operation_list& failed) {
@@ -39,8 +39,8 @@ void work_queue::post_waiting(operation_list& failed) {
     posted_.splice(posted_.end(), waiting_, first, last);
     used_ += n;
     operation* bad = nullptr;
-    const error_code ec = post(first, posted_.end(), bad);
-    if (!ec)
+    const int e = post(first, posted_.end(), bad);
+    if (e == 0)
       continue;
     // Only the refused one fails; those behind it go back and are tried again, in order.
     const auto refused = operation_list::s_iterator_to(*bad);
@@ -48,7 +48,7 @@ void work_queue::post_waiting(operation_list& failed) {
     used_ -= static_cast<std::uint32_t>(std::distance(refused, posted_.end()));
     waiting_.splice(waiting_.begin(), posted_, behind, posted_.end());
     posted_.erase(refused);
-    bad->ec = ec;
+    bad->ec = system_error_code(e);
     failed.push_back(*bad);
   }
 }

@@ -18,6 +18,12 @@ struct info_result {
   static std::tuple<connection_info> arguments(const connect_operation& op) { return {op.info}; }
 };
 
+inline bool require_open(const std::shared_ptr<queue_pair_impl>& qp, operation& op) {
+  if (qp == nullptr)
+    op.ec = asio::error::bad_descriptor;
+  return qp != nullptr;
+}
+
 } // namespace detail
 
 /// A request for a connection that has been neither accepted nor rejected. Move-only; what is
@@ -82,10 +88,10 @@ public:
   };
 
   /// An acceptor that is not open.
-  explicit basic_acceptor(const executor_type& ex) : executor_(ex) {}
+  explicit basic_acceptor(const executor_type& ex) : io_(ex) {}
   template <class ExecutionContext>
   requires std::convertible_to<ExecutionContext&, asio::execution_context&>
-  explicit basic_acceptor(ExecutionContext& context) : executor_(context.get_executor()) {}
+  explicit basic_acceptor(ExecutionContext& context) : io_(context.get_executor()) {}
   /// Opens: see `open`.
   template <class ExecutorOrContext>
   basic_acceptor(ExecutorOrContext&& ex, const endpoint_type& endpoint, int backlog = 128)
@@ -97,7 +103,7 @@ public:
   basic_acceptor& operator=(basic_acceptor&& other) {
     if (this != &other) {
       close();
-      executor_ = other.executor_;
+      io_ = other.io_;
       impl_ = std::exchange(other.impl_, nullptr);
     }
     return *this;
@@ -105,7 +111,7 @@ public:
   /// As `close`.
   ~basic_acceptor() { close(); }
 
-  const executor_type& get_executor() const noexcept { return executor_; }
+  const executor_type& get_executor() const noexcept { return io_.get(); }
 
   /// Listens at the endpoint: an RDMA device's address, or any (0.0.0.0, ::) for all devices. Port
   /// 0 chooses one. At most `backlog` requests wait to be accepted. Errors: `already_open`,
@@ -116,8 +122,7 @@ public:
       ec = asio::error::already_open;
       return;
     }
-    auto impl = std::make_shared<impl_type>(
-        detail::cm_service::of(asio::query(executor_, asio::execution::context)), executor_);
+    auto impl = std::make_shared<impl_type>(detail::cm_service::of(io_.context()), io_.get());
     ec = impl->open(endpoint, backlog);
     if (!ec)
       impl_ = std::move(impl);
@@ -173,7 +178,7 @@ public:
   auto async_accept(connection_request request, basic_queue_pair<Executor1>& qp,
                     const accept_options& options, Token&& token) {
     return asio::async_initiate<Token, detail::info_result::signature>(
-        initiate_accept_request{executor_}, token, request.release(), qp.impl(), options);
+        initiate_accept_request{io_}, token, request.release(), qp.impl(), options);
   }
   template <class Executor1, class Token = asio::default_completion_token_t<executor_type>>
   requires(!std::same_as<std::decay_t<Token>, accept_options>) auto async_accept(
@@ -190,18 +195,18 @@ private:
 
   struct initiate_accept {
     using executor_type = Executor;
-    const executor_type& get_executor() const noexcept { return self->executor_; }
+    const executor_type& get_executor() const noexcept { return self->get_executor(); }
 
     template <class Handler>
     void operator()(Handler&& handler, const std::shared_ptr<detail::queue_pair_impl>& qp,
                     const accept_options& options) const {
       std::decay_t<Handler> h(std::forward<Handler>(handler));
       detail::start_operation<detail::accept_operation, detail::info_result, 0>(
-          self->impl_, self->executor_, h,
+          self->impl_, self->io_, h,
           [&](auto& op) {
             op.qp = qp;
             op.options = options;
-            return qp ? error_code() : error_code(asio::error::bad_descriptor);
+            return detail::require_open(qp, op);
           },
           [](impl_type& i, auto& op) { return i.start(op); });
     }
@@ -211,13 +216,13 @@ private:
 
   struct initiate_wait_request {
     using executor_type = Executor;
-    const executor_type& get_executor() const noexcept { return self->executor_; }
+    const executor_type& get_executor() const noexcept { return self->get_executor(); }
 
     template <class Handler>
     void operator()(Handler&& handler) const {
       std::decay_t<Handler> h(std::forward<Handler>(handler));
       detail::start_operation<detail::accept_operation, request_result, 0>(
-          self->impl_, self->executor_, h, [](auto&) { return error_code(); },
+          self->impl_, self->io_, h, [](auto&) { return true; },
           [](impl_type& i, auto& op) { return i.start(op); });
     }
 
@@ -226,7 +231,7 @@ private:
 
   struct initiate_accept_request {
     using executor_type = Executor;
-    const executor_type& get_executor() const noexcept { return executor; }
+    const executor_type& get_executor() const noexcept { return io.get(); }
 
     template <class Handler>
     void operator()(Handler&& handler, const std::shared_ptr<detail::cm_connection>& connection,
@@ -234,15 +239,19 @@ private:
                     const accept_options& options) const {
       std::decay_t<Handler> h(std::forward<Handler>(handler));
       detail::start_operation<detail::connect_operation, detail::info_result, 0>(
-          connection, executor, h,
-          [&](auto&) { return qp ? error_code() : error_code(asio::error::bad_descriptor); },
-          [&](detail::cm_connection& c, auto& op) { return c.accept(op, qp, options, false); });
+          connection, io, h, [&](auto& op) { return detail::require_open(qp, op); },
+          [&](detail::cm_connection& c, auto& op) {
+            const error_code ec = c.accept(op, qp, options, false);
+            if (ec) // otherwise the operation may have completed already
+              op.ec = ec;
+            return !ec;
+          });
     }
 
-    Executor executor;
+    detail::io_executor<Executor> io;
   };
 
-  executor_type executor_;
+  detail::io_executor<executor_type> io_;
   std::shared_ptr<impl_type> impl_;
 };
 

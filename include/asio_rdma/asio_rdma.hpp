@@ -8,6 +8,7 @@
 #include <asio_rdma/device.hpp>
 #include <asio_rdma/device_events.hpp>
 #include <asio_rdma/error.hpp>
+#include <asio_rdma/exchange.hpp>
 #include <asio_rdma/memory_region.hpp>
 #include <asio_rdma/queue_pair.hpp>
 #include <asio_rdma/shared_receive_queue.hpp>

@@ -14,8 +14,10 @@
 namespace asio_rdma {
 
 /// Connects queue pairs by rdma_cm (rdma_cm(7)), as an Asio I/O object. Any number of connections
-/// may be under way at a time. Nothing here blocks, with one exception that is the device's: siw
-/// makes its TCP connection inside the system call that starts it.
+/// may be under way at a time. Nothing here blocks, with two exceptions that are the kernel's: siw
+/// makes its TCP connection inside the system call that starts it, and on iWARP an attempt that was
+/// given up while the peer had not answered is over only when the peer answers or the kernel stops
+/// waiting (10 s); destroying the execution context before that waits for it.
 ///
 /// Thread safety: distinct objects safe, shared objects unsafe.
 template <class Executor = asio::any_io_executor>
@@ -31,9 +33,7 @@ public:
   };
 
   explicit basic_connector(const executor_type& ex)
-      : executor_(ex),
-        impl_(std::make_shared<impl_type>(
-            detail::cm_service::of(asio::query(ex, asio::execution::context)), ex)) {}
+      : io_(ex), impl_(std::make_shared<impl_type>(detail::cm_service::of(io_.context()), ex)) {}
   template <class ExecutionContext>
   requires std::convertible_to<ExecutionContext&, asio::execution_context&>
   explicit basic_connector(ExecutionContext& context)
@@ -43,7 +43,7 @@ public:
   basic_connector& operator=(basic_connector&& other) {
     if (this != &other) {
       cancel();
-      executor_ = other.executor_;
+      io_ = other.io_;
       impl_ = std::move(other.impl_);
     }
     return *this;
@@ -51,7 +51,7 @@ public:
   /// As `cancel`.
   ~basic_connector() { cancel(); }
 
-  const executor_type& get_executor() const noexcept { return executor_; }
+  const executor_type& get_executor() const noexcept { return io_.get(); }
 
   /// Ends every attempt with `operation_aborted`. Connections that were made stay.
   void cancel() {
@@ -106,7 +106,7 @@ public:
 private:
   struct initiate_connect {
     using executor_type = Executor;
-    const executor_type& get_executor() const noexcept { return self->executor_; }
+    const executor_type& get_executor() const noexcept { return self->get_executor(); }
 
     template <class Handler>
     void operator()(Handler&& handler, const std::shared_ptr<detail::queue_pair_impl>& qp,
@@ -114,15 +114,14 @@ private:
                     const connect_options& options) const {
       std::decay_t<Handler> h(std::forward<Handler>(handler));
       detail::start_operation<detail::connect_operation, detail::info_result, 0>(
-          self->impl_, self->executor_, h,
-          [&](auto&) { return qp ? error_code() : error_code(asio::error::bad_descriptor); },
+          self->impl_, self->io_, h, [&](auto& op) { return detail::require_open(qp, op); },
           [&](impl_type& i, auto& op) { return i.start(op, qp, endpoints, options); });
     }
 
     basic_connector* self;
   };
 
-  executor_type executor_;
+  detail::io_executor<executor_type> io_;
   std::shared_ptr<impl_type> impl_;
 };
 

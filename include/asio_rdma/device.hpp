@@ -64,6 +64,10 @@ public:
   static device open_first();
   static device open_first(error_code& ec);
 
+  /// Opens the device that has the address. Errors: `error::no_gid` when none has.
+  static device open_for(const asio::ip::address& local);
+  static device open_for(const asio::ip::address& local, error_code& ec);
+
   /// Adopts an opened device.
   device(native_handle_type context, ownership owns);
 
@@ -95,6 +99,10 @@ public:
   /// The best entry of a port, of the given local address if one is given.
   std::optional<gid_entry> best_gid(std::uint8_t port) const;
   std::optional<gid_entry> best_gid(const asio::ip::address& local) const;
+
+  /// The IP addresses by which rdma_cm reaches the device: those of its GIDs, or on iWARP those of
+  /// the network interface whose hardware address the GID is. IPv4 before IPv6, link-local last.
+  std::vector<asio::ip::address> addresses() const;
 
   friend bool operator==(const device&, const device&) = default;
 

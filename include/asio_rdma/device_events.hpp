@@ -29,8 +29,7 @@ public:
 
   /// Errors (thrown): the system's, when the device's events cannot be watched.
   basic_device_events(const executor_type& ex, const device& d)
-      : executor_(ex),
-        impl_(std::make_shared<impl_type>(asio::query(ex, asio::execution::context), d)) {
+      : io_(ex), impl_(std::make_shared<impl_type>(io_.context(), d)) {
     detail::throw_if(impl_->open(), "device_events");
   }
   template <class ExecutionContext>
@@ -42,14 +41,14 @@ public:
   basic_device_events& operator=(basic_device_events&& other) {
     if (this != &other) {
       close();
-      executor_ = other.executor_;
+      io_ = other.io_;
       impl_ = std::exchange(other.impl_, nullptr);
     }
     return *this;
   }
   ~basic_device_events() { close(); }
 
-  const executor_type& get_executor() const noexcept { return executor_; }
+  const executor_type& get_executor() const noexcept { return io_.get(); }
   bool is_open() const noexcept { return impl_ != nullptr; }
 
   /// Ends every wait with `operation_aborted` and hears of no more events.
@@ -66,7 +65,9 @@ public:
   /// Gives the next event. Supports all cancellation types; a cancelled wait loses no event.
   template <class Token = asio::default_completion_token_t<executor_type>>
   auto async_wait_event(Token&& token = {}) {
-    return asio::async_initiate<Token, void(error_code, device_event)>(initiate_wait{this}, token);
+    return asio::async_initiate<Token, void(error_code, device_event)>(
+        detail::initiate_request<detail::operation, result, basic_device_events>{this}, token,
+        detail::no_request());
   }
 
 private:
@@ -76,22 +77,10 @@ private:
     }
   };
 
-  struct initiate_wait {
-    using executor_type = Executor;
-    const executor_type& get_executor() const noexcept { return self->executor_; }
+  template <class, class, class>
+  friend struct detail::initiate_request;
 
-    template <class Handler>
-    void operator()(Handler&& handler) const {
-      std::decay_t<Handler> h(std::forward<Handler>(handler));
-      detail::start_operation<detail::operation, result, 0>(
-          self->impl_, self->executor_, h, [](auto&) { return error_code(); },
-          [](impl_type& i, auto& op) { return i.start(op); });
-    }
-
-    basic_device_events* self;
-  };
-
-  executor_type executor_;
+  detail::io_executor<executor_type> io_;
   std::shared_ptr<impl_type> impl_;
 };
 

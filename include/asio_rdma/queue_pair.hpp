@@ -119,10 +119,10 @@ public:
   class batch;
 
   /// A queue pair that is not open.
-  explicit basic_queue_pair(const executor_type& ex) : executor_(ex) {}
+  explicit basic_queue_pair(const executor_type& ex) : io_(ex) {}
   template <class ExecutionContext>
   requires std::convertible_to<ExecutionContext&, asio::execution_context&>
-  explicit basic_queue_pair(ExecutionContext& context) : executor_(context.get_executor()) {}
+  explicit basic_queue_pair(ExecutionContext& context) : io_(context.get_executor()) {}
 
   /// Opens: see `open`.
   template <class ExecutorOrContext>
@@ -137,11 +137,11 @@ public:
   template <class Executor1>
   requires std::convertible_to<Executor1, Executor>
   basic_queue_pair(basic_queue_pair<Executor1>&& other)
-      : executor_(other.get_executor()), impl_(std::exchange(other.impl_, nullptr)) {}
+      : io_(executor_type(other.get_executor())), impl_(std::exchange(other.impl_, nullptr)) {}
   basic_queue_pair& operator=(basic_queue_pair&& other) {
     if (this != &other) {
       close();
-      executor_ = other.executor_;
+      io_ = other.io_;
       impl_ = std::exchange(other.impl_, nullptr);
     }
     return *this;
@@ -149,7 +149,7 @@ public:
   /// As `close`.
   ~basic_queue_pair() { close(); }
 
-  const executor_type& get_executor() const noexcept { return executor_; }
+  const executor_type& get_executor() const noexcept { return io_.get(); }
 
   /// Makes the queue pair, ready for receives, in a completion queue that the context's queue
   /// pairs share, or in the given one. Limits that the device does not have are lowered; `options`
@@ -263,8 +263,7 @@ public:
   template <const_buffer_sequence Buffers,
             class Token = asio::default_completion_token_t<executor_type>>
   auto async_send(const Buffers& buffers, flags how, Token&& token) {
-    auto r = request(IBV_WR_SEND, how, buffers);
-    return initiate<detail::bytes_result>(std::move(r), token);
+    return initiate<detail::bytes_result>(token, send_request(IBV_WR_SEND, how, 0, buffers));
   }
   template <const_buffer_sequence Buffers,
             class Token = asio::default_completion_token_t<executor_type>>
@@ -278,9 +277,8 @@ public:
             class Token = asio::default_completion_token_t<executor_type>>
   auto async_send_immediate(const Buffers& buffers, std::uint32_t immediate, flags how,
                             Token&& token) {
-    auto r = request(IBV_WR_SEND_WITH_IMM, how, buffers);
-    r.word = htonl(immediate);
-    return initiate<detail::bytes_result>(std::move(r), token);
+    return initiate<detail::bytes_result>(
+        token, send_request(IBV_WR_SEND_WITH_IMM, how, htonl(immediate), buffers));
   }
   template <const_buffer_sequence Buffers,
             class Token = asio::default_completion_token_t<executor_type>>
@@ -294,9 +292,8 @@ public:
   template <const_buffer_sequence Buffers,
             class Token = asio::default_completion_token_t<executor_type>>
   auto async_send_invalidate(const Buffers& buffers, std::uint32_t rkey, flags how, Token&& token) {
-    auto r = request(IBV_WR_SEND_WITH_INV, how, buffers);
-    r.word = rkey;
-    return initiate<detail::bytes_result>(std::move(r), token);
+    return initiate<detail::bytes_result>(token,
+                                          send_request(IBV_WR_SEND_WITH_INV, how, rkey, buffers));
   }
   template <const_buffer_sequence Buffers,
             class Token = asio::default_completion_token_t<executor_type>>
@@ -310,10 +307,8 @@ public:
   template <mutable_buffer_sequence Buffers,
             class Token = asio::default_completion_token_t<executor_type>>
   auto async_receive(const Buffers& buffers, Token&& token = {}) {
-    detail::receive_request<detail::max_elements<Buffers>()> r;
-    detail::fill_elements(r, buffers);
-    return asio::async_initiate<Token, detail::receive_result::signature>(initiate_receive{this},
-                                                                          token, r);
+    return initiate<detail::receive_result>(
+        token, detail::receive_request<detail::max_elements<Buffers>()>(buffers));
   }
 
   /// RDMA WRITE of the buffers into the peer's memory. Gives the bytes written. It has completed
@@ -321,8 +316,8 @@ public:
   template <const_buffer_sequence Buffers,
             class Token = asio::default_completion_token_t<executor_type>>
   auto async_write(const Buffers& buffers, const remote_buffer& to, flags how, Token&& token) {
-    return initiate<detail::bytes_result>(remote_request(IBV_WR_RDMA_WRITE, how, buffers, to),
-                                          token);
+    return initiate<detail::bytes_result>(token,
+                                          remote_request(IBV_WR_RDMA_WRITE, how, 0, buffers, to));
   }
   template <const_buffer_sequence Buffers,
             class Token = asio::default_completion_token_t<executor_type>>
@@ -337,9 +332,8 @@ public:
             class Token = asio::default_completion_token_t<executor_type>>
   auto async_write_immediate(const Buffers& buffers, const remote_buffer& to,
                              std::uint32_t immediate, flags how, Token&& token) {
-    auto r = remote_request(IBV_WR_RDMA_WRITE_WITH_IMM, how, buffers, to);
-    r.word = htonl(immediate);
-    return initiate<detail::bytes_result>(std::move(r), token);
+    return initiate<detail::bytes_result>(
+        token, remote_request(IBV_WR_RDMA_WRITE_WITH_IMM, how, htonl(immediate), buffers, to));
   }
   template <const_buffer_sequence Buffers,
             class Token = asio::default_completion_token_t<executor_type>>
@@ -354,8 +348,8 @@ public:
   template <mutable_buffer_sequence Buffers,
             class Token = asio::default_completion_token_t<executor_type>>
   auto async_read(const Buffers& buffers, const remote_buffer& from, flags how, Token&& token) {
-    return initiate<detail::bytes_result>(remote_request(IBV_WR_RDMA_READ, how, buffers, from),
-                                          token);
+    return initiate<detail::bytes_result>(token,
+                                          remote_request(IBV_WR_RDMA_READ, how, 0, buffers, from));
   }
   template <mutable_buffer_sequence Buffers,
             class Token = asio::default_completion_token_t<executor_type>>
@@ -373,10 +367,9 @@ public:
   template <class Token = asio::default_completion_token_t<executor_type>>
   auto async_compare_and_swap(const remote_buffer& target, std::uint64_t expected,
                               std::uint64_t desired, flags how, Token&& token) {
-    auto r = atomic_request(IBV_WR_ATOMIC_CMP_AND_SWP, how, target);
-    r.compare_add = expected;
-    r.swap = desired;
-    return initiate<detail::value_result>(std::move(r), token);
+    return initiate<detail::value_result>(
+        token, detail::atomic_request(IBV_WR_ATOMIC_CMP_AND_SWP, verbs_flags(how),
+                                      how & flags::unsignaled, target, expected, desired));
   }
   template <class Token = asio::default_completion_token_t<executor_type>>
   requires(!std::same_as<std::decay_t<Token>, flags>) auto async_compare_and_swap(
@@ -391,9 +384,9 @@ public:
   template <class Token = asio::default_completion_token_t<executor_type>>
   auto async_fetch_add(const remote_buffer& target, std::uint64_t addend, flags how,
                        Token&& token) {
-    auto r = atomic_request(IBV_WR_ATOMIC_FETCH_AND_ADD, how, target);
-    r.compare_add = addend;
-    return initiate<detail::value_result>(std::move(r), token);
+    return initiate<detail::value_result>(
+        token, detail::atomic_request(IBV_WR_ATOMIC_FETCH_AND_ADD, verbs_flags(how),
+                                      how & flags::unsignaled, target, addend, 0));
   }
   template <class Token = asio::default_completion_token_t<executor_type>>
   requires(!std::same_as<std::decay_t<Token>, flags>) auto async_fetch_add(
@@ -407,25 +400,20 @@ public:
   template <class Token = asio::default_completion_token_t<executor_type>>
   auto async_bind(memory_window& window, const memory_region& region, std::size_t offset,
                   std::size_t bytes, access rights, Token&& token = {}) {
-    detail::send_request<1> r;
-    r.opcode = IBV_WR_BIND_MW;
+    detail::bind_request r{window.native_handle(), window.next_key(), {}};
     if (offset > region.size() || bytes > region.size() - offset)
-      r.ec = error::remote_range;
-    r.window = window.native_handle();
-    r.rkey = window.next_key();
-    r.bind = {region.native_handle(), reinterpret_cast<std::uintptr_t>(region.data()) + offset,
+      r.problem = detail::request_error::remote_range;
+    r.info = {region.native_handle(), reinterpret_cast<std::uintptr_t>(region.data()) + offset,
               bytes, detail::window_access(rights)};
-    return initiate<detail::no_result>(std::move(r), token);
+    return initiate<detail::no_result>(token, r);
   }
 
   /// Ends a memory window's key (or a region's) here. When it has completed no peer reaches the
   /// memory by it. Errors: as the device says if it is not a key that may be invalidated.
   template <class Token = asio::default_completion_token_t<executor_type>>
   auto async_invalidate(std::uint32_t rkey, Token&& token = {}) {
-    detail::send_request<1> r;
-    r.opcode = IBV_WR_LOCAL_INV;
-    r.word = rkey;
-    return initiate<detail::no_result>(std::move(r), token);
+    return initiate<detail::no_result>(
+        token, send_request(IBV_WR_LOCAL_INV, flags::none, rkey, const_buffer()));
   }
 
   /// Waits until the queue pair fails: `connection_reset` when the peer disconnected or went away,
@@ -433,74 +421,24 @@ public:
   /// here. Supports all cancellation types.
   template <class Token = asio::default_completion_token_t<executor_type>>
   auto async_wait_disconnect(Token&& token = {}) {
-    return asio::async_initiate<Token, void(error_code)>(initiate_wait{this}, token);
+    return asio::async_initiate<Token, void(error_code)>(
+        detail::initiate_request<detail::operation, detail::no_result, basic_queue_pair>{this},
+        token, detail::no_request());
   }
 
 private:
   template <class>
   friend class basic_queue_pair;
 
-  struct initiate_send {
-    using executor_type = Executor;
-    const executor_type& get_executor() const noexcept { return self->executor_; }
+  template <class, class, class>
+  friend struct detail::initiate_request;
 
-    template <class Handler, class Result, std::size_t N>
-    void operator()(Handler&& handler, Result, const detail::send_request<N>& r) const {
-      std::decay_t<Handler> h(std::forward<Handler>(handler));
-      detail::start_operation<detail::send_operation, Result, N>(
-          self->impl_, self->executor_, h,
-          [&r](auto& op) {
-            std::copy_n(r.sges.begin(), r.buffers, op.sges());
-            op.assign(r, op.sges());
-            return r.ec;
-          },
-          [](impl_type& i, auto& op) { return i.start(static_cast<detail::send_operation&>(op)); });
-    }
-
-    basic_queue_pair* self;
-  };
-
-  struct initiate_receive {
-    using executor_type = Executor;
-    const executor_type& get_executor() const noexcept { return self->executor_; }
-
-    template <class Handler, std::size_t N>
-    void operator()(Handler&& handler, const detail::receive_request<N>& r) const {
-      std::decay_t<Handler> h(std::forward<Handler>(handler));
-      detail::start_operation<detail::receive_operation, detail::receive_result, N>(
-          self->impl_, self->executor_, h,
-          [&r](auto& op) {
-            std::copy_n(r.sges.begin(), r.buffers, op.sges());
-            op.assign(r, op.sges());
-            return r.ec;
-          },
-          [](impl_type& i, auto& op) {
-            return i.start(static_cast<detail::receive_operation&>(op));
-          });
-    }
-
-    basic_queue_pair* self;
-  };
-
-  struct initiate_wait {
-    using executor_type = Executor;
-    const executor_type& get_executor() const noexcept { return self->executor_; }
-
-    template <class Handler>
-    void operator()(Handler&& handler) const {
-      std::decay_t<Handler> h(std::forward<Handler>(handler));
-      detail::start_operation<detail::operation, detail::no_result, 0>(
-          self->impl_, self->executor_, h, [](auto&) { return error_code(); },
-          [](impl_type& i, auto& op) { return i.start_wait(op); });
-    }
-
-    basic_queue_pair* self;
-  };
-
-  template <class Result, std::size_t N, class Token>
-  auto initiate(detail::send_request<N>&& r, Token& token) {
-    return asio::async_initiate<Token, typename Result::signature>(initiate_send{this}, token,
-                                                                   Result(), std::move(r));
+  template <class Result, class Request, class Token>
+  auto initiate(Token& token, const Request& request) {
+    using base = std::conditional_t<std::is_same_v<Result, detail::receive_result>,
+                                    detail::receive_operation, detail::send_operation>;
+    return asio::async_initiate<Token, typename Result::signature>(
+        detail::initiate_request<base, Result, basic_queue_pair>{this}, token, request);
   }
 
   static unsigned verbs_flags(flags how) noexcept {
@@ -509,40 +447,17 @@ private:
   }
 
   template <class Buffers>
-  auto request(ibv_wr_opcode opcode, flags how, const Buffers& buffers) const {
-    detail::send_request<detail::max_elements<Buffers>()> r;
-    r.opcode = opcode;
-    r.flags = verbs_flags(how);
-    r.unsignaled = how & flags::unsignaled;
-    r.bytes = detail::fill_elements(r, buffers);
-    return r;
+  static auto send_request(ibv_wr_opcode opcode, flags how, std::uint32_t word,
+                           const Buffers& buffers) {
+    return detail::send_request<detail::max_elements<Buffers>()>(
+        opcode, verbs_flags(how), how & flags::unsignaled, word, buffers);
   }
 
   template <class Buffers>
-  auto remote_request(ibv_wr_opcode opcode, flags how, const Buffers& buffers,
-                      const remote_buffer& remote) const {
-    auto r = request(opcode, how, buffers);
-    if (r.bytes > remote.size)
-      r.ec = error::remote_range;
-    r.remote = remote.address;
-    r.rkey = remote.rkey;
-    return r;
-  }
-
-  auto atomic_request(ibv_wr_opcode opcode, flags how, const remote_buffer& target) const {
-    detail::send_request<1> r;
-    r.opcode = opcode;
-    r.flags = verbs_flags(how);
-    r.unsignaled = how & flags::unsignaled;
-    if (target.size < sizeof(std::uint64_t))
-      r.ec = error::remote_range;
-    else if (target.address % sizeof(std::uint64_t) != 0)
-      r.ec = error::misaligned;
-    r.remote = target.address;
-    r.rkey = target.rkey;
-    r.buffers = 1; // the queue pair has a place for the result
-    r.sges[0] = {};
-    return r;
+  static auto remote_request(ibv_wr_opcode opcode, flags how, std::uint32_t word,
+                             const Buffers& buffers, const remote_buffer& remote) {
+    return detail::remote_request<detail::max_elements<Buffers>()>(
+        opcode, verbs_flags(how), how & flags::unsignaled, word, buffers, remote);
   }
 
   template <class Open>
@@ -552,14 +467,13 @@ private:
       ec = asio::error::already_open;
       return;
     }
-    auto impl =
-        std::make_shared<impl_type>(asio::query(executor_, asio::execution::context), pd, options);
+    auto impl = std::make_shared<impl_type>(io_.context(), pd, options);
     ec = open(*impl);
     if (!ec)
       impl_ = std::move(impl);
   }
 
-  executor_type executor_;
+  detail::io_executor<executor_type> io_;
   std::shared_ptr<impl_type> impl_;
 };
 

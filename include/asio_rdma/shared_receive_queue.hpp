@@ -28,11 +28,10 @@ public:
   };
 
   /// A shared receive queue that is not open.
-  explicit basic_shared_receive_queue(const executor_type& ex) : executor_(ex) {}
+  explicit basic_shared_receive_queue(const executor_type& ex) : io_(ex) {}
   template <class ExecutionContext>
   requires std::convertible_to<ExecutionContext&, asio::execution_context&>
-  explicit basic_shared_receive_queue(ExecutionContext& context)
-      : executor_(context.get_executor()) {}
+  explicit basic_shared_receive_queue(ExecutionContext& context) : io_(context.get_executor()) {}
   /// Opens: see `open`.
   template <class ExecutorOrContext>
   basic_shared_receive_queue(ExecutorOrContext&& ex, const protection_domain& pd,
@@ -45,7 +44,7 @@ public:
   basic_shared_receive_queue& operator=(basic_shared_receive_queue&& other) {
     if (this != &other) {
       close();
-      executor_ = other.executor_;
+      io_ = other.io_;
       impl_ = std::exchange(other.impl_, nullptr);
     }
     return *this;
@@ -53,7 +52,7 @@ public:
   /// As `close`.
   ~basic_shared_receive_queue() { close(); }
 
-  const executor_type& get_executor() const noexcept { return executor_; }
+  const executor_type& get_executor() const noexcept { return io_.get(); }
 
   /// Errors: `already_open`, `operation_not_supported` where the device has none,
   /// `error::completion_queue_full`, `error::wrong_device`, or the system's.
@@ -63,8 +62,7 @@ public:
       ec = asio::error::already_open;
       return;
     }
-    auto impl =
-        std::make_shared<impl_type>(asio::query(executor_, asio::execution::context), pd, options);
+    auto impl = std::make_shared<impl_type>(io_.context(), pd, options);
     ec = impl->open(queue.impl());
     if (!ec)
       impl_ = std::move(impl);
@@ -100,10 +98,10 @@ public:
   template <mutable_buffer_sequence Buffers,
             class Token = asio::default_completion_token_t<executor_type>>
   auto async_receive(const Buffers& buffers, Token&& token = {}) {
-    detail::receive_request<detail::max_elements<Buffers>()> r;
-    detail::fill_elements(r, buffers);
-    return asio::async_initiate<Token, detail::receive_result::signature>(initiate_receive{this},
-                                                                          token, r);
+    return asio::async_initiate<Token, detail::receive_result::signature>(
+        detail::initiate_request<detail::receive_operation, detail::receive_result,
+                                 basic_shared_receive_queue>{this},
+        token, detail::receive_request<detail::max_elements<Buffers>()>(buffers));
   }
 
   /// Waits until fewer than `limit` receives are posted (ibv_modify_srq(3)). One limit holds at a
@@ -114,42 +112,25 @@ public:
   }
 
 private:
-  struct initiate_receive {
-    using executor_type = Executor;
-    const executor_type& get_executor() const noexcept { return self->executor_; }
-
-    template <class Handler, std::size_t N>
-    void operator()(Handler&& handler, const detail::receive_request<N>& r) const {
-      std::decay_t<Handler> h(std::forward<Handler>(handler));
-      detail::start_operation<detail::receive_operation, detail::receive_result, N>(
-          self->impl_, self->executor_, h,
-          [&r](auto& op) {
-            std::copy_n(r.sges.begin(), r.buffers, op.sges());
-            op.assign(r, op.sges());
-            return r.ec;
-          },
-          [](impl_type& i, auto& op) { return i.start(op); });
-    }
-
-    basic_shared_receive_queue* self;
-  };
+  template <class, class, class>
+  friend struct detail::initiate_request;
 
   struct initiate_wait {
     using executor_type = Executor;
-    const executor_type& get_executor() const noexcept { return self->executor_; }
+    const executor_type& get_executor() const noexcept { return self->get_executor(); }
 
     template <class Handler>
     void operator()(Handler&& handler, std::uint32_t limit) const {
       std::decay_t<Handler> h(std::forward<Handler>(handler));
       detail::start_operation<detail::operation, detail::no_result, 0>(
-          self->impl_, self->executor_, h, [](auto&) { return error_code(); },
+          self->impl_, self->io_, h, [](auto&) { return true; },
           [limit](impl_type& i, auto& op) { return i.start_wait_limit(op, limit); });
     }
 
     basic_shared_receive_queue* self;
   };
 
-  executor_type executor_;
+  detail::io_executor<executor_type> io_;
   std::shared_ptr<impl_type> impl_;
 };
 

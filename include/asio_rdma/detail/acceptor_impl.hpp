@@ -30,7 +30,7 @@ public:
 
   error_code open(asio::ip::tcp::endpoint endpoint, int backlog);
   asio::ip::tcp::endpoint local_endpoint() const;
-  error_code start(accept_operation& op);
+  bool start(accept_operation& op);
   void cancel();
   void cancel(std::uint64_t operation_id, asio::cancellation_type_t type);
   void close() override;

@@ -48,6 +48,8 @@ public:
   /// Ends the connection, or the attempt with `operation_aborted`.
   void close() override;
   void disconnect() noexcept;
+  bool lingers() const noexcept;
+  void keep(std::shared_ptr<void> queue_pair) noexcept;
   /// Ends the attempt with `operation_aborted`; a connection that was made stays.
   void cancel();
   void cancel(std::uint64_t operation_id);
@@ -64,10 +66,12 @@ private:
   struct leftovers {
     operation_list done;
     std::vector<rdma_cm_id*> ids;
+    std::shared_ptr<void> kept;
     std::shared_ptr<queue_pair_impl> detached, failed;
     error_code why;
   };
 
+  void take_event(const cm_event& event, leftovers& left);
   void next_endpoint(error_code why, leftovers& left);
   std::optional<asio::ip::tcp::endpoint> own_address_for_loopback() const;
   error_code resolve(asio::ip::tcp::endpoint to, leftovers& left);
@@ -89,6 +93,8 @@ private:
   mutable std::mutex mutex_;
   state state_ = state::idle;
   rdma_cm_id* id_ = nullptr;
+  std::vector<rdma_cm_id*> lingering_; // given up, and waiting for their last event
+  std::shared_ptr<void> kept_;         // the queue pair's verbs object, as long as these
   cm_event request_;
   private_data reply_;
   connect_operation* op_ = nullptr;

@@ -51,6 +51,10 @@ public:
   /// Ids that came with a request.
   void remember(const std::shared_ptr<cm_handler>& handler);
 
+  /// Keeps a handler that is done, but for ids that cannot be destroyed yet without waiting.
+  void linger(std::shared_ptr<cm_handler> handler);
+  void unlinger(const cm_handler& handler);
+
   completion_service& operations() const noexcept { return operations_; }
 
 private:
@@ -63,6 +67,7 @@ private:
   std::mutex mutex_;
   std::unique_ptr<channel> channel_;
   std::vector<std::weak_ptr<cm_handler>> handlers_;
+  std::vector<std::shared_ptr<cm_handler>> lingering_;
 };
 
 asio::ip::tcp::endpoint endpoint_of(const sockaddr* address);

@@ -106,7 +106,7 @@ private:
   std::optional<std::chrono::steady_clock::time_point> spin_until_; // the runner's
   std::shared_ptr<completion_queue_impl> self_;                     // while queued
 
-  std::mutex mutex_; // polling, and the lists below
+  mutex mutex_; // polling, and the lists below
   operation_list ready_;
   std::uint32_t reserved_ = 0;
   bool stopped_ = false;

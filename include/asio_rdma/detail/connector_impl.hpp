@@ -16,9 +16,8 @@ public:
   connector_impl(cm_service& service, asio::any_io_executor executor)
       : service_(service), executor_(std::move(executor)) {}
 
-  error_code start(connect_operation& op, const std::shared_ptr<queue_pair_impl>& qp,
-                   const std::vector<asio::ip::tcp::endpoint>& endpoints,
-                   const connect_options& options);
+  bool start(connect_operation& op, const std::shared_ptr<queue_pair_impl>& qp,
+             const std::vector<asio::ip::tcp::endpoint>& endpoints, const connect_options& options);
   void cancel();
   void cancel(std::uint64_t operation_id, asio::cancellation_type_t type);
   std::uint64_t next_id() noexcept { return ++ids_; }

@@ -21,7 +21,7 @@ public:
   void close();
   void cancel();
   void cancel(std::uint64_t id, asio::cancellation_type_t type);
-  error_code start(operation& op);
+  bool start(operation& op);
   std::uint64_t next_id() noexcept { return ids_.fetch_add(1, std::memory_order_relaxed) + 1; }
   const device& get_device() const noexcept { return device_; }
 

@@ -30,17 +30,32 @@ namespace asio_rdma::detail {
 /// The context if `ex` is simply its executor, so that a thread that runs the context may call a
 /// handler without asking the executor; else null.
 template <class Executor>
-asio::io_context* plain_context(const Executor& ex,
-                                const asio::execution_context& context) noexcept {
-  asio::io_context* plain = nullptr;
+asio::io_context* plain_context(const Executor& ex) noexcept {
   if constexpr (std::is_same_v<Executor, asio::io_context::executor_type>) {
-    plain = &asio::query(ex, asio::execution::context);
+    return &asio::query(ex, asio::execution::context);
   } else if constexpr (std::is_same_v<Executor, asio::any_io_executor>) {
     if (const auto* inner = ex.template target<asio::io_context::executor_type>())
-      plain = &asio::query(*inner, asio::execution::context);
+      return &asio::query(*inner, asio::execution::context);
   }
-  return plain == &context ? plain : nullptr;
+  return nullptr;
 }
+
+/// The executor of an I/O object, and what is to be known of it for each operation.
+template <class Executor>
+class io_executor {
+public:
+  explicit io_executor(const Executor& ex) noexcept : executor_(ex), plain_(plain_context(ex)) {}
+
+  const Executor& get() const noexcept { return executor_; }
+  asio::io_context* plain() const noexcept { return plain_; }
+  asio::execution_context& context() const noexcept {
+    return asio::query(executor_, asio::execution::context);
+  }
+
+private:
+  Executor executor_;
+  asio::io_context* plain_;
+};
 
 /// A handler with its arguments, and the handler's own allocator and nothing else of it: the
 /// executor has been asked already.
@@ -69,26 +84,38 @@ private:
 template <class Handler, class IoExecutor>
 class handler_work {
 public:
-  handler_work(const Handler& handler, const IoExecutor& io,
-               const asio::execution_context& context) {
-    const executor_type ex = asio::get_associated_executor(handler, io);
-    plain_ = plain_context(ex, context);
-    if (plain_ == nullptr)
-      kept_.emplace(asio::prefer(ex, asio::execution::outstanding_work.tracked));
+  handler_work(const Handler& handler, const io_executor<IoExecutor>& io) {
+    if constexpr (has_no_executor) {
+      plain_ = io.plain();
+      if (plain_ == nullptr)
+        kept_.emplace(asio::prefer(io.get(), asio::execution::outstanding_work.tracked));
+    } else {
+      const executor_type ex = asio::get_associated_executor(handler, io.get());
+      plain_ = plain_context(ex);
+      if (plain_ == nullptr || plain_ != io.plain()) {
+        plain_ = nullptr;
+        kept_.emplace(asio::prefer(ex, asio::execution::outstanding_work.tracked));
+      }
+    }
   }
 
-  /// Runs the handler: at once if this thread runs the context and no other executor is wanted.
+  /// Whether a thread that runs the context may call the handler as it is.
+  bool is_plain() const noexcept { return plain_ != nullptr; }
+
   template <class Function>
-  void run(Function&& f, bool in_context) {
-    if (plain_ == nullptr)
-      asio::dispatch(*kept_, std::move(f));
-    else if (in_context)
-      std::move(f)();
-    else
+  void dispatch(Function&& f) {
+    if (plain_ != nullptr)
       asio::dispatch(*plain_, std::move(f));
+    else
+      asio::dispatch(*kept_, std::move(f));
   }
 
 private:
+  // Asio's own mark of a handler that has no executor; without it every handler is asked.
+  static constexpr bool has_no_executor = requires {
+    typename asio::associated_executor<Handler,
+                                       IoExecutor>::asio_associated_executor_is_unspecialised;
+  };
   using executor_type = asio::associated_executor_t<Handler, IoExecutor>;
   using kept_type = std::decay_t<decltype(asio::prefer(std::declval<const executor_type&>(),
                                                        asio::execution::outstanding_work.tracked))>;
@@ -120,11 +147,11 @@ public:
   /// Owns the operation until it has been started.
   class owner {
   public:
-    owner(Handler& handler, const IoExecutor& io, const asio::execution_context& context)
+    owner(Handler& handler, const io_executor<IoExecutor>& io)
         : alloc_(asio::get_associated_allocator(handler, asio::recycling_allocator<void>())),
           op_(std::allocator_traits<allocator_type>::allocate(alloc_, 1)) {
       try {
-        ::new (static_cast<void*>(op_)) handler_op(handler, io, context);
+        ::new (static_cast<void*>(op_)) handler_op(handler, io);
       } catch (...) {
         std::allocator_traits<allocator_type>::deallocate(alloc_, op_, 1);
         throw;
@@ -155,10 +182,8 @@ public:
   ibv_sge* sges() noexcept { return sges_.data(); }
 
 private:
-  handler_op(Handler& handler, const IoExecutor& io, const asio::execution_context& context)
-      : Base(&handler_op::dispose_this),
-        work_(handler, io, context),
-        handler_(std::move(handler)) {}
+  handler_op(Handler& handler, const io_executor<IoExecutor>& io)
+      : Base(&handler_op::dispose_this), work_(handler, io), handler_(std::move(handler)) {}
 
   static void destroy(allocator_type& alloc, handler_op* self) noexcept {
     self->~handler_op();
@@ -166,26 +191,30 @@ private:
   }
 
   // The memory is freed before the handler runs, so that an operation that the handler starts
-  // finds it again.
+  // finds it again; and before the handler goes, which may own what the destruction needs.
   static void dispose_this(operation* base, disposal how) {
     auto* self = static_cast<handler_op*>(base);
     allocator_type alloc(
         asio::get_associated_allocator(self->handler_, asio::recycling_allocator<void>()));
-    if (how == disposal::destroy) {
-      // A handler may own what the operation's destruction still needs.
-      Handler handler(std::move(self->handler_));
+    Handler handler(std::move(self->handler_));
+    if (how == disposal::complete_here && self->work_.is_plain()) [[likely]] {
+      const error_code ec = self->ec;
+      auto arguments = Result::arguments(*self);
       destroy(alloc, self);
-      return;
+      std::apply([&](auto&... args) { std::move(handler)(ec, std::move(args)...); }, arguments);
+    } else if (how == disposal::destroy) {
+      destroy(alloc, self);
+    } else {
+      handler_work<Handler, IoExecutor> work(std::move(self->work_));
+      auto bound = std::apply(
+          [&](auto&&... args) {
+            return bound_handler<Handler, error_code, std::decay_t<decltype(args)>...>(
+                std::move(handler), self->ec, std::move(args)...);
+          },
+          Result::arguments(*self));
+      destroy(alloc, self);
+      work.dispatch(std::move(bound));
     }
-    auto bound = std::apply(
-        [self](auto... args) {
-          return bound_handler<Handler, error_code, decltype(args)...>(
-              std::move(self->handler_), self->ec, std::move(args)...);
-        },
-        Result::arguments(*self));
-    handler_work<Handler, IoExecutor> work(std::move(self->work_));
-    destroy(alloc, self);
-    work.run(std::move(bound), how == disposal::complete_here);
   }
 
   handler_work<Handler, IoExecutor> work_;

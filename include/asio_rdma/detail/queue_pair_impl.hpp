@@ -20,8 +20,12 @@ class shared_receive_queue_impl;
 class connection_link {
 public:
   virtual ~connection_link() = default;
-  /// Tells the peer; does not block.
+  /// Tells the peer, or gives an attempt up; does not wait.
   virtual void disconnect() noexcept = 0;
+  /// After `disconnect`: whether destroying the queue pair now would wait for the peer. It is then
+  /// given to `keep`, which lets go of it in time.
+  virtual bool lingers() const noexcept = 0;
+  virtual void keep(std::shared_ptr<void> queue_pair) noexcept = 0;
 };
 
 /// The logic of `basic_queue_pair`: its verbs object, its two queues and its state.
@@ -57,10 +61,11 @@ public:
   /// Cancels one operation; a posted one only if `terminal` is asked for.
   void cancel(std::uint64_t id, asio::cancellation_type_t type);
 
-  error_code start(send_operation& op);
-  error_code start(receive_operation& op);
-  /// Completes when the queue pair fails or is closed.
-  error_code start_wait(operation& op);
+  /// Each gives true, or false with the error in the operation, which stays the caller's then.
+  bool start(send_operation& op);
+  bool start(receive_operation& op);
+  /// An operation that completes when the queue pair fails or is closed.
+  bool start(operation& op);
   void hold();
   void release();
 
@@ -82,13 +87,13 @@ private:
     send_queue(queue_pair_impl& qp, std::uint32_t depth) noexcept;
     void on_completion(operation& op, const ibv_wc& wc, operation_list& ready) override;
     error_code reserve_results();
+    void prepare(send_operation& op, bool full) noexcept;
+    void on_retired(operation& op) noexcept override;
 
   private:
-    error_code post(operation_list::iterator first, operation_list::iterator last,
-                    operation*& failed) override;
+    int post(operation_list::iterator first, operation_list::iterator last,
+             operation*& failed) override;
     bool in_order() const noexcept override { return true; }
-    void on_retired(operation& op) noexcept override;
-    void prepare(send_operation& op, bool last) noexcept;
 
     queue_pair_impl& qp_;
     std::uint32_t unsignaled_run_ = 0;
@@ -104,8 +109,8 @@ private:
     void on_completion(operation& op, const ibv_wc& wc, operation_list& ready) override;
 
   private:
-    error_code post(operation_list::iterator first, operation_list::iterator last,
-                    operation*& failed) override;
+    int post(operation_list::iterator first, operation_list::iterator last,
+             operation*& failed) override;
     bool in_order() const noexcept override { return false; }
 
     queue_pair_impl& qp_;
@@ -115,6 +120,9 @@ private:
 
   error_code initialize();
   error_code check_start(queue_pair_state least) const;
+  template <class Operation>
+  bool start_slowly(work_queue& queue, Operation& op, std::uint32_t max_sge,
+                    queue_pair_state least);
   error_code completion_failure(const ibv_wc& wc, operation_list& ready);
   void enter_failed(const error_code& why, operation_list& ready);
 
@@ -126,7 +134,7 @@ private:
   std::uint32_t reserved_ = 0;
   std::atomic<std::uint64_t> ids_{0};
 
-  mutable std::mutex mutex_;
+  mutable mutex mutex_;
   ibv_qp* qp_ = nullptr;
   std::atomic<queue_pair_state> state_{queue_pair_state::closed};
   error_code reason_; // why operations end, once failed or closed

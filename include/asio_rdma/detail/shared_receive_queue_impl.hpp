@@ -31,9 +31,9 @@ public:
   void detach();
   void cancel();
   void cancel(std::uint64_t id, asio::cancellation_type_t type);
-  error_code start(receive_operation& op);
+  bool start(receive_operation& op);
   /// Arms the limit; completes when fewer receives than that are posted.
-  error_code start_wait_limit(operation& op, std::uint32_t limit);
+  bool start_wait_limit(operation& op, std::uint32_t limit);
   void hold();
   void release();
 
@@ -55,8 +55,8 @@ private:
     void on_completion(operation& op, const ibv_wc& wc, operation_list& ready) override;
 
   private:
-    error_code post(operation_list::iterator first, operation_list::iterator last,
-                    operation*& failed) override;
+    int post(operation_list::iterator first, operation_list::iterator last,
+             operation*& failed) override;
     bool in_order() const noexcept override { return false; }
 
     shared_receive_queue_impl& srq_;
@@ -71,7 +71,7 @@ private:
   std::shared_ptr<completion_queue_impl> cq_;
   std::atomic<std::uint64_t> ids_{0};
 
-  mutable std::mutex mutex_;
+  mutable mutex mutex_;
   ibv_srq* srq_ = nullptr;
   receive_queue receive_;
   operation_list waiters_;

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
+#include <asio_rdma/detail/mutex.hpp>
 #include <asio_rdma/detail/operation.hpp>
-
-#include <mutex>
 
 namespace asio_rdma::detail {
 
@@ -13,19 +12,29 @@ namespace asio_rdma::detail {
 /// called with that mutex locked.
 class work_queue {
 public:
-  work_queue(std::mutex& owner_mutex, std::uint32_t depth) noexcept
+  work_queue(mutex& owner_mutex, std::uint32_t depth) noexcept
       : mutex_(owner_mutex), depth_(depth) {}
   work_queue(const work_queue&) = delete;
 
-  std::mutex& owner_mutex() noexcept { return mutex_; }
+  mutex& owner_mutex() noexcept { return mutex_; }
   std::uint32_t depth() const noexcept { return depth_; }
   void set_depth(std::uint32_t depth) noexcept { depth_ = depth; }
   bool empty() const noexcept { return posted_.empty() && waiting_.empty(); }
   bool any_posted() const noexcept { return !posted_.empty(); }
+  std::uint32_t room() const noexcept { return depth_ - used_; }
 
-  /// Posts the operation, or lets it wait: behind others, while the queue is held, or for room.
-  /// On an error the operation is in no list and stays the caller's.
-  error_code start(operation& op);
+  /// Posts the operation, or lets it wait: behind others, while the queue is held, or for room. If
+  /// that fails gives false, with the error in the operation, which is in no list then.
+  bool start(operation& op);
+
+  /// The same in steps, for who posts by himself: whether an operation may be posted now, and that
+  /// it was.
+  bool may_post() const noexcept { return used_ != depth_ && holds_ == 0 && waiting_.empty(); }
+  void posted(operation& op) noexcept {
+    op.queue = this;
+    posted_.push_back(op);
+    ++used_;
+  }
 
   /// While held, operations are gathered; the last release posts them as one chain.
   void hold() noexcept { ++holds_; }
@@ -34,6 +43,15 @@ public:
   /// The device has completed `op`: moves it, and on a send queue the unsignaled ones before it,
   /// to `ready`, and posts what waits. The result is already in `op`.
   void complete(operation& op, operation_list& ready);
+  /// The same for the oldest posted operation, if nothing waits: false if that is not so.
+  bool complete_oldest(operation& op, operation_list& ready) noexcept {
+    if (&posted_.front() != &op || !waiting_.empty())
+      return false;
+    posted_.pop_front();
+    --used_;
+    ready.push_back(op);
+    return true;
+  }
 
   /// Takes the waiting operation with that id out. The caller gives it its error.
   operation* remove_waiting(std::uint64_t id) noexcept;
@@ -51,10 +69,10 @@ protected:
   ~work_queue() = default;
 
 private:
-  /// Posts a chain of operations. On an error `failed` is the first that was not posted, whose
-  /// error is returned; those before it were posted.
-  virtual error_code post(operation_list::iterator first, operation_list::iterator last,
-                          operation*& failed) = 0;
+  /// Posts a chain of operations. On an error gives its errno value, and in `failed` the first
+  /// operation that was not posted; those before it were.
+  virtual int post(operation_list::iterator first, operation_list::iterator last,
+                   operation*& failed) = 0;
   /// A send queue completes in order, so a completion speaks for the unsignaled ones before it.
   virtual bool in_order() const noexcept = 0;
   /// Called for each operation that the device has completed.
@@ -62,14 +80,11 @@ private:
 
   void post_waiting(operation_list& failed);
 
-  std::mutex& mutex_;
+  mutex& mutex_;
   operation_list posted_, waiting_;
   std::uint32_t depth_;
   std::uint32_t used_ = 0;
   std::uint32_t holds_ = 0;
-
-protected:
-  std::uint32_t room() const noexcept { return depth_ - used_; }
 };
 
 } // namespace asio_rdma::detail

@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include <asio_rdma/buffer.hpp>
+#include <asio_rdma/detail/operation.hpp>
+
+#include <array>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <tuple>
+#include <type_traits>
+
+// What an asynchronous function asks for, as plain values that an initiation can carry and that
+// fill an operation in its place. No larger than each kind needs: they are built and copied for
+// every operation.
+
+namespace asio_rdma::detail {
+
+/// What is wrong with a request, found while it was built.
+enum class request_error : std::uint8_t {
+  none,
+  too_many_buffers,
+  message_size,
+  remote_range,
+  misaligned
+};
+
+inline error_code make_error_code(request_error e) noexcept {
+  switch (e) {
+  case request_error::none:
+    return {};
+  case request_error::too_many_buffers:
+    return error::too_many_buffers;
+  case request_error::message_size:
+    return asio::error::message_size;
+  case request_error::remote_range:
+    return error::remote_range;
+  case request_error::misaligned:
+    return error::misaligned;
+  }
+  return {};
+}
+
+/// How many elements an operation on such buffers needs at the most.
+template <class Buffers>
+constexpr std::size_t max_elements() {
+  if constexpr (std::convertible_to<Buffers, const_buffer>)
+    return 1;
+  else if constexpr (requires { std::tuple_size<Buffers>::value; })
+    return std::tuple_size<Buffers>::value == 0 ? 1 : std::tuple_size<Buffers>::value;
+  else
+    return 16;
+}
+
+/// Scatter/gather elements of a buffer sequence; empty buffers are left out.
+template <std::size_t N>
+struct elements {
+  static constexpr std::size_t max_elements = N;
+  /// A message has up to 2^31 bytes (ibv_port_attr, `max_msg_sz`).
+  static constexpr std::uint64_t max_bytes = std::uint64_t(1) << 31;
+
+  elements() noexcept = default;
+
+  template <class Buffers>
+  explicit elements(const Buffers& buffers) {
+    if constexpr (std::convertible_to<Buffers, const_buffer>) {
+      const const_buffer b = buffers;
+      if (b.size() > max_bytes)
+        problem = request_error::message_size;
+      sges[0] = {reinterpret_cast<std::uintptr_t>(b.data()), static_cast<std::uint32_t>(b.size()),
+                 b.lkey()};
+      count = b.size() != 0 ? 1 : 0;
+      bytes = static_cast<std::uint32_t>(b.size());
+    } else {
+      std::uint64_t total = 0;
+      for (const const_buffer b : buffers) {
+        if (b.size() == 0)
+          continue;
+        total += b.size();
+        if (b.size() > max_bytes || total > max_bytes)
+          problem = request_error::message_size;
+        else if (count == N)
+          problem = request_error::too_many_buffers;
+        if (problem != request_error::none)
+          return;
+        sges[count++] = {reinterpret_cast<std::uintptr_t>(b.data()),
+                         static_cast<std::uint32_t>(b.size()), b.lkey()};
+      }
+      bytes = static_cast<std::uint32_t>(total);
+    }
+  }
+
+  void copy_to(ibv_sge* to) const noexcept {
+    if constexpr (N == 1) {
+      to[0] = sges[0];
+    } else {
+      for (std::uint32_t i = 0; i < count; ++i)
+        to[i] = sges[i];
+    }
+  }
+
+  std::array<ibv_sge, N> sges;
+  std::uint32_t count = 0;
+  std::uint32_t bytes = 0;
+  request_error problem = request_error::none;
+};
+
+/// SEND and its variants.
+template <std::size_t N>
+struct send_request : elements<N> {
+  template <class Buffers>
+  send_request(ibv_wr_opcode o, unsigned f, bool quiet, std::uint32_t w, const Buffers& buffers)
+      : elements<N>(buffers), opcode(o), flags(f), word(w), unsignaled(quiet) {}
+
+  void fill(send_operation& op, ibv_sge* sges) const noexcept {
+    this->copy_to(sges);
+    op.wr.sg_list = sges;
+    op.wr.num_sge = static_cast<int>(this->count);
+    op.wr.opcode = opcode;
+    op.wr.send_flags = flags;
+    op.wr.imm_data = word;
+    op.bytes = this->bytes;
+    op.unsignaled = unsignaled;
+    op.may_inline = this->bytes != 0;
+  }
+
+  ibv_wr_opcode opcode;
+  unsigned flags;     // ibv_send_flags
+  std::uint32_t word; // immediate data in network order, or the key to invalidate
+  bool unsignaled;
+};
+
+/// RDMA READ and WRITE.
+template <std::size_t N>
+struct remote_request : send_request<N> {
+  template <class Buffers>
+  remote_request(ibv_wr_opcode o, unsigned f, bool quiet, std::uint32_t w, const Buffers& buffers,
+                 const remote_buffer& target)
+      : send_request<N>(o, f, quiet, w, buffers), address(target.address), rkey(target.rkey) {
+    if (this->problem == request_error::none && this->bytes > target.size)
+      this->problem = request_error::remote_range;
+  }
+
+  void fill(send_operation& op, ibv_sge* sges) const noexcept {
+    send_request<N>::fill(op, sges);
+    op.wr.wr.rdma = {address, rkey};
+    op.may_inline = op.may_inline && this->opcode != IBV_WR_RDMA_READ;
+  }
+
+  std::uint64_t address;
+  std::uint32_t rkey;
+};
+
+/// An atomic operation; the queue pair has a place for what it finds.
+struct atomic_request {
+  static constexpr std::size_t max_elements = 1;
+
+  atomic_request(ibv_wr_opcode o, unsigned f, bool quiet, const remote_buffer& target,
+                 std::uint64_t compare_or_add, std::uint64_t swap_value)
+      : opcode(o),
+        flags(f),
+        unsignaled(quiet),
+        address(target.address),
+        rkey(target.rkey),
+        compare_add(compare_or_add),
+        swap(swap_value) {
+    if (target.size < sizeof(std::uint64_t))
+      problem = request_error::remote_range;
+    else if (target.address % sizeof(std::uint64_t) != 0)
+      problem = request_error::misaligned;
+  }
+
+  void fill(send_operation& op, ibv_sge* sges) const noexcept {
+    op.wr.sg_list = sges;
+    op.wr.num_sge = 1;
+    op.wr.opcode = opcode;
+    op.wr.send_flags = flags;
+    op.wr.wr.atomic = {address, compare_add, swap, rkey};
+    op.unsignaled = unsignaled;
+  }
+
+  ibv_wr_opcode opcode;
+  unsigned flags;
+  bool unsignaled;
+  request_error problem = request_error::none;
+  std::uint64_t address;
+  std::uint32_t rkey;
+  std::uint64_t compare_add, swap;
+};
+
+/// Binding a memory window.
+struct bind_request {
+  static constexpr std::size_t max_elements = 1;
+
+  void fill(send_operation& op, ibv_sge*) const noexcept {
+    op.wr.sg_list = nullptr;
+    op.wr.num_sge = 0;
+    op.wr.opcode = IBV_WR_BIND_MW;
+    op.wr.send_flags = 0;
+    op.wr.bind_mw = {window, rkey, info};
+  }
+
+  ibv_mw* window;
+  std::uint32_t rkey;
+  ibv_mw_bind_info info;
+  request_error problem = request_error::none;
+};
+
+/// RECEIVE.
+template <std::size_t N>
+struct receive_request : elements<N> {
+  using elements<N>::elements;
+
+  void fill(receive_operation& op, ibv_sge* sges) const noexcept {
+    this->copy_to(sges);
+    op.wr.sg_list = sges;
+    op.wr.num_sge = static_cast<int>(this->count);
+  }
+};
+
+/// Waiting, which asks for nothing.
+struct no_request {
+  static constexpr std::size_t max_elements = 0;
+  static constexpr request_error problem = request_error::none;
+  template <class Operation>
+  void fill(Operation&, ibv_sge*) const noexcept {}
+};
+
+} // namespace asio_rdma::detail
