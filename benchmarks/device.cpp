@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: BSL-1.0
+//
+// One kind of work on a real device, by loops on verbs and by the library in turns. Prints JSON:
+// the seconds of each run. `benchmarks/run` starts it for each kind and makes tables of it.
+#include "asio_loop.hpp"
+#include "verbs_loop.hpp"
+
+#include <CLI/CLI.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <iostream>
+#include <map>
+#include <memory>
+#include <sys/prctl.h>
+#include <vector>
+
+namespace {
+
+using namespace bench;
+
+const std::map<std::string, work> kinds{
+    {"send", work::send}, {"read", work::read}, {"rate", work::rate}, {"write", work::write}};
+const std::map<std::string, mode> modes{{"event", mode::event}, {"busy", mode::busy}};
+
+std::unique_ptr<loop> make(const std::string& by, const plan& p, cm_end* active, cm_end* passive,
+                           process_pipe* to_active) {
+  if (by == "verbs" || by == "epoll")
+    return std::make_unique<verbs_loop>(p, by == "epoll", active, passive, to_active);
+  const style s = by == "callbacks" ? style::callbacks : style::coroutines;
+  return std::make_unique<asio_loop>(p, s, active, passive, to_active);
+}
+
+// A loop, its ends, and the other process where there is one.
+struct contestant {
+  std::string by;
+  std::unique_ptr<cm_end> active, passive;
+  process_pipe to_active;
+  std::unique_ptr<loop> runs;
+  pid_t other = 0;
+  std::vector<double> seconds;
+  queue_counters counters;
+
+  // Before anything else, as verbs do not survive fork().
+  void fork_other(const plan& p) {
+    other = ::fork();
+    check(other >= 0, "fork");
+    if (other != 0)
+      return;
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    passive = std::make_unique<cm_end>(p.address);
+    make(by, p, nullptr, passive.get(), &to_active)->serve();
+  }
+
+  void prepare(const plan& p) {
+    active = std::make_unique<cm_end>(p.address);
+    if (other == 0)
+      passive = std::make_unique<cm_end>(p.address);
+    runs = make(by, p, active.get(), passive.get(), &to_active);
+  }
+
+  double run(std::uint64_t operations) {
+    const queue_counters before = runs->counters();
+    const auto begin = std::chrono::steady_clock::now();
+    runs->run(operations);
+    const std::chrono::duration<double> time = std::chrono::steady_clock::now() - begin;
+    const queue_counters after = runs->counters();
+    counters = {after.polls - before.polls, after.arms - before.arms, after.events - before.events};
+    return time.count();
+  }
+};
+
+// As many operations as take about so long.
+std::uint64_t calibrate(contestant& c, double seconds) {
+  std::uint64_t n = 16;
+  for (double t = c.run(n); t < seconds / 4; t = c.run(n))
+    n *= 2;
+  const double t = c.run(n);
+  return std::max<std::uint64_t>(16,
+                                 static_cast<std::uint64_t>(static_cast<double>(n) * seconds / t));
+}
+
+void print(const std::vector<contestant>& all, std::uint64_t operations) {
+  std::cout << "{\"operations\": " << operations << ", \"runs\": {";
+  for (const contestant& c : all) {
+    std::cout << (&c == &all.front() ? "" : ", ") << '"' << c.by << "\": {\"seconds\": [";
+    for (std::size_t i = 0; i < c.seconds.size(); ++i)
+      std::cout << (i == 0 ? "" : ", ") << c.seconds[i];
+    std::cout << "], \"polls\": " << c.counters.polls << ", \"arms\": " << c.counters.arms
+              << ", \"events\": " << c.counters.events << '}';
+  }
+  std::cout << "}}" << std::endl;
+}
+
+} // namespace
+
+int main(int argc, char* argv[]) {
+  CLI::App app("Verbs loops and the library, in turns, on the device of an address");
+  plan p;
+  std::vector<std::string> by{"verbs", "callbacks", "coroutines"};
+  unsigned rounds = 7;
+  std::uint64_t operations = 0;
+  double seconds = 0.3;
+  bool two_processes = false;
+  app.add_option("work", p.what, "send (round trips), read, rate (sends) or write")
+      ->required()
+      ->transform(CLI::CheckedTransformer(kinds));
+  app.add_option("--mode", p.how, "how completions are waited for")
+      ->transform(CLI::CheckedTransformer(modes));
+  app.add_option("--bytes", p.bytes)->check(CLI::Range(1u, std::uint32_t(memory::half)));
+  app.add_option("--address", p.address, "of the device")
+      ->envname("ASIO_RDMA_ADDRESS")
+      ->required()
+      ->check(CLI::ValidIPV4);
+  app.add_option("--by", by, "which loops: on verbs (epoll: that block there), or by the library")
+      ->check(CLI::IsMember({"verbs", "epoll", "callbacks", "coroutines"}));
+  app.add_option("--rounds", rounds, "runs of each loop");
+  app.add_option("--operations", operations, "in each run (default: as many as take --seconds)");
+  app.add_option("--seconds", seconds, "that a run takes");
+  app.add_flag("--two-processes", two_processes, "each end in one; only for send");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    return app.exit(e) == 0 ? 0 : 2;
+  }
+  if (two_processes && p.what != work::send) {
+    std::cerr << "bench_device: --two-processes is for send\n";
+    return 2;
+  }
+
+  std::vector<contestant> all(by.size());
+  for (std::size_t i = 0; i < by.size(); ++i) {
+    all[i].by = by[i];
+    if (two_processes)
+      all[i].fork_other(p);
+  }
+  for (contestant& c : all)
+    c.prepare(p);
+  if (operations == 0) {
+    operations = calibrate(all.front(), seconds);
+    for (contestant& c : all)
+      c.run(operations / 4 + 1);
+  }
+  for (unsigned round = 0; round < rounds; ++round)
+    for (contestant& c : all)
+      c.seconds.push_back(c.run(operations));
+  print(all, operations);
+  for (const contestant& c : all)
+    if (c.other != 0)
+      ::kill(c.other, SIGKILL);
+  std::cout.flush();
+  std::_Exit(0);
+}

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: BSL-1.0
+//
+// Loops written by hand on verbs, as good as such a loop can be with one work request for each
+// ibv_post_send, every send signaled: the measure of the library. One completion queue for the
+// ends of a process, polled 32 at a time. To wait, they arm it, poll once more, and only then block
+// in ibv_get_cq_event; events are acknowledged 64 at a time. With `epoll` they block in epoll_wait
+// instead, as a loop must that has sockets or timers too.
+#pragma once
+
+#include "cm_link.hpp"
+
+#include <sys/epoll.h>
+
+#include <array>
+#include <optional>
+
+namespace bench {
+
+class verbs_loop final : public loop {
+public:
+  /// The ends in this process; each may be null.
+  verbs_loop(const plan& p, bool epoll, cm_end* active, cm_end* passive, process_pipe* to_active)
+      : plan_(p), active_(active), passive_(passive) {
+    ibv_context* context = (active ? active : passive)->context();
+    if (p.how == mode::event)
+      check((channel_ = ibv_create_comp_channel(context)) != nullptr, "ibv_create_comp_channel");
+    if (channel_ && epoll) {
+      check((epoll_ = epoll_create1(0)) >= 0, "epoll_create1");
+      epoll_event e{EPOLLIN | EPOLLET, {}};
+      check(epoll_ctl(epoll_, EPOLL_CTL_ADD, channel_->fd, &e) == 0, "epoll_ctl");
+    }
+    check((cq_ = ibv_create_cq(context, 1024, nullptr, channel_, 0)) != nullptr, "ibv_create_cq");
+    check((pd_ = ibv_alloc_pd(context)) != nullptr, "ibv_alloc_pd");
+    connect_ends(active, passive, pd_, cq_, to_active);
+    if (active)
+      near_.emplace(pd_, 'a');
+    if (passive)
+      far_.emplace(pd_, 'p');
+    if (active && p.what == work::send)
+      for (std::uint32_t i = 0; i < p.receives(); ++i)
+        receive(*active, *near_);
+    if (passive && (p.what == work::send || p.what == work::rate))
+      for (std::uint32_t i = 0; i < p.receives(); ++i)
+        receive(*passive, *far_);
+    if (!active)
+      to_active->put('r');
+    else if (!passive)
+      to_active->get<char>();
+  }
+
+  queue_counters counters() const override { return counters_; }
+
+  void run(std::uint64_t operations) override {
+    switch (plan_.what) {
+    case work::send:
+      return round_trips(operations);
+    case work::rate:
+      return messages(operations);
+    default:
+      return one_sided(operations);
+    }
+  }
+
+  void serve() override {
+    for (;;)
+      each_completion([this](const ibv_wc& wc) {
+        if (wc.opcode == IBV_WC_RECV)
+          answer();
+      });
+  }
+
+private:
+  void send(cm_end& end, const memory& m) {
+    ibv_sge sge{reinterpret_cast<std::uintptr_t>(m.data), plan_.bytes, m.mr->lkey};
+    ibv_send_wr wr{}, *bad;
+    wr.sg_list = &sge;
+    wr.num_sge = 1;
+    wr.opcode = IBV_WR_SEND;
+    wr.send_flags = IBV_SEND_SIGNALED;
+    if (plan_.bytes <= end.inline_limit())
+      wr.send_flags |= IBV_SEND_INLINE;
+    check(ibv_post_send(end.qp(), &wr, &bad) == 0, "ibv_post_send");
+  }
+
+  void transfer() {
+    ibv_sge sge{reinterpret_cast<std::uintptr_t>(near_->data), plan_.bytes, near_->mr->lkey};
+    ibv_send_wr wr{}, *bad;
+    wr.sg_list = &sge;
+    wr.num_sge = 1;
+    wr.opcode = plan_.what == work::read ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE;
+    wr.send_flags = IBV_SEND_SIGNALED;
+    wr.wr.rdma.remote_addr = reinterpret_cast<std::uintptr_t>(far_->data + memory::half);
+    wr.wr.rdma.rkey = far_->mr->rkey;
+    check(ibv_post_send(active_->qp(), &wr, &bad) == 0, "ibv_post_send");
+  }
+
+  void receive(cm_end& end, const memory& m) {
+    ibv_sge sge{reinterpret_cast<std::uintptr_t>(m.data + memory::half), plan_.bytes, m.mr->lkey};
+    ibv_recv_wr wr{}, *bad;
+    wr.wr_id = &end == passive_;
+    wr.sg_list = &sge;
+    wr.num_sge = 1;
+    check(ibv_post_recv(end.qp(), &wr, &bad) == 0, "ibv_post_recv");
+  }
+
+  void answer() {
+    receive(*passive_, *far_);
+    send(*passive_, *far_);
+  }
+
+  template <class F>
+  void each_completion(F&& f) {
+    std::array<ibv_wc, 32> wc;
+    const int n = ibv_poll_cq(cq_, static_cast<int>(wc.size()), wc.data());
+    ++counters_.polls;
+    for (int i = 0; i < n; ++i) {
+      const ibv_wc& c = wc[static_cast<std::size_t>(i)];
+      if (c.status != IBV_WC_SUCCESS)
+        fail("completion", ibv_wc_status_str(c.status));
+      f(c);
+    }
+    if (n == 0 && channel_)
+      wait();
+  }
+
+  void wait() {
+    if (!armed_) {
+      check(ibv_req_notify_cq(cq_, 0) == 0, "ibv_req_notify_cq");
+      armed_ = true;
+      ++counters_.arms;
+      return;
+    }
+    epoll_event e;
+    if (epoll_ >= 0)
+      check(epoll_wait(epoll_, &e, 1, -1) == 1, "epoll_wait");
+    ibv_cq* cq;
+    void* context;
+    check(ibv_get_cq_event(channel_, &cq, &context) == 0, "ibv_get_cq_event");
+    armed_ = false;
+    ++counters_.events;
+    if (++events_ == 64) {
+      ibv_ack_cq_events(cq_, events_);
+      events_ = 0;
+    }
+  }
+
+  void round_trips(std::uint64_t left) {
+    send(*active_, *near_);
+    while (left != 0)
+      each_completion([&](const ibv_wc& wc) {
+        if (wc.opcode != IBV_WC_RECV)
+          return;
+        if (wc.wr_id == 1)
+          return answer();
+        receive(*active_, *near_);
+        if (--left != 0)
+          send(*active_, *near_);
+      });
+  }
+
+  void messages(std::uint64_t operations) {
+    std::uint64_t posted = 0, sent = 0, received = 0;
+    for (; posted < plan_.window() && posted < operations; ++posted)
+      send(*active_, *near_);
+    while (sent < operations || received < operations)
+      each_completion([&](const ibv_wc& wc) {
+        if (wc.opcode == IBV_WC_RECV) {
+          ++received;
+          receive(*passive_, *far_);
+          return;
+        }
+        ++sent;
+        if (posted < operations) {
+          ++posted;
+          send(*active_, *near_);
+        }
+      });
+  }
+
+  void one_sided(std::uint64_t operations) {
+    std::uint64_t posted = 0, done = 0;
+    for (; posted < plan_.window() && posted < operations; ++posted)
+      transfer();
+    while (done < operations)
+      each_completion([&](const ibv_wc&) {
+        ++done;
+        if (posted < operations) {
+          ++posted;
+          transfer();
+        }
+      });
+  }
+
+  plan plan_;
+  cm_end *active_, *passive_;
+  int epoll_ = -1;
+  ibv_comp_channel* channel_ = nullptr;
+  ibv_cq* cq_ = nullptr;
+  ibv_pd* pd_ = nullptr;
+  std::optional<memory> near_, far_;
+  bool armed_ = false;
+  unsigned events_ = 0;
+  queue_counters counters_;
+};
+
+} // namespace bench
