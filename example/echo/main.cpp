@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: BSL-1.0
+// echo: a client sends 64 bytes and the server sends them back, for a second in each style of
+// Asio's completion tokens. Both are here, on one io_context, connected by the device's loopback.
+#include "echo.hpp"
+
+#include <CLI/CLI.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/use_future.hpp>
+
+#include <chrono>
+#include <cstdio>
+#include <exception>
+#include <functional>
+#include <iostream>
+#include <string>
+#include <thread>
+
+namespace {
+
+using asio::ip::tcp;
+using clock_type = std::chrono::steady_clock;
+
+constexpr int failed = 2;
+
+/// Another thread that runs the context as long as this lives.
+class runner {
+public:
+  explicit runner(asio::io_context& io)
+      : io_(io), work_(io.get_executor()), thread_([&io] { io.run(); }) {}
+  ~runner() {
+    io_.stop();
+    thread_.join();
+  }
+
+private:
+  asio::io_context& io_;
+  asio::executor_work_guard<asio::io_context::executor_type> work_;
+  std::thread thread_;
+};
+
+struct style {
+  const char* name;
+  std::function<count(client&, const stop_flag&)> run;
+};
+
+void measure(asio::io_context& io, client& c, const style& s, double seconds) {
+  stop_flag stop = false;
+  asio::steady_timer timer(
+      io, std::chrono::duration_cast<clock_type::duration>(std::chrono::duration<double>(seconds)));
+  auto expired = timer.async_wait(asio::use_future([&stop](error_code) { stop = true; }));
+  const auto begin = clock_type::now();
+  const count trips = s.run(c, stop);
+  const double elapsed = std::chrono::duration<double>(clock_type::now() - begin).count();
+  expired.get();
+  std::printf("%-14s %8.0f round trips/s  %6.1f us each\n", s.name, double(trips) / elapsed,
+              elapsed * 1e6 / double(trips));
+  std::fflush(stdout);
+}
+
+void run(const std::string& device_name, double seconds, const std::string& only) {
+  const auto device =
+      device_name.empty() ? asio_rdma::device::open_first() : asio_rdma::device::open(device_name);
+  const protection_domain pd(device);
+  asio::io_context io(1);
+  asio_rdma::acceptor acceptor(io, tcp::endpoint(tcp::v4(), 0));
+  asio_rdma::connector connector(io);
+  queue_pair server(io, pd);
+  client c(io, pd);
+  const runner thread(io);
+
+  auto served = asio::co_spawn(io, serve(server, pd), asio::use_future);
+  auto served_too = asio::co_spawn(io, serve(server, pd), asio::use_future);
+  auto accepted = acceptor.async_accept(server, asio::use_future);
+  const tcp::endpoint to(asio::ip::address_v4::loopback(), acceptor.local_endpoint().port());
+  connector.async_connect(c.qp, to, asio::use_future).get();
+  accepted.get();
+  std::printf("echo on %s, 64 bytes\n", device.name().c_str());
+
+  const auto coroutine = [&io](auto function) {
+    return [&io, function](client& cl, const stop_flag& stop) {
+      return asio::co_spawn(io, function(cl, stop), asio::use_future).get();
+    };
+  };
+  const style styles[] = {
+      {"callback", by_callback},
+      {"use_future", by_future},
+      {"use_awaitable", coroutine(by_awaitable)},
+      {"as_tuple", coroutine(by_tuple)},
+      {"deferred", coroutine(by_deferred)},
+  };
+  for (const style& s : styles)
+    if (only.empty() || only == s.name)
+      measure(io, c, s, seconds);
+
+  c.qp.close();
+  served.get();
+  served_too.get();
+}
+
+} // namespace
+
+int main(int argc, char* argv[]) {
+  std::string device, only;
+  double seconds = 1;
+  if (const char* name = std::getenv("ASIO_RDMA_DEVICE"))
+    device = name;
+  CLI::App app("Round trips of a message, in each style of completion token");
+  app.add_option("--device", device, "Such as rxe0 (default: $ASIO_RDMA_DEVICE, or the first)");
+  app.add_option("--seconds", seconds, "For each style (default 1)")
+      ->check(CLI::Range(0.001, 86400.0));
+  app.add_option("--style", only, "Only this one")
+      ->check(CLI::IsMember({"callback", "use_future", "use_awaitable", "as_tuple", "deferred"}));
+  try {
+    app.parse(argc, argv);
+    run(device, seconds, only);
+  } catch (const CLI::Success& help) {
+    return app.exit(help);
+  } catch (const boost::system::system_error& e) {
+    std::cerr << "echo: " << e.code().message() << std::endl;
+    return failed;
+  } catch (const std::exception& e) {
+    std::cerr << "echo: " << e.what() << std::endl;
+    return failed;
+  }
+}
