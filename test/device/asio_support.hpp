@@ -48,6 +48,21 @@ struct linked {
   basic_queue_pair<Executor> a, b;
 };
 
+/// Two connected queue pairs of a context that no thread runs yet, on any device.
+struct joined {
+  joined(asio::io_context& io, const ground& g, const queue_pair_options& options = {})
+      : joined(io, g, completion_queue(), options) {}
+  joined(asio::io_context& io, const ground& g, const completion_queue& queue,
+         const queue_pair_options& options = {})
+      : a(io), b(io) {
+    a.open(g.pd, queue, options);
+    b.open(g.pd, queue, options);
+    connect(io, a, b);
+    io.restart();
+  }
+  queue_pair a, b;
+};
+
 /// An executor that runs functions as the context's own does and records that it was asked to.
 class recording_executor {
 public:

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include <string>
+
+namespace test {
+
+/// What the kernel holds for this process ("rdma resource"), by kind.
+std::string device_resources();
+
+/// Fails the test if at its end the kernel holds other resources than at its construction.
+class resource_check {
+public:
+  resource_check();
+  ~resource_check();
+  resource_check(const resource_check&) = delete;
+  resource_check& operator=(const resource_check&) = delete;
+
+private:
+  std::string before_;
+};
+
+} // namespace test
