@@ -2,7 +2,7 @@
 #include <catch.hpp>
 
 #include <asio_rdma/buffer.hpp>
-#include <asio_rdma/detail/initiate.hpp>
+#include <asio_rdma/detail/request.hpp>
 
 #include <array>
 #include <list>
@@ -112,50 +112,66 @@ TEST_CASE("buffers become scatter/gather elements, empty ones left out") {
   const auto at = [&](std::size_t offset, std::size_t n) {
     return asio_rdma::mutable_buffer(memory.data() + offset, n, 5);
   };
-  detail::send_request<4> r;
   const std::vector<asio_rdma::mutable_buffer> buffers{at(0, 10), at(10, 0), at(20, 30)};
-  CHECK(detail::fill_elements(r, buffers) == 40);
-  CHECK_FALSE(r.ec);
-  REQUIRE(r.buffers == 2);
-  CHECK(r.sges[0].addr == reinterpret_cast<std::uintptr_t>(memory.data()));
-  CHECK(r.sges[0].length == 10);
-  CHECK(r.sges[0].lkey == 5);
-  CHECK(r.sges[1].addr == reinterpret_cast<std::uintptr_t>(memory.data() + 20));
-  CHECK(r.sges[1].length == 30);
+  const detail::elements<4> e(buffers);
+  CHECK(e.bytes == 40);
+  CHECK(e.problem == detail::request_error::none);
+  REQUIRE(e.count == 2);
+  CHECK(e.sges[0].addr == reinterpret_cast<std::uintptr_t>(memory.data()));
+  CHECK(e.sges[0].length == 10);
+  CHECK(e.sges[0].lkey == 5);
+  CHECK(e.sges[1].addr == reinterpret_cast<std::uintptr_t>(memory.data() + 20));
+  CHECK(e.sges[1].length == 30);
 
-  detail::send_request<1> one;
-  CHECK(detail::fill_elements(one, asio_rdma::const_buffer(at(1, 2))) == 2);
-  CHECK(one.buffers == 1);
-  detail::send_request<1> none;
-  CHECK(detail::fill_elements(none, at(0, 0)) == 0);
-  CHECK(none.buffers == 0);
-  CHECK_FALSE(none.ec);
+  const detail::elements<1> one(asio_rdma::const_buffer(at(1, 2)));
+  CHECK(one.bytes == 2);
+  CHECK(one.count == 1);
+  const detail::elements<1> none(at(0, 0));
+  CHECK(none.bytes == 0);
+  CHECK(none.count == 0);
+  CHECK(none.problem == detail::request_error::none);
 }
 
 TEST_CASE("more buffers than an operation has elements for are an error") {
   std::array<char, 4> memory{};
-  const std::vector<asio_rdma::const_buffer> buffers(
-      5, asio_rdma::const_buffer(memory.data(), memory.size(), 1));
-  detail::receive_request<4> r;
-  detail::fill_elements(r, buffers);
-  CHECK(r.ec == error::too_many_buffers);
+  const asio_rdma::const_buffer b(memory.data(), memory.size(), 1);
+  CHECK(detail::elements<4>(std::vector(4, b)).problem == detail::request_error::none);
+  CHECK(detail::elements<4>(std::vector(5, b)).problem == detail::request_error::too_many_buffers);
+  CHECK(make_error_code(detail::request_error::too_many_buffers) == error::too_many_buffers);
 }
 
 TEST_CASE("a message is at most 2^31 bytes") {
   const std::uint64_t most = std::uint64_t(1) << 31;
   char here = 0; // only described, never read
-  detail::send_request<2> r;
-  CHECK(detail::fill_elements(r, asio_rdma::const_buffer(&here, most, 1)) == most);
-  CHECK_FALSE(r.ec);
-  CHECK(r.sges[0].length == most);
-  detail::send_request<2> over;
-  detail::fill_elements(over, asio_rdma::const_buffer(&here, most + 1, 1));
-  CHECK(over.ec == asio::error::message_size);
-  detail::send_request<2> together;
-  detail::fill_elements(
-      together, std::array<asio_rdma::const_buffer, 2>{asio_rdma::const_buffer(&here, most, 1),
-                                                       asio_rdma::const_buffer(&here, 1, 1)});
-  CHECK(together.ec == asio::error::message_size);
+  const asio_rdma::const_buffer whole(&here, most, 1), more(&here, most + 1, 1), bit(&here, 1, 1);
+  const asio_rdma::const_buffer huge(&here, std::uint64_t(1) << 32, 1); // 0 in 32 bits
+  using detail::request_error;
+  CHECK(detail::elements<1>(whole).problem == request_error::none);
+  CHECK(detail::elements<1>(whole).sges[0].length == most);
+  CHECK(detail::elements<1>(more).problem == request_error::message_size);
+  CHECK(detail::elements<1>(huge).problem == request_error::message_size);
+  CHECK(detail::elements<2>(std::vector{whole, bit}).problem == request_error::message_size);
+  CHECK(detail::elements<2>(std::vector{bit, huge}).problem == request_error::message_size);
+  CHECK(make_error_code(request_error::message_size) == asio::error::message_size);
+}
+
+TEST_CASE("a request knows what exceeds the remote buffer, and atomic operations their alignment") {
+  char here = 0;
+  const auto write = [&](std::size_t n, remote_buffer to) {
+    return detail::remote_request<1>(IBV_WR_RDMA_WRITE, 0, false, 0,
+                                     asio_rdma::const_buffer(&here, n, 1), to)
+        .problem;
+  };
+  using detail::request_error;
+  CHECK(write(100, {4096, 100, 1}) == request_error::none);
+  CHECK(write(101, {4096, 100, 1}) == request_error::remote_range);
+  CHECK(write(0, {4096, 0, 1}) == request_error::none);
+  const auto add = [](remote_buffer to) {
+    return detail::atomic_request(IBV_WR_ATOMIC_FETCH_AND_ADD, 0, false, to, 1, 0).problem;
+  };
+  CHECK(add({4096, 8, 1}) == request_error::none);
+  CHECK(add({4096, 7, 1}) == request_error::remote_range);
+  CHECK(add({4100, 8, 1}) == request_error::misaligned);
 }
 
 TEST_CASE("elements are counted at compile time where the buffers tell") {

@@ -6,11 +6,11 @@
 #include <boost/asio/error.hpp>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdint>
 #include <functional>
 #include <iterator>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <vector>
 
@@ -35,7 +35,7 @@ ids ids_of(const operation_list& list) {
 /// A queue whose device is a list of chains, and which refuses what a test tells it to.
 class test_queue final : public work_queue {
 public:
-  test_queue(std::mutex& m, std::uint32_t depth, bool ordered)
+  test_queue(detail::mutex& m, std::uint32_t depth, bool ordered)
       : work_queue(m, depth), ordered_(ordered) {}
 
   void on_completion(operation& op, const ibv_wc&, operation_list& ready) override {
@@ -44,28 +44,28 @@ public:
 
   std::vector<ids> chains;
   ids retired;
-  std::function<error_code(std::uint64_t)> refuse;
-  std::size_t most_posted = 0; // what the device had at a time
+  std::function<int(std::uint64_t)> refuse; // gives an errno value, 0 to accept
+  std::size_t most_posted = 0;              // what the device had at a time
   std::size_t posted_now = 0;
 
 private:
-  error_code post(operation_list::iterator first, operation_list::iterator last,
-                  operation*& failed) override {
+  int post(operation_list::iterator first, operation_list::iterator last,
+           operation*& failed) override {
     ids chain;
     for (auto i = first; i != last; ++i) {
       if (refuse) {
-        if (const error_code ec = refuse(i->id)) {
+        if (const int e = refuse(i->id)) {
           if (!chain.empty())
             chains.push_back(chain);
           failed = &*i;
-          return ec;
+          return e;
         }
       }
       chain.push_back(i->id);
       most_posted = std::max(most_posted, ++posted_now);
     }
     chains.push_back(chain);
-    return {};
+    return 0;
   }
   bool in_order() const noexcept override { return ordered_; }
   void on_retired(operation& op) noexcept override {
@@ -84,10 +84,10 @@ struct fixture {
   test_operation& op(std::uint64_t n) { return *ops[n]; }
   void start(std::uint64_t first, std::uint64_t last) {
     for (; first <= last; ++first)
-      REQUIRE_FALSE(queue.start(op(first)));
+      REQUIRE(queue.start(op(first)));
   }
 
-  std::mutex mutex;
+  detail::mutex mutex;
   test_queue queue;
   operation_list ready;
   std::vector<std::unique_ptr<test_operation>> ops;
@@ -96,9 +96,9 @@ struct fixture {
 const error_code no_memory{ENOMEM, boost::system::system_category()};
 const error_code aborted = asio::error::operation_aborted;
 
-std::function<error_code(std::uint64_t)> refusing(ids which) {
+std::function<int(std::uint64_t)> refusing(ids which) {
   return [which](std::uint64_t id) {
-    return std::find(which.begin(), which.end(), id) != which.end() ? no_memory : error_code();
+    return std::find(which.begin(), which.end(), id) != which.end() ? ENOMEM : 0;
   };
 }
 
@@ -226,7 +226,8 @@ TEST_CASE("while held, completions make room but post nothing") {
 TEST_CASE("a refused post gives the error back and keeps no trace of the operation") {
   fixture f(2);
   f.queue.refuse = refusing({1});
-  CHECK(f.queue.start(f.op(1)) == no_memory);
+  CHECK_FALSE(f.queue.start(f.op(1)));
+  CHECK(f.op(1).ec == no_memory);
   CHECK(f.queue.empty());
   CHECK_FALSE(f.queue.is_posted(1));
   f.start(2, 3); // the whole depth is still there
@@ -328,11 +329,61 @@ TEST_CASE("failing all gives each operation the error once, in order, and all th
   CHECK(f.queue.posted_now == 3);
 }
 
+TEST_CASE("the short way: posted by the owner, completed at the front") {
+  fixture f(2);
+  CHECK(f.queue.may_post());
+  f.queue.posted(f.op(1));
+  CHECK(f.op(1).queue == &f.queue);
+  CHECK(f.queue.room() == 1);
+  CHECK(f.queue.may_post());
+  f.queue.posted(f.op(2));
+  CHECK_FALSE(f.queue.may_post());
+  CHECK(f.queue.room() == 0);
+  CHECK_FALSE(f.queue.complete_oldest(f.op(2), f.ready)); // not the oldest
+  CHECK(f.queue.complete_oldest(f.op(1), f.ready));
+  CHECK(ids_of(f.ready) == ids{1});
+  CHECK(f.queue.may_post());
+
+  f.start(3, 4); // 4 waits
+  CHECK_FALSE(f.queue.may_post());
+  CHECK_FALSE(f.queue.complete_oldest(f.op(2), f.ready)); // would forget it
+  f.queue.complete(f.op(2), f.ready);
+  CHECK(f.queue.is_posted(4));
+  f.queue.complete(f.op(4), f.ready);
+  CHECK(ids_of(f.ready) == ids{1, 2, 3, 4});
+  CHECK(f.queue.empty());
+
+  f.queue.hold();
+  CHECK_FALSE(f.queue.may_post());
+  operation_list failed;
+  f.queue.release(failed);
+  CHECK(f.queue.may_post());
+}
+
+TEST_CASE("what waited and was removed, failed or refused no longer keeps others from the device") {
+  const int how = GENERATE(0, 1, 2);
+  fixture f(1);
+  f.start(1, 2);
+  if (how == 0)
+    CHECK(f.queue.remove_waiting(2) == &f.op(2));
+  else if (how == 1)
+    f.queue.fail_waiting(aborted, f.ready);
+  else
+    f.queue.refuse = refusing({2});
+  f.queue.complete(f.op(1), f.ready);
+  CHECK(f.queue.may_post());
+  f.queue.refuse = nullptr;
+  f.start(3, 3);
+  CHECK(f.queue.is_posted(3));
+  f.queue.fail_all(aborted, f.ready);
+  CHECK(f.queue.may_post());
+}
+
 TEST_CASE("any interleaving keeps the order, the depth and every operation") {
   // Completions by an own small generator: the same run each time.
   const bool ordered = GENERATE(true, false);
   const std::uint32_t depth = GENERATE(1u, 2u, 7u);
-  std::mutex m;
+  detail::mutex m;
   test_queue queue(m, depth, ordered);
   std::uint32_t random = 12345;
   const auto roll = [&random](std::uint32_t n) {
@@ -353,7 +404,7 @@ TEST_CASE("any interleaving keeps the order, the depth and every operation") {
     return !now.empty();
   };
   queue.refuse = [&](std::uint64_t) {
-    return roll(10) == 0 ? no_memory : error_code();
+    return roll(10) == 0 ? ENOMEM : 0;
   };
   while (ops.size() < total) {
     switch (roll(8)) {
@@ -373,7 +424,7 @@ TEST_CASE("any interleaving keeps the order, the depth and every operation") {
       break;
     default:
       ops.push_back(std::make_unique<test_operation>(ops.size()));
-      if (queue.start(*ops.back()))
+      if (!queue.start(*ops.back()))
         ++rejected;
     }
     REQUIRE(queue.posted_now <= depth);
