@@ -463,7 +463,7 @@ TEST_CASE("stop keeps what is outstanding for the next run") {
 // --- Moves and default tokens
 // ----------------------------------------------------------------------
 
-TEST_CASE("a queue pair moves with operations outstanding") {
+TEST_CASE("a queue pair moves with operations outstanding; what it left can be opened again") {
   ground g;
   asio::io_context io(1);
   linked<asio::any_io_executor> q(io, g);
@@ -480,6 +480,14 @@ TEST_CASE("a queue pair moves with operations outstanding") {
   CHECK(b.is_open());
   CHECK_FALSE(q.b.is_open());
   CHECK(q.b.state() == queue_pair_state::closed);
+  CHECK(q.b.get_executor() == io.get_executor());
+  q.b.open(g.pd);
+  q.b.close();
+  sent refused;
+  q.b.async_send(g.part(0), refused.handler());
+  io.restart();
+  io.run();
+  CHECK(refused.ec == asio::error::bad_descriptor);
 }
 
 TEST_CASE("move assignment ends the operations of what was there") {
@@ -539,6 +547,7 @@ TEST_CASE("default completion tokens by rebinding the executor") {
       [&]() -> asio::awaitable<void> {
         const auto [ec, n] = co_await closed.async_write(g.part(0), g.remote_part(1));
         seen = ec;
+        CHECK(n == 0);
         const auto [wait_ec] = co_await closed.async_wait_disconnect();
         CHECK(wait_ec == asio::error::bad_descriptor);
       },

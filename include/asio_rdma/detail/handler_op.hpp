@@ -45,6 +45,9 @@ template <class Executor>
 class io_executor {
 public:
   explicit io_executor(const Executor& ex) noexcept : executor_(ex), plain_(plain_context(ex)) {}
+  // Only copied, so that an I/O object that was moved from still has its executor.
+  io_executor(const io_executor&) = default;
+  io_executor& operator=(const io_executor&) = default;
 
   const Executor& get() const noexcept { return executor_; }
   asio::io_context* plain() const noexcept { return plain_; }
