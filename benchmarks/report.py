@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: BSL-1.0
+"""Results of the benchmarks as tables and as a picture."""
+import html
+
+ALLOWED = 1.10
+LIBRARY = ("callbacks", "coroutines")
+
+
+def grid(rows, markdown):
+    """Rows of strings, the first being the head, the first column being names."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = [[row[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(row[1:], widths[1:]))] for row in rows]
+    if not markdown:
+        return "\n".join("  ".join(line).rstrip() for line in lines)
+    lines.insert(1, ["-" * widths[0], *("-" * (w - 1) + ":" for w in widths[1:])])
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def number(value):
+    return "–" if value is None else f"{value:.0f}" if value >= 100 else f"{value:.1f}"
+
+
+def calls(entry):
+    counted = entry.get("system_calls")
+    return "–" if counted is None else f"{sum(counted.values()):.2f}"
+
+
+def overhead_rows(results):
+    rows = [["instructions per 64-byte SEND", "asio_rdma", "asio::post", "ratio", "allocations"]]
+    for kind in "io_context::executor_type", "any_io_executor", "use_awaitable":
+        send, post = results["cases"][f"{kind} send"], results["cases"][f"{kind} post"]
+        rows.append([kind, f"{send['above_bare']:.0f}", f"{post['instructions']:.0f}",
+                     f"{send['ratio_to_post']:.2f}", f"{send['allocations']:g}"])
+    return rows
+
+
+def title(case):
+    return f"{case['name']}, {case['mode']}"
+
+
+def device_rows(results):
+    rows = [["µs per operation", "verbs", "callbacks", "ratio", "coroutines", "ratio", "perftest",
+             "system calls: verbs", "callbacks"]]
+    for case in results["cases"]:
+        if case["failed"]:
+            rows.append([title(case), "failed", *["–"] * 7])
+            continue
+        row = [title(case), number(case["verbs"]["microseconds"])]
+        for loop in LIBRARY:
+            row += [number(case[loop]["microseconds"]), f"{case[loop]['ratio']:.2f}"]
+        rows.append(row + [number(case.get("perftest")), calls(case["verbs"]), calls(case["callbacks"])])
+    return rows
+
+
+def epoll_rows(results):
+    """Where the hand-written loop was tried with epoll too."""
+    rows = [["µs per operation", "verbs", "verbs with epoll", "ratio", "system calls: verbs", "with epoll", "callbacks"]]
+    for case in results["cases"]:
+        if "epoll" in case:
+            e = case["epoll"]
+            rows.append([title(case), number(case["verbs"]["microseconds"]), number(e["microseconds"]),
+                         f"{e['ratio']:.2f}", calls(case["verbs"]), calls(e), calls(case["callbacks"])])
+    return rows
+
+
+def missed(results):
+    """One line for each case of this device beyond what is allowed."""
+    lines = []
+    for case in results["cases"]:
+        if case["failed"]:
+            lines.append(f"{results['device']}: {title(case)}: failed")
+            continue
+        for loop in LIBRARY:
+            entry = case[loop]
+            if entry["ratio"] > ALLOWED:
+                low, high = entry["quartiles"]
+                lines.append(f"{results['device']}: {title(case)}: {loop} take {entry['ratio']:.2f} times as long as verbs"
+                             f" (half of the runs {low:.2f} to {high:.2f})")
+    return lines
+
+
+def machine(results):
+    where = "lab" if results["lab"] else "machine's own"
+    return f"{where} kernel {results['kernel']}, {results['cpus']} CPU"
+
+
+def picture(devices):
+    """Bars of the ratios to verbs, with the middle half of the runs as whiskers."""
+    bar, gap, left, width, most = 9, 8, 300, 360, 1.6
+    colours = {"callbacks": "#3465a4", "coroutines": "#f57900"}
+    out, y = [], 34
+    scale = width / most
+
+    def text(x, at, words, anchor="start", weight="normal"):
+        out.append(f'<text x="{x:.0f}" y="{at:.0f}" text-anchor="{anchor}" font-weight="{weight}">{html.escape(words)}</text>')
+
+    text(left, 16, "time per operation, bare verbs = 1", weight="bold")
+    for i, (loop, colour) in enumerate(colours.items()):
+        out.append(f'<rect x="{left + 240 + 90 * i}" y="8" width="9" height="9" fill="{colour}"/>')
+        text(left + 253 + 90 * i, 16, loop)
+    for results in devices:
+        y += 8
+        text(8, y + 10, results["device"].rstrip("0123456789"), weight="bold")
+        y += 18
+        top = y
+        for case in results["cases"]:
+            if case["failed"]:
+                continue
+            text(left - 8, y + bar + 4, title(case), "end")
+            for loop, colour in colours.items():
+                entry = case[loop]
+                low, high = (min(v, most) * scale for v in entry["quartiles"])
+                out.append(f'<rect x="{left}" y="{y}" width="{min(entry["ratio"], most) * scale:.1f}" height="{bar}" fill="{colour}"/>')
+                out.append(f'<path d="M{left + low:.1f} {y + bar / 2}H{left + high:.1f}" stroke="#2e3436"/>')
+                text(left + width + 6, y + bar, f'{entry["ratio"]:.2f}')
+                y += bar + 1
+            y += gap
+        for mark, dash in (1.0, ""), (ALLOWED, ' stroke-dasharray="3 3"'):
+            x = left + mark * scale
+            out.append(f'<path d="M{x:.1f} {top - 4}V{y - gap + 3}" stroke="#2e3436"{dash}/>')
+    return (f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + width + 50}" height="{y + 8}" font-family="sans-serif" '
+            f'font-size="11"><rect width="100%" height="100%" fill="#fff"/>\n' + "\n".join(out) + "\n</svg>\n")
+
+
+def markdown(overhead, devices):
+    parts = []
+    if overhead:
+        parts += [grid(overhead_rows(overhead), True)]
+    for results in devices:
+        parts += [f"`{results['device'].rstrip('0123456789')}` ({machine(results)}):", grid(device_rows(results), True)]
+        if len(epoll_rows(results)) > 1:
+            parts += [grid(epoll_rows(results), True)]
+    lines = [line for results in devices for line in missed(results)]
+    if lines:
+        parts += ["Beyond 1.10 in this run:", "\n".join(f"- {line}" for line in lines)]
+    return "\n\n".join(parts) + "\n"
