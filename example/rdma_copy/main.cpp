@@ -12,6 +12,7 @@
 #include <csignal>
 #include <exception>
 #include <iostream>
+#include <string>
 
 namespace asio = boost::asio;
 
@@ -81,7 +82,7 @@ int main(int argc, char* argv[]) {
   } catch (const CLI::Success& help) {
     return app.exit(help);
   } catch (const CLI::ParseError& e) {
-    return complain(e.what());
+    return complain(std::string(e.what()) + " (--help tells more)");
   }
   try {
     return run([&](asio::io_context& io, asio::thread_pool& files) {
