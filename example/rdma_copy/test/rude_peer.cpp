@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: BSL-1.0
+// A client, then a server, that says what it may not: the other side must end the copy with an
+// error, and nothing else may happen.
+#include "../client.hpp"
+#include "../peer_link.hpp"
+#include "../server.hpp"
+
+#include "catch.hpp"
+
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/use_awaitable.hpp>
+
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace {
+
+namespace fs = std::filesystem;
+using asio::ip::tcp;
+using std::chrono::seconds;
+
+std::string error_of(const std::exception_ptr& e) {
+  try {
+    if (e)
+      std::rethrow_exception(e);
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return {};
+}
+
+struct scene {
+  scene() {
+    std::string name = (fs::temp_directory_path() / "rude_peer.XXXXXX").string();
+    REQUIRE(::mkdtemp(name.data()) != nullptr);
+    folder = name;
+  }
+  ~scene() { fs::remove_all(folder); }
+
+  tcp::endpoint address() const {
+    const char* a = std::getenv("ASIO_RDMA_ADDRESS");
+    REQUIRE(a != nullptr);
+    return {asio::ip::make_address(a), 0};
+  }
+  void run() {
+    io.run_for(seconds(60)); // only ends what would hang
+    REQUIRE(io.stopped());
+  }
+
+  fs::path folder;
+  asio::io_context io{1};
+  asio::thread_pool pool{1};
+  asio_rdma::device device = asio_rdma::device::open(std::getenv("ASIO_RDMA_DEVICE"));
+};
+
+const protocol::offer good_offer{10000, 4096, 2, "name"};
+
+using messages = std::vector<protocol::message>;
+
+asio::awaitable<void> send_all(peer_link& peer, messages all) {
+  for (const protocol::message& m : all)
+    co_await peer.send(m);
+}
+
+/// A client that sends its offer, and after the answer what is given.
+asio::awaitable<void> rude_client(scene& s, std::shared_ptr<peer_link> server, tcp::endpoint to,
+                                  messages first, messages then) {
+  asio_rdma::connector connector(s.io);
+  server->start();
+  co_await connector.async_connect(server->queue_pair(), to, asio::use_awaitable);
+  co_await send_all(*server, std::move(first));
+  if (!then.empty()) {
+    co_await server->receive_as<protocol::ready>();
+    co_await send_all(*server, std::move(then));
+  }
+  for (;;)
+    co_await server->receive(); // throws when the server fails
+}
+
+/// A server that gives those answers to an offer.
+asio::awaitable<void> rude_server(asio_rdma::acceptor& acceptor, std::shared_ptr<peer_link> client,
+                                  messages answers) {
+  client->start();
+  co_await acceptor.async_accept(client->queue_pair(), asio::use_awaitable);
+  co_await client->receive_as<protocol::offer>();
+  co_await send_all(*client, std::move(answers));
+  for (;;)
+    co_await client->receive(); // throws when the client fails
+}
+
+/// What is written to a stream as long as this lives.
+class captured {
+public:
+  explicit captured(std::ostream& stream) : stream_(stream), before_(stream.rdbuf(text.rdbuf())) {}
+  ~captured() { stream_.rdbuf(before_); }
+
+  std::ostringstream text;
+
+private:
+  std::ostream& stream_;
+  std::streambuf* before_;
+};
+
+void check_server(messages first, messages then, const std::string& expected) {
+  scene s;
+  std::string server_error, client_error;
+  serve_options options;
+  options.target = s.folder;
+  options.address = s.address().address().to_string();
+  options.once = true;
+  tcp::endpoint to = s.address();
+  {
+    captured out(std::cout);
+    asio::co_spawn(s.io, serve_files(s.io, s.pool, options),
+                   [&](std::exception_ptr e) { server_error = error_of(e); });
+    s.io.poll();
+    const std::string line = out.text.str();
+    to.port(static_cast<std::uint16_t>(std::stoi(line.substr(line.rfind(':') + 1))));
+  }
+  const auto server = std::make_shared<peer_link>(s.io, s.device, "the server");
+  asio::co_spawn(s.io, rude_client(s, server, to, std::move(first), std::move(then)),
+                 [&](std::exception_ptr e) {
+                   client_error = error_of(e);
+                   server->close();
+                 });
+  s.run();
+  CAPTURE(server_error, expected);
+  CHECK(server_error.find(expected) != std::string::npos);
+  CHECK(!client_error.empty());
+  CHECK(fs::is_empty(s.folder));
+}
+
+void check_client(messages answers, const std::string& expected) {
+  scene s;
+  std::ofstream(s.folder / "file") << std::string(10000, 'x');
+  std::string client_error, server_error;
+  asio_rdma::acceptor acceptor(s.io, s.address());
+  const auto client = std::make_shared<peer_link>(s.io, s.device, "the client");
+  asio::co_spawn(s.io, rude_server(acceptor, client, std::move(answers)),
+                 [&](std::exception_ptr e) {
+                   server_error = error_of(e);
+                   client->close();
+                 });
+  send_options options;
+  options.file = s.folder / "file";
+  options.address =
+      s.address().address().to_string() + ":" + std::to_string(acceptor.local_endpoint().port());
+  options.chunk = 4096;
+  options.window = 2;
+  asio::co_spawn(s.io, send_file(s.io, s.pool, options), [&](std::exception_ptr e) {
+    client_error = error_of(e);
+    acceptor.close();
+  });
+  s.run();
+  CAPTURE(client_error, expected);
+  CHECK(client_error.find(expected) != std::string::npos);
+  CHECK(!server_error.empty());
+}
+
+const std::string violation = "sent what is not of the protocol";
+
+} // namespace
+
+TEST_CASE("a server refuses what a client may not send first") {
+  const protocol::message m = GENERATE(values<protocol::message>({
+      protocol::ready{4096, 1, 4096, 1},
+      protocol::filled{0, 1},
+      protocol::emptied{0},
+      protocol::finish{},
+      protocol::stored{},
+      protocol::offer{10000, 4096, 2, "../name"},
+      protocol::offer{10000, 1, 2, "name"},
+  }));
+  check_server({m}, {}, violation);
+}
+
+TEST_CASE("a server refuses what a client may not send after the offer") {
+  const protocol::message m = GENERATE(values<protocol::message>({
+      good_offer,
+      protocol::emptied{0},
+      protocol::filled{2, 4096}, // a slot that there is not
+      protocol::filled{0, 4097}, // more than a slot holds
+      protocol::finish{},        // before the end of the file
+      protocol::stored{},
+  }));
+  check_server({good_offer}, {m}, violation);
+}
+
+TEST_CASE("a server refuses more bytes than were offered") {
+  check_server({good_offer},
+               {protocol::filled{0, 4096}, protocol::filled{1, 4096}, protocol::filled{0, 1809}},
+               violation);
+}
+
+TEST_CASE("a server does not store a file with another hash") {
+  check_server({good_offer},
+               {protocol::filled{0, 4096}, protocol::filled{1, 4096}, protocol::filled{0, 1808},
+                protocol::finish{}},
+               "SHA-256 of what came differs");
+}
+
+TEST_CASE("a server ends when the client says that it failed") {
+  check_server({good_offer}, {protocol::failed{protocol::reason::changed}}, "changed");
+}
+
+TEST_CASE("a client refuses what a server may not answer") {
+  const protocol::message m = GENERATE(values<protocol::message>({
+      good_offer,
+      protocol::filled{0, 1},
+      protocol::emptied{0},
+      protocol::stored{},
+      protocol::ready{4096, 1, 8192, 2}, // larger chunks than it offered
+      protocol::ready{4096, 1, 4096, 3}, // more of them
+      protocol::ready{0, 1, 4096, 2},
+  }));
+  check_client({m}, violation);
+}
+
+TEST_CASE("a client reports that the server's memory refused it") {
+  // An iWARP peer ends the connection instead of the one operation (RFC 5040, section 8).
+  const bool status = asio_rdma::device::open(std::getenv("ASIO_RDMA_DEVICE")).type() !=
+                      asio_rdma::transport::iwarp;
+  check_client({protocol::ready{4096, 0x12345678, 4096, 2}},
+               status ? "the peer's memory refused" : "went away");
+}
+
+TEST_CASE("a client ends when the server says that it failed") {
+  check_client({protocol::failed{protocol::reason::no_space}}, "has no space left");
+}
