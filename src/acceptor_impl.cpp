@@ -136,7 +136,7 @@ void acceptor_impl::cancel() {
   {
     const std::lock_guard lock(mutex_);
     for (operation& op : waiting_)
-      op.ec = asio::error::operation_aborted;
+      op.fail(asio::error::operation_aborted);
     done.swap(waiting_);
   }
   service_.operations().complete(done);
@@ -150,7 +150,7 @@ void acceptor_impl::cancel(std::uint64_t operation_id, asio::cancellation_type_t
     const auto i = std::find_if(waiting_.begin(), waiting_.end(),
                                 [operation_id](const auto& op) { return op.id == operation_id; });
     if (i != waiting_.end()) {
-      i->ec = asio::error::operation_aborted;
+      i->fail(asio::error::operation_aborted);
       done.splice(done.end(), waiting_, i);
     } else {
       accepting = accepting_;

@@ -105,7 +105,7 @@ void device_events_impl::cancel() {
   {
     const std::lock_guard lock(mutex_);
     for (operation& op : waiters_)
-      op.ec = asio::error::operation_aborted;
+      op.fail(asio::error::operation_aborted);
     done.swap(waiters_);
   }
   service_.complete(done);
@@ -119,7 +119,7 @@ void device_events_impl::cancel(std::uint64_t id, asio::cancellation_type_t) {
                                 [id](const operation& op) { return op.id == id; });
     if (i == waiters_.end())
       return;
-    i->ec = asio::error::operation_aborted;
+    i->fail(asio::error::operation_aborted);
     done.splice(done.end(), waiters_, i);
   }
   service_.complete(done);

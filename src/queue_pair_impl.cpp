@@ -38,21 +38,19 @@ error_code queue_pair_impl::send_queue::reserve_results() {
 
 // `full`: nothing more fits behind this one, so it must be heard of, or nothing would be posted
 // any more.
-inline void queue_pair_impl::send_queue::prepare(send_operation& op, bool full) noexcept {
-  if (op.unsignaled && !full && ++unsignaled_run_ < depth() / 2) [[unlikely]] {
-    op.wr.send_flags &= ~static_cast<unsigned>(IBV_SEND_SIGNALED);
-  } else {
-    op.wr.send_flags |= IBV_SEND_SIGNALED;
-    unsignaled_run_ = 0;
-  }
-  if (op.may_inline && op.bytes <= qp_.options_.max_inline) {
+void queue_pair_impl::send_queue::prepare(send_operation& op, bool full) noexcept {
+  if (op.inline_bytes <= qp_.options_.max_inline)
     op.wr.send_flags |= IBV_SEND_INLINE;
-  } else if (op.is_atomic()) {
-    op.result_slot = free_results_.back();
-    free_results_.pop_back();
-    op.wr.sg_list[0] = {reinterpret_cast<std::uintptr_t>(&results_[op.result_slot]),
-                        sizeof(std::uint64_t), results_region_.lkey()};
-  }
+  if (op.unsignaled && !full && ++unsignaled_run_ < depth() / 2)
+    op.wr.send_flags &= ~static_cast<unsigned>(IBV_SEND_SIGNALED);
+  else
+    unsignaled_run_ = 0;
+  if (!op.is_atomic())
+    return;
+  op.result_slot = free_results_.back();
+  free_results_.pop_back();
+  op.wr.sg_list[0] = {reinterpret_cast<std::uintptr_t>(&results_[op.result_slot]),
+                      sizeof(std::uint64_t), results_region_.lkey()};
 }
 
 int queue_pair_impl::send_queue::post(operation_list::iterator first, operation_list::iterator last,
@@ -88,11 +86,16 @@ void queue_pair_impl::send_queue::on_retired(operation& op) noexcept {
 
 void queue_pair_impl::send_queue::on_completion(operation& op, const ibv_wc& wc,
                                                 operation_list& ready) {
-  if (wc.status == IBV_WC_SUCCESS && !static_cast<send_operation&>(op).is_atomic() &&
+  if (wc.status == IBV_WC_SUCCESS && static_cast<send_operation&>(op).usual &&
       complete_oldest(op, ready)) [[likely]]
     return;
+  complete_slowly(op, wc, ready);
+}
+
+void queue_pair_impl::send_queue::complete_slowly(operation& op, const ibv_wc& wc,
+                                                  operation_list& ready) {
   if (wc.status != IBV_WC_SUCCESS)
-    op.ec = qp_.completion_failure(wc, ready);
+    op.fail(qp_.completion_failure(wc, ready));
   complete(op, ready);
 }
 
@@ -118,7 +121,7 @@ void queue_pair_impl::receive_queue::on_completion(operation& op, const ibv_wc& 
   if (wc.status == IBV_WC_SUCCESS && complete_oldest(op, ready)) [[likely]]
     return;
   if (wc.status != IBV_WC_SUCCESS)
-    op.ec = qp_.completion_failure(wc, ready);
+    op.fail(qp_.completion_failure(wc, ready));
   complete(op, ready);
 }
 
@@ -329,24 +332,29 @@ bool queue_pair_impl::start_slowly(work_queue& queue, Operation& op, std::uint32
 }
 
 bool queue_pair_impl::start(send_operation& op) {
-  const std::lock_guard lock(mutex_);
-  if (state_.load(std::memory_order_relaxed) == queue_pair_state::connected &&
-      op.wr.num_sge <= static_cast<int>(options_.max_send_sge) && send_.may_post()) [[likely]] {
-    cq_->operation_starting();
-    send_.prepare(op, send_.room() == 1);
-    ibv_send_wr* bad = nullptr;
-    const int e = ibv_post_send(qp_, &op.wr, &bad);
-    if (e == 0) [[likely]] {
-      send_.posted(op);
-      cq_->operation_started();
-      return true;
-    }
-    send_.on_retired(op);
+  mutex_.lock();
+  if (state_.load(std::memory_order_relaxed) != queue_pair_state::connected || !op.usual ||
+      !send_.may_post()) [[unlikely]] {
+    const bool started =
+        start_slowly(send_, op, options_.max_send_sge, queue_pair_state::connected);
+    mutex_.unlock();
+    return started;
+  }
+  cq_->operation_starting();
+  if (op.inline_bytes <= options_.max_inline)
+    op.wr.send_flags |= IBV_SEND_INLINE;
+  op.queue = &send_; // before the device has it: another thread may poll the completion at once
+  ibv_send_wr* bad;
+  if (const int e = ibv_post_send(qp_, &op.wr, &bad)) [[unlikely]] {
+    mutex_.unlock();
     cq_->operation_not_started();
-    op.ec = system_error_code(std::abs(e));
+    op.fail(system_error_code(std::abs(e)));
     return false;
   }
-  return start_slowly(send_, op, options_.max_send_sge, queue_pair_state::connected);
+  send_.posted(op);
+  mutex_.unlock();
+  cq_->operation_started();
+  return true;
 }
 
 bool queue_pair_impl::start(receive_operation& op) {
@@ -403,7 +411,7 @@ void queue_pair_impl::enter_failed(const error_code& why, operation_list& ready)
   send_.fail_waiting(why, ready);
   receive_.fail_waiting(why, ready);
   for (operation& op : waiters_)
-    op.ec = why;
+    op.fail(why);
   service_.complete(waiters_);
 }
 
@@ -428,7 +436,7 @@ void queue_pair_impl::cancel() {
     send_.fail_waiting(aborted, ready);
     receive_.fail_waiting(aborted, ready);
     for (operation& op : waiters_)
-      op.ec = aborted;
+      op.fail(aborted);
     service_.complete(waiters_);
     if ((send_.any_posted() || receive_.any_posted()) && state_ != queue_pair_state::failed)
       enter_failed(aborted, ready);
@@ -449,7 +457,7 @@ void queue_pair_impl::cancel(std::uint64_t id, asio::cancellation_type_t type) {
     const auto waiter = std::find_if(waiters_.begin(), waiters_.end(),
                                      [id](const operation& o) { return o.id == id; });
     if (op != nullptr) {
-      op->ec = aborted;
+      op->fail(aborted);
       ready.push_back(*op);
     } else if (waiter != waiters_.end()) {
       waiter->ec = aborted;
@@ -481,7 +489,7 @@ void queue_pair_impl::close() {
     send_.fail_waiting(aborted, left);
     receive_.fail_waiting(aborted, left);
     for (operation& op : waiters_)
-      op.ec = aborted;
+      op.fail(aborted);
     waiters.swap(waiters_);
     qp = std::exchange(qp_, nullptr);
     link = std::move(link_);

@@ -24,9 +24,9 @@ void shared_receive_queue_impl::receive_queue::on_completion(operation& op, cons
                                                              operation_list& ready) {
   take_receive_result(op, wc);
   if (wc.status == IBV_WC_WR_FLUSH_ERR)
-    op.ec = asio::error::connection_reset;
+    op.fail(asio::error::connection_reset);
   else if (wc.status != IBV_WC_SUCCESS)
-    op.ec = completion_error(wc.status);
+    op.fail(completion_error(wc.status));
   complete(op, ready);
 }
 
@@ -154,7 +154,7 @@ void shared_receive_queue_impl::cancel(std::uint64_t id, asio::cancellation_type
     const auto waiter = std::find_if(waiters_.begin(), waiters_.end(),
                                      [id](const operation& o) { return o.id == id; });
     if (operation* op = receive_.remove_waiting(id)) {
-      op->ec = asio::error::operation_aborted;
+      op->fail(asio::error::operation_aborted);
       ready.push_back(*op);
     } else if (waiter != waiters_.end()) {
       waiter->ec = asio::error::operation_aborted;

@@ -10,6 +10,7 @@ bool work_queue::start(operation& op) {
   if (!may_post()) {
     op.queue = this;
     waiting_.push_back(op);
+    ++blocked_;
     return true;
   }
   posted(op);
@@ -20,11 +21,12 @@ bool work_queue::start(operation& op) {
     return true;
   posted_.erase(first);
   --used_;
-  op.ec = system_error_code(e);
+  op.fail(system_error_code(e));
   return false;
 }
 
 void work_queue::release(operation_list& failed) {
+  --blocked_;
   if (--holds_ == 0)
     post_waiting(failed);
 }
@@ -38,6 +40,7 @@ void work_queue::post_waiting(operation_list& failed) {
     const auto first = waiting_.begin();
     posted_.splice(posted_.end(), waiting_, first, last);
     used_ += n;
+    blocked_ -= n;
     operation* bad = nullptr;
     const int e = post(first, posted_.end(), bad);
     if (e == 0)
@@ -45,10 +48,12 @@ void work_queue::post_waiting(operation_list& failed) {
     // Only the refused one fails; those behind it go back and are tried again, in order.
     const auto refused = operation_list::s_iterator_to(*bad);
     const auto behind = std::next(refused);
-    used_ -= static_cast<std::uint32_t>(std::distance(refused, posted_.end()));
+    const auto unposted = static_cast<std::uint32_t>(std::distance(refused, posted_.end()));
+    used_ -= unposted;
+    blocked_ += unposted - 1;
     waiting_.splice(waiting_.begin(), posted_, behind, posted_.end());
     posted_.erase(refused);
-    bad->ec = system_error_code(e);
+    bad->fail(system_error_code(e));
     failed.push_back(*bad);
   }
 }
@@ -76,6 +81,7 @@ operation* work_queue::remove_waiting(std::uint64_t id) noexcept {
     return nullptr;
   operation& op = *i;
   waiting_.erase(i);
+  --blocked_;
   return &op;
 }
 
@@ -86,14 +92,15 @@ bool work_queue::is_posted(std::uint64_t id) const noexcept {
 
 void work_queue::fail_waiting(const error_code& ec, operation_list& ready) noexcept {
   for (operation& op : waiting_)
-    op.ec = ec;
+    op.fail(ec);
+  blocked_ = holds_;
   ready.splice(ready.end(), waiting_);
 }
 
 void work_queue::fail_all(const error_code& ec, operation_list& ready) noexcept {
   for (operation& op : posted_) {
     on_retired(op);
-    op.ec = ec;
+    op.fail(ec);
   }
   used_ = 0;
   ready.splice(ready.end(), posted_);

@@ -31,15 +31,14 @@ namespace detail {
 
 struct bytes_result {
   using signature = void(error_code, std::size_t);
-  static std::tuple<std::size_t> arguments(const operation& op) { return {op.ec ? 0 : op.bytes}; }
+  static std::tuple<std::size_t> arguments(const operation& op) { return {op.bytes}; }
 };
 
 struct receive_result {
   using signature = void(error_code, received);
   static std::tuple<received> arguments(const operation& op) {
     received r;
-    if (!op.ec)
-      r.bytes = op.bytes;
+    r.bytes = op.bytes;
     if ((op.flags & IBV_WC_WITH_IMM) != 0)
       r.immediate = op.word;
     else if ((op.flags & IBV_WC_WITH_INV) != 0)

@@ -20,7 +20,7 @@
 #endif
 
 #include <memory>
-#include <optional>
+#include <new>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -91,15 +91,23 @@ public:
     if constexpr (has_no_executor) {
       plain_ = io.plain();
       if (plain_ == nullptr)
-        kept_.emplace(asio::prefer(io.get(), asio::execution::outstanding_work.tracked));
+        keep(io.get());
     } else {
       const executor_type ex = asio::get_associated_executor(handler, io.get());
       plain_ = plain_context(ex);
-      if (plain_ == nullptr || plain_ != io.plain()) {
+      if (plain_ != io.plain())
         plain_ = nullptr;
-        kept_.emplace(asio::prefer(ex, asio::execution::outstanding_work.tracked));
-      }
+      if (plain_ == nullptr)
+        keep(ex);
     }
+  }
+  handler_work(handler_work&& other) noexcept : plain_(other.plain_) {
+    if (plain_ == nullptr)
+      ::new (static_cast<void*>(&kept_)) kept_type(std::move(other.kept_));
+  }
+  ~handler_work() {
+    if (plain_ == nullptr) [[unlikely]]
+      kept_.~kept_type();
   }
 
   /// Whether a thread that runs the context may call the handler as it is.
@@ -110,7 +118,7 @@ public:
     if (plain_ != nullptr)
       asio::dispatch(*plain_, std::move(f));
     else
-      asio::dispatch(*kept_, std::move(f));
+      asio::dispatch(kept_, std::move(f));
   }
 
 private:
@@ -123,8 +131,16 @@ private:
   using kept_type = std::decay_t<decltype(asio::prefer(std::declval<const executor_type&>(),
                                                        asio::execution::outstanding_work.tracked))>;
 
+  template <class Ex>
+  void keep(const Ex& ex) {
+    ::new (static_cast<void*>(&kept_))
+        kept_type(asio::prefer(ex, asio::execution::outstanding_work.tracked));
+  }
+
   asio::io_context* plain_ = nullptr;
-  std::optional<kept_type> kept_;
+  union {
+    kept_type kept_; // only if plain_ is null
+  };
 };
 
 /// Completes a handler that could not be started, never from inside the initiating function.
@@ -197,27 +213,36 @@ private:
   // finds it again; and before the handler goes, which may own what the destruction needs.
   static void dispose_this(operation* base, disposal how) {
     auto* self = static_cast<handler_op*>(base);
+    if (how != disposal::complete_here || !self->work_.is_plain()) [[unlikely]] {
+      dispose_elsewhere(self, how);
+      return;
+    }
     allocator_type alloc(
         asio::get_associated_allocator(self->handler_, asio::recycling_allocator<void>()));
     Handler handler(std::move(self->handler_));
-    if (how == disposal::complete_here && self->work_.is_plain()) [[likely]] {
-      const error_code ec = self->ec;
-      auto arguments = Result::arguments(*self);
+    const error_code ec = self->ec;
+    auto arguments = Result::arguments(*self);
+    destroy(alloc, self);
+    std::apply([&](auto&... args) { std::move(handler)(ec, std::move(args)...); }, arguments);
+  }
+
+  [[gnu::noinline]] static void dispose_elsewhere(handler_op* self, disposal how) {
+    allocator_type alloc(
+        asio::get_associated_allocator(self->handler_, asio::recycling_allocator<void>()));
+    Handler handler(std::move(self->handler_));
+    if (how == disposal::destroy) {
       destroy(alloc, self);
-      std::apply([&](auto&... args) { std::move(handler)(ec, std::move(args)...); }, arguments);
-    } else if (how == disposal::destroy) {
-      destroy(alloc, self);
-    } else {
-      handler_work<Handler, IoExecutor> work(std::move(self->work_));
-      auto bound = std::apply(
-          [&](auto&&... args) {
-            return bound_handler<Handler, error_code, std::decay_t<decltype(args)>...>(
-                std::move(handler), self->ec, std::move(args)...);
-          },
-          Result::arguments(*self));
-      destroy(alloc, self);
-      work.dispatch(std::move(bound));
+      return;
     }
+    handler_work<Handler, IoExecutor> work(std::move(self->work_));
+    auto bound = std::apply(
+        [&](auto&&... args) {
+          return bound_handler<Handler, error_code, std::decay_t<decltype(args)>...>(
+              std::move(handler), self->ec, std::move(args)...);
+        },
+        Result::arguments(*self));
+    destroy(alloc, self);
+    work.dispatch(std::move(bound));
   }
 
   handler_work<Handler, IoExecutor> work_;

@@ -20,6 +20,20 @@ struct canceller {
   void operator()(asio::cancellation_type_t type) const { impl->cancel(id, type); }
 };
 
+/// Completes an operation that could not be started. What its handler is told besides the error is
+/// what an untouched operation says.
+template <class Result, class Owner, class Executor>
+[[gnu::noinline]] void complete_unstarted(Owner& op, const io_executor<Executor>& io) {
+  op->fail(op->ec);
+  const error_code ec = op->ec;
+  auto arguments = Result::arguments(*op);
+  std::apply(
+      [&](auto&... args) {
+        complete_immediately(op.take_handler(), io.get(), ec, std::move(args)...);
+      },
+      arguments);
+}
+
 /// The initiation of every asynchronous function of the library: makes an operation of kind `Base`
 /// with the handler, and starts it on an implementation object, which is null if that is closed.
 /// `prepare(op)` fills the operation and gives an error that stops it; `start(impl, op)` starts it
@@ -43,14 +57,7 @@ void start_operation(const std::shared_ptr<Impl>& impl, const io_executor<Execut
       return;
     }
   }
-  // What a handler is told besides the error is what an untouched operation says.
-  const error_code ec = op->ec;
-  auto arguments = Result::arguments(*op);
-  std::apply(
-      [&](auto&... args) {
-        complete_immediately(op.take_handler(), io.get(), ec, std::move(args)...);
-      },
-      arguments);
+  complete_unstarted<Result>(op, io);
 }
 
 /// An initiation whose operation is filled from a request.
@@ -61,9 +68,18 @@ struct initiate_request {
 
   template <class Handler, class Request>
   void operator()(Handler&& handler, const Request& request) const {
-    std::decay_t<Handler> h(std::forward<Handler>(handler));
+    if constexpr (std::is_same_v<Handler, std::decay_t<Handler>>) {
+      start(handler, request); // a temporary: it need not be moved twice
+    } else {
+      std::decay_t<Handler> copy(std::forward<Handler>(handler));
+      start(copy, request);
+    }
+  }
+
+  template <class Handler, class Request>
+  void start(Handler& handler, const Request& request) const {
     start_operation<Base, Result, Request::max_elements>(
-        self->impl_, self->io_, h,
+        self->impl_, self->io_, handler,
         [&](auto& op) {
           if (request.problem != request_error::none) [[unlikely]] {
             op.ec = make_error_code(request.problem);

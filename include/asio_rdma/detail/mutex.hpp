@@ -24,13 +24,15 @@ public:
   }
   void unlock() noexcept {
     if (state_.exchange(free, std::memory_order_release) == contended) [[unlikely]]
-      state_.notify_one();
+      wake_one();
   }
 
 private:
   static constexpr std::uint32_t free = 0, locked = 1, contended = 2;
 
-  void lock_contended() noexcept {
+  [[gnu::noinline, gnu::cold]] void wake_one() noexcept { state_.notify_one(); }
+
+  [[gnu::noinline, gnu::cold]] void lock_contended() noexcept {
     while (state_.exchange(contended, std::memory_order_acquire) != free)
       state_.wait(contended, std::memory_order_relaxed);
   }

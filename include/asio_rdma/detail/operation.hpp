@@ -32,14 +32,23 @@ public:
   /// Frees the operation; whoever calls has taken it from its list.
   void dispose(disposal how) { function_(this, how); }
 
+  /// Gives the operation an error for its result.
+  void fail(error_code why) noexcept {
+    ec = why;
+    bytes = word = flags = qp_num = 0;
+    value = 0;
+  }
+
+  // The result. What follows `ec` is written by the completion or by fail().
   error_code ec;
-  std::uint32_t bytes = 0;     ///< Received, or of the local buffers.
-  std::uint32_t word = 0;      ///< Immediate data (host order) or the key that was invalidated.
-  unsigned flags = 0;          ///< `ibv_wc_flags` of the completion.
-  std::uint32_t qp_num = 0;    ///< Whose completion it was.
-  std::uint64_t value = 0;     ///< What an atomic operation found.
-  std::uint64_t id = 0;        ///< Names the operation to a cancellation slot.
-  work_queue* queue = nullptr; ///< Where it is, or was.
+  std::uint32_t bytes;  ///< Received, or of the local buffers; 0 after an error.
+  std::uint32_t word;   ///< Immediate data (host order) or the key that was invalidated.
+  std::uint32_t flags;  ///< `ibv_wc_flags` of the completion.
+  std::uint32_t qp_num; ///< Whose completion it was.
+  std::uint64_t value;  ///< What an atomic operation found.
+
+  std::uint64_t id = 0; ///< Names the operation to a cancellation slot.
+  work_queue* queue;    ///< Where it is, or was.
 
 protected:
   ~operation() = default;
@@ -63,10 +72,14 @@ public:
     return wr.opcode == IBV_WR_ATOMIC_CMP_AND_SWP || wr.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
   }
 
-  bool unsignaled = false;
-  bool may_inline = false;       ///< The device may take the payload with the work request.
-  std::uint32_t result_slot = 0; ///< An atomic operation's, while posted.
-  ibv_send_wr wr;                ///< Filled by its request, but for wr_id and next.
+  // Filled by the request, but for wr_id and next.
+  bool usual; ///< Signaled, of one buffer and not atomic: for the shortest way.
+  bool unsignaled;
+  std::uint32_t inline_bytes; ///< Of the payload, if it may go with the request; else the most.
+  std::uint32_t result_slot;  ///< An atomic operation's, while posted.
+  ibv_send_wr wr;
+
+  static constexpr std::uint32_t never_inline = static_cast<std::uint32_t>(-1);
 };
 
 /// An operation of a receive queue, a queue pair's own or a shared one.

@@ -89,6 +89,7 @@ private:
     error_code reserve_results();
     void prepare(send_operation& op, bool full) noexcept;
     void on_retired(operation& op) noexcept override;
+    [[gnu::noinline]] void complete_slowly(operation& op, const ibv_wc& wc, operation_list& ready);
 
   private:
     int post(operation_list::iterator first, operation_list::iterator last,
@@ -121,8 +122,8 @@ private:
   error_code initialize();
   error_code check_start(queue_pair_state least) const;
   template <class Operation>
-  bool start_slowly(work_queue& queue, Operation& op, std::uint32_t max_sge,
-                    queue_pair_state least);
+  [[gnu::noinline]] bool start_slowly(work_queue& queue, Operation& op, std::uint32_t max_sge,
+                                      queue_pair_state least);
   error_code completion_failure(const ibv_wc& wc, operation_list& ready);
   void enter_failed(const error_code& why, operation_list& ready);
 

@@ -113,16 +113,17 @@ struct send_request : elements<N> {
   send_request(ibv_wr_opcode o, unsigned f, bool quiet, std::uint32_t w, const Buffers& buffers)
       : elements<N>(buffers), opcode(o), flags(f), word(w), unsignaled(quiet) {}
 
-  void fill(send_operation& op, ibv_sge* sges) const noexcept {
-    this->copy_to(sges);
-    op.wr.sg_list = sges;
+  void fill(send_operation& op, ibv_sge* to) const noexcept {
+    this->copy_to(to);
+    op.wr.sg_list = to;
     op.wr.num_sge = static_cast<int>(this->count);
     op.wr.opcode = opcode;
-    op.wr.send_flags = flags;
+    op.wr.send_flags = flags | IBV_SEND_SIGNALED;
     op.wr.imm_data = word;
     op.bytes = this->bytes;
+    op.usual = N == 1 && !unsignaled;
     op.unsignaled = unsignaled;
-    op.may_inline = this->bytes != 0;
+    op.inline_bytes = this->bytes != 0 ? this->bytes : send_operation::never_inline;
   }
 
   ibv_wr_opcode opcode;
@@ -142,10 +143,11 @@ struct remote_request : send_request<N> {
       this->problem = request_error::remote_range;
   }
 
-  void fill(send_operation& op, ibv_sge* sges) const noexcept {
-    send_request<N>::fill(op, sges);
+  void fill(send_operation& op, ibv_sge* to) const noexcept {
+    send_request<N>::fill(op, to);
     op.wr.wr.rdma = {address, rkey};
-    op.may_inline = op.may_inline && this->opcode != IBV_WR_RDMA_READ;
+    if (this->opcode == IBV_WR_RDMA_READ)
+      op.inline_bytes = send_operation::never_inline;
   }
 
   std::uint64_t address;
@@ -171,13 +173,16 @@ struct atomic_request {
       problem = request_error::misaligned;
   }
 
-  void fill(send_operation& op, ibv_sge* sges) const noexcept {
-    op.wr.sg_list = sges;
+  void fill(send_operation& op, ibv_sge* to) const noexcept {
+    op.wr.sg_list = to;
     op.wr.num_sge = 1;
     op.wr.opcode = opcode;
-    op.wr.send_flags = flags;
+    op.wr.send_flags = flags | IBV_SEND_SIGNALED;
     op.wr.wr.atomic = {address, compare_add, swap, rkey};
+    op.bytes = sizeof(std::uint64_t);
+    op.usual = false;
     op.unsignaled = unsignaled;
+    op.inline_bytes = send_operation::never_inline;
   }
 
   ibv_wr_opcode opcode;
@@ -197,8 +202,12 @@ struct bind_request {
     op.wr.sg_list = nullptr;
     op.wr.num_sge = 0;
     op.wr.opcode = IBV_WR_BIND_MW;
-    op.wr.send_flags = 0;
+    op.wr.send_flags = IBV_SEND_SIGNALED;
     op.wr.bind_mw = {window, rkey, info};
+    op.bytes = 0;
+    op.usual = false;
+    op.unsignaled = false;
+    op.inline_bytes = send_operation::never_inline;
   }
 
   ibv_mw* window;
@@ -212,9 +221,9 @@ template <std::size_t N>
 struct receive_request : elements<N> {
   using elements<N>::elements;
 
-  void fill(receive_operation& op, ibv_sge* sges) const noexcept {
-    this->copy_to(sges);
-    op.wr.sg_list = sges;
+  void fill(receive_operation& op, ibv_sge* to) const noexcept {
+    this->copy_to(to);
+    op.wr.sg_list = to;
     op.wr.num_sge = static_cast<int>(this->count);
   }
 };

@@ -29,7 +29,7 @@ public:
 
   /// The same in steps, for who posts by himself: whether an operation may be posted now, and that
   /// it was.
-  bool may_post() const noexcept { return used_ != depth_ && holds_ == 0 && waiting_.empty(); }
+  bool may_post() const noexcept { return used_ != depth_ && blocked_ == 0; }
   void posted(operation& op) noexcept {
     op.queue = this;
     posted_.push_back(op);
@@ -37,7 +37,10 @@ public:
   }
 
   /// While held, operations are gathered; the last release posts them as one chain.
-  void hold() noexcept { ++holds_; }
+  void hold() noexcept {
+    ++holds_;
+    ++blocked_;
+  }
   void release(operation_list& failed);
 
   /// The device has completed `op`: moves it, and on a send queue the unsignaled ones before it,
@@ -45,7 +48,7 @@ public:
   void complete(operation& op, operation_list& ready);
   /// The same for the oldest posted operation, if nothing waits: false if that is not so.
   bool complete_oldest(operation& op, operation_list& ready) noexcept {
-    if (&posted_.front() != &op || !waiting_.empty())
+    if (&posted_.front() != &op || blocked_ != 0)
       return false;
     posted_.pop_front();
     --used_;
@@ -85,6 +88,7 @@ private:
   std::uint32_t depth_;
   std::uint32_t used_ = 0;
   std::uint32_t holds_ = 0;
+  std::uint32_t blocked_ = 0; // holds and waiting operations: what keeps a new one from the device
 };
 
 } // namespace asio_rdma::detail
