@@ -151,11 +151,28 @@ void completion_queue_impl::operations_done(std::size_t n) noexcept {
     watch_->context_scheduler.work_finished();
 }
 
+// The count may not drop here: with nothing else to do the context would stop, before the handler
+// that hears of the failure is in it.
+void completion_queue_impl::operation_not_started() {
+  struct release final : scheduled_operation {
+    explicit release(std::shared_ptr<completion_queue_impl> q)
+        : scheduled_operation(&release::execute), queue(std::move(q)) {}
+    static void execute(void* owner, scheduled_operation* base, const error_code&, std::size_t) {
+      const std::unique_ptr<release> self(static_cast<release*>(base));
+      if (owner != nullptr)
+        self->queue->operations_done(1);
+    }
+    std::shared_ptr<completion_queue_impl> queue;
+  };
+  watch_->context_scheduler.post_immediate_completion(new release(shared_from_this()), true);
+}
+
 bool completion_queue_impl::become_active(state from) {
   if (!state_.compare_exchange_strong(from, state::active))
     return false;
-  self_ = shared_from_this();
-  return true;
+  // Null when the last owner has let go and an event comes while the watch is being stopped.
+  self_ = weak_from_this().lock();
+  return self_ != nullptr;
 }
 
 void completion_queue_impl::attend() {
@@ -334,7 +351,7 @@ void completion_queue_impl::run() {
     }
     if (outstanding_.load() == 0) {
       t.over = rest();
-    } else if (options_.mode == completion_mode::busy || !spun_enough()) {
+    } else if (options_.mode == completion_mode::busy || !spun_enough() || !arm()) {
       return;
     } else {
       t.over = sleep();
@@ -353,13 +370,18 @@ bool completion_queue_impl::spun_enough() {
   return now >= *spin_until_;
 }
 
-// Arms, polls once more, and only then waits: what completed before the request was accepted
-// raises no event. True if the role has been given up.
-bool completion_queue_impl::sleep() {
+// A queue that cannot be armed is polled: a broken device may still flush what it has.
+bool completion_queue_impl::arm() {
   if (!notify_requested_) {
     count(arms_);
     notify_requested_ = ibv_req_notify_cq(cq_, 0) == 0;
   }
+  return notify_requested_;
+}
+
+// Once armed, polls once more and only then waits: what completed before the request was accepted
+// raises no event. True if the role has been given up.
+bool completion_queue_impl::sleep() {
   spin_until_.reset();
   self_.reset();
   state_.store(state::armed);

@@ -55,7 +55,7 @@ public:
     if (state_.load() == state::idle)
       attend();
   }
-  void operation_not_started() { operations_done(1); }
+  void operation_not_started();
 
   /// Mode `manual`: runs the handlers of what has completed; gives their number.
   std::size_t poll();
@@ -86,6 +86,7 @@ private:
   std::size_t run_ready(disposal how);
   void run();
   bool spun_enough();
+  bool arm();
   bool sleep();
   bool rest();
   bool any_ready();
