@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSL-1.0
 #include <asio_rdma/device.hpp>
 
+#include "device_listeners.hpp"
+
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -24,6 +26,7 @@ struct device::impl {
   ownership owns;
   ibv_device_attr attributes{};
   bool on_demand_paging = false;
+  detail::device_listeners listeners;
 };
 
 namespace {
@@ -223,6 +226,8 @@ device::device(native_handle_type context, ownership owns)
   // Events are read when the descriptor is ready; a read that finds none must not block.
   fcntl(context->async_fd, F_SETFL, fcntl(context->async_fd, F_GETFL) | O_NONBLOCK);
 }
+
+detail::device_listeners& device::listeners() const noexcept { return impl_->listeners; }
 
 device::native_handle_type device::native_handle() const noexcept {
   return impl_ ? impl_->context : nullptr;

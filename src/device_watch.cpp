@@ -6,8 +6,8 @@
 namespace asio_rdma::detail {
 
 device_watch::device_watch(completion_service& service, const device& d)
-    : service_(service),
-      device_(d),
+    : device_(d),
+      listener_(std::make_shared<listener>(service, d)),
       scheduler_(asio::use_service<scheduler>(service.context())),
       reader_(*this),
       channel_(*this) {}
@@ -15,8 +15,18 @@ device_watch::device_watch(completion_service& service, const device& d)
 error_code device_watch::start() {
   const int fd = device_.native_handle()->async_fd;
   fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
-  const int e = channel_.start(service_.context(), fd);
-  return e == 0 ? error_code() : system_error_code(e);
+  const int e = channel_.start(listener_->service->context(), fd);
+  if (e != 0)
+    return system_error_code(e);
+  device_.listeners().add(listener_);
+  return {};
+}
+
+void device_watch::stop() {
+  channel_.stop();
+  device_.listeners().remove(listener_.get());
+  const std::lock_guard lock(listener_->mutex);
+  listener_->service = nullptr;
 }
 
 void device_watch::on_readable() {
@@ -36,7 +46,7 @@ void device_watch::read_events() {
   queued_.store(false);
   ibv_async_event event;
   while (ibv_get_async_event(device_.native_handle(), &event) == 0) {
-    service_.broadcast(device_, event);
+    device_.listeners().tell(event);
     ibv_ack_async_event(&event);
   }
 }

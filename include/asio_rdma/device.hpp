@@ -34,6 +34,10 @@ struct gid_entry {
   asio::ip::address address() const;
 };
 
+namespace detail {
+class device_listeners;
+} // namespace detail
+
 /// An opened RDMA device. A cheap, shared handle: copies mean the same device, which is closed
 /// when the last copy and the last object made on it are gone. Safe from any thread.
 class device {
@@ -107,6 +111,8 @@ public:
   friend bool operator==(const device&, const device&) = default;
 
   struct impl;
+  /// Who hears of the device's asynchronous events.
+  detail::device_listeners& listeners() const noexcept;
 
 private:
   explicit device(std::shared_ptr<impl> p) noexcept : impl_(std::move(p)) {}

@@ -262,23 +262,3 @@ TEST_CASE("an event of a queue pair reaches it, whichever context of the device 
     CHECK(q[1 - victim]->a.state() == queue_pair_state::connected);
   }
 }
-
-TEST_CASE("after a fatal error of the device every pending operation ends") {
-  ground g;
-  faults::injector injector(g.dev.native_handle());
-  asio::io_context io(1);
-  auto q = std::make_unique<joined>(io, g);
-  got r;
-  outcome<void> wait;
-  q->a.async_receive(g.part(1), r.handler());
-  q->a.async_wait_disconnect(wait.handler());
-  io.poll();
-  injector.raise_device_fatal();
-  until(io, [&] { return wait.done() && r.done(); });
-  CHECK(wait.ec == error::device_fatal);
-  CHECK(r.ec == error::device_fatal);
-  sent s;
-  q->a.async_send(g.part(0), s.handler());
-  drain(io);
-  CHECK(s.ec == error::device_fatal);
-}
