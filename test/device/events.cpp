@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: BSL-1.0
+#include "catch.hpp"
+#include "faults/faults.hpp"
+#include "pair.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <fstream>
+#include <linux/capability.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+namespace test {
+namespace {
+
+using event = outcome<device_event>;
+
+// The name of the network interface that the device's first port stands on.
+std::string interface_of(const device& d) {
+  std::ifstream file("/sys/class/infiniband/" + d.name() + "/ports/1/gid_attrs/ndevs/0");
+  std::string name;
+  file >> name;
+  return name;
+}
+
+void change_link(const std::string& interface, const char* to) {
+  const std::string command = "ip link set dev " + interface + " " + to;
+  REQUIRE(std::system(command.c_str()) == 0);
+}
+
+// Takes from this thread the right to lock memory beyond the limit.
+class limited_memory {
+public:
+  explicit limited_memory(rlim_t bytes) {
+    getrlimit(RLIMIT_MEMLOCK, &before_);
+    const rlimit limit{bytes, before_.rlim_max};
+    setrlimit(RLIMIT_MEMLOCK, &limit);
+    syscall(SYS_capget, &header_, data_);
+    __user_cap_data_struct less[2] = {data_[0], data_[1]};
+    less[0].effective &= ~(1u << CAP_IPC_LOCK);
+    done_ = syscall(SYS_capset, &header_, less) == 0;
+  }
+  limited_memory(const limited_memory&) = delete;
+  ~limited_memory() {
+    syscall(SYS_capset, &header_, data_);
+    setrlimit(RLIMIT_MEMLOCK, &before_);
+  }
+  bool done() const { return done_; }
+
+private:
+  rlimit before_{};
+  __user_cap_header_struct header_{_LINUX_CAPABILITY_VERSION_3, 0};
+  __user_cap_data_struct data_[2]{};
+  bool done_ = false;
+};
+
+} // namespace
+
+TEST_CASE("the list of devices has the one that is opened") {
+  const device dev = open_device();
+  const auto list = device::list();
+  const auto found =
+      std::find_if(list.begin(), list.end(), [&](const auto& d) { return d.name == dev.name(); });
+  REQUIRE(found != list.end());
+  CHECK(found->type == dev.type());
+  CHECK(found->guid != 0);
+  CHECK(found->port_active);
+  CHECK_FALSE(found->open_error);
+  CHECK(dev.type() != transport::other);
+
+  error_code ec;
+  const device first = device::open_first(ec);
+  CHECK_FALSE(ec);
+  CHECK(first.is_open());
+  CHECK(first != dev); // opened twice
+  const device copy = dev;
+  CHECK(copy == dev);
+  CHECK_FALSE(device().is_open());
+}
+
+TEST_CASE("a device's port and addresses") {
+  const device dev = open_device();
+  CHECK(dev.attributes().max_qp > 0);
+  CHECK(dev.first_port() == 1);
+  CHECK(dev.port(1).state == IBV_PORT_ACTIVE);
+  error_code ec;
+  dev.port(200, ec);
+  CHECK(ec);
+  CHECK_THROWS_AS(dev.port(200), system_error);
+
+  const auto gids = dev.gids();
+  REQUIRE_FALSE(gids.empty());
+  const auto rank = [](const gid_entry& e) {
+    const auto address = e.address();
+    return std::array<bool, 3>{e.type == gid_entry::kind::roce_v1,
+                               address.is_v6() && address.to_v6().is_link_local(), address.is_v6()};
+  };
+  CHECK(std::is_sorted(gids.begin(), gids.end(),
+                       [&](const auto& a, const auto& b) { return rank(a) < rank(b); }));
+  REQUIRE(dev.best_gid(1));
+  CHECK(dev.best_gid(1)->index == gids.front().index);
+  CHECK_FALSE(dev.best_gid(77));
+  CHECK_FALSE(dev.best_gid(asio::ip::make_address("203.0.113.1")));
+  if (dev.type() == transport::iwarp)
+    return; // its GID is made of the interface's hardware address
+  const char* address = std::getenv("ASIO_RDMA_ADDRESS");
+  if (address == nullptr)
+    return;
+  const auto entry = dev.best_gid(asio::ip::make_address(address));
+  REQUIRE(entry);
+  CHECK(entry->address() == asio::ip::make_address(address));
+  CHECK(entry->type == gid_entry::kind::roce_v2);
+  CHECK(entry->index == gids.front().index);
+  CHECK(entry->interface_index != 0);
+}
+
+TEST_CASE("access rights imply what verbs demand") {
+  using detail::verbs_access;
+  CHECK(verbs_access(access::local_read) == 0);
+  CHECK(verbs_access(access::local_write) == IBV_ACCESS_LOCAL_WRITE);
+  CHECK(verbs_access(access::remote_read) == IBV_ACCESS_REMOTE_READ);
+  CHECK(verbs_access(access::remote_write) == (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE));
+  CHECK(verbs_access(access::remote_atomic) == (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_ATOMIC));
+  CHECK(detail::window_access(access::remote_write) == IBV_ACCESS_REMOTE_WRITE);
+  const device dev = open_device();
+  const protection_domain pd(dev);
+  for (const access rights :
+       {access::local_read, access::local_write, access::remote_read, access::remote_write,
+        access::local_write | access::relaxed_ordering, most_rights(dev)}) {
+    memory m(pd, 100, rights);
+    CHECK(m.region.is_open());
+    CHECK(m.region.size() == 100);
+    CHECK(m.remote(40).size == 60);
+    CHECK(m.remote(40, 7).size == 7);
+    CHECK(m.remote(101).size == 0);
+    CHECK(m.buffer(90, 20).size() == 10);
+  }
+}
+
+TEST_CASE("registering beyond the limit on locked memory says what to do") {
+  const device dev = open_device();
+  const protection_domain pd(dev);
+  std::vector<char> bytes(1 << 20);
+  error_code ec;
+  {
+    const limited_memory limit(64 * 1024);
+    if (!limit.done())
+      return;
+    const memory_region region(pd, bytes.data(), bytes.size(), access::local_write, ec);
+    CHECK_FALSE(region.is_open());
+  }
+  CHECK(ec == error::memory_limit);
+  CHECK(ec == errc::not_enough_memory);
+  CHECK(ec.message().find("ulimit -l") != std::string::npos);
+  const memory_region region(pd, bytes.data(), bytes.size(), access::local_write, ec);
+  CHECK_FALSE(ec);
+}
+
+TEST_CASE("events of a device are told to each who waits, and kept for who does not yet") {
+  pair p;
+  faults::injector faults(p.dev.native_handle());
+  device_events events(p.io, p.dev), others(p.io, p.dev);
+  event first, second, third, of_others;
+  events.async_wait_event(first.handler());
+  CHECK(first.calls == 0);
+  faults.raise_port_event(IBV_EVENT_PORT_ERR, 1);
+  p.until([&] { return first.done(); });
+  CHECK(first.value.type == IBV_EVENT_PORT_ERR);
+  CHECK(first.value.port == 1);
+  CHECK(first.value.queue_pair_number == 0);
+  faults.raise_qp_event(p.a.native_handle(), IBV_EVENT_COMM_EST);
+  faults.raise_port_event(IBV_EVENT_PORT_ACTIVE, 1);
+  others.async_wait_event(of_others.handler());
+  p.until([&] { return of_others.done(); });
+  CHECK(of_others.value.type == IBV_EVENT_PORT_ERR);
+  events.async_wait_event(second.handler());
+  p.until([&] { return second.done(); });
+  CHECK(second.value.type == IBV_EVENT_COMM_EST);
+  CHECK(second.value.queue_pair_number == p.a.native_handle()->qp_num);
+  events.async_wait_event(third.handler());
+  p.until([&] { return third.done(); });
+  CHECK(third.value.type == IBV_EVENT_PORT_ACTIVE);
+  CHECK(p.carries("an event is nothing to a queue pair that it does not concern"));
+}
+
+TEST_CASE("waiting for a device's event is cancelled, and no event is lost") {
+  pair p;
+  faults::injector faults(p.dev.native_handle());
+  device_events events(p.io, p.dev);
+  asio::cancellation_signal signal;
+  event slot, all, closed, after;
+  events.async_wait_event(asio::bind_cancellation_slot(signal.slot(), slot.handler()));
+  signal.emit(asio::cancellation_type::total);
+  p.until([&] { return slot.done(); });
+  CHECK(slot.ec == asio::error::operation_aborted);
+  events.async_wait_event(all.handler());
+  events.cancel();
+  p.until([&] { return all.done(); });
+  CHECK(all.ec == asio::error::operation_aborted);
+  faults.raise_port_event(IBV_EVENT_PORT_ERR, 1);
+  events.async_wait_event(after.handler());
+  p.until([&] { return after.done(); });
+  CHECK(after.succeeded());
+  events.async_wait_event(closed.handler());
+  events.close();
+  p.until([&] { return closed.done(); });
+  CHECK(closed.ec == asio::error::operation_aborted);
+  CHECK_FALSE(events.is_open());
+}
+
+TEST_CASE("a fatal event of a queue pair ends its operations, and no others'") {
+  pair p;
+  faults::injector faults(p.dev.native_handle());
+  got of_a, of_b;
+  outcome<void> disconnect;
+  p.a.async_receive(p.ma.buffer(0, 8), of_a.handler());
+  p.b.async_receive(p.mb.buffer(0, 8), of_b.handler());
+  p.a.async_wait_disconnect(disconnect.handler());
+  faults.raise_qp_event(p.a.native_handle(), IBV_EVENT_QP_FATAL);
+  p.until([&] { return of_a.done() && disconnect.done(); });
+  CHECK((of_a.ec == error::queue_pair_fatal || of_a.ec == asio::error::connection_reset));
+  CHECK(
+      (disconnect.ec == error::queue_pair_fatal || disconnect.ec == asio::error::connection_reset));
+  CHECK(p.a.state() == queue_pair_state::failed);
+  if (p.dev.type() != transport::iwarp) {
+    CHECK(of_b.calls == 0);
+    CHECK(p.b.state() == queue_pair_state::connected);
+  }
+}
+
+TEST_CASE("a fatal event of the device ends everything") {
+  pair p;
+  faults::injector faults(p.dev.native_handle());
+  device_events events(p.io, p.dev);
+  event told;
+  outcome<void> of_a, of_b;
+  events.async_wait_event(told.handler());
+  p.a.async_wait_disconnect(of_a.handler());
+  p.b.async_wait_disconnect(of_b.handler());
+  faults.raise_device_fatal();
+  p.until([&] { return told.done() && of_a.done() && of_b.done(); });
+  CHECK(told.value.type == IBV_EVENT_DEVICE_FATAL);
+  CHECK(of_a.ec == error::device_fatal);
+  CHECK(of_b.ec == error::device_fatal);
+  CHECK(of_a.ec == errc::io_error);
+  sent late;
+  p.a.async_send(p.ma.buffer(0, 8), late.handler());
+  p.until([&] { return late.done(); });
+  CHECK(late.ec == error::device_fatal);
+}
+
+TEST_CASE("an overrun of the completion queue, which must not happen, ends its queue pairs") {
+  pair p(completion_queue_options{});
+  faults::injector faults(p.dev.native_handle());
+  outcome<void> of_a;
+  p.a.async_wait_disconnect(of_a.handler());
+  faults.raise_cq_error(p.cq.native_handle());
+  p.until([&] { return of_a.done(); });
+  CHECK(of_a.ec == error::queue_pair_fatal);
+}
+
+// The last one: the interface loses its IPv6 addresses when it goes down.
+TEST_CASE("a port goes down and comes up") {
+  const device dev = open_device();
+  const std::string interface = interface_of(dev);
+  if (std::getenv("ASIO_RDMA_IN_LAB") == nullptr || interface.empty())
+    return; // not with somebody's network
+  asio::io_context io(1);
+  device_events events(io, dev);
+  bool down = false, up = false;
+  const std::function<void()> wait = [&] {
+    events.async_wait_event([&](error_code ec, device_event e) {
+      if (ec)
+        return;
+      down = down || (e.type == IBV_EVENT_PORT_ERR && e.port == 1);
+      up = up || (down && e.type == IBV_EVENT_PORT_ACTIVE && e.port == 1);
+      wait();
+    });
+  };
+  wait();
+  change_link(interface, "down");
+  until(io, [&] { return down; });
+  CHECK(dev.port(1).state != IBV_PORT_ACTIVE);
+  change_link(interface, "up");
+  until(io, [&] { return up; });
+  CHECK(dev.port(1).state == IBV_PORT_ACTIVE);
+}
+
+} // namespace test
