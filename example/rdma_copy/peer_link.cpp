@@ -30,6 +30,8 @@ peer_link::peer_link(asio::io_context& io, const asio_rdma::device& device, std:
 void peer_link::start() {
   for (std::size_t slot = 0; slot < depth; ++slot)
     start_receive(slot);
+  // When the peer is gone, all that is in flight ends at once.
+  qp_.async_wait_disconnect([self = shared_from_this()](error_code) { self->qp_.close(); });
 }
 
 void peer_link::start_receive(std::size_t slot) {
@@ -115,7 +117,7 @@ void peer_link::violation() const {
 }
 
 void peer_link::lost(const error_code& ec) const {
-  if (ec == asio::error::connection_reset || ec == asio::error::eof)
+  if (ec == asio::error::connection_reset || ec == asio::error::operation_aborted)
     throw copy_error(peer_ + " went away before the copy was complete");
   if (ec == boost::system::errc::timed_out)
     throw copy_error(peer_ + " does not answer any more");

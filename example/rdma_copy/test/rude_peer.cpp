@@ -71,7 +71,7 @@ asio::awaitable<void> send_all(peer_link& peer, messages all) {
 
 /// A client that sends its offer, and after the answer what is given.
 asio::awaitable<void> rude_client(scene& s, std::shared_ptr<peer_link> server, tcp::endpoint to,
-                                  messages first, messages then) {
+                                  messages first, messages then, bool leaves) {
   asio_rdma::connector connector(s.io);
   server->start();
   co_await connector.async_connect(server->queue_pair(), to, asio::use_awaitable);
@@ -80,8 +80,9 @@ asio::awaitable<void> rude_client(scene& s, std::shared_ptr<peer_link> server, t
     co_await server->receive_as<protocol::ready>();
     co_await send_all(*server, std::move(then));
   }
-  for (;;)
+  do
     co_await server->receive(); // throws when the server fails
+  while (!leaves);
 }
 
 /// A server that gives those answers to an offer.
@@ -108,7 +109,8 @@ private:
   std::streambuf* before_;
 };
 
-void check_server(messages first, messages then, const std::string& expected) {
+void check_server(messages first, messages then, const std::string& expected,
+                  bool client_leaves = false) {
   scene s;
   std::string server_error, client_error;
   serve_options options;
@@ -125,7 +127,7 @@ void check_server(messages first, messages then, const std::string& expected) {
     to.port(static_cast<std::uint16_t>(std::stoi(line.substr(line.rfind(':') + 1))));
   }
   const auto server = std::make_shared<peer_link>(s.io, s.device, "the server");
-  asio::co_spawn(s.io, rude_client(s, server, to, std::move(first), std::move(then)),
+  asio::co_spawn(s.io, rude_client(s, server, to, std::move(first), std::move(then), client_leaves),
                  [&](std::exception_ptr e) {
                    client_error = error_of(e);
                    server->close();
@@ -133,7 +135,7 @@ void check_server(messages first, messages then, const std::string& expected) {
   s.run();
   CAPTURE(server_error, expected);
   CHECK(server_error.find(expected) != std::string::npos);
-  CHECK(!client_error.empty());
+  CHECK(client_error.empty() == client_leaves);
   CHECK(fs::is_empty(s.folder));
 }
 
@@ -208,6 +210,11 @@ TEST_CASE("a server does not store a file with another hash") {
 
 TEST_CASE("a server ends when the client says that it failed") {
   check_server({good_offer}, {protocol::failed{protocol::reason::changed}}, "changed");
+}
+
+TEST_CASE("a server ends when the client leaves in the middle") {
+  check_server({good_offer}, {protocol::filled{0, 4096}, protocol::filled{1, 4096}}, "went away",
+               true);
 }
 
 TEST_CASE("a client refuses what a server may not answer") {
