@@ -125,7 +125,8 @@ def picture(devices):
 def markdown(overhead, devices):
     parts = []
     if overhead:
-        parts += [grid(overhead_rows(overhead), True)]
+        parts += [grid(overhead_rows(overhead), True),
+                  f"Calls of `ibv_post_send` per operation in a batch of 16: {overhead['batch_calls']:g}."]
     for results in devices:
         parts += [f"`{results['device'].rstrip('0123456789')}` ({machine(results)}):", grid(device_rows(results), True)]
         if len(epoll_rows(results)) > 1:
