@@ -6,6 +6,7 @@
 
 #include <boost/asio/bind_executor.hpp>
 #include <boost/asio/detached.hpp>
+#include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/strand.hpp>
 #include <boost/asio/thread_pool.hpp>
@@ -255,6 +256,7 @@ TEST_CASE("a handler run on the poller's thread instead of its executor", "[mist
   pair p;
   asio::thread_pool pool(1);
   auto strand = asio::make_strand(p.io);
+  const auto work = asio::make_work_guard(p.io);
   int done = 0; // counted on the context
   std::atomic<int> on_pool{0}, on_strand{0};
   auto of_pool = asio::bind_executor(pool, [&](error_code, received) {
