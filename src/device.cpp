@@ -250,6 +250,10 @@ bool device::has_memory_windows() const noexcept {
           (IBV_DEVICE_MEM_WINDOW_TYPE_2A | IBV_DEVICE_MEM_WINDOW_TYPE_2B)) != 0;
 }
 
+bool device::has_invalidation() const noexcept {
+  return (impl_->attributes.device_cap_flags & IBV_DEVICE_MEM_MGT_EXTENSIONS) != 0;
+}
+
 bool device::has_on_demand_paging() const noexcept { return impl_->on_demand_paging; }
 
 ibv_port_attr device::port(std::uint8_t number, error_code& ec) const {

@@ -66,11 +66,15 @@ int queue_pair_impl::send_queue::post(operation_list::iterator first, operation_
       tail->wr.next = &op.wr;
     tail = &op;
   }
-  ibv_send_wr* bad = &head->wr;
+  ibv_send_wr* bad = nullptr;
   const int e = ibv_post_send(qp_.qp_, &head->wr, &bad);
-  if (e == 0) [[likely]]
+  if (e == 0) [[likely]] {
+    for (auto i = first; i != last; ++i)
+      if (ibv_send_wr& wr = static_cast<send_operation&>(*i).wr; wr.opcode == IBV_WR_BIND_MW)
+        wr.bind_mw.mw->rkey = wr.bind_mw.rkey; // by which the provider finds it the next time
     return 0;
-  failed = reinterpret_cast<operation*>(bad->wr_id);
+  }
+  failed = reinterpret_cast<operation*>((bad != nullptr ? bad : &head->wr)->wr_id);
   for (auto i = operation_list::s_iterator_to(*failed); i != last; ++i)
     on_retired(*i);
   return std::abs(e); // the value is the error (ibv_post_send(3)); siw turns its sign
@@ -163,6 +167,7 @@ queue_pair_impl::~queue_pair_impl() = default;
 error_code queue_pair_impl::open(std::shared_ptr<completion_queue_impl> queue,
                                  std::shared_ptr<shared_receive_queue_impl> receives) {
   const device& d = pd_.get_device();
+  find_unsupported();
   const ibv_device_attr& limits = d.attributes();
   const auto limit = [](std::uint32_t& value, int most) {
     value = std::min(value, static_cast<std::uint32_t>(std::max(most, 1)));
@@ -232,6 +237,24 @@ error_code queue_pair_impl::open(std::shared_ptr<completion_queue_impl> queue,
   return {};
 }
 
+void queue_pair_impl::find_unsupported() noexcept {
+  const device& d = pd_.get_device();
+  const auto without = [this](std::initializer_list<ibv_wr_opcode> opcodes) {
+    for (const ibv_wr_opcode o : opcodes)
+      unsupported_ |= 1u << o;
+  };
+  if (!d.has_immediate())
+    without({IBV_WR_SEND_WITH_IMM, IBV_WR_RDMA_WRITE_WITH_IMM});
+  if (!d.has_atomics())
+    without({IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD});
+  if (!d.has_memory_windows())
+    without({IBV_WR_BIND_MW});
+  if (!d.has_invalidation())
+    without({IBV_WR_LOCAL_INV, IBV_WR_SEND_WITH_INV});
+  if (options_.type != IBV_QPT_RC)
+    without({IBV_WR_RDMA_READ, IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD});
+}
+
 // All that the device can: the rights of each region decide.
 unsigned queue_pair_impl::access_flags() const noexcept {
   const device& d = pd_.get_device();
@@ -264,6 +287,7 @@ error_code queue_pair_impl::adopt(std::shared_ptr<completion_queue_impl> queue, 
       qp->srq != nullptr || init.sq_sig_all != 0)
     return asio::error::invalid_argument;
   options_.type = qp->qp_type;
+  find_unsupported();
   options_.send_depth = init.cap.max_send_wr;
   options_.receive_depth = init.cap.max_recv_wr;
   options_.max_send_sge = init.cap.max_send_sge;

@@ -87,6 +87,7 @@ public:
   bool has_atomics() const noexcept;
   bool has_immediate() const noexcept;      ///< Immediate data with sends and writes: not on iWARP.
   bool has_memory_windows() const noexcept; ///< Of type 2 (bound to a queue pair).
+  bool has_invalidation() const noexcept;   ///< Of keys, here and by SEND (memory extensions).
   bool has_on_demand_paging() const noexcept; ///< For RC queue pairs.
 
   /// A port's state, LID, link layer and MTU now (ibv_query_port(3)). Ports count from 1.

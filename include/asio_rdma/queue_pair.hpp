@@ -277,7 +277,8 @@ public:
   auto async_send_immediate(const Buffers& buffers, std::uint32_t immediate, flags how,
                             Token&& token) {
     return initiate<detail::bytes_result>(
-        token, send_request(IBV_WR_SEND_WITH_IMM, how, htonl(immediate), buffers));
+        token, supported(IBV_WR_SEND_WITH_IMM,
+                         send_request(IBV_WR_SEND_WITH_IMM, how, htonl(immediate), buffers)));
   }
   template <const_buffer_sequence Buffers,
             class Token = asio::default_completion_token_t<executor_type>>
@@ -291,8 +292,9 @@ public:
   template <const_buffer_sequence Buffers,
             class Token = asio::default_completion_token_t<executor_type>>
   auto async_send_invalidate(const Buffers& buffers, std::uint32_t rkey, flags how, Token&& token) {
-    return initiate<detail::bytes_result>(token,
-                                          send_request(IBV_WR_SEND_WITH_INV, how, rkey, buffers));
+    return initiate<detail::bytes_result>(
+        token,
+        supported(IBV_WR_SEND_WITH_INV, send_request(IBV_WR_SEND_WITH_INV, how, rkey, buffers)));
   }
   template <const_buffer_sequence Buffers,
             class Token = asio::default_completion_token_t<executor_type>>
@@ -332,7 +334,9 @@ public:
   auto async_write_immediate(const Buffers& buffers, const remote_buffer& to,
                              std::uint32_t immediate, flags how, Token&& token) {
     return initiate<detail::bytes_result>(
-        token, remote_request(IBV_WR_RDMA_WRITE_WITH_IMM, how, htonl(immediate), buffers, to));
+        token,
+        supported(IBV_WR_RDMA_WRITE_WITH_IMM,
+                  remote_request(IBV_WR_RDMA_WRITE_WITH_IMM, how, htonl(immediate), buffers, to)));
   }
   template <const_buffer_sequence Buffers,
             class Token = asio::default_completion_token_t<executor_type>>
@@ -347,8 +351,9 @@ public:
   template <mutable_buffer_sequence Buffers,
             class Token = asio::default_completion_token_t<executor_type>>
   auto async_read(const Buffers& buffers, const remote_buffer& from, flags how, Token&& token) {
-    return initiate<detail::bytes_result>(token,
-                                          remote_request(IBV_WR_RDMA_READ, how, 0, buffers, from));
+    return initiate<detail::bytes_result>(
+        token,
+        supported(IBV_WR_RDMA_READ, remote_request(IBV_WR_RDMA_READ, how, 0, buffers, from)));
   }
   template <mutable_buffer_sequence Buffers,
             class Token = asio::default_completion_token_t<executor_type>>
@@ -367,8 +372,10 @@ public:
   auto async_compare_and_swap(const remote_buffer& target, std::uint64_t expected,
                               std::uint64_t desired, flags how, Token&& token) {
     return initiate<detail::value_result>(
-        token, detail::atomic_request(IBV_WR_ATOMIC_CMP_AND_SWP, verbs_flags(how),
-                                      how & flags::unsignaled, target, expected, desired));
+        token,
+        supported(IBV_WR_ATOMIC_CMP_AND_SWP,
+                  detail::atomic_request(IBV_WR_ATOMIC_CMP_AND_SWP, verbs_flags(how),
+                                         how & flags::unsignaled, target, expected, desired)));
   }
   template <class Token = asio::default_completion_token_t<executor_type>>
   requires(!std::same_as<std::decay_t<Token>, flags>) auto async_compare_and_swap(
@@ -384,8 +391,9 @@ public:
   auto async_fetch_add(const remote_buffer& target, std::uint64_t addend, flags how,
                        Token&& token) {
     return initiate<detail::value_result>(
-        token, detail::atomic_request(IBV_WR_ATOMIC_FETCH_AND_ADD, verbs_flags(how),
-                                      how & flags::unsignaled, target, addend, 0));
+        token, supported(IBV_WR_ATOMIC_FETCH_AND_ADD,
+                         detail::atomic_request(IBV_WR_ATOMIC_FETCH_AND_ADD, verbs_flags(how),
+                                                how & flags::unsignaled, target, addend, 0)));
   }
   template <class Token = asio::default_completion_token_t<executor_type>>
   requires(!std::same_as<std::decay_t<Token>, flags>) auto async_fetch_add(
@@ -395,15 +403,23 @@ public:
 
   /// Binds a memory window to part of a region that was registered with `access::window_bind`: the
   /// peer of this queue pair, and nobody else, may use `window.rkey()` once this has completed.
-  /// A key that the window had before ends. Errors: IBV_WC_MW_BIND_ERR, `error::remote_range`.
+  /// A key that the window had before ends. Errors: IBV_WC_MW_BIND_ERR, `error::remote_range`,
+  /// `bad_descriptor` for a window or region that is closed.
   template <class Token = asio::default_completion_token_t<executor_type>>
   auto async_bind(memory_window& window, const memory_region& region, std::size_t offset,
                   std::size_t bytes, access rights, Token&& token = {}) {
-    detail::bind_request r{window.native_handle(), window.next_key(), {}};
-    if (offset > region.size() || bytes > region.size() - offset)
+    detail::bind_request r{};
+    if (!window.is_open() || !region.is_open())
+      r.problem = detail::request_error::not_open;
+    else if (offset > region.size() || bytes > region.size() - offset)
       r.problem = detail::request_error::remote_range;
-    r.info = {region.native_handle(), reinterpret_cast<std::uintptr_t>(region.data()) + offset,
-              bytes, detail::window_access(rights)};
+    else
+      r = supported(IBV_WR_BIND_MW,
+                    detail::bind_request{window.native_handle(),
+                                         window.next_key(),
+                                         {region.native_handle(),
+                                          reinterpret_cast<std::uintptr_t>(region.data()) + offset,
+                                          bytes, detail::window_access(rights)}});
     return initiate<detail::no_result>(token, r);
   }
 
@@ -412,7 +428,8 @@ public:
   template <class Token = asio::default_completion_token_t<executor_type>>
   auto async_invalidate(std::uint32_t rkey, Token&& token = {}) {
     return initiate<detail::no_result>(
-        token, send_request(IBV_WR_LOCAL_INV, flags::none, rkey, const_buffer()));
+        token, supported(IBV_WR_LOCAL_INV,
+                         send_request(IBV_WR_LOCAL_INV, flags::none, rkey, const_buffer())));
   }
 
   /// Waits until the queue pair fails: `connection_reset` when the peer disconnected or went away,
@@ -438,6 +455,14 @@ private:
                                     detail::receive_operation, detail::send_operation>;
     return asio::async_initiate<Token, typename Result::signature>(
         detail::initiate_request<base, Result, basic_queue_pair>{this}, token, request);
+  }
+
+  // SEND and WRITE need not be asked for: there is no device without them.
+  template <class Request>
+  Request supported(ibv_wr_opcode opcode, Request r) const {
+    if (impl_ && !impl_->supports(opcode))
+      r.problem = detail::request_error::unsupported;
+    return r;
   }
 
   static unsigned verbs_flags(flags how) noexcept {

@@ -76,6 +76,8 @@ public:
   const queue_pair_options& options() const noexcept { return options_; }
   ibv_qp* native_handle() const noexcept { return qp_; }
   queue_pair_state state() const;
+  /// Whether the device and the type of queue pair have the operation; any has SEND and WRITE.
+  bool supports(ibv_wr_opcode o) const noexcept { return (unsupported_ >> o & 1) == 0; }
 
   void on_context_shutdown() override { close(); }
   void on_device_event(const ibv_async_event& event) override;
@@ -120,6 +122,7 @@ private:
   friend class shared_receive_queue_impl;
 
   error_code initialize();
+  void find_unsupported() noexcept;
   error_code check_start(queue_pair_state least) const;
   template <class Operation>
   [[gnu::noinline]] bool start_slowly(work_queue& queue, Operation& op, std::uint32_t max_sge,
@@ -133,6 +136,7 @@ private:
   std::shared_ptr<completion_queue_impl> cq_;
   std::shared_ptr<shared_receive_queue_impl> srq_;
   std::uint32_t reserved_ = 0;
+  std::uint32_t unsupported_ = 0; // a bit for each ibv_wr_opcode
   std::atomic<std::uint64_t> ids_{0};
 
   mutable mutex mutex_;

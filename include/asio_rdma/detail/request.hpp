@@ -23,7 +23,9 @@ enum class request_error : std::uint8_t {
   too_many_buffers,
   message_size,
   remote_range,
-  misaligned
+  misaligned,
+  unsupported,
+  not_open
 };
 
 inline error_code make_error_code(request_error e) noexcept {
@@ -38,6 +40,10 @@ inline error_code make_error_code(request_error e) noexcept {
     return error::remote_range;
   case request_error::misaligned:
     return error::misaligned;
+  case request_error::unsupported:
+    return asio::error::operation_not_supported;
+  case request_error::not_open:
+    return asio::error::bad_descriptor;
   }
   return {};
 }
@@ -178,6 +184,7 @@ struct atomic_request {
     op.wr.num_sge = 1;
     op.wr.opcode = opcode;
     op.wr.send_flags = flags | IBV_SEND_SIGNALED;
+    op.wr.imm_data = 0;
     op.wr.wr.atomic = {address, compare_add, swap, rkey};
     op.bytes = sizeof(std::uint64_t);
     op.usual = false;
@@ -203,6 +210,7 @@ struct bind_request {
     op.wr.num_sge = 0;
     op.wr.opcode = IBV_WR_BIND_MW;
     op.wr.send_flags = IBV_SEND_SIGNALED;
+    op.wr.imm_data = 0; // rxe insists
     op.wr.bind_mw = {window, rkey, info};
     op.bytes = 0;
     op.usual = false;
