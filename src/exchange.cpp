@@ -16,7 +16,7 @@ handshake raw_handshake(const queue_pair_impl& qp, error_code& ec) {
     queue_pair_address address;
     ec = qp.local_address(address);
     if (!ec)
-      result.address.emplace(handshake::address_part{address, qp.options().type});
+      result.address.emplace(handshake_address{address, qp.options().type});
   }
   return result;
 }

@@ -45,7 +45,7 @@ bool may_be_connected_to(std::uint32_t number) noexcept {
   return number > 1 && number < low_24_bits;
 }
 
-bool decode_address(const std::byte* from, handshake::address_part& part) noexcept {
+bool decode_address(const std::byte* from, handshake_address& part) noexcept {
   queue_pair_address& a = part.address;
   a.number = get<std::uint32_t>(from);
   a.packet_number = get<std::uint32_t>(from + 4);

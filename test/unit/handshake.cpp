@@ -22,7 +22,7 @@ handshake a_handshake() {
   h.receive_size = 4096;
   h.max_reads = 16;
   h.atomics = IBV_ATOMIC_HCA;
-  handshake::address_part& part = h.address.emplace();
+  handshake_address& part = h.address.emplace();
   part.address.number = 0x123456;
   part.address.packet_number = 0xabcdef;
   part.address.lid = 0x0708;
@@ -260,7 +260,10 @@ struct side {
 };
 
 void run(side& a, side& b, std::size_t chunk = 1000) {
-  while (a.run(b, chunk) | b.run(a, chunk)) {
+  bool any = true;
+  while (any) {
+    any = a.run(b, chunk);
+    any = b.run(a, chunk) || any;
   }
   REQUIRE(a.steps.next() == action::finish);
   REQUIRE(b.steps.next() == action::finish);

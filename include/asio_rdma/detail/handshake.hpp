@@ -13,6 +13,12 @@
 
 namespace asio_rdma::detail {
 
+/// The second part of a handshake. `max_reads` travels in the first one.
+struct handshake_address {
+  queue_pair_address address;
+  ibv_qp_type type = IBV_QPT_RC;
+};
+
 /// What two sides tell each other before they are connected. Little-endian, of fixed size, so that
 /// it fits the private data of a connection request (56 bytes on InfiniBand, rdma_connect(3)):
 ///
@@ -34,17 +40,12 @@ struct handshake {
   static constexpr std::size_t prefix_size = 5; ///< Magic and version: all versions begin so.
   static constexpr std::uint8_t version = 1;
 
-  struct address_part {
-    queue_pair_address address; ///< `max_reads` travels in the first part.
-    ibv_qp_type type = IBV_QPT_RC;
-  };
-
   kind what = kind::raw;
   std::uint32_t receives = 0;     ///< Receives posted, each of `receive_size` bytes.
   std::uint32_t receive_size = 0; ///< Bytes.
   std::uint8_t max_reads = 0;
   ibv_atomic_cap atomics = IBV_ATOMIC_NONE;
-  std::optional<address_part> address;
+  std::optional<handshake_address> address;
 
   std::size_t size() const noexcept { return address ? full_size : base_size; }
 };
