@@ -228,7 +228,7 @@ std::size_t completion_queue_impl::harvest(unsigned polls) {
   std::unique_lock<detail::mutex> owner;
   for (int i = 0; i < n; ++i) {
     auto& op = *reinterpret_cast<operation*>(completions[i].wr_id);
-    work_queue& queue = *op.queue;
+    work_queue& queue = *op.queue.load(std::memory_order_acquire);
     if (owner.mutex() != &queue.owner_mutex()) {
       if (owner.owns_lock())
         owner.unlock();

@@ -367,7 +367,7 @@ bool queue_pair_impl::start(send_operation& op) {
   cq_->operation_starting();
   if (op.inline_bytes <= options_.max_inline)
     op.wr.send_flags |= IBV_SEND_INLINE;
-  op.queue = &send_; // before the device has it: another thread may poll the completion at once
+  send_.posting(op);
   ibv_send_wr* bad;
   if (const int e = ibv_post_send(qp_, &op.wr, &bad)) [[unlikely]] {
     mutex_.unlock();

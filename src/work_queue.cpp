@@ -7,8 +7,8 @@
 namespace asio_rdma::detail {
 
 bool work_queue::start(operation& op) {
+  posting(op);
   if (!may_post()) {
-    op.queue = this;
     waiting_.push_back(op);
     ++blocked_;
     return true;

@@ -332,8 +332,9 @@ TEST_CASE("failing all gives each operation the error once, in order, and all th
 TEST_CASE("the short way: posted by the owner, completed at the front") {
   fixture f(2);
   CHECK(f.queue.may_post());
-  f.queue.posted(f.op(1));
+  f.queue.posting(f.op(1));
   CHECK(f.op(1).queue == &f.queue);
+  f.queue.posted(f.op(1));
   CHECK(f.queue.room() == 1);
   CHECK(f.queue.may_post());
   f.queue.posted(f.op(2));

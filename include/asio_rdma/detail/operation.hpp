@@ -48,7 +48,9 @@ public:
   std::uint64_t value;  ///< What an atomic operation found.
 
   std::uint64_t id = 0; ///< Names the operation to a cancellation slot.
-  work_queue* queue;    ///< Where it is, or was.
+  /// Where it is, or was. Stored before the device has the operation: another thread may find it
+  /// completed, and from there its queue's lock, before the one that posted it has gone on.
+  std::atomic<work_queue*> queue;
 
 protected:
   ~operation() = default;

@@ -27,11 +27,11 @@ public:
   /// that fails gives false, with the error in the operation, which is in no list then.
   bool start(operation& op);
 
-  /// The same in steps, for who posts by himself: whether an operation may be posted now, and that
-  /// it was.
+  /// The same in steps, for who posts by himself: whether an operation may be posted now, that it
+  /// will be, and that it was.
   bool may_post() const noexcept { return used_ != depth_ && blocked_ == 0; }
+  void posting(operation& op) noexcept { op.queue.store(this, std::memory_order_release); }
   void posted(operation& op) noexcept {
-    op.queue = this;
     posted_.push_back(op);
     ++used_;
   }
