@@ -76,6 +76,7 @@ void run(const std::string& device_name, double seconds, const std::string& only
   const tcp::endpoint to(asio::ip::address_v4::loopback(), acceptor.local_endpoint().port());
   connector.async_connect(c.qp, to, asio::use_future).get();
   accepted.get();
+  server.async_wait_disconnect([&server](error_code) { server.close(); });
   std::printf("echo on %s, 64 bytes\n", device.name().c_str());
 
   const auto coroutine = [&io](auto function) {

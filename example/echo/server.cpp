@@ -18,6 +18,7 @@ asio::awaitable<void> serve(queue_pair& qp, const protection_domain& pd) {
     if (ec)
       break;
   }
-  if (ec != asio::error::connection_reset) // the end that the client makes
+  // The end that the client makes.
+  if (ec != asio::error::connection_reset && ec != asio::error::operation_aborted)
     throw boost::system::system_error(ec, "echo server");
 }
