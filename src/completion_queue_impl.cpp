@@ -13,9 +13,11 @@ namespace asio_rdma::detail {
 namespace {
 
 constexpr int poll_batch = 32;
-// Between two looks at the execution context's other work: this many batches, or, in the modes
-// that poll, this many empty polls (some ten microseconds).
-constexpr unsigned batches_per_turn = 16;
+// Between two looks at the execution context's other work, each of which is a system call: this
+// many batches or operations, or, in the modes that poll, this many empty polls (some ten
+// microseconds).
+constexpr unsigned batches_per_turn = 128;
+constexpr std::size_t operations_per_turn = 512;
 constexpr unsigned polls_per_turn = 512;
 // Acknowledging takes a lock (ibv_ack_cq_events(3)), so it is done for many at a time.
 constexpr unsigned acknowledge_batch = 64;
@@ -47,7 +49,9 @@ struct completion_queue_impl::watch {
 
   scheduler& context_scheduler;
   runner run_op;
-  descriptor_watch<completion_queue_impl, &completion_queue_impl::on_readable> channel;
+  static void on_ready(completion_queue_impl& q) { q.run(); }
+  descriptor_watch<completion_queue_impl, &completion_queue_impl::on_readable, &watch::on_ready>
+      channel;
 };
 
 completion_queue_impl::completion_queue_impl(completion_service& service, const device& d,
@@ -185,10 +189,9 @@ void completion_queue_impl::schedule() {
   watch_->context_scheduler.post_immediate_completion(&watch_->run_op, true);
 }
 
-void completion_queue_impl::on_readable() {
+bool completion_queue_impl::on_readable() {
   notified_.store(true);
-  if (become_active(state::armed))
-    schedule();
+  return become_active(state::armed);
 }
 
 // One request for notification gives one event (ibv_req_notify_cq(3)), and the channel has only
@@ -340,11 +343,13 @@ void completion_queue_impl::run() {
   } t{*this, std::move(self_)};
 
   const bool polls = options_.mode != completion_mode::event;
-  for (unsigned batches = 0; batches < batches_per_turn;) {
+  std::size_t operations = 0;
+  for (unsigned batches = 0; batches < batches_per_turn && operations < operations_per_turn;) {
     take_event();
     const std::size_t found = harvest(polls ? polls_per_turn : 1);
-    if (run_ready(disposal::complete_here) != 0) {
+    if (const std::size_t ran = run_ready(disposal::complete_here); ran != 0) {
       ++batches;
+      operations += ran;
       spin_until_.reset();
       if (polls || found == poll_batch)
         continue;
@@ -383,6 +388,7 @@ bool completion_queue_impl::arm() {
 // raises no event. True if the role has been given up.
 bool completion_queue_impl::sleep() {
   spin_until_.reset();
+  watch_->channel.resume();
   self_.reset();
   state_.store(state::armed);
   harvest(1);

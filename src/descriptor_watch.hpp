@@ -23,17 +23,19 @@ using scheduled_operation = asio::detail::scheduler_operation;
 
 /// Calls `on_readable` on a thread of the context each time the descriptor becomes readable, until
 /// `stop`. Does not count as work. The call may not stop the watch nor run handlers: it is made
-/// under the reactor's lock for the descriptor.
-template <class Owner, void (Owner::*OnReadable)()>
+/// under the reactor's lock for the descriptor. With an `on_ready` it gives a bool:
+/// if true, `on_ready` follows at once, which may, and the watch rests until `resume`.
+template <class Owner, auto OnReadable, auto OnReady = nullptr>
 class descriptor_watch {
 public:
-  explicit descriptor_watch(Owner& owner) noexcept : op_(owner) {}
+  explicit descriptor_watch(Owner& owner) noexcept : op_(owner, *this) {}
   descriptor_watch(const descriptor_watch&) = delete;
   ~descriptor_watch() { stop(); }
 
   /// Gives an errno value, 0 for success.
   int start(asio::execution_context& context, int descriptor) {
     reactor_ = &asio::use_service<asio::detail::reactor>(context);
+    scheduler_ = &asio::use_service<scheduler>(context);
     reactor_->init_task();
     descriptor_ = descriptor;
     const int e = reactor_->register_internal_descriptor(asio::detail::reactor::read_op, descriptor,
@@ -41,6 +43,17 @@ public:
     if (e != 0)
       release();
     return e;
+  }
+
+  /// After `on_ready`. Tells at once, by `on_readable`, what came meanwhile; that may not give
+  /// true. The context must have other work.
+  void resume() {
+    if (!resting_)
+      return;
+    resting_ = false;
+    // As a speculative read this costs no system call. It counts as work, which this does not.
+    reactor_->start_op(asio::detail::reactor::read_op, descriptor_, data_, &op_, false, true);
+    scheduler_->work_finished();
   }
 
   void stop() {
@@ -52,16 +65,31 @@ public:
 
 private:
   struct op final : asio::detail::reactor_op {
-    explicit op(Owner& o) noexcept
-        : asio::detail::reactor_op(error_code(), &op::perform, &op::complete), owner(o) {}
+    op(Owner& o, descriptor_watch& w) noexcept
+        : asio::detail::reactor_op(error_code(), &op::perform, &op::complete), owner(o), watch(w) {}
 
     static status perform(asio::detail::reactor_op* base) {
-      (static_cast<op*>(base)->owner.*OnReadable)();
+      auto& self = *static_cast<op*>(base);
+      if constexpr (OnReady == nullptr) {
+        (self.owner.*OnReadable)();
+      } else if ((self.owner.*OnReadable)()) {
+        self.watch.scheduler_->work_started(); // the completion counts as the end of some
+        self.watch.resting_ = true;
+        return done_and_exhausted;
+      }
       return not_done;
     }
-    static void complete(void*, asio::detail::operation*, const error_code&, std::size_t) {}
+    // Called by the reactor without another look at the context's queue.
+    static void complete([[maybe_unused]] void* context,
+                         [[maybe_unused]] asio::detail::operation* base, const error_code&,
+                         std::size_t) {
+      if constexpr (OnReady != nullptr)
+        if (context != nullptr)
+          OnReady(static_cast<op*>(base)->owner);
+    }
 
     Owner& owner;
+    descriptor_watch& watch;
   };
 
   void release() {
@@ -70,6 +98,8 @@ private:
   }
 
   op op_;
+  bool resting_ = false;
+  scheduler* scheduler_ = nullptr;
   asio::detail::reactor* reactor_ = nullptr;
   asio::detail::reactor::per_descriptor_data data_{};
   int descriptor_ = -1;

@@ -319,7 +319,9 @@ error_code queue_pair_impl::adopt(std::shared_ptr<completion_queue_impl> queue, 
     reason_ = asio::error::connection_reset;
     break;
   default:
-    state_ = queue_pair_state::open;
+    // An iWARP connection is the kernel's affair, and the attributes do not tell of it.
+    state_ = pd_.get_device().type() == transport::iwarp ? queue_pair_state::connected
+                                                         : queue_pair_state::open;
   }
   return {};
 }

@@ -79,7 +79,7 @@ private:
   void attend();
   void schedule();
   bool become_active(state from);
-  void on_readable();
+  bool on_readable();
   void take_event();
   void read_event();
   std::size_t harvest(unsigned polls);
