@@ -193,7 +193,7 @@ TEST_CASE("errno read after ibv_post_*, whose value is the error", "[mistake]") 
   pair p;
   faults::injector faults(p.dev.native_handle());
   using faults::call;
-  sent s, chained;
+  sent s;
   got r;
   faults.refuse_post(call::post_send, EAGAIN);
   errno = EPERM;

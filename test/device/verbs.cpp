@@ -367,7 +367,7 @@ TEST_CASE("gathering by a write, scattering by a read") {
 
 TEST_CASE("messages without bytes") {
   pair p;
-  sent s, w, rd;
+  sent s, w;
   got r;
   SECTION("an empty buffer") {
     p.b.async_receive(p.mb.buffer(0, 10), r.handler());
