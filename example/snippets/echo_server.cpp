@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: BSL-1.0
+#include <asio_rdma/asio_rdma.hpp>
+#include <boost/asio.hpp>
+#include <boost/asio/experimental/awaitable_operators.hpp>
+#include <iostream>
+
+namespace asio = boost::asio;
+using namespace asio::experimental::awaitable_operators;
+using asio::use_awaitable, asio::ip::tcp;
+
+// The receive for the next message is posted before the reply goes, as the client may answer that
+// at once; so each takes the half of the memory that the other does not use.
+asio::awaitable<void> session(asio_rdma::acceptor& acceptor, asio_rdma::connection_request request,
+                              asio_rdma::protection_domain pd) {
+  constexpr std::size_t half = 4096;
+  std::vector<std::byte> memory(2 * half);
+  const asio_rdma::memory_region region(pd, memory.data(), memory.size());
+  asio_rdma::queue_pair qp(acceptor.get_executor(), pd);
+
+  auto [message, connection] =
+      co_await (qp.async_receive(region.buffer(0, half), use_awaitable) &&
+                acceptor.async_accept(std::move(request), qp, use_awaitable));
+  std::cout << connection.remote << " has connected" << std::endl;
+  for (std::size_t here = 0, there = half;; std::swap(here, there)) {
+    auto [next, sent] = co_await (qp.async_receive(region.buffer(there, half), use_awaitable) &&
+                                  qp.async_send(region.buffer(here, message.bytes), use_awaitable));
+    message = next;
+  }
+} // left by an exception when the client has gone: the queue pair closes, then its memory goes
+
+asio::awaitable<void> listen(asio_rdma::acceptor& acceptor, asio_rdma::protection_domain pd) {
+  for (;;) {
+    auto request = co_await acceptor.async_wait_request(use_awaitable);
+    co_spawn(acceptor.get_executor(), session(acceptor, std::move(request), pd), asio::detached);
+  }
+}
+
+int main(int argc, char* argv[]) {
+  using asio_rdma::device;
+  const asio_rdma::protection_domain pd(argc == 1 ? device::open_first() : device::open(argv[1]));
+  asio::io_context io(1);
+  asio_rdma::acceptor acceptor(io, tcp::endpoint(tcp::v4(), 7471));
+  std::cout << "listening on port " << acceptor.local_endpoint().port() << std::endl;
+  co_spawn(io, listen(acceptor, pd), asio::detached);
+  io.run();
+}
