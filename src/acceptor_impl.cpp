@@ -29,7 +29,9 @@ error_code acceptor_impl::open(asio::ip::tcp::endpoint endpoint, int backlog) {
   if (!bound)
     return e == ENODEV || e == EADDRNOTAVAIL ? error_code(error::no_gid) : cm_error(e);
   backlog_ = static_cast<std::size_t>(std::max(backlog, 1));
-  return rdma_listen(id_, backlog) == 0 ? error_code() : cm_error(errno);
+  // What exceeds the kernel's own backlog is dropped there, and asked for again seconds later. So
+  // that one is as large as may be, and what exceeds this one is rejected.
+  return rdma_listen(id_, 0) == 0 ? error_code() : cm_error(errno);
 }
 
 asio::ip::tcp::endpoint acceptor_impl::local_endpoint() const {

@@ -36,8 +36,13 @@ error_code rejection(const cm_event& event) {
   return error::rejected;
 }
 
+bool is_iwarp(const ibv_context* device) {
+  return device->device->transport_type == IBV_TRANSPORT_IWARP;
+}
+
+// On iWARP 256 with the four bytes of RFC 6581, section 9.
 std::size_t most_data(const ibv_context* device, std::size_t infiniband) {
-  return device->device->transport_type == IBV_TRANSPORT_IWARP ? 255 : infiniband;
+  return is_iwarp(device) ? 252 : infiniband;
 }
 
 } // namespace
@@ -58,7 +63,7 @@ error_code cm_connection::connect(connect_operation& op, std::shared_ptr<queue_p
   if (endpoints.empty())
     return asio::error::not_found;
   const auto self = std::static_pointer_cast<cm_connection>(shared_from_this());
-  if (const error_code ec = qp->attach(std::make_unique<link>(self)))
+  if (const error_code ec = qp->attach(std::make_shared<link>(self)))
     return ec;
   leftovers left;
   {
@@ -76,6 +81,10 @@ error_code cm_connection::connect(connect_operation& op, std::shared_ptr<queue_p
 
 // Each step that fails at once or later goes on with the next endpoint.
 void cm_connection::next_endpoint(error_code why, leftovers& left) {
+  if (spent_) {
+    finish(why, left);
+    return;
+  }
   do {
     const auto own = own_address_for_loopback();
     loopback_replaced_ = own.has_value();
@@ -164,7 +173,8 @@ void cm_connection::take_event(const cm_event& event, leftovers& left) {
     break;
   case RDMA_CM_EVENT_REJECTED:
     reply_ = event.data;
-    ec = rejection(event);
+    ec =
+        state_ == state::accepting ? error_code(asio::error::connection_aborted) : rejection(event);
     break;
   case RDMA_CM_EVENT_CONNECT_ERROR:
     ec = event.status < 0 ? cm_error(-event.status) : error_code(error::unreachable);
@@ -215,8 +225,8 @@ rdma_conn_param cm_connection::parameters(const private_data& data) const {
   p.initiator_depth = o.max_reads;
   p.retry_count = o.retry_count;
   p.rnr_retry_count = o.rnr_retry;
-  p.qp_num = qp_->native_handle()->qp_num;
-  p.srq = qp_->native_handle()->srq != nullptr ? 1 : 0;
+  p.qp_num = qp_->number();
+  p.srq = qp_->has_shared_receives() ? 1 : 0;
   return p;
 }
 
@@ -225,7 +235,10 @@ error_code cm_connection::on_route_resolved() {
     return ec;
   state_ = state::connecting;
   rdma_conn_param p = parameters(options_.data);
-  return rdma_connect(id_, &p) == 0 ? error_code() : cm_error(errno);
+  if (rdma_connect(id_, &p) != 0)
+    return cm_error(errno);
+  spent_ = is_iwarp(id_->verbs);
+  return {};
 }
 
 // The responder's answer says how many reads it starts and answers; rdma_cm has matched them.
@@ -249,7 +262,9 @@ error_code cm_connection::prepare_queue_pair(ibv_qp_state to, std::uint8_t reads
   attr.qp_state = to;
   int mask = 0;
   if (rdma_init_qp_attr(id_, &attr, &mask) != 0)
-    return system_error_code(errno);
+    return errno == EINVAL && state_ == state::accepting
+               ? error_code(asio::error::connection_aborted) // no longer asked for
+               : system_error_code(errno);
   switch (to) {
   case IBV_QPS_INIT:
     attr.qp_access_flags = qp_->access_flags();
@@ -270,6 +285,10 @@ error_code cm_connection::prepare_queue_pair(ibv_qp_state to, std::uint8_t reads
   default:
     if ((mask & IBV_QP_TIMEOUT) != 0)
       attr.timeout = o.timeout;
+    if ((mask & IBV_QP_RETRY_CNT) != 0)
+      attr.retry_cnt = o.retry_count;
+    if ((mask & IBV_QP_RNR_RETRY) != 0)
+      attr.rnr_retry = o.rnr_retry;
     if ((mask & IBV_QP_MAX_QP_RD_ATOMIC) != 0)
       attr.max_rd_atomic = reads_out;
   }
@@ -312,7 +331,7 @@ error_code cm_connection::accept(connect_operation& op, std::shared_ptr<queue_pa
       return asio::error::message_size;
   }
   const auto self = std::static_pointer_cast<cm_connection>(shared_from_this());
-  if (const error_code ec = qp->attach(std::make_unique<link>(self)))
+  if (const error_code ec = qp->attach(std::make_shared<link>(self)))
     return ec;
   leftovers left;
   {
@@ -401,7 +420,7 @@ void cm_connection::finish(const error_code& ec, leftovers& left) {
     return;
   }
   left.detached = std::move(qp_);
-  if (state_ == state::accepting) {
+  if (state_ == state::accepting || spent_) {
     left.failed = left.detached;
     left.why = asio::error::connection_reset;
   }
@@ -415,8 +434,7 @@ void cm_connection::retire_id(leftovers& left) {
   if (id_ == nullptr)
     return;
   rdma_cm_id* id = std::exchange(id_, nullptr);
-  if (state_ != state::connecting || id->verbs == nullptr ||
-      id->verbs->device->transport_type != IBV_TRANSPORT_IWARP) {
+  if (state_ != state::connecting || id->verbs == nullptr || !is_iwarp(id->verbs)) {
     left.ids.push_back(id);
     return;
   }

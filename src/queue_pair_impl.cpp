@@ -66,7 +66,7 @@ int queue_pair_impl::send_queue::post(operation_list::iterator first, operation_
       tail->wr.next = &op.wr;
     tail = &op;
   }
-  ibv_send_wr* bad = nullptr;
+  ibv_send_wr* bad = &head->wr;
   const int e = ibv_post_send(qp_.qp_, &head->wr, &bad);
   if (e == 0) [[likely]] {
     for (auto i = first; i != last; ++i)
@@ -74,10 +74,16 @@ int queue_pair_impl::send_queue::post(operation_list::iterator first, operation_
         wr.bind_mw.mw->rkey = wr.bind_mw.rkey; // by which the provider finds it the next time
     return 0;
   }
-  failed = reinterpret_cast<operation*>((bad != nullptr ? bad : &head->wr)->wr_id);
+  const error_code ec = system_error_code(std::abs(e)); // siw turns the sign
+  if (bad ==
+      nullptr) { // taken, but the device could not be told: only its destruction gives it back
+    qp_.fail_on_service(ec);
+    return 0;
+  }
+  failed = reinterpret_cast<operation*>(bad->wr_id);
   for (auto i = operation_list::s_iterator_to(*failed); i != last; ++i)
     on_retired(*i);
-  return std::abs(e); // the value is the error (ibv_post_send(3)); siw turns its sign
+  return ec.value(); // the value is the error (ibv_post_send(3))
 }
 
 void queue_pair_impl::send_queue::on_retired(operation& op) noexcept {
@@ -98,9 +104,11 @@ void queue_pair_impl::send_queue::on_completion(operation& op, const ibv_wc& wc,
 
 void queue_pair_impl::send_queue::complete_slowly(operation& op, const ibv_wc& wc,
                                                   operation_list& ready) {
+  operation_list behind;
   if (wc.status != IBV_WC_SUCCESS)
-    op.fail(qp_.completion_failure(wc, ready));
+    op.fail(qp_.completion_failure(wc, behind));
   complete(op, ready);
+  ready.splice(ready.end(), behind);
 }
 
 // --- The receive queue -----------------------------------------------------------------------
@@ -124,9 +132,11 @@ void queue_pair_impl::receive_queue::on_completion(operation& op, const ibv_wc& 
   take_receive_result(op, wc);
   if (wc.status == IBV_WC_SUCCESS && complete_oldest(op, ready)) [[likely]]
     return;
+  operation_list behind;
   if (wc.status != IBV_WC_SUCCESS)
-    op.fail(qp_.completion_failure(wc, ready));
+    op.fail(qp_.completion_failure(wc, behind));
   complete(op, ready);
+  ready.splice(ready.end(), behind);
 }
 
 ibv_recv_wr* link_receives(operation_list::iterator first, operation_list::iterator last) noexcept {
@@ -139,6 +149,13 @@ ibv_recv_wr* link_receives(operation_list::iterator first, operation_list::itera
   }
   *next = nullptr;
   return head;
+}
+
+void give_element(receive_operation& op, const device& d) noexcept {
+  if (op.wr.num_sge != 0 || d.type() != transport::iwarp)
+    return;
+  op.wr.sg_list[0] = {};
+  op.wr.num_sge = 1;
 }
 
 void take_receive_result(operation& op, const ibv_wc& wc) noexcept {
@@ -219,6 +236,7 @@ error_code queue_pair_impl::open(std::shared_ptr<completion_queue_impl> queue,
     cq_->unreserve(reserved_);
     return ec;
   }
+  number_ = qp_->qp_num;
   options_.max_inline = std::min(options_.max_inline, init.cap.max_inline_data);
   if (d.has_atomics() && options_.type == IBV_QPT_RC)
     ec = send_.reserve_results();
@@ -284,7 +302,7 @@ error_code queue_pair_impl::adopt(std::shared_ptr<completion_queue_impl> queue, 
   if (const int e = ibv_query_qp(qp, &attr, IBV_QP_STATE | IBV_QP_CAP | IBV_QP_PORT, &init))
     return system_error_code(e);
   if (!queue || qp->send_cq != queue->native_handle() || qp->recv_cq != queue->native_handle() ||
-      qp->srq != nullptr || init.sq_sig_all != 0)
+      qp->srq != nullptr)
     return asio::error::invalid_argument;
   options_.type = qp->qp_type;
   find_unsupported();
@@ -309,6 +327,8 @@ error_code queue_pair_impl::adopt(std::shared_ptr<completion_queue_impl> queue, 
     return ec;
   }
   qp_ = qp;
+  number_ = qp->qp_num;
+  options_.port = attr.port_num != 0 ? attr.port_num : pd_.get_device().first_port();
   switch (attr.qp_state) {
   case IBV_QPS_RTS:
     state_ = queue_pair_state::connected;
@@ -319,9 +339,7 @@ error_code queue_pair_impl::adopt(std::shared_ptr<completion_queue_impl> queue, 
     reason_ = asio::error::connection_reset;
     break;
   default:
-    // An iWARP connection is the kernel's affair, and the attributes do not tell of it.
-    state_ = pd_.get_device().type() == transport::iwarp ? queue_pair_state::connected
-                                                         : queue_pair_state::open;
+    state_ = queue_pair_state::open;
   }
   return {};
 }
@@ -370,8 +388,14 @@ bool queue_pair_impl::start(send_operation& op) {
   if (op.inline_bytes <= options_.max_inline)
     op.wr.send_flags |= IBV_SEND_INLINE;
   send_.posting(op);
-  ibv_send_wr* bad;
+  ibv_send_wr* bad = &op.wr;
   if (const int e = ibv_post_send(qp_, &op.wr, &bad)) [[unlikely]] {
+    if (bad == nullptr) { // as in send_queue::post
+      send_.posted(op);
+      fail_on_service(system_error_code(std::abs(e)));
+      mutex_.unlock();
+      return true;
+    }
     mutex_.unlock();
     cq_->operation_not_started();
     op.fail(system_error_code(std::abs(e)));
@@ -388,6 +412,7 @@ bool queue_pair_impl::start(receive_operation& op) {
     op.ec = asio::error::operation_not_supported;
     return false;
   }
+  give_element(op, pd_.get_device());
   const std::lock_guard lock(mutex_);
   return start_slowly(receive_, op, options_.max_receive_sge, queue_pair_state::open);
 }
@@ -428,17 +453,89 @@ error_code queue_pair_impl::completion_failure(const ibv_wc& wc, operation_list&
   return flushed ? reason_ : completion_error(wc.status);
 }
 
-void queue_pair_impl::enter_failed(const error_code& why, operation_list& ready) {
+void queue_pair_impl::mark_failed(const error_code& why) {
   state_ = queue_pair_state::failed;
   reason_ = why;
-  ibv_qp_attr attr{};
-  attr.qp_state = IBV_QPS_ERR;
-  ibv_modify_qp(qp_, &attr, IBV_QP_STATE); // so that the device flushes what is posted
-  send_.fail_waiting(why, ready);
-  receive_.fail_waiting(why, ready);
   for (operation& op : waiters_)
     op.fail(why);
   service_.complete(waiters_);
+  teardown_.keep(shared_from_this());
+}
+
+// A device need not give back what is posted to a queue pair in the error state: siw does not, and
+// none does after a fatal error. Destroying the queue pair gives it back for certain. That may
+// wait for an event to be acknowledged, so it is done later, where nothing is locked.
+void queue_pair_impl::enter_failed(const error_code& why, operation_list& ready) {
+  mark_failed(why);
+  send_.fail_waiting(why, ready);
+  receive_.fail_waiting(why, ready);
+  cq_->operation_starting();
+  ready.push_back(teardown_);
+}
+
+// The same from where no list is at hand; what waits is left to the teardown.
+void queue_pair_impl::fail_on_service(const error_code& why) {
+  if (state_ == queue_pair_state::failed || state_ == queue_pair_state::closed)
+    return;
+  mark_failed(why);
+  operation_list later;
+  service_.operation_starting();
+  later.push_back(teardown_);
+  service_.complete(later);
+}
+
+void queue_pair_impl::teardown::run(operation* base, disposal how) {
+  auto& self = static_cast<teardown&>(*base);
+  const auto keep = std::move(self.self_);
+  if (how != disposal::destroy) // else the context shuts down, and the queue pair with it
+    self.qp_.release_failed();
+}
+
+void queue_pair_impl::release_failed() {
+  ibv_qp* qp = nullptr;
+  std::shared_ptr<connection_link> link;
+  error_code why;
+  {
+    const std::lock_guard lock(mutex_);
+    qp = std::exchange(qp_, nullptr);
+    link = link_;
+    why = reason_;
+  }
+  if (qp != nullptr)
+    release_device(qp, link, why);
+}
+
+// After the destruction of the queue pair the device uses none of its memory, and after one more
+// look at the completion queue none of its requests is left there. What is still in the queues
+// will never complete.
+void queue_pair_impl::release_device(ibv_qp* qp, const std::shared_ptr<connection_link>& link,
+                                     const error_code& why) {
+  // The queue pair goes before what it was made of.
+  std::shared_ptr<void> device_object(
+      qp, [cq = cq_, srq = srq_, pd = pd_](ibv_qp* p) { ibv_destroy_qp(p); });
+  if (link)
+    link->disconnect();
+  ibv_qp_attr attr{};
+  attr.qp_state = IBV_QPS_ERR;
+  ibv_modify_qp(qp, &attr, IBV_QP_STATE); // so that a shared receive that it had taken comes back
+  cq_->drain();
+  if (link && link->lingers()) {
+    const std::lock_guard lock(mutex_);
+    if (!send_.any_posted() && !receive_.any_posted())
+      link->keep(device_object);
+  }
+  device_object.reset();
+  cq_->drain();
+  operation_list left;
+  {
+    const std::lock_guard lock(mutex_);
+    send_.fail_all(why, left);
+    receive_.fail_all(why, left);
+  }
+  cq_->unreserve(reserved_);
+  cq_->complete(left);
+  if (srq_)
+    srq_->detach();
 }
 
 void queue_pair_impl::fail(const error_code& why) {
@@ -498,13 +595,10 @@ void queue_pair_impl::cancel(std::uint64_t id, asio::cancellation_type_t type) {
   service_.complete(done);
 }
 
-// After the destruction of the queue pair the device uses none of its memory, and after one more
-// look at the completion queue none of its requests is left there. What is still in the queues
-// will never complete.
 void queue_pair_impl::close() {
   operation_list left, waiters;
   ibv_qp* qp = nullptr;
-  std::unique_ptr<connection_link> link;
+  std::shared_ptr<connection_link> link;
   const error_code aborted = asio::error::operation_aborted;
   {
     const std::lock_guard lock(mutex_);
@@ -521,33 +615,10 @@ void queue_pair_impl::close() {
     link = std::move(link_);
   }
   service_.remove(*this);
-  // The queue pair goes before what it was made of.
-  std::shared_ptr<void> device_object(
-      qp, [cq = cq_, srq = srq_, pd = pd_](ibv_qp* p) { ibv_destroy_qp(p); });
-  if (link)
-    link->disconnect();
-  if (link && link->lingers()) {
-    ibv_qp_attr attr{};
-    attr.qp_state = IBV_QPS_ERR;
-    ibv_modify_qp(qp, &attr, IBV_QP_STATE);
-    cq_->drain();
-    const std::lock_guard lock(mutex_);
-    if (!send_.any_posted() && !receive_.any_posted())
-      link->keep(device_object);
-  }
-  device_object.reset();
-  link.reset();
-  cq_->drain();
-  {
-    const std::lock_guard lock(mutex_);
-    send_.fail_all(aborted, left);
-    receive_.fail_all(aborted, left);
-  }
-  cq_->unreserve(reserved_);
   cq_->complete(left);
   service_.complete(waiters);
-  if (srq_)
-    srq_->detach();
+  if (qp != nullptr) // else it has failed, and its teardown ends what is posted
+    release_device(qp, link, aborted);
 }
 
 void queue_pair_impl::on_device_event(const ibv_async_event& event) {
@@ -561,6 +632,15 @@ void queue_pair_impl::on_device_event(const ibv_async_event& event) {
         return;
     }
     fail(error::queue_pair_fatal);
+    break;
+  }
+  case IBV_EVENT_QP_LAST_WQE_REACHED: { // with shared receives, all that tells of the error state
+    {
+      const std::lock_guard lock(mutex_);
+      if (event.element.qp != qp_)
+        return;
+    }
+    fail(asio::error::connection_reset);
     break;
   }
   case IBV_EVENT_DEVICE_FATAL:
@@ -583,7 +663,7 @@ error_code queue_pair_impl::local_address(queue_pair_address& result) const {
   const ibv_port_attr port = d.port(options_.port, ec);
   if (ec)
     return ec;
-  result.number = qp_->qp_num;
+  result.number = number_;
   result.packet_number = packet_number_;
   result.lid = port.lid;
   result.mtu = options_.path_mtu != 0 ? options_.path_mtu : port.active_mtu;
@@ -650,7 +730,7 @@ error_code queue_pair_impl::connect(const queue_pair_address& peer) {
   return {};
 }
 
-error_code queue_pair_impl::attach(std::unique_ptr<connection_link> link) {
+error_code queue_pair_impl::attach(std::shared_ptr<connection_link> link) {
   const std::lock_guard lock(mutex_);
   if (state_ == queue_pair_state::connected || (state_ == queue_pair_state::open && link_))
     return asio::error::already_connected;
@@ -661,7 +741,7 @@ error_code queue_pair_impl::attach(std::unique_ptr<connection_link> link) {
 }
 
 void queue_pair_impl::detach() {
-  std::unique_ptr<connection_link> link;
+  std::shared_ptr<connection_link> link;
   {
     const std::lock_guard lock(mutex_);
     link = std::move(link_);

@@ -78,6 +78,7 @@ bool shared_receive_queue_impl::is_open() const {
 }
 
 bool shared_receive_queue_impl::start(receive_operation& op) {
+  give_element(op, pd_.get_device());
   const std::lock_guard lock(mutex_);
   if (srq_ == nullptr || closing_)
     op.ec = asio::error::bad_descriptor;

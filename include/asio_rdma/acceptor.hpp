@@ -114,7 +114,8 @@ public:
   const executor_type& get_executor() const noexcept { return io_.get(); }
 
   /// Listens at the endpoint: an RDMA device's address, or any (0.0.0.0, ::) for all devices. Port
-  /// 0 chooses one. At most `backlog` requests wait to be accepted. Errors: `already_open`,
+  /// 0 chooses one. At most `backlog` requests wait to be accepted, and more
+  /// are rejected. Errors: `already_open`,
   /// `address_in_use`, `error::no_gid` when no RDMA device has the address,
   /// `error::loopback_address`, `error::no_device`, or the system's.
   void open(const endpoint_type& endpoint, int backlog, error_code& ec) {

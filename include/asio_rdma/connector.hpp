@@ -65,8 +65,8 @@ public:
   /// `error::peer_not_listening`, `error::rejected`, `error::unreachable`, `error::wrong_device`
   /// when the way to the endpoint leads by another device than the queue pair's, `timed_out`,
   /// `already_connected`, `message_size`, `bad_descriptor`, or the system's; the queue pair can
-  /// then be used for another attempt, unless it has failed. Supports all cancellation types: the
-  /// queue pair is as after an error.
+  /// then be used for another attempt, unless it has failed, as it has on iWARP when the peer had
+  /// been reached. Supports all cancellation types: the queue pair is as after an error.
   template <class Executor1, class Token = asio::default_completion_token_t<executor_type>>
   auto async_connect(basic_queue_pair<Executor1>& qp, const endpoint_type& endpoint,
                      const connect_options& options, Token&& token) {
@@ -80,8 +80,8 @@ public:
   }
 
   /// Tries the endpoints of a range, such as a resolver's results, in order until one connects;
-  /// `connection_info::remote` tells which. The error is that of the last; `not_found` if there
-  /// are none.
+  /// `connection_info::remote` tells which. The error is that of the last tried; `not_found` if
+  /// there are none. On iWARP the first that could be reached is the last.
   template <class Executor1, std::ranges::input_range Endpoints,
             class Token = asio::default_completion_token_t<executor_type>>
   requires std::convertible_to<std::ranges::range_reference_t<const Endpoints>, endpoint_type>

@@ -91,12 +91,13 @@ public:
 /// `operation_aborted` after `close` or `cancel` here, `connection_reset` when the connection
 /// failed or the peer ended it, a status of `completion_category()` for the operation that the
 /// device failed, `error::too_many_buffers`, `message_size` (over 2^31 bytes), and
-/// `operation_not_supported` where the device cannot. The first failed operation puts the queue
-/// pair into the error state (`queue_pair_state::failed`), and all others end.
+/// `operation_not_supported` where the device cannot. When an operation fails on the device the
+/// queue pair has failed (`queue_pair_state::failed`): its verbs object is destroyed, the peer is
+/// told where there is a connection manager, and all other operations end.
 ///
 /// *Cancellation.* Each operation supports `terminal`, `partial` and `total` cancellation as long
 /// as it waits for room. Once posted it cannot be recalled: `terminal` then moves the queue pair to
-/// the error state, so that all its operations end with `operation_aborted` when the device has
+/// the failed state, so that all its operations end with `operation_aborted` when the device has
 /// let go of their memory; `partial` and `total` have no effect. A cancelled write, read or atomic
 /// operation may have happened.
 ///
@@ -185,8 +186,9 @@ public:
     detail::throw_if(ec, "queue_pair::open");
   }
 
-  /// Adopts a queue pair with empty queues, made without `sq_sig_all` and without a shared receive
-  /// queue, both of whose completion queues are `queue`. It is destroyed at close.
+  /// Adopts a queue pair with empty queues, made without a shared receive queue, both of whose
+  /// completion queues are `queue`. It is destroyed at close. On iWARP, where the attributes do not
+  /// tell, it counts as not connected.
   void assign(const protection_domain& pd, const completion_queue& queue, native_handle_type qp,
               error_code& ec) {
     open_with(pd, {}, ec, [&](impl_type& i) { return i.adopt(queue.impl(), qp); });
@@ -294,7 +296,9 @@ public:
   auto async_send_invalidate(const Buffers& buffers, std::uint32_t rkey, flags how, Token&& token) {
     return initiate<detail::bytes_result>(
         token,
-        supported(IBV_WR_SEND_WITH_INV, send_request(IBV_WR_SEND_WITH_INV, how, rkey, buffers)));
+        supported(IBV_WR_SEND_WITH_INV, detail::invalidate_request<detail::max_elements<Buffers>()>(
+                                            IBV_WR_SEND_WITH_INV, verbs_flags(how),
+                                            how & flags::unsignaled, rkey, buffers)));
   }
   template <const_buffer_sequence Buffers,
             class Token = asio::default_completion_token_t<executor_type>>

@@ -102,6 +102,7 @@ private:
   std::vector<asio::ip::tcp::endpoint> endpoints_;
   std::size_t next_ = 0;
   bool loopback_replaced_ = false;
+  bool spent_ = false; // iWARP: once the peer was reached, the queue pair ends with the attempt
   connect_options options_;
   std::uint64_t attempt_ = 0; // tells a timer that is late
 };

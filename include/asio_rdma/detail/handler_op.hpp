@@ -116,9 +116,9 @@ public:
   template <class Function>
   void dispatch(Function&& f) {
     if (plain_ != nullptr)
-      asio::dispatch(*plain_, std::move(f));
+      asio::dispatch(*plain_, std::forward<Function>(f));
     else
-      asio::dispatch(kept_, std::move(f));
+      asio::dispatch(kept_, std::forward<Function>(f));
   }
 
 private:
@@ -148,10 +148,12 @@ template <class Handler, class IoExecutor, class... Args>
 void complete_immediately(Handler&& handler, const IoExecutor& io, Args... args) {
 #if BOOST_VERSION >= 108200
   const auto ex = asio::get_associated_immediate_executor(handler, io);
-  asio::dispatch(ex, bound_handler<Handler, Args...>(std::move(handler), std::move(args)...));
+  asio::dispatch(
+      ex, bound_handler<Handler, Args...>(std::forward<Handler>(handler), std::move(args)...));
 #else
   const auto ex = asio::get_associated_executor(handler, io);
-  asio::post(ex, bound_handler<Handler, Args...>(std::move(handler), std::move(args)...));
+  asio::post(ex,
+             bound_handler<Handler, Args...>(std::forward<Handler>(handler), std::move(args)...));
 #endif
 }
 

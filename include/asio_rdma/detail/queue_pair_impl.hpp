@@ -46,7 +46,7 @@ public:
 
   /// Connecting by other hands (rdma_cm). From `attach` on the link hears of a close; `detach`
   /// undoes it; `connected` lets sends be started.
-  error_code attach(std::unique_ptr<connection_link> link);
+  error_code attach(std::shared_ptr<connection_link> link);
   void detach();
   void connected();
   error_code modify(ibv_qp_attr& attr, int mask);
@@ -74,7 +74,13 @@ public:
   const protection_domain& get_protection_domain() const noexcept { return pd_; }
   const std::shared_ptr<completion_queue_impl>& completion_queue() const noexcept { return cq_; }
   const queue_pair_options& options() const noexcept { return options_; }
-  ibv_qp* native_handle() const noexcept { return qp_; }
+  /// Null once the queue pair has failed or is closed.
+  ibv_qp* native_handle() const noexcept {
+    const std::lock_guard lock(mutex_);
+    return qp_;
+  }
+  std::uint32_t number() const noexcept { return number_; }
+  bool has_shared_receives() const noexcept { return srq_ != nullptr; }
   queue_pair_state state() const;
   /// Whether the device and the type of queue pair have the operation; any has SEND and WRITE.
   bool supports(ibv_wr_opcode o) const noexcept { return (unsupported_ >> o & 1) == 0; }
@@ -119,7 +125,19 @@ private:
     queue_pair_impl& qp_;
   };
 
-  friend class shared_receive_queue_impl;
+  /// Releases the device's part of a queue pair that has failed, where nothing is locked: on the
+  /// execution context, or in completion_queue::poll().
+  class teardown final : public operation {
+  public:
+    explicit teardown(queue_pair_impl& qp) noexcept : operation(&teardown::run), qp_(qp) {}
+    void keep(std::shared_ptr<context_member> self) noexcept { self_ = std::move(self); }
+
+  private:
+    static void run(operation* base, disposal how);
+
+    queue_pair_impl& qp_;
+    std::shared_ptr<context_member> self_; // while queued
+  };
 
   error_code initialize();
   void find_unsupported() noexcept;
@@ -129,6 +147,11 @@ private:
                                       queue_pair_state least);
   error_code completion_failure(const ibv_wc& wc, operation_list& ready);
   void enter_failed(const error_code& why, operation_list& ready);
+  void fail_on_service(const error_code& why);
+  void mark_failed(const error_code& why);
+  void release_failed();
+  void release_device(ibv_qp* qp, const std::shared_ptr<connection_link>& link,
+                      const error_code& why);
 
   completion_service& service_;
   protection_domain pd_;
@@ -143,11 +166,13 @@ private:
   ibv_qp* qp_ = nullptr;
   std::atomic<queue_pair_state> state_{queue_pair_state::closed};
   error_code reason_; // why operations end, once failed or closed
+  std::uint32_t number_ = 0;
   std::uint32_t packet_number_ = 0;
   send_queue send_;
   receive_queue receive_;
   operation_list waiters_;
-  std::unique_ptr<connection_link> link_;
+  std::shared_ptr<connection_link> link_;
+  teardown teardown_{*this};
 };
 
 } // namespace asio_rdma::detail

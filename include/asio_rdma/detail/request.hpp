@@ -138,6 +138,18 @@ struct send_request : elements<N> {
   bool unsignaled;
 };
 
+/// SEND with invalidate. siw looks for the key where others have it for RDMA, and takes no inline.
+template <std::size_t N>
+struct invalidate_request : send_request<N> {
+  using send_request<N>::send_request;
+
+  void fill(send_operation& op, ibv_sge* to) const noexcept {
+    send_request<N>::fill(op, to);
+    op.wr.wr.rdma.rkey = this->word;
+    op.inline_bytes = send_operation::never_inline;
+  }
+};
+
 /// RDMA READ and WRITE.
 template <std::size_t N>
 struct remote_request : send_request<N> {

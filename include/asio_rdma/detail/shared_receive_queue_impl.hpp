@@ -15,6 +15,8 @@ namespace asio_rdma::detail {
 
 /// Chains the work requests of receives; gives the first.
 ibv_recv_wr* link_receives(operation_list::iterator first, operation_list::iterator last) noexcept;
+/// siw refuses a receive without elements; one of no length does the same.
+void give_element(receive_operation& op, const device& d) noexcept;
 /// What a receive's completion says.
 void take_receive_result(operation& op, const ibv_wc& wc) noexcept;
 
