@@ -8,8 +8,8 @@ namespace asio = boost::asio;
 using namespace asio::experimental::awaitable_operators;
 using asio::use_awaitable, asio::ip::tcp;
 
-// The receive for the next message is posted before the reply goes, as the client may answer that
-// at once; so each takes the half of the memory that the other does not use.
+// For clients that wait for each reply. The receive for the next message is posted before the reply
+// goes, so each uses the half of the memory that the other does not.
 asio::awaitable<void> session(asio_rdma::acceptor& acceptor, asio_rdma::connection_request request,
                               asio_rdma::protection_domain pd) {
   constexpr std::size_t half = 4096;
