@@ -41,7 +41,8 @@ function(asio_rdma_warnings target)
     target_compile_options(${target} PRIVATE -Wduplicated-cond -Wlogical-op -Wredundant-decls)
     # verbs_get_ctx steps back from an ibv_context to what holds it, and gcc 13 and later doubt that.
     # It also takes an empty std::optional, inlined into Boost.Asio, for an uninitialised value.
-    target_compile_options(${target} PRIVATE -Wno-array-bounds -Wno-maybe-uninitialized)
+    # And it doubts the frames of Boost.Asio's coroutines, of which it sees the inlined delete but not the new.
+    target_compile_options(${target} PRIVATE -Wno-array-bounds -Wno-maybe-uninitialized -Wno-mismatched-new-delete)
     if(ASIO_RDMA_SANITIZE STREQUAL "thread")
       # It does not know fences, which Boost.Asio uses.
       target_compile_options(${target} PRIVATE -Wno-tsan)
