@@ -13,7 +13,7 @@ namespace asio_rdma {
 
 /// Bytes that travel with a connection request or its answer, besides the connection itself.
 /// InfiniBand and RoCE carry up to 56 with a request, 196 with an acceptance and 148 with a
-/// rejection; iWARP up to 252 each. More fails with `asio::error::message_size`.
+/// rejection; iWARP up to 251 each. More fails with `asio::error::message_size`.
 using private_data = std::vector<std::byte>;
 
 // These have constructors because gcc 12 destroys a temporary aggregate in a co_await expression

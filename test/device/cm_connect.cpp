@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: BSL-1.0
+// Connections by rdma_cm that come about.
+#include "catch.hpp"
+#include "cm_support.hpp"
+
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/deferred.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <boost/asio/use_future.hpp>
+
+#include <array>
+#include <future>
+#include <list>
+#include <memory>
+#include <set>
+#include <string>
+
+namespace {
+
+using namespace test;
+
+template <class T>
+bool is_ready(const std::future<T>& f) {
+  return f.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+}
+
+} // namespace
+
+TEST_CASE("private data goes both ways, and each end knows the other") {
+  const connections_check nothing_left;
+  meeting m;
+  connect_options c;
+  c.data = bytes_of("from the connector");
+  accept_options o;
+  o.data = bytes_of("from the acceptor");
+  m.listener->async_accept(m.b, o, m.accepted.handler());
+  m.initiator->async_connect(m.a, m.where(), c, m.connected.handler());
+  m.until([&] { return m.accepted.done() && m.connected.done(); });
+  REQUIRE(m.accepted.succeeded());
+  REQUIRE(m.connected.succeeded());
+  CHECK(text_of(m.accepted.value.data) == "from the connector");
+  CHECK(text_of(m.connected.value.data) == "from the acceptor");
+  CHECK(m.connected.value.remote == m.where());
+  CHECK(m.accepted.value.local == m.where());
+  CHECK(m.accepted.value.remote == m.connected.value.local);
+  CHECK(m.connected.value.local.address() == m.where().address());
+  CHECK(m.a.state() == queue_pair_state::connected);
+  CHECK(m.b.state() == queue_pair_state::connected);
+  CHECK(m.carries("and a message"));
+}
+
+TEST_CASE("as much private data as there may be") {
+  meeting m;
+  const data_limits most(m.dev);
+  connect_options c;
+  c.data = private_data(most.request, std::byte(1));
+  accept_options o;
+  o.data = private_data(most.acceptance, std::byte(2));
+  m.listener->async_accept(m.b, o, m.accepted.handler());
+  m.initiator->async_connect(m.a, m.where(), c, m.connected.handler());
+  m.until([&] { return m.accepted.done() && m.connected.done(); });
+  REQUIRE(m.accepted.succeeded());
+  REQUIRE(m.connected.succeeded());
+  CHECK(m.accepted.value.data == c.data);
+  CHECK(m.connected.value.data == o.data);
+}
+
+TEST_CASE("connecting with use_future") {
+  meeting m;
+  auto accepted = m.listener->async_accept(m.b, asio::use_future);
+  auto connected = m.initiator->async_connect(m.a, m.where(), asio::use_future);
+  m.until([&] { return is_ready(accepted) && is_ready(connected); });
+  CHECK(connected.get().remote == m.where());
+  CHECK(accepted.get().local == m.where());
+  CHECK(m.carries("futures"));
+}
+
+TEST_CASE("connecting with coroutines") {
+  meeting m;
+  const auto serve = [&]() -> asio::awaitable<void> {
+    connection_request request = co_await m.listener->async_wait_request(asio::use_awaitable);
+    const connection_info info =
+        co_await m.listener->async_accept(std::move(request), m.b, asio::use_awaitable);
+    m.accepted.handler()(error_code(), info);
+  };
+  const auto call = [&]() -> asio::awaitable<void> {
+    const auto [ec, info] =
+        co_await m.initiator->async_connect(m.a, m.where(), asio::as_tuple(asio::use_awaitable));
+    m.connected.handler()(ec, info);
+  };
+  const auto rethrow = [](std::exception_ptr e) {
+    if (e)
+      std::rethrow_exception(e);
+  };
+  asio::co_spawn(m.io, serve(), rethrow);
+  asio::co_spawn(m.io, call(), rethrow);
+  m.until([&] { return m.accepted.done() && m.connected.done(); });
+  CHECK(m.connected.succeeded());
+  CHECK(m.carries("coroutines"));
+}
+
+TEST_CASE("deferred, nothing is connected before it is asked to") {
+  meeting m;
+  auto accept = m.listener->async_accept(m.b, asio::deferred);
+  auto connect = m.initiator->async_connect(m.a, m.where(), asio::deferred);
+  m.io.restart();
+  CHECK(m.io.poll() == 0);
+  std::move(accept)(m.accepted.handler());
+  std::move(connect)(m.connected.handler());
+  m.until([&] { return m.accepted.done() && m.connected.done(); });
+  CHECK(m.carries("deferred"));
+}
+
+TEST_CASE("requests wait until they are accepted") {
+  meeting m;
+  m.connect();
+  outcome<connection_request> request;
+  m.listener->async_wait_request(request.handler());
+  m.until([&] { return request.done(); });
+  REQUIRE(request.succeeded());
+  CHECK_FALSE(m.connected.done());
+  CHECK(request.value.is_open());
+  CHECK(request.value.device_name() == m.dev.name());
+  CHECK(request.value.info().local == m.where());
+  m.listener->async_accept(std::move(request.value), m.b, m.accepted.handler());
+  m.until([&] { return m.accepted.done() && m.connected.done(); });
+  CHECK(m.connected.succeeded());
+  CHECK(m.accepted.succeeded());
+  CHECK(m.carries("late"));
+}
+
+TEST_CASE("requests that came before anybody accepts are served in their order") {
+  meeting m;
+  queue_pair a2(m.io, m.pd), b2(m.io, m.pd);
+  connection connected, accepted;
+  connect_options first, second;
+  first.data = bytes_of("first");
+  second.data = bytes_of("second");
+  outcome<connection_request> seen;
+  m.initiator->async_connect(m.a, m.where(), first, m.connected.handler());
+  m.listener->async_wait_request(seen.handler());
+  m.until([&] { return seen.done(); });
+  m.initiator->async_connect(a2, m.where(), second, connected.handler());
+  CHECK(text_of(seen.value.info().data) == "first");
+  m.listener->async_accept(std::move(seen.value), m.b, m.accepted.handler());
+  m.listener->async_accept(b2, accepted.handler());
+  m.until([&] {
+    return m.accepted.done() && m.connected.done() && accepted.done() && connected.done();
+  });
+  CHECK(m.accepted.succeeded());
+  CHECK(connected.succeeded());
+  CHECK(text_of(accepted.value.data) == "second");
+}
+
+TEST_CASE("an acceptor may close while what it accepted is being connected") {
+  meeting m;
+  outcome<connection_request> request;
+  m.connect();
+  m.listener->async_wait_request(request.handler());
+  m.until([&] { return request.done(); });
+  m.listener->async_accept(std::move(request.value), m.b, m.accepted.handler());
+  m.listener->close();
+  m.until([&] { return m.accepted.done() && m.connected.done(); });
+  CHECK(m.accepted.succeeded());
+  CHECK(m.connected.succeeded());
+  m.listener.reset();
+  m.initiator.reset();
+  CHECK(m.carries("without an acceptor, and without a connector"));
+}
+
+TEST_CASE("an acceptor on any address, and the device by a loopback address") {
+  meeting m;
+  m.listener->close();
+  m.listener->open({asio::ip::address_v4::any(), 0});
+  const auto port = m.where().port();
+  CHECK(port != 0);
+  const bool by_loopback = GENERATE(false, true);
+  const endpoint to(by_loopback ? asio::ip::address(asio::ip::address_v4::loopback())
+                                : device_address(m.dev),
+                    port);
+  m.accept();
+  m.initiator->async_connect(m.a, to, m.connected.handler());
+  m.until([&] { return m.accepted.done() && m.connected.done(); });
+  INFO(describe(m.connected.ec));
+  REQUIRE(m.connected.succeeded());
+  CHECK(m.connected.value.remote == endpoint(device_address(m.dev), port));
+  CHECK(m.carries("hello"));
+}
+
+TEST_CASE("connecting from a given address") {
+  meeting m;
+  connect_options c;
+  c.local = endpoint(device_address(m.dev), 0);
+  m.accept();
+  m.initiator->async_connect(m.a, m.where(), c, m.connected.handler());
+  m.until([&] { return m.accepted.done() && m.connected.done(); });
+  CHECK(m.connected.succeeded());
+  CHECK(m.connected.value.local.address() == device_address(m.dev));
+}
+
+TEST_CASE("of a range of endpoints the first that answers is taken") {
+  meeting m;
+  endpoint nobody;
+  {
+    acceptor other(m.io, {device_address(m.dev), 0});
+    nobody = other.local_endpoint();
+  }
+  const std::array<endpoint, 3> endpoints{nobody, m.where(), nobody};
+  m.accept();
+  m.initiator->async_connect(m.a, endpoints, m.connected.handler());
+  m.until([&] { return m.accepted.done() && m.connected.done(); });
+  REQUIRE(m.connected.succeeded());
+  CHECK(m.connected.value.remote == m.where());
+  CHECK(m.carries("second"));
+}
+
+TEST_CASE("receives that were started before connecting take what comes first") {
+  meeting m;
+  got heard;
+  m.b.async_receive(m.mb.buffer(0, 64), heard.handler());
+  m.meet();
+  sent said;
+  m.ma.put(0, "first");
+  m.a.async_send(m.ma.buffer(0, 5), said.handler());
+  m.until([&] { return heard.done() && said.done(); });
+  CHECK(heard.succeeded());
+  CHECK(m.mb.text(0, 5) == "first");
+}
+
+TEST_CASE("many connections at once through one acceptor") {
+  const connections_check nothing_left;
+  constexpr int count = 64;
+  queue_pair_options small;
+  small.send_depth = small.receive_depth = 4;
+  meeting m;
+  struct both {
+    both(asio::io_context& io, const protection_domain& pd, const queue_pair_options& options)
+        : a(io, pd, options), b(io, pd, options) {}
+    queue_pair a, b;
+    connection accepted, connected;
+  };
+  std::list<both> all;
+  for (int i = 0; i < count; ++i) {
+    both& one = all.emplace_back(m.io, m.pd, small);
+    connect_options c;
+    c.data = bytes_of("number " + std::to_string(i));
+    m.listener->async_accept(one.b, one.accepted.handler());
+    m.initiator->async_connect(one.a, m.where(), c, one.connected.handler());
+  }
+  m.until([&] {
+    return std::all_of(all.begin(), all.end(),
+                       [](const both& one) { return one.accepted.done() && one.connected.done(); });
+  });
+  std::set<std::string> names;
+  std::set<std::uint16_t> ports;
+  for (const both& one : all) {
+    INFO(describe(one.connected.ec) << ", " << describe(one.accepted.ec));
+    CHECK(one.connected.succeeded());
+    CHECK(one.accepted.succeeded());
+    names.insert(text_of(one.accepted.value.data));
+    ports.insert(one.connected.value.local.port());
+  }
+  CHECK(names.size() == count);
+  CHECK(ports.size() == count);
+  // Each has its own peer: the message arrives where its name was told.
+  int arrived = 0;
+  int index = 0;
+  for (both& one : all)
+    one.b.async_receive(m.mb.buffer(16 * index++, 16),
+                        [&](error_code ec, received r) { arrived += !ec && r.bytes == 2 ? 1 : 0; });
+  index = 0;
+  for (both& one : all) {
+    const char text[2] = {'#', static_cast<char>(index)};
+    m.ma.put(16 * index, {text, 2});
+    one.a.async_send(m.ma.buffer(16 * index++, 2), [](error_code, std::size_t) {});
+  }
+  m.until([&] { return arrived == count; });
+  index = 0;
+  for (const both& one : all) {
+    const int number = m.mb.data()[16 * index++ + 1];
+    CHECK(text_of(one.accepted.value.data) == "number " + std::to_string(number));
+  }
+}

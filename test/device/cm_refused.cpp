@@ -1,0 +1,424 @@
+// SPDX-License-Identifier: BSL-1.0
+// Connections by rdma_cm that do not come about.
+#include "catch.hpp"
+#include "cm_support.hpp"
+
+#include <rdma/rdma_cma.h>
+
+#include <array>
+#include <cstdlib>
+#include <list>
+#include <memory>
+#include <vector>
+
+namespace {
+
+using namespace test;
+using std::chrono::milliseconds;
+
+// A port of the device that nobody listens at.
+endpoint nobody(meeting& m) {
+  acceptor other(m.io, {device_address(m.dev), 0});
+  return other.local_endpoint();
+}
+
+enum class peer { reached, not_reached };
+
+// After an attempt that failed the queue pair can be used for another, but on iWARP when the peer
+// had been reached.
+void check_next_attempt(meeting& m, peer p = peer::not_reached) {
+  if (p == peer::reached && m.dev.type() == transport::iwarp) {
+    CHECK(m.a.state() == queue_pair_state::failed);
+    m.a.close();
+    m.a.open(m.pd);
+  }
+  CHECK(m.a.state() == queue_pair_state::open);
+  m.accepted = m.connected = {};
+  m.meet();
+  CHECK(m.carries("the second attempt"));
+}
+
+// A connector that asks and then does not go on: rdma_cm's own calls, whose events nobody reads.
+class silent_connector {
+public:
+  explicit silent_connector(const endpoint& to, const ibv_qp& qp) {
+    rdma_create_id(channel_, &id_, nullptr, RDMA_PS_TCP);
+    endpoint copy = to;
+    REQUIRE(rdma_resolve_addr(id_, nullptr, static_cast<sockaddr*>(copy.data()), 5000) == 0);
+    next(RDMA_CM_EVENT_ADDR_RESOLVED);
+    REQUIRE(rdma_resolve_route(id_, 5000) == 0);
+    next(RDMA_CM_EVENT_ROUTE_RESOLVED);
+    rdma_conn_param p{};
+    p.qp_num = qp.qp_num;
+    REQUIRE(rdma_connect(id_, &p) == 0);
+  }
+  silent_connector(const silent_connector&) = delete;
+  ~silent_connector() {
+    give_up();
+    rdma_destroy_event_channel(channel_);
+  }
+  void give_up() {
+    if (id_ != nullptr)
+      rdma_destroy_id(std::exchange(id_, nullptr));
+  }
+
+private:
+  void next(rdma_cm_event_type expected) {
+    rdma_cm_event* event = nullptr;
+    REQUIRE(rdma_get_cm_event(channel_, &event) == 0);
+    CHECK(event->event == expected);
+    rdma_ack_cm_event(event);
+  }
+
+  rdma_event_channel* channel_ = rdma_create_event_channel();
+  rdma_cm_id* id_ = nullptr;
+};
+
+} // namespace
+
+TEST_CASE("a rejection brings its data") {
+  const connections_check nothing_left;
+  meeting m;
+  outcome<connection_request> request;
+  connect_options c;
+  c.data = bytes_of("may I?");
+  m.listener->async_wait_request(request.handler());
+  m.initiator->async_connect(m.a, m.where(), c, m.connected.handler());
+  m.until([&] { return request.done(); });
+  CHECK(text_of(request.value.info().data) == "may I?");
+  error_code ec;
+  request.value.reject(bytes_of("no"), ec);
+  CHECK_FALSE(ec);
+  CHECK_FALSE(request.value.is_open());
+  request.value.reject({}, ec);
+  CHECK(ec == asio::error::bad_descriptor);
+  m.until([&] { return m.connected.done(); });
+  CHECK(m.connected.ec == error::rejected);
+  CHECK(text_of(m.connected.value.data) == "no");
+  check_next_attempt(m, peer::reached);
+}
+
+TEST_CASE("a request that is dropped is rejected") {
+  meeting m;
+  outcome<connection_request> request;
+  m.listener->async_wait_request(request.handler());
+  m.connect();
+  m.until([&] { return request.done(); });
+  SECTION("destroyed") { const connection_request gone = std::move(request.value); }
+  SECTION("assigned to") { request.value = {}; }
+  SECTION("rejected with more data than goes") {
+    error_code ec;
+    request.value.reject(private_data(data_limits(m.dev).rejection + 1), ec);
+    CHECK(ec == asio::error::message_size);
+  }
+  m.until([&] { return m.connected.done(); });
+  CHECK(m.connected.ec == error::rejected);
+  check_next_attempt(m, peer::reached);
+}
+
+TEST_CASE("nobody listens") {
+  meeting m;
+  m.initiator->async_connect(m.a, nobody(m), m.connected.handler());
+  m.until([&] { return m.connected.done(); });
+  INFO(describe(m.connected.ec));
+  CHECK(m.connected.ec == error::peer_not_listening);
+  check_next_attempt(m);
+}
+
+TEST_CASE("an address that nothing leads to") {
+  meeting m;
+  m.initiator->async_connect(m.a, endpoint(asio::ip::make_address("203.0.113.1"), 7),
+                             m.connected.handler());
+  m.until([&] { return m.connected.done(); });
+  INFO(describe(m.connected.ec));
+  if (std::getenv("ASIO_RDMA_IN_LAB") != nullptr)
+    CHECK(m.connected.ec == error::unreachable);
+  else // the way there may lead by a network interface that is no RDMA device's
+    CHECK(m.connected.ec);
+  check_next_attempt(m);
+}
+
+TEST_CASE("an address that does not answer") {
+  meeting m;
+  if (m.dev.type() == transport::iwarp)
+    return; // siw waits for TCP inside the system call
+  connect_options c;
+  c.timeout = milliseconds(50);
+  auto bytes = device_address(m.dev).to_v4().to_bytes();
+  bytes[3] = static_cast<unsigned char>(bytes[3] ^ 0x40);
+  m.initiator->async_connect(m.a, endpoint(asio::ip::address_v4(bytes), 7), c,
+                             m.connected.handler());
+  m.until([&] { return m.connected.done(); });
+  INFO(describe(m.connected.ec));
+  CHECK((m.connected.ec == asio::error::timed_out || m.connected.ec == error::unreachable));
+  check_next_attempt(m);
+}
+
+TEST_CASE("no endpoint of a range answers") {
+  meeting m;
+  m.initiator->async_connect(m.a, std::vector<endpoint>(), m.connected.handler());
+  m.until([&] { return m.connected.done(); });
+  CHECK(m.connected.ec == asio::error::not_found);
+  m.connected = {};
+  m.initiator->async_connect(m.a, std::array<endpoint, 2>{nobody(m), nobody(m)},
+                             m.connected.handler());
+  m.until([&] { return m.connected.done(); });
+  CHECK(m.connected.calls == 1);
+  CHECK(m.connected.ec == error::peer_not_listening);
+  check_next_attempt(m);
+}
+
+TEST_CASE("more requests than the backlog are rejected") {
+  const connections_check nothing_left;
+  meeting m({}, {}, 1);
+  struct caller {
+    caller(asio::io_context& io, const protection_domain& pd) : qp(io, pd) {}
+    queue_pair qp;
+    connection connected;
+  };
+  std::list<caller> callers;
+  int ended = 0;
+  for (int i = 0; i < 4; ++i)
+    callers.emplace_back(m.io, m.pd);
+  for (caller& c : callers)
+    m.initiator->async_connect(c.qp, m.where(), [&](error_code ec, connection_info info) {
+      ++ended;
+      c.connected.handler()(ec, std::move(info));
+    });
+  m.until([&] { return ended >= 3; });
+  m.accept();
+  m.until([&] { return ended == 4 && m.accepted.done(); });
+  int succeeded = 0;
+  for (const caller& c : callers) {
+    succeeded += c.connected.succeeded() ? 1 : 0;
+    if (!c.connected.succeeded())
+      CHECK(c.connected.ec == error::rejected);
+  }
+  CHECK(succeeded == 1);
+  CHECK(m.accepted.succeeded());
+}
+
+TEST_CASE("an acceptor that closes rejects what waits") {
+  meeting m;
+  queue_pair other(m.io, m.pd);
+  connection connected;
+  connect_options c;
+  outcome<connection_request> first;
+  m.connect();
+  m.listener->async_wait_request(first.handler());
+  m.until([&] { return first.done(); });
+  m.initiator->async_connect(other, m.where(), connected.handler());
+  m.listener->close();
+  m.until([&] { return connected.done(); });
+  INFO(describe(connected.ec));
+  CHECK((connected.ec == error::rejected || connected.ec == error::peer_not_listening));
+  // The one that was taken is the program's.
+  CHECK_FALSE(m.connected.done());
+  first.value = {};
+  m.until([&] { return m.connected.done(); });
+  CHECK(m.connected.ec == error::rejected);
+}
+
+TEST_CASE("nobody accepts in time") {
+  meeting m;
+  connect_options c;
+  c.timeout = milliseconds(50);
+  m.initiator->async_connect(m.a, m.where(), c, m.connected.handler());
+  m.until([&] { return m.connected.done(); });
+  CHECK(m.connected.ec == asio::error::timed_out);
+  CHECK(m.connected.ec == errc::timed_out);
+  m.listener->close(); // with the request that was given up
+  m.listener->open({device_address(m.dev), 0});
+  check_next_attempt(m, peer::reached);
+}
+
+TEST_CASE("each endpoint of a range has its own time") {
+  meeting m;
+  if (m.dev.type() == transport::iwarp)
+    return; // the first that is reached is the last
+  acceptor sleeps(m.io, {device_address(m.dev), 0});
+  connect_options c;
+  c.timeout = milliseconds(200);
+  m.accept();
+  m.initiator->async_connect(m.a, std::array<endpoint, 2>{sleeps.local_endpoint(), m.where()}, c,
+                             m.connected.handler());
+  m.until([&] { return m.connected.done(); });
+  INFO(describe(m.connected.ec));
+  REQUIRE(m.connected.succeeded());
+  CHECK(m.connected.value.remote == m.where());
+  m.until([&] { return m.accepted.done(); });
+  CHECK(m.carries("in time"));
+}
+
+TEST_CASE("a connector that does not go on") {
+  meeting m;
+  if (m.dev.type() == transport::iwarp)
+    return; // there accepting is the last step
+  accept_options o;
+  o.timeout = milliseconds(50);
+  m.listener->async_accept(m.b, o, m.accepted.handler());
+  silent_connector silent(m.where(), *m.a.native_handle());
+  m.until([&] { return m.accepted.done(); });
+  INFO(describe(m.accepted.ec));
+  CHECK(m.accepted.ec == asio::error::timed_out);
+  CHECK(m.b.state() == queue_pair_state::failed);
+  // The acceptor serves the next.
+  m.b.close();
+  m.b.open(m.pd);
+  m.accepted = {};
+  m.meet();
+  CHECK(m.carries("the next"));
+}
+
+TEST_CASE("a connector that gives up before it is accepted") {
+  meeting m;
+  if (m.dev.type() == transport::iwarp)
+    return; // there it waits for the answer
+  outcome<connection_request> request;
+  m.listener->async_wait_request(request.handler());
+  silent_connector silent(m.where(), *m.a.native_handle());
+  m.until([&] { return request.done(); });
+  silent.give_up();
+  m.listener->async_accept(std::move(request.value), m.b, m.accepted.handler());
+  m.until([&] { return m.accepted.done(); });
+  INFO(describe(m.accepted.ec));
+  CHECK(m.accepted.ec == asio::error::connection_aborted);
+}
+
+TEST_CASE("private data too long") {
+  meeting m;
+  const data_limits most(m.dev);
+  connect_options c;
+  c.data = private_data(most.request + 1);
+  m.initiator->async_connect(m.a, m.where(), c, m.connected.handler());
+  m.until([&] { return m.connected.done(); });
+  CHECK(m.connected.ec == asio::error::message_size);
+
+  m.connected = {};
+  accept_options o;
+  o.data = private_data(most.acceptance + 1);
+  m.listener->async_accept(m.b, o, m.accepted.handler());
+  m.connect();
+  m.until([&] { return m.accepted.done() && m.connected.done(); });
+  CHECK(m.accepted.ec == asio::error::message_size);
+  CHECK(m.connected.ec == error::rejected);
+  CHECK(m.b.state() == queue_pair_state::open);
+  check_next_attempt(m, peer::reached);
+}
+
+TEST_CASE("a queue pair that is connected, or being connected, is not connected again") {
+  meeting m;
+  connection second;
+  m.connect();
+  m.initiator->async_connect(m.a, m.where(), second.handler());
+  CHECK_FALSE(second.done());
+  m.until([&] { return second.done(); });
+  CHECK(second.ec == asio::error::already_connected);
+  m.accept();
+  m.until([&] { return m.accepted.done() && m.connected.done(); });
+  CHECK(m.connected.succeeded());
+
+  second = {};
+  m.initiator->async_connect(m.a, m.where(), second.handler());
+  m.until([&] { return second.done(); });
+  CHECK(second.ec == asio::error::already_connected);
+
+  second = {};
+  connection refused;
+  queue_pair other(m.io, m.pd);
+  m.listener->async_accept(m.b, second.handler());
+  m.initiator->async_connect(other, m.where(), refused.handler());
+  m.until([&] { return second.done() && refused.done(); });
+  CHECK(second.ec == asio::error::already_connected);
+  CHECK(refused.ec == error::rejected);
+  CHECK(m.carries("undisturbed"));
+}
+
+TEST_CASE("closed and failed queue pairs, and a closed acceptor") {
+  meeting m;
+  m.meet();
+  m.a.close();
+  m.connected = {};
+  m.connect();
+  m.until([&] { return m.connected.done(); });
+  CHECK(m.connected.ec == asio::error::bad_descriptor);
+
+  m.accepted = {};
+  queue_pair closed(m.io);
+  m.listener->async_accept(closed, m.accepted.handler());
+  m.until([&] { return m.accepted.done(); });
+  CHECK(m.accepted.ec == asio::error::bad_descriptor);
+
+  m.until([&] { return m.b.state() == queue_pair_state::failed; });
+  m.connected = {};
+  m.initiator->async_connect(m.b, m.where(), m.connected.handler());
+  m.until([&] { return m.connected.done(); });
+  CHECK(m.connected.ec == asio::error::connection_reset);
+
+  m.accepted = {};
+  m.listener->close();
+  CHECK_FALSE(m.listener->is_open());
+  m.accept();
+  m.until([&] { return m.accepted.done(); });
+  CHECK(m.accepted.ec == asio::error::bad_descriptor);
+  outcome<connection_request> request;
+  m.listener->async_wait_request(request.handler());
+  m.until([&] { return request.done(); });
+  CHECK(request.ec == asio::error::bad_descriptor);
+  CHECK_FALSE(request.value.is_open());
+}
+
+TEST_CASE("addresses that cannot be listened at") {
+  meeting m;
+  error_code ec;
+  m.listener->open({device_address(m.dev), 0}, 1, ec);
+  CHECK(ec == asio::error::already_open);
+
+  acceptor other(m.io);
+  other.open(m.where(), 1, ec);
+  CHECK(ec == asio::error::address_in_use);
+  CHECK_FALSE(other.is_open());
+  other.open({asio::ip::make_address("203.0.113.1"), 0}, 1, ec);
+  CHECK(ec == error::no_gid);
+  CHECK_THROWS_AS(other.open({asio::ip::make_address("203.0.113.1"), 0}), system_error);
+  other.open({asio::ip::address_v4::loopback(), 0}, 1, ec);
+  INFO(describe(ec));
+  CHECK(ec == error::loopback_address);
+  CHECK(ec.message().find("address") != std::string::npos);
+
+  // A port is free again at once.
+  const endpoint before = m.where();
+  m.meet();
+  m.listener->close();
+  m.listener->open(before);
+  CHECK(m.where() == before);
+}
+
+TEST_CASE("another device's queue pair") {
+  const device own = open_device();
+  device other;
+  for (const auto& d : device::list())
+    if (d.name != own.name() && d.port_active)
+      other = device::open(d.name);
+  if (!other.is_open()) {
+    WARN("needs two devices");
+    return;
+  }
+  meeting m;
+  const protection_domain pd(other);
+  queue_pair wrong(m.io, pd);
+  m.initiator->async_connect(wrong, m.where(), m.connected.handler());
+  m.until([&] { return m.connected.done(); });
+  INFO(describe(m.connected.ec));
+  CHECK(m.connected.ec == error::wrong_device);
+  CHECK(wrong.state() == queue_pair_state::open);
+
+  m.connected = {};
+  m.listener->async_accept(wrong, m.accepted.handler());
+  m.connect();
+  m.until([&] { return m.accepted.done() && m.connected.done(); });
+  CHECK(m.accepted.ec == error::wrong_device);
+  CHECK(m.connected.ec == error::rejected);
+  CHECK(wrong.state() == queue_pair_state::open);
+  check_next_attempt(m, peer::reached);
+}
