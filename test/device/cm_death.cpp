@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: BSL-1.0
+// A peer that is killed while everything is under way.
+#include "catch.hpp"
+#include "cm_support.hpp"
+
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <list>
+#include <spawn.h>
+#include <string>
+#include <sys/wait.h>
+#include <vector>
+
+namespace {
+
+using namespace test;
+
+constexpr const char* peer_test = "the peer that is killed";
+
+// This program once more, as the peer. It has its own devices and queue pairs.
+class peer_process {
+public:
+  explicit peer_process(const endpoint& to) {
+    const std::string port = "CM_DEATH_PORT=" + std::to_string(to.port());
+    std::vector<char*> environment{const_cast<char*>(port.c_str())};
+    for (char** e = environ; *e != nullptr; ++e)
+      environment.push_back(*e);
+    environment.push_back(nullptr);
+    char program[] = "/proc/self/exe";
+    std::string name = peer_test;
+    char* arguments[] = {program, name.data(), nullptr};
+    REQUIRE(::posix_spawn(&pid_, program, nullptr, nullptr, arguments, environment.data()) == 0);
+  }
+  peer_process(const peer_process&) = delete;
+  ~peer_process() { kill(); }
+
+  void kill() {
+    if (pid_ == 0)
+      return;
+    ::kill(pid_, SIGKILL);
+    ::waitpid(std::exchange(pid_, 0), nullptr, 0);
+  }
+
+private:
+  pid_t pid_ = 0;
+};
+
+constexpr std::size_t size = 64 * 1024;
+
+struct key {
+  std::uint64_t address;
+  std::uint32_t rkey, bytes;
+};
+
+} // namespace
+
+TEST_CASE("the peer that is killed", "[.peer]") {
+  const char* port = std::getenv("CM_DEATH_PORT");
+  if (port == nullptr)
+    return;
+  meeting m;
+  memory shared(m.pd, size, all_rights);
+  const remote_buffer all = shared.remote();
+  const key k{all.address, all.rkey, static_cast<std::uint32_t>(all.size)};
+  connect_options c;
+  c.data.resize(sizeof k);
+  std::memcpy(c.data.data(), &k, sizeof k);
+  got held[4]; // what the other side sends beyond these waits
+  for (std::size_t i = 0; i < 4; ++i)
+    m.a.async_receive(m.ma.buffer(i * 64, 64), held[i].handler());
+  const endpoint to(device_address(m.dev), static_cast<std::uint16_t>(std::stoi(port)));
+  m.initiator->async_connect(m.a, to, c, m.connected.handler());
+  m.until([&] { return m.connected.done(); });
+  REQUIRE(m.connected.succeeded());
+  sent hello;
+  m.a.async_send(m.ma.buffer(1024, 1), hello.handler());
+  outcome<void> end;
+  m.a.async_wait_disconnect(end.handler());
+  m.io.run();
+}
+
+TEST_CASE("a peer's death that leaves a receive waiting for ever, a killed process", "[mistake]") {
+  const connections_check nothing_left;
+  queue_pair_options patient;
+  patient.rnr_retry = 7; // only the end of the connection ends what waits for a receive
+  const bool sends = GENERATE(false, true);
+  meeting m({}, patient);
+  if (sends && m.dev.type() == transport::iwarp)
+    return; // a send without a receive ends an iWARP connection
+  memory large(m.pd, size, all_rights);
+  got hello;
+  std::list<got> receives;
+  m.b.async_receive(m.mb.buffer(0, 64), hello.handler());
+  for (int i = 0; i < 20; ++i)
+    m.b.async_receive(m.mb.buffer(64, 64), receives.emplace_back().handler());
+  m.accept();
+  peer_process peer(m.where());
+  m.until([&] { return m.accepted.done() && hello.done(); });
+  REQUIRE(m.accepted.succeeded());
+  REQUIRE(hello.succeeded());
+  key k{};
+  REQUIRE(m.accepted.value.data.size() >= sizeof k);
+  std::memcpy(&k, m.accepted.value.data.data(), sizeof k);
+  const remote_buffer there{k.address, k.bytes, k.rkey};
+
+  outcome<void> gone;
+  m.b.async_wait_disconnect(gone.handler());
+  std::list<sent> waiting;
+  if (sends) // for these the peer has no receives, and what is behind them waits too
+    for (int i = 0; i < 20; ++i)
+      m.b.async_send(m.mb.buffer(128, 64), waiting.emplace_back().handler());
+  // Operations that start the next one, so that some are under way at any time.
+  int started = 0, ended = 0, failed_by_device = 0, reset = 0;
+  std::function<void(bool)> start = [&](bool write) {
+    ++started;
+    const auto handler = [&, write](error_code ec, std::size_t) {
+      ++ended;
+      if (!ec)
+        return start(write);
+      failed_by_device += ec.category() == completion_category() ? 1 : 0;
+      reset += ec == asio::error::connection_reset ? 1 : 0;
+    };
+    if (write)
+      m.b.async_write(large.buffer(), there, handler);
+    else
+      m.b.async_read(large.buffer(), there, handler);
+  };
+  constexpr int chains = 32;
+  for (int i = 0; i < chains; ++i)
+    start(i % 2 == 0);
+  m.until([&] { return sends ? waiting.front().done() : ended > chains; });
+  peer.kill();
+  drain(m.io);
+
+  CHECK(gone.calls == 1);
+  INFO(describe(gone.ec));
+  CHECK(gone.ec == asio::error::connection_reset);
+  for (const got& r : receives) {
+    CHECK(r.calls == 1);
+    CHECK(r.ec == asio::error::connection_reset);
+  }
+  for (const sent& w : waiting) {
+    CHECK(w.calls == 1);
+    INFO(describe(w.ec));
+    failed_by_device += w.ec && w.ec.category() == completion_category() ? 1 : 0;
+    CHECK((!w.ec || w.ec == asio::error::connection_reset ||
+           w.ec.category() == completion_category()));
+  }
+  CHECK(ended == started);
+  CHECK(reset + failed_by_device >= chains);
+  CHECK(failed_by_device <= 1); // the one that the device had in hand
+  CHECK(m.b.state() == queue_pair_state::failed);
+}
