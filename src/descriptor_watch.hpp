@@ -8,6 +8,8 @@
 #include <boost/asio/detail/reactor_op.hpp>
 #include <boost/asio/detail/scheduler.hpp>
 
+#include <type_traits>
+
 #if !defined(BOOST_ASIO_HAS_EPOLL)
 #error "asio_rdma needs Asio's epoll reactor (not BOOST_ASIO_HAS_IO_URING_AS_DEFAULT)"
 #endif
@@ -64,13 +66,15 @@ public:
   }
 
 private:
+  static constexpr bool has_on_ready = !std::is_null_pointer_v<decltype(OnReady)>;
+
   struct op final : asio::detail::reactor_op {
     op(Owner& o, descriptor_watch& w) noexcept
         : asio::detail::reactor_op(error_code(), &op::perform, &op::complete), owner(o), watch(w) {}
 
     static status perform(asio::detail::reactor_op* base) {
       auto& self = *static_cast<op*>(base);
-      if constexpr (OnReady == nullptr) {
+      if constexpr (!has_on_ready) {
         (self.owner.*OnReadable)();
       } else if ((self.owner.*OnReadable)()) {
         self.watch.scheduler_->work_started(); // the completion counts as the end of some
@@ -83,7 +87,7 @@ private:
     static void complete([[maybe_unused]] void* context,
                          [[maybe_unused]] asio::detail::operation* base, const error_code&,
                          std::size_t) {
-      if constexpr (OnReady != nullptr)
+      if constexpr (has_on_ready)
         if (context != nullptr)
           OnReady(static_cast<op*>(base)->owner);
     }

@@ -491,6 +491,11 @@ void queue_pair_impl::teardown::run(operation* base, disposal how) {
     self.qp_.release_failed();
 }
 
+bool queue_pair_impl::any_posted() const {
+  const std::lock_guard lock(mutex_);
+  return send_.any_posted() || receive_.any_posted();
+}
+
 void queue_pair_impl::release_failed() {
   ibv_qp* qp = nullptr;
   std::shared_ptr<connection_link> link;
@@ -519,11 +524,8 @@ void queue_pair_impl::release_device(ibv_qp* qp, const std::shared_ptr<connectio
   attr.qp_state = IBV_QPS_ERR;
   ibv_modify_qp(qp, &attr, IBV_QP_STATE); // so that a shared receive that it had taken comes back
   cq_->drain();
-  if (link && link->lingers()) {
-    const std::lock_guard lock(mutex_);
-    if (!send_.any_posted() && !receive_.any_posted())
-      link->keep(device_object);
-  }
+  if (link && link->lingers() && !any_posted())
+    link->keep(device_object);
   device_object.reset();
   cq_->drain();
   operation_list left;

@@ -7,6 +7,7 @@
 #include <boost/asio/bind_cancellation_slot.hpp>
 #include <boost/asio/cancellation_signal.hpp>
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
 
 #include <chrono>
 #include <cstring>
@@ -15,6 +16,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace test {
@@ -122,7 +124,13 @@ struct pair {
 
   void connect() { test::connect(io, a, b); }
   void until(const std::function<bool()>& condition) { test::until(io, condition); }
-  void drain() { test::drain(io); }
+  void drain() {
+    if (when_drained)
+      asio::post(io, std::exchange(when_drained, {}));
+    test::drain(io);
+  }
+  /// What the next drain() is to begin with.
+  std::function<void()> when_drained;
 
   /// Receives at b, sends from a, and waits for both. True if it arrived as it was sent.
   bool carries(std::string_view text);

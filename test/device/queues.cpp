@@ -136,10 +136,11 @@ TEST_CASE("an unsignaled operation that fails tells its handler, and ends those 
                   flags::unsignaled, wrong.handler());
   p.a.async_write(p.ma.buffer(0, 8), p.mb.remote(), flags::unsignaled, behind.handler());
   p.until([&] { return behind.done(); });
-  CHECK(before.succeeded());
+  CHECK(before.calls == 1);
   CHECK(wrong.calls == 1);
   CHECK(behind.calls == 1);
   if (p.dev.type() != transport::iwarp) { // where TCP has taken them all
+    CHECK(before.succeeded());
     CHECK(wrong.ec);
     CHECK(behind.ec == asio::error::connection_reset);
   }
@@ -177,7 +178,7 @@ TEST_CASE("batches larger than the queues") {
   pair p(shallow(4), receiving(shallow(4), count));
   order sends, receives;
   {
-    queue_pair::batch both(p.b), of_a(p.a);
+    queue_pair::batch of_a(p.a), of_b(p.b); // the receives are posted first: iWARP wants them
     for (unsigned i = 0; i < count; ++i) {
       p.b.async_receive(p.mb.buffer(i, 1), receives.handler(i));
       p.a.async_send(p.ma.buffer(i, 1), i % 3 == 0 ? flags::none : flags::unsignaled,

@@ -149,6 +149,7 @@ private:
   void enter_failed(const error_code& why, operation_list& ready);
   void fail_on_service(const error_code& why);
   void mark_failed(const error_code& why);
+  bool any_posted() const;
   void release_failed();
   void release_device(ibv_qp* qp, const std::shared_ptr<connection_link>& link,
                       const error_code& why);
