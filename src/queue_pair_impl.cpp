@@ -41,7 +41,8 @@ error_code queue_pair_impl::send_queue::reserve_results() {
 void queue_pair_impl::send_queue::prepare(send_operation& op, bool full) noexcept {
   if (op.inline_bytes <= qp_.options_.max_inline)
     op.wr.send_flags |= IBV_SEND_INLINE;
-  if (op.unsignaled && !full && ++unsignaled_run_ < depth() / 2)
+  const bool overtaken = qp_.reads_overtaken_ && op.wr.opcode == IBV_WR_RDMA_READ;
+  if (op.unsignaled && !full && !overtaken && ++unsignaled_run_ < depth() / 2)
     op.wr.send_flags &= ~static_cast<unsigned>(IBV_SEND_SIGNALED);
   else
     unsignaled_run_ = 0;
@@ -261,6 +262,7 @@ void queue_pair_impl::find_unsupported() noexcept {
     for (const ibv_wr_opcode o : opcodes)
       unsupported_ |= 1u << o;
   };
+  reads_overtaken_ = d.type() == transport::iwarp;
   if (!d.has_immediate())
     without({IBV_WR_SEND_WITH_IMM, IBV_WR_RDMA_WRITE_WITH_IMM});
   if (!d.has_atomics())

@@ -61,10 +61,13 @@ void work_queue::post_waiting(operation_list& failed) {
 void work_queue::complete(operation& op, operation_list& ready) {
   const auto self = operation_list::s_iterator_to(op);
   if (in_order()) {
-    for (auto i = posted_.begin(); i != self; i = posted_.begin()) {
+    for (auto i = posted_.begin(); i != self;) {
+      const auto before = i++;
+      if (!is_silent(*before)) // it has a completion of its own, which siw may report later
+        continue;
       --used_;
-      on_retired(*i);
-      ready.splice(ready.end(), posted_, i);
+      on_retired(*before);
+      ready.splice(ready.end(), posted_, before);
     }
   }
   --used_;

@@ -12,6 +12,7 @@
 #include <iterator>
 #include <memory>
 #include <optional>
+#include <set>
 #include <vector>
 
 using namespace asio_rdma;
@@ -44,6 +45,7 @@ public:
 
   std::vector<ids> chains;
   ids retired;
+  std::set<std::uint64_t> reported;         // operations with a completion of their own
   std::function<int(std::uint64_t)> refuse; // gives an errno value, 0 to accept
   std::size_t most_posted = 0;              // what the device had at a time
   std::size_t posted_now = 0;
@@ -68,6 +70,7 @@ private:
     return 0;
   }
   bool in_order() const noexcept override { return ordered_; }
+  bool is_silent(const operation& op) const noexcept override { return !reported.contains(op.id); }
   void on_retired(operation& op) noexcept override {
     retired.push_back(op.id);
     --posted_now;
@@ -444,4 +447,17 @@ TEST_CASE("any interleaving keeps the order, the depth and every operation") {
   if (ordered)
     CHECK(std::is_sorted(queue.retired.begin(), queue.retired.end()));
   CHECK(posted.size() == queue.retired.size());
+}
+
+TEST_CASE("a completion speaks for silent operations before it, not for those with their own") {
+  fixture f(4);
+  f.queue.reported = {1, 3, 4}; // 2 is silent
+  f.start(1, 4);
+  f.queue.complete(f.op(3), f.ready); // before 1, as siw does with a write behind a read
+  CHECK(ids_of(f.ready) == ids{2, 3});
+  CHECK(f.queue.is_posted(1));
+  f.queue.complete(f.op(1), f.ready);
+  f.queue.complete(f.op(4), f.ready);
+  CHECK(ids_of(f.ready) == ids{2, 3, 1, 4});
+  CHECK(f.queue.empty());
 }

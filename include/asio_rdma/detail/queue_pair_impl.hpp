@@ -103,6 +103,9 @@ private:
     int post(operation_list::iterator first, operation_list::iterator last,
              operation*& failed) override;
     bool in_order() const noexcept override { return true; }
+    bool is_silent(const operation& op) const noexcept override {
+      return (static_cast<const send_operation&>(op).wr.send_flags & IBV_SEND_SIGNALED) == 0;
+    }
 
     queue_pair_impl& qp_;
     std::uint32_t unsignaled_run_ = 0;
@@ -161,6 +164,7 @@ private:
   std::shared_ptr<shared_receive_queue_impl> srq_;
   std::uint32_t reserved_ = 0;
   std::uint32_t unsupported_ = 0; // a bit for each ibv_wr_opcode
+  bool reads_overtaken_ = false;  // siw completes a write while an earlier read is under way
   std::atomic<std::uint64_t> ids_{0};
 
   mutable mutex mutex_;

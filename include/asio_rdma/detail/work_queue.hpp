@@ -78,6 +78,8 @@ private:
                    operation*& failed) = 0;
   /// A send queue completes in order, so a completion speaks for the unsignaled ones before it.
   virtual bool in_order() const noexcept = 0;
+  /// Whether the device reports nothing of a posted operation that succeeds.
+  virtual bool is_silent(const operation&) const noexcept { return false; }
   /// Called for each operation that the device has completed.
   virtual void on_retired(operation&) noexcept {}
 
