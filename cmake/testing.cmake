@@ -23,11 +23,11 @@ function(asio_rdma_unit_test name)
   set_tests_properties(unit.${name} PROPERTIES LABELS unit TIMEOUT 120)
 endfunction()
 
-# asio_rdma_device_test(NAME [DEVICES rxe siw] [HOSTS 2] [CONCURRENT] [ARGS …] [TIMEOUT seconds] SOURCES …): one test NAME.KIND
+# asio_rdma_device_test(NAME [DEVICES rxe siw] [HOSTS 2] [CONCURRENT] [UNSANITIZED] [ARGS …] [TIMEOUT seconds] SOURCES …): one test NAME.KIND
 # for each kind of device, run where such a device is (tools/with-device). Exit status 125 is the lab's: this machine
-# cannot run it. Under ThreadSanitizer only the CONCURRENT ones run.
+# cannot run it. Under ThreadSanitizer only the CONCURRENT ones run, and the UNSANITIZED under no sanitizer of memory or threads.
 function(asio_rdma_device_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "CONCURRENT" "HOSTS;TIMEOUT" "DEVICES;SOURCES;ARGS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "CONCURRENT;UNSANITIZED" "HOSTS;TIMEOUT" "DEVICES;SOURCES;ARGS")
   if(NOT arg_DEVICES)
     set(arg_DEVICES rxe siw)
   endif()
@@ -41,7 +41,8 @@ function(asio_rdma_device_test name)
     list(APPEND options --hosts ${arg_HOSTS})
   endif()
   asio_rdma_test_program(test_${name} ${arg_SOURCES})
-  if(ASIO_RDMA_SANITIZE STREQUAL "thread" AND NOT arg_CONCURRENT)
+  if((ASIO_RDMA_SANITIZE STREQUAL "thread" AND NOT arg_CONCURRENT)
+     OR (ASIO_RDMA_SANITIZE MATCHES "address|thread" AND arg_UNSANITIZED))
     set_target_properties(test_${name} PROPERTIES EXCLUDE_FROM_ALL TRUE)
     return()
   endif()

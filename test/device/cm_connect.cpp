@@ -266,7 +266,7 @@ TEST_CASE("many connections at once through one acceptor") {
   CHECK(ports.size() == count);
   // Each has its own peer: the message arrives where its name was told.
   int arrived = 0;
-  int index = 0;
+  std::size_t index = 0;
   for (both& one : all)
     one.b.async_receive(m.mb.buffer(16 * index++, 16),
                         [&](error_code ec, received r) { arrived += !ec && r.bytes == 2 ? 1 : 0; });
