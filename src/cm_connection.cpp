@@ -47,8 +47,8 @@ std::size_t most_data(const ibv_context* device, std::size_t infiniband) {
 
 } // namespace
 
-cm_connection::cm_connection(cm_service& service, asio::any_io_executor executor)
-    : service_(service), timer_(std::move(executor)) {}
+cm_connection::cm_connection(cm_service& service, const asio::any_io_executor& executor)
+    : service_(service), timer_(executor) {}
 
 cm_connection::~cm_connection() {
   if (id_ != nullptr)

@@ -138,7 +138,7 @@ public:
   requires std::convertible_to<Executor1, Executor>
   basic_queue_pair(basic_queue_pair<Executor1>&& other)
       : io_(executor_type(other.get_executor())), impl_(std::exchange(other.impl_, nullptr)) {}
-  basic_queue_pair& operator=(basic_queue_pair&& other) {
+  basic_queue_pair& operator=(basic_queue_pair&& other) noexcept {
     if (this != &other) {
       close();
       io_ = other.io_;

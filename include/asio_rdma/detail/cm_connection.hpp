@@ -29,7 +29,7 @@ public:
 /// rdma_cm only knows its number and gives the attributes to connect it with.
 class cm_connection final : public cm_handler {
 public:
-  cm_connection(cm_service& service, asio::any_io_executor executor);
+  cm_connection(cm_service& service, const asio::any_io_executor& executor);
   ~cm_connection();
 
   /// Connects to the endpoints in order, until one answers. On an error nothing was started.
