@@ -71,8 +71,10 @@ int queue_pair_impl::send_queue::post(operation_list::iterator first, operation_
   const int e = ibv_post_send(qp_.qp_, &head->wr, &bad);
   if (e == 0) [[likely]] {
     for (auto i = first; i != last; ++i)
-      if (ibv_send_wr& wr = static_cast<send_operation&>(*i).wr; wr.opcode == IBV_WR_BIND_MW)
+      if (ibv_send_wr& wr = static_cast<send_operation&>(*i).wr; wr.opcode == IBV_WR_BIND_MW) {
         wr.bind_mw.mw->rkey = wr.bind_mw.rkey; // by which the provider finds it the next time
+        qp_.has_bound_windows_ = true;
+      }
     return 0;
   }
   const error_code ec = system_error_code(std::abs(e)); // siw turns the sign
@@ -227,13 +229,14 @@ error_code queue_pair_impl::open(std::shared_ptr<completion_queue_impl> queue,
   init.cap.max_send_sge = options_.max_send_sge;
   init.cap.max_recv_sge = srq_ ? 0 : options_.max_receive_sge;
   init.cap.max_inline_data = options_.max_inline;
+  errno = 0; // libsiw need not set it
   qp_ = ibv_create_qp(pd_.native_handle(), &init);
   if (qp_ == nullptr && options_.max_inline != 0) { // the one limit that no attribute tells
     options_.max_inline = init.cap.max_inline_data = 0;
     qp_ = ibv_create_qp(pd_.native_handle(), &init);
   }
   if (qp_ == nullptr) {
-    ec = system_error_code(errno);
+    ec = system_error_code(errno != 0 ? errno : ENOMEM);
     cq_->unreserve(reserved_);
     return ec;
   }
@@ -498,18 +501,36 @@ bool queue_pair_impl::any_posted() const {
   return send_.any_posted() || receive_.any_posted();
 }
 
+// A queue pair that windows are bound to stays until it is closed: rxe cannot destroy it before
+// them. Devices with windows do flush.
 void queue_pair_impl::release_failed() {
   ibv_qp* qp = nullptr;
   std::shared_ptr<connection_link> link;
   error_code why;
+  operation_list left;
   {
     const std::lock_guard lock(mutex_);
-    qp = std::exchange(qp_, nullptr);
+    if (qp_ == nullptr)
+      return;
     link = link_;
     why = reason_;
+    if (has_bound_windows_) {
+      ibv_qp_attr attr{};
+      attr.qp_state = IBV_QPS_ERR;
+      ibv_modify_qp(qp_, &attr, IBV_QP_STATE);
+      send_.fail_waiting(why, left);
+      receive_.fail_waiting(why, left);
+    } else {
+      qp = std::exchange(qp_, nullptr);
+    }
   }
-  if (qp != nullptr)
+  if (qp != nullptr) {
     release_device(qp, link, why);
+    return;
+  }
+  if (link)
+    link->disconnect();
+  cq_->complete(left);
 }
 
 // After the destruction of the queue pair the device uses none of its memory, and after one more

@@ -164,7 +164,8 @@ private:
   std::shared_ptr<shared_receive_queue_impl> srq_;
   std::uint32_t reserved_ = 0;
   std::uint32_t unsupported_ = 0; // a bit for each ibv_wr_opcode
-  bool reads_overtaken_ = false;  // siw completes a write while an earlier read is under way
+  bool has_bound_windows_ = false;
+  bool reads_overtaken_ = false; // siw completes a write while an earlier read is under way
   std::atomic<std::uint64_t> ids_{0};
 
   mutable mutex mutex_;
