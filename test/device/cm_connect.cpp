@@ -262,8 +262,8 @@ TEST_CASE("many connections at once through one acceptor") {
     names.insert(text_of(one.accepted.value.data));
     ports.insert(one.connected.value.local.port());
   }
-  CHECK(names.size() == count);
-  CHECK(ports.size() == count);
+  CHECK(names.size() == static_cast<std::size_t>(count));
+  CHECK(ports.size() == static_cast<std::size_t>(count));
   // Each has its own peer: the message arrives where its name was told.
   int arrived = 0;
   std::size_t index = 0;
