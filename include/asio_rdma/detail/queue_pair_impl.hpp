@@ -2,7 +2,8 @@
 #pragma once
 
 #include <asio_rdma/detail/completion_service.hpp>
-#include <asio_rdma/detail/work_queue.hpp>
+#include <asio_rdma/detail/receive_queue.hpp>
+#include <asio_rdma/detail/send_queue.hpp>
 #include <asio_rdma/memory_region.hpp>
 #include <asio_rdma/queue_pair_options.hpp>
 #include <boost/asio/cancellation_type.hpp>
@@ -10,7 +11,6 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
-#include <vector>
 
 namespace asio_rdma::detail {
 
@@ -90,43 +90,8 @@ public:
   const device& member_device() const noexcept override { return pd_.get_device(); }
 
 private:
-  class send_queue final : public work_queue {
-  public:
-    send_queue(queue_pair_impl& qp, std::uint32_t depth) noexcept;
-    void on_completion(operation& op, const ibv_wc& wc, operation_list& ready) override;
-    error_code reserve_results();
-    void prepare(send_operation& op, bool full) noexcept;
-    void on_retired(operation& op) noexcept override;
-    [[gnu::noinline]] void complete_slowly(operation& op, const ibv_wc& wc, operation_list& ready);
-
-  private:
-    int post(operation_list::iterator first, operation_list::iterator last,
-             operation*& failed) override;
-    bool in_order() const noexcept override { return true; }
-    bool is_silent(const operation& op) const noexcept override {
-      return (static_cast<const send_operation&>(op).wr.send_flags & IBV_SEND_SIGNALED) == 0;
-    }
-
-    queue_pair_impl& qp_;
-    std::uint32_t unsignaled_run_ = 0;
-    // Where atomic operations put what they found: a slot for each that is posted.
-    std::vector<std::uint64_t> results_;
-    std::vector<std::uint32_t> free_results_;
-    memory_region results_region_;
-  };
-
-  class receive_queue final : public work_queue {
-  public:
-    receive_queue(queue_pair_impl& qp, std::uint32_t depth) noexcept;
-    void on_completion(operation& op, const ibv_wc& wc, operation_list& ready) override;
-
-  private:
-    int post(operation_list::iterator first, operation_list::iterator last,
-             operation*& failed) override;
-    bool in_order() const noexcept override { return false; }
-
-    queue_pair_impl& qp_;
-  };
+  friend class send_queue;
+  friend class receive_queue;
 
   /// Releases the device's part of a queue pair that has failed, where nothing is locked: on the
   /// execution context, or in completion_queue::poll().
@@ -164,8 +129,6 @@ private:
   std::shared_ptr<shared_receive_queue_impl> srq_;
   std::uint32_t reserved_ = 0;
   std::uint32_t unsupported_ = 0; // a bit for each ibv_wr_opcode
-  bool has_bound_windows_ = false;
-  bool reads_overtaken_ = false; // siw completes a write while an earlier read is under way
   std::atomic<std::uint64_t> ids_{0};
 
   mutable mutex mutex_;

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <asio_rdma/detail/completion_service.hpp>
-#include <asio_rdma/detail/work_queue.hpp>
+#include <asio_rdma/detail/receive_queue.hpp>
 #include <asio_rdma/memory_region.hpp>
 #include <asio_rdma/shared_receive_queue_options.hpp>
 #include <boost/asio/cancellation_type.hpp>
@@ -12,13 +12,6 @@
 #include <mutex>
 
 namespace asio_rdma::detail {
-
-/// Chains the work requests of receives; gives the first.
-ibv_recv_wr* link_receives(operation_list::iterator first, operation_list::iterator last) noexcept;
-/// siw refuses a receive without elements; one of no length does the same.
-void give_element(receive_operation& op, const device& d) noexcept;
-/// What a receive's completion says.
-void take_receive_result(operation& op, const ibv_wc& wc) noexcept;
 
 /// The logic of `basic_shared_receive_queue`.
 class shared_receive_queue_impl final : public context_member {

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include <asio_rdma/detail/work_queue.hpp>
+#include <asio_rdma/memory_region.hpp>
+
+#include <cstdint>
+#include <vector>
+
+namespace asio_rdma::detail {
+
+class queue_pair_impl;
+
+/// The send queue of a queue pair.
+class send_queue final : public work_queue {
+public:
+  send_queue(queue_pair_impl& qp, std::uint32_t depth) noexcept;
+
+  /// Makes the places for what atomic operations find. Before it none may be started.
+  error_code reserve_results();
+  /// Whether a completion of a write may come while an earlier read is under way, as on siw.
+  void set_reads_overtaken(bool overtaken) noexcept { reads_overtaken_ = overtaken; }
+  bool has_bound_windows() const noexcept { return has_bound_windows_; }
+
+  void on_completion(operation& op, const ibv_wc& wc, operation_list& ready) override;
+
+private:
+  int post(operation_list::iterator first, operation_list::iterator last,
+           operation*& failed) override;
+  void on_retired(operation& op) noexcept override;
+  bool in_order() const noexcept override { return true; }
+  bool is_silent(const operation& op) const noexcept override {
+    return (static_cast<const send_operation&>(op).wr.send_flags & IBV_SEND_SIGNALED) == 0;
+  }
+  void prepare(send_operation& op, bool full) noexcept;
+  [[gnu::noinline]] void complete_slowly(operation& op, const ibv_wc& wc, operation_list& ready);
+
+  queue_pair_impl& qp_;
+  bool reads_overtaken_ = false;
+  bool has_bound_windows_ = false;
+  std::uint32_t unsignaled_run_ = 0;
+  // Where atomic operations put what they found: a slot for each that is posted.
+  std::vector<std::uint64_t> results_;
+  std::vector<std::uint32_t> free_results_;
+  memory_region results_region_;
+};
+
+} // namespace asio_rdma::detail

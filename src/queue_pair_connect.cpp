@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: BSL-1.0
+// How a queue pair is connected, by an exchange of addresses or by a connection manager.
+#include <asio_rdma/detail/queue_pair_impl.hpp>
+
+#include <algorithm>
+#include <cstdlib>
+#include <utility>
+
+namespace asio_rdma::detail {
+
+error_code queue_pair_impl::local_address(queue_pair_address& result) const {
+  const device& d = pd_.get_device();
+  error_code ec;
+  const ibv_port_attr port = d.port(options_.port, ec);
+  if (ec)
+    return ec;
+  result.number = number_;
+  result.packet_number = packet_number_;
+  result.lid = port.lid;
+  result.mtu = options_.path_mtu != 0 ? options_.path_mtu : port.active_mtu;
+  result.max_reads = options_.max_reads;
+  if (const auto gid = d.best_gid(options_.port))
+    result.gid = gid->gid;
+  else if (port.link_layer == IBV_LINK_LAYER_ETHERNET)
+    return error::no_gid;
+  return {};
+}
+
+error_code queue_pair_impl::connect(const queue_pair_address& peer) {
+  const device& d = pd_.get_device();
+  if (d.type() == transport::iwarp)
+    return asio::error::operation_not_supported; // only its connection manager can
+  queue_pair_address local;
+  if (const error_code ec = local_address(local))
+    return ec;
+  error_code ec;
+  const bool routed = d.port(options_.port, ec).link_layer == IBV_LINK_LAYER_ETHERNET;
+  const auto gid = d.best_gid(options_.port);
+
+  ibv_qp_attr attr{};
+  attr.qp_state = IBV_QPS_RTR;
+  attr.path_mtu = std::min(local.mtu, peer.mtu);
+  attr.dest_qp_num = peer.number;
+  attr.rq_psn = peer.packet_number;
+  attr.max_dest_rd_atomic = options_.max_reads;
+  attr.min_rnr_timer = options_.min_rnr_timer;
+  attr.ah_attr.dlid = peer.lid;
+  attr.ah_attr.sl = options_.service_level;
+  attr.ah_attr.port_num = options_.port;
+  attr.ah_attr.is_global = routed ? 1 : 0;
+  if (routed) {
+    attr.ah_attr.grh.dgid = peer.gid;
+    attr.ah_attr.grh.sgid_index = static_cast<std::uint8_t>(gid->index);
+    attr.ah_attr.grh.hop_limit = options_.hop_limit;
+    attr.ah_attr.grh.traffic_class = options_.traffic_class;
+  }
+  const bool reliable = options_.type == IBV_QPT_RC;
+  int mask = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
+  if (reliable)
+    mask |= IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
+  const std::lock_guard lock(mutex_);
+  if (state_ != queue_pair_state::open)
+    return state_ == queue_pair_state::connected ? error_code(asio::error::already_connected)
+                                                 : check_start(queue_pair_state::connected);
+  if (const int e = ibv_modify_qp(qp_, &attr, mask))
+    return system_error_code(e);
+
+  attr = {};
+  attr.qp_state = IBV_QPS_RTS;
+  attr.sq_psn = packet_number_;
+  attr.timeout = options_.timeout;
+  attr.retry_cnt = options_.retry_count;
+  attr.rnr_retry = options_.rnr_retry;
+  attr.max_rd_atomic = std::min(options_.max_reads, std::max<std::uint8_t>(peer.max_reads, 1));
+  mask = IBV_QP_STATE | IBV_QP_SQ_PSN;
+  if (reliable)
+    mask |= IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
+  if (const int e = ibv_modify_qp(qp_, &attr, mask))
+    return system_error_code(e);
+  state_ = queue_pair_state::connected;
+  return {};
+}
+
+error_code queue_pair_impl::attach(std::shared_ptr<connection_link> link) {
+  const std::lock_guard lock(mutex_);
+  if (state_ == queue_pair_state::connected || (state_ == queue_pair_state::open && link_))
+    return asio::error::already_connected;
+  if (const error_code ec = check_start(queue_pair_state::open))
+    return ec;
+  link_ = std::move(link);
+  return {};
+}
+
+void queue_pair_impl::detach() {
+  std::shared_ptr<connection_link> link;
+  {
+    const std::lock_guard lock(mutex_);
+    link = std::move(link_);
+  }
+}
+
+void queue_pair_impl::connected() {
+  const std::lock_guard lock(mutex_);
+  if (state_ == queue_pair_state::open)
+    state_ = queue_pair_state::connected;
+}
+
+error_code queue_pair_impl::modify(ibv_qp_attr& attr, int mask) {
+  const std::lock_guard lock(mutex_);
+  if (const error_code ec = check_start(queue_pair_state::open))
+    return ec;
+  const int e = ibv_modify_qp(qp_, &attr, mask);
+  return e == 0 ? error_code() : system_error_code(std::abs(e));
+}
+
+} // namespace asio_rdma::detail

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: BSL-1.0
+// How a queue pair ends: failing, cancelling, closing.
+#include <asio_rdma/detail/queue_pair_impl.hpp>
+
+#include <asio_rdma/detail/shared_receive_queue_impl.hpp>
+
+#include <algorithm>
+#include <utility>
+
+namespace asio_rdma::detail {
+
+error_code queue_pair_impl::completion_failure(const ibv_wc& wc, operation_list& ready) {
+  const bool flushed = wc.status == IBV_WC_WR_FLUSH_ERR;
+  if (state_ != queue_pair_state::failed && state_ != queue_pair_state::closed)
+    enter_failed(asio::error::connection_reset, ready);
+  return flushed ? reason_ : completion_error(wc.status);
+}
+
+void queue_pair_impl::mark_failed(const error_code& why) {
+  state_ = queue_pair_state::failed;
+  reason_ = why;
+  for (operation& op : waiters_)
+    op.fail(why);
+  service_.complete(waiters_);
+  teardown_.keep(shared_from_this());
+}
+
+// A device need not give back what is posted to a queue pair in the error state: siw does not, and
+// none does after a fatal error. Destroying the queue pair gives it back for certain. That may
+// wait for an event to be acknowledged, so it is done later, where nothing is locked.
+void queue_pair_impl::enter_failed(const error_code& why, operation_list& ready) {
+  mark_failed(why);
+  send_.fail_waiting(why, ready);
+  receive_.fail_waiting(why, ready);
+  cq_->operation_starting();
+  ready.push_back(teardown_);
+}
+
+// The same from where no list is at hand; what waits is left to the teardown.
+void queue_pair_impl::fail_on_service(const error_code& why) {
+  if (state_ == queue_pair_state::failed || state_ == queue_pair_state::closed)
+    return;
+  mark_failed(why);
+  operation_list later;
+  service_.operation_starting();
+  later.push_back(teardown_);
+  service_.complete(later);
+}
+
+void queue_pair_impl::teardown::run(operation* base, disposal how) {
+  auto& self = static_cast<teardown&>(*base);
+  const auto keep = std::move(self.self_);
+  if (how != disposal::destroy) // else the context shuts down, and the queue pair with it
+    self.qp_.release_failed();
+}
+
+bool queue_pair_impl::any_posted() const {
+  const std::lock_guard lock(mutex_);
+  return send_.any_posted() || receive_.any_posted();
+}
+
+// A queue pair that windows are bound to stays until it is closed: rxe cannot destroy it before
+// them. Devices with windows do flush.
+void queue_pair_impl::release_failed() {
+  ibv_qp* qp = nullptr;
+  std::shared_ptr<connection_link> link;
+  error_code why;
+  operation_list left;
+  {
+    const std::lock_guard lock(mutex_);
+    if (qp_ == nullptr)
+      return;
+    link = link_;
+    why = reason_;
+    if (send_.has_bound_windows()) {
+      ibv_qp_attr attr{};
+      attr.qp_state = IBV_QPS_ERR;
+      ibv_modify_qp(qp_, &attr, IBV_QP_STATE);
+      send_.fail_waiting(why, left);
+      receive_.fail_waiting(why, left);
+    } else {
+      qp = std::exchange(qp_, nullptr);
+    }
+  }
+  if (qp != nullptr) {
+    release_device(qp, link, why);
+    return;
+  }
+  if (link)
+    link->disconnect();
+  cq_->complete(left);
+}
+
+// After the destruction of the queue pair the device uses none of its memory, and after one more
+// look at the completion queue none of its requests is left there. What is still in the queues
+// will never complete.
+void queue_pair_impl::release_device(ibv_qp* qp, const std::shared_ptr<connection_link>& link,
+                                     const error_code& why) {
+  // The queue pair goes before what it was made of.
+  std::shared_ptr<void> device_object(
+      qp, [cq = cq_, srq = srq_, pd = pd_](ibv_qp* p) { ibv_destroy_qp(p); });
+  if (link)
+    link->disconnect();
+  ibv_qp_attr attr{};
+  attr.qp_state = IBV_QPS_ERR;
+  ibv_modify_qp(qp, &attr, IBV_QP_STATE); // so that a shared receive that it had taken comes back
+  cq_->drain();
+  if (link && link->lingers() && !any_posted())
+    link->keep(device_object);
+  device_object.reset();
+  cq_->drain();
+  operation_list left;
+  {
+    const std::lock_guard lock(mutex_);
+    send_.fail_all(why, left);
+    receive_.fail_all(why, left);
+  }
+  cq_->unreserve(reserved_);
+  cq_->complete(left);
+  if (srq_)
+    srq_->detach();
+}
+
+void queue_pair_impl::fail(const error_code& why) {
+  operation_list ready;
+  {
+    const std::lock_guard lock(mutex_);
+    if (state_ != queue_pair_state::open && state_ != queue_pair_state::connected)
+      return;
+    enter_failed(why, ready);
+  }
+  cq_->complete(ready);
+}
+
+void queue_pair_impl::cancel() {
+  operation_list ready;
+  {
+    const std::lock_guard lock(mutex_);
+    if (state_ == queue_pair_state::closed)
+      return;
+    const error_code aborted = asio::error::operation_aborted;
+    send_.fail_waiting(aborted, ready);
+    receive_.fail_waiting(aborted, ready);
+    for (operation& op : waiters_)
+      op.fail(aborted);
+    service_.complete(waiters_);
+    if ((send_.any_posted() || receive_.any_posted()) && state_ != queue_pair_state::failed)
+      enter_failed(aborted, ready);
+  }
+  cq_->complete(ready);
+}
+
+void queue_pair_impl::cancel(std::uint64_t id, asio::cancellation_type_t type) {
+  const error_code aborted = asio::error::operation_aborted;
+  operation_list ready, done;
+  {
+    const std::lock_guard lock(mutex_);
+    if (state_ == queue_pair_state::closed)
+      return;
+    operation* op = send_.remove_waiting(id);
+    if (op == nullptr)
+      op = receive_.remove_waiting(id);
+    const auto waiter = std::find_if(waiters_.begin(), waiters_.end(),
+                                     [id](const operation& o) { return o.id == id; });
+    if (op != nullptr) {
+      op->fail(aborted);
+      ready.push_back(*op);
+    } else if (waiter != waiters_.end()) {
+      waiter->ec = aborted;
+      done.splice(done.end(), waiters_, waiter);
+    } else if ((type & asio::cancellation_type::terminal) != asio::cancellation_type::none &&
+               (send_.is_posted(id) || receive_.is_posted(id)) &&
+               state_ != queue_pair_state::failed) {
+      enter_failed(aborted, ready);
+    }
+  }
+  cq_->complete(ready);
+  service_.complete(done);
+}
+
+void queue_pair_impl::close() {
+  operation_list left, waiters;
+  ibv_qp* qp = nullptr;
+  std::shared_ptr<connection_link> link;
+  const error_code aborted = asio::error::operation_aborted;
+  {
+    const std::lock_guard lock(mutex_);
+    if (state_ == queue_pair_state::closed)
+      return;
+    state_ = queue_pair_state::closed;
+    reason_ = aborted;
+    send_.fail_waiting(aborted, left);
+    receive_.fail_waiting(aborted, left);
+    for (operation& op : waiters_)
+      op.fail(aborted);
+    waiters.swap(waiters_);
+    qp = std::exchange(qp_, nullptr);
+    link = std::move(link_);
+  }
+  service_.remove(*this);
+  cq_->complete(left);
+  service_.complete(waiters);
+  if (qp != nullptr) // else it has failed, and its teardown ends what is posted
+    release_device(qp, link, aborted);
+}
+
+void queue_pair_impl::on_device_event(const ibv_async_event& event) {
+  switch (event.event_type) {
+  case IBV_EVENT_QP_FATAL:
+  case IBV_EVENT_QP_REQ_ERR:
+  case IBV_EVENT_QP_ACCESS_ERR: {
+    {
+      const std::lock_guard lock(mutex_);
+      if (event.element.qp != qp_)
+        return;
+    }
+    fail(error::queue_pair_fatal);
+    break;
+  }
+  case IBV_EVENT_QP_LAST_WQE_REACHED: { // with shared receives, all that tells of the error state
+    {
+      const std::lock_guard lock(mutex_);
+      if (event.element.qp != qp_)
+        return;
+    }
+    fail(asio::error::connection_reset);
+    break;
+  }
+  case IBV_EVENT_DEVICE_FATAL:
+    fail(error::device_fatal);
+    break;
+  case IBV_EVENT_CQ_ERR:
+    if (event.element.cq == cq_->native_handle())
+      fail(error::queue_pair_fatal);
+    break;
+  default:
+    break;
+  }
+}
+
+} // namespace asio_rdma::detail

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: BSL-1.0
+#include <asio_rdma/detail/queue_pair_impl.hpp>
+
+#include <cstdlib>
+
+namespace asio_rdma::detail {
+
+send_queue::send_queue(queue_pair_impl& qp, std::uint32_t depth) noexcept
+    : work_queue(qp.mutex_, depth), qp_(qp) {}
+
+error_code send_queue::reserve_results() {
+  results_.resize(depth());
+  free_results_.resize(depth());
+  for (std::uint32_t i = 0; i < depth(); ++i)
+    free_results_[i] = depth() - 1 - i;
+  error_code ec;
+  results_region_ = memory_region(qp_.pd_, results_.data(), results_.size() * sizeof(results_[0]),
+                                  access::local_write, ec);
+  return ec;
+}
+
+// `full`: nothing more fits behind this one, so it must be heard of, or nothing would be posted
+// any more.
+void send_queue::prepare(send_operation& op, bool full) noexcept {
+  if (op.inline_bytes <= qp_.options_.max_inline)
+    op.wr.send_flags |= IBV_SEND_INLINE;
+  const bool overtaken = reads_overtaken_ && op.wr.opcode == IBV_WR_RDMA_READ;
+  if (op.unsignaled && !full && !overtaken && ++unsignaled_run_ < depth() / 2)
+    op.wr.send_flags &= ~static_cast<unsigned>(IBV_SEND_SIGNALED);
+  else
+    unsignaled_run_ = 0;
+  if (!op.is_atomic())
+    return;
+  op.result_slot = free_results_.back();
+  free_results_.pop_back();
+  op.wr.sg_list[0] = {reinterpret_cast<std::uintptr_t>(&results_[op.result_slot]),
+                      sizeof(std::uint64_t), results_region_.lkey()};
+}
+
+int send_queue::post(operation_list::iterator first, operation_list::iterator last,
+                     operation*& failed) {
+  auto* head = static_cast<send_operation*>(&*first);
+  send_operation* tail = nullptr;
+  for (auto i = first; i != last;) {
+    auto& op = static_cast<send_operation&>(*i);
+    ++i;
+    prepare(op, i == last && room() == 0);
+    op.wr.next = nullptr;
+    if (tail != nullptr)
+      tail->wr.next = &op.wr;
+    tail = &op;
+  }
+  ibv_send_wr* bad = &head->wr;
+  const int e = ibv_post_send(qp_.qp_, &head->wr, &bad);
+  if (e == 0) [[likely]] {
+    for (auto i = first; i != last; ++i)
+      if (ibv_send_wr& wr = static_cast<send_operation&>(*i).wr; wr.opcode == IBV_WR_BIND_MW) {
+        wr.bind_mw.mw->rkey = wr.bind_mw.rkey; // by which the provider finds it the next time
+        has_bound_windows_ = true;
+      }
+    return 0;
+  }
+  const error_code ec = system_error_code(std::abs(e)); // siw turns the sign
+  if (bad ==
+      nullptr) { // taken, but the device could not be told: only its destruction gives it back
+    qp_.fail_on_service(ec);
+    return 0;
+  }
+  failed = reinterpret_cast<operation*>(bad->wr_id);
+  for (auto i = operation_list::s_iterator_to(*failed); i != last; ++i)
+    on_retired(*i);
+  return ec.value(); // the value is the error (ibv_post_send(3))
+}
+
+void send_queue::on_retired(operation& op) noexcept {
+  auto& send = static_cast<send_operation&>(op);
+  if (!send.is_atomic())
+    return;
+  send.value = results_[send.result_slot];
+  free_results_.push_back(send.result_slot);
+}
+
+void send_queue::on_completion(operation& op, const ibv_wc& wc, operation_list& ready) {
+  if (wc.status == IBV_WC_SUCCESS && static_cast<send_operation&>(op).usual &&
+      complete_oldest(op, ready)) [[likely]]
+    return;
+  complete_slowly(op, wc, ready);
+}
+
+void send_queue::complete_slowly(operation& op, const ibv_wc& wc, operation_list& ready) {
+  operation_list behind;
+  if (wc.status != IBV_WC_SUCCESS)
+    op.fail(qp_.completion_failure(wc, behind));
+  complete(op, ready);
+  ready.splice(ready.end(), behind);
+}
+
+} // namespace asio_rdma::detail
