@@ -17,16 +17,14 @@ namespace {
 
 constexpr std::size_t window = 32;
 constexpr std::size_t warm_up = 1000;
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr std::size_t operations = 100'000; // the sanitizers look for other things, slowly
-#else
-constexpr std::size_t operations = 1'000'000;
-#endif
+constexpr std::size_t million = 1'000'000;
+constexpr std::size_t some = 100'000; // where only what surrounds the operation differs
 
 template <class QueuePair>
 struct writer {
   QueuePair& qp;
   const ground& g;
+  const std::size_t operations;
   std::size_t started = 0, done = 0, failed = 0, before = 0, after = 0;
 
   void start() {
@@ -44,12 +42,10 @@ struct writer {
   }
 };
 
-template <class Executor>
-void no_allocation_with_callbacks() {
-  ground g;
-  asio::io_context io(1);
-  linked<Executor> q(Executor(io.get_executor()), g);
-  writer<basic_queue_pair<Executor>> w{q.a, g};
+template <class QueuePair>
+void no_allocation_with_callbacks(asio::io_context& io, QueuePair& qp, const ground& g,
+                                  std::size_t operations) {
+  writer<QueuePair> w{qp, g, operations};
   for (std::size_t i = 0; i < window; ++i)
     w.start();
   io.run();
@@ -61,27 +57,35 @@ void no_allocation_with_callbacks() {
 } // namespace
 
 TEST_CASE("a million operations with callbacks allocate nothing") {
-  no_allocation_with_callbacks<asio::any_io_executor>();
-}
-
-TEST_CASE("a million operations with callbacks and the context's executor allocate nothing") {
-  no_allocation_with_callbacks<asio::io_context::executor_type>();
-}
-
-TEST_CASE("a million operations of coroutines allocate nothing") {
   ground g;
   asio::io_context io(1);
-  linked<asio::any_io_executor> q(io, g);
+  joined q(io, g);
+  no_allocation_with_callbacks(io, q.a, g, million);
+}
+
+TEST_CASE("operations with callbacks and the context's executor allocate nothing") {
+  ground g;
+  if (g.dev.type() == transport::iwarp)
+    return; // queue pairs of this executor are connected by address here
+  asio::io_context io(1);
+  linked<asio::io_context::executor_type> q(io.get_executor(), g);
+  no_allocation_with_callbacks(io, q.a, g, some);
+}
+
+TEST_CASE("operations of coroutines allocate nothing") {
+  ground g;
+  asio::io_context io(1);
+  joined q(io, g);
   std::size_t done = 0, before = 0, after = 0;
   for (std::size_t i = 0; i < window; ++i)
     asio::co_spawn(
         io,
         [&]() -> asio::awaitable<void> {
-          for (std::size_t n = 0; n < (warm_up + operations) / window + 1; ++n) {
+          for (std::size_t n = 0; n < (warm_up + some) / window + 1; ++n) {
             co_await q.a.async_write(g.part(0, 8), g.remote_part(1, 8), asio::use_awaitable);
             if (++done == warm_up)
               before = allocations;
-            if (done == warm_up + operations)
+            if (done == warm_up + some)
               after = allocations;
           }
         },
@@ -90,7 +94,7 @@ TEST_CASE("a million operations of coroutines allocate nothing") {
             std::rethrow_exception(e);
         });
   io.run();
-  CHECK(done >= warm_up + operations);
+  CHECK(done >= warm_up + some);
   CHECK(after - before == 0);
 }
 
@@ -99,7 +103,7 @@ TEST_CASE("messages both ways, cancellation slots, batches and a full queue allo
   asio::io_context io(1);
   queue_pair_options options;
   options.send_depth = 4;
-  linked<asio::any_io_executor> q(io, g, options);
+  joined q(io, g, options);
   std::size_t received_messages = 0, sent_messages = 0, failed = 0;
   std::size_t before = 0, after = 0;
   constexpr std::size_t rounds = 2000;
