@@ -54,6 +54,12 @@ public:
       return "the RDMA device reported a fatal error of the queue pair";
     case error::completion_queue_full:
       return "the completion queue has no room for the queue pair's send and receive depth";
+    case error::pool_limit:
+      return "the memory pool has reached its limit "
+             "(let go of buffers, or raise memory_pool_options::limit)";
+    case error::buffer_in_use:
+      return "the buffer is in use: another operation writes it, or this one would write what "
+             "another reads (wait with async_read_access or async_write_access)";
     }
     return "unknown asio_rdma error";
   }
@@ -69,6 +75,7 @@ public:
     case error::queue_pair_fatal:
       return make_error_condition(errc::io_error);
     case error::memory_limit:
+    case error::pool_limit:
       return make_error_condition(errc::not_enough_memory);
     case error::no_gid:
     case error::loopback_address:
@@ -89,6 +96,8 @@ public:
       return make_error_condition(errc::protocol_error);
     case error::completion_queue_full:
       return make_error_condition(errc::no_buffer_space);
+    case error::buffer_in_use:
+      return make_error_condition(errc::device_or_resource_busy);
     }
     return boost::system::error_category::default_error_condition(value);
   }

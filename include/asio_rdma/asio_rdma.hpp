@@ -3,12 +3,15 @@
 
 #include <asio_rdma/acceptor.hpp>
 #include <asio_rdma/buffer.hpp>
+#include <asio_rdma/buffer_access.hpp>
 #include <asio_rdma/completion_queue.hpp>
 #include <asio_rdma/connector.hpp>
 #include <asio_rdma/device.hpp>
 #include <asio_rdma/device_events.hpp>
 #include <asio_rdma/error.hpp>
 #include <asio_rdma/exchange.hpp>
+#include <asio_rdma/memory_pool.hpp>
 #include <asio_rdma/memory_region.hpp>
 #include <asio_rdma/queue_pair.hpp>
+#include <asio_rdma/registered_buffer.hpp>
 #include <asio_rdma/shared_receive_queue.hpp>

@@ -18,24 +18,26 @@ using boost::system::system_error;
 /// Errors of this library's own. Each message says what happened and, where a person meets it on
 /// the first day, what to do about it.
 enum class error {
-  no_device = 1,        ///< The machine has no RDMA device, or none with an active port.
-  device_not_found,     ///< No RDMA device has that name.
-  device_permission,    ///< The device's file may not be opened by this user.
-  device_fatal,         ///< The device reported a fatal error; its queue pairs are gone.
-  memory_limit,         ///< Registering memory failed for the limit on locked memory.
-  no_gid,               ///< The device's port has no usable GID for the address.
-  wrong_device,         ///< The address belongs to another device than the queue pair's.
-  loopback_address,     ///< A loopback address that no RDMA device serves.
-  too_many_buffers,     ///< More scatter/gather elements than the queue pair was opened with.
-  remote_range,         ///< The operation exceeds the remote buffer that it was given.
-  misaligned,           ///< The remote address of an atomic operation is no multiple of eight.
-  rejected,             ///< The peer's program refused the connection.
-  peer_not_listening,   ///< The address answers, but nothing listens at that port.
-  unreachable,          ///< No route or no answer from the address.
-  incompatible_peer,    ///< What the peer sent in the handshake is not ours.
-  protocol_violation,   ///< The peer broke the protocol.
-  queue_pair_fatal,     ///< The device moved the queue pair to the error state.
-  completion_queue_full ///< The completion queue has no room for the queue pair's entries.
+  no_device = 1,         ///< The machine has no RDMA device, or none with an active port.
+  device_not_found,      ///< No RDMA device has that name.
+  device_permission,     ///< The device's file may not be opened by this user.
+  device_fatal,          ///< The device reported a fatal error; its queue pairs are gone.
+  memory_limit,          ///< Registering memory failed for the limit on locked memory.
+  no_gid,                ///< The device's port has no usable GID for the address.
+  wrong_device,          ///< The address belongs to another device than the queue pair's.
+  loopback_address,      ///< A loopback address that no RDMA device serves.
+  too_many_buffers,      ///< More scatter/gather elements than the queue pair was opened with.
+  remote_range,          ///< The operation exceeds the remote buffer that it was given.
+  misaligned,            ///< The remote address of an atomic operation is no multiple of eight.
+  rejected,              ///< The peer's program refused the connection.
+  peer_not_listening,    ///< The address answers, but nothing listens at that port.
+  unreachable,           ///< No route or no answer from the address.
+  incompatible_peer,     ///< What the peer sent in the handshake is not ours.
+  protocol_violation,    ///< The peer broke the protocol.
+  queue_pair_fatal,      ///< The device moved the queue pair to the error state.
+  completion_queue_full, ///< The completion queue has no room for the queue pair's entries.
+  pool_limit,            ///< The memory pool may not grow beyond its limit.
+  buffer_in_use          ///< Bytes of the buffer are read or written by someone else.
 };
 
 /// The category of `error`.

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include <asio_rdma/detail/memory_block.hpp>
+#include <asio_rdma/error.hpp>
+
+namespace asio_rdma {
+
+class registered_buffer;
+
+namespace detail {
+class access_service;
+struct access_initiation;
+} // namespace detail
+
+/// Access to a `registered_buffer` for as long as this object lives, and a reference to its memory:
+/// an operation of the device has it from its start to its completion, a program while it reads
+/// or writes the bytes. Any number may read the same bytes; who writes them is alone. It concerns
+/// only the bytes of the buffer it was made from: slices that do not overlap do not conflict.
+///
+/// Move-only. True if access was granted; ends with the object, or by `reset`. Ending it never
+/// blocks and runs no handler. Distinct objects are safe from any thread.
+class buffer_access {
+public:
+  /// No access.
+  buffer_access() noexcept = default;
+  buffer_access(buffer_access&& other) noexcept { take(other); }
+  buffer_access& operator=(buffer_access&& other) noexcept {
+    if (this != &other) {
+      reset();
+      take(other);
+    }
+    return *this;
+  }
+  ~buffer_access() { reset(); }
+
+  /// Begins to read or to write in place of any access that this had. No access and
+  /// `error::buffer_in_use` if that conflicts with an access that lasts or is waited for. An empty
+  /// buffer never conflicts.
+  error_code try_begin_read(const registered_buffer& buffer) noexcept {
+    return try_begin(buffer, detail::access_kind::shared);
+  }
+  error_code try_begin_write(const registered_buffer& buffer) noexcept {
+    return try_begin(buffer, detail::access_kind::exclusive);
+  }
+
+  explicit operator bool() const noexcept { return node_.granted; }
+
+  /// Ends the access and lets go of the memory.
+  void reset() noexcept;
+
+private:
+  friend class registered_buffer;
+  friend class detail::access_service;
+  friend struct detail::access_initiation;
+
+  buffer_access(const registered_buffer& buffer, detail::access_kind kind) noexcept {
+    static_cast<void>(try_begin(buffer, kind));
+  }
+
+  void aim(const registered_buffer& buffer, detail::access_kind kind) noexcept;
+  error_code try_begin(const registered_buffer& buffer, detail::access_kind kind) noexcept;
+  void take(buffer_access& other) noexcept;
+
+  detail::memory_block_ptr block_;
+  detail::access_node node_;
+};
+
+} // namespace asio_rdma

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace asio_rdma::detail {
+
+/// Which pages of an arena are taken: runs of pages, handed out by a good fit and joined with
+/// their free neighbours when they come back. Nothing is allocated after the construction, so that
+/// giving back cannot fail. Pages are numbers; the memory itself is not touched.
+class extent_map {
+public:
+  static constexpr std::uint32_t none = static_cast<std::uint32_t>(-1);
+
+  explicit extent_map(std::uint32_t pages);
+
+  /// The first of so many (at least one) adjacent pages, or `none`, if there are not so many.
+  std::uint32_t allocate(std::uint32_t pages) noexcept;
+  /// Takes back what begins there.
+  void release(std::uint32_t first) noexcept;
+
+  std::uint32_t pages() const noexcept { return static_cast<std::uint32_t>(pages_.size()); }
+  std::uint32_t pages_used() const noexcept { return used_; }
+
+private:
+  // Valid for the first and the last page of each run; the links for the first of a free one.
+  struct page {
+    std::uint32_t length = 0;
+    std::uint32_t previous = none, next = none;
+    bool free = false;
+  };
+  static constexpr std::size_t bins = 124;
+  static std::size_t bin_of(std::uint32_t pages) noexcept;
+
+  void mark(std::uint32_t first, std::uint32_t length, bool free) noexcept;
+  void link(std::uint32_t first, std::uint32_t length) noexcept;
+  void unlink(std::uint32_t first) noexcept;
+  std::uint32_t look_in(std::size_t bin, std::uint32_t pages, std::size_t most) const noexcept;
+  std::uint32_t find(std::uint32_t pages) const noexcept;
+
+  std::vector<page> pages_;
+  std::array<std::uint32_t, bins> heads_;
+  std::array<std::uint64_t, 2> filled_{}; // which bins have a run
+  std::uint32_t used_ = 0;
+};
+
+} // namespace asio_rdma::detail

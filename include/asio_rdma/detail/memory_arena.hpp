@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include <asio_rdma/memory_pool_options.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+namespace asio_rdma::detail {
+
+/// Memory of a pool. It begins with a page.
+struct memory_arena {
+  memory_arena() = default;
+  memory_arena(const memory_arena&) = delete;
+  virtual ~memory_arena() = default;
+
+  char* data = nullptr;
+  std::size_t size = 0; ///< A multiple of `page_bytes`.
+  std::uint32_t lkey = 0;
+  const memory_region* region = nullptr;
+  bool huge = false; ///< In reserved huge pages.
+};
+
+/// Makes an arena of so many bytes, a multiple of `page_bytes`.
+using arena_maker = std::function<std::unique_ptr<memory_arena>(std::size_t bytes, error_code&)>;
+
+/// Makes arenas that are mapped for the purpose and registered.
+arena_maker registered_arenas(const protection_domain& pd, const memory_pool_options& options);
+
+} // namespace asio_rdma::detail

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include <asio_rdma/buffer.hpp>
+#include <asio_rdma/detail/extent_map.hpp>
+#include <asio_rdma/detail/memory_arena.hpp>
+#include <asio_rdma/detail/memory_block.hpp>
+#include <asio_rdma/detail/mutex.hpp>
+#include <asio_rdma/detail/size_classes.hpp>
+#include <boost/intrusive/list.hpp>
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+namespace asio_rdma::detail {
+
+/// The bookkeeping of a `memory_pool`. Blocks of up to 64 KiB come from slabs, one list of them for
+/// each size class; larger ones, and the slabs, are runs of pages of the arenas. Handles and blocks
+/// count as references, so that the pool lives on until the last block is returned.
+///
+/// Locks: each class has its own, the arenas have `mutex_`, and under `growth_`, of which
+/// `allocate` and `trim` have need only for whole arenas, any one of the others may be taken.
+class memory_pool_impl {
+public:
+  memory_pool_impl(const memory_pool_options& options, arena_maker maker);
+  memory_pool_impl(const memory_pool_impl&) = delete;
+
+  /// A block of at least one byte with one reference, or null.
+  memory_block* allocate(std::size_t bytes, std::size_t alignment, error_code& ec) noexcept;
+  void reserve(std::size_t bytes, error_code& ec) noexcept;
+  std::size_t trim() noexcept;
+  std::optional<mutable_buffer> find(const void* data, std::size_t bytes) const noexcept;
+  memory_pool_statistics statistics() const noexcept;
+
+  friend void intrusive_ptr_add_ref(memory_pool_impl* p) noexcept {
+    p->references_.fetch_add(1, std::memory_order_relaxed);
+  }
+  friend void intrusive_ptr_release(memory_pool_impl* p) noexcept {
+    if (p->references_.fetch_sub(1, std::memory_order_acq_rel) == 1)
+      delete p;
+  }
+
+private:
+  using hook =
+      boost::intrusive::list_base_hook<boost::intrusive::link_mode<boost::intrusive::normal_link>>;
+
+  struct pages {
+    explicit pages(std::unique_ptr<memory_arena> m);
+    std::unique_ptr<memory_arena> memory;
+    extent_map taken;
+  };
+  struct run {
+    memory_arena* arena = nullptr;
+    char* data = nullptr;
+  };
+  struct size_class;
+  struct slab : hook {
+    memory_pool_impl* pool = nullptr;
+    size_class* of = nullptr;
+    memory_block* free = nullptr;
+    std::size_t used = 0;
+    char* data = nullptr;
+    std::unique_ptr<memory_block[]> blocks;
+  };
+  using slab_list = boost::intrusive::list<slab, boost::intrusive::constant_time_size<false>>;
+  struct alignas(cache_line) size_class {
+    mutable detail::mutex mutex;
+    slab_list with_free, full;
+    std::size_t blocks_used = 0, bytes_used = 0;
+  };
+
+  ~memory_pool_impl();
+
+  memory_block* allocate_small(std::size_t index, std::size_t bytes, error_code& ec);
+  memory_block* allocate_pages(std::size_t bytes, error_code& ec);
+  memory_block* hand_out(memory_block* block, std::size_t bytes) noexcept;
+  static memory_block* take(slab& from, std::size_t bytes) noexcept;
+  static void return_small(memory_block* block) noexcept;
+  static void return_pages(memory_block* block) noexcept;
+
+  std::unique_ptr<slab> make_slab(std::size_t index, error_code& ec);
+  bool reclaim_slabs() noexcept;
+
+  run take_run(std::size_t bytes, error_code& ec);
+  run take_present_run(std::size_t bytes) noexcept;
+  void return_run(char* data) noexcept;
+  bool grow(std::size_t bytes, error_code& ec);
+  std::unique_ptr<memory_arena> make_arena(std::size_t registered, std::size_t bytes,
+                                           error_code& ec) const;
+  const pages* arena_of(const void* address) const noexcept;
+
+  const std::size_t first_arena_, limit_;
+  const bool zeroed_;
+  const arena_maker maker_;
+  std::atomic<std::size_t> references_{0};
+  std::array<size_class, size_classes> classes_;
+
+  std::mutex growth_;
+  mutable detail::mutex mutex_;                // guards what follows
+  std::vector<std::unique_ptr<pages>> arenas_; // by address
+  std::size_t registered_ = 0;
+  std::size_t large_blocks_ = 0, large_bytes_ = 0;
+  memory_block* spare_ = nullptr;
+};
+
+using memory_pool_ptr = boost::intrusive_ptr<memory_pool_impl>;
+
+} // namespace asio_rdma::detail

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include <bit>
+#include <cstddef>
+
+// The sizes of small blocks: multiples of a cache line, four to each doubling, so that at most a
+// fifth of a block (of those over 256 bytes) is not asked for.
+
+namespace asio_rdma::detail {
+
+inline constexpr std::size_t page_bytes = 4096;
+inline constexpr std::size_t cache_line = 64;
+inline constexpr std::size_t largest_small = 64 * 1024;
+inline constexpr std::size_t size_classes = 36;
+
+constexpr std::size_t round_up(std::size_t n, std::size_t multiple) noexcept {
+  return (n + multiple - 1) / multiple * multiple;
+}
+
+/// Bytes of the blocks of a class.
+constexpr std::size_t class_bytes(std::size_t index) noexcept {
+  if (index < 4)
+    return cache_line * (index + 1);
+  return (5 + index % 4) << (6 + (index - 4) / 4);
+}
+
+/// The class of the smallest blocks that hold so many bytes, from 1 to `largest_small`.
+constexpr std::size_t class_of(std::size_t bytes) noexcept {
+  if (bytes <= 4 * cache_line)
+    return (bytes - 1) / cache_line;
+  const auto exponent = static_cast<std::size_t>(std::bit_width(bytes - 1)) - 1;
+  return 4 * (exponent - 7) + (((bytes - 1) >> (exponent - 2)) & 3);
+}
+
+/// The same for blocks of an alignment, a power of two up to a page. A slab begins with a page, so
+/// its blocks have the alignment that their size has.
+constexpr std::size_t class_of(std::size_t bytes, std::size_t alignment) noexcept {
+  std::size_t index = class_of(bytes);
+  while (class_bytes(index) % alignment != 0)
+    ++index;
+  return index;
+}
+
+/// Bytes of a slab, which holds blocks of one class.
+constexpr std::size_t slab_bytes(std::size_t index) noexcept {
+  const std::size_t bytes = class_bytes(index);
+  return bytes <= 16 * 1024 ? 64 * 1024 : 4 * bytes;
+}
+
+} // namespace asio_rdma::detail

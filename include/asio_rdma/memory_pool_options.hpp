@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include <asio_rdma/memory_region.hpp>
+
+#include <cstddef>
+#include <functional>
+#include <string_view>
+
+namespace asio_rdma {
+
+struct memory_pool_options {
+  /// What the device may do in all of the pool's memory.
+  access rights = access::local_write;
+  /// Bytes of the first arena, rounded up to a page. Each further one is as large as all before.
+  std::size_t first_arena = 2 * 1024 * 1024;
+  /// Bytes that the pool registers at most.
+  std::size_t limit = 1024 * 1024 * 1024;
+  /// Whether arenas that are multiples of 2 MiB are to be of huge pages: reserved ones
+  /// (/proc/sys/vm/nr_hugepages) if there are, else transparent ones (madvise(2), MADV_HUGEPAGE).
+  bool huge_pages = true;
+  /// Whether every buffer is zeroed when it is allocated.
+  bool zeroed = false;
+  /// Told once, and in words, if there are not enough reserved huge pages. Called by `allocate` and
+  /// `reserve`; must not throw, nor use the pool.
+  std::function<void(std::string_view)> log;
+};
+
+/// What a pool has at one time.
+struct memory_pool_statistics {
+  std::size_t arenas = 0;
+  std::size_t bytes_registered = 0;
+  std::size_t bytes_huge = 0;    ///< Of these, in reserved huge pages.
+  std::size_t blocks_in_use = 0; ///< Allocated and not returned.
+  std::size_t bytes_in_use = 0;  ///< In these blocks, as they were asked for.
+};
+
+} // namespace asio_rdma

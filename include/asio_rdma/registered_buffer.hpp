@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include <asio_rdma/buffer.hpp>
+#include <asio_rdma/buffer_access.hpp>
+#include <asio_rdma/detail/access_op.hpp>
+#include <asio_rdma/memory_region.hpp>
+#include <boost/asio/async_result.hpp>
+
+#include <concepts>
+#include <cstddef>
+#include <memory>
+#include <type_traits>
+#include <utility>
+
+namespace asio_rdma {
+
+class memory_pool;
+
+/// Registered memory with its owners counted: a block of a `memory_pool`, a memory region of the
+/// user's own, or a slice of either. Copies and slices share the memory; with the last of them, and
+/// the last operation that uses it, it goes back to its pool, or the region is deregistered and
+/// its memory freed. Slices keep the whole block.
+///
+/// A buffer sequence of one buffer, Asio's and this library's. As with a shared pointer, a const
+/// object gives memory that may be written.
+///
+/// The memory has an access state: see `buffer_access`. Operations that take the buffer itself
+/// keep to it; a view of it (`mutable_buffer`, an Asio buffer) does not know of it.
+///
+/// Copying, slicing and access are safe from any thread; one object is unsafe while it is assigned.
+class registered_buffer {
+public:
+  using value_type = mutable_buffer;
+  using const_iterator = const mutable_buffer*;
+
+  /// Of no memory and no bytes.
+  registered_buffer() noexcept = default;
+  /// A whole region, and its memory, which is kept, by its deleter, until after the deregistration.
+  /// The memory of a null pointer is the caller's to keep. An open region.
+  explicit registered_buffer(memory_region region, std::shared_ptr<void> memory = nullptr);
+
+  registered_buffer(const registered_buffer&) noexcept = default;
+  registered_buffer(registered_buffer&& other) noexcept
+      : block_(std::move(other.block_)), view_(std::exchange(other.view_, {})) {}
+  registered_buffer& operator=(const registered_buffer&) noexcept = default;
+  registered_buffer& operator=(registered_buffer&& other) noexcept {
+    block_ = std::move(other.block_);
+    view_ = std::exchange(other.view_, {});
+    return *this;
+  }
+
+  void* data() const noexcept { return view_.data(); }
+  std::size_t size() const noexcept { return view_.size(); }
+  bool empty() const noexcept { return size() == 0; }
+  std::uint32_t lkey() const noexcept { return view_.lkey(); }
+
+  operator mutable_buffer() const noexcept { return view_; }
+  operator const_buffer() const noexcept { return view_; }
+  const_iterator begin() const noexcept { return &view_; }
+  const_iterator end() const noexcept { return &view_ + 1; }
+
+  /// The region that the memory lies in; null if there is none. It belongs to the pool: its keys
+  /// reach everything in it.
+  const memory_region* region() const noexcept { return block_ ? block_->region : nullptr; }
+  /// Whether the two share memory, if not necessarily bytes.
+  bool shares_memory_with(const registered_buffer& other) const noexcept {
+    return block_ != nullptr && block_ == other.block_;
+  }
+
+  /// `bytes` from `offset` on, or all from there. Errors: `result_out_of_range` (of the generic
+  /// category) if they are not within this buffer; one past the end is an empty slice.
+  registered_buffer slice(std::size_t offset, std::size_t bytes, error_code& ec) const;
+  registered_buffer slice(std::size_t offset, std::size_t bytes) const;
+  registered_buffer slice(std::size_t offset, error_code& ec) const {
+    return slice(offset, size() < offset ? 0 : size() - offset, ec);
+  }
+  registered_buffer slice(std::size_t offset) const {
+    return slice(offset, size() < offset ? 0 : size() - offset);
+  }
+  /// The first `bytes`, or all if there are fewer.
+  registered_buffer first(std::size_t bytes) const {
+    return slice(0, bytes < size() ? bytes : size());
+  }
+
+  /// Writes zeros. By the CPU: so not while the device uses the bytes.
+  void zero() const noexcept;
+
+  /// Begins to read the bytes (shared) or to write them (exclusive); see `buffer_access`, which is
+  /// false if they are in use. Never waits.
+  [[nodiscard]] buffer_access try_read_access() const noexcept {
+    return {*this, detail::access_kind::shared};
+  }
+  [[nodiscard]] buffer_access try_write_access() const noexcept {
+    return {*this, detail::access_kind::exclusive};
+  }
+
+  /// The same, but waits, in the order of asking, until nothing conflicts. Signature
+  /// `void(error_code, buffer_access)`; the handler's executor is `ex`, if it has none of its own.
+  /// Errors: `operation_aborted` after a cancellation. Supports all cancellation types: a cancelled
+  /// wait has no effect.
+  template <class Executor, class Token = asio::default_completion_token_t<Executor>>
+  auto async_read_access(const Executor& ex, Token&& token = {}) const {
+    return async_access(ex, detail::access_kind::shared, token);
+  }
+  template <class Executor, class Token = asio::default_completion_token_t<Executor>>
+  auto async_write_access(const Executor& ex, Token&& token = {}) const {
+    return async_access(ex, detail::access_kind::exclusive, token);
+  }
+
+private:
+  friend class memory_pool;
+  friend class buffer_access;
+  friend struct detail::access_initiation;
+
+  /// Takes a reference that is counted already.
+  explicit registered_buffer(detail::memory_block* block) noexcept
+      : block_(block, false), view_(block->data, block->size, block->lkey) {}
+
+  template <class Executor, class Token>
+  auto async_access(const Executor& ex, detail::access_kind kind, Token& token) const;
+
+  detail::memory_block_ptr block_;
+  mutable_buffer view_;
+};
+
+inline void buffer_access::aim(const registered_buffer& buffer, detail::access_kind kind) noexcept {
+  block_ = buffer.block_;
+  node_.begin = reinterpret_cast<std::uintptr_t>(buffer.data());
+  node_.end = node_.begin + buffer.size();
+  node_.kind = kind;
+}
+
+inline error_code buffer_access::try_begin(const registered_buffer& buffer,
+                                           detail::access_kind kind) noexcept {
+  reset();
+  aim(buffer, kind);
+  if (block_ == nullptr) {
+    node_.granted = true;
+    return {};
+  }
+  if (block_->access.try_begin(node_)) [[likely]]
+    return {};
+  block_ = nullptr;
+  return error::buffer_in_use;
+}
+
+inline void buffer_access::take(buffer_access& other) noexcept {
+  block_ = std::move(other.block_);
+  if (!other.node_.granted)
+    return;
+  if (block_ != nullptr)
+    block_->access.move(other.node_, node_);
+  else
+    node_.granted = std::exchange(other.node_.granted, false);
+}
+
+inline void buffer_access::reset() noexcept {
+  if (block_ != nullptr) {
+    if (node_.granted) {
+      auto waiters = block_->access.end(node_);
+      if (!waiters.empty()) [[unlikely]]
+        detail::access_service::granted(std::move(waiters));
+    }
+    block_ = nullptr;
+  }
+  node_.granted = false;
+}
+
+namespace detail {
+
+struct access_initiation {
+  template <class Executor>
+  struct with {
+    using executor_type = Executor;
+    const executor_type& get_executor() const noexcept { return executor; }
+
+    template <class Handler>
+    void operator()(Handler&& handler, const registered_buffer& buffer, access_kind kind) const {
+      std::decay_t<Handler> h(std::forward<Handler>(handler));
+      start(h, executor, buffer, kind);
+    }
+
+    Executor executor;
+  };
+
+  template <class Handler, class Executor>
+  static void start(Handler& handler, const Executor& ex, const registered_buffer& buffer,
+                    access_kind kind) {
+    buffer_access now(buffer, kind);
+    if (now) {
+      complete_immediately(std::move(handler), ex, error_code(), std::move(now));
+      return;
+    }
+    auto slot = asio::get_associated_cancellation_slot(handler);
+    access_service& service = access_service::of(asio::query(ex, asio::execution::context));
+    auto* op = access_op<Handler, Executor>::make(handler, ex, service);
+    op->access.aim(buffer, kind);
+    op->wanted = &op->access.node_;
+    if (slot.is_connected()) {
+      op->id = service.next_id();
+      slot.template emplace<access_canceller>(access_canceller{&service, op->id});
+    }
+    service.start(*op);
+  }
+};
+
+} // namespace detail
+
+template <class Executor, class Token>
+auto registered_buffer::async_access(const Executor& ex, detail::access_kind kind,
+                                     Token& token) const {
+  return asio::async_initiate<Token, void(error_code, buffer_access)>(
+      detail::access_initiation::with<Executor>{ex}, token, *this, kind);
+}
+
+} // namespace asio_rdma
