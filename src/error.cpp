@@ -60,6 +60,14 @@ public:
     case error::buffer_in_use:
       return "the buffer is in use: another operation writes it, or this one would write what "
              "another reads (wait with async_read_access or async_write_access)";
+    case error::lease_expired:
+      return "the lease on the remote memory has ended (renew it in time)";
+    case error::lease_revoked:
+      return "the owner of the remote memory has taken it back";
+    case error::rights_refused:
+      return "the owner of the remote memory does not give these access rights";
+    case error::remote_memory_limit:
+      return "the owner of the remote memory gives this peer no more bytes or grants";
     }
     return "unknown asio_rdma error";
   }
@@ -95,9 +103,14 @@ public:
     case error::protocol_violation:
       return make_error_condition(errc::protocol_error);
     case error::completion_queue_full:
+    case error::remote_memory_limit:
       return make_error_condition(errc::no_buffer_space);
     case error::buffer_in_use:
       return make_error_condition(errc::device_or_resource_busy);
+    case error::lease_expired:
+    case error::lease_revoked:
+    case error::rights_refused:
+      return make_error_condition(errc::permission_denied);
     }
     return boost::system::error_category::default_error_condition(value);
   }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSL-1.0
 #include <asio_rdma/detail/handshake.hpp>
+#include <asio_rdma/detail/little_endian.hpp>
 
 #include <algorithm>
 #include <cstring>
-#include <type_traits>
 
 namespace asio_rdma::detail {
 namespace {
@@ -12,24 +12,6 @@ constexpr std::array<char, 4> record_magic{'A', 'R', 'D', 'M'};
 constexpr std::array<char, 4> verdict_magic{'A', 'R', 'D', 'V'};
 constexpr std::uint16_t address_flag = 1;
 constexpr std::uint32_t low_24_bits = 0xffffff;
-
-template <class T>
-void put(std::byte* to, T value) noexcept {
-  for (std::size_t i = 0; i < sizeof(T); ++i)
-    to[i] = static_cast<std::byte>(value >> (8 * i));
-}
-
-template <class T>
-T get(const std::byte* from) noexcept {
-  T value = 0;
-  for (std::size_t i = 0; i < sizeof(T); ++i)
-    value = static_cast<T>(value | static_cast<T>(std::to_integer<T>(from[i]) << (8 * i)));
-  return value;
-}
-
-bool all_zero(std::span<const std::byte> bytes) noexcept {
-  return std::all_of(bytes.begin(), bytes.end(), [](std::byte b) { return b == std::byte(); });
-}
 
 bool begins_with(std::span<const std::byte> bytes, const std::array<char, 4>& magic) noexcept {
   const auto same = [](std::byte b, char c) {

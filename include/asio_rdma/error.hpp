@@ -37,7 +37,11 @@ enum class error {
   queue_pair_fatal,      ///< The device moved the queue pair to the error state.
   completion_queue_full, ///< The completion queue has no room for the queue pair's entries.
   pool_limit,            ///< The memory pool may not grow beyond its limit.
-  buffer_in_use          ///< Bytes of the buffer are read or written by someone else.
+  buffer_in_use,         ///< Bytes of the buffer are read or written by someone else.
+  lease_expired,         ///< The lease on remote memory has ended.
+  lease_revoked,         ///< The owner has taken remote memory back.
+  rights_refused,        ///< The owner of remote memory does not give these rights.
+  remote_memory_limit    ///< The owner gives a peer no more remote memory.
 };
 
 /// The category of `error`.

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include <asio_rdma/buffer.hpp>
+#include <asio_rdma/error.hpp>
+#include <asio_rdma/memory_region.hpp>
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace asio_rdma::detail {
+
+/// What a frame is. Those of `is_data` may stay in the receive that they came in until the peer's
+/// application takes them; all others are consumed at once. docs/protocol.md has the rules.
+enum class frame_type : std::uint8_t {
+  message = 1,  ///< A whole message.
+  data = 2,     ///< Bytes of a stream.
+  offer = 3,    ///< A message to be read from the sender's memory (`offer_payload`).
+  written = 4,  ///< Immediate data of an RDMA WRITE before it.
+  lent = 5,     ///< Access to the sender's memory, not asked for (`grant_payload`).
+  returned = 6, ///< Access that the receiver had granted, handed back to it.
+
+  credits = 16,  ///< Nothing but the header.
+  taken = 17,    ///< The offer has been read.
+  refused = 18,  ///< The offer will not be read; the reason in the header.
+  request = 19,  ///< Asks for memory (`request_payload`).
+  granted = 20,  ///< Answers a request (`grant_payload`).
+  denied = 21,   ///< Answers a request; the reason in the header.
+  renew = 22,    ///< Asks for a longer lease (`lease_payload`).
+  renewed = 23,  ///< Answers it (`lease_payload`).
+  ended = 24,    ///< A grant has been revoked, or what was to be renewed has ended.
+  release = 25,  ///< The peer has no more use for a grant.
+  shutdown = 26, ///< No stream data follows.
+  goodbye = 27   ///< Nothing follows but credits.
+};
+
+constexpr std::size_t frame_types = 28; ///< One more than the highest.
+
+constexpr bool is_data(frame_type t) noexcept { return t <= frame_type::returned; }
+
+/// Why a peer was refused: the `immediate` of `refused`, `denied` and `ended`.
+enum class refusal : std::uint32_t {
+  size = 1,    ///< More bytes than are accepted at a time.
+  memory = 2,  ///< No memory is to be had.
+  rights = 3,  ///< The owner does not give these rights.
+  quota = 4,   ///< As many bytes or grants as the owner gives a peer.
+  revoked = 5, ///< By the owner.
+  expired = 6, ///< The lease.
+  closed = 7   ///< The peer is closing.
+};
+
+/// What the local user is told of it.
+error_code to_error(refusal r) noexcept;
+
+/// The beginning of every frame, little-endian:
+///
+///   0  type   1  flags   2  credits returned (16)   4  length (32)   8  id (32)   12  immediate
+///   (32)
+///
+/// What a type has no use for is zero.
+struct frame_header {
+  static constexpr std::size_t size = 16;
+  static constexpr std::uint8_t has_immediate = 1; ///< The flag, of `message`, `offer`, `written`.
+
+  frame_type type = frame_type::credits;
+  std::uint8_t flags = 0;
+  std::uint16_t credits = 0;
+  std::uint32_t length = 0; ///< Bytes of payload behind the header.
+  std::uint32_t id = 0;
+  std::uint32_t immediate = 0; ///< Immediate data, or a reason.
+
+  friend bool operator==(const frame_header&, const frame_header&) = default;
+};
+
+using frame_bytes = std::array<std::byte, frame_header::size>;
+
+frame_bytes encode(const frame_header& h) noexcept;
+
+/// Checks a whole received frame, header and payload: the type, the length against what was
+/// received and what the type has, and that what must be zero is. Errors:
+/// `error::protocol_violation`.
+error_code decode(std::span<const std::byte> frame, frame_header& result) noexcept;
+
+// --- Payloads of fixed size -------------------------------------------------------------------
+
+/// Rights that one side gives the other, in this protocol's own bits.
+enum class remote_rights : std::uint32_t { none = 0, read = 1, write = 2, atomic = 4, all = 7 };
+
+constexpr remote_rights operator|(remote_rights a, remote_rights b) noexcept {
+  return static_cast<remote_rights>(static_cast<std::uint32_t>(a) | static_cast<std::uint32_t>(b));
+}
+constexpr remote_rights operator&(remote_rights a, remote_rights b) noexcept {
+  return static_cast<remote_rights>(static_cast<std::uint32_t>(a) & static_cast<std::uint32_t>(b));
+}
+/// Whether `b` has all of `a`.
+constexpr bool within(remote_rights a, remote_rights b) noexcept { return (a & b) == a; }
+
+access to_access(remote_rights r) noexcept;
+remote_rights to_rights(access a) noexcept;
+
+/// A lease that does not end by time.
+constexpr std::chrono::microseconds no_lease = std::chrono::microseconds::max();
+/// The longest that ends: about 35 years, so that adding it to a clock does not overflow.
+constexpr std::chrono::microseconds longest_lease{std::int64_t(1) << 50};
+
+/// 0 address (64)  8 length (64)  16 rkey (32)  20 zero
+struct offer_payload {
+  static constexpr std::size_t size = 24;
+  remote_buffer memory;
+};
+
+/// 0 bytes (64)  8 lease (64)  16 rights (32)  20 zero. The lease is in microseconds, 0 stands for
+/// the owner's default and all ones for `no_lease`.
+struct request_payload {
+  static constexpr std::size_t size = 24;
+  std::uint64_t bytes = 0;
+  std::chrono::microseconds lease{};
+  remote_rights rights = remote_rights::none;
+};
+
+/// 0 address (64)  8 length (64)  16 lease (64)  24 grant (32)  28 rkey (32)  32 rights (32)  36
+/// zero
+struct grant_payload {
+  static constexpr std::size_t size = 40;
+  remote_buffer memory;
+  std::chrono::microseconds lease{};
+  std::uint32_t grant = 0;
+  remote_rights rights = remote_rights::none;
+};
+
+/// 0 lease (64)
+struct lease_payload {
+  static constexpr std::size_t size = 8;
+  std::chrono::microseconds lease{};
+};
+
+constexpr std::size_t max_fixed_payload = grant_payload::size;
+using payload_bytes = std::array<std::byte, max_fixed_payload>;
+
+void encode(const offer_payload& p, payload_bytes& to) noexcept;
+void encode(const request_payload& p, payload_bytes& to) noexcept;
+void encode(const grant_payload& p, payload_bytes& to) noexcept;
+void encode(const lease_payload& p, payload_bytes& to) noexcept;
+
+/// Each checks every byte of a payload of the type's size. Errors: `error::protocol_violation`.
+error_code decode(std::span<const std::byte> bytes, offer_payload& result) noexcept;
+error_code decode(std::span<const std::byte> bytes, request_payload& result) noexcept;
+error_code decode(std::span<const std::byte> bytes, grant_payload& result) noexcept;
+error_code decode(std::span<const std::byte> bytes, lease_payload& result) noexcept;
+
+} // namespace asio_rdma::detail

@@ -1,0 +1,535 @@
+// SPDX-License-Identifier: BSL-1.0
+#include <asio_rdma/detail/message_protocol.hpp>
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+namespace asio_rdma::detail {
+namespace {
+
+send_request& as_send(frame_operation& op) { return static_cast<send_request&>(op); }
+receive_request& as_receive(frame_operation& op) { return static_cast<receive_request&>(op); }
+
+template <class List>
+frame_operation& pop(List& list) {
+  frame_operation& op = list.front();
+  list.pop_front();
+  return op;
+}
+
+std::optional<std::uint32_t> immediate_of(const frame_header& h) {
+  if ((h.flags & frame_header::has_immediate) == 0)
+    return std::nullopt;
+  return h.immediate;
+}
+
+} // namespace
+
+message_protocol::message_protocol(frame_link& link, const message_options& o)
+    : link_(link),
+      options_(o),
+      eager_(link.options().peer_receive_size - frame_header::size),
+      next_prepare_(queue_.end()),
+      messages_(link.options().receives),
+      written_(link.options().receives),
+      answers_(link.options().receives) {
+  // The peer keeps an answer for each.
+  const std::uint32_t most = std::min(link.options().peer_receives,
+                                      std::uint32_t(std::numeric_limits<std::uint16_t>::max()));
+  offers_.resize(std::clamp<std::uint32_t>(o.offers, 1, most));
+  free_offers_.reserve(offers_.size());
+  for (std::size_t i = offers_.size(); i != 0; --i)
+    free_offers_.push_back(static_cast<std::uint16_t>(i - 1));
+  link.add(*this, {frame_type::message, frame_type::offer, frame_type::written, frame_type::taken,
+                   frame_type::refused});
+}
+
+message_action message_protocol::next() {
+  message_action a;
+  match();
+  match_written();
+  if (!done_receives_.empty()) {
+    a.what = message_action::kind::received;
+    a.receive = &as_receive(pop(done_receives_));
+  } else if (!done_sends_.empty()) {
+    a.what = message_action::kind::sent;
+    a.send = &as_send(pop(done_sends_));
+  } else if (!next_pull(a)) {
+    next_prepare(a);
+  }
+  return a;
+}
+
+// --- Sending ---------------------------------------------------------------------------------
+
+void message_protocol::send(send_request& op) {
+  op.ec = {};
+  op.under_way_ = op.answered_ = false;
+  if (no_sends_)
+    return finish(op, no_sends_);
+  op.state_ = send_request::state::waiting;
+  queue_.push_back(op);
+  if (next_prepare_ == queue_.end())
+    next_prepare_ = std::prev(queue_.end());
+}
+
+bool message_protocol::next_prepare(message_action& a) {
+  for (; next_prepare_ != queue_.end() && !free_offers_.empty(); ++next_prepare_) {
+    send_request& op = as_send(*next_prepare_);
+    if (op.what != send_request::kind::message || op.bytes <= eager_)
+      continue;
+    const std::uint16_t index = free_offers_.back();
+    free_offers_.pop_back();
+    offers_[index].send = &op;
+    op.id_ = index | static_cast<std::uint32_t>(offers_[index].generation) << 16;
+    op.state_ = send_request::state::preparing;
+    ++next_prepare_;
+    a.what = message_action::kind::prepare;
+    a.send = &op;
+    return true;
+  }
+  return false;
+}
+
+void message_protocol::prepared(send_request& op, const remote_buffer& memory) {
+  if (op.state_ != send_request::state::preparing)
+    return; // has ended meanwhile
+  op.memory_ = memory;
+  op.state_ = send_request::state::ready;
+}
+
+void message_protocol::fail_send(send_request& op, const error_code& ec) {
+  if (op.state_ != send_request::state::preparing)
+    return;
+  leave_queue(op);
+  finish(op, ec);
+}
+
+bool message_protocol::cancel(send_request& op) {
+  if (op.state_ != send_request::state::waiting && op.state_ != send_request::state::preparing &&
+      op.state_ != send_request::state::ready)
+    return false;
+  leave_queue(op);
+  op.state_ = send_request::state::idle;
+  return true;
+}
+
+void message_protocol::leave_queue(send_request& op) {
+  const auto i = request_list::s_iterator_to(op);
+  if (i == next_prepare_)
+    ++next_prepare_;
+  queue_.erase(i);
+  if (op.state_ != send_request::state::waiting && op.state_ != send_request::state::idle)
+    free_offer(op);
+}
+
+void message_protocol::free_offer(send_request& op) {
+  const auto index = static_cast<std::uint16_t>(op.id_);
+  offers_[index].send = nullptr;
+  ++offers_[index].generation;
+  free_offers_.push_back(index);
+}
+
+bool message_protocol::next_data(outgoing_frame& f) {
+  if (queue_.empty())
+    return false;
+  send_request& op = as_send(queue_.front());
+  const bool eager = op.what == send_request::kind::written || op.bytes <= eager_;
+  if (!eager && op.state_ != send_request::state::ready)
+    return false;
+  if (next_prepare_ == queue_.begin())
+    ++next_prepare_;
+  queue_.pop_front();
+  op.under_way_ = true;
+  f.operation = &op;
+  f.header.immediate = op.immediate.value_or(0);
+  f.header.flags = op.immediate ? frame_header::has_immediate : std::uint8_t(0);
+  if (eager) {
+    op.state_ = send_request::state::eager;
+    if (op.what == send_request::kind::written) {
+      f.header.type = frame_type::written;
+      f.header.flags = frame_header::has_immediate;
+      return true;
+    }
+    f.header.type = frame_type::message;
+    f.header.length = static_cast<std::uint32_t>(op.bytes);
+    f.payload_of_operation = true;
+    ++count_.eager_sent;
+  } else {
+    op.state_ = send_request::state::offered;
+    ++under_offer_;
+    f.header.type = frame_type::offer;
+    f.header.length = offer_payload::size;
+    f.header.id = op.id_;
+    encode(offer_payload{.memory = op.memory_}, f.payload);
+    ++count_.offered;
+  }
+  return true;
+}
+
+void message_protocol::on_sent(const frame_header&, frame_operation* sent) {
+  if (sent == nullptr)
+    return;
+  send_request& op = as_send(*sent);
+  op.under_way_ = false;
+  if (op.state_ == send_request::state::eager || op.answered_)
+    finish(op, op.ec);
+}
+
+void message_protocol::on_dropped(const frame_header&, frame_operation* sent,
+                                  const error_code& ec) {
+  if (sent == nullptr)
+    return;
+  send_request& op = as_send(*sent);
+  op.under_way_ = false;
+  if (op.state_ == send_request::state::eager)
+    finish(op, ec);
+  else if (op.answered_)
+    finish(op, op.ec);
+}
+
+bool message_protocol::on_answer(const frame_header& header) {
+  const std::size_t index = header.id & 0xffff;
+  if (index >= offers_.size() || offers_[index].send == nullptr)
+    return false;
+  send_request& op = *offers_[index].send;
+  if (op.id_ != header.id || op.state_ != send_request::state::offered || op.answered_)
+    return false;
+  op.answered_ = true;
+  if (header.type == frame_type::refused)
+    op.ec = to_error(static_cast<refusal>(header.immediate));
+  if (!op.under_way_)
+    finish(op, op.ec);
+  return true;
+}
+
+void message_protocol::finish(send_request& op, const error_code& ec) {
+  if (op.state_ == send_request::state::offered) {
+    --under_offer_;
+    free_offer(op);
+  }
+  op.ec = ec;
+  op.state_ = send_request::state::done;
+  done_sends_.push_back(op);
+}
+
+void message_protocol::end_sends(const error_code& ec) {
+  no_sends_ = ec;
+  while (!queue_.empty()) {
+    send_request& op = as_send(queue_.front());
+    leave_queue(op);
+    finish(op, ec);
+  }
+  for (offer& o : offers_) {
+    if (o.send == nullptr || o.send->answered_)
+      continue;
+    o.send->answered_ = true;
+    o.send->ec = ec;
+    if (!o.send->under_way_)
+      finish(*o.send, ec);
+  }
+}
+
+// --- Receiving -------------------------------------------------------------------------------
+
+link_part::disposition message_protocol::on_frame(const frame_header& header,
+                                                  std::span<const std::byte> payload,
+                                                  std::uint32_t slot, protocol_clock::time_point) {
+  switch (header.type) {
+  case frame_type::message:
+    if (dropping_)
+      return disposition::consumed;
+    ++count_.eager_received;
+    messages_.push_back({.place = receive_request::place::slot,
+                         .slot = slot,
+                         .immediate = immediate_of(header),
+                         .memory = {.size = header.length}});
+    return disposition::held;
+  case frame_type::written:
+    if (dropping_)
+      return disposition::consumed;
+    written_.push_back({.slot = slot, .immediate = header.immediate});
+    return disposition::held;
+  case frame_type::offer:
+    return on_offer(header, payload, slot);
+  default:
+    return on_answer(header) ? disposition::consumed : disposition::violation;
+  }
+}
+
+link_part::disposition message_protocol::on_offer(const frame_header& header,
+                                                  std::span<const std::byte> payload,
+                                                  std::uint32_t slot) {
+  offer_payload p;
+  if (decode(payload, p) || unanswered_ == answers_.capacity())
+    return disposition::violation;
+  ++unanswered_;
+  if (dropping_ || p.memory.size > options_.limit) {
+    answers_.push_back({header.id, dropping_ ? refusal::closed : refusal::size});
+    ++count_.refused;
+    return disposition::consumed;
+  }
+  messages_.push_back({.where = entry::state::offered,
+                       .place = receive_request::place::pulled,
+                       .slot = slot,
+                       .id = header.id,
+                       .immediate = immediate_of(header),
+                       .memory = p.memory});
+  ++unread_;
+  return disposition::held;
+}
+
+bool message_protocol::next_control(outgoing_frame& f) {
+  if (answers_.empty())
+    return false;
+  const answer a = answers_.front();
+  answers_.pop_front();
+  --unanswered_;
+  f.header.type = a.why ? frame_type::refused : frame_type::taken;
+  f.header.id = a.id;
+  f.header.immediate = a.why ? static_cast<std::uint32_t>(*a.why) : 0;
+  return true;
+}
+
+void message_protocol::receive(receive_request& op) {
+  op.ec = {};
+  op.bytes = 0;
+  op.immediate.reset();
+  op.where = receive_request::place::none;
+  op.waiting_ = true;
+  op.pinned_ = false;
+  if (op.what == receive_request::kind::written) {
+    written_waiters_.push_back(op);
+  } else {
+    waiters_.push_back(op);
+    ++waiting_;
+  }
+  if (dropping_)
+    finish(op, no_receives_);
+}
+
+bool message_protocol::cancel(receive_request& op) {
+  if (!op.waiting_ || op.pinned_)
+    return false;
+  op.waiting_ = false;
+  if (op.what == receive_request::kind::written) {
+    written_waiters_.erase(request_list::s_iterator_to(op));
+  } else {
+    waiters_.erase(request_list::s_iterator_to(op));
+    --waiting_;
+  }
+  return true;
+}
+
+void message_protocol::match() {
+  while (waiting_ != 0) {
+    if (messages_.empty()) {
+      if (!no_receives_)
+        return;
+      finish(as_receive(waiters_.front()), no_receives_);
+      continue;
+    }
+    entry& e = messages_.front();
+    receive_request& op = e.pinned != nullptr ? *e.pinned : as_receive(waiters_.front());
+    if (e.pinned == nullptr && e.memory.size > op.capacity) {
+      op.bytes = e.memory.size;
+      finish(op, asio::error::message_size);
+      continue;
+    }
+    if (e.where != entry::state::whole)
+      return;
+    deliver(op, e);
+    messages_.pop_front();
+  }
+}
+
+void message_protocol::match_written() {
+  while (!written_waiters_.empty()) {
+    receive_request& op = as_receive(written_waiters_.front());
+    if (!written_.empty()) {
+      deliver(op, written_.front());
+      written_.pop_front();
+    } else if (no_receives_) {
+      finish(op, no_receives_);
+    } else {
+      return;
+    }
+  }
+}
+
+void message_protocol::deliver(receive_request& op, entry& e) {
+  op.bytes = e.memory.size;
+  op.immediate = e.immediate;
+  op.where = e.place;
+  op.slot = e.slot;
+  if (e.place != receive_request::place::slot)
+    link_.release(e.slot);
+  finish(op, {});
+}
+
+void message_protocol::finish(receive_request& op, const error_code& ec) {
+  op.waiting_ = false;
+  if (op.what == receive_request::kind::written) {
+    written_waiters_.erase(request_list::s_iterator_to(op));
+  } else {
+    waiters_.erase(request_list::s_iterator_to(op));
+    --waiting_;
+    if (std::exchange(op.pinned_, false))
+      --pinned_;
+  }
+  op.ec = ec;
+  done_receives_.push_back(op);
+}
+
+// --- Reading what is offered -----------------------------------------------------------------
+
+bool message_protocol::next_pull(message_action& a) {
+  if (unread_ == 0 || pulling_ == options_.pulls || link_.stopped())
+    return false;
+  std::uint64_t ahead = 0; // bytes read before anybody asked
+  for (std::size_t i = 0; i != messages_.size(); ++i) {
+    entry& e = messages_[i];
+    if (i >= waiting_ && e.place != receive_request::place::slot) {
+      if (e.memory.size > options_.prefetch - ahead)
+        return false;
+      ahead += e.memory.size;
+    }
+    if (e.where != entry::state::offered)
+      continue;
+    e.where = entry::state::pulling;
+    --unread_;
+    ++pulling_;
+    ++count_.pulled;
+    a.what = message_action::kind::pull;
+    a.slot = e.slot;
+    a.memory = e.memory;
+    // A waiter whose memory is written can no longer be cancelled, so none before it may be either.
+    if (i == pinned_ && i < waiting_) {
+      receive_request& op =
+          as_receive(*std::next(waiters_.begin(), static_cast<std::ptrdiff_t>(pinned_)));
+      if (e.memory.size <= op.capacity)
+        a.receive = &op;
+    }
+    return true;
+  }
+  return false;
+}
+
+message_protocol::inbox::iterator message_protocol::find(std::uint32_t slot) {
+  return std::find_if(messages_.begin(), messages_.end(), [&](const entry& e) {
+    return e.slot == slot && e.where == entry::state::pulling;
+  });
+}
+
+void message_protocol::read_into(std::uint32_t slot, receive_request& op) {
+  const auto e = find(slot);
+  e->place = receive_request::place::direct;
+  e->pinned = &op;
+  op.pinned_ = true;
+  ++pinned_;
+}
+
+void message_protocol::pulled(std::uint32_t slot) {
+  const auto e = find(slot);
+  if (e == messages_.end())
+    return; // the link was stopped meanwhile
+  e->where = entry::state::whole;
+  --pulling_;
+  if (!dropping_ || e->pinned != nullptr) {
+    answers_.push_back({e->id, {}});
+    return;
+  }
+  answers_.push_back({e->id, refusal::closed});
+  link_.release(e->slot);
+  messages_.erase(e);
+}
+
+void message_protocol::refuse(std::uint32_t slot, refusal why) {
+  const auto e = find(slot);
+  if (e == messages_.end())
+    return;
+  --pulling_;
+  ++count_.refused;
+  answers_.push_back({e->id, why});
+  if (e->pinned != nullptr) {
+    // Its turn is after those whose memory is being read to.
+    receive_request& op = *e->pinned;
+    waiters_.erase(request_list::s_iterator_to(op));
+    op.pinned_ = false;
+    --pinned_;
+    waiters_.insert(std::next(waiters_.begin(), static_cast<std::ptrdiff_t>(pinned_)), op);
+  }
+  link_.release(e->slot);
+  messages_.erase(e);
+}
+
+// --- The end ---------------------------------------------------------------------------------
+
+void message_protocol::on_closing() {
+  if (!no_sends_)
+    no_sends_ = asio::error::operation_aborted;
+  no_receives_ = asio::error::operation_aborted;
+  dropping_ = true;
+  // What is being read stays until it has been, and so does who waits for it with his memory.
+  auto keep = messages_.begin();
+  for (entry& e : messages_) {
+    if (e.where == entry::state::pulling) {
+      *keep++ = e;
+      continue;
+    }
+    if (e.where == entry::state::offered) {
+      --unread_;
+      answers_.push_back({e.id, refusal::closed});
+    }
+    link_.release(e.slot);
+  }
+  messages_.erase(keep, messages_.end());
+  drop_written();
+  end_receives(no_receives_);
+}
+
+void message_protocol::drop_written() {
+  for (const entry& e : written_)
+    link_.release(e.slot);
+  written_.clear();
+}
+
+void message_protocol::end_receives(const error_code& ec) {
+  while (waiting_ != pinned_)
+    finish(as_receive(waiters_.back()), ec);
+  while (!written_waiters_.empty())
+    finish(as_receive(written_waiters_.front()), ec);
+}
+
+bool message_protocol::drained() const {
+  return queue_.empty() && under_offer_ == 0 && pulling_ == 0 && answers_.empty();
+}
+
+bool message_protocol::on_goodbye() {
+  if (unread_ != 0 || pulling_ != 0 || (!answers_.empty() && !dropping_))
+    return false;
+  answers_.clear();
+  if (!no_receives_)
+    no_receives_ = asio::error::eof;
+  end_sends(asio::error::broken_pipe);
+  return true;
+}
+
+void message_protocol::on_stopped(const error_code& ec) {
+  end_sends(ec);
+  if (!no_receives_)
+    no_receives_ = ec;
+  const auto whole = [](const entry& e) {
+    return e.where == entry::state::whole;
+  };
+  const auto lost = std::find_if_not(messages_.begin(), messages_.end(), whole);
+  for (auto e = lost; e != messages_.end(); ++e)
+    if (e->pinned != nullptr)
+      finish(*e->pinned, ec);
+  messages_.erase(lost, messages_.end());
+  unread_ = pulling_ = 0;
+  answers_.clear();
+}
+
+} // namespace asio_rdma::detail

@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: BSL-1.0
+#include <asio_rdma/detail/credits.hpp>
+
+#include "catch.hpp"
+
+#include <algorithm>
+#include <array>
+#include <deque>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace {
+
+using asio_rdma::detail::credits;
+
+/// Two sides with their links, and all that decides what may happen next.
+struct world {
+  enum frame : std::uint8_t { data, control, alone };
+  struct flying {
+    frame what;
+    std::uint16_t returned;
+  };
+  struct side {
+    credits flow;
+    std::uint32_t data_left, control_left; // yet to be sent
+    std::deque<flying> out;                // under way to the other
+    bool takes;                            // does its application take?
+  };
+  std::array<side, 2> sides;
+
+  std::string key() const {
+    std::string k;
+    for (const side& s : sides) {
+      for (const std::uint32_t n : {s.flow.available(), s.flow.owed(), s.flow.held(),
+                                    s.flow.with_peer(), s.data_left, s.control_left})
+        k.push_back(static_cast<char>(n));
+      for (const flying& f : s.out) {
+        k.push_back(static_cast<char>(f.what + 1));
+        k.push_back(static_cast<char>(f.returned));
+      }
+      k.push_back(static_cast<char>(0x7f));
+    }
+    return k;
+  }
+};
+
+struct searched {
+  std::size_t states = 0, ends = 0;
+  std::size_t overruns = 0;      // a frame that finds no receive, or a broken count
+  std::size_t stuck_control = 0; // an end where control waits
+  std::size_t stuck_data = 0;    // an end where data waits though the application took all
+  std::size_t endless = 0;       // a way back to the same state
+};
+
+/// All the ways in which two sides can go, to the end.
+class search {
+public:
+  explicit search(const world& start) { visit(start); }
+  searched found;
+
+private:
+  /// Sends as the link does: control first, then data, then credits alone.
+  static bool send(world& w, std::size_t who, world::frame what) {
+    world::side& s = w.sides[who];
+    if (what == world::control && s.control_left != 0 && s.flow.may_send_control())
+      --s.control_left;
+    else if (what == world::data && s.data_left != 0 && s.flow.may_send_data())
+      --s.data_left;
+    else if (what != world::alone || !s.flow.should_return())
+      return false;
+    s.out.push_back({what, s.flow.spend()});
+    return true;
+  }
+
+  /// The oldest frame from `who` arrives.
+  bool arrive(world& w, std::size_t who) {
+    world::side& from = w.sides[who];
+    world::side& to = w.sides[1 - who];
+    if (from.out.empty())
+      return false;
+    const world::flying f = from.out.front();
+    from.out.pop_front();
+    bool good = to.flow.arrived(f.returned);
+    if (f.what == world::data)
+      good = to.flow.hold() && good;
+    else
+      to.flow.reposted();
+    found.overruns += good ? 0 : 1;
+    return true;
+  }
+
+  static bool take(world& w, std::size_t who) {
+    world::side& s = w.sides[who];
+    if (!s.takes || s.flow.held() == 0)
+      return false;
+    s.flow.release();
+    s.flow.reposted();
+    return true;
+  }
+
+  void check(const world& w) {
+    for (std::size_t i = 0; i < 2; ++i) {
+      const world::side& s = w.sides[i];
+      const world::side& o = w.sides[1 - i];
+      // Every receive of s is somewhere, once.
+      std::size_t n = s.flow.held() + s.flow.owed() + o.flow.available() + o.out.size();
+      for (const world::flying& f : s.out)
+        n += f.returned;
+      if (n != s.flow.receives() || o.out.size() > s.flow.with_peer())
+        ++found.overruns;
+    }
+  }
+
+  void visit(const world& w) {
+    const std::string key = w.key();
+    if (!done_.insert(key).second) {
+      found.endless += path_.count(key);
+      return;
+    }
+    path_.insert(key);
+    ++found.states;
+    check(w);
+    bool moved = false;
+    for (std::size_t who = 0; who < 2; ++who) {
+      const auto branch = [&](auto step) {
+        world next = w;
+        if (step(next)) {
+          moved = true;
+          visit(next);
+        }
+      };
+      branch([&](world& n) { return send(n, who, world::control); });
+      branch([&](world& n) { return send(n, who, world::data); });
+      branch([&](world& n) { return send(n, who, world::alone); });
+      branch([&](world& n) { return arrive(n, who); });
+      branch([&](world& n) { return take(n, who); });
+    }
+    if (!moved) {
+      ++found.ends;
+      for (std::size_t i = 0; i < 2; ++i) {
+        const world::side& s = w.sides[i];
+        found.stuck_control += s.control_left != 0;
+        found.stuck_data += s.data_left != 0 && w.sides[1 - i].takes;
+      }
+    }
+    path_.erase(key);
+  }
+
+  std::set<std::string> done_, path_;
+};
+
+} // namespace
+
+TEST_CASE("credits: counts follow the frames") {
+  credits c(8, 6);
+  CHECK(c.available() == 6);
+  CHECK(c.spend() == 0);
+  CHECK(c.available() == 5);
+  REQUIRE(c.arrived(1));
+  CHECK(c.available() == 6);
+  CHECK(c.with_peer() == 7);
+  REQUIRE(c.hold());
+  CHECK(c.held() == 1);
+  CHECK(c.owed() == 0);
+  c.release();
+  c.reposted();
+  CHECK(c.owed() == 1);
+  CHECK(c.spend() == 1);
+  CHECK(c.owed() == 0);
+  CHECK(c.with_peer() == 8);
+}
+
+TEST_CASE("credits: a peer that counts wrongly is found") {
+  SECTION("more returned than spent") {
+    credits c(8, 6);
+    CHECK(!c.arrived(1));
+    c.spend();
+    CHECK(!c.arrived(2));
+  }
+  SECTION("more frames than it has credits for") {
+    credits c(5, 5);
+    for (int i = 0; i < 5; ++i)
+      REQUIRE(c.arrived(0));
+    CHECK(!c.arrived(0));
+  }
+  SECTION("data on the reserve") {
+    credits c(5, 5);
+    for (int i = 0; i < 2; ++i) {
+      REQUIRE(c.arrived(0));
+      REQUIRE(c.hold());
+    }
+    REQUIRE(c.arrived(0));
+    CHECK(!c.hold());
+  }
+}
+
+TEST_CASE("credits: the reserve is for control, and the last one for what returns credits") {
+  credits c(5, 5);
+  c.spend();
+  CHECK(c.may_send_data());
+  c.spend();
+  CHECK(!c.may_send_data());
+  c.spend();
+  CHECK(c.may_send_control());
+  c.spend();
+  CHECK(!c.may_send_control());
+  CHECK(!c.should_return());
+  REQUIRE(c.arrived(0));
+  c.reposted();
+  CHECK(c.may_send_control());
+  CHECK(!c.should_return());
+  REQUIRE(c.arrived(0));
+  c.reposted();
+  CHECK(c.should_return());
+  CHECK(c.spend() == 2);
+  CHECK(!c.may_send_control());
+}
+
+TEST_CASE("credits: alone when half are owed") {
+  credits c(16, 16);
+  for (int i = 0; i < 7; ++i) {
+    REQUIRE(c.arrived(0));
+    c.reposted();
+    CHECK(!c.should_return());
+  }
+  REQUIRE(c.arrived(0));
+  c.reposted();
+  CHECK(c.should_return());
+}
+
+TEST_CASE("credits: nothing is stuck, overrun or endless, whatever the order") {
+  struct row {
+    std::uint32_t receives[2], data[2], control[2];
+    bool takes[2];
+  };
+  std::vector<row> rows;
+  for (const bool first : {false, true})
+    for (const bool second : {false, true}) {
+      rows.push_back({{5, 5}, {3, 3}, {3, 3}, {first, second}});
+      rows.push_back({{5, 5}, {7, 1}, {2, 2}, {first, second}});
+      rows.push_back({{5, 6}, {4, 2}, {2, 3}, {first, second}});
+      rows.push_back({{5, 5}, {0, 5}, {7, 0}, {first, second}});
+      rows.push_back({{5, 5}, {3, 0}, {6, 2}, {first, second}});
+      rows.push_back({{6, 7}, {5, 3}, {2, 1}, {first, second}});
+    }
+  std::size_t states = 0;
+  for (const row& r : rows) {
+    world w{{world::side{
+                 credits(r.receives[0], r.receives[1]), r.data[0], r.control[0], {}, r.takes[0]},
+             world::side{
+                 credits(r.receives[1], r.receives[0]), r.data[1], r.control[1], {}, r.takes[1]}}};
+    const searched s = search(w).found;
+    INFO("receives " << r.receives[0] << '/' << r.receives[1] << " data " << r.data[0] << '/'
+                     << r.data[1] << " control " << r.control[0] << '/' << r.control[1] << " takes "
+                     << r.takes[0] << r.takes[1] << " states " << s.states);
+    CHECK(s.ends != 0);
+    CHECK(s.overruns == 0);
+    CHECK(s.stuck_control == 0);
+    CHECK(s.stuck_data == 0);
+    CHECK(s.endless == 0);
+    states += s.states;
+  }
+  CHECK(states > 1'000'000);
+}

@@ -1,0 +1,575 @@
+// SPDX-License-Identifier: BSL-1.0
+#include <asio_rdma/detail/message_protocol.hpp>
+
+#include "catch.hpp"
+
+#include <deque>
+#include <memory>
+#include <set>
+#include <vector>
+
+namespace {
+
+using namespace asio_rdma;
+using namespace asio_rdma::detail;
+
+using state = send_request::state;
+using place = receive_request::place;
+
+struct a_send final : send_request {
+  explicit a_send(std::uint64_t n, std::optional<std::uint32_t> imm = {}) {
+    bytes = n;
+    immediate = imm;
+  }
+};
+struct a_receive final : receive_request {};
+
+struct sent_frame {
+  frame_header header;
+  std::vector<std::byte> bytes; // the whole frame
+  std::uint32_t slot;
+  bool operation_payload;
+};
+
+/// One side, whose peer is the test.
+struct party {
+  explicit party(link_options l = {}, message_options m = {}) : link(l), messages(link, m) {}
+
+  /// Does what the machines say. What they say of messages is kept in `actions`.
+  void run() {
+    for (message_action a = messages.next(); a.what != message_action::kind::none;
+         a = messages.next())
+      actions.push_back(a);
+    for (link_action a = link.next(); a.what != link_action::kind::none; a = link.next()) {
+      switch (a.what) {
+      case link_action::kind::repost:
+        reposted.push_back(a.slot);
+        break;
+      case link_action::kind::send: {
+        const frame_bytes head = encode(a.frame->header);
+        sent_frame f{
+            a.frame->header, {head.begin(), head.end()}, a.slot, a.frame->payload_of_operation};
+        if (!f.operation_payload)
+          f.bytes.insert(f.bytes.end(), a.frame->payload.begin(),
+                         a.frame->payload.begin() + a.frame->header.length);
+        else
+          f.bytes.resize(f.bytes.size() + a.frame->header.length);
+        frames.push_back(f);
+        break;
+      }
+      case link_action::kind::fail:
+        failure = a.ec;
+        break;
+      default:
+        closed = true;
+      }
+    }
+  }
+
+  /// A frame of the peer.
+  void gets(frame_header h, const payload_bytes& payload = {}) {
+    const frame_bytes head = encode(h);
+    std::vector<std::byte> bytes(head.begin(), head.end());
+    bytes.insert(bytes.end(), payload.begin(),
+                 payload.begin() + std::min<std::ptrdiff_t>(h.length, max_fixed_payload));
+    bytes.resize(frame_header::size + h.length);
+    link.on_received(next_slot++, bytes, {});
+    run();
+  }
+  void gets_message(std::uint32_t length, std::optional<std::uint32_t> imm = {}) {
+    frame_header h{.type = frame_type::message, .length = length};
+    h.flags = imm ? 1 : 0;
+    h.immediate = imm.value_or(0);
+    gets(h);
+  }
+  void gets_offer(std::uint32_t id, std::uint64_t bytes) {
+    payload_bytes p;
+    encode(offer_payload{{0x1000, bytes, 5}}, p);
+    gets({.type = frame_type::offer, .length = offer_payload::size, .id = id}, p);
+  }
+  void gets_answer(std::uint32_t id, std::optional<refusal> why = {}) {
+    gets({.type = why ? frame_type::refused : frame_type::taken,
+          .id = id,
+          .immediate = why ? static_cast<std::uint32_t>(*why) : 0});
+  }
+  void send(send_request& op) {
+    messages.send(op);
+    run();
+  }
+  void receive(receive_request& op) {
+    messages.receive(op);
+    run();
+  }
+  void sent(std::size_t frame) {
+    link.on_sent(frames[frame].slot);
+    run();
+  }
+  std::vector<frame_type> types() const {
+    std::vector<frame_type> result;
+    for (const sent_frame& f : frames)
+      result.push_back(f.header.type);
+    return result;
+  }
+  /// What the oldest action is, which is taken.
+  message_action take() {
+    if (actions.empty())
+      return {};
+    const message_action a = actions.front();
+    actions.pop_front();
+    return a;
+  }
+  /// Whether the next action is that `op` is complete.
+  bool completes(const send_request& op) {
+    const message_action a = take();
+    return a.what == message_action::kind::sent && a.send == &op;
+  }
+  bool completes(const receive_request& op) {
+    const message_action a = take();
+    return a.what == message_action::kind::received && a.receive == &op;
+  }
+
+  frame_link link;
+  message_protocol messages;
+  std::vector<sent_frame> frames;
+  std::vector<std::uint32_t> reposted;
+  std::deque<message_action> actions;
+  error_code failure;
+  bool closed = false;
+  std::uint32_t next_slot = 0;
+};
+
+const remote_buffer key{0x2000, 10000, 7};
+
+} // namespace
+
+TEST_CASE("messages: a short one goes eagerly and is complete when its SEND is") {
+  party p;
+  a_send op(100, 42);
+  p.send(op);
+  REQUIRE(p.frames.size() == 1);
+  CHECK(p.frames[0].header ==
+        frame_header{.type = frame_type::message, .flags = 1, .length = 100, .immediate = 42});
+  CHECK(p.frames[0].operation_payload);
+  CHECK(p.actions.empty());
+  p.sent(0);
+  REQUIRE(p.completes(op));
+  CHECK(!op.ec);
+}
+
+TEST_CASE("messages: the longest eager one fills the peer's receive") {
+  party p({.peer_receive_size = 128});
+  CHECK(p.messages.eager_size() == 112);
+  a_send fits(112), longer(113), empty(0);
+  p.send(fits);
+  p.send(empty);
+  p.send(longer);
+  CHECK(p.types() == std::vector{frame_type::message, frame_type::message});
+  CHECK(p.take().what == message_action::kind::prepare);
+}
+
+TEST_CASE("messages: a long one is offered with its key, and complete when taken") {
+  party p;
+  a_send op(10000, 3), after(1);
+  p.send(op);
+  p.send(after);
+  const message_action a = p.take();
+  REQUIRE(a.what == message_action::kind::prepare);
+  CHECK(a.send == &op);
+  CHECK(p.frames.empty()); // also what is behind it
+  p.messages.prepared(op, key);
+  p.run();
+  REQUIRE(p.types() == std::vector{frame_type::offer, frame_type::message});
+  const frame_header h = p.frames[0].header;
+  CHECK(h.immediate == 3);
+  offer_payload payload;
+  REQUIRE(!decode(std::span(p.frames[0].bytes).subspan(16), payload));
+  CHECK(payload.memory == key);
+  SECTION("taken after the SEND") {
+    p.sent(0);
+    CHECK(p.actions.empty());
+    p.gets_answer(h.id);
+    REQUIRE(p.completes(op));
+    CHECK(!op.ec);
+  }
+  SECTION("taken before the SEND") {
+    p.gets_answer(h.id);
+    CHECK(p.actions.empty());
+    p.sent(0);
+    REQUIRE(p.completes(op));
+    CHECK(!op.ec);
+  }
+  SECTION("refused, and the link lives") {
+    p.sent(0);
+    p.gets_answer(h.id, refusal::size);
+    REQUIRE(p.completes(op));
+    CHECK(op.ec == asio::error::message_size);
+    p.sent(1);
+    CHECK(p.completes(after));
+    CHECK(!p.failure);
+  }
+  SECTION("answered twice") {
+    p.gets_answer(h.id);
+    p.gets_answer(h.id);
+    CHECK(p.failure == error::protocol_violation);
+  }
+  SECTION("an answer to nothing") {
+    p.gets_answer(h.id ^ 0x10000);
+    CHECK(p.failure == error::protocol_violation);
+  }
+}
+
+TEST_CASE("messages: keys are asked for ahead, as many as may be offered") {
+  party p({}, {.offers = 2});
+  a_send one(10000), two(10000), three(10000), small(1);
+  for (a_send* op : {&one, &small, &two, &three})
+    p.send(*op);
+  CHECK(p.take().send == &one);
+  CHECK(p.take().send == &two);
+  CHECK(p.actions.empty());
+  p.messages.prepared(two, key);
+  p.run();
+  CHECK(p.frames.empty());
+  SECTION("a key that cannot be had ends its message only") {
+    p.messages.fail_send(one, asio::error::no_memory);
+    p.run();
+    CHECK(p.types() == std::vector{frame_type::message, frame_type::offer});
+    CHECK(p.completes(one));
+    CHECK(one.ec == asio::error::no_memory);
+    CHECK(p.take().send == &three);
+  }
+  SECTION("a message may be cancelled until something of it is sent") {
+    CHECK(p.messages.cancel(one));
+    p.run();
+    CHECK(p.types() == std::vector{frame_type::message, frame_type::offer});
+    CHECK(!p.messages.cancel(small));
+    CHECK(!p.messages.cancel(two));
+    CHECK(p.take().send == &three);
+    CHECK(p.messages.cancel(three));
+  }
+}
+
+TEST_CASE("messages: received in order, lent in their receives") {
+  party p;
+  p.gets_message(10);
+  p.gets_message(0, 9);
+  CHECK(p.reposted.empty());
+  a_receive one, two;
+  p.receive(one);
+  p.receive(two);
+  REQUIRE(p.completes(one));
+  CHECK(one.bytes == 10);
+  CHECK(!one.immediate);
+  CHECK(one.where == place::slot);
+  CHECK(one.slot == 0);
+  REQUIRE(p.completes(two));
+  CHECK(two.bytes == 0);
+  CHECK(two.immediate == 9U);
+  CHECK(p.reposted.empty());
+  p.link.release(0);
+  p.run();
+  CHECK(p.reposted == std::vector<std::uint32_t>{0});
+}
+
+TEST_CASE("messages: a cancelled receive loses nothing, and too small a one neither") {
+  party p;
+  a_receive one, two, three;
+  p.receive(one);
+  CHECK(p.messages.cancel(one));
+  CHECK(!p.messages.cancel(one));
+  p.gets_message(10);
+  two.capacity = 9;
+  p.receive(two);
+  REQUIRE(p.completes(two));
+  CHECK(two.ec == asio::error::message_size);
+  CHECK(two.bytes == 10);
+  p.receive(three);
+  REQUIRE(p.completes(three));
+  CHECK(!three.ec);
+  CHECK(three.bytes == 10);
+}
+
+TEST_CASE("messages: an offer is read when somebody waits, and keeps its place") {
+  party p;
+  p.gets_offer(77, 100000);
+  p.gets_message(1);
+  CHECK(p.actions.empty());
+  a_receive one, two;
+  p.receive(one);
+  message_action a = p.take();
+  REQUIRE(a.what == message_action::kind::pull);
+  CHECK(a.memory == remote_buffer{0x1000, 100000, 5});
+  REQUIRE(a.receive == &one);
+  p.receive(two);
+  CHECK(p.actions.empty());
+  SECTION("to the library's memory") {
+    p.messages.pulled(a.slot);
+    p.run();
+    REQUIRE(p.completes(one));
+    CHECK(one.where == place::pulled);
+    CHECK(one.slot == a.slot);
+    CHECK(one.bytes == 100000);
+  }
+  SECTION("to the waiter's own") {
+    p.messages.read_into(a.slot, one);
+    CHECK(!p.messages.cancel(one));
+    p.messages.pulled(a.slot);
+    p.run();
+    REQUIRE(p.completes(one));
+    CHECK(one.where == place::direct);
+  }
+  SECTION("the waiter is cancelled: the next one gets it") {
+    CHECK(p.messages.cancel(one));
+    p.messages.pulled(a.slot);
+    p.run();
+    REQUIRE(p.completes(two));
+    CHECK(two.bytes == 100000);
+    p.receive(one);
+    REQUIRE(p.completes(one));
+    CHECK(one.bytes == 1);
+    p.run();
+    CHECK(p.frames.back().header ==
+          frame_header{.type = frame_type::taken, .credits = 1, .id = 77});
+    return;
+  }
+  SECTION("there is no memory: the sender is told, and the next message comes") {
+    p.messages.read_into(a.slot, one);
+    p.messages.refuse(a.slot);
+    p.run();
+    REQUIRE(p.completes(one));
+    CHECK(one.bytes == 1);
+    p.run();
+    REQUIRE(!p.frames.empty());
+    CHECK(p.frames.back().header.type == frame_type::refused);
+    return;
+  }
+  REQUIRE(p.completes(two));
+  CHECK(two.bytes == 1);
+  p.run();
+  REQUIRE(p.frames.size() == 1);
+  CHECK(p.frames[0].header == frame_header{.type = frame_type::taken, .credits = 1, .id = 77});
+}
+
+TEST_CASE("messages: several are read at a time, and ahead as far as may be") {
+  party p({}, {.pulls = 2, .prefetch = 1000});
+  for (std::uint32_t i = 0; i < 4; ++i)
+    p.gets_offer(i, 600);
+  CHECK(p.take().what == message_action::kind::pull); // 600 of 1000
+  CHECK(p.actions.empty());
+  a_receive one, two, three;
+  p.receive(one);
+  CHECK(p.take().what == message_action::kind::pull); // the second, ahead
+  p.receive(two);
+  p.receive(three);
+  CHECK(p.actions.empty()); // two at a time
+  p.messages.pulled(1);
+  p.run();
+  CHECK(p.take().what == message_action::kind::pull);
+  CHECK(p.actions.empty());
+  p.messages.pulled(0);
+  p.run();
+  CHECK(p.completes(one));
+  CHECK(p.completes(two));
+}
+
+TEST_CASE("messages: over the limit is refused, and takes no place") {
+  party p({}, {.limit = 1000});
+  p.gets_offer(5, 1001);
+  p.run();
+  REQUIRE(p.frames.size() == 1);
+  CHECK(p.frames[0].header.type == frame_type::refused);
+  CHECK(p.frames[0].header.immediate == static_cast<std::uint32_t>(refusal::size));
+  CHECK(p.reposted.size() == 1);
+  a_receive one;
+  p.receive(one);
+  p.gets_message(4);
+  REQUIRE(p.completes(one));
+  CHECK(one.bytes == 4);
+}
+
+TEST_CASE("messages: notices of writes come beside messages") {
+  party p;
+  a_send notice(0, 99);
+  notice.what = send_request::kind::written;
+  p.send(notice);
+  CHECK(p.frames[0].header ==
+        frame_header{.type = frame_type::written, .flags = 1, .immediate = 99});
+  a_receive message, immediate, cancelled;
+  immediate.what = cancelled.what = receive_request::kind::written;
+  p.receive(message);
+  p.receive(cancelled);
+  p.receive(immediate);
+  CHECK(p.messages.cancel(cancelled));
+  p.gets({.type = frame_type::written, .flags = 1, .immediate = 5});
+  REQUIRE(p.completes(immediate));
+  CHECK(immediate.immediate == 5U);
+  p.run();
+  CHECK(p.reposted.size() == 1);
+}
+
+TEST_CASE("messages: data waits for credits, answers do not") {
+  party p({.peer_receives = 5});
+  a_send ops[4] = {a_send(1), a_send(1), a_send(1), a_send(1)};
+  for (a_send& op : ops)
+    p.send(op);
+  CHECK(p.frames.size() == 2);
+  p.gets_offer(1, 10000);
+  a_receive one;
+  p.receive(one);
+  REQUIRE(p.take().what == message_action::kind::pull);
+  p.messages.pulled(0);
+  p.run();
+  CHECK(p.frames.back().header.type == frame_type::taken);
+  p.gets({.type = frame_type::credits, .credits = 2});
+  CHECK(p.types().size() == 4); // and one more message, of two
+}
+
+TEST_CASE("messages: a goodbye follows what was sent, and ends the peer's") {
+  party p;
+  a_send small(1), large(10000);
+  a_receive one;
+  p.send(small);
+  p.send(large);
+  p.take();
+  p.messages.prepared(large, key);
+  p.receive(one);
+  p.link.close();
+  p.run();
+  CHECK(p.types() == std::vector{frame_type::message, frame_type::offer});
+  REQUIRE(p.completes(one));
+  CHECK(one.ec == asio::error::operation_aborted);
+  a_send late(1);
+  p.send(late);
+  REQUIRE(p.completes(late));
+  CHECK(late.ec == asio::error::operation_aborted);
+  p.gets_message(5); // for nobody
+  CHECK(p.reposted.size() == 1);
+  p.gets_offer(3, 100);
+  CHECK(p.frames.back().header.type == frame_type::refused);
+  p.sent(0);
+  p.sent(1);
+  CHECK(p.completes(small));
+  p.gets_answer(p.frames[1].header.id);
+  CHECK(p.completes(large));
+  CHECK(!large.ec);
+  REQUIRE(p.frames.back().header.type == frame_type::goodbye);
+  CHECK(!p.closed);
+  p.sent(2);
+  p.sent(3);
+  p.gets({.type = frame_type::goodbye});
+  CHECK(p.closed);
+}
+
+TEST_CASE("messages: after the peer's goodbye what it sent is received, then eof") {
+  party p;
+  a_send large(10000), late(1);
+  p.send(large);
+  p.take();
+  p.gets_message(5);
+  p.gets({.type = frame_type::goodbye});
+  REQUIRE(p.completes(large));
+  CHECK(large.ec == asio::error::broken_pipe);
+  CHECK(p.types() == std::vector{frame_type::goodbye});
+  p.send(late);
+  REQUIRE(p.completes(late));
+  CHECK(late.ec == asio::error::broken_pipe);
+  p.sent(0);
+  CHECK(p.closed);
+  p.link.stop(asio::error::connection_reset);
+  a_receive one, two;
+  p.receive(one);
+  p.receive(two);
+  REQUIRE(p.completes(one));
+  CHECK(!one.ec);
+  REQUIRE(p.completes(two));
+  CHECK(two.ec == asio::error::eof);
+}
+
+TEST_CASE("messages: frames after a goodbye are a violation, credits are not") {
+  party p;
+  p.gets({.type = frame_type::goodbye});
+  p.gets({.type = frame_type::credits});
+  CHECK(!p.failure);
+  p.gets_message(1);
+  CHECK(p.failure == error::protocol_violation);
+}
+
+TEST_CASE("messages: a goodbye with an offer left is a violation") {
+  party p;
+  p.gets_offer(1, 10000);
+  p.gets({.type = frame_type::goodbye});
+  CHECK(p.failure == error::protocol_violation);
+}
+
+TEST_CASE("messages: when the link stops every operation ends once") {
+  party p({.sends = 2});
+  a_send eager(1), offered(10000), queued(1), preparing(10000);
+  a_receive one, two, notice, later[2];
+  notice.what = receive_request::kind::written;
+  p.send(offered);
+  p.take();
+  p.messages.prepared(offered, key);
+  for (a_send* op : {&eager, &queued, &preparing})
+    p.send(*op);
+  CHECK(p.take().send == &preparing);
+  p.gets_offer(1, 100000);
+  p.gets_message(1); // behind what is lost
+  p.receive(one);
+  REQUIRE(p.take().what == message_action::kind::pull);
+  p.messages.read_into(0, one);
+  p.receive(two);
+  p.receive(notice);
+  p.link.stop(asio::error::connection_reset);
+  p.run();
+  std::set<const void*> ended;
+  for (const message_action& a : p.actions) {
+    if (a.what == message_action::kind::sent) {
+      CHECK(ended.insert(a.send).second);
+      CHECK(a.send->ec == asio::error::connection_reset);
+    } else {
+      REQUIRE(a.what == message_action::kind::received);
+      CHECK(ended.insert(a.receive).second);
+      CHECK(a.receive->ec == asio::error::connection_reset);
+    }
+  }
+  CHECK(ended.size() == 7);
+  p.actions.clear();
+  p.messages.pulled(0);
+  p.link.on_sent(0);
+  p.receive(later[0]);
+  REQUIRE(p.completes(later[0]));
+  CHECK(later[0].ec == asio::error::connection_reset);
+}
+
+TEST_CASE("messages: what had arrived whole before a failure is still received") {
+  party p;
+  p.gets_message(3);
+  p.gets_offer(1, 10000);
+  p.link.stop(asio::error::connection_reset);
+  a_receive one, two;
+  p.receive(one);
+  p.receive(two);
+  REQUIRE(p.completes(one));
+  CHECK(!one.ec);
+  REQUIRE(p.completes(two));
+  CHECK(two.ec == asio::error::connection_reset);
+}
+
+TEST_CASE("link: a side that waits for its peer sends after the first frame") {
+  party first({.speaks_first = true}), second({.waits_for_peer = true});
+  a_send op(1);
+  second.send(op);
+  CHECK(second.frames.empty());
+  first.run();
+  REQUIRE(first.types() == std::vector{frame_type::credits});
+  second.gets(first.frames[0].header);
+  CHECK(second.types() == std::vector{frame_type::message});
+}
+
+TEST_CASE("link: values that cannot work are found") {
+  CHECK(frame_link::usable({}));
+  CHECK(!frame_link::usable({.receives = 4}));
+  CHECK(!frame_link::usable({.peer_receives = 4}));
+  CHECK(!frame_link::usable({.receive_size = 55}));
+  CHECK(!frame_link::usable({.peer_receive_size = 55}));
+  CHECK(!frame_link::usable({.sends = 0}));
+}
