@@ -2,6 +2,7 @@
 #include <asio_rdma/device.hpp>
 
 #include "device_listeners.hpp"
+#include "device_siw.hpp"
 
 #include <algorithm>
 #include <cerrno>
@@ -18,12 +19,15 @@ struct device::impl {
   impl(ibv_context* c, ownership o) : context(c), owns(o) {}
   impl(const impl&) = delete;
   ~impl() {
+    if (occupied != nullptr)
+      ibv_destroy_cq(occupied);
     if (owns == ownership::take)
       ibv_close_device(context);
   }
 
   ibv_context* context;
   ownership owns;
+  ibv_cq* occupied = nullptr;
   ibv_device_attr attributes{};
   bool on_demand_paging = false;
   detail::device_listeners listeners;
@@ -220,6 +224,7 @@ device::device(native_handle_type context, ownership owns)
     : impl_(std::make_shared<impl>(context, owns)) {
   if (const int e = ibv_query_device(context, &impl_->attributes))
     detail::throw_error(detail::system_error_code(e), "ibv_query_device");
+  impl_->occupied = detail::occupy_invalid_offset(context, impl_->attributes);
   ibv_device_attr_ex extended{};
   if (ibv_query_device_ex(context, nullptr, &extended) == 0)
     impl_->on_demand_paging = (extended.odp_caps.general_caps & IBV_ODP_SUPPORT) != 0;

@@ -5,6 +5,8 @@
 #include <asio_rdma/detail/acceptor_impl.hpp>
 #include <asio_rdma/queue_pair.hpp>
 
+#include <boost/asio/socket_base.hpp>
+
 #include <memory>
 #include <string>
 #include <utility>
@@ -94,7 +96,8 @@ public:
   explicit basic_acceptor(ExecutionContext& context) : io_(context.get_executor()) {}
   /// Opens: see `open`.
   template <class ExecutorOrContext>
-  basic_acceptor(ExecutorOrContext&& ex, const endpoint_type& endpoint, int backlog = 128)
+  basic_acceptor(ExecutorOrContext&& ex, const endpoint_type& endpoint,
+                 int backlog = asio::socket_base::max_listen_connections)
       : basic_acceptor(std::forward<ExecutorOrContext>(ex)) {
     open(endpoint, backlog);
   }
@@ -115,9 +118,10 @@ public:
 
   /// Listens at the endpoint: an RDMA device's address, or any (0.0.0.0, ::) for all devices. Port
   /// 0 chooses one. At most `backlog` requests wait to be accepted, and more
-  /// are rejected. Errors: `already_open`,
-  /// `address_in_use`, `error::no_gid` when no RDMA device has the address,
-  /// `error::loopback_address`, `error::no_device`, or the system's.
+  /// are rejected: peers that connect at the same time and are accepted one after the other all
+  /// wait. What is lost in the kernel before it gets here ends with the connector's timeout at the
+  /// latest. Errors: `already_open`, `address_in_use`, `error::no_gid` when no RDMA device has the
+  /// address, `error::loopback_address`, `error::no_device`, or the system's.
   void open(const endpoint_type& endpoint, int backlog, error_code& ec) {
     if (impl_) {
       ec = asio::error::already_open;
@@ -130,7 +134,8 @@ public:
     else
       impl->close();
   }
-  void open(const endpoint_type& endpoint, int backlog = 128) {
+  void open(const endpoint_type& endpoint,
+            int backlog = asio::socket_base::max_listen_connections) {
     error_code ec;
     open(endpoint, backlog, ec);
     detail::throw_if(ec, "acceptor::open");

@@ -62,11 +62,12 @@ public:
   /// Connects an open queue pair to who listens at the endpoint. Receives may be started before.
   /// A loopback address stands for the queue pair's own device where loopback has none. Gives the
   /// endpoints and what the acceptor sent along, after a rejection too. Errors:
-  /// `error::peer_not_listening`, `error::rejected`, `error::unreachable`, `error::wrong_device`
-  /// when the way to the endpoint leads by another device than the queue pair's, `timed_out`,
-  /// `already_connected`, `message_size`, `bad_descriptor`, or the system's; the queue pair can
-  /// then be used for another attempt, unless it has failed, as it has on iWARP when the peer had
-  /// been reached. Supports all cancellation types: the queue pair is as after an error.
+  /// `error::peer_not_listening`, `error::rejected` (by the peer's program, or its backlog is
+  /// full), `error::unreachable`, `error::wrong_device` when the way to the endpoint leads by
+  /// another device than the queue pair's, `timed_out`, `already_connected`, `message_size`,
+  /// `bad_descriptor`, or the system's; the queue pair can then be used for another attempt, unless
+  /// it has failed, as it has on iWARP when the peer had been reached. Supports all cancellation
+  /// types: the queue pair is as after an error.
   template <class Executor1, class Token = asio::default_completion_token_t<executor_type>>
   auto async_connect(basic_queue_pair<Executor1>& qp, const endpoint_type& endpoint,
                      const connect_options& options, Token&& token) {
