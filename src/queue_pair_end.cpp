@@ -8,43 +8,37 @@
 #include <utility>
 
 namespace asio_rdma::detail {
+namespace {
 
-error_code queue_pair_impl::completion_failure(const ibv_wc& wc, operation_list& ready) {
-  const bool flushed = wc.status == IBV_WC_WR_FLUSH_ERR;
-  if (state_ != queue_pair_state::failed && state_ != queue_pair_state::closed)
-    enter_failed(asio::error::connection_reset, ready);
-  return flushed ? reason_ : completion_error(wc.status);
+void move_to_error(ibv_qp* qp) noexcept {
+  ibv_qp_attr attr{};
+  attr.qp_state = IBV_QPS_ERR;
+  ibv_modify_qp(qp, &attr, IBV_QP_STATE);
 }
 
-void queue_pair_impl::mark_failed(const error_code& why) {
-  state_ = queue_pair_state::failed;
-  reason_ = why;
-  for (operation& op : waiters_)
-    op.fail(why);
-  service_.complete(waiters_);
-  teardown_.keep(shared_from_this());
+} // namespace
+
+error_code queue_pair_impl::completion_failure(const ibv_wc& wc, operation_list& ready) {
+  enter_failed(asio::error::connection_reset, ready);
+  return wc.status == IBV_WC_WR_FLUSH_ERR ? reason_ : completion_error(wc.status);
 }
 
 // A device need not give back what is posted to a queue pair in the error state: siw does not, and
 // none does after a fatal error. Destroying the queue pair gives it back for certain. That may
 // wait for an event to be acknowledged, so it is done later, where nothing is locked.
 void queue_pair_impl::enter_failed(const error_code& why, operation_list& ready) {
-  mark_failed(why);
-  send_.fail_waiting(why, ready);
-  receive_.fail_waiting(why, ready);
-  cq_->operation_starting();
-  ready.push_back(teardown_);
-}
-
-// The same from where no list is at hand; what waits is left to the teardown.
-void queue_pair_impl::fail_on_service(const error_code& why) {
   if (state_ == queue_pair_state::failed || state_ == queue_pair_state::closed)
     return;
-  mark_failed(why);
-  operation_list later;
-  service_.operation_starting();
-  later.push_back(teardown_);
-  service_.complete(later);
+  state_ = queue_pair_state::failed;
+  reason_ = why;
+  for (operation& op : waiters_)
+    op.fail(why);
+  service_.complete(waiters_);
+  send_.fail_waiting(why, ready);
+  receive_.fail_waiting(why, ready);
+  teardown_.keep(shared_from_this());
+  cq_->operation_starting();
+  ready.push_back(teardown_);
 }
 
 void queue_pair_impl::teardown::run(operation* base, disposal how) {
@@ -65,30 +59,21 @@ void queue_pair_impl::release_failed() {
   ibv_qp* qp = nullptr;
   std::shared_ptr<connection_link> link;
   error_code why;
-  operation_list left;
   {
     const std::lock_guard lock(mutex_);
     if (qp_ == nullptr)
       return;
     link = link_;
     why = reason_;
-    if (send_.has_bound_windows()) {
-      ibv_qp_attr attr{};
-      attr.qp_state = IBV_QPS_ERR;
-      ibv_modify_qp(qp_, &attr, IBV_QP_STATE);
-      send_.fail_waiting(why, left);
-      receive_.fail_waiting(why, left);
-    } else {
+    if (send_.has_bound_windows())
+      move_to_error(qp_);
+    else
       qp = std::exchange(qp_, nullptr);
-    }
   }
-  if (qp != nullptr) {
+  if (qp != nullptr)
     release_device(qp, link, why);
-    return;
-  }
-  if (link)
+  else if (link)
     link->disconnect();
-  cq_->complete(left);
 }
 
 // After the destruction of the queue pair the device uses none of its memory, and after one more
@@ -101,9 +86,7 @@ void queue_pair_impl::release_device(ibv_qp* qp, const std::shared_ptr<connectio
       qp, [cq = cq_, srq = srq_, pd = pd_](ibv_qp* p) { ibv_destroy_qp(p); });
   if (link)
     link->disconnect();
-  ibv_qp_attr attr{};
-  attr.qp_state = IBV_QPS_ERR;
-  ibv_modify_qp(qp, &attr, IBV_QP_STATE); // so that a shared receive that it had taken comes back
+  move_to_error(qp); // so that a shared receive that it had taken comes back
   cq_->drain();
   if (link && link->lingers() && !any_posted())
     link->keep(device_object);
@@ -121,13 +104,15 @@ void queue_pair_impl::release_device(ibv_qp* qp, const std::shared_ptr<connectio
     srq_->detach();
 }
 
-void queue_pair_impl::fail(const error_code& why) {
+void queue_pair_impl::fail(const error_code& why) { fail(why, nullptr); }
+
+// With `only`, if that is still the verbs object.
+void queue_pair_impl::fail(const error_code& why, const ibv_qp* only) {
   operation_list ready;
   {
     const std::lock_guard lock(mutex_);
-    if (state_ != queue_pair_state::open && state_ != queue_pair_state::connected)
-      return;
-    enter_failed(why, ready);
+    if (only == nullptr || only == qp_)
+      enter_failed(why, ready);
   }
   cq_->complete(ready);
 }
@@ -144,7 +129,7 @@ void queue_pair_impl::cancel() {
     for (operation& op : waiters_)
       op.fail(aborted);
     service_.complete(waiters_);
-    if ((send_.any_posted() || receive_.any_posted()) && state_ != queue_pair_state::failed)
+    if (send_.any_posted() || receive_.any_posted())
       enter_failed(aborted, ready);
   }
   cq_->complete(ready);
@@ -166,11 +151,10 @@ void queue_pair_impl::cancel(std::uint64_t id, asio::cancellation_type_t type) {
       op->fail(aborted);
       ready.push_back(*op);
     } else if (waiter != waiters_.end()) {
-      waiter->ec = aborted;
+      waiter->fail(aborted);
       done.splice(done.end(), waiters_, waiter);
     } else if ((type & asio::cancellation_type::terminal) != asio::cancellation_type::none &&
-               (send_.is_posted(id) || receive_.is_posted(id)) &&
-               state_ != queue_pair_state::failed) {
+               (send_.is_posted(id) || receive_.is_posted(id))) {
       enter_failed(aborted, ready);
     }
   }
@@ -208,24 +192,12 @@ void queue_pair_impl::on_device_event(const ibv_async_event& event) {
   switch (event.event_type) {
   case IBV_EVENT_QP_FATAL:
   case IBV_EVENT_QP_REQ_ERR:
-  case IBV_EVENT_QP_ACCESS_ERR: {
-    {
-      const std::lock_guard lock(mutex_);
-      if (event.element.qp != qp_)
-        return;
-    }
-    fail(error::queue_pair_fatal);
+  case IBV_EVENT_QP_ACCESS_ERR:
+    fail(error::queue_pair_fatal, event.element.qp);
     break;
-  }
-  case IBV_EVENT_QP_LAST_WQE_REACHED: { // with shared receives, all that tells of the error state
-    {
-      const std::lock_guard lock(mutex_);
-      if (event.element.qp != qp_)
-        return;
-    }
-    fail(asio::error::connection_reset);
+  case IBV_EVENT_QP_LAST_WQE_REACHED: // with shared receives, all that tells of the error state
+    fail(asio::error::connection_reset, event.element.qp);
     break;
-  }
   case IBV_EVENT_DEVICE_FATAL:
     fail(error::device_fatal);
     break;

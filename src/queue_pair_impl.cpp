@@ -212,46 +212,58 @@ error_code queue_pair_impl::check_start(queue_pair_state least) const {
 template <class Operation>
 bool queue_pair_impl::start_slowly(work_queue& queue, Operation& op, std::uint32_t max_sge,
                                    queue_pair_state least) {
-  op.ec = check_start(least);
-  if (!op.ec && op.wr.num_sge > static_cast<int>(max_sge))
-    op.ec = error::too_many_buffers;
-  if (op.ec)
-    return false;
-  cq_->operation_starting();
-  const bool started = queue.start(op);
+  operation_list ended;
+  bool started = false;
+  {
+    const std::lock_guard lock(mutex_, std::adopt_lock);
+    op.ec = check_start(least);
+    if (!op.ec && op.wr.num_sge > static_cast<int>(max_sge))
+      op.ec = error::too_many_buffers;
+    if (op.ec)
+      return false;
+    cq_->operation_starting();
+    started = queue.start(op, ended);
+  }
   if (started)
     cq_->operation_started();
   else
     cq_->operation_not_started();
+  if (!ended.empty())
+    cq_->complete(ended);
   return started;
+}
+
+// As in send_queue::post.
+bool queue_pair_impl::start_failed(send_operation& op, const error_code& ec, bool refused) {
+  operation_list ended;
+  {
+    const std::lock_guard lock(mutex_, std::adopt_lock);
+    if (!refused) {
+      send_.posted(op);
+      enter_failed(ec, ended);
+    }
+  }
+  if (refused) {
+    cq_->operation_not_started();
+    op.fail(ec);
+  } else {
+    cq_->complete(ended);
+  }
+  return !refused;
 }
 
 bool queue_pair_impl::start(send_operation& op) {
   mutex_.lock();
   if (state_.load(std::memory_order_relaxed) != queue_pair_state::connected || !op.usual ||
-      !send_.may_post()) [[unlikely]] {
-    const bool started =
-        start_slowly(send_, op, options_.max_send_sge, queue_pair_state::connected);
-    mutex_.unlock();
-    return started;
-  }
+      !send_.may_post()) [[unlikely]]
+    return start_slowly(send_, op, options_.max_send_sge, queue_pair_state::connected);
   cq_->operation_starting();
   if (op.inline_bytes <= options_.max_inline)
     op.wr.send_flags |= IBV_SEND_INLINE;
   send_.posting(op);
   ibv_send_wr* bad = &op.wr;
-  if (const int e = ibv_post_send(qp_, &op.wr, &bad)) [[unlikely]] {
-    if (bad == nullptr) { // as in send_queue::post
-      send_.posted(op);
-      fail_on_service(system_error_code(std::abs(e)));
-      mutex_.unlock();
-      return true;
-    }
-    mutex_.unlock();
-    cq_->operation_not_started();
-    op.fail(system_error_code(std::abs(e)));
-    return false;
-  }
+  if (const int e = ibv_post_send(qp_, &op.wr, &bad)) [[unlikely]]
+    return start_failed(op, system_error_code(std::abs(e)), bad != nullptr);
   send_.posted(op);
   mutex_.unlock();
   cq_->operation_started();
@@ -264,7 +276,7 @@ bool queue_pair_impl::start(receive_operation& op) {
     return false;
   }
   give_element(op, pd_.get_device());
-  const std::lock_guard lock(mutex_);
+  mutex_.lock();
   return start_slowly(receive_, op, options_.max_receive_sge, queue_pair_state::open);
 }
 
@@ -285,16 +297,16 @@ void queue_pair_impl::hold() {
 }
 
 void queue_pair_impl::release() {
-  operation_list failed;
+  operation_list ended;
   {
     const std::lock_guard lock(mutex_);
     if (state_ == queue_pair_state::closed)
       return;
-    receive_.release(failed);
-    send_.release(failed);
+    receive_.release(ended);
+    send_.release(ended);
   }
   cq_->operation_started();
-  cq_->complete(failed);
+  cq_->complete(ended);
 }
 
 } // namespace asio_rdma::detail

@@ -2,7 +2,6 @@
 #include <asio_rdma/detail/queue_pair_impl.hpp>
 
 #include <arpa/inet.h>
-#include <cstdlib>
 
 namespace asio_rdma::detail {
 
@@ -10,14 +9,10 @@ receive_queue::receive_queue(queue_pair_impl& qp, std::uint32_t depth) noexcept
     : work_queue(qp.mutex_, depth), qp_(qp) {}
 
 int receive_queue::post(operation_list::iterator first, operation_list::iterator last,
-                        operation*& failed) {
-  ibv_recv_wr* bad = nullptr;
-  ibv_recv_wr* head = link_receives(first, last);
-  const int e = ibv_post_recv(qp_.qp_, head, &bad);
-  if (e == 0) [[likely]]
-    return 0;
-  failed = reinterpret_cast<operation*>((bad != nullptr ? bad : head)->wr_id);
-  return std::abs(e);
+                        operation*& failed, operation_list&) {
+  return post_receives(first, last, failed, [this](ibv_recv_wr* head, ibv_recv_wr** bad) {
+    return ibv_post_recv(qp_.qp_, head, bad);
+  });
 }
 
 void receive_queue::on_completion(operation& op, const ibv_wc& wc, operation_list& ready) {

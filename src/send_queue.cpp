@@ -38,7 +38,7 @@ void send_queue::prepare(send_operation& op, bool full) noexcept {
 }
 
 int send_queue::post(operation_list::iterator first, operation_list::iterator last,
-                     operation*& failed) {
+                     operation*& failed, operation_list& ended) {
   auto* head = static_cast<send_operation*>(&*first);
   send_operation* tail = nullptr;
   for (auto i = first; i != last;) {
@@ -61,9 +61,8 @@ int send_queue::post(operation_list::iterator first, operation_list::iterator la
     return 0;
   }
   const error_code ec = system_error_code(std::abs(e)); // siw turns the sign
-  if (bad ==
-      nullptr) { // taken, but the device could not be told: only its destruction gives it back
-    qp_.fail_on_service(ec);
+  if (bad == nullptr) { // all taken, but the device could not be told
+    qp_.enter_failed(ec, ended);
     return 0;
   }
   failed = reinterpret_cast<operation*>(bad->wr_id);
@@ -91,6 +90,12 @@ void send_queue::complete_slowly(operation& op, const ibv_wc& wc, operation_list
   operation_list behind;
   if (wc.status != IBV_WC_SUCCESS)
     op.fail(qp_.completion_failure(wc, behind));
+  complete_silent(
+      op,
+      [](const operation& o) {
+        return (static_cast<const send_operation&>(o).wr.send_flags & IBV_SEND_SIGNALED) == 0;
+      },
+      ready);
   complete(op, ready);
   ready.splice(ready.end(), behind);
 }

@@ -10,14 +10,10 @@ namespace asio_rdma::detail {
 
 int shared_receive_queue_impl::receive_queue::post(operation_list::iterator first,
                                                    operation_list::iterator last,
-                                                   operation*& failed) {
-  ibv_recv_wr* bad = nullptr;
-  ibv_recv_wr* head = link_receives(first, last);
-  const int e = ibv_post_srq_recv(srq_.srq_, head, &bad);
-  if (e == 0)
-    return 0;
-  failed = reinterpret_cast<operation*>((bad != nullptr ? bad : head)->wr_id);
-  return std::abs(e);
+                                                   operation*& failed, operation_list&) {
+  return post_receives(first, last, failed, [this](ibv_recv_wr* head, ibv_recv_wr** bad) {
+    return ibv_post_srq_recv(srq_.srq_, head, bad);
+  });
 }
 
 void shared_receive_queue_impl::receive_queue::on_completion(operation& op, const ibv_wc& wc,
@@ -87,7 +83,8 @@ bool shared_receive_queue_impl::start(receive_operation& op) {
   if (op.ec)
     return false;
   cq_->operation_starting();
-  const bool started = receive_.start(op);
+  operation_list none; // a receive ends no other
+  const bool started = receive_.start(op, none);
   if (started)
     cq_->operation_started();
   else
@@ -116,20 +113,20 @@ void shared_receive_queue_impl::hold() {
 }
 
 void shared_receive_queue_impl::release() {
-  operation_list failed;
+  operation_list ended;
   {
     const std::lock_guard lock(mutex_);
     if (srq_ == nullptr)
       return;
-    receive_.release(failed);
+    receive_.release(ended);
   }
   cq_->operation_started();
-  cq_->complete(failed);
+  cq_->complete(ended);
 }
 
-void shared_receive_queue_impl::complete_waiters(const error_code& ec) {
+void shared_receive_queue_impl::fail_waiters(const error_code& ec) {
   for (operation& op : waiters_)
-    op.ec = ec;
+    op.fail(ec);
   service_.complete(waiters_);
 }
 
@@ -141,7 +138,7 @@ void shared_receive_queue_impl::cancel() {
     if (srq_ == nullptr)
       return;
     receive_.fail_waiting(asio::error::operation_aborted, ready);
-    complete_waiters(asio::error::operation_aborted);
+    fail_waiters(asio::error::operation_aborted);
   }
   cq_->complete(ready);
 }
@@ -158,7 +155,7 @@ void shared_receive_queue_impl::cancel(std::uint64_t id, asio::cancellation_type
       op->fail(asio::error::operation_aborted);
       ready.push_back(*op);
     } else if (waiter != waiters_.end()) {
-      waiter->ec = asio::error::operation_aborted;
+      waiter->fail(asio::error::operation_aborted);
       done.splice(done.end(), waiters_, waiter);
     }
   }
@@ -181,7 +178,7 @@ void shared_receive_queue_impl::detach() {
 }
 
 void shared_receive_queue_impl::close() {
-  operation_list left, waiters;
+  operation_list left;
   bool in_use = false;
   {
     const std::lock_guard lock(mutex_);
@@ -190,7 +187,7 @@ void shared_receive_queue_impl::close() {
     closing_ = true;
     in_use = attached_ != 0;
     receive_.fail_waiting(asio::error::operation_aborted, left);
-    complete_waiters(asio::error::operation_aborted);
+    fail_waiters(asio::error::operation_aborted);
   }
   cq_->complete(left);
   if (!in_use)
@@ -216,11 +213,11 @@ void shared_receive_queue_impl::on_device_event(const ibv_async_event& event) {
   if (srq_ == nullptr)
     return;
   if (event.event_type == IBV_EVENT_SRQ_LIMIT_REACHED && event.element.srq == srq_)
-    complete_waiters({});
+    service_.complete(waiters_);
   else if (event.event_type == IBV_EVENT_DEVICE_FATAL)
-    complete_waiters(error::device_fatal);
+    fail_waiters(error::device_fatal);
   else if (event.event_type == IBV_EVENT_SRQ_ERR && event.element.srq == srq_)
-    complete_waiters(error::queue_pair_fatal);
+    fail_waiters(error::queue_pair_fatal);
 }
 
 } // namespace asio_rdma::detail

@@ -6,7 +6,7 @@
 
 namespace asio_rdma::detail {
 
-bool work_queue::start(operation& op) {
+bool work_queue::start(operation& op, operation_list& ended) {
   posting(op);
   if (!may_post()) {
     waiting_.push_back(op);
@@ -16,7 +16,7 @@ bool work_queue::start(operation& op) {
   posted(op);
   const auto first = std::prev(posted_.end());
   operation* failed = nullptr;
-  const int e = post(first, posted_.end(), failed);
+  const int e = post(first, posted_.end(), failed, ended);
   if (e == 0)
     return true;
   posted_.erase(first);
@@ -25,13 +25,13 @@ bool work_queue::start(operation& op) {
   return false;
 }
 
-void work_queue::release(operation_list& failed) {
+void work_queue::release(operation_list& ended) {
   --blocked_;
   if (--holds_ == 0)
-    post_waiting(failed);
+    post_waiting(ended);
 }
 
-void work_queue::post_waiting(operation_list& failed) {
+void work_queue::post_waiting(operation_list& ended) {
   while (!waiting_.empty() && used_ != depth_ && holds_ == 0) {
     auto last = waiting_.begin();
     std::uint32_t n = 0;
@@ -42,7 +42,7 @@ void work_queue::post_waiting(operation_list& failed) {
     used_ += n;
     blocked_ -= n;
     operation* bad = nullptr;
-    const int e = post(first, posted_.end(), bad);
+    const int e = post(first, posted_.end(), bad, ended);
     if (e == 0)
       continue;
     // Only the refused one fails; those behind it go back and are tried again, in order.
@@ -54,27 +54,28 @@ void work_queue::post_waiting(operation_list& failed) {
     waiting_.splice(waiting_.begin(), posted_, behind, posted_.end());
     posted_.erase(refused);
     bad->fail(system_error_code(e));
-    failed.push_back(*bad);
+    ended.push_back(*bad);
   }
 }
 
 void work_queue::complete(operation& op, operation_list& ready) {
-  const auto self = operation_list::s_iterator_to(op);
-  if (in_order()) {
-    for (auto i = posted_.begin(); i != self;) {
-      const auto before = i++;
-      if (!is_silent(*before)) // it has a completion of its own, which siw may report later
-        continue;
-      --used_;
-      on_retired(*before);
-      ready.splice(ready.end(), posted_, before);
-    }
-  }
   --used_;
   on_retired(op);
-  ready.splice(ready.end(), posted_, self);
+  ready.splice(ready.end(), posted_, operation_list::s_iterator_to(op));
   if (!waiting_.empty())
     post_waiting(ready);
+}
+
+void work_queue::complete_silent(const operation& op, bool (*is_silent)(const operation&),
+                                 operation_list& ready) {
+  for (auto i = posted_.begin(); &*i != &op;) {
+    const auto before = i++;
+    if (!is_silent(*before)) // it has a completion of its own, which siw may report later
+      continue;
+    --used_;
+    on_retired(*before);
+    ready.splice(ready.end(), posted_, before);
+  }
 }
 
 operation* work_queue::remove_waiting(std::uint64_t id) noexcept {

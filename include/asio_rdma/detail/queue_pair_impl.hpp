@@ -110,13 +110,15 @@ private:
   error_code initialize();
   void find_unsupported() noexcept;
   error_code check_start(queue_pair_state least) const;
+  // With the mutex locked, which they unlock.
   template <class Operation>
   [[gnu::noinline]] bool start_slowly(work_queue& queue, Operation& op, std::uint32_t max_sge,
                                       queue_pair_state least);
+  [[gnu::noinline]] bool start_failed(send_operation& op, const error_code& ec, bool refused);
+
   error_code completion_failure(const ibv_wc& wc, operation_list& ready);
   void enter_failed(const error_code& why, operation_list& ready);
-  void fail_on_service(const error_code& why);
-  void mark_failed(const error_code& why);
+  void fail(const error_code& why, const ibv_qp* only);
   bool any_posted() const;
   void release_failed();
   void release_device(ibv_qp* qp, const std::shared_ptr<connection_link>& link,

@@ -5,6 +5,7 @@
 #include <asio_rdma/device.hpp>
 
 #include <cstdint>
+#include <cstdlib>
 
 namespace asio_rdma::detail {
 
@@ -12,6 +13,20 @@ class queue_pair_impl;
 
 /// Chains the work requests of receives; gives the first.
 ibv_recv_wr* link_receives(operation_list::iterator first, operation_list::iterator last) noexcept;
+/// work_queue::post for receives, by `post(head, &bad)`, one of ibv_post_recv and
+/// ibv_post_srq_recv. No device is told of a receive that is in its queue, so, other than with
+/// sends, an error means that some were not taken; without `bad` (rxe before INIT) it is all.
+template <class Post>
+int post_receives(operation_list::iterator first, operation_list::iterator last, operation*& failed,
+                  Post post) {
+  ibv_recv_wr* bad = nullptr;
+  ibv_recv_wr* head = link_receives(first, last);
+  const int e = post(head, &bad);
+  if (e == 0) [[likely]]
+    return 0;
+  failed = reinterpret_cast<operation*>((bad != nullptr ? bad : head)->wr_id);
+  return std::abs(e); // siw turns the sign
+}
 /// siw refuses a receive without elements; one of no length does the same.
 void give_element(receive_operation& op, const device& d) noexcept;
 /// What a receive's completion says.
@@ -24,9 +39,8 @@ public:
   void on_completion(operation& op, const ibv_wc& wc, operation_list& ready) override;
 
 private:
-  int post(operation_list::iterator first, operation_list::iterator last,
-           operation*& failed) override;
-  bool in_order() const noexcept override { return false; }
+  int post(operation_list::iterator first, operation_list::iterator last, operation*& failed,
+           operation_list& ended) override;
 
   queue_pair_impl& qp_;
 };

@@ -25,13 +25,9 @@ public:
   void on_completion(operation& op, const ibv_wc& wc, operation_list& ready) override;
 
 private:
-  int post(operation_list::iterator first, operation_list::iterator last,
-           operation*& failed) override;
+  int post(operation_list::iterator first, operation_list::iterator last, operation*& failed,
+           operation_list& ended) override;
   void on_retired(operation& op) noexcept override;
-  bool in_order() const noexcept override { return true; }
-  bool is_silent(const operation& op) const noexcept override {
-    return (static_cast<const send_operation&>(op).wr.send_flags & IBV_SEND_SIGNALED) == 0;
-  }
   void prepare(send_operation& op, bool full) noexcept;
   [[gnu::noinline]] void complete_slowly(operation& op, const ibv_wc& wc, operation_list& ready);
 

@@ -50,15 +50,14 @@ private:
     void on_completion(operation& op, const ibv_wc& wc, operation_list& ready) override;
 
   private:
-    int post(operation_list::iterator first, operation_list::iterator last,
-             operation*& failed) override;
-    bool in_order() const noexcept override { return false; }
+    int post(operation_list::iterator first, operation_list::iterator last, operation*& failed,
+             operation_list& ended) override;
 
     shared_receive_queue_impl& srq_;
   };
 
   void destroy();
-  void complete_waiters(const error_code& ec);
+  void fail_waiters(const error_code& ec);
 
   completion_service& service_;
   protection_domain pd_;

@@ -24,8 +24,9 @@ public:
   std::uint32_t room() const noexcept { return depth_ - used_; }
 
   /// Posts the operation, or lets it wait: behind others, while the queue is held, or for room. If
-  /// that fails gives false, with the error in the operation, which is in no list then.
-  bool start(operation& op);
+  /// that fails gives false, with the error in the operation, which is in no list then. Others that
+  /// end by it go to `ended`, here and below.
+  bool start(operation& op, operation_list& ended);
 
   /// The same in steps, for who posts by himself: whether an operation may be posted now, that it
   /// will be, and that it was.
@@ -41,10 +42,10 @@ public:
     ++holds_;
     ++blocked_;
   }
-  void release(operation_list& failed);
+  void release(operation_list& ended);
 
-  /// The device has completed `op`: moves it, and on a send queue the unsignaled ones before it,
-  /// to `ready`, and posts what waits. The result is already in `op`.
+  /// The device has completed `op`: moves it to `ready`, and posts what waits. The result is
+  /// already in `op`.
   void complete(operation& op, operation_list& ready);
   /// The same for the oldest posted operation, if nothing waits: false if that is not so.
   bool complete_oldest(operation& op, operation_list& ready) noexcept {
@@ -71,19 +72,20 @@ public:
 protected:
   ~work_queue() = default;
 
+  /// For a queue that completes in order: moves those before `op` that the device says nothing of
+  /// to `ready`.
+  void complete_silent(const operation& op, bool (*is_silent)(const operation&),
+                       operation_list& ready);
+
 private:
   /// Posts a chain of operations. On an error gives its errno value, and in `failed` the first
   /// operation that was not posted; those before it were.
   virtual int post(operation_list::iterator first, operation_list::iterator last,
-                   operation*& failed) = 0;
-  /// A send queue completes in order, so a completion speaks for the unsignaled ones before it.
-  virtual bool in_order() const noexcept = 0;
-  /// Whether the device reports nothing of a posted operation that succeeds.
-  virtual bool is_silent(const operation&) const noexcept { return false; }
+                   operation*& failed, operation_list& ended) = 0;
   /// Called for each operation that the device has completed.
   virtual void on_retired(operation&) noexcept {}
 
-  void post_waiting(operation_list& failed);
+  void post_waiting(operation_list& ended);
 
   mutex& mutex_;
   operation_list posted_, waiting_;
