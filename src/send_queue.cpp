@@ -4,6 +4,13 @@
 #include <cstdlib>
 
 namespace asio_rdma::detail {
+namespace {
+
+bool is_silent(const operation& op) noexcept {
+  return (static_cast<const send_operation&>(op).wr.send_flags & IBV_SEND_SIGNALED) == 0;
+}
+
+} // namespace
 
 send_queue::send_queue(queue_pair_impl& qp, std::uint32_t depth) noexcept
     : work_queue(qp.mutex_, depth), qp_(qp) {}
@@ -20,15 +27,15 @@ error_code send_queue::reserve_results() {
 }
 
 // `full`: nothing more fits behind this one, so it must be heard of, or nothing would be posted
-// any more.
+// any more. Inline data is taken now, so before what a fence waits for.
 void send_queue::prepare(send_operation& op, bool full) noexcept {
-  if (op.inline_bytes <= qp_.options_.max_inline)
+  if (op.inline_bytes <= qp_.options_.max_inline && (op.wr.send_flags & IBV_SEND_FENCE) == 0)
     op.wr.send_flags |= IBV_SEND_INLINE;
   const bool overtaken = reads_overtaken_ && op.wr.opcode == IBV_WR_RDMA_READ;
-  if (op.unsignaled && !full && !overtaken && ++unsignaled_run_ < depth() / 2)
-    op.wr.send_flags &= ~static_cast<unsigned>(IBV_SEND_SIGNALED);
-  else
+  if (full || overtaken || !is_silent(op) || ++unsignaled_run_ >= depth() / 2) {
+    op.wr.send_flags |= IBV_SEND_SIGNALED;
     unsignaled_run_ = 0;
+  }
   if (!op.is_atomic())
     return;
   op.result_slot = free_results_.back();
@@ -90,12 +97,7 @@ void send_queue::complete_slowly(operation& op, const ibv_wc& wc, operation_list
   operation_list behind;
   if (wc.status != IBV_WC_SUCCESS)
     op.fail(qp_.completion_failure(wc, behind));
-  complete_silent(
-      op,
-      [](const operation& o) {
-        return (static_cast<const send_operation&>(o).wr.send_flags & IBV_SEND_SIGNALED) == 0;
-      },
-      ready);
+  complete_silent(op, &is_silent, ready);
   complete(op, ready);
   ready.splice(ready.end(), behind);
 }

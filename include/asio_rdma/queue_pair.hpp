@@ -295,10 +295,9 @@ public:
             class Token = asio::default_completion_token_t<executor_type>>
   auto async_send_invalidate(const Buffers& buffers, std::uint32_t rkey, flags how, Token&& token) {
     return initiate<detail::bytes_result>(
-        token,
-        supported(IBV_WR_SEND_WITH_INV, detail::invalidate_request<detail::max_elements<Buffers>()>(
-                                            IBV_WR_SEND_WITH_INV, verbs_flags(how),
-                                            how & flags::unsignaled, rkey, buffers)));
+        token, supported(IBV_WR_SEND_WITH_INV,
+                         detail::invalidate_request<detail::max_elements<Buffers>()>(
+                             IBV_WR_SEND_WITH_INV, verbs_flags(how), rkey, buffers)));
   }
   template <const_buffer_sequence Buffers,
             class Token = asio::default_completion_token_t<executor_type>>
@@ -376,10 +375,9 @@ public:
   auto async_compare_and_swap(const remote_buffer& target, std::uint64_t expected,
                               std::uint64_t desired, flags how, Token&& token) {
     return initiate<detail::value_result>(
-        token,
-        supported(IBV_WR_ATOMIC_CMP_AND_SWP,
-                  detail::atomic_request(IBV_WR_ATOMIC_CMP_AND_SWP, verbs_flags(how),
-                                         how & flags::unsignaled, target, expected, desired)));
+        token, supported(IBV_WR_ATOMIC_CMP_AND_SWP,
+                         detail::atomic_request(IBV_WR_ATOMIC_CMP_AND_SWP, verbs_flags(how), target,
+                                                expected, desired)));
   }
   template <class Token = asio::default_completion_token_t<executor_type>>
   requires(!std::same_as<std::decay_t<Token>, flags>) auto async_compare_and_swap(
@@ -397,7 +395,7 @@ public:
     return initiate<detail::value_result>(
         token, supported(IBV_WR_ATOMIC_FETCH_AND_ADD,
                          detail::atomic_request(IBV_WR_ATOMIC_FETCH_AND_ADD, verbs_flags(how),
-                                                how & flags::unsignaled, target, addend, 0)));
+                                                target, addend, 0)));
   }
   template <class Token = asio::default_completion_token_t<executor_type>>
   requires(!std::same_as<std::decay_t<Token>, flags>) auto async_fetch_add(
@@ -471,21 +469,22 @@ private:
 
   static unsigned verbs_flags(flags how) noexcept {
     return (how & flags::solicited ? unsigned(IBV_SEND_SOLICITED) : 0u) |
-           (how & flags::fenced ? unsigned(IBV_SEND_FENCE) : 0u);
+           (how & flags::fenced ? unsigned(IBV_SEND_FENCE) : 0u) |
+           (how & flags::unsignaled ? 0u : unsigned(IBV_SEND_SIGNALED));
   }
 
   template <class Buffers>
   static auto send_request(ibv_wr_opcode opcode, flags how, std::uint32_t word,
                            const Buffers& buffers) {
-    return detail::send_request<detail::max_elements<Buffers>()>(
-        opcode, verbs_flags(how), how & flags::unsignaled, word, buffers);
+    return detail::send_request<detail::max_elements<Buffers>()>(opcode, verbs_flags(how), word,
+                                                                 buffers);
   }
 
   template <class Buffers>
   static auto remote_request(ibv_wr_opcode opcode, flags how, std::uint32_t word,
                              const Buffers& buffers, const remote_buffer& remote) {
-    return detail::remote_request<detail::max_elements<Buffers>()>(
-        opcode, verbs_flags(how), how & flags::unsignaled, word, buffers, remote);
+    return detail::remote_request<detail::max_elements<Buffers>()>(opcode, verbs_flags(how), word,
+                                                                   buffers, remote);
   }
 
   template <class Open>

@@ -14,6 +14,7 @@
 #include <array>
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -145,6 +146,67 @@ TEST_CASE("a first operation that is refused leaves the context running, and its
   CHECK(refused_receive.calls == 1);
   CHECK(refused_receive.ec == errc::not_enough_memory);
   CHECK(good.succeeded());
+}
+
+TEST_CASE("sends that the device could not be told of end when the queue pair is destroyed") {
+  const auto mode =
+      GENERATE(completion_mode::event, completion_mode::busy, completion_mode::manual);
+  const bool alone = GENERATE(true, false);
+  ground g;
+  faults::injector injector(g.dev.native_handle());
+  asio::io_context io(1);
+  completion_queue cq(io, g.dev, in_mode(mode));
+  queue_pair_options options;
+  options.send_depth = 4;
+  joined q(io, g, cq, options);
+  outcome<void> gone;
+  std::vector<sent> sends(alone ? 1 : 6); // two wait for room
+  q.a.async_wait_disconnect(gone.handler());
+  injector.hold_completions();
+  injector.fail_post_unnamed(faults::call::post_send, EIO);
+  {
+    std::optional<queue_pair::batch> batch;
+    if (!alone)
+      batch.emplace(q.a);
+    for (sent& s : sends)
+      q.a.async_write(g.part(0), g.remote_part(1), s.handler());
+  }
+  CHECK(q.a.state() == queue_pair_state::failed);
+  while (mode == completion_mode::manual && cq.poll() != 0)
+    continue;
+  io.run();
+  for (const sent& s : sends) {
+    CHECK(s.calls == 1);
+    CHECK(s.ec == errc::io_error);
+  }
+  CHECK(gone.ec == errc::io_error);
+  CHECK(q.a.native_handle() == nullptr);
+}
+
+TEST_CASE(
+    "of receives that are refused and none is named the first fails, and the others are posted") {
+  ground g;
+  faults::injector injector(g.dev.native_handle());
+  asio::io_context io(1);
+  joined q(io, g);
+  injector.fail_post_unnamed(faults::call::post_recv, EINVAL);
+  std::array<got, 3> receives;
+  {
+    queue_pair::batch batch(q.b);
+    for (got& r : receives)
+      q.b.async_receive(g.part(1), r.handler());
+  }
+  std::array<sent, 2> sends;
+  for (sent& s : sends)
+    q.a.async_send(g.part(0), s.handler());
+  io.run();
+  CHECK(receives[0].calls == 1);
+  CHECK(receives[0].ec == errc::invalid_argument);
+  for (std::size_t i = 0; i < 2; ++i) {
+    CHECK(receives[i + 1].succeeded());
+    CHECK(sends[i].succeeded());
+  }
+  CHECK(q.b.state() == queue_pair_state::connected);
 }
 
 TEST_CASE("a completion that comes while nobody looks wakes the context") {

@@ -67,6 +67,21 @@ TEST_CASE("ten times as many receives as a shared queue is deep") {
   }
 }
 
+TEST_CASE("of shared receives that are refused and none is named only the first fails") {
+  shared s;
+  faults::injector injector(s.dev.native_handle());
+  injector.fail_post_unnamed(faults::call::post_srq_recv, EINVAL);
+  got refused, taken;
+  s.srq.async_receive(s.m.buffer(100, 50), refused.handler());
+  s.srq.async_receive(s.m.buffer(200, 50), taken.handler());
+  s.m.put(0, "message");
+  s.send(0, 0, 7);
+  until(s.io, [&] { return refused.done() && taken.done(); });
+  CHECK(refused.ec == errc::invalid_argument);
+  CHECK(taken.succeeded());
+  CHECK(s.m.text(200, 7) == "message");
+}
+
 TEST_CASE("a queue pair with a shared receive queue has no receives of its own") {
   shared s;
   got r;

@@ -463,9 +463,12 @@ TEST_CASE("fenced and solicited operations") {
   got r;
   using flags = queue_pair::flags;
   p.b.async_receive(p.mb.buffer(500, 10), r.handler());
-  p.a.async_read(p.ma.buffer(0, 5), p.mb.remote(0, 5), read.handler());
-  // What the read brings goes out again: only the fence makes that sure.
-  p.a.async_send(p.ma.buffer(0, 5), flags::fenced | flags::solicited, write.handler());
+  {
+    const queue_pair::batch together(p.a); // so that the read is not over when the send is posted
+    p.a.async_read(p.ma.buffer(0, 5), p.mb.remote(0, 5), read.handler());
+    // What the read brings goes out again: only the fence makes that sure.
+    p.a.async_send(p.ma.buffer(0, 5), flags::fenced | flags::solicited, write.handler());
+  }
   p.drain();
   REQUIRE(read.succeeded());
   REQUIRE(write.succeeded());

@@ -3,6 +3,7 @@
 #include "state.hpp"
 
 #include <algorithm>
+#include <type_traits>
 
 namespace faults {
 namespace {
@@ -18,6 +19,13 @@ unsigned chain_length(const Request* wr) {
 // Posts the part of a chain before the refused request.
 template <class Queue, class Request, class Post>
 int post_part(const refusal& r, Queue* queue, Request* wr, Request** bad_wr, Post post) {
+  if (r.index == unnamed) {
+    if constexpr (std::is_same_v<Request, ibv_send_wr>)
+      if (const int e = post(queue, wr, bad_wr))
+        return e;
+    *bad_wr = nullptr;
+    return r.error;
+  }
   Request* last = nullptr;
   Request* refused = wr;
   for (unsigned i = 0; i < r.index; ++i) {

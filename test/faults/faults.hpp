@@ -153,6 +153,10 @@ public:
   void refuse_post(call which, int error = ENOMEM, occurrence when = {}, unsigned index = 0,
                    std::uint32_t qp_num = 0);
 
+  // Fails a post without naming a work request: bad_wr is null. Sends are all posted, as by rxe
+  // when its doorbell fails; of receives none is, as by rxe before the state INIT.
+  void fail_post_unnamed(call which, int error, occurrence when = {}, std::uint32_t qp_num = 0);
+
   // Rewrites the status of a completion. Fields that verbs leaves undefined then are overwritten.
   // With qp_to_error what follows in the same send or receive queue is flushed.
   void fail_completion(const completion_fault& fault);

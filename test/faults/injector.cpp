@@ -106,6 +106,11 @@ void injector::refuse_post(call which, int error, occurrence when, unsigned inde
   state_->rules.push_back({which, error, when.first - 1, when.times, index, true, qp_num, -1});
 }
 
+void injector::fail_post_unnamed(call which, int error, occurrence when, std::uint32_t qp_num) {
+  std::lock_guard lock(state_->mutex);
+  state_->rules.push_back({which, error, when.first - 1, when.times, unnamed, false, qp_num, -1});
+}
+
 void injector::fail_completion(const completion_fault& fault) {
   std::lock_guard lock(state_->mutex);
   state_->completion_rules.push_back({fault, fault.when.first - 1, fault.when.times});

@@ -89,9 +89,11 @@ enum class chance : std::uint8_t {
   count_
 };
 
+constexpr unsigned unnamed = static_cast<unsigned>(-1);
+
 struct refusal {
   int error = 0;
-  unsigned index = 0; // of the chain
+  unsigned index = 0; // of the chain, or unnamed
 };
 
 // What is known of one opened context, from ibv_open_device to ibv_close_device. Members ending in

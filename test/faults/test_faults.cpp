@@ -99,6 +99,24 @@ TEST_CASE("a chain is refused in the middle") {
   REQUIRE(inj.counts().send_requests == 4);
 }
 
+TEST_CASE("a post fails without naming a request: sends are posted, receives are not") {
+  cm_device device;
+  injector inj(device.context());
+  loopback pair(device.context());
+  REQUIRE(pair.receive_chain({10, 11}) == 0);
+  inj.fail_post_unnamed(call::post_recv, EINVAL);
+  inj.fail_post_unnamed(call::post_send, EIO);
+  std::uint64_t bad = 0;
+  REQUIRE(pair.receive_chain({20, 21}, &bad) == EINVAL);
+  REQUIRE(bad == 0);
+  REQUIRE(pair.receive(12) == 0);
+  REQUIRE(pair.send_chain({1, 2}, &bad) == EIO);
+  REQUIRE(bad == 0);
+  REQUIRE(pair.send(3) == 0);
+  REQUIRE(ids(loopback::await(pair.a, 3)) == id_list{1, 2, 3});
+  REQUIRE(ids(loopback::await(pair.b, 3)) == id_list{10, 11, 12});
+}
+
 TEST_CASE("held completions are out of sight until they are released") {
   cm_device device;
   injector inj(device.context());

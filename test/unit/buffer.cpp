@@ -158,8 +158,8 @@ TEST_CASE("a message is at most 2^31 bytes") {
 TEST_CASE("a request knows what exceeds the remote buffer, and atomic operations their alignment") {
   char here = 0;
   const auto write = [&](std::size_t n, remote_buffer to) {
-    return detail::remote_request<1>(IBV_WR_RDMA_WRITE, 0, false, 0,
-                                     asio_rdma::const_buffer(&here, n, 1), to)
+    return detail::remote_request<1>(IBV_WR_RDMA_WRITE, 0, 0, asio_rdma::const_buffer(&here, n, 1),
+                                     to)
         .problem;
   };
   using detail::request_error;
@@ -167,7 +167,7 @@ TEST_CASE("a request knows what exceeds the remote buffer, and atomic operations
   CHECK(write(101, {4096, 100, 1}) == request_error::remote_range);
   CHECK(write(0, {4096, 0, 1}) == request_error::none);
   const auto add = [](remote_buffer to) {
-    return detail::atomic_request(IBV_WR_ATOMIC_FETCH_AND_ADD, 0, false, to, 1, 0).problem;
+    return detail::atomic_request(IBV_WR_ATOMIC_FETCH_AND_ADD, 0, to, 1, 0).problem;
   };
   CHECK(add({4096, 8, 1}) == request_error::none);
   CHECK(add({4096, 7, 1}) == request_error::remote_range);

@@ -75,8 +75,7 @@ public:
   }
 
   // Filled by the request, but for wr_id and next.
-  bool usual; ///< Signaled, of one buffer and not atomic: for the shortest way.
-  bool unsignaled;
+  bool usual; ///< Signaled, not fenced, of one buffer, and not atomic: for the shortest way.
   std::uint32_t inline_bytes; ///< Of the payload, if it may go with the request; else the most.
   std::uint32_t result_slot;  ///< An atomic operation's, while posted.
   ibv_send_wr wr;

@@ -116,26 +116,24 @@ struct elements {
 template <std::size_t N>
 struct send_request : elements<N> {
   template <class Buffers>
-  send_request(ibv_wr_opcode o, unsigned f, bool quiet, std::uint32_t w, const Buffers& buffers)
-      : elements<N>(buffers), opcode(o), flags(f), word(w), unsignaled(quiet) {}
+  send_request(ibv_wr_opcode o, unsigned f, std::uint32_t w, const Buffers& buffers)
+      : elements<N>(buffers), opcode(o), flags(f), word(w) {}
 
   void fill(send_operation& op, ibv_sge* to) const noexcept {
     this->copy_to(to);
     op.wr.sg_list = to;
     op.wr.num_sge = static_cast<int>(this->count);
     op.wr.opcode = opcode;
-    op.wr.send_flags = flags | IBV_SEND_SIGNALED;
+    op.wr.send_flags = flags;
     op.wr.imm_data = word;
     op.bytes = this->bytes;
-    op.usual = N == 1 && !unsignaled;
-    op.unsignaled = unsignaled;
+    op.usual = N == 1 && (flags & (IBV_SEND_SIGNALED | IBV_SEND_FENCE)) == IBV_SEND_SIGNALED;
     op.inline_bytes = this->bytes != 0 ? this->bytes : send_operation::never_inline;
   }
 
   ibv_wr_opcode opcode;
   unsigned flags;     // ibv_send_flags
   std::uint32_t word; // immediate data in network order, or the key to invalidate
-  bool unsignaled;
 };
 
 /// SEND with invalidate. siw looks for the key where others have it for RDMA, and takes no inline.
@@ -154,9 +152,9 @@ struct invalidate_request : send_request<N> {
 template <std::size_t N>
 struct remote_request : send_request<N> {
   template <class Buffers>
-  remote_request(ibv_wr_opcode o, unsigned f, bool quiet, std::uint32_t w, const Buffers& buffers,
+  remote_request(ibv_wr_opcode o, unsigned f, std::uint32_t w, const Buffers& buffers,
                  const remote_buffer& target)
-      : send_request<N>(o, f, quiet, w, buffers), address(target.address), rkey(target.rkey) {
+      : send_request<N>(o, f, w, buffers), address(target.address), rkey(target.rkey) {
     if (this->problem == request_error::none && this->bytes > target.size)
       this->problem = request_error::remote_range;
   }
@@ -176,11 +174,10 @@ struct remote_request : send_request<N> {
 struct atomic_request {
   static constexpr std::size_t max_elements = 1;
 
-  atomic_request(ibv_wr_opcode o, unsigned f, bool quiet, const remote_buffer& target,
+  atomic_request(ibv_wr_opcode o, unsigned f, const remote_buffer& target,
                  std::uint64_t compare_or_add, std::uint64_t swap_value)
       : opcode(o),
         flags(f),
-        unsignaled(quiet),
         address(target.address),
         rkey(target.rkey),
         compare_add(compare_or_add),
@@ -195,18 +192,16 @@ struct atomic_request {
     op.wr.sg_list = to;
     op.wr.num_sge = 1;
     op.wr.opcode = opcode;
-    op.wr.send_flags = flags | IBV_SEND_SIGNALED;
+    op.wr.send_flags = flags;
     op.wr.imm_data = 0;
     op.wr.wr.atomic = {address, compare_add, swap, rkey};
     op.bytes = sizeof(std::uint64_t);
     op.usual = false;
-    op.unsignaled = unsignaled;
     op.inline_bytes = send_operation::never_inline;
   }
 
   ibv_wr_opcode opcode;
   unsigned flags;
-  bool unsignaled;
   request_error problem = request_error::none;
   std::uint64_t address;
   std::uint32_t rkey;
@@ -226,7 +221,6 @@ struct bind_request {
     op.wr.bind_mw = {window, rkey, info};
     op.bytes = 0;
     op.usual = false;
-    op.unsignaled = false;
     op.inline_bytes = send_operation::never_inline;
   }
 
