@@ -30,10 +30,9 @@ void access_service::start(access_operation& op) {
   op.finish(how);
 }
 
-// The handler is posted under the lock: when this context has been shut down it can not be any
-// more. Handlers are destroyed last: theirs may be any code.
+// Posts under the lock, as the context can go when the lock is free: then nothing may be posted to
+// it, nor may the handler, which may hold work of the context, be destroyed by anyone but it.
 void access_service::granted(access_waiters waiters) noexcept {
-  access_waiters dead;
   while (!waiters.empty()) {
     auto& op = static_cast<access_operation&>(waiters.front());
     waiters.pop_front();
@@ -44,14 +43,9 @@ void access_service::granted(access_waiters waiters) noexcept {
       op.finish(access_operation::outcome::granted);
       continue;
     }
-    dead.push_back(op);
+    self.dropped_.push_back(op);
     if (self.operations_.empty())
       self.emptied_.notify_all();
-  }
-  while (!dead.empty()) {
-    auto& op = static_cast<access_operation&>(dead.front());
-    dead.pop_front();
-    op.finish(access_operation::outcome::destroyed);
   }
 }
 
@@ -72,7 +66,6 @@ void access_service::cancel(std::uint64_t which) {
 }
 
 void access_service::shutdown() {
-  access_waiters dropped;
   {
     std::unique_lock lock(mutex_);
     stopped_ = true;
@@ -80,17 +73,17 @@ void access_service::shutdown() {
       access_operation& op = *i;
       if (op.access.block_->access.stop_waiting(op)) {
         i = operations_.erase(i);
-        dropped.push_back(op);
+        dropped_.push_back(op);
       } else {
         ++i;
       }
     }
-    // The rest has been granted by other threads, which are on their way.
+    // The rest has been granted by other threads, which are on their way to `dropped_`.
     emptied_.wait(lock, [this] { return operations_.empty(); });
   }
-  while (!dropped.empty()) {
-    auto& op = static_cast<access_operation&>(dropped.front());
-    dropped.pop_front();
+  while (!dropped_.empty()) {
+    auto& op = static_cast<access_operation&>(dropped_.front());
+    dropped_.pop_front();
     const memory_block_ptr block = op.access.block_;
     op.finish(access_operation::outcome::destroyed);
     granted(block->access.resume());

@@ -67,6 +67,7 @@ private:
   std::condition_variable emptied_;
   std::uint64_t last_id_ = 0;
   bool stopped_ = false;
+  access_waiters dropped_; // when it has stopped
   boost::intrusive::list<access_operation,
                          boost::intrusive::base_hook<boost::intrusive::list_base_hook<
                              boost::intrusive::tag<waiters_of_service>,
