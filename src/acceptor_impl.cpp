@@ -64,7 +64,7 @@ bool acceptor_impl::start(accept_operation& op) {
   {
     const std::lock_guard lock(mutex_);
     if (id_ == nullptr) {
-      op.ec = asio::error::bad_descriptor;
+      op.ec = closed_by_ == error::device_fatal ? closed_by_ : asio::error::bad_descriptor;
       return false;
     }
     service_.operations().operation_starting();
@@ -130,15 +130,17 @@ std::shared_ptr<cm_handler> acceptor_impl::adopt_request(rdma_cm_id* id) {
 // A listening id has no events but requests, unless its device goes away.
 void acceptor_impl::on_cm_event(const cm_event& event) {
   if (event.type == RDMA_CM_EVENT_DEVICE_REMOVAL)
-    close();
+    close(error::device_fatal);
 }
 
-void acceptor_impl::cancel() {
+void acceptor_impl::cancel() { cancel(asio::error::operation_aborted); }
+
+void acceptor_impl::cancel(const error_code& why) {
   operation_list done;
   {
     const std::lock_guard lock(mutex_);
     for (operation& op : waiting_)
-      op.fail(asio::error::operation_aborted);
+      op.fail(why);
     done.swap(waiting_);
   }
   service_.operations().complete(done);
@@ -164,15 +166,19 @@ void acceptor_impl::cancel(std::uint64_t operation_id, asio::cancellation_type_t
   service_.operations().complete(done);
 }
 
-void acceptor_impl::close() {
+void acceptor_impl::close() { close(asio::error::operation_aborted); }
+
+void acceptor_impl::close(const error_code& why) {
   rdma_cm_id* id = nullptr;
   std::deque<std::shared_ptr<cm_connection>> requests;
   {
     const std::lock_guard lock(mutex_);
     id = std::exchange(id_, nullptr);
     requests.swap(requests_);
+    if (id != nullptr)
+      closed_by_ = why;
   }
-  cancel();
+  cancel(why);
   for (const auto& r : requests)
     r->close();
   if (id != nullptr)

@@ -14,6 +14,9 @@ namespace {
 constexpr int reject_no_listener = 8;
 constexpr int reject_timeout = 4;
 
+// milliseconds::max() is not a number of nanoseconds.
+constexpr std::chrono::hours longest{24 * 365};
+
 class link final : public connection_link {
 public:
   explicit link(std::shared_ptr<cm_connection> c) noexcept : connection_(std::move(c)) {}
@@ -168,8 +171,9 @@ void cm_connection::take_event(const cm_event& event, leftovers& left) {
     ec = event.status == -ETIMEDOUT ? error_code(asio::error::timed_out)
                                     : error_code(error::unreachable);
     break;
-  case RDMA_CM_EVENT_UNREACHABLE:
-    ec = error::unreachable;
+  case RDMA_CM_EVENT_UNREACHABLE: // the kernel's own time is up: no answer (10 s by siw)
+    ec = event.status == -ETIMEDOUT ? error_code(asio::error::timed_out)
+                                    : error_code(error::unreachable);
     break;
   case RDMA_CM_EVENT_REJECTED:
     reply_ = event.data;
@@ -378,7 +382,7 @@ error_code cm_connection::reject(const private_data& data) {
 
 void cm_connection::arm_timer(std::chrono::milliseconds timeout) {
   const std::uint64_t attempt = ++attempt_;
-  timer_.expires_after(timeout);
+  timer_.expires_after(std::min<std::chrono::milliseconds>(timeout, longest));
   timer_.async_wait([weak = weak_from_this(), attempt](const error_code& ec) {
     if (ec)
       return;

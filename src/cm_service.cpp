@@ -3,6 +3,7 @@
 
 #include "descriptor_watch.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstring>
@@ -118,13 +119,21 @@ rdma_cm_id* cm_service::make_id(const std::shared_ptr<cm_handler>& handler, erro
     ec = cm_error(errno);
     return nullptr;
   }
-  std::erase_if(handlers_, [](const auto& w) { return w.expired(); });
-  handlers_.push_back(handler);
+  add(handler);
   return result;
 }
 
 void cm_service::remember(const std::shared_ptr<cm_handler>& handler) {
   const std::lock_guard lock(mutex_);
+  add(handler);
+}
+
+// Those that are gone are taken out when as many have been added as were left the last time.
+void cm_service::add(const std::shared_ptr<cm_handler>& handler) {
+  if (handlers_.size() >= clean_at_) {
+    std::erase_if(handlers_, [](const auto& w) { return w.expired(); });
+    clean_at_ = std::max<std::size_t>(2 * handlers_.size(), 64);
+  }
   handlers_.push_back(handler);
 }
 

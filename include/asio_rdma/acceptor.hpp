@@ -157,7 +157,8 @@ public:
   }
 
   /// Takes the next request and connects the queue pair. Errors: `error::wrong_device`,
-  /// `connection_aborted` when the connector gave up, `timed_out`, `message_size`, or the system's.
+  /// `connection_aborted` when the connector gave up, `timed_out`, `message_size`,
+  /// `error::device_fatal` when the acceptor's device is gone, or the system's.
   /// Supports all cancellation types. Cancelled before a request came, the queue pair stays as it
   /// was and no request is lost; after that it has failed.
   template <class Executor1, class Token = asio::default_completion_token_t<executor_type>>

@@ -16,6 +16,7 @@
 #include <future>
 #include <list>
 #include <memory>
+#include <memory_resource>
 #include <set>
 #include <string>
 #include <vector>
@@ -28,6 +29,22 @@ template <class T>
 bool is_ready(const std::future<T>& f) {
   return f.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
 }
+
+class counting_resource final : public std::pmr::memory_resource {
+public:
+  int blocks = 0;
+
+private:
+  void* do_allocate(std::size_t bytes, std::size_t alignment) override {
+    ++blocks;
+    return std::pmr::new_delete_resource()->allocate(bytes, alignment);
+  }
+  void do_deallocate(void* p, std::size_t bytes, std::size_t alignment) override {
+    --blocks;
+    std::pmr::new_delete_resource()->deallocate(p, bytes, alignment);
+  }
+  bool do_is_equal(const memory_resource& other) const noexcept override { return this == &other; }
+};
 
 } // namespace
 
@@ -230,6 +247,31 @@ TEST_CASE("receives that were started before connecting take what comes first") 
   m.until([&] { return heard.done() && said.done(); });
   CHECK(heard.succeeded());
   CHECK(m.mb.text(0, 5) == "first");
+}
+
+TEST_CASE("no limit to the time that connecting takes") {
+  meeting m;
+  connect_options c;
+  accept_options o;
+  c.timeout = o.timeout = std::chrono::milliseconds::max();
+  m.listener->async_accept(m.b, o, m.accepted.handler());
+  m.initiator->async_connect(m.a, m.where(), c, m.connected.handler());
+  m.until([&] { return m.accepted.done() && m.connected.done(); });
+  CHECK(m.accepted.succeeded());
+  CHECK(m.connected.succeeded());
+}
+
+TEST_CASE("connections that were leave no memory behind with the context") {
+  struct handler final : detail::cm_handler {
+    void on_cm_event(const detail::cm_event&) override {}
+    void close() override {}
+  };
+  counting_resource memory; // a weak pointer keeps what allocate_shared has allocated
+  asio::io_context io(1);
+  for (int i = 0; i < 1000; ++i)
+    detail::cm_service::of(io).remember(
+        std::allocate_shared<handler>(std::pmr::polymorphic_allocator<handler>(&memory)));
+  CHECK(memory.blocks <= 100);
 }
 
 TEST_CASE("many that connect at once are accepted one after the other") {

@@ -422,3 +422,27 @@ TEST_CASE("another device's queue pair") {
   CHECK(wrong.state() == queue_pair_state::open);
   check_next_attempt(m, peer::reached);
 }
+
+// The kernel tells a listening id that its device goes away; here it is told without.
+TEST_CASE("an acceptor whose device is removed") {
+  meeting m;
+  const auto impl =
+      std::make_shared<detail::acceptor_impl>(detail::cm_service::of(m.io), m.io.get_executor());
+  REQUIRE_FALSE(impl->open({device_address(m.dev), 0}, 1));
+  const detail::io_executor<asio::any_io_executor> io(m.io.get_executor());
+  const auto accept = [&](connection& result) {
+    auto handler = result.handler();
+    detail::start_operation<detail::accept_operation, detail::info_result, 0>(
+        impl, io, handler, [](auto&) { return true; },
+        [](detail::acceptor_impl& i, auto& op) { return i.start(op); });
+  };
+  connection before, after;
+  accept(before);
+  detail::cm_event removal;
+  removal.type = RDMA_CM_EVENT_DEVICE_REMOVAL;
+  impl->on_cm_event(removal);
+  accept(after);
+  m.until([&] { return before.done() && after.done(); });
+  CHECK(before.ec == error::device_fatal);
+  CHECK(after.ec == error::device_fatal);
+}

@@ -42,6 +42,8 @@ public:
 private:
   class request;
 
+  void cancel(const error_code& why);
+  void close(const error_code& why);
   bool serve(accept_operation& op, const std::shared_ptr<cm_connection>& connection);
 
   cm_service& service_;
@@ -50,6 +52,7 @@ private:
 
   mutable std::mutex mutex_;
   rdma_cm_id* id_ = nullptr;
+  error_code closed_by_;
   std::size_t backlog_ = 0;
   std::deque<std::shared_ptr<cm_connection>> requests_;
   operation_list waiting_;

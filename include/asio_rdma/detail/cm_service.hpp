@@ -62,11 +62,13 @@ private:
 
   void shutdown() override;
   bool open(error_code& ec);
+  void add(const std::shared_ptr<cm_handler>& handler);
 
   completion_service& operations_;
   std::mutex mutex_;
   std::unique_ptr<channel> channel_;
   std::vector<std::weak_ptr<cm_handler>> handlers_;
+  std::size_t clean_at_ = 64;
   std::vector<std::shared_ptr<cm_handler>> lingering_;
 };
 
