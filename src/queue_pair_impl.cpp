@@ -64,6 +64,18 @@ error_code queue_pair_impl::open(std::shared_ptr<completion_queue_impl> queue,
   if (ec)
     return ec;
   cq_ = std::move(queue);
+  if (srq_)
+    ec = srq_->attach();
+  if (ec) {
+    cq_->unreserve(reserved_);
+    return ec;
+  }
+  const auto give_up = [this](const error_code& why) {
+    cq_->unreserve(reserved_);
+    if (srq_)
+      srq_->detach();
+    return why;
+  };
 
   ibv_qp_init_attr init{};
   init.qp_context = this;
@@ -81,11 +93,8 @@ error_code queue_pair_impl::open(std::shared_ptr<completion_queue_impl> queue,
     options_.max_inline = init.cap.max_inline_data = 0;
     qp_ = ibv_create_qp(pd_.native_handle(), &init);
   }
-  if (qp_ == nullptr) {
-    ec = system_error_code(errno != 0 ? errno : ENOMEM);
-    cq_->unreserve(reserved_);
-    return ec;
-  }
+  if (qp_ == nullptr)
+    return give_up(system_error_code(errno != 0 ? errno : ENOMEM));
   number_ = qp_->qp_num;
   options_.max_inline = std::min(options_.max_inline, init.cap.max_inline_data);
   if (d.has_atomics() && options_.type == IBV_QPT_RC)
@@ -96,11 +105,8 @@ error_code queue_pair_impl::open(std::shared_ptr<completion_queue_impl> queue,
     service_.add(*this, ec);
   if (ec) {
     ibv_destroy_qp(std::exchange(qp_, nullptr));
-    cq_->unreserve(reserved_);
-    return ec;
+    return give_up(ec);
   }
-  if (srq_)
-    srq_->attach();
   state_ = queue_pair_state::open;
   return {};
 }

@@ -60,11 +60,7 @@ int send_queue::post(operation_list::iterator first, operation_list::iterator la
   ibv_send_wr* bad = &head->wr;
   const int e = ibv_post_send(qp_.qp_, &head->wr, &bad);
   if (e == 0) [[likely]] {
-    for (auto i = first; i != last; ++i)
-      if (ibv_send_wr& wr = static_cast<send_operation&>(*i).wr; wr.opcode == IBV_WR_BIND_MW) {
-        wr.bind_mw.mw->rkey = wr.bind_mw.rkey; // by which the provider finds it the next time
-        has_bound_windows_ = true;
-      }
+    note_bound(first, last);
     return 0;
   }
   const error_code ec = system_error_code(std::abs(e)); // siw turns the sign
@@ -73,9 +69,20 @@ int send_queue::post(operation_list::iterator first, operation_list::iterator la
     return 0;
   }
   failed = reinterpret_cast<operation*>(bad->wr_id);
-  for (auto i = operation_list::s_iterator_to(*failed); i != last; ++i)
+  const auto refused = operation_list::s_iterator_to(*failed);
+  note_bound(first, refused);
+  for (auto i = refused; i != last; ++i)
     on_retired(*i);
   return ec.value(); // the value is the error (ibv_post_send(3))
+}
+
+void send_queue::note_bound(operation_list::iterator first,
+                            operation_list::iterator last) noexcept {
+  for (; first != last; ++first)
+    if (ibv_send_wr& wr = static_cast<send_operation&>(*first).wr; wr.opcode == IBV_WR_BIND_MW) {
+      wr.bind_mw.mw->rkey = wr.bind_mw.rkey; // by which the provider finds it the next time
+      has_bound_windows_ = true;
+    }
 }
 
 void send_queue::on_retired(operation& op) noexcept {

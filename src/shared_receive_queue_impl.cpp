@@ -20,7 +20,7 @@ void shared_receive_queue_impl::receive_queue::on_completion(operation& op, cons
                                                              operation_list& ready) {
   take_receive_result(op, wc);
   if (wc.status == IBV_WC_WR_FLUSH_ERR)
-    op.fail(asio::error::connection_reset);
+    op.fail(srq_.reason_ ? srq_.reason_ : error_code(asio::error::connection_reset));
   else if (wc.status != IBV_WC_SUCCESS)
     op.fail(completion_error(wc.status));
   complete(op, ready);
@@ -78,6 +78,8 @@ bool shared_receive_queue_impl::start(receive_operation& op) {
   const std::lock_guard lock(mutex_);
   if (srq_ == nullptr || closing_)
     op.ec = asio::error::bad_descriptor;
+  else if (reason_)
+    op.ec = reason_;
   else if (op.wr.num_sge > static_cast<int>(options_.max_sge))
     op.ec = error::too_many_buffers;
   if (op.ec)
@@ -98,6 +100,8 @@ bool shared_receive_queue_impl::start_wait_limit(operation& op, std::uint32_t li
   attr.srq_limit = limit;
   if (srq_ == nullptr || closing_)
     op.ec = asio::error::bad_descriptor;
+  else if (reason_)
+    op.ec = reason_;
   else if (const int e = ibv_modify_srq(srq_, &attr, IBV_SRQ_LIMIT))
     op.ec = system_error_code(std::abs(e));
   if (op.ec)
@@ -163,18 +167,57 @@ void shared_receive_queue_impl::cancel(std::uint64_t id, asio::cancellation_type
   service_.complete(done);
 }
 
-void shared_receive_queue_impl::attach() {
+error_code shared_receive_queue_impl::attach() {
   const std::lock_guard lock(mutex_);
+  if (srq_ == nullptr || closing_)
+    return asio::error::bad_descriptor;
+  if (reason_)
+    return reason_;
   ++attached_;
+  return {};
 }
 
 void shared_receive_queue_impl::detach() {
+  bool closing = false;
   {
     const std::lock_guard lock(mutex_);
-    if (--attached_ != 0 || !closing_)
+    if (--attached_ != 0 || (!closing_ && !reason_))
       return;
+    closing = closing_;
   }
-  destroy();
+  if (closing)
+    destroy();
+  else
+    end_receives();
+}
+
+// Its queue pairs fail too. The last one that goes ends what is posted.
+void shared_receive_queue_impl::fail(const error_code& why) {
+  operation_list left;
+  bool in_use = false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (srq_ == nullptr || closing_ || reason_)
+      return;
+    reason_ = why;
+    in_use = attached_ != 0;
+    receive_.fail_waiting(why, left);
+    fail_waiters(why);
+  }
+  cq_->complete(left);
+  if (!in_use)
+    end_receives();
+}
+
+// With no queue pair left, nor one to come, the device fills none of them any more.
+void shared_receive_queue_impl::end_receives() {
+  cq_->drain();
+  operation_list left;
+  {
+    const std::lock_guard lock(mutex_);
+    receive_.fail_all(reason_, left);
+  }
+  cq_->complete(left);
 }
 
 void shared_receive_queue_impl::close() {
@@ -209,15 +252,27 @@ void shared_receive_queue_impl::destroy() {
 }
 
 void shared_receive_queue_impl::on_device_event(const ibv_async_event& event) {
-  const std::lock_guard lock(mutex_);
-  if (srq_ == nullptr)
-    return;
-  if (event.event_type == IBV_EVENT_SRQ_LIMIT_REACHED && event.element.srq == srq_)
-    service_.complete(waiters_);
-  else if (event.event_type == IBV_EVENT_DEVICE_FATAL)
-    fail_waiters(error::device_fatal);
-  else if (event.event_type == IBV_EVENT_SRQ_ERR && event.element.srq == srq_)
-    fail_waiters(error::queue_pair_fatal);
+  switch (event.event_type) {
+  case IBV_EVENT_SRQ_LIMIT_REACHED: {
+    const std::lock_guard lock(mutex_);
+    if (srq_ != nullptr && event.element.srq == srq_)
+      service_.complete(waiters_);
+    break;
+  }
+  case IBV_EVENT_SRQ_ERR:
+    if (event.element.srq == native_handle())
+      fail(error::queue_pair_fatal);
+    break;
+  case IBV_EVENT_CQ_ERR:
+    if (event.element.cq == cq_->native_handle())
+      fail(error::queue_pair_fatal);
+    break;
+  case IBV_EVENT_DEVICE_FATAL:
+    fail(error::device_fatal);
+    break;
+  default:
+    break;
+  }
 }
 
 } // namespace asio_rdma::detail

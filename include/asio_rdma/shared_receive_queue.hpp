@@ -94,7 +94,9 @@ public:
   }
 
   /// RECEIVE into the queue. Errors: `asio::error::connection_reset` when the queue pair that took
-  /// the receive failed before it was filled.
+  /// the receive failed before it was filled; `error::device_fatal`, or `error::queue_pair_fatal`
+  /// after an error of this queue or of its completion queue, once the last queue pair that uses it
+  /// has gone (the queue then has to be closed).
   template <mutable_buffer_sequence Buffers,
             class Token = asio::default_completion_token_t<executor_type>>
   auto async_receive(const Buffers& buffers, Token&& token = {}) {

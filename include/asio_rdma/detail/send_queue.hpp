@@ -29,6 +29,7 @@ private:
            operation_list& ended) override;
   void on_retired(operation& op) noexcept override;
   void prepare(send_operation& op, bool full) noexcept;
+  void note_bound(operation_list::iterator first, operation_list::iterator last) noexcept;
   [[gnu::noinline]] void complete_slowly(operation& op, const ibv_wc& wc, operation_list& ready);
 
   queue_pair_impl& qp_;

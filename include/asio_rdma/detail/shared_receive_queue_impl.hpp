@@ -22,7 +22,8 @@ public:
   error_code open(std::shared_ptr<completion_queue_impl> queue);
   /// Takes effect once the last attached queue pair has gone, which may be filling a receive.
   void close();
-  void attach();
+  /// A queue pair is to use the queue, and `detach`es when it has gone.
+  error_code attach();
   void detach();
   void cancel();
   void cancel(std::uint64_t id, asio::cancellation_type_t type);
@@ -57,7 +58,9 @@ private:
   };
 
   void destroy();
+  void fail(const error_code& why);
   void fail_waiters(const error_code& ec);
+  void end_receives();
 
   completion_service& service_;
   protection_domain pd_;
@@ -71,6 +74,7 @@ private:
   operation_list waiters_;
   std::size_t attached_ = 0;
   bool closing_ = false;
+  error_code reason_; // for which it has failed
 };
 
 } // namespace asio_rdma::detail

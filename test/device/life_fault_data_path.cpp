@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: BSL-1.0
+//
+// Each fault of posting, completing and waking, at each kind of operation: its handler runs once
+// with the error that says so, and what was started besides goes its way.
+#include "life_fault_scene.hpp"
+#include "life_resources.hpp"
+
+#include <catch.hpp>
+
+namespace test {
+
+using faults::call;
+
+TEST_CASE("a refused post fails its operation, and the next one succeeds") {
+  const resource_check nothing_left;
+  each_operation([](const operation_kind& kind) {
+    scene s(kind);
+    s.faults.refuse_post(kind.post, ENOMEM, {}, 0, kind.is_shared() ? 0 : s.number);
+    s.start(0);
+    s.start(1);
+    s.feed(1);
+    s.wait(0, 2);
+    CHECK(s.ends[0].ec == errc::not_enough_memory);
+    CHECK(s.ends[1].succeeded());
+    CHECK(s.actor->state() == queue_pair_state::connected);
+    s.finish();
+  });
+}
+
+TEST_CASE("a chain that is refused in its middle fails that operation only") {
+  const resource_check nothing_left;
+  each_operation([](const operation_kind& kind) {
+    if (kind.is_shared())
+      return;
+    scene s(kind);
+    s.faults.refuse_post(kind.post, ENOMEM, {}, 1, s.number);
+    s.start_chain(3);
+    s.feed(2);
+    s.wait(0, 3);
+    CHECK(s.ends[0].succeeded());
+    CHECK(s.ends[1].ec == errc::not_enough_memory);
+    CHECK(s.ends[2].succeeded());
+    CHECK(s.actor->state() == queue_pair_state::connected);
+    s.finish();
+  });
+}
+
+TEST_CASE("a window that was bound in front of a refused request can be bound again") {
+  const resource_check nothing_left;
+  each_operation([](const operation_kind& kind) {
+    if (kind.windows != operation_kind::keys::unbound_here)
+      return;
+    scene s(kind);
+    s.faults.refuse_post(kind.post, ENOMEM, {}, 1, s.number);
+    s.start_chain(2);
+    s.wait(0, 2);
+    REQUIRE(s.ends[0].succeeded());
+    outcome<void> freed, again;
+    s.actor->async_invalidate(s.key(0), freed.handler());
+    until(s.io, [&] { return freed.done(); });
+    CHECK(freed.succeeded());
+    s.actor->async_bind(s.windows[0], s.here.region, 0, 8, access::remote_read, again.handler());
+    until(s.io, [&] { return again.done(); });
+    CHECK(again.succeeded());
+    s.finish();
+  });
+}
+
+TEST_CASE("no handler runs before its completion, however late that comes") {
+  const resource_check nothing_left;
+  each_operation([](const operation_kind& kind) {
+    scene s(kind);
+    s.hold();
+    for (unsigned i = 0; i < 3; ++i)
+      s.start(i);
+    s.feed(3);
+    s.wait_held(3);
+    for (const ending& e : s.ends)
+      CHECK(e.calls == 0);
+    for (unsigned i = 0; i < 3; ++i) {
+      s.faults.release_completions(1);
+      s.wait(i, 1);
+      CHECK(s.ends[i].succeeded());
+      for (unsigned behind = i + 1; behind < 3; ++behind)
+        CHECK(s.ends[behind].calls == 0);
+    }
+    s.finish();
+  });
+}
+
+TEST_CASE("closed before its completion came, an operation is aborted") {
+  const resource_check nothing_left;
+  each_operation([](const operation_kind& kind) {
+    scene s(kind);
+    s.hold();
+    s.start(0);
+    s.feed(1);
+    s.wait_held(1);
+    s.finish();
+    CHECK(s.ends[0].ec == asio::error::operation_aborted);
+    CHECK(s.disconnect.ec == asio::error::operation_aborted);
+  });
+}
+
+TEST_CASE("a completion's status reaches its handler, and ends what is behind it") {
+  const resource_check nothing_left;
+  for (const ibv_wc_status status :
+       {IBV_WC_LOC_LEN_ERR, IBV_WC_LOC_QP_OP_ERR, IBV_WC_LOC_PROT_ERR, IBV_WC_WR_FLUSH_ERR,
+        IBV_WC_MW_BIND_ERR, IBV_WC_BAD_RESP_ERR, IBV_WC_LOC_ACCESS_ERR, IBV_WC_REM_INV_REQ_ERR,
+        IBV_WC_REM_ACCESS_ERR, IBV_WC_REM_OP_ERR, IBV_WC_RETRY_EXC_ERR, IBV_WC_RNR_RETRY_EXC_ERR,
+        IBV_WC_REM_ABORT_ERR, IBV_WC_FATAL_ERR, IBV_WC_RESP_TIMEOUT_ERR, IBV_WC_GENERAL_ERR}) {
+    INFO("status: " << ibv_wc_status_str(status));
+    each_operation([&](const operation_kind& kind) {
+      scene s(kind);
+      s.faults.fail_completion({.status = status, .qp_num = s.number});
+      s.start(0);
+      s.start(1);
+      s.feed(2);
+      s.wait(0, 1);
+      if (status == IBV_WC_WR_FLUSH_ERR)
+        CHECK(s.ends[0].ec == asio::error::connection_reset);
+      else
+        CHECK(s.ends[0].ec == status);
+      if (!kind.is_shared()) { // a shared queue belongs to no queue pair
+        until(s.io, [&] { return s.disconnect.done() && s.ends[1].done(); });
+        CHECK(s.ends[1].ec == asio::error::connection_reset);
+        CHECK(s.disconnect.ec == asio::error::connection_reset);
+        CHECK(s.actor->state() == queue_pair_state::failed);
+        s.start(2);
+        s.wait(2, 1);
+        CHECK(s.ends[2].ec == asio::error::connection_reset);
+      }
+      s.finish();
+    });
+  }
+}
+
+// What a device announces and then does not have is found in the completion queue.
+TEST_CASE("an event that is gone when it is read costs no completion") {
+  const resource_check nothing_left;
+  each_operation([](const operation_kind& kind) {
+    scene s(kind);
+    s.hold();
+    s.start(0);
+    s.feed(1);
+    s.wait_held(1);
+    s.faults.lose_channel_events(1);
+    s.faults.release_completions();
+    s.wait(0, 1);
+    CHECK(s.ends[0].succeeded());
+    CHECK(s.faults.counts().channel_events_lost == 1);
+    s.start(1);
+    s.feed(1);
+    s.wait(1, 1);
+    CHECK(s.ends[1].succeeded());
+    s.finish();
+  });
+}
+
+TEST_CASE("a queue that cannot be armed delivers all the same") {
+  const resource_check nothing_left;
+  each_operation([](const operation_kind& kind) {
+    scene s(kind);
+    s.faults.fail(call::req_notify_cq, EIO, {1, 10});
+    s.start(0);
+    s.feed(1);
+    s.wait(0, 1);
+    CHECK(s.ends[0].succeeded());
+    s.finish();
+  });
+}
+
+TEST_CASE("a queue pair that cannot be moved to the error state is closed all the same") {
+  const resource_check nothing_left;
+  each_operation([](const operation_kind& kind) {
+    scene s(kind);
+    s.faults.fail_modify_qp(IBV_QPS_ERR, EIO, {1, faults::forever});
+    s.hold();
+    s.start(0);
+    s.feed(1);
+    s.wait_held(1);
+    s.finish();
+    CHECK(s.ends[0].ec == asio::error::operation_aborted);
+  });
+}
+
+} // namespace test

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include "asio_support.hpp"
+#include "faults/faults.hpp"
+
+#include <array>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace test {
+
+/// What an operation's handler was told; its memory is counted.
+struct ending {
+  int calls = 0;
+  error_code ec;
+  bool done() const { return calls != 0; }
+  bool succeeded() const { return calls == 1 && !ec; }
+};
+
+struct ending_handler {
+  using allocator_type = counting_allocator<char>;
+
+  ending* where;
+  allocation_count* count;
+
+  allocator_type get_allocator() const noexcept { return allocator_type(*count); }
+  void operator()(error_code ec) const {
+    ++where->calls;
+    where->ec = ec;
+  }
+  template <class T>
+  void operator()(error_code ec, const T&) const {
+    (*this)(ec);
+  }
+};
+
+class scene;
+
+/// One kind of operation, started at the scene's `actor`.
+struct operation_kind {
+  const char* name;
+  bool (*offered)(const device&);
+  void (*start)(scene&, unsigned i, ending_handler);
+  faults::call post = faults::call::post_send;
+  bool takes_receive = false; // of the peer's
+  enum class keys { none, unbound_here, bound_here, bound_at_peer } windows = keys::none;
+
+  bool receives() const { return post != faults::call::post_send; }
+  bool is_shared() const { return post == faults::call::post_srq_recv; }
+};
+
+/// Calls `f` with each kind of operation that the device offers.
+void each_operation(const std::function<void(const operation_kind&)>& f);
+
+/// Two connected queue pairs with completion queues of their own, all that the operations of a kind
+/// need to succeed, and an injector.
+class scene {
+public:
+  static constexpr unsigned most = 3;
+
+  explicit scene(const operation_kind& kind);
+  scene(const scene&) = delete;
+  scene& operator=(const scene&) = delete;
+
+  /// Starts the operation with this index. A receive stays until `feed`.
+  void start(unsigned i);
+  /// Starts several as one chain. Not on a shared receive queue, which has no batches.
+  void start_chain(unsigned n);
+  /// Sends what so many receives wait for.
+  void feed(unsigned n);
+  void wait(unsigned first, unsigned n);
+  /// Runs the context until so many completions of the actor are held back.
+  void wait_held(unsigned n);
+  void hold() { faults.hold_completions({nullptr, number}); }
+  /// Closes and drops all; checks that every started operation has ended once and that nothing is
+  /// left of it.
+  void finish();
+
+  bool is_iwarp() const { return dev.type() == transport::iwarp; }
+  std::uint32_t key(unsigned i) const;
+
+  const operation_kind& kind;
+  asio::io_context io{1};
+  device dev = open_device();
+  faults::injector faults{dev.native_handle()};
+  protection_domain pd{dev};
+  memory here{pd, 4096, most_rights(dev)}, there{pd, 4096, most_rights(dev)};
+  completion_queue cq{io, dev}, cq_of_peer{io, dev};
+  std::optional<shared_receive_queue> srq;
+  std::optional<queue_pair> actor{io}, peer{io};
+  std::vector<memory_window> windows; // go before the queue pair that bound them
+  std::uint32_t number = 0;           // the actor's
+  std::array<ending, most> ends;
+  ending disconnect;
+
+private:
+  ending_handler handler(ending& e) { return {&e, &count_}; }
+  void prepare();
+
+  allocation_count count_;
+  std::array<bool, most> started_{};
+};
+
+} // namespace test
