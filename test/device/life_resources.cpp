@@ -5,34 +5,37 @@
 
 #include <array>
 #include <cstdio>
-#include <memory>
+#include <map>
 #include <sstream>
 #include <stdexcept>
 #include <unistd.h>
 
 namespace test {
-namespace {
-
-int count_of(const std::string& kind) {
-  const std::string command = "PATH=$PATH:/usr/sbin:/sbin rdma resource show " + kind;
-  const std::unique_ptr<FILE, int (*)(FILE*)> lines(::popen(command.c_str(), "r"), ::pclose);
-  if (!lines)
-    throw std::runtime_error("rdma does not run");
-  const std::string own = " pid " + std::to_string(::getpid()) + " ";
-  int n = 0;
-  std::array<char, 1024> line;
-  while (std::fgets(line.data(), line.size(), lines.get()) != nullptr)
-    n += std::string(line.data()).find(own) != std::string::npos ? 1 : 0;
-  return n;
-}
-
-} // namespace
 
 std::string device_resources() {
-  std::ostringstream result;
   // Not "ctx": librdmacm keeps one open from its first use on.
-  for (const char* kind : {"pd", "cq", "qp", "mr", "cm_id", "srq"})
-    result << kind << ' ' << count_of(kind) << ' ';
+  FILE* const lines =
+      ::popen("PATH=$PATH:/usr/sbin:/sbin; printf 'resource show %s\\n' pd cq qp mr "
+              "cm_id srq | rdma -b -",
+              "r");
+  if (lines == nullptr)
+    throw std::runtime_error("rdma does not run");
+  const std::string own = " pid " + std::to_string(::getpid()) + " ";
+  std::map<std::string, int> counts;
+  std::array<char, 1024> line;
+  while (std::fgets(line.data(), line.size(), lines) != nullptr) {
+    if (std::string(line.data()).find(own) == std::string::npos)
+      continue;
+    std::istringstream words(line.data()); // "dev rxe0 pdn 1 ..."
+    std::string word, kind;
+    words >> word >> word >> kind;
+    ++counts[kind];
+  }
+  if (::pclose(lines) != 0)
+    throw std::runtime_error("rdma resource fails");
+  std::ostringstream result;
+  for (const auto& [kind, n] : counts)
+    result << kind << ' ' << n << ' ';
   return result.str();
 }
 
