@@ -220,12 +220,17 @@ error_code decode(std::span<const std::byte> bytes, grant_payload& result) noexc
   return good ? error_code() : error::protocol_violation;
 }
 
-void encode(const lease_payload& p, payload_bytes& to) noexcept { put(&to[0], to_wire(p.lease)); }
+void encode(const lease_payload& p, payload_bytes& to) noexcept {
+  put(&to[0], to_wire(p.lease));
+  put(&to[8], p.grant);
+  put(&to[12], std::uint32_t(0));
+}
 
 error_code decode(std::span<const std::byte> bytes, lease_payload& result) noexcept {
-  if (bytes.size() != lease_payload::size ||
+  if (bytes.size() != lease_payload::size || !all_zero(bytes.subspan(12)) ||
       !decode_lease(get<std::uint64_t>(bytes.data()), result.lease))
     return error::protocol_violation;
+  result.grant = get<std::uint32_t>(bytes.data() + 8);
   return {};
 }
 

@@ -54,8 +54,8 @@ std::vector<frame_header> good_headers() {
   add(frame_type::request, 24, 9, 0, 0);
   add(frame_type::granted, 40, 9, 0, 0);
   add(frame_type::denied, 0, 9, 7, 0);
-  add(frame_type::renew, 8, 9, 0, 0);
-  add(frame_type::renewed, 8, 9, 0, 0);
+  add(frame_type::renew, 16, 9, 0, 0);
+  add(frame_type::renewed, 16, 9, 0, 0);
   add(frame_type::ended, 0, 9, 5, 0);
   add(frame_type::release, 0, 9, 0, 0);
   add(frame_type::shutdown, 0, 0, 0, 0);
@@ -186,8 +186,9 @@ TEST_CASE("payloads come back as they were") {
     CHECK(grant.grant == 0x31323334);
     CHECK(grant.rights == remote_rights::write);
     lease_payload l;
-    REQUIRE(!decode(encoded(lease_payload{lease}, bytes), l));
+    REQUIRE(!decode(encoded(lease_payload{lease, 0x41424344}, bytes), l));
     CHECK(l.lease == lease);
+    CHECK(l.grant == 0x41424344);
   }
 }
 
@@ -223,9 +224,10 @@ TEST_CASE("payloads that cannot be are a violation") {
   CHECK(!accepts<grant_payload>(with(b, 32, 0)));
   CHECK(!accepts<grant_payload>(with(b, 36, 1)));
 
-  b = encoded(lease_payload{second}, bytes);
+  b = encoded(lease_payload{second, 1}, bytes);
   CHECK(accepts<lease_payload>(b));
-  CHECK(!accepts<lease_payload>(b.first(7)));
+  CHECK(!accepts<lease_payload>(b.first(15)));
+  CHECK(!accepts<lease_payload>(with(b, 12, 1)));
   CHECK(!accepts<lease_payload>(with(b, 4, 0x00040001)));
 }
 

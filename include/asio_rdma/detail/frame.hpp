@@ -28,10 +28,10 @@ enum class frame_type : std::uint8_t {
   refused = 18,  ///< The offer will not be read; the reason in the header.
   request = 19,  ///< Asks for memory (`request_payload`).
   granted = 20,  ///< Answers a request (`grant_payload`).
-  denied = 21,   ///< Answers a request; the reason in the header.
+  denied = 21,   ///< Answers a request or a renew; the reason in the header.
   renew = 22,    ///< Asks for a longer lease (`lease_payload`).
   renewed = 23,  ///< Answers it (`lease_payload`).
-  ended = 24,    ///< A grant has been revoked, or what was to be renewed has ended.
+  ended = 24,    ///< A grant has been revoked.
   release = 25,  ///< The peer has no more use for a grant.
   shutdown = 26, ///< No stream data follows.
   goodbye = 27   ///< Nothing follows but credits.
@@ -131,10 +131,11 @@ struct grant_payload {
   remote_rights rights = remote_rights::none;
 };
 
-/// 0 lease (64)
+/// 0 lease (64)  8 grant (32)  12 zero
 struct lease_payload {
-  static constexpr std::size_t size = 8;
+  static constexpr std::size_t size = 16;
   std::chrono::microseconds lease{};
+  std::uint32_t grant = 0;
 };
 
 constexpr std::size_t max_fixed_payload = grant_payload::size;

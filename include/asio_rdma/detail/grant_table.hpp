@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include <asio_rdma/detail/region_inbox.hpp>
+
+#include <deque>
+#include <vector>
+
+namespace asio_rdma::detail {
+
+/// Lends memory of this side to the peer unasked. The driver derives its operation from it.
+class lend_request : public frame_operation {
+public:
+  std::uint64_t bytes = 0;
+  remote_rights rights = remote_rights::none;
+  std::chrono::microseconds lease = no_lease;
+
+  error_code ec;           ///< The result.
+  std::uint32_t grant = 0; ///< Whose `end` comes in any case.
+
+protected:
+  ~lend_request() = default;
+};
+
+/// What a peer may ask for.
+struct grant_limits {
+  remote_rights rights = remote_rights::none;
+  std::uint64_t bytes = 0;  ///< At a time.
+  std::uint32_t grants = 0; ///< At a time, at most 65535.
+  std::chrono::microseconds default_lease = std::chrono::seconds(10);
+  std::chrono::microseconds longest_lease = std::chrono::minutes(10);
+  /// How much longer than the lease the key lives, so that what the peer has started in time does
+  /// not break the connection.
+  std::chrono::microseconds grace = std::chrono::milliseconds(500);
+};
+
+struct grant_action {
+  enum class kind {
+    none,
+    make, ///< A key for the peer's queue pair only, with `rights`, for exactly `bytes` of zeroed
+          ///< memory, or of `lend`'s; then `made` or `not_made`.
+    end,  ///< The key; when nothing can be reached by it any more, `ended`. If `returned`, a
+          ///< `region_receive` gets the memory after that.
+    lent  ///< `lend` is complete.
+  };
+  kind what = kind::none;
+  std::uint32_t grant = 0;
+  std::uint64_t bytes = 0;
+  remote_rights rights = remote_rights::none;
+  lend_request* lend = nullptr;
+  bool returned = false;
+};
+
+/// The owner's side of remote memory: which memory the peer may reach, and until when. Bytes count
+/// from the request until the key has ended. A request beyond the limits is denied; one that only
+/// waits for keys to end, waits.
+class grant_table final : private link_part {
+public:
+  grant_table(frame_link& link, region_inbox& inbox, const grant_limits& limits);
+
+  grant_action next();
+
+  /// The key for `grant` is made; its lease counts from here.
+  void made(std::uint32_t grant, const remote_buffer& memory, protocol_clock::time_point now);
+  /// It could not be made. The grant is gone.
+  void not_made(std::uint32_t grant, const error_code& ec);
+  /// Nothing can be reached by the key any more. The grant is gone.
+  void ended(std::uint32_t grant);
+
+  /// Takes a grant back: the peer is told, and `end` follows. False if it has ended.
+  bool revoke(std::uint32_t grant);
+  /// Ends the grants whose lease and grace are over.
+  void expire(protocol_clock::time_point now);
+  /// When `expire` is to be called next; `max()` for never.
+  protocol_clock::time_point next_expiry() const noexcept;
+
+  void lend(lend_request& op);
+
+  std::uint64_t bytes() const noexcept { return bytes_; }    ///< Granted on request, not ended.
+  std::uint32_t grants() const noexcept { return granted_; } ///< The same.
+  std::size_t live() const noexcept;                         ///< Of any kind, not gone.
+
+private:
+  enum class state : std::uint8_t { free, making, live, ending };
+  struct grant {
+    state where = state::free;
+    bool returned = false;
+    bool notice = false; // of the revocation, not sent
+    std::uint16_t generation = 0;
+    std::uint32_t request = 0; // of the peer
+    std::uint64_t bytes = 0;
+    remote_rights rights = remote_rights::none;
+    std::chrono::microseconds lease{};
+    remote_buffer memory;
+    protocol_clock::time_point until = protocol_clock::time_point::max();
+    lend_request* lend = nullptr;
+    bool on_request = false;
+  };
+  struct pending {
+    std::uint32_t request;
+    request_payload what;
+  };
+  struct answer {
+    frame_type type;
+    std::uint32_t request;
+    std::uint32_t grant = 0;
+    refusal why = refusal::memory;
+    std::chrono::microseconds lease{};
+  };
+  using list = boost::intrusive::list<frame_operation, boost::intrusive::constant_time_size<false>>;
+
+  bool next_control(outgoing_frame& f) override;
+  bool next_data(outgoing_frame& f) override;
+  void on_sent(const frame_header& header, frame_operation* op) override;
+  void on_dropped(const frame_header& header, frame_operation* op, const error_code& ec) override;
+  disposition on_frame(const frame_header& header, std::span<const std::byte> payload,
+                       std::uint32_t slot, protocol_clock::time_point now) override;
+  void on_closing() override;
+  bool drained() const override;
+  bool on_goodbye() override;
+  void on_stopped(const error_code& ec) override;
+
+  disposition on_request(const frame_header& header, std::span<const std::byte> payload);
+  disposition on_renew(const frame_header& header, std::span<const std::byte> payload,
+                       protocol_clock::time_point now);
+  void admit();
+  void deny(std::uint32_t request, refusal why);
+  std::uint32_t add(grant g);
+  grant* find(std::uint32_t id) noexcept;
+  std::uint32_t id_of(const grant& g) const noexcept;
+  void begin_end(grant& g);
+  void end_all();
+  void gone(grant& g);
+  void free_if_done(grant& g);
+  void finish(lend_request& op, const error_code& ec);
+  std::chrono::microseconds lease_for(std::chrono::microseconds asked) const noexcept;
+  protocol_clock::time_point until(protocol_clock::time_point now,
+                                   std::chrono::microseconds lease) const noexcept;
+
+  region_inbox& inbox_;
+  grant_limits limits_;
+  std::vector<grant> grants_;
+  std::vector<std::uint16_t> free_;
+  std::deque<std::uint32_t> work_; // grants whose make or end the driver has not been told
+  std::deque<std::uint32_t> notices_;
+  boost::circular_buffer<pending> pending_;
+  boost::circular_buffer<answer> answers_;
+  std::size_t unanswered_ = 0;
+  std::uint64_t bytes_ = 0, ending_bytes_ = 0;
+  std::uint32_t granted_ = 0, ending_ = 0;
+  list lends_; // whose key is made, to be sent
+  list done_lends_;
+  error_code closed_;   // why there are no more grants
+  bool silent_ = false; // the peer hears nothing more
+};
+
+} // namespace asio_rdma::detail

@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: BSL-1.0
+#include <asio_rdma/detail/lease_table.hpp>
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+namespace asio_rdma::detail {
+namespace {
+
+lease_request& as_request(frame_operation& op) { return static_cast<lease_request&>(op); }
+
+protocol_clock::time_point after(protocol_clock::time_point asked,
+                                 std::chrono::microseconds lease) {
+  return lease == no_lease ? protocol_clock::time_point::max() : asked + lease;
+}
+
+} // namespace
+
+lease_table::lease_table(frame_link& link, region_inbox& inbox) : inbox_(inbox) {
+  // The owner keeps an answer for each.
+  asked_.resize(std::min(link.options().peer_receives,
+                         std::uint32_t(std::numeric_limits<std::uint16_t>::max())));
+  free_.reserve(asked_.size());
+  for (std::size_t i = asked_.size(); i != 0; --i)
+    free_.push_back(static_cast<std::uint16_t>(i - 1));
+  link.add(*this, {frame_type::granted, frame_type::denied, frame_type::renewed, frame_type::ended,
+                   frame_type::lent});
+}
+
+lease_request* lease_table::next() {
+  if (done_.empty())
+    return nullptr;
+  lease_request& op = as_request(done_.front());
+  done_.pop_front();
+  return &op;
+}
+
+void lease_table::finish(lease_request& op, const error_code& ec) {
+  op.ec = ec;
+  op.state_ = lease_request::state::done;
+  done_.push_back(op);
+}
+
+// --- Asking ----------------------------------------------------------------------------------
+
+void lease_table::start(lease_request& op, protocol_clock::time_point now) {
+  op.ec = {};
+  op.asked_ = now;
+  if (closed_)
+    return finish(op, closed_);
+  if (op.what == lease_request::kind::memory) {
+    if (op.bytes == 0 || op.rights == remote_rights::none || !within(op.rights, remote_rights::all))
+      return finish(op, asio::error::invalid_argument);
+  } else {
+    const auto i = leases_.find(op.id);
+    error_code ec = i == leases_.end() ? error_code(error::lease_expired) : i->second.ended;
+    if (op.what == lease_request::kind::give && !ec)
+      ec = check(op.id, now);
+    if (ec)
+      return finish(op, ec);
+  }
+  if (op.lease != no_lease)
+    op.lease = std::clamp(op.lease, std::chrono::microseconds::zero(), longest_lease);
+  op.state_ = lease_request::state::queued;
+  if (op.what == lease_request::kind::give) {
+    leases_.erase(op.id); // it may not be used from here on
+    gifts_.push_back(op);
+  } else {
+    queued_.push_back(op);
+  }
+}
+
+bool lease_table::cancel(lease_request& op) {
+  if (op.what == lease_request::kind::give)
+    return false;
+  if (op.state_ == lease_request::state::queued) {
+    queued_.erase(list::s_iterator_to(op));
+  } else if (op.state_ == lease_request::state::asked) {
+    for (request_slot& s : asked_)
+      if (s.op == &op)
+        s.op = nullptr;
+  } else {
+    return false;
+  }
+  op.state_ = lease_request::state::idle;
+  return true;
+}
+
+bool lease_table::next_control(outgoing_frame& f) {
+  if (!releases_.empty()) {
+    f.header.type = frame_type::release;
+    f.header.id = releases_.front();
+    releases_.pop_front();
+    return true;
+  }
+  if (queued_.empty() || free_.empty())
+    return false;
+  lease_request& op = as_request(queued_.front());
+  queued_.pop_front();
+  op.state_ = lease_request::state::asked;
+  const std::uint16_t index = free_.back();
+  free_.pop_back();
+  request_slot& s = asked_[index];
+  s.op = &op;
+  s.used = true;
+  s.renew = op.what == lease_request::kind::renew;
+  s.grant = op.id;
+  f.header.id = index | static_cast<std::uint32_t>(s.generation) << 16;
+  if (s.renew) {
+    f.header.type = frame_type::renew;
+    f.header.length = lease_payload::size;
+    encode(lease_payload{op.lease, op.id}, f.payload);
+  } else {
+    f.header.type = frame_type::request;
+    f.header.length = request_payload::size;
+    encode(request_payload{op.bytes, op.lease, op.rights}, f.payload);
+  }
+  return true;
+}
+
+bool lease_table::next_data(outgoing_frame& f) {
+  if (gifts_.empty())
+    return false;
+  lease_request& op = as_request(gifts_.front());
+  gifts_.pop_front();
+  f.header.type = frame_type::returned;
+  f.header.id = op.id;
+  f.operation = &op;
+  return true;
+}
+
+void lease_table::on_sent(const frame_header&, frame_operation* op) {
+  if (op != nullptr)
+    finish(as_request(*op), {});
+}
+
+void lease_table::on_dropped(const frame_header&, frame_operation* op, const error_code& ec) {
+  if (op != nullptr)
+    finish(as_request(*op), ec);
+}
+
+// --- What the owner says ---------------------------------------------------------------------
+
+link_part::disposition lease_table::on_frame(const frame_header& header,
+                                             std::span<const std::byte> payload, std::uint32_t slot,
+                                             protocol_clock::time_point) {
+  if (header.type == frame_type::lent)
+    return on_lent(payload, slot);
+  if (header.type != frame_type::ended)
+    return on_answer(header, payload);
+  if (const auto i = leases_.find(header.id); i != leases_.end() && !i->second.ended)
+    i->second.ended = to_error(static_cast<refusal>(header.immediate));
+  return disposition::consumed; // one that is not known has been released meanwhile
+}
+
+link_part::disposition lease_table::on_answer(const frame_header& header,
+                                              std::span<const std::byte> payload) {
+  const std::size_t index = header.id & 0xffff;
+  if (index >= asked_.size() || !asked_[index].used ||
+      asked_[index].generation != header.id >> 16 ||
+      (header.type != frame_type::denied &&
+       asked_[index].renew != (header.type == frame_type::renewed)))
+    return disposition::violation;
+  request_slot& s = asked_[index];
+  lease_request* const op = std::exchange(s.op, nullptr);
+  s.used = false;
+  ++s.generation;
+  free_.push_back(static_cast<std::uint16_t>(index));
+  if (header.type == frame_type::denied) {
+    if (op != nullptr)
+      finish(*op, to_error(static_cast<refusal>(header.immediate)));
+    return disposition::consumed;
+  }
+  if (header.type == frame_type::renewed) {
+    lease_payload p;
+    if (decode(payload, p) || p.grant != s.grant)
+      return disposition::violation;
+    const auto i = leases_.find(s.grant);
+    if (op == nullptr)
+      return disposition::consumed;
+    if (i == leases_.end() || i->second.ended) {
+      finish(*op, i == leases_.end() ? error_code(error::lease_expired) : i->second.ended);
+      return disposition::consumed;
+    }
+    lease& l = i->second;
+    const auto until = after(op->asked_, p.lease);
+    l.what.until = l.begun ? std::max(l.what.until, until) : until;
+    l.begun = true;
+    op->result = l.what;
+    finish(*op, {});
+    return disposition::consumed;
+  }
+  grant_payload p;
+  if (decode(payload, p) || leases_.contains(p.grant))
+    return disposition::violation;
+  if (op == nullptr) {
+    if (!closed_)
+      releases_.push_back(p.grant);
+    return disposition::consumed;
+  }
+  if (p.memory.size != op->bytes || p.rights != op->rights) {
+    finish(*op, error::protocol_violation);
+    return disposition::violation;
+  }
+  op->id = p.grant;
+  op->result = {p.grant, p.memory, p.rights, after(op->asked_, p.lease)};
+  leases_.emplace(p.grant, lease{op->result, {}, true});
+  finish(*op, {});
+  return disposition::consumed;
+}
+
+link_part::disposition lease_table::on_lent(std::span<const std::byte> payload,
+                                            std::uint32_t slot) {
+  grant_payload p;
+  if (decode(payload, p) || leases_.contains(p.grant))
+    return disposition::violation;
+  if (closed_ || inbox_.ended())
+    return disposition::consumed; // the goodbye will end it
+  const bool for_good = p.lease == no_lease;
+  const remote_lease what{p.grant, p.memory, p.rights,
+                          for_good ? protocol_clock::time_point::max()
+                                   : protocol_clock::time_point::min()};
+  leases_.emplace(p.grant, lease{what, {}, for_good});
+  inbox_.push(slot, false, p.grant, true);
+  return disposition::held;
+}
+
+// --- Leases ----------------------------------------------------------------------------------
+
+error_code lease_table::check(std::uint32_t id, protocol_clock::time_point now) const {
+  const auto i = leases_.find(id);
+  if (i == leases_.end())
+    return error::lease_expired;
+  if (i->second.ended)
+    return i->second.ended;
+  return now < i->second.what.until ? error_code() : error::lease_expired;
+}
+
+std::optional<remote_lease> lease_table::get(std::uint32_t id) const {
+  const auto i = leases_.find(id);
+  if (i == leases_.end())
+    return std::nullopt;
+  return i->second.what;
+}
+
+void lease_table::release(std::uint32_t id) {
+  const auto i = leases_.find(id);
+  if (i == leases_.end())
+    return;
+  if (!i->second.ended && !closed_)
+    releases_.push_back(id);
+  leases_.erase(i);
+}
+
+// --- The end ---------------------------------------------------------------------------------
+
+void lease_table::finish_all(list& from, const error_code& ec) {
+  while (!from.empty()) {
+    lease_request& op = as_request(from.front());
+    from.pop_front();
+    finish(op, ec);
+  }
+}
+
+void lease_table::end_asked(const error_code& ec) {
+  for (request_slot& s : asked_)
+    if (lease_request* const op = std::exchange(s.op, nullptr))
+      finish(*op, ec);
+}
+
+void lease_table::on_closing() {
+  // The goodbye ends what the owner has granted; nothing needs to be released any more.
+  closed_ = asio::error::operation_aborted;
+  finish_all(queued_, closed_);
+  end_asked(closed_);
+  releases_.clear();
+}
+
+bool lease_table::drained() const { return gifts_.empty(); }
+
+bool lease_table::on_goodbye() {
+  on_stopped(asio::error::broken_pipe);
+  return true;
+}
+
+void lease_table::on_stopped(const error_code& ec) {
+  if (!closed_)
+    closed_ = ec;
+  finish_all(queued_, closed_);
+  finish_all(gifts_, closed_);
+  end_asked(closed_);
+  releases_.clear();
+  for (auto& [id, l] : leases_)
+    if (!l.ended)
+      l.ended = closed_;
+}
+
+} // namespace asio_rdma::detail

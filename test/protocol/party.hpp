@@ -1,0 +1,536 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include <asio_rdma/detail/grant_table.hpp>
+#include <asio_rdma/detail/lease_table.hpp>
+#include <asio_rdma/detail/message_protocol.hpp>
+
+#include <cstdio>
+#include <cstdlib>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <vector>
+
+namespace protocol_test {
+
+using namespace asio_rdma;
+using namespace asio_rdma::detail;
+
+/// Of the run, to repeat it.
+inline std::uint32_t run_seed = 0;
+
+/// Ends the program: what must always hold does not.
+inline void must(bool holds, const char* what) {
+  if (holds)
+    return;
+  std::fprintf(stderr, "does not hold: %s (seed %u)\n", what, unsigned(run_seed));
+  std::abort();
+}
+
+/// A number below n.
+using chooser = std::function<std::uint32_t(std::uint32_t n)>;
+
+/// An operation of a party, of whichever kind, that has to end exactly once.
+template <class Request>
+struct op_of final : Request {
+  std::uint32_t sequence = 0; // of messages
+  bool keyed = false, preparing = false, ended = false;
+  std::uint64_t key = 0;
+};
+using send_op = op_of<send_request>;
+using receive_op = op_of<receive_request>;
+using lend_op = op_of<lend_request>;
+using lease_op = op_of<lease_request>;
+using region_op = op_of<region_receive>;
+
+struct wire_frame {
+  std::vector<std::byte> bytes;
+  std::uint16_t credits;
+};
+
+/// One side of a connection with a driver whose device is made of lists: everything that would be
+/// under way waits in one until it is chosen.
+class party {
+public:
+  party(const link_options& l, const message_options& m, const grant_limits& g)
+      : link(l), messages(link, m), inbox(link), grants(link, inbox, g), leases(link, inbox) {
+    for (std::uint32_t i = 0; i < l.receives; ++i)
+      posted.push_back(i + 1000);
+  }
+  ~party() {
+    link.stop(asio::error::operation_aborted);
+    run();
+  }
+  party(const party&) = delete;
+
+  frame_link link;
+  message_protocol messages;
+  region_inbox inbox;
+  grant_table grants;
+  lease_table leases;
+
+  // What is under way.
+  std::deque<std::uint32_t> posted;     // receives
+  std::deque<wire_frame> wire;          // to the peer
+  std::deque<std::uint32_t> unsent;     // SENDs to complete
+  std::deque<std::uint32_t> lent_slots; // messages that the application holds
+  std::vector<std::pair<std::uint32_t, remote_buffer>> pulls;
+  std::vector<send_op*> preparing;
+  std::vector<std::uint32_t> making, ending;
+  std::map<std::uint64_t, std::uint64_t> keys; // of offered messages, their sizes
+  std::set<std::uint32_t> grant_keys;          // the peer may reach these
+  std::set<std::uint32_t> revoked;
+  std::set<std::uint32_t> my_leases;
+
+  // What happened.
+  std::map<std::uint32_t, std::uint64_t> sent_sizes; // by sequence
+  std::set<std::uint32_t> sent_well, written_well;
+  std::vector<std::pair<std::uint32_t, std::uint64_t>> received; // sequence and size, in order
+  std::vector<std::uint32_t> noticed;
+  std::size_t ended_ops = 0, made_ops = 0, regions = 0, granted = 0, failed_sends = 0;
+  std::map<int, std::size_t> frames; // by type
+  error_code failure;
+  bool closed = false;
+  bool dead = false; // the device has let go
+  std::uint32_t sequence = 0;
+  std::uint64_t next_key = 1;
+  protocol_clock::time_point now{std::chrono::hours(1)};
+
+  void run() {
+    run_messages();
+    run_regions();
+    for (link_action a = link.next(); a.what != link_action::kind::none; a = link.next()) {
+      switch (a.what) {
+      case link_action::kind::repost:
+        posted.push_back(a.slot);
+        break;
+      case link_action::kind::send:
+        transmit(*a.frame);
+        unsent.push_back(a.slot);
+        break;
+      case link_action::kind::fail:
+        failure = a.ec;
+        break;
+      default:
+        closed = true;
+      }
+    }
+  }
+
+  /// Ends everything, as when the queue pair has been destroyed.
+  void die(const error_code& why) {
+    dead = true;
+    wire.clear();
+    unsent.clear();
+    link.stop(why);
+    run();
+    finish_local_work();
+    for (const std::uint32_t slot : std::exchange(lent_slots, {}))
+      link.release(slot);
+    run();
+    must(ended_ops == made_ops, "every operation ends when the link has stopped");
+    must(grants.live() == 0 && grants.bytes() == 0 && grants.grants() == 0, "every grant ends");
+    must(grant_keys.empty() && keys.empty(), "every key ends");
+  }
+
+  /// Completes what needs no peer.
+  void finish_local_work() {
+    run();
+    while (!preparing.empty() || !pulls.empty() || !making.empty() || !ending.empty()) {
+      const chooser first = [](std::uint32_t) {
+        return 0U;
+      };
+      while (local_step(first)) {
+      }
+      run();
+    }
+  }
+
+  /// Something that the device or the system does: false if there is nothing to do.
+  bool local_step(const chooser& pick) {
+    const auto some = [&](auto& list) {
+      return pick(static_cast<std::uint32_t>(list.size()));
+    };
+    if (!preparing.empty()) {
+      const auto i = preparing.begin() + some(preparing);
+      send_op& op = **i;
+      preparing.erase(i);
+      op.preparing = false;
+      if (op.ended) {
+        bury(&op);
+      } else if (pick(16) == 15) {
+        messages.fail_send(op, asio::error::no_memory);
+      } else {
+        op.keyed = true;
+        op.key = next_key++;
+        keys[op.key] = op.bytes;
+        messages.prepared(op, {op.key << 32, op.bytes, op.sequence});
+      }
+    } else if (!making.empty()) {
+      const auto i = making.begin() + some(making);
+      const std::uint32_t id = *i;
+      making.erase(i);
+      if (pick(16) == 15) {
+        grants.not_made(id, asio::error::no_memory);
+      } else {
+        must(grant_keys.insert(id).second, "a grant has one key");
+        grants.made(id, {0x10000, making_bytes[id], id}, now);
+      }
+    } else if (!ending.empty()) {
+      const auto i = ending.begin() + some(ending);
+      const std::uint32_t id = *i;
+      ending.erase(i);
+      must(grant_keys.erase(id) == 1, "a key ends once");
+      grants.ended(id);
+    } else if (!pulls.empty()) {
+      const auto i = pulls.begin() + some(pulls);
+      const std::uint32_t slot = i->first;
+      pulls.erase(i);
+      if (pick(16) == 15)
+        messages.refuse(slot);
+      else
+        messages.pulled(slot);
+    } else {
+      return false;
+    }
+    run();
+    return true;
+  }
+
+  bool complete_send() {
+    if (unsent.empty())
+      return false;
+    const std::uint32_t slot = unsent.front();
+    unsent.pop_front();
+    link.on_sent(slot);
+    run();
+    return true;
+  }
+
+  /// False if there is no receive for it.
+  bool arrives(std::span<const std::byte> frame) {
+    if (posted.empty())
+      return false;
+    const std::uint32_t slot = posted.front();
+    posted.pop_front();
+    slots[slot].assign(frame.begin(), frame.end());
+    link.on_received(slot, slots[slot], now);
+    run();
+    return true;
+  }
+
+  // What the application does.
+
+  void send(std::uint64_t bytes, bool written = false) {
+    send_op& op = make(sends);
+    op.what = written ? send_request::kind::written : send_request::kind::message;
+    op.bytes = written ? 0 : bytes;
+    op.sequence = sequence++;
+    op.immediate = op.sequence;
+    sent_sizes[op.sequence] = op.bytes;
+    messages.send(op);
+    run();
+  }
+  void cancel_send(const chooser& pick) {
+    if (send_op* const op = some_of(sends, pick); op != nullptr && !op->ended)
+      if (messages.cancel(*op)) {
+        drop_key(*op);
+        end(*op);
+        if (!op->preparing)
+          bury(op);
+      }
+    run();
+  }
+  void receive(std::uint64_t capacity, bool written = false) {
+    receive_op& op = make(receives);
+    op.what = written ? receive_request::kind::written : receive_request::kind::message;
+    op.capacity = capacity;
+    messages.receive(op);
+    run();
+  }
+  void cancel_receive(const chooser& pick) {
+    if (receive_op* const op = some_of(receives, pick); op != nullptr && messages.cancel(*op)) {
+      end(*op);
+      receives.erase(op);
+    }
+    run();
+  }
+  void let_go(const chooser& pick) {
+    if (lent_slots.empty())
+      return;
+    const auto i = lent_slots.begin() + pick(static_cast<std::uint32_t>(lent_slots.size()));
+    const std::uint32_t slot = *i;
+    lent_slots.erase(i);
+    link.release(slot);
+    run();
+  }
+  void ask(lease_request::kind what, std::uint64_t bytes, remote_rights rights,
+           std::chrono::microseconds lease, std::uint32_t id = 0) {
+    lease_op& op = make(asked);
+    op.what = what;
+    op.bytes = bytes;
+    op.rights = rights;
+    op.lease = lease;
+    op.id = id;
+    if (what == lease_request::kind::give)
+      my_leases.erase(id);
+    leases.start(op, now);
+    run();
+  }
+  void cancel_ask(const chooser& pick) {
+    if (lease_op* const op = some_of(asked, pick); op != nullptr && leases.cancel(*op)) {
+      end(*op);
+      asked.erase(op);
+    }
+    run();
+  }
+  void lend(std::uint64_t bytes, std::chrono::microseconds lease) {
+    lend_op& op = make(lends);
+    op.bytes = bytes;
+    op.rights = remote_rights::all;
+    op.lease = lease;
+    grants.lend(op);
+    run();
+  }
+  void receive_region() {
+    inbox.receive(make(region_waits));
+    run();
+  }
+  void cancel_region(const chooser& pick) {
+    if (region_op* const op = some_of(region_waits, pick); op != nullptr && inbox.cancel(*op)) {
+      end(*op);
+      region_waits.erase(op);
+    }
+    run();
+  }
+  void revoke(const chooser& pick) {
+    if (!grant_keys.empty()) {
+      const std::uint32_t id =
+          *std::next(grant_keys.begin(), pick(static_cast<std::uint32_t>(grant_keys.size())));
+      if (grants.revoke(id)) {
+        revoked.insert(id);
+        must(!grants.revoke(id), "a grant is revoked once");
+      }
+    }
+    run();
+  }
+  std::uint32_t some_lease(const chooser& pick) const {
+    if (my_leases.empty())
+      return 0;
+    return *std::next(my_leases.begin(), pick(static_cast<std::uint32_t>(my_leases.size())));
+  }
+  void release_lease(std::uint32_t id) {
+    if (my_leases.erase(id) != 0)
+      leases.release(id);
+    run();
+  }
+  void pass_time(std::chrono::microseconds by) {
+    now += by;
+    grants.expire(now);
+    run();
+    must(grants.next_expiry() > now, "what has expired ends");
+  }
+
+  /// One thing of all that an application may do.
+  void act(const chooser& pick) {
+    const std::chrono::microseconds lease(std::uint64_t(1) << pick(24));
+    switch (pick(20)) {
+    case 0:
+    case 1:
+    case 2:
+      return send(pick(140));
+    case 3:
+      return send(pick(3000));
+    case 4:
+      return send(0, true);
+    case 5:
+      return cancel_send(pick);
+    case 6:
+    case 7:
+    case 8:
+    case 9:
+      return receive(pick(8) == 0 ? pick(2000) : ~std::uint64_t(0));
+    case 10:
+      return receive(0, true);
+    case 11:
+      return cancel_receive(pick);
+    case 12:
+      return let_go(pick);
+    case 13:
+      return ask(lease_request::kind::memory, 1 + pick(60), static_cast<remote_rights>(1 + pick(7)),
+                 pick(4) == 0 ? no_lease : lease);
+    case 14:
+      return ask(pick(2) == 0 ? lease_request::kind::renew : lease_request::kind::give, 0,
+                 remote_rights::none, lease, some_lease(pick));
+    case 15:
+      return cancel_ask(pick);
+    case 16:
+      return lend(1 + pick(100), pick(2) == 0 ? no_lease : lease);
+    case 17:
+      return pick(4) == 0 ? cancel_region(pick) : receive_region();
+    case 18:
+      return release_lease(some_lease(pick));
+    default:
+      return pick(4) == 0 ? revoke(pick) : let_go(pick);
+    }
+  }
+
+  std::size_t waiting_receives() const { return receives.size(); }
+
+private:
+  template <class Op>
+  struct op_set {
+    std::vector<std::unique_ptr<Op>> list;
+    std::size_t size() const { return list.size(); }
+    void erase(const void* op) {
+      for (auto& p : list)
+        if (p.get() == op) {
+          std::swap(p, list.back());
+          list.pop_back();
+          return;
+        }
+      must(false, "an operation is known");
+    }
+  };
+
+  template <class Op>
+  Op& make(op_set<Op>& set) {
+    ++made_ops;
+    set.list.push_back(std::make_unique<Op>());
+    return *set.list.back();
+  }
+  template <class Op>
+  static Op* some_of(op_set<Op>& set, const chooser& pick) {
+    if (set.list.empty())
+      return nullptr;
+    return set.list[pick(static_cast<std::uint32_t>(set.list.size()))].get();
+  }
+  template <class Op>
+  void end(Op& op) {
+    must(!op.ended, "an operation ends once");
+    op.ended = true;
+    ++ended_ops;
+  }
+  void bury(send_op* op) { sends.erase(op); }
+  void drop_key(send_op& op) {
+    if (op.keyed)
+      must(keys.erase(op.key) == 1, "a key ends once");
+    op.keyed = false;
+  }
+
+  void run_messages() {
+    for (message_action a = messages.next(); a.what != message_action::kind::none;
+         a = messages.next()) {
+      switch (a.what) {
+      case message_action::kind::prepare: {
+        auto* const op = static_cast<send_op*>(a.send);
+        op->preparing = true;
+        preparing.push_back(op);
+        break;
+      }
+      case message_action::kind::pull:
+        if (a.receive != nullptr && a.memory.size % 2 == 0)
+          messages.read_into(a.slot, *a.receive);
+        pulls.emplace_back(a.slot, a.memory);
+        if (on_pull)
+          on_pull(a.memory);
+        break;
+      case message_action::kind::sent: {
+        auto& op = *static_cast<send_op*>(a.send);
+        end(op);
+        drop_key(op);
+        if (!op.ec)
+          (op.what == send_request::kind::written ? written_well : sent_well).insert(op.sequence);
+        else
+          ++failed_sends;
+        if (!op.preparing)
+          bury(&op);
+        break;
+      }
+      default: {
+        auto& op = *static_cast<receive_op*>(a.receive);
+        end(op);
+        if (!op.ec)
+          take(op);
+        receives.erase(&op);
+      }
+      }
+    }
+  }
+
+  void take(receive_op& op) {
+    if (op.what == receive_request::kind::written) {
+      noticed.push_back(*op.immediate);
+      return;
+    }
+    must(op.bytes <= op.capacity, "a message fits its receive");
+    if (op.where == receive_request::place::slot) {
+      must(slots.at(op.slot).size() == frame_header::size + op.bytes, "a message is whole");
+      lent_slots.push_back(op.slot);
+    }
+    received.emplace_back(op.immediate.value_or(0), op.bytes);
+  }
+
+  void run_regions() {
+    for (grant_action a = grants.next(); a.what != grant_action::kind::none; a = grants.next()) {
+      if (a.what == grant_action::kind::make) {
+        making.push_back(a.grant);
+        making_bytes[a.grant] = a.bytes;
+      } else if (a.what == grant_action::kind::end) {
+        ending.push_back(a.grant);
+      } else {
+        auto* const op = static_cast<lend_op*>(a.lend);
+        end(*op);
+        lends.erase(op);
+      }
+    }
+    while (lease_request* const r = leases.next()) {
+      auto* const op = static_cast<lease_op*>(r);
+      end(*op);
+      if (!op->ec && op->what == lease_request::kind::memory) {
+        my_leases.insert(op->id);
+        ++granted;
+      }
+      asked.erase(op);
+    }
+    while (region_receive* const r = inbox.next()) {
+      auto* const op = static_cast<region_op*>(r);
+      end(*op);
+      if (!op->ec) {
+        ++regions;
+        if (op->returned)
+          must(!grant_keys.contains(op->id), "what is handed back cannot be reached");
+        else
+          my_leases.insert(op->id);
+      }
+      region_waits.erase(op);
+    }
+  }
+
+  void transmit(const outgoing_frame& f) {
+    const frame_bytes head = encode(f.header);
+    wire_frame w{{head.begin(), head.end()}, f.header.credits};
+    if (f.payload_of_operation)
+      w.bytes.resize(w.bytes.size() + f.header.length);
+    else
+      w.bytes.insert(w.bytes.end(), f.payload.begin(), f.payload.begin() + f.header.length);
+    wire.push_back(std::move(w));
+    ++frames[static_cast<int>(f.header.type)];
+  }
+
+  op_set<send_op> sends;
+  op_set<receive_op> receives;
+  op_set<lend_op> lends;
+  op_set<lease_op> asked;
+  op_set<region_op> region_waits;
+  std::map<std::uint32_t, std::vector<std::byte>> slots;
+  std::map<std::uint32_t, std::uint64_t> making_bytes;
+
+public:
+  std::function<void(const remote_buffer&)> on_pull;
+};
+
+} // namespace protocol_test

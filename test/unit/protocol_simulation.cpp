@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: BSL-1.0
+// Two whole parties over links that lose nothing but are as slow as they like, either of which may
+// die at any step.
+#include "../protocol/party.hpp"
+
+#include "catch.hpp"
+
+#include <cstdlib>
+#include <memory>
+#include <random>
+
+namespace {
+
+using namespace protocol_test;
+
+struct totals {
+  std::size_t steps = 0, worlds = 0, messages = 0, pulled = 0, regions = 0, granted = 0,
+              notices = 0, deaths = 0, goodbyes = 0, failed = 0, leases_used = 0;
+};
+
+class world {
+public:
+  world(std::uint32_t seed, totals& t) : random_(seed), total_(t) {
+    ++total_.worlds;
+    const std::uint32_t receives[2] = {5 + below(12), 5 + below(12)};
+    for (std::size_t i = 0; i < 2; ++i) {
+      link_options l;
+      l.receives = receives[i];
+      l.peer_receives = receives[1 - i];
+      l.receive_size = l.peer_receive_size = 128;
+      l.sends = 1 + below(8);
+      l.speaks_first = i == 0;
+      l.waits_for_peer = i == 1;
+      message_options m;
+      m.limit = 2500;
+      m.offers = 1 + below(6);
+      m.pulls = 1 + below(4);
+      m.prefetch = below(2) * 2000;
+      grant_limits g;
+      g.rights = below(4) == 0 ? remote_rights::read : remote_rights::all;
+      g.bytes = 200;
+      g.grants = 1 + below(6);
+      g.grace = std::chrono::microseconds(0);
+      parties_[i] = std::make_unique<party>(l, m, g);
+      takes_[i] = below(4) != 0;
+    }
+    for (std::size_t i = 0; i < 2; ++i) {
+      parties_[i]->on_pull = [this, i](const remote_buffer& memory) {
+        if (gone_)
+          return;
+        const auto k = parties_[1 - i]->keys.find(memory.address >> 32);
+        must(k != parties_[1 - i]->keys.end(), "a message is read while its key lives");
+        must(k->second == memory.size, "a message is read whole");
+      };
+      parties_[i]->run();
+    }
+  }
+
+  void play(std::size_t steps) {
+    const bool dies = below(3) == 0, closes = below(3) == 0;
+    const std::size_t end = steps / 4 + below(static_cast<std::uint32_t>(steps));
+    for (std::size_t s = 0; s < end; ++s) {
+      step();
+      check();
+    }
+    if (dies) {
+      // One is gone; the other sees it some time later.
+      const std::size_t who = below(2);
+      parties_[who]->die(asio::error::operation_aborted);
+      gone_ = true;
+      for (std::uint32_t n = below(20); n != 0; --n)
+        step_of(1 - who);
+      parties_[1 - who]->die(asio::error::connection_reset);
+      ++total_.deaths;
+    } else if (closes) {
+      close();
+    } else {
+      drain();
+    }
+    check_messages(!dies && !closes);
+    for (const auto& p : parties_) {
+      total_.messages += p->received.size();
+      total_.pulled += p->messages.count().pulled;
+      total_.regions += p->regions;
+      total_.granted += p->granted;
+      total_.notices += p->noticed.size();
+      total_.failed += p->failed_sends;
+    }
+  }
+
+private:
+  std::uint32_t below(std::uint32_t n) {
+    return n == 0 ? 0 : static_cast<std::uint32_t>(random_() % n);
+  }
+
+  bool deliver(std::size_t from) {
+    party& p = *parties_[from];
+    if (p.wire.empty())
+      return false;
+    const wire_frame f = p.wire.front();
+    p.wire.pop_front();
+    must(parties_[1 - from]->arrives(f.bytes), "a frame finds a receive");
+    return true;
+  }
+
+  void step() { step_of(below(2)); }
+
+  void step_of(std::size_t who) {
+    ++total_.steps;
+    party& p = *parties_[who];
+    const chooser pick = [this](std::uint32_t n) {
+      return below(n);
+    };
+    switch (below(8)) {
+    case 0:
+    case 1:
+      if (!gone_)
+        deliver(who);
+      break;
+    case 2:
+      p.complete_send();
+      break;
+    case 3:
+    case 4:
+      p.local_step(pick);
+      break;
+    case 5:
+      if (below(4) == 0)
+        pass_time(std::chrono::microseconds(std::uint64_t(1) << below(20)));
+      use_lease(who);
+      break;
+    default:
+      if (takes_[who] || below(16) == 0)
+        p.act(pick);
+      else
+        p.send(below(200));
+    }
+    if (below(500) == 0)
+      takes_[who] = !takes_[who];
+  }
+
+  void pass_time(std::chrono::microseconds by) {
+    for (auto& p : parties_)
+      p->pass_time(by);
+  }
+
+  void use_lease(std::size_t who) {
+    party& p = *parties_[who];
+    party& owner = *parties_[1 - who];
+    const std::uint32_t id = p.some_lease([this](std::uint32_t n) { return below(n); });
+    if (p.my_leases.empty() || p.leases.check(id, p.now) || gone_)
+      return;
+    must(owner.grant_keys.contains(id) || owner.revoked.contains(id),
+         "memory can be reached as long as its lease");
+    ++total_.leases_used;
+  }
+
+  void check() {
+    for (std::size_t i = 0; i < 2; ++i) {
+      const party& p = *parties_[i];
+      const party& o = *parties_[1 - i];
+      must(!p.failure, "neither finds the other at fault");
+      std::size_t credits = o.link.flow().available() + o.wire.size();
+      for (const wire_frame& f : p.wire)
+        credits += f.credits;
+      must(credits == p.link.flow().with_peer(), "credits are neither lost nor doubled");
+      must(p.posted.size() == p.link.flow().with_peer() + p.link.flow().owed(),
+           "every posted receive is the peer's or owed to it");
+      must(p.posted.size() + p.link.flow().held() == p.link.flow().receives(),
+           "every receive is posted or holds something");
+      must(p.grants.bytes() <= 200, "no more bytes than the limit are granted");
+    }
+  }
+
+  /// Whether anything moved without an application.
+  bool settle() {
+    bool moved = false;
+    for (bool again = true; again;) {
+      again = false;
+      for (std::size_t i = 0; i < 2; ++i) {
+        again |= deliver(i);
+        again |= parties_[i]->complete_send();
+        again |= parties_[i]->local_step([](std::uint32_t) { return 0U; });
+      }
+      moved |= again;
+      check();
+      must(++settled_ < 1'000'000, "two parties come to rest");
+    }
+    return moved;
+  }
+
+  /// Both applications take everything, and then nothing is left anywhere.
+  void drain() {
+    settle();
+    for (bool again = true; again;) {
+      again = false;
+      for (auto& p : parties_) {
+        const std::size_t before = p->received.size() + p->noticed.size() + p->regions;
+        while (!p->lent_slots.empty())
+          p->let_go([](std::uint32_t) { return 0U; });
+        for (int n = 0; n < 4; ++n) {
+          p->receive(~std::uint64_t(0));
+          p->receive(0, true);
+          p->receive_region();
+        }
+        again |= settle();
+        again |= before != p->received.size() + p->noticed.size() + p->regions;
+      }
+    }
+    for (auto& p : parties_) {
+      while (!p->my_leases.empty())
+        p->release_lease(*p->my_leases.begin());
+    }
+    settle();
+    for (auto& p : parties_) {
+      must(p->link.flow().held() == 0, "nothing is held when all was taken");
+      must(p->keys.empty(), "no message is on offer when all was taken");
+      must(p->link.sends_under_way() == 0, "nothing is under way at rest");
+      must(p->link.flow().with_peer() >= p->link.flow().receives() / 2, "credits are back");
+      p->die(asio::error::operation_aborted);
+    }
+  }
+
+  void close() {
+    const std::uint32_t who = below(3); // or both at once
+    for (std::uint32_t i = 0; i < 2; ++i)
+      if (who == i || who == 2)
+        parties_[i]->link.close();
+    for (auto& p : parties_)
+      p->run();
+    // The other one must take what is offered to it.
+    for (bool again = true; again;) {
+      again = false;
+      for (auto& p : parties_) {
+        while (!p->lent_slots.empty())
+          p->let_go([](std::uint32_t) { return 0U; });
+        const std::size_t before = p->received.size();
+        for (int n = 0; n < 20; ++n)
+          p->receive(~std::uint64_t(0));
+        for (int n = 0; n < 20; ++n)
+          p->receive(0, true);
+        for (int n = 0; n < 20; ++n)
+          p->receive_region();
+        again |= settle() || p->received.size() != before;
+      }
+    }
+    for (auto& p : parties_) {
+      must(p->closed, "a goodbye is answered");
+      p->die(asio::error::connection_reset);
+    }
+    ++total_.goodbyes;
+  }
+
+  void check_messages(bool all) {
+    for (std::size_t i = 0; i < 2; ++i) {
+      const party& from = *parties_[1 - i];
+      const party& to = *parties_[i];
+      std::uint32_t next = 0;
+      std::set<std::uint32_t> got;
+      for (const auto& [sequence, bytes] : to.received) {
+        must(sequence >= next, "messages come in order");
+        must(from.sent_sizes.at(sequence) == bytes, "messages come whole");
+        next = sequence + 1;
+        got.insert(sequence);
+      }
+      next = 0;
+      for (const std::uint32_t sequence : to.noticed) {
+        must(sequence >= next, "notices come in order");
+        next = sequence + 1;
+      }
+      if (all) {
+        must(got == from.sent_well, "what was sent well has come, and nothing else");
+        must(to.noticed.size() == from.written_well.size(), "so have notices");
+      }
+    }
+  }
+
+  std::mt19937 random_;
+  totals& total_;
+  std::unique_ptr<party> parties_[2];
+  bool takes_[2];
+  bool gone_ = false;
+  std::size_t settled_ = 0;
+};
+
+} // namespace
+
+TEST_CASE("two parties lose and double nothing, whatever happens in whatever order") {
+  const char* const wanted = std::getenv("ASIO_RDMA_SIMULATION_STEPS");
+  const std::size_t steps = wanted != nullptr ? std::strtoull(wanted, nullptr, 10) : 400'000;
+  const char* const first = std::getenv("ASIO_RDMA_SIMULATION_SEED");
+  std::uint32_t seed = first != nullptr ? static_cast<std::uint32_t>(std::atol(first)) : 1;
+  totals t;
+  while (t.steps < steps) {
+    run_seed = seed++;
+    world(run_seed, t).play(1500);
+  }
+  WARN(t.steps << " steps in " << t.worlds << " worlds: " << t.messages << " messages received, "
+               << t.pulled << " by rendezvous, " << t.notices << " notices, " << t.granted
+               << " grants, " << t.regions << " regions passed, " << t.leases_used
+               << " uses of a lease, " << t.failed << " failed sends, " << t.deaths << " deaths, "
+               << t.goodbyes << " goodbyes");
+  CHECK(t.messages > t.steps / 50);
+  CHECK(t.pulled > t.steps / 500);
+  CHECK(t.granted > t.steps / 1000);
+  CHECK(t.regions > t.steps / 1000);
+  CHECK(t.leases_used > 0);
+  CHECK(t.deaths > 0);
+  CHECK(t.goodbyes > 0);
+}
