@@ -1,0 +1,445 @@
+// SPDX-License-Identifier: BSL-1.0
+#include <asio_rdma/detail/grant_table.hpp>
+#include <asio_rdma/detail/lease_table.hpp>
+
+#include "catch.hpp"
+
+#include <deque>
+#include <vector>
+
+namespace {
+
+using namespace asio_rdma;
+using namespace asio_rdma::detail;
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using make_or_end = grant_action::kind;
+
+struct a_lease final : lease_request {};
+struct a_lend final : lend_request {};
+struct a_wait final : region_receive {};
+
+const remote_rights some_rights = remote_rights::read | remote_rights::write;
+const grant_limits some_limits = {.rights = some_rights,
+                                  .bytes = 1000,
+                                  .grants = 3,
+                                  .default_lease = seconds(10),
+                                  .longest_lease = seconds(20),
+                                  .grace = milliseconds(500)};
+
+struct side {
+  frame_link link{link_options{}};
+  region_inbox inbox{link};
+  grant_table grants{link, inbox, some_limits};
+  lease_table leases{link, inbox};
+};
+
+/// An owner of memory and its user, between whom frames go when the test says so.
+struct two {
+  side owner, user;
+  protocol_clock::time_point now{std::chrono::hours(1)};
+  error_code failure;
+  std::vector<frame_type> frames; // of both
+
+  bool carry(side& from, side& to) {
+    bool moved = false;
+    for (link_action a = from.link.next(); a.what != link_action::kind::none;
+         a = from.link.next()) {
+      moved = true;
+      if (a.what == link_action::kind::fail)
+        failure = a.ec;
+      if (a.what != link_action::kind::send)
+        continue;
+      const frame_bytes head = encode(a.frame->header);
+      std::vector<std::byte> bytes(head.begin(), head.end());
+      bytes.insert(bytes.end(), a.frame->payload.begin(),
+                   a.frame->payload.begin() + a.frame->header.length);
+      frames.push_back(a.frame->header.type);
+      from.link.on_sent(a.slot);
+      to.link.on_received(0, bytes, now);
+    }
+    return moved;
+  }
+  void exchange() {
+    while (carry(owner, user) || carry(user, owner)) {
+    }
+  }
+  /// Asks, makes the key, and gives the answer.
+  remote_lease granted(std::uint64_t bytes = 100, microseconds lease = seconds(1)) {
+    a_lease op;
+    ask(op, bytes, some_rights, lease);
+    exchange();
+    const grant_action a = owner.grants.next();
+    REQUIRE(a.what == make_or_end::make);
+    owner.grants.made(a.grant, {0x1000, bytes, 5}, now);
+    exchange();
+    REQUIRE(user.leases.next() == &op);
+    REQUIRE(!op.ec);
+    return op.result;
+  }
+  void ask(a_lease& op, std::uint64_t bytes, remote_rights rights, microseconds lease) {
+    op.bytes = bytes;
+    op.rights = rights;
+    op.lease = lease;
+    user.leases.start(op, now);
+  }
+  /// The key that the owner has to end, which it does.
+  void ends(std::uint32_t grant) {
+    const grant_action a = owner.grants.next();
+    REQUIRE(a.what == make_or_end::end);
+    CHECK(a.grant == grant);
+    owner.grants.ended(grant);
+  }
+};
+
+} // namespace
+
+TEST_CASE("grants: what is asked for within the limits is given") {
+  two t;
+  a_lease op;
+  t.ask(op, 100, remote_rights::read, seconds(3));
+  t.exchange();
+  CHECK(t.user.leases.next() == nullptr);
+  const grant_action a = t.owner.grants.next();
+  REQUIRE(a.what == make_or_end::make);
+  CHECK(a.bytes == 100);
+  CHECK(a.rights == remote_rights::read);
+  CHECK(t.owner.grants.bytes() == 100);
+  t.now += seconds(1);
+  t.owner.grants.made(a.grant, {0x1000, 100, 5}, t.now);
+  t.exchange();
+  REQUIRE(t.user.leases.next() == &op);
+  REQUIRE(!op.ec);
+  CHECK(op.result.memory == remote_buffer{0x1000, 100, 5});
+  // The user counts from when it asked, the owner from when it gave, and lets the grace pass.
+  CHECK(op.result.until == t.now - seconds(1) + seconds(3));
+  CHECK(t.owner.grants.next_expiry() == t.now + seconds(3) + milliseconds(500));
+}
+
+TEST_CASE("grants: what is beyond the limits is denied with the reason") {
+  struct row {
+    std::uint64_t bytes;
+    remote_rights rights;
+    error_code expected;
+  };
+  for (const row& r : {row{1001, remote_rights::read, asio::error::message_size},
+                       row{1, remote_rights::atomic, error::rights_refused},
+                       row{901, remote_rights::read, error::remote_memory_limit},
+                       row{900, remote_rights::read, {}}}) {
+    two t;
+    (void)t.granted(100);
+    a_lease op;
+    t.ask(op, r.bytes, r.rights, seconds(1));
+    t.exchange();
+    const grant_action a = t.owner.grants.next();
+    t.exchange();
+    if (r.expected) {
+      CHECK(a.what == make_or_end::none);
+      REQUIRE(t.user.leases.next() == &op);
+      CHECK(op.ec == r.expected);
+    } else {
+      CHECK(a.what == make_or_end::make);
+    }
+    t.user.link.stop(asio::error::eof);
+  }
+}
+
+TEST_CASE("grants: what cannot be asked for is refused before it is sent") {
+  two t;
+  a_lease none, rightless;
+  t.ask(none, 0, remote_rights::read, {});
+  t.ask(rightless, 1, remote_rights::none, {});
+  REQUIRE(t.user.leases.next() == &none);
+  CHECK(none.ec == asio::error::invalid_argument);
+  REQUIRE(t.user.leases.next() == &rightless);
+  CHECK(rightless.ec == asio::error::invalid_argument);
+}
+
+TEST_CASE("grants: a lease is the owner's default, and no longer than its longest") {
+  for (const auto& [asked, given] : {std::pair<microseconds, microseconds>{{}, seconds(10)},
+                                     {seconds(20), seconds(20)},
+                                     {seconds(21), seconds(20)},
+                                     {no_lease, seconds(20)}}) {
+    two t;
+    CHECK(t.granted(100, asked).until == t.now + given);
+  }
+}
+
+TEST_CASE("grants: a request that only waits for a key to end waits for it") {
+  two t;
+  const remote_lease first = t.granted(600);
+  t.user.leases.release(first.id);
+  t.exchange();
+  CHECK(t.owner.grants.bytes() == 600);
+  a_lease op;
+  t.ask(op, 600, some_rights, seconds(1));
+  t.exchange();
+  t.ends(first.id);
+  const grant_action a = t.owner.grants.next();
+  CHECK(a.what == make_or_end::make);
+  CHECK(a.grant != first.id);
+  t.user.link.stop(asio::error::eof);
+}
+
+TEST_CASE("grants: no key, no grant") {
+  two t;
+  a_lease op;
+  t.ask(op, 100, some_rights, seconds(1));
+  t.exchange();
+  t.owner.grants.not_made(t.owner.grants.next().grant, asio::error::no_memory);
+  t.exchange();
+  REQUIRE(t.user.leases.next() == &op);
+  CHECK(op.ec == asio::error::no_memory);
+  CHECK(t.owner.grants.live() == 0);
+  CHECK(t.owner.grants.bytes() == 0);
+}
+
+TEST_CASE("grants: a lease ends by time, at the user's side first") {
+  two t;
+  const remote_lease l = t.granted(100, seconds(1));
+  t.now += seconds(1) - microseconds(1);
+  CHECK(!t.user.leases.check(l.id, t.now));
+  t.now += microseconds(1);
+  CHECK(t.user.leases.check(l.id, t.now) == error::lease_expired);
+  t.owner.grants.expire(t.now);
+  CHECK(t.owner.grants.next().what == make_or_end::none);
+  t.now += milliseconds(500);
+  t.owner.grants.expire(t.now);
+  CHECK(t.owner.grants.bytes() == 100); // until the key has ended
+  t.ends(l.id);
+  CHECK(t.owner.grants.bytes() == 0);
+  t.user.leases.release(l.id); // which is too late, and does no harm
+  t.exchange();
+  CHECK(!t.failure);
+}
+
+TEST_CASE("grants: a lease is renewed, from when that was asked") {
+  two t;
+  const remote_lease l = t.granted(100, seconds(1));
+  t.now += milliseconds(900);
+  a_lease renewal;
+  renewal.what = lease_request::kind::renew;
+  renewal.id = l.id;
+  renewal.lease = seconds(5);
+  t.user.leases.start(renewal, t.now);
+  t.now += milliseconds(300);
+  t.exchange();
+  REQUIRE(t.user.leases.next() == &renewal);
+  CHECK(!renewal.ec);
+  CHECK(renewal.result.until == t.now - milliseconds(300) + seconds(5));
+  CHECK(t.owner.grants.next_expiry() == t.now + milliseconds(5500));
+  SECTION("not when it has ended") {
+    t.now += seconds(6);
+    t.owner.grants.expire(t.now);
+    t.ends(l.id);
+    t.user.leases.start(renewal, t.now);
+    t.exchange();
+    REQUIRE(t.user.leases.next() == &renewal);
+    CHECK(renewal.ec == error::lease_expired);
+  }
+}
+
+TEST_CASE("grants: a revoked one cannot be used, and its number is not used for another soon") {
+  two t;
+  const remote_lease l = t.granted();
+  CHECK(t.owner.grants.revoke(l.id));
+  CHECK(!t.owner.grants.revoke(l.id));
+  t.ends(l.id);
+  const std::uint32_t other = [&] {
+    a_lend lend;
+    lend.bytes = 1;
+    lend.rights = some_rights;
+    t.owner.grants.lend(lend);
+    const grant_action a = t.owner.grants.next();
+    t.owner.grants.not_made(a.grant, asio::error::no_memory);
+    CHECK(t.owner.grants.next().lend == &lend);
+    return a.grant;
+  }();
+  CHECK(other != l.id);
+  CHECK((other & 0xffff) != (l.id & 0xffff)); // its notice has not gone yet
+  t.exchange();
+  CHECK(t.user.leases.check(l.id, t.now) == error::lease_revoked);
+  t.user.leases.release(l.id);
+  t.exchange();
+  CHECK(t.frames.back() == frame_type::ended); // and so no release
+}
+
+TEST_CASE("grants: one that is revoked before the peer has heard of it is denied") {
+  two t;
+  a_lease op;
+  t.ask(op, 100, some_rights, seconds(1));
+  t.exchange();
+  const std::uint32_t id = t.owner.grants.next().grant;
+  t.owner.grants.made(id, {0x1000, 100, 5}, t.now);
+  CHECK(t.owner.grants.revoke(id));
+  t.exchange();
+  REQUIRE(t.user.leases.next() == &op);
+  CHECK(op.ec == error::lease_revoked);
+}
+
+TEST_CASE("grants: what comes for a cancelled request is released") {
+  two t;
+  a_lease op;
+  t.ask(op, 100, some_rights, seconds(1));
+  t.exchange();
+  CHECK(t.user.leases.cancel(op));
+  CHECK(!t.user.leases.cancel(op));
+  const std::uint32_t id = t.owner.grants.next().grant;
+  t.owner.grants.made(id, {0x1000, 100, 5}, t.now);
+  t.exchange();
+  CHECK(t.user.leases.next() == nullptr);
+  t.ends(id);
+  CHECK(t.owner.grants.live() == 0);
+  CHECK(t.user.leases.size() == 0);
+}
+
+TEST_CASE("grants: a region goes to the peer, and back to its owner") {
+  two t;
+  a_lend lend;
+  lend.bytes = 77;
+  lend.rights = some_rights;
+  lend.lease = seconds(5);
+  t.owner.grants.lend(lend);
+  const grant_action made = t.owner.grants.next();
+  REQUIRE(made.what == make_or_end::make);
+  CHECK(made.lend == &lend);
+  CHECK(t.owner.grants.bytes() == 0); // the owner's own doing is not counted
+  t.owner.grants.made(made.grant, {0x1000, 77, 5}, t.now);
+  t.exchange();
+  CHECK(t.owner.grants.next().what == make_or_end::lent);
+  CHECK(!lend.ec);
+  a_wait cancelled, wait;
+  t.user.inbox.receive(wait);
+  CHECK(t.user.inbox.cancel(wait));
+  t.user.inbox.receive(wait);
+  REQUIRE(t.user.inbox.next() == &wait);
+  CHECK(!wait.returned);
+  const std::uint32_t id = wait.id;
+  CHECK(t.user.leases.get(id)->memory == remote_buffer{0x1000, 77, 5});
+  // Nobody can tell when its lease began, so it begins with a renewal.
+  CHECK(t.user.leases.check(id, t.now) == error::lease_expired);
+  a_lease renewal;
+  renewal.what = lease_request::kind::renew;
+  renewal.id = id;
+  t.user.leases.start(renewal, t.now);
+  t.exchange();
+  REQUIRE(t.user.leases.next() == &renewal);
+  CHECK(!t.user.leases.check(id, t.now));
+  CHECK(renewal.result.until == t.now + seconds(5));
+
+  a_lease gift;
+  gift.what = lease_request::kind::give;
+  gift.id = id;
+  t.user.leases.start(gift, t.now);
+  CHECK(t.user.leases.check(id, t.now) == error::lease_expired);
+  t.exchange();
+  REQUIRE(t.user.leases.next() == &gift);
+  a_wait owner_waits;
+  t.owner.inbox.receive(owner_waits);
+  CHECK(t.owner.inbox.next() == nullptr); // until the key has ended
+  t.ends(id);
+  REQUIRE(t.owner.inbox.next() == &owner_waits);
+  CHECK(owner_waits.returned);
+  CHECK(owner_waits.id == id);
+  CHECK(t.owner.grants.live() == 0);
+}
+
+TEST_CASE("grants: what has ended meanwhile is not handed back") {
+  two t;
+  const remote_lease l = t.granted();
+  a_lease gift;
+  gift.what = lease_request::kind::give;
+  gift.id = l.id;
+  t.user.leases.start(gift, t.now);
+  CHECK(t.owner.grants.revoke(l.id));
+  t.exchange();
+  t.ends(l.id);
+  a_wait wait;
+  t.owner.inbox.receive(wait);
+  CHECK(t.owner.inbox.next() == nullptr);
+  CHECK(!t.failure);
+  t.owner.inbox.cancel(wait);
+}
+
+TEST_CASE("grants: with the peer everything ends, once") {
+  two t;
+  const remote_lease l = t.granted(100);
+  a_lease asked, renewal;
+  t.ask(asked, 100, some_rights, seconds(1));
+  t.exchange();
+  const std::uint32_t making = t.owner.grants.next().grant;
+  t.owner.link.stop(asio::error::connection_reset);
+  t.ends(l.id);
+  t.owner.grants.made(making, {0x2000, 100, 6}, t.now);
+  t.ends(making);
+  CHECK(t.owner.grants.live() == 0);
+  CHECK(t.owner.grants.bytes() == 0);
+  t.user.link.stop(asio::error::connection_reset);
+  REQUIRE(t.user.leases.next() == &asked);
+  CHECK(asked.ec == asio::error::connection_reset);
+  CHECK(t.user.leases.check(l.id, t.now) == asio::error::connection_reset);
+  renewal.what = lease_request::kind::renew;
+  renewal.id = l.id;
+  t.user.leases.start(renewal, t.now);
+  REQUIRE(t.user.leases.next() == &renewal);
+  CHECK(renewal.ec == asio::error::connection_reset);
+}
+
+TEST_CASE("grants: with a goodbye all grants end") {
+  two t;
+  const remote_lease l = t.granted(100);
+  t.user.link.close();
+  t.exchange();
+  t.ends(l.id);
+  CHECK(!t.failure);
+}
+
+TEST_CASE("grants: what makes no sense is a violation") {
+  struct row {
+    frame_header header;
+    const char* what;
+  };
+  payload_bytes payload{};
+  encode(grant_payload{{0x1000, 1, 2}, seconds(1), 0, some_rights}, payload);
+  for (const row& r :
+       {row{{.type = frame_type::release, .id = 3}, "of a number that there never was"},
+        row{{.type = frame_type::returned, .id = 3}, "the same"},
+        row{{.type = frame_type::denied, .id = 0, .immediate = 1}, "an answer to nothing"},
+        row{{.type = frame_type::granted, .length = grant_payload::size}, "the same"}}) {
+    INFO(r.what);
+    side s;
+    const frame_bytes head = encode(r.header);
+    std::vector<std::byte> bytes(head.begin(), head.end());
+    bytes.insert(bytes.end(), payload.begin(), payload.begin() + r.header.length);
+    s.link.on_received(0, bytes, {});
+    CHECK(s.link.failure() == error::protocol_violation);
+  }
+}
+
+TEST_CASE("grants: a grant of other memory than was asked for is a violation") {
+  for (const std::uint64_t bytes : {99U, 101U}) {
+    two t;
+    a_lease op;
+    t.ask(op, 100, some_rights, seconds(1));
+    t.exchange();
+    t.owner.grants.made(t.owner.grants.next().grant, {0x1000, bytes, 5}, t.now);
+    t.exchange();
+    CHECK(t.failure == error::protocol_violation);
+    CHECK(t.user.leases.next() == &op);
+  }
+}
+
+TEST_CASE("grants: more unanswered requests than receives are a violation") {
+  side s;
+  payload_bytes payload;
+  encode(request_payload{1, seconds(1), remote_rights::read}, payload);
+  for (std::uint32_t i = 0; i < 17 && !s.link.failure(); ++i) {
+    frame_header h{.type = frame_type::request, .length = request_payload::size, .id = i};
+    const frame_bytes head = encode(h);
+    std::vector<std::byte> bytes(head.begin(), head.end());
+    bytes.insert(bytes.end(), payload.begin(), payload.begin() + h.length);
+    s.link.on_received(0, bytes, {});
+  }
+  CHECK(s.link.failure() == error::protocol_violation);
+}
