@@ -163,51 +163,44 @@ link_part::disposition lease_table::on_answer(const frame_header& header,
        asked_[index].renew != (header.type == frame_type::renewed)))
     return disposition::violation;
   request_slot& s = asked_[index];
+  lease_payload renewal;
+  grant_payload grant;
+  if (header.type == frame_type::renewed && (decode(payload, renewal) || renewal.grant != s.grant))
+    return disposition::violation;
+  if (header.type == frame_type::granted &&
+      (decode(payload, grant) || leases_.contains(grant.grant) ||
+       (s.op != nullptr && (grant.memory.size != s.op->bytes || grant.rights != s.op->rights))))
+    return disposition::violation;
   lease_request* const op = std::exchange(s.op, nullptr);
   s.used = false;
   ++s.generation;
   free_.push_back(static_cast<std::uint16_t>(index));
-  if (header.type == frame_type::denied) {
-    if (op != nullptr)
-      finish(*op, to_error(static_cast<refusal>(header.immediate)));
-    return disposition::consumed;
-  }
-  if (header.type == frame_type::renewed) {
-    lease_payload p;
-    if (decode(payload, p) || p.grant != s.grant)
-      return disposition::violation;
-    const auto i = leases_.find(s.grant);
-    if (op == nullptr)
-      return disposition::consumed;
-    if (i == leases_.end() || i->second.ended) {
-      finish(*op, i == leases_.end() ? error_code(error::lease_expired) : i->second.ended);
-      return disposition::consumed;
-    }
-    lease& l = i->second;
-    const auto until = after(op->asked_, p.lease);
-    l.what.until = l.begun ? std::max(l.what.until, until) : until;
-    l.begun = true;
-    op->result = l.what;
-    finish(*op, {});
-    return disposition::consumed;
-  }
-  grant_payload p;
-  if (decode(payload, p) || leases_.contains(p.grant))
-    return disposition::violation;
   if (op == nullptr) {
-    if (!closed_)
-      releases_.push_back(p.grant);
-    return disposition::consumed;
+    if (header.type == frame_type::granted && !closed_)
+      releases_.push_back(grant.grant);
+  } else if (header.type == frame_type::denied) {
+    finish(*op, to_error(static_cast<refusal>(header.immediate)));
+  } else if (header.type == frame_type::renewed) {
+    on_renewed(*op, renewal);
+  } else {
+    op->id = grant.grant;
+    op->result = {grant.grant, grant.memory, grant.rights, after(op->asked_, grant.lease)};
+    leases_.emplace(grant.grant, lease{op->result, {}, true});
+    finish(*op, {});
   }
-  if (p.memory.size != op->bytes || p.rights != op->rights) {
-    finish(*op, error::protocol_violation);
-    return disposition::violation;
-  }
-  op->id = p.grant;
-  op->result = {p.grant, p.memory, p.rights, after(op->asked_, p.lease)};
-  leases_.emplace(p.grant, lease{op->result, {}, true});
-  finish(*op, {});
   return disposition::consumed;
+}
+
+void lease_table::on_renewed(lease_request& op, const lease_payload& p) {
+  const auto i = leases_.find(p.grant);
+  if (i == leases_.end() || i->second.ended)
+    return finish(op, i == leases_.end() ? error_code(error::lease_expired) : i->second.ended);
+  lease& l = i->second;
+  const auto until = after(op.asked_, p.lease);
+  l.what.until = l.begun ? std::max(l.what.until, until) : until;
+  l.begun = true;
+  op.result = l.what;
+  finish(op, {});
 }
 
 link_part::disposition lease_table::on_lent(std::span<const std::byte> payload,

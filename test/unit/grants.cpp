@@ -426,7 +426,10 @@ TEST_CASE("grants: a grant of other memory than was asked for is a violation") {
     t.owner.grants.made(t.owner.grants.next().grant, {0x1000, bytes, 5}, t.now);
     t.exchange();
     CHECK(t.failure == error::protocol_violation);
-    CHECK(t.user.leases.next() == &op);
+    CHECK(t.user.leases.next() == nullptr); // with the connection
+    t.user.link.stop(error::protocol_violation);
+    REQUIRE(t.user.leases.next() == &op);
+    CHECK(op.ec == error::protocol_violation);
   }
 }
 

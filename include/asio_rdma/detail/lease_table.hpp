@@ -98,6 +98,7 @@ private:
   void on_stopped(const error_code& ec) override;
 
   disposition on_answer(const frame_header& header, std::span<const std::byte> payload);
+  void on_renewed(lease_request& op, const lease_payload& p);
   disposition on_lent(std::span<const std::byte> payload, std::uint32_t slot);
   void finish(lease_request& op, const error_code& ec);
   void finish_all(list& from, const error_code& ec);
