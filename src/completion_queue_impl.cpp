@@ -151,7 +151,7 @@ void completion_queue_impl::unreserve(std::uint32_t entries) noexcept {
 void completion_queue_impl::work_started() noexcept { watch_->context_scheduler.work_started(); }
 
 void completion_queue_impl::operations_done(std::size_t n) noexcept {
-  if (n != 0 && outstanding_.fetch_sub(n) == n)
+  if (n != 0 && all_background(outstanding_.fetch_sub(n) - n))
     watch_->context_scheduler.work_finished();
 }
 
@@ -354,9 +354,13 @@ void completion_queue_impl::run() {
       if (polls || found == poll_batch)
         continue;
     }
-    if (outstanding_.load() == 0) {
+    const std::uint64_t counts = outstanding_.load();
+    if (nothing_to_look_for(counts)) {
       t.over = rest();
-    } else if (options_.mode == completion_mode::busy || !spun_enough() || !arm()) {
+    } else if (!all_background(counts) &&
+               (options_.mode == completion_mode::busy || !spun_enough())) {
+      return;
+    } else if (!arm()) {
       return;
     } else {
       t.over = sleep();
@@ -403,11 +407,16 @@ bool completion_queue_impl::any_ready() {
   return !ready_.empty();
 }
 
-// Nothing to look for while nothing is outstanding. True if the role has been given up.
+// What is in the background is no reason to poll, so without a channel nobody looks for it.
+bool completion_queue_impl::nothing_to_look_for(std::uint64_t counts) const noexcept {
+  return counts == 0 || (channel_ == nullptr && all_background(counts));
+}
+
+// True if the role has been given up.
 bool completion_queue_impl::rest() {
   self_.reset();
   state_.store(state::idle);
-  return outstanding_.load() == 0 || !become_active(state::idle);
+  return nothing_to_look_for(outstanding_.load()) || !become_active(state::idle);
 }
 
 } // namespace asio_rdma::detail

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <random>
+#include <type_traits>
 #include <utility>
 
 namespace asio_rdma::detail {
@@ -220,6 +221,9 @@ bool queue_pair_impl::start_slowly(work_queue& queue, Operation& op, std::uint32
                                    queue_pair_state least) {
   operation_list ended;
   bool started = false;
+  bool background = false;
+  if constexpr (std::is_same_v<Operation, receive_operation>)
+    background = op.background;
   {
     const std::lock_guard lock(mutex_, std::adopt_lock);
     op.ec = check_start(least);
@@ -227,13 +231,16 @@ bool queue_pair_impl::start_slowly(work_queue& queue, Operation& op, std::uint32
       op.ec = error::too_many_buffers;
     if (op.ec)
       return false;
-    cq_->operation_starting();
+    background ? cq_->background_starting() : cq_->operation_starting();
     started = queue.start(op, ended);
   }
-  if (started)
+  if (started) {
     cq_->operation_started();
-  else
+  } else {
+    if (background)
+      cq_->background_ending();
     cq_->operation_not_started();
+  }
   if (!ended.empty())
     cq_->complete(ended);
   return started;

@@ -48,7 +48,8 @@ public:
   /// Around the start of each operation: counts it as work of the execution context, and once it
   /// is posted sees to it that somebody looks for its completion.
   void operation_starting() {
-    if (outstanding_.fetch_add(1) == 0)
+    const std::uint64_t before = outstanding_.fetch_add(1);
+    if (all_background(before)) [[unlikely]]
       work_started();
   }
   void operation_started() {
@@ -56,6 +57,16 @@ public:
       attend();
   }
   void operation_not_started();
+
+  /// Likewise for an operation that is looked for, but is no work of the context: the library's own
+  /// receives, which would keep an idle program from its end. Each tells, once it has left the
+  /// device and before it is done, that from here on it is an operation as others are.
+  void background_starting() noexcept { outstanding_.fetch_add(background_one | 1); }
+  void background_ending() {
+    const std::uint64_t before = outstanding_.fetch_sub(background_one);
+    if (all_background(before))
+      work_started();
+  }
 
   /// Mode `manual`: runs the handlers of what has completed; gives their number.
   std::size_t poll();
@@ -73,6 +84,12 @@ private:
   enum class state : std::uint8_t { idle, armed, active };
   struct watch;
 
+  // Two counts in one word: all operations in the low half, background ones in the high half.
+  static constexpr std::uint64_t background_one = std::uint64_t(1) << 32;
+  static constexpr bool all_background(std::uint64_t counts) noexcept {
+    return counts >> 32 == (counts & (background_one - 1));
+  }
+
   void open_watch(error_code& ec);
   void work_started() noexcept;
   void operations_done(std::size_t n) noexcept;
@@ -89,6 +106,7 @@ private:
   bool arm();
   bool sleep();
   bool rest();
+  bool nothing_to_look_for(std::uint64_t counts) const noexcept;
   bool any_ready();
 
   completion_service& service_;
@@ -99,7 +117,7 @@ private:
   ibv_cq* cq_ = nullptr;
   ownership owns_ = ownership::take;
 
-  std::atomic<std::size_t> outstanding_{0};
+  std::atomic<std::uint64_t> outstanding_{0};
   std::atomic<state> state_{state::idle};
   std::atomic<bool> notified_{false};
   bool notify_requested_ = false;                                   // the runner's

@@ -92,6 +92,9 @@ public:
   }
 
   ibv_recv_wr wr;
+  /// The library's own, which is no work of the context until it has completed
+  /// (completion_queue_impl::background_starting).
+  bool background = false;
 };
 
 } // namespace asio_rdma::detail
