@@ -39,24 +39,28 @@ asio::ip::tcp::endpoint acceptor_impl::local_endpoint() const {
   return id_ != nullptr ? endpoint_of(rdma_get_local_addr(id_)) : asio::ip::tcp::endpoint();
 }
 
-// Gives the request to the operation. True if the operation is done with it.
-bool acceptor_impl::serve(accept_operation& op, const std::shared_ptr<cm_connection>& connection) {
+// Gives the request to the operation. One that speaks another protocol than the operation's
+// connection is refused, and the operation waits on.
+acceptor_impl::served acceptor_impl::serve(accept_operation& op,
+                                           const std::shared_ptr<cm_connection>& connection) {
   if (op.qp == nullptr) {
     op.info = connection->info();
     op.request = connection;
-    return true;
+    return served::done;
   }
   const std::uint64_t id = op.id;
   if (const error_code ec = connection->accept(op, op.qp, op.options, true)) {
-    op.ec = ec;
     connection->close();
-    return true;
+    if (ec == error::incompatible_peer)
+      return served::refused;
+    op.ec = ec;
+    return served::done;
   }
   if (id != 0) {
     std::erase_if(accepting_, [](const auto& w) { return w.expired(); });
     accepting_.push_back(connection);
   }
-  return false;
+  return served::going_on;
 }
 
 bool acceptor_impl::start(accept_operation& op) {
@@ -68,13 +72,15 @@ bool acceptor_impl::start(accept_operation& op) {
       return false;
     }
     service_.operations().operation_starting();
-    if (requests_.empty()) {
-      waiting_.push_back(op);
-      return true;
+    auto how = served::refused;
+    while (how == served::refused && !requests_.empty()) {
+      const auto connection = std::move(requests_.front());
+      requests_.pop_front();
+      how = serve(op, connection);
     }
-    const auto connection = std::move(requests_.front());
-    requests_.pop_front();
-    if (serve(op, connection))
+    if (how == served::refused)
+      waiting_.push_back(op);
+    else if (how == served::done)
       done.push_back(op);
   }
   service_.operations().complete(done);
@@ -101,10 +107,13 @@ public:
       } else {
         auto& op = static_cast<accept_operation&>(acceptor_->waiting_.front());
         acceptor_->waiting_.pop_front();
-        if (acceptor_->serve(op, connection_))
+        const served how = acceptor_->serve(op, connection_);
+        if (how == served::going_on)
+          return;
+        if (how == served::done)
           done.push_back(op);
         else
-          return;
+          acceptor_->waiting_.push_front(op);
       }
     }
     if (done.empty())

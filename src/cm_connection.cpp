@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSL-1.0
 #include <asio_rdma/detail/cm_connection.hpp>
 
+#include <asio_rdma/detail/handshake.hpp>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
@@ -39,6 +41,12 @@ error_code rejection(const cm_event& event) {
   return error::rejected;
 }
 
+bool is_incompatible(std::span<const std::byte> data) {
+  verdict v{};
+  return data.size() >= verdict_size && !decode(data.first<verdict_size>(), v) &&
+         v == verdict::incompatible;
+}
+
 bool is_iwarp(const ibv_context* device) {
   return device->device->transport_type == IBV_TRANSPORT_IWARP;
 }
@@ -65,6 +73,11 @@ error_code cm_connection::connect(connect_operation& op, std::shared_ptr<queue_p
                                   connect_options options) {
   if (endpoints.empty())
     return asio::error::not_found;
+  if (op.target) {
+    if (!options.data.empty())
+      return asio::error::invalid_argument;
+    options.data = op.target->hello();
+  }
   const auto self = std::static_pointer_cast<cm_connection>(shared_from_this());
   if (const error_code ec = qp->attach(std::make_shared<link>(self)))
     return ec;
@@ -162,8 +175,8 @@ void cm_connection::take_event(const cm_event& event, leftovers& left) {
     break;
   case RDMA_CM_EVENT_ESTABLISHED:
     if (state_ == state::connecting) // iWARP: accepted and connected in one step
-      reply_ = event.data;
-    if (op_ != nullptr)
+      ec = on_reply(event);
+    if (op_ != nullptr && !ec)
       finish({}, left);
     break;
   case RDMA_CM_EVENT_ADDR_ERROR:
@@ -179,6 +192,8 @@ void cm_connection::take_event(const cm_event& event, leftovers& left) {
     reply_ = event.data;
     ec =
         state_ == state::accepting ? error_code(asio::error::connection_aborted) : rejection(event);
+    if (op_ != nullptr && op_->target && ec == error::rejected && is_incompatible(event.data))
+      ec = error::incompatible_peer;
     break;
   case RDMA_CM_EVENT_CONNECT_ERROR:
     ec = event.status < 0 ? cm_error(-event.status) : error_code(error::unreachable);
@@ -245,9 +260,15 @@ error_code cm_connection::on_route_resolved() {
   return {};
 }
 
+error_code cm_connection::on_reply(const cm_event& event) {
+  reply_ = event.data;
+  return op_ != nullptr && op_->target ? op_->target->on_hello(reply_, false) : error_code();
+}
+
 // The responder's answer says how many reads it starts and answers; rdma_cm has matched them.
 error_code cm_connection::on_response(const cm_event& event) {
-  reply_ = event.data;
+  if (const error_code ec = on_reply(event))
+    return ec;
   const std::uint8_t own = qp_->options().max_reads;
   const std::uint8_t out = std::min(own, event.initiator_depth);
   const std::uint8_t in = std::min(own, event.responder_resources);
@@ -333,6 +354,13 @@ error_code cm_connection::accept(connect_operation& op, std::shared_ptr<queue_pa
       return error::wrong_device;
     if (options.data.size() > most_data(id_->verbs, 196))
       return asio::error::message_size;
+    if (op.target)
+      if (const error_code ec = op.target->on_hello(request_.data, true)) {
+        const auto why = encode(verdict::incompatible);
+        rdma_reject(id_, why.data(), static_cast<std::uint8_t>(why.size()));
+        state_ = state::closed;
+        return ec;
+      }
   }
   const auto self = std::static_pointer_cast<cm_connection>(shared_from_this());
   if (const error_code ec = qp->attach(std::make_shared<link>(self)))
@@ -353,7 +381,8 @@ error_code cm_connection::accept(connect_operation& op, std::shared_ptr<queue_pa
       if (!ec)
         ec = prepare_queue_pair(to, out, in);
     if (!ec) {
-      rdma_conn_param p = parameters(options.data);
+      const private_data data = op.target ? op.target->hello() : options.data;
+      rdma_conn_param p = parameters(data);
       p.initiator_depth = out;
       p.responder_resources = in;
       if (rdma_accept(id_, &p) != 0)
@@ -421,6 +450,7 @@ void cm_connection::finish(const error_code& ec, leftovers& left) {
   if (!ec) {
     state_ = state::established;
     qp_->connected();
+    left.connected = std::move(op.target);
     return;
   }
   left.detached = std::move(qp_);
@@ -451,6 +481,8 @@ void cm_connection::settle(leftovers& left) {
     left.failed->fail(left.why);
   if (left.detached)
     left.detached->detach();
+  if (left.connected)
+    left.connected->on_connected();
   for (rdma_cm_id* id : left.ids)
     rdma_destroy_id(id);
   service_.operations().complete(left.done);

@@ -8,8 +8,8 @@
 namespace asio_rdma::detail {
 namespace {
 
-send_request& as_send(frame_operation& op) { return static_cast<send_request&>(op); }
-receive_request& as_receive(frame_operation& op) { return static_cast<receive_request&>(op); }
+message_out& as_send(frame_operation& op) { return static_cast<message_out&>(op); }
+message_in& as_receive(frame_operation& op) { return static_cast<message_in&>(op); }
 
 template <class List>
 frame_operation& pop(List& list) {
@@ -63,12 +63,12 @@ message_action message_protocol::next() {
 
 // --- Sending ---------------------------------------------------------------------------------
 
-void message_protocol::send(send_request& op) {
+void message_protocol::send(message_out& op) {
   op.ec = {};
   op.under_way_ = op.answered_ = false;
   if (no_sends_)
     return finish(op, no_sends_);
-  op.state_ = send_request::state::waiting;
+  op.state_ = message_out::state::waiting;
   queue_.push_back(op);
   if (next_prepare_ == queue_.end())
     next_prepare_ = std::prev(queue_.end());
@@ -76,14 +76,14 @@ void message_protocol::send(send_request& op) {
 
 bool message_protocol::next_prepare(message_action& a) {
   for (; next_prepare_ != queue_.end() && !free_offers_.empty(); ++next_prepare_) {
-    send_request& op = as_send(*next_prepare_);
-    if (op.what != send_request::kind::message || op.bytes <= eager_)
+    message_out& op = as_send(*next_prepare_);
+    if (op.what != message_out::kind::message || op.bytes <= eager_)
       continue;
     const std::uint16_t index = free_offers_.back();
     free_offers_.pop_back();
     offers_[index].send = &op;
     op.id_ = index | static_cast<std::uint32_t>(offers_[index].generation) << 16;
-    op.state_ = send_request::state::preparing;
+    op.state_ = message_out::state::preparing;
     ++next_prepare_;
     a.what = message_action::kind::prepare;
     a.send = &op;
@@ -92,39 +92,39 @@ bool message_protocol::next_prepare(message_action& a) {
   return false;
 }
 
-void message_protocol::prepared(send_request& op, const remote_buffer& memory) {
-  if (op.state_ != send_request::state::preparing)
+void message_protocol::prepared(message_out& op, const remote_buffer& memory) {
+  if (op.state_ != message_out::state::preparing)
     return; // has ended meanwhile
   op.memory_ = memory;
-  op.state_ = send_request::state::ready;
+  op.state_ = message_out::state::ready;
 }
 
-void message_protocol::fail_send(send_request& op, const error_code& ec) {
-  if (op.state_ != send_request::state::preparing)
+void message_protocol::fail_send(message_out& op, const error_code& ec) {
+  if (op.state_ != message_out::state::preparing)
     return;
   leave_queue(op);
   finish(op, ec);
 }
 
-bool message_protocol::cancel(send_request& op) {
-  if (op.state_ != send_request::state::waiting && op.state_ != send_request::state::preparing &&
-      op.state_ != send_request::state::ready)
+bool message_protocol::cancel(message_out& op) {
+  if (op.state_ != message_out::state::waiting && op.state_ != message_out::state::preparing &&
+      op.state_ != message_out::state::ready)
     return false;
   leave_queue(op);
-  op.state_ = send_request::state::idle;
+  op.state_ = message_out::state::idle;
   return true;
 }
 
-void message_protocol::leave_queue(send_request& op) {
+void message_protocol::leave_queue(message_out& op) {
   const auto i = request_list::s_iterator_to(op);
   if (i == next_prepare_)
     ++next_prepare_;
   queue_.erase(i);
-  if (op.state_ != send_request::state::waiting && op.state_ != send_request::state::idle)
+  if (op.state_ != message_out::state::waiting && op.state_ != message_out::state::idle)
     free_offer(op);
 }
 
-void message_protocol::free_offer(send_request& op) {
+void message_protocol::free_offer(message_out& op) {
   const auto index = static_cast<std::uint16_t>(op.id_);
   offers_[index].send = nullptr;
   ++offers_[index].generation;
@@ -134,9 +134,9 @@ void message_protocol::free_offer(send_request& op) {
 bool message_protocol::next_data(outgoing_frame& f) {
   if (queue_.empty())
     return false;
-  send_request& op = as_send(queue_.front());
-  const bool eager = op.what == send_request::kind::written || op.bytes <= eager_;
-  if (!eager && op.state_ != send_request::state::ready)
+  message_out& op = as_send(queue_.front());
+  const bool eager = op.what == message_out::kind::written || op.bytes <= eager_;
+  if (!eager && op.state_ != message_out::state::ready)
     return false;
   if (next_prepare_ == queue_.begin())
     ++next_prepare_;
@@ -146,8 +146,8 @@ bool message_protocol::next_data(outgoing_frame& f) {
   f.header.immediate = op.immediate.value_or(0);
   f.header.flags = op.immediate ? frame_header::has_immediate : std::uint8_t(0);
   if (eager) {
-    op.state_ = send_request::state::eager;
-    if (op.what == send_request::kind::written) {
+    op.state_ = message_out::state::eager;
+    if (op.what == message_out::kind::written) {
       f.header.type = frame_type::written;
       f.header.flags = frame_header::has_immediate;
       return true;
@@ -157,7 +157,7 @@ bool message_protocol::next_data(outgoing_frame& f) {
     f.payload_of_operation = true;
     ++count_.eager_sent;
   } else {
-    op.state_ = send_request::state::offered;
+    op.state_ = message_out::state::offered;
     ++under_offer_;
     f.header.type = frame_type::offer;
     f.header.length = offer_payload::size;
@@ -171,9 +171,9 @@ bool message_protocol::next_data(outgoing_frame& f) {
 void message_protocol::on_sent(const frame_header&, frame_operation* sent) {
   if (sent == nullptr)
     return;
-  send_request& op = as_send(*sent);
+  message_out& op = as_send(*sent);
   op.under_way_ = false;
-  if (op.state_ == send_request::state::eager || op.answered_)
+  if (op.state_ == message_out::state::eager || op.answered_)
     finish(op, op.ec);
 }
 
@@ -181,9 +181,9 @@ void message_protocol::on_dropped(const frame_header&, frame_operation* sent,
                                   const error_code& ec) {
   if (sent == nullptr)
     return;
-  send_request& op = as_send(*sent);
+  message_out& op = as_send(*sent);
   op.under_way_ = false;
-  if (op.state_ == send_request::state::eager)
+  if (op.state_ == message_out::state::eager)
     finish(op, ec);
   else if (op.answered_)
     finish(op, op.ec);
@@ -193,8 +193,8 @@ bool message_protocol::on_answer(const frame_header& header) {
   const std::size_t index = header.id & 0xffff;
   if (index >= offers_.size() || offers_[index].send == nullptr)
     return false;
-  send_request& op = *offers_[index].send;
-  if (op.id_ != header.id || op.state_ != send_request::state::offered || op.answered_)
+  message_out& op = *offers_[index].send;
+  if (op.id_ != header.id || op.state_ != message_out::state::offered || op.answered_)
     return false;
   op.answered_ = true;
   if (header.type == frame_type::refused)
@@ -204,20 +204,20 @@ bool message_protocol::on_answer(const frame_header& header) {
   return true;
 }
 
-void message_protocol::finish(send_request& op, const error_code& ec) {
-  if (op.state_ == send_request::state::offered) {
+void message_protocol::finish(message_out& op, const error_code& ec) {
+  if (op.state_ == message_out::state::offered) {
     --under_offer_;
     free_offer(op);
   }
   op.ec = ec;
-  op.state_ = send_request::state::done;
+  op.state_ = message_out::state::done;
   done_sends_.push_back(op);
 }
 
 void message_protocol::end_sends(const error_code& ec) {
   no_sends_ = ec;
   while (!queue_.empty()) {
-    send_request& op = as_send(queue_.front());
+    message_out& op = as_send(queue_.front());
     leave_queue(op);
     finish(op, ec);
   }
@@ -241,7 +241,7 @@ link_part::disposition message_protocol::on_frame(const frame_header& header,
     if (dropping_)
       return disposition::consumed;
     ++count_.eager_received;
-    messages_.push_back({.place = receive_request::place::slot,
+    messages_.push_back({.place = message_in::place::slot,
                          .slot = slot,
                          .immediate = immediate_of(header),
                          .memory = {.size = header.length}});
@@ -271,7 +271,7 @@ link_part::disposition message_protocol::on_offer(const frame_header& header,
     return disposition::consumed;
   }
   messages_.push_back({.where = entry::state::offered,
-                       .place = receive_request::place::pulled,
+                       .place = message_in::place::pulled,
                        .slot = slot,
                        .id = header.id,
                        .immediate = immediate_of(header),
@@ -292,14 +292,14 @@ bool message_protocol::next_control(outgoing_frame& f) {
   return true;
 }
 
-void message_protocol::receive(receive_request& op) {
+void message_protocol::receive(message_in& op) {
   op.ec = {};
   op.bytes = 0;
   op.immediate.reset();
-  op.where = receive_request::place::none;
+  op.where = message_in::place::none;
   op.waiting_ = true;
   op.pinned_ = false;
-  if (op.what == receive_request::kind::written) {
+  if (op.what == message_in::kind::written) {
     written_waiters_.push_back(op);
   } else {
     waiters_.push_back(op);
@@ -309,11 +309,11 @@ void message_protocol::receive(receive_request& op) {
     finish(op, no_receives_);
 }
 
-bool message_protocol::cancel(receive_request& op) {
+bool message_protocol::cancel(message_in& op) {
   if (!op.waiting_ || op.pinned_)
     return false;
   op.waiting_ = false;
-  if (op.what == receive_request::kind::written) {
+  if (op.what == message_in::kind::written) {
     written_waiters_.erase(request_list::s_iterator_to(op));
   } else {
     waiters_.erase(request_list::s_iterator_to(op));
@@ -331,7 +331,7 @@ void message_protocol::match() {
       continue;
     }
     entry& e = messages_.front();
-    receive_request& op = e.pinned != nullptr ? *e.pinned : as_receive(waiters_.front());
+    message_in& op = e.pinned != nullptr ? *e.pinned : as_receive(waiters_.front());
     if (e.pinned == nullptr && e.memory.size > op.capacity) {
       op.bytes = e.memory.size;
       finish(op, asio::error::message_size);
@@ -346,7 +346,7 @@ void message_protocol::match() {
 
 void message_protocol::match_written() {
   while (!written_waiters_.empty()) {
-    receive_request& op = as_receive(written_waiters_.front());
+    message_in& op = as_receive(written_waiters_.front());
     if (!written_.empty()) {
       deliver(op, written_.front());
       written_.pop_front();
@@ -358,19 +358,19 @@ void message_protocol::match_written() {
   }
 }
 
-void message_protocol::deliver(receive_request& op, entry& e) {
+void message_protocol::deliver(message_in& op, entry& e) {
   op.bytes = e.memory.size;
   op.immediate = e.immediate;
   op.where = e.place;
   op.slot = e.slot;
-  if (e.place != receive_request::place::slot)
+  if (e.place != message_in::place::slot)
     link_.release(e.slot);
   finish(op, {});
 }
 
-void message_protocol::finish(receive_request& op, const error_code& ec) {
+void message_protocol::finish(message_in& op, const error_code& ec) {
   op.waiting_ = false;
-  if (op.what == receive_request::kind::written) {
+  if (op.what == message_in::kind::written) {
     written_waiters_.erase(request_list::s_iterator_to(op));
   } else {
     waiters_.erase(request_list::s_iterator_to(op));
@@ -390,7 +390,7 @@ bool message_protocol::next_pull(message_action& a) {
   std::uint64_t ahead = 0; // bytes read before anybody asked
   for (std::size_t i = 0; i != messages_.size(); ++i) {
     entry& e = messages_[i];
-    if (i >= waiting_ && e.place != receive_request::place::slot) {
+    if (i >= waiting_ && e.place != message_in::place::slot) {
       if (e.memory.size > options_.prefetch - ahead)
         return false;
       ahead += e.memory.size;
@@ -406,7 +406,7 @@ bool message_protocol::next_pull(message_action& a) {
     a.memory = e.memory;
     // A waiter whose memory is written can no longer be cancelled, so none before it may be either.
     if (i == pinned_ && i < waiting_) {
-      receive_request& op =
+      message_in& op =
           as_receive(*std::next(waiters_.begin(), static_cast<std::ptrdiff_t>(pinned_)));
       if (e.memory.size <= op.capacity)
         a.receive = &op;
@@ -422,9 +422,9 @@ message_protocol::inbox::iterator message_protocol::find(std::uint32_t slot) {
   });
 }
 
-void message_protocol::read_into(std::uint32_t slot, receive_request& op) {
+void message_protocol::read_into(std::uint32_t slot, message_in& op) {
   const auto e = find(slot);
-  e->place = receive_request::place::direct;
+  e->place = message_in::place::direct;
   e->pinned = &op;
   op.pinned_ = true;
   ++pinned_;
@@ -454,7 +454,7 @@ void message_protocol::refuse(std::uint32_t slot, refusal why) {
   answers_.push_back({e->id, why});
   if (e->pinned != nullptr) {
     // Its turn is after those whose memory is being read to.
-    receive_request& op = *e->pinned;
+    message_in& op = *e->pinned;
     waiters_.erase(request_list::s_iterator_to(op));
     op.pinned_ = false;
     --pinned_;

@@ -7,6 +7,7 @@
 
 #include <boost/asio/socket_base.hpp>
 
+#include <concepts>
 #include <memory>
 #include <string>
 #include <utility>
@@ -20,13 +21,37 @@ struct info_result {
   static std::tuple<connection_info> arguments(const connect_operation& op) { return {op.info}; }
 };
 
-inline bool require_open(const std::shared_ptr<queue_pair_impl>& qp, operation& op) {
-  if (qp == nullptr)
-    op.ec = asio::error::bad_descriptor;
-  return qp != nullptr;
-}
+/// What is to be connected: a queue pair, and who speaks over it.
+struct connection_end {
+  connection_end() = default;
+  template <class Executor>
+  explicit connection_end(const basic_queue_pair<Executor>& qp) : queue_pair(qp.impl()) {}
+  template <class Object>
+  requires std::convertible_to<decltype(std::declval<const Object&>().impl()),
+                               std::shared_ptr<connection_target>>
+  explicit connection_end(const Object& object) : target(object.impl()) {
+    if (target)
+      queue_pair = target->target_queue_pair();
+  }
+
+  bool give(connect_operation& op) const {
+    if (queue_pair == nullptr)
+      op.ec = asio::error::bad_descriptor;
+    op.target = target;
+    return queue_pair != nullptr;
+  }
+
+  std::shared_ptr<queue_pair_impl> queue_pair;
+  std::shared_ptr<connection_target> target;
+};
 
 } // namespace detail
+
+/// What acceptor and connector connect: an open `basic_queue_pair`, or an I/O object with a
+/// protocol of its own, such as `basic_connection`. Private data is for bare queue pairs only
+/// (`invalid_argument`).
+template <class Object>
+concept connectable = std::constructible_from<detail::connection_end, const Object&>;
 
 /// A request for a connection that has been neither accepted nor rejected. Move-only; what is
 /// dropped is rejected.
@@ -156,20 +181,21 @@ public:
       impl_->cancel();
   }
 
-  /// Takes the next request and connects the queue pair. Errors: `error::wrong_device`,
-  /// `connection_aborted` when the connector gave up, `timed_out`, `message_size`,
-  /// `error::device_fatal` when the acceptor's device is gone, or the system's.
+  /// Takes the next request and connects the queue pair, or what has one; a request of a peer that
+  /// does not speak the object's protocol is refused, and the next one awaited. Errors:
+  /// `error::wrong_device`, `connection_aborted` when the connector gave up, `timed_out`,
+  /// `message_size`, `error::device_fatal` when the acceptor's device is gone, or the system's.
   /// Supports all cancellation types. Cancelled before a request came, the queue pair stays as it
   /// was and no request is lost; after that it has failed.
-  template <class Executor1, class Token = asio::default_completion_token_t<executor_type>>
-  auto async_accept(basic_queue_pair<Executor1>& qp, const accept_options& options, Token&& token) {
-    return asio::async_initiate<Token, detail::info_result::signature>(initiate_accept{this}, token,
-                                                                       qp.impl(), options);
+  template <connectable Object, class Token = asio::default_completion_token_t<executor_type>>
+  auto async_accept(Object& object, const accept_options& options, Token&& token) {
+    return asio::async_initiate<Token, detail::info_result::signature>(
+        initiate_accept{this}, token, detail::connection_end(object), options);
   }
-  template <class Executor1, class Token = asio::default_completion_token_t<executor_type>>
+  template <connectable Object, class Token = asio::default_completion_token_t<executor_type>>
   requires(!std::same_as<std::decay_t<Token>, accept_options>) auto async_accept(
-      basic_queue_pair<Executor1>& qp, Token&& token = {}) {
-    return async_accept(qp, accept_options(), std::forward<Token>(token));
+      Object& object, Token&& token = {}) {
+    return async_accept(object, accept_options(), std::forward<Token>(token));
   }
 
   /// Takes the next request, to look at it before it is accepted or rejected. Supports all
@@ -181,16 +207,17 @@ public:
   }
 
   /// Accepts a request that was taken. Otherwise as the other `async_accept`.
-  template <class Executor1, class Token = asio::default_completion_token_t<executor_type>>
-  auto async_accept(connection_request request, basic_queue_pair<Executor1>& qp,
-                    const accept_options& options, Token&& token) {
+  template <connectable Object, class Token = asio::default_completion_token_t<executor_type>>
+  auto async_accept(connection_request request, Object& object, const accept_options& options,
+                    Token&& token) {
     return asio::async_initiate<Token, detail::info_result::signature>(
-        initiate_accept_request{io_}, token, request.release(), qp.impl(), options);
+        initiate_accept_request{io_}, token, request.release(), detail::connection_end(object),
+        options);
   }
-  template <class Executor1, class Token = asio::default_completion_token_t<executor_type>>
+  template <connectable Object, class Token = asio::default_completion_token_t<executor_type>>
   requires(!std::same_as<std::decay_t<Token>, accept_options>) auto async_accept(
-      connection_request request, basic_queue_pair<Executor1>& qp, Token&& token = {}) {
-    return async_accept(std::move(request), qp, accept_options(), std::forward<Token>(token));
+      connection_request request, Object& object, Token&& token = {}) {
+    return async_accept(std::move(request), object, accept_options(), std::forward<Token>(token));
   }
 
 private:
@@ -205,15 +232,15 @@ private:
     const executor_type& get_executor() const noexcept { return self->get_executor(); }
 
     template <class Handler>
-    void operator()(Handler&& handler, const std::shared_ptr<detail::queue_pair_impl>& qp,
+    void operator()(Handler&& handler, const detail::connection_end& end,
                     const accept_options& options) const {
       std::decay_t<Handler> h(std::forward<Handler>(handler));
       detail::start_operation<detail::accept_operation, detail::info_result, 0>(
           self->impl_, self->io_, h,
           [&](auto& op) {
-            op.qp = qp;
+            op.qp = end.queue_pair;
             op.options = options;
-            return detail::require_open(qp, op);
+            return end.give(op);
           },
           [](impl_type& i, auto& op) { return i.start(op); });
     }
@@ -241,14 +268,13 @@ private:
     const executor_type& get_executor() const noexcept { return io.get(); }
 
     template <class Handler>
-    void operator()(Handler&& handler, const std::shared_ptr<detail::cm_connection>& connection,
-                    const std::shared_ptr<detail::queue_pair_impl>& qp,
-                    const accept_options& options) const {
+    void operator()(Handler&& handler, const std::shared_ptr<detail::cm_connection>& request,
+                    const detail::connection_end& end, const accept_options& options) const {
       std::decay_t<Handler> h(std::forward<Handler>(handler));
       detail::start_operation<detail::connect_operation, detail::info_result, 0>(
-          connection, io, h, [&](auto& op) { return detail::require_open(qp, op); },
+          request, io, h, [&](auto& op) { return end.give(op); },
           [&](detail::cm_connection& c, auto& op) {
-            const error_code ec = c.accept(op, qp, options, false);
+            const error_code ec = c.accept(op, end.queue_pair, options, false);
             if (ec) // otherwise the operation may have completed already
               op.ec = ec;
             return !ec;

@@ -68,40 +68,41 @@ public:
   /// `bad_descriptor`, or the system's; the queue pair can then be used for another attempt, unless
   /// it has failed, as it has on iWARP when the peer had been reached. Supports all cancellation
   /// types: the queue pair is as after an error.
-  template <class Executor1, class Token = asio::default_completion_token_t<executor_type>>
-  auto async_connect(basic_queue_pair<Executor1>& qp, const endpoint_type& endpoint,
-                     const connect_options& options, Token&& token) {
+  template <connectable Object, class Token = asio::default_completion_token_t<executor_type>>
+  auto async_connect(Object& object, const endpoint_type& endpoint, const connect_options& options,
+                     Token&& token) {
     return asio::async_initiate<Token, detail::info_result::signature>(
-        initiate_connect{this}, token, qp.impl(), std::vector{endpoint}, options);
+        initiate_connect{this}, token, detail::connection_end(object), std::vector{endpoint},
+        options);
   }
-  template <class Executor1, class Token = asio::default_completion_token_t<executor_type>>
+  template <connectable Object, class Token = asio::default_completion_token_t<executor_type>>
   requires(!std::same_as<std::decay_t<Token>, connect_options>) auto async_connect(
-      basic_queue_pair<Executor1>& qp, const endpoint_type& endpoint, Token&& token = {}) {
-    return async_connect(qp, endpoint, connect_options(), std::forward<Token>(token));
+      Object& object, const endpoint_type& endpoint, Token&& token = {}) {
+    return async_connect(object, endpoint, connect_options(), std::forward<Token>(token));
   }
 
   /// Tries the endpoints of a range, such as a resolver's results, in order until one connects;
   /// `connection_info::remote` tells which. The error is that of the last tried; `not_found` if
   /// there are none. On iWARP the first that could be reached is the last.
-  template <class Executor1, std::ranges::input_range Endpoints,
+  template <connectable Object, std::ranges::input_range Endpoints,
             class Token = asio::default_completion_token_t<executor_type>>
   requires std::convertible_to<std::ranges::range_reference_t<const Endpoints>, endpoint_type>
-  auto async_connect(basic_queue_pair<Executor1>& qp, const Endpoints& endpoints,
-                     const connect_options& options, Token&& token) {
+  auto async_connect(Object& object, const Endpoints& endpoints, const connect_options& options,
+                     Token&& token) {
     std::vector<endpoint_type> list;
     for (auto&& e : endpoints)
       list.push_back(e);
     return asio::async_initiate<Token, detail::info_result::signature>(
-        initiate_connect{this}, token, qp.impl(), std::move(list), options);
+        initiate_connect{this}, token, detail::connection_end(object), std::move(list), options);
   }
-  template <class Executor1, std::ranges::input_range Endpoints,
+  template <connectable Object, std::ranges::input_range Endpoints,
             class Token = asio::default_completion_token_t<executor_type>>
   requires(std::convertible_to<std::ranges::range_reference_t<const Endpoints>, endpoint_type> &&
            !std::same_as<std::decay_t<Token>,
-                         connect_options>) auto async_connect(basic_queue_pair<Executor1>& qp,
+                         connect_options>) auto async_connect(Object& object,
                                                               const Endpoints& endpoints,
                                                               Token&& token = {}) {
-    return async_connect(qp, endpoints, connect_options(), std::forward<Token>(token));
+    return async_connect(object, endpoints, connect_options(), std::forward<Token>(token));
   }
 
 private:
@@ -110,13 +111,13 @@ private:
     const executor_type& get_executor() const noexcept { return self->get_executor(); }
 
     template <class Handler>
-    void operator()(Handler&& handler, const std::shared_ptr<detail::queue_pair_impl>& qp,
+    void operator()(Handler&& handler, const detail::connection_end& end,
                     const std::vector<endpoint_type>& endpoints,
                     const connect_options& options) const {
       std::decay_t<Handler> h(std::forward<Handler>(handler));
       detail::start_operation<detail::connect_operation, detail::info_result, 0>(
-          self->impl_, self->io_, h, [&](auto& op) { return detail::require_open(qp, op); },
-          [&](impl_type& i, auto& op) { return i.start(op, qp, endpoints, options); });
+          self->impl_, self->io_, h, [&](auto& op) { return end.give(op); },
+          [&](impl_type& i, auto& op) { return i.start(op, end.queue_pair, endpoints, options); });
     }
 
     basic_connector* self;

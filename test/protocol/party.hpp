@@ -40,8 +40,8 @@ struct op_of final : Request {
   bool keyed = false, preparing = false, ended = false;
   std::uint64_t key = 0;
 };
-using send_op = op_of<send_request>;
-using receive_op = op_of<receive_request>;
+using send_op = op_of<message_out>;
+using receive_op = op_of<message_in>;
 using lend_op = op_of<lend_request>;
 using lease_op = op_of<lease_request>;
 using region_op = op_of<region_receive>;
@@ -226,7 +226,7 @@ public:
 
   void send(std::uint64_t bytes, bool written = false) {
     send_op& op = make(sends);
-    op.what = written ? send_request::kind::written : send_request::kind::message;
+    op.what = written ? message_out::kind::written : message_out::kind::message;
     op.bytes = written ? 0 : bytes;
     op.sequence = sequence++;
     op.immediate = op.sequence;
@@ -246,7 +246,7 @@ public:
   }
   void receive(std::uint64_t capacity, bool written = false) {
     receive_op& op = make(receives);
-    op.what = written ? receive_request::kind::written : receive_request::kind::message;
+    op.what = written ? message_in::kind::written : message_in::kind::message;
     op.capacity = capacity;
     messages.receive(op);
     run();
@@ -443,7 +443,7 @@ private:
         end(op);
         drop_key(op);
         if (!op.ec)
-          (op.what == send_request::kind::written ? written_well : sent_well).insert(op.sequence);
+          (op.what == message_out::kind::written ? written_well : sent_well).insert(op.sequence);
         else
           ++failed_sends;
         if (!op.preparing)
@@ -462,12 +462,12 @@ private:
   }
 
   void take(receive_op& op) {
-    if (op.what == receive_request::kind::written) {
+    if (op.what == message_in::kind::written) {
       noticed.push_back(*op.immediate);
       return;
     }
     must(op.bytes <= op.capacity, "a message fits its receive");
-    if (op.where == receive_request::place::slot) {
+    if (op.where == message_in::place::slot) {
       must(slots.at(op.slot).size() == frame_header::size + op.bytes, "a message is whole");
       lent_slots.push_back(op.slot);
     }

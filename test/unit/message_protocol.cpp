@@ -13,16 +13,16 @@ namespace {
 using namespace asio_rdma;
 using namespace asio_rdma::detail;
 
-using state = send_request::state;
-using place = receive_request::place;
+using state = message_out::state;
+using place = message_in::place;
 
-struct a_send final : send_request {
+struct a_send final : message_out {
   explicit a_send(std::uint64_t n, std::optional<std::uint32_t> imm = {}) {
     bytes = n;
     immediate = imm;
   }
 };
-struct a_receive final : receive_request {};
+struct a_receive final : message_in {};
 
 struct sent_frame {
   frame_header header;
@@ -92,11 +92,11 @@ struct party {
           .id = id,
           .immediate = why ? static_cast<std::uint32_t>(*why) : 0});
   }
-  void send(send_request& op) {
+  void send(message_out& op) {
     messages.send(op);
     run();
   }
-  void receive(receive_request& op) {
+  void receive(message_in& op) {
     messages.receive(op);
     run();
   }
@@ -119,11 +119,11 @@ struct party {
     return a;
   }
   /// Whether the next action is that `op` is complete.
-  bool completes(const send_request& op) {
+  bool completes(const message_out& op) {
     const message_action a = take();
     return a.what == message_action::kind::sent && a.send == &op;
   }
-  bool completes(const receive_request& op) {
+  bool completes(const message_in& op) {
     const message_action a = take();
     return a.what == message_action::kind::received && a.receive == &op;
   }
@@ -389,12 +389,12 @@ TEST_CASE("messages: over the limit is refused, and takes no place") {
 TEST_CASE("messages: notices of writes come beside messages") {
   party p;
   a_send notice(0, 99);
-  notice.what = send_request::kind::written;
+  notice.what = message_out::kind::written;
   p.send(notice);
   CHECK(p.frames[0].header ==
         frame_header{.type = frame_type::written, .flags = 1, .immediate = 99});
   a_receive message, immediate, cancelled;
-  immediate.what = cancelled.what = receive_request::kind::written;
+  immediate.what = cancelled.what = message_in::kind::written;
   p.receive(message);
   p.receive(cancelled);
   p.receive(immediate);
@@ -504,7 +504,7 @@ TEST_CASE("messages: when the link stops every operation ends once") {
   party p({.sends = 2});
   a_send eager(1), offered(10000), queued(1), preparing(10000);
   a_receive one, two, notice, later[2];
-  notice.what = receive_request::kind::written;
+  notice.what = message_in::kind::written;
   p.send(offered);
   p.take();
   p.messages.prepared(offered, key);

@@ -44,7 +44,8 @@ private:
 
   void cancel(const error_code& why);
   void close(const error_code& why);
-  bool serve(accept_operation& op, const std::shared_ptr<cm_connection>& connection);
+  enum class served { going_on, done, refused };
+  served serve(accept_operation& op, const std::shared_ptr<cm_connection>& connection);
 
   cm_service& service_;
   asio::any_io_executor executor_;

@@ -3,6 +3,7 @@
 
 #include <asio_rdma/connect_options.hpp>
 #include <asio_rdma/detail/cm_service.hpp>
+#include <asio_rdma/detail/connection_target.hpp>
 #include <asio_rdma/detail/queue_pair_impl.hpp>
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/steady_timer.hpp>
@@ -22,6 +23,7 @@ class connect_operation : public operation {
 public:
   using operation::operation;
   connection_info info;
+  std::shared_ptr<connection_target> target; ///< Null for a bare queue pair.
 };
 
 /// One connection by rdma_cm, from the first step to the disconnect: connecting, or accepting a
@@ -68,6 +70,7 @@ private:
     std::vector<rdma_cm_id*> ids;
     std::shared_ptr<void> kept;
     std::shared_ptr<queue_pair_impl> detached, failed;
+    std::shared_ptr<connection_target> connected;
     error_code why;
   };
 
@@ -78,6 +81,7 @@ private:
   error_code on_address_resolved();
   error_code on_route_resolved();
   error_code on_response(const cm_event& event);
+  error_code on_reply(const cm_event& event);
   error_code prepare_queue_pair(ibv_qp_state to, std::uint8_t reads_out, std::uint8_t reads_in);
   rdma_conn_param parameters(const private_data& data) const;
   void arm_timer(std::chrono::milliseconds timeout);

@@ -10,7 +10,7 @@ namespace asio_rdma::detail {
 class message_protocol;
 
 /// Something that is to arrive at the peer in order. The driver derives its operation from it.
-class send_request : public frame_operation {
+class message_out : public frame_operation {
 public:
   enum class kind {
     message, ///< `bytes` of the operation's buffers.
@@ -28,7 +28,7 @@ public:
   state where() const noexcept { return state_; }
 
 protected:
-  ~send_request() = default;
+  ~message_out() = default;
 
 private:
   friend message_protocol;
@@ -40,7 +40,7 @@ private:
 };
 
 /// A wait for the next message, or for the next immediate data of an RDMA WRITE.
-class receive_request : public frame_operation {
+class message_in : public frame_operation {
 public:
   enum class kind { message, written };
   enum class place {
@@ -62,7 +62,7 @@ public:
   std::uint32_t slot = 0;
 
 protected:
-  ~receive_request() = default;
+  ~message_in() = default;
 
 private:
   friend message_protocol;
@@ -89,9 +89,9 @@ struct message_action {
     received ///< `receive` is complete.
   };
   kind what = kind::none;
-  send_request* send = nullptr;
+  message_out* send = nullptr;
   /// On `pull`: who waits for it and has room, if its own memory may be read to (then `read_into`).
-  receive_request* receive = nullptr;
+  message_in* receive = nullptr;
   std::uint32_t slot = 0;
   remote_buffer memory;
 };
@@ -116,23 +116,23 @@ public:
   /// The longest message that goes eagerly.
   std::uint64_t eager_size() const noexcept { return eager_; }
 
-  void send(send_request& op);
+  void send(message_out& op);
   /// The key for `op` is made.
-  void prepared(send_request& op, const remote_buffer& memory);
+  void prepared(message_out& op, const remote_buffer& memory);
   /// There is none: `op` ends with that error, and the others go on.
-  void fail_send(send_request& op, const error_code& ec);
+  void fail_send(message_out& op, const error_code& ec);
   /// Takes `op` out if nothing has been sent of it: true, and it is the driver's again (as is the
   /// key that it made or is making). Else it goes on to its end.
-  bool cancel(send_request& op);
+  bool cancel(message_out& op);
 
-  void receive(receive_request& op);
+  void receive(message_in& op);
   /// Takes `op` out; no message is lost. False if its memory is being read to: it goes on to its
   /// end.
-  bool cancel(receive_request& op);
+  bool cancel(message_in& op);
 
   /// The message of `slot` is read to the memory of the request that the pull named. To be called
   /// before anything else.
-  void read_into(std::uint32_t slot, receive_request& op);
+  void read_into(std::uint32_t slot, message_in& op);
   /// The message of `slot` has been read.
   void pulled(std::uint32_t slot);
   /// There is no memory for it: the sender is told, and the message takes no place.
@@ -147,15 +147,15 @@ private:
   struct entry {
     enum class state { whole, offered, pulling };
     state where = state::whole;
-    receive_request::place place = receive_request::place::none;
+    message_in::place place = message_in::place::none;
     std::uint32_t slot = 0;
     std::uint32_t id = 0;
     std::optional<std::uint32_t> immediate = {};
     remote_buffer memory = {}; // its size is the message's
-    receive_request* pinned = nullptr;
+    message_in* pinned = nullptr;
   };
   struct offer {
-    send_request* send = nullptr;
+    message_out* send = nullptr;
     std::uint16_t generation = 0;
   };
   struct answer {
@@ -185,11 +185,11 @@ private:
   bool next_pull(message_action& a);
   void match();
   void match_written();
-  void deliver(receive_request& op, entry& e);
-  void finish(send_request& op, const error_code& ec);
-  void finish(receive_request& op, const error_code& ec);
-  void leave_queue(send_request& op);
-  void free_offer(send_request& op);
+  void deliver(message_in& op, entry& e);
+  void finish(message_out& op, const error_code& ec);
+  void finish(message_in& op, const error_code& ec);
+  void leave_queue(message_out& op);
+  void free_offer(message_out& op);
   void end_receives(const error_code& ec);
   void end_sends(const error_code& ec);
   void drop_written();

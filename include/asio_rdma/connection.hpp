@@ -1,0 +1,354 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include <asio_rdma/completion_queue.hpp>
+#include <asio_rdma/connection_options.hpp>
+#include <asio_rdma/detail/connection_impl.hpp>
+#include <asio_rdma/detail/initiate.hpp>
+#include <asio_rdma/memory_pool.hpp>
+#include <asio_rdma/message.hpp>
+#include <asio_rdma/queue_pair.hpp>
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/async_result.hpp>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <utility>
+
+namespace asio_rdma {
+namespace detail {
+
+struct sent_result {
+  using signature = void(error_code, std::size_t);
+  static std::tuple<std::size_t> arguments(const operation& op) { return {op.value}; }
+};
+
+struct message_result {
+  using signature = void(error_code, message);
+  static std::tuple<message> arguments(message_receive& op) { return {std::move(op.result)}; }
+};
+
+struct size_result {
+  using signature = void(error_code, std::size_t);
+  static std::tuple<std::size_t> arguments(const message_receive& op) { return {op.size}; }
+};
+
+struct immediate_result {
+  using signature = void(error_code, std::uint32_t);
+  static std::tuple<std::uint32_t> arguments(const message_receive& op) { return {op.word}; }
+};
+
+/// Any Asio buffers as a payload, for as long as the initiation lasts.
+template <class Buffers>
+class payload_of : public payload {
+public:
+  explicit payload_of(const Buffers& buffers) noexcept {
+    if constexpr (std::same_as<Buffers, registered_buffer>) {
+      owner = &buffers;
+    } else {
+      registered = const_buffer_sequence<Buffers>;
+      parts = parts_.data();
+      if constexpr (std::convertible_to<Buffers, const_buffer>) {
+        add(static_cast<const_buffer>(buffers));
+      } else {
+        for (auto i = asio::buffer_sequence_begin(buffers); i != asio::buffer_sequence_end(buffers);
+             ++i)
+          add(*i);
+      }
+    }
+  }
+
+private:
+  // As many as Asio takes of a sequence at a time.
+  static constexpr std::size_t max_parts = max_elements<Buffers>() == 1 ? 1 : 64;
+
+  template <class Buffer>
+  void add(const Buffer& b) noexcept {
+    std::uint32_t lkey = 0;
+    if constexpr (std::convertible_to<Buffer, const_buffer>)
+      lkey = static_cast<const_buffer>(b).lkey();
+    const asio::const_buffer view(b);
+    if (view.size() == 0)
+      return;
+    if (count == max_parts)
+      too_many = true;
+    else
+      parts_[count++] = {view.data(), view.size(), lkey};
+    bytes += view.size();
+  }
+
+  std::array<part, max_parts> parts_;
+};
+
+} // namespace detail
+
+/// Messages between two programs, whole, in order and of any size, as an Asio I/O object. Connected
+/// by `acceptor` and `connector`.
+///
+/// A message of up to the peer's `connection_options::receive_size` less 16 bytes is sent whole
+/// into a receive that the peer has posted ahead. A longer one stays where it is: the peer reads it
+/// (RDMA READ) when it is waited for there. A sender that is ahead of the receiving program waits;
+/// nothing is lost and nothing is buffered beyond the receives.
+///
+/// *Buffers.* Whatever Asio takes as buffers may be sent. Registered memory (`registered_buffer`,
+/// `const_buffer`, and what lies in the connection's pool) is not copied, unless the message is
+/// shorter than 240 bytes; other memory is copied into the pool when the operation is started.
+///
+/// *Errors.* `not_connected`; `error::buffer_in_use`; `error::pool_limit` and others of
+/// `memory_pool::allocate`; `message_size` for a message that the peer does not accept and
+/// `no_memory` for one that it has no memory for (the connection lives); `broken_pipe` for sends
+/// and `eof` for receives after the peer has closed with `async_close`; `operation_aborted` after
+/// `close` here; `connection_reset`, `timed_out` and the device's own when the connection has
+/// failed; `error::protocol_violation` when the peer has broken the protocol. What had arrived
+/// whole before a failure can still be received.
+///
+/// *Cancellation.* All types, of every operation. A receive that is cancelled has taken nothing. A
+/// send that has not begun is taken back. If it has, its handler gets `operation_aborted` at once
+/// and the message may arrive; the memory of a `registered_buffer` stays with the connection until
+/// the device has let go of it. Only where the caller keeps the memory that the device uses
+/// (`const_buffer`) a send that has begun goes on: then `terminal` ends the connection, and
+/// `partial` and `total` have no effect.
+///
+/// *Thread safety.* Distinct objects: safe. Shared objects: unsafe, as for Asio's sockets.
+template <class Executor = asio::any_io_executor>
+class basic_connection {
+  using impl_type = detail::connection_impl;
+
+public:
+  using executor_type = Executor;
+  template <class Executor1>
+  struct rebind_executor {
+    using other = basic_connection<Executor1>;
+  };
+
+  /// A connection that is not open.
+  explicit basic_connection(const executor_type& ex) : io_(ex) {}
+  template <class ExecutionContext>
+  requires std::convertible_to<ExecutionContext&, asio::execution_context&>
+  explicit basic_connection(ExecutionContext& context) : io_(context.get_executor()) {}
+
+  /// Opens: see `open`.
+  template <class ExecutorOrContext>
+  basic_connection(ExecutorOrContext&& ex, const memory_pool& pool,
+                   const connection_options& options = {})
+      : basic_connection(std::forward<ExecutorOrContext>(ex)) {
+    open(pool, options);
+  }
+
+  /// The moved-from object is closed.
+  basic_connection(basic_connection&&) noexcept = default;
+  template <class Executor1>
+  requires std::convertible_to<Executor1, Executor>
+  basic_connection(basic_connection<Executor1>&& other)
+      : io_(executor_type(other.get_executor())), impl_(std::exchange(other.impl_, nullptr)) {}
+  basic_connection& operator=(basic_connection&& other) noexcept {
+    if (this != &other) {
+      close();
+      io_ = other.io_;
+      impl_ = std::exchange(other.impl_, nullptr);
+    }
+    return *this;
+  }
+  /// As `close`.
+  ~basic_connection() { close(); }
+
+  const executor_type& get_executor() const noexcept { return io_.get(); }
+
+  /// Makes a queue pair on the pool's device, in a completion queue that the context's queue pairs
+  /// share or in the given one, and posts its receives with memory of the pool. Then it can be
+  /// connected. Errors: `already_open`, `invalid_argument` for the options,
+  /// `error::completion_queue_full`, `error::wrong_device`, those of `memory_pool::allocate`, or
+  /// the system's.
+  void open(const memory_pool& pool, const completion_queue& queue,
+            const connection_options& options, error_code& ec) {
+    if (impl_) {
+      ec = asio::error::already_open;
+      return;
+    }
+    auto impl = std::make_shared<impl_type>(io_.context(), pool, options);
+    ec = impl->open(queue.impl());
+    if (!ec)
+      impl_ = std::move(impl);
+  }
+  void open(const memory_pool& pool, const connection_options& options, error_code& ec) {
+    open(pool, completion_queue(), options, ec);
+  }
+  void open(const memory_pool& pool, const connection_options& options = {}) {
+    open(pool, completion_queue(), options);
+  }
+  void open(const memory_pool& pool, const completion_queue& queue,
+            const connection_options& options = {}) {
+    error_code ec;
+    open(pool, queue, options, ec);
+    detail::throw_if(ec, "connection::open");
+  }
+
+  bool is_open() const noexcept { return impl_ != nullptr; }
+  const memory_pool& pool() const noexcept { return impl_->pool(); }
+  /// The options in force.
+  const connection_options& options() const noexcept { return impl_->options(); }
+  const std::shared_ptr<impl_type>& impl() const noexcept { return impl_; }
+
+  /// Ends the connection now. Every operation ends with `operation_aborted` if it was not complete,
+  /// once the device has let go of its memory. What the peer has not received is lost.
+  void close() {
+    if (impl_)
+      std::exchange(impl_, nullptr)->close();
+  }
+
+  /// Ends every wait for a message with `operation_aborted`. No message is lost.
+  void cancel() {
+    if (impl_)
+      impl_->cancel_receives();
+  }
+
+  /// Says goodbye behind everything that was sent before, and waits for the peer to do so as well:
+  /// then everything has arrived, and the connection has ended. Nothing can be sent any more. What
+  /// the peer still sends can be received. Signature `void(error_code)`. Errors: as the
+  /// connection's, if it fails before. Supports all cancellation types: only the wait ends.
+  template <class Token = asio::default_completion_token_t<executor_type>>
+  auto async_close(Token&& token = {}) {
+    return asio::async_initiate<Token, void(error_code)>(initiate_close{this}, token);
+  }
+
+  /// Sends one message. It is complete when the peer's device has received it, or its program, if
+  /// it is a long one, has read it. Signature `void(error_code, std::size_t bytes)`.
+  template <class Buffers, class Token = asio::default_completion_token_t<executor_type>>
+  requires(!std::integral<std::decay_t<Token>>) //
+      auto async_send(const Buffers& buffers, Token&& token = {}) {
+    return asio::async_initiate<Token, detail::sent_result::signature>(
+        initiate_send{this}, token, buffers, std::optional<std::uint32_t>());
+  }
+  /// The same, with 32 bits that the message carries along.
+  template <class Buffers, class Token = asio::default_completion_token_t<executor_type>>
+  auto async_send(const Buffers& buffers, std::uint32_t immediate, Token&& token = {}) {
+    return asio::async_initiate<Token, detail::sent_result::signature>(
+        initiate_send{this}, token, buffers, std::optional<std::uint32_t>(immediate));
+  }
+
+  /// Takes the next message, with its memory. Signature `void(error_code, message)`.
+  template <class Token = asio::default_completion_token_t<executor_type>>
+  auto async_receive(Token&& token = {}) {
+    return asio::async_initiate<Token, detail::message_result::signature>(
+        initiate_receive<detail::message_result>{this}, token,
+        detail::message_in::kind::message);
+  }
+
+  /// Copies the next message into buffers of the caller's, Asio's or registered ones, and gives its
+  /// size. Signature `void(error_code, std::size_t)`. If it is longer than the buffers the error is
+  /// `message_size`, with its size, and it is still there to be received.
+  template <class Buffers, class Token = asio::default_completion_token_t<executor_type>>
+  requires asio::is_mutable_buffer_sequence<Buffers>::value //
+      auto
+      async_receive(const Buffers& buffers, Token&& token = {}) {
+    return asio::async_initiate<Token, detail::size_result::signature>(initiate_copy{this}, token,
+                                                                       buffers);
+  }
+
+  /// Waits until the connection has failed or was closed, for the reason. Supports all cancellation
+  /// types.
+  template <class Token = asio::default_completion_token_t<executor_type>>
+  auto async_wait_disconnect(Token&& token = {}) {
+    return asio::async_initiate<Token, void(error_code)>(initiate_wait{this}, token);
+  }
+
+private:
+  template <class>
+  friend class basic_connection;
+
+  struct initiation {
+    using executor_type = Executor;
+    const executor_type& get_executor() const noexcept { return self->get_executor(); }
+    basic_connection* self;
+  };
+
+  struct initiate_send : initiation {
+    template <class Handler, class Buffers>
+    void operator()(Handler&& handler, const Buffers& buffers,
+                    std::optional<std::uint32_t> immediate) const {
+      std::decay_t<Handler> h(std::forward<Handler>(handler));
+      detail::start_operation<detail::message_send, detail::sent_result, 0>(
+          this->self->impl_, this->self->io_, h, [](auto&) { return true; },
+          [&](impl_type& i, auto& op) {
+            return i.start(op, detail::payload_of<Buffers>(buffers), immediate);
+          });
+    }
+  };
+
+  template <class Result>
+  struct initiate_receive : initiation {
+    template <class Handler>
+    void operator()(Handler&& handler, detail::message_in::kind what) const {
+      std::decay_t<Handler> h(std::forward<Handler>(handler));
+      detail::start_operation<detail::message_receive, Result, 0>(
+          this->self->impl_, this->self->io_, h,
+          [&](auto& op) {
+            op.request.what = what;
+            return true;
+          },
+          [](impl_type& i, auto& op) {
+            return i.start(static_cast<detail::message_receive&>(op));
+          });
+    }
+  };
+
+  struct initiate_copy : initiation {
+    template <class Handler, class Buffers>
+    void operator()(Handler&& handler, const Buffers& buffers) const {
+      constexpr std::size_t most = detail::max_elements<Buffers>();
+      std::decay_t<Handler> h(std::forward<Handler>(handler));
+      detail::start_operation<detail::message_receive, detail::size_result, most>(
+          this->self->impl_, this->self->io_, h,
+          [&](auto& op) {
+            op.owning = false;
+            op.targets = op.sges();
+            for (auto i = asio::buffer_sequence_begin(buffers);
+                 i != asio::buffer_sequence_end(buffers); ++i) {
+              const asio::mutable_buffer b(*i);
+              if (op.target_count == most) {
+                op.ec = error::too_many_buffers;
+                return false;
+              }
+              op.targets[op.target_count++] = {reinterpret_cast<std::uintptr_t>(b.data()),
+                                               static_cast<std::uint32_t>(b.size()), 0};
+            }
+            return true;
+          },
+          [](impl_type& i, auto& op) {
+            return i.start(static_cast<detail::message_receive&>(op));
+          });
+    }
+  };
+
+  struct initiate_close : initiation {
+    template <class Handler>
+    void operator()(Handler&& handler) const {
+      std::decay_t<Handler> h(std::forward<Handler>(handler));
+      detail::start_operation<detail::operation, detail::no_result, 0>(
+          this->self->impl_, this->self->io_, h, [](auto&) { return true; },
+          [](impl_type& i, auto& op) { return i.start_close(op); });
+    }
+  };
+
+  struct initiate_wait : initiation {
+    template <class Handler>
+    void operator()(Handler&& handler) const {
+      std::decay_t<Handler> h(std::forward<Handler>(handler));
+      detail::start_operation<detail::operation, detail::no_result, 0>(
+          this->self->impl_, this->self->io_, h, [](auto&) { return true; },
+          [](impl_type& i, auto& op) {
+            return i.queue_pair()->start(static_cast<detail::operation&>(op));
+          });
+    }
+  };
+
+  detail::io_executor<executor_type> io_;
+  std::shared_ptr<impl_type> impl_;
+};
+
+using connection = basic_connection<>;
+
+} // namespace asio_rdma

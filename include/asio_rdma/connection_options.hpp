@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include <asio_rdma/queue_pair_options.hpp>
+
+#include <chrono>
+#include <cstdint>
+
+namespace asio_rdma {
+
+/// What a connection is opened with. Each side chooses for itself; the other one adapts.
+struct connection_options {
+  connection_options() {} // gcc 12 destroys a temporary aggregate in a co_await expression twice
+
+  /// Receives posted ahead, at least 5, each of `receive_size` bytes, at least 64. They are what a
+  /// peer may send before anything is taken here, and most of what an idle connection costs.
+  std::uint32_t receives = 64;
+  /// A message of up to this many bytes, less 16, is sent whole at once; a longer one is offered,
+  /// and read by the receiver. It is the receiver's size that counts.
+  std::uint32_t receive_size = 4096;
+  std::uint32_t sends = 32; ///< Frames under way at a time; more wait their turn.
+
+  std::uint64_t max_message = std::uint64_t(1) << 30; ///< Bytes; a longer one is refused.
+  std::uint32_t offers = 16; ///< Long messages offered at a time, each with a key of its own.
+  std::uint32_t pulls = 4;   ///< Long messages read at a time.
+
+  /// What the queue pair is opened with, as far as it concerns neither the depth of its queues nor
+  /// its buffers.
+  queue_pair_options queue_pair;
+};
+
+} // namespace asio_rdma

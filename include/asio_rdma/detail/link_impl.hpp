@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include <asio_rdma/connection_options.hpp>
+#include <asio_rdma/detail/connection_target.hpp>
+#include <asio_rdma/detail/frame_link.hpp>
+#include <asio_rdma/detail/handshake.hpp>
+#include <asio_rdma/detail/queue_pair_impl.hpp>
+#include <asio_rdma/memory_pool.hpp>
+
+#include <array>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+namespace asio_rdma::detail {
+
+class link_impl;
+
+/// A receive of a link, with the memory that a frame comes into.
+class link_receive final : public receive_operation {
+public:
+  link_receive(link_impl& link, std::uint32_t slot) noexcept;
+
+  registered_buffer memory; ///< A message may have taken it along.
+
+private:
+  friend link_impl;
+  static void run(operation* base, disposal how);
+
+  link_impl& link_;
+  std::uint32_t slot_;
+  ibv_sge element_{};
+};
+
+/// A work request of the library's own. `done` is called with the link locked.
+class link_transfer : public send_operation {
+public:
+  using done_function = void (*)(link_impl&, link_transfer&);
+  link_transfer(link_impl& link, done_function done) noexcept;
+
+  std::array<ibv_sge, 4> elements{};
+
+private:
+  friend link_impl;
+  static void run(operation* base, disposal how);
+
+  link_impl& link_;
+  done_function done_;
+};
+
+/// The SEND of a frame: the header lies in memory of its own, with room for small payloads.
+class frame_transfer final : public link_transfer {
+public:
+  static constexpr std::size_t room = 256;
+  static constexpr std::size_t payload_room = room - frame_header::size;
+
+  frame_transfer(link_impl& link, std::uint32_t slot, std::byte* place) noexcept;
+
+  /// Adds payload that is copied behind the header, at most `payload_room` in all.
+  void copy(const void* data, std::size_t bytes) noexcept;
+  /// Adds payload that the device reads where it is; at most three elements, after what is copied.
+  void add(const ibv_sge& element) noexcept;
+
+private:
+  friend link_impl;
+  static void on_done(link_impl& link, link_transfer& t);
+
+  std::uint32_t slot_;
+  std::byte* place_;
+};
+
+/// What drives a `frame_link` on a queue pair: posts its receives and its frames, and brings it
+/// what came of them. A connection and a stream are links with parts of their own.
+///
+/// The device lets go of everything before anything ends: a link that fails or is closed waits for
+/// its last work request, and stops then.
+class link_impl : public context_member, public connection_target {
+public:
+  /// Makes the queue pair and posts the receives.
+  error_code open(std::shared_ptr<completion_queue_impl> queue);
+
+  const std::shared_ptr<queue_pair_impl>& target_queue_pair() const noexcept override {
+    return qp_;
+  }
+  private_data hello() const override;
+  error_code on_hello(std::span<const std::byte> data, bool accepting) override;
+  void on_connected() override;
+
+  void on_context_shutdown() override;
+  void on_device_event(const ibv_async_event&) override {}
+  const device& member_device() const noexcept override { return qp_->member_device(); }
+
+  /// Ends everything with `operation_aborted` once the device has let go.
+  void close();
+  /// Says goodbye behind what waits to be sent; `op` completes when the peer has as well.
+  bool start_close(operation& op);
+
+  std::uint64_t next_id() noexcept { return qp_->next_id(); }
+  asio::execution_context& context() const noexcept { return qp_->context(); }
+  const std::shared_ptr<queue_pair_impl>& queue_pair() const noexcept { return qp_; }
+  const memory_pool& pool() const noexcept { return pool_; }
+  const connection_options& options() const noexcept { return options_; }
+
+protected:
+  link_impl(asio::execution_context& context, const memory_pool& pool, handshake::kind kind,
+            const connection_options& options);
+  ~link_impl() = default;
+
+  using lock = std::unique_lock<mutex>;
+
+  /// For what follows the mutex is locked.
+  ///@{
+
+  /// The peer is known: makes the parts.
+  virtual void make_parts(frame_link& link, const handshake& peer) = 0;
+  /// Does what the parts want done; true if there was something.
+  virtual bool run_parts(operation_list& done) = 0;
+  /// Adds the payload of a frame of an operation of a part.
+  virtual void add_payload(const outgoing_frame& frame, frame_transfer& to) = 0;
+  /// Why nothing can be started, if so.
+  error_code check() const;
+  bool post(link_transfer& t);
+  link_receive& receive(std::uint32_t slot) noexcept { return *receives_[slot]; }
+  frame_link& frames() noexcept { return *link_; }
+  /// Ends the connection, from within.
+  void fail(const error_code& why);
+  /// After any event.
+  void run(operation_list& done);
+  ///@}
+
+  /// Counts an operation of the user, which `settle` completes.
+  void operation_starting() { cq_->operation_starting(); }
+  /// Unlocks, and completes and does what may not be done under the lock.
+  void settle(lock& l, operation_list& done);
+
+  mutable mutex mutex_;
+
+private:
+  friend link_receive;
+  friend link_transfer;
+  friend frame_transfer;
+
+  void on_receive(link_receive& r, disposal how);
+  void on_transfer(link_transfer& t, disposal how);
+  void post_receive(std::uint32_t slot);
+  void send(std::uint32_t slot, const outgoing_frame& frame);
+  void posted();
+  void returned(const error_code& ec);
+
+  completion_service& service_;
+  memory_pool pool_;
+  handshake::kind kind_;
+  connection_options options_;
+  std::shared_ptr<queue_pair_impl> qp_;
+  std::shared_ptr<completion_queue_impl> cq_;
+  std::optional<frame_link> link_;
+  std::deque<std::unique_ptr<link_receive>> receives_;
+  std::deque<frame_transfer> sends_;
+  registered_buffer send_memory_;
+  std::vector<std::uint32_t> starved_;   // receives for which there is no memory
+  std::size_t posted_ = 0;               // work requests that the device has
+  std::shared_ptr<context_member> self_; // as long as there are any
+  operation* closing_ = nullptr;
+  error_code reason_;
+  bool connected_ = false;
+  bool failing_ = false;
+  bool told_ = false; // the queue pair, that the link fails
+  bool stopped_ = false;
+};
+
+} // namespace asio_rdma::detail

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include <asio_rdma/registered_buffer.hpp>
+
+#include <cstdint>
+#include <optional>
+#include <span>
+
+namespace asio_rdma {
+
+/// A message that was received. Its payload lies in registered memory and is owned: it may be kept,
+/// sliced, sent on and written to without a copy.
+struct message {
+  registered_buffer payload;
+  std::optional<std::uint32_t> immediate; ///< As given to `async_send`.
+
+  std::size_t size() const noexcept { return payload.size(); }
+  std::span<const std::byte> bytes() const noexcept {
+    return {static_cast<const std::byte*>(payload.data()), payload.size()};
+  }
+};
+
+} // namespace asio_rdma

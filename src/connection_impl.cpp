@@ -1,0 +1,379 @@
+// SPDX-License-Identifier: BSL-1.0
+#include <asio_rdma/detail/connection_impl.hpp>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace asio_rdma::detail {
+
+// --- Long messages, read from the sender's memory --------------------------------------------
+
+namespace {
+
+// A READ of this many bytes is enough to keep a device busy; so many of each message at a time.
+constexpr std::uint64_t read_piece = std::uint64_t(1) << 18;
+constexpr std::size_t reads_under_way = 4;
+
+} // namespace
+
+struct connection_impl::pull {
+  struct read final : link_transfer {
+    read(link_impl& link, pull& p) noexcept : link_transfer(link, &read::on_done), owner(p) {}
+    static void on_done(link_impl& link, link_transfer& t) {
+      auto& self = static_cast<read&>(t);
+      self.busy = false;
+      static_cast<connection_impl&>(link).read_done(self.owner, t.ec);
+    }
+    pull& owner;
+    bool busy = false;
+  };
+
+  pull(link_impl& link, std::uint32_t s) : slot(s) {
+    for (std::size_t i = 0; i < reads_under_way; ++i)
+      reads.emplace_back(link, *this);
+  }
+
+  std::uint32_t slot;
+  remote_buffer from; // what has not been asked for yet
+  registered_buffer memory;
+  std::size_t under_way = 0;
+  std::deque<read> reads;
+};
+
+void connection_impl::begin_pull(const message_action& a) {
+  while (pulls_.size() <= a.slot)
+    pulls_.push_back(std::make_unique<pull>(*this, static_cast<std::uint32_t>(pulls_.size())));
+  pull& p = *pulls_[a.slot];
+  error_code ec;
+  p.memory = pool().allocate(a.memory.size, ec);
+  if (ec) {
+    messages_->refuse(a.slot);
+    return;
+  }
+  p.from = a.memory;
+  post_reads(p);
+}
+
+void connection_impl::post_reads(pull& p) {
+  for (pull::read& r : p.reads) {
+    if (r.busy || p.from.size == 0)
+      continue;
+    const std::uint64_t bytes = std::min(p.from.size, read_piece);
+    const std::uint64_t offset = p.memory.size() - p.from.size;
+    r.elements[0] = {reinterpret_cast<std::uintptr_t>(p.memory.data()) + offset,
+                     static_cast<std::uint32_t>(bytes), p.memory.lkey()};
+    r.wr.num_sge = 1;
+    r.wr.opcode = IBV_WR_RDMA_READ;
+    r.wr.wr.rdma = {p.from.address, p.from.rkey};
+    p.from += bytes;
+    r.busy = true;
+    ++p.under_way;
+    if (!post(r)) {
+      r.busy = false;
+      --p.under_way;
+      return;
+    }
+  }
+}
+
+void connection_impl::read_done(pull& p, const error_code& ec) {
+  --p.under_way;
+  if (ec)
+    return; // the link fails
+  post_reads(p);
+  if (p.under_way == 0 && p.from.size == 0)
+    messages_->pulled(p.slot);
+}
+
+// --- Sending ---------------------------------------------------------------------------------
+
+connection_impl::connection_impl(asio::execution_context& context, const memory_pool& pool,
+                                 const connection_options& options)
+    : link_impl(context, pool, handshake::kind::message, options) {}
+
+connection_impl::~connection_impl() = default;
+
+void connection_impl::make_parts(frame_link& link, const handshake&) {
+  message_options o;
+  o.limit = options().max_message;
+  o.offers = options().offers;
+  o.pulls = options().pulls;
+  messages_.emplace(link, o);
+}
+
+message_record& connection_impl::take_record() {
+  if (free_records_ == nullptr)
+    return records_.emplace_back();
+  message_record& r = *free_records_;
+  free_records_ = r.next_free;
+  return r;
+}
+
+void connection_impl::give_back(message_record& r) noexcept {
+  r.waiter = nullptr;
+  r.access.reset();
+  r.memory = {};
+  r.view_count = 0;
+  r.caller_keeps = r.is_small = false;
+  r.next_free = free_records_;
+  free_records_ = &r;
+}
+
+// What is not registered is copied at once, so nothing of it is needed any more, and memory that is
+// not to be had is the operation's error.
+error_code connection_impl::fill(message_record& r, const payload& p) {
+  const std::uint64_t eager = messages_->eager_size();
+  if (p.owner != nullptr) {
+    r.bytes = p.owner->size();
+    r.memory = *p.owner;
+    return r.access.try_begin_read(*p.owner);
+  }
+  r.bytes = p.bytes;
+  if (p.too_many)
+    return error::too_many_buffers;
+  bool registered = p.registered;
+  std::array<payload::part, message_record::max_views> found;
+  if (!registered && p.count <= found.size()) { // perhaps it lies in the pool all the same
+    registered = true;
+    for (std::size_t i = 0; i < p.count && registered; ++i) {
+      const auto b = pool().find(p.parts[i].data, p.parts[i].bytes);
+      registered = b.has_value();
+      if (registered)
+        found[i] = {p.parts[i].data, p.parts[i].bytes, b->lkey()};
+    }
+  } else if (p.count <= found.size()) {
+    std::copy_n(p.parts, p.count, found.begin());
+  }
+  if (registered && p.count <= (p.bytes > eager ? 1 : found.size()) &&
+      (p.bytes > frame_transfer::payload_room || p.bytes > eager)) {
+    for (std::size_t i = 0; i < p.count; ++i)
+      r.views[i] = {reinterpret_cast<std::uintptr_t>(found[i].data),
+                    static_cast<std::uint32_t>(found[i].bytes), found[i].lkey};
+    r.view_count = static_cast<std::uint32_t>(p.count);
+    r.caller_keeps = true;
+    return {};
+  }
+  std::byte* to = r.small.data();
+  r.is_small = p.bytes <= r.small.size() && p.bytes <= eager;
+  if (!r.is_small) {
+    error_code ec;
+    r.memory = pool().allocate(p.bytes, ec);
+    if (ec)
+      return ec;
+    to = static_cast<std::byte*>(r.memory.data());
+  }
+  for (std::size_t i = 0; i < p.count; ++i)
+    if (p.parts[i].bytes != 0) {
+      std::memcpy(to, p.parts[i].data, p.parts[i].bytes);
+      to += p.parts[i].bytes;
+    }
+  return {};
+}
+
+bool connection_impl::start(message_send& op, const payload& p,
+                            std::optional<std::uint32_t> immediate) {
+  operation_list done;
+  lock l(mutex_);
+  op.ec = check();
+  if (op.ec)
+    return false;
+  message_record& r = take_record();
+  r.what = message_out::kind::message;
+  r.immediate = immediate;
+  op.ec = fill(r, p);
+  if (op.ec) {
+    give_back(r);
+    return false;
+  }
+  operation_starting();
+  r.waiter = &op;
+  active_.push_back(op);
+  messages_->send(r);
+  run(done);
+  settle(l, done);
+  return true;
+}
+
+void connection_impl::add_payload(const outgoing_frame& frame, frame_transfer& to) {
+  auto& r = static_cast<message_record&>(static_cast<message_out&>(*frame.operation));
+  if (r.is_small) {
+    to.copy(r.small.data(), r.bytes);
+  } else if (r.view_count != 0) {
+    for (std::uint32_t i = 0; i < r.view_count; ++i)
+      to.add(r.views[i]);
+  } else if (r.bytes <= frame_transfer::payload_room) {
+    to.copy(r.memory.data(), r.bytes);
+  } else {
+    to.add({reinterpret_cast<std::uintptr_t>(r.memory.data()), static_cast<std::uint32_t>(r.bytes),
+            r.memory.lkey()});
+  }
+}
+
+void connection_impl::expose(message_record& r) {
+  void* data = r.memory.data();
+  if (r.view_count != 0)
+    data = reinterpret_cast<void*>(r.views[0].addr);
+  error_code ec;
+  r.exposed = memory_region(pool().get_protection_domain(), data, r.bytes, access::remote_read, ec);
+  if (ec)
+    messages_->fail_send(r, ec);
+  else
+    messages_->prepared(r, r.exposed.remote());
+}
+
+void connection_impl::complete_send(message_record& r, operation_list& done) {
+  error_code ec;
+  if (r.exposed.is_open())
+    r.exposed.close(ec);
+  if (message_send* op = r.waiter; op != nullptr) {
+    if (r.ec)
+      op->fail(r.ec);
+    else
+      op->value = r.bytes;
+    active_.erase(operation_list::s_iterator_to(*op));
+    done.push_back(*op);
+  }
+  give_back(r);
+}
+
+// --- Receiving -------------------------------------------------------------------------------
+
+bool connection_impl::start(message_receive& op) {
+  operation_list done;
+  lock l(mutex_);
+  if (!messages_) {
+    op.ec = check();
+    return false;
+  }
+  if (!op.owning) {
+    op.request.capacity = 0;
+    for (std::size_t i = 0; i < op.target_count; ++i)
+      op.request.capacity += op.targets[i].length;
+  }
+  operation_starting();
+  active_.push_back(op);
+  op.request.op = &op;
+  messages_->receive(op.request);
+  run(done);
+  while (run_parts(done)) // after a failure, what had arrived is still to be had
+    continue;
+  settle(l, done);
+  return true;
+}
+
+void connection_impl::complete_receive(message_receive& op, operation_list& done) {
+  const message_in& result = op.request;
+  op.ec = result.ec;
+  op.size = result.bytes;
+  op.result.immediate = result.immediate;
+  if (result.immediate)
+    op.word = *result.immediate;
+  registered_buffer memory;
+  const bool in_slot = result.where == message_in::place::slot;
+  if (in_slot)
+    memory = receive(result.slot).memory.slice(frame_header::size, result.bytes);
+  else if (result.where == message_in::place::pulled)
+    memory = std::move(pulls_[result.slot]->memory);
+  if (op.owning) {
+    op.result.payload = std::move(memory);
+    if (in_slot)
+      receive(result.slot).memory = {}; // the next frame comes into another
+  } else {
+    auto from = static_cast<const std::byte*>(memory.data());
+    std::size_t left = memory.size();
+    for (std::size_t i = 0; i < op.target_count && left != 0; ++i) {
+      const std::size_t n = std::min<std::size_t>(left, op.targets[i].length);
+      std::memcpy(reinterpret_cast<void*>(op.targets[i].addr), from, n);
+      from += n;
+      left -= n;
+    }
+  }
+  if (in_slot)
+    frames().release(result.slot);
+  active_.erase(operation_list::s_iterator_to(op));
+  done.push_back(op);
+}
+
+bool connection_impl::run_parts(operation_list& done) {
+  if (!messages_)
+    return false;
+  const message_action a = messages_->next();
+  switch (a.what) {
+  case message_action::kind::prepare:
+    expose(static_cast<message_record&>(*a.send));
+    return true;
+  case message_action::kind::pull:
+    begin_pull(a);
+    return true;
+  case message_action::kind::sent:
+    complete_send(static_cast<message_record&>(*a.send), done);
+    return true;
+  case message_action::kind::received:
+    complete_receive(*static_cast<message_receive::wait&>(*a.receive).op, done);
+    return true;
+  case message_action::kind::none:
+    break;
+  }
+  return false;
+}
+
+// --- Cancelling ------------------------------------------------------------------------------
+
+void connection_impl::cancel(std::uint64_t id, asio::cancellation_type_t type) {
+  operation_list done;
+  lock l(mutex_);
+  const auto found = std::find_if(active_.begin(), active_.end(),
+                                  [id](const operation& op) { return op.id == id; });
+  if (found == active_.end()) {
+    l.unlock();
+    queue_pair()->cancel(id, type);
+    return;
+  }
+  operation& op = *found;
+  const error_code aborted = asio::error::operation_aborted;
+  const auto record = std::find_if(records_.begin(), records_.end(),
+                                   [&op](const message_record& r) { return r.waiter == &op; });
+  if (record == records_.end()) {
+    auto& r = static_cast<message_receive&>(op);
+    if (messages_->cancel(r.request)) {
+      active_.erase(found);
+      r.fail(aborted);
+      done.push_back(op);
+    }
+  } else if (messages_->cancel(static_cast<message_out&>(*record))) {
+    record->ec = aborted;
+    complete_send(*record, done);
+  } else if (!record->caller_keeps) {
+    record->waiter = nullptr;
+    active_.erase(found);
+    op.fail(aborted);
+    done.push_back(op);
+  } else if ((type & asio::cancellation_type::terminal) != asio::cancellation_type::none) {
+    fail(aborted);
+  }
+  run(done);
+  settle(l, done);
+}
+
+void connection_impl::cancel_receives() {
+  operation_list done;
+  lock l(mutex_);
+  for (auto i = active_.begin(); i != active_.end();) {
+    operation& op = *i++;
+    const bool sends = std::any_of(records_.begin(), records_.end(),
+                                   [&op](const message_record& r) { return r.waiter == &op; });
+    if (sends)
+      continue;
+    auto& r = static_cast<message_receive&>(op);
+    if (!messages_->cancel(r.request))
+      continue;
+    active_.erase(operation_list::s_iterator_to(op));
+    r.fail(asio::error::operation_aborted);
+    done.push_back(op);
+  }
+  run(done);
+  settle(l, done);
+}
+
+} // namespace asio_rdma::detail

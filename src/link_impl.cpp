@@ -1,0 +1,340 @@
+// SPDX-License-Identifier: BSL-1.0
+#include <asio_rdma/detail/link_impl.hpp>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace asio_rdma::detail {
+
+// --- Work requests ---------------------------------------------------------------------------
+
+link_receive::link_receive(link_impl& link, std::uint32_t slot) noexcept
+    : receive_operation(&link_receive::run), link_(link), slot_(slot) {
+  background = true;
+  wr.sg_list = &element_;
+  wr.num_sge = 1;
+}
+
+void link_receive::run(operation* base, disposal how) {
+  auto& self = static_cast<link_receive&>(*base);
+  self.link_.on_receive(self, how);
+}
+
+link_transfer::link_transfer(link_impl& link, done_function done) noexcept
+    : send_operation(&link_transfer::run), link_(link), done_(done) {
+  wr.sg_list = elements.data();
+  wr.num_sge = 0;
+  wr.opcode = IBV_WR_SEND;
+  wr.send_flags = IBV_SEND_SIGNALED;
+  wr.imm_data = 0;
+  usual = false;
+  inline_bytes = never_inline;
+}
+
+void link_transfer::run(operation* base, disposal how) {
+  auto& self = static_cast<link_transfer&>(*base);
+  self.link_.on_transfer(self, how);
+}
+
+frame_transfer::frame_transfer(link_impl& link, std::uint32_t slot, std::byte* place) noexcept
+    : link_transfer(link, &frame_transfer::on_done), slot_(slot), place_(place) {}
+
+void frame_transfer::copy(const void* data, std::size_t n) noexcept {
+  if (n == 0)
+    return;
+  std::memcpy(place_ + elements[0].length, data, n);
+  elements[0].length += static_cast<std::uint32_t>(n);
+}
+
+void frame_transfer::add(const ibv_sge& element) noexcept {
+  if (element.length != 0)
+    elements[static_cast<std::size_t>(wr.num_sge++)] = element;
+}
+
+void frame_transfer::on_done(link_impl& link, link_transfer& t) {
+  if (!t.ec)
+    link.link_->on_sent(static_cast<frame_transfer&>(t).slot_);
+}
+
+// --- Opening and connecting ------------------------------------------------------------------
+
+link_impl::link_impl(asio::execution_context& context, const memory_pool& pool,
+                     handshake::kind kind, const connection_options& options)
+    : service_(completion_service::of(context)), pool_(pool), kind_(kind), options_(options) {
+  queue_pair_options qp = options.queue_pair;
+  qp.max_receive_sge = 1;
+  qp.max_send_sge = std::max<std::uint32_t>(qp.max_send_sge, 4);
+  qp.receive_depth = options.receives;
+  qp_ = std::make_shared<queue_pair_impl>(context, pool.get_protection_domain(), qp);
+}
+
+error_code link_impl::open(std::shared_ptr<completion_queue_impl> queue) {
+  if (options_.receives < credits::minimum ||
+      options_.receive_size < frame_link::min_receive_size || options_.sends == 0)
+    return asio::error::invalid_argument;
+  if (const error_code ec = qp_->open(std::move(queue), nullptr))
+    return ec;
+  cq_ = qp_->completion_queue();
+  options_.receives = std::min(options_.receives, qp_->options().receive_depth);
+  error_code ec;
+  service_.add(*this, ec);
+  if (!ec)
+    send_memory_ = pool_.allocate(options_.sends * frame_transfer::room, ec);
+  for (std::uint32_t i = 0; i < options_.receives && !ec; ++i) {
+    receives_.push_back(std::make_unique<link_receive>(*this, i));
+    receives_.back()->memory = pool_.allocate(options_.receive_size, ec);
+  }
+  if (ec) {
+    service_.remove(*this);
+    qp_->close();
+    return ec;
+  }
+  for (std::uint32_t i = 0; i < options_.sends; ++i)
+    sends_.emplace_back(*this, i,
+                        static_cast<std::byte*>(send_memory_.data()) + i * frame_transfer::room);
+  operation_list done;
+  lock l(mutex_);
+  for (std::uint32_t i = 0; i < options_.receives; ++i)
+    post_receive(i);
+  ec = reason_;
+  settle(l, done);
+  return ec;
+}
+
+private_data link_impl::hello() const {
+  handshake h;
+  h.what = kind_;
+  h.receives = options_.receives;
+  h.receive_size = options_.receive_size;
+  h.max_reads = qp_->options().max_reads;
+  h.atomics = member_device().attributes().atomic_cap;
+  const handshake_bytes bytes = encode(h);
+  return {bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(h.size())};
+}
+
+error_code link_impl::on_hello(std::span<const std::byte> data, bool accepting) {
+  handshake peer;
+  if (const error_code ec = decode(data, peer))
+    return ec;
+  link_options o;
+  o.receives = options_.receives;
+  o.receive_size = options_.receive_size;
+  o.peer_receives = peer.receives;
+  o.peer_receive_size = peer.receive_size;
+  o.sends = options_.sends;
+  // The side that was connected to may not send before it has received (RFC 5044, section 7).
+  const bool iwarp = member_device().type() == transport::iwarp;
+  o.speaks_first = iwarp && !accepting;
+  o.waits_for_peer = iwarp && accepting;
+  if (peer.what != kind_ || !frame_link::usable(o))
+    return error::incompatible_peer;
+  const std::lock_guard guard(mutex_);
+  if (link_)
+    return asio::error::already_connected;
+  link_.emplace(o);
+  make_parts(*link_, peer);
+  return {};
+}
+
+void link_impl::on_connected() {
+  operation_list done;
+  lock l(mutex_);
+  connected_ = true;
+  run(done);
+  settle(l, done);
+}
+
+// --- Driving ---------------------------------------------------------------------------------
+
+error_code link_impl::check() const {
+  if (failing_ || stopped_)
+    return reason_;
+  return connected_ ? error_code() : error_code(asio::error::not_connected);
+}
+
+void link_impl::posted() {
+  if (posted_++ == 0)
+    self_ = shared_from_this();
+}
+
+void link_impl::post_receive(std::uint32_t slot) {
+  link_receive& r = *receives_[slot];
+  if (r.memory.size() != options_.receive_size) {
+    error_code ec;
+    r.memory = pool_.allocate(options_.receive_size, ec);
+    if (ec) {
+      starved_.push_back(slot);
+      return;
+    }
+  }
+  const mutable_buffer b = r.memory;
+  r.element_ = {reinterpret_cast<std::uintptr_t>(b.data()), static_cast<std::uint32_t>(b.size()),
+                b.lkey()};
+  posted();
+  if (qp_->start(static_cast<receive_operation&>(r)))
+    return;
+  --posted_;
+  fail(r.ec);
+}
+
+bool link_impl::post(link_transfer& t) {
+  posted();
+  if (qp_->start(static_cast<send_operation&>(t)))
+    return true;
+  --posted_;
+  fail(t.ec);
+  return false;
+}
+
+void link_impl::send(std::uint32_t slot, const outgoing_frame& frame) {
+  frame_transfer& t = sends_[slot];
+  const frame_bytes header = encode(frame.header);
+  t.elements[0] = {reinterpret_cast<std::uintptr_t>(t.place_), 0, send_memory_.lkey()};
+  t.wr.num_sge = 1;
+  t.copy(header.data(), header.size());
+  if (frame.payload_of_operation)
+    add_payload(frame, t);
+  else
+    t.copy(frame.payload.data(), frame.header.length);
+  t.usual = t.wr.num_sge == 1;
+  t.wr.send_flags = IBV_SEND_SIGNALED;
+  t.inline_bytes = t.usual ? t.elements[0].length : send_operation::never_inline;
+  post(t);
+}
+
+void link_impl::run(operation_list& done) {
+  if (link_ && connected_ && !failing_) {
+    for (auto i = std::exchange(starved_, {}); !i.empty(); i.pop_back())
+      post_receive(i.back());
+    for (bool more = true; more && !failing_;) {
+      const link_action a = link_->next();
+      switch (a.what) {
+      case link_action::kind::repost:
+        post_receive(a.slot);
+        break;
+      case link_action::kind::send:
+        send(a.slot, *a.frame);
+        break;
+      case link_action::kind::fail:
+        fail(a.ec);
+        break;
+      case link_action::kind::closed:
+        fail(asio::error::eof);
+        break;
+      case link_action::kind::none:
+        more = run_parts(done);
+      }
+    }
+  }
+  if (failing_ && posted_ == 0 && !stopped_) {
+    stopped_ = true;
+    if (link_) {
+      link_->stop(reason_);
+      while (run_parts(done))
+        continue;
+    }
+  }
+  if (stopped_ && closing_ != nullptr) {
+    closing_->ec = reason_ == asio::error::eof ? error_code() : reason_;
+    done.push_back(*std::exchange(closing_, nullptr));
+  }
+}
+
+void link_impl::settle(lock& l, operation_list& done) {
+  std::shared_ptr<context_member> last;
+  if (posted_ == 0)
+    last = std::move(self_);
+  const bool tell = failing_ && !std::exchange(told_, failing_ || told_);
+  const error_code why = reason_;
+  l.unlock();
+  if (tell)
+    qp_->fail(why);
+  cq_->operation_started();
+  cq_->complete(done);
+}
+
+void link_impl::fail(const error_code& why) {
+  if (std::exchange(failing_, true))
+    return;
+  reason_ = why;
+}
+
+void link_impl::returned(const error_code& ec) {
+  --posted_;
+  if (ec)
+    fail(ec);
+}
+
+void link_impl::on_receive(link_receive& r, disposal how) {
+  operation_list done;
+  lock l(mutex_);
+  if (how == disposal::destroy) {
+    returned(asio::error::operation_aborted);
+    stopped_ = true;
+    const auto last = posted_ == 0 ? std::move(self_) : nullptr;
+    l.unlock();
+    return;
+  }
+  cq_->background_ending();
+  returned(r.ec);
+  if (!r.ec && link_)
+    link_->on_received(r.slot_, {static_cast<const std::byte*>(r.memory.data()), r.bytes},
+                       protocol_clock::now());
+  run(done);
+  settle(l, done);
+}
+
+void link_impl::on_transfer(link_transfer& t, disposal how) {
+  operation_list done;
+  lock l(mutex_);
+  if (how == disposal::destroy) {
+    returned(asio::error::operation_aborted);
+    stopped_ = true;
+    const auto last = posted_ == 0 ? std::move(self_) : nullptr;
+    l.unlock();
+    return;
+  }
+  returned(t.ec);
+  t.done_(*this, t);
+  run(done);
+  settle(l, done);
+}
+
+// --- Ending ----------------------------------------------------------------------------------
+
+void link_impl::close() {
+  service_.remove(*this);
+  {
+    const std::lock_guard guard(mutex_);
+    fail(asio::error::operation_aborted);
+    told_ = true;
+  }
+  qp_->close();
+  operation_list done;
+  lock l(mutex_);
+  run(done);
+  settle(l, done);
+}
+
+bool link_impl::start_close(operation& op) {
+  operation_list done;
+  lock l(mutex_);
+  op.ec = check();
+  if (!op.ec && closing_ != nullptr)
+    op.ec = asio::error::already_started;
+  if (op.ec)
+    return false;
+  operation_starting();
+  closing_ = &op;
+  link_->close();
+  run(done);
+  settle(l, done);
+  return true;
+}
+
+void link_impl::on_context_shutdown() {
+  // The user's operations go with the parts' lists.
+}
+
+} // namespace asio_rdma::detail

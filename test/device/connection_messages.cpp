@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: BSL-1.0
+// Messages: whole, in order, of any size.
+#include "catch.hpp"
+#include "connection_support.hpp"
+
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/use_awaitable.hpp>
+
+#include <deque>
+
+namespace {
+
+using namespace test;
+
+} // namespace
+
+TEST_CASE("a message of each size arrives whole, with and without immediate") {
+  talk t;
+  const std::size_t eager = t.b.options().receive_size - 16;
+  for (const std::size_t bytes :
+       {std::size_t(0), std::size_t(1), std::size_t(240), std::size_t(241), eager, eager + 1,
+        std::size_t(1) << 20, std::size_t(3000001)}) {
+    CAPTURE(bytes);
+    const auto sent_bytes = pattern(bytes, 7);
+    for (const bool with_immediate : {false, true}) {
+      outcome<std::size_t> s;
+      outcome<message> r;
+      if (with_immediate)
+        t.a.async_send(asio::buffer(sent_bytes), 0xfeedu, s.handler());
+      else
+        t.a.async_send(asio::buffer(sent_bytes), s.handler());
+      t.b.async_receive(r.handler());
+      t.until([&] { return s.done() && r.done(); });
+      REQUIRE(s.ec == error_code());
+      REQUIRE(r.ec == error_code());
+      CHECK(s.value == bytes);
+      REQUIRE(r.value.size() == bytes);
+      CHECK(is_pattern(r.value.payload.data(), bytes, 7));
+      CHECK(r.value.immediate == (with_immediate ? std::optional(0xfeedu) : std::nullopt));
+    }
+  }
+}
+
+TEST_CASE("10,000 messages of random sizes, 8 outstanding both ways, arrive whole and in order") {
+  talk t;
+  constexpr std::uint32_t count = 10000;
+  std::uint32_t received = 0;
+  bool right = true;
+  const auto size_of = [](std::uint32_t i) -> std::size_t {
+    std::mt19937 random(i);
+    const auto kind = static_cast<std::uint32_t>(random() % 100);
+    return random() % (kind == 0 ? 4194305u : kind < 10 ? 65536u : kind < 50 ? 4097u : 257u);
+  };
+  const auto talks = [&](asio_rdma::connection& from,
+                         asio_rdma::connection& to) -> asio::awaitable<void> {
+    auto next = std::make_shared<std::pair<std::uint32_t, std::uint32_t>>();
+    for (int i = 0; i < 8; ++i) {
+      asio::co_spawn(
+          t.io,
+          [&from, next, size_of]() -> asio::awaitable<void> {
+            while (next->first < count / 2) {
+              const std::uint32_t n = next->first++;
+              const auto bytes = pattern(size_of(n), n);
+              if (n % 3 == 0)
+                co_await from.async_send(asio::buffer(bytes), n, asio::use_awaitable);
+              else
+                co_await from.async_send(asio::buffer(bytes), asio::use_awaitable);
+            }
+          },
+          asio::detached);
+      asio::co_spawn(
+          t.io,
+          [&to, next, size_of, &received, &right]() -> asio::awaitable<void> {
+            while (next->second < count / 2) {
+              const std::uint32_t n = next->second++;
+              const message m = co_await to.async_receive(asio::use_awaitable);
+              right = right && m.size() == size_of(n) &&
+                      is_pattern(m.payload.data(), m.size(), n) &&
+                      m.immediate == (n % 3 == 0 ? std::optional(n) : std::nullopt);
+              ++received;
+            }
+          },
+          asio::detached);
+    }
+    co_return;
+  };
+  asio::co_spawn(t.io, talks(t.a, t.b), asio::detached);
+  asio::co_spawn(t.io, talks(t.b, t.a), asio::detached);
+  t.until([&] { return received == count || !right; });
+  CHECK(right);
+  CHECK(received == count);
+}

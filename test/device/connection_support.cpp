@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: BSL-1.0
+#include "connection_support.hpp"
+
+namespace test {
+
+talk::talk(const connection_options& of_a, const connection_options& of_b,
+           const memory_pool_options& memory)
+    : pool(pd, memory) {
+  listener.open({device_address(dev), 0});
+  a.open(pool, of_a);
+  b.open(pool, of_b);
+  connection accepted, connected;
+  listener.async_accept(b, accepted.handler());
+  initiator.async_connect(a, listener.local_endpoint(), connected.handler());
+  until([&] { return accepted.done() && connected.done(); });
+  if (accepted.ec || connected.ec)
+    throw system_error(accepted.ec ? accepted.ec : connected.ec, "connect");
+}
+
+namespace {
+
+std::uint8_t value_at(std::size_t i, std::uint32_t seed) {
+  return static_cast<std::uint8_t>((i * 2654435761u + seed * 40503u) >> 11);
+}
+
+} // namespace
+
+std::vector<std::uint8_t> pattern(std::size_t bytes, std::uint32_t seed) {
+  std::vector<std::uint8_t> result(bytes);
+  for (std::size_t i = 0; i < bytes; ++i)
+    result[i] = value_at(i, seed);
+  return result;
+}
+
+bool is_pattern(const void* data, std::size_t bytes, std::uint32_t seed) {
+  const auto* p = static_cast<const std::uint8_t*>(data);
+  for (std::size_t i = 0; i < bytes; ++i)
+    if (p[i] != value_at(i, seed))
+      return false;
+  return true;
+}
+
+} // namespace test

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include <asio_rdma/connection.hpp>
+
+#include "cm_support.hpp"
+
+#include <cstdint>
+#include <random>
+#include <vector>
+
+namespace test {
+
+/// Two connections of one process, on one context.
+struct talk {
+  explicit talk(const connection_options& of_a = {}, const connection_options& of_b = {},
+                const memory_pool_options& memory = {});
+
+  void until(const std::function<bool()>& condition) { test::until(io, condition); }
+
+  device dev = open_device();
+  protection_domain pd{dev};
+  memory_pool pool;
+  asio::io_context io{1};
+  acceptor listener{io};
+  connector initiator{io};
+  asio_rdma::connection a{io}, b{io}; ///< a has connected to b.
+};
+
+/// Bytes that tell by their values where they belong.
+std::vector<std::uint8_t> pattern(std::size_t bytes, std::uint32_t seed);
+bool is_pattern(const void* data, std::size_t bytes, std::uint32_t seed);
+
+} // namespace test
