@@ -12,7 +12,7 @@
 namespace asio_rdma::detail {
 namespace {
 
-constexpr std::size_t huge_page = 2 * 1024 * 1024;
+constexpr std::size_t huge_page = std::size_t(2) << 20;
 // MAP_HUGE_2MB (mmap(2)), which the C library's headers do not have: the default size may be
 // another.
 constexpr int two_megabytes = 21 << 26;

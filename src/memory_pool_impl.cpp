@@ -13,7 +13,7 @@
 namespace asio_rdma::detail {
 namespace {
 
-constexpr std::size_t huge_page = 2 * 1024 * 1024;
+constexpr std::size_t huge_page = std::size_t(2) << 20;
 // What an extent map can count, and then some.
 constexpr std::size_t most_bytes = std::size_t(1) << 43;
 

@@ -12,10 +12,11 @@ namespace asio_rdma {
 struct memory_pool_options {
   /// What the device may do in all of the pool's memory.
   access rights = access::local_write;
-  /// Bytes of the first arena, rounded up to a page. Each further one is as large as all before.
-  std::size_t first_arena = 2 * 1024 * 1024;
-  /// Bytes that the pool registers at most.
-  std::size_t limit = 1024 * 1024 * 1024;
+  /// Bytes of the first arena (2 MiB), rounded up to a page. Each further one is as large as all
+  /// before.
+  std::size_t first_arena = std::size_t(2) << 20;
+  /// Bytes that the pool registers at most (1 GiB).
+  std::size_t limit = std::size_t(1) << 30;
   /// Whether arenas that are multiples of 2 MiB are to be of huge pages: reserved ones
   /// (/proc/sys/vm/nr_hugepages) if there are, else transparent ones (madvise(2), MADV_HUGEPAGE).
   bool huge_pages = true;

@@ -26,6 +26,17 @@ static_assert(const_buffer_sequence<registered_buffer>);
 static_assert(mutable_buffer_sequence<registered_buffer>);
 static_assert(mutable_buffer_sequence<std::vector<registered_buffer>>);
 
+#if defined(__SANITIZE_ADDRESS__)
+#define ASIO_RDMA_TEST_POISON
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define ASIO_RDMA_TEST_POISON
+#endif
+#endif
+#ifdef ASIO_RDMA_TEST_POISON
+#include <sanitizer/asan_interface.h>
+#endif
+
 namespace {
 
 std::uintptr_t address(const registered_buffer& b) {
@@ -384,6 +395,22 @@ TEST_CASE(
   pool.trim();
   CHECK(arenas.alive == 0);
 }
+
+#ifdef ASIO_RDMA_TEST_POISON
+TEST_CASE("AddressSanitizer knows what of the pool nobody has") {
+  test::plain_arenas arenas;
+  const memory_pool pool = arenas.pool();
+  for (const std::size_t bytes : {100u, 5000u, 100000u}) {
+    registered_buffer b = pool.allocate(bytes);
+    auto* const data = static_cast<char*>(b.data());
+    CHECK(!__asan_region_is_poisoned(data, bytes));
+    CHECK(__asan_address_is_poisoned(data + bytes)); // not asked for, if in the same block
+    b = {};
+    CHECK(__asan_address_is_poisoned(data));
+    CHECK(__asan_address_is_poisoned(data + bytes - 1));
+  }
+}
+#endif
 
 TEST_CASE("threads share a pool, its buffers and their last references") {
   test::plain_arenas arenas;

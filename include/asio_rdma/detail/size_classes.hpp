@@ -11,7 +11,7 @@ namespace asio_rdma::detail {
 
 inline constexpr std::size_t page_bytes = 4096;
 inline constexpr std::size_t cache_line = 64;
-inline constexpr std::size_t largest_small = 64 * 1024;
+inline constexpr std::size_t largest_small = std::size_t(64) * 1024;
 inline constexpr std::size_t size_classes = 36;
 
 constexpr std::size_t round_up(std::size_t n, std::size_t multiple) noexcept {
@@ -45,7 +45,7 @@ constexpr std::size_t class_of(std::size_t bytes, std::size_t alignment) noexcep
 /// Bytes of a slab, which holds blocks of one class.
 constexpr std::size_t slab_bytes(std::size_t index) noexcept {
   const std::size_t bytes = class_bytes(index);
-  return bytes <= 16 * 1024 ? 64 * 1024 : 4 * bytes;
+  return bytes <= largest_small / 4 ? largest_small : 4 * bytes;
 }
 
 } // namespace asio_rdma::detail
