@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: BSL-1.0
+// Everything that reads a peer's bytes, with what the fuzzer makes of them: the handshake, its
+// verdict and steps, and a whole party whose peer sends anything while its own application, driver
+// and device do anything.
+#include "../protocol/party.hpp"
+
+#include <asio_rdma/detail/handshake.hpp>
+#include <asio_rdma/detail/little_endian.hpp>
+
+#include <algorithm>
+#include <cstring>
+#include <span>
+
+namespace {
+
+using namespace protocol_test;
+
+class input {
+public:
+  explicit input(std::span<const std::byte> bytes) : bytes_(bytes) {}
+
+  bool empty() const { return bytes_.empty(); }
+  std::uint8_t byte() {
+    if (bytes_.empty())
+      return 0;
+    const auto result = std::to_integer<std::uint8_t>(bytes_.front());
+    bytes_ = bytes_.subspan(1);
+    return result;
+  }
+  std::span<const std::byte> some(std::size_t n) {
+    const auto result = bytes_.first(std::min(n, bytes_.size()));
+    bytes_ = bytes_.subspan(result.size());
+    return result;
+  }
+  std::span<const std::byte> rest() { return some(bytes_.size()); }
+  std::uint32_t below(std::uint32_t n) {
+    if (n < 2)
+      return 0;
+    const std::uint32_t low = byte();
+    return (n > 256 ? low | std::uint32_t(byte()) << 8 : low) % n;
+  }
+
+private:
+  std::span<const std::byte> bytes_;
+};
+
+void handshakes(input in) {
+  const auto bytes = in.rest();
+  handshake h;
+  if (!decode(bytes, h)) {
+    handshake again;
+    must(!decode(std::span<const std::byte>(encode(h)).first(h.size()), again),
+         "a handshake that was read can be written");
+  }
+  if (bytes.size() >= verdict_size) {
+    verdict v{};
+    (void)decode(bytes.first<verdict_size>(), v);
+  }
+}
+
+void exchange(input in) {
+  handshake local;
+  local.what = static_cast<handshake::kind>(in.below(3));
+  if (in.byte() % 2 == 0) {
+    local.address.emplace();
+    local.address->address.number = 17;
+    local.address->address.lid = 1;
+  }
+  exchange_steps steps(local);
+  while (steps.next() != exchange_steps::action::finish) {
+    if (steps.next() == exchange_steps::action::write) {
+      must(steps.output().size() != 0, "there is something to write");
+      steps.on_written(in.byte() == 255 ? error_code(asio::error::eof) : error_code());
+    } else if (steps.next() == exchange_steps::action::connect) {
+      (void)steps.peer();
+      steps.on_connected(in.byte() == 255 ? error_code(asio::error::eof) : error_code());
+    } else {
+      const asio::mutable_buffer to = steps.input();
+      must(to.size() != 0, "there is room to read to");
+      const auto bytes = in.some(std::min<std::size_t>(to.size(), 1U + in.byte()));
+      std::memcpy(to.data(), bytes.data(), bytes.size());
+      steps.on_read(bytes.empty() ? error_code(asio::error::eof) : error_code(), bytes.size());
+    }
+  }
+}
+
+/// A frame that is near enough to a right one to go far.
+std::vector<std::byte> a_frame(input& in, const party& p) {
+  static constexpr frame_type types[] = {
+      frame_type::message,  frame_type::data,     frame_type::offer,   frame_type::written,
+      frame_type::lent,     frame_type::returned, frame_type::credits, frame_type::taken,
+      frame_type::refused,  frame_type::request,  frame_type::granted, frame_type::denied,
+      frame_type::renew,    frame_type::renewed,  frame_type::ended,   frame_type::release,
+      frame_type::shutdown, frame_type::goodbye};
+  frame_header h;
+  h.type = types[in.below(std::size(types))];
+  const std::uint8_t how = in.byte();
+  const credits& flow = p.link.flow();
+  h.credits = static_cast<std::uint16_t>((how & 1) != 0 ? flow.peer_receives() - flow.available()
+                                                        : in.below(3));
+  h.id = in.byte();
+  if ((how & 2) != 0)
+    h.id |= static_cast<std::uint32_t>(in.byte()) << 16;
+  payload_bytes payload{};
+  const remote_buffer memory{in.byte(), 1U + in.below(4000), in.byte()};
+  const std::chrono::microseconds lease =
+      (how & 4) != 0 ? no_lease : std::chrono::microseconds(in.byte());
+  const auto rights = static_cast<remote_rights>(1 + in.below(7));
+  switch (h.type) {
+  case frame_type::message:
+    h.length = in.below(112);
+    [[fallthrough]];
+  case frame_type::written:
+    h.flags = frame_header::has_immediate;
+    h.id = 0;
+    break;
+  case frame_type::data:
+    h.length = 1;
+    h.id = 0;
+    break;
+  case frame_type::offer:
+    h.length = offer_payload::size;
+    encode(offer_payload{memory}, payload);
+    break;
+  case frame_type::lent:
+    h.id = 0;
+    [[fallthrough]];
+  case frame_type::granted:
+    h.length = grant_payload::size;
+    encode(grant_payload{memory, lease, in.byte(), rights}, payload);
+    break;
+  case frame_type::request:
+    h.length = request_payload::size;
+    encode(request_payload{memory.size, lease, rights}, payload);
+    break;
+  case frame_type::renew:
+  case frame_type::renewed:
+    h.length = lease_payload::size;
+    encode(lease_payload{lease, in.byte()}, payload);
+    break;
+  case frame_type::refused:
+  case frame_type::denied:
+  case frame_type::ended:
+    h.immediate = 1 + in.below(7);
+    break;
+  case frame_type::credits:
+  case frame_type::shutdown:
+  case frame_type::goodbye:
+    h.id = 0;
+    break;
+  default:
+    break;
+  }
+  const frame_bytes head = encode(h);
+  std::vector<std::byte> result(head.begin(), head.end());
+  result.insert(result.end(), payload.begin(), payload.end());
+  result.resize(frame_header::size + h.length);
+  if ((how & 0xf0) == 0xf0 && !result.empty()) // and then not right
+    result[in.byte() % result.size()] ^= static_cast<std::byte>(in.byte());
+  return result;
+}
+
+void conversation(input in) {
+  link_options l;
+  l.receives = 5 + in.below(8);
+  l.peer_receives = 5 + in.below(8);
+  l.receive_size = l.peer_receive_size = 128;
+  l.sends = 1 + in.below(4);
+  message_options m;
+  m.limit = 2500;
+  m.offers = 1 + in.below(4);
+  m.pulls = 1 + in.below(3);
+  m.prefetch = in.below(2) * 2000;
+  grant_limits g;
+  g.rights = remote_rights::all;
+  g.bytes = 2000;
+  g.grants = 1 + in.below(4);
+  party p(l, m, g);
+  const chooser pick = [&](std::uint32_t n) {
+    return in.below(n);
+  };
+  while (!in.empty() && !p.failure) {
+    switch (in.below(8)) {
+    case 0:
+    case 1:
+    case 2:
+      (void)p.arrives(a_frame(in, p));
+      break;
+    case 3:
+      (void)p.arrives(in.some(in.below(128)));
+      break;
+    case 4:
+      p.complete_send();
+      break;
+    case 5:
+      p.local_step(pick);
+      break;
+    case 6:
+      if (in.below(16) == 0)
+        p.link.close();
+      p.pass_time(std::chrono::microseconds(in.below(200)));
+      break;
+    default:
+      p.act(pick);
+    }
+    // What a peer can make this side keep.
+    must(p.pulls.size() <= m.pulls, "no more is read at a time than may be");
+    must(p.link.flow().held() <= l.receives, "no more is held than was posted");
+    must(p.grants.bytes() <= g.bytes && p.grants.grants() <= g.grants, "grants keep to the limits");
+  }
+  p.die(asio::error::connection_reset);
+}
+
+} // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  input in(std::as_bytes(std::span(data, size)));
+  switch (in.byte() % 4) {
+  case 0:
+    handshakes(in);
+    break;
+  case 1:
+    exchange(in);
+    break;
+  default:
+    conversation(in);
+  }
+  return 0;
+}
