@@ -242,6 +242,8 @@ TEST_CASE("credits: nothing is stuck, overrun or endless, whatever the order") {
       rows.push_back({{5, 6}, {3, 0}, {5, 1}, {first, second}});
       rows.push_back({{6, 5}, {0, 4}, {6, 0}, {first, second}});
     }
+  // Where both could spend their last credits at once.
+  rows.push_back({{5, 5}, {2, 2}, {4, 4}, {false, false}});
   std::size_t states = 0;
   for (const row& r : rows) {
     world w{{world::side{
