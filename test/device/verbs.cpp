@@ -246,8 +246,9 @@ TEST_CASE("a memory window gives the peer a part of a region, until it is invali
     const auto old = window.rkey();
     p.b.async_bind(window, p.mb.region, 0, 64, access::remote_read, again.handler());
     p.drain();
-    if (again.ec == IBV_WC_MW_BIND_ERR)
-      return; // a device may want it invalidated first
+    // A device may want it invalidated first; rxe of later kernels then flushes what it refuses.
+    if (again.ec == IBV_WC_MW_BIND_ERR || again.ec == asio::error::connection_reset)
+      return;
     REQUIRE(again.succeeded());
     CHECK(window.rkey() != old);
     sent late;
