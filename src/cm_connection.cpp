@@ -19,6 +19,11 @@ constexpr int reject_timeout = 4;
 // milliseconds::max() is not a number of nanoseconds.
 constexpr std::chrono::hours longest{24 * 365};
 
+// The kernel misses a neighbour's answer that comes before it waits for it, as it does between the
+// namespaces of one machine, and looks again only when the time that it was given is over
+// (process_one_req in drivers/infiniband/core/addr.c). So it gets little time, then twice that...
+constexpr std::chrono::milliseconds first_patience{100};
+
 class link final : public connection_link {
 public:
   explicit link(std::shared_ptr<cm_connection> c) noexcept : connection_(std::move(c)) {}
@@ -134,10 +139,17 @@ error_code cm_connection::resolve(asio::ip::tcp::endpoint to, leftovers& left) {
   id_ = service_.make_id(shared_from_this(), ec);
   if (ec)
     return ec;
-  const int timeout = static_cast<int>(
-      std::clamp<std::chrono::milliseconds::rep>(options_.timeout.count(), 1, 600000));
+  to_ = to;
+  patience_ = first_patience;
+  return resolve_address();
+}
+
+error_code cm_connection::resolve_address() {
+  const auto timeout = std::clamp<std::chrono::milliseconds::rep>(
+      std::min(patience_, options_.timeout).count(), 1, 600000);
   sockaddr* from = options_.local ? static_cast<sockaddr*>(options_.local->data()) : nullptr;
-  if (rdma_resolve_addr(id_, from, static_cast<sockaddr*>(to.data()), timeout) == 0)
+  if (rdma_resolve_addr(id_, from, static_cast<sockaddr*>(to_.data()), static_cast<int>(timeout)) ==
+      0)
     return {};
   return cm_error(errno);
 }
@@ -180,6 +192,12 @@ void cm_connection::take_event(const cm_event& event, leftovers& left) {
       finish({}, left);
     break;
   case RDMA_CM_EVENT_ADDR_ERROR:
+    if (event.status == -ETIMEDOUT && op_ != nullptr) {
+      patience_ *= 2; // until the timer ends the attempt
+      ec = resolve_address();
+      break;
+    }
+    [[fallthrough]];
   case RDMA_CM_EVENT_ROUTE_ERROR:
     ec = event.status == -ETIMEDOUT ? error_code(asio::error::timed_out)
                                     : error_code(error::unreachable);

@@ -78,6 +78,7 @@ private:
   void next_endpoint(error_code why, leftovers& left);
   std::optional<asio::ip::tcp::endpoint> own_address_for_loopback() const;
   error_code resolve(asio::ip::tcp::endpoint to, leftovers& left);
+  error_code resolve_address();
   error_code on_address_resolved();
   error_code on_route_resolved();
   error_code on_response(const cm_event& event);
@@ -106,6 +107,8 @@ private:
   std::vector<asio::ip::tcp::endpoint> endpoints_;
   std::size_t next_ = 0;
   bool loopback_replaced_ = false;
+  asio::ip::tcp::endpoint to_; // of the attempt
+  std::chrono::milliseconds patience_{0};
   bool spent_ = false; // iWARP: once the peer was reached, the queue pair ends with the attempt
   connect_options options_;
   std::uint64_t attempt_ = 0; // tells a timer that is late
