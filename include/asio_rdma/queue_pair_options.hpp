@@ -20,10 +20,14 @@ struct queue_pair_options {
 
   std::uint8_t port = 0;         ///< 0: the first active one.
   ibv_mtu path_mtu = ibv_mtu(0); ///< 0: the port's active MTU, or the smaller of both sides.
-  std::uint8_t max_reads = 16;  ///< RDMA READs and atomics in flight, each way, up to the device's.
-  std::uint8_t timeout = 14;    ///< 4.096 µs * 2^timeout to the first retransmission (67 ms).
-  std::uint8_t retry_count = 6; ///< Retransmissions before "the peer does not answer".
-  std::uint8_t rnr_retry = 6;   ///< Retries when the peer has no receive posted; 7: for ever.
+  std::uint8_t max_reads = 16; ///< RDMA READs and atomics in flight, each way, up to the device's.
+  // How long the peer may be silent: at least (retry_count + 1) times the timeout. A network that
+  // carries again before that is not noticed; then everything ends, the operation that was repeated
+  // with `timed_out`. On iWARP it is TCP that repeats (tcp(7), tcp_retries2). rxe and the siw of
+  // Linux 6.1 end a queue pair at once when the link of their own port goes down.
+  std::uint8_t timeout = 14;       ///< 4.096 µs * 2^timeout to the first retransmission (67 ms).
+  std::uint8_t retry_count = 6;    ///< Retransmissions before "the peer does not answer".
+  std::uint8_t rnr_retry = 6;      ///< Retries when the peer has no receive posted; 7: for ever.
   std::uint8_t min_rnr_timer = 12; ///< How long the peer waits then (ibv_modify_qp(3)): 0.64 ms.
   std::uint8_t hop_limit = 64;
   std::uint8_t traffic_class = 0;
