@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: BSL-1.0
+// A peer on another host that is killed while everything is under way.
+#include "catch.hpp"
+#include "hosts_support.hpp"
+
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <spawn.h>
+#include <string>
+#include <sys/wait.h>
+#include <vector>
+
+namespace {
+
+using namespace test;
+
+constexpr const char* peer_test = "the peer that is killed";
+constexpr std::size_t size = 64 * 1024;
+
+// This program once more, as a process of the second host.
+class peer_process {
+public:
+  explicit peer_process(const endpoint& to) {
+    const std::string port = "HOSTS_DEATH_PORT=" + std::to_string(to.port());
+    std::vector<char*> environment{const_cast<char*>(port.c_str())};
+    for (char** e = environ; *e != nullptr; ++e)
+      environment.push_back(*e);
+    environment.push_back(nullptr);
+    char program[] = "/proc/self/exe";
+    std::string name = peer_test;
+    char* arguments[] = {program, name.data(), nullptr};
+    const on_host there(2); // a process is born on its parent's
+    REQUIRE(::posix_spawn(&pid_, program, nullptr, nullptr, arguments, environment.data()) == 0);
+  }
+  peer_process(const peer_process&) = delete;
+  ~peer_process() { kill(); }
+
+  void kill() {
+    if (pid_ == 0)
+      return;
+    ::kill(pid_, SIGKILL);
+    ::waitpid(std::exchange(pid_, 0), nullptr, 0);
+  }
+
+private:
+  pid_t pid_ = 0;
+};
+
+struct key {
+  std::uint64_t address;
+  std::uint32_t rkey, bytes;
+};
+
+} // namespace
+
+TEST_CASE("the peer that is killed", "[.peer]") {
+  const char* port = std::getenv("HOSTS_DEATH_PORT");
+  if (port == nullptr)
+    return;
+  const device dev = device_of(2);
+  const protection_domain pd(dev);
+  const memory m(pd, size, all_rights);
+  asio::io_context io(1);
+  queue_pair qp(io);
+  qp.open(pd);
+  const remote_buffer all = m.remote();
+  const key k{all.address, all.rkey, static_cast<std::uint32_t>(all.size)};
+  connect_options c;
+  c.data.resize(sizeof k);
+  std::memcpy(c.data.data(), &k, sizeof k);
+  connector initiator(io);
+  connection connected;
+  const endpoint to(address_of(1), static_cast<std::uint16_t>(std::stoi(port)));
+  initiator.async_connect(qp, to, c, connected.handler());
+  until(io, [&] { return connected.done(); });
+  REQUIRE(connected.succeeded());
+  sent hello;
+  qp.async_send(m.buffer(0, 1), hello.handler());
+  outcome<void> end;
+  qp.async_wait_disconnect(end.handler());
+  drain(io);
+}
+
+TEST_CASE("a peer that is killed on the other host ends everything that is under way") {
+  const int percent = GENERATE(0, 5);
+  const device dev = device_of(1);
+  const protection_domain pd(dev);
+  const memory m(pd, size, all_rights);
+  asio::io_context io(1);
+  queue_pair qp(io);
+  qp.open(pd);
+  acceptor listener(io);
+  {
+    const on_host here(1);
+    listener.open({address_of(1), 0});
+  }
+  connection accepted;
+  got hello;
+  qp.async_receive(m.buffer(0, 64), hello.handler());
+  listener.async_accept(qp, accepted.handler());
+  peer_process peer(listener.local_endpoint());
+  until(io, [&] { return accepted.done() && hello.done(); });
+  REQUIRE(accepted.succeeded());
+  REQUIRE(hello.succeeded());
+  key k{};
+  REQUIRE(accepted.value.data.size() >= sizeof k);
+  std::memcpy(&k, accepted.value.data.data(), sizeof k);
+
+  burden b(qp, m, {k.address, k.bytes, k.rkey});
+  std::optional<loss> of1, of2;
+  if (percent != 0) {
+    of1.emplace(1, percent);
+    of2.emplace(2, percent);
+  }
+  until(io, [&] { return b.ended > 4 * burden::chains; });
+  peer.kill();
+  until(io, [&] { return b.over(); });
+
+  INFO(b.timed_out << " timed out, " << b.reset << " reset, other: " << b.other);
+  CHECK(b.timed_out + b.reset + b.failed_otherwise == burden::chains);
+  CHECK(b.timed_out + b.failed_otherwise <= 1); // the one that the device had in hand
+  for (const got& r : b.receives) {
+    CHECK(r.calls == 1);
+    CHECK(r.ec == asio::error::connection_reset);
+  }
+  CHECK(b.gone.calls == 1);
+  CHECK(b.gone.ec == asio::error::connection_reset);
+  CHECK(qp.state() == queue_pair_state::failed);
+}
