@@ -225,7 +225,7 @@ TEST_CASE("find knows the pool's memory and its key, and nothing else") {
   const memory_pool pool = arenas.pool(options);
   std::vector<registered_buffer> all;
   for (int i = 0; i < 6; ++i)
-    all.push_back(pool.allocate(100 * 1024 << i));
+    all.push_back(pool.allocate(std::size_t(102400) << i));
   CHECK(arenas.alive > 3);
   for (const registered_buffer& b : all) {
     const auto found = pool.find(b.data(), b.size());
