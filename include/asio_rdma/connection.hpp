@@ -233,8 +233,7 @@ public:
   template <class Token = asio::default_completion_token_t<executor_type>>
   auto async_receive(Token&& token = {}) {
     return asio::async_initiate<Token, detail::message_result::signature>(
-        initiate_receive<detail::message_result>{this}, token,
-        detail::message_in::kind::message);
+        initiate_receive<detail::message_result>{this}, token, detail::message_in::kind::message);
   }
 
   /// Copies the next message into buffers of the caller's, Asio's or registered ones, and gives its
