@@ -119,6 +119,9 @@ void context_state::restore_table_locked() {
 }
 
 bool context_state::holds_locked(ibv_cq* cq, const cq_state& s, std::uint32_t qp_num) const {
+  // The last look at the queue after its queue pair was destroyed finds what is left of it.
+  if (!qps.contains(qp_num))
+    return false;
   // A completion behind held ones of its queue pair may not overtake them.
   if (s.plan_hold || std::any_of(s.held.begin(), s.held.end(),
                                  [&](const ibv_wc& wc) { return wc.qp_num == qp_num; }))

@@ -209,6 +209,21 @@ TEST_CASE("destroying a queue pair drops what was held of it") {
   REQUIRE(loopback::poll(pair.b).front().wr_id == 10);
 }
 
+TEST_CASE("what the device still has of a destroyed queue pair is not held") {
+  cm_device device;
+  injector inj(device.context());
+  loopback pair(device.context());
+  REQUIRE(pair.receive(10) == 0);
+  REQUIRE(ibv_req_notify_cq(pair.a.cq, 0) == 0);
+  inj.hold_completions();
+  REQUIRE(pair.send(1) == 0);
+  until([&] { return loopback::readable(pair.a.channel->fd); }); // nobody has polled it yet
+  rdma_destroy_qp(pair.a.id);
+  until([&] { return inj.held() != 0; });
+  REQUIRE(inj.held() == 1); // b's
+  REQUIRE(inj.counts().dropped_completions == 0);
+}
+
 TEST_CASE("a completion fails with the chosen status") {
   cm_device device;
   injector inj(device.context());
