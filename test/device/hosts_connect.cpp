@@ -130,6 +130,9 @@ TEST_CASE("a host that is there and does not answer: the attempt times out or is
     CHECK(connected.calls == 1);
     CHECK(c.qp.state() == queue_pair_state::open);
   }
+  there->listener.close();
+  there->qp.close();
+  c.until([&] { return there->accepted.done(); });
   there.reset();
   connects_after_all(c);
 }
