@@ -20,7 +20,7 @@ constexpr std::size_t reads_under_way = 4;
 struct connection_impl::pull {
   struct read final : link_transfer {
     read(link_impl& link, pull& p) noexcept : link_transfer(link, &read::on_done), owner(p) {}
-    static void on_done(link_impl& link, link_transfer& t) {
+    static void on_done(link_impl& link, link_transfer& t, operation_list&) {
       auto& self = static_cast<read&>(t);
       self.busy = false;
       static_cast<connection_impl&>(link).read_done(self.owner, t.ec);
@@ -100,6 +100,7 @@ void connection_impl::make_parts(frame_link& link, const handshake&) {
   o.offers = options().offers;
   o.pulls = options().pulls;
   messages_.emplace(link, o);
+  link.add(remote_part_, {});
 }
 
 message_record& connection_impl::take_record() {
@@ -112,6 +113,7 @@ message_record& connection_impl::take_record() {
 
 void connection_impl::give_back(message_record& r) noexcept {
   r.waiter = nullptr;
+  r.write = nullptr;
   r.access.reset();
   r.memory = {};
   r.view_count = 0;
@@ -188,6 +190,7 @@ bool connection_impl::start(message_send& op, const payload& p,
   }
   operation_starting();
   r.waiter = &op;
+  op.record = &r;
   active_.push_back(op);
   messages_->send(r);
   run(done);
@@ -226,13 +229,14 @@ void connection_impl::complete_send(message_record& r, operation_list& done) {
   error_code ec;
   if (r.exposed.is_open())
     r.exposed.close(ec);
-  if (message_send* op = r.waiter; op != nullptr) {
-    if (r.ec)
-      op->fail(r.ec);
-    else
-      op->value = r.bytes;
-    active_.erase(operation_list::s_iterator_to(*op));
-    done.push_back(*op);
+  if (r.waiter != nullptr) {
+    r.waiter->value = r.bytes;
+    complete(*r.waiter, r.ec, done);
+  } else if (r.write != nullptr) {
+    r.write->notice = nullptr;
+    if (!r.write->result)
+      r.write->result = r.ec;
+    end_remote(*r.write, done);
   }
   give_back(r);
 }
@@ -295,6 +299,14 @@ void connection_impl::complete_receive(message_receive& op, operation_list& done
   done.push_back(op);
 }
 
+void connection_impl::complete(connection_operation& op, const error_code& ec,
+                               operation_list& done) {
+  if (ec)
+    op.fail(ec);
+  active_.erase(operation_list::s_iterator_to(op));
+  done.push_back(op);
+}
+
 bool connection_impl::run_parts(operation_list& done) {
   if (!messages_)
     return false;
@@ -321,6 +333,8 @@ bool connection_impl::run_parts(operation_list& done) {
 // --- Cancelling ------------------------------------------------------------------------------
 
 void connection_impl::cancel(std::uint64_t id, asio::cancellation_type_t type) {
+  if (cancel_close(id))
+    return;
   operation_list done;
   lock l(mutex_);
   const auto found = std::find_if(active_.begin(), active_.end(),
@@ -330,47 +344,50 @@ void connection_impl::cancel(std::uint64_t id, asio::cancellation_type_t type) {
     queue_pair()->cancel(id, type);
     return;
   }
-  operation& op = *found;
+  auto& op = static_cast<connection_operation&>(*found);
   const error_code aborted = asio::error::operation_aborted;
-  const auto record = std::find_if(records_.begin(), records_.end(),
-                                   [&op](const message_record& r) { return r.waiter == &op; });
-  if (record == records_.end()) {
-    auto& r = static_cast<message_receive&>(op);
-    if (messages_->cancel(r.request)) {
-      active_.erase(found);
-      r.fail(aborted);
-      done.push_back(op);
-    }
-  } else if (messages_->cancel(static_cast<message_out&>(*record))) {
-    record->ec = aborted;
-    complete_send(*record, done);
-  } else if (!record->caller_keeps) {
-    record->waiter = nullptr;
-    active_.erase(found);
-    op.fail(aborted);
-    done.push_back(op);
-  } else if ((type & asio::cancellation_type::terminal) != asio::cancellation_type::none) {
-    fail(aborted);
+  bool goes_on = false;
+  switch (op.what) {
+  case connection_operation::kind::receive:
+    if (messages_->cancel(static_cast<message_receive&>(op).request))
+      complete(op, aborted, done);
+    break;
+  case connection_operation::kind::send:
+    goes_on = !cancel(static_cast<message_send&>(op), done);
+    break;
+  case connection_operation::kind::remote:
+    goes_on = !cancel(static_cast<remote_operation&>(op), done);
+    break;
   }
+  if (goes_on && (type & asio::cancellation_type::terminal) != asio::cancellation_type::none)
+    fail(aborted);
   run(done);
   settle(l, done);
+}
+
+// False if the device may have the caller's memory.
+bool connection_impl::cancel(message_send& op, operation_list& done) {
+  message_record& r = *op.record;
+  if (messages_->cancel(static_cast<message_out&>(r))) {
+    r.ec = asio::error::operation_aborted;
+    complete_send(r, done);
+    return true;
+  }
+  if (r.caller_keeps)
+    return false;
+  r.waiter = nullptr;
+  complete(op, asio::error::operation_aborted, done);
+  return true;
 }
 
 void connection_impl::cancel_receives() {
   operation_list done;
   lock l(mutex_);
   for (auto i = active_.begin(); i != active_.end();) {
-    operation& op = *i++;
-    const bool sends = std::any_of(records_.begin(), records_.end(),
-                                   [&op](const message_record& r) { return r.waiter == &op; });
-    if (sends)
-      continue;
-    auto& r = static_cast<message_receive&>(op);
-    if (!messages_->cancel(r.request))
-      continue;
-    active_.erase(operation_list::s_iterator_to(op));
-    r.fail(asio::error::operation_aborted);
-    done.push_back(op);
+    auto& op = static_cast<connection_operation&>(*i++);
+    if (op.what == connection_operation::kind::receive &&
+        messages_->cancel(static_cast<message_receive&>(op).request))
+      complete(op, asio::error::operation_aborted, done);
   }
   run(done);
   settle(l, done);

@@ -52,7 +52,7 @@ void frame_transfer::add(const ibv_sge& element) noexcept {
     elements[static_cast<std::size_t>(wr.num_sge++)] = element;
 }
 
-void frame_transfer::on_done(link_impl& link, link_transfer& t) {
+void frame_transfer::on_done(link_impl& link, link_transfer& t, operation_list&) {
   if (!t.ec)
     link.link_->on_sent(static_cast<frame_transfer&>(t).slot_);
 }
@@ -134,6 +134,10 @@ error_code link_impl::on_hello(std::span<const std::byte> data, bool accepting) 
     return asio::error::already_connected;
   link_.emplace(o);
   make_parts(*link_, peer);
+  if (o.waits_for_peer) {
+    holding_ = true;
+    qp_->hold();
+  }
   return {};
 }
 
@@ -149,7 +153,7 @@ void link_impl::on_connected() {
 
 error_code link_impl::check() const {
   if (failing_ || stopped_)
-    return reason_;
+    return reason_ == asio::error::eof ? error_code(asio::error::broken_pipe) : reason_;
   return connected_ ? error_code() : error_code(asio::error::not_connected);
 }
 
@@ -180,11 +184,17 @@ void link_impl::post_receive(std::uint32_t slot) {
 
 bool link_impl::post(link_transfer& t) {
   posted();
+  t.withdrawn = false;
   if (qp_->start(static_cast<send_operation&>(t)))
     return true;
   --posted_;
   fail(t.ec);
   return false;
+}
+
+bool link_impl::withdraw(link_transfer& t) {
+  t.withdrawn = qp_->withdraw(t.id);
+  return t.withdrawn;
 }
 
 void link_impl::send(std::uint32_t slot, const outgoing_frame& frame) {
@@ -236,7 +246,8 @@ void link_impl::run(operation_list& done) {
     }
   }
   if (stopped_ && closing_ != nullptr) {
-    closing_->ec = reason_ == asio::error::eof ? error_code() : reason_;
+    // A peer that has heard the goodbye may be gone before this side hears that it has.
+    closing_->ec = link_->said_goodbye() ? error_code() : reason_;
     done.push_back(*std::exchange(closing_, nullptr));
   }
 }
@@ -260,51 +271,64 @@ void link_impl::fail(const error_code& why) {
   reason_ = why;
 }
 
-void link_impl::returned(const error_code& ec) {
+// What a work request was for is done by `f`, with the link locked.
+template <class Function>
+void link_impl::returned(operation_list& done, disposal how, Function&& f) {
+  lock l(mutex_);
+  if (how == disposal::destroy)
+    fail(asio::error::operation_aborted);
   --posted_;
-  if (ec)
-    fail(ec);
+  f();
+  run(done);
+  if (how != disposal::destroy) {
+    settle(l, done);
+    return;
+  }
+  const auto last = posted_ == 0 ? std::move(self_) : nullptr;
+  const auto cq = cq_;
+  l.unlock();
+  cq->complete(done); // which destroys them, as the context has ended
 }
 
 void link_impl::on_receive(link_receive& r, disposal how) {
   operation_list done;
-  lock l(mutex_);
-  if (how == disposal::destroy) {
-    returned(asio::error::operation_aborted);
-    stopped_ = true;
-    const auto last = posted_ == 0 ? std::move(self_) : nullptr;
-    l.unlock();
-    return;
-  }
-  cq_->background_ending();
-  returned(r.ec);
-  if (!r.ec && link_)
+  if (how == disposal::destroy)
+    r.fail(asio::error::operation_aborted);
+  else
+    cq_->background_ending();
+  returned(done, how, [&] {
+    if (r.ec)
+      return fail(r.ec);
+    if (!link_)
+      return;
     link_->on_received(r.slot_, {static_cast<const std::byte*>(r.memory.data()), r.bytes},
                        protocol_clock::now());
-  run(done);
-  settle(l, done);
+    if (std::exchange(holding_, false))
+      qp_->release();
+  });
 }
 
 void link_impl::on_transfer(link_transfer& t, disposal how) {
   operation_list done;
-  lock l(mutex_);
-  if (how == disposal::destroy) {
-    returned(asio::error::operation_aborted);
-    stopped_ = true;
-    const auto last = posted_ == 0 ? std::move(self_) : nullptr;
-    l.unlock();
-    return;
-  }
-  returned(t.ec);
-  t.done_(*this, t);
-  run(done);
-  settle(l, done);
+  if (how == disposal::destroy)
+    t.fail(asio::error::operation_aborted);
+  returned(done, how, [&] {
+    if (t.ec && !t.withdrawn)
+      fail(t.ec);
+    t.done_(*this, t, done);
+  });
 }
 
 // --- Ending ----------------------------------------------------------------------------------
 
 void link_impl::close() {
   service_.remove(*this);
+  end_queue_pair();
+}
+
+void link_impl::on_context_shutdown() { end_queue_pair(); }
+
+void link_impl::end_queue_pair() {
   {
     const std::lock_guard guard(mutex_);
     fail(asio::error::operation_aborted);
@@ -320,10 +344,11 @@ void link_impl::close() {
 bool link_impl::start_close(operation& op) {
   operation_list done;
   lock l(mutex_);
-  op.ec = check();
+  const bool over = stopped_ && link_ && link_->said_goodbye();
+  op.ec = over ? error_code() : check();
   if (!op.ec && closing_ != nullptr)
     op.ec = asio::error::already_started;
-  if (op.ec)
+  if (op.ec || over)
     return false;
   operation_starting();
   closing_ = &op;
@@ -333,8 +358,15 @@ bool link_impl::start_close(operation& op) {
   return true;
 }
 
-void link_impl::on_context_shutdown() {
-  // The user's operations go with the parts' lists.
+bool link_impl::cancel_close(std::uint64_t id) {
+  operation_list done;
+  lock l(mutex_);
+  if (closing_ == nullptr || closing_->id != id)
+    return false;
+  closing_->fail(asio::error::operation_aborted);
+  done.push_back(*std::exchange(closing_, nullptr));
+  settle(l, done);
+  return true;
 }
 
 } // namespace asio_rdma::detail

@@ -162,6 +162,20 @@ void queue_pair_impl::cancel(std::uint64_t id, asio::cancellation_type_t type) {
   service_.complete(done);
 }
 
+bool queue_pair_impl::withdraw(std::uint64_t id) {
+  operation_list ready;
+  {
+    const std::lock_guard lock(mutex_);
+    operation* const op = send_.remove_waiting(id);
+    if (op == nullptr)
+      return false;
+    op->fail(asio::error::operation_aborted);
+    ready.push_back(*op);
+  }
+  cq_->complete(ready);
+  return true;
+}
+
 void queue_pair_impl::close() {
   operation_list left, waiters;
   ibv_qp* qp = nullptr;

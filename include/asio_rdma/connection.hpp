@@ -85,8 +85,8 @@ private:
 
 } // namespace detail
 
-/// Messages between two programs, whole, in order and of any size, as an Asio I/O object. Connected
-/// by `acceptor` and `connector`.
+/// Messages between two programs, whole, in order and of any size, and operations on each other's
+/// memory, as an Asio I/O object. Connected by `acceptor` and `connector`.
 ///
 /// A message of up to the peer's `connection_options::receive_size` less 16 bytes is sent whole
 /// into a receive that the peer has posted ahead. A longer one stays where it is: the peer reads it
@@ -109,8 +109,8 @@ private:
 /// send that has not begun is taken back. If it has, its handler gets `operation_aborted` at once
 /// and the message may arrive; the memory of a `registered_buffer` stays with the connection until
 /// the device has let go of it. Only where the caller keeps the memory that the device uses
-/// (`const_buffer`) a send that has begun goes on: then `terminal` ends the connection, and
-/// `partial` and `total` have no effect.
+/// (`const_buffer`) one that has begun goes on: then `terminal` ends the connection, and `partial`
+/// and `total` have no effect.
 ///
 /// *Thread safety.* Distinct objects: safe. Shared objects: unsafe, as for Asio's sockets.
 template <class Executor = asio::any_io_executor>
@@ -247,6 +247,70 @@ public:
                                                                        buffers);
   }
 
+  /// RDMA WRITE to memory of the peer, whose program takes no part. Signature
+  /// `void(error_code, std::size_t bytes)`. It is complete when the peer's device has the bytes; on
+  /// iWARP already when they are on their way: a read behind it, or an answer, tells more.
+  ///
+  /// This and the operations below use registered memory where it is, and other memory by way of
+  /// the pool. Errors, besides the connection's: `error::remote_range` if `to` is shorter than the
+  /// buffers, `message_size` over 2^31 bytes, `error::too_many_buffers` over four registered ones;
+  /// then nothing is posted, and the connection lives. What the device or the peer's device refuses
+  /// ends the connection, with that error (`IBV_WC_REM_ACCESS_ERR`, for instance).
+  ///
+  /// Cancellation: as for a send. One that waits for room in the device's queue is taken back;
+  /// otherwise it may have happened.
+  template <class Buffers, class Token = asio::default_completion_token_t<executor_type>>
+  requires(!std::integral<std::decay_t<Token>>) //
+      auto async_write(const Buffers& buffers, const remote_buffer& to, Token&& token = {}) {
+    return asio::async_initiate<Token, detail::sent_result::signature>(
+        initiate_write{this}, token, buffers, to, std::optional<std::uint32_t>());
+  }
+  /// The same, and then the peer gets 32 bits by `async_receive_immediate`. It is complete when its
+  /// device has received these as well.
+  template <class Buffers, class Token = asio::default_completion_token_t<executor_type>>
+  auto async_write(const Buffers& buffers, const remote_buffer& to, std::uint32_t immediate,
+                   Token&& token = {}) {
+    return asio::async_initiate<Token, detail::sent_result::signature>(
+        initiate_write{this}, token, buffers, to, std::optional<std::uint32_t>(immediate));
+  }
+
+  /// Waits for the peer's next `async_write` with 32 bits: what it wrote is there. Signature
+  /// `void(error_code, std::uint32_t)`. In the order of the writes, apart from messages.
+  template <class Token = asio::default_completion_token_t<executor_type>>
+  auto async_receive_immediate(Token&& token = {}) {
+    return asio::async_initiate<Token, detail::immediate_result::signature>(
+        initiate_receive<detail::immediate_result>{this}, token, detail::message_in::kind::written);
+  }
+
+  /// RDMA READ from memory of the peer, as many bytes as the buffers have. Signature
+  /// `void(error_code, std::size_t bytes)`. See `async_write`. A cancelled read leaves a
+  /// `registered_buffer` in use until the device has let go of it, and other memory untouched.
+  template <class Buffers, class Token = asio::default_completion_token_t<executor_type>>
+  requires(asio::is_mutable_buffer_sequence<Buffers>::value || mutable_buffer_sequence<Buffers>) //
+      auto async_read(const Buffers& buffers, const remote_buffer& from, Token&& token = {}) {
+    return asio::async_initiate<Token, detail::sent_result::signature>(initiate_read{this}, token,
+                                                                       buffers, from);
+  }
+
+  /// Atomic, on the first eight bytes at `target`: if they are `expected` they become `desired`.
+  /// Signature `void(error_code, std::uint64_t old)`; it has happened if `old` is `expected`.
+  /// Atomic to other such operations by way of the same device. Errors, besides those of
+  /// `async_write`: `error::misaligned`, and `operation_not_supported` where the device has no
+  /// atomics. Cancellation: all types; it may have happened.
+  template <class Token = asio::default_completion_token_t<executor_type>>
+  auto async_compare_and_swap(const remote_buffer& target, std::uint64_t expected,
+                              std::uint64_t desired, Token&& token = {}) {
+    return asio::async_initiate<Token, detail::value_result::signature>(
+        initiate_atomic{this}, token, target, IBV_WR_ATOMIC_CMP_AND_SWP, expected, desired);
+  }
+  /// The same: adds `addend`, modulo 2^64.
+  template <class Token = asio::default_completion_token_t<executor_type>>
+  auto async_fetch_add(const remote_buffer& target, std::uint64_t addend, Token&& token = {}) {
+    return asio::async_initiate<Token, detail::value_result::signature>(
+        initiate_atomic{this}, token, target, IBV_WR_ATOMIC_FETCH_AND_ADD, addend,
+        std::uint64_t(0));
+  }
+
   /// Waits until the connection has failed or was closed, for the reason. Supports all cancellation
   /// types.
   template <class Token = asio::default_completion_token_t<executor_type>>
@@ -274,6 +338,44 @@ private:
           [&](impl_type& i, auto& op) {
             return i.start(op, detail::payload_of<Buffers>(buffers), immediate);
           });
+    }
+  };
+
+  template <class Result, class Handler>
+  void start_remote(Handler&& handler, const detail::remote_work& w) {
+    std::decay_t<Handler> h(std::forward<Handler>(handler));
+    detail::start_operation<detail::remote_operation, Result, 0>(
+        impl_, io_, h, [](auto&) { return true; },
+        [&](impl_type& i, auto& op) {
+          return i.start(static_cast<detail::remote_operation&>(op), w);
+        });
+  }
+
+  struct initiate_write : initiation {
+    template <class Handler, class Buffers>
+    void operator()(Handler&& handler, const Buffers& buffers, const remote_buffer& to,
+                    std::optional<std::uint32_t> immediate) const {
+      const detail::payload_of<Buffers> p(buffers);
+      this->self->template start_remote<detail::sent_result>(
+          std::forward<Handler>(handler), {IBV_WR_RDMA_WRITE, to, &p, immediate});
+    }
+  };
+
+  struct initiate_read : initiation {
+    template <class Handler, class Buffers>
+    void operator()(Handler&& handler, const Buffers& buffers, const remote_buffer& from) const {
+      const detail::payload_of<Buffers> p(buffers);
+      this->self->template start_remote<detail::sent_result>(std::forward<Handler>(handler),
+                                                             {IBV_WR_RDMA_READ, from, &p});
+    }
+  };
+
+  struct initiate_atomic : initiation {
+    template <class Handler>
+    void operator()(Handler&& handler, const remote_buffer& target, ibv_wr_opcode opcode,
+                    std::uint64_t compare_add, std::uint64_t swap) const {
+      this->self->template start_remote<detail::value_result>(
+          std::forward<Handler>(handler), {opcode, target, nullptr, {}, compare_add, swap});
     }
   };
 

@@ -1,14 +1,10 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
-#include <asio_rdma/detail/link_impl.hpp>
-#include <asio_rdma/detail/message_protocol.hpp>
-#include <asio_rdma/memory_region.hpp>
-#include <asio_rdma/message.hpp>
+#include <asio_rdma/detail/connection_operations.hpp>
 #include <boost/asio/cancellation_type.hpp>
 
-#include <array>
-#include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <memory>
 #include <optional>
@@ -17,64 +13,7 @@
 
 namespace asio_rdma::detail {
 
-/// What a user wants sent: views of memory, registered or not, or one owning buffer.
-struct payload {
-  struct part {
-    const void* data;
-    std::size_t bytes;
-    std::uint32_t lkey;
-  };
-
-  const part* parts = nullptr;
-  std::size_t count = 0;
-  std::uint64_t bytes = 0;
-  bool registered = true; ///< All the parts, so lkeys hold.
-  bool too_many = false;
-  const registered_buffer* owner = nullptr; ///< Then there are no parts.
-};
-
-/// A user's operation that waits for a message of his to be sent.
-class message_send : public operation {
-public:
-  using operation::operation;
-};
-
-/// A user's operation that waits for a message or for immediate data.
-class message_receive : public operation {
-public:
-  explicit message_receive(function f) noexcept : operation(f) {}
-
-  /// As the protocol knows it.
-  struct wait final : message_in {
-    message_receive* op = nullptr;
-  };
-  wait request;
-
-  message result;
-  bool owning = true;         ///< Gives `result`; else the bytes go to `targets`.
-  ibv_sge* targets = nullptr; ///< Addresses and lengths only.
-  std::size_t target_count = 0;
-  std::uint64_t size = 0; ///< Of the message.
-};
-
-/// A message on its way. The protocol knows it, and it outlives the user's operation where the
-/// memory is the library's to keep.
-struct message_record final : message_out {
-  static constexpr std::size_t max_views = 3;
-
-  message_send* waiter = nullptr;
-  registered_buffer memory; ///< Owned, or a copy of what was not registered.
-  buffer_access access;     ///< To the user's own buffer.
-  std::array<ibv_sge, max_views> views{};
-  std::uint32_t view_count = 0; ///< Else the memory is what is sent.
-  bool caller_keeps = false;    ///< The views are of the caller's memory.
-  memory_region exposed;        ///< For the peer to read.
-  std::array<std::byte, frame_transfer::payload_room> small;
-  bool is_small = false;
-  message_record* next_free = nullptr;
-};
-
-/// The logic of `basic_connection`: messages on a link.
+/// The logic of `basic_connection`: messages on a link, and operations on the peer's memory.
 class connection_impl final : public link_impl {
 public:
   connection_impl(asio::execution_context& context, const memory_pool& pool,
@@ -84,12 +23,24 @@ public:
   /// Each gives true, or false with the error in the operation, which stays the caller's then.
   bool start(message_send& op, const payload& p, std::optional<std::uint32_t> immediate);
   bool start(message_receive& op);
+  bool start(remote_operation& op, const remote_work& w);
   void cancel(std::uint64_t id, asio::cancellation_type_t type);
   /// Ends every wait for a message; what is being sent goes on. No message is lost.
   void cancel_receives();
 
 private:
   struct pull;
+
+  /// Holds the goodbye back until nothing of the peer's memory is being used.
+  struct remote_part final : link_part {
+    explicit remote_part(connection_impl& c) noexcept : owner(c) {}
+    disposition on_frame(const frame_header&, std::span<const std::byte>, std::uint32_t,
+                         protocol_clock::time_point) override {
+      return disposition::violation;
+    }
+    bool drained() const override { return owner.remote_under_way_ == 0; }
+    connection_impl& owner;
+  };
 
   void make_parts(frame_link& link, const handshake& peer) override;
   bool run_parts(operation_list& done) override;
@@ -101,6 +52,16 @@ private:
   void expose(message_record& r);
   void complete_send(message_record& r, operation_list& done);
   void complete_receive(message_receive& r, operation_list& done);
+  void complete(connection_operation& op, const error_code& ec, operation_list& done);
+  bool cancel(message_send& op, operation_list& done);
+  bool cancel(remote_operation& op, operation_list& done);
+
+  remote_record& take_remote();
+  error_code check_work(const remote_work& w) const;
+  error_code fill(remote_record& r, const remote_work& w);
+  void end_remote(remote_record& r, operation_list& done);
+  static void remote_done(link_impl& link, link_transfer& t, operation_list& done);
+
   void begin_pull(const message_action& a);
   void post_reads(pull& p);
   void read_done(pull& p, const error_code& ec);
@@ -108,6 +69,10 @@ private:
   std::optional<message_protocol> messages_;
   std::deque<message_record> records_;
   message_record* free_records_ = nullptr;
+  std::deque<remote_record> remote_records_;
+  remote_record* free_remote_ = nullptr;
+  remote_part remote_part_{*this};
+  std::size_t remote_under_way_ = 0;
   operation_list active_; // the user's operations, to be found by id
   std::vector<std::unique_ptr<pull>> pulls_;
 };

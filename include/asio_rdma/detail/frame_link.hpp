@@ -128,6 +128,9 @@ public:
   void fail(const error_code& why) noexcept;
 
   bool closing() const noexcept { return closing_; }
+  bool peer_closed() const noexcept { return peer_closed_; }
+  /// Whether both sides have said goodbye.
+  bool said_goodbye() const noexcept { return goodbye_sent_ && peer_closed_; }
   bool stopped() const noexcept { return stopped_; }
   const error_code& failure() const noexcept { return failure_; }
   const link_options& options() const noexcept { return options_; }

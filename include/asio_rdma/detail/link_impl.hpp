@@ -35,13 +35,15 @@ private:
   ibv_sge element_{};
 };
 
-/// A work request of the library's own. `done` is called with the link locked.
+/// A work request of the library's own. `done` is called with the link locked, and once in any
+/// case; what completes by it goes to the list.
 class link_transfer : public send_operation {
 public:
-  using done_function = void (*)(link_impl&, link_transfer&);
+  using done_function = void (*)(link_impl&, link_transfer&, operation_list&);
   link_transfer(link_impl& link, done_function done) noexcept;
 
   std::array<ibv_sge, 4> elements{};
+  bool withdrawn = false; ///< Before it was posted: its failure is not the link's.
 
 private:
   friend link_impl;
@@ -66,7 +68,7 @@ public:
 
 private:
   friend link_impl;
-  static void on_done(link_impl& link, link_transfer& t);
+  static void on_done(link_impl& link, link_transfer& t, operation_list& done);
 
   std::uint32_t slot_;
   std::byte* place_;
@@ -97,6 +99,8 @@ public:
   void close();
   /// Says goodbye behind what waits to be sent; `op` completes when the peer has as well.
   bool start_close(operation& op);
+  /// If that is what `id` waits for: only the wait ends.
+  bool cancel_close(std::uint64_t id);
 
   std::uint64_t next_id() noexcept { return qp_->next_id(); }
   asio::execution_context& context() const noexcept { return qp_->context(); }
@@ -123,8 +127,11 @@ protected:
   /// Why nothing can be started, if so.
   error_code check() const;
   bool post(link_transfer& t);
+  /// Takes back a transfer that waits for room in the queue: true, and it is done at once.
+  bool withdraw(link_transfer& t);
   link_receive& receive(std::uint32_t slot) noexcept { return *receives_[slot]; }
   frame_link& frames() noexcept { return *link_; }
+  const frame_link& frames() const noexcept { return *link_; }
   /// Ends the connection, from within.
   void fail(const error_code& why);
   /// After any event.
@@ -148,7 +155,9 @@ private:
   void post_receive(std::uint32_t slot);
   void send(std::uint32_t slot, const outgoing_frame& frame);
   void posted();
-  void returned(const error_code& ec);
+  template <class Function>
+  void returned(operation_list& done, disposal how, Function&& f);
+  void end_queue_pair();
 
   completion_service& service_;
   memory_pool pool_;
@@ -166,6 +175,7 @@ private:
   operation* closing_ = nullptr;
   error_code reason_;
   bool connected_ = false;
+  bool holding_ = false; // the queue pair, which may not speak first
   bool failing_ = false;
   bool told_ = false; // the queue pair, that the link fails
   bool stopped_ = false;

@@ -60,6 +60,8 @@ public:
   void fail(const error_code& why);
   /// Cancels one operation; a posted one only if `terminal` is asked for.
   void cancel(std::uint64_t id, asio::cancellation_type_t type);
+  /// Cancels a send operation if it waits for room, else gives false.
+  bool withdraw(std::uint64_t id);
 
   /// Each gives true, or false with the error in the operation, which stays the caller's then.
   bool start(send_operation& op);

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: BSL-1.0
+// What users start on a connection, and what the connection keeps for it.
+#pragma once
+
+#include <asio_rdma/detail/link_impl.hpp>
+#include <asio_rdma/detail/message_protocol.hpp>
+#include <asio_rdma/memory_region.hpp>
+#include <asio_rdma/message.hpp>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+namespace asio_rdma::detail {
+
+struct message_record;
+struct remote_record;
+
+/// What a user wants sent, written or read into: views of memory, registered or not, or one owning
+/// buffer.
+struct payload {
+  struct part {
+    const void* data;
+    std::size_t bytes;
+    std::uint32_t lkey;
+  };
+
+  const part* parts = nullptr;
+  std::size_t count = 0;
+  std::uint64_t bytes = 0;
+  bool registered = true; ///< All the parts, so lkeys hold.
+  bool too_many = false;
+  const registered_buffer* owner = nullptr; ///< Then there are no parts.
+};
+
+/// A user's operation, in the connection's list to be found by its id.
+class connection_operation : public operation {
+public:
+  enum class kind { send, receive, remote };
+  const kind what;
+
+protected:
+  connection_operation(function f, kind k) noexcept : operation(f), what(k) {}
+  ~connection_operation() = default;
+};
+
+/// Waits for a message of his to be sent.
+class message_send : public connection_operation {
+public:
+  explicit message_send(function f) noexcept : connection_operation(f, kind::send) {}
+
+  message_record* record = nullptr;
+};
+
+/// Waits for a message or for immediate data.
+class message_receive : public connection_operation {
+public:
+  explicit message_receive(function f) noexcept : connection_operation(f, kind::receive) {}
+
+  /// As the protocol knows it.
+  struct wait final : message_in {
+    message_receive* op = nullptr;
+  };
+  wait request;
+
+  message result;
+  bool owning = true;         ///< Gives `result`; else the bytes go to `targets`.
+  ibv_sge* targets = nullptr; ///< Addresses and lengths only.
+  std::size_t target_count = 0;
+  std::uint64_t size = 0; ///< Of the message.
+};
+
+/// Waits for memory of the peer to be read, written or changed.
+class remote_operation : public connection_operation {
+public:
+  explicit remote_operation(function f) noexcept : connection_operation(f, kind::remote) {}
+
+  remote_record* record = nullptr;
+};
+
+/// What is to be done to memory of the peer.
+struct remote_work {
+  ibv_wr_opcode opcode;
+  remote_buffer target;
+  const payload* local = nullptr; ///< Atomic operations have none.
+  std::optional<std::uint32_t> immediate = {};
+  std::uint64_t compare_add = 0, swap = 0;
+};
+
+/// A message on its way. The protocol knows it, and it outlives the user's operation where the
+/// memory is the library's to keep.
+struct message_record final : message_out {
+  static constexpr std::size_t max_views = 3;
+
+  message_send* waiter = nullptr;
+  remote_record* write = nullptr; ///< Whose notice it is.
+  registered_buffer memory;       ///< Owned, or a copy of what was not registered.
+  buffer_access access;           ///< To the user's own buffer.
+  std::array<ibv_sge, max_views> views{};
+  std::uint32_t view_count = 0; ///< Else the memory is what is sent.
+  bool caller_keeps = false;    ///< The views are of the caller's memory.
+  memory_region exposed;        ///< For the peer to read.
+  std::array<std::byte, frame_transfer::payload_room> small;
+  bool is_small = false;
+  message_record* next_free = nullptr;
+};
+
+/// An operation on memory of the peer. It outlives the user's operation where the memory is the
+/// library's to keep.
+struct remote_record final : link_transfer {
+  static constexpr std::size_t max_views = 4;
+
+  using link_transfer::link_transfer;
+
+  remote_operation* waiter = nullptr;
+  buffer_access access;                         ///< To the user's own buffer.
+  registered_buffer memory;                     ///< For what is not registered.
+  std::array<payload::part, max_views> targets; ///< Where to copy what was read to `memory`.
+  std::size_t target_count = 0;
+  bool caller_keeps = false;        ///< The elements are of the caller's memory.
+  message_record* notice = nullptr; ///< Until it is sent.
+  bool under_way = false;
+  error_code result;
+  remote_record* next_free = nullptr;
+};
+
+} // namespace asio_rdma::detail

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: BSL-1.0
+// Operations of a connection on the peer's memory.
+#include <asio_rdma/detail/connection_impl.hpp>
+#include <asio_rdma/detail/request.hpp>
+
+#include <algorithm>
+#include <cstring>
+
+namespace asio_rdma::detail {
+namespace {
+
+bool is_atomic(ibv_wr_opcode o) noexcept {
+  return o == IBV_WR_ATOMIC_CMP_AND_SWP || o == IBV_WR_ATOMIC_FETCH_AND_ADD;
+}
+
+ibv_sge element(const const_buffer& b) noexcept {
+  return {reinterpret_cast<std::uintptr_t>(b.data()), static_cast<std::uint32_t>(b.size()),
+          b.lkey()};
+}
+
+} // namespace
+
+remote_record& connection_impl::take_remote() {
+  if (free_remote_ == nullptr)
+    return remote_records_.emplace_back(*this, &connection_impl::remote_done);
+  remote_record& r = *free_remote_;
+  free_remote_ = r.next_free;
+  return r;
+}
+
+error_code connection_impl::check_work(const remote_work& w) const {
+  if (const error_code ec = check())
+    return ec;
+  if (frames().closing())
+    return frames().peer_closed() ? asio::error::broken_pipe : asio::error::operation_aborted;
+  if (!queue_pair()->supports(w.opcode))
+    return asio::error::operation_not_supported;
+  if (is_atomic(w.opcode)) {
+    if (w.target.size < sizeof(std::uint64_t))
+      return error::remote_range;
+    return w.target.address % sizeof(std::uint64_t) != 0 ? error_code(error::misaligned)
+                                                         : error_code();
+  }
+  const std::uint64_t bytes = w.local->owner != nullptr ? w.local->owner->size() : w.local->bytes;
+  if (bytes > w.target.size)
+    return error::remote_range;
+  if (bytes > elements<1>::max_bytes)
+    return asio::error::message_size;
+  return w.local->too_many ? error_code(error::too_many_buffers) : error_code();
+}
+
+// Registered memory is used where it is. For other memory there is some of the pool's.
+error_code connection_impl::fill(remote_record& r, const remote_work& w) {
+  const bool reads = w.opcode == IBV_WR_RDMA_READ;
+  r.wr.opcode = w.opcode;
+  r.wr.send_flags = IBV_SEND_SIGNALED;
+  r.wr.imm_data = 0;
+  r.inline_bytes = send_operation::never_inline;
+  if (is_atomic(w.opcode)) {
+    r.wr.num_sge = 1;
+    r.usual = false;
+    r.wr.wr.atomic = {w.target.address, w.compare_add, w.swap, w.target.rkey};
+    return {};
+  }
+  r.wr.wr.rdma = {w.target.address, w.target.rkey};
+  const payload& p = *w.local;
+  std::uint64_t bytes = p.bytes;
+  error_code ec;
+  std::size_t n = 0;
+  if (p.owner != nullptr) {
+    bytes = p.owner->size();
+    ec = reads ? r.access.try_begin_write(*p.owner) : r.access.try_begin_read(*p.owner);
+    if (bytes != 0)
+      r.elements[n++] = element(*p.owner);
+  } else if (p.registered) {
+    if (p.count > remote_record::max_views)
+      return error::too_many_buffers;
+    r.caller_keeps = true;
+    for (; n < p.count; ++n)
+      r.elements[n] = element({p.parts[n].data, p.parts[n].bytes, p.parts[n].lkey});
+  } else {
+    if (reads && p.count > remote_record::max_views)
+      return error::too_many_buffers;
+    r.memory = pool().allocate(bytes, ec);
+    if (ec)
+      return ec;
+    if (bytes != 0)
+      r.elements[n++] = element(r.memory);
+    auto* to = static_cast<std::byte*>(r.memory.data());
+    for (std::size_t i = 0; i < p.count; ++i) {
+      if (reads) {
+        r.targets[r.target_count++] = p.parts[i];
+      } else {
+        std::memcpy(to, p.parts[i].data, p.parts[i].bytes);
+        to += p.parts[i].bytes;
+      }
+    }
+  }
+  r.wr.num_sge = static_cast<int>(n);
+  r.usual = n == 1;
+  if (!reads)
+    r.inline_bytes = static_cast<std::uint32_t>(bytes);
+  return ec;
+}
+
+bool connection_impl::start(remote_operation& op, const remote_work& w) {
+  operation_list done;
+  lock l(mutex_);
+  op.ec = check_work(w);
+  if (op.ec)
+    return false;
+  remote_record& r = take_remote();
+  op.ec = fill(r, w);
+  if (op.ec) {
+    end_remote(r, done);
+    return false;
+  }
+  operation_starting();
+  r.waiter = &op;
+  op.record = &r;
+  op.value = is_atomic(w.opcode)         ? 0
+             : w.local->owner != nullptr ? w.local->owner->size()
+                                         : w.local->bytes;
+  active_.push_back(op);
+  r.id = next_id();
+  r.under_way = true;
+  ++remote_under_way_;
+  if (!post(r)) {
+    remote_done(*this, r, done);
+  } else if (w.immediate) {
+    message_record& m = take_record();
+    m.what = message_out::kind::written;
+    m.bytes = 0;
+    m.immediate = w.immediate;
+    m.write = &r;
+    r.notice = &m;
+    messages_->send(m);
+  }
+  run(done);
+  settle(l, done);
+  return true;
+}
+
+void connection_impl::remote_done(link_impl& link, link_transfer& t, operation_list& done) {
+  auto& self = static_cast<connection_impl&>(link);
+  auto& r = static_cast<remote_record&>(t);
+  r.under_way = false;
+  --self.remote_under_way_;
+  r.access.reset();
+  if (r.ec)
+    r.result = r.ec; // and a notice of it does not matter
+  if (!r.ec && r.waiter != nullptr && r.is_atomic())
+    r.waiter->value = r.value;
+  if (!r.ec && r.waiter != nullptr && r.target_count != 0) {
+    const auto* from = static_cast<const std::byte*>(r.memory.data());
+    for (std::size_t i = 0; i < r.target_count; ++i) {
+      std::memcpy(const_cast<void*>(r.targets[i].data), from, r.targets[i].bytes);
+      from += r.targets[i].bytes;
+    }
+  }
+  self.end_remote(r, done);
+}
+
+// It has ended when it is done and its notice is sent.
+void connection_impl::end_remote(remote_record& r, operation_list& done) {
+  if (r.under_way || r.notice != nullptr)
+    return;
+  if (r.waiter != nullptr)
+    complete(*std::exchange(r.waiter, nullptr), r.result, done);
+  r.access.reset();
+  r.memory = {};
+  r.target_count = 0;
+  r.caller_keeps = false;
+  r.result = {};
+  r.next_free = free_remote_;
+  free_remote_ = &r;
+}
+
+// False if the device may have the caller's memory.
+bool connection_impl::cancel(remote_operation& op, operation_list& done) {
+  remote_record& r = *op.record;
+  const bool silent = r.notice == nullptr || r.notice->where() == message_out::state::waiting;
+  if (silent && r.under_way && withdraw(r)) {
+    if (r.notice != nullptr && messages_->cancel(*r.notice))
+      give_back(*std::exchange(r.notice, nullptr));
+    return true;
+  }
+  if (r.caller_keeps && r.under_way)
+    return false;
+  r.waiter = nullptr;
+  complete(op, asio::error::operation_aborted, done);
+  return true;
+}
+
+} // namespace asio_rdma::detail
