@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include <asio_rdma/detail/stream_protocol.hpp>
+
+#include <cstdio>
+#include <cstdlib>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <vector>
+
+namespace stream_test {
+
+using namespace asio_rdma;
+using namespace asio_rdma::detail;
+
+/// Of the run, to repeat it.
+inline std::uint32_t run_seed = 0;
+
+/// Ends the program: what must always hold does not.
+inline void must(bool holds, const char* what) {
+  if (holds)
+    return;
+  std::fprintf(stderr, "does not hold: %s (seed %u)\n", what, unsigned(run_seed));
+  std::abort();
+}
+
+/// The byte at a place of a stream.
+inline std::byte byte_at(std::uint64_t i) {
+  return static_cast<std::byte>((i * 2654435761u) >> 13 & 0xff);
+}
+
+struct a_write final : stream_write {
+  explicit a_write(std::uint64_t n, kind k = kind::copy) {
+    bytes = k == kind::wait ? 1 : n;
+    what = k;
+  }
+  std::vector<std::byte> data;
+  bool ended = false, cancelled = false;
+};
+
+struct a_read final : stream_read {
+  explicit a_read(std::uint64_t n, kind k = kind::copy) {
+    capacity = n;
+    what = k;
+  }
+  std::vector<std::byte> data;
+  bool ended = false, cancelled = false;
+};
+
+struct wire_frame {
+  frame_header header;
+  std::vector<std::byte> bytes; // with the header
+};
+
+/// One side of a stream, with a driver whose device is made of lists: what is under way waits in
+/// one until the test goes on.
+class party {
+public:
+  party(const link_options& l, const stream_limits& o) : link(l), bytes(link, o) {
+    for (std::uint32_t i = 0; i < l.receives; ++i)
+      posted.push_back(i + 1000);
+    run();
+  }
+  party(const party&) = delete;
+
+  frame_link link;
+  stream_protocol bytes;
+
+  std::deque<std::uint32_t> posted; // receives
+  std::deque<wire_frame> wire;      // to the peer
+  std::deque<std::uint32_t> unsent; // SENDs to complete
+  std::map<std::uint32_t, std::vector<std::byte>> slots;
+  std::map<std::uint32_t, std::vector<std::byte>> blocks;
+  error_code failure;
+  bool closed = false;
+  std::function<bool()> refuses_memory; ///< For a block.
+
+  void run() {
+    for (bool more = true; more;) {
+      for (stream_action a = bytes.next(); a.what != stream_action::kind::none; a = bytes.next())
+        act(a);
+      const link_action a = link.next();
+      more = a.what != link_action::kind::none;
+      if (a.what == link_action::kind::repost)
+        posted.push_back(a.slot);
+      else if (a.what == link_action::kind::send)
+        transmit(a.slot, *a.frame);
+      else if (a.what == link_action::kind::fail)
+        failure = a.ec;
+      else if (more)
+        closed = true;
+    }
+  }
+
+  /// The first that is on the wire arrives at the other.
+  bool deliver_to(party& other) {
+    if (wire.empty())
+      return false;
+    const std::vector<std::byte> frame = std::move(wire.front().bytes);
+    wire.pop_front();
+    other.arrives(frame);
+    return true;
+  }
+  void arrives(const std::vector<std::byte>& frame) {
+    must(!posted.empty(), "a frame finds a receive");
+    const std::uint32_t slot = posted.front();
+    posted.pop_front();
+    slots[slot] = frame;
+    link.on_received(slot, slots[slot], {});
+    run();
+  }
+  bool complete_send() {
+    if (unsent.empty())
+      return false;
+    const std::uint32_t slot = unsent.front();
+    unsent.pop_front();
+    link.on_sent(slot);
+    run();
+    return true;
+  }
+  void stop(const error_code& why) {
+    wire.clear();
+    unsent.clear();
+    link.stop(why);
+    run();
+  }
+
+  void write(a_write& op) {
+    bytes.write(op);
+    run();
+  }
+  void read(a_read& op) {
+    bytes.read(op);
+    run();
+  }
+  void cancel(a_write& op) {
+    if (op.ended || op.cancelled)
+      return;
+    op.cancelled = bytes.cancel(op);
+    run();
+  }
+  void cancel(a_read& op) {
+    if (op.ended || op.cancelled)
+      return;
+    bytes.cancel(op);
+    op.cancelled = true;
+    must(op.data.empty(), "a cancelled read has taken nothing");
+    run();
+  }
+
+private:
+  void act(const stream_action& a) {
+    switch (a.what) {
+    case stream_action::kind::fill: {
+      auto& op = static_cast<a_write&>(*a.write);
+      if (a.at == 0 && refuses_memory && refuses_memory()) {
+        bytes.no_memory(op, *a.block, asio::error::no_memory);
+        return;
+      }
+      std::vector<std::byte>& to = blocks[a.block->index];
+      to.resize(a.at);
+      to.insert(to.end(), op.data.begin() + std::ptrdiff_t(a.offset),
+                op.data.begin() + std::ptrdiff_t(a.offset + a.bytes));
+      break;
+    }
+    case stream_action::kind::take: {
+      auto& op = static_cast<a_read&>(*a.read);
+      const auto& from = slots.at(a.slot);
+      must(frame_header::size + a.at + a.bytes <= from.size(), "what is taken has come");
+      must(op.data.size() == a.offset, "what is taken is put behind what was");
+      const auto begin = from.begin() + frame_header::size + std::ptrdiff_t(a.at);
+      op.data.insert(op.data.end(), begin, begin + std::ptrdiff_t(a.bytes));
+      must(a.emptied == (frame_header::size + a.at + a.bytes == from.size()),
+           "a receive is given back when it is empty");
+      if (a.emptied)
+        link.release(a.slot);
+      break;
+    }
+    case stream_action::kind::wrote: {
+      auto& op = static_cast<a_write&>(*a.write);
+      must(!op.ended && !op.cancelled, "a write ends once");
+      op.ended = true;
+      break;
+    }
+    default: {
+      auto& op = static_cast<a_read&>(*a.read);
+      must(!op.ended && !op.cancelled, "a read ends once");
+      must(op.data.size() == op.done, "a read has what it says");
+      op.ended = true;
+    }
+    }
+  }
+
+  void transmit(std::uint32_t slot, const outgoing_frame& f) {
+    const frame_bytes head = encode(f.header);
+    wire_frame w{f.header, {head.begin(), head.end()}};
+    if (f.payload_of_operation) {
+      auto& source = static_cast<stream_source&>(*f.operation);
+      const std::byte* from = nullptr;
+      if (source.is_block()) {
+        auto& b = static_cast<stream_block&>(source);
+        must(b.bytes == f.header.length && blocks[b.index].size() == b.bytes,
+             "a block is sent whole");
+        from = blocks[b.index].data();
+      } else {
+        auto& op = static_cast<a_write&>(source);
+        must(op.frame_offset() + f.header.length <= op.data.size(), "what is sent is there");
+        from = op.data.data() + op.frame_offset();
+      }
+      w.bytes.insert(w.bytes.end(), from, from + f.header.length);
+    }
+    wire.push_back(std::move(w));
+    unsent.push_back(slot);
+  }
+};
+
+} // namespace stream_test

@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: BSL-1.0
+// Two sides of a stream over a link that loses nothing but is as slow as it likes, with all that
+// programs may do, in any order.
+#include "../protocol/stream_party.hpp"
+
+#include "catch.hpp"
+
+#include <random>
+
+namespace {
+
+using namespace stream_test;
+
+struct totals {
+  std::size_t steps = 0, worlds = 0, bytes = 0, frames = 0, coalesced = 0, cancelled = 0,
+              deaths = 0, shutdowns = 0, closes = 0, refused = 0;
+};
+
+class world {
+public:
+  world(std::uint32_t seed, totals& t) : random_(seed), total_(t) {
+    ++t.worlds;
+    const std::uint32_t receives[2] = {5 + below(12), 5 + below(12)};
+    const std::uint32_t sizes[2] = {64 + below(200), 64 + below(200)};
+    for (std::size_t i = 0; i < 2; ++i) {
+      link_options l;
+      l.receives = receives[i];
+      l.peer_receives = receives[1 - i];
+      l.receive_size = sizes[i];
+      l.peer_receive_size = sizes[1 - i];
+      l.sends = 1 + below(8);
+      l.speaks_first = i == 0;
+      l.waits_for_peer = i == 1;
+      party_[i] = std::make_unique<party>(l, stream_limits{1 + below(6), 32 + below(300)});
+      party_[i]->refuses_memory = [this] {
+        const bool refuses = below(64) == 0;
+        total_.refused += refuses;
+        return refuses;
+      };
+      party_[i]->bytes.set_no_delay(below(4) == 0);
+    }
+  }
+
+  void play(std::size_t steps) {
+    for (std::size_t s = 0; s < steps; ++s) {
+      ++total_.steps;
+      step(below(2));
+      check();
+    }
+    const std::uint32_t how = below(4);
+    if (how == 0)
+      die();
+    else
+      finish(how == 1);
+    for (std::size_t i = 0; i < 2; ++i) {
+      end_of(i);
+      total_.bytes += taken_[i];
+    }
+  }
+
+private:
+  std::uint32_t below(std::uint32_t n) {
+    return n == 0 ? 0 : static_cast<std::uint32_t>(random_() % n);
+  }
+
+  void step(std::size_t who) {
+    party& p = *party_[who];
+    switch (below(12)) {
+    case 0:
+    case 1:
+    case 2:
+      deliver(who);
+      break;
+    case 3:
+    case 4:
+      p.complete_send();
+      break;
+    case 5:
+    case 6:
+    case 7:
+      write(who);
+      break;
+    case 8:
+    case 9:
+      read(who);
+      break;
+    case 10:
+      cancel(who);
+      break;
+    default:
+      if (below(150) == 0) {
+        p.bytes.shut_down_writes();
+        p.run();
+        ++total_.shutdowns;
+      }
+    }
+    collect(who);
+  }
+
+  bool deliver(std::size_t who) {
+    party& p = *party_[who];
+    if (!p.wire.empty() && p.wire.front().header.type == frame_type::data)
+      ++total_.frames;
+    return p.deliver_to(*party_[1 - who]);
+  }
+
+  // One write at a time, as a program that minds the order has it: only then is known which bytes
+  // are next.
+  void write(std::size_t who) {
+    if (write_[who] || write_end_[who])
+      return;
+    const auto kind = below(8) == 0   ? stream_write::kind::wait
+                      : below(4) == 0 ? stream_write::kind::lend
+                                      : stream_write::kind::copy;
+    const std::uint64_t n = kind == stream_write::kind::wait ? 0
+                            : below(2) == 0                  ? 1 + below(20)
+                                                             : 1 + below(3000);
+    write_[who] = std::make_unique<a_write>(n, kind);
+    for (std::uint64_t i = 0; i < n; ++i)
+      write_[who]->data.push_back(byte_at(given_[who] + i));
+    party_[who]->write(*write_[who]);
+  }
+
+  void read(std::size_t who) {
+    if (read_[who] || read_end_[who])
+      return;
+    const auto kind = below(6) == 0   ? stream_read::kind::piece
+                      : below(6) == 0 ? stream_read::kind::wait
+                                      : stream_read::kind::copy;
+    read_[who] = std::make_unique<a_read>(
+        kind == stream_read::kind::piece ? ~std::uint64_t(0) : 1 + below(400), kind);
+    party_[who]->read(*read_[who]);
+  }
+
+  void cancel(std::size_t who) {
+    if (below(2) == 0 && write_[who])
+      party_[who]->cancel(*write_[who]);
+    else if (read_[who])
+      party_[who]->cancel(*read_[who]);
+  }
+
+  void collect(std::size_t who) {
+    if (auto& w = write_[who]; w && (w->ended || w->cancelled)) {
+      total_.cancelled += w->cancelled || w->ec == asio::error::operation_aborted;
+      must(!w->cancelled || w->done == 0, "what was taken back has written nothing");
+      if (w->what != stream_write::kind::wait)
+        given_[who] += w->done;
+      lost_[who] = lost_[who] || (w->ec && w->ec != asio::error::operation_aborted &&
+                                  w->ec != asio::error::no_memory);
+      write_end_[who] = write_end_[who] || lost_[who] || closing_;
+      w.reset();
+    }
+    if (auto& r = read_[who]; r && (r->ended || r->cancelled)) {
+      for (const std::byte b : r->data)
+        must(b == byte_at(taken_[who]++), "bytes come in order and as they were");
+      if (r->ec)
+        read_end_[who] = r->ec;
+      r.reset();
+    }
+  }
+
+  void check() {
+    for (std::size_t i = 0; i < 2; ++i) {
+      const party& p = *party_[i];
+      const party& o = *party_[1 - i];
+      must(!p.failure, "neither finds the other at fault");
+      std::size_t credits = o.link.flow().available() + o.wire.size();
+      for (const wire_frame& f : p.wire)
+        credits += f.header.credits;
+      must(credits == p.link.flow().with_peer(), "credits are neither lost nor doubled");
+      must(p.posted.size() + p.link.flow().held() == p.link.flow().receives(),
+           "every receive is posted or holds something");
+    }
+  }
+
+  bool settle() {
+    bool moved = false;
+    for (bool again = true; again;) {
+      again = false;
+      for (std::size_t i = 0; i < 2; ++i) {
+        again |= deliver(i);
+        again |= party_[i]->complete_send();
+        collect(i);
+      }
+      moved |= again;
+      check();
+    }
+    return moved;
+  }
+
+  // Both read to the end, which is a shutdown or a close.
+  void finish(bool closes) {
+    for (bool again = true; again;) {
+      again = settle();
+      for (std::size_t i = 0; i < 2; ++i) {
+        read(i);
+        collect(i);
+      }
+      again |= settle() || party_[0]->bytes.readable() || party_[1]->bytes.readable();
+      again = again && !(read_end_[0] && read_end_[1]) && !all_read();
+    }
+    must(all_read() || read_end_[0] || read_end_[1], "all that was written arrives");
+    for (std::size_t i = 0; i < 2; ++i)
+      must(!write_[i] || write_[i]->ended, "a write ends when all was read");
+    if (closes) {
+      const std::size_t who = below(2);
+      closing_ = true;
+      party_[who]->link.close();
+      party_[who]->run();
+      settle();
+      must(party_[0]->closed && party_[1]->closed, "a goodbye is answered");
+      ++total_.closes;
+    } else {
+      for (auto& p : party_) {
+        p->bytes.shut_down_writes();
+        p->run();
+      }
+    }
+    for (int n = 0; n < 4; ++n) {
+      settle();
+      for (std::size_t i = 0; i < 2; ++i) {
+        read(i);
+        collect(i);
+      }
+    }
+    must(bool(read_end_[0]) && bool(read_end_[1]), "reads end with the stream");
+    must(all_read(), "all that was written arrives before the end");
+  }
+
+  bool all_read() const {
+    for (std::size_t i = 0; i < 2; ++i)
+      if (given_[1 - i] != taken_[i] || write_[i])
+        return false;
+    return true;
+  }
+
+  void die() {
+    for (auto& p : party_)
+      p->stop(asio::error::connection_reset);
+    ++total_.deaths;
+    for (std::size_t i = 0; i < 2; ++i) {
+      collect(i);
+      must(!write_[i] && !read_[i], "everything ends with the link");
+      while (!read_end_[i]) {
+        read(i);
+        collect(i);
+      }
+    }
+  }
+
+  void end_of(std::size_t i) {
+    must(party_[i]->link.flow().held() == 0, "nothing is held when all was read");
+    party_[i]->stop(asio::error::operation_aborted);
+    collect(i);
+    must(!write_[i] && !read_[i], "nothing is left");
+  }
+
+  std::mt19937 random_;
+  totals& total_;
+  std::unique_ptr<party> party_[2];
+  std::unique_ptr<a_write> write_[2];
+  std::unique_ptr<a_read> read_[2];
+  std::uint64_t given_[2] = {}, taken_[2] = {};
+  error_code read_end_[2];
+  bool write_end_[2] = {}, lost_[2] = {};
+  bool closing_ = false;
+};
+
+} // namespace
+
+TEST_CASE("two sides of a stream lose, double and change no byte") {
+  const char* const wanted = std::getenv("ASIO_RDMA_SIMULATION_STEPS");
+  const std::size_t steps = wanted != nullptr ? std::strtoull(wanted, nullptr, 10) : 600'000;
+  const char* const first = std::getenv("ASIO_RDMA_SIMULATION_SEED");
+  std::uint32_t seed = first != nullptr ? static_cast<std::uint32_t>(std::atol(first)) : 1;
+  totals t;
+  while (t.steps < steps) {
+    run_seed = seed++;
+    world(run_seed, t).play(1500);
+  }
+  WARN(t.steps << " steps in " << t.worlds << " worlds: " << t.bytes << " bytes read from "
+               << t.frames << " frames, " << t.cancelled << " writes cancelled, " << t.refused
+               << " blocks refused, " << t.shutdowns << " shutdowns, " << t.deaths << " deaths, "
+               << t.closes << " closes");
+  CHECK(t.bytes > t.steps);
+  CHECK(t.cancelled > 0);
+  CHECK(t.refused > 0);
+  CHECK(t.shutdowns > 0);
+  CHECK(t.deaths > 0);
+  CHECK(t.closes > 0);
+}
