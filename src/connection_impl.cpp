@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSL-1.0
 #include <asio_rdma/detail/connection_impl.hpp>
 
+#include "background_timer.hpp"
+
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -101,6 +103,7 @@ void connection_impl::make_parts(frame_link& link, const handshake&) {
   o.pulls = options().pulls;
   messages_.emplace(link, o);
   link.add(remote_part_, {});
+  regions_.emplace(*this, link, options().remote_memory);
 }
 
 message_record& connection_impl::take_record() {
@@ -327,7 +330,7 @@ bool connection_impl::run_parts(operation_list& done) {
   case message_action::kind::none:
     break;
   }
-  return false;
+  return regions_->run(done);
 }
 
 // --- Cancelling ------------------------------------------------------------------------------
@@ -354,6 +357,9 @@ void connection_impl::cancel(std::uint64_t id, asio::cancellation_type_t type) {
     break;
   case connection_operation::kind::send:
     goes_on = !cancel(static_cast<message_send&>(op), done);
+    break;
+  case connection_operation::kind::region:
+    regions_->cancel(static_cast<region_operation&>(op), done);
     break;
   case connection_operation::kind::remote:
     goes_on = !cancel(static_cast<remote_operation&>(op), done);
@@ -388,6 +394,9 @@ void connection_impl::cancel_receives() {
     if (op.what == connection_operation::kind::receive &&
         messages_->cancel(static_cast<message_receive&>(op).request))
       complete(op, asio::error::operation_aborted, done);
+    else if (op.what == connection_operation::kind::region &&
+             static_cast<region_operation&>(op).why == region_operation::purpose::receive)
+      regions_->cancel(static_cast<region_operation&>(op), done);
   }
   run(done);
   settle(l, done);

@@ -35,6 +35,15 @@ error_code connection_impl::check_work(const remote_work& w) const {
     return frames().peer_closed() ? asio::error::broken_pipe : asio::error::operation_aborted;
   if (!queue_pair()->supports(w.opcode))
     return asio::error::operation_not_supported;
+  if (w.region != nullptr) {
+    if (const error_code ec = check_region(*w.region))
+      return ec;
+    const access needed = w.opcode == IBV_WR_RDMA_READ ? access::remote_read
+                          : is_atomic(w.opcode)        ? access::remote_atomic
+                                                       : access::remote_write;
+    if (!has(w.region->rights(), needed))
+      return error::rights_refused;
+  }
   if (is_atomic(w.opcode)) {
     if (w.target.size < sizeof(std::uint64_t))
       return error::remote_range;

@@ -281,6 +281,7 @@ void link_impl::returned(operation_list& done, disposal how, Function&& f) {
   f();
   run(done);
   if (how != disposal::destroy) {
+    after_event();
     settle(l, done);
     return;
   }

@@ -3,6 +3,7 @@
 
 #include <asio_rdma/completion_queue.hpp>
 #include <asio_rdma/connection_options.hpp>
+#include <asio_rdma/detail/connection_arguments.hpp>
 #include <asio_rdma/detail/connection_impl.hpp>
 #include <asio_rdma/detail/initiate.hpp>
 #include <asio_rdma/memory_pool.hpp>
@@ -11,80 +12,15 @@
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/async_result.hpp>
 
-#include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <utility>
+#include <variant>
 
 namespace asio_rdma {
-namespace detail {
-
-struct sent_result {
-  using signature = void(error_code, std::size_t);
-  static std::tuple<std::size_t> arguments(const operation& op) { return {op.value}; }
-};
-
-struct message_result {
-  using signature = void(error_code, message);
-  static std::tuple<message> arguments(message_receive& op) { return {std::move(op.result)}; }
-};
-
-struct size_result {
-  using signature = void(error_code, std::size_t);
-  static std::tuple<std::size_t> arguments(const message_receive& op) { return {op.size}; }
-};
-
-struct immediate_result {
-  using signature = void(error_code, std::uint32_t);
-  static std::tuple<std::uint32_t> arguments(const message_receive& op) { return {op.word}; }
-};
-
-/// Any Asio buffers as a payload, for as long as the initiation lasts.
-template <class Buffers>
-class payload_of : public payload {
-public:
-  explicit payload_of(const Buffers& buffers) noexcept {
-    if constexpr (std::same_as<Buffers, registered_buffer>) {
-      owner = &buffers;
-    } else {
-      registered = const_buffer_sequence<Buffers>;
-      parts = parts_.data();
-      if constexpr (std::convertible_to<Buffers, const_buffer>) {
-        add(static_cast<const_buffer>(buffers));
-      } else {
-        for (auto i = asio::buffer_sequence_begin(buffers); i != asio::buffer_sequence_end(buffers);
-             ++i)
-          add(*i);
-      }
-    }
-  }
-
-private:
-  // As many as Asio takes of a sequence at a time.
-  static constexpr std::size_t max_parts = max_elements<Buffers>() == 1 ? 1 : 64;
-
-  template <class Buffer>
-  void add(const Buffer& b) noexcept {
-    std::uint32_t lkey = 0;
-    if constexpr (std::convertible_to<Buffer, const_buffer>)
-      lkey = static_cast<const_buffer>(b).lkey();
-    const asio::const_buffer view(b);
-    if (view.size() == 0)
-      return;
-    if (count == max_parts)
-      too_many = true;
-    else
-      parts_[count++] = {view.data(), view.size(), lkey};
-    bytes += view.size();
-  }
-
-  std::array<part, max_parts> parts_;
-};
-
-} // namespace detail
-
 /// Messages between two programs, whole, in order and of any size, and operations on each other's
 /// memory, as an Asio I/O object. Connected by `acceptor` and `connector`.
 ///
@@ -199,7 +135,8 @@ public:
       std::exchange(impl_, nullptr)->close();
   }
 
-  /// Ends every wait for a message with `operation_aborted`. No message is lost.
+  /// Ends every wait for a message, for immediate data or for a region with `operation_aborted`.
+  /// Nothing is lost.
   void cancel() {
     if (impl_)
       impl_->cancel_receives();
@@ -259,16 +196,18 @@ public:
   ///
   /// Cancellation: as for a send. One that waits for room in the device's queue is taken back;
   /// otherwise it may have happened.
-  template <class Buffers, class Token = asio::default_completion_token_t<executor_type>>
+  template <class Buffers, remote_memory Remote,
+            class Token = asio::default_completion_token_t<executor_type>>
   requires(!std::integral<std::decay_t<Token>>) //
-      auto async_write(const Buffers& buffers, const remote_buffer& to, Token&& token = {}) {
+      auto async_write(const Buffers& buffers, const Remote& to, Token&& token = {}) {
     return asio::async_initiate<Token, detail::sent_result::signature>(
         initiate_write{this}, token, buffers, to, std::optional<std::uint32_t>());
   }
   /// The same, and then the peer gets 32 bits by `async_receive_immediate`. It is complete when its
   /// device has received these as well.
-  template <class Buffers, class Token = asio::default_completion_token_t<executor_type>>
-  auto async_write(const Buffers& buffers, const remote_buffer& to, std::uint32_t immediate,
+  template <class Buffers, remote_memory Remote,
+            class Token = asio::default_completion_token_t<executor_type>>
+  auto async_write(const Buffers& buffers, const Remote& to, std::uint32_t immediate,
                    Token&& token = {}) {
     return asio::async_initiate<Token, detail::sent_result::signature>(
         initiate_write{this}, token, buffers, to, std::optional<std::uint32_t>(immediate));
@@ -285,9 +224,10 @@ public:
   /// RDMA READ from memory of the peer, as many bytes as the buffers have. Signature
   /// `void(error_code, std::size_t bytes)`. See `async_write`. A cancelled read leaves a
   /// `registered_buffer` in use until the device has let go of it, and other memory untouched.
-  template <class Buffers, class Token = asio::default_completion_token_t<executor_type>>
+  template <class Buffers, remote_memory Remote,
+            class Token = asio::default_completion_token_t<executor_type>>
   requires(asio::is_mutable_buffer_sequence<Buffers>::value || mutable_buffer_sequence<Buffers>) //
-      auto async_read(const Buffers& buffers, const remote_buffer& from, Token&& token = {}) {
+      auto async_read(const Buffers& buffers, const Remote& from, Token&& token = {}) {
     return asio::async_initiate<Token, detail::sent_result::signature>(initiate_read{this}, token,
                                                                        buffers, from);
   }
@@ -297,19 +237,104 @@ public:
   /// Atomic to other such operations by way of the same device. Errors, besides those of
   /// `async_write`: `error::misaligned`, and `operation_not_supported` where the device has no
   /// atomics. Cancellation: all types; it may have happened.
-  template <class Token = asio::default_completion_token_t<executor_type>>
-  auto async_compare_and_swap(const remote_buffer& target, std::uint64_t expected,
-                              std::uint64_t desired, Token&& token = {}) {
+  template <remote_memory Remote, class Token = asio::default_completion_token_t<executor_type>>
+  auto async_compare_and_swap(const Remote& target, std::uint64_t expected, std::uint64_t desired,
+                              Token&& token = {}) {
     return asio::async_initiate<Token, detail::value_result::signature>(
         initiate_atomic{this}, token, target, IBV_WR_ATOMIC_CMP_AND_SWP, expected, desired);
   }
   /// The same: adds `addend`, modulo 2^64.
-  template <class Token = asio::default_completion_token_t<executor_type>>
-  auto async_fetch_add(const remote_buffer& target, std::uint64_t addend, Token&& token = {}) {
+  template <remote_memory Remote, class Token = asio::default_completion_token_t<executor_type>>
+  auto async_fetch_add(const Remote& target, std::uint64_t addend, Token&& token = {}) {
     return asio::async_initiate<Token, detail::value_result::signature>(
         initiate_atomic{this}, token, target, IBV_WR_ATOMIC_FETCH_AND_ADD, addend,
         std::uint64_t(0));
   }
+
+  /// Asks the peer for `bytes` of its memory, zeroed, with the rights (`remote_read`,
+  /// `remote_write`, `remote_atomic`) and for so long; 0 is what the peer gives by default, and the
+  /// peer may give less. Signature `void(error_code, remote_region)`. Errors, besides the
+  /// connection's: `error::rights_refused`; `error::remote_memory_limit`; `no_memory`;
+  /// `invalid_argument` for no bytes or no rights. Supports all cancellation types: what is granted
+  /// after that is released.
+  template <class Token = asio::default_completion_token_t<executor_type>>
+  requires(!std::same_as<std::decay_t<Token>, access>) //
+      auto async_request_memory(std::uint64_t bytes, Token&& token = {}) {
+    return async_request_memory(bytes, access::remote_read | access::remote_write, microseconds(0),
+                                std::forward<Token>(token));
+  }
+  template <class Token = asio::default_completion_token_t<executor_type>>
+  requires(!std::convertible_to<std::decay_t<Token>, std::chrono::microseconds>) //
+      auto async_request_memory(std::uint64_t bytes, access rights, Token&& token = {}) {
+    return async_request_memory(bytes, rights, microseconds(0), std::forward<Token>(token));
+  }
+  template <class Token = asio::default_completion_token_t<executor_type>>
+  auto async_request_memory(std::uint64_t bytes, access rights, std::chrono::microseconds lease,
+                            Token&& token = {}) {
+    return asio::async_initiate<Token, detail::region_result::signature>(
+        initiate_request{this}, token, bytes, rights, lease);
+  }
+
+  /// Asks for a lease of so much from now, or, with 0, of as much as the owner gives by default.
+  /// The deadline does not become earlier. Signature `void(error_code)`. Errors and cancellation as
+  /// for a request; `error::lease_expired` and `error::lease_revoked`.
+  template <class Token = asio::default_completion_token_t<executor_type>>
+  auto async_renew(const remote_region& region, std::chrono::microseconds lease,
+                   Token&& token = {}) {
+    return asio::async_initiate<Token, void(error_code)>(initiate_renew{this}, token, region,
+                                                         lease);
+  }
+
+  /// Lends memory of this side to the peer, whose program gets it by `async_receive_region`: with
+  /// `remote_read`, or other rights, and for good, or for so long from then. While it is lent the
+  /// memory is read here, or, if the peer may write it, written: see `buffer_access`. That ends
+  /// when the peer has let go of it, by `revoke`, with the lease, or with the connection. It is
+  /// complete when the peer's device has heard of it. Signature `void(error_code)`. Errors, besides
+  /// the connection's: `error::buffer_in_use`, `invalid_argument` for no bytes or no rights, and
+  /// those of `memory_region`. Supports all cancellation types: it may be lent all the same.
+  template <class Token = asio::default_completion_token_t<executor_type>>
+  requires(!std::same_as<std::decay_t<Token>, access>) //
+      auto async_send_region(const registered_buffer& memory, Token&& token = {}) {
+    return async_send_region(memory, access::remote_read, microseconds::max(),
+                             std::forward<Token>(token));
+  }
+  template <class Token = asio::default_completion_token_t<executor_type>>
+  requires(!std::convertible_to<std::decay_t<Token>, std::chrono::microseconds>) //
+      auto async_send_region(const registered_buffer& memory, access rights, Token&& token = {}) {
+    return async_send_region(memory, rights, microseconds::max(), std::forward<Token>(token));
+  }
+  template <class Token = asio::default_completion_token_t<executor_type>>
+  auto async_send_region(const registered_buffer& memory, access rights,
+                         std::chrono::microseconds lease, Token&& token = {}) {
+    return asio::async_initiate<Token, void(error_code)>(initiate_lend{this}, token, memory, rights,
+                                                         lease);
+  }
+
+  /// Hands memory of the peer back, all that the lease is for: the peer's program gets it by
+  /// `async_receive_region`, behind all that was written to it. No handle is of use any more.
+  /// Signature `void(error_code)`. Errors, besides the connection's: `error::lease_expired`,
+  /// `error::lease_revoked`, `invalid_argument` for a region of another connection. Supports all
+  /// cancellation types: it may be handed back all the same.
+  template <class Token = asio::default_completion_token_t<executor_type>>
+  auto async_send_region(const remote_region& region, Token&& token = {}) {
+    return asio::async_initiate<Token, void(error_code)>(initiate_give{this}, token, region);
+  }
+
+  /// Takes the next region that the peer has sent: a `registered_buffer` if it is memory of this
+  /// side that is handed back, which the peer can reach no longer, and a `remote_region` if it is
+  /// the peer's. Signature `void(error_code, std::variant<registered_buffer, remote_region>)`.
+  /// Supports all cancellation types: no region is lost.
+  template <class Token = asio::default_completion_token_t<executor_type>>
+  auto async_receive_region(Token&& token = {}) {
+    return asio::async_initiate<Token, detail::arrival_result::signature>(initiate_region{this},
+                                                                          token);
+  }
+
+  /// Takes back what the peer may reach of these bytes, or of any: all that was granted or lent of
+  /// them. When it returns, the peer's device is refused; an operation of the peer that was under
+  /// way has ended, one that comes later ends the connection. Gives the number of grants.
+  std::size_t revoke(const registered_buffer& memory) { return impl_ ? impl_->revoke(&memory) : 0; }
+  std::size_t revoke() { return impl_ ? impl_->revoke(nullptr) : 0; }
 
   /// Waits until the connection has failed or was closed, for the reason. Supports all cancellation
   /// types.
@@ -352,30 +377,114 @@ private:
   }
 
   struct initiate_write : initiation {
-    template <class Handler, class Buffers>
-    void operator()(Handler&& handler, const Buffers& buffers, const remote_buffer& to,
+    template <class Handler, class Buffers, class Remote>
+    void operator()(Handler&& handler, const Buffers& buffers, const Remote& to,
                     std::optional<std::uint32_t> immediate) const {
       const detail::payload_of<Buffers> p(buffers);
-      this->self->template start_remote<detail::sent_result>(
-          std::forward<Handler>(handler), {IBV_WR_RDMA_WRITE, to, &p, immediate});
+      detail::remote_work w = detail::work_on(to, IBV_WR_RDMA_WRITE);
+      w.local = &p;
+      w.immediate = immediate;
+      this->self->template start_remote<detail::sent_result>(std::forward<Handler>(handler), w);
     }
   };
 
   struct initiate_read : initiation {
-    template <class Handler, class Buffers>
-    void operator()(Handler&& handler, const Buffers& buffers, const remote_buffer& from) const {
+    template <class Handler, class Buffers, class Remote>
+    void operator()(Handler&& handler, const Buffers& buffers, const Remote& from) const {
       const detail::payload_of<Buffers> p(buffers);
-      this->self->template start_remote<detail::sent_result>(std::forward<Handler>(handler),
-                                                             {IBV_WR_RDMA_READ, from, &p});
+      detail::remote_work w = detail::work_on(from, IBV_WR_RDMA_READ);
+      w.local = &p;
+      this->self->template start_remote<detail::sent_result>(std::forward<Handler>(handler), w);
     }
   };
 
   struct initiate_atomic : initiation {
-    template <class Handler>
-    void operator()(Handler&& handler, const remote_buffer& target, ibv_wr_opcode opcode,
+    template <class Handler, class Remote>
+    void operator()(Handler&& handler, const Remote& target, ibv_wr_opcode opcode,
                     std::uint64_t compare_add, std::uint64_t swap) const {
-      this->self->template start_remote<detail::value_result>(
-          std::forward<Handler>(handler), {opcode, target, nullptr, {}, compare_add, swap});
+      detail::remote_work w = detail::work_on(target, opcode);
+      w.compare_add = compare_add;
+      w.swap = swap;
+      this->self->template start_remote<detail::value_result>(std::forward<Handler>(handler), w);
+    }
+  };
+
+  using microseconds = std::chrono::microseconds;
+  using purpose = detail::region_operation::purpose;
+
+  template <class Result, class Handler, class Prepare>
+  void start_region(Handler&& handler, Prepare&& prepare) {
+    std::decay_t<Handler> h(std::forward<Handler>(handler));
+    detail::start_operation<detail::region_operation, Result, 0>(
+        impl_, io_, h,
+        [&](detail::region_operation& op) {
+          prepare(op);
+          return true;
+        },
+        [](impl_type& i, auto& op) { return i.start(static_cast<detail::region_operation&>(op)); });
+  }
+
+  struct initiate_request : initiation {
+    template <class Handler>
+    void operator()(Handler&& handler, std::uint64_t bytes, access rights,
+                    microseconds lease) const {
+      this->self->template start_region<detail::region_result>(
+          std::forward<Handler>(handler), [&](detail::region_operation& op) {
+            op.why = purpose::request;
+            op.lease.bytes = bytes;
+            op.lease.rights = detail::to_rights(rights);
+            op.lease.lease = lease;
+          });
+    }
+  };
+
+  struct initiate_renew : initiation {
+    template <class Handler>
+    void operator()(Handler&& handler, const remote_region& region, microseconds lease) const {
+      this->self->template start_region<detail::no_result>(std::forward<Handler>(handler),
+                                                           [&](detail::region_operation& op) {
+                                                             op.why = purpose::renew;
+                                                             op.region = region;
+                                                             op.lease.lease = lease;
+                                                           });
+    }
+  };
+
+  struct initiate_give : initiation {
+    template <class Handler>
+    void operator()(Handler&& handler, const remote_region& region) const {
+      this->self->template start_region<detail::no_result>(std::forward<Handler>(handler),
+                                                           [&](detail::region_operation& op) {
+                                                             op.why = purpose::give;
+                                                             op.region = region;
+                                                           });
+    }
+  };
+
+  struct initiate_region : initiation {
+    template <class Handler>
+    void operator()(Handler&& handler) const {
+      this->self->template start_region<detail::arrival_result>(
+          std::forward<Handler>(handler),
+          [](detail::region_operation& op) { op.why = purpose::receive; });
+    }
+  };
+
+  struct initiate_lend : initiation {
+    template <class Handler>
+    void operator()(Handler&& handler, const registered_buffer& memory, access rights,
+                    microseconds lease) const {
+      std::decay_t<Handler> h(std::forward<Handler>(handler));
+      detail::start_operation<detail::region_operation, detail::no_result, 0>(
+          this->self->impl_, this->self->io_, h,
+          [&](detail::region_operation& op) {
+            op.lease.rights = detail::to_rights(rights);
+            op.lease.lease = lease;
+            return true;
+          },
+          [&](impl_type& i, auto& op) {
+            return i.start(static_cast<detail::region_operation&>(op), memory);
+          });
     }
   };
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <asio_rdma/queue_pair_options.hpp>
+#include <asio_rdma/remote_memory_options.hpp>
 
 #include <chrono>
 #include <cstdint>
@@ -23,6 +24,8 @@ struct connection_options {
   std::uint64_t max_message = std::uint64_t(1) << 30; ///< Bytes; a longer one is refused.
   std::uint32_t offers = 16; ///< Long messages offered at a time, each with a key of its own.
   std::uint32_t pulls = 4;   ///< Long messages read at a time.
+
+  remote_memory_options remote_memory; ///< What the peer may ask for.
 
   /// What the queue pair is opened with, as far as it concerns neither the depth of its queues nor
   /// its buffers.

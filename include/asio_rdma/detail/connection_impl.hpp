@@ -2,6 +2,7 @@
 #pragma once
 
 #include <asio_rdma/detail/connection_operations.hpp>
+#include <asio_rdma/detail/connection_regions.hpp>
 #include <boost/asio/cancellation_type.hpp>
 
 #include <cstdint>
@@ -12,6 +13,8 @@
 #include <vector>
 
 namespace asio_rdma::detail {
+
+class background_timer;
 
 /// The logic of `basic_connection`: messages on a link, and operations on the peer's memory.
 class connection_impl final : public link_impl {
@@ -24,11 +27,22 @@ public:
   bool start(message_send& op, const payload& p, std::optional<std::uint32_t> immediate);
   bool start(message_receive& op);
   bool start(remote_operation& op, const remote_work& w);
+  /// A request, a renewal, a wait for a region, or a region handed back, as the operation says.
+  bool start(region_operation& op);
+  /// Lends `memory` as the operation's lease says.
+  bool start(region_operation& op, const registered_buffer& memory);
+
+  void release_lease(std::uint32_t id);
+  protocol_clock::time_point lease_deadline(std::uint32_t id) const;
+  /// Ends what the peer may reach of `memory`, or of any. Gives the number of grants.
+  std::size_t revoke(const registered_buffer* memory);
   void cancel(std::uint64_t id, asio::cancellation_type_t type);
   /// Ends every wait for a message; what is being sent goes on. No message is lost.
   void cancel_receives();
 
 private:
+  friend connection_regions;
+
   struct pull;
 
   /// Holds the goodbye back until nothing of the peer's memory is being used.
@@ -45,6 +59,7 @@ private:
   void make_parts(frame_link& link, const handshake& peer) override;
   bool run_parts(operation_list& done) override;
   void add_payload(const outgoing_frame& frame, frame_transfer& to) override;
+  void after_event() override { set_timer(); }
 
   message_record& take_record();
   void give_back(message_record& r) noexcept;
@@ -55,6 +70,12 @@ private:
   void complete(connection_operation& op, const error_code& ec, operation_list& done);
   bool cancel(message_send& op, operation_list& done);
   bool cancel(remote_operation& op, operation_list& done);
+
+  /// Nothing, or why the region is of no use here.
+  error_code check_region(const remote_region& r) const;
+  remote_region make_region(const remote_lease& l);
+  void begin(region_operation& op);
+  void set_timer();
 
   remote_record& take_remote();
   error_code check_work(const remote_work& w) const;
@@ -73,6 +94,8 @@ private:
   remote_record* free_remote_ = nullptr;
   remote_part remote_part_{*this};
   std::size_t remote_under_way_ = 0;
+  std::optional<connection_regions> regions_;
+  std::unique_ptr<background_timer> expiry_;
   operation_list active_; // the user's operations, to be found by id
   std::vector<std::unique_ptr<pull>> pulls_;
 };

@@ -2,10 +2,12 @@
 // What users start on a connection, and what the connection keeps for it.
 #pragma once
 
+#include <asio_rdma/detail/lease_table.hpp>
 #include <asio_rdma/detail/link_impl.hpp>
 #include <asio_rdma/detail/message_protocol.hpp>
 #include <asio_rdma/memory_region.hpp>
 #include <asio_rdma/message.hpp>
+#include <asio_rdma/remote_region.hpp>
 
 #include <array>
 #include <cstddef>
@@ -16,6 +18,8 @@ namespace asio_rdma::detail {
 
 struct message_record;
 struct remote_record;
+struct grant_record;
+struct gift_record;
 
 /// What a user wants sent, written or read into: views of memory, registered or not, or one owning
 /// buffer.
@@ -37,7 +41,7 @@ struct payload {
 /// A user's operation, in the connection's list to be found by its id.
 class connection_operation : public operation {
 public:
-  enum class kind { send, receive, remote };
+  enum class kind { send, receive, remote, region };
   const kind what;
 
 protected:
@@ -79,10 +83,33 @@ public:
   remote_record* record = nullptr;
 };
 
+/// Waits for memory of the peer, or for the peer to have heard of memory.
+class region_operation : public connection_operation {
+public:
+  explicit region_operation(function f) noexcept : connection_operation(f, kind::region) {}
+
+  enum class purpose { request, renew, receive, lend, give };
+  purpose why = purpose::request;
+
+  struct asking final : lease_request {
+    region_operation* op = nullptr;
+  };
+  struct wait final : region_receive {
+    region_operation* op = nullptr;
+  };
+  asking lease;
+  wait arrival;
+  grant_record* lent = nullptr;
+  gift_record* given = nullptr;
+  remote_region region; ///< The result; the argument of `renew` and `give`.
+  registered_buffer memory;
+};
+
 /// What is to be done to memory of the peer.
 struct remote_work {
   ibv_wr_opcode opcode;
   remote_buffer target;
+  const remote_region* region;    ///< Whose memory the target is, if it is one's.
   const payload* local = nullptr; ///< Atomic operations have none.
   std::optional<std::uint32_t> immediate = {};
   std::uint64_t compare_add = 0, swap = 0;

@@ -122,6 +122,8 @@ protected:
   virtual void make_parts(frame_link& link, const handshake& peer) = 0;
   /// Does what the parts want done; true if there was something.
   virtual bool run_parts(operation_list& done) = 0;
+  /// A work request has come back, and what came of it is done.
+  virtual void after_event() {}
   /// Adds the payload of a frame of an operation of a part.
   virtual void add_payload(const outgoing_frame& frame, frame_transfer& to) = 0;
   /// Why nothing can be started, if so.

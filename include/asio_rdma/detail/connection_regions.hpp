@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include <asio_rdma/detail/connection_operations.hpp>
+#include <asio_rdma/detail/grant_table.hpp>
+#include <asio_rdma/detail/lease_table.hpp>
+#include <asio_rdma/detail/region_inbox.hpp>
+
+#include <deque>
+#include <unordered_map>
+#include <vector>
+
+namespace asio_rdma::detail {
+
+/// Memory that the peer may reach, by a key of its own.
+struct grant_record final : lend_request {
+  registered_buffer memory;
+  buffer_access access; ///< To what the user has lent.
+  memory_region key;
+  region_operation* waiter = nullptr;
+  bool lending = false; ///< The protocol has it, until `lent`.
+  std::uint32_t id = 0;
+  grant_record* next_free = nullptr;
+};
+
+/// A lease on its way back to the owner.
+struct gift_record final : lease_request {
+  region_operation* waiter = nullptr;
+  gift_record* next_free = nullptr;
+};
+
+/// The remote memory of a connection, of either side: does what the protocol says with memory and
+/// keys. Called with the link locked.
+///
+/// A grant's key is a memory region of its own. Memory windows would be ended as fast without a
+/// system call, but rxe of Linux 6.1 neither keeps an access within its window nor survives the
+/// deallocation of one whose queue pair is gone.
+class connection_regions {
+public:
+  connection_regions(connection_impl& connection, frame_link& link,
+                     const remote_memory_options& options);
+
+  void start(region_operation& op);
+  void lend(region_operation& op, const registered_buffer& memory);
+  void give(region_operation& op);
+  bool cancel(region_operation& op, operation_list& done);
+  /// True if there was something to do.
+  bool run(operation_list& done);
+
+  error_code check_lease(std::uint32_t id) const {
+    return leases_.check(id, protocol_clock::now());
+  }
+  protocol_clock::time_point deadline(std::uint32_t id) const;
+  void release(std::uint32_t id) { leases_.release(id); }
+
+  /// Ends what the peer may reach of these bytes; of all, if `memory` is null.
+  std::size_t revoke(const registered_buffer* memory);
+  void expire() { grants_.expire(protocol_clock::now()); }
+  protocol_clock::time_point next_expiry() const noexcept { return grants_.next_expiry(); }
+
+private:
+  grant_record& take_grant();
+  void give_back(grant_record& r) noexcept;
+  void make_key(const grant_action& a);
+  void end_key(const grant_action& a);
+  void received(region_operation& op, operation_list& done);
+  void leased(region_operation& op, operation_list& done);
+  void complete(region_operation& op, const error_code& ec, operation_list& done);
+
+  connection_impl& connection_;
+  region_inbox inbox_;
+  grant_table grants_;
+  lease_table leases_;
+  std::deque<grant_record> grant_records_;
+  grant_record* free_grants_ = nullptr;
+  std::vector<grant_record*> granted_; // by their place in the table
+  std::unordered_map<std::uint32_t, registered_buffer> returned_;
+  std::vector<registered_buffer> lost_; // whose key could not be ended
+  std::deque<gift_record> gift_records_;
+  gift_record* free_gifts_ = nullptr;
+};
+
+} // namespace asio_rdma::detail

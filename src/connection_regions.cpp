@@ -1,0 +1,375 @@
+// SPDX-License-Identifier: BSL-1.0
+// Remote memory of a connection.
+#include <asio_rdma/detail/connection_impl.hpp>
+
+#include "background_timer.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace asio_rdma::detail {
+namespace {
+
+grant_limits limits_of(const remote_memory_options& o) {
+  grant_limits l;
+  l.rights = to_rights(o.rights);
+  l.bytes = o.bytes;
+  l.grants = o.grants;
+  l.default_lease = o.default_lease;
+  l.longest_lease = o.longest_lease;
+  l.grace = o.grace;
+  return l;
+}
+
+template <class Record>
+Record& take(std::deque<Record>& all, Record*& free) {
+  if (free == nullptr)
+    return all.emplace_back();
+  return *std::exchange(free, free->next_free);
+}
+
+} // namespace
+
+connection_regions::connection_regions(connection_impl& connection, frame_link& link,
+                                       const remote_memory_options& options)
+    : connection_(connection),
+      inbox_(link),
+      grants_(link, inbox_, limits_of(options)),
+      leases_(link, inbox_) {}
+
+void connection_regions::complete(region_operation& op, const error_code& ec,
+                                  operation_list& done) {
+  connection_.complete(op, ec, done);
+}
+
+// --- Memory of this side ---------------------------------------------------------------------
+
+grant_record& connection_regions::take_grant() { return take(grant_records_, free_grants_); }
+
+void connection_regions::give_back(grant_record& r) noexcept {
+  if (r.lending || r.key.is_open())
+    return;
+  r.access.reset();
+  r.memory = {};
+  r.waiter = nullptr;
+  r.next_free = free_grants_;
+  free_grants_ = &r;
+}
+
+void connection_regions::lend(region_operation& op, const registered_buffer& memory) {
+  grant_record& r = take_grant();
+  const bool writes =
+      (op.lease.rights & (remote_rights::write | remote_rights::atomic)) != remote_rights::none;
+  op.ec = memory.empty() || op.lease.rights == remote_rights::none
+              ? error_code(asio::error::invalid_argument)
+          : writes ? r.access.try_begin_write(memory)
+                   : r.access.try_begin_read(memory);
+  if (op.ec)
+    return give_back(r);
+  r.memory = memory;
+  r.bytes = memory.size();
+  r.rights = op.lease.rights;
+  r.lease = op.lease.lease;
+  r.waiter = &op;
+  r.lending = true;
+  op.lent = &r;
+  grants_.lend(r);
+}
+
+void connection_regions::make_key(const grant_action& a) {
+  grant_record& r = a.lend != nullptr ? static_cast<grant_record&>(*a.lend) : take_grant();
+  error_code ec;
+  if (a.bytes == 0)
+    ec = asio::error::invalid_argument;
+  if (!ec && a.lend == nullptr) {
+    r.memory = connection_.pool().allocate(a.bytes, ec);
+    if (!ec)
+      r.memory.zero();
+  }
+  if (!ec)
+    r.key = memory_region(connection_.pool().get_protection_domain(), r.memory.data(), a.bytes,
+                          to_access(a.rights), ec);
+  if (ec) {
+    grants_.not_made(a.grant, ec);
+    return give_back(r);
+  }
+  r.id = a.grant;
+  const std::size_t place = a.grant & 0xffff;
+  if (granted_.size() <= place)
+    granted_.resize(place + 1);
+  granted_[place] = &r;
+  grants_.made(a.grant, r.key.remote(), protocol_clock::now());
+}
+
+// Deregistering waits until the device has nothing more to do with the key.
+void connection_regions::end_key(const grant_action& a) {
+  grant_record& r = *std::exchange(granted_[a.grant & 0xffff], nullptr);
+  error_code ec;
+  r.key.close(ec);
+  if (ec) { // the key may still be good, so nobody gets the memory as long as there is a queue pair
+    lost_.push_back(r.memory);
+    connection_.fail(ec);
+  } else if (a.returned) {
+    returned_.emplace(a.grant, r.memory);
+  }
+  r.access.reset();
+  give_back(r);
+  grants_.ended(a.grant);
+}
+
+std::size_t connection_regions::revoke(const registered_buffer* memory) {
+  const auto* const begin =
+      memory != nullptr ? static_cast<const std::byte*>(memory->data()) : nullptr;
+  std::size_t n = 0;
+  for (const grant_record* r : granted_) {
+    if (r == nullptr)
+      continue;
+    const auto* const from = static_cast<const std::byte*>(r->memory.data());
+    if (memory == nullptr || (from < begin + memory->size() && begin < from + r->memory.size()))
+      n += grants_.revoke(r->id) ? 1u : 0u;
+  }
+  return n;
+}
+
+// --- Memory of the peer ----------------------------------------------------------------------
+
+void connection_regions::start(region_operation& op) {
+  if (op.why == region_operation::purpose::receive) {
+    op.arrival.op = &op;
+    inbox_.receive(op.arrival);
+    return;
+  }
+  op.lease.op = &op;
+  op.lease.what = op.why == region_operation::purpose::request ? lease_request::kind::memory
+                                                               : lease_request::kind::renew;
+  leases_.start(op.lease, protocol_clock::now());
+}
+
+void connection_regions::give(region_operation& op) {
+  gift_record& r = take(gift_records_, free_gifts_);
+  r.what = lease_request::kind::give;
+  r.id = op.lease.id;
+  r.waiter = &op;
+  op.given = &r;
+  leases_.start(r, protocol_clock::now());
+}
+
+void connection_regions::received(region_operation& op, operation_list& done) {
+  const region_receive& a = op.arrival;
+  if (a.ec)
+    return complete(op, a.ec, done);
+  if (a.returned) {
+    const auto i = returned_.find(a.id);
+    if (i == returned_.end())
+      return complete(op, asio::error::no_memory, done);
+    op.memory = std::move(i->second);
+    returned_.erase(i);
+    return complete(op, {}, done);
+  }
+  const auto lease = leases_.get(a.id);
+  op.lease.op = &op;
+  op.lease.id = a.id;
+  if (lease && lease->until == protocol_clock::time_point::min()) { // which begins by a renewal
+    op.lease.what = lease_request::kind::renew;
+    op.lease.lease = {};
+    leases_.start(op.lease, protocol_clock::now());
+    return;
+  }
+  op.lease.ec = lease ? error_code() : error_code(error::lease_expired);
+  if (lease)
+    op.lease.result = *lease;
+  leased(op, done);
+}
+
+void connection_regions::leased(region_operation& op, operation_list& done) {
+  const error_code ec = op.lease.ec;
+  if (op.why != region_operation::purpose::renew) {
+    if (!ec)
+      op.region = connection_.make_region(op.lease.result);
+    else if (op.why == region_operation::purpose::receive)
+      leases_.release(op.lease.id);
+  }
+  // To the one who asks it is the owner's limit, not a message that is too long.
+  complete(op, ec == asio::error::message_size ? error_code(error::remote_memory_limit) : ec, done);
+}
+
+protocol_clock::time_point connection_regions::deadline(std::uint32_t id) const {
+  const auto lease = leases_.get(id);
+  const bool ended = !lease || leases_.check(id, protocol_clock::time_point::min());
+  return ended ? protocol_clock::time_point::min() : lease->until;
+}
+
+// --- Driving ---------------------------------------------------------------------------------
+
+bool connection_regions::run(operation_list& done) {
+  const grant_action a = grants_.next();
+  switch (a.what) {
+  case grant_action::kind::make:
+    make_key(a);
+    return true;
+  case grant_action::kind::end:
+    end_key(a);
+    return true;
+  case grant_action::kind::lent: {
+    auto& r = static_cast<grant_record&>(*a.lend);
+    r.lending = false;
+    if (auto* const op = std::exchange(r.waiter, nullptr))
+      complete(*op, r.ec, done);
+    give_back(r);
+    return true;
+  }
+  case grant_action::kind::none:
+    break;
+  }
+  if (lease_request* const l = leases_.next()) {
+    if (l->what != lease_request::kind::give) {
+      leased(*static_cast<region_operation::asking&>(*l).op, done);
+      return true;
+    }
+    auto& r = static_cast<gift_record&>(*l);
+    if (auto* const op = std::exchange(r.waiter, nullptr))
+      complete(*op, r.ec, done);
+    r.next_free = std::exchange(free_gifts_, &r);
+    return true;
+  }
+  if (region_receive* const r = inbox_.next()) {
+    received(*static_cast<region_operation::wait&>(*r).op, done);
+    return true;
+  }
+  return false;
+}
+
+// What has been handed to the protocol goes on without its user. A region that has come is on its
+// way to him.
+bool connection_regions::cancel(region_operation& op, operation_list& done) {
+  switch (op.why) {
+  case region_operation::purpose::request:
+  case region_operation::purpose::renew:
+    if (!leases_.cancel(op.lease))
+      return false;
+    break;
+  case region_operation::purpose::receive:
+    if (!inbox_.cancel(op.arrival))
+      return false;
+    break;
+  case region_operation::purpose::lend:
+    op.lent->waiter = nullptr;
+    break;
+  case region_operation::purpose::give:
+    op.given->waiter = nullptr;
+    break;
+  }
+  complete(op, asio::error::operation_aborted, done);
+  return true;
+}
+
+// --- The connection's part -------------------------------------------------------------------
+
+error_code connection_impl::check_region(const remote_region& r) const {
+  if (!r.lease_ || r.lease_->connection.lock().get() != this)
+    return asio::error::invalid_argument;
+  return regions_->check_lease(r.lease_->id);
+}
+
+remote_region connection_impl::make_region(const remote_lease& l) {
+  remote_region r;
+  const auto self = std::static_pointer_cast<connection_impl>(shared_from_this());
+  r.lease_ = std::make_shared<const lease_handle>(self, l.id);
+  r.memory_ = l.memory;
+  r.rights_ = to_access(l.rights);
+  return r;
+}
+
+bool connection_impl::start(region_operation& op) {
+  using purpose = region_operation::purpose;
+  operation_list done;
+  lock l(mutex_);
+  op.ec = regions_ && op.why == purpose::receive ? error_code() : check();
+  if (!op.ec && (op.why == purpose::renew || op.why == purpose::give)) {
+    const auto& lease = op.region.lease_;
+    if (!lease || lease->connection.lock().get() != this)
+      op.ec = asio::error::invalid_argument;
+    else
+      op.lease.id = lease->id;
+  }
+  if (op.ec)
+    return false;
+  begin(op);
+  if (op.why == purpose::give)
+    regions_->give(op);
+  else
+    regions_->start(op);
+  run(done);
+  while (run_parts(done)) // after a failure, what had arrived is still to be had
+    continue;
+  settle(l, done);
+  return true;
+}
+
+bool connection_impl::start(region_operation& op, const registered_buffer& memory) {
+  operation_list done;
+  lock l(mutex_);
+  op.ec = check();
+  if (op.ec)
+    return false;
+  op.why = region_operation::purpose::lend;
+  regions_->lend(op, memory);
+  if (op.ec)
+    return false;
+  begin(op);
+  run(done);
+  set_timer();
+  settle(l, done);
+  return true;
+}
+
+void connection_impl::begin(region_operation& op) {
+  operation_starting();
+  active_.push_back(op);
+}
+
+void connection_impl::release_lease(std::uint32_t id) {
+  operation_list done;
+  lock l(mutex_);
+  regions_->release(id);
+  run(done);
+  settle(l, done);
+}
+
+protocol_clock::time_point connection_impl::lease_deadline(std::uint32_t id) const {
+  const std::lock_guard guard(mutex_);
+  return regions_->deadline(id);
+}
+
+std::size_t connection_impl::revoke(const registered_buffer* memory) {
+  operation_list done;
+  lock l(mutex_);
+  if (!regions_)
+    return 0;
+  const std::size_t n = regions_->revoke(memory);
+  run(done);
+  settle(l, done);
+  return n;
+}
+
+void connection_impl::set_timer() {
+  const auto when = regions_ ? regions_->next_expiry() : protocol_clock::time_point::max();
+  if (when == protocol_clock::time_point::max())
+    return;
+  if (!expiry_)
+    expiry_ = std::make_unique<background_timer>(context());
+  expiry_->set(when, [weak = weak_from_this()] {
+    const auto self = std::static_pointer_cast<connection_impl>(weak.lock());
+    if (!self)
+      return;
+    operation_list done;
+    lock l(self->mutex_);
+    self->expiry_->ran_out();
+    self->regions_->expire();
+    self->run(done);
+    self->set_timer();
+    self->settle(l, done);
+  });
+}
+
+} // namespace asio_rdma::detail
