@@ -219,6 +219,8 @@ void completion_queue_impl::read_event() {
 // lock is kept from one completion to the next of the same owner.
 std::size_t completion_queue_impl::harvest(unsigned polls) {
   const std::lock_guard lock(mutex_);
+  if (!ready_.empty())
+    polls = 1; // there is something to do already
   ibv_wc completions[poll_batch];
   int n = 0;
   do {

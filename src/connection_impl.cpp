@@ -14,7 +14,7 @@ namespace asio_rdma::detail {
 namespace {
 
 // A READ of this many bytes is enough to keep a device busy; so many of each message at a time.
-constexpr std::uint64_t read_piece = std::uint64_t(1) << 18;
+constexpr std::uint64_t read_piece = std::uint64_t(1) << 20;
 constexpr std::size_t reads_under_way = 4;
 
 } // namespace

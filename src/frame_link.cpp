@@ -120,7 +120,7 @@ void frame_link::on_sent(std::uint32_t slot) {
 // --- Receiving -------------------------------------------------------------------------------
 
 void frame_link::on_received(std::uint32_t slot, std::span<const std::byte> frame,
-                             protocol_clock::time_point now) {
+                             std::optional<protocol_clock::time_point> at) {
   if (stopped_ || failure_)
     return;
   frame_header h;
@@ -138,8 +138,11 @@ void frame_link::on_received(std::uint32_t slot, std::span<const std::byte> fram
         what = link_part::disposition::violation;
     closing_ = true;
   } else if (h.type != frame_type::credits) {
+    if (part != nullptr && part->needs_time() && !at)
+      at = protocol_clock::now();
     what = part == nullptr ? link_part::disposition::violation
-                           : part->on_frame(h, frame.subspan(frame_header::size), slot, now);
+                           : part->on_frame(h, frame.subspan(frame_header::size), slot,
+                                            at.value_or(protocol_clock::time_point()));
   }
   if (what == link_part::disposition::violation ||
       (what == link_part::disposition::held && !credits_.hold()))

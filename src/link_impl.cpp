@@ -302,8 +302,7 @@ void link_impl::on_receive(link_receive& r, disposal how) {
       return fail(r.ec);
     if (!link_)
       return;
-    link_->on_received(r.slot_, {static_cast<const std::byte*>(r.memory.data()), r.bytes},
-                       protocol_clock::now());
+    link_->on_received(r.slot_, {static_cast<const std::byte*>(r.memory.data()), r.bytes});
     if (std::exchange(holding_, false))
       qp_->release();
   });

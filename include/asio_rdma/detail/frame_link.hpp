@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cstdint>
 #include <initializer_list>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -51,6 +52,8 @@ public:
   /// A frame of a type that is this part's. What is held is released by `frame_link::release`.
   virtual disposition on_frame(const frame_header& header, std::span<const std::byte> payload,
                                std::uint32_t slot, protocol_clock::time_point now) = 0;
+  /// Whether `on_frame` is to know the time, which may cost a system call.
+  virtual bool needs_time() const noexcept { return false; }
 
   /// This side closes: nothing new is to be started.
   virtual void on_closing() {}
@@ -111,9 +114,9 @@ public:
 
   link_action next();
 
-  /// A receive has completed with these bytes.
+  /// A receive has completed with these bytes, now if no time is given.
   void on_received(std::uint32_t slot, std::span<const std::byte> frame,
-                   protocol_clock::time_point now);
+                   std::optional<protocol_clock::time_point> at = {});
   /// The SEND of a frame has completed, in order.
   void on_sent(std::uint32_t slot);
   /// What a part has held is needed no more.

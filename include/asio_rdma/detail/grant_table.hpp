@@ -115,6 +115,7 @@ private:
   void on_dropped(const frame_header& header, frame_operation* op, const error_code& ec) override;
   disposition on_frame(const frame_header& header, std::span<const std::byte> payload,
                        std::uint32_t slot, protocol_clock::time_point now) override;
+  bool needs_time() const noexcept override { return true; }
   void on_closing() override;
   bool drained() const override;
   bool on_goodbye() override;
