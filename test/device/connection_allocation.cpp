@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: BSL-1.0
+//
+// No heap allocation for a message that fits into a receive, once the connections have warmed up.
+#include <catch.hpp>
+
+#include "connection_support.hpp"
+#include "life_counted_new.hpp"
+
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/use_awaitable.hpp>
+
+#include <array>
+#include <cstddef>
+
+using namespace test;
+
+namespace {
+
+constexpr std::size_t warm_up = 2000;
+constexpr std::size_t messages = 50'000;
+constexpr std::size_t window = 16;
+
+// What is sent: copied into the frame, copied into the pool, or not copied.
+struct sources {
+  explicit sources(const memory_pool& pool) : registered(pool.allocate(2000)), view(registered) {}
+
+  template <class Send>
+  void each(std::size_t n, Send&& send) const {
+    switch (n % 4) {
+    case 0:
+      return send(asio::buffer(plain, 64));
+    case 1:
+      return send(asio::buffer(plain));
+    case 2:
+      return send(registered);
+    default:
+      return send(view);
+    }
+  }
+
+  std::array<std::byte, 1000> plain{};
+  registered_buffer registered;
+  const_buffer view;
+};
+
+// Sends with callbacks, a window at a time; the other end takes half of the messages with their
+// memory, and half into memory of its own.
+struct exchange {
+  talk& t;
+  sources from{t.pool};
+  std::array<std::byte, 4096> into{};
+  std::size_t sent = 0, taken = 0, failed = 0, before = 0, after = 0;
+
+  void send() {
+    from.each(sent++, [this](const auto& buffers) {
+      t.a.async_send(buffers, [this](error_code ec, std::size_t) {
+        failed += ec ? 1u : 0u;
+        if (sent < warm_up + messages)
+          send();
+      });
+    });
+  }
+  void one_taken(const error_code& ec) {
+    failed += ec ? 1u : 0u;
+    if (++taken == warm_up)
+      before = allocations;
+    if (taken == warm_up + messages)
+      after = allocations;
+    else
+      take();
+  }
+  void take() {
+    if (taken % 2 == 0)
+      t.b.async_receive([this](error_code ec, const message&) { one_taken(ec); });
+    else
+      t.b.async_receive(asio::buffer(into), [this](error_code ec, std::size_t) { one_taken(ec); });
+  }
+};
+
+} // namespace
+
+TEST_CASE("eager messages with callbacks allocate nothing") {
+  talk t;
+  exchange e{t};
+  e.take();
+  for (std::size_t i = 0; i < window; ++i)
+    e.send();
+  t.until([&] { return e.after != 0 || e.failed != 0; });
+  CHECK(e.failed == 0);
+  CHECK(e.taken == warm_up + messages);
+  CHECK(e.after - e.before == 0);
+}
+
+TEST_CASE("eager messages there and back by coroutines allocate nothing") {
+  talk t;
+  const registered_buffer question = t.pool.allocate(64);
+  std::size_t before = 0, after = 0;
+  const auto rethrow = [](const std::exception_ptr& e) {
+    if (e)
+      std::rethrow_exception(e);
+  };
+  asio::co_spawn(
+      t.io,
+      [&]() -> asio::awaitable<void> {
+        for (std::size_t n = 0; n < warm_up + messages; ++n) {
+          const message m = co_await t.b.async_receive(asio::use_awaitable);
+          co_await t.b.async_send(m.payload, asio::use_awaitable);
+        }
+      },
+      rethrow);
+  asio::co_spawn(
+      t.io,
+      [&]() -> asio::awaitable<void> {
+        for (std::size_t n = 0; n < warm_up + messages; ++n) {
+          if (n == warm_up)
+            before = allocations;
+          co_await t.a.async_send(question, asio::use_awaitable);
+          co_await t.a.async_receive(asio::use_awaitable);
+        }
+        after = allocations;
+      },
+      rethrow);
+  t.until([&] { return after != 0; });
+  CHECK(after - before == 0);
+}
