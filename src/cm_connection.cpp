@@ -469,6 +469,7 @@ void cm_connection::finish(const error_code& ec, leftovers& left) {
     state_ = state::established;
     qp_->connected();
     left.connected = std::move(op.target);
+    left.info = op.info;
     return;
   }
   left.detached = std::move(qp_);
@@ -500,7 +501,7 @@ void cm_connection::settle(leftovers& left) {
   if (left.detached)
     left.detached->detach();
   if (left.connected)
-    left.connected->on_connected();
+    left.connected->on_connected(left.info);
   for (rdma_cm_id* id : left.ids)
     rdma_destroy_id(id);
   service_.operations().complete(left.done);

@@ -110,6 +110,21 @@ bool cm_service::open(error_code& ec) {
   return true;
 }
 
+void cm_service::read_events() {
+  channel* c = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    c = channel_.get();
+  }
+  if (c != nullptr)
+    c->read();
+}
+
+int cm_service::descriptor() const {
+  const std::lock_guard lock(mutex_);
+  return channel_ ? channel_->events->fd : -1;
+}
+
 rdma_cm_id* cm_service::make_id(const std::shared_ptr<cm_handler>& handler, error_code& ec) {
   const std::lock_guard lock(mutex_);
   if (!open(ec))

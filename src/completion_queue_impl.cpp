@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <fcntl.h>
+#include <poll.h>
 
 namespace asio_rdma::detail {
 namespace {
@@ -244,6 +245,22 @@ std::size_t completion_queue_impl::harvest(unsigned polls) {
   return static_cast<std::size_t>(n);
 }
 
+// The library's own operations come first, and in their order whatever threads take them: so no
+// handler that blocks has one behind it.
+std::size_t completion_queue_impl::run_internal(operation_list& taken) {
+  std::size_t ran = 0;
+  for (auto i = taken.begin(); i != taken.end();) {
+    operation& op = *i;
+    ++i;
+    if (!op.internal)
+      continue;
+    taken.erase(operation_list::s_iterator_to(op));
+    op.dispose(disposal::complete);
+    ++ran;
+  }
+  return ran;
+}
+
 // Second pass: handlers may do anything, so nothing is locked, and what a handler that throws
 // leaves behind goes back in front.
 std::size_t completion_queue_impl::run_ready(disposal how) {
@@ -264,8 +281,16 @@ std::size_t completion_queue_impl::run_ready(disposal how) {
   {
     batch b{*this, {}};
     {
-      const std::lock_guard lock(mutex_);
-      b.operations.swap(ready_);
+      std::unique_lock in_order(internal_mutex_, std::defer_lock);
+      if (has_internal_.load()) [[unlikely]]
+        in_order.lock();
+      {
+        const std::lock_guard lock(mutex_);
+        if (in_order.owns_lock() || !has_internal_.load()) [[likely]]
+          b.operations.swap(ready_);
+      }
+      if (in_order.owns_lock())
+        b.done = run_internal(b.operations);
     }
     while (!b.operations.empty()) {
       operation& op = b.operations.front();
@@ -286,6 +311,52 @@ std::size_t completion_queue_impl::poll() {
     ran += run_ready(disposal::complete);
   }
   return ran;
+}
+
+bool completion_queue_impl::drive(int other, std::chrono::milliseconds most) {
+  const auto work = [this] {
+    harvest(1);
+    operation_list taken;
+    std::size_t ran = 0;
+    {
+      const std::lock_guard in_order(internal_mutex_);
+      {
+        const std::lock_guard lock(mutex_);
+        for (auto i = ready_.begin(); i != ready_.end();) {
+          operation& op = *i;
+          ++i;
+          if (op.internal)
+            taken.splice(taken.end(), ready_, operation_list::s_iterator_to(op));
+        }
+      }
+      ran = run_internal(taken);
+    }
+    operations_done(ran);
+    return ran != 0;
+  };
+  if (work())
+    return true;
+  if (options_.mode == completion_mode::manual || channel_ == nullptr ||
+      (!become_active(state::armed) && !become_active(state::idle)))
+    return false;
+  const auto self = std::move(self_);
+  take_event();
+  const bool armed = arm();
+  if (armed && !work()) {
+    pollfd descriptors[2] = {{channel_->fd, POLLIN, 0}, {other, POLLIN, 0}};
+    ::poll(descriptors, 2, static_cast<int>(most.count()));
+    if ((descriptors[0].revents & POLLIN) != 0) {
+      notify_requested_ = false;
+      read_event();
+      work();
+    }
+  }
+  // Handlers are the context's to run, and so is a queue that cannot be armed.
+  if (any_ready() || !arm() || !sleep()) {
+    self_ = self;
+    schedule();
+  }
+  return armed;
 }
 
 void completion_queue_impl::drain() {

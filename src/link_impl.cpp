@@ -12,6 +12,7 @@ namespace asio_rdma::detail {
 link_receive::link_receive(link_impl& link, std::uint32_t slot) noexcept
     : receive_operation(&link_receive::run), link_(link), slot_(slot) {
   background = true;
+  internal = true;
   wr.sg_list = &element_;
   wr.num_sge = 1;
 }
@@ -30,6 +31,7 @@ link_transfer::link_transfer(link_impl& link, done_function done) noexcept
   wr.imm_data = 0;
   usual = false;
   inline_bytes = never_inline;
+  internal = true;
 }
 
 void link_transfer::run(operation* base, disposal how) {
@@ -76,6 +78,7 @@ error_code link_impl::open(std::shared_ptr<completion_queue_impl> queue) {
   if (const error_code ec = qp_->open(std::move(queue), nullptr))
     return ec;
   cq_ = qp_->completion_queue();
+  cq_->expect_internal();
   options_.receives = std::min(options_.receives, qp_->options().receive_depth);
   error_code ec;
   service_.add(*this, ec);
@@ -141,7 +144,7 @@ error_code link_impl::on_hello(std::span<const std::byte> data, bool accepting) 
   return {};
 }
 
-void link_impl::on_connected() {
+void link_impl::on_connected(const connection_info&) {
   operation_list done;
   lock l(mutex_);
   connected_ = true;

@@ -25,6 +25,7 @@ stream_protocol::stream_protocol(frame_link& link, const stream_limits& o)
       block_size_(std::min(frame_size_, o.block_size)),
       inbox_(link.options().receives) {
   free_blocks_.reserve(o.blocks);
+  freed_blocks_.reserve(o.blocks);
   for (std::uint32_t i = 0; i < o.blocks; ++i) {
     blocks_.emplace_back(i);
     free_blocks_.push_back(o.blocks - 1 - i);
@@ -34,6 +35,13 @@ stream_protocol::stream_protocol(frame_link& link, const stream_limits& o)
 
 stream_action stream_protocol::next() {
   stream_action a;
+  if (!freed_blocks_.empty()) {
+    a.what = stream_action::kind::freed;
+    a.block = &blocks_[freed_blocks_.back()];
+    free_blocks_.push_back(freed_blocks_.back());
+    freed_blocks_.pop_back();
+    return a;
+  }
   if (next_write(a) || next_read(a))
     return a;
   if (!done_writes_.empty()) {
@@ -132,7 +140,10 @@ void stream_protocol::finish(stream_write& op, const error_code& ec) {
 }
 
 bool stream_protocol::held_back(const stream_block& b) const noexcept {
-  return b.bytes < block_size_ && small_under_way_ != 0 && !no_delay_ && writers_.empty() &&
+  const bool followed =
+      !writers_.empty() &&
+      static_cast<const stream_write&>(writers_.front()).what == stream_write::kind::lend;
+  return b.bytes < block_size_ && small_under_way_ != 0 && !no_delay_ && !followed &&
          !shutdown_due_ && !link_.closing();
 }
 
@@ -181,7 +192,7 @@ void stream_protocol::frame_ended(const frame_header& header, frame_operation& e
     --small_under_way_;
   auto& source = static_cast<stream_source&>(ended);
   if (source.is_block()) {
-    free_blocks_.push_back(as_block(ended).index);
+    freed_blocks_.push_back(as_block(ended).index);
     return;
   }
   stream_write& op = as_write(ended);
@@ -322,7 +333,7 @@ void stream_protocol::drop_inbox() {
 
 void stream_protocol::drop_blocks() {
   while (!pending_.empty()) {
-    free_blocks_.push_back(as_block(pending_.front()).index);
+    freed_blocks_.push_back(as_block(pending_.front()).index);
     pending_.pop_front();
   }
 }

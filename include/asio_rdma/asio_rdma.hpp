@@ -15,3 +15,4 @@
 #include <asio_rdma/queue_pair.hpp>
 #include <asio_rdma/registered_buffer.hpp>
 #include <asio_rdma/shared_receive_queue.hpp>
+#include <asio_rdma/stream.hpp>

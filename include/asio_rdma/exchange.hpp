@@ -25,8 +25,7 @@ error_code exchange_connect(queue_pair_impl& qp, const queue_pair_address& peer)
 template <class Stream>
 class exchange_op {
 public:
-  exchange_op(Stream& stream, std::shared_ptr<queue_pair_impl> qp)
-      : stream_(&stream), qp_(std::move(qp)) {}
+  exchange_op(Stream& s, std::shared_ptr<queue_pair_impl> qp) : stream_(&s), qp_(std::move(qp)) {}
 
   template <class Self>
   void operator()(Self& self, error_code ec = {}, std::size_t bytes = 0) {
@@ -95,16 +94,16 @@ private:
 
 } // namespace detail
 
-/// Connects a queue pair to the one for which the program at the other end of `stream` calls
+/// Connects a queue pair to the one for which the program at the other end of `s` calls
 /// `async_exchange` too: each side tells the other where its queue pair is, and both confirm. For
 /// queue pairs that are set up by hand, over any Asio stream (TCP, a Unix socket, TLS). Both sides
 /// do the same. When it has succeeded here, the peer's queue pair takes messages; receives that
 /// the peer's first messages need are started before.
 ///
-/// The stream, the buffers of which take 64 bytes each way, must outlive the operation and is in
-/// use by nothing else meanwhile. Nothing beyond the exchange is read from it, so after a success
-/// it may be used for anything. After an error it is not closed, but there is no telling what is
-/// to be read from it. Signature: `void(error_code)`.
+/// The stream `s`, the buffers of which take 64 bytes each way, must outlive the operation and is
+/// in use by nothing else meanwhile. Nothing beyond the exchange is read from it, so after a
+/// success it may be used for anything. After an error it is not closed, but there is no telling
+/// what is to be read from it. Signature: `void(error_code)`.
 ///
 /// *Errors.* `error::incompatible_peer` at both ends if what came is not this protocol or version,
 /// or the queue pairs are of different types; `operation_not_supported` at both ends if one is of
@@ -118,9 +117,9 @@ private:
 /// effect, as a part may have been sent. The queue pair is left as by other errors.
 template <class AsyncStream, class Executor,
           class Token = asio::default_completion_token_t<typename AsyncStream::executor_type>>
-auto async_exchange(AsyncStream& stream, basic_queue_pair<Executor>& qp, Token&& token = {}) {
+auto async_exchange(AsyncStream& s, basic_queue_pair<Executor>& qp, Token&& token = {}) {
   return asio::async_compose<Token, void(error_code)>(
-      detail::exchange_op<AsyncStream>(stream, qp.impl()), token, stream, qp);
+      detail::exchange_op<AsyncStream>(s, qp.impl()), token, s, qp);
 }
 
 } // namespace asio_rdma

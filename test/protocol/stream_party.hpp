@@ -80,8 +80,6 @@ public:
 
   void run() {
     for (bool more = true; more;) {
-      for (stream_action a = bytes.next(); a.what != stream_action::kind::none; a = bytes.next())
-        act(a);
       const link_action a = link.next();
       more = a.what != link_action::kind::none;
       if (a.what == link_action::kind::repost)
@@ -92,6 +90,10 @@ public:
         failure = a.ec;
       else if (more)
         closed = true;
+      else if (const stream_action s = bytes.next(); s.what != stream_action::kind::none) {
+        act(s);
+        more = true;
+      }
     }
   }
 
@@ -179,6 +181,9 @@ private:
         link.release(a.slot);
       break;
     }
+    case stream_action::kind::freed:
+      must(blocks.erase(a.block->index) == 1, "a block is freed once");
+      break;
     case stream_action::kind::wrote: {
       auto& op = static_cast<a_write&>(*a.write);
       must(!op.ended && !op.cancelled, "a write ends once");

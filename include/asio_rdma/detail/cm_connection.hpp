@@ -71,6 +71,7 @@ private:
     std::shared_ptr<void> kept;
     std::shared_ptr<queue_pair_impl> detached, failed;
     std::shared_ptr<connection_target> connected;
+    connection_info info;
     error_code why;
   };
 

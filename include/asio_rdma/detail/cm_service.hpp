@@ -55,6 +55,11 @@ public:
   void linger(std::shared_ptr<cm_handler> handler);
   void unlinger(const cm_handler& handler);
 
+  /// For a thread that waits and does not run the context: what readers on it would do, and what to
+  /// wait for; -1 before the first id.
+  void read_events();
+  int descriptor() const;
+
   completion_service& operations() const noexcept { return operations_; }
 
 private:
@@ -65,7 +70,7 @@ private:
   void add(const std::shared_ptr<cm_handler>& handler);
 
   completion_service& operations_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::unique_ptr<channel> channel_;
   std::vector<std::weak_ptr<cm_handler>> handlers_;
   std::size_t clean_at_ = 64;

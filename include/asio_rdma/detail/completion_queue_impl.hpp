@@ -71,6 +71,14 @@ public:
   /// Mode `manual`: runs the handlers of what has completed; gives their number.
   std::size_t poll();
 
+  /// For a thread that waits for one of the library's own operations and may not run handlers: does
+  /// what there is to do of those, else sleeps until the device or `other`, a descriptor, tells of
+  /// something, at most so long. False if it could not sleep because another thread looks after
+  /// the queue or will.
+  /// `expect_internal` comes before the first of them.
+  void expect_internal() noexcept { has_internal_.store(true); }
+  bool drive(int other, std::chrono::milliseconds most);
+
   /// Takes every completion that is in the queue now. After the destruction of a queue pair this
   /// leaves none of its work requests in it.
   void drain();
@@ -101,6 +109,7 @@ private:
   void read_event();
   std::size_t harvest(unsigned polls);
   std::size_t run_ready(disposal how);
+  std::size_t run_internal(operation_list& taken);
   void run();
   bool spun_enough();
   bool arm();
@@ -125,12 +134,14 @@ private:
   std::optional<std::chrono::steady_clock::time_point> spin_until_; // the runner's
   std::shared_ptr<completion_queue_impl> self_;                     // while queued
 
-  mutex mutex_; // polling, and the lists below
+  mutex internal_mutex_; // the operations of the library's own, to keep their order
+  mutex mutex_;               // polling, and the lists below
   operation_list ready_;
   std::uint32_t reserved_ = 0;
   bool stopped_ = false;
 
   std::atomic<std::uint64_t> polls_{0}, arms_{0}, events_{0}, completions_{0};
+  std::atomic<bool> has_internal_{false};
   std::unique_ptr<watch> watch_;
 };
 

@@ -23,8 +23,8 @@ public:
   virtual private_data hello() const = 0;
   /// What the peer has told. Errors: `error::incompatible_peer`, and then there is no connection.
   virtual error_code on_hello(std::span<const std::byte> data, bool accepting) = 0;
-  /// Sends may be started. Nothing is locked but the connection.
-  virtual void on_connected() = 0;
+  /// Sends may be started. Nothing is locked.
+  virtual void on_connected(const connection_info& info) = 0;
 };
 
 } // namespace asio_rdma::detail

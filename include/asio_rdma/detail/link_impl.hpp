@@ -89,7 +89,7 @@ public:
   }
   private_data hello() const override;
   error_code on_hello(std::span<const std::byte> data, bool accepting) override;
-  void on_connected() override;
+  void on_connected(const connection_info& info) override;
 
   void on_context_shutdown() override;
   void on_device_event(const ibv_async_event&) override {}
@@ -142,6 +142,7 @@ protected:
 
   /// Counts an operation of the user, which `settle` completes.
   void operation_starting() { cq_->operation_starting(); }
+  completion_queue_impl& completion_queue() const noexcept { return *cq_; }
   /// Unlocks, and completes and does what may not be done under the lock.
   void settle(lock& l, operation_list& done);
 

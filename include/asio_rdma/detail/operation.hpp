@@ -48,6 +48,8 @@ public:
   std::uint64_t value;  ///< What an atomic operation found.
 
   std::uint64_t id = 0; ///< Names the operation to a cancellation slot.
+  /// The library's own, which calls nothing of the user's: any thread may dispose of it.
+  bool internal = false;
   /// Where it is, or was. Stored before the device has the operation: another thread may find it
   /// completed, and from there its queue's lock, before the one that posted it has gone on.
   std::atomic<work_queue*> queue;

@@ -99,7 +99,9 @@ private:
   /// execution context, or in completion_queue::poll().
   class teardown final : public operation {
   public:
-    explicit teardown(queue_pair_impl& qp) noexcept : operation(&teardown::run), qp_(qp) {}
+    explicit teardown(queue_pair_impl& qp) noexcept : operation(&teardown::run), qp_(qp) {
+      internal = true;
+    }
     void keep(std::shared_ptr<context_member> self) noexcept { self_ = std::move(self); }
 
   private:

@@ -101,6 +101,7 @@ struct stream_action {
   enum class kind {
     none,
     fill,  ///< Copy `bytes` at `offset` of `write` to `at` in `block`, or `no_memory`.
+    freed, ///< The memory of `block` is needed no more.
     wrote, ///< `write` is complete.
     take,  ///< Copy `bytes` at `at` of the payload in receive `slot` to `offset` of `read`, or, of
            ///< `piece`, keep the memory. Then release the slot if it is `emptied`.
@@ -199,7 +200,7 @@ private:
   std::uint32_t block_size_;
 
   std::deque<stream_block> blocks_;
-  std::vector<std::uint32_t> free_blocks_;
+  std::vector<std::uint32_t> free_blocks_, freed_blocks_;
   list pending_; // blocks to be sent; the last may have room
   list writers_; // in order; the first may be begun
   list done_writes_;

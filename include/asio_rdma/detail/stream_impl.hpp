@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include <asio_rdma/detail/link_impl.hpp>
+#include <asio_rdma/detail/stream_protocol.hpp>
+#include <asio_rdma/stream_options.hpp>
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/cancellation_type.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/socket_base.hpp>
+#include <boost/asio/steady_timer.hpp>
+
+#include <condition_variable>
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <vector>
+
+namespace asio_rdma::detail {
+
+/// An operation of a stream, with the buffers that it reads to or writes from.
+class stream_operation : public operation {
+public:
+  enum class kind { read, write, error };
+
+  kind what;
+  ibv_sge* parts = nullptr;
+  std::size_t part_count = 0;
+  std::uint64_t size = 0;   ///< Of the parts.
+  bool registered = false;  ///< All the parts, so their keys hold.
+  registered_buffer memory; ///< The buffer itself, if that was given.
+  buffer_access access;
+
+protected:
+  stream_operation(function f, kind k) noexcept : operation(f), what(k) {}
+  ~stream_operation() = default;
+
+private:
+  friend class stream_impl;
+  bool blocking_ = false; // a thread waits for it, and there is no handler
+  bool finished_ = false;
+};
+
+class stream_reading : public stream_operation {
+public:
+  explicit stream_reading(function f) noexcept : stream_operation(f, kind::read) {}
+
+  struct request_type final : stream_read {
+    stream_reading* op = nullptr;
+  };
+  request_type request;
+  registered_buffer result; ///< Of a `piece`.
+};
+
+class stream_writing : public stream_operation {
+public:
+  explicit stream_writing(function f) noexcept : stream_operation(f, kind::write) {}
+
+  struct request_type final : stream_write {
+    stream_writing* op = nullptr;
+  };
+  request_type request;
+};
+
+/// A wait for the end of the connection.
+class stream_error_wait : public stream_operation {
+public:
+  explicit stream_error_wait(function f) noexcept : stream_operation(f, kind::error) {}
+};
+
+/// The logic of `basic_stream`: bytes on a link.
+class stream_impl final : public link_impl {
+public:
+  using endpoint_type = asio::ip::tcp::endpoint;
+
+  stream_impl(const asio::any_io_executor& ex, const memory_pool& pool, const stream_options& o);
+  ~stream_impl();
+
+  /// Each gives true, or false with the result in the operation, which stays the caller's then.
+  bool start(stream_reading& op);
+  bool start(stream_writing& op);
+  bool start(stream_error_wait& op);
+  void cancel(std::uint64_t id, asio::cancellation_type_t type);
+  void cancel();
+
+  /// Without a handler: waits if `wait` says so, else gives `would_block`. The result is in `op`.
+  void run_here(stream_reading& op, bool wait);
+  void run_here(stream_writing& op, bool wait);
+  void run_here(stream_error_wait& op, bool wait);
+
+  std::size_t available() const;
+  error_code shutdown(asio::socket_base::shutdown_type what);
+  error_code endpoint(endpoint_type& result, bool remote) const;
+  void set_no_delay(bool on);
+  bool no_delay() const;
+
+  /// Ends every operation; what was written is sent in the background.
+  void close();
+
+  const stream_options& options() const noexcept { return stream_options_; }
+  bool non_blocking = false;
+
+  void on_connected(const connection_info& info) override;
+
+private:
+  class closer;
+
+  void make_parts(frame_link& link, const handshake& peer) override;
+  bool run_parts(operation_list& done) override;
+  void add_payload(const outgoing_frame& frame, frame_transfer& to) override;
+
+  bool begin(stream_reading& op);
+  bool begin(stream_writing& op);
+  bool begin(stream_error_wait& op);
+  template <class Op>
+  bool start_op(Op& op);
+  template <class Op>
+  void run_op_here(Op& op, bool wait);
+  void fill(const stream_action& a);
+  void take(const stream_action& a);
+  bool withdraw_op(stream_operation& op);
+  void finish(stream_operation& op, const error_code& ec, std::uint64_t bytes,
+              operation_list& done);
+  void withdraw_all(operation_list& done);
+  void progress(operation_list& done);
+  void wait_for(stream_operation& op);
+  bool lendable(stream_writing& op) const;
+
+  stream_options stream_options_;
+  asio::steady_timer linger_;
+  std::unique_ptr<closer> closer_;
+  std::optional<stream_protocol> bytes_;
+  std::vector<registered_buffer> blocks_;
+  operation_list active_; // to be found by id
+  std::size_t error_waits_ = 0;
+  connection_info info_;
+  bool no_delay_ = false;
+  bool known_ = false; // whom it is connected to
+  std::condition_variable_any changed_;
+};
+
+} // namespace asio_rdma::detail

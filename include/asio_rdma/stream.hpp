@@ -1,0 +1,454 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include <asio_rdma/completion_queue.hpp>
+#include <asio_rdma/detail/initiate.hpp>
+#include <asio_rdma/detail/stream_buffers.hpp>
+#include <asio_rdma/detail/stream_impl.hpp>
+#include <asio_rdma/memory_pool.hpp>
+#include <asio_rdma/queue_pair.hpp>
+#include <asio_rdma/stream_options.hpp>
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/async_result.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/socket_base.hpp>
+
+#include <cstddef>
+#include <memory>
+#include <type_traits>
+#include <utility>
+
+namespace asio_rdma {
+
+/// A stream of bytes between two programs, with the interface and the behaviour of
+/// `boost::asio::ip::tcp::socket`: Asio's AsyncReadStream, AsyncWriteStream, SyncReadStream and
+/// SyncWriteStream. Connected by `acceptor` and `connector`.
+///
+/// *Writing.* A write copies its bytes to the send buffer (`stream_options::sends` frames), as much
+/// as there is room for, and is complete then. Registered memory (what lies in the stream's pool,
+/// `registered_buffer`, `const_buffer`) of more than 240 bytes is not copied by asynchronous
+/// writes: they send all of it and are complete when the peer's device has it. Small writes meet in
+/// one frame while an earlier small one is on its way, unless `tcp::no_delay` is set.
+///
+/// *Reading.* What has come stays in the receives until it is read. A peer that is ahead of its
+/// reader by `stream_options::receives` and the send buffer waits.
+///
+/// *Errors.* As a TCP socket's on Linux: `bad_descriptor` if not open; before it is connected
+/// `not_connected` for reads and `broken_pipe` for writes; `eof` for reads behind the peer's
+/// shutdown or close, `broken_pipe` for writes after a shutdown here or a close there;
+/// `connection_reset` or what the device tells when the connection has failed; `operation_aborted`
+/// after `cancel` and `close`; `would_block`. Besides, those of `memory_pool::allocate` for a
+/// write, `error::buffer_in_use`, and `error::protocol_violation` for a peer that breaks the
+/// protocol. What differs from TCP: an error of the connection stays and is given again; a write
+/// hears of the peer's close at once; a peer that closes with bytes unread ends the stream like any
+/// other close.
+///
+/// *Cancellation.* All types, of every operation. A cancelled read has taken nothing; a cancelled
+/// write tells how many bytes it has written, which are not 0 only where it was sending registered
+/// memory: then it ends when the device has let go.
+///
+/// *Blocking functions* do for their stream what the context would do, so they need no thread that
+/// runs it. They sleep until the device or the connection manager tells of something; while another
+/// thread has taken that on, they look every millisecond. They call no handlers.
+///
+/// *Thread safety.* Distinct objects: safe. Shared objects: unsafe, as for Asio's sockets.
+template <class Executor = asio::any_io_executor>
+class basic_stream : public asio::socket_base {
+  using impl_type = detail::stream_impl;
+
+public:
+  using executor_type = Executor;
+  using protocol_type = asio::ip::tcp;
+  using endpoint_type = asio::ip::tcp::endpoint;
+  using lowest_layer_type = basic_stream;
+  template <class Executor1>
+  struct rebind_executor {
+    using other = basic_stream<Executor1>;
+  };
+
+  /// A stream that is not open.
+  explicit basic_stream(const executor_type& ex) : io_(ex) {}
+  template <class ExecutionContext>
+  requires std::convertible_to<ExecutionContext&, asio::execution_context&>
+  explicit basic_stream(ExecutionContext& context) : io_(context.get_executor()) {}
+
+  /// Opens: see `open`.
+  template <class ExecutorOrContext>
+  basic_stream(ExecutorOrContext&& ex, const memory_pool& pool, const stream_options& options = {})
+      : basic_stream(std::forward<ExecutorOrContext>(ex)) {
+    open(pool, options);
+  }
+
+  /// The moved-from object is closed.
+  basic_stream(basic_stream&&) noexcept = default;
+  template <class Executor1>
+  requires std::convertible_to<Executor1, Executor> basic_stream(basic_stream<Executor1>&& other)
+      : io_(executor_type(other.get_executor())), impl_(std::exchange(other.impl_, nullptr)) {}
+  basic_stream& operator=(basic_stream&& other) noexcept {
+    if (this != &other) {
+      close();
+      io_ = other.io_;
+      impl_ = std::exchange(other.impl_, nullptr);
+    }
+    return *this;
+  }
+  /// As `close`.
+  ~basic_stream() { close(); }
+
+  const executor_type& get_executor() const noexcept { return io_.get(); }
+  lowest_layer_type& lowest_layer() noexcept { return *this; }
+  const lowest_layer_type& lowest_layer() const noexcept { return *this; }
+
+  /// Makes a queue pair on the pool's device, in a completion queue that the context's queue pairs
+  /// share or in the given one, and posts its receives with memory of the pool. Then it can be
+  /// connected. Errors: `already_open`, `invalid_argument` for the options,
+  /// `error::completion_queue_full`, `error::wrong_device`, those of `memory_pool::allocate`, or
+  /// the system's.
+  void open(const memory_pool& pool, const completion_queue& queue, const stream_options& options,
+            error_code& ec) {
+    if (impl_) {
+      ec = asio::error::already_open;
+      return;
+    }
+    auto impl = std::make_shared<impl_type>(io_.get(), pool, options);
+    ec = impl->open(queue.impl());
+    if (!ec)
+      impl_ = std::move(impl);
+  }
+  void open(const memory_pool& pool, const stream_options& options, error_code& ec) {
+    open(pool, completion_queue(), options, ec);
+  }
+  void open(const memory_pool& pool, const stream_options& options = {}) {
+    open(pool, completion_queue(), options);
+  }
+  void open(const memory_pool& pool, const completion_queue& queue,
+            const stream_options& options = {}) {
+    error_code ec;
+    open(pool, queue, options, ec);
+    detail::throw_if(ec, "stream::open");
+  }
+
+  bool is_open() const noexcept { return impl_ != nullptr; }
+  const memory_pool& pool() const noexcept { return impl_->pool(); }
+  /// The options in force.
+  const stream_options& options() const noexcept { return impl_->options(); }
+  const std::shared_ptr<impl_type>& impl() const noexcept { return impl_; }
+
+  /// Ends every operation with `operation_aborted`. What was written is still sent, and then the
+  /// peer told, by the context, which has work until the peer has heard (`stream_options::linger`).
+  void close(error_code& ec) {
+    ec = {};
+    close();
+  }
+  void close() {
+    if (impl_)
+      std::exchange(impl_, nullptr)->close();
+  }
+
+  /// Ends every operation with `operation_aborted`. Errors: `bad_descriptor`.
+  void cancel(error_code& ec) {
+    ec = state();
+    if (!ec)
+      impl_->cancel();
+  }
+  void cancel() {
+    error_code ec;
+    cancel(ec);
+    detail::throw_if(ec, "stream::cancel");
+  }
+
+  /// Ends one way or both: the peer reads `eof` behind what was written. Errors:
+  /// `bad_descriptor`, `not_connected`.
+  void shutdown(shutdown_type what, error_code& ec) {
+    ec = state();
+    if (!ec)
+      ec = impl_->shutdown(what);
+  }
+  void shutdown(shutdown_type what) {
+    error_code ec;
+    shutdown(what, ec);
+    detail::throw_if(ec, "stream::shutdown");
+  }
+
+  /// Errors: `bad_descriptor`, `not_connected`.
+  endpoint_type remote_endpoint(error_code& ec) const { return endpoint(true, ec); }
+  endpoint_type remote_endpoint() const {
+    error_code ec;
+    const endpoint_type result = endpoint(true, ec);
+    detail::throw_if(ec, "stream::remote_endpoint");
+    return result;
+  }
+  /// Unspecified before the stream is connected. Errors: `bad_descriptor`.
+  endpoint_type local_endpoint(error_code& ec) const { return endpoint(false, ec); }
+  endpoint_type local_endpoint() const {
+    error_code ec;
+    const endpoint_type result = endpoint(false, ec);
+    detail::throw_if(ec, "stream::local_endpoint");
+    return result;
+  }
+
+  /// Bytes that can be read without waiting. Errors: `bad_descriptor`.
+  std::size_t available(error_code& ec) const {
+    ec = state();
+    return ec ? 0 : impl_->available();
+  }
+  std::size_t available() const {
+    error_code ec;
+    const std::size_t result = available(ec);
+    detail::throw_if(ec, "stream::available");
+    return result;
+  }
+
+  /// Whether `read_some`, `write_some` and `wait` give `would_block` where they would wait.
+  bool non_blocking() const noexcept { return impl_ && impl_->non_blocking; }
+  void non_blocking(bool on, error_code& ec) {
+    ec = state();
+    if (!ec)
+      impl_->non_blocking = on;
+  }
+  void non_blocking(bool on) {
+    error_code ec;
+    non_blocking(on, ec);
+    detail::throw_if(ec, "stream::non_blocking");
+  }
+
+  /// `tcp::no_delay` lets small writes go at once. Others: `operation_not_supported`.
+  template <class Option>
+  void set_option(const Option& option, error_code& ec) {
+    ec = state();
+    if (ec)
+      return;
+    if constexpr (std::is_same_v<Option, asio::ip::tcp::no_delay>)
+      impl_->set_no_delay(option.value());
+    else
+      ec = asio::error::operation_not_supported;
+  }
+  template <class Option>
+  void set_option(const Option& option) {
+    error_code ec;
+    set_option(option, ec);
+    detail::throw_if(ec, "stream::set_option");
+  }
+  template <class Option>
+  void get_option(Option& option, error_code& ec) const {
+    ec = state();
+    if (ec)
+      return;
+    if constexpr (std::is_same_v<Option, asio::ip::tcp::no_delay>)
+      option = impl_->no_delay();
+    else
+      ec = asio::error::operation_not_supported;
+  }
+  template <class Option>
+  void get_option(Option& option) const {
+    error_code ec;
+    get_option(option, ec);
+    detail::throw_if(ec, "stream::get_option");
+  }
+
+  /// Reads what there is, at most the buffers' size, and waits until there is something. Signature
+  /// `void(error_code, std::size_t)`.
+  template <class Buffers, class Token = asio::default_completion_token_t<executor_type>>
+  auto async_read_some(const Buffers& buffers, Token&& token = {}) {
+    return asio::async_initiate<Token, detail::stream_size_result::signature>(
+        initiate_some<detail::stream_reading>{this}, token, buffers);
+  }
+  /// Writes some of the buffers, and waits until there is room. Signature
+  /// `void(error_code, std::size_t)`.
+  template <class Buffers, class Token = asio::default_completion_token_t<executor_type>>
+  auto async_write_some(const Buffers& buffers, Token&& token = {}) {
+    return asio::async_initiate<Token, detail::stream_size_result::signature>(
+        initiate_some<detail::stream_writing>{this}, token, buffers);
+  }
+
+  /// The next bytes that came, at least one, in their own registered memory. Signature
+  /// `void(error_code, registered_buffer)`.
+  template <class Token = asio::default_completion_token_t<executor_type>>
+  requires(!asio::is_mutable_buffer_sequence<std::decay_t<Token>>::value) //
+      auto async_receive(Token&& token = {}) {
+    return asio::async_initiate<Token, detail::stream_piece_result::signature>(initiate_piece{this},
+                                                                               token);
+  }
+  /// As `async_read_some` and `async_write_some`.
+  template <class Buffers, class Token = asio::default_completion_token_t<executor_type>>
+  requires asio::is_mutable_buffer_sequence<Buffers>::value //
+      auto
+      async_receive(const Buffers& buffers, Token&& token = {}) {
+    return async_read_some(buffers, std::forward<Token>(token));
+  }
+  template <class Buffers, class Token = asio::default_completion_token_t<executor_type>>
+  auto async_send(const Buffers& buffers, Token&& token = {}) {
+    return async_write_some(buffers, std::forward<Token>(token));
+  }
+
+  /// Waits until a read or a write would not, or until the connection has ended (`wait_error`).
+  /// Signature `void(error_code)`.
+  template <class Token = asio::default_completion_token_t<executor_type>>
+  auto async_wait(wait_type what, Token&& token = {}) {
+    return asio::async_initiate<Token, void(error_code)>(initiate_wait{this}, token, what);
+  }
+
+  /// The same without a handler.
+  ///@{
+  template <class Buffers>
+  std::size_t read_some(const Buffers& buffers, error_code& ec) {
+    return some<detail::stream_reading>(buffers, ec);
+  }
+  template <class Buffers>
+  std::size_t read_some(const Buffers& buffers) {
+    error_code ec;
+    const std::size_t n = read_some(buffers, ec);
+    detail::throw_if(ec, "stream::read_some");
+    return n;
+  }
+  template <class Buffers>
+  std::size_t write_some(const Buffers& buffers, error_code& ec) {
+    return some<detail::stream_writing>(buffers, ec);
+  }
+  template <class Buffers>
+  std::size_t write_some(const Buffers& buffers) {
+    error_code ec;
+    const std::size_t n = write_some(buffers, ec);
+    detail::throw_if(ec, "stream::write_some");
+    return n;
+  }
+  template <class Buffers>
+  std::size_t receive(const Buffers& buffers, error_code& ec) {
+    return read_some(buffers, ec);
+  }
+  template <class Buffers>
+  std::size_t receive(const Buffers& buffers) {
+    return read_some(buffers);
+  }
+  template <class Buffers>
+  std::size_t send(const Buffers& buffers, error_code& ec) {
+    return write_some(buffers, ec);
+  }
+  template <class Buffers>
+  std::size_t send(const Buffers& buffers) {
+    return write_some(buffers);
+  }
+  void wait(wait_type what, error_code& ec) {
+    if (what == wait_read)
+      run_wait<detail::stream_reading>(ec);
+    else if (what == wait_write)
+      run_wait<detail::stream_writing>(ec);
+    else
+      run_wait<detail::stream_error_wait>(ec);
+  }
+  void wait(wait_type what) {
+    error_code ec;
+    wait(what, ec);
+    detail::throw_if(ec, "stream::wait");
+  }
+  ///@}
+
+private:
+  template <class>
+  friend class basic_stream;
+
+  error_code state() const {
+    return impl_ ? error_code() : error_code(asio::error::bad_descriptor);
+  }
+  endpoint_type endpoint(bool remote, error_code& ec) const {
+    endpoint_type result;
+    ec = state();
+    if (!ec)
+      ec = impl_->endpoint(result, remote);
+    return ec ? endpoint_type() : result;
+  }
+
+  template <class Op, class Buffers>
+  std::size_t some(const Buffers& buffers, error_code& ec) {
+    ec = state();
+    if (ec)
+      return 0;
+    ibv_sge parts[detail::max_elements<Buffers>()];
+    Op op(nullptr);
+    ec = detail::give_buffers(op, parts, detail::max_elements<Buffers>(), buffers);
+    if (ec)
+      return 0;
+    op.value = 0;
+    const auto keep = impl_;
+    keep->run_here(op, !keep->non_blocking);
+    ec = op.ec;
+    return static_cast<std::size_t>(op.value);
+  }
+  template <class Op>
+  void run_wait(error_code& ec) {
+    ec = state();
+    if (ec)
+      return;
+    Op op(nullptr);
+    if constexpr (requires { op.request; })
+      op.request.what = decltype(op.request.what)::wait;
+    const auto keep = impl_;
+    keep->run_here(op, !keep->non_blocking);
+    ec = op.ec;
+  }
+
+  struct initiation {
+    using executor_type = Executor;
+    const executor_type& get_executor() const noexcept { return self->get_executor(); }
+    basic_stream* self;
+
+    template <class Op, class Result, std::size_t Most, class Handler, class Prepare>
+    void start(Handler&& handler, Prepare&& prepare) const {
+      std::decay_t<Handler> h(std::forward<Handler>(handler));
+      detail::start_operation<Op, Result, Most>(
+          self->impl_, self->io_, h, prepare,
+          [](impl_type& i, auto& op) { return i.start(static_cast<Op&>(op)); });
+    }
+  };
+
+  template <class Op>
+  struct initiate_some : initiation {
+    template <class Handler, class Buffers>
+    void operator()(Handler&& handler, const Buffers& buffers) const {
+      constexpr std::size_t most = detail::max_elements<Buffers>();
+      this->template start<Op, detail::stream_size_result, most>(
+          std::forward<Handler>(handler), [&](auto& op) {
+            op.ec = detail::give_buffers(op, op.sges(), most, buffers);
+            return !op.ec;
+          });
+    }
+  };
+
+  struct initiate_piece : initiation {
+    template <class Handler>
+    void operator()(Handler&& handler) const {
+      this->template start<detail::stream_reading, detail::stream_piece_result, 0>(
+          std::forward<Handler>(handler), [](auto& op) {
+            op.request.what = detail::stream_read::kind::piece;
+            return true;
+          });
+    }
+  };
+
+  struct initiate_wait : initiation {
+    template <class Handler>
+    void operator()(Handler&& handler, wait_type what) const {
+      const auto prepare = [](auto& op) {
+        if constexpr (requires { op.request; })
+          op.request.what = decltype(op.request.what)::wait;
+        return true;
+      };
+      if (what == asio::socket_base::wait_read)
+        this->template start<detail::stream_reading, detail::no_result, 0>(
+            std::forward<Handler>(handler), prepare);
+      else if (what == asio::socket_base::wait_write)
+        this->template start<detail::stream_writing, detail::no_result, 0>(
+            std::forward<Handler>(handler), prepare);
+      else
+        this->template start<detail::stream_error_wait, detail::no_result, 0>(
+            std::forward<Handler>(handler), prepare);
+    }
+  };
+
+  detail::io_executor<executor_type> io_;
+  std::shared_ptr<impl_type> impl_;
+};
+
+using stream = basic_stream<>;
+
+} // namespace asio_rdma

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include <asio_rdma/queue_pair_options.hpp>
+
+#include <chrono>
+#include <cstdint>
+
+namespace asio_rdma {
+
+/// What a stream is opened with. Each side chooses for itself; the other one adapts.
+struct stream_options {
+  stream_options() {} // gcc 12 destroys a temporary aggregate in a co_await expression twice
+
+  /// Receives posted ahead, at least 5, each of `receive_size` bytes, at least 64. They are what a
+  /// peer may send before anything is read here, as a socket's receive buffer is, and nearly all
+  /// that an idle stream costs.
+  std::uint32_t receives = 16;
+  std::uint32_t receive_size = 16384; ///< 16 of them are not payload.
+  /// Frames under way at a time, and frames whose bytes have been copied: the send buffer. A frame
+  /// has at most the peer's receive size.
+  std::uint32_t sends = 16;
+
+  /// How long a stream that was closed may take in the background to send what was written and to
+  /// hear that the peer has it. Then the connection is reset.
+  std::chrono::milliseconds linger{30000};
+
+  /// What the queue pair is opened with, as far as it concerns neither the depth of its queues nor
+  /// its buffers.
+  queue_pair_options queue_pair;
+};
+
+} // namespace asio_rdma

@@ -1,0 +1,446 @@
+// SPDX-License-Identifier: BSL-1.0
+#include <asio_rdma/detail/stream_impl.hpp>
+
+#include <asio_rdma/detail/cm_service.hpp>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace asio_rdma::detail {
+namespace {
+
+connection_options link_options_of(const stream_options& o) {
+  connection_options result;
+  result.receives = o.receives;
+  result.receive_size = o.receive_size;
+  result.sends = o.sends;
+  result.queue_pair = o.queue_pair;
+  return result;
+}
+
+// A frame's elements, less that of the header.
+constexpr std::size_t most_lent = 3;
+
+} // namespace
+
+/// Waits for the goodbyes of a stream that was closed.
+class stream_impl::closer final : public operation {
+public:
+  closer() noexcept : operation(&closer::run) {}
+
+  std::shared_ptr<stream_impl> stream;
+
+private:
+  static void run(operation* base, disposal how) {
+    const auto s = std::move(static_cast<closer*>(base)->stream);
+    s->linger_.cancel();
+    if (how != disposal::destroy)
+      s->link_impl::close();
+  }
+};
+
+stream_impl::stream_impl(const asio::any_io_executor& ex, const memory_pool& pool,
+                         const stream_options& o)
+    : link_impl(asio::query(ex, asio::execution::context), pool, handshake::kind::stream,
+                link_options_of(o)),
+      stream_options_(o),
+      linger_(ex),
+      closer_(std::make_unique<closer>()) {}
+
+stream_impl::~stream_impl() = default;
+
+void stream_impl::make_parts(frame_link& link, const handshake&) {
+  bytes_.emplace(link, stream_limits{.blocks = stream_options_.sends});
+  bytes_->set_no_delay(no_delay_);
+  blocks_.resize(stream_options_.sends);
+}
+
+void stream_impl::on_connected(const connection_info& info) {
+  {
+    const std::lock_guard guard(mutex_);
+    info_ = info;
+    known_ = true;
+  }
+  link_impl::on_connected(info);
+}
+
+// --- Starting --------------------------------------------------------------------------------
+
+bool stream_impl::begin(stream_reading& op) {
+  op.ec = bytes_ ? error_code() : check();
+  if (!op.ec && !known_)
+    op.ec = asio::error::not_connected;
+  if (op.ec || (op.size == 0 && op.request.what == stream_read::kind::copy))
+    return false;
+  op.request.capacity = op.request.what == stream_read::kind::copy ? op.size : ~std::uint64_t(0);
+  op.request.op = &op;
+  bytes_->read(op.request);
+  return true;
+}
+
+bool stream_impl::begin(stream_writing& op) {
+  const bool waits = op.request.what == stream_write::kind::wait;
+  op.ec = known_ && bytes_ ? error_code() : error_code(asio::error::broken_pipe);
+  if (op.ec && waits) {
+    op.ec = {};
+    return false;
+  }
+  if (op.ec || (op.size == 0 && !waits))
+    return false;
+  if (!waits && !op.blocking_ && lendable(op))
+    op.request.what = stream_write::kind::lend;
+  op.request.bytes = waits ? 1 : op.size;
+  op.request.op = &op;
+  bytes_->write(op.request);
+  return true;
+}
+
+bool stream_impl::begin(stream_error_wait& op) {
+  op.ec = {};
+  if (!known_ || check())
+    return false;
+  ++error_waits_;
+  return true;
+}
+
+// Whether the device may read it where it lies, which only pays if it is not copied anyway.
+bool stream_impl::lendable(stream_writing& op) const {
+  if (op.size <= frame_transfer::payload_room || op.part_count > most_lent)
+    return false;
+  if (op.registered)
+    return true;
+  for (std::size_t i = 0; i < op.part_count; ++i) {
+    ibv_sge& part = op.parts[i];
+    const auto found = pool().find(reinterpret_cast<const void*>(part.addr), part.length);
+    if (!found)
+      return false;
+    part.lkey = found->lkey();
+  }
+  return true;
+}
+
+// What has been decided is done, on a link that fails too: what had arrived is still to be had.
+void stream_impl::progress(operation_list& done) {
+  run(done);
+  while (run_parts(done))
+    continue;
+}
+
+template <class Op>
+bool stream_impl::start_op(Op& op) {
+  operation_list done;
+  lock l(mutex_);
+  if (!begin(op))
+    return false;
+  operation_starting();
+  active_.push_back(op);
+  progress(done);
+  settle(l, done);
+  return true;
+}
+
+bool stream_impl::start(stream_reading& op) { return start_op(op); }
+bool stream_impl::start(stream_writing& op) { return start_op(op); }
+bool stream_impl::start(stream_error_wait& op) { return start_op(op); }
+
+// --- Without a handler -----------------------------------------------------------------------
+
+template <class Op>
+void stream_impl::run_op_here(Op& op, bool wait) {
+  operation_list done;
+  lock l(mutex_);
+  op.blocking_ = true;
+  op.finished_ = false;
+  if (!begin(op))
+    return;
+  active_.push_back(op);
+  progress(done);
+  if (!op.finished_ && !wait) {
+    withdraw_op(op);
+    finish(op, asio::error::would_block, 0, done);
+  }
+  settle(l, done);
+  if (wait)
+    wait_for(op);
+}
+
+void stream_impl::wait_for(stream_operation& op) {
+  // Long enough to cost nothing; what else may end the wait is looked at in between.
+  constexpr std::chrono::milliseconds patience(50), nap(1);
+  cm_service& connections = cm_service::of(context());
+  lock l(mutex_);
+  while (!op.finished_) {
+    l.unlock();
+    connections.read_events();
+    const bool driven = completion_queue().drive(connections.descriptor(), patience);
+    l.lock();
+    if (!driven && !op.finished_)
+      changed_.wait_for(l, nap);
+  }
+}
+
+void stream_impl::run_here(stream_reading& op, bool wait) { run_op_here(op, wait); }
+void stream_impl::run_here(stream_error_wait& op, bool wait) { run_op_here(op, wait); }
+
+// A socket that blocks writes everything, as send(2).
+void stream_impl::run_here(stream_writing& op, bool wait) {
+  const bool waits = op.request.what == stream_write::kind::wait;
+  std::uint64_t total = 0;
+  for (;;) {
+    run_op_here(op, wait);
+    total += waits ? 0 : op.value;
+    if (!wait || waits || op.ec || op.size == 0 || op.value == op.size)
+      break;
+    std::uint64_t skip = op.value;
+    op.size -= skip;
+    for (std::size_t i = 0; i < op.part_count && skip != 0; ++i) {
+      const auto n = static_cast<std::uint32_t>(std::min<std::uint64_t>(op.parts[i].length, skip));
+      op.parts[i].addr += n;
+      op.parts[i].length -= n;
+      skip -= n;
+    }
+  }
+  if (total != 0)
+    op.ec = {};
+  op.value = total;
+}
+
+// --- Moving bytes ----------------------------------------------------------------------------
+
+void stream_impl::add_payload(const outgoing_frame& frame, frame_transfer& to) {
+  auto& source = static_cast<stream_source&>(*frame.operation);
+  if (source.is_block()) {
+    const stream_block& b = static_cast<const stream_block&>(source);
+    const registered_buffer& memory = blocks_[b.index];
+    if (b.bytes <= frame_transfer::payload_room)
+      to.copy(memory.data(), b.bytes);
+    else
+      to.add({reinterpret_cast<std::uintptr_t>(memory.data()), b.bytes, memory.lkey()});
+    return;
+  }
+  auto& request = static_cast<stream_writing::request_type&>(static_cast<stream_write&>(source));
+  std::uint64_t skip = request.frame_offset();
+  std::uint32_t left = frame.header.length;
+  for (std::size_t i = 0; i < request.op->part_count && left != 0; ++i) {
+    const ibv_sge& part = request.op->parts[i];
+    if (skip >= part.length) {
+      skip -= part.length;
+      continue;
+    }
+    const auto n = static_cast<std::uint32_t>(std::min<std::uint64_t>(part.length - skip, left));
+    to.add({part.addr + skip, n, part.lkey});
+    left -= n;
+    skip = 0;
+  }
+}
+
+namespace {
+
+/// Copies between memory in one piece and a part of an operation's buffers.
+template <class Copy>
+void for_range(const stream_operation& op, std::uint64_t offset, std::size_t bytes, Copy copy) {
+  for (std::size_t i = 0; i < op.part_count && bytes != 0; ++i) {
+    const ibv_sge& part = op.parts[i];
+    if (offset >= part.length) {
+      offset -= part.length;
+      continue;
+    }
+    const std::size_t n = std::min<std::size_t>(part.length - offset, bytes);
+    copy(reinterpret_cast<std::byte*>(part.addr) + offset, n);
+    bytes -= n;
+    offset = 0;
+  }
+}
+
+} // namespace
+
+void stream_impl::fill(const stream_action& a) {
+  const auto& op = *static_cast<stream_writing::request_type&>(*a.write).op;
+  registered_buffer& memory = blocks_[a.block->index];
+  if (a.at == 0) {
+    error_code ec;
+    memory = pool().allocate(bytes_->block_size(), ec);
+    if (ec)
+      return bytes_->no_memory(*a.write, *a.block, ec);
+  }
+  std::byte* to = static_cast<std::byte*>(memory.data()) + a.at;
+  for_range(op, a.offset, a.bytes, [&](const std::byte* from, std::size_t n) {
+    std::memcpy(to, from, n);
+    to += n;
+  });
+}
+
+void stream_impl::take(const stream_action& a) {
+  stream_reading& op = *static_cast<stream_reading::request_type&>(*a.read).op;
+  registered_buffer& memory = receive(a.slot).memory;
+  const std::size_t at = frame_header::size + a.at;
+  if (a.read->what == stream_read::kind::piece) {
+    op.result = memory.slice(at, a.bytes);
+    memory = {}; // the next frame comes into another
+  } else {
+    const std::byte* from = static_cast<const std::byte*>(memory.data()) + at;
+    for_range(op, a.offset, a.bytes, [&](std::byte* to, std::size_t n) {
+      std::memcpy(to, from, n);
+      from += n;
+    });
+  }
+  if (a.emptied)
+    frames().release(a.slot);
+}
+
+bool stream_impl::run_parts(operation_list& done) {
+  if (!bytes_)
+    return false;
+  const stream_action a = bytes_->next();
+  switch (a.what) {
+  case stream_action::kind::fill:
+    fill(a);
+    return true;
+  case stream_action::kind::freed:
+    blocks_[a.block->index] = {};
+    return true;
+  case stream_action::kind::wrote:
+    finish(*static_cast<stream_writing::request_type&>(*a.write).op, a.write->ec, a.write->done,
+           done);
+    return true;
+  case stream_action::kind::take:
+    take(a);
+    return true;
+  case stream_action::kind::read:
+    finish(*static_cast<stream_reading::request_type&>(*a.read).op, a.read->ec, a.read->done, done);
+    return true;
+  case stream_action::kind::none:
+    break;
+  }
+  if (error_waits_ == 0 || !frames().stopped())
+    return false;
+  const auto i = std::find_if(active_.begin(), active_.end(), [](const operation& op) {
+    return static_cast<const stream_operation&>(op).what == stream_operation::kind::error;
+  });
+  finish(static_cast<stream_operation&>(*i), {}, 0, done);
+  return true;
+}
+
+void stream_impl::finish(stream_operation& op, const error_code& ec, std::uint64_t bytes,
+                         operation_list& done) {
+  active_.erase(operation_list::s_iterator_to(op));
+  error_waits_ -= op.what == stream_operation::kind::error;
+  op.access.reset();
+  op.memory = {};
+  op.ec = ec;
+  op.value = bytes;
+  if (op.blocking_) {
+    op.finished_ = true;
+    changed_.notify_all();
+  } else {
+    done.push_back(op);
+  }
+}
+
+// --- Cancelling ------------------------------------------------------------------------------
+
+// False if it goes on to its end.
+bool stream_impl::withdraw_op(stream_operation& op) {
+  if (op.what == stream_operation::kind::read)
+    bytes_->cancel(static_cast<stream_reading&>(op).request);
+  else if (op.what == stream_operation::kind::write)
+    return bytes_->cancel(static_cast<stream_writing&>(op).request);
+  return true;
+}
+
+void stream_impl::cancel(std::uint64_t id, asio::cancellation_type_t) {
+  operation_list done;
+  lock l(mutex_);
+  const auto found = std::find_if(active_.begin(), active_.end(),
+                                  [id](const operation& op) { return op.id == id; });
+  if (found == active_.end())
+    return;
+  auto& op = static_cast<stream_operation&>(*found);
+  if (withdraw_op(op))
+    finish(op, asio::error::operation_aborted, 0, done);
+  progress(done);
+  settle(l, done);
+}
+
+void stream_impl::withdraw_all(operation_list& done) {
+  for (auto i = active_.begin(); i != active_.end();) {
+    auto& op = static_cast<stream_operation&>(*i++);
+    if (withdraw_op(op))
+      finish(op, asio::error::operation_aborted, 0, done);
+  }
+}
+
+void stream_impl::cancel() {
+  operation_list done;
+  lock l(mutex_);
+  withdraw_all(done);
+  progress(done);
+  settle(l, done);
+}
+
+// --- State -----------------------------------------------------------------------------------
+
+std::size_t stream_impl::available() const {
+  const std::lock_guard guard(mutex_);
+  return bytes_ ? bytes_->available() : 0;
+}
+
+error_code stream_impl::shutdown(asio::socket_base::shutdown_type what) {
+  operation_list done;
+  lock l(mutex_);
+  if (!known_ || !bytes_ || frames().stopped())
+    return asio::error::not_connected;
+  if (what != asio::socket_base::shutdown_receive)
+    bytes_->shut_down_writes();
+  if (what != asio::socket_base::shutdown_send)
+    bytes_->shut_down_reads();
+  progress(done);
+  settle(l, done);
+  return {};
+}
+
+error_code stream_impl::endpoint(endpoint_type& result, bool remote) const {
+  const std::lock_guard guard(mutex_);
+  result = remote ? info_.remote : info_.local;
+  return known_ || !remote ? error_code() : error_code(asio::error::not_connected);
+}
+
+void stream_impl::set_no_delay(bool on) {
+  operation_list done;
+  lock l(mutex_);
+  no_delay_ = on;
+  if (bytes_)
+    bytes_->set_no_delay(on);
+  progress(done);
+  settle(l, done);
+}
+
+bool stream_impl::no_delay() const {
+  const std::lock_guard guard(mutex_);
+  return no_delay_;
+}
+
+void stream_impl::close() {
+  {
+    operation_list done;
+    lock l(mutex_);
+    withdraw_all(done);
+    settle(l, done);
+  }
+  const auto self = std::static_pointer_cast<stream_impl>(shared_from_this());
+  linger_.expires_after(stream_options_.linger);
+  linger_.async_wait([weak = std::weak_ptr(self)](const error_code& ec) {
+    const auto s = weak.lock();
+    if (!ec && s)
+      s->link_impl::close();
+  });
+  closer_->stream = self;
+  if (start_close(*closer_))
+    return;
+  linger_.cancel();
+  closer_->stream.reset();
+  link_impl::close();
+}
+
+} // namespace asio_rdma::detail

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include <asio_rdma/stream.hpp>
+
+#include <boost/asio/awaitable.hpp>
+
+#include "cm_support.hpp"
+#include "connection_support.hpp"
+
+namespace test {
+
+/// Two streams of one process, on one context.
+struct stream_pair {
+  explicit stream_pair(const stream_options& of_a = {}, const stream_options& of_b = {});
+
+  void until(const std::function<bool()>& condition) { test::until(io, condition); }
+  /// Runs the context until a coroutine is over; throws what it throws.
+  void play(asio::awaitable<void> coroutine);
+
+  device dev = open_device();
+  protection_domain pd{dev};
+  memory_pool pool;
+  asio::io_context io{1};
+  acceptor listener{io};
+  connector initiator{io};
+  asio_rdma::stream a{io}, b{io}; ///< a has connected to b.
+};
+
+} // namespace test
