@@ -21,6 +21,24 @@ namespace asio = asio_rdma::asio;
 
 enum class style { callbacks, coroutines };
 
+inline asio_rdma::completion_queue_options completion_options(const plan& p) {
+  return {p.how == mode::event ? asio_rdma::completion_mode::event
+                               : asio_rdma::completion_mode::busy,
+          1024};
+}
+
+/// Calls the one, or spawns the coroutine that the other makes.
+template <class Callbacks, class Coroutine>
+void start_as(asio::io_context& io, style s, Callbacks&& callbacks, Coroutine&& coroutine) {
+  if (s == style::callbacks)
+    callbacks();
+  else
+    asio::co_spawn(io, coroutine(), [](const std::exception_ptr& e) {
+      if (e)
+        std::rethrow_exception(e);
+    });
+}
+
 class asio_loop final : public loop {
 public:
   /// The ends in this process; each may be null.
@@ -29,10 +47,7 @@ public:
         style_(s),
         device_((active ? active : passive)->context(), asio_rdma::ownership::borrow),
         pd_(device_),
-        queue_(io_, device_,
-               {p.how == mode::event ? asio_rdma::completion_mode::event
-                                     : asio_rdma::completion_mode::busy,
-                1024}) {
+        queue_(io_, device_, completion_options(p)) {
     connect_ends(active, passive, pd_.native_handle(), queue_.native_handle(), to_active);
     if (active) {
       adopt(active_, *active);
@@ -101,13 +116,7 @@ private:
 
   template <class F>
   void start(F&& callbacks, awaitable (asio_loop::*coroutine)()) {
-    if (style_ == style::callbacks)
-      callbacks();
-    else
-      asio::co_spawn(io_, (this->*coroutine)(), [](const std::exception_ptr& e) {
-        if (e)
-          std::rethrow_exception(e);
-      });
+    start_as(io_, style_, callbacks, [&] { return (this->*coroutine)(); });
   }
 
   asio_rdma::const_buffer out(const memory& m) const { return {m.data, plan_.bytes, m.mr->lkey}; }

@@ -30,7 +30,7 @@ inline void check(bool good, const char* what) {
     fail(what);
 }
 
-enum class work { send, read, rate, write };
+enum class work { send, read, rate, write, bulk };
 enum class mode { event, busy };
 
 struct plan {
@@ -38,22 +38,29 @@ struct plan {
   mode how = mode::busy;
   std::uint32_t bytes = 64;
   std::string address;
+  std::uint32_t in_flight = 0; ///< 0: as the work wants it.
 
   /// Operations in flight.
-  std::uint32_t window() const { return what == work::rate ? 64 : what == work::write ? 8 : 1; }
+  std::uint32_t window() const {
+    if (in_flight != 0)
+      return in_flight;
+    return what == work::rate ? 64 : what == work::write || what == work::bulk ? 8 : 1;
+  }
   /// Receives posted at an end that gets messages. Of one message in flight four, because a
   /// coroutine posts its next receive only when its answer has been sent.
   std::uint32_t receives() const { return what == work::rate ? 128 : 4; }
 };
 
-/// Memory of an end: what it sends or reads into at the front, what it receives into behind.
+/// Memory of an end: what it sends or reads into at the front, what it receives into behind. Of
+/// long messages each has a place of its own there, as what has arrived is not overwritten.
 struct memory {
   static constexpr std::size_t half = 1 << 20;
 
-  memory(ibv_pd* pd, char fill) : data(static_cast<char*>(std::aligned_alloc(4096, 2 * half))) {
+  memory(ibv_pd* pd, char fill, std::size_t messages = 1)
+      : data(static_cast<char*>(std::aligned_alloc(4096, (1 + messages) * half))) {
     std::memset(data, fill, half);
-    std::memset(data + half, 0, half);
-    mr = ibv_reg_mr(pd, data, 2 * half,
+    std::memset(data + half, 0, messages * half);
+    mr = ibv_reg_mr(pd, data, (1 + messages) * half,
                     IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ);
     check(mr != nullptr, "ibv_reg_mr");
   }
@@ -118,7 +125,7 @@ private:
 
   static rdma_conn_param parameters() {
     rdma_conn_param p{};
-    p.responder_resources = p.initiator_depth = 1;
+    p.responder_resources = p.initiator_depth = 16;
     p.retry_count = 6;
     p.rnr_retry_count = 6;
     return p;

@@ -3,6 +3,7 @@
 // One kind of work on a real device, by loops on verbs and by the library in turns. Prints JSON:
 // the seconds of each run. `benchmarks/run` starts it for each kind and makes tables of it.
 #include "asio_loop.hpp"
+#include "connection_loop.hpp"
 #include "verbs_loop.hpp"
 
 #include <CLI/CLI.hpp>
@@ -20,15 +21,20 @@ namespace {
 
 using namespace bench;
 
-const std::map<std::string, work> kinds{
-    {"send", work::send}, {"read", work::read}, {"rate", work::rate}, {"write", work::write}};
+const std::map<std::string, work> kinds{{"send", work::send},
+                                        {"read", work::read},
+                                        {"rate", work::rate},
+                                        {"write", work::write},
+                                        {"bulk", work::bulk}};
 const std::map<std::string, mode> modes{{"event", mode::event}, {"busy", mode::busy}};
 
-std::unique_ptr<loop> make(const std::string& by, const plan& p, cm_end* active, cm_end* passive,
-                           process_pipe* to_active) {
+std::unique_ptr<loop> make(const std::string& by, const plan& p, bool messages, cm_end* active,
+                           cm_end* passive, process_pipe* to_active) {
   if (by == "verbs" || by == "epoll")
     return std::make_unique<verbs_loop>(p, by == "epoll", active, passive, to_active);
   const style s = by == "callbacks" ? style::callbacks : style::coroutines;
+  if (messages)
+    return std::make_unique<connection_loop>(p, s, active, passive, to_active);
   return std::make_unique<asio_loop>(p, s, active, passive, to_active);
 }
 
@@ -43,21 +49,21 @@ struct contestant {
   queue_counters counters;
 
   // Before anything else, as verbs do not survive fork().
-  void fork_other(const plan& p) {
+  void fork_other(const plan& p, bool messages) {
     other = ::fork();
     check(other >= 0, "fork");
     if (other != 0)
       return;
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     passive = std::make_unique<cm_end>(p.address);
-    make(by, p, nullptr, passive.get(), &to_active)->serve();
+    make(by, p, messages, nullptr, passive.get(), &to_active)->serve();
   }
 
-  void prepare(const plan& p) {
+  void prepare(const plan& p, bool messages) {
     active = std::make_unique<cm_end>(p.address);
     if (other == 0)
       passive = std::make_unique<cm_end>(p.address);
-    runs = make(by, p, active.get(), passive.get(), &to_active);
+    runs = make(by, p, messages, active.get(), passive.get(), &to_active);
   }
 
   double run(std::uint64_t operations) {
@@ -102,8 +108,8 @@ int main(int argc, char* argv[]) {
   unsigned rounds = 7;
   std::uint64_t operations = 0;
   double seconds = 0.3;
-  bool two_processes = false;
-  app.add_option("work", p.what, "send (round trips), read, rate (sends) or write")
+  bool two_processes = false, messages = false, commanded = false;
+  app.add_option("work", p.what, "send (round trips), read, rate (sends), write or bulk (reads)")
       ->required()
       ->transform(CLI::CheckedTransformer(kinds));
   app.add_option("--mode", p.how, "how completions are waited for")
@@ -118,14 +124,25 @@ int main(int argc, char* argv[]) {
   app.add_option("--rounds", rounds, "runs of each loop");
   app.add_option("--operations", operations, "in each run (default: as many as take --seconds)");
   app.add_option("--seconds", seconds, "that a run takes");
-  app.add_flag("--two-processes", two_processes, "each end in one; only for send");
+  app.add_option("--window", p.in_flight, "operations in flight")->check(CLI::Range(1u, 64u));
+  app.add_flag("--messages", messages,
+               "the library's by connections: send, rate, or bulk, which is messages then");
+  app.add_flag("--two-processes", two_processes,
+               "each end in one; for send, and for --messages without verbs");
+  app.add_flag("--commanded", commanded,
+               "of the first loop, a run for each line of standard input, which says of how many "
+               "operations; prints its seconds");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
     return app.exit(e) == 0 ? 0 : 2;
   }
-  if (two_processes && p.what != work::send) {
-    std::cerr << "bench_device: --two-processes is for send\n";
+  if (two_processes && p.what != work::send && !messages) {
+    std::cerr << "bench_device: --two-processes is for send and for --messages\n";
+    return 2;
+  }
+  if (messages ? p.what == work::read || p.what == work::write : p.what == work::bulk) {
+    std::cerr << "bench_device: --messages is for send, rate and bulk, and bulk for --messages\n";
     return 2;
   }
 
@@ -133,10 +150,15 @@ int main(int argc, char* argv[]) {
   for (std::size_t i = 0; i < by.size(); ++i) {
     all[i].by = by[i];
     if (two_processes)
-      all[i].fork_other(p);
+      all[i].fork_other(p, messages);
   }
   for (contestant& c : all)
-    c.prepare(p);
+    c.prepare(p, messages);
+  if (commanded) {
+    while (std::cin >> operations)
+      std::cout << all.front().run(operations) << std::endl;
+    std::_Exit(0);
+  }
   if (operations == 0) {
     operations = calibrate(all.front(), seconds);
     for (contestant& c : all)

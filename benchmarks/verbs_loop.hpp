@@ -33,7 +33,7 @@ public:
     check((pd_ = ibv_alloc_pd(context)) != nullptr, "ibv_alloc_pd");
     connect_ends(active, passive, pd_, cq_, to_active);
     if (active)
-      near_.emplace(pd_, 'a');
+      near_.emplace(pd_, 'a', p.what == work::bulk ? p.window() : 1);
     if (passive)
       far_.emplace(pd_, 'p');
     if (active && p.what == work::send)
@@ -82,12 +82,14 @@ private:
     check(ibv_post_send(end.qp(), &wr, &bad) == 0, "ibv_post_send");
   }
 
-  void transfer() {
-    ibv_sge sge{reinterpret_cast<std::uintptr_t>(near_->data), plan_.bytes, near_->mr->lkey};
+  void transfer(std::uint64_t n) {
+    char* const data =
+        near_->data + (plan_.what == work::bulk ? 1 + n % plan_.window() : 0) * memory::half;
+    ibv_sge sge{reinterpret_cast<std::uintptr_t>(data), plan_.bytes, near_->mr->lkey};
     ibv_send_wr wr{}, *bad;
     wr.sg_list = &sge;
     wr.num_sge = 1;
-    wr.opcode = plan_.what == work::read ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE;
+    wr.opcode = plan_.what == work::write ? IBV_WR_RDMA_WRITE : IBV_WR_RDMA_READ;
     wr.send_flags = IBV_SEND_SIGNALED;
     wr.wr.rdma.remote_addr = reinterpret_cast<std::uintptr_t>(far_->data + memory::half);
     wr.wr.rdma.rkey = far_->mr->rkey;
@@ -180,13 +182,12 @@ private:
   void one_sided(std::uint64_t operations) {
     std::uint64_t posted = 0, done = 0;
     for (; posted < plan_.window() && posted < operations; ++posted)
-      transfer();
+      transfer(posted);
     while (done < operations)
       each_completion([&](const ibv_wc&) {
         ++done;
         if (posted < operations) {
-          ++posted;
-          transfer();
+          transfer(posted++);
         }
       });
   }

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: BSL-1.0
+//
+// Messages by `asio_rdma::connection`, with the options that it has by default: what
+// verbs_loop does with receives that it knows the size and the number of.
+#pragma once
+
+#include "asio_loop.hpp"
+
+#include <asio_rdma/acceptor.hpp>
+#include <asio_rdma/connection.hpp>
+#include <asio_rdma/connector.hpp>
+
+namespace bench {
+
+class connection_loop final : public loop {
+public:
+  /// The ends in this process; each may be null. They only tell the device.
+  connection_loop(const plan& p, style s, const cm_end* active, const cm_end* passive,
+                  process_pipe* to_active)
+      : plan_(p),
+        style_(s),
+        device_((active ? active : passive)->context(), asio_rdma::ownership::borrow),
+        pd_(device_),
+        pool_(pd_),
+        queue_(io_, device_, completion_options(p)) {
+    pool_.reserve(2 * (p.window() + 4) * p.bytes);
+    payload_ = pool_.allocate(p.bytes);
+    std::memset(payload_.data(), 'a', p.bytes);
+    const auto address = asio::ip::make_address(p.address);
+    asio_rdma::acceptor acceptor(io_);
+    asio_rdma::connector connector(io_);
+    unsigned missing = 0;
+    const auto done = [&missing](const asio_rdma::error_code& ec, const auto&) {
+      check(ec, "connect");
+      --missing;
+    };
+    std::uint16_t port = 0;
+    if (passive) {
+      ++missing;
+      acceptor.open({address, 0});
+      port = acceptor.local_endpoint().port();
+      passive_.open(pool_, queue_);
+      acceptor.async_accept(passive_, done);
+    }
+    if (active) {
+      ++missing;
+      active_.open(pool_, queue_);
+      if (!passive)
+        port = to_active->get<std::uint16_t>();
+      connector.async_connect(active_, {address, port}, done);
+    } else {
+      to_active->put(port);
+    }
+    while (missing != 0)
+      io_.run_one();
+    counts_received_ = passive != nullptr;
+    if (!passive)
+      return;
+    if (p.what == work::send)
+      start([this] { answer(); }, &connection_loop::answers);
+    else
+      for (std::uint32_t i = 0; i < p.window(); ++i)
+        start([this] { take(); }, &connection_loop::takes);
+  }
+
+  queue_counters counters() const override {
+    const auto c = queue_.counters();
+    return {c.polls, c.arms, c.events};
+  }
+
+  void run(std::uint64_t operations) override {
+    left_ = to_send_ = operations;
+    to_receive_ = counts_received_ ? operations : 0;
+    io_.restart();
+    if (plan_.what == work::send)
+      start([this] { ask(); }, &connection_loop::asks);
+    else
+      for (std::uint32_t i = 0; i < plan_.window(); ++i)
+        start([this] { send_one(); }, &connection_loop::sends);
+    io_.run();
+  }
+
+  void serve() override {
+    for (;;) {
+      io_.run();
+      io_.restart();
+    }
+  }
+
+private:
+  using awaitable = asio::awaitable<void>;
+
+  static void check(const asio_rdma::error_code& ec, const char* what) {
+    if (ec)
+      fail(what, ec.message().c_str());
+  }
+
+  template <class F>
+  void start(F&& callbacks, awaitable (connection_loop::*coroutine)()) {
+    start_as(io_, style_, callbacks, [&] { return (this->*coroutine)(); });
+  }
+
+  void progressed() {
+    if (to_send_ == 0 && to_receive_ == 0)
+      io_.stop();
+  }
+
+  // Round trips: what arrives is sent back as it is
+
+  void answer() {
+    passive_.async_receive([this](const asio_rdma::error_code& ec, asio_rdma::message m) {
+      check(ec, "receive");
+      passive_.async_send(m.payload,
+                          [](const asio_rdma::error_code& e, std::size_t) { check(e, "send"); });
+      answer();
+    });
+  }
+  void ask() {
+    active_.async_send(payload_,
+                       [](const asio_rdma::error_code& ec, std::size_t) { check(ec, "send"); });
+    active_.async_receive([this](const asio_rdma::error_code& ec, const asio_rdma::message&) {
+      check(ec, "receive");
+      if (--left_ != 0)
+        ask();
+      else
+        io_.stop();
+    });
+  }
+
+  awaitable answers() {
+    for (;;) {
+      const asio_rdma::message m = co_await passive_.async_receive(asio::use_awaitable);
+      co_await passive_.async_send(m.payload, asio::use_awaitable);
+    }
+  }
+  awaitable asks() {
+    do {
+      co_await active_.async_send(payload_, asio::use_awaitable);
+      co_await active_.async_receive(asio::use_awaitable);
+    } while (--left_ != 0);
+    io_.stop();
+  }
+
+  // A window of messages one way
+
+  void take() {
+    passive_.async_receive([this](const asio_rdma::error_code& ec, const asio_rdma::message&) {
+      check(ec, "receive");
+      --to_receive_;
+      progressed();
+      take();
+    });
+  }
+  awaitable takes() {
+    for (;;) {
+      co_await passive_.async_receive(asio::use_awaitable);
+      --to_receive_;
+      progressed();
+    }
+  }
+
+  void send_one() {
+    if (left_ == 0)
+      return;
+    --left_;
+    active_.async_send(payload_, [this](const asio_rdma::error_code& ec, std::size_t) {
+      check(ec, "send");
+      --to_send_;
+      progressed();
+      send_one();
+    });
+  }
+  awaitable sends() {
+    while (left_ != 0) {
+      --left_;
+      co_await active_.async_send(payload_, asio::use_awaitable);
+      --to_send_;
+      progressed();
+    }
+  }
+
+  plan plan_;
+  style style_;
+  asio::io_context io_{1};
+  asio_rdma::device device_;
+  asio_rdma::protection_domain pd_;
+  asio_rdma::memory_pool pool_;
+  asio_rdma::completion_queue queue_;
+  asio_rdma::connection active_{io_}, passive_{io_};
+  asio_rdma::registered_buffer payload_;
+  bool counts_received_ = false;
+  std::uint64_t left_ = 0, to_send_ = 0, to_receive_ = 0;
+};
+
+} // namespace bench
