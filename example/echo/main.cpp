@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 // echo: a client sends 64 bytes and the server sends them back, for a second in each style of
 // Asio's completion tokens. Both are here, on one io_context, connected by the device's loopback.
+#include "../one_line.hpp"
 #include "echo.hpp"
 
 #include <CLI/CLI.hpp>
@@ -10,10 +11,13 @@
 #include <boost/asio/use_future.hpp>
 
 #include <chrono>
+#include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <functional>
 #include <iostream>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -59,9 +63,9 @@ void measure(asio::io_context& io, client& c, const style& s, double seconds) {
   std::fflush(stdout);
 }
 
-void run(const std::string& device_name, double seconds, const std::string& only) {
+void run(const std::optional<std::string>& device_name, double seconds, const std::string& only) {
   const auto device =
-      device_name.empty() ? asio_rdma::device::open_first() : asio_rdma::device::open(device_name);
+      device_name ? asio_rdma::device::open(*device_name) : asio_rdma::device::open_first();
   const protection_domain pd(device);
   asio::io_context io(1);
   asio_rdma::acceptor acceptor(io, tcp::endpoint(tcp::v4(), 0));
@@ -100,29 +104,41 @@ void run(const std::string& device_name, double seconds, const std::string& only
   served_too.get();
 }
 
+int complain(const std::string& line) {
+  std::cerr << "echo: " << one_line(line) << std::endl;
+  return failed;
+}
+
 } // namespace
 
 int main(int argc, char* argv[]) {
-  std::string device, only;
+  std::optional<std::string> device;
+  std::string only;
   double seconds = 1;
   if (const char* name = std::getenv("ASIO_RDMA_DEVICE"))
     device = name;
   CLI::App app("Round trips of a message, in each style of completion token");
   app.add_option("--device", device, "Such as rxe0 (default: $ASIO_RDMA_DEVICE, or the first)");
   app.add_option("--seconds", seconds, "For each style (default 1)")
-      ->check(CLI::Range(0.001, 86400.0));
+      ->check(CLI::Range(0.001, 86400.0))
+      ->check([](const std::string& text) {
+        return std::isnan(std::strtod(text.c_str(), nullptr)) ? "not a number" : "";
+      });
   app.add_option("--style", only, "Only this one")
       ->check(CLI::IsMember({"callback", "use_future", "use_awaitable", "as_tuple", "deferred"}));
   try {
     app.parse(argc, argv);
-    run(device, seconds, only);
   } catch (const CLI::Success& help) {
     return app.exit(help);
+  } catch (const CLI::ParseError& e) {
+    return complain(std::string(e.what()) + " (--help tells more)");
+  }
+  const std::string where = device ? "'" + *device + "': " : "";
+  try {
+    run(device, seconds, only);
   } catch (const boost::system::system_error& e) {
-    std::cerr << "echo: " << e.code().message() << std::endl;
-    return failed;
+    return complain(where + e.code().message());
   } catch (const std::exception& e) {
-    std::cerr << "echo: " << e.what() << std::endl;
-    return failed;
+    return complain(where + e.what());
   }
 }

@@ -40,6 +40,8 @@ reason reason_of(int error) {
 
 // Not blocking: a FIFO would wait for its writer before it can be refused.
 int open_source(const std::filesystem::path& path) {
+  if (path.empty())
+    throw copy_error("the file's name is empty");
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0)
     fail(path, errno);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSL-1.0
 // rdma_copy: copies a file to another machine by RDMA WRITE.
+#include "../one_line.hpp"
 #include "client.hpp"
 #include "copy_error.hpp"
 #include "protocol.hpp"
@@ -21,7 +22,7 @@ namespace {
 constexpr int failed = 2;
 
 int complain(const std::string& line) {
-  std::cerr << "rdma_copy: " << line << std::endl;
+  std::cerr << "rdma_copy: " << one_line(line) << std::endl;
   return failed;
 }
 

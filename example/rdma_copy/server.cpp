@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 #include "server.hpp"
 
+#include "../one_line.hpp"
 #include "background.hpp"
 #include "file.hpp"
 #include "peer_link.hpp"
@@ -34,6 +35,8 @@ fs::path path_for(const fs::path& target, const std::string& name) {
 }
 
 void check_target(const fs::path& target) {
+  if (target.empty())
+    throw copy_error("the target is empty: it is a folder, or the name for what comes");
   std::error_code ignored; // what matters is found by access()
   const bool folder = fs::is_directory(target, ignored);
   if (!folder && fs::exists(target, ignored) && !fs::is_regular_file(target, ignored))
@@ -78,7 +81,7 @@ asio::awaitable<void> receive_file(peer_link& client, asio::thread_pool& pool,
     throw copy_error(file->path().string() + ": the SHA-256 of what came differs",
                      protocol::reason::different);
   co_await in_background(pool, [&] { file->store(); });
-  std::printf("received %s: %s, SHA-256 %s\n", file->path().c_str(),
+  std::printf("received %s: %s, SHA-256 %s\n", one_line(file->path().string()).c_str(),
               in_bytes(double(offer.size)).c_str(), to_hex(stored.hash).c_str());
   std::fflush(stdout);
   co_await client.send(stored);
@@ -115,7 +118,7 @@ asio::awaitable<void> serve_files(asio::io_context& io, asio::thread_pool& pool,
   error_code ec;
   const auto address = asio::ip::make_address(options.address, ec);
   if (ec)
-    throw copy_error(options.address + ": not an IP address");
+    throw copy_error("'" + options.address + "': not an IP address");
   asio_rdma::acceptor acceptor(io);
   acceptor.open(tcp::endpoint(address, options.port), 16, ec);
   if (ec)
@@ -135,7 +138,7 @@ asio::awaitable<void> serve_files(asio::io_context& io, asio::thread_pool& pool,
         if (e)
           std::rethrow_exception(e);
       } catch (const std::exception& error) {
-        std::cerr << "rdma_copy: " << as_copy_error(error).what() << std::endl;
+        std::cerr << "rdma_copy: " << one_line(as_copy_error(error).what()) << std::endl;
       }
     });
   }

@@ -35,12 +35,17 @@ asio::awaitable<void> listen(asio_rdma::acceptor& acceptor, asio_rdma::protectio
   }
 }
 
-int main(int argc, char* argv[]) {
+int main(int argc, char* argv[]) try {
   using asio_rdma::device;
+  if (argc > 2)
+    throw std::invalid_argument("takes the name of a device, or nothing");
   const asio_rdma::protection_domain pd(argc == 1 ? device::open_first() : device::open(argv[1]));
   asio::io_context io(1);
   asio_rdma::acceptor acceptor(io, tcp::endpoint(tcp::v4(), 7471));
   std::cout << "listening on port " << acceptor.local_endpoint().port() << std::endl;
   co_spawn(io, listen(acceptor, pd), asio::detached);
   io.run();
+} catch (const std::exception& e) {
+  std::cerr << "echo_server: " << e.what() << std::endl;
+  return 2;
 }

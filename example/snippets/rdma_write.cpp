@@ -7,6 +7,7 @@
 
 #include <cstring>
 #include <iostream>
+#include <stdexcept>
 #include <string>
 
 namespace asio = boost::asio;
@@ -62,7 +63,9 @@ asio::awaitable<void> run(asio_rdma::protection_domain pd) {
 
 } // namespace
 
-int main() try {
+int main(int argc, char*[]) try {
+  if (argc > 1)
+    throw std::invalid_argument("takes no arguments");
   asio::io_context io(1);
   const char* name = std::getenv("ASIO_RDMA_DEVICE");
   const auto device = name ? asio_rdma::device::open(name) : asio_rdma::device::open_first();

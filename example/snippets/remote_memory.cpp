@@ -8,6 +8,7 @@
 
 #include <cstdlib>
 #include <iostream>
+#include <stdexcept>
 #include <string_view>
 
 namespace asio = boost::asio;
@@ -43,7 +44,9 @@ asio::awaitable<void> client(tcp::endpoint where, asio_rdma::memory_pool pool) {
 
 } // namespace
 
-int main() try {
+int main(int argc, char*[]) try {
+  if (argc > 1)
+    throw std::invalid_argument("takes no arguments");
   const char* name = std::getenv("ASIO_RDMA_DEVICE");
   const auto device = name ? asio_rdma::device::open(name) : asio_rdma::device::open_first();
   const asio_rdma::memory_pool pool{asio_rdma::protection_domain(device)};
