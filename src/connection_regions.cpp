@@ -98,6 +98,7 @@ void connection_regions::make_key(const grant_action& a) {
   if (granted_.size() <= place)
     granted_.resize(place + 1);
   granted_[place] = &r;
+  new_grants_ = true;
   grants_.made(a.grant, r.key.remote(), protocol_clock::now());
 }
 
@@ -318,7 +319,7 @@ bool connection_impl::start(region_operation& op, const registered_buffer& memor
     return false;
   begin(op);
   run(done);
-  set_timer();
+  after_event();
   settle(l, done);
   return true;
 }
@@ -352,8 +353,13 @@ std::size_t connection_impl::revoke(const registered_buffer* memory) {
   return n;
 }
 
+void connection_impl::after_event() {
+  if (regions_ && regions_->has_new_grants())
+    set_timer();
+}
+
 void connection_impl::set_timer() {
-  const auto when = regions_ ? regions_->next_expiry() : protocol_clock::time_point::max();
+  const auto when = regions_->next_expiry();
   if (when == protocol_clock::time_point::max())
     return;
   if (!expiry_)

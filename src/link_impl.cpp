@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSL-1.0
 #include <asio_rdma/detail/link_impl.hpp>
 
+#include "background_timer.hpp"
+
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -63,13 +65,19 @@ void frame_transfer::on_done(link_impl& link, link_transfer& t, operation_list&)
 
 link_impl::link_impl(asio::execution_context& context, const memory_pool& pool,
                      handshake::kind kind, const connection_options& options)
-    : service_(completion_service::of(context)), pool_(pool), kind_(kind), options_(options) {
+    : service_(completion_service::of(context)),
+      pool_(pool),
+      kind_(kind),
+      options_(options),
+      sign_(*this, [](link_impl& link, link_transfer&, operation_list&) { link.asking_ = false; }) {
   queue_pair_options qp = options.queue_pair;
   qp.max_receive_sge = 1;
   qp.max_send_sge = std::max<std::uint32_t>(qp.max_send_sge, 4);
   qp.receive_depth = options.receives;
   qp_ = std::make_shared<queue_pair_impl>(context, pool.get_protection_domain(), qp);
 }
+
+link_impl::~link_impl() = default;
 
 error_code link_impl::open(std::shared_ptr<completion_queue_impl> queue) {
   if (options_.receives < credits::minimum ||
@@ -148,6 +156,7 @@ void link_impl::on_connected(const connection_info&) {
   operation_list done;
   lock l(mutex_);
   connected_ = true;
+  set_keep_alive();
   run(done);
   settle(l, done);
 }
@@ -281,6 +290,7 @@ void link_impl::returned(operation_list& done, disposal how, Function&& f) {
   if (how == disposal::destroy)
     fail(asio::error::operation_aborted);
   --posted_;
+  ++signs_;
   f();
   run(done);
   if (how != disposal::destroy) {
@@ -320,6 +330,41 @@ void link_impl::on_transfer(link_transfer& t, disposal how) {
       fail(t.ec);
     t.done_(*this, t, done);
   });
+}
+
+// --- Keeping alive ---------------------------------------------------------------------------
+
+void link_impl::set_keep_alive() {
+  if (options_.keep_alive <= options_.keep_alive.zero())
+    return;
+  constexpr std::chrono::milliseconds longest = std::chrono::hours(24);
+  if (!alive_timer_)
+    alive_timer_ = std::make_unique<background_timer>(context());
+  alive_timer_->set(protocol_clock::now() + std::min(options_.keep_alive, longest),
+                    [weak = weak_from_this()] {
+                      if (const auto self = weak.lock())
+                        static_cast<link_impl&>(*self).keep_alive();
+                    });
+}
+
+void link_impl::keep_alive() {
+  operation_list done;
+  lock l(mutex_);
+  alive_timer_->ran_out();
+  if (!failing_) {
+    if (signs_ == signs_before_ && !asking_) {
+      asking_ = true;
+      sign_.wr.opcode = IBV_WR_RDMA_WRITE;
+      sign_.wr.send_flags = IBV_SEND_SIGNALED;
+      sign_.wr.wr.rdma = {};
+      if (!post(sign_))
+        asking_ = false;
+    }
+    signs_before_ = signs_;
+    set_keep_alive();
+  }
+  run(done);
+  settle(l, done);
 }
 
 // --- Ending ----------------------------------------------------------------------------------

@@ -59,7 +59,7 @@ private:
   void make_parts(frame_link& link, const handshake& peer) override;
   bool run_parts(operation_list& done) override;
   void add_payload(const outgoing_frame& frame, frame_transfer& to) override;
-  void after_event() override { set_timer(); }
+  void after_event() override;
 
   message_record& take_record();
   void give_back(message_record& r) noexcept;

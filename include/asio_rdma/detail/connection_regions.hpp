@@ -8,6 +8,7 @@
 
 #include <deque>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace asio_rdma::detail {
@@ -57,6 +58,8 @@ public:
   std::size_t revoke(const registered_buffer* memory);
   void expire() { grants_.expire(protocol_clock::now()); }
   protocol_clock::time_point next_expiry() const noexcept { return grants_.next_expiry(); }
+  /// Whether there are new grants since the last call, and so the next expiry may be earlier.
+  bool has_new_grants() noexcept { return std::exchange(new_grants_, false); }
 
 private:
   grant_record& take_grant();
@@ -73,6 +76,7 @@ private:
   lease_table leases_;
   std::deque<grant_record> grant_records_;
   grant_record* free_grants_ = nullptr;
+  bool new_grants_ = false;
   std::vector<grant_record*> granted_; // by their place in the table
   std::unordered_map<std::uint32_t, registered_buffer> returned_;
   std::vector<registered_buffer> lost_; // whose key could not be ended

@@ -17,6 +17,7 @@
 
 namespace asio_rdma::detail {
 
+class background_timer;
 class link_impl;
 
 /// A receive of a link, with the memory that a frame comes into.
@@ -111,7 +112,7 @@ public:
 protected:
   link_impl(asio::execution_context& context, const memory_pool& pool, handshake::kind kind,
             const connection_options& options);
-  ~link_impl() = default;
+  ~link_impl();
 
   using lock = std::unique_lock<mutex>;
 
@@ -161,6 +162,8 @@ private:
   template <class Function>
   void returned(operation_list& done, disposal how, Function&& f);
   void end_queue_pair();
+  void keep_alive();
+  void set_keep_alive();
 
   completion_service& service_;
   memory_pool pool_;
@@ -176,6 +179,10 @@ private:
   std::size_t posted_ = 0;               // work requests that the device has
   std::shared_ptr<context_member> self_; // as long as there are any
   operation* closing_ = nullptr;
+  std::unique_ptr<background_timer> alive_timer_;
+  link_transfer sign_; // asks the peer for a sign of life
+  bool asking_ = false;
+  std::uint64_t signs_ = 0, signs_before_ = 0; // work requests that came back well
   error_code reason_;
   bool connected_ = false;
   bool holding_ = false; // the queue pair, which may not speak first
