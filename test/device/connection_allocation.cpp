@@ -12,6 +12,7 @@
 
 #include <array>
 #include <cstddef>
+#include <functional>
 
 using namespace test;
 
@@ -122,5 +123,41 @@ TEST_CASE("eager messages there and back by coroutines allocate nothing") {
       },
       rethrow);
   t.until([&] { return after != 0; });
+  CHECK(after - before == 0);
+}
+
+TEST_CASE("operations on the peer's memory allocate nothing") {
+  talk t;
+  const sources from{t.pool};
+  memory target(t.pd, 4096, most_rights(t.dev));
+  const registered_buffer into = t.pool.allocate(1000);
+  std::array<std::byte, 100> plain{};
+  const bool atomics = t.dev.has_atomics();
+  std::size_t started = 0, done = 0, told = 0, failed = 0, before = 0, after = 0;
+  const std::function<bool()> all_done = [&] { // made once, as it allocates
+    return done == started * (atomics ? 5 : 4) && told == started;
+  };
+  const auto one = [&](error_code ec, std::uint64_t) {
+    failed += ec ? 1u : 0u;
+    ++done;
+  };
+  for (std::size_t n = 0; n < warm_up + messages / 10; ++n) {
+    if (n == warm_up)
+      before = allocations;
+    from.each(n, [&](const auto& buffers) { t.a.async_write(buffers, target.remote(), one); });
+    t.a.async_write(from.view, target.remote(), 1u, one);
+    t.b.async_receive_immediate([&](error_code ec, std::uint32_t) {
+      failed += ec ? 1u : 0u;
+      ++told;
+    });
+    t.a.async_read(into, target.remote(), one);
+    t.a.async_read(asio::buffer(plain), target.remote(), one);
+    if (atomics)
+      t.a.async_fetch_add(target.remote(), 1, one);
+    ++started;
+    t.until(all_done);
+  }
+  after = allocations;
+  CHECK(failed == 0);
   CHECK(after - before == 0);
 }
