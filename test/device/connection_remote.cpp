@@ -232,6 +232,8 @@ TEST_CASE("a cancelled operation leaves an owned buffer in use until it is over"
   else
     t.a.async_write(*b, t.target.remote(), handler);
   cancel.emit(asio::cancellation_type::partial);
+  CHECK(static_cast<bool>(b->try_read_access()) == !reads); // until its completion is seen
+  CHECK(!b->try_write_access());
   t.until([&] { return s.done(); });
   CHECK(s.ec == asio::error::operation_aborted);
   bool free = false;
