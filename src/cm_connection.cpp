@@ -496,9 +496,9 @@ void cm_connection::retire_id(leftovers& left) {
 }
 
 void cm_connection::settle(leftovers& left) {
-  if (left.failed)
+  if (left.failed) // its end needs to know that the id lingers, so it stays attached
     left.failed->fail(left.why);
-  if (left.detached)
+  else if (left.detached)
     left.detached->detach();
   if (left.connected)
     left.connected->on_connected(left.info);

@@ -145,6 +145,54 @@ TEST_CASE("a cancelled attempt leaves the queue pair for the next") {
   CHECK(m.carries("the next"));
 }
 
+// siw holds a connection that it asked for until it is answered, for ten seconds (MPAREQ_TIMEOUT in
+// siw_cm.h), and with it the queue pair. So whoever waits for the end of the attempt finds that the
+// request has gone.
+TEST_CASE("giving up an attempt that nobody answers stops nobody else") {
+  const connections_check nothing_left;
+  meeting m;
+  connector other_initiator(m.io);
+  queue_pair other(m.io, m.pd);
+  outcome<connection_request> unanswered;
+  got given_back;
+  const bool receives = GENERATE(false, true);
+  if (receives)
+    m.a.async_receive(m.ma.buffer(0, 64), given_back.handler());
+  m.listener->async_wait_request(unanswered.handler());
+  connect_options options;
+  const std::string way = GENERATE(as<std::string>(), "cancelled", "cancelled, then closed",
+                                   "cancelled, closed later", "closed", "out of time");
+  if (way == "out of time")
+    options.timeout = std::chrono::milliseconds(200);
+  m.initiator->async_connect(m.a, m.where(), options, m.connected.handler());
+  m.until([&] { return unanswered.done(); });
+  REQUIRE(unanswered.succeeded());
+  INFO(way);
+  if (way.starts_with("cancelled"))
+    m.initiator->cancel();
+  if (way == "cancelled, closed later")
+    m.until([&] { return m.connected.done(); });
+  if (way.ends_with("closed") || way.ends_with("closed later"))
+    m.a.close();
+  m.until([&] { return m.connected.done(); });
+  CHECK(m.connected.ec);
+
+  connection second;
+  m.accept();
+  other_initiator.async_connect(other, m.where(), second.handler());
+  m.until([&] { return m.accepted.done() && second.done(); });
+  CHECK(m.accepted.succeeded());
+  CHECK(second.succeeded());
+  if (m.dev.type() == transport::iwarp) {
+    error_code ec;
+    unanswered.value.reject({}, ec);
+    CHECK_FALSE(ec); // the attempt is still there
+  }
+  m.a.close();
+  if (receives)
+    m.until([&] { return given_back.done(); });
+}
+
 TEST_CASE("a cancelled wait for a request loses none") {
   meeting m;
   asio::cancellation_signal signal;
