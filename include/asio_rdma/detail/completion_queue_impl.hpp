@@ -135,7 +135,7 @@ private:
   std::shared_ptr<completion_queue_impl> self_;                     // while queued
 
   mutex internal_mutex_; // the operations of the library's own, to keep their order
-  mutex mutex_;               // polling, and the lists below
+  mutex mutex_;          // polling, and the lists below
   operation_list ready_;
   std::uint32_t reserved_ = 0;
   bool stopped_ = false;
