@@ -68,11 +68,17 @@ void stream_impl::on_connected(const connection_info& info) {
 // --- Starting --------------------------------------------------------------------------------
 
 bool stream_impl::begin(stream_reading& op) {
+  op.ec = {};
+  if (op.size == 0 && op.request.what == stream_read::kind::copy)
+    return false;
   op.ec = bytes_ ? error_code() : check();
   if (!op.ec && !known_)
     op.ec = asio::error::not_connected;
-  if (op.ec || (op.size == 0 && op.request.what == stream_read::kind::copy))
+  if (op.ec) {
+    if (op.request.what == stream_read::kind::wait)
+      op.ec = {};
     return false;
+  }
   op.request.capacity = op.request.what == stream_read::kind::copy ? op.size : ~std::uint64_t(0);
   op.request.op = &op;
   bytes_->read(op.request);
@@ -81,13 +87,14 @@ bool stream_impl::begin(stream_reading& op) {
 
 bool stream_impl::begin(stream_writing& op) {
   const bool waits = op.request.what == stream_write::kind::wait;
-  op.ec = known_ && bytes_ ? error_code() : error_code(asio::error::broken_pipe);
-  if (op.ec && waits) {
-    op.ec = {};
+  op.ec = {};
+  if (op.size == 0 && !waits)
+    return false;
+  if (!known_ || !bytes_) {
+    if (!waits)
+      op.ec = asio::error::broken_pipe;
     return false;
   }
-  if (op.ec || (op.size == 0 && !waits))
-    return false;
   if (!waits && !op.blocking_ && lendable(op))
     op.request.what = stream_write::kind::lend;
   op.request.bytes = waits ? 1 : op.size;

@@ -5,6 +5,7 @@
 #include <asio_rdma/detail/initiate.hpp>
 #include <asio_rdma/detail/stream_buffers.hpp>
 #include <asio_rdma/detail/stream_impl.hpp>
+#include <asio_rdma/detail/stream_teardown.hpp>
 #include <asio_rdma/memory_pool.hpp>
 #include <asio_rdma/queue_pair.hpp>
 #include <asio_rdma/stream_options.hpp>

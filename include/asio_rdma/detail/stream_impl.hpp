@@ -96,6 +96,8 @@ public:
 
   /// Ends every operation; what was written is sent in the background.
   void close();
+  /// The same, and the peer finds the connection reset.
+  void abort() { link_impl::close(); }
 
   const stream_options& options() const noexcept { return stream_options_; }
   bool non_blocking = false;

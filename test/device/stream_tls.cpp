@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: BSL-1.0
+// asio::ssl::stream over a stream: both sides show a certificate, and HTTP and WebSocket on top.
+#include "catch.hpp"
+#include "stream_support.hpp"
+
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/experimental/awaitable_operators.hpp>
+#include <boost/asio/ssl.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <boost/asio/write.hpp>
+#include <boost/beast/core.hpp>
+#include <boost/beast/http.hpp>
+#include <boost/beast/ssl.hpp>
+#include <boost/beast/websocket.hpp>
+#include <boost/beast/websocket/ssl.hpp>
+
+#include <openssl/evp.h>
+#include <openssl/pem.h>
+#include <openssl/x509.h>
+
+#include <memory>
+#include <string>
+
+namespace {
+
+using namespace test;
+using namespace asio::experimental::awaitable_operators;
+namespace beast = boost::beast;
+namespace http = beast::http;
+namespace websocket = beast::websocket;
+using tls_stream = asio::ssl::stream<asio_rdma::stream&>;
+
+template <auto Free>
+struct freed_by {
+  template <class T>
+  void operator()(T* p) const {
+    Free(p);
+  }
+};
+
+/// A key and a certificate that it has signed itself.
+struct identity {
+  identity() {
+    const std::unique_ptr<EVP_PKEY, freed_by<EVP_PKEY_free>> k(EVP_EC_gen("P-256"));
+    const std::unique_ptr<X509, freed_by<X509_free>> x(X509_new());
+    X509_set_version(x.get(), 2);
+    ASN1_INTEGER_set(X509_get_serialNumber(x.get()), 1);
+    X509_gmtime_adj(X509_getm_notBefore(x.get()), -60);
+    X509_gmtime_adj(X509_getm_notAfter(x.get()), 3600);
+    X509_set_pubkey(x.get(), k.get());
+    X509_NAME* const name = X509_get_subject_name(x.get());
+    X509_NAME_add_entry_by_txt(name, "CN", MBSTRING_ASC,
+                               reinterpret_cast<const unsigned char*>("test"), -1, -1, 0);
+    X509_set_issuer_name(x.get(), name);
+    X509_sign(x.get(), k.get(), EVP_sha256());
+    const std::unique_ptr<BIO, freed_by<BIO_free>> out(BIO_new(BIO_s_mem()));
+    PEM_write_bio_X509(out.get(), x.get());
+    certificate = take(out.get());
+    PEM_write_bio_PrivateKey(out.get(), k.get(), nullptr, nullptr, 0, nullptr, nullptr);
+    key = take(out.get());
+  }
+
+  static std::string take(BIO* b) {
+    std::string s(BIO_ctrl_pending(b), ' ');
+    BIO_read(b, s.data(), static_cast<int>(s.size()));
+    return s;
+  }
+
+  std::string certificate, key;
+};
+
+/// Shows `mine`, and wants to see `theirs`.
+asio::ssl::context context_of(const identity& mine, const identity& theirs) {
+  asio::ssl::context c(asio::ssl::context::tls);
+  c.use_certificate(asio::buffer(mine.certificate), asio::ssl::context::pem);
+  c.use_private_key(asio::buffer(mine.key), asio::ssl::context::pem);
+  c.add_certificate_authority(asio::buffer(theirs.certificate));
+  c.set_verify_mode(asio::ssl::verify_peer | asio::ssl::verify_fail_if_no_peer_cert);
+  return c;
+}
+
+struct tls_pair : stream_pair {
+  identity of_a, of_b, stranger;
+  asio::ssl::context context_a = context_of(of_a, of_b), context_b = context_of(of_b, of_a);
+  tls_stream tls_a{a, context_a}, tls_b{b, context_b};
+
+  asio::awaitable<void> shake_hands() {
+    co_await (tls_a.async_handshake(asio::ssl::stream_base::client, asio::use_awaitable) &&
+              tls_b.async_handshake(asio::ssl::stream_base::server, asio::use_awaitable));
+  }
+};
+
+} // namespace
+
+TEST_CASE("mutual TLS, HTTP over it, and its shutdown") {
+  tls_pair t;
+  const std::string body(3000000, 'b');
+  t.play([&]() -> asio::awaitable<void> {
+    co_await t.shake_hands();
+    const auto client = [&]() -> asio::awaitable<void> {
+      http::request<http::string_body> request(http::verb::post, "/", 11);
+      request.body() = body;
+      request.prepare_payload();
+      co_await http::async_write(t.tls_a, request, asio::use_awaitable);
+      beast::flat_buffer buffer;
+      http::response<http::string_body> answer;
+      co_await http::async_read(t.tls_a, buffer, answer, asio::use_awaitable);
+      CHECK(answer.body() == body);
+    };
+    const auto server = [&]() -> asio::awaitable<void> {
+      beast::flat_buffer buffer;
+      http::request_parser<http::string_body> parser;
+      parser.body_limit(boost::none);
+      co_await http::async_read(t.tls_b, buffer, parser, asio::use_awaitable);
+      http::response<http::string_body> answer(http::status::ok, 11);
+      answer.body() = parser.get().body();
+      answer.prepare_payload();
+      co_await http::async_write(t.tls_b, answer, asio::use_awaitable);
+    };
+    co_await (client() && server());
+    co_await (t.tls_a.async_shutdown(asio::use_awaitable) &&
+              t.tls_b.async_shutdown(asio::use_awaitable));
+  }());
+}
+
+TEST_CASE("a stranger's certificate is refused") {
+  tls_pair t;
+  asio::ssl::context strange = context_of(t.stranger, t.of_b);
+  tls_stream stranger(t.a, strange);
+  outcome<void> client, server;
+  stranger.async_handshake(asio::ssl::stream_base::client, client.handler());
+  t.tls_b.async_handshake(asio::ssl::stream_base::server, server.handler());
+  t.until([&] { return server.done(); });
+  CHECK(server.ec.category() == asio::error::get_ssl_category());
+}
+
+TEST_CASE("a stream that ends within TLS is seen as cut off") {
+  tls_pair t;
+  t.play(t.shake_hands());
+  t.a.close();
+  char c = 0;
+  outcome<std::size_t> got;
+  t.tls_b.async_read_some(asio::buffer(&c, 1), got.handler());
+  t.until([&] { return got.done(); });
+  CHECK(got.ec == asio::ssl::error::stream_truncated);
+}
+
+TEST_CASE("WebSocket over mutual TLS") {
+  tls_pair t;
+  t.play([&]() -> asio::awaitable<void> {
+    co_await t.shake_hands();
+    websocket::stream<tls_stream&> a(t.tls_a), b(t.tls_b);
+    co_await (a.async_handshake("peer", "/", asio::use_awaitable) &&
+              b.async_accept(asio::use_awaitable));
+    const std::string sent(100000, 'w');
+    beast::flat_buffer buffer;
+    co_await (a.async_write(asio::buffer(sent), asio::use_awaitable) &&
+              b.async_read(buffer, asio::use_awaitable));
+    CHECK(beast::buffers_to_string(buffer.data()) == sent);
+  }());
+}
