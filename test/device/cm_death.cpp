@@ -88,7 +88,7 @@ TEST_CASE("a peer's death that leaves a receive waiting for ever, a killed proce
   const bool sends = GENERATE(false, true);
   meeting m({}, patient);
   if (sends && m.dev.type() == transport::iwarp)
-    return; // a send without a receive ends an iWARP connection
+    return not_on_this_device("a send without a receive ends an iWARP connection");
   memory large(m.pd, size, all_rights);
   got hello;
   std::list<got> receives;

@@ -266,7 +266,7 @@ TEST_CASE("a port goes down and comes up") {
   const device dev = open_device();
   const std::string interface = interface_of(dev);
   if (std::getenv("ASIO_RDMA_IN_LAB") == nullptr || interface.empty())
-    return; // not with somebody's network
+    return not_on_this_device("somebody's network");
   asio::io_context io(1);
   device_events events(io, dev);
   bool down = false, up = false;

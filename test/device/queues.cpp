@@ -242,7 +242,7 @@ TEST_CASE("a message waits for a receive that is posted late") {
   options.rnr_retry = 7;
   pair p(options);
   if (p.dev.type() == transport::iwarp)
-    return; // it ends the connection
+    return not_on_this_device("a missing receive ends an iWARP connection");
   sent s, after;
   got r;
   p.ma.put(0, "early");

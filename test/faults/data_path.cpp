@@ -53,6 +53,13 @@ int post(call which, std::uint32_t qp_num, int (*ibv_context_ops::*op)(Queue*, R
 }
 
 int post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad_wr) {
+  if (const ibv_send_wr* last = wr; last != nullptr) {
+    while (last->next != nullptr)
+      last = last->next;
+    const auto state = state_of(qp->context);
+    const std::lock_guard lock(state->mutex);
+    state->counts.last_send_flags = last->send_flags;
+  }
   return post(call::post_send, qp->qp_num, &ibv_context_ops::post_send, qp, wr, bad_wr);
 }
 int post_recv(ibv_qp* qp, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) {
