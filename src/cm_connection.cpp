@@ -61,6 +61,11 @@ std::size_t most_data(const ibv_context* device, std::size_t infiniband) {
   return is_iwarp(device) ? 251 : infiniband;
 }
 
+// No device leads there; which there are is known.
+error_code way_error(int value) {
+  return value == ENODEV ? error_code(error::unreachable) : cm_error(value);
+}
+
 } // namespace
 
 cm_connection::cm_connection(cm_service& service, const asio::any_io_executor& executor)
@@ -135,6 +140,8 @@ std::optional<asio::ip::tcp::endpoint> cm_connection::own_address_for_loopback()
 error_code cm_connection::resolve(asio::ip::tcp::endpoint to, leftovers& left) {
   retire_id(left);
   state_ = state::resolving;
+  if (to.address().is_unspecified()) // the kernel takes it for its own, and fails at a later step
+    return error::unreachable;
   error_code ec;
   id_ = service_.make_id(shared_from_this(), ec);
   if (ec)
@@ -151,7 +158,7 @@ error_code cm_connection::resolve_address() {
   if (rdma_resolve_addr(id_, from, static_cast<sockaddr*>(to_.data()), static_cast<int>(timeout)) ==
       0)
     return {};
-  return cm_error(errno);
+  return way_error(errno);
 }
 
 void cm_connection::on_cm_event(const cm_event& event) {
@@ -250,7 +257,7 @@ error_code cm_connection::on_address_resolved() {
     return asio::error::message_size;
   const int timeout = static_cast<int>(
       std::clamp<std::chrono::milliseconds::rep>(options_.timeout.count(), 1, 600000));
-  return rdma_resolve_route(id_, timeout) == 0 ? error_code() : cm_error(errno);
+  return rdma_resolve_route(id_, timeout) == 0 ? error_code() : way_error(errno);
 }
 
 rdma_conn_param cm_connection::parameters(const private_data& data) const {

@@ -204,16 +204,22 @@ void completion_queue_impl::take_event() {
   read_event();
 }
 
+// Events that nobody asked for would stay behind, one more each time. To look for them costs a
+// system call, so it is done as often as events are acknowledged.
 void completion_queue_impl::read_event() {
   ibv_cq* cq = nullptr;
   void* context = nullptr;
-  if (ibv_get_cq_event(channel_, &cq, &context) != 0)
-    return;
-  count(events_);
-  if (++unacknowledged_events_ == acknowledge_batch) {
-    ibv_ack_cq_events(cq_, unacknowledged_events_);
-    unacknowledged_events_ = 0;
-  }
+  bool all = false;
+  do {
+    if (ibv_get_cq_event(channel_, &cq, &context) != 0)
+      return;
+    count(events_);
+    if (++unacknowledged_events_ == acknowledge_batch) {
+      ibv_ack_cq_events(cq_, unacknowledged_events_);
+      unacknowledged_events_ = 0;
+      all = true;
+    }
+  } while (all);
 }
 
 // First pass: each completion finds its operation by wr_id, and the operation its queue, whose

@@ -138,6 +138,17 @@ TEST_CASE("an address that nothing leads to") {
   check_next_attempt(m);
 }
 
+TEST_CASE("an address that no device leads to") {
+  meeting m;
+  m.initiator->async_connect(m.a, endpoint(asio::ip::address_v4::any(), 7), m.connected.handler());
+  m.until([&] { return m.connected.done(); });
+  INFO(describe(m.connected.ec));
+  CHECK(m.connected.ec != error::no_device);
+  if (std::getenv("ASIO_RDMA_IN_LAB") != nullptr)
+    CHECK(m.connected.ec == error::unreachable);
+  check_next_attempt(m);
+}
+
 TEST_CASE("an address that does not answer") {
   meeting m;
   if (m.dev.type() == transport::iwarp)
