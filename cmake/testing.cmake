@@ -16,6 +16,16 @@ function(asio_rdma_test_program name)
   asio_rdma_warnings(${name})
 endfunction()
 
+# asio_rdma_lab_options(RESULT OPTION…): options of tools/with-device for a program of this build.
+function(asio_rdma_lab_options result)
+  set(options ${ARGN})
+  if(ASIO_RDMA_SANITIZE MATCHES "address|thread")
+    # Their shadow memory wants 47 bits of address space, and User-Mode Linux 6.1 gives programs 39.
+    list(APPEND options --kernel new)
+  endif()
+  set(${result} ${options} PARENT_SCOPE)
+endfunction()
+
 # asio_rdma_unit_test(NAME SOURCE…): needs no device; the test is called unit.NAME.
 function(asio_rdma_unit_test name)
   asio_rdma_test_program(test_unit_${name} ${ARGN})
@@ -35,7 +45,7 @@ function(asio_rdma_device_test name)
     set(arg_TIMEOUT 300)
   endif()
   # The lab's own limit comes first, because it says more.
-  set(options --time-limit ${arg_TIMEOUT})
+  asio_rdma_lab_options(options --time-limit ${arg_TIMEOUT})
   math(EXPR limit "${arg_TIMEOUT} + 30")
   if(arg_HOSTS)
     list(APPEND options --hosts ${arg_HOSTS})
@@ -45,10 +55,6 @@ function(asio_rdma_device_test name)
      OR (ASIO_RDMA_SANITIZE MATCHES "address|thread" AND arg_UNSANITIZED))
     set_target_properties(test_${name} PROPERTIES EXCLUDE_FROM_ALL TRUE)
     return()
-  endif()
-  if(ASIO_RDMA_SANITIZE MATCHES "address|thread")
-    # Their shadow memory wants 47 bits of address space, and User-Mode Linux 6.1 gives programs 39.
-    list(APPEND options --kernel new)
   endif()
   foreach(device IN LISTS arg_DEVICES)
     add_test(NAME ${name}.${device}

@@ -198,8 +198,10 @@ TEST_CASE("rights that the peer did not give") {
 }
 
 // siw (Linux 6.1) does not ask for this right.
-TEST_CASE("a read of what may only be written", "[!mayfail]") {
+TEST_CASE("a read of what may only be written") {
   pair p(impatient());
+  if (p.dev.type() == transport::iwarp && is_software(p.dev))
+    return not_on_this_device("siw does not ask for this right");
   memory target(p.pd, 4096, access::remote_write);
   sent s;
   p.a.async_read(p.ma.buffer(0, 8), target.remote(), s.handler());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSL-1.0
 //
-// Handlers that destroy what they ran for, and objects dropped in every order.
+// Handlers that destroy what they ran for, and objects dropped in many orders.
 #include <catch.hpp>
 
 #include "asio_support.hpp"
@@ -276,7 +276,7 @@ struct everything {
 
 } // namespace
 
-TEST_CASE("handles are dropped in every order") {
+TEST_CASE("handles are dropped in many orders") {
   const resource_check nothing_left;
   std::vector<char> bytes(4096);
   std::array<int, everything::handles> order;
@@ -294,7 +294,7 @@ TEST_CASE("handles are dropped in every order") {
   CHECK(tried == 5040);
 }
 
-TEST_CASE("handles are dropped in every order, and the context runs when all but it have gone") {
+TEST_CASE("handles are dropped in many orders, and the context runs when all but it have gone") {
   const resource_check nothing_left;
   std::vector<char> bytes(4096);
   std::array<int, everything::handles - 1> order;

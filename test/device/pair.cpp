@@ -5,6 +5,8 @@
 #include <asio_rdma/connector.hpp>
 
 #include <cstdlib>
+#include <filesystem>
+#include <string>
 
 namespace test {
 
@@ -18,6 +20,11 @@ constexpr std::chrono::seconds patience{30};
 device open_device() {
   const char* name = std::getenv("ASIO_RDMA_DEVICE");
   return name != nullptr ? device::open(name) : device::open_first();
+}
+
+bool is_software(const device& d) {
+  const std::filesystem::path path = std::string("/sys/class/infiniband/") + d.name();
+  return std::filesystem::canonical(path).string().find("/virtual/") != std::string::npos;
 }
 
 void connect(asio::io_context& io, queue_pair& a, queue_pair& b) {

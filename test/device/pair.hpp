@@ -27,6 +27,8 @@ namespace errc = boost::system::errc;
 
 /// The device that the tests run on: ASIO_RDMA_DEVICE, or the first usable one.
 device open_device();
+/// rxe or siw: a device without hardware.
+bool is_software(const device& d);
 
 /// Connects two open queue pairs of one device to each other, by hand where that is possible, else
 /// by the connection manager. Runs the context.
