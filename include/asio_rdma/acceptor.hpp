@@ -71,16 +71,24 @@ public:
   ~connection_request() { drop(); }
 
   bool is_open() const noexcept { return connection_ != nullptr; }
-  /// The endpoints and what the connector sent along.
-  connection_info info() const { return connection_->info(); }
-  /// The device that the request came by: a queue pair of that device can accept it.
-  std::string device_name() const { return connection_->device_name(); }
+  /// The endpoints and what the connector sent along. Empty when not open.
+  connection_info info() const { return connection_ ? connection_->info() : connection_info(); }
+  /// The device that the request came by: a queue pair of that device can accept it. Empty when
+  /// not open.
+  std::string device_name() const {
+    return connection_ ? connection_->device_name() : std::string();
+  }
 
   /// Rejects; the connector gets `error::rejected` and `data`. Errors: `connection_aborted` when
-  /// the connector has given up, `message_size`, or the system's.
+  /// the connector has given up, `message_size`, `bad_descriptor`, or the system's.
   void reject(const private_data& data, error_code& ec) {
     ec = connection_ ? connection_->reject(data) : error_code(asio::error::bad_descriptor);
     drop();
+  }
+  void reject(const private_data& data = {}) {
+    error_code ec;
+    reject(data, ec);
+    detail::throw_if(ec, "reject");
   }
 
   std::shared_ptr<detail::cm_connection> release() noexcept { return std::move(connection_); }
@@ -167,7 +175,17 @@ public:
   }
 
   bool is_open() const noexcept { return impl_ != nullptr; }
-  endpoint_type local_endpoint() const { return impl_->local_endpoint(); }
+  /// Where it listens. Errors: `bad_descriptor` when not open.
+  endpoint_type local_endpoint(error_code& ec) const {
+    ec = impl_ ? error_code() : error_code(asio::error::bad_descriptor);
+    return impl_ ? impl_->local_endpoint() : endpoint_type();
+  }
+  endpoint_type local_endpoint() const {
+    error_code ec;
+    const endpoint_type result = local_endpoint(ec);
+    detail::throw_if(ec, "local_endpoint");
+    return result;
+  }
 
   /// Stops listening, rejects the requests that wait, and ends the operations that wait for one
   /// with `operation_aborted`. A request that is being accepted goes on.
@@ -198,8 +216,9 @@ public:
     return async_accept(object, accept_options(), std::forward<Token>(token));
   }
 
-  /// Takes the next request, to look at it before it is accepted or rejected. Supports all
-  /// cancellation types; no request is lost.
+  /// Takes the next request, to look at it before it is accepted or rejected. Errors:
+  /// `bad_descriptor` when not open, `operation_aborted`, `error::device_fatal` when the acceptor's
+  /// device is gone. Supports all cancellation types; no request is lost.
   template <class Token = asio::default_completion_token_t<executor_type>>
   auto async_wait_request(Token&& token = {}) {
     return asio::async_initiate<Token, void(error_code, connection_request)>(

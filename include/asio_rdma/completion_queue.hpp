@@ -37,8 +37,9 @@ public:
     detail::throw_if(ec, "ibv_create_cq");
   }
 
-  /// Adopts a queue that has no events outstanding. Without a completion channel of its own it is
-  /// polled (modes `busy` and `manual`). Only operations of this library may use it.
+  /// Adopts a queue that has no events outstanding. Its completion channel may serve no other
+  /// queue; without one it is polled (modes `busy` and `manual`). Only operations of this library
+  /// may use it. Errors: the system's.
   completion_queue(asio::execution_context& context, const device& d, native_handle_type cq,
                    ownership owns, const completion_queue_options& options = {}) {
     error_code ec;
@@ -47,7 +48,11 @@ public:
   }
 
   bool is_open() const noexcept { return impl_ != nullptr; }
-  native_handle_type native_handle() const noexcept { return impl_->native_handle(); }
+  /// Null when not open.
+  native_handle_type native_handle() const noexcept {
+    return impl_ ? impl_->native_handle() : nullptr;
+  }
+  /// What is in force. These, and `poll`, need an open queue.
   completion_mode mode() const noexcept { return impl_->options().mode; }
   std::uint32_t entries() const noexcept { return impl_->options().entries; }
   completion_counters counters() const noexcept { return impl_->counters(); }

@@ -55,7 +55,7 @@ public:
   /// Not opened; every other member but `is_open` and assignment needs an opened device.
   device() noexcept = default;
 
-  /// The devices of this machine (ibv_get_device_list(3)).
+  /// The devices of this machine (ibv_get_device_list(3)); none when that fails.
   static std::vector<description> list();
 
   /// Opens a device by its name, such as "rxe0".
@@ -94,11 +94,12 @@ public:
   ibv_port_attr port(std::uint8_t number) const;
   ibv_port_attr port(std::uint8_t number, error_code& ec) const;
 
-  /// The first active port, else port 1.
+  /// The first active port, else port 1. A port that cannot be asked is not active.
   std::uint8_t first_port() const;
 
   /// The used entries of every port's GID table, the best one for a connection first: RoCE v2
-  /// before v1, and IPv4-mapped before global IPv6 before link-local addresses.
+  /// before v1, and IPv4-mapped before global IPv6 before link-local addresses; equals in the
+  /// table's order. Empty when the table cannot be read (ibv_query_gid_table(3)).
   std::vector<gid_entry> gids() const;
 
   /// The best entry of a port, of the given local address if one is given.
@@ -106,7 +107,8 @@ public:
   std::optional<gid_entry> best_gid(const asio::ip::address& local) const;
 
   /// The IP addresses by which rdma_cm reaches the device: those of its GIDs, or on iWARP those of
-  /// the network interface whose hardware address the GID is. IPv4 before IPv6, link-local last.
+  /// the network interface whose hardware address the GID is. IPv4 before IPv6, link-local last;
+  /// equals in the order of `gids`, and empty where that is.
   std::vector<asio::ip::address> addresses() const;
 
   friend bool operator==(const device&, const device&) = default;

@@ -62,7 +62,8 @@ public:
       impl_->cancel();
   }
 
-  /// Gives the next event. Supports all cancellation types; a cancelled wait loses no event.
+  /// Gives the next event. Errors: `bad_descriptor` when not open, `operation_aborted`. Supports
+  /// all cancellation types; a cancelled wait loses no event.
   template <class Token = asio::default_completion_token_t<executor_type>>
   auto async_wait_event(Token&& token = {}) {
     return asio::async_initiate<Token, void(error_code, device_event)>(

@@ -84,6 +84,14 @@ public:
   static memory_region from_dmabuf(const protection_domain& pd, int descriptor,
                                    std::uint64_t offset, std::size_t bytes, std::uint64_t iova,
                                    access rights, error_code& ec);
+  static memory_region from_dmabuf(const protection_domain& pd, int descriptor,
+                                   std::uint64_t offset, std::size_t bytes, std::uint64_t iova,
+                                   access rights = access::local_write) {
+    error_code ec;
+    memory_region result = from_dmabuf(pd, descriptor, offset, bytes, iova, rights, ec);
+    detail::throw_if(ec, "memory_region::from_dmabuf");
+    return result;
+  }
 
   /// Adopts a region of the domain.
   memory_region(const protection_domain& pd, native_handle_type mr, ownership owns);
@@ -95,9 +103,15 @@ public:
   bool is_open() const noexcept { return mr_ != nullptr; }
   /// Deregisters now. Errors: the system's; the region is closed in any case.
   void close(error_code& ec);
+  void close() {
+    error_code ec;
+    close(ec);
+    detail::throw_if(ec, "memory_region::close");
+  }
 
   native_handle_type native_handle() const noexcept { return mr_; }
   const protection_domain& get_protection_domain() const noexcept { return pd_; }
+  /// What follows needs an open region.
   void* data() const noexcept { return mr_->addr; }
   std::size_t size() const noexcept { return mr_->length; }
   std::uint32_t lkey() const noexcept { return mr_->lkey; }

@@ -204,7 +204,8 @@ public:
   native_handle_type native_handle() const noexcept {
     return impl_ ? impl_->native_handle() : nullptr;
   }
-  /// The options in force: as asked for, within what the device can.
+  /// The options in force: as asked for, within what the device can. These two need an open
+  /// queue pair.
   const queue_pair_options& options() const noexcept { return impl_->options(); }
   const protection_domain& get_protection_domain() const noexcept {
     return impl_->get_protection_domain();
@@ -218,6 +219,12 @@ public:
     const int e = impl_ ? ibv_query_qp(native_handle(), &attr, mask, &init) : EBADF;
     ec = e == 0 ? error_code() : detail::system_error_code(e);
     return attr;
+  }
+  ibv_qp_attr query(int mask) const {
+    error_code ec;
+    const ibv_qp_attr result = query(mask, ec);
+    detail::throw_if(ec, "ibv_query_qp");
+    return result;
   }
 
   /// Destroys the queue pair. Every operation ends, with its own result if it had completed, else

@@ -107,7 +107,8 @@ public:
   }
 
   /// Waits until fewer than `limit` receives are posted (ibv_modify_srq(3)). One limit holds at a
-  /// time: a later call replaces it for all who wait. Supports all cancellation types.
+  /// time: a later call replaces it for all who wait. Errors: `bad_descriptor` when not open,
+  /// `operation_aborted`, or the system's. Supports all cancellation types.
   template <class Token = asio::default_completion_token_t<executor_type>>
   auto async_wait_limit(std::uint32_t limit, Token&& token = {}) {
     return asio::async_initiate<Token, void(error_code)>(initiate_wait{this}, token, limit);

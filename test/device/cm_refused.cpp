@@ -138,6 +138,23 @@ TEST_CASE("an address that nothing leads to") {
   check_next_attempt(m);
 }
 
+TEST_CASE("what is not open says so") {
+  asio::io_context io;
+  error_code ec;
+  const acceptor listener(io);
+  CHECK(listener.local_endpoint(ec) == endpoint());
+  CHECK(ec == asio::error::bad_descriptor);
+  CHECK_THROWS_AS(listener.local_endpoint(), system_error);
+  connection_request request;
+  CHECK(request.info().data.empty());
+  CHECK(request.device_name().empty());
+  request.reject({}, ec);
+  CHECK(ec == asio::error::bad_descriptor);
+  CHECK_THROWS_AS(request.reject(), system_error);
+  CHECK_THROWS_AS(queue_pair(io).query(IBV_QP_STATE), system_error);
+  CHECK(completion_queue().native_handle() == nullptr);
+}
+
 TEST_CASE("an address that no device leads to") {
   meeting m;
   m.initiator->async_connect(m.a, endpoint(asio::ip::address_v4::any(), 7), m.connected.handler());
