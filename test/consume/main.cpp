@@ -1,24 +1,40 @@
 // SPDX-License-Identifier: BSL-1.0
-// The least that shows that headers, library and its dependencies are found, linked and loaded.
-#include <asio_rdma/error.hpp>
+// That headers, library and its dependencies are found, linked and loaded: templates of each kind
+// of object are instantiated, so that no symbol behind them is missing.
+#include <asio_rdma/asio_rdma.hpp>
 #include <asio_rdma/version.hpp>
 
+#include <boost/asio/detached.hpp>
 #include <boost/asio/io_context.hpp>
 #include <infiniband/verbs.h>
 #include <rdma/rdma_cma.h>
 
 #include <iostream>
 
+namespace asio = boost::asio;
+
 int main() {
-  boost::asio::io_context context;
+  asio::io_context context;
+  asio_rdma::queue_pair qp(context);
+  asio_rdma::acceptor acceptor(context);
+  asio_rdma::connector connector(context);
+  const asio::ip::tcp::endpoint nowhere;
+  asio_rdma::error_code ec;
+  acceptor.open(nowhere, 1, ec);
+  // All of them fail: nothing is open.
+  qp.async_send(asio_rdma::const_buffer(), asio::detached);
+  qp.async_receive(asio_rdma::mutable_buffer(), asio::detached);
+  if (acceptor.is_open())
+    acceptor.async_accept(qp, asio::detached);
+  connector.async_connect(qp, nowhere, asio::detached);
+  acceptor.close();
+  context.run();
+
   int devices = 0;
-  if (ibv_device** list = ibv_get_device_list(&devices)) {
+  if (ibv_device** list = ibv_get_device_list(&devices))
     ibv_free_device_list(list);
-  }
-  rdma_event_channel* channel = rdma_create_event_channel();
-  if (channel != nullptr) {
+  if (rdma_event_channel* channel = rdma_create_event_channel())
     rdma_destroy_event_channel(channel);
-  }
   std::cout << "asio_rdma " << ASIO_RDMA_VERSION_MAJOR << '.' << ASIO_RDMA_VERSION_MINOR << ", "
             << make_error_code(asio_rdma::error::no_device).category().name() << " errors, "
             << devices << " devices\n";
