@@ -370,7 +370,8 @@ void link_impl::keep_alive() {
 // --- Ending ----------------------------------------------------------------------------------
 
 void link_impl::close() {
-  service_.remove(*this);
+  if (!removed_.exchange(true))
+    service_.remove(*this);
   end_queue_pair();
 }
 

@@ -41,8 +41,9 @@ namespace asio_rdma {
 /// after `cancel` and `close`; `would_block`. Besides, those of `memory_pool::allocate` for a
 /// write, `error::buffer_in_use`, and `error::protocol_violation` for a peer that breaks the
 /// protocol. What differs from TCP: an error of the connection stays and is given again; a write
-/// hears of the peer's close at once; a peer that closes with bytes unread ends the stream like any
-/// other close.
+/// hears of the peer's close at once, not from the second on; a peer that closes with bytes unread
+/// ends the stream like any other close; a read after `eof` gives `eof` again, for which Asio's
+/// sockets may wait.
 ///
 /// *Cancellation.* All types, of every operation. A cancelled read has taken nothing; a cancelled
 /// write tells how many bytes it has written, which are not 0 only where it was sending registered

@@ -9,6 +9,7 @@
 #include <asio_rdma/memory_pool.hpp>
 
 #include <array>
+#include <atomic>
 #include <deque>
 #include <memory>
 #include <mutex>
@@ -96,7 +97,7 @@ public:
   void on_device_event(const ibv_async_event&) override {}
   const device& member_device() const noexcept override { return qp_->member_device(); }
 
-  /// Ends everything with `operation_aborted` once the device has let go.
+  /// Also more than once: ends everything with `operation_aborted` once the device has let go.
   void close();
   /// Says goodbye behind what waits to be sent; `op` completes when the peer has as well.
   bool start_close(operation& op);
@@ -189,6 +190,7 @@ private:
   bool failing_ = false;
   bool told_ = false; // the queue pair, that the link fails
   bool stopped_ = false;
+  std::atomic<bool> removed_{false}; // from the service
 };
 
 } // namespace asio_rdma::detail
