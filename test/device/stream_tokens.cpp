@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: BSL-1.0
+// Asio's own algorithms and completion tokens on a stream, with its type requirements enabled.
+#define BOOST_ASIO_ENABLE_HANDLER_TYPE_REQUIREMENTS
+#include "catch.hpp"
+#include "stream_support.hpp"
+
+#include <boost/asio/buffered_stream.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/compose.hpp>
+#include <boost/asio/deferred.hpp>
+#include <boost/asio/experimental/as_tuple.hpp>
+#include <boost/asio/experimental/parallel_group.hpp>
+#include <boost/asio/read.hpp>
+#include <boost/asio/read_until.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <boost/asio/use_future.hpp>
+#include <boost/asio/write.hpp>
+
+#include <string>
+#include <thread>
+#include <type_traits>
+
+namespace {
+
+using namespace test;
+using asio_rdma::stream;
+
+static_assert(std::is_same_v<stream::lowest_layer_type, stream>);
+static_assert(std::is_same_v<stream::rebind_executor<asio::io_context::executor_type>::other,
+                             asio_rdma::basic_stream<asio::io_context::executor_type>>);
+static_assert(std::is_nothrow_move_constructible_v<stream>);
+static_assert(!std::is_copy_constructible_v<stream>);
+static_assert(asio_rdma::connectable<stream>);
+
+/// A protocol of somebody's own: a line is sent, and a line comes back.
+struct ask_op {
+  stream& s;
+  const std::string& question;
+  std::string& answer;
+  int step = 0;
+
+  template <class Self>
+  void operator()(Self& self, error_code ec = {}, std::size_t n = 0) {
+    if (ec)
+      return self.complete(ec, n);
+    switch (step++) {
+    case 0:
+      return asio::async_write(s, asio::buffer(question), std::move(self));
+    case 1:
+      return asio::async_read_until(s, asio::dynamic_buffer(answer), '\n', std::move(self));
+    default:
+      self.complete({}, n);
+    }
+  }
+};
+
+template <class Token>
+auto async_ask(stream& s, const std::string& question, std::string& answer, Token&& token) {
+  return asio::async_compose<Token, void(error_code, std::size_t)>(ask_op{s, question, answer},
+                                                                   token, s);
+}
+
+} // namespace
+
+TEST_CASE("a composed operation of one's own, and lines") {
+  stream_pair t;
+  std::string answer;
+  outcome<std::size_t> asked;
+  const std::string question = "what\n";
+  async_ask(t.a, question, answer, asked.handler());
+  t.play([&]() -> asio::awaitable<void> {
+    std::string line;
+    co_await asio::async_read_until(t.b, asio::dynamic_buffer(line), '\n', asio::use_awaitable);
+    CHECK(line == "what\n");
+    co_await asio::async_write(t.b, asio::buffer(std::string("that\nmore")), asio::use_awaitable);
+  }());
+  t.until([&] { return asked.done(); });
+  CHECK(asked.value == 5);
+  CHECK(answer.starts_with("that\n"));
+}
+
+TEST_CASE("futures, while another thread runs the context") {
+  stream_pair t;
+  t.io.restart();
+  auto work = asio::make_work_guard(t.io);
+  std::thread runs([&] { t.io.run(); });
+  const std::string sent(50000, 'f');
+  std::string got(sent.size(), ' ');
+  auto wrote = asio::async_write(t.a, asio::buffer(sent), asio::use_future);
+  auto read = asio::async_read(t.b, asio::buffer(got), asio::use_future);
+  CHECK(wrote.get() == sent.size());
+  CHECK(read.get() == sent.size());
+  CHECK(got == sent);
+  work.reset();
+  t.io.stop();
+  runs.join();
+}
+
+TEST_CASE("deferred, as_tuple and read_at_least") {
+  stream_pair t;
+  t.play([&]() -> asio::awaitable<void> {
+    constexpr auto tuple = asio::experimental::as_tuple(asio::use_awaitable);
+    char memory[100];
+    auto later = t.a.async_write_some(asio::buffer("0123456789", 10), asio::deferred);
+    CHECK(t.b.available() == 0);
+    co_await std::move(later)(asio::use_awaitable);
+    const auto [ec, n] =
+        co_await asio::async_read(t.b, asio::buffer(memory), asio::transfer_at_least(5), tuple);
+    CHECK(!ec);
+    CHECK(n == 10);
+    t.a.shutdown(asio::socket_base::shutdown_send);
+    const auto [end, none] = co_await t.b.async_read_some(asio::buffer(memory), tuple);
+    CHECK(end == asio::error::eof);
+    CHECK(none == 0);
+  }());
+}
+
+TEST_CASE("a read that loses against a timer has taken nothing") {
+  stream_pair t;
+  asio::steady_timer timer(t.io, std::chrono::milliseconds(1));
+  char memory[10];
+  bool over = false;
+  error_code read_ec;
+  asio::experimental::make_parallel_group(
+      [&](auto token) { return t.b.async_read_some(asio::buffer(memory), token); },
+      [&](auto token) { return timer.async_wait(token); })
+      .async_wait(asio::experimental::wait_for_one(),
+                  [&](std::array<std::size_t, 2>, error_code ec, std::size_t, error_code) {
+                    over = true;
+                    read_ec = ec;
+                  });
+  t.until([&] { return over; });
+  CHECK(read_ec == asio::error::operation_aborted);
+  t.a.write_some(asio::buffer("abc", 3));
+  CHECK(t.b.read_some(asio::buffer(memory)) == 3);
+}
+
+TEST_CASE("a buffered stream") {
+  stream_pair t;
+  asio::buffered_stream<stream&> a(t.a), b(t.b);
+  t.play([&]() -> asio::awaitable<void> {
+    for (int i = 0; i < 100; ++i)
+      co_await asio::async_write(a, asio::buffer("ab", 2), asio::use_awaitable);
+    co_await a.async_flush(asio::use_awaitable);
+    std::string got(200, ' ');
+    co_await asio::async_read(b, asio::buffer(got), asio::use_awaitable);
+    CHECK(got.substr(198) == "ab");
+  }());
+}
+
+TEST_CASE("a stream of another executor") {
+  stream_pair t;
+  asio_rdma::basic_stream<asio::io_context::executor_type> plain(t.io);
+  plain.open(t.pool);
+  CHECK(plain.is_open());
+  stream any(std::move(plain));
+  CHECK(any.is_open());
+}
