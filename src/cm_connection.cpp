@@ -169,8 +169,11 @@ void cm_connection::on_cm_event(const cm_event& event) {
       left.ids.push_back(event.id);
     if (lingering_.empty())
       left.kept = std::move(kept_);
-    if (event.id == id_ && state_ != state::closed)
+    if (event.id == id_ && state_ != state::closed) {
+      in_event_ = true;
       take_event(event, left);
+      in_event_ = false;
+    }
   }
   settle(left);
 }
@@ -466,7 +469,7 @@ void cm_connection::finish(const error_code& ec, leftovers& left) {
   timer_.cancel();
   connect_operation& op = *std::exchange(op_, nullptr);
   op.ec = ec;
-  if (id_ != nullptr) {
+  if (id_ != nullptr && in_event_) {
     op.info.local = endpoint_of(rdma_get_local_addr(id_));
     op.info.remote = endpoint_of(rdma_get_peer_addr(id_));
   }

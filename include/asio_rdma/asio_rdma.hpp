@@ -5,6 +5,7 @@
 #include <asio_rdma/buffer.hpp>
 #include <asio_rdma/buffer_access.hpp>
 #include <asio_rdma/completion_queue.hpp>
+#include <asio_rdma/connection.hpp>
 #include <asio_rdma/connector.hpp>
 #include <asio_rdma/device.hpp>
 #include <asio_rdma/device_events.hpp>

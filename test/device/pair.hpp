@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
-#include <asio_rdma/asio_rdma.hpp>
+#include <asio_rdma/connector.hpp>
 #include <asio_rdma/device_events.hpp>
+#include <asio_rdma/exchange.hpp>
 #include <asio_rdma/shared_receive_queue.hpp>
 #include <boost/asio/bind_cancellation_slot.hpp>
 #include <boost/asio/cancellation_signal.hpp>

@@ -107,6 +107,7 @@ private:
   std::shared_ptr<queue_pair_impl> qp_;
   std::vector<asio::ip::tcp::endpoint> endpoints_;
   std::size_t next_ = 0;
+  bool in_event_ = false; // only then librdmacm does not write to the id
   bool loopback_replaced_ = false;
   asio::ip::tcp::endpoint to_; // of the attempt
   std::chrono::milliseconds patience_{0};
