@@ -137,7 +137,7 @@ std::optional<asio::ip::tcp::endpoint> cm_connection::own_address_for_loopback()
   return {};
 }
 
-error_code cm_connection::resolve(asio::ip::tcp::endpoint to, leftovers& left) {
+error_code cm_connection::resolve(const asio::ip::tcp::endpoint& to, leftovers& left) {
   retire_id(left);
   state_ = state::resolving;
   if (to.address().is_unspecified()) // the kernel takes it for its own, and fails at a later step

@@ -342,7 +342,7 @@ bool grant_table::next_control(outgoing_frame& f) {
     } else if (a.type == frame_type::renewed) {
       f.header.length = lease_payload::size;
       encode(lease_payload{a.lease, a.grant}, f.payload);
-    } else {
+    } else if (g != nullptr) {
       f.header.length = grant_payload::size;
       encode(grant_payload{g->memory, a.lease, a.grant, g->rights}, f.payload);
     }

@@ -4,6 +4,7 @@
 #include <asio_rdma/connector.hpp>
 #include <asio_rdma/device_events.hpp>
 #include <asio_rdma/exchange.hpp>
+#include <asio_rdma/memory_pool.hpp>
 #include <asio_rdma/shared_receive_queue.hpp>
 #include <boost/asio/bind_cancellation_slot.hpp>
 #include <boost/asio/cancellation_signal.hpp>

@@ -78,7 +78,7 @@ private:
   void take_event(const cm_event& event, leftovers& left);
   void next_endpoint(error_code why, leftovers& left);
   std::optional<asio::ip::tcp::endpoint> own_address_for_loopback() const;
-  error_code resolve(asio::ip::tcp::endpoint to, leftovers& left);
+  error_code resolve(const asio::ip::tcp::endpoint& to, leftovers& left);
   error_code resolve_address();
   error_code on_address_resolved();
   error_code on_route_resolved();

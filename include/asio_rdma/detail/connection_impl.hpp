@@ -21,7 +21,7 @@ class connection_impl final : public link_impl {
 public:
   connection_impl(asio::execution_context& context, const memory_pool& pool,
                   const connection_options& options);
-  ~connection_impl();
+  ~connection_impl() override;
 
   /// Each gives true, or false with the error in the operation, which stays the caller's then.
   bool start(message_send& op, const payload& p, std::optional<std::uint32_t> immediate);

@@ -113,7 +113,7 @@ public:
 protected:
   link_impl(asio::execution_context& context, const memory_pool& pool, handshake::kind kind,
             const connection_options& options);
-  ~link_impl();
+  ~link_impl() override;
 
   using lock = std::unique_lock<mutex>;
 

@@ -74,7 +74,7 @@ public:
   using endpoint_type = asio::ip::tcp::endpoint;
 
   stream_impl(const asio::any_io_executor& ex, const memory_pool& pool, const stream_options& o);
-  ~stream_impl();
+  ~stream_impl() override;
 
   /// Each gives true, or false with the result in the operation, which stays the caller's then.
   bool start(stream_reading& op);
