@@ -26,17 +26,17 @@ std::string content(char kind, std::uint64_t number) {
   return result;
 }
 
+struct round {
+  std::vector<std::size_t> received;
+  std::size_t ended = 0;
+  int failures = 0;
+  std::string failure;
+};
+
 // SEND, WRITE and READ in one direction. Each side's memory: what is sent, written and read by one
 // lane, then where it arrives.
 class lane {
   enum area : std::size_t { sends, writes, reads, arrivals, written, read };
-  struct round {
-    std::vector<std::size_t> received;
-    std::size_t ended = 0;
-    int failures = 0;
-    std::string failure;
-  };
-
   static std::size_t at(area a, std::size_t slot) { return (a * slots + slot) * block; }
 
   auto ended() {
@@ -61,7 +61,7 @@ public:
       source_.put(at(writes, i), content('w', number));
       sink_.put(at(reads, i), content('r', number));
       to_.async_receive(sink_.buffer(at(arrivals, i), block),
-                        [this, i, r = std::ref(*round_)](error_code ec, received what) {
+                        [i, r = std::ref(*round_)](error_code ec, received what) {
                           r.get().received.push_back(i);
                           r.get().failures += ec || what.bytes != block ? 1 : 0;
                         });
