@@ -41,7 +41,8 @@ struct freed_by {
 /// A key and a certificate that it has signed itself.
 struct identity {
   identity() {
-    const std::unique_ptr<EVP_PKEY, freed_by<EVP_PKEY_free>> k(EVP_EC_gen("P-256"));
+    const std::unique_ptr<EVP_PKEY, freed_by<EVP_PKEY_free>> k(
+        EVP_PKEY_Q_keygen(nullptr, nullptr, "EC", "P-256"));
     const std::unique_ptr<X509, freed_by<X509_free>> x(X509_new());
     X509_set_version(x.get(), 2);
     ASN1_INTEGER_set(X509_get_serialNumber(x.get()), 1);
