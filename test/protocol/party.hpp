@@ -5,8 +5,8 @@
 #include <asio_rdma/detail/lease_table.hpp>
 #include <asio_rdma/detail/message_protocol.hpp>
 
-#include <cstdio>
-#include <cstdlib>
+#include "simulation.hpp"
+
 #include <deque>
 #include <functional>
 #include <map>
@@ -18,17 +18,7 @@ namespace protocol_test {
 
 using namespace asio_rdma;
 using namespace asio_rdma::detail;
-
-/// Of the run, to repeat it.
-inline std::uint32_t run_seed = 0;
-
-/// Ends the program: what must always hold does not.
-inline void must(bool holds, const char* what) {
-  if (holds)
-    return;
-  std::fprintf(stderr, "does not hold: %s (seed %u)\n", what, unsigned(run_seed));
-  std::abort();
-}
+using simulation::must;
 
 /// A number below n.
 using chooser = std::function<std::uint32_t(std::uint32_t n)>;

@@ -3,8 +3,8 @@
 
 #include <asio_rdma/detail/stream_protocol.hpp>
 
-#include <cstdio>
-#include <cstdlib>
+#include "simulation.hpp"
+
 #include <deque>
 #include <functional>
 #include <map>
@@ -15,17 +15,7 @@ namespace stream_test {
 
 using namespace asio_rdma;
 using namespace asio_rdma::detail;
-
-/// Of the run, to repeat it.
-inline std::uint32_t run_seed = 0;
-
-/// Ends the program: what must always hold does not.
-inline void must(bool holds, const char* what) {
-  if (holds)
-    return;
-  std::fprintf(stderr, "does not hold: %s (seed %u)\n", what, unsigned(run_seed));
-  std::abort();
-}
+using simulation::must;
 
 /// The byte at a place of a stream.
 inline std::byte byte_at(std::uint64_t i) {

@@ -5,7 +5,6 @@
 
 #include "catch.hpp"
 
-#include <cstdlib>
 #include <memory>
 #include <random>
 
@@ -286,15 +285,7 @@ private:
 } // namespace
 
 TEST_CASE("two parties lose and double nothing, whatever happens in whatever order") {
-  const char* const wanted = std::getenv("ASIO_RDMA_SIMULATION_STEPS");
-  const std::size_t steps = wanted != nullptr ? std::strtoull(wanted, nullptr, 10) : 400'000;
-  const char* const first = std::getenv("ASIO_RDMA_SIMULATION_SEED");
-  std::uint32_t seed = first != nullptr ? static_cast<std::uint32_t>(std::atol(first)) : 1;
-  totals t;
-  while (t.steps < steps) {
-    run_seed = seed++;
-    world(run_seed, t).play(1500);
-  }
+  const totals t = simulation::simulate<world, totals>(400'000);
   WARN(t.steps << " steps in " << t.worlds << " worlds: " << t.messages << " messages received, "
                << t.pulled << " by rendezvous, " << t.notices << " notices, " << t.granted
                << " grants, " << t.regions << " regions passed, " << t.leases_used

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+
+namespace simulation {
+
+/// Of the run, to repeat it.
+inline std::uint32_t run_seed = 0;
+
+/// Ends the program: what must always hold does not.
+inline void must(bool holds, const char* what) {
+  if (holds)
+    return;
+  std::fprintf(stderr, "does not hold: %s (seed %u)\n", what, unsigned(run_seed));
+  std::abort();
+}
+
+/// Plays worlds of successive seeds until so many steps have been made. In the environment
+/// ASIO_RDMA_SIMULATION_STEPS asks for another number of them, ASIO_RDMA_SIMULATION_SEED for
+/// another first seed than 1.
+template <class World, class Totals>
+Totals simulate(std::size_t steps) {
+  if (const char* const wanted = std::getenv("ASIO_RDMA_SIMULATION_STEPS"))
+    steps = std::strtoull(wanted, nullptr, 10);
+  const char* const first = std::getenv("ASIO_RDMA_SIMULATION_SEED");
+  std::uint32_t seed = first != nullptr ? static_cast<std::uint32_t>(std::atol(first)) : 1;
+  Totals t;
+  while (t.steps < steps) {
+    run_seed = seed++;
+    World(run_seed, t).play(1500);
+  }
+  return t;
+}
+
+} // namespace simulation
