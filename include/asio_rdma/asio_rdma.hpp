@@ -15,5 +15,7 @@
 #include <asio_rdma/memory_region.hpp>
 #include <asio_rdma/queue_pair.hpp>
 #include <asio_rdma/registered_buffer.hpp>
+#include <asio_rdma/remote_ptr.hpp>
+#include <asio_rdma/remote_word.hpp>
 #include <asio_rdma/shared_receive_queue.hpp>
 #include <asio_rdma/stream.hpp>
