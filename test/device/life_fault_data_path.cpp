@@ -92,10 +92,7 @@ TEST_CASE("closed before its completion came, an operation is aborted") {
   const resource_check nothing_left;
   each_operation([](const operation_kind& kind) {
     scene s(kind);
-    s.hold();
-    s.start(0);
-    s.feed(1);
-    s.wait_held(1);
+    s.start_held();
     s.finish();
     CHECK(s.ends[0].ec == asio::error::operation_aborted);
     CHECK(s.disconnect.ec == asio::error::operation_aborted);
@@ -140,10 +137,7 @@ TEST_CASE("an event that is gone when it is read costs no completion") {
   const resource_check nothing_left;
   each_operation([](const operation_kind& kind) {
     scene s(kind);
-    s.hold();
-    s.start(0);
-    s.feed(1);
-    s.wait_held(1);
+    s.start_held();
     s.faults.lose_channel_events(1);
     s.faults.release_completions();
     s.wait(0, 1);
@@ -175,10 +169,7 @@ TEST_CASE("a queue pair that cannot be moved to the error state is closed all th
   each_operation([](const operation_kind& kind) {
     scene s(kind);
     s.faults.fail_modify_qp(IBV_QPS_ERR, EIO, {1, faults::forever});
-    s.hold();
-    s.start(0);
-    s.feed(1);
-    s.wait_held(1);
+    s.start_held();
     s.finish();
     CHECK(s.ends[0].ec == asio::error::operation_aborted);
   });

@@ -172,6 +172,13 @@ void scene::wait_held(unsigned n) {
   io.poll(); // so that what is in sight is handled, and the queue armed
 }
 
+void scene::start_held() {
+  hold();
+  start(0);
+  feed(1);
+  wait_held(1);
+}
+
 void scene::finish() {
   windows.clear();
   actor->close();

@@ -75,6 +75,8 @@ public:
   /// Runs the context until so many completions of the actor are held back.
   void wait_held(unsigned n);
   void hold() { faults.hold_completions({nullptr, number}); }
+  /// Starts the first operation, whose completion is held back.
+  void start_held();
   /// Closes and drops all; checks that every started operation has ended once and that nothing is
   /// left of it.
   void finish();
