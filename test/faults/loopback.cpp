@@ -82,6 +82,13 @@ void until(const std::function<bool()>& condition) {
   }
 }
 
+id_list ids(const std::vector<ibv_wc>& completions) {
+  id_list result;
+  for (const ibv_wc& wc : completions)
+    result.push_back(wc.wr_id);
+  return result;
+}
+
 cm_device::cm_device() : events_(check(rdma_create_event_channel(), "rdma_create_event_channel")) {
   auto local = address();
   check(rdma_create_id(events_, &id_, nullptr, RDMA_PS_TCP), "rdma_create_id");

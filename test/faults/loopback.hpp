@@ -15,6 +15,10 @@
 // need.
 void until(const std::function<bool()>& condition);
 
+using id_list = std::vector<std::uint64_t>;
+// The `wr_id` of each.
+id_list ids(const std::vector<ibv_wc>& completions);
+
 // An opened device that rdma_cm has chosen for an address, taken from an identifier.
 class cm_device {
 public:
