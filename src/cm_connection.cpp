@@ -3,26 +3,15 @@
 
 #include <asio_rdma/detail/handshake.hpp>
 
+#include "cm_device.hpp"
+
 #include <algorithm>
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 #include <utility>
 
 namespace asio_rdma::detail {
 namespace {
-
-// Reasons of InfiniBand's connection manager (enum ib_cm_rej_reason): these two are told apart.
-constexpr int reject_no_listener = 8;
-constexpr int reject_timeout = 4;
-
-// milliseconds::max() is not a number of nanoseconds.
-constexpr std::chrono::hours longest{24 * 365};
-
-// The kernel misses a neighbour's answer that comes before it waits for it, as it does between the
-// namespaces of one machine, and looks again only when the time that it was given is over
-// (process_one_req in drivers/infiniband/core/addr.c). So it gets little time, then twice that...
-constexpr std::chrono::milliseconds first_patience{100};
 
 class link final : public connection_link {
 public:
@@ -37,34 +26,6 @@ public:
 private:
   std::shared_ptr<cm_connection> connection_;
 };
-
-error_code rejection(const cm_event& event) {
-  if (event.status == reject_no_listener)
-    return error::peer_not_listening;
-  if (event.status == reject_timeout)
-    return asio::error::timed_out;
-  return error::rejected;
-}
-
-bool is_incompatible(std::span<const std::byte> data) {
-  verdict v{};
-  return data.size() >= verdict_size && !decode(data.first<verdict_size>(), v) &&
-         v == verdict::incompatible;
-}
-
-bool is_iwarp(const ibv_context* device) {
-  return device->device->transport_type == IBV_TRANSPORT_IWARP;
-}
-
-// siw counts what is sent in eight bits, with four bytes of its own (RFC 6581, section 9).
-std::size_t most_data(const ibv_context* device, std::size_t infiniband) {
-  return is_iwarp(device) ? 251 : infiniband;
-}
-
-// No device leads there; which there are is known.
-error_code way_error(int value) {
-  return value == ENODEV ? error_code(error::unreachable) : cm_error(value);
-}
 
 } // namespace
 
@@ -103,249 +64,6 @@ error_code cm_connection::connect(connect_operation& op, std::shared_ptr<queue_p
   }
   settle(left);
   return {};
-}
-
-// Each step that fails at once or later goes on with the next endpoint.
-void cm_connection::next_endpoint(error_code why, leftovers& left) {
-  if (spent_) {
-    finish(why, left);
-    return;
-  }
-  do {
-    const auto own = own_address_for_loopback();
-    loopback_replaced_ = own.has_value();
-    if (!own && next_ == endpoints_.size()) {
-      finish(why, left);
-      return;
-    }
-    why = resolve(own ? *own : endpoints_[next_++], left);
-  } while (why);
-  arm_timer(options_.timeout);
-}
-
-// The loopback interface seldom has an RDMA device; the queue pair's own device reaches the same
-// machine by its own address.
-std::optional<asio::ip::tcp::endpoint> cm_connection::own_address_for_loopback() const {
-  if (next_ == 0 || loopback_replaced_ || state_ != state::resolving)
-    return {};
-  const asio::ip::tcp::endpoint& tried = endpoints_[next_ - 1];
-  if (!tried.address().is_loopback())
-    return {};
-  for (const auto& address : qp_->get_protection_domain().get_device().addresses())
-    if (address.is_v4() == tried.address().is_v4())
-      return asio::ip::tcp::endpoint(address, tried.port());
-  return {};
-}
-
-error_code cm_connection::resolve(const asio::ip::tcp::endpoint& to, leftovers& left) {
-  retire_id(left);
-  state_ = state::resolving;
-  if (to.address().is_unspecified()) // the kernel takes it for its own, and fails at a later step
-    return error::unreachable;
-  error_code ec;
-  id_ = service_.make_id(shared_from_this(), ec);
-  if (ec)
-    return ec;
-  to_ = to;
-  patience_ = first_patience;
-  return resolve_address();
-}
-
-error_code cm_connection::resolve_address() {
-  const auto timeout = std::clamp<std::chrono::milliseconds::rep>(
-      std::min(patience_, options_.timeout).count(), 1, 600000);
-  sockaddr* from = options_.local ? static_cast<sockaddr*>(options_.local->data()) : nullptr;
-  if (rdma_resolve_addr(id_, from, static_cast<sockaddr*>(to_.data()), static_cast<int>(timeout)) ==
-      0)
-    return {};
-  return way_error(errno);
-}
-
-void cm_connection::on_cm_event(const cm_event& event) {
-  leftovers left;
-  {
-    const std::lock_guard lock(mutex_);
-    if (std::erase(lingering_, event.id) != 0)
-      left.ids.push_back(event.id);
-    if (lingering_.empty())
-      left.kept = std::move(kept_);
-    if (event.id == id_ && state_ != state::closed) {
-      in_event_ = true;
-      take_event(event, left);
-      in_event_ = false;
-    }
-  }
-  settle(left);
-}
-
-void cm_connection::take_event(const cm_event& event, leftovers& left) {
-  error_code ec;
-  switch (event.type) {
-  case RDMA_CM_EVENT_CONNECT_REQUEST:
-    request_ = event;
-    return;
-  case RDMA_CM_EVENT_ADDR_RESOLVED:
-    ec = on_address_resolved();
-    break;
-  case RDMA_CM_EVENT_ROUTE_RESOLVED:
-    ec = on_route_resolved();
-    break;
-  case RDMA_CM_EVENT_CONNECT_RESPONSE:
-    ec = on_response(event);
-    if (!ec)
-      finish({}, left);
-    break;
-  case RDMA_CM_EVENT_ESTABLISHED:
-    if (state_ == state::connecting) // iWARP: accepted and connected in one step
-      ec = on_reply(event);
-    if (op_ != nullptr && !ec)
-      finish({}, left);
-    break;
-  case RDMA_CM_EVENT_ADDR_ERROR:
-    if (event.status == -ETIMEDOUT && op_ != nullptr) {
-      patience_ *= 2; // until the timer ends the attempt
-      ec = resolve_address();
-      break;
-    }
-    [[fallthrough]];
-  case RDMA_CM_EVENT_ROUTE_ERROR:
-    ec = event.status == -ETIMEDOUT ? error_code(asio::error::timed_out)
-                                    : error_code(error::unreachable);
-    break;
-  case RDMA_CM_EVENT_UNREACHABLE: // the kernel's own time is up: no answer (10 s by siw)
-    ec = event.status == -ETIMEDOUT ? error_code(asio::error::timed_out)
-                                    : error_code(error::unreachable);
-    break;
-  case RDMA_CM_EVENT_REJECTED:
-    reply_ = event.data;
-    ec =
-        state_ == state::accepting ? error_code(asio::error::connection_aborted) : rejection(event);
-    if (op_ != nullptr && op_->target && ec == error::rejected && is_incompatible(event.data))
-      ec = error::incompatible_peer;
-    break;
-  case RDMA_CM_EVENT_CONNECT_ERROR:
-    ec = event.status < 0 ? cm_error(-event.status) : error_code(error::unreachable);
-    break;
-  case RDMA_CM_EVENT_DISCONNECTED:
-    ec = asio::error::connection_reset;
-    break;
-  case RDMA_CM_EVENT_DEVICE_REMOVAL:
-    ec = error::device_fatal;
-    break;
-  default:
-    break;
-  }
-  if (ec && state_ == state::connecting && event.type != RDMA_CM_EVENT_ROUTE_RESOLVED)
-    state_ = state::idle; // the attempt has ended by itself
-  if (ec && state_ == state::established) {
-    rdma_disconnect(id_); // the answer that the peer waits for
-    left.failed = qp_;
-    left.why = ec;
-  } else if (ec && op_ != nullptr && state_ != state::accepting) {
-    next_endpoint(ec, left);
-  } else if (ec && op_ != nullptr) {
-    finish(ec, left);
-  } else if (ec) {
-    state_ = state::closed; // a request that was withdrawn before it was answered
-  }
-}
-
-error_code cm_connection::on_address_resolved() {
-  if (id_->verbs == nullptr)
-    return error::loopback_address;
-  const ibv_context* own = qp_->get_protection_domain().get_device().native_handle();
-  if (std::strcmp(ibv_get_device_name(id_->verbs->device), ibv_get_device_name(own->device)) != 0)
-    return error::wrong_device;
-  if (options_.data.size() > most_data(id_->verbs, 56))
-    return asio::error::message_size;
-  const int timeout = static_cast<int>(
-      std::clamp<std::chrono::milliseconds::rep>(options_.timeout.count(), 1, 600000));
-  return rdma_resolve_route(id_, timeout) == 0 ? error_code() : way_error(errno);
-}
-
-rdma_conn_param cm_connection::parameters(const private_data& data) const {
-  const queue_pair_options& o = qp_->options();
-  rdma_conn_param p{};
-  p.private_data = data.data();
-  p.private_data_len = static_cast<std::uint8_t>(data.size());
-  p.responder_resources = o.max_reads;
-  p.initiator_depth = o.max_reads;
-  p.retry_count = o.retry_count;
-  p.rnr_retry_count = o.rnr_retry;
-  p.qp_num = qp_->number();
-  p.srq = qp_->has_shared_receives() ? 1 : 0;
-  return p;
-}
-
-error_code cm_connection::on_route_resolved() {
-  if (const error_code ec = prepare_queue_pair(IBV_QPS_INIT, 0, 0))
-    return ec;
-  state_ = state::connecting;
-  rdma_conn_param p = parameters(options_.data);
-  if (rdma_connect(id_, &p) != 0)
-    return cm_error(errno);
-  spent_ = is_iwarp(id_->verbs);
-  return {};
-}
-
-error_code cm_connection::on_reply(const cm_event& event) {
-  reply_ = event.data;
-  return op_ != nullptr && op_->target ? op_->target->on_hello(reply_, false) : error_code();
-}
-
-// The responder's answer says how many reads it starts and answers; rdma_cm has matched them.
-error_code cm_connection::on_response(const cm_event& event) {
-  if (const error_code ec = on_reply(event))
-    return ec;
-  const std::uint8_t own = qp_->options().max_reads;
-  const std::uint8_t out = std::min(own, event.initiator_depth);
-  const std::uint8_t in = std::min(own, event.responder_resources);
-  if (const error_code ec = prepare_queue_pair(IBV_QPS_RTR, out, in))
-    return ec;
-  if (const error_code ec = prepare_queue_pair(IBV_QPS_RTS, out, in))
-    return ec;
-  return rdma_establish(id_) == 0 ? error_code() : cm_error(errno);
-}
-
-// rdma_cm knows the path; what concerns this side alone is the queue pair's own choice.
-error_code cm_connection::prepare_queue_pair(ibv_qp_state to, std::uint8_t reads_out,
-                                             std::uint8_t reads_in) {
-  const queue_pair_options& o = qp_->options();
-  ibv_qp_attr attr{};
-  attr.qp_state = to;
-  int mask = 0;
-  if (rdma_init_qp_attr(id_, &attr, &mask) != 0)
-    return errno == EINVAL && state_ == state::accepting
-               ? error_code(asio::error::connection_aborted) // no longer asked for
-               : system_error_code(errno);
-  switch (to) {
-  case IBV_QPS_INIT:
-    attr.qp_access_flags = qp_->access_flags();
-    mask |= IBV_QP_ACCESS_FLAGS;
-    break;
-  case IBV_QPS_RTR:
-    if ((mask & IBV_QP_MIN_RNR_TIMER) != 0)
-      attr.min_rnr_timer = o.min_rnr_timer;
-    if ((mask & IBV_QP_MAX_DEST_RD_ATOMIC) != 0)
-      attr.max_dest_rd_atomic = reads_in;
-    if ((mask & IBV_QP_PATH_MTU) != 0 && o.path_mtu != 0)
-      attr.path_mtu = std::min(attr.path_mtu, o.path_mtu);
-    if ((mask & IBV_QP_AV) != 0 && attr.ah_attr.is_global != 0) {
-      attr.ah_attr.grh.hop_limit = std::max(attr.ah_attr.grh.hop_limit, o.hop_limit);
-      attr.ah_attr.grh.traffic_class = o.traffic_class;
-    }
-    break;
-  default:
-    if ((mask & IBV_QP_TIMEOUT) != 0)
-      attr.timeout = o.timeout;
-    if ((mask & IBV_QP_RETRY_CNT) != 0)
-      attr.retry_cnt = o.retry_count;
-    if ((mask & IBV_QP_RNR_RETRY) != 0)
-      attr.rnr_retry = o.rnr_retry;
-    if ((mask & IBV_QP_MAX_QP_RD_ATOMIC) != 0)
-      attr.max_rd_atomic = reads_out;
-  }
-  return mask == 0 ? error_code() : qp_->modify(attr, mask);
 }
 
 void cm_connection::adopt(rdma_cm_id* id) {
@@ -435,31 +153,6 @@ error_code cm_connection::reject(const private_data& data) {
   return rdma_reject(id_, data.data(), static_cast<std::uint8_t>(data.size())) == 0
              ? error_code()
              : cm_error(errno);
-}
-
-void cm_connection::arm_timer(std::chrono::milliseconds timeout) {
-  const std::uint64_t attempt = ++attempt_;
-  timer_.expires_after(std::min<std::chrono::milliseconds>(timeout, longest));
-  timer_.async_wait([weak = weak_from_this(), attempt](const error_code& ec) {
-    if (ec)
-      return;
-    if (const auto self = std::static_pointer_cast<cm_connection>(weak.lock()))
-      self->on_timeout(attempt);
-  });
-}
-
-void cm_connection::on_timeout(std::uint64_t attempt) {
-  leftovers left;
-  {
-    const std::lock_guard lock(mutex_);
-    if (attempt != attempt_ || op_ == nullptr)
-      return;
-    if (state_ == state::accepting)
-      finish(asio::error::timed_out, left);
-    else
-      next_endpoint(asio::error::timed_out, left);
-  }
-  settle(left);
 }
 
 // Gives the operation its result. After a failure the id goes, and the queue pair may be used for

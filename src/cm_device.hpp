@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <cstddef>
+
+namespace asio_rdma::detail {
+
+inline bool is_iwarp(const ibv_context* device) {
+  return device->device->transport_type == IBV_TRANSPORT_IWARP;
+}
+
+/// The private data of a message that has room for so much on InfiniBand. siw counts what is sent
+/// in eight bits, with four bytes of its own (RFC 6581, section 9).
+inline std::size_t most_data(const ibv_context* device, std::size_t infiniband) {
+  return is_iwarp(device) ? 251 : infiniband;
+}
+
+} // namespace asio_rdma::detail
