@@ -2,50 +2,15 @@
 // A peer that is killed while everything is under way.
 #include "catch.hpp"
 #include "cm_support.hpp"
+#include "peer_process.hpp"
 
-#include <csignal>
-#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <list>
-#include <spawn.h>
-#include <string>
-#include <sys/wait.h>
-#include <vector>
 
 namespace {
 
 using namespace test;
-
-constexpr const char* peer_test = "the peer that is killed";
-
-// This program once more, as the peer. It has its own devices and queue pairs.
-class peer_process {
-public:
-  explicit peer_process(const endpoint& to) {
-    const std::string port = "CM_DEATH_PORT=" + std::to_string(to.port());
-    std::vector<char*> environment{const_cast<char*>(port.c_str())};
-    for (char** e = environ; *e != nullptr; ++e)
-      environment.push_back(*e);
-    environment.push_back(nullptr);
-    char program[] = "/proc/self/exe";
-    std::string name = peer_test;
-    char* arguments[] = {program, name.data(), nullptr};
-    REQUIRE(::posix_spawn(&pid_, program, nullptr, nullptr, arguments, environment.data()) == 0);
-  }
-  peer_process(const peer_process&) = delete;
-  ~peer_process() { kill(); }
-
-  void kill() {
-    if (pid_ == 0)
-      return;
-    ::kill(pid_, SIGKILL);
-    ::waitpid(std::exchange(pid_, 0), nullptr, 0);
-  }
-
-private:
-  pid_t pid_ = 0;
-};
 
 constexpr std::size_t size = 64 * 1024;
 
@@ -57,8 +22,8 @@ struct key {
 } // namespace
 
 TEST_CASE("the peer that is killed", "[.peer]") {
-  const char* port = std::getenv("CM_DEATH_PORT");
-  if (port == nullptr)
+  const auto port = port_of_tester();
+  if (!port)
     return;
   meeting m;
   memory shared(m.pd, size, all_rights);
@@ -70,7 +35,7 @@ TEST_CASE("the peer that is killed", "[.peer]") {
   got held[4]; // what the other side sends beyond these waits
   for (std::size_t i = 0; i < 4; ++i)
     m.a.async_receive(m.ma.buffer(i * 64, 64), held[i].handler());
-  const endpoint to(device_address(m.dev), static_cast<std::uint16_t>(std::stoi(port)));
+  const endpoint to(device_address(m.dev), *port);
   m.initiator->async_connect(m.a, to, c, m.connected.handler());
   m.until([&] { return m.connected.done(); });
   REQUIRE(m.connected.succeeded());

@@ -2,59 +2,25 @@
 // A peer that is killed while every kind of operation of a connection waits for it.
 #include "catch.hpp"
 #include "connection_support.hpp"
+#include "peer_process.hpp"
 
-#include <csignal>
-#include <cstdlib>
 #include <functional>
 #include <list>
-#include <spawn.h>
-#include <string>
-#include <sys/wait.h>
 #include <variant>
-#include <vector>
 
 namespace {
 
 using namespace test;
 using asio_rdma::access;
 
-constexpr const char* peer_test = "the peer that is killed";
 using arrival = outcome<std::variant<registered_buffer, remote_region>>;
-
-/// This program once more, as the peer.
-class peer_process {
-public:
-  explicit peer_process(const endpoint& to) {
-    const std::string port = "CONNECTION_DEATH_PORT=" + std::to_string(to.port());
-    std::vector<char*> environment{const_cast<char*>(port.c_str())};
-    for (char** e = environ; *e != nullptr; ++e)
-      environment.push_back(*e);
-    environment.push_back(nullptr);
-    char program[] = "/proc/self/exe";
-    std::string name = peer_test;
-    char* arguments[] = {program, name.data(), nullptr};
-    REQUIRE(::posix_spawn(&pid_, program, nullptr, nullptr, arguments, environment.data()) == 0);
-  }
-  peer_process(const peer_process&) = delete;
-  ~peer_process() { kill(); }
-
-  void kill() {
-    if (pid_ == 0)
-      return;
-    ::kill(pid_, SIGKILL);
-    ::waitpid(std::exchange(pid_, 0), nullptr, 0);
-  }
-
-private:
-  pid_t pid_ = 0;
-};
 
 } // namespace
 
 // Holds memory of the other side and lends some, and takes no message.
 TEST_CASE("the peer that is killed", "[.peer]") {
-  const char* port = std::getenv("CONNECTION_DEATH_PORT");
-  if (port == nullptr)
+  const auto port = port_of_tester();
+  if (!port)
     return;
   const device dev = open_device();
   const memory_pool pool{protection_domain(dev)};
@@ -62,9 +28,7 @@ TEST_CASE("the peer that is killed", "[.peer]") {
   connector initiator(io);
   asio_rdma::connection c(io, pool);
   test::connection connected;
-  initiator.async_connect(
-      c, endpoint(device_address(dev), static_cast<std::uint16_t>(std::stoi(port))),
-      connected.handler());
+  initiator.async_connect(c, endpoint(device_address(dev), *port), connected.handler());
   until(io, [&] { return connected.done(); });
   outcome<remote_region> mine;
   c.async_request_memory(4096, mine.handler());

@@ -2,50 +2,15 @@
 // A peer on another host that is killed while everything is under way.
 #include "catch.hpp"
 #include "hosts_support.hpp"
+#include "peer_process.hpp"
 
-#include <csignal>
-#include <cstdlib>
 #include <cstring>
-#include <spawn.h>
-#include <string>
-#include <sys/wait.h>
-#include <vector>
 
 namespace {
 
 using namespace test;
 
-constexpr const char* peer_test = "the peer that is killed";
 constexpr std::size_t size = 64 * 1024;
-
-// This program once more, as a process of the second host.
-class peer_process {
-public:
-  explicit peer_process(const endpoint& to) {
-    const std::string port = "HOSTS_DEATH_PORT=" + std::to_string(to.port());
-    std::vector<char*> environment{const_cast<char*>(port.c_str())};
-    for (char** e = environ; *e != nullptr; ++e)
-      environment.push_back(*e);
-    environment.push_back(nullptr);
-    char program[] = "/proc/self/exe";
-    std::string name = peer_test;
-    char* arguments[] = {program, name.data(), nullptr};
-    const on_host there(2); // a process is born on its parent's
-    REQUIRE(::posix_spawn(&pid_, program, nullptr, nullptr, arguments, environment.data()) == 0);
-  }
-  peer_process(const peer_process&) = delete;
-  ~peer_process() { kill(); }
-
-  void kill() {
-    if (pid_ == 0)
-      return;
-    ::kill(pid_, SIGKILL);
-    ::waitpid(std::exchange(pid_, 0), nullptr, 0);
-  }
-
-private:
-  pid_t pid_ = 0;
-};
 
 struct key {
   std::uint64_t address;
@@ -55,8 +20,8 @@ struct key {
 } // namespace
 
 TEST_CASE("the peer that is killed", "[.peer]") {
-  const char* port = std::getenv("HOSTS_DEATH_PORT");
-  if (port == nullptr)
+  const auto port = port_of_tester();
+  if (!port)
     return;
   const device dev = device_of(2);
   const protection_domain pd(dev);
@@ -71,7 +36,7 @@ TEST_CASE("the peer that is killed", "[.peer]") {
   std::memcpy(c.data.data(), &k, sizeof k);
   connector initiator(io);
   connection connected;
-  const endpoint to(address_of(1), static_cast<std::uint16_t>(std::stoi(port)));
+  const endpoint to(address_of(1), *port);
   initiator.async_connect(qp, to, c, connected.handler());
   until(io, [&] { return connected.done(); });
   REQUIRE(connected.succeeded());
@@ -99,7 +64,11 @@ TEST_CASE("a peer that is killed on the other host ends everything that is under
   got hello;
   qp.async_receive(m.buffer(0, 64), hello.handler());
   listener.async_accept(qp, accepted.handler());
-  peer_process peer(listener.local_endpoint());
+  std::optional<peer_process> peer;
+  {
+    const on_host there(2);
+    peer.emplace(listener.local_endpoint());
+  }
   until(io, [&] { return accepted.done() && hello.done(); });
   REQUIRE(accepted.succeeded());
   REQUIRE(hello.succeeded());
@@ -114,7 +83,7 @@ TEST_CASE("a peer that is killed on the other host ends everything that is under
     of2.emplace(2, percent);
   }
   until(io, [&] { return b.ended > 4 * burden::chains; });
-  peer.kill();
+  peer->kill();
   until(io, [&] { return b.over(); });
 
   INFO(b.timed_out << " timed out, " << b.reset << " reset, other: " << b.other);

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: BSL-1.0
+#include "peer_process.hpp"
+
+#include <csignal>
+#include <cstdlib>
+#include <spawn.h>
+#include <string>
+#include <sys/wait.h>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+namespace test {
+namespace {
+
+constexpr const char* variable = "PEER_PROCESS_PORT";
+
+} // namespace
+
+peer_process::peer_process(const endpoint& to) {
+  std::string port = std::string(variable) + "=" + std::to_string(to.port());
+  std::vector<char*> environment{port.data()};
+  for (char** e = environ; *e != nullptr; ++e)
+    environment.push_back(*e);
+  environment.push_back(nullptr);
+  char program[] = "/proc/self/exe", name[] = "the peer that is killed";
+  char* arguments[] = {program, name, nullptr};
+  if (const int e = ::posix_spawn(&pid_, program, nullptr, nullptr, arguments, environment.data()))
+    throw std::system_error(e, std::generic_category(), "posix_spawn");
+}
+
+void peer_process::kill() {
+  if (pid_ == 0)
+    return;
+  ::kill(pid_, SIGKILL);
+  ::waitpid(std::exchange(pid_, 0), nullptr, 0);
+}
+
+std::optional<std::uint16_t> port_of_tester() {
+  const char* const port = std::getenv(variable);
+  if (port == nullptr)
+    return {};
+  return static_cast<std::uint16_t>(std::stoi(port));
+}
+
+} // namespace test

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include "cm_support.hpp"
+
+#include <cstdint>
+#include <optional>
+
+#include <sys/types.h>
+
+namespace test {
+
+/// This program once more, as the peer: it runs the test case "the peer that is killed". It has
+/// devices and queue pairs of its own, and the network of the thread that started it.
+class peer_process {
+public:
+  /// It is told the port.
+  explicit peer_process(const endpoint& to);
+  ~peer_process() { kill(); }
+  peer_process(const peer_process&) = delete;
+  peer_process& operator=(const peer_process&) = delete;
+
+  void kill();
+
+private:
+  pid_t pid_ = 0;
+};
+
+/// The port that this process was told, if it is such a peer.
+std::optional<std::uint16_t> port_of_tester();
+
+} // namespace test
