@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSL-1.0
 #include <asio_rdma/detail/connection_impl.hpp>
+#include <asio_rdma/detail/scatter_gather.hpp>
 
 #include "background_timer.hpp"
 
@@ -63,8 +64,7 @@ void connection_impl::post_reads(pull& p) {
       continue;
     const std::uint64_t bytes = std::min(p.from.size, read_piece);
     const std::uint64_t offset = p.memory.size() - p.from.size;
-    r.elements[0] = {reinterpret_cast<std::uintptr_t>(p.memory.data()) + offset,
-                     static_cast<std::uint32_t>(bytes), p.memory.lkey()};
+    r.elements[0] = element_of((const_buffer(p.memory) + offset).first(bytes));
     r.wr.num_sge = 1;
     r.wr.opcode = IBV_WR_RDMA_READ;
     r.wr.wr.rdma = {p.from.address, p.from.rkey};
@@ -153,8 +153,7 @@ error_code connection_impl::fill(message_record& r, const payload& p) {
   if (registered && p.count <= (p.bytes > eager ? 1 : found.size()) &&
       (p.bytes > frame_transfer::payload_room || p.bytes > eager)) {
     for (std::size_t i = 0; i < p.count; ++i)
-      r.views[i] = {reinterpret_cast<std::uintptr_t>(found[i].data),
-                    static_cast<std::uint32_t>(found[i].bytes), found[i].lkey};
+      r.views[i] = element_of({found[i].data, found[i].bytes, found[i].lkey});
     r.view_count = static_cast<std::uint32_t>(p.count);
     r.caller_keeps = true;
     return {};
@@ -211,8 +210,7 @@ void connection_impl::add_payload(const outgoing_frame& frame, frame_transfer& t
   } else if (r.bytes <= frame_transfer::payload_room) {
     to.copy(r.memory.data(), r.bytes);
   } else {
-    to.add({reinterpret_cast<std::uintptr_t>(r.memory.data()), static_cast<std::uint32_t>(r.bytes),
-            r.memory.lkey()});
+    to.add(element_of(r.memory));
   }
 }
 

@@ -13,11 +13,6 @@ bool is_atomic(ibv_wr_opcode o) noexcept {
   return o == IBV_WR_ATOMIC_CMP_AND_SWP || o == IBV_WR_ATOMIC_FETCH_AND_ADD;
 }
 
-ibv_sge element(const const_buffer& b) noexcept {
-  return {reinterpret_cast<std::uintptr_t>(b.data()), static_cast<std::uint32_t>(b.size()),
-          b.lkey()};
-}
-
 } // namespace
 
 remote_record& connection_impl::take_remote() {
@@ -80,13 +75,13 @@ error_code connection_impl::fill(remote_record& r, const remote_work& w) {
     bytes = p.owner->size();
     ec = reads ? r.access.try_begin_write(*p.owner) : r.access.try_begin_read(*p.owner);
     if (bytes != 0)
-      r.elements[n++] = element(*p.owner);
+      r.elements[n++] = element_of(*p.owner);
   } else if (p.registered) {
     if (p.count > remote_record::max_views)
       return error::too_many_buffers;
     r.caller_keeps = true;
     for (; n < p.count; ++n)
-      r.elements[n] = element({p.parts[n].data, p.parts[n].bytes, p.parts[n].lkey});
+      r.elements[n] = element_of({p.parts[n].data, p.parts[n].bytes, p.parts[n].lkey});
   } else {
     if (reads && p.count > remote_record::max_views)
       return error::too_many_buffers;
@@ -94,7 +89,7 @@ error_code connection_impl::fill(remote_record& r, const remote_work& w) {
     if (ec)
       return ec;
     if (bytes != 0)
-      r.elements[n++] = element(r.memory);
+      r.elements[n++] = element_of(r.memory);
     auto* to = static_cast<std::byte*>(r.memory.data());
     for (std::size_t i = 0; i < p.count; ++i) {
       if (reads) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSL-1.0
 #include <asio_rdma/detail/link_impl.hpp>
+#include <asio_rdma/detail/scatter_gather.hpp>
 
 #include "background_timer.hpp"
 
@@ -184,9 +185,7 @@ void link_impl::post_receive(std::uint32_t slot) {
       return;
     }
   }
-  const mutable_buffer b = r.memory;
-  r.element_ = {reinterpret_cast<std::uintptr_t>(b.data()), static_cast<std::uint32_t>(b.size()),
-                b.lkey()};
+  r.element_ = element_of(r.memory);
   posted();
   if (qp_->start(static_cast<receive_operation&>(r)))
     return;
@@ -212,7 +211,7 @@ bool link_impl::withdraw(link_transfer& t) {
 void link_impl::send(std::uint32_t slot, const outgoing_frame& frame) {
   frame_transfer& t = sends_[slot];
   const frame_bytes header = encode(frame.header);
-  t.elements[0] = {reinterpret_cast<std::uintptr_t>(t.place_), 0, send_memory_.lkey()};
+  t.elements[0] = element_of({t.place_, 0, send_memory_.lkey()});
   t.wr.num_sge = 1;
   t.copy(header.data(), header.size());
   if (frame.payload_of_operation)

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSL-1.0
 #include <asio_rdma/detail/queue_pair_impl.hpp>
+#include <asio_rdma/detail/scatter_gather.hpp>
 
 #include <cstdlib>
 
@@ -40,8 +41,8 @@ void send_queue::prepare(send_operation& op, bool full) noexcept {
     return;
   op.result_slot = free_results_.back();
   free_results_.pop_back();
-  op.wr.sg_list[0] = {reinterpret_cast<std::uintptr_t>(&results_[op.result_slot]),
-                      sizeof(std::uint64_t), results_region_.lkey()};
+  op.wr.sg_list[0] =
+      element_of({&results_[op.result_slot], sizeof(std::uint64_t), results_region_.lkey()});
 }
 
 int send_queue::post(operation_list::iterator first, operation_list::iterator last,

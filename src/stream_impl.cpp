@@ -2,6 +2,7 @@
 #include <asio_rdma/detail/stream_impl.hpp>
 
 #include <asio_rdma/detail/cm_service.hpp>
+#include <asio_rdma/detail/scatter_gather.hpp>
 
 #include <algorithm>
 #include <cstring>
@@ -223,7 +224,7 @@ void stream_impl::add_payload(const outgoing_frame& frame, frame_transfer& to) {
     if (b.bytes <= frame_transfer::payload_room)
       to.copy(memory.data(), b.bytes);
     else
-      to.add({reinterpret_cast<std::uintptr_t>(memory.data()), b.bytes, memory.lkey()});
+      to.add(element_of(const_buffer(memory).first(b.bytes)));
     return;
   }
   auto& request = static_cast<stream_writing::request_type&>(static_cast<stream_write&>(source));

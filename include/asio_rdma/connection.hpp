@@ -522,8 +522,7 @@ private:
                 op.ec = error::too_many_buffers;
                 return false;
               }
-              op.targets[op.target_count++] = {reinterpret_cast<std::uintptr_t>(b.data()),
-                                               static_cast<std::uint32_t>(b.size()), 0};
+              op.targets[op.target_count++] = detail::element_of({b.data(), b.size(), 0});
             }
             return true;
           },

@@ -3,6 +3,7 @@
 
 #include <asio_rdma/buffer.hpp>
 #include <asio_rdma/detail/operation.hpp>
+#include <asio_rdma/detail/scatter_gather.hpp>
 
 #include <array>
 #include <concepts>
@@ -74,8 +75,7 @@ struct elements {
       const const_buffer b = buffers;
       if (b.size() > max_bytes)
         problem = request_error::message_size;
-      sges[0] = {reinterpret_cast<std::uintptr_t>(b.data()), static_cast<std::uint32_t>(b.size()),
-                 b.lkey()};
+      sges[0] = element_of(b);
       count = b.size() != 0 ? 1 : 0;
       bytes = static_cast<std::uint32_t>(b.size());
     } else {
@@ -90,8 +90,7 @@ struct elements {
           problem = request_error::too_many_buffers;
         if (problem != request_error::none)
           return;
-        sges[count++] = {reinterpret_cast<std::uintptr_t>(b.data()),
-                         static_cast<std::uint32_t>(b.size()), b.lkey()};
+        sges[count++] = element_of(b);
       }
       bytes = static_cast<std::uint32_t>(total);
     }

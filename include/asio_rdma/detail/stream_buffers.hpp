@@ -46,8 +46,7 @@ error_code give_buffers(Op& op, ibv_sge* parts, std::size_t most, const Buffers&
     if (op.part_count == most)
       return false;
     const std::size_t n = std::min(view.size(), longest);
-    op.parts[op.part_count++] = {reinterpret_cast<std::uintptr_t>(view.data()),
-                                 static_cast<std::uint32_t>(n), lkey};
+    op.parts[op.part_count++] = element_of({view.data(), n, lkey});
     op.size += n;
     return n == view.size();
   };
