@@ -515,16 +515,14 @@ private:
           [&](auto& op) {
             op.owning = false;
             op.targets = op.sges();
-            for (auto i = asio::buffer_sequence_begin(buffers);
-                 i != asio::buffer_sequence_end(buffers); ++i) {
-              const asio::mutable_buffer b(*i);
-              if (op.target_count == most) {
+            detail::for_each_buffer(buffers, [&](const const_buffer& b) {
+              if (op.target_count == most)
                 op.ec = error::too_many_buffers;
-                return false;
-              }
-              op.targets[op.target_count++] = detail::element_of({b.data(), b.size(), 0});
-            }
-            return true;
+              else
+                op.targets[op.target_count++] = detail::element_of(b);
+              return !op.ec;
+            });
+            return !op.ec;
           },
           [](impl_type& i, auto& op) {
             return i.start(static_cast<detail::message_receive&>(op));

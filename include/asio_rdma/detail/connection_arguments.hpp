@@ -45,34 +45,20 @@ public:
     } else {
       registered = const_buffer_sequence<Buffers>;
       parts = parts_.data();
-      if constexpr (std::convertible_to<Buffers, const_buffer>) {
-        add(static_cast<const_buffer>(buffers));
-      } else {
-        for (auto i = asio::buffer_sequence_begin(buffers); i != asio::buffer_sequence_end(buffers);
-             ++i)
-          add(*i);
-      }
+      for_each_buffer(buffers, [&](const const_buffer& b) {
+        if (count == max_parts)
+          too_many = true;
+        else
+          parts_[count++] = {b.data(), b.size(), b.lkey()};
+        bytes += b.size();
+        return true;
+      });
     }
   }
 
 private:
   // As many as Asio takes of a sequence at a time.
   static constexpr std::size_t max_parts = max_elements<Buffers>() == 1 ? 1 : 64;
-
-  template <class Buffer>
-  void add(const Buffer& b) noexcept {
-    std::uint32_t lkey = 0;
-    if constexpr (std::convertible_to<Buffer, const_buffer>)
-      lkey = static_cast<const_buffer>(b).lkey();
-    const asio::const_buffer view(b);
-    if (view.size() == 0)
-      return;
-    if (count == max_parts)
-      too_many = true;
-    else
-      parts_[count++] = {view.data(), view.size(), lkey};
-    bytes += view.size();
-  }
 
   std::array<part, max_parts> parts_;
 };

@@ -3,9 +3,7 @@
 
 #include <asio_rdma/detail/request.hpp>
 #include <asio_rdma/detail/stream_impl.hpp>
-#include <boost/asio/buffer.hpp>
 
-#include <algorithm>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -35,33 +33,21 @@ error_code give_buffers(Op& op, ibv_sge* parts, std::size_t most, const Buffers&
   constexpr bool reads = std::derived_from<Op, stream_reading>;
   op.parts = parts;
   op.registered = const_buffer_sequence<Buffers>;
-  const auto add = [&](const auto& b) {
+  for_each_buffer(buffers, [&](const const_buffer& b) {
     constexpr std::size_t longest = std::size_t(1) << 30;
-    std::uint32_t lkey = 0;
-    if constexpr (std::convertible_to<decltype(b), const_buffer>)
-      lkey = static_cast<const_buffer>(b).lkey();
-    const asio::const_buffer view(b);
-    if (view.size() == 0)
-      return true;
     if (op.part_count == most)
       return false;
-    const std::size_t n = std::min(view.size(), longest);
-    op.parts[op.part_count++] = element_of({view.data(), n, lkey});
-    op.size += n;
-    return n == view.size();
-  };
+    const const_buffer part = b.first(longest);
+    op.parts[op.part_count++] = element_of(part);
+    op.size += part.size();
+    return part.size() == b.size();
+  });
   if constexpr (std::same_as<Buffers, registered_buffer>) {
     op.memory = buffers;
-    add(static_cast<const_buffer>(buffers));
     return reads ? op.access.try_begin_write(buffers) : op.access.try_begin_read(buffers);
-  } else if constexpr (std::convertible_to<Buffers, const_buffer>) {
-    add(static_cast<const_buffer>(buffers));
   } else {
-    const auto end = asio::buffer_sequence_end(buffers);
-    for (auto i = asio::buffer_sequence_begin(buffers); i != end && add(*i); ++i)
-      continue;
+    return {};
   }
-  return {};
 }
 
 } // namespace asio_rdma::detail
