@@ -5,7 +5,7 @@
 #include "background_timer.hpp"
 
 #include <algorithm>
-#include <cstring>
+#include <span>
 #include <utility>
 
 namespace asio_rdma::detail {
@@ -153,7 +153,7 @@ error_code connection_impl::fill(message_record& r, const payload& p) {
   if (registered && p.count <= (p.bytes > eager ? 1 : found.size()) &&
       (p.bytes > frame_transfer::payload_room || p.bytes > eager)) {
     for (std::size_t i = 0; i < p.count; ++i)
-      r.views[i] = element_of({found[i].data, found[i].bytes, found[i].lkey});
+      r.views[i] = element_of(found[i]);
     r.view_count = static_cast<std::uint32_t>(p.count);
     r.caller_keeps = true;
     return {};
@@ -167,11 +167,7 @@ error_code connection_impl::fill(message_record& r, const payload& p) {
       return ec;
     to = static_cast<std::byte*>(r.memory.data());
   }
-  for (std::size_t i = 0; i < p.count; ++i)
-    if (p.parts[i].bytes != 0) {
-      std::memcpy(to, p.parts[i].data, p.parts[i].bytes);
-      to += p.parts[i].bytes;
-    }
+  asio::buffer_copy(asio::buffer(to, p.bytes), std::span(p.parts, p.count));
   return {};
 }
 
@@ -285,14 +281,7 @@ void connection_impl::complete_receive(message_receive& op, operation_list& done
     if (in_slot)
       receive(result.slot).memory = {}; // the next frame comes into another
   } else {
-    auto from = static_cast<const std::byte*>(memory.data());
-    std::size_t left = memory.size();
-    for (std::size_t i = 0; i < op.target_count && left != 0; ++i) {
-      const std::size_t n = std::min<std::size_t>(left, op.targets[i].length);
-      std::memcpy(reinterpret_cast<void*>(op.targets[i].addr), from, n);
-      from += n;
-      left -= n;
-    }
+    scatter(memory.data(), {op.targets, op.target_count}, 0, memory.size());
   }
   if (in_slot)
     frames().release(result.slot);

@@ -4,7 +4,7 @@
 #include <asio_rdma/detail/request.hpp>
 
 #include <algorithm>
-#include <cstring>
+#include <span>
 
 namespace asio_rdma::detail {
 namespace {
@@ -81,7 +81,7 @@ error_code connection_impl::fill(remote_record& r, const remote_work& w) {
       return error::too_many_buffers;
     r.caller_keeps = true;
     for (; n < p.count; ++n)
-      r.elements[n] = element_of({p.parts[n].data, p.parts[n].bytes, p.parts[n].lkey});
+      r.elements[n] = element_of(p.parts[n]);
   } else {
     if (reads && p.count > remote_record::max_views)
       return error::too_many_buffers;
@@ -90,15 +90,11 @@ error_code connection_impl::fill(remote_record& r, const remote_work& w) {
       return ec;
     if (bytes != 0)
       r.elements[n++] = element_of(r.memory);
-    auto* to = static_cast<std::byte*>(r.memory.data());
-    for (std::size_t i = 0; i < p.count; ++i) {
-      if (reads) {
-        r.targets[r.target_count++] = p.parts[i];
-      } else {
-        std::memcpy(to, p.parts[i].data, p.parts[i].bytes);
-        to += p.parts[i].bytes;
-      }
-    }
+    if (!reads)
+      asio::buffer_copy(mutable_buffer(r.memory), std::span(p.parts, p.count));
+    else
+      for (; r.target_count < p.count; ++r.target_count)
+        r.targets[r.target_count] = element_of(p.parts[r.target_count]);
   }
   r.wr.num_sge = static_cast<int>(n);
   r.usual = n == 1;
@@ -155,13 +151,8 @@ void connection_impl::remote_done(link_impl& link, link_transfer& t, operation_l
     r.result = r.ec; // and a notice of it does not matter
   if (!r.ec && r.waiter != nullptr && r.is_atomic())
     r.waiter->value = r.value;
-  if (!r.ec && r.waiter != nullptr && r.target_count != 0) {
-    const auto* from = static_cast<const std::byte*>(r.memory.data());
-    for (std::size_t i = 0; i < r.target_count; ++i) {
-      std::memcpy(const_cast<void*>(r.targets[i].data), from, r.targets[i].bytes);
-      from += r.targets[i].bytes;
-    }
-  }
+  if (!r.ec && r.waiter != nullptr)
+    scatter(r.memory.data(), {r.targets.data(), r.target_count}, 0, r.memory.size());
   self.end_remote(r, done);
 }
 

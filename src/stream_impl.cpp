@@ -5,7 +5,6 @@
 #include <asio_rdma/detail/scatter_gather.hpp>
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 namespace asio_rdma::detail {
@@ -228,40 +227,9 @@ void stream_impl::add_payload(const outgoing_frame& frame, frame_transfer& to) {
     return;
   }
   auto& request = static_cast<stream_writing::request_type&>(static_cast<stream_write&>(source));
-  std::uint64_t skip = request.frame_offset();
-  std::uint32_t left = frame.header.length;
-  for (std::size_t i = 0; i < request.op->part_count && left != 0; ++i) {
-    const ibv_sge& part = request.op->parts[i];
-    if (skip >= part.length) {
-      skip -= part.length;
-      continue;
-    }
-    const auto n = static_cast<std::uint32_t>(std::min<std::uint64_t>(part.length - skip, left));
-    to.add({part.addr + skip, n, part.lkey});
-    left -= n;
-    skip = 0;
-  }
+  for_range({request.op->parts, request.op->part_count}, request.frame_offset(),
+            frame.header.length, [&](const ibv_sge& e) { to.add(e); });
 }
-
-namespace {
-
-/// Copies between memory in one piece and a part of an operation's buffers.
-template <class Copy>
-void for_range(const stream_operation& op, std::uint64_t offset, std::size_t bytes, Copy copy) {
-  for (std::size_t i = 0; i < op.part_count && bytes != 0; ++i) {
-    const ibv_sge& part = op.parts[i];
-    if (offset >= part.length) {
-      offset -= part.length;
-      continue;
-    }
-    const std::size_t n = std::min<std::size_t>(part.length - offset, bytes);
-    copy(reinterpret_cast<std::byte*>(part.addr) + offset, n);
-    bytes -= n;
-    offset = 0;
-  }
-}
-
-} // namespace
 
 void stream_impl::fill(const stream_action& a) {
   const auto& op = *static_cast<stream_writing::request_type&>(*a.write).op;
@@ -272,11 +240,8 @@ void stream_impl::fill(const stream_action& a) {
     if (ec)
       return bytes_->no_memory(*a.write, *a.block, ec);
   }
-  std::byte* to = static_cast<std::byte*>(memory.data()) + a.at;
-  for_range(op, a.offset, a.bytes, [&](const std::byte* from, std::size_t n) {
-    std::memcpy(to, from, n);
-    to += n;
-  });
+  gather({op.parts, op.part_count}, a.offset, a.bytes,
+         static_cast<std::byte*>(memory.data()) + a.at);
 }
 
 void stream_impl::take(const stream_action& a) {
@@ -287,11 +252,8 @@ void stream_impl::take(const stream_action& a) {
     op.result = memory.slice(at, a.bytes);
     memory = {}; // the next frame comes into another
   } else {
-    const std::byte* from = static_cast<const std::byte*>(memory.data()) + at;
-    for_range(op, a.offset, a.bytes, [&](std::byte* to, std::size_t n) {
-      std::memcpy(to, from, n);
-      from += n;
-    });
+    scatter(static_cast<const std::byte*>(memory.data()) + at, {op.parts, op.part_count}, a.offset,
+            a.bytes);
   }
   if (a.emptied)
     frames().release(a.slot);

@@ -28,6 +28,7 @@ struct payload {
     const void* data;
     std::size_t bytes;
     std::uint32_t lkey;
+    operator const_buffer() const noexcept { return {data, bytes, lkey}; }
   };
 
   const part* parts = nullptr;
@@ -141,9 +142,9 @@ struct remote_record final : link_transfer {
   using link_transfer::link_transfer;
 
   remote_operation* waiter = nullptr;
-  buffer_access access;                         ///< To the user's own buffer.
-  registered_buffer memory;                     ///< For what is not registered.
-  std::array<payload::part, max_views> targets; ///< Where to copy what was read to `memory`.
+  buffer_access access;                   ///< To the user's own buffer.
+  registered_buffer memory;               ///< For what is not registered.
+  std::array<ibv_sge, max_views> targets; ///< Where to copy what was read to `memory`.
   std::size_t target_count = 0;
   bool caller_keeps = false;        ///< The elements are of the caller's memory.
   message_record* notice = nullptr; ///< Until it is sent.

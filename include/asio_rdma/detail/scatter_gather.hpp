@@ -4,8 +4,12 @@
 #include <asio_rdma/buffer.hpp>
 #include <infiniband/verbs.h>
 
+#include <algorithm>
 #include <concepts>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <span>
 
 namespace asio_rdma::detail {
 
@@ -33,6 +37,44 @@ void for_each_buffer(const Buffers& buffers, Function&& f) {
     for (auto i = asio::buffer_sequence_begin(buffers); i != end && give(*i); ++i)
       continue;
   }
+}
+
+/// Calls `f` with the elements, or parts of them, that are so many bytes from `offset` on.
+template <class Function>
+void for_range(std::span<const ibv_sge> elements, std::uint64_t offset, std::uint64_t bytes,
+               Function&& f) {
+  for (const ibv_sge& e : elements) {
+    if (bytes == 0)
+      return;
+    if (offset >= e.length) {
+      offset -= e.length;
+      continue;
+    }
+    const auto n = static_cast<std::uint32_t>(std::min<std::uint64_t>(e.length - offset, bytes));
+    f(ibv_sge{e.addr + offset, n, e.lkey});
+    bytes -= n;
+    offset = 0;
+  }
+}
+
+/// Copies so many bytes to the elements, from `offset` on.
+inline void scatter(const void* from, std::span<const ibv_sge> to, std::uint64_t offset,
+                    std::size_t bytes) noexcept {
+  auto p = static_cast<const std::byte*>(from);
+  for_range(to, offset, bytes, [&](const ibv_sge& e) {
+    std::memcpy(reinterpret_cast<void*>(e.addr), p, e.length);
+    p += e.length;
+  });
+}
+
+/// Copies so many bytes of the elements, from `offset` on.
+inline void gather(std::span<const ibv_sge> from, std::uint64_t offset, std::size_t bytes,
+                   void* to) noexcept {
+  auto p = static_cast<std::byte*>(to);
+  for_range(from, offset, bytes, [&](const ibv_sge& e) {
+    std::memcpy(p, reinterpret_cast<const void*>(e.addr), e.length);
+    p += e.length;
+  });
 }
 
 } // namespace asio_rdma::detail
