@@ -106,14 +106,6 @@ void connection_impl::make_parts(frame_link& link, const handshake&) {
   regions_.emplace(*this, link, options().remote_memory);
 }
 
-message_record& connection_impl::take_record() {
-  if (free_records_ == nullptr)
-    return records_.emplace_back();
-  message_record& r = *free_records_;
-  free_records_ = r.next_free;
-  return r;
-}
-
 void connection_impl::give_back(message_record& r) noexcept {
   r.waiter = nullptr;
   r.write = nullptr;
@@ -121,8 +113,7 @@ void connection_impl::give_back(message_record& r) noexcept {
   r.memory = {};
   r.view_count = 0;
   r.caller_keeps = r.is_small = false;
-  r.next_free = free_records_;
-  free_records_ = &r;
+  records_.give_back(r);
 }
 
 // What is not registered is copied at once, so nothing of it is needed any more, and memory that is
@@ -178,7 +169,7 @@ bool connection_impl::start(message_send& op, const payload& p,
   op.ec = check();
   if (op.ec)
     return false;
-  message_record& r = take_record();
+  message_record& r = records_.take();
   r.what = message_out::kind::message;
   r.immediate = immediate;
   op.ec = fill(r, p);

@@ -21,13 +21,6 @@ grant_limits limits_of(const remote_memory_options& o) {
   return l;
 }
 
-template <class Record>
-Record& take(std::deque<Record>& all, Record*& free) {
-  if (free == nullptr)
-    return all.emplace_back();
-  return *std::exchange(free, free->next_free);
-}
-
 } // namespace
 
 connection_regions::connection_regions(connection_impl& connection, frame_link& link,
@@ -44,20 +37,17 @@ void connection_regions::complete(region_operation& op, const error_code& ec,
 
 // --- Memory of this side ---------------------------------------------------------------------
 
-grant_record& connection_regions::take_grant() { return take(grant_records_, free_grants_); }
-
 void connection_regions::give_back(grant_record& r) noexcept {
   if (r.lending || r.key.is_open())
     return;
   r.access.reset();
   r.memory = {};
   r.waiter = nullptr;
-  r.next_free = free_grants_;
-  free_grants_ = &r;
+  grant_records_.give_back(r);
 }
 
 void connection_regions::lend(region_operation& op, const registered_buffer& memory) {
-  grant_record& r = take_grant();
+  grant_record& r = grant_records_.take();
   const bool writes =
       (op.lease.rights & (remote_rights::write | remote_rights::atomic)) != remote_rights::none;
   op.ec = memory.empty() || op.lease.rights == remote_rights::none
@@ -77,7 +67,7 @@ void connection_regions::lend(region_operation& op, const registered_buffer& mem
 }
 
 void connection_regions::make_key(const grant_action& a) {
-  grant_record& r = a.lend != nullptr ? static_cast<grant_record&>(*a.lend) : take_grant();
+  grant_record& r = a.lend != nullptr ? static_cast<grant_record&>(*a.lend) : grant_records_.take();
   error_code ec;
   if (a.bytes == 0)
     ec = asio::error::invalid_argument;
@@ -147,7 +137,7 @@ void connection_regions::start(region_operation& op) {
 }
 
 void connection_regions::give(region_operation& op) {
-  gift_record& r = take(gift_records_, free_gifts_);
+  gift_record& r = gift_records_.take();
   r.what = lease_request::kind::give;
   r.id = op.lease.id;
   r.waiter = &op;
@@ -230,7 +220,7 @@ bool connection_regions::run(operation_list& done) {
     auto& r = static_cast<gift_record&>(*l);
     if (auto* const op = std::exchange(r.waiter, nullptr))
       complete(*op, r.ec, done);
-    r.next_free = std::exchange(free_gifts_, &r);
+    gift_records_.give_back(r);
     return true;
   }
   if (region_receive* const r = inbox_.next()) {

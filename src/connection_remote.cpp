@@ -15,14 +15,6 @@ bool is_atomic(ibv_wr_opcode o) noexcept {
 
 } // namespace
 
-remote_record& connection_impl::take_remote() {
-  if (free_remote_ == nullptr)
-    return remote_records_.emplace_back(*this, &connection_impl::remote_done);
-  remote_record& r = *free_remote_;
-  free_remote_ = r.next_free;
-  return r;
-}
-
 error_code connection_impl::check_work(const remote_work& w) const {
   if (const error_code ec = check())
     return ec;
@@ -109,7 +101,7 @@ bool connection_impl::start(remote_operation& op, const remote_work& w) {
   op.ec = check_work(w);
   if (op.ec)
     return false;
-  remote_record& r = take_remote();
+  remote_record& r = remote_records_.take(*this, &connection_impl::remote_done);
   op.ec = fill(r, w);
   if (op.ec) {
     end_remote(r, done);
@@ -128,7 +120,7 @@ bool connection_impl::start(remote_operation& op, const remote_work& w) {
   if (!post(r)) {
     remote_done(*this, r, done);
   } else if (w.immediate) {
-    message_record& m = take_record();
+    message_record& m = records_.take();
     m.what = message_out::kind::written;
     m.bytes = 0;
     m.immediate = w.immediate;
@@ -167,8 +159,7 @@ void connection_impl::end_remote(remote_record& r, operation_list& done) {
   r.target_count = 0;
   r.caller_keeps = false;
   r.result = {};
-  r.next_free = free_remote_;
-  free_remote_ = &r;
+  remote_records_.give_back(r);
 }
 
 // False if the device may have the caller's memory.

@@ -3,10 +3,10 @@
 
 #include <asio_rdma/detail/connection_operations.hpp>
 #include <asio_rdma/detail/connection_regions.hpp>
+#include <asio_rdma/detail/free_list.hpp>
 #include <boost/asio/cancellation_type.hpp>
 
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <optional>
 #include <span>
@@ -61,7 +61,6 @@ private:
   void add_payload(const outgoing_frame& frame, frame_transfer& to) override;
   void after_event() override;
 
-  message_record& take_record();
   void give_back(message_record& r) noexcept;
   error_code fill(message_record& r, const payload& p);
   void expose(message_record& r);
@@ -77,7 +76,6 @@ private:
   void begin(region_operation& op);
   void set_timer();
 
-  remote_record& take_remote();
   error_code check_work(const remote_work& w) const;
   error_code fill(remote_record& r, const remote_work& w);
   void end_remote(remote_record& r, operation_list& done);
@@ -88,10 +86,8 @@ private:
   void read_done(pull& p, const error_code& ec);
 
   std::optional<message_protocol> messages_;
-  std::deque<message_record> records_;
-  message_record* free_records_ = nullptr;
-  std::deque<remote_record> remote_records_;
-  remote_record* free_remote_ = nullptr;
+  free_list<message_record> records_;
+  free_list<remote_record> remote_records_;
   remote_part remote_part_{*this};
   std::size_t remote_under_way_ = 0;
   std::optional<connection_regions> regions_;

@@ -2,11 +2,11 @@
 #pragma once
 
 #include <asio_rdma/detail/connection_operations.hpp>
+#include <asio_rdma/detail/free_list.hpp>
 #include <asio_rdma/detail/grant_table.hpp>
 #include <asio_rdma/detail/lease_table.hpp>
 #include <asio_rdma/detail/region_inbox.hpp>
 
-#include <deque>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -62,7 +62,6 @@ public:
   bool has_new_grants() noexcept { return std::exchange(new_grants_, false); }
 
 private:
-  grant_record& take_grant();
   void give_back(grant_record& r) noexcept;
   void make_key(const grant_action& a);
   void end_key(const grant_action& a);
@@ -74,14 +73,12 @@ private:
   region_inbox inbox_;
   grant_table grants_;
   lease_table leases_;
-  std::deque<grant_record> grant_records_;
-  grant_record* free_grants_ = nullptr;
+  free_list<grant_record> grant_records_;
   bool new_grants_ = false;
   std::vector<grant_record*> granted_; // by their place in the table
   std::unordered_map<std::uint32_t, registered_buffer> returned_;
   std::vector<registered_buffer> lost_; // whose key could not be ended
-  std::deque<gift_record> gift_records_;
-  gift_record* free_gifts_ = nullptr;
+  free_list<gift_record> gift_records_;
 };
 
 } // namespace asio_rdma::detail
