@@ -5,6 +5,7 @@
 #include "background_timer.hpp"
 
 #include <algorithm>
+#include <deque>
 #include <span>
 #include <utility>
 

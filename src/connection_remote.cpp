@@ -7,13 +7,6 @@
 #include <span>
 
 namespace asio_rdma::detail {
-namespace {
-
-bool is_atomic(ibv_wr_opcode o) noexcept {
-  return o == IBV_WR_ATOMIC_CMP_AND_SWP || o == IBV_WR_ATOMIC_FETCH_AND_ADD;
-}
-
-} // namespace
 
 error_code connection_impl::check_work(const remote_work& w) const {
   if (const error_code ec = check())
@@ -141,7 +134,7 @@ void connection_impl::remote_done(link_impl& link, link_transfer& t, operation_l
   r.access.reset();
   if (r.ec)
     r.result = r.ec; // and a notice of it does not matter
-  if (!r.ec && r.waiter != nullptr && r.is_atomic())
+  if (!r.ec && r.waiter != nullptr && is_atomic(r.wr.opcode))
     r.waiter->value = r.value;
   if (!r.ec && r.waiter != nullptr)
     scatter(r.memory.data(), {r.targets.data(), r.target_count}, 0, r.memory.size());

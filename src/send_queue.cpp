@@ -37,7 +37,7 @@ void send_queue::prepare(send_operation& op, bool full) noexcept {
     op.wr.send_flags |= IBV_SEND_SIGNALED;
     unsignaled_run_ = 0;
   }
-  if (!op.is_atomic())
+  if (!is_atomic(op.wr.opcode))
     return;
   op.result_slot = free_results_.back();
   free_results_.pop_back();
@@ -88,7 +88,7 @@ void send_queue::note_bound(operation_list::iterator first,
 
 void send_queue::on_retired(operation& op) noexcept {
   auto& send = static_cast<send_operation&>(op);
-  if (!send.is_atomic())
+  if (!is_atomic(send.wr.opcode))
     return;
   send.value = results_[send.result_slot];
   free_results_.push_back(send.result_slot);

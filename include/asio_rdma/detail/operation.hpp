@@ -64,16 +64,16 @@ private:
 using operation_list =
     boost::intrusive::list<operation, boost::intrusive::constant_time_size<false>>;
 
+inline bool is_atomic(ibv_wr_opcode o) noexcept {
+  return o == IBV_WR_ATOMIC_CMP_AND_SWP || o == IBV_WR_ATOMIC_FETCH_AND_ADD;
+}
+
 /// An operation of a send queue.
 class send_operation : public operation {
 public:
   explicit send_operation(function f) noexcept : operation(f) {
     wr.wr_id = reinterpret_cast<std::uintptr_t>(static_cast<operation*>(this));
     wr.next = nullptr;
-  }
-
-  bool is_atomic() const noexcept {
-    return wr.opcode == IBV_WR_ATOMIC_CMP_AND_SWP || wr.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
   }
 
   // Filled by the request, but for wr_id and next.
