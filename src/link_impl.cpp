@@ -267,7 +267,8 @@ void link_impl::settle(lock& l, operation_list& done) {
   std::shared_ptr<context_member> last;
   if (posted_ == 0)
     last = std::move(self_);
-  const bool tell = failing_ && !std::exchange(told_, failing_ || told_);
+  const bool tell = failing_ && !told_;
+  told_ = told_ || failing_;
   const error_code why = reason_;
   l.unlock();
   if (tell)
