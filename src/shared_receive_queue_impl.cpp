@@ -111,23 +111,6 @@ bool shared_receive_queue_impl::start_wait_limit(operation& op, std::uint32_t li
   return true;
 }
 
-void shared_receive_queue_impl::hold() {
-  const std::lock_guard lock(mutex_);
-  receive_.hold();
-}
-
-void shared_receive_queue_impl::release() {
-  operation_list ended;
-  {
-    const std::lock_guard lock(mutex_);
-    if (srq_ == nullptr)
-      return;
-    receive_.release(ended);
-  }
-  cq_->operation_started();
-  cq_->complete(ended);
-}
-
 void shared_receive_queue_impl::fail_waiters(const error_code& ec) {
   for (operation& op : waiters_)
     op.fail(ec);

@@ -30,8 +30,6 @@ public:
   bool start(receive_operation& op);
   /// Arms the limit; completes when fewer receives than that are posted.
   bool start_wait_limit(operation& op, std::uint32_t limit);
-  void hold();
-  void release();
 
   std::uint64_t next_id() noexcept { return ids_.fetch_add(1, std::memory_order_relaxed) + 1; }
   asio::execution_context& context() const noexcept { return service_.context(); }
