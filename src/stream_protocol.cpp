@@ -152,7 +152,6 @@ void stream_protocol::begin(outgoing_frame& f, stream_source& from, std::uint32_
   f.header.length = bytes;
   f.payload_of_operation = true;
   f.operation = &from;
-  ++under_way_;
   if (bytes < block_size_)
     ++small_under_way_;
 }
@@ -187,7 +186,6 @@ bool stream_protocol::next_data(outgoing_frame& f) {
 
 void stream_protocol::frame_ended(const frame_header& header, frame_operation& ended,
                                   const error_code& ec) {
-  --under_way_;
   if (header.length < block_size_)
     --small_under_way_;
   auto& source = static_cast<stream_source&>(ended);
@@ -235,8 +233,6 @@ void stream_protocol::shut_down_writes() {
     shutdown_due_ = true;
   end_writes(asio::error::broken_pipe);
 }
-
-bool stream_protocol::all_sent() const noexcept { return pending_.empty() && under_way_ == 0; }
 
 // --- Reading ---------------------------------------------------------------------------------
 

@@ -368,13 +368,10 @@ public:
     }
   }
 
-  std::size_t waiting_receives() const { return receives.size(); }
-
 private:
   template <class Op>
   struct op_set {
     std::vector<std::unique_ptr<Op>> list;
-    std::size_t size() const { return list.size(); }
     void erase(const void* op) {
       for (auto& p : list)
         if (p.get() == op) {

@@ -13,8 +13,8 @@
 
 namespace asio_rdma::detail {
 
-/// What a frame is. Those of `is_data` may stay in the receive that they came in until the peer's
-/// application takes them; all others are consumed at once. docs/protocol.md has the rules.
+/// What a frame is. Those up to `returned` may stay in the receive that they came in until the
+/// peer's application takes them; all others are consumed at once. docs/protocol.md has the rules.
 enum class frame_type : std::uint8_t {
   message = 1,  ///< A whole message.
   data = 2,     ///< Bytes of a stream.
@@ -38,8 +38,6 @@ enum class frame_type : std::uint8_t {
 };
 
 constexpr std::size_t frame_types = 28; ///< One more than the highest.
-
-constexpr bool is_data(frame_type t) noexcept { return t <= frame_type::returned; }
 
 /// Why a peer was refused: the `immediate` of `refused`, `denied` and `ended`.
 enum class refusal : std::uint32_t {

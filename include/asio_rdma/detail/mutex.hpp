@@ -18,10 +18,6 @@ public:
     if (!state_.compare_exchange_strong(expected, locked, std::memory_order_acquire)) [[unlikely]]
       lock_contended();
   }
-  bool try_lock() noexcept {
-    std::uint32_t expected = free;
-    return state_.compare_exchange_strong(expected, locked, std::memory_order_acquire);
-  }
   void unlock() noexcept {
     if (state_.exchange(free, std::memory_order_release) == contended) [[unlikely]]
       wake_one();

@@ -152,16 +152,10 @@ public:
 
   /// Small writes go at once, whatever is on its way.
   void set_no_delay(bool on) noexcept { no_delay_ = on; }
-  bool no_delay() const noexcept { return no_delay_; }
 
   std::uint64_t available() const noexcept { return available_; } ///< Bytes that can be read.
   bool readable() const noexcept { return !inbox_.empty() || no_reads_; }
-  bool writable() const noexcept { return has_room() || no_writes_; }
   std::uint32_t block_size() const noexcept { return block_size_; }
-  /// The most bytes of one frame.
-  std::uint32_t frame_size() const noexcept { return frame_size_; }
-  /// Whether all that was written has been sent.
-  bool all_sent() const noexcept;
 
 private:
   struct piece {
@@ -205,7 +199,6 @@ private:
   list writers_; // in order; the first may be begun
   list done_writes_;
   std::uint32_t small_under_way_ = 0; // frames that are not full
-  std::uint32_t under_way_ = 0;       // data frames
   bool no_delay_ = false;
   bool shutdown_due_ = false;
 
