@@ -11,7 +11,9 @@
 
 #include <cstddef>
 #include <memory>
+#include <thread>
 #include <utility>
+#include <vector>
 
 namespace test {
 
@@ -36,6 +38,25 @@ struct ground {
     return mem.remote(n * 1024, bytes);
   }
 };
+
+inline completion_queue_options in_mode(completion_mode mode) {
+  completion_queue_options options;
+  options.mode = mode;
+  return options;
+}
+
+/// Those in which completions need no call of the user's.
+inline constexpr completion_mode running_modes[] = {
+    completion_mode::event, completion_mode::adaptive, completion_mode::busy};
+
+/// Runs the context by so many threads, until all have returned.
+inline void run_by_threads(asio::io_context& io, int n) {
+  std::vector<std::thread> threads;
+  for (int i = 0; i < n; ++i)
+    threads.emplace_back([&io] { io.run(); });
+  for (std::thread& t : threads)
+    t.join();
+}
 
 /// Two connected queue pairs of any executor or context.
 template <class Executor>

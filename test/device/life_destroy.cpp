@@ -19,19 +19,6 @@
 
 using namespace test;
 
-namespace {
-
-completion_queue_options in_mode(completion_mode mode) {
-  completion_queue_options options;
-  options.mode = mode;
-  return options;
-}
-
-constexpr completion_mode running_modes[] = {completion_mode::event, completion_mode::adaptive,
-                                             completion_mode::busy};
-
-} // namespace
-
 TEST_CASE("a handler destroys its queue pair, and every other operation ends once") {
   const auto mode = GENERATE(from_range(std::begin(running_modes), std::end(running_modes)));
   const bool destroys_peer_too = GENERATE(false, true);

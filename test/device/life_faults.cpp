@@ -22,23 +22,6 @@ using namespace test;
 
 namespace {
 
-completion_queue_options in_mode(completion_mode mode) {
-  completion_queue_options options;
-  options.mode = mode;
-  return options;
-}
-
-constexpr completion_mode running_modes[] = {completion_mode::event, completion_mode::adaptive,
-                                             completion_mode::busy};
-
-void run_by_threads(asio::io_context& io, int n) {
-  std::vector<std::thread> threads;
-  for (int i = 0; i < n; ++i)
-    threads.emplace_back([&io] { io.run(); });
-  for (std::thread& t : threads)
-    t.join();
-}
-
 /// A window of writes, each of which starts the next, until so many have ended.
 struct traffic {
   traffic(joined& q, const ground& g, std::size_t total) : pair(q), where(g), left(total) {}

@@ -26,20 +26,6 @@ constexpr int thread_count = 4;
 
 using strand_type = asio::strand<asio::any_io_executor>;
 
-void run_by_threads(asio::io_context& io) {
-  std::vector<std::thread> threads;
-  for (int i = 0; i < thread_count; ++i)
-    threads.emplace_back([&io] { io.run(); });
-  for (std::thread& t : threads)
-    t.join();
-}
-
-completion_queue_options in_mode(completion_mode mode) {
-  completion_queue_options options;
-  options.mode = mode;
-  return options;
-}
-
 /// A queue pair with a window of operations, each of which starts the next from its handler.
 class endpoint {
 public:
@@ -139,7 +125,7 @@ TEST_CASE("4 threads, 64 queue pairs, many operations both ways") {
     e.start_receives(operations);
   for (endpoint& e : ends)
     e.start_sends(operations);
-  run_by_threads(io);
+  run_by_threads(io, thread_count);
   for (const endpoint& e : ends) {
     CHECK(e.sends == operations);
     CHECK(e.receives == operations);
@@ -195,7 +181,7 @@ TEST_CASE("queue pairs are closed while other threads complete their operations"
           asio::post(s->strand, [s] { asio::post(s->strand, [s] { s->qp.cancel(); }); });
       }
     }
-    run_by_threads(io);
+    run_by_threads(io, thread_count);
     REQUIRE(started == 16 * 300);
     REQUIRE(ended == started);
   }

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: BSL-1.0
+// Exceptions from handlers; stop and restart.
+#include <catch.hpp>
+
+#include "asio_support.hpp"
+
+#include <boost/asio/post.hpp>
+
+#include <vector>
+
+using namespace test;
+
+TEST_CASE("an exception from a handler leaves run, and nothing is lost") {
+  const auto mode =
+      GENERATE(completion_mode::event, completion_mode::adaptive, completion_mode::busy);
+  ground g;
+  asio::io_context io(1);
+  completion_queue::set_default_options(io, in_mode(mode));
+  linked<asio::any_io_executor> q(io, g);
+  std::vector<int> order;
+  {
+    queue_pair::batch batch(q.a);
+    for (int i = 0; i < 64; ++i)
+      q.a.async_write(g.part(0), g.remote_part(1), [&, i](error_code ec, std::size_t) {
+        CHECK_FALSE(ec);
+        order.push_back(i);
+        if (i % 3 == 0)
+          throw i;
+      });
+  }
+  int caught = 0;
+  for (;;) {
+    try {
+      io.run();
+      break;
+    } catch (int i) {
+      CHECK(i == order.back());
+      ++caught;
+    }
+  }
+  CHECK(caught == 22);
+  REQUIRE(order.size() == 64);
+  for (int i = 0; i < 64; ++i)
+    CHECK(order[static_cast<std::size_t>(i)] == i);
+  CHECK(io.stopped());
+}
+
+TEST_CASE("an exception leaves poll of a manual queue, and nothing is lost") {
+  ground g;
+  asio::io_context io(1);
+  completion_queue_options options;
+  options.mode = completion_mode::manual;
+  completion_queue cq(io, g.dev, options);
+  queue_pair a(io), b(io);
+  a.open(g.pd, cq);
+  b.open(g.pd, cq);
+  a.connect(b.local_address());
+  b.connect(a.local_address());
+  int done = 0;
+  const auto start_ten = [&] {
+    for (int i = 0; i < 10; ++i)
+      a.async_write(g.part(0), g.remote_part(1), [&](error_code, std::size_t) {
+        ++done;
+        throw 0;
+      });
+  };
+  // Outside of the context the handlers are posted: each exception leaves a run of its own.
+  start_ten();
+  for (std::size_t n = 0; n != 10;)
+    n += cq.poll();
+  int caught = 0;
+  while (caught != 10) {
+    try {
+      io.poll();
+    } catch (int) {
+      ++caught;
+    }
+  }
+  CHECK(done == 10);
+  // Inside, dispatch runs them in poll, and Asio throws what they threw when poll has returned.
+  start_ten();
+  while (done != 20) {
+    io.restart();
+    asio::post(io, [&] { cq.poll(); });
+    try {
+      io.poll();
+    } catch (...) {
+    }
+  }
+  io.restart();
+  CHECK(io.run() == 0);
+}
+
+TEST_CASE("an exception from a handler of a closed queue pair or of a wait loses nothing") {
+  ground g;
+  asio::io_context io(1);
+  linked<asio::any_io_executor> q(io, g);
+  int done = 0, caught = 0;
+  const auto thrower = [&](error_code ec, auto&&...) {
+    CHECK(ec == asio::error::operation_aborted);
+    ++done;
+    throw 0;
+  };
+  for (int i = 0; i < 5; ++i) {
+    q.a.async_wait_disconnect(thrower);
+    q.a.async_receive(g.part(1), thrower);
+  }
+  q.a.close();
+  for (;;) {
+    try {
+      io.run();
+      break;
+    } catch (int) {
+      ++caught;
+    }
+  }
+  CHECK(done == 10);
+  CHECK(caught == 10);
+}
+
+TEST_CASE("stop keeps what is outstanding for the next run") {
+  ground g;
+  asio::io_context io(1);
+  linked<asio::any_io_executor> q(io, g);
+  int done = 0;
+  for (int i = 0; i < 300; ++i)
+    q.a.async_write(g.part(0), g.remote_part(1), [&](error_code ec, std::size_t) {
+      CHECK_FALSE(ec);
+      ++done;
+      io.stop();
+    });
+  int runs = 0;
+  while (done != 300) {
+    io.restart();
+    io.run();
+    REQUIRE(++runs <= 300);
+  }
+  io.restart();
+  CHECK(io.run() == 0);
+}
