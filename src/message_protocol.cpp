@@ -312,13 +312,7 @@ void message_protocol::receive(message_in& op) {
 bool message_protocol::cancel(message_in& op) {
   if (!op.waiting_ || op.pinned_)
     return false;
-  op.waiting_ = false;
-  if (op.what == message_in::kind::written) {
-    written_waiters_.erase(request_list::s_iterator_to(op));
-  } else {
-    waiters_.erase(request_list::s_iterator_to(op));
-    --waiting_;
-  }
+  stop_waiting(op);
   return true;
 }
 
@@ -368,7 +362,7 @@ void message_protocol::deliver(message_in& op, entry& e) {
   finish(op, {});
 }
 
-void message_protocol::finish(message_in& op, const error_code& ec) {
+void message_protocol::stop_waiting(message_in& op) {
   op.waiting_ = false;
   if (op.what == message_in::kind::written) {
     written_waiters_.erase(request_list::s_iterator_to(op));
@@ -378,6 +372,10 @@ void message_protocol::finish(message_in& op, const error_code& ec) {
     if (std::exchange(op.pinned_, false))
       --pinned_;
   }
+}
+
+void message_protocol::finish(message_in& op, const error_code& ec) {
+  stop_waiting(op);
   op.ec = ec;
   done_receives_.push_back(op);
 }

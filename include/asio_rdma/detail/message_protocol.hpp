@@ -188,6 +188,7 @@ private:
   void deliver(message_in& op, entry& e);
   void finish(message_out& op, const error_code& ec);
   void finish(message_in& op, const error_code& ec);
+  void stop_waiting(message_in& op);
   void leave_queue(message_out& op);
   void free_offer(message_out& op);
   void end_receives(const error_code& ec);
