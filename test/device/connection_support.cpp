@@ -1,20 +1,15 @@
 // SPDX-License-Identifier: BSL-1.0
 #include "connection_support.hpp"
+#include "pairs.hpp"
 
 namespace test {
 
 talk::talk(const connection_options& of_a, const connection_options& of_b,
            const memory_pool_options& memory)
     : pool(pd, memory) {
-  listener.open({device_address(dev), 0});
   a.open(pool, of_a);
   b.open(pool, of_b);
-  connection accepted, connected;
-  listener.async_accept(b, accepted.handler());
-  initiator.async_connect(a, listener.local_endpoint(), connected.handler());
-  until([&] { return accepted.done() && connected.done(); });
-  if (accepted.ec || connected.ec)
-    throw system_error(accepted.ec ? accepted.ec : connected.ec, "connect");
+  connect_by_manager(*this);
 }
 
 namespace {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSL-1.0
 #include "stream_support.hpp"
+#include "pairs.hpp"
 
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/co_spawn.hpp>
@@ -9,15 +10,9 @@
 namespace test {
 
 stream_pair::stream_pair(const stream_options& of_a, const stream_options& of_b) : pool(pd) {
-  listener.open({device_address(dev), 0});
   a.open(pool, of_a);
   b.open(pool, of_b);
-  connection accepted, connected;
-  listener.async_accept(b, accepted.handler());
-  initiator.async_connect(a, listener.local_endpoint(), connected.handler());
-  until([&] { return accepted.done() && connected.done(); });
-  if (accepted.ec || connected.ec)
-    throw system_error(accepted.ec ? accepted.ec : connected.ec, "connect");
+  connect_by_manager(*this);
 }
 
 void stream_pair::play(asio::awaitable<void> coroutine) {

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: BSL-1.0
+// What the pairs of objects that tests begin with have in common.
+#pragma once
+
+#include "cm_support.hpp"
+
+namespace test {
+
+/// Connects a to b, which are open, by the connection manager on the pair's device. Throws if that
+/// fails.
+template <class Pair>
+void connect_by_manager(Pair& p) {
+  p.listener.open({device_address(p.dev), 0});
+  connection accepted, connected;
+  p.listener.async_accept(p.b, accepted.handler());
+  p.initiator.async_connect(p.a, p.listener.local_endpoint(), connected.handler());
+  p.until([&] { return accepted.done() && connected.done(); });
+  if (accepted.ec || connected.ec)
+    throw system_error(accepted.ec ? accepted.ec : connected.ec, "connect");
+}
+
+} // namespace test
