@@ -4,7 +4,6 @@
 #include "cm_support.hpp"
 #include "peer_process.hpp"
 
-#include <cstring>
 #include <functional>
 #include <list>
 
@@ -14,11 +13,6 @@ using namespace test;
 
 constexpr std::size_t size = 64 * 1024;
 
-struct key {
-  std::uint64_t address;
-  std::uint32_t rkey, bytes;
-};
-
 } // namespace
 
 TEST_CASE("the peer that is killed", "[.peer]") {
@@ -27,11 +21,8 @@ TEST_CASE("the peer that is killed", "[.peer]") {
     return;
   meeting m;
   memory shared(m.pd, size, all_rights);
-  const remote_buffer all = shared.remote();
-  const key k{all.address, all.rkey, static_cast<std::uint32_t>(all.size)};
   connect_options c;
-  c.data.resize(sizeof k);
-  std::memcpy(c.data.data(), &k, sizeof k);
+  c.data = described(shared.remote());
   got held[4]; // what the other side sends beyond these waits
   for (std::size_t i = 0; i < 4; ++i)
     m.a.async_receive(m.ma.buffer(i * 64, 64), held[i].handler());
@@ -65,10 +56,7 @@ TEST_CASE("a peer's death that leaves a receive waiting for ever, a killed proce
   m.until([&] { return m.accepted.done() && hello.done(); });
   REQUIRE(m.accepted.succeeded());
   REQUIRE(hello.succeeded());
-  key k{};
-  REQUIRE(m.accepted.value.data.size() >= sizeof k);
-  std::memcpy(&k, m.accepted.value.data.data(), sizeof k);
-  const remote_buffer there{k.address, k.bytes, k.rkey};
+  const remote_buffer there = described(m.accepted.value.data);
 
   outcome<void> gone;
   m.b.async_wait_disconnect(gone.handler());

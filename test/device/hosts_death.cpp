@@ -4,18 +4,13 @@
 #include "hosts_support.hpp"
 #include "peer_process.hpp"
 
-#include <cstring>
+#include <optional>
 
 namespace {
 
 using namespace test;
 
 constexpr std::size_t size = 64 * 1024;
-
-struct key {
-  std::uint64_t address;
-  std::uint32_t rkey, bytes;
-};
 
 } // namespace
 
@@ -29,11 +24,8 @@ TEST_CASE("the peer that is killed", "[.peer]") {
   asio::io_context io(1);
   queue_pair qp(io);
   qp.open(pd);
-  const remote_buffer all = m.remote();
-  const key k{all.address, all.rkey, static_cast<std::uint32_t>(all.size)};
   connect_options c;
-  c.data.resize(sizeof k);
-  std::memcpy(c.data.data(), &k, sizeof k);
+  c.data = described(m.remote());
   connector initiator(io);
   connection connected;
   const endpoint to(address_of(1), *port);
@@ -72,11 +64,7 @@ TEST_CASE("a peer that is killed on the other host ends everything that is under
   until(io, [&] { return accepted.done() && hello.done(); });
   REQUIRE(accepted.succeeded());
   REQUIRE(hello.succeeded());
-  key k{};
-  REQUIRE(accepted.value.data.size() >= sizeof k);
-  std::memcpy(&k, accepted.value.data.data(), sizeof k);
-
-  burden b(qp, m, {k.address, k.bytes, k.rkey});
+  burden b(qp, m, described(accepted.value.data));
   std::optional<loss> of1, of2;
   if (percent != 0) {
     of1.emplace(1, percent);

@@ -3,7 +3,9 @@
 
 #include <csignal>
 #include <cstdlib>
+#include <cstring>
 #include <spawn.h>
+#include <stdexcept>
 #include <string>
 #include <sys/wait.h>
 #include <system_error>
@@ -14,6 +16,11 @@ namespace test {
 namespace {
 
 constexpr const char* variable = "PEER_PROCESS_PORT";
+
+struct description {
+  std::uint64_t address;
+  std::uint32_t rkey, bytes;
+};
 
 } // namespace
 
@@ -41,6 +48,21 @@ std::optional<std::uint16_t> port_of_tester() {
   if (port == nullptr)
     return {};
   return static_cast<std::uint16_t>(std::stoi(port));
+}
+
+private_data described(const remote_buffer& memory) {
+  const description d{memory.address, memory.rkey, static_cast<std::uint32_t>(memory.size)};
+  private_data result(sizeof d);
+  std::memcpy(result.data(), &d, sizeof d);
+  return result;
+}
+
+remote_buffer described(const private_data& data) {
+  description d{};
+  if (data.size() < sizeof d)
+    throw std::runtime_error("the peer has not told where its memory is");
+  std::memcpy(&d, data.data(), sizeof d);
+  return {d.address, d.bytes, d.rkey};
 }
 
 } // namespace test

@@ -29,4 +29,8 @@ private:
 /// The port that this process was told, if it is such a peer.
 std::optional<std::uint16_t> port_of_tester();
 
+/// Where memory is, as private data of a connection, and back.
+private_data described(const remote_buffer& memory);
+remote_buffer described(const private_data& data);
+
 } // namespace test
