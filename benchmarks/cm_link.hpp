@@ -179,16 +179,23 @@ struct process_pipe {
   int ends[2];
 };
 
+/// The port that the passive end listens at, at both.
+inline std::uint16_t exchange_port(std::uint16_t listening, const cm_end* active,
+                                   const cm_end* passive, process_pipe* to_active) {
+  if (!passive)
+    return to_active->get<std::uint16_t>();
+  if (!active)
+    to_active->put(listening);
+  return listening;
+}
+
 /// Connects the ends, of which the one may be another process's.
 inline void connect_ends(cm_end* active, cm_end* passive, ibv_pd* pd, ibv_cq* cq,
                          process_pipe* to_active) {
-  std::uint16_t port = 0;
-  if (passive)
-    port = passive->listen();
-  if (passive && !active)
-    to_active->put(port);
+  const std::uint16_t port =
+      exchange_port(passive ? passive->listen() : 0, active, passive, to_active);
   if (active)
-    active->connect(passive ? port : to_active->get<std::uint16_t>(), pd, cq);
+    active->connect(port, pd, cq);
   if (passive)
     passive->accept(pd, cq);
   if (active)

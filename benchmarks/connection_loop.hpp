@@ -34,22 +34,18 @@ public:
       check(ec, "connect");
       --missing;
     };
-    std::uint16_t port = 0;
     if (passive) {
       ++missing;
       acceptor.open({address, 0});
-      port = acceptor.local_endpoint().port();
       passive_.open(pool_, queue_);
       acceptor.async_accept(passive_, done);
     }
+    const std::uint16_t port =
+        exchange_port(passive ? acceptor.local_endpoint().port() : 0, active, passive, to_active);
     if (active) {
       ++missing;
       active_.open(pool_, queue_);
-      if (!passive)
-        port = to_active->get<std::uint16_t>();
       connector.async_connect(active_, {address, port}, done);
-    } else {
-      to_active->put(port);
     }
     while (missing != 0)
       io_.run_one();

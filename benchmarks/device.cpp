@@ -4,6 +4,7 @@
 // the seconds of each run. `benchmarks/run` starts it for each kind and makes tables of it.
 #include "asio_loop.hpp"
 #include "connection_loop.hpp"
+#include "stream_loop.hpp"
 #include "verbs_loop.hpp"
 
 #include <CLI/CLI.hpp>
@@ -32,6 +33,12 @@ std::unique_ptr<loop> make(const std::string& by, const plan& p, bool messages, 
                            cm_end* passive, process_pipe* to_active) {
   if (by == "verbs" || by == "epoll")
     return std::make_unique<verbs_loop>(p, by == "epoll", active, passive, to_active);
+  if (by == "stream")
+    return std::make_unique<stream_loop<rdma_streams>>(p, active, passive, to_active);
+  if (by == "tcp")
+    return std::make_unique<stream_loop<tcp_streams>>(p, active, passive, to_active);
+  if (by == "messages")
+    return std::make_unique<connection_loop>(p, style::callbacks, active, passive, to_active);
   const style s = by == "callbacks" ? style::callbacks : style::coroutines;
   if (messages)
     return std::make_unique<connection_loop>(p, s, active, passive, to_active);
@@ -119,8 +126,11 @@ int main(int argc, char* argv[]) {
       ->envname("ASIO_RDMA_ADDRESS")
       ->required()
       ->check(CLI::ValidIPV4);
-  app.add_option("--by", by, "which loops: on verbs (epoll: that block there), or by the library")
-      ->check(CLI::IsMember({"verbs", "epoll", "callbacks", "coroutines"}));
+  app.add_option("--by", by,
+                 "which loops: on verbs (epoll: that block there), or by the library; for send and "
+                 "rate also by its messages, its stream, and TCP, with callbacks")
+      ->check(CLI::IsMember(
+          {"verbs", "epoll", "callbacks", "coroutines", "messages", "stream", "tcp"}));
   app.add_option("--rounds", rounds, "runs of each loop");
   app.add_option("--operations", operations, "in each run (default: as many as take --seconds)");
   app.add_option("--seconds", seconds, "that a run takes");
@@ -128,7 +138,7 @@ int main(int argc, char* argv[]) {
   app.add_flag("--messages", messages,
                "the library's by connections: send, rate, or bulk, which is messages then");
   app.add_flag("--two-processes", two_processes,
-               "each end in one; for send, and for --messages without verbs");
+               "each end in one; for send, and for loops that are not on verbs");
   app.add_flag("--commanded", commanded,
                "of the first loop, a run for each line of standard input, which says of how many "
                "operations; prints its seconds");
@@ -137,12 +147,22 @@ int main(int argc, char* argv[]) {
   } catch (const CLI::ParseError& e) {
     return app.exit(e) == 0 ? 0 : 2;
   }
-  if (two_processes && p.what != work::send && !messages) {
-    std::cerr << "bench_device: --two-processes is for send and for --messages\n";
-    return 2;
-  }
   if (messages ? p.what == work::read || p.what == work::write : p.what == work::bulk) {
     std::cerr << "bench_device: --messages is for send, rate and bulk, and bulk for --messages\n";
+    return 2;
+  }
+  const auto bytes_alone = [](const std::string& b) {
+    return b == "messages" || b == "stream" || b == "tcp";
+  };
+  if (p.what != work::send && p.what != work::rate &&
+      std::any_of(by.begin(), by.end(), bytes_alone)) {
+    std::cerr << "bench_device: messages, stream and tcp are for send and rate\n";
+    return 2;
+  }
+  if (two_processes && p.what != work::send && !messages &&
+      !std::all_of(by.begin(), by.end(), bytes_alone)) {
+    std::cerr
+        << "bench_device: --two-processes is for send, --messages, messages, stream and tcp\n";
     return 2;
   }
 

@@ -83,9 +83,40 @@ def peers_said(results):
             for case in results.get("peers", []) for by in PEER if case[by]["said"]]
 
 
+RSOCKET_WANTED = 1.2
+
+
+def stream_rows(results):
+    rows = [["µs per operation", "verbs", "messages", "stream", "of verbs", "of messages", "rstream", "rstream / stream", "TCP"]]
+    for case in results.get("streams", []):
+        if case["failed"]:
+            rows.append([case["name"], "failed", *["–"] * 7])
+            continue
+        us = {loop: case[loop]["microseconds"] for loop in ("verbs", "messages", "stream", "tcp") if loop in case}
+        theirs = case.get("rstream")
+        rows.append([case["name"], number(us.get("verbs")), number(us["messages"]), number(us["stream"]),
+                     f"{case['stream']['ratio']:.2f}" if "verbs" in us else "–", f"{us['stream'] / us['messages']:.2f}",
+                     number(theirs), f"{theirs / us['stream']:.2f}" if theirs else "–", number(us["tcp"])])
+    return rows
+
+
+def rstream_said(results):
+    return [f"{case['name']}: {case['rstream_said']}" for case in results.get("streams", []) if case.get("rstream_said")]
+
+
 def missed(results):
     """One line for each case of this device beyond what is allowed."""
     lines = []
+    for case in results.get("streams", []):
+        if case["failed"]:
+            lines.append(f"{results['device']}: stream: {case['name']}: failed")
+        elif "verbs" in case and case["stream"]["ratio"] > case["allowed"]:
+            low, high = case["stream"]["quartiles"]
+            lines.append(f"{results['device']}: {case['name']}: the stream takes {case['stream']['ratio']:.2f} times as long as "
+                         f"verbs, allowed {case['allowed']:.2f} (half of the runs {low:.2f} to {high:.2f})")
+        elif case.get("rstream") and case["rstream"] < RSOCKET_WANTED * case["stream"]["microseconds"]:
+            lines.append(f"{results['device']}: {case['name']}: rstream takes {case['rstream'] / case['stream']['microseconds']:.2f} "
+                         f"times as long as the stream, wanted {RSOCKET_WANTED:.2f}")
     for case in results["cases"]:
         if case["failed"]:
             lines.append(f"{results['device']}: {title(case)}: failed")
@@ -151,6 +182,10 @@ def markdown(overhead, devices):
         parts += [f"`{results['device'].rstrip('0123456789')}` ({machine(results)}):", grid(device_rows(results), True)]
         if len(epoll_rows(results)) > 1:
             parts += [grid(epoll_rows(results), True)]
+        if results.get("streams"):
+            parts += [grid(stream_rows(results), True)]
+        if rstream_said(results):
+            parts += ["What rstream said where it failed:", "\n".join(f"- {line}" for line in rstream_said(results))]
         if results.get("peers"):
             parts += [grid(peer_rows(results), True)]
         if peers_said(results):

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: BSL-1.0
+//
+// Bytes by one program over `asio_rdma::stream`, with the options that it has by default, and over
+// a TCP socket. `work::send` is a message there and back, `work::rate` are messages one after
+// another, which are read as they come.
+#pragma once
+
+#include "asio_loop.hpp"
+
+#include <asio_rdma/acceptor.hpp>
+#include <asio_rdma/connector.hpp>
+#include <asio_rdma/stream.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/read.hpp>
+#include <boost/asio/write.hpp>
+
+#include <vector>
+
+namespace bench {
+
+/// A stream of each end in this process, and memory to write from and read into.
+class rdma_streams {
+public:
+  rdma_streams(const plan& p, const cm_end* near, const cm_end* far, process_pipe* to_active)
+      : device_((near ? near : far)->context(), asio_rdma::ownership::borrow),
+        pd_(device_),
+        pool_(pd_),
+        queue_(io, device_, completion_options(p)) {
+    const auto address = asio::ip::make_address(p.address);
+    asio_rdma::acceptor acceptor(io);
+    asio_rdma::connector connector(io);
+    unsigned missing = 0;
+    const auto done = [&missing](const asio_rdma::error_code& ec, const auto&) {
+      if (ec)
+        fail("connect", ec.message().c_str());
+      --missing;
+    };
+    if (far) {
+      ++missing;
+      acceptor.open({address, 0});
+      passive.open(pool_, queue_);
+      acceptor.async_accept(passive, done);
+    }
+    const std::uint16_t port =
+        exchange_port(far ? acceptor.local_endpoint().port() : 0, near, far, to_active);
+    if (near) {
+      ++missing;
+      active.open(pool_, queue_);
+      connector.async_connect(active, {address, port}, done);
+    }
+    while (missing != 0)
+      io.run_one();
+  }
+
+  asio_rdma::registered_buffer allocate(std::size_t bytes) { return pool_.allocate(bytes); }
+  queue_counters counters() const {
+    const auto c = queue_.counters();
+    return {c.polls, c.arms, c.events};
+  }
+
+  /// Calls `done` with the number of the bytes that came next.
+  template <class F>
+  void take(asio_rdma::registered_buffer&, F done) {
+    passive.async_receive(
+        [done](const asio_rdma::error_code& ec, const asio_rdma::registered_buffer& piece) mutable {
+          done(ec, piece.size());
+        });
+  }
+
+  asio::io_context io{1};
+
+private:
+  asio_rdma::device device_;
+  asio_rdma::protection_domain pd_;
+  asio_rdma::memory_pool pool_;
+  asio_rdma::completion_queue queue_;
+
+public:
+  asio_rdma::stream active{io}, passive{io};
+};
+
+class tcp_streams {
+public:
+  tcp_streams(const plan& p, const cm_end* near, const cm_end* far, process_pipe* to_active) {
+    const auto address = asio::ip::make_address(p.address);
+    asio::ip::tcp::acceptor acceptor(io);
+    if (far)
+      acceptor = {io, {address, 0}};
+    const std::uint16_t port =
+        exchange_port(far ? acceptor.local_endpoint().port() : 0, near, far, to_active);
+    if (near) {
+      active.connect({address, port});
+      active.set_option(asio::ip::tcp::no_delay(true));
+    }
+    if (far) {
+      acceptor.accept(passive);
+      passive.set_option(asio::ip::tcp::no_delay(true));
+    }
+  }
+
+  std::vector<char> allocate(std::size_t bytes) { return std::vector<char>(bytes); }
+  queue_counters counters() const { return {}; }
+  template <class F>
+  void take(std::vector<char>& into, F done) {
+    passive.async_read_some(asio::buffer(into), std::move(done));
+  }
+
+  asio::io_context io{1};
+  asio::ip::tcp::socket active{io}, passive{io};
+};
+
+template <class Streams>
+class stream_loop final : public loop {
+public:
+  /// The ends in this process; each may be null. They only tell the device.
+  stream_loop(const plan& p, const cm_end* active, const cm_end* passive, process_pipe* to_active)
+      : plan_(p),
+        counts_received_(passive != nullptr),
+        streams_(p, active, passive, to_active),
+        question_(streams_.allocate(p.bytes)),
+        answer_(streams_.allocate(p.bytes)) {
+    std::memset(question_.data(), 'a', p.bytes);
+    if (!passive)
+      return;
+    if (p.what == work::send)
+      echo();
+    else
+      take();
+  }
+
+  queue_counters counters() const override { return streams_.counters(); }
+
+  void run(std::uint64_t operations) override {
+    left_ = operations;
+    to_receive_ = counts_received_ ? operations * plan_.bytes : 0;
+    streams_.io.restart();
+    plan_.what == work::send ? ask() : write();
+    streams_.io.run();
+  }
+
+  void serve() override {
+    for (;;) {
+      streams_.io.run();
+      streams_.io.restart();
+    }
+  }
+
+private:
+  static void check(const asio_rdma::error_code& ec, const char* what) {
+    if (ec)
+      fail(what, ec.message().c_str());
+  }
+  static auto whole(auto& memory, std::size_t bytes) { return asio::buffer(memory.data(), bytes); }
+
+  void echo() {
+    asio::async_read(streams_.passive, whole(answer_, plan_.bytes),
+                     [this](const asio_rdma::error_code& ec, std::size_t) {
+                       check(ec, "read");
+                       asio::async_write(streams_.passive, whole(answer_, plan_.bytes),
+                                         [this](const asio_rdma::error_code& e, std::size_t) {
+                                           check(e, "write");
+                                           echo();
+                                         });
+                     });
+  }
+  void ask() {
+    asio::async_write(streams_.active, whole(question_, plan_.bytes),
+                      [this](const asio_rdma::error_code& ec, std::size_t) {
+                        check(ec, "write");
+                        asio::async_read(streams_.active, whole(question_, plan_.bytes),
+                                         [this](const asio_rdma::error_code& e, std::size_t) {
+                                           check(e, "read");
+                                           if (--left_ != 0)
+                                             ask();
+                                           else
+                                             streams_.io.stop();
+                                         });
+                      });
+  }
+
+  void take() {
+    streams_.take(answer_, [this](const asio_rdma::error_code& ec, std::size_t bytes) {
+      check(ec, "read");
+      to_receive_ -= bytes;
+      progressed();
+      take();
+    });
+  }
+  void write() {
+    asio::async_write(streams_.active, whole(question_, plan_.bytes),
+                      [this](const asio_rdma::error_code& ec, std::size_t) {
+                        check(ec, "write");
+                        if (--left_ != 0)
+                          write();
+                        else
+                          progressed();
+                      });
+  }
+  void progressed() {
+    if (left_ == 0 && to_receive_ == 0)
+      streams_.io.stop();
+  }
+
+  plan plan_;
+  bool counts_received_;
+  Streams streams_;
+  decltype(std::declval<Streams&>().allocate(0)) question_, answer_;
+  std::uint64_t left_ = 0, to_receive_ = 0;
+};
+
+} // namespace bench

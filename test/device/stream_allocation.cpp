@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: BSL-1.0
+//
+// No heap allocation for a read or a write of a stream, once it has warmed up.
+#include <catch.hpp>
+
+#include "life_counted_new.hpp"
+#include "stream_support.hpp"
+
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/read.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <boost/asio/write.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+
+using namespace test;
+
+namespace {
+
+constexpr std::size_t warm_up = 2000;
+constexpr std::size_t writes = 30'000;
+
+// One way: bytes copied into a small frame, copied into the pool, and lent; read into memory of the
+// reader's own, and taken with theirs.
+struct flow {
+  stream_pair& s;
+  registered_buffer registered{s.pool.allocate(20'000)};
+  std::array<std::byte, 3000> plain{};
+  std::array<std::byte, 5000> into{};
+  std::size_t written = 0, failed = 0, before = 0, after = 0, reads = 0;
+  std::uint64_t sent = 0, taken = 0;
+
+  void write() {
+    if (written == warm_up)
+      before = allocations;
+    const auto source = written % 3 == 0 ? asio::const_buffer(plain.data(), 64)
+                        : written % 3 == 1
+                            ? asio::const_buffer(plain.data(), plain.size())
+                            : asio::const_buffer(registered.data(), registered.size());
+    asio::async_write(s.a, asio::buffer(source), [this](error_code ec, std::size_t n) {
+      failed += ec ? 1u : 0u;
+      sent += n;
+      if (++written < warm_up + writes)
+        write();
+      else
+        end();
+    });
+  }
+  void one_taken(const error_code& ec, std::size_t n) {
+    failed += ec ? 1u : 0u;
+    taken += n;
+    end();
+    if (!ec)
+      take();
+  }
+  void take() {
+    if (++reads % 2 == 0)
+      s.b.async_read_some(asio::buffer(into),
+                          [this](error_code ec, std::size_t n) { one_taken(ec, n); });
+    else
+      s.b.async_receive(
+          [this](error_code ec, const registered_buffer& piece) { one_taken(ec, piece.size()); });
+  }
+  void end() {
+    if (written == warm_up + writes && taken == sent)
+      after = allocations;
+  }
+};
+
+} // namespace
+
+TEST_CASE("writes and reads of a stream allocate nothing") {
+  stream_pair s;
+  flow f{s};
+  f.take();
+  f.write();
+  s.until([&] { return f.after != 0 || f.failed != 0; });
+  CHECK(f.failed == 0);
+  CHECK(f.taken == f.sent);
+  CHECK(f.after - f.before == 0);
+}
+
+TEST_CASE("a stream's echo by coroutines allocates nothing") {
+  stream_pair s;
+  std::size_t before = 0, after = 0;
+  const auto rethrow = [](const std::exception_ptr& e) {
+    if (e)
+      std::rethrow_exception(e);
+  };
+  asio::co_spawn(
+      s.io,
+      [&]() -> asio::awaitable<void> {
+        std::array<std::byte, 64> bytes{};
+        for (std::size_t n = 0; n < warm_up + writes; ++n) {
+          co_await asio::async_read(s.b, asio::buffer(bytes), asio::use_awaitable);
+          co_await asio::async_write(s.b, asio::buffer(bytes), asio::use_awaitable);
+        }
+      },
+      rethrow);
+  asio::co_spawn(
+      s.io,
+      [&]() -> asio::awaitable<void> {
+        std::array<std::byte, 64> bytes{};
+        for (std::size_t n = 0; n < warm_up + writes; ++n) {
+          if (n == warm_up)
+            before = allocations;
+          co_await asio::async_write(s.a, asio::buffer(bytes), asio::use_awaitable);
+          co_await asio::async_read(s.a, asio::buffer(bytes), asio::use_awaitable);
+        }
+        after = allocations;
+      },
+      rethrow);
+  s.until([&] { return after != 0; });
+  CHECK(after - before == 0);
+}
