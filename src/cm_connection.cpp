@@ -49,12 +49,13 @@ error_code cm_connection::connect(connect_operation& op, std::shared_ptr<queue_p
       return asio::error::invalid_argument;
     options.data = op.target->hello();
   }
-  const auto self = std::static_pointer_cast<cm_connection>(shared_from_this());
-  if (const error_code ec = qp->attach(std::make_shared<link>(self)))
-    return ec;
+  const auto attached =
+      std::make_shared<link>(std::static_pointer_cast<cm_connection>(shared_from_this()));
   leftovers left;
   {
     const std::lock_guard lock(mutex_);
+    if (const error_code ec = qp->attach(attached))
+      return ec;
     service_.operations().operation_starting();
     op_ = &op;
     qp_ = std::move(qp);
@@ -89,31 +90,37 @@ std::string cm_connection::device_name() const {
   return id_ != nullptr && id_->verbs != nullptr ? ibv_get_device_name(id_->verbs->device) : "";
 }
 
+error_code cm_connection::check_accept(connect_operation& op, const queue_pair_impl& qp,
+                                       const private_data& data) {
+  if (state_ != state::requested)
+    return asio::error::connection_aborted;
+  const ibv_context* own = qp.get_protection_domain().get_device().native_handle();
+  if (std::strcmp(ibv_get_device_name(id_->verbs->device), ibv_get_device_name(own->device)) != 0)
+    return error::wrong_device;
+  if (data.size() > most_data(id_->verbs, 196))
+    return asio::error::message_size;
+  if (!op.target)
+    return {};
+  const error_code ec = op.target->on_hello(request_.data, true);
+  if (ec) {
+    const auto why = encode(verdict::incompatible);
+    rdma_reject(id_, why.data(), static_cast<std::uint8_t>(why.size()));
+    state_ = state::closed;
+  }
+  return ec;
+}
+
 error_code cm_connection::accept(connect_operation& op, std::shared_ptr<queue_pair_impl> qp,
                                  const accept_options& options, bool counted) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (state_ != state::requested)
-      return asio::error::connection_aborted;
-    const ibv_context* own = qp->get_protection_domain().get_device().native_handle();
-    if (std::strcmp(ibv_get_device_name(id_->verbs->device), ibv_get_device_name(own->device)) != 0)
-      return error::wrong_device;
-    if (options.data.size() > most_data(id_->verbs, 196))
-      return asio::error::message_size;
-    if (op.target)
-      if (const error_code ec = op.target->on_hello(request_.data, true)) {
-        const auto why = encode(verdict::incompatible);
-        rdma_reject(id_, why.data(), static_cast<std::uint8_t>(why.size()));
-        state_ = state::closed;
-        return ec;
-      }
-  }
-  const auto self = std::static_pointer_cast<cm_connection>(shared_from_this());
-  if (const error_code ec = qp->attach(std::make_shared<link>(self)))
-    return ec;
+  const auto attached =
+      std::make_shared<link>(std::static_pointer_cast<cm_connection>(shared_from_this()));
   leftovers left;
   {
     const std::lock_guard lock(mutex_);
+    if (const error_code ec = check_accept(op, *qp, options.data))
+      return ec;
+    if (const error_code ec = qp->attach(attached))
+      return ec;
     if (!counted)
       service_.operations().operation_starting();
     op_ = &op;

@@ -107,8 +107,8 @@ void queue_pair_impl::connected() {
 
 error_code queue_pair_impl::modify(ibv_qp_attr& attr, int mask) {
   const std::lock_guard lock(mutex_);
-  if (const error_code ec = check_start(queue_pair_state::open))
-    return ec;
+  if (state_ == queue_pair_state::failed || state_ == queue_pair_state::closed)
+    return reason_; // as the operation that this is a step of
   const int e = ibv_modify_qp(qp_, &attr, mask);
   return e == 0 ? error_code() : system_error_code(std::abs(e));
 }
