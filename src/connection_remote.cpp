@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <span>
+#include <utility>
 
 namespace asio_rdma::detail {
 
@@ -88,39 +89,62 @@ error_code connection_impl::fill(remote_record& r, const remote_work& w) {
   return ec;
 }
 
-bool connection_impl::start(remote_operation& op, const remote_work& w) {
+bool connection_impl::start(remote_operation& op, std::span<const remote_work> chain) {
   operation_list done;
   lock l(mutex_);
-  op.ec = check_work(w);
-  if (op.ec)
-    return false;
-  remote_record& r = remote_records_.take(*this, &connection_impl::remote_done);
-  op.ec = fill(r, w);
+  remote_record* first = nullptr;
+  remote_record** end = &first;
+  for (const remote_work& w : chain) {
+    op.ec = check_work(w);
+    if (op.ec)
+      break;
+    remote_record& r = remote_records_.take(*this, &connection_impl::remote_done);
+    r.next = nullptr;
+    *std::exchange(end, &r.next) = &r;
+    op.ec = fill(r, w);
+    if (op.ec)
+      break;
+    r.found = w.found != nullptr ? w.found : &op.value;
+  }
   if (op.ec) {
-    end_remote(r, done);
+    while (first != nullptr)
+      end_remote(*std::exchange(first, first->next), done);
     return false;
   }
   operation_starting();
-  r.waiter = &op;
-  op.record = &r;
-  op.value = is_atomic(w.opcode)         ? 0
-             : w.local->owner != nullptr ? w.local->owner->size()
-                                         : w.local->bytes;
+  const remote_work& head = chain.front();
+  op.value = is_atomic(head.opcode)         ? 0
+             : head.local->owner != nullptr ? head.local->owner->size()
+                                            : head.local->bytes;
+  op.pending = chain.size();
   active_.push_back(op);
-  r.id = next_id();
-  r.under_way = true;
-  ++remote_under_way_;
-  if (!post(r)) {
-    remote_done(*this, r, done);
-  } else if (w.immediate) {
-    message_record& m = records_.take();
-    m.what = message_out::kind::written;
-    m.bytes = 0;
-    m.immediate = w.immediate;
-    m.write = &r;
-    r.notice = &m;
-    messages_->send(m);
+  const bool chained = chain.size() > 1;
+  if (chained)
+    queue_pair()->hold();
+  while (first != nullptr) {
+    remote_record& r = *std::exchange(first, first->next);
+    r.waiter = &op;
+    r.id = next_id();
+    r.under_way = true;
+    ++remote_under_way_;
+    if (chained)
+      r.usual = false;
+    if (first != nullptr)
+      r.wr.send_flags = 0; // it has completed when the last one has
+    if (!post(r)) {
+      remote_done(*this, r, done);
+    } else if (head.immediate && !chained) {
+      message_record& m = records_.take();
+      m.what = message_out::kind::written;
+      m.bytes = 0;
+      m.immediate = head.immediate;
+      m.write = &r;
+      r.notice = &m;
+      messages_->send(m);
+    }
   }
+  if (chained)
+    queue_pair()->release();
   run(done);
   settle(l, done);
   return true;
@@ -135,7 +159,7 @@ void connection_impl::remote_done(link_impl& link, link_transfer& t, operation_l
   if (r.ec)
     r.result = r.ec; // and a notice of it does not matter
   if (!r.ec && r.waiter != nullptr && is_atomic(r.wr.opcode))
-    r.waiter->value = r.value;
+    *r.found = r.value;
   if (!r.ec && r.waiter != nullptr)
     scatter(r.memory.data(), {r.targets.data(), r.target_count}, 0, r.memory.size());
   self.end_remote(r, done);
@@ -145,8 +169,13 @@ void connection_impl::remote_done(link_impl& link, link_transfer& t, operation_l
 void connection_impl::end_remote(remote_record& r, operation_list& done) {
   if (r.under_way || r.notice != nullptr)
     return;
-  if (r.waiter != nullptr)
-    complete(*std::exchange(r.waiter, nullptr), r.result, done);
+  if (r.waiter != nullptr) {
+    remote_operation& op = *std::exchange(r.waiter, nullptr);
+    if (!op.first)
+      op.first = r.result;
+    if (--op.pending == 0)
+      complete(op, op.first, done);
+  }
   r.access.reset();
   r.memory = {};
   r.target_count = 0;
@@ -157,18 +186,26 @@ void connection_impl::end_remote(remote_record& r, operation_list& done) {
 
 // False if the device may have the caller's memory.
 bool connection_impl::cancel(remote_operation& op, operation_list& done) {
-  remote_record& r = *op.record;
-  const bool silent = r.notice == nullptr || r.notice->where() == message_out::state::waiting;
-  if (silent && r.under_way && withdraw(r)) {
-    if (r.notice != nullptr && messages_->cancel(*r.notice))
-      give_back(*std::exchange(r.notice, nullptr));
-    return true;
+  const error_code aborted = asio::error::operation_aborted;
+  bool kept = false;
+  for (remote_record& r : remote_records_.all()) {
+    if (r.waiter != &op)
+      continue;
+    const bool silent = r.notice == nullptr || r.notice->where() == message_out::state::waiting;
+    if (silent && r.under_way && withdraw(r)) {
+      if (r.notice != nullptr && messages_->cancel(*r.notice))
+        give_back(*std::exchange(r.notice, nullptr));
+    } else if (r.caller_keeps && r.under_way) {
+      kept = true;
+    } else {
+      r.waiter = nullptr;
+      op.first = aborted;
+      --op.pending;
+    }
   }
-  if (r.caller_keeps && r.under_way)
-    return false;
-  r.waiter = nullptr;
-  complete(op, asio::error::operation_aborted, done);
-  return true;
+  if (op.pending == 0)
+    complete(op, aborted, done);
+  return !kept;
 }
 
 } // namespace asio_rdma::detail

@@ -39,7 +39,7 @@ public:
     case error::remote_range:
       return "the operation reaches beyond the remote buffer";
     case error::misaligned:
-      return "the remote address of an atomic operation must be a multiple of 8";
+      return "the remote address is not aligned: an atomic operation's must be a multiple of 8";
     case error::rejected:
       return "the peer rejected the connection";
     case error::peer_not_listening:
@@ -68,6 +68,10 @@ public:
       return "the owner of the remote memory does not give these access rights";
     case error::remote_memory_limit:
       return "the owner of the remote memory gives this peer no more bytes or grants";
+    case error::node_unknown:
+      return "no node of that id has been joined, or the remote pointer is null";
+    case error::node_in_use:
+      return "another node of the global memory has that id";
     }
     return "unknown asio_rdma error";
   }
@@ -105,6 +109,10 @@ public:
     case error::completion_queue_full:
     case error::remote_memory_limit:
       return make_error_condition(errc::no_buffer_space);
+    case error::node_unknown:
+      return make_error_condition(errc::not_connected);
+    case error::node_in_use:
+      return make_error_condition(errc::address_in_use);
     case error::buffer_in_use:
       return make_error_condition(errc::device_or_resource_busy);
     case error::lease_expired:

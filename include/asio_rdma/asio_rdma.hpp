@@ -11,6 +11,8 @@
 #include <asio_rdma/device_events.hpp>
 #include <asio_rdma/error.hpp>
 #include <asio_rdma/exchange.hpp>
+#include <asio_rdma/global_counter.hpp>
+#include <asio_rdma/global_memory.hpp>
 #include <asio_rdma/memory_pool.hpp>
 #include <asio_rdma/memory_region.hpp>
 #include <asio_rdma/queue_pair.hpp>
@@ -18,4 +20,5 @@
 #include <asio_rdma/remote_ptr.hpp>
 #include <asio_rdma/remote_word.hpp>
 #include <asio_rdma/shared_receive_queue.hpp>
+#include <asio_rdma/single_writer.hpp>
 #include <asio_rdma/stream.hpp>

@@ -372,7 +372,7 @@ private:
     detail::start_operation<detail::remote_operation, Result, 0>(
         impl_, io_, h, [](auto&) { return true; },
         [&](impl_type& i, auto& op) {
-          return i.start(static_cast<detail::remote_operation&>(op), w);
+          return i.start(static_cast<detail::remote_operation&>(op), {&w, 1});
         });
   }
 

@@ -28,7 +28,7 @@ enum class error {
   loopback_address,      ///< A loopback address that no RDMA device serves.
   too_many_buffers,      ///< More scatter/gather elements than the queue pair was opened with.
   remote_range,          ///< The operation exceeds the remote buffer that it was given.
-  misaligned,            ///< The remote address of an atomic operation is no multiple of eight.
+  misaligned,            ///< The remote address is not aligned: to 8 bytes for atomic operations.
   rejected,              ///< The peer's program refused the connection.
   peer_not_listening,    ///< The address answers, but nothing listens at that port.
   unreachable,           ///< No route or no answer from the address.
@@ -41,7 +41,9 @@ enum class error {
   lease_expired,         ///< The lease on remote memory has ended.
   lease_revoked,         ///< The owner has taken remote memory back.
   rights_refused,        ///< The owner of remote memory does not give these rights.
-  remote_memory_limit    ///< The owner gives a peer no more remote memory.
+  remote_memory_limit,   ///< The owner gives a peer no more remote memory.
+  node_unknown,          ///< There is no way to that node of a global memory.
+  node_in_use            ///< Another node of a global memory has that id.
 };
 
 /// The category of `error`.

@@ -96,6 +96,13 @@ public:
   }
 };
 
+/// What a compare-and-exchange of a device did, and what it saw: `expected`, if it exchanged.
+template <word_value T>
+struct exchange_result {
+  bool exchanged = false;
+  T seen;
+};
+
 /// A word of plain loads and stores, by the CPU and by devices: the last store counts.
 template <word_value T>
 class shared_word : public detail::word_base<T> {

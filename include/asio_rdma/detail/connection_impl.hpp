@@ -26,7 +26,8 @@ public:
   /// Each gives true, or false with the error in the operation, which stays the caller's then.
   bool start(message_send& op, const payload& p, std::optional<std::uint32_t> immediate);
   bool start(message_receive& op);
-  bool start(remote_operation& op, const remote_work& w);
+  /// One chain of work requests, posted by one doorbell; the last one tells that all are done.
+  bool start(remote_operation& op, std::span<const remote_work> chain);
   /// A request, a renewal, a wait for a region, or a region handed back, as the operation says.
   bool start(region_operation& op);
   /// Lends `memory` as the operation's lease says.

@@ -76,12 +76,13 @@ public:
   std::uint64_t size = 0; ///< Of the message.
 };
 
-/// Waits for memory of the peer to be read, written or changed.
+/// Waits for memory of the peer to be read, written or changed, in one work request or in several.
 class remote_operation : public connection_operation {
 public:
   explicit remote_operation(function f) noexcept : connection_operation(f, kind::remote) {}
 
-  remote_record* record = nullptr;
+  std::size_t pending = 0; ///< Work requests that have not ended.
+  error_code first;        ///< The first error of those that have.
 };
 
 /// Waits for memory of the peer, or for the peer to have heard of memory.
@@ -114,6 +115,7 @@ struct remote_work {
   const payload* local = nullptr; ///< Atomic operations have none.
   std::optional<std::uint32_t> immediate = {};
   std::uint64_t compare_add = 0, swap = 0;
+  std::uint64_t* found = nullptr; ///< What an atomic operation found; else in the operation.
 };
 
 /// A message on its way. The protocol knows it, and it outlives the user's operation where the
@@ -150,6 +152,8 @@ struct remote_record final : link_transfer {
   message_record* notice = nullptr; ///< Until it is sent.
   bool under_way = false;
   error_code result;
+  std::uint64_t* found = nullptr; ///< Where to put what an atomic operation found.
+  remote_record* next = nullptr;  ///< In a chain that is being made.
   remote_record* next_free = nullptr;
 };
 

@@ -19,6 +19,8 @@ public:
     return *std::exchange(first_, first_->next_free);
   }
   void give_back(T& object) noexcept { object.next_free = std::exchange(first_, &object); }
+  /// Those in use and those that are free.
+  std::deque<T>& all() noexcept { return all_; }
 
 private:
   std::deque<T> all_;

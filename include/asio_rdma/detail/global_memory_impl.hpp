@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include <asio_rdma/acceptor.hpp>
+#include <asio_rdma/connection.hpp>
+#include <asio_rdma/connector.hpp>
+#include <asio_rdma/detail/global_message.hpp>
+#include <asio_rdma/detail/segment_allocator.hpp>
+#include <asio_rdma/global_memory_options.hpp>
+#include <asio_rdma/remote_ptr.hpp>
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+namespace asio_rdma::detail {
+
+/// What a node is and what it hosts, which its views share. Safe from any thread.
+class global_node {
+public:
+  /// Of each segment, for its root.
+  static constexpr std::uint64_t reserved = 64;
+
+  global_node(const memory_pool& pool, node_id id);
+
+  /// Adds a segment, before anybody is told of the node.
+  error_code host(std::uint64_t bytes, segment_id& given);
+  global_message introduction(global_message::kind what);
+  /// A request of the owner's or of a peer's; gives the answer.
+  global_message serve(const global_message& request);
+  /// The bytes, if they lie in a segment of this node; else null.
+  void* local(remote_word p, std::uint64_t bytes, std::uint64_t alignment) const noexcept;
+
+  node_id id() const noexcept { return id_; }
+  std::uint64_t incarnation() const noexcept { return incarnation_; }
+  bool hosts() const;
+  const memory_pool& pool() const noexcept { return pool_; }
+
+private:
+  struct segment {
+    registered_buffer memory;
+    segment_allocator space;
+  };
+
+  const memory_pool pool_;
+  const node_id id_;
+  const std::uint64_t incarnation_;
+  mutable std::mutex mutex_;
+  std::array<std::atomic<segment*>, global_message::max_segments> published_{};
+  std::deque<segment> segments_;
+  bool told_ = false;
+};
+
+/// The way to a node, as its introduction said it. Never changed once it is published.
+struct global_lane {
+  std::shared_ptr<connection_impl> link;
+  std::uint64_t incarnation = 0;
+  ibv_atomic_cap atomics = IBV_ATOMIC_NONE;
+  std::vector<remote_buffer> segments;
+};
+
+/// Waits for another node: for it to be joined, or to answer.
+class global_request : public operation {
+public:
+  using operation::operation;
+
+  global_message message; ///< What is asked, and what of it was answered: of a join the node.
+  asio::ip::tcp::endpoint endpoint; ///< Of a join.
+  std::uint32_t number = 0;         ///< Names the request to the peer; 0 for a join.
+  bool is_join() const noexcept { return message.what == global_message::kind::join; }
+};
+
+/// The logic of `basic_global_memory`: the ways to other nodes, and what is said on them. Safe from
+/// any thread.
+class global_memory_impl final : public context_member {
+public:
+  global_memory_impl(const asio::any_io_executor& executor, std::shared_ptr<global_node> node,
+                     const global_memory_options& options);
+  ~global_memory_impl();
+
+  error_code open();
+  void close();
+  error_code listen(const asio::ip::tcp::endpoint& endpoint);
+  asio::ip::tcp::endpoint local_endpoint(error_code& ec) const;
+
+  /// Joins, or asks the node. Gives true, or false with the error in the operation, which stays the
+  /// caller's then.
+  bool start(global_request& op, node_id to);
+  void cancel(std::uint64_t id, asio::cancellation_type_t type);
+  std::uint64_t next_id() noexcept { return ++ids_; }
+
+  /// The way to a node, or null.
+  const global_lane* lane(node_id node) const noexcept {
+    return node <= max_node ? lanes_[node].load(std::memory_order_acquire) : nullptr;
+  }
+  /// The way to where `p` points, and what there is to be reached by it, if that is `bytes` within
+  /// a segment and aligned.
+  const global_lane* find(remote_word p, std::uint64_t bytes, std::uint64_t alignment,
+                          remote_buffer& target, error_code& ec) const noexcept {
+    const global_lane* const l = lane(p.node());
+    if (l == nullptr) [[unlikely]] {
+      ec = error::node_unknown;
+      return nullptr;
+    }
+    if (p.segment() >= l->segments.size() || bytes > l->segments[p.segment()].size ||
+        p.offset() > l->segments[p.segment()].size - bytes) [[unlikely]] {
+      ec = error::remote_range;
+      return nullptr;
+    }
+    if (p.offset() % alignment != 0) [[unlikely]] {
+      ec = error::misaligned;
+      return nullptr;
+    }
+    const remote_buffer& whole = l->segments[p.segment()];
+    target = {whole.address + p.offset(), bytes, whole.rkey};
+    return l;
+  }
+
+  const std::shared_ptr<global_node>& node() const noexcept { return node_; }
+
+  void on_context_shutdown() override { end_all(); }
+  void on_device_event(const ibv_async_event&) override {}
+  const device& member_device() const noexcept override {
+    return node_->pool().get_protection_domain().get_device();
+  }
+
+private:
+  struct peer;
+  using peer_ptr = std::shared_ptr<peer>;
+  using lock = std::unique_lock<std::mutex>;
+
+  std::shared_ptr<global_memory_impl> self() {
+    return std::static_pointer_cast<global_memory_impl>(shared_from_this());
+  }
+  peer_ptr make_peer(bool accepted, error_code& ec);
+  void accept_next();
+  void say(const peer_ptr& p, const global_message& m);
+  void listen_to(const peer_ptr& p);
+  void on_message(const peer_ptr& p, const error_code& ec, const message& m);
+  /// What is wrong with it, if so: then the peer's connection ends.
+  error_code take(const peer_ptr& p, const global_message& m, operation_list& done);
+  error_code introduce(const peer_ptr& p, const global_message& m);
+  error_code answer(peer& p, const global_message& m, operation_list& done);
+  void end(const peer_ptr& p, const error_code& why);
+  void end_all();
+
+  completion_service& service_;
+  asio::any_io_executor executor_;
+  const std::shared_ptr<global_node> node_;
+  const global_memory_options options_;
+  std::atomic<std::uint64_t> ids_{0};
+  std::array<std::atomic<const global_lane*>, max_node + 1> lanes_{};
+
+  mutable std::mutex mutex_; // before all others
+  acceptor listener_;
+  connector connector_;
+  std::vector<peer_ptr> peers_;
+  std::deque<global_lane> made_; // every lane that there ever was, as a thread may be using it
+  std::uint32_t numbers_ = 0;
+  bool closed_ = false;
+  std::atomic<bool> removed_{false}; // from the service
+};
+
+} // namespace asio_rdma::detail

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: BSL-1.0
+// What users start on a global memory, and what its handlers are told.
+#pragma once
+
+#include <asio_rdma/detail/connection_arguments.hpp>
+#include <asio_rdma/detail/connection_impl.hpp>
+#include <asio_rdma/detail/global_memory_impl.hpp>
+#include <asio_rdma/remote_word.hpp>
+#include <boost/asio/cancellation_state.hpp>
+#include <boost/asio/steady_timer.hpp>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <span>
+#include <tuple>
+#include <vector>
+
+namespace asio_rdma::detail {
+
+template <word_value T>
+std::uint64_t word_bits(const T& value) noexcept {
+  return std::bit_cast<std::uint64_t>(value);
+}
+
+/// A read with a place for what it brings, which is zero after an error.
+template <class Value>
+class value_read_operation : public remote_operation {
+public:
+  using remote_operation::remote_operation;
+  alignas(Value) std::array<std::byte, sizeof(Value)> bytes_read{};
+};
+
+template <class Value>
+struct value_read {
+  using signature = void(error_code, Value);
+  static std::tuple<Value> arguments(const value_read_operation<Value>& op) {
+    return {std::bit_cast<Value>(op.bytes_read)};
+  }
+};
+
+/// A write, with a place for what the read behind it brings.
+class write_operation : public remote_operation {
+public:
+  using remote_operation::remote_operation;
+  std::byte behind{};
+};
+
+inline bool start_write(connection_impl& link, write_operation& op, const remote_buffer& target,
+                        const payload& from, bool flushed) {
+  std::array<remote_work, 2> chain{work_on(target, IBV_WR_RDMA_WRITE),
+                                   work_on(target + (target.size - 1), IBV_WR_RDMA_READ)};
+  const payload_of<asio::mutable_buffer> byte(asio::buffer(&op.behind, 1));
+  chain[0].local = &from;
+  chain[1].local = &byte;
+  return link.start(op, {chain.data(), flushed && target.size != 0 ? 2u : 1u});
+}
+
+class exchange_operation : public remote_operation {
+public:
+  using remote_operation::remote_operation;
+  std::uint64_t expected = 0;
+};
+
+template <class Value>
+struct exchanged {
+  using signature = void(error_code, exchange_result<Value>);
+  static std::tuple<exchange_result<Value>> arguments(const exchange_operation& op) {
+    return {{!op.ec && op.value == op.expected, std::bit_cast<Value>(op.value)}};
+  }
+};
+
+template <class Value>
+struct word_found {
+  using signature = void(error_code, Value);
+  static std::tuple<Value> arguments(const operation& op) {
+    return {std::bit_cast<Value>(op.value)};
+  }
+};
+
+/// The operations of a batch, and in whole words what they write or bring. It stays until all of
+/// them have ended.
+struct batch_state {
+  /// Lets each operation know where its bytes are: they no longer move.
+  std::span<const remote_work> prepare() {
+    std::uint64_t* at = words.data();
+    places.resize(chain.size());
+    for (std::size_t i = 0; i < chain.size(); ++i) {
+      remote_work& w = chain[i];
+      place& p = places[i];
+      p.part = {at, w.target.size, 0};
+      p.whole.parts = &p.part;
+      p.whole.count = 1;
+      p.whole.bytes = w.target.size;
+      p.whole.registered = false;
+      w.local = &p.whole;
+      w.found = at;
+      at += (w.target.size + 7) / 8;
+    }
+    return chain;
+  }
+
+  struct place {
+    payload::part part;
+    payload whole;
+  };
+
+  std::vector<remote_work> chain;
+  std::vector<std::uint64_t> words;
+  std::vector<place> places;
+  error_code problem; // the first that was found
+};
+
+class batch_operation : public remote_operation {
+public:
+  using remote_operation::remote_operation;
+  std::shared_ptr<batch_state> state;
+};
+
+struct node_result {
+  using signature = void(error_code, node_id);
+  static std::tuple<node_id> arguments(const global_request& op) {
+    return {op.ec ? node_id(0) : op.message.node};
+  }
+};
+
+template <class T>
+struct pointer_result {
+  using signature = void(error_code, remote_ptr<T>);
+  static std::tuple<remote_ptr<T>> arguments(const global_request& op) {
+    if (op.ec)
+      return {remote_ptr<T>()};
+    return {remote_ptr<T>(op.message.node, op.message.segment, op.message.value)};
+  }
+};
+
+/// A random time that doubles with each failure, so that those that collide come apart.
+class back_off {
+public:
+  template <class Executor>
+  explicit back_off(const Executor& ex)
+      : timer_(ex),
+        random_(static_cast<std::minstd_rand::result_type>(
+            reinterpret_cast<std::uintptr_t>(this) >> 4 ^
+            static_cast<std::uintptr_t>(
+                std::chrono::steady_clock::now().time_since_epoch().count()))) {}
+
+  template <class Handler>
+  void async_wait(Handler&& handler) {
+    limit_ = std::min<std::uint32_t>(2 * limit_, 1000);
+    timer_.expires_after(std::chrono::microseconds(random_() % limit_));
+    timer_.async_wait(std::forward<Handler>(handler));
+  }
+
+private:
+  asio::steady_timer timer_;
+  std::minstd_rand random_;
+  std::uint32_t limit_ = 1; // microseconds
+};
+
+/// What composed operations have in common that try again until they succeed.
+template <class Memory>
+class retrying {
+protected:
+  explicit retrying(Memory& memory) noexcept : memory_(memory) {}
+
+  template <class Self>
+  static void begin(Self& self) {
+    self.reset_cancellation_state(asio::enable_total_cancellation());
+  }
+  /// The error, or that the operation was cancelled when what was under way had just completed.
+  template <class Self>
+  static error_code error_of(const Self& self, const error_code& ec) {
+    return ec || self.cancelled() == asio::cancellation_type::none
+               ? ec
+               : error_code(asio::error::operation_aborted);
+  }
+  template <class Self>
+  void wait(Self& self) {
+    if (!back_off_)
+      back_off_ = std::make_unique<back_off>(memory_.get_executor());
+    back_off& b = *back_off_; // `self` takes this object along
+    b.async_wait(std::move(self));
+  }
+
+  Memory& memory_;
+
+private:
+  std::unique_ptr<back_off> back_off_; // from the first failure on
+};
+
+/// Compare-and-exchange until it succeeds.
+template <class Memory, class T>
+class exchange_loop : retrying<Memory> {
+  using value = remote_value_t<T>;
+
+public:
+  exchange_loop(Memory& memory, remote_ptr<T> at, value desired)
+      : retrying<Memory>(memory),
+        at_(at),
+        expected_(std::bit_cast<value>(std::uint64_t(0))),
+        desired_(desired) {}
+
+  template <class Self>
+  void operator()(Self& self) {
+    this->begin(self);
+    attempt(self);
+  }
+  template <class Self>
+  void operator()(Self& self, error_code ec) {
+    ec = this->error_of(self, ec);
+    if (ec)
+      self.complete(ec, std::bit_cast<value>(std::uint64_t(0)));
+    else
+      attempt(self);
+  }
+  template <class Self>
+  void operator()(Self& self, const error_code& ec, const exchange_result<value>& result) {
+    expected_ = result.seen;
+    if (ec || result.exchanged)
+      self.complete(ec, result.seen);
+    else
+      this->wait(self);
+  }
+
+private:
+  template <class Self>
+  void attempt(Self& self) {
+    this->memory_.async_compare_exchange(at_, expected_, desired_, std::move(self));
+  }
+
+  remote_ptr<T> at_;
+  value expected_, desired_;
+};
+
+} // namespace asio_rdma::detail

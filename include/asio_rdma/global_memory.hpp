@@ -1,0 +1,592 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include <asio_rdma/detail/connection_arguments.hpp>
+#include <asio_rdma/detail/global_memory_impl.hpp>
+#include <asio_rdma/detail/global_operations.hpp>
+#include <asio_rdma/detail/initiate.hpp>
+#include <asio_rdma/remote_word.hpp>
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/async_result.hpp>
+#include <boost/asio/compose.hpp>
+
+#include <array>
+#include <bit>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <utility>
+
+namespace asio_rdma {
+
+/// What a write has reached when its handler is called.
+enum class visibility {
+  completed, ///< The other device has acknowledged it, on iWARP this one has sent it.
+  flushed    ///< It is in the other machine's memory: a read behind it has returned.
+};
+
+/// Where the root of a segment is: a word for whoever hosts or joins to leave a pointer in, by
+/// which the others find what the segment holds. Null at first.
+using root_word = shared_word<remote_ptr<void>>;
+constexpr remote_ptr<root_word> root_of(node_id node, segment_id segment = 0) {
+  return {node, segment, 0};
+}
+
+/// Memory of many machines in one address space, as an Asio I/O object: a node that hosts segments
+/// or none, and the ways to the nodes that it has joined or that have joined it. `remote_ptr` says
+/// where something is, and one call reads or changes it there by the device; the program there
+/// takes no part.
+///
+/// Each object has one connection for each node, on its own execution context: its *lane*. So a
+/// program with a context for each thread has an object for each, which share the node (see the
+/// constructors), and no lane is used by two threads. Operations under way with a node are bounded
+/// by the depth of its queue pair; more wait their turn, in order.
+///
+/// *Order.* Operations with one node are carried out in the order in which they were started; what
+/// one reads or exchanges may be taken after what a later one wrote was placed (ibv_post_send(3),
+/// IBV_SEND_FENCE). Start an operation when another has completed to be sure. Reads of more than 8
+/// bytes, or not aligned to 8, may see parts of what is written at the time: see `single_writer`.
+///
+/// *Errors.* `error::node_unknown` for a node that has not been joined, and null; before anything
+/// is posted, `error::remote_range` for what is not within a segment and `error::misaligned` for
+/// what is not aligned as its type is (to 8 bytes, if atomic); `operation_not_supported` for
+/// atomic operations on a device that has none. A node that leaves or dies ends the operations that
+/// touch it, and those that are started later, with the error of its connection
+/// (`connection_reset`, `timed_out`...; see `connection`) and nothing else. `bad_descriptor` when
+/// this object is closed.
+///
+/// *Cancellation.* All types. What has not been posted does not happen, else it may have.
+///
+/// *Trust.* Every node may read and write all of every segment that it has joined. What a node says
+/// is checked; what it writes is not.
+///
+/// *Thread safety.* Distinct objects: safe. Shared objects: unsafe, as for Asio's sockets. The
+/// object must stay, and not be moved, while a composed operation of its own is under way
+/// (`async_exchange`).
+template <class Executor = asio::any_io_executor>
+class basic_global_memory {
+  using impl_type = detail::global_memory_impl;
+
+public:
+  using executor_type = Executor;
+  template <class Executor1>
+  struct rebind_executor {
+    using other = basic_global_memory<Executor1>;
+  };
+
+  class batch;
+
+  /// A node with that id, which no other node has or will have: pointers into a node that is gone
+  /// would lead to who has its id. Its connections use memory of the pool. Errors (thrown):
+  /// `invalid_argument` for the id, or the system's.
+  template <class ExecutorOrContext>
+  basic_global_memory(ExecutorOrContext&& ex, const memory_pool& pool, node_id node,
+                      const global_memory_options& options = {})
+      : io_(executor_of(ex)) {
+    if (node == 0 || node > max_node)
+      detail::throw_error(asio::error::invalid_argument, "global_memory");
+    open(std::make_shared<detail::global_node>(pool, node), options);
+  }
+  /// The same node on another executor, with lanes of its own: it joins for itself.
+  template <class ExecutorOrContext, class Executor1>
+  basic_global_memory(ExecutorOrContext&& ex, const basic_global_memory<Executor1>& same_node,
+                      const global_memory_options& options = {})
+      : io_(executor_of(ex)) {
+    open(same_node.node_, options);
+  }
+
+  /// The moved-from object is closed.
+  basic_global_memory(basic_global_memory&&) noexcept = default;
+  basic_global_memory& operator=(basic_global_memory&& other) noexcept {
+    if (this != &other) {
+      close();
+      io_ = other.io_;
+      node_ = other.node_;
+      impl_ = std::exchange(other.impl_, nullptr);
+    }
+    return *this;
+  }
+  /// As `close`.
+  ~basic_global_memory() { close(); }
+
+  const executor_type& get_executor() const noexcept { return io_.get(); }
+  bool is_open() const noexcept { return impl_ != nullptr; }
+  /// This node.
+  node_id id() const noexcept { return node_->id(); }
+
+  /// Leaves: ends the connections to all nodes and every operation, with `operation_aborted`. The
+  /// segments go with the last object of the node.
+  void close() {
+    if (impl_)
+      std::exchange(impl_, nullptr)->close();
+  }
+
+  /// Hosts a segment of `bytes`, zeroed, of huge pages where the system has them, which every node
+  /// may reach by the device. Its first 64 bytes are for the root. Before the node listens or
+  /// joins. Errors: `invalid_argument` for the size, `already_started`, `no_buffer_space` for more
+  /// than 256 segments, or those of `memory_pool::allocate`.
+  segment_id host(std::uint64_t bytes, error_code& ec) {
+    segment_id result = 0;
+    ec = node_->host(bytes, result);
+    return result;
+  }
+  segment_id host(std::uint64_t bytes) {
+    error_code ec;
+    const segment_id result = host(bytes, ec);
+    detail::throw_if(ec, "global_memory::host");
+    return result;
+  }
+
+  /// Lets other nodes join at the endpoint: see `acceptor::open`. From then on the context has work
+  /// until `close`.
+  void listen(const asio::ip::tcp::endpoint& endpoint, error_code& ec) {
+    ec = impl_ ? impl_->listen(endpoint) : error_code(asio::error::bad_descriptor);
+  }
+  void listen(const asio::ip::tcp::endpoint& endpoint) {
+    error_code ec;
+    listen(endpoint, ec);
+    detail::throw_if(ec, "global_memory::listen");
+  }
+  asio::ip::tcp::endpoint local_endpoint(error_code& ec) const {
+    if (impl_)
+      return impl_->local_endpoint(ec);
+    ec = asio::error::bad_descriptor;
+    return {};
+  }
+  asio::ip::tcp::endpoint local_endpoint() const {
+    error_code ec;
+    const asio::ip::tcp::endpoint result = local_endpoint(ec);
+    detail::throw_if(ec, "global_memory::local_endpoint");
+    return result;
+  }
+
+  /// Joins the node that listens at the endpoint, and gives its id: each reaches the other's
+  /// segments from then on. Signature `void(error_code, node_id)`. A node may join itself, to reach
+  /// its own segments by the device. While it hosts segments the context has work until `close`, as
+  /// the other may ask for memory of them. Errors: `error::node_in_use` for another node that has
+  /// the id of one that is known to either, those of `connector::async_connect`,
+  /// `error::protocol_violation`.
+  template <class Token = asio::default_completion_token_t<executor_type>>
+  auto async_join(const asio::ip::tcp::endpoint& endpoint, Token&& token = {}) {
+    return asio::async_initiate<Token, detail::node_result::signature>(initiate_join{this}, token,
+                                                                       endpoint);
+  }
+
+  /// Whether there is a way to the node, or was: it may have died since.
+  bool knows(node_id node) const noexcept { return impl_ && impl_->lane(node) != nullptr; }
+  /// How the atomic operations of the node's device relate to its CPU (ibv_query_device(3),
+  /// `atomic_cap`), as it said when it was joined; IBV_ATOMIC_NONE if it is not known.
+  ibv_atomic_cap atomics(node_id node) const noexcept {
+    const detail::global_lane* const l = impl_ ? impl_->lane(node) : nullptr;
+    return l != nullptr ? l->atomics : IBV_ATOMIC_NONE;
+  }
+
+  /// The object itself, if it is of this node, within a segment and aligned; else null. What a
+  /// device may change at the time is to be looked at through the words of remote_word.hpp only.
+  template <class T>
+  T* local(remote_ptr<T> p) const noexcept {
+    return static_cast<T*>(node_->local(detail::remote_word(p.bits()), sizeof(T), alignof(T)));
+  }
+
+  /// Memory of a segment for `count` objects, zeroed and aligned for them: of this node at once, of
+  /// another by a message, which is answered while the program there runs its context. It belongs
+  /// to the segment, whoever asked for it, until it is freed. Signature `void(error_code,
+  /// remote_ptr<T>)`. Errors: `not_enough_memory`; `invalid_argument` for no objects, a segment
+  /// that there is not, or an alignment over 4096. A cancelled request gives back what comes.
+  template <class T, class Token = asio::default_completion_token_t<executor_type>>
+  auto async_allocate(node_id node, segment_id segment, std::uint64_t count, Token&& token = {}) {
+    detail::global_message m;
+    m.what = detail::global_message::kind::allocate;
+    m.segment = segment;
+    m.value = count <= max_segment_bytes / sizeof(T) ? count * sizeof(T) : max_segment_bytes + 1;
+    m.alignment = alignof(T);
+    return asio::async_initiate<Token, typename detail::pointer_result<T>::signature>(
+        initiate_request<detail::pointer_result<T>>{this}, token, node, m);
+  }
+  /// One object.
+  template <class T, class Token = asio::default_completion_token_t<executor_type>>
+  requires(!std::integral<std::decay_t<Token>>) //
+      auto async_allocate(node_id node, segment_id segment, Token&& token = {}) {
+    return async_allocate<T>(node, segment, std::uint64_t(1), std::forward<Token>(token));
+  }
+  /// Gives back what begins at `p`. Signature `void(error_code)`. Errors: `invalid_argument` if
+  /// nothing that was allocated begins there.
+  template <class T, class Token = asio::default_completion_token_t<executor_type>>
+  auto async_free(remote_ptr<T> p, Token&& token = {}) {
+    detail::global_message m;
+    m.what = detail::global_message::kind::free;
+    m.segment = p.segment();
+    m.value = p.offset();
+    return asio::async_initiate<Token, void(error_code)>(initiate_request<detail::no_result>{this},
+                                                         token, p.node(), m);
+  }
+
+  /// Reads the object. Signature `void(error_code, remote_value_t<T>)`.
+  template <remote_readable T, class Token = asio::default_completion_token_t<executor_type>>
+  auto async_read(remote_ptr<T> p, Token&& token = {}) {
+    return asio::async_initiate<Token, typename detail::value_read<remote_value_t<T>>::signature>(
+        initiate_read<remote_value_t<T>>{this}, token, place<T>(p));
+  }
+  /// Reads as many bytes as the buffers have, from `p` on; registered buffers are not copied. See
+  /// `connection::async_read`. Signature `void(error_code, std::size_t)`.
+  template <class T, class Buffers, class Token = asio::default_completion_token_t<executor_type>>
+  requires(remote_readable<T> || std::is_void_v<T>) &&
+      (asio::is_mutable_buffer_sequence<Buffers>::value || mutable_buffer_sequence<Buffers>) //
+      auto async_read(remote_ptr<T> p, const Buffers& buffers, Token&& token = {}) {
+    return asio::async_initiate<Token, detail::sent_result::signature>(
+        initiate_buffers{this}, token, IBV_WR_RDMA_READ, detail::remote_word(p.bits()), buffers,
+        visibility::completed);
+  }
+
+  /// Writes the object. Signature `void(error_code)`. Complete as the visibility says.
+  template <remote_writable T, class Token = asio::default_completion_token_t<executor_type>>
+  auto async_write(remote_ptr<T> p, const std::type_identity_t<remote_value_t<T>>& value,
+                   visibility until, Token&& token = {}) {
+    return asio::async_initiate<Token, void(error_code)>(initiate_write{this}, token, place<T>(p),
+                                                         value, until);
+  }
+  template <remote_writable T, class Token = asio::default_completion_token_t<executor_type>>
+  requires(!std::same_as<std::decay_t<Token>, visibility>) //
+      auto async_write(remote_ptr<T> p, const std::type_identity_t<remote_value_t<T>>& value,
+                       Token&& token = {}) {
+    return async_write(p, value, visibility::completed, std::forward<Token>(token));
+  }
+  /// Writes the bytes of the buffers from `p` on; registered buffers are not copied. See
+  /// `connection::async_write`. Signature `void(error_code, std::size_t)`.
+  template <class T, class Buffers, class Token = asio::default_completion_token_t<executor_type>>
+  requires(remote_writable<T> || std::same_as<T, void>) &&
+      (asio::is_const_buffer_sequence<Buffers>::value || const_buffer_sequence<Buffers>) //
+      auto async_write(remote_ptr<T> p, const Buffers& buffers, visibility until,
+                       Token&& token = {}) {
+    return asio::async_initiate<Token, detail::sent_result::signature>(
+        initiate_buffers{this}, token, IBV_WR_RDMA_WRITE, detail::remote_word(p.bits()), buffers,
+        until);
+  }
+  template <class T, class Buffers, class Token = asio::default_completion_token_t<executor_type>>
+  requires(remote_writable<T> || std::same_as<T, void>) &&
+      (asio::is_const_buffer_sequence<Buffers>::value ||
+       const_buffer_sequence<Buffers>)&&(!std::same_as<std::decay_t<Token>, visibility>) //
+      auto async_write(remote_ptr<T> p, const Buffers& buffers, Token&& token = {}) {
+    return async_write(p, buffers, visibility::completed, std::forward<Token>(token));
+  }
+
+  /// If the word is `expected` it becomes `desired`. Says which it was. Signature
+  /// `void(error_code, exchange_result<remote_value_t<T>>)`.
+  template <remote_atomic T, class Token = asio::default_completion_token_t<executor_type>>
+  auto async_compare_exchange(remote_ptr<T> p, remote_value_t<T> expected,
+                              remote_value_t<T> desired, Token&& token = {}) {
+    return asio::async_initiate<Token, typename detail::exchanged<remote_value_t<T>>::signature>(
+        initiate_atomic<detail::exchange_operation, detail::exchanged<remote_value_t<T>>>{this},
+        token, IBV_WR_ATOMIC_CMP_AND_SWP, place<T>(p), detail::word_bits(expected),
+        detail::word_bits(desired));
+  }
+  /// Adds, modulo 2^64, and gives what the word was. Signature
+  /// `void(error_code, remote_value_t<T>)`.
+  template <remote_atomic T, class Token = asio::default_completion_token_t<executor_type>>
+  requires std::integral<remote_value_t<T>> //
+  auto async_fetch_add(remote_ptr<T> p, remote_value_t<T> addend, Token&& token = {}) {
+    return asio::async_initiate<Token, typename detail::word_found<remote_value_t<T>>::signature>(
+        initiate_atomic<detail::exchange_operation, detail::word_found<remote_value_t<T>>>{this},
+        token, IBV_WR_ATOMIC_FETCH_AND_ADD, place<T>(p), detail::word_bits(addend),
+        std::uint64_t(0));
+  }
+  /// Makes the word `desired` and gives what it was. Devices cannot do that at once: it is
+  /// compare-and-exchange, again with what was seen until it succeeds, after a random time that
+  /// doubles up to a millisecond. Signature `void(error_code, remote_value_t<T>)`.
+  template <remote_atomic T, class Token = asio::default_completion_token_t<executor_type>>
+  auto async_exchange(remote_ptr<T> p, remote_value_t<T> desired, Token&& token = {}) {
+    using value = remote_value_t<T>;
+    return asio::async_compose<Token, void(error_code, value)>(
+        detail::exchange_loop<basic_global_memory, T>(*this, p, desired), token, get_executor());
+  }
+
+private:
+  template <class>
+  friend class basic_global_memory;
+
+  /// What is aimed at, and what has to hold for it.
+  struct aim {
+    detail::remote_word at;
+    std::uint64_t bytes;
+    std::uint64_t alignment;
+  };
+  template <class T>
+  static aim place(remote_ptr<T> p) noexcept {
+    return {detail::remote_word(p.bits()), sizeof(T), alignof(T)};
+  }
+
+  template <class ExecutorOrContext>
+  static executor_type executor_of(ExecutorOrContext& ex) {
+    if constexpr (std::convertible_to<ExecutorOrContext&, asio::execution_context&>)
+      return ex.get_executor();
+    else
+      return ex;
+  }
+
+  void open(std::shared_ptr<detail::global_node> node, const global_memory_options& options) {
+    node_ = std::move(node);
+    auto impl = std::make_shared<impl_type>(asio::any_io_executor(io_.get()), node_, options);
+    detail::throw_if(impl->open(), "global_memory");
+    impl_ = std::move(impl);
+  }
+
+  /// Starts an operation on a lane, by `start(link, op)`, or ends it with `ec` if there is none.
+  template <class Base, class Result, class Handler, class Start>
+  void start_on(const detail::global_lane* lane, const error_code& ec, Handler&& handler,
+                Start&& start) {
+    std::decay_t<Handler> h(std::forward<Handler>(handler));
+    if (lane == nullptr) [[unlikely]] {
+      using op_type = detail::handler_op<Base, Result, std::decay_t<Handler>, Executor, 0>;
+      typename op_type::owner op(h, io_);
+      op->ec = ec;
+      detail::complete_unstarted<Result>(op, io_);
+      return;
+    }
+    detail::start_operation<Base, Result, 0>(
+        lane->link, io_, h, [](auto&) { return true; },
+        [&](detail::connection_impl& link, auto& op) {
+          return start(link, static_cast<Base&>(op));
+        });
+  }
+
+  /// The same on the lane of the node that is aimed at: `start(link, op, target)`.
+  template <class Base, class Result, class Handler, class Start>
+  void start_at(Handler&& handler, const aim& where, Start&& start) {
+    error_code ec = asio::error::bad_descriptor;
+    remote_buffer target;
+    const detail::global_lane* const lane =
+        impl_ ? impl_->find(where.at, where.bytes, where.alignment, target, ec) : nullptr;
+    start_on<Base, Result>(
+        lane, ec, std::forward<Handler>(handler),
+        [&](detail::connection_impl& link, Base& op) { return start(link, op, target); });
+  }
+
+  struct initiation {
+    using executor_type = Executor;
+    const executor_type& get_executor() const noexcept { return self->get_executor(); }
+    basic_global_memory* self;
+  };
+
+  template <class Value>
+  struct initiate_read : initiation {
+    template <class Handler>
+    void operator()(Handler&& handler, const aim& where) const {
+      using operation = detail::value_read_operation<Value>;
+      this->self->template start_at<operation, detail::value_read<Value>>(
+          std::forward<Handler>(handler), where,
+          [](detail::connection_impl& link, operation& op, const remote_buffer& target) {
+            const detail::payload_of<asio::mutable_buffer> to(
+                asio::buffer(op.bytes_read.data(), op.bytes_read.size()));
+            detail::remote_work w = detail::work_on(target, IBV_WR_RDMA_READ);
+            w.local = &to;
+            return link.start(op, {&w, 1});
+          });
+    }
+  };
+
+  struct initiate_write : initiation {
+    template <class Handler, class Value>
+    void operator()(Handler&& handler, const aim& where, const Value& value,
+                    visibility until) const {
+      this->self->template start_at<detail::write_operation, detail::no_result>(
+          std::forward<Handler>(handler), where,
+          [&](detail::connection_impl& link, detail::write_operation& op,
+              const remote_buffer& target) {
+            const detail::payload_of<asio::const_buffer> from(asio::buffer(&value, sizeof value));
+            return detail::start_write(link, op, target, from, until == visibility::flushed);
+          });
+    }
+  };
+
+  struct initiate_buffers : initiation {
+    template <class Handler, class Buffers>
+    void operator()(Handler&& handler, ibv_wr_opcode opcode, detail::remote_word at,
+                    const Buffers& buffers, visibility until) const {
+      const detail::payload_of<Buffers> p(buffers);
+      const std::uint64_t bytes = p.owner != nullptr ? p.owner->size() : p.bytes;
+      this->self->template start_at<detail::write_operation, detail::sent_result>(
+          std::forward<Handler>(handler), {at, bytes, 1},
+          [&](detail::connection_impl& link, detail::write_operation& op,
+              const remote_buffer& target) {
+            if (opcode == IBV_WR_RDMA_WRITE)
+              return detail::start_write(link, op, target, p, until == visibility::flushed);
+            detail::remote_work w = detail::work_on(target, opcode);
+            w.local = &p;
+            return link.start(op, {&w, 1});
+          });
+    }
+  };
+
+  template <class Operation, class Result>
+  struct initiate_atomic : initiation {
+    template <class Handler>
+    void operator()(Handler&& handler, ibv_wr_opcode opcode, const aim& where,
+                    std::uint64_t compare_add, std::uint64_t swap) const {
+      this->self->template start_at<Operation, Result>(
+          std::forward<Handler>(handler), where,
+          [&](detail::connection_impl& link, Operation& op, const remote_buffer& target) {
+            detail::remote_work w = detail::work_on(target, opcode);
+            w.compare_add = op.expected = compare_add;
+            w.swap = swap;
+            return link.start(op, {&w, 1});
+          });
+    }
+  };
+
+  struct initiate_batch : initiation {
+    template <class Handler>
+    void operator()(Handler&& handler, node_id node,
+                    const std::shared_ptr<detail::batch_state>& state) const {
+      const bool closed = this->self->impl_ == nullptr;
+      const detail::global_lane* const lane = closed || state->problem || state->chain.empty()
+                                                  ? nullptr
+                                                  : this->self->impl_->lane(node);
+      const error_code ec = closed ? error_code(asio::error::bad_descriptor) : state->problem;
+      this->self->template start_on<detail::batch_operation, detail::no_result>(
+          lane, ec, std::forward<Handler>(handler),
+          [&](detail::connection_impl& link, detail::batch_operation& op) {
+            op.state = state;
+            return link.start(op, state->prepare());
+          });
+    }
+  };
+
+  struct initiate_join : initiation {
+    template <class Handler>
+    void operator()(Handler&& handler, const asio::ip::tcp::endpoint& endpoint) const {
+      std::decay_t<Handler> h(std::forward<Handler>(handler));
+      detail::start_operation<detail::global_request, detail::node_result, 0>(
+          this->self->impl_, this->self->io_, h,
+          [&](auto& op) {
+            op.endpoint = endpoint;
+            return true;
+          },
+          [](impl_type& i, auto& op) { return i.start(op, 0); });
+    }
+  };
+
+  template <class Result>
+  struct initiate_request : initiation {
+    template <class Handler>
+    void operator()(Handler&& handler, node_id node, const detail::global_message& m) const {
+      std::decay_t<Handler> h(std::forward<Handler>(handler));
+      detail::start_operation<detail::global_request, Result, 0>(
+          this->self->impl_, this->self->io_, h,
+          [&](auto& op) {
+            op.message = m;
+            op.message.node = node;
+            return true;
+          },
+          [&](impl_type& i, auto& op) { return i.start(op, node); });
+    }
+  };
+
+  detail::io_executor<executor_type> io_;
+  std::shared_ptr<detail::global_node> node_;
+  std::shared_ptr<impl_type> impl_;
+};
+
+/// Operations on one node that are posted together, by one doorbell, and told of together, by one
+/// completion: carried out in their order (see `basic_global_memory`), in one round trip. When the
+/// first of them fails, those behind it have not been carried out.
+///
+///     global_memory::batch b(memory, node);
+///     b.write(victim, 1);
+///     const auto tail = b.read(other_tail);
+///     co_await b.async_post(asio::use_awaitable);
+///     use(b[tail]);
+///
+/// Nothing may be added while it is posted. It may be posted again, as it is or after `clear`.
+template <class Executor>
+class basic_global_memory<Executor>::batch {
+public:
+  /// Names what an operation of a batch brings.
+  template <class T>
+  class result {
+    friend batch;
+    explicit result(std::size_t at) : at_(at) {}
+    std::size_t at_;
+  };
+
+  /// The memory must stay.
+  batch(basic_global_memory& memory, node_id node) : memory_(&memory), node_(node) {}
+
+  template <remote_writable T>
+  void write(remote_ptr<T> p, const std::type_identity_t<remote_value_t<T>>& value) {
+    const std::size_t at = add(IBV_WR_RDMA_WRITE, place<T>(p));
+    std::memcpy(&state_->words[at], &value, sizeof value);
+  }
+  template <remote_readable T>
+  result<remote_value_t<T>> read(remote_ptr<T> p) {
+    return result<remote_value_t<T>>(add(IBV_WR_RDMA_READ, place<T>(p)));
+  }
+  /// Its result is what was seen: it has exchanged if that is `expected`.
+  template <remote_atomic T>
+  result<remote_value_t<T>> compare_exchange(remote_ptr<T> p, remote_value_t<T> expected,
+                                             remote_value_t<T> desired) {
+    return result<remote_value_t<T>>(add(IBV_WR_ATOMIC_CMP_AND_SWP, place<T>(p),
+                                         detail::word_bits(expected), detail::word_bits(desired)));
+  }
+  /// Its result is what the word was.
+  template <remote_atomic T>
+  requires std::integral<remote_value_t<T>> result<remote_value_t<T>>
+  fetch_add(remote_ptr<T> p, remote_value_t<T> addend) {
+    return result<remote_value_t<T>>(
+        add(IBV_WR_ATOMIC_FETCH_AND_ADD, place<T>(p), detail::word_bits(addend)));
+  }
+
+  std::size_t size() const noexcept { return state_->chain.size(); }
+  void clear() {
+    state_->chain.clear();
+    state_->words.clear();
+    state_->problem = {};
+  }
+
+  /// Signature `void(error_code)`. Errors: those of `basic_global_memory`, by which nothing was
+  /// posted if they are found before; `invalid_argument` for a pointer to another node.
+  /// Cancellation: all types; the operations may have happened.
+  template <class Token = asio::default_completion_token_t<executor_type>>
+  auto async_post(Token&& token = {}) {
+    return asio::async_initiate<Token, void(error_code)>(initiate_batch{memory_}, token, node_,
+                                                         state_);
+  }
+
+  /// What an operation brought, once the batch has succeeded.
+  template <class T>
+  T operator[](result<T> r) const noexcept {
+    std::array<std::byte, sizeof(T)> bytes;
+    std::memcpy(bytes.data(), &state_->words[r.at_], sizeof(T));
+    return std::bit_cast<T>(bytes);
+  }
+
+private:
+  std::size_t add(ibv_wr_opcode opcode, const aim& where, std::uint64_t compare_add = 0,
+                  std::uint64_t swap = 0) {
+    detail::batch_state& s = *state_;
+    error_code ec = asio::error::bad_descriptor;
+    remote_buffer target;
+    if (where.at.node() != node_)
+      ec = asio::error::invalid_argument;
+    else if (memory_->impl_ &&
+             memory_->impl_->find(where.at, where.bytes, where.alignment, target, ec) != nullptr)
+      ec = {};
+    if (ec && !s.problem)
+      s.problem = ec;
+    const std::size_t at = s.words.size();
+    s.words.resize(at + (where.bytes + 7) / 8);
+    s.chain.push_back(detail::work_on(target, opcode));
+    s.chain.back().compare_add = compare_add;
+    s.chain.back().swap = swap;
+    return at;
+  }
+
+  basic_global_memory* memory_;
+  node_id node_;
+  std::shared_ptr<detail::batch_state> state_ = std::make_shared<detail::batch_state>();
+};
+
+using global_memory = basic_global_memory<>;
+
+} // namespace asio_rdma

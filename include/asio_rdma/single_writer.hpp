@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include <asio_rdma/global_memory.hpp>
+
+#include <array>
+#include <atomic>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+
+namespace asio_rdma {
+
+/// What a `single_writer` held: the value, and the how manieth it was.
+template <class T>
+struct versioned {
+  T value;
+  std::uint64_t version = 0;
+};
+
+/// A value of any size that the owner's CPU stores and every node reads by the device, whole or not
+/// at all. No lock, and the writer never waits: a version and a check value go with the bytes, and
+/// a reader that finds them torn reads again. Small values are torn too: neither device nor CPU
+/// promises more than 8 bytes at once, nor any order between them. So the check is over all of them
+/// (Mitchell, Geng, Li, "Using One-Sided RDMA Reads to Build a Fast, CPU-Efficient Key-Value
+/// Store", USENIX ATC 2013). It takes a torn value for a whole one with a chance of 2^-64, and is
+/// no protection against who forges it.
+///
+/// Zeroed memory is one, of version 0 and zero bytes.
+template <class T>
+requires std::is_trivially_copyable_v<T>
+class single_writer {
+public:
+  /// The bytes as they are, perhaps torn.
+  struct image {
+    std::uint64_t version = 0;
+    std::uint64_t check = 0;
+    std::array<std::uint64_t, (sizeof(T) + 7) / 8> words{};
+
+    bool is_whole() const noexcept {
+      std::uint64_t h = mix(version);
+      for (const std::uint64_t w : words)
+        h = mix(h ^ w);
+      return h == check;
+    }
+    versioned<T> contents() const noexcept {
+      std::array<std::byte, sizeof(T)> bytes;
+      std::memcpy(bytes.data(), words.data(), sizeof(T));
+      return {std::bit_cast<T>(bytes), version};
+    }
+
+  private:
+    friend single_writer;
+    // Each word is rotated into all that came before; of zeros it is zero.
+    static std::uint64_t mix(std::uint64_t h) noexcept {
+      h = (h ^ h >> 32) * 0x9e3779b97f4a7c15;
+      return std::rotl(h, 29) ^ h;
+    }
+  };
+
+  single_writer() noexcept = default;
+  single_writer(const single_writer&) = delete;
+  single_writer& operator=(const single_writer&) = delete;
+
+  /// By the owner's CPU, from one thread at a time.
+  void store(const T& value) noexcept {
+    image next;
+    std::memcpy(next.words.data(), &value, sizeof(T));
+    next.version = put_.version + 1;
+    next.check = image::mix(next.version);
+    for (const std::uint64_t w : next.words)
+      next.check = image::mix(next.check ^ w);
+    put(put_.version, next.version);
+    for (std::size_t i = 0; i < next.words.size(); ++i)
+      put(put_.words[i], next.words[i]);
+    put(put_.check, next.check);
+  }
+  /// By the owner's CPU, from any thread; nothing while it is being stored.
+  std::optional<versioned<T>> try_load() const noexcept {
+    image seen;
+    seen.version = get(put_.version);
+    seen.check = get(put_.check);
+    for (std::size_t i = 0; i < seen.words.size(); ++i)
+      seen.words[i] = get(put_.words[i]);
+    return seen.is_whole() ? std::optional(seen.contents()) : std::nullopt;
+  }
+
+private:
+  // Whole words, so that the language has no race; what orders them is the check.
+  static void put(std::uint64_t& word, std::uint64_t value) noexcept {
+    std::atomic_ref(word).store(value, std::memory_order_relaxed);
+  }
+  static std::uint64_t get(const std::uint64_t& word) noexcept {
+    return std::atomic_ref(const_cast<std::uint64_t&>(word)).load(std::memory_order_relaxed);
+  }
+
+  image put_;
+};
+
+namespace detail {
+
+template <class Memory, class T>
+class whole_read : retrying<Memory> {
+  using image = typename single_writer<T>::image;
+
+public:
+  whole_read(Memory& memory, remote_ptr<const image> at) : retrying<Memory>(memory), at_(at) {}
+
+  template <class Self>
+  void operator()(Self& self) {
+    this->begin(self);
+    this->memory_.async_read(at_, std::move(self));
+  }
+  template <class Self>
+  void operator()(Self& self, error_code ec) {
+    ec = this->error_of(self, ec);
+    if (ec)
+      self.complete(ec, image().contents());
+    else
+      this->memory_.async_read(at_, std::move(self));
+  }
+  template <class Self>
+  void operator()(Self& self, const error_code& ec, const image& seen) {
+    if (ec || seen.is_whole())
+      self.complete(ec, seen.contents());
+    else
+      this->wait(self);
+  }
+
+private:
+  remote_ptr<const image> at_;
+};
+
+} // namespace detail
+
+/// Reads the value whole, again and again if need be, after a random time that doubles up to a
+/// millisecond. Signature `void(error_code, versioned<T>)`. Errors as `basic_global_memory`, which
+/// must stay meanwhile. Supports all cancellation types.
+template <class Executor, class T, class Token = asio::default_completion_token_t<Executor>>
+auto async_load(basic_global_memory<Executor>& memory, remote_ptr<single_writer<T>> p,
+                Token&& token = {}) {
+  using image = typename single_writer<T>::image;
+  return asio::async_compose<Token, void(error_code, versioned<T>)>(
+      detail::whole_read<basic_global_memory<Executor>, T>(memory, p.template cast<const image>()),
+      token, memory.get_executor());
+}
+
+} // namespace asio_rdma

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: BSL-1.0
+#include <asio_rdma/detail/segment_allocator.hpp>
+
+#include <algorithm>
+#include <bit>
+
+namespace asio_rdma::detail {
+
+std::optional<std::uint64_t> segment_allocator::allocate(std::uint64_t bytes,
+                                                         std::uint64_t alignment) {
+  if (bytes == 0 || bytes > end_ || !std::has_single_bit(alignment) || alignment > max_alignment)
+    return {};
+  const std::size_t least = class_of(bytes, alignment);
+  const std::uint64_t size = class_bytes(least);
+  // Every block of a class is as aligned as the class's size, so that any of them will do.
+  const std::uint64_t natural = std::min(size & (0 - size), max_alignment);
+  const std::uint64_t at = round_up(next_, natural);
+  std::size_t chosen = least;
+  if (free_[least].empty() && (at > end_ || size > end_ - at)) {
+    while (++chosen != classes && (free_[chosen].empty() || class_bytes(chosen) % alignment != 0))
+      continue;
+    if (chosen == classes)
+      return {};
+  }
+  std::uint64_t result = at;
+  if (free_[chosen].empty()) {
+    next_ = at + size;
+  } else {
+    result = free_[chosen].back();
+    free_[chosen].pop_back();
+  }
+  live_.emplace(result, static_cast<std::uint8_t>(chosen));
+  return result;
+}
+
+bool segment_allocator::free(std::uint64_t offset) {
+  const auto block = live_.find(offset);
+  if (block == live_.end())
+    return false;
+  free_[block->second].push_back(offset);
+  live_.erase(block);
+  return true;
+}
+
+} // namespace asio_rdma::detail
