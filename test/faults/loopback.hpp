@@ -15,6 +15,9 @@
 // need.
 void until(const std::function<bool()>& condition);
 
+// An int: ibv_reg_mr is a macro that mixes it with another enumeration.
+constexpr int local_write = IBV_ACCESS_LOCAL_WRITE;
+
 using id_list = std::vector<std::uint64_t>;
 // The `wr_id` of each.
 id_list ids(const std::vector<ibv_wc>& completions);

@@ -26,10 +26,10 @@ TEST_CASE("registrations and creations fail with the chosen error at the chosen 
   }
   SECTION("memory region, through each function") {
     inj.fail(call::reg_mr, ENOMEM, {.first = 2, .times = 3});
-    ibv_mr* mr = ibv_reg_mr(pd, memory, sizeof memory, IBV_ACCESS_LOCAL_WRITE);
+    ibv_mr* mr = ibv_reg_mr(pd, memory, sizeof memory, local_write);
     REQUIRE(mr);
     errno = 0;
-    REQUIRE_FALSE(ibv_reg_mr(pd, memory, sizeof memory, IBV_ACCESS_LOCAL_WRITE));
+    REQUIRE_FALSE(ibv_reg_mr(pd, memory, sizeof memory, local_write));
     REQUIRE(errno == ENOMEM);
     unsigned access = IBV_ACCESS_LOCAL_WRITE;
     asm volatile("" : "+r"(access)); // not a constant: libibverbs takes another way
@@ -66,7 +66,7 @@ TEST_CASE("registrations and creations fail with the chosen error at the chosen 
     ibv_srq* srq = ibv_create_srq(pd, &attr);
     REQUIRE(srq);
     inj.refuse_post(call::post_srq_recv);
-    ibv_mr* mr = ibv_reg_mr(pd, memory, sizeof memory, IBV_ACCESS_LOCAL_WRITE);
+    ibv_mr* mr = ibv_reg_mr(pd, memory, sizeof memory, local_write);
     REQUIRE(mr);
     ibv_sge sge{reinterpret_cast<std::uintptr_t>(memory), sizeof memory, mr->lkey};
     ibv_recv_wr wr{};

@@ -88,7 +88,7 @@ TEST_CASE("a plan makes the same decisions from the same seed") {
     inj.run({.seed = seed, .fail_registration = 0.5});
     std::string result;
     for (int i = 0; i < 64; ++i) {
-      ibv_mr* mr = ibv_reg_mr(pd, memory, sizeof memory, IBV_ACCESS_LOCAL_WRITE);
+      ibv_mr* mr = ibv_reg_mr(pd, memory, sizeof memory, local_write);
       result += mr ? '.' : 'x';
       if (mr)
         REQUIRE(ibv_dereg_mr(mr) == 0);
