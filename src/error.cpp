@@ -72,6 +72,8 @@ public:
       return "no node of that id has been joined, or the remote pointer is null";
     case error::node_in_use:
       return "another node of the global memory has that id";
+    case error::owner_dead:
+      return "who held the lock, or was to get it first, has died; the lock is nobody's any more";
     }
     return "unknown asio_rdma error";
   }
@@ -113,6 +115,8 @@ public:
       return make_error_condition(errc::not_connected);
     case error::node_in_use:
       return make_error_condition(errc::address_in_use);
+    case error::owner_dead:
+      return make_error_condition(errc::owner_dead);
     case error::buffer_in_use:
       return make_error_condition(errc::device_or_resource_busy);
     case error::lease_expired:

@@ -43,7 +43,8 @@ enum class error {
   rights_refused,        ///< The owner of remote memory does not give these rights.
   remote_memory_limit,   ///< The owner gives a peer no more remote memory.
   node_unknown,          ///< There is no way to that node of a global memory.
-  node_in_use            ///< Another node of a global memory has that id.
+  node_in_use,           ///< Another node of a global memory has that id.
+  owner_dead             ///< Who held a lock, or waited for it before this, has died.
 };
 
 /// The category of `error`.

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: BSL-1.0
 // The asymmetric lock (Baran, Nelson-Slivon, Tseng, Palmieri: ALock, SPAA 2024): a queue for each of two
-// cohorts and Peterson's algorithm between their heads. Two local and two remote parties, each of which takes
-// it as often as it likes. A step is one access to memory.
+// cohorts and Peterson's algorithm between their heads. Local and remote parties, four in all, each of which
+// takes it as often as it likes. A step is one access to memory. The program's is detail/alock_protocol.hpp.
 //
 // Local parties use the CPU, remote ones the device. What one does is atomic for the other only where it
 // is a read or a write of 8 bytes: a compare-and-swap of the device is a read and, whether it exchanged or
 // not, a write, between which the CPU may do anything; only other atomics of the device are kept off.
 //
 //   BUDGET=n      critical sections in a row of a cohort for which the other waits
+//   REMOTES=n     of the four: 2 or 3
 //   SPLIT         the device's compare-and-swap in two steps. In one it is the same as long as the CPU
 //                 writes no word that the device changes
 //   CANCEL        parties 2 and 4 may give up, whether they wait for their turn or for the other cohort
@@ -20,6 +21,9 @@
 
 #ifndef BUDGET
 #define BUDGET 1
+#endif
+#ifndef REMOTES
+#define REMOTES 2
 #endif
 #ifndef BROKEN
 #define BROKEN 0
@@ -165,10 +169,10 @@ leave:
      if
      :: seen == me
      :: seen != me ->
-        if
-        :: d_step { next[me] != 0 -> turn[next[me]] = left; next[me] = 0 }
-        :: atomic { next[me] == 0 && (TAIL(mine) == ABANDONED || IS_DEAD(seen)) -> goto stop }
-        fi
+#ifdef CRASH
+end_linking: // for good, where the next one has died before it was linked: others may be linked yet
+#endif
+        atomic { next[me] != 0 -> turn[next[me]] = left; next[me] = 0 }
      fi;
      // Its descriptor may be written to later, nobody knows when, so it is not used again.
      if
@@ -197,7 +201,7 @@ active proctype death() {
 #endif
 
 init {
-  atomic { run party(1, LOCAL); run party(2, LOCAL); run party(3, REMOTE); run party(4, REMOTE) }
+  atomic { run party(1, LOCAL); run party(2, (REMOTES == 2 -> LOCAL : REMOTE)); run party(3, REMOTE); run party(4, REMOTE) }
 }
 
 // Who is in the queue gets the lock, or is told that it never will.

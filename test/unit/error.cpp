@@ -14,7 +14,7 @@ namespace errc = boost::system::errc;
 namespace {
 
 constexpr int first_error = static_cast<int>(error::no_device);
-constexpr int last_error = static_cast<int>(error::node_in_use);
+constexpr int last_error = static_cast<int>(error::owner_dead);
 
 std::string message(int value) { return error_code(value, library_category()).message(); }
 
@@ -62,6 +62,7 @@ TEST_CASE("library errors compare with generic conditions") {
   CHECK(error_code(error::incompatible_peer) == errc::protocol_error);
   CHECK(error_code(error::protocol_violation) == errc::protocol_error);
   CHECK(error_code(error::completion_queue_full) == errc::no_buffer_space);
+  CHECK(error_code(error::owner_dead) == errc::owner_dead);
   CHECK(error_code(error::no_device) != errc::permission_denied);
   CHECK(error_code(error::rejected) != error_code(error::unreachable));
 }
