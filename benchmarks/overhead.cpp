@@ -21,32 +21,28 @@
 #include <exception>
 #include <fstream>
 #include <iostream>
-#include <new>
 #include <string>
 #include <vector>
 
 namespace {
-
 std::uint64_t allocations = 0;
-
-void* allocate(std::size_t bytes, std::size_t alignment) {
-  ++allocations;
-  bytes = (bytes + alignment - 1) / alignment * alignment;
-  if (void* p = std::aligned_alloc(alignment, bytes))
-    return p;
-  throw std::bad_alloc();
-}
-
 } // namespace
 
-void* operator new(std::size_t bytes) { return allocate(bytes, alignof(std::max_align_t)); }
-void* operator new(std::size_t bytes, std::align_val_t alignment) {
-  return allocate(bytes, static_cast<std::size_t>(alignment));
+// What operator new and std::aligned_alloc, by which Asio recycles memory, come down to. glibc's
+// own keep these names where they are replaced.
+extern "C" {
+void* __libc_malloc(std::size_t);
+void* __libc_memalign(std::size_t, std::size_t);
+
+void* malloc(std::size_t bytes) {
+  ++allocations;
+  return __libc_malloc(bytes);
 }
-void operator delete(void* p) noexcept { std::free(p); }
-void operator delete(void* p, std::size_t) noexcept { std::free(p); }
-void operator delete(void* p, std::align_val_t) noexcept { std::free(p); }
-void operator delete(void* p, std::size_t, std::align_val_t) noexcept { std::free(p); }
+void* aligned_alloc(std::size_t alignment, std::size_t bytes) {
+  ++allocations;
+  return __libc_memalign(alignment, bytes);
+}
+}
 
 namespace {
 

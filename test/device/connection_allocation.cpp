@@ -4,7 +4,7 @@
 #include <catch.hpp>
 
 #include "connection_support.hpp"
-#include "life_counted_new.hpp"
+#include "life_counted_heap.hpp"
 
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/co_spawn.hpp>

@@ -3,7 +3,7 @@
 // What is done for every operation does not use the heap.
 #include <catch.hpp>
 
-#include "../device/life_counted_new.hpp"
+#include "../device/life_counted_heap.hpp"
 #include "plain_arenas.hpp"
 
 #include <boost/asio/io_context.hpp>

@@ -14,11 +14,10 @@ template <class Handler, class IoExecutor>
 class access_op final : public access_operation {
 public:
   using allocator_type = typename std::allocator_traits<asio::associated_allocator_t<
-      Handler, asio::recycling_allocator<void>>>::template rebind_alloc<access_op>;
+      Handler, operation_allocator<void>>>::template rebind_alloc<access_op>;
 
   static access_op* make(Handler& handler, const IoExecutor& io, access_service& waits_at) {
-    allocator_type alloc(
-        asio::get_associated_allocator(handler, asio::recycling_allocator<void>()));
+    allocator_type alloc(asio::get_associated_allocator(handler, operation_allocator<void>()));
     access_op* op = std::allocator_traits<allocator_type>::allocate(alloc, 1);
     try {
       return ::new (static_cast<void*>(op)) access_op(handler, io, waits_at);
@@ -45,7 +44,7 @@ private:
   static void finish_this(access_operation* base, outcome how) {
     auto* self = static_cast<access_op*>(base);
     allocator_type alloc(
-        asio::get_associated_allocator(self->handler_, asio::recycling_allocator<void>()));
+        asio::get_associated_allocator(self->handler_, operation_allocator<void>()));
     const tracked<IoExecutor> io_work(std::move(self->io_work_));
     const tracked<handler_executor> work(std::move(self->work_));
     Handler handler(std::move(self->handler_));

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <asio_rdma/detail/operation.hpp>
+#include <asio_rdma/detail/operation_memory.hpp>
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/associated_allocator.hpp>
 #include <boost/asio/associated_cancellation_slot.hpp>
@@ -13,7 +14,6 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/prefer.hpp>
 #include <boost/asio/query.hpp>
-#include <boost/asio/recycling_allocator.hpp>
 #include <boost/version.hpp>
 #if BOOST_VERSION >= 108200
 #include <boost/asio/associated_immediate_executor.hpp>
@@ -65,13 +65,13 @@ private:
 template <class Handler, class... Args>
 class bound_handler {
 public:
-  using allocator_type = asio::associated_allocator_t<Handler, asio::recycling_allocator<void>>;
+  using allocator_type = asio::associated_allocator_t<Handler, operation_allocator<void>>;
 
   bound_handler(Handler&& handler, Args... args)
       : handler_(std::move(handler)), args_(std::move(args)...) {}
 
   allocator_type get_allocator() const noexcept {
-    return asio::get_associated_allocator(handler_, asio::recycling_allocator<void>());
+    return asio::get_associated_allocator(handler_, operation_allocator<void>());
   }
 
   void operator()() { std::apply(std::move(handler_), std::move(args_)); }
@@ -163,13 +163,13 @@ template <class Base, class Result, class Handler, class IoExecutor, std::size_t
 class handler_op final : public Base {
 public:
   using allocator_type = typename std::allocator_traits<asio::associated_allocator_t<
-      Handler, asio::recycling_allocator<void>>>::template rebind_alloc<handler_op>;
+      Handler, operation_allocator<void>>>::template rebind_alloc<handler_op>;
 
   /// Owns the operation until it has been started.
   class owner {
   public:
     owner(Handler& handler, const io_executor<IoExecutor>& io)
-        : alloc_(asio::get_associated_allocator(handler, asio::recycling_allocator<void>())),
+        : alloc_(asio::get_associated_allocator(handler, operation_allocator<void>())),
           op_(std::allocator_traits<allocator_type>::allocate(alloc_, 1)) {
       try {
         ::new (static_cast<void*>(op_)) handler_op(handler, io);
@@ -220,7 +220,7 @@ private:
       return;
     }
     allocator_type alloc(
-        asio::get_associated_allocator(self->handler_, asio::recycling_allocator<void>()));
+        asio::get_associated_allocator(self->handler_, operation_allocator<void>()));
     Handler handler(std::move(self->handler_));
     const error_code ec = self->ec;
     auto arguments = Result::arguments(*self);
@@ -230,7 +230,7 @@ private:
 
   [[gnu::noinline]] static void dispose_elsewhere(handler_op* self, disposal how) {
     allocator_type alloc(
-        asio::get_associated_allocator(self->handler_, asio::recycling_allocator<void>()));
+        asio::get_associated_allocator(self->handler_, operation_allocator<void>()));
     Handler handler(std::move(self->handler_));
     if (how == disposal::destroy) {
       destroy(alloc, self);
