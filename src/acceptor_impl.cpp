@@ -28,10 +28,38 @@ error_code acceptor_impl::open(asio::ip::tcp::endpoint endpoint, int backlog) {
     return error::loopback_address;
   if (!bound)
     return e == ENODEV || e == EADDRNOTAVAIL ? error_code(error::no_gid) : cm_error(e);
+  return listen(backlog);
+}
+
+error_code acceptor_impl::listen(int backlog) {
   backlog_ = static_cast<std::size_t>(std::max(backlog, 1));
   // What exceeds the kernel's own backlog is dropped there, and asked for again seconds later. So
   // that one is as large as may be, and what exceeds this one is rejected.
   return rdma_listen(id_, 0) == 0 ? error_code() : cm_error(errno);
+}
+
+// It moves before it listens: librdmacm gives a request the channel that its listening id had.
+error_code acceptor_impl::adopt(rdma_cm_id* id, int backlog) {
+  if (id == nullptr)
+    return asio::error::invalid_argument;
+  void* const context = std::exchange(id->context, static_cast<cm_handler*>(this));
+  error_code ec = service_.adopt_id(shared_from_this(), id);
+  if (!ec) {
+    id_ = id;
+    ec = listen(backlog);
+    if (ec) {
+      id_ = nullptr;
+      rdma_migrate_id(id, nullptr);
+    }
+  }
+  if (ec)
+    id->context = context;
+  return ec;
+}
+
+rdma_cm_id* acceptor_impl::native_handle() const {
+  const std::lock_guard lock(mutex_);
+  return id_;
 }
 
 asio::ip::tcp::endpoint acceptor_impl::local_endpoint() const {

@@ -90,6 +90,11 @@ std::string cm_connection::device_name() const {
   return id_ != nullptr && id_->verbs != nullptr ? ibv_get_device_name(id_->verbs->device) : "";
 }
 
+rdma_cm_id* cm_connection::native_handle() const {
+  const std::lock_guard lock(mutex_);
+  return id_;
+}
+
 error_code cm_connection::check_accept(connect_operation& op, const queue_pair_impl& qp,
                                        const private_data& data) {
   if (state_ != state::requested)

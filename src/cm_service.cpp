@@ -138,6 +138,17 @@ rdma_cm_id* cm_service::make_id(const std::shared_ptr<cm_handler>& handler, erro
   return result;
 }
 
+error_code cm_service::adopt_id(const std::shared_ptr<cm_handler>& handler, rdma_cm_id* moved) {
+  {
+    const std::lock_guard lock(mutex_);
+    error_code ec;
+    if (!open(ec))
+      return ec;
+    add(handler);
+  }
+  return rdma_migrate_id(moved, channel_->events) == 0 ? error_code() : cm_error(errno);
+}
+
 void cm_service::remember(const std::shared_ptr<cm_handler>& handler) {
   const std::lock_guard lock(mutex_);
   add(handler);

@@ -93,6 +93,8 @@ completion_queue_impl::completion_queue_impl(completion_service& service, const 
   if (channel_ == nullptr && options_.mode != completion_mode::busy)
     options_.mode = completion_mode::manual;
   open_watch(ec);
+  if (ec)
+    owns_ = ownership::borrow; // the caller's, as nothing was adopted
 }
 
 void completion_queue_impl::open_watch(error_code& ec) {

@@ -87,6 +87,13 @@ completion_service::make_queue(const device& d, const completion_queue_options& 
 std::shared_ptr<completion_queue_impl>
 completion_service::adopt_queue(const device& d, const completion_queue_options& options,
                                 ibv_cq* cq, ownership owns, error_code& ec) {
+  ec.clear();
+  if (cq == nullptr)
+    ec = asio::error::invalid_argument;
+  else if (cq->context != d.native_handle())
+    ec = error::wrong_device;
+  if (ec)
+    return nullptr;
   return remember(std::make_shared<completion_queue_impl>(*this, d, options, cq, owns, ec), ec);
 }
 

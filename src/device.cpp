@@ -119,6 +119,14 @@ std::vector<asio::ip::address> addresses_of_hardware(const std::uint8_t* hardwar
   return result;
 }
 
+// What was opened here, which is to be closed here if it cannot be used.
+device adopt_opened(ibv_context* context, error_code& ec) {
+  device result(context, ownership::take, ec);
+  if (ec)
+    ibv_close_device(context);
+  return result;
+}
+
 } // namespace
 
 asio::ip::address gid_entry::address() const {
@@ -128,6 +136,10 @@ asio::ip::address gid_entry::address() const {
   if (v6.is_v4_mapped())
     return asio::ip::make_address_v4(asio::ip::v4_mapped, v6);
   return v6;
+}
+
+bool detail::better_gid(const gid_entry& a, const gid_entry& b) {
+  return gid_rank(a) < gid_rank(b);
 }
 
 std::vector<device::description> device::list() {
@@ -162,7 +174,7 @@ device device::open(std::string_view name, error_code& ec) {
     ec = open_error(errno);
     return {};
   }
-  return device(context, ownership::take);
+  return adopt_opened(context, ec);
 }
 
 device device::open(std::string_view name) {
@@ -181,10 +193,8 @@ device device::open_first(error_code& ec) {
         ec = why;
       continue;
     }
-    if (any_port_active(context)) {
-      ec.clear();
-      return device(context, ownership::take);
-    }
+    if (any_port_active(context))
+      return adopt_opened(context, ec);
     ibv_close_device(context);
   }
   return {};
@@ -220,10 +230,25 @@ device device::open_for(const asio::ip::address& local) {
   return result;
 }
 
-device::device(native_handle_type context, ownership owns)
-    : impl_(std::make_shared<impl>(context, owns)) {
-  if (const int e = ibv_query_device(context, &impl_->attributes))
-    detail::throw_error(detail::system_error_code(e), "ibv_query_device");
+device::device(native_handle_type context, ownership owns) {
+  error_code ec;
+  *this = device(context, owns, ec);
+  detail::throw_if(ec, "device");
+}
+
+device::device(native_handle_type context, ownership owns, error_code& ec) {
+  ec.clear();
+  if (context == nullptr) {
+    ec = asio::error::invalid_argument;
+    return;
+  }
+  ibv_device_attr attributes{};
+  if (const int e = ibv_query_device(context, &attributes)) {
+    ec = detail::system_error_code(e);
+    return;
+  }
+  impl_ = std::make_shared<impl>(context, owns);
+  impl_->attributes = attributes;
   impl_->occupied = detail::occupy_invalid_offset(context, impl_->attributes);
   ibv_device_attr_ex extended{};
   if (ibv_query_device_ex(context, nullptr, &extended) == 0)
@@ -305,9 +330,7 @@ std::vector<gid_entry> device::gids() const {
                                                       : gid_entry::kind::infiniband;
     result.push_back(to);
   }
-  std::stable_sort(result.begin(), result.end(), [](const gid_entry& a, const gid_entry& b) {
-    return gid_rank(a) < gid_rank(b);
-  });
+  std::stable_sort(result.begin(), result.end(), detail::better_gid);
   return result;
 }
 

@@ -166,26 +166,34 @@ memory_window::memory_window(const protection_domain& pd) {
   detail::throw_if(ec, "ibv_alloc_mw");
 }
 
+memory_window::memory_window(const protection_domain& pd, native_handle_type mw, ownership owns)
+    : pd_(pd), mw_(mw), owns_(owns) {}
+
 std::uint32_t memory_window::next_key() noexcept {
   return rkey_ = ibv_inc_rkey(rkey_ != 0 ? rkey_ : mw_->rkey);
 }
 
 memory_window::memory_window(memory_window&& other) noexcept
-    : pd_(std::move(other.pd_)), mw_(std::exchange(other.mw_, nullptr)), rkey_(other.rkey_) {}
+    : pd_(std::move(other.pd_)),
+      mw_(std::exchange(other.mw_, nullptr)),
+      rkey_(other.rkey_),
+      owns_(other.owns_) {}
 
 memory_window& memory_window::operator=(memory_window&& other) noexcept {
   if (this != &other) {
-    if (mw_ != nullptr)
-      ibv_dealloc_mw(mw_);
+    free();
     pd_ = std::move(other.pd_);
     mw_ = std::exchange(other.mw_, nullptr);
     rkey_ = other.rkey_;
+    owns_ = other.owns_;
   }
   return *this;
 }
 
-memory_window::~memory_window() {
-  if (mw_ != nullptr)
+memory_window::~memory_window() { free(); }
+
+void memory_window::free() noexcept {
+  if (mw_ != nullptr && owns_ == ownership::take)
     ibv_dealloc_mw(mw_);
 }
 

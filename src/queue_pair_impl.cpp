@@ -154,14 +154,18 @@ error_code queue_pair_impl::initialize() {
   return e == 0 ? error_code() : system_error_code(e);
 }
 
-error_code queue_pair_impl::adopt(std::shared_ptr<completion_queue_impl> queue, ibv_qp* qp) {
+error_code queue_pair_impl::adopt(std::shared_ptr<completion_queue_impl> queue,
+                                  std::shared_ptr<shared_receive_queue_impl> receives, ibv_qp* qp) {
+  if (receives)
+    queue = receives->completion_queue();
+  if (!queue || qp == nullptr || qp->pd != pd_.native_handle() ||
+      qp->send_cq != queue->native_handle() || qp->recv_cq != queue->native_handle() ||
+      qp->srq != (receives ? receives->native_handle() : nullptr))
+    return asio::error::invalid_argument;
   ibv_qp_attr attr{};
   ibv_qp_init_attr init{};
   if (const int e = ibv_query_qp(qp, &attr, IBV_QP_STATE | IBV_QP_CAP | IBV_QP_PORT, &init))
     return system_error_code(e);
-  if (!queue || qp->send_cq != queue->native_handle() || qp->recv_cq != queue->native_handle() ||
-      qp->srq != nullptr)
-    return asio::error::invalid_argument;
   options_.type = qp->qp_type;
   find_unsupported();
   options_.send_depth = init.cap.max_send_wr;
@@ -171,17 +175,23 @@ error_code queue_pair_impl::adopt(std::shared_ptr<completion_queue_impl> queue, 
   options_.max_inline = init.cap.max_inline_data;
   send_.set_depth(options_.send_depth);
   receive_.set_depth(options_.receive_depth);
-  reserved_ = options_.send_depth + options_.receive_depth;
+  reserved_ = options_.send_depth + (receives ? 0 : options_.receive_depth);
   if (!queue->reserve(reserved_))
     return error::completion_queue_full;
   cq_ = std::move(queue);
+  srq_ = std::move(receives);
   error_code ec;
-  if (pd_.get_device().has_atomics() && options_.type == IBV_QPT_RC)
+  if (srq_)
+    ec = srq_->attach();
+  const bool attached = srq_ && !ec;
+  if (!ec && pd_.get_device().has_atomics() && options_.type == IBV_QPT_RC)
     ec = send_.reserve_results();
   if (!ec)
     service_.add(*this, ec);
   if (ec) {
     cq_->unreserve(reserved_);
+    if (attached)
+      srq_->detach();
     return ec;
   }
   qp_ = qp;

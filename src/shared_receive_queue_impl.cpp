@@ -40,17 +40,9 @@ error_code shared_receive_queue_impl::open(std::shared_ptr<completion_queue_impl
     return asio::error::operation_not_supported;
   limit(options_.depth, d.attributes().max_srq_wr);
   limit(options_.max_sge, d.attributes().max_srq_sge);
-  receive_.set_depth(options_.depth);
-  error_code ec;
-  if (!queue)
-    queue = service_.shared_queue(d, options_.depth, ec);
-  else if (queue->get_device() != d)
-    ec = error::wrong_device;
-  else if (!queue->reserve(options_.depth))
-    ec = error::completion_queue_full;
-  if (ec)
+  if (const error_code ec = use(std::move(queue)))
     return ec;
-  cq_ = std::move(queue);
+  error_code ec;
   ibv_srq_init_attr init{};
   init.srq_context = this;
   init.attr.max_wr = options_.depth;
@@ -65,6 +57,35 @@ error_code shared_receive_queue_impl::open(std::shared_ptr<completion_queue_impl
       ibv_destroy_srq(std::exchange(srq_, nullptr));
     cq_->unreserve(options_.depth);
   }
+  return ec;
+}
+
+error_code shared_receive_queue_impl::adopt(std::shared_ptr<completion_queue_impl> queue,
+                                            ibv_srq* srq) {
+  if (srq == nullptr || srq->pd != pd_.native_handle())
+    return asio::error::invalid_argument;
+  if (const error_code ec = use(std::move(queue)))
+    return ec;
+  error_code ec;
+  if (service_.add(*this, ec))
+    srq_ = srq;
+  else
+    cq_->unreserve(options_.depth);
+  return ec;
+}
+
+// Reserves the entries that the receives may take.
+error_code shared_receive_queue_impl::use(std::shared_ptr<completion_queue_impl> queue) {
+  receive_.set_depth(options_.depth);
+  error_code ec;
+  if (!queue)
+    queue = service_.shared_queue(pd_.get_device(), options_.depth, ec);
+  else if (queue->get_device() != pd_.get_device())
+    ec = error::wrong_device;
+  else if (!queue->reserve(options_.depth))
+    ec = error::completion_queue_full;
+  if (!ec)
+    cq_ = std::move(queue);
   return ec;
 }
 

@@ -71,6 +71,9 @@ public:
   ~connection_request() { drop(); }
 
   bool is_open() const noexcept { return connection_ != nullptr; }
+  /// To look at and to set options of (rdma_set_option(3)); it stays this object's. Null when not
+  /// open, or when the connector has given up.
+  rdma_cm_id* native_handle() const { return connection_ ? connection_->native_handle() : nullptr; }
   /// The endpoints and what the connector sent along. Empty when not open.
   connection_info info() const { return connection_ ? connection_->info() : connection_info(); }
   /// The device that the request came by: a queue pair of that device can accept it. Empty when
@@ -117,6 +120,7 @@ class basic_acceptor {
 public:
   using executor_type = Executor;
   using endpoint_type = asio::ip::tcp::endpoint;
+  using native_handle_type = rdma_cm_id*;
   template <class Executor1>
   struct rebind_executor {
     using other = basic_acceptor<Executor1>;
@@ -174,7 +178,31 @@ public:
     detail::throw_if(ec, "acceptor::open");
   }
 
+  /// Listens with an id that has been bound (rdma_bind_addr(3)) and does not listen yet, so that
+  /// options can be set of it before. It moves to the context's event channel (rdma_migrate_id(3),
+  /// which waits until the events that it had are acknowledged), its `context` is the acceptor's,
+  /// and it is destroyed at close. After an error it stays the caller's, with an event channel of
+  /// its own if it had moved already. Errors: `already_open`, `invalid_argument` for null, or the
+  /// system's.
+  void assign(native_handle_type id, int backlog, error_code& ec) {
+    if (impl_) {
+      ec = asio::error::already_open;
+      return;
+    }
+    auto impl = std::make_shared<impl_type>(detail::cm_service::of(io_.context()), io_.get());
+    ec = impl->adopt(id, backlog);
+    if (!ec)
+      impl_ = std::move(impl);
+  }
+  void assign(native_handle_type id, int backlog = asio::socket_base::max_listen_connections) {
+    error_code ec;
+    assign(id, backlog, ec);
+    detail::throw_if(ec, "acceptor::assign");
+  }
+
   bool is_open() const noexcept { return impl_ != nullptr; }
+  /// Null when not open, or when its device has gone.
+  native_handle_type native_handle() const { return impl_ ? impl_->native_handle() : nullptr; }
   /// Where it listens. Errors: `bad_descriptor` when not open.
   endpoint_type local_endpoint(error_code& ec) const {
     ec = impl_ ? error_code() : error_code(asio::error::bad_descriptor);

@@ -37,9 +37,13 @@ public:
     detail::throw_if(ec, "ibv_create_cq");
   }
 
-  /// Adopts a queue that has no events outstanding. Its completion channel may serve no other
-  /// queue; without one it is polled (modes `busy` and `manual`). Only operations of this library
-  /// may use it. Errors: the system's.
+  /// Adopts a queue of the device's context that has no events outstanding. Its completion channel
+  /// may serve no other queue, goes where the queue goes, and no longer blocks; without one it is
+  /// polled (modes `busy` and `manual`). Only operations of this library may use it. Errors:
+  /// `invalid_argument` for null, `error::wrong_device`, or the system's.
+  completion_queue(asio::execution_context& context, const device& d, native_handle_type cq,
+                   ownership owns, const completion_queue_options& options, error_code& ec)
+      : impl_(detail::completion_service::of(context).adopt_queue(d, options, cq, owns, ec)) {}
   completion_queue(asio::execution_context& context, const device& d, native_handle_type cq,
                    ownership owns, const completion_queue_options& options = {}) {
     error_code ec;

@@ -55,6 +55,7 @@ class basic_connection {
 
 public:
   using executor_type = Executor;
+  using native_handle_type = ibv_qp*;
   template <class Executor1>
   struct rebind_executor {
     using other = basic_connection<Executor1>;
@@ -123,6 +124,10 @@ public:
   }
 
   bool is_open() const noexcept { return impl_ != nullptr; }
+  /// The queue pair that carries it, to look at. Null when not open, or when it has failed.
+  native_handle_type native_handle() const noexcept {
+    return impl_ ? impl_->target_queue_pair()->native_handle() : nullptr;
+  }
   const memory_pool& pool() const noexcept { return impl_->pool(); }
   /// The options in force.
   const connection_options& options() const noexcept { return impl_->options(); }

@@ -14,7 +14,9 @@
 
 namespace asio_rdma {
 
-/// Says whether a handle that someone else made is to be destroyed with the object that adopts it.
+/// Who destroys a handle that someone else made. `take`: the object that adopts it, as one that it
+/// made itself. `borrow`: whoever made it, when that object and all that was made on it have gone.
+/// Where adopting fails the handle stays with the caller in either case.
 enum class ownership { take, borrow };
 
 /// How a device's packets travel, as the device says (ibv_get_device_list(3), `transport_type`).
@@ -36,6 +38,9 @@ struct gid_entry {
 
 namespace detail {
 class device_listeners;
+
+/// Whether `a` stands before `b` in `device::gids`.
+bool better_gid(const gid_entry& a, const gid_entry& b);
 } // namespace detail
 
 /// An opened RDMA device. A cheap, shared handle: copies mean the same device, which is closed
@@ -72,8 +77,10 @@ public:
   static device open_for(const asio::ip::address& local);
   static device open_for(const asio::ip::address& local, error_code& ec);
 
-  /// Adopts an opened device.
+  /// Adopts an opened device. Its asynchronous events are read here from the first queue pair on,
+  /// and their descriptor no longer blocks. Errors: `invalid_argument` for null, or the system's.
   device(native_handle_type context, ownership owns);
+  device(native_handle_type context, ownership owns, error_code& ec);
 
   bool is_open() const noexcept { return impl_ != nullptr; }
   native_handle_type native_handle() const noexcept;

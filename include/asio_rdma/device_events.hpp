@@ -15,27 +15,30 @@ namespace asio_rdma {
 /// The asynchronous events of a device, as an Asio I/O object: ports that go up and down, queue
 /// pairs and devices that fail. Queue pairs and receive queues take what concerns them by
 /// themselves; this is for programs that want to know too. Each object hears of every event from
-/// its construction on; up to 64 are kept for it while it does not wait.
+/// its opening on; up to 64 are kept for it while it does not wait.
 template <class Executor = asio::any_io_executor>
 class basic_device_events {
   using impl_type = detail::device_events_impl;
 
 public:
   using executor_type = Executor;
+  using native_handle_type = ibv_context*;
   template <class Executor1>
   struct rebind_executor {
     using other = basic_device_events<Executor1>;
   };
 
-  /// Errors (thrown): the system's, when the device's events cannot be watched.
-  basic_device_events(const executor_type& ex, const device& d)
-      : io_(ex), impl_(std::make_shared<impl_type>(io_.context(), d)) {
-    detail::throw_if(impl_->open(), "device_events");
-  }
+  /// Hears of nothing, as it is not open.
+  explicit basic_device_events(const executor_type& ex) : io_(ex) {}
   template <class ExecutionContext>
   requires std::convertible_to<ExecutionContext&, asio::execution_context&>
-  basic_device_events(ExecutionContext& context, const device& d)
-      : basic_device_events(executor_type(context.get_executor()), d) {}
+  explicit basic_device_events(ExecutionContext& context) : io_(context.get_executor()) {}
+  /// Opens: see `open`.
+  template <class ExecutorOrContext>
+  basic_device_events(ExecutorOrContext&& ex, const device& d)
+      : basic_device_events(std::forward<ExecutorOrContext>(ex)) {
+    open(d);
+  }
 
   basic_device_events(basic_device_events&&) noexcept = default;
   basic_device_events& operator=(basic_device_events&& other) {
@@ -49,7 +52,30 @@ public:
   ~basic_device_events() { close(); }
 
   const executor_type& get_executor() const noexcept { return io_.get(); }
+
+  /// Hears of the device's events from here on. Errors: `already_open`, or the system's when they
+  /// cannot be watched.
+  void open(const device& d, error_code& ec) {
+    if (impl_) {
+      ec = asio::error::already_open;
+      return;
+    }
+    auto impl = std::make_shared<impl_type>(io_.context(), d);
+    ec = impl->open();
+    if (!ec)
+      impl_ = std::move(impl);
+  }
+  void open(const device& d) {
+    error_code ec;
+    open(d, ec);
+    detail::throw_if(ec, "device_events::open");
+  }
+
   bool is_open() const noexcept { return impl_ != nullptr; }
+  /// Whose events they are.
+  native_handle_type native_handle() const noexcept {
+    return impl_ ? impl_->get_device().native_handle() : nullptr;
+  }
 
   /// Ends every wait with `operation_aborted` and hears of no more events.
   void close() {

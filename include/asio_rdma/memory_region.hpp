@@ -40,7 +40,7 @@ public:
   /// Errors (thrown): the system's.
   explicit protection_domain(const device& d);
   protection_domain(const device& d, error_code& ec);
-  /// Adopts a domain of the device.
+  /// Adopts a domain of the device's context.
   protection_domain(const device& d, native_handle_type pd, ownership owns);
 
   bool is_open() const noexcept { return impl_ != nullptr; }
@@ -77,6 +77,9 @@ public:
   memory_region(const protection_domain& pd, asio::mutable_buffer memory,
                 access rights = access::local_write)
       : memory_region(pd, memory.data(), memory.size(), rights) {}
+  memory_region(const protection_domain& pd, asio::mutable_buffer memory, access rights,
+                error_code& ec)
+      : memory_region(pd, memory.data(), memory.size(), rights, ec) {}
 
   /// Registers `bytes` at `offset` of a dma-buf (a GPU's memory, for instance), whose address
   /// towards peers is `iova` (ibv_reg_dmabuf_mr(3)). Errors: `operation_not_supported` where the
@@ -93,7 +96,7 @@ public:
     return result;
   }
 
-  /// Adopts a region of the domain.
+  /// Adopts a region of the domain. What it may be used for its maker has said.
   memory_region(const protection_domain& pd, native_handle_type mr, ownership owns);
 
   memory_region(memory_region&& other) noexcept;
@@ -146,6 +149,8 @@ public:
   /// Errors: `operation_not_supported` where the device has none of type 2, or the system's.
   explicit memory_window(const protection_domain& pd);
   memory_window(const protection_domain& pd, error_code& ec);
+  /// Adopts a window of type 2 of the domain, which is bound to nothing.
+  memory_window(const protection_domain& pd, native_handle_type mw, ownership owns);
   memory_window(memory_window&& other) noexcept;
   memory_window& operator=(memory_window&& other) noexcept;
   ~memory_window();
@@ -158,9 +163,12 @@ public:
   std::uint32_t next_key() noexcept;
 
 private:
+  void free() noexcept;
+
   protection_domain pd_;
   ibv_mw* mw_ = nullptr;
   std::uint32_t rkey_ = 0;
+  ownership owns_ = ownership::take;
 };
 
 namespace detail {

@@ -186,16 +186,33 @@ public:
     detail::throw_if(ec, "queue_pair::open");
   }
 
-  /// Adopts a queue pair with empty queues, made without a shared receive queue, both of whose
-  /// completion queues are `queue`. It is destroyed at close. On iWARP, where the attributes do not
-  /// tell, it counts as not connected.
+  /// Adopts a queue pair of the protection domain, with empty queues, made without a shared receive
+  /// queue, both of whose completion queues are `queue`. It is destroyed at close, as that alone
+  /// gives its memory back; after an error it stays the caller's, and so does at any time an
+  /// rdma_cm_id that it was made with, which must not destroy it (rdma_destroy_qp(3)). On iWARP,
+  /// where the attributes do not tell, it counts as not connected. Errors: `already_open`,
+  /// `invalid_argument` if it is not as said here, `error::completion_queue_full`, or the system's.
   void assign(const protection_domain& pd, const completion_queue& queue, native_handle_type qp,
               error_code& ec) {
-    open_with(pd, {}, ec, [&](impl_type& i) { return i.adopt(queue.impl(), qp); });
+    open_with(pd, {}, ec, [&](impl_type& i) { return i.adopt(queue.impl(), nullptr, qp); });
   }
   void assign(const protection_domain& pd, const completion_queue& queue, native_handle_type qp) {
     error_code ec;
     assign(pd, queue, qp, ec);
+    detail::throw_if(ec, "queue_pair::assign");
+  }
+
+  /// Likewise, one with receives from a shared receive queue, in its completion queue.
+  template <class Executor1>
+  void assign(const protection_domain& pd, basic_shared_receive_queue<Executor1>& receives,
+              native_handle_type qp, error_code& ec) {
+    open_with(pd, {}, ec, [&](impl_type& i) { return i.adopt(nullptr, receives.impl(), qp); });
+  }
+  template <class Executor1>
+  void assign(const protection_domain& pd, basic_shared_receive_queue<Executor1>& receives,
+              native_handle_type qp) {
+    error_code ec;
+    assign(pd, receives, qp, ec);
     detail::throw_if(ec, "queue_pair::assign");
   }
 

@@ -58,20 +58,28 @@ public:
   /// `error::completion_queue_full`, `error::wrong_device`, or the system's.
   void open(const protection_domain& pd, const completion_queue& queue,
             const shared_receive_queue_options& options, error_code& ec) {
-    if (impl_) {
-      ec = asio::error::already_open;
-      return;
-    }
-    auto impl = std::make_shared<impl_type>(io_.context(), pd, options);
-    ec = impl->open(queue.impl());
-    if (!ec)
-      impl_ = std::move(impl);
+    open_with(pd, options, ec, [&](impl_type& i) { return i.open(queue.impl()); });
   }
   void open(const protection_domain& pd, const completion_queue& queue = {},
             const shared_receive_queue_options& options = {}) {
     error_code ec;
     open(pd, queue, options, ec);
     detail::throw_if(ec, "shared_receive_queue::open");
+  }
+
+  /// Adopts an empty queue of the protection domain, for queue pairs that use the completion queue,
+  /// or one that the context's queue pairs share. `options` tells what it was made with, as not
+  /// every device does. It is destroyed at close; after an error it stays the caller's. Errors: as
+  /// `open`; `invalid_argument` for null or another domain's.
+  void assign(const protection_domain& pd, const completion_queue& queue, native_handle_type srq,
+              const shared_receive_queue_options& options, error_code& ec) {
+    open_with(pd, options, ec, [&](impl_type& i) { return i.adopt(queue.impl(), srq); });
+  }
+  void assign(const protection_domain& pd, const completion_queue& queue, native_handle_type srq,
+              const shared_receive_queue_options& options) {
+    error_code ec;
+    assign(pd, queue, srq, options, ec);
+    detail::throw_if(ec, "shared_receive_queue::assign");
   }
 
   bool is_open() const noexcept { return impl_ != nullptr; }
@@ -132,6 +140,19 @@ private:
 
     basic_shared_receive_queue* self;
   };
+
+  template <class Open>
+  void open_with(const protection_domain& pd, const shared_receive_queue_options& options,
+                 error_code& ec, Open&& open) {
+    if (impl_) {
+      ec = asio::error::already_open;
+      return;
+    }
+    auto impl = std::make_shared<impl_type>(io_.context(), pd, options);
+    ec = open(*impl);
+    if (!ec)
+      impl_ = std::move(impl);
+  }
 
   detail::io_executor<executor_type> io_;
   std::shared_ptr<impl_type> impl_;

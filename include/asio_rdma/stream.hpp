@@ -60,6 +60,7 @@ class basic_stream : public asio::socket_base {
 
 public:
   using executor_type = Executor;
+  using native_handle_type = ibv_qp*;
   using protocol_type = asio::ip::tcp;
   using endpoint_type = asio::ip::tcp::endpoint;
   using lowest_layer_type = basic_stream;
@@ -131,6 +132,10 @@ public:
   }
 
   bool is_open() const noexcept { return impl_ != nullptr; }
+  /// The queue pair that carries it, to look at. Null when not open, or when it has failed.
+  native_handle_type native_handle() const noexcept {
+    return impl_ ? impl_->target_queue_pair()->native_handle() : nullptr;
+  }
   const memory_pool& pool() const noexcept { return impl_->pool(); }
   /// The options in force.
   const stream_options& options() const noexcept { return impl_->options(); }

@@ -80,42 +80,6 @@ TEST_CASE("the list of devices has the one that is opened") {
   CHECK_FALSE(device().is_open());
 }
 
-TEST_CASE("a device's port and addresses") {
-  const device dev = open_device();
-  CHECK(dev.attributes().max_qp > 0);
-  CHECK(dev.first_port() == 1);
-  CHECK(dev.port(1).state == IBV_PORT_ACTIVE);
-  error_code ec;
-  dev.port(200, ec);
-  CHECK(ec);
-  CHECK_THROWS_AS(dev.port(200), system_error);
-
-  const auto gids = dev.gids();
-  REQUIRE_FALSE(gids.empty());
-  const auto rank = [](const gid_entry& e) {
-    const auto address = e.address();
-    return std::array<bool, 3>{e.type == gid_entry::kind::roce_v1,
-                               address.is_v6() && address.to_v6().is_link_local(), address.is_v6()};
-  };
-  CHECK(std::is_sorted(gids.begin(), gids.end(),
-                       [&](const auto& a, const auto& b) { return rank(a) < rank(b); }));
-  REQUIRE(dev.best_gid(1));
-  CHECK(dev.best_gid(1)->index == gids.front().index);
-  CHECK_FALSE(dev.best_gid(77));
-  CHECK_FALSE(dev.best_gid(asio::ip::make_address("203.0.113.1")));
-  if (dev.type() == transport::iwarp)
-    return; // its GID is made of the interface's hardware address
-  const char* address = std::getenv("ASIO_RDMA_ADDRESS");
-  if (address == nullptr)
-    return;
-  const auto entry = dev.best_gid(asio::ip::make_address(address));
-  REQUIRE(entry);
-  CHECK(entry->address() == asio::ip::make_address(address));
-  CHECK(entry->type == gid_entry::kind::roce_v2);
-  CHECK(entry->index == gids.front().index);
-  CHECK(entry->interface_index != 0);
-}
-
 TEST_CASE("access rights imply what verbs demand") {
   using detail::verbs_access;
   CHECK(verbs_access(access::local_read) == 0);
@@ -183,6 +147,47 @@ TEST_CASE("events of a device are told to each who waits, and kept for who does 
   p.until([&] { return third.done(); });
   CHECK(third.value.type == IBV_EVENT_PORT_ACTIVE);
   CHECK(p.carries("an event is nothing to a queue pair that it does not concern"));
+}
+
+TEST_CASE("events are heard of from the opening on") {
+  pair p;
+  faults::injector faults(p.dev.native_handle());
+  device_events events(p.io);
+  CHECK_FALSE(events.is_open());
+  event none, first;
+  events.async_wait_event(none.handler());
+  p.until([&] { return none.done(); });
+  CHECK(none.ec == asio::error::bad_descriptor);
+  error_code ec;
+  events.open(p.dev, ec);
+  CHECK_FALSE(ec);
+  CHECK(events.is_open());
+  events.open(p.dev, ec);
+  CHECK(ec == asio::error::already_open);
+  CHECK_THROWS_AS(events.open(p.dev), system_error);
+  events.async_wait_event(first.handler());
+  faults.raise_port_event(IBV_EVENT_PORT_ERR, 1);
+  p.until([&] { return first.done(); });
+  CHECK(first.succeeded());
+  events.close();
+  events.open(p.dev, ec);
+  CHECK_FALSE(ec);
+}
+
+TEST_CASE("memory of an Asio buffer is registered, or the error told") {
+  const device dev = open_device();
+  const protection_domain pd(dev);
+  std::array<char, 100> bytes{};
+  error_code ec;
+  const memory_region region(pd, asio::buffer(bytes), access::local_write, ec);
+  CHECK_FALSE(ec);
+  CHECK(region.data() == bytes.data());
+  CHECK(region.size() == bytes.size());
+  if (dev.has_on_demand_paging())
+    return;
+  const memory_region refused(pd, asio::buffer(bytes), access::on_demand, ec);
+  CHECK(ec == asio::error::operation_not_supported);
+  CHECK_FALSE(refused.is_open());
 }
 
 TEST_CASE("waiting for a device's event is cancelled, and no event is lost") {

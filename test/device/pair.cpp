@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: BSL-1.0
 #include "pair.hpp"
 
-#include <asio_rdma/acceptor.hpp>
-#include <asio_rdma/connector.hpp>
-
 #include <cstdlib>
 #include <filesystem>
 #include <string>
@@ -27,24 +24,11 @@ bool is_software(const device& d) {
   return std::filesystem::canonical(path).string().find("/virtual/") != std::string::npos;
 }
 
-void connect(asio::io_context& io, queue_pair& a, queue_pair& b) {
-  if (a.get_protection_domain().get_device().type() != transport::iwarp) {
-    const queue_pair_address of_a = a.local_address(), of_b = b.local_address();
-    a.connect(of_b);
-    b.connect(of_a);
-    return;
-  }
+asio::ip::tcp::endpoint own_endpoint() {
   const char* address = std::getenv("ASIO_RDMA_ADDRESS");
   if (address == nullptr)
     throw std::runtime_error("ASIO_RDMA_ADDRESS: the address of the device is needed");
-  acceptor listener(io, {asio::ip::make_address(address), 0});
-  connector initiator(io);
-  outcome<connection_info> accepted, connected;
-  listener.async_accept(b, accepted.handler());
-  initiator.async_connect(a, listener.local_endpoint(), connected.handler());
-  until(io, [&] { return accepted.done() && connected.done(); });
-  if (accepted.ec || connected.ec)
-    throw system_error(accepted.ec ? accepted.ec : connected.ec, "connect");
+  return {asio::ip::make_address(address), 0};
 }
 
 void until(asio::io_context& io, const std::function<bool()>& condition) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
+#include <asio_rdma/acceptor.hpp>
 #include <asio_rdma/connector.hpp>
 #include <asio_rdma/device_events.hpp>
 #include <asio_rdma/exchange.hpp>
@@ -31,10 +32,6 @@ namespace errc = boost::system::errc;
 device open_device();
 /// rxe or siw: a device without hardware.
 bool is_software(const device& d);
-
-/// Connects two open queue pairs of one device to each other, by hand where that is possible, else
-/// by the connection manager. Runs the context.
-void connect(asio::io_context& io, queue_pair& a, queue_pair& b);
 
 /// Runs the context until the condition holds; throws if it does not come to hold.
 void until(asio::io_context& io, const std::function<bool()>& condition);
@@ -77,6 +74,29 @@ struct outcome<void> {
 
 using sent = outcome<std::size_t>;
 using got = outcome<received>;
+
+/// An endpoint by which the connection manager reaches the device, of any port.
+asio::ip::tcp::endpoint own_endpoint();
+
+/// Connects two open queue pairs of one device to each other, by hand where that is possible, else
+/// by the connection manager in `io`, which it runs and which has to outlive them.
+template <class Executor>
+void connect(asio::io_context& io, basic_queue_pair<Executor>& a, basic_queue_pair<Executor>& b) {
+  if (a.get_protection_domain().get_device().type() != transport::iwarp) {
+    const queue_pair_address of_a = a.local_address(), of_b = b.local_address();
+    a.connect(of_b);
+    b.connect(of_a);
+    return;
+  }
+  acceptor listener(io, own_endpoint());
+  connector initiator(io);
+  outcome<connection_info> accepted, connected;
+  listener.async_accept(b, accepted.handler());
+  initiator.async_connect(a, listener.local_endpoint(), connected.handler());
+  until(io, [&] { return accepted.done() && connected.done(); });
+  if (accepted.ec || connected.ec)
+    throw system_error(accepted.ec ? accepted.ec : connected.ec, "connect");
+}
 
 constexpr access all_rights = access::local_write | access::remote_write | access::remote_read;
 /// `all_rights` and what else the device offers: atomics, the binding of windows.

@@ -29,6 +29,8 @@ public:
   ~acceptor_impl();
 
   error_code open(asio::ip::tcp::endpoint endpoint, int backlog);
+  error_code adopt(rdma_cm_id* id, int backlog);
+  rdma_cm_id* native_handle() const;
   asio::ip::tcp::endpoint local_endpoint() const;
   bool start(accept_operation& op);
   void cancel();
@@ -42,6 +44,7 @@ public:
 private:
   class request;
 
+  error_code listen(int backlog);
   void cancel(const error_code& why);
   void close(const error_code& why);
   enum class served { going_on, done, refused };

@@ -42,6 +42,7 @@ public:
   void adopt(rdma_cm_id* id);
   connection_info info() const;
   std::string device_name() const;
+  rdma_cm_id* native_handle() const;
   /// `counted`: the operation has been counted as work already. On an error nothing was started.
   error_code accept(connect_operation& op, std::shared_ptr<queue_pair_impl> qp,
                     const accept_options& options, bool counted);

@@ -48,6 +48,8 @@ public:
 
   /// A new id of `handler`, which is told of its events. Errors: `error::no_device`, the system's.
   rdma_cm_id* make_id(const std::shared_ptr<cm_handler>& handler, error_code& ec);
+  /// Moves an id of someone else, whose context is `handler`, to the event channel.
+  error_code adopt_id(const std::shared_ptr<cm_handler>& handler, rdma_cm_id* id);
   /// Ids that came with a request.
   void remember(const std::shared_ptr<cm_handler>& handler);
 

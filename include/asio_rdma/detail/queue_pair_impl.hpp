@@ -39,7 +39,9 @@ public:
   error_code open(std::shared_ptr<completion_queue_impl> queue,
                   std::shared_ptr<shared_receive_queue_impl> receives);
   /// Adopts a queue pair whose completion queue is `queue`'s.
-  error_code adopt(std::shared_ptr<completion_queue_impl> queue, ibv_qp* qp);
+  /// One of the first two is null.
+  error_code adopt(std::shared_ptr<completion_queue_impl> queue,
+                   std::shared_ptr<shared_receive_queue_impl> receives, ibv_qp* qp);
 
   error_code local_address(queue_pair_address& result) const;
   error_code connect(const queue_pair_address& peer);

@@ -20,6 +20,7 @@ public:
                             const shared_receive_queue_options& options);
 
   error_code open(std::shared_ptr<completion_queue_impl> queue);
+  error_code adopt(std::shared_ptr<completion_queue_impl> queue, ibv_srq* srq);
   /// Takes effect once the last attached queue pair has gone, which may be filling a receive.
   void close();
   /// A queue pair is to use the queue, and `detach`es when it has gone.
@@ -55,6 +56,7 @@ private:
     shared_receive_queue_impl& srq_;
   };
 
+  error_code use(std::shared_ptr<completion_queue_impl> queue);
   void destroy();
   void fail(const error_code& why);
   void fail_waiters(const error_code& ec);
