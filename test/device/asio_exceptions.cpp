@@ -54,8 +54,8 @@ TEST_CASE("an exception leaves poll of a manual queue, and nothing is lost") {
   queue_pair a(io), b(io);
   a.open(g.pd, cq);
   b.open(g.pd, cq);
-  a.connect(b.local_address());
-  b.connect(a.local_address());
+  connect(io, a, b);
+  io.restart();
   int done = 0;
   const auto start_ten = [&] {
     for (int i = 0; i < 10; ++i)

@@ -70,8 +70,9 @@ TEST_CASE("default completion tokens by rebinding the executor") {
   ground g;
   asio::io_context io(1);
   using awaitable_pair = asio::use_awaitable_t<>::as_default_on_t<queue_pair>;
+  asio::io_context manager(1);
   awaitable_pair a(io, g.pd), b(io, g.pd);
-  connect_by_address(a, b);
+  connect(manager, a, b);
   bool finished = false;
   asio::co_spawn(
       io,
