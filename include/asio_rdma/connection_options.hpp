@@ -15,10 +15,10 @@ struct connection_options {
 
   /// Receives posted ahead, at least 5, each of `receive_size` bytes, at least 64. They are what a
   /// peer may send before anything is taken here, and most of what an idle connection costs.
-  std::uint32_t receives = 64;
+  std::uint32_t receives = 32;
   /// A message of up to this many bytes, less 16, is sent whole at once; a longer one is offered,
   /// and read by the receiver. It is the receiver's size that counts.
-  std::uint32_t receive_size = 4096;
+  std::uint32_t receive_size = 8192;
   std::uint32_t sends = 32; ///< Frames under way at a time; more wait their turn.
 
   std::uint64_t max_message = std::uint64_t(1) << 30; ///< Bytes; a longer one is refused.
