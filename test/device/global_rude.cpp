@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: BSL-1.0
+// Peers that do not keep to what nodes of a global memory say to each other.
+#include "catch.hpp"
+#include "global_support.hpp"
+
+#include <asio_rdma/detail/global_message.hpp>
+
+#include <optional>
+#include <vector>
+
+namespace {
+
+using namespace test;
+using detail::global_message;
+using kind = global_message::kind;
+
+/// A connection to the host that says what it likes.
+struct rude {
+  explicit rude(world& where) : w(where), link(w.io, w.pool), connector(w.io) {
+    test::connection connected;
+    connector.async_connect(link, w.host.local_endpoint(), connected.handler());
+    w.until([&] { return connected.done(); });
+    REQUIRE(connected.succeeded());
+  }
+
+  void say(const std::vector<std::byte>& bytes) {
+    sent s;
+    link.async_send(asio::buffer(bytes), s.handler());
+    w.until([&] { return s.done(); });
+  }
+  void say(const global_message& m) { say(encode(m)); }
+  /// What the host says; nothing if it has ended the connection.
+  std::optional<global_message> hear() {
+    outcome<message> m;
+    link.async_receive(m.handler());
+    w.until([&] { return m.done(); });
+    if (m.ec)
+      return {};
+    global_message result;
+    REQUIRE(decode(m.value.bytes(), result));
+    return result;
+  }
+  void join() {
+    say(hello());
+    const auto answer = hear();
+    REQUIRE(answer);
+    CHECK(answer->what == kind::welcome);
+    CHECK(answer->node == host_id);
+    CHECK(answer->segments.size() == 1);
+  }
+  static global_message hello() {
+    global_message m;
+    m.node = 99;
+    m.incarnation = 1;
+    m.segments = {{4096, 4096, 1}};
+    return m;
+  }
+
+  world& w;
+  asio_rdma::connection link;
+  asio_rdma::connector connector;
+};
+
+global_message of(kind k) {
+  global_message m;
+  m.what = k;
+  m.id = 7;
+  m.value = 64;
+  m.alignment = k == kind::allocate ? 8 : 0;
+  return m;
+}
+
+} // namespace
+
+TEST_CASE("who does not introduce itself is not talked to") {
+  world w;
+  for (const kind k :
+       {kind::welcome, kind::refuse, kind::allocate, kind::allocated, kind::free, kind::freed}) {
+    CAPTURE(int(k));
+    rude r(w);
+    global_message m = of(k);
+    m.node = 99;
+    m.status = k == kind::refuse ? global_message::result::invalid : m.status;
+    r.say(m);
+    CHECK(!r.hear());
+  }
+  for (const auto& bytes : {std::vector<std::byte>(), std::vector<std::byte>(16),
+                            std::vector<std::byte>(100000, std::byte(1))}) {
+    rude r(w);
+    r.say(bytes);
+    CHECK(!r.hear());
+  }
+  CHECK(w.read(root_of(host_id)).succeeded());
+}
+
+TEST_CASE("a second introduction, or an answer to nothing, ends the connection") {
+  world w;
+  for (const kind k : {kind::join, kind::welcome, kind::refuse, kind::allocated, kind::freed}) {
+    CAPTURE(int(k));
+    rude r(w);
+    r.join();
+    global_message m = k == kind::join ? rude::hello() : of(k);
+    m.node = 99;
+    r.say(m);
+    CHECK(!r.hear());
+  }
+  CHECK(w.read(root_of(host_id)).succeeded());
+  CHECK(w.host.knows(99));
+}
+
+TEST_CASE("requests for what there is not are answered so") {
+  world w;
+  rude r(w);
+  r.join();
+  const auto ask = [&](global_message m) {
+    r.say(m);
+    const auto answer = r.hear();
+    REQUIRE(answer);
+    CHECK(answer->id == 7);
+    return answer->status;
+  };
+  using result = global_message::result;
+  global_message m = of(kind::allocate);
+  CHECK(ask(m) == result::ok);
+  for (const std::uint64_t alignment : {std::uint64_t(0), std::uint64_t(3), UINT64_MAX}) {
+    m.alignment = alignment;
+    CHECK(ask(m) == result::invalid);
+  }
+  m = of(kind::allocate);
+  m.segment = 1;
+  CHECK(ask(m) == result::invalid);
+  m = of(kind::allocate);
+  m.value = UINT64_MAX;
+  CHECK(ask(m) == result::no_memory);
+  m = of(kind::free);
+  m.value = 0; // the root
+  CHECK(ask(m) == result::invalid);
+  m.value = UINT64_MAX;
+  CHECK(ask(m) == result::invalid);
+  CHECK(w.make<char>().offset() != 64); // which is the peer's
+}
+
+TEST_CASE("what a node says of its segments is believed, and its device refuses") {
+  world w;
+  rude r(w);
+  r.join();
+  const auto read = w.ask<std::uint64_t>(
+      [&](auto h) { w.host.async_read(remote_ptr<std::uint64_t>(99, 0, 0), h); });
+  CHECK(read.ec);
+  CHECK(w.read(root_of(host_id)).succeeded());
+}
