@@ -23,10 +23,6 @@ constexpr unsigned polls_per_turn = 512;
 // Acknowledging takes a lock (ibv_ack_cq_events(3)), so it is done for many at a time.
 constexpr unsigned acknowledge_batch = 64;
 
-void count(std::atomic<std::uint64_t>& counter, std::uint64_t n = 1) noexcept {
-  counter.store(counter.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
-}
-
 } // namespace
 
 struct completion_queue_impl::watch {
@@ -134,8 +130,7 @@ completion_queue_impl::~completion_queue_impl() {
 }
 
 completion_counters completion_queue_impl::counters() const noexcept {
-  return {polls_.load(std::memory_order_relaxed), arms_.load(std::memory_order_relaxed),
-          events_.load(std::memory_order_relaxed), completions_.load(std::memory_order_relaxed)};
+  return {polls_.value(), arms_.value(), events_.value(), completions_.value()};
 }
 
 bool completion_queue_impl::reserve(std::uint32_t entries) noexcept {
@@ -215,7 +210,7 @@ void completion_queue_impl::read_event() {
   do {
     if (ibv_get_cq_event(channel_, &cq, &context) != 0)
       return;
-    count(events_);
+    events_.add();
     if (++unacknowledged_events_ == acknowledge_batch) {
       ibv_ack_cq_events(cq_, unacknowledged_events_);
       unacknowledged_events_ = 0;
@@ -234,11 +229,11 @@ std::size_t completion_queue_impl::harvest(unsigned polls) {
   int n = 0;
   do {
     n = ibv_poll_cq(cq_, poll_batch, completions);
-    count(polls_);
+    polls_.add();
   } while (n == 0 && --polls != 0);
   if (n <= 0)
     return 0;
-  count(completions_, static_cast<std::uint64_t>(n));
+  completions_.add(static_cast<std::uint64_t>(n));
   std::unique_lock<detail::mutex> owner;
   for (int i = 0; i < n; ++i) {
     auto& op = *reinterpret_cast<operation*>(completions[i].wr_id);
@@ -463,7 +458,7 @@ bool completion_queue_impl::spun_enough() {
 // A queue that cannot be armed is polled: a broken device may still flush what it has.
 bool completion_queue_impl::arm() {
   if (!notify_requested_) {
-    count(arms_);
+    arms_.add();
     notify_requested_ = ibv_req_notify_cq(cq_, 0) == 0;
   }
   return notify_requested_;

@@ -216,6 +216,11 @@ void connection_impl::expose(message_record& r) {
 
 void connection_impl::complete_send(message_record& r, operation_list& done) {
   error_code ec;
+  if (!r.ec && r.what == message_out::kind::message) {
+    messages_sent_.add();
+    bytes_sent_.add(r.bytes);
+    rendezvous_sent_.add(r.exposed.is_open() ? 1 : 0);
+  }
   if (r.exposed.is_open())
     r.exposed.close(ec);
   if (r.waiter != nullptr) {
@@ -262,6 +267,11 @@ void connection_impl::complete_receive(message_receive& op, operation_list& done
   op.result.immediate = result.immediate;
   if (result.immediate)
     op.word = *result.immediate;
+  if (!op.ec && result.what == message_in::kind::message) {
+    messages_received_.add();
+    bytes_received_.add(result.bytes);
+    rendezvous_received_.add(result.where == message_in::place::pulled ? 1 : 0);
+  }
   registered_buffer memory;
   const bool in_slot = result.where == message_in::place::slot;
   if (in_slot)
@@ -310,6 +320,18 @@ bool connection_impl::run_parts(operation_list& done) {
     break;
   }
   return regions_->run(done);
+}
+
+connection_statistics connection_impl::statistics() const noexcept {
+  connection_statistics result;
+  static_cast<link_statistics&>(result) = link_impl::statistics();
+  result.messages_sent = messages_sent_.value();
+  result.messages_received = messages_received_.value();
+  result.rendezvous_sent = rendezvous_sent_.value();
+  result.rendezvous_received = rendezvous_received_.value();
+  result.remote_operations = remote_operations_.value();
+  result.remote_bytes = remote_bytes_.value();
+  return result;
 }
 
 // --- Cancelling ------------------------------------------------------------------------------

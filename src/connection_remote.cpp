@@ -156,8 +156,13 @@ void connection_impl::remote_done(link_impl& link, link_transfer& t, operation_l
   r.under_way = false;
   --self.remote_under_way_;
   r.access.reset();
-  if (r.ec)
+  if (r.ec) {
     r.result = r.ec; // and a notice of it does not matter
+  } else {
+    self.remote_operations_.add();
+    for (int i = 0; i < r.wr.num_sge; ++i)
+      self.remote_bytes_.add(r.wr.sg_list[i].length);
+  }
   if (!r.ec && r.waiter != nullptr && is_atomic(r.wr.opcode))
     *r.found = r.value;
   if (!r.ec && r.waiter != nullptr)

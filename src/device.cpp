@@ -9,7 +9,9 @@
 #include <cstring>
 #include <endian.h>
 #include <fcntl.h>
+#include <fstream>
 #include <ifaddrs.h>
+#include <initializer_list>
 #include <linux/if_packet.h>
 #include <netinet/in.h>
 
@@ -297,6 +299,25 @@ ibv_port_attr device::port(std::uint8_t number) const {
   error_code ec;
   const ibv_port_attr result = port(number, ec);
   detail::throw_if(ec, "ibv_query_port");
+  return result;
+}
+
+port_counters device::counters(std::uint8_t number) const {
+  const std::string folder =
+      "/sys/class/infiniband/" + name() + "/ports/" + std::to_string(number) + "/hw_counters/";
+  // Drivers have names of their own for the same.
+  const auto sum = [&folder](std::initializer_list<const char*> names) {
+    std::optional<std::uint64_t> result;
+    for (const char* name : names) {
+      std::uint64_t value = 0;
+      if (std::ifstream(folder + name) >> value)
+        result = result.value_or(0) + value;
+    }
+    return result;
+  };
+  port_counters result;
+  result.rnr = sum({"rcvd_rnr_err", "rnr_nak_retry_err"});
+  result.retries = sum({"completer_retry_err", "local_ack_timeout_err", "packet_seq_err"});
   return result;
 }
 

@@ -91,14 +91,27 @@ bool frame_link::next_frame() {
       return true;
     }
   }
-  if (credits_.may_send_data() && may_speak && take(&link_part::next_data))
+  if (!credits_.may_send_data())
+    note_wait();
+  else if (may_speak && take(&link_part::next_data)) {
+    waits_for_credits_ = false;
     return true;
+  }
   const bool peer_sends = !peer_closed_ || !goodbye_sent_;
   if ((credits_.should_return() && peer_sends) || std::exchange(speak_, false)) {
     begin_frame(frame_type::credits);
     return true;
   }
   return false;
+}
+
+// Counts a wait once, however often it is asked what is next meanwhile.
+void frame_link::note_wait() {
+  if (waits_for_credits_ || goodbye_sent_ ||
+      std::none_of(parts_.begin(), parts_.end(), [](link_part* p) { return p->has_data(); }))
+    return;
+  waits_for_credits_ = true;
+  ++credit_waits_;
 }
 
 bool frame_link::all_drained() const {

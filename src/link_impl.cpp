@@ -221,7 +221,19 @@ void link_impl::send(std::uint32_t slot, const outgoing_frame& frame) {
   t.usual = t.wr.num_sge == 1;
   t.wr.send_flags = IBV_SEND_SIGNALED;
   t.inline_bytes = t.usual ? t.elements[0].length : send_operation::never_inline;
+  frames_sent_.add();
   post(t);
+}
+
+link_statistics link_impl::statistics() const noexcept {
+  link_statistics result;
+  result.frames_sent = frames_sent_.value();
+  result.frames_received = frames_received_.value();
+  result.bytes_sent = bytes_sent_.value();
+  result.bytes_received = bytes_received_.value();
+  result.credit_waits = credit_waits_.value();
+  result.queue = cq_->counters();
+  return result;
 }
 
 void link_impl::run(operation_list& done) {
@@ -247,6 +259,7 @@ void link_impl::run(operation_list& done) {
         more = run_parts(done);
       }
     }
+    credit_waits_.add(link_->credit_waits() - credit_waits_.value());
   }
   if (failing_ && posted_ == 0 && !stopped_) {
     stopped_ = true;
@@ -315,6 +328,7 @@ void link_impl::on_receive(link_receive& r, disposal how) {
       return fail(r.ec);
     if (!link_)
       return;
+    frames_received_.add();
     link_->on_received(r.slot_, {static_cast<const std::byte*>(r.memory.data()), r.bytes});
     if (std::exchange(holding_, false))
       qp_->release();

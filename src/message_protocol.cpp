@@ -77,7 +77,7 @@ void message_protocol::send(message_out& op) {
 bool message_protocol::next_prepare(message_action& a) {
   for (; next_prepare_ != queue_.end() && !free_offers_.empty(); ++next_prepare_) {
     message_out& op = as_send(*next_prepare_);
-    if (op.what != message_out::kind::message || op.bytes <= eager_)
+    if (is_eager(op))
       continue;
     const std::uint16_t index = free_offers_.back();
     free_offers_.pop_back();
@@ -131,13 +131,22 @@ void message_protocol::free_offer(message_out& op) {
   free_offers_.push_back(index);
 }
 
-bool message_protocol::next_data(outgoing_frame& f) {
+bool message_protocol::is_eager(const message_out& op) const noexcept {
+  return op.what == message_out::kind::written || op.bytes <= eager_;
+}
+
+bool message_protocol::has_data() const {
   if (queue_.empty())
     return false;
-  message_out& op = as_send(queue_.front());
-  const bool eager = op.what == message_out::kind::written || op.bytes <= eager_;
-  if (!eager && op.state_ != message_out::state::ready)
+  const auto& op = static_cast<const message_out&>(queue_.front());
+  return is_eager(op) || op.state_ == message_out::state::ready;
+}
+
+bool message_protocol::next_data(outgoing_frame& f) {
+  if (!has_data())
     return false;
+  message_out& op = as_send(queue_.front());
+  const bool eager = is_eager(op);
   if (next_prepare_ == queue_.begin())
     ++next_prepare_;
   queue_.pop_front();

@@ -216,6 +216,7 @@ void stream_impl::run_here(stream_writing& op, bool wait) {
 // --- Moving bytes ----------------------------------------------------------------------------
 
 void stream_impl::add_payload(const outgoing_frame& frame, frame_transfer& to) {
+  bytes_sent_.add(frame.header.length);
   auto& source = static_cast<stream_source&>(*frame.operation);
   if (source.is_block()) {
     const stream_block& b = static_cast<const stream_block&>(source);
@@ -245,6 +246,7 @@ void stream_impl::fill(const stream_action& a) {
 }
 
 void stream_impl::take(const stream_action& a) {
+  bytes_received_.add(a.bytes);
   stream_reading& op = *static_cast<stream_reading::request_type&>(*a.read).op;
   registered_buffer& memory = receive(a.slot).memory;
   const std::size_t at = frame_header::size + a.at;

@@ -156,11 +156,20 @@ void stream_protocol::begin(outgoing_frame& f, stream_source& from, std::uint32_
     ++small_under_way_;
 }
 
+bool stream_protocol::has_data() const {
+  if (!pending_.empty())
+    return !held_back(
+        static_cast<const stream_block&>(static_cast<const stream_source&>(pending_.front())));
+  return shutdown_due_ ||
+         (!writers_.empty() &&
+          static_cast<const stream_write&>(writers_.front()).what == stream_write::kind::lend);
+}
+
 bool stream_protocol::next_data(outgoing_frame& f) {
+  if (!has_data())
+    return false;
   if (!pending_.empty()) {
     stream_block& b = as_block(pending_.front());
-    if (held_back(b))
-      return false;
     pending_.pop_front();
     begin(f, b, b.bytes);
     return true;
@@ -177,11 +186,9 @@ bool stream_protocol::next_data(outgoing_frame& f) {
       leave_queue(op);
     return true;
   }
-  if (std::exchange(shutdown_due_, false)) {
-    f.header.type = frame_type::shutdown;
-    return true;
-  }
-  return false;
+  shutdown_due_ = false;
+  f.header.type = frame_type::shutdown;
+  return true;
 }
 
 void stream_protocol::frame_ended(const frame_header& header, frame_operation& ended,

@@ -13,6 +13,7 @@
 #include <asio_rdma/exchange.hpp>
 #include <asio_rdma/global_counter.hpp>
 #include <asio_rdma/global_memory.hpp>
+#include <asio_rdma/link_statistics.hpp>
 #include <asio_rdma/memory_pool.hpp>
 #include <asio_rdma/memory_region.hpp>
 #include <asio_rdma/queue_pair.hpp>

@@ -133,6 +133,12 @@ public:
   const connection_options& options() const noexcept { return impl_->options(); }
   const std::shared_ptr<impl_type>& impl() const noexcept { return impl_; }
 
+  /// What has been done since it was opened; nothing if it is not open. From any thread, at any
+  /// time but while another one opens, closes or moves the object.
+  connection_statistics statistics() const noexcept {
+    return impl_ ? impl_->statistics() : connection_statistics();
+  }
+
   /// Ends the connection now. Every operation ends with `operation_aborted` if it was not complete,
   /// once the device has let go of its memory. What the peer has not received is lost.
   void close() {

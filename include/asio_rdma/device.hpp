@@ -36,6 +36,14 @@ struct gid_entry {
   asio::ip::address address() const;
 };
 
+/// What a port has counted of all its queue pairs, of all programs, since its driver was loaded.
+struct port_counters {
+  /// Requests that found no receive at the peer, and are sent again (RNR).
+  std::optional<std::uint64_t> rnr;
+  /// Requests that are sent again because no answer came, or one that told of a gap.
+  std::optional<std::uint64_t> retries;
+};
+
 namespace detail {
 class device_listeners;
 
@@ -100,6 +108,11 @@ public:
   /// A port's state, LID, link layer and MTU now (ibv_query_port(3)). Ports count from 1.
   ibv_port_attr port(std::uint8_t number) const;
   ibv_port_attr port(std::uint8_t number, error_code& ec) const;
+
+  /// From the driver's files (/sys/class/infiniband/NAME/ports/N/hw_counters). What it does not
+  /// tell is empty: siw tells neither, as it is TCP that repeats there; rxe and mlx5 tell both; and
+  /// in a network namespace other than the system's first there are no such files.
+  port_counters counters(std::uint8_t number) const;
 
   /// The first active port, else port 1. A port that cannot be asked is not active.
   std::uint8_t first_port() const;

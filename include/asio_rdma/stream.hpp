@@ -141,6 +141,12 @@ public:
   const stream_options& options() const noexcept { return impl_->options(); }
   const std::shared_ptr<impl_type>& impl() const noexcept { return impl_; }
 
+  /// What has been done since it was opened; nothing if it is not open. From any thread, at any
+  /// time but while another one opens, closes or moves the object.
+  stream_statistics statistics() const noexcept {
+    return impl_ ? impl_->statistics() : stream_statistics();
+  }
+
   /// Ends every operation with `operation_aborted`. What was written is still sent, and then the
   /// peer told, by the context, which has work until the peer has heard (`stream_options::linger`).
   void close(error_code& ec) {

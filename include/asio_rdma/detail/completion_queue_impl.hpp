@@ -2,6 +2,7 @@
 #pragma once
 
 #include <asio_rdma/completion_queue_options.hpp>
+#include <asio_rdma/detail/counter.hpp>
 #include <asio_rdma/detail/work_queue.hpp>
 #include <asio_rdma/device.hpp>
 #include <boost/asio/execution_context.hpp>
@@ -140,7 +141,7 @@ private:
   std::uint32_t reserved_ = 0;
   bool stopped_ = false;
 
-  std::atomic<std::uint64_t> polls_{0}, arms_{0}, events_{0}, completions_{0};
+  counter polls_, arms_, events_, completions_;
   std::atomic<bool> has_internal_{false};
   std::unique_ptr<watch> watch_;
 };

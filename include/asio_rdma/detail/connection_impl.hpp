@@ -38,6 +38,8 @@ public:
   /// Ends what the peer may reach of `memory`, or of any. Gives the number of grants.
   std::size_t revoke(const registered_buffer* memory);
   void cancel(std::uint64_t id, asio::cancellation_type_t type);
+  /// From any thread.
+  connection_statistics statistics() const noexcept;
   /// Ends every wait for a message; what is being sent goes on. No message is lost.
   void cancel_receives();
 
@@ -95,6 +97,8 @@ private:
   std::unique_ptr<background_timer> expiry_;
   operation_list active_; // the user's operations, to be found by id
   std::vector<std::unique_ptr<pull>> pulls_;
+  counter messages_sent_, messages_received_, rendezvous_sent_, rendezvous_received_;
+  counter remote_operations_, remote_bytes_;
 };
 
 } // namespace asio_rdma::detail

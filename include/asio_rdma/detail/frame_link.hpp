@@ -43,6 +43,8 @@ public:
   virtual bool next_control(outgoing_frame&) { return false; }
   /// The same for a frame of data, and for what must stay behind data.
   virtual bool next_data(outgoing_frame&) { return false; }
+  /// Whether there is something for `next_data` to look at.
+  virtual bool has_data() const { return false; }
   /// The frame's SEND has completed.
   virtual void on_sent(const frame_header&, frame_operation*) {}
   /// The link was stopped with the frame under way.
@@ -138,6 +140,8 @@ public:
   const error_code& failure() const noexcept { return failure_; }
   const link_options& options() const noexcept { return options_; }
   const credits& flow() const noexcept { return credits_; }
+  /// How often data had to wait for the peer's credits.
+  std::uint64_t credit_waits() const noexcept { return credit_waits_; }
   std::uint32_t sends_under_way() const noexcept {
     return options_.sends - static_cast<std::uint32_t>(free_.size());
   }
@@ -154,6 +158,7 @@ private:
   void begin_frame(frame_type type);
   bool take(bool (link_part::*from)(outgoing_frame&));
   bool all_drained() const;
+  void note_wait();
 
   link_options options_;
   credits credits_;
@@ -165,7 +170,9 @@ private:
   std::vector<std::uint32_t> free_;
   outgoing_frame frame_;
   link_part* frame_part_ = nullptr;
+  std::uint64_t credit_waits_ = 0;
   error_code failure_;
+  bool waits_for_credits_ = false; // with data
   bool failure_told_ = false;
   bool speak_ = false;
   bool heard_ = false;

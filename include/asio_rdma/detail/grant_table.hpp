@@ -111,6 +111,7 @@ private:
 
   bool next_control(outgoing_frame& f) override;
   bool next_data(outgoing_frame& f) override;
+  bool has_data() const override { return !lends_.empty(); }
   void on_sent(const frame_header& header, frame_operation* op) override;
   void on_dropped(const frame_header& header, frame_operation* op, const error_code& ec) override;
   disposition on_frame(const frame_header& header, std::span<const std::byte> payload,

@@ -3,9 +3,11 @@
 
 #include <asio_rdma/connection_options.hpp>
 #include <asio_rdma/detail/connection_target.hpp>
+#include <asio_rdma/detail/counter.hpp>
 #include <asio_rdma/detail/frame_link.hpp>
 #include <asio_rdma/detail/handshake.hpp>
 #include <asio_rdma/detail/queue_pair_impl.hpp>
+#include <asio_rdma/link_statistics.hpp>
 #include <asio_rdma/memory_pool.hpp>
 
 #include <array>
@@ -109,6 +111,8 @@ public:
   const std::shared_ptr<queue_pair_impl>& queue_pair() const noexcept { return qp_; }
   const memory_pool& pool() const noexcept { return pool_; }
   const connection_options& options() const noexcept { return options_; }
+  /// From any thread.
+  link_statistics statistics() const noexcept;
 
 protected:
   link_impl(asio::execution_context& context, const memory_pool& pool, handshake::kind kind,
@@ -149,6 +153,7 @@ protected:
   void settle(lock& l, operation_list& done);
 
   mutable mutex mutex_;
+  counter bytes_sent_, bytes_received_; // which the kinds of link count differently
 
 private:
   friend link_receive;
@@ -184,6 +189,7 @@ private:
   link_transfer sign_; // asks the peer for a sign of life
   bool asking_ = false;
   std::uint64_t signs_ = 0, signs_before_ = 0; // work requests that came back well
+  counter frames_sent_, frames_received_, credit_waits_;
   error_code reason_;
   bool connected_ = false;
   bool holding_ = false; // the queue pair, which may not speak first

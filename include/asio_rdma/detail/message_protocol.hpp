@@ -168,6 +168,7 @@ private:
 
   bool next_control(outgoing_frame& f) override;
   bool next_data(outgoing_frame& f) override;
+  bool has_data() const override;
   void on_sent(const frame_header& header, frame_operation* op) override;
   void on_dropped(const frame_header& header, frame_operation* op, const error_code& ec) override;
   disposition on_frame(const frame_header& header, std::span<const std::byte> payload,
@@ -181,6 +182,7 @@ private:
                        std::uint32_t slot);
   bool on_answer(const frame_header& header);
 
+  bool is_eager(const message_out& op) const noexcept;
   bool next_prepare(message_action& a);
   bool next_pull(message_action& a);
   void match();

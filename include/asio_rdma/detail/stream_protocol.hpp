@@ -166,6 +166,7 @@ private:
   using list = boost::intrusive::list<frame_operation, boost::intrusive::constant_time_size<false>>;
 
   bool next_data(outgoing_frame& f) override;
+  bool has_data() const override;
   void on_sent(const frame_header& header, frame_operation* op) override;
   void on_dropped(const frame_header& header, frame_operation* op, const error_code& ec) override;
   disposition on_frame(const frame_header& header, std::span<const std::byte> payload,
