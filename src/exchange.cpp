@@ -3,11 +3,16 @@
 
 namespace asio_rdma::detail {
 
-handshake raw_handshake(const queue_pair_impl& qp, error_code& ec) {
+handshake exchange_hello(const connection_end& end, error_code& ec) {
+  const queue_pair_impl& qp = *end.queue_pair;
   const device& d = qp.get_protection_domain().get_device();
   handshake result;
-  result.max_reads = qp.options().max_reads;
-  result.atomics = d.attributes().atomic_cap;
+  if (end.target) {
+    ec = decode(end.target->hello(), result);
+  } else {
+    result.max_reads = qp.options().max_reads;
+    result.atomics = d.attributes().atomic_cap;
+  }
   if (qp.state() == queue_pair_state::closed) {
     ec = asio::error::bad_descriptor;
   } else if (d.type() == transport::iwarp) {
@@ -21,10 +26,19 @@ handshake raw_handshake(const queue_pair_impl& qp, error_code& ec) {
   return result;
 }
 
-error_code exchange_connect(queue_pair_impl& qp, const queue_pair_address& peer) {
+error_code exchange_connect(const connection_end& end, const handshake& peer) {
+  queue_pair_impl& qp = *end.queue_pair;
   if (qp.state() == queue_pair_state::closed)
     return asio::error::operation_aborted;
-  return qp.connect(peer);
+  if (!end.target)
+    return qp.connect(peer.address->address);
+  // What the peer sends at once is read by who knows the peer.
+  if (const error_code ec = end.target->on_hello(encode(peer), false))
+    return ec;
+  const error_code ec = qp.connect(peer.address->address);
+  if (ec)
+    qp.fail(ec);
+  return ec;
 }
 
 } // namespace asio_rdma::detail

@@ -168,7 +168,10 @@ void exchange_steps::on_record() {
 
 void exchange_steps::on_connected(const error_code& ec) {
   connected_ = !ec;
-  conclude(ec ? verdict::failed : verdict::ready, ec);
+  conclude(!ec                              ? verdict::ready
+           : ec == error::incompatible_peer ? verdict::incompatible
+                                            : verdict::failed,
+           ec);
 }
 
 void exchange_steps::conclude(verdict v, const error_code& ec) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <asio_rdma/connect_options.hpp>
+#include <asio_rdma/connectable.hpp>
 #include <asio_rdma/detail/acceptor_impl.hpp>
 #include <asio_rdma/queue_pair.hpp>
 
@@ -21,37 +22,15 @@ struct info_result {
   static std::tuple<connection_info> arguments(const connect_operation& op) { return {op.info}; }
 };
 
-/// What is to be connected: a queue pair, and who speaks over it.
-struct connection_end {
-  connection_end() = default;
-  template <class Executor>
-  explicit connection_end(const basic_queue_pair<Executor>& qp) : queue_pair(qp.impl()) {}
-  template <class Object>
-  requires std::convertible_to<decltype(std::declval<const Object&>().impl()),
-                               std::shared_ptr<connection_target>>
-  explicit connection_end(const Object& object) : target(object.impl()) {
-    if (target)
-      queue_pair = target->target_queue_pair();
-  }
-
-  bool give(connect_operation& op) const {
-    if (queue_pair == nullptr)
-      op.ec = asio::error::bad_descriptor;
-    op.target = target;
-    return queue_pair != nullptr;
-  }
-
-  std::shared_ptr<queue_pair_impl> queue_pair;
-  std::shared_ptr<connection_target> target;
-};
+/// False, with the error in the operation, if there is nothing to be connected.
+inline bool give(const connection_end& end, connect_operation& op) {
+  if (end.queue_pair == nullptr)
+    op.ec = asio::error::bad_descriptor;
+  op.target = end.target;
+  return end.queue_pair != nullptr;
+}
 
 } // namespace detail
-
-/// What acceptor and connector connect: an open `basic_queue_pair`, or an I/O object with a
-/// protocol of its own, such as `basic_connection`. Private data is for bare queue pairs only
-/// (`invalid_argument`).
-template <class Object>
-concept connectable = std::constructible_from<detail::connection_end, const Object&>;
 
 /// A request for a connection that has been neither accepted nor rejected. Move-only; what is
 /// dropped is rejected.
@@ -106,7 +85,8 @@ private:
 };
 
 /// Listens for connections by rdma_cm (rdma_cm(7)), as an Asio I/O object. Nothing here blocks: the
-/// connection manager's events come through the execution context.
+/// connection manager's events come through the execution context. Private data is for bare queue
+/// pairs only (`invalid_argument`).
 ///
 /// A queue pair that shall accept is open, on the device of the address that it is reached by, and
 /// has its receives started: the connector may send at once. On iWARP the connector must send
@@ -288,7 +268,7 @@ private:
           [&](auto& op) {
             op.qp = end.queue_pair;
             op.options = options;
-            return end.give(op);
+            return detail::give(end, op);
           },
           [](impl_type& i, auto& op) { return i.start(op); });
     }
@@ -320,7 +300,7 @@ private:
                     const detail::connection_end& end, const accept_options& options) const {
       std::decay_t<Handler> h(std::forward<Handler>(handler));
       detail::start_operation<detail::connect_operation, detail::info_result, 0>(
-          request, io, h, [&](auto& op) { return end.give(op); },
+          request, io, h, [&](auto& op) { return detail::give(end, op); },
           [&](detail::cm_connection& c, auto& op) {
             const error_code ec = c.accept(op, end.queue_pair, options, false);
             if (ec) // otherwise the operation may have completed already

@@ -116,7 +116,7 @@ private:
                     const connect_options& options) const {
       std::decay_t<Handler> h(std::forward<Handler>(handler));
       detail::start_operation<detail::connect_operation, detail::info_result, 0>(
-          self->impl_, self->io_, h, [&](auto& op) { return end.give(op); },
+          self->impl_, self->io_, h, [&](auto& op) { return detail::give(end, op); },
           [&](impl_type& i, auto& op) { return i.start(op, end.queue_pair, endpoints, options); });
     }
 

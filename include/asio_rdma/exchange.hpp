@@ -1,31 +1,49 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
+#include <asio_rdma/connect_options.hpp>
+#include <asio_rdma/connectable.hpp>
 #include <asio_rdma/detail/handshake.hpp>
-#include <asio_rdma/queue_pair.hpp>
 #include <boost/asio/associated_executor.hpp>
 #include <boost/asio/cancellation_state.hpp>
 #include <boost/asio/compose.hpp>
+#include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/write.hpp>
 
+#include <concepts>
 #include <memory>
 #include <utility>
 
 namespace asio_rdma {
 namespace detail {
 
-/// The record of a raw queue pair, without an address if it has none to be connected by: then `ec`
-/// says why.
-handshake raw_handshake(const queue_pair_impl& qp, error_code& ec);
+/// What this side says, without an address if it has none to be connected by: then `ec` says why.
+handshake exchange_hello(const connection_end& end, error_code& ec);
 
 /// Connects, also if the queue pair was closed meanwhile.
-error_code exchange_connect(queue_pair_impl& qp, const queue_pair_address& peer);
+error_code exchange_connect(const connection_end& end, const handshake& peer);
+
+/// Between whom the stream is, if it is one of TCP.
+template <class Stream>
+connection_info exchange_endpoints(Stream& s) {
+  using endpoint = asio::ip::tcp::endpoint;
+  connection_info result;
+  if constexpr (requires(error_code & ec) {
+                  { s.lowest_layer().local_endpoint(ec) } -> std::convertible_to<endpoint>;
+                  { s.lowest_layer().remote_endpoint(ec) } -> std::convertible_to<endpoint>;
+                }) {
+    error_code ec;
+    result.local = s.lowest_layer().local_endpoint(ec);
+    result.remote = s.lowest_layer().remote_endpoint(ec);
+  }
+  return result;
+}
 
 template <class Stream>
 class exchange_op {
 public:
-  exchange_op(Stream& s, std::shared_ptr<queue_pair_impl> qp) : stream_(&s), qp_(std::move(qp)) {}
+  exchange_op(Stream& s, connection_end end) : stream_(&s), end_(std::move(end)) {}
 
   template <class Self>
   void operator()(Self& self, error_code ec = {}, std::size_t bytes = 0) {
@@ -38,7 +56,7 @@ public:
       steps_->on_read(ec, bytes);
     }
     if (steps_->next() == exchange_steps::action::connect)
-      steps_->on_connected(exchange_connect(*qp_, steps_->peer()));
+      steps_->on_connected(exchange_connect(end_, steps_->peer()));
 
     if (steps_->next() == exchange_steps::action::finish)
       finish(self);
@@ -53,14 +71,14 @@ public:
 private:
   template <class Self>
   bool start(Self& self) {
-    if (qp_ == nullptr) {
+    if (end_.queue_pair == nullptr) {
       asio::post(stream_->get_executor(),
                  [s = std::move(self)]() mutable { s.complete(asio::error::bad_descriptor); });
       return false;
     }
     self.reset_cancellation_state(asio::enable_partial_cancellation());
     error_code ec;
-    const handshake local = raw_handshake(*qp_, ec);
+    const handshake local = exchange_hello(end_, ec);
     steps_ = std::make_unique<exchange_steps>(local, ec);
     return true;
   }
@@ -68,7 +86,7 @@ private:
   template <class Self>
   void abort(Self& self) {
     if (steps_->connected())
-      qp_->fail(asio::error::operation_aborted);
+      end_.queue_pair->fail(asio::error::operation_aborted);
     release();
     self.complete(asio::error::operation_aborted);
   }
@@ -77,49 +95,57 @@ private:
   void finish(Self& self) {
     const error_code ec = steps_->result();
     if (ec && steps_->connected())
-      qp_->fail(ec);
+      end_.queue_pair->fail(ec);
+    else if (!ec && end_.target)
+      end_.target->on_connected(exchange_endpoints(*stream_));
     release();
     self.complete(ec);
   }
 
   void release() { // before the handler is called, as Asio's own operations do
     steps_.reset();
-    qp_.reset();
+    end_ = {};
   }
 
   Stream* stream_;
-  std::shared_ptr<queue_pair_impl> qp_;
+  connection_end end_;
   std::unique_ptr<exchange_steps> steps_;
 };
 
 } // namespace detail
 
-/// Connects a queue pair to the one for which the program at the other end of `s` calls
-/// `async_exchange` too: each side tells the other where its queue pair is, and both confirm. For
-/// queue pairs that are set up by hand, over any Asio stream (TCP, a Unix socket, TLS). Both sides
-/// do the same. When it has succeeded here, the peer's queue pair takes messages; receives that
-/// the peer's first messages need are started before.
+/// Connects a queue pair, a connection or a stream to the one for which the program at the other
+/// end of `s` calls `async_exchange` too: each side tells the other what it is and where its queue
+/// pair is, and both confirm. For machines where rdma_cm is not to be had, or what is set up by
+/// hand, over any Asio stream (TCP, a Unix socket, TLS). Both sides do the same. When it has
+/// succeeded here, the peer's queue pair takes messages; receives that the first ones need are
+/// started before, as connections and streams do by themselves.
 ///
 /// The stream `s`, the buffers of which take 64 bytes each way, must outlive the operation and is
 /// in use by nothing else meanwhile. Nothing beyond the exchange is read from it, so after a
 /// success it may be used for anything. After an error it is not closed, but there is no telling
 /// what is to be read from it. Signature: `void(error_code)`.
 ///
+/// The endpoints of an `asio_rdma::stream` are those of `s` if that is one of TCP, else
+/// unspecified. No connection manager tells of the peer's end: after a peer's `close` without a
+/// goodbye, or its death, sends end with `timed_out`, and an idle side hears of it by `keep_alive`.
+///
 /// *Errors.* `error::incompatible_peer` at both ends if what came is not this protocol or version,
-/// or the queue pairs are of different types; `operation_not_supported` at both ends if one is of
-/// an iWARP device, which only its connection manager can connect; `error::rejected` if the peer
-/// could not connect its queue pair, which reports the reason; `already_connected`,
-/// `error::no_gid`, `bad_descriptor` (not open), and the stream's errors, such as `eof`. The queue
-/// pair stays open if it was not yet connected when the error came, else it fails
-/// (`queue_pair_state::failed`).
+/// or the two are of different kinds (queue pair, connection, stream), or the queue pairs of
+/// different types; `operation_not_supported` at both ends if one is of an iWARP device, which only
+/// its connection manager can connect; `error::rejected` if the peer could not connect its queue
+/// pair, which reports the reason; `already_connected`, `error::no_gid`, `bad_descriptor` (not
+/// open), and the stream's errors, such as `eof`. The queue pair stays open if it was not yet
+/// connected when the error came, else it fails (`queue_pair_state::failed`), and so do the
+/// connection or the stream.
 ///
 /// *Cancellation.* `terminal` and `partial`, as far as the stream supports them. `total` has no
 /// effect, as a part may have been sent. The queue pair is left as by other errors.
-template <class AsyncStream, class Executor,
+template <class AsyncStream, connectable Object,
           class Token = asio::default_completion_token_t<typename AsyncStream::executor_type>>
-auto async_exchange(AsyncStream& s, basic_queue_pair<Executor>& qp, Token&& token = {}) {
+auto async_exchange(AsyncStream& s, Object& object, Token&& token = {}) {
   return asio::async_compose<Token, void(error_code)>(
-      detail::exchange_op<AsyncStream>(s, qp.impl()), token, s, qp);
+      detail::exchange_op<AsyncStream>(s, detail::connection_end(object)), token, s, object);
 }
 
 } // namespace asio_rdma

@@ -239,7 +239,7 @@ struct side {
         break;
       }
       case action::connect:
-        connected_to = steps.peer().number;
+        connected_to = steps.peer().address->address.number;
         steps.on_connected(connect_error);
         break;
       case action::finish:

@@ -83,7 +83,7 @@ public:
   enum class action {
     write,   ///< All of `output()`, then `on_written`.
     read,    ///< Some of `input()`, then `on_read`.
-    connect, ///< To `peer()`, then `on_connected`.
+    connect, ///< To `peer()`, which has an address, then `on_connected`.
     finish   ///< With `result()`.
   };
 
@@ -93,10 +93,11 @@ public:
   action next() const noexcept { return next_; }
   asio::const_buffer output() const noexcept;
   asio::mutable_buffer input() noexcept;
-  const queue_pair_address& peer() const noexcept { return peer_.address->address; }
+  const handshake& peer() const noexcept { return peer_; }
 
   void on_written(const error_code& ec);
   void on_read(const error_code& ec, std::size_t bytes);
+  /// `error::incompatible_peer` if the peer's values do not fit, which the peer hears too.
   void on_connected(const error_code& ec);
 
   /// The first error: this side's own before what the peer says.
