@@ -214,15 +214,24 @@ void connection_impl::expose(message_record& r) {
     messages_->prepared(r, r.exposed.remote());
 }
 
-void connection_impl::complete_send(message_record& r, operation_list& done) {
+bool connection_impl::end_key(memory_region& key, const registered_buffer& memory) {
   error_code ec;
+  key.close(ec);
+  if (!ec)
+    return true;
+  lost_.push_back(memory);
+  fail(ec);
+  return false;
+}
+
+void connection_impl::complete_send(message_record& r, operation_list& done) {
   if (!r.ec && r.what == message_out::kind::message) {
     messages_sent_.add();
     bytes_sent_.add(r.bytes);
     rendezvous_sent_.add(r.exposed.is_open() ? 1 : 0);
   }
   if (r.exposed.is_open())
-    r.exposed.close(ec);
+    end_key(r.exposed, r.memory);
   if (r.waiter != nullptr) {
     r.waiter->value = r.bytes;
     complete(*r.waiter, r.ec, done);

@@ -95,14 +95,8 @@ void connection_regions::make_key(const grant_action& a) {
 // Deregistering waits until the device has nothing more to do with the key.
 void connection_regions::end_key(const grant_action& a) {
   grant_record& r = *std::exchange(granted_[a.grant & 0xffff], nullptr);
-  error_code ec;
-  r.key.close(ec);
-  if (ec) { // the key may still be good, so nobody gets the memory as long as there is a queue pair
-    lost_.push_back(r.memory);
-    connection_.fail(ec);
-  } else if (a.returned) {
+  if (connection_.end_key(r.key, r.memory) && a.returned)
     returned_.emplace(a.grant, r.memory);
-  }
   r.access.reset();
   give_back(r);
   grants_.ended(a.grant);

@@ -107,10 +107,12 @@ error_code link_impl::open(std::shared_ptr<completion_queue_impl> queue) {
                         static_cast<std::byte*>(send_memory_.data()) + i * frame_transfer::room);
   operation_list done;
   lock l(mutex_);
-  for (std::uint32_t i = 0; i < options_.receives; ++i)
+  for (std::uint32_t i = 0; i < options_.receives && !failing_; ++i)
     post_receive(i);
   ec = reason_;
   settle(l, done);
+  if (ec)
+    close();
   return ec;
 }
 

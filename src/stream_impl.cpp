@@ -300,7 +300,7 @@ void stream_impl::finish(stream_operation& op, const error_code& ec, std::uint64
   error_waits_ -= op.what == stream_operation::kind::error;
   op.access.reset();
   op.memory = {};
-  op.ec = ec;
+  op.ec = ec && closed_ ? error_code(asio::error::operation_aborted) : ec;
   op.value = bytes;
   if (op.blocking_) {
     op.finished_ = true;
@@ -397,6 +397,7 @@ void stream_impl::close() {
   {
     operation_list done;
     lock l(mutex_);
+    closed_ = true;
     withdraw_all(done);
     settle(l, done);
   }

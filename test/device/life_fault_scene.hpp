@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
-#include "asio_support.hpp"
+#include "ending.hpp"
 #include "faults/faults.hpp"
 
 #include <array>
@@ -11,31 +11,6 @@
 #include <vector>
 
 namespace test {
-
-/// What an operation's handler was told; its memory is counted.
-struct ending {
-  int calls = 0;
-  error_code ec;
-  bool done() const { return calls != 0; }
-  bool succeeded() const { return calls == 1 && !ec; }
-};
-
-struct ending_handler {
-  using allocator_type = counting_allocator<char>;
-
-  ending* where;
-  allocation_count* count;
-
-  allocator_type get_allocator() const noexcept { return allocator_type(*count); }
-  void operator()(error_code ec) const {
-    ++where->calls;
-    where->ec = ec;
-  }
-  template <class T>
-  void operator()(error_code ec, const T&) const {
-    (*this)(ec);
-  }
-};
 
 class scene;
 

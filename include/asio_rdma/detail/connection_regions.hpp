@@ -77,7 +77,6 @@ private:
   bool new_grants_ = false;
   std::vector<grant_record*> granted_; // by their place in the table
   std::unordered_map<std::uint32_t, registered_buffer> returned_;
-  std::vector<registered_buffer> lost_; // whose key could not be ended
   free_list<gift_record> gift_records_;
 };
 

@@ -137,7 +137,8 @@ private:
   std::size_t error_waits_ = 0;
   connection_info info_;
   bool no_delay_ = false;
-  bool known_ = false; // whom it is connected to
+  bool closed_ = false; // by its user, so nothing fails for another reason
+  bool known_ = false;  // whom it is connected to
   std::condition_variable_any changed_;
 };
 

@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: BSL-1.0
+//
+// Each fault of a device while operations of each kind wait on a connection or a stream: every one
+// ends once, with the error that says so, and the memory returns to the pool.
+#include "connection_fault_scene.hpp"
+#include "stream_fault_scene.hpp"
+
+#include <catch.hpp>
+
+namespace test {
+namespace {
+
+using faults::call;
+
+template <class Scene>
+auto each(const std::function<void(const typename Scene::kind_type&)>& f) {
+  const connections_check nothing_left;
+  Scene::each(f);
+}
+
+// On iWARP the device may close the connection before it tells why.
+template <class Scene>
+auto reason(const Scene& s, const error_code& why) {
+  return [iwarp = s.is_iwarp(), why](const error_code& ec) {
+    return ec == why || (iwarp && ec == asio::error::connection_reset);
+  };
+}
+
+bool no_memory(const error_code& ec) { return ec == errc::not_enough_memory; }
+
+} // namespace
+
+TEMPLATE_TEST_CASE("an operation ends with its completion, however late that comes", "",
+                   connection_scene, stream_scene) {
+  each<TestType>([](const auto& kind) {
+    TestType s(kind);
+    s.start_held();
+    s.faults.release_completions();
+    if (kind.ends != TestType::end::only) {
+      s.expect_succeeded();
+      if (!kind.is_last)
+        CHECK(s.works());
+    }
+    s.finish();
+  });
+}
+
+TEMPLATE_TEST_CASE("an operation is aborted by closing before its completion has come", "",
+                   connection_scene, stream_scene) {
+  each<TestType>([](const auto& kind) {
+    TestType s(kind);
+    s.start_held();
+    s.finish();
+    for (unsigned i = 0; i < s.at_once(); ++i)
+      CHECK(s.ends[i].ec == asio::error::operation_aborted);
+    CHECK(s.disconnect.ec == asio::error::operation_aborted);
+  });
+}
+
+TEMPLATE_TEST_CASE("a refused post ends the connection and what waits on it", "", connection_scene,
+                   stream_scene) {
+  each<TestType>([](const auto& kind) {
+    if (kind.post == call::poll_cq)
+      return;
+    TestType s(kind);
+    s.faults.refuse_post(kind.post, ENOMEM, {}, 0, s.number);
+    s.start_all();
+    s.expect_some_failed(no_memory);
+    s.finish();
+  });
+}
+
+TEMPLATE_TEST_CASE("a refused post of another operation ends what waits", "", connection_scene,
+                   stream_scene) {
+  each<TestType>([](const auto& kind) {
+    if (kind.is_last)
+      return;
+    TestType s(kind);
+    s.start_held();
+    s.faults.refuse_post(call::post_send, ENOMEM, {}, 0, s.number);
+    sent other;
+    s.a().async_send(s.mine[2], other.handler());
+    s.expect_failed(no_memory);
+    CHECK(other.calls == 1);
+    CHECK(no_memory(other.ec));
+    s.finish();
+  });
+}
+
+TEMPLATE_TEST_CASE("a failed completion ends what waits", "", connection_scene, stream_scene) {
+  for (const ibv_wc_status status :
+       {IBV_WC_LOC_LEN_ERR, IBV_WC_LOC_QP_OP_ERR, IBV_WC_LOC_PROT_ERR, IBV_WC_WR_FLUSH_ERR,
+        IBV_WC_BAD_RESP_ERR, IBV_WC_LOC_ACCESS_ERR, IBV_WC_REM_INV_REQ_ERR, IBV_WC_REM_ACCESS_ERR,
+        IBV_WC_REM_OP_ERR, IBV_WC_RETRY_EXC_ERR, IBV_WC_RNR_RETRY_EXC_ERR, IBV_WC_REM_ABORT_ERR,
+        IBV_WC_FATAL_ERR, IBV_WC_RESP_TIMEOUT_ERR, IBV_WC_GENERAL_ERR}) {
+    INFO("status: " << ibv_wc_status_str(status));
+    each<TestType>([&](const auto& kind) {
+      if (kind.ends == TestType::end::only)
+        return; // nothing of it completes
+      TestType s(kind);
+      s.faults.fail_completion({.status = status, .qp_num = s.number});
+      s.start_all();
+      const auto right = [&](const error_code& ec) {
+        return ec == asio::error::connection_reset ||
+               (status != IBV_WC_WR_FLUSH_ERR && ec == status);
+      };
+      if (kind.is_last)
+        s.expect_some_failed(right);
+      else
+        s.expect_failed(right);
+      s.finish();
+    });
+  }
+}
+
+TEMPLATE_TEST_CASE("an event that is gone when it is read costs nothing", "", connection_scene,
+                   stream_scene) {
+  each<TestType>([](const auto& kind) {
+    if (kind.ends == TestType::end::only)
+      return;
+    TestType s(kind);
+    s.start_held();
+    s.faults.lose_channel_events(1);
+    s.faults.release_completions();
+    s.expect_succeeded();
+    CHECK(s.faults.counts().channel_events_lost == 1);
+    if (!kind.is_last)
+      CHECK(s.works());
+    s.finish();
+  });
+}
+
+TEMPLATE_TEST_CASE("a fatal error of the queue pair ends what waits", "", connection_scene,
+                   stream_scene) {
+  each<TestType>([](const auto& kind) {
+    TestType s(kind);
+    s.start_held();
+    s.faults.raise_qp_event(s.native());
+    s.expect_failed(reason(s, error::queue_pair_fatal));
+    s.finish();
+  });
+}
+
+TEMPLATE_TEST_CASE("an error of the completion queue ends what waits", "", connection_scene,
+                   stream_scene) {
+  each<TestType>([](const auto& kind) {
+    TestType s(kind);
+    s.start_held();
+    s.faults.raise_cq_error(s.native()->send_cq);
+    s.expect_failed(reason(s, error::queue_pair_fatal));
+    s.finish();
+  });
+}
+
+TEMPLATE_TEST_CASE("a fatal error of the device ends what waits", "", connection_scene,
+                   stream_scene) {
+  each<TestType>([](const auto& kind) {
+    TestType s(kind);
+    s.start_held();
+    s.faults.raise_device_fatal();
+    s.expect_failed(reason(s, error::device_fatal));
+    s.finish();
+  });
+}
+
+TEMPLATE_TEST_CASE("a port that goes down ends nothing by itself", "", connection_scene,
+                   stream_scene) {
+  each<TestType>([](const auto& kind) {
+    TestType s(kind);
+    s.start_held();
+    s.faults.raise_port_event(IBV_EVENT_PORT_ERR, 1);
+    s.faults.raise_port_event(IBV_EVENT_PORT_ACTIVE, 1);
+    s.until([&] { return s.faults.counts().async_events >= 2; });
+    for (const ending& e : s.ends)
+      CHECK(e.calls == 0);
+    s.faults.release_completions();
+    if (kind.ends != TestType::end::only)
+      s.expect_succeeded();
+    s.finish();
+  });
+}
+
+TEST_CASE("memory that cannot be registered is its operation's error, and the connection lives") {
+  each<connection_scene>([](const auto& kind) {
+    if (!kind.registers)
+      return;
+    connection_scene s(kind);
+    s.faults.fail(call::reg_mr, ENOMEM);
+    s.start(0);
+    s.wait(0, 1);
+    CHECK(s.ends[0].ec == error::memory_limit);
+    CHECK(s.works());
+    s.start(1);
+    s.feed(1);
+    s.wait(1, 1);
+    CHECK(s.ends[1].succeeded());
+    s.finish();
+  });
+}
+
+// The key may still be good, so the memory is kept from everybody else as long as there is a queue
+// pair. What the device then has not given back is left to the end of the process.
+TEST_CASE(
+    "a key of a sent message that cannot be ended ends the connection, and keeps the memory") {
+  connection_scene::each([](const auto& kind) {
+    if (!kind.registers || kind.feed == nullptr)
+      return;
+    connection_scene s(kind);
+    const std::size_t before = s.pool().statistics().bytes_in_use;
+    s.faults.fail(call::dereg_mr, EBUSY);
+    s.start(0);
+    s.feed(0);
+    s.wait(0, 1);
+    CHECK(s.ends[0].succeeded());
+    s.until([&] { return s.disconnect.done(); });
+    CHECK(s.pool().statistics().bytes_in_use > before);
+    s.start(1);
+    s.wait(1, 1);
+    CHECK(s.ends[1].ec == errc::device_or_resource_busy);
+    s.finish();
+  });
+}
+
+TEMPLATE_TEST_CASE("what cannot be opened leaves nothing, and can be opened then", "",
+                   connection_scene, stream_scene) {
+  const connections_check nothing_left;
+  using object = std::remove_reference_t<decltype(std::declval<TestType&>().a())>;
+  const device dev = open_device();
+  const memory_pool pool{protection_domain(dev)};
+  faults::injector faults(dev.native_handle());
+  asio::io_context io(1);
+  object o(io);
+  for (const call which : {call::reg_mr, call::create_comp_channel, call::create_cq,
+                           call::create_qp, call::modify_qp, call::post_recv}) {
+    INFO(faults::name(which));
+    error_code ec;
+    faults.fail(which, EACCES, {1, 2}); // a queue pair is tried again without inline data
+    o.open(pool, {}, ec);
+    CHECK(ec == errc::permission_denied);
+    CHECK_FALSE(o.is_open());
+    drain(io);
+    CHECK(pool.statistics().blocks_in_use == 0);
+    faults.clear();
+  }
+  o.open(pool);
+  o.close();
+  drain(io);
+  CHECK(pool.statistics().blocks_in_use == 0);
+}
+
+} // namespace test

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include "link_fault_scene.hpp"
+#include "stream_support.hpp"
+
+#include <span>
+
+namespace test {
+
+class stream_scene : public link_scene<stream_scene, stream_pair> {
+public:
+  explicit stream_scene(const kind_type& kind);
+
+  static std::span<const kind_type> kinds();
+  /// Whether bytes go both ways.
+  bool works();
+  void drop() {}
+
+private:
+  /// Writes until there is no room.
+  void fill();
+};
+
+} // namespace test
