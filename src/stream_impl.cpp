@@ -15,6 +15,7 @@ connection_options link_options_of(const stream_options& o) {
   result.receives = o.receives;
   result.receive_size = o.receive_size;
   result.sends = o.sends;
+  result.keep_alive = o.keep_alive;
   result.queue_pair = o.queue_pair;
   return result;
 }

@@ -25,6 +25,10 @@ struct stream_options {
   /// hear that the peer has it. Then the connection is reset.
   std::chrono::milliseconds linger{30000};
 
+  /// After so long without a sign of the peer it is asked for one: see
+  /// `connection_options::keep_alive`. 0 for never.
+  std::chrono::milliseconds keep_alive = std::chrono::seconds(10);
+
   /// What the queue pair is opened with, as far as it concerns neither the depth of its queues nor
   /// its buffers.
   queue_pair_options queue_pair;

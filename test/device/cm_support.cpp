@@ -1,16 +1,9 @@
 // SPDX-License-Identifier: BSL-1.0
 #include "cm_support.hpp"
 
-#include <cstdlib>
 #include <filesystem>
 
 namespace test {
-
-asio::ip::address device_address(const device& d) {
-  if (const char* address = std::getenv("ASIO_RDMA_ADDRESS"))
-    return asio::ip::make_address(address);
-  return d.addresses().at(0);
-}
 
 private_data bytes_of(std::string_view text) {
   const auto* first = reinterpret_cast<const std::byte*>(text.data());

@@ -17,9 +17,6 @@ namespace test {
 using endpoint = asio::ip::tcp::endpoint;
 using connection = outcome<connection_info>;
 
-/// The address by which the connection manager reaches the device.
-asio::ip::address device_address(const device& d);
-
 private_data bytes_of(std::string_view text);
 /// Without the zeros that the connection manager may have padded it with.
 std::string text_of(const private_data& data);

@@ -9,21 +9,6 @@ namespace {
 
 using namespace test;
 
-// siw has TCP below it, which goes on for a quarter of an hour unless told otherwise (tcp(7),
-// tcp_retries2); the queue pair's options do not reach it.
-class short_tcp {
-public:
-  short_tcp() { set(2); }
-  ~short_tcp() { set(15); }
-
-private:
-  static void set(int retries) {
-    for (const char* host : {"h1", "h2"})
-      run(std::string("ip netns exec ") + host +
-          " sysctl -qw net.ipv4.tcp_retries2=" + std::to_string(retries));
-  }
-};
-
 struct busy_hosts : two_hosts {
   explicit busy_hosts(const queue_pair_options& options, way how = way::connection_manager)
       : two_hosts(options, how) {

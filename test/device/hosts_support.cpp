@@ -102,6 +102,19 @@ void link_down::up() {
 
 link_down::~link_down() { up(); }
 
+namespace {
+
+void set_tcp_retries(int n) {
+  for (const char* host : {"h1", "h2"})
+    run(std::string("ip netns exec ") + host +
+        " sysctl -qw net.ipv4.tcp_retries2=" + std::to_string(n));
+}
+
+} // namespace
+
+short_tcp::short_tcp() { set_tcp_retries(2); }
+short_tcp::~short_tcp() { set_tcp_retries(15); }
+
 burden::burden(queue_pair& qp, const memory& from, const remote_buffer& to)
     : qp_(qp), from_(from), to_(to) {
   qp.async_wait_disconnect(gone.handler());

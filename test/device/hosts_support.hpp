@@ -55,6 +55,17 @@ private:
   bool down_ = true;
 };
 
+/// While it lives, TCP of both hosts gives up within seconds. siw has TCP below it, which goes on
+/// for a quarter of an hour unless told otherwise (tcp(7), tcp_retries2); the queue pair's options
+/// do not reach it.
+class short_tcp {
+public:
+  short_tcp();
+  ~short_tcp();
+  short_tcp(const short_tcp&) = delete;
+  short_tcp& operator=(const short_tcp&) = delete;
+};
+
 /// What a queue pair of a host has under way: writes that follow each other without end, receives
 /// that nothing comes for, and a wait for the disconnect.
 class burden {

@@ -19,6 +19,12 @@ device open_device() {
   return name != nullptr ? device::open(name) : device::open_first();
 }
 
+asio::ip::address device_address(const device& d) {
+  if (const char* address = std::getenv("ASIO_RDMA_ADDRESS"))
+    return asio::ip::make_address(address);
+  return d.addresses().at(0);
+}
+
 bool is_software(const device& d) {
   const std::filesystem::path path = std::string("/sys/class/infiniband/") + d.name();
   return std::filesystem::canonical(path).string().find("/virtual/") != std::string::npos;

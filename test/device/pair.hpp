@@ -30,6 +30,8 @@ namespace errc = boost::system::errc;
 
 /// The device that the tests run on: ASIO_RDMA_DEVICE, or the first usable one.
 device open_device();
+/// The address by which the connection manager reaches the device.
+asio::ip::address device_address(const device& d);
 /// rxe or siw: a device without hardware.
 bool is_software(const device& d);
 

@@ -6,12 +6,9 @@
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/experimental/awaitable_operators.hpp>
 #include <boost/asio/read.hpp>
-#include <boost/asio/redirect_error.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/write.hpp>
 
-#include <chrono>
-#include <random>
 #include <thread>
 
 namespace {
@@ -67,54 +64,6 @@ TEST_CASE("registered memory is sent from where it lies, and received with its m
   CHECK(wrote.ec == error_code());
   CHECK(wrote.value == values.size());
   CHECK(got == values);
-}
-
-TEST_CASE("random sizes from 1 byte to 1 MiB, both ways at once") {
-  const char* const wanted = std::getenv("ASIO_RDMA_STREAM_BYTES");
-  const std::uint64_t total =
-      wanted != nullptr ? std::strtoull(wanted, nullptr, 10) : std::uint64_t(64) << 20;
-  stream_pair t;
-  const auto begin = std::chrono::steady_clock::now();
-  const auto most = [](std::mt19937& random) {
-    return std::size_t(1) << random() % 21;
-  };
-  const auto writes = [&](asio_rdma::stream& to, unsigned seed) -> asio::awaitable<void> {
-    std::mt19937 random(seed);
-    bytes memory;
-    for (std::uint64_t at = 0; at < total;) {
-      memory.resize(1 + random() % most(random));
-      for (std::size_t i = 0; i < memory.size(); ++i)
-        memory[i] = static_cast<std::uint8_t>(((at + i) * 2654435761u) >> 13);
-      co_await asio::async_write(to, asio::buffer(memory), asio::use_awaitable);
-      at += memory.size();
-    }
-    to.shutdown(asio::socket_base::shutdown_send);
-  };
-  std::uint64_t wrong = 0, read = 0;
-  const auto reads = [&](asio_rdma::stream& from, unsigned seed) -> asio::awaitable<void> {
-    std::mt19937 random(seed);
-    bytes memory;
-    for (std::uint64_t at = 0;;) {
-      memory.resize(1 + random() % most(random));
-      error_code ec;
-      const std::size_t n = co_await from.async_read_some(
-          asio::buffer(memory), asio::redirect_error(asio::use_awaitable, ec));
-      for (std::size_t i = 0; i < n; ++i)
-        wrong += memory[i] != static_cast<std::uint8_t>(((at + i) * 2654435761u) >> 13);
-      at += n;
-      read += n;
-      if (ec == asio::error::eof)
-        break;
-      REQUIRE(ec == error_code());
-    }
-  };
-  t.play([&]() -> asio::awaitable<void> {
-    co_await (writes(t.a, 1) && writes(t.b, 2) && reads(t.a, 3) && reads(t.b, 4));
-  }());
-  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
-  WARN(static_cast<double>(read) / 1e6 << " MB in " << took.count() << " s");
-  CHECK(wrong == 0);
-  CHECK(read >= 2 * total);
 }
 
 TEST_CASE("blocking functions need no thread that runs the context") {

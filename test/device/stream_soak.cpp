@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: BSL-1.0
+// Bytes through a stream, both ways at once, in reads and writes of random sizes from 1 byte to
+// 1 MiB, for as long as it is told: every byte is compared, and memory must not grow.
+#include "pair.hpp"
+
+#include <asio_rdma/stream.hpp>
+
+#include <CLI/CLI.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/experimental/awaitable_operators.hpp>
+#include <boost/asio/redirect_error.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <boost/asio/write.hpp>
+
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <fstream>
+#include <random>
+#include <thread>
+#include <unistd.h>
+
+namespace {
+
+using namespace test;
+using namespace asio::experimental::awaitable_operators;
+using clock_type = std::chrono::steady_clock;
+
+constexpr std::size_t longest = std::size_t(1) << 20;
+
+struct options {
+  std::uint64_t bytes = 0; // each way; else for so long
+  double seconds = 60;
+  std::uint32_t seed = 1;
+  clock_type::time_point begin = clock_type::now();
+
+  /// Of what is to be done, 1 and more when it is.
+  double progress(std::uint64_t done) const {
+    if (bytes != 0)
+      return static_cast<double>(done) / static_cast<double>(bytes);
+    return std::chrono::duration<double>(clock_type::now() - begin).count() / seconds;
+  }
+};
+
+// The bytes of a direction: random ones with a period that is a prime, so that a piece that is
+// lost, doubled or out of place shows at the next comparison, or in the number of all.
+class content {
+public:
+  explicit content(std::uint32_t seed) : bytes_(period + longest) {
+    std::mt19937 random(seed);
+    for (std::size_t i = 0; i < period; ++i)
+      bytes_[i] = static_cast<std::uint8_t>(random());
+    for (std::size_t i = 0; i < longest; ++i)
+      bytes_[period + i] = bytes_[i];
+  }
+  /// At most `longest` from there.
+  const std::uint8_t* at(std::uint64_t offset) const { return bytes_.data() + offset % period; }
+
+private:
+  static constexpr std::size_t period = 1048583;
+  std::vector<std::uint8_t> bytes_;
+};
+
+// As many of them are of a few bytes as are of hundreds of thousands.
+std::size_t any_size(std::mt19937& random) {
+  return 1 + random() % (std::size_t(1) << random() % 21);
+}
+
+/// What this process has in memory, in KiB (proc(5)).
+std::uint64_t resident() {
+  std::ifstream in("/proc/self/statm");
+  std::uint64_t all = 0, pages = 0;
+  in >> all >> pages;
+  return pages * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE)) / 1024;
+}
+
+/// One end, with a thread of its own.
+struct side {
+  explicit side(const device& d) : pool(protection_domain(d)) { s.open(pool); }
+
+  asio::awaitable<void> write(const options& o, std::uint32_t seed) {
+    const content out(seed);
+    std::mt19937 random(seed);
+    const registered_buffer registered = pool.allocate(longest);
+    while (o.progress(written) < 1) {
+      const std::size_t n = any_size(random);
+      const std::uint8_t* const from = out.at(written);
+      if (random() % 2 == 0) {
+        co_await asio::async_write(s, asio::buffer(from, n), asio::use_awaitable);
+      } else {
+        std::memcpy(registered.data(), from, n);
+        co_await s.async_write_some(registered.slice(0, n), asio::use_awaitable);
+      }
+      written += n;
+    }
+    s.shutdown(asio::socket_base::shutdown_send);
+  }
+
+  asio::awaitable<void> read(const options& o, std::uint32_t seed) {
+    const content in(seed);
+    std::mt19937 random(seed + 1);
+    std::vector<std::uint8_t> memory(longest);
+    for (;;) {
+      error_code ec;
+      registered_buffer piece;
+      const std::uint8_t* got = memory.data();
+      std::size_t n = 0;
+      if (random() % 2 == 0) {
+        n = co_await s.async_read_some(asio::buffer(memory, any_size(random)),
+                                       asio::redirect_error(asio::use_awaitable, ec));
+      } else {
+        piece = co_await s.async_receive(asio::redirect_error(asio::use_awaitable, ec));
+        got = static_cast<const std::uint8_t*>(piece.data());
+        n = piece.size();
+      }
+      if (ec == asio::error::eof)
+        co_return;
+      if (ec)
+        throw system_error(ec, "read");
+      if (std::memcmp(got, in.at(bytes_read), n) != 0)
+        throw std::runtime_error("other bytes than were written, after " +
+                                 std::to_string(bytes_read));
+      bytes_read += n;
+      if (early == 0 && o.progress(bytes_read) > 0.2)
+        early = resident();
+    }
+  }
+
+  memory_pool pool;
+  asio::io_context io{1};
+  asio_rdma::stream s{io};
+  std::uint64_t written = 0;
+  std::uint64_t bytes_read = 0;
+  std::uint64_t early = 0; // what was resident when a fifth was done
+};
+
+void connect(const device& d, side& a, side& b) {
+  acceptor listener(b.io);
+  connector initiator(a.io);
+  outcome<connection_info> accepted, connected;
+  listener.open({device_address(d), 0});
+  listener.async_accept(b.s, accepted.handler());
+  initiator.async_connect(a.s, listener.local_endpoint(), connected.handler());
+  while (!accepted.done() || !connected.done())
+    for (asio::io_context* io : {&a.io, &b.io}) {
+      io->restart();
+      io->poll();
+    }
+  if (accepted.ec || connected.ec)
+    throw system_error(accepted.ec ? accepted.ec : connected.ec, "connect");
+}
+
+std::thread play(side& s, const options& o, std::uint32_t out, std::uint32_t in,
+                 std::exception_ptr& failure) {
+  const auto both = [&s, &o, out, in]() -> asio::awaitable<void> {
+    co_await (s.write(o, out) && s.read(o, in));
+  };
+  return std::thread([&s, &failure, both] {
+    asio::co_spawn(s.io, both, [&](std::exception_ptr e) {
+      failure = e;
+      s.s.close();
+    });
+    s.io.restart();
+    s.io.run();
+  });
+}
+
+void run(const options& o) {
+  const device d = open_device();
+  side a(d), b(d);
+  connect(d, a, b);
+  std::exception_ptr failure[2];
+  std::thread one = play(a, o, o.seed, o.seed + 1, failure[0]);
+  std::thread other = play(b, o, o.seed + 1, o.seed, failure[1]);
+  one.join();
+  other.join();
+  const std::uint64_t late = resident();
+  const std::chrono::duration<double> took = clock_type::now() - o.begin;
+  for (const std::exception_ptr& e : failure)
+    if (e)
+      std::rethrow_exception(e);
+  if (a.bytes_read != b.written || b.bytes_read != a.written)
+    throw std::runtime_error("not all that was written has been read");
+  const double megabytes = static_cast<double>(a.bytes_read + b.bytes_read) / 1e6;
+  std::printf("%.1f MB in %.1f s: %.1f MB/s; %.1f MiB resident after a fifth, %.1f at the end\n",
+              megabytes, took.count(), megabytes / took.count(),
+              static_cast<double>(a.early) / 1024, static_cast<double>(late) / 1024);
+  if (late > a.early + 2048)
+    throw std::runtime_error("memory has grown");
+}
+
+} // namespace
+
+int main(int argc, char** argv) {
+  options o;
+  CLI::App app("Bytes through a stream, both ways at once, every one compared");
+  app.add_option("--bytes", o.bytes, "so many each way")->transform(CLI::AsSizeValue(false));
+  app.add_option("--seconds", o.seconds, "for so long, if no bytes are given (60)");
+  app.add_option("--seed", o.seed, "of the sizes and the bytes (1)");
+  CLI11_PARSE(app, argc, argv);
+  try {
+    run(o);
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "%s\n", e.what());
+    return 1;
+  }
+}
