@@ -158,10 +158,8 @@ private:
   }
   void load_with(asio_rdma::connection& c, load& l, const memory_pool& pool,
                  const remote_region& there) {
-    c.async_receive(l.once());
     c.async_receive_immediate(l.once());
     c.async_receive_region(l.once());
-    c.async_wait_disconnect(l.once());
     c.async_send(asio::buffer(large_), l.once()); // and nobody takes it
     for (int i = 0; i < 4; ++i) {
       l.repeat([&c, pool, there](load& x) {
