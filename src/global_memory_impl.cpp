@@ -228,7 +228,7 @@ void global_memory_impl::accept_next() {
       return;
     const peer_ptr p = s->make_peer(true, ec);
     if (!ec) { // else the request is rejected
-      const std::lock_guard guard_(s->mutex_);
+      const std::lock_guard of_peers(s->mutex_);
       if (s->closed_)
         return;
       s->peers_.push_back(p);

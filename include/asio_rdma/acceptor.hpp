@@ -120,7 +120,7 @@ public:
   }
 
   basic_acceptor(basic_acceptor&&) noexcept = default;
-  basic_acceptor& operator=(basic_acceptor&& other) {
+  basic_acceptor& operator=(basic_acceptor&& other) noexcept {
     if (this != &other) {
       close();
       io_ = other.io_;
@@ -190,7 +190,7 @@ public:
   }
   endpoint_type local_endpoint() const {
     error_code ec;
-    const endpoint_type result = local_endpoint(ec);
+    endpoint_type result = local_endpoint(ec);
     detail::throw_if(ec, "local_endpoint");
     return result;
   }

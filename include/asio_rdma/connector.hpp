@@ -40,7 +40,7 @@ public:
       : basic_connector(executor_type(context.get_executor())) {}
 
   basic_connector(basic_connector&&) noexcept = default;
-  basic_connector& operator=(basic_connector&& other) {
+  basic_connector& operator=(basic_connector&& other) noexcept {
     if (this != &other) {
       cancel();
       io_ = other.io_;
