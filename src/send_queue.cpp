@@ -90,7 +90,8 @@ void send_queue::on_retired(operation& op) noexcept {
   auto& send = static_cast<send_operation&>(op);
   if (!is_atomic(send.wr.opcode))
     return;
-  send.value = results_[send.result_slot];
+  if (!send.ec)
+    send.value = results_[send.result_slot];
   free_results_.push_back(send.result_slot);
 }
 

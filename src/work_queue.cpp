@@ -68,7 +68,7 @@ void work_queue::complete(operation& op, operation_list& ready) {
 
 void work_queue::complete_silent(const operation& op, bool (*is_silent)(const operation&),
                                  operation_list& ready) {
-  for (auto i = posted_.begin(); &*i != &op;) {
+  for (auto i = posted_.begin(); i != posted_.end() && &*i != &op;) {
     const auto before = i++;
     if (!is_silent(*before)) // it has a completion of its own, which siw may report later
       continue;

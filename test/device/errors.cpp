@@ -189,10 +189,15 @@ TEST_CASE("rights that the peer did not give") {
     if (!p.dev.has_atomics())
       return not_on_this_device("atomics");
     memory target(p.pd, 4096, all_rights);
-    outcome<std::uint64_t> old;
+    p.mb.put_word(0, 7);
+    outcome<std::uint64_t> good, old;
+    p.a.async_fetch_add(p.mb.remote(0, 8), 1, good.handler());
+    p.until([&] { return good.done(); });
+    CHECK(good.value == 7);
     p.a.async_fetch_add(target.remote(0, 8), 1, old.handler());
     p.until([&] { return old.done(); });
     CHECK(old.ec == IBV_WC_REM_ACCESS_ERR);
+    CHECK(old.value == 0); // and not what the one before brought
     CHECK(target.word(0) == 0);
   }
 }
