@@ -3,6 +3,7 @@
 #include <asio_rdma/detail/scatter_gather.hpp>
 
 #include "background_timer.hpp"
+#include "withheld.hpp"
 
 #include <algorithm>
 #include <deque>
@@ -214,12 +215,17 @@ void connection_impl::expose(message_record& r) {
     messages_->prepared(r, r.exposed.remote());
 }
 
-bool connection_impl::end_key(memory_region& key, const registered_buffer& memory) {
+bool connection_impl::end_key(memory_region& key, const registered_buffer& memory,
+                              buffer_access& access) {
+  struct kept {
+    registered_buffer memory;
+    buffer_access access;
+  };
   error_code ec;
   key.close(ec);
   if (!ec)
     return true;
-  lost_.push_back(memory);
+  withhold(std::move(key), std::make_shared<kept>(kept{memory, std::move(access)}));
   fail(ec);
   return false;
 }
@@ -230,8 +236,11 @@ void connection_impl::complete_send(message_record& r, operation_list& done) {
     bytes_sent_.add(r.bytes);
     rendezvous_sent_.add(r.exposed.is_open() ? 1 : 0);
   }
-  if (r.exposed.is_open())
-    end_key(r.exposed, r.memory);
+  if (r.exposed.is_open()) {
+    const bool is_users = r.caller_keeps || r.access;
+    if (!end_key(r.exposed, r.memory, r.access) && is_users)
+      r.ec = error::device_keeps_memory;
+  }
   if (r.waiter != nullptr) {
     r.waiter->value = r.bytes;
     complete(*r.waiter, r.ec, done);

@@ -95,7 +95,7 @@ void connection_regions::make_key(const grant_action& a) {
 // Deregistering waits until the device has nothing more to do with the key.
 void connection_regions::end_key(const grant_action& a) {
   grant_record& r = *std::exchange(granted_[a.grant & 0xffff], nullptr);
-  if (connection_.end_key(r.key, r.memory) && a.returned)
+  if (connection_.end_key(r.key, r.memory, r.access) && a.returned)
     returned_.emplace(a.grant, r.memory);
   r.access.reset();
   give_back(r);

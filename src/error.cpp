@@ -74,6 +74,9 @@ public:
       return "another node of the global memory has that id";
     case error::owner_dead:
       return "who held the lock, or was to get it first, has died; the lock is nobody's any more";
+    case error::device_keeps_memory:
+      return "the RDMA device did not let go of the operation's memory and may still use it "
+             "(do not free it or use it for anything else)";
     }
     return "unknown asio_rdma error";
   }
@@ -117,6 +120,8 @@ public:
       return make_error_condition(errc::address_in_use);
     case error::owner_dead:
       return make_error_condition(errc::owner_dead);
+    case error::device_keeps_memory:
+      return make_error_condition(errc::device_or_resource_busy);
     case error::buffer_in_use:
       return make_error_condition(errc::device_or_resource_busy);
     case error::lease_expired:

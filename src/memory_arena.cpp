@@ -2,6 +2,8 @@
 #include <asio_rdma/detail/memory_arena.hpp>
 #include <asio_rdma/detail/size_classes.hpp>
 
+#include "withheld.hpp"
+
 #include <atomic>
 #include <cerrno>
 #include <cstring>
@@ -39,10 +41,17 @@ void* map_aligned(std::size_t bytes) noexcept {
 class registered_arena final : public memory_arena {
 public:
   ~registered_arena() override {
-    error_code ignored;
-    region_.close(ignored);
-    if (data != nullptr)
-      ::munmap(data, size);
+    if (data == nullptr)
+      return;
+    const auto unmap = [bytes = size](void* at) {
+      ::munmap(at, bytes);
+    };
+    error_code ec;
+    region_.close(ec);
+    if (ec)
+      withhold(std::move(region_), std::shared_ptr<void>(data, unmap));
+    else
+      unmap(data);
   }
 
   /// Gives what went wrong with reserved huge pages, or 0; `ec` says whether there is memory.

@@ -143,10 +143,13 @@ memory_region::~memory_region() {
 
 void memory_region::close(error_code& ec) {
   ec.clear();
-  ibv_mr* mr = std::exchange(mr_, nullptr);
-  if (mr != nullptr && owns_ == ownership::take)
-    if (const int e = ibv_dereg_mr(mr))
+  if (mr_ != nullptr && owns_ == ownership::take) {
+    if (const int e = ibv_dereg_mr(mr_)) {
       ec = detail::system_error_code(e);
+      return;
+    }
+  }
+  mr_ = nullptr;
 }
 
 memory_window::memory_window(const protection_domain& pd, error_code& ec) : pd_(pd) {

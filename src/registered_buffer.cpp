@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSL-1.0
 #include <asio_rdma/registered_buffer.hpp>
 
+#include "withheld.hpp"
+
 #include <boost/system/errc.hpp>
 
 #include <cstring>
@@ -8,13 +10,16 @@
 namespace asio_rdma {
 namespace {
 
-// The region goes before the memory: members are destroyed backwards.
 struct user_memory {
   explicit user_memory(memory_region r, std::shared_ptr<void> m)
       : memory(std::move(m)), region(std::move(r)) {}
 
   static void dispose(detail::memory_block* block) noexcept {
-    delete static_cast<user_memory*>(block->owner);
+    const std::unique_ptr<user_memory> self(static_cast<user_memory*>(block->owner));
+    error_code ec;
+    self->region.close(ec); // before the memory goes
+    if (ec)
+      detail::withhold(std::move(self->region), std::move(self->memory));
   }
 
   std::shared_ptr<void> memory;

@@ -44,7 +44,8 @@ enum class error {
   remote_memory_limit,   ///< The owner gives a peer no more remote memory.
   node_unknown,          ///< There is no way to that node of a global memory.
   node_in_use,           ///< Another node of a global memory has that id.
-  owner_dead             ///< Who held a lock, or waited for it before this, has died.
+  owner_dead,            ///< Who held a lock, or waited for it before this, has died.
+  device_keeps_memory    ///< The device did not let go: it may still use the operation's memory.
 };
 
 /// The category of `error`.

@@ -63,8 +63,9 @@ public:
     detail::throw_if(ec, "memory_pool::reserve");
   }
 
-  /// Gives back the arenas of which nothing is in use. Gives their bytes.
-  std::size_t trim() const noexcept { return impl_->trim(); }
+  /// Gives back the arenas of which nothing is in use. Gives their bytes. First tries again to free
+  /// what is kept in use because a device did not let go of it (`error::device_keeps_memory`).
+  std::size_t trim() const noexcept;
 
   /// The bytes with their lkey, if they lie in the pool's memory: a part of one of its buffers, for
   /// instance. Takes a time logarithmic in the number of arenas.

@@ -57,7 +57,9 @@ private:
 
 /// Registered memory (ibv_reg_mr(3)): its pages are pinned, and the device may reach them by key.
 /// Owns the registration, not the memory, which must outlive it. Move-only. Deregistering while an
-/// operation uses the memory fails that operation; it does not wait for it.
+/// operation uses the memory fails that operation; it does not wait for it. Destruction and
+/// assignment deregister too, but cannot tell if that fails: the registration then lasts as long as
+/// the process, so who has reason to expect it calls `close` before.
 ///
 /// On iWARP the sink of an RDMA READ must be remotely writable (RFC 5040, section 5.2), so
 /// `local_write` includes `remote_write` there.
@@ -104,7 +106,8 @@ public:
   ~memory_region();
 
   bool is_open() const noexcept { return mr_ != nullptr; }
-  /// Deregisters now. Errors: the system's; the region is closed in any case.
+  /// Deregisters now. Errors: the system's; then the region is still open, the device may still
+  /// reach the memory, and closing may be tried again.
   void close(error_code& ec);
   void close() {
     error_code ec;

@@ -85,8 +85,8 @@ private:
   static void remote_done(link_impl& link, link_transfer& t, operation_list& done);
 
   /// Ends a key that the peer has had, to `memory` of this side. If that fails so does the
-  /// connection, and nobody else gets the memory as long as there is a queue pair.
-  bool end_key(memory_region& key, const registered_buffer& memory);
+  /// connection, and nobody else gets the memory, or the access to it, as long as the key lives.
+  bool end_key(memory_region& key, const registered_buffer& memory, buffer_access& access);
 
   void begin_pull(const message_action& a);
   void post_reads(pull& p);
@@ -101,7 +101,6 @@ private:
   std::unique_ptr<background_timer> expiry_;
   operation_list active_; // the user's operations, to be found by id
   std::vector<std::unique_ptr<pull>> pulls_;
-  std::vector<registered_buffer> lost_; // whose keys could not be ended
   counter messages_sent_, messages_received_, rendezvous_sent_, rendezvous_received_;
   counter remote_operations_, remote_bytes_;
 };

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include <asio_rdma/memory_region.hpp>
+
+#include <memory>
+
+namespace asio_rdma::detail {
+
+/// What a device may still use because the call that ends its use has failed. Nobody gets it until
+/// the call succeeds: that is tried again by `release_withheld`, and else it stays to the end of
+/// the process.
+class withheld {
+public:
+  withheld() = default;
+  withheld(const withheld&) = delete;
+  virtual ~withheld() = default;
+  /// Tries the call again. True if the device has let go.
+  virtual bool release() noexcept = 0;
+};
+
+/// From any thread, under any lock: releases nothing.
+void withhold(std::unique_ptr<withheld> w);
+/// A registration, with the memory that it is of.
+void withhold(memory_region region, std::shared_ptr<void> memory);
+
+/// Tries with all of them. Where nothing is locked, as it may destroy queue pairs.
+void release_withheld() noexcept;
+
+} // namespace asio_rdma::detail
