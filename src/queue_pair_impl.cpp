@@ -261,17 +261,18 @@ bool queue_pair_impl::start_failed(send_operation& op, const error_code& ec, boo
   operation_list ended;
   {
     const std::lock_guard lock(mutex_, std::adopt_lock);
-    if (!refused) {
+    if (refused) {
+      op.fail(ec);
+      send_.on_refused(ec, ended);
+    } else {
       send_.posted(op);
       enter_failed(ec, ended);
     }
   }
-  if (refused) {
+  if (refused)
     cq_->operation_not_started();
-    op.fail(ec);
-  } else {
+  if (!ended.empty())
     cq_->complete(ended);
-  }
   return !refused;
 }
 

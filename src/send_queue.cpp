@@ -95,6 +95,16 @@ void send_queue::on_retired(operation& op) noexcept {
   free_results_.push_back(send.result_slot);
 }
 
+// The unsignaled ones before it may have counted on its completion.
+void send_queue::on_refused(const error_code& ec, operation_list& ended) {
+  if (!any_posted() || !is_silent(last_posted()))
+    return;
+  if (any_waiting())
+    unsignaled_run_ = depth(); // so the next one is signaled
+  else
+    qp_.enter_failed(ec, ended);
+}
+
 void send_queue::on_completion(operation& op, const ibv_wc& wc, operation_list& ready) {
   if (wc.status == IBV_WC_SUCCESS && static_cast<send_operation&>(op).usual &&
       complete_oldest(op, ready)) [[likely]]

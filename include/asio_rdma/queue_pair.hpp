@@ -69,7 +69,8 @@ public:
     solicited = 1, ///< The receiver's completion is a solicited one.
     fenced = 2,    ///< Waits until the earlier RDMA READs and atomics have completed.
     /// The device reports no completion of its own: the handler runs when a later operation
-    /// completes, or fails. Saves completions where operations come in groups.
+    /// completes, or fails. Saves completions where operations come in groups. If the device takes
+    /// no later one, for an error, the queue pair fails with that, as nothing would tell any more.
     unsignaled = 4
   };
   friend constexpr flags operator|(flags a, flags b) noexcept {

@@ -7,6 +7,11 @@
 
 #include <catch.hpp>
 
+#include <algorithm>
+#include <array>
+#include <initializer_list>
+#include <optional>
+
 namespace test {
 
 using faults::call;
@@ -43,6 +48,58 @@ TEST_CASE("a chain that is refused in its middle fails that operation only") {
     CHECK(s.actor->state() == queue_pair_state::connected);
     s.finish();
   });
+}
+
+using flags = queue_pair::flags;
+
+struct unsignaled_writes {
+  // Started one by one, or as one chain.
+  void start(std::initializer_list<flags> how, bool chain) {
+    std::optional<queue_pair::batch> batch;
+    if (chain)
+      batch.emplace(p.a);
+    for (const flags f : how)
+      p.a.async_write(p.ma.buffer(0, 8), p.mb.remote(), f, ends[started++].handler());
+  }
+  void wait() {
+    p.until([&] {
+      return std::all_of(ends.begin(), ends.begin() + started, [](auto& e) { return e.done(); });
+    });
+  }
+
+  pair p;
+  faults::injector faults{p.dev.native_handle()};
+  std::array<sent, 4> ends;
+  std::ptrdiff_t started = 0;
+};
+
+TEST_CASE("the queue pair fails if what would tell of unsignaled operations is refused") {
+  const bool chain = GENERATE(false, true);
+  const flags last = GENERATE(flags::none, flags::fenced, flags::unsignaled);
+  const resource_check nothing_left;
+  unsignaled_writes w;
+  w.faults.refuse_post(call::post_send, ENOMEM, {chain ? 1u : 3u, 1}, chain ? 2 : 0,
+                       w.p.a.native_handle()->qp_num);
+  w.start({flags::unsignaled, flags::unsignaled, last}, chain);
+  w.wait();
+  for (std::size_t i = 0; i < 3; ++i) {
+    CHECK(w.ends[i].calls == 1);
+    CHECK(w.ends[i].ec == errc::not_enough_memory);
+  }
+  CHECK(w.p.a.state() == queue_pair_state::failed);
+}
+
+TEST_CASE("what is behind a refused operation tells of the unsignaled ones before it") {
+  const resource_check nothing_left;
+  unsignaled_writes w;
+  w.faults.refuse_post(call::post_send, ENOMEM, {}, 2, w.p.a.native_handle()->qp_num);
+  w.start({flags::unsignaled, flags::unsignaled, flags::none, flags::unsignaled}, true);
+  w.wait();
+  for (const std::size_t i : {0, 1, 3})
+    CHECK(w.ends[i].succeeded());
+  CHECK(w.ends[2].calls == 1);
+  CHECK(w.ends[2].ec == errc::not_enough_memory);
+  CHECK(w.p.a.state() == queue_pair_state::connected);
 }
 
 TEST_CASE("a window that was bound in front of a refused request can be bound again") {

@@ -23,6 +23,7 @@ public:
   bool has_bound_windows() const noexcept { return has_bound_windows_; }
 
   void on_completion(operation& op, const ibv_wc& wc, operation_list& ready) override;
+  void on_refused(const error_code& ec, operation_list& ended) override;
 
 private:
   int post(operation_list::iterator first, operation_list::iterator last, operation*& failed,

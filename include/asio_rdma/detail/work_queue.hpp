@@ -21,6 +21,7 @@ public:
   void set_depth(std::uint32_t depth) noexcept { depth_ = depth; }
   bool empty() const noexcept { return posted_.empty() && waiting_.empty(); }
   bool any_posted() const noexcept { return !posted_.empty(); }
+  bool any_waiting() const noexcept { return !waiting_.empty(); }
   std::uint32_t room() const noexcept { return depth_ - used_; }
 
   /// Posts the operation, or lets it wait: behind others, while the queue is held, or for room. If
@@ -72,6 +73,8 @@ public:
 protected:
   ~work_queue() = default;
 
+  const operation& last_posted() const noexcept { return posted_.back(); }
+
   /// For a queue that completes in order: moves those before `op` that the device says nothing of
   /// to `ready`.
   void complete_silent(const operation& op, bool (*is_silent)(const operation&),
@@ -84,6 +87,8 @@ private:
                    operation*& failed, operation_list& ended) = 0;
   /// Called for each operation that the device has completed.
   virtual void on_retired(operation&) noexcept {}
+  /// Called after an operation was refused with that error, and is in no list any more.
+  virtual void on_refused(const error_code&, operation_list& /*ended*/) {}
 
   void post_waiting(operation_list& ended);
 
