@@ -55,7 +55,9 @@ device_events_impl::device_events_impl(asio::execution_context& context, const d
 
 error_code device_events_impl::open() {
   error_code ec;
-  open_ = service_.add(*this, ec);
+  open_ = true;
+  if (!service_.add(*this, ec)) // from here on events reach it
+    open_ = false;
   return ec;
 }
 

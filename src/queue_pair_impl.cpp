@@ -102,13 +102,15 @@ error_code queue_pair_impl::open(std::shared_ptr<completion_queue_impl> queue,
     ec = send_.reserve_results();
   if (!ec)
     ec = initialize();
-  if (!ec)
-    service_.add(*this, ec);
+  if (!ec) {
+    state_ = queue_pair_state::open;
+    service_.add(*this, ec); // last: from here on events of the device reach it, on any thread
+  }
   if (ec) {
+    state_ = queue_pair_state::closed;
     ibv_destroy_qp(std::exchange(qp_, nullptr));
     return give_up(ec);
   }
-  state_ = queue_pair_state::open;
   return {};
 }
 
@@ -186,14 +188,6 @@ error_code queue_pair_impl::adopt(std::shared_ptr<completion_queue_impl> queue,
   const bool attached = srq_ && !ec;
   if (!ec && pd_.get_device().has_atomics() && options_.type == IBV_QPT_RC)
     ec = send_.reserve_results();
-  if (!ec)
-    service_.add(*this, ec);
-  if (ec) {
-    cq_->unreserve(reserved_);
-    if (attached)
-      srq_->detach();
-    return ec;
-  }
   qp_ = qp;
   number_ = qp->qp_num;
   options_.port = attr.port_num != 0 ? attr.port_num : pd_.get_device().first_port();
@@ -209,7 +203,16 @@ error_code queue_pair_impl::adopt(std::shared_ptr<completion_queue_impl> queue,
   default:
     state_ = queue_pair_state::open;
   }
-  return {};
+  if (!ec)
+    service_.add(*this, ec); // last, as in open
+  if (ec) {
+    state_ = queue_pair_state::closed;
+    qp_ = nullptr;
+    cq_->unreserve(reserved_);
+    if (attached)
+      srq_->detach();
+  }
+  return ec;
 }
 
 queue_pair_state queue_pair_impl::state() const { return state_; }

@@ -67,10 +67,11 @@ error_code shared_receive_queue_impl::adopt(std::shared_ptr<completion_queue_imp
   if (const error_code ec = use(std::move(queue)))
     return ec;
   error_code ec;
-  if (service_.add(*this, ec))
-    srq_ = srq;
-  else
+  srq_ = srq;
+  if (!service_.add(*this, ec)) { // last: from here on events of the device reach it
+    srq_ = nullptr;
     cq_->unreserve(options_.depth);
+  }
   return ec;
 }
 

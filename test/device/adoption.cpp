@@ -3,6 +3,7 @@
 // Handles that someone else made: each works for an operation, and is destroyed by whom it is said
 // to be, once.
 #include "catch.hpp"
+#include "faults/faults.hpp"
 #include "life_resources.hpp"
 #include "pair.hpp"
 
@@ -11,7 +12,10 @@
 #include <fcntl.h>
 
 #include <array>
+#include <atomic>
+#include <functional>
 #include <memory>
+#include <thread>
 
 namespace test {
 namespace {
@@ -278,6 +282,64 @@ TEST_CASE("a queue pair that cannot be adopted stays its owner's") {
   adopted.assign(s.pd, cq, raw, ec);
   CHECK(ec == asio::error::already_open);
   CHECK(ibv_destroy_qp(raw) == 0);
+}
+
+// What the other thread reads of an object must have been written before that can reach it:
+// ThreadSanitizer looks.
+TEST_CASE("the device's events may come while an object is opened or adopted") {
+  const resource_check nothing_left;
+  const site s;
+  faults::injector faults(s.dev.native_handle());
+  asio::io_context io;
+  const completion_queue cq(io, s.dev);
+  ibv_qp* const other_qp = s.make_qp(cq.native_handle());
+  ibv_srq_init_attr srq_init{};
+  srq_init.attr = {16, 1, 0};
+  ibv_srq* const other_srq = ibv_create_srq(s.pd.native_handle(), &srq_init);
+  device_events events(io, s.dev);
+  std::atomic<bool> stop{false};
+  std::atomic<unsigned> told{0};
+  const std::function<void()> raise = [&] {
+    if (stop)
+      return;
+    if (other_srq != nullptr && told.load(std::memory_order_relaxed) % 2 != 0)
+      faults.raise_srq_event(other_srq, IBV_EVENT_SRQ_LIMIT_REACHED);
+    else
+      faults.raise_qp_event(other_qp, IBV_EVENT_QP_REQ_ERR);
+    events.async_wait_event([&](error_code ec, device_event) {
+      told.fetch_add(1, std::memory_order_relaxed);
+      if (!ec)
+        raise();
+    });
+  };
+  asio::post(io, raise);
+  std::thread runner([&] { io.run(); });
+  // Taking no lock, as that would put right what is looked for.
+  const auto hear_some = [&] {
+    const unsigned before = told.load(std::memory_order_relaxed);
+    while (told.load(std::memory_order_relaxed) < before + 4)
+      std::this_thread::yield();
+  };
+  for (int i = 0; i < 5; ++i) {
+    const queue_pair opened(io, s.pd);
+    hear_some();
+    queue_pair adopted(io);
+    adopted.assign(s.pd, cq, s.make_qp(cq.native_handle()));
+    hear_some();
+    shared_receive_queue receives(io);
+    if (other_srq != nullptr)
+      receives.assign(s.pd, cq, ibv_create_srq(s.pd.native_handle(), &srq_init), {16, 1});
+    hear_some();
+    const device_events more(io, s.dev);
+    hear_some();
+    CHECK(opened.state() == queue_pair_state::open);
+    CHECK(adopted.state() == queue_pair_state::open);
+  }
+  stop = true;
+  runner.join();
+  if (other_srq != nullptr)
+    CHECK(ibv_destroy_srq(other_srq) == 0);
+  CHECK(ibv_destroy_qp(other_qp) == 0);
 }
 
 TEST_CASE(
