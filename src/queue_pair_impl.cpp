@@ -18,6 +18,15 @@ std::uint32_t random_packet_number() {
   return source() & 0xffffff;
 }
 
+bool is_connected_type(ibv_qp_type type) noexcept {
+  return type == IBV_QPT_RC || type == IBV_QPT_UC;
+}
+
+void limit_reads(queue_pair_options& options, const ibv_device_attr& limits) noexcept {
+  const int most = std::max(std::min(limits.max_qp_rd_atom, limits.max_qp_init_rd_atom), 1);
+  options.max_reads = static_cast<std::uint8_t>(std::min<int>(options.max_reads, most));
+}
+
 } // namespace
 
 queue_pair_impl::queue_pair_impl(asio::execution_context& context, const protection_domain& pd,
@@ -33,6 +42,8 @@ queue_pair_impl::~queue_pair_impl() = default;
 
 error_code queue_pair_impl::open(std::shared_ptr<completion_queue_impl> queue,
                                  std::shared_ptr<shared_receive_queue_impl> receives) {
+  if (!is_connected_type(options_.type))
+    return asio::error::invalid_argument;
   const device& d = pd_.get_device();
   find_unsupported();
   const ibv_device_attr& limits = d.attributes();
@@ -43,8 +54,7 @@ error_code queue_pair_impl::open(std::shared_ptr<completion_queue_impl> queue,
   limit(options_.receive_depth, limits.max_qp_wr);
   limit(options_.max_send_sge, limits.max_sge);
   limit(options_.max_receive_sge, limits.max_sge);
-  options_.max_reads = static_cast<std::uint8_t>(std::clamp<int>(
-      std::min(limits.max_qp_rd_atom, limits.max_qp_init_rd_atom), 1, options_.max_reads));
+  limit_reads(options_, limits);
   if (options_.port == 0)
     options_.port = d.first_port();
   send_.set_depth(options_.send_depth);
@@ -160,7 +170,7 @@ error_code queue_pair_impl::adopt(std::shared_ptr<completion_queue_impl> queue,
                                   std::shared_ptr<shared_receive_queue_impl> receives, ibv_qp* qp) {
   if (receives)
     queue = receives->completion_queue();
-  if (!queue || qp == nullptr || qp->pd != pd_.native_handle() ||
+  if (!queue || qp == nullptr || !is_connected_type(qp->qp_type) || qp->pd != pd_.native_handle() ||
       qp->send_cq != queue->native_handle() || qp->recv_cq != queue->native_handle() ||
       qp->srq != (receives ? receives->native_handle() : nullptr))
     return asio::error::invalid_argument;
@@ -175,6 +185,7 @@ error_code queue_pair_impl::adopt(std::shared_ptr<completion_queue_impl> queue,
   options_.max_send_sge = init.cap.max_send_sge;
   options_.max_receive_sge = init.cap.max_recv_sge;
   options_.max_inline = init.cap.max_inline_data;
+  limit_reads(options_, pd_.get_device().attributes());
   send_.set_depth(options_.send_depth);
   receive_.set_depth(options_.receive_depth);
   reserved_ = options_.send_depth + (receives ? 0 : options_.receive_depth);

@@ -154,8 +154,8 @@ public:
 
   /// Makes the queue pair, ready for receives, in a completion queue that the context's queue
   /// pairs share, or in the given one. Limits that the device does not have are lowered; `options`
-  /// tells what came out. Errors: `asio::error::already_open`, `error::completion_queue_full`,
-  /// `error::wrong_device`, or the system's.
+  /// tells what came out. Errors: `asio::error::already_open`, `invalid_argument` for a type that
+  /// is not connected, `error::completion_queue_full`, `error::wrong_device`, or the system's.
   void open(const protection_domain& pd, const queue_pair_options& options, error_code& ec) {
     open(pd, completion_queue(), options, ec);
   }
@@ -187,12 +187,13 @@ public:
     detail::throw_if(ec, "queue_pair::open");
   }
 
-  /// Adopts a queue pair of the protection domain, with empty queues, made without a shared receive
-  /// queue, both of whose completion queues are `queue`. It is destroyed at close, as that alone
-  /// gives its memory back; after an error it stays the caller's, and so does at any time an
-  /// rdma_cm_id that it was made with, which must not destroy it (rdma_destroy_qp(3)). On iWARP,
-  /// where the attributes do not tell, it counts as not connected. Errors: `already_open`,
-  /// `invalid_argument` if it is not as said here, `error::completion_queue_full`, or the system's.
+  /// Adopts a queue pair of a connected type and of the protection domain, with empty queues, made
+  /// without a shared receive queue, both of whose completion queues are `queue`. It is destroyed
+  /// at close, as that alone gives its memory back; after an error it stays the caller's, and so
+  /// does at any time an rdma_cm_id that it was made with, which must not destroy it
+  /// (rdma_destroy_qp(3)). On iWARP, where the attributes do not tell, it counts as not connected.
+  /// Errors: `already_open`, `invalid_argument` if it is not as said here,
+  /// `error::completion_queue_full`, or the system's.
   void assign(const protection_domain& pd, const completion_queue& queue, native_handle_type qp,
               error_code& ec) {
     open_with(pd, {}, ec, [&](impl_type& i) { return i.adopt(queue.impl(), nullptr, qp); });

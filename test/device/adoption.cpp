@@ -284,6 +284,44 @@ TEST_CASE("a queue pair that cannot be adopted stays its owner's") {
   CHECK(ibv_destroy_qp(raw) == 0);
 }
 
+TEST_CASE("a queue pair of a type without connection is neither adopted nor opened") {
+  const resource_check nothing_left;
+  const site s;
+  asio::io_context io(1);
+  queue_pair qp(io);
+  error_code ec;
+  queue_pair_options datagrams;
+  datagrams.type = IBV_QPT_UD;
+  qp.open(s.pd, datagrams, ec);
+  CHECK(ec == asio::error::invalid_argument);
+  CHECK_FALSE(qp.is_open());
+  const completion_queue cq(io, s.dev);
+  ibv_qp_init_attr init{};
+  init.send_cq = init.recv_cq = cq.native_handle();
+  init.qp_type = IBV_QPT_UD;
+  init.cap = {16, 16, 1, 1, 0};
+  ibv_qp* const raw = ibv_create_qp(s.pd.native_handle(), &init);
+  if (raw == nullptr)
+    return not_on_this_device("unreliable datagrams");
+  qp.assign(s.pd, cq, raw, ec);
+  CHECK(ec == asio::error::invalid_argument);
+  CHECK_FALSE(qp.is_open());
+  CHECK(ibv_destroy_qp(raw) == 0);
+}
+
+TEST_CASE("an adopted queue pair answers no more reads than the device can") {
+  const resource_check nothing_left;
+  const site s;
+  asio::io_context io(1);
+  const completion_queue cq(io, s.dev);
+  // As a device with a limit below the default, which rxe and siw do not have.
+  const_cast<ibv_device_attr&>(s.dev.attributes()).max_qp_init_rd_atom = 3;
+  queue_pair opened(io, s.pd), adopted(io);
+  adopted.assign(s.pd, cq, s.make_qp(cq.native_handle()));
+  CHECK(opened.options().max_reads == 3);
+  CHECK(adopted.options().max_reads == 3);
+}
+
 // What the other thread reads of an object must have been written before that can reach it:
 // ThreadSanitizer looks.
 TEST_CASE("the device's events may come while an object is opened or adopted") {
