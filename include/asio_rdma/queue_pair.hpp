@@ -173,11 +173,14 @@ public:
     detail::throw_if(ec, "queue_pair::open");
   }
 
-  /// Likewise, with receives from a shared receive queue, in its completion queue.
+  /// Likewise, with receives from a shared receive queue, in its completion queue. Errors also:
+  /// `invalid_argument` if that is not open.
   template <class Executor1>
   void open(const protection_domain& pd, basic_shared_receive_queue<Executor1>& receives,
             const queue_pair_options& options, error_code& ec) {
-    open_with(pd, options, ec, [&](impl_type& i) { return i.open(nullptr, receives.impl()); });
+    open_with(pd, options, ec, [&](impl_type& i) {
+      return receives.is_open() ? i.open(nullptr, receives.impl()) : asio::error::invalid_argument;
+    });
   }
   template <class Executor1>
   void open(const protection_domain& pd, basic_shared_receive_queue<Executor1>& receives,

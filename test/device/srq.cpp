@@ -32,6 +32,24 @@ struct shared {
 
 } // namespace
 
+TEST_CASE("no queue pair is opened on a shared receive queue that is not open") {
+  const bool was_open = GENERATE(false, true);
+  asio::io_context io(1);
+  const device dev = open_device();
+  const protection_domain pd(dev);
+  shared_receive_queue srq(io);
+  if (was_open) {
+    srq.open(pd);
+    srq.close();
+  }
+  queue_pair qp(io);
+  error_code ec;
+  qp.open(pd, srq, {}, ec);
+  CHECK(ec == asio::error::invalid_argument);
+  CHECK_FALSE(qp.is_open());
+  CHECK_THROWS_AS(qp.open(pd, srq), system_error);
+}
+
 TEST_CASE("a receive tells which queue pair it came by") {
   shared s;
   got first, second;
