@@ -234,6 +234,9 @@ std::size_t completion_queue_impl::harvest(unsigned polls) {
   if (n <= 0)
     return 0;
   completions_.add(static_cast<std::uint64_t>(n));
+  const auto found = static_cast<std::size_t>(n);
+  if (!abandoned_.empty()) [[unlikely]]
+    n = drop_abandoned(completions, n);
   std::unique_lock<detail::mutex> owner;
   for (int i = 0; i < n; ++i) {
     auto& op = *reinterpret_cast<operation*>(completions[i].wr_id);
@@ -245,7 +248,25 @@ std::size_t completion_queue_impl::harvest(unsigned polls) {
     }
     queue.on_completion(op, completions[i], ready_);
   }
-  return static_cast<std::size_t>(n);
+  return found;
+}
+
+// Their work requests name operations that are no more.
+int completion_queue_impl::drop_abandoned(ibv_wc* completions, int n) const noexcept {
+  const auto is_abandoned = [this](const ibv_wc& wc) {
+    return std::find(abandoned_.begin(), abandoned_.end(), wc.qp_num) != abandoned_.end();
+  };
+  return static_cast<int>(std::remove_if(completions, completions + n, is_abandoned) - completions);
+}
+
+void completion_queue_impl::abandon(std::uint32_t queue_pair) {
+  const std::lock_guard lock(mutex_);
+  abandoned_.push_back(queue_pair);
+}
+
+void completion_queue_impl::forget(std::uint32_t queue_pair) noexcept {
+  const std::lock_guard lock(mutex_);
+  std::erase(abandoned_, queue_pair);
 }
 
 // The library's own operations come first, and in their order whatever threads take them: so no

@@ -266,7 +266,8 @@ void link_impl::run(operation_list& done) {
   if (failing_ && posted_ == 0 && !stopped_) {
     stopped_ = true;
     if (link_) {
-      link_->stop(reason_);
+      // Who lent memory must know above all that it is not his again.
+      link_->stop(kept_ ? error_code(error::device_keeps_memory) : reason_);
       while (run_parts(done))
         continue;
     }
@@ -293,6 +294,7 @@ void link_impl::settle(lock& l, operation_list& done) {
 }
 
 void link_impl::fail(const error_code& why) {
+  kept_ = kept_ || why == error::device_keeps_memory;
   if (std::exchange(failing_, true))
     return;
   reason_ = why;

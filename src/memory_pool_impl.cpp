@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <new>
 #include <utility>
@@ -17,16 +18,40 @@ constexpr std::size_t huge_page = std::size_t(2) << 20;
 // What an extent map can count, and then some.
 constexpr std::size_t most_bytes = std::size_t(1) << 43;
 
+bool is_within(const char* address, const char* data, std::size_t bytes) noexcept {
+  return !std::less<>()(address, data) && std::less<>()(address, data + bytes);
+}
+
+// For `find_blocks`.
+struct all_pools {
+  std::mutex mutex;
+  std::vector<memory_pool_impl*> pools;
+
+  static all_pools& of_process() {
+    static all_pools& all = *new all_pools; // a pool may be destroyed at the very end
+    return all;
+  }
+};
+
 } // namespace
 
 memory_pool_impl::memory_pool_impl(const memory_pool_options& options, arena_maker maker)
     : first_arena_(round_up(std::clamp(options.first_arena, page_bytes, most_bytes), page_bytes)),
       limit_(std::min(options.limit, most_bytes) / page_bytes * page_bytes),
       zeroed_(options.zeroed),
-      maker_(std::move(maker)) {}
+      maker_(std::move(maker)) {
+  all_pools& all = all_pools::of_process();
+  const std::lock_guard lock(all.mutex);
+  all.pools.push_back(this);
+}
 
 // Nobody has a block any more.
 memory_pool_impl::~memory_pool_impl() {
+  {
+    all_pools& all = all_pools::of_process();
+    const std::lock_guard lock(all.mutex);
+    std::erase(all.pools, this);
+  }
   for (size_class& c : classes_)
     c.with_free.clear_and_dispose([](slab* s) { delete s; });
   while (spare_ != nullptr)
@@ -208,6 +233,11 @@ memory_block* memory_pool_impl::allocate_pages(std::size_t bytes, error_code& ec
   block->size = bytes;
   block->dispose = &return_pages;
   block->owner = this;
+  block->previous = nullptr;
+  block->next = large_;
+  if (large_ != nullptr)
+    large_->previous = block;
+  large_ = block;
   ++large_blocks_;
   large_bytes_ += bytes;
   return block;
@@ -221,6 +251,9 @@ void memory_pool_impl::return_pages(memory_block* block) noexcept {
     const std::lock_guard lock(self->mutex_);
     --self->large_blocks_;
     self->large_bytes_ -= block->size;
+    (block->previous != nullptr ? block->previous->next : self->large_) = block->next;
+    if (block->next != nullptr)
+      block->next->previous = block->previous;
     block->next = std::exchange(self->spare_, block);
   }
   intrusive_ptr_release(self);
@@ -353,6 +386,48 @@ std::optional<mutable_buffer> memory_pool_impl::find(const void* data,
   if (offset > m.size || bytes > m.size - offset)
     return std::nullopt;
   return mutable_buffer(m.data + offset, bytes, m.lkey);
+}
+
+memory_block_ptr memory_pool_impl::small_block_of(const char* address) noexcept {
+  for (std::size_t index = 0; index < size_classes; ++index) {
+    size_class& c = classes_[index];
+    const std::lock_guard lock(c.mutex);
+    for (slab_list* slabs : {&c.with_free, &c.full})
+      for (slab& s : *slabs) {
+        if (!is_within(address, s.data, slab_bytes(index)))
+          continue;
+        memory_block* const block =
+            &s.blocks[static_cast<std::size_t>(address - s.data) / class_bytes(index)];
+        for (const memory_block* b = s.free; b != nullptr; b = b->next)
+          if (b == block)
+            return nullptr;
+        return block;
+      }
+  }
+  return nullptr;
+}
+
+memory_block_ptr memory_pool_impl::block_of(const char* address) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    const pages* const a = arena_of(address);
+    if (a == nullptr || !is_within(address, a->memory->data, a->memory->size))
+      return nullptr;
+    for (memory_block* b = large_; b != nullptr; b = b->next)
+      if (is_within(address, b->data, b->size))
+        return b;
+  }
+  return small_block_of(address);
+}
+
+void memory_pool_impl::find_blocks(std::span<const ibv_sge> elements,
+                                   std::vector<memory_block_ptr>& to) {
+  all_pools& all = all_pools::of_process();
+  const std::lock_guard lock(all.mutex);
+  for (const ibv_sge& e : elements)
+    for (memory_pool_impl* pool : all.pools)
+      if (auto block = pool->block_of(reinterpret_cast<const char*>(e.addr)))
+        to.push_back(std::move(block));
 }
 
 memory_pool_statistics memory_pool_impl::statistics() const noexcept {

@@ -2,13 +2,24 @@
 // How a queue pair ends: failing, cancelling, closing.
 #include <asio_rdma/detail/queue_pair_impl.hpp>
 
+#include <asio_rdma/detail/memory_pool_impl.hpp>
 #include <asio_rdma/detail/shared_receive_queue_impl.hpp>
 
+#include "withheld.hpp"
+
 #include <algorithm>
+#include <chrono>
+#include <thread>
 #include <utility>
+#include <vector>
 
 namespace asio_rdma::detail {
 namespace {
+
+// A device that refuses to destroy a queue pair gets so many more chances to give back what is
+// posted, so long after each other.
+constexpr int chances = 10;
+constexpr std::chrono::milliseconds between_chances(1);
 
 void move_to_error(ibv_qp* qp) noexcept {
   ibv_qp_attr attr{};
@@ -78,30 +89,88 @@ void queue_pair_impl::release_failed() {
 
 // After the destruction of the queue pair the device uses none of its memory, and after one more
 // look at the completion queue none of its requests is left there. What is still in the queues
-// will never complete.
+// will never complete. If the device refuses, none of that holds for what is posted.
 void queue_pair_impl::release_device(ibv_qp* qp, const std::shared_ptr<connection_link>& link,
                                      const error_code& why) {
-  // The queue pair goes before what it was made of.
-  std::shared_ptr<void> device_object(
-      qp, [cq = cq_, srq = srq_, pd = pd_](ibv_qp* p) { ibv_destroy_qp(p); });
   if (link)
     link->disconnect();
   move_to_error(qp); // so that a shared receive that it had taken comes back
   cq_->drain();
-  if (link && link->lingers() && !any_posted())
-    link->keep(device_object);
-  device_object.reset();
+  bool gone = true;
+  if (link && link->lingers() && !any_posted()) {
+    // The queue pair goes before what it was made of.
+    link->keep(std::shared_ptr<void>(
+        qp, [cq = cq_, srq = srq_, pd = pd_](ibv_qp* p) { ibv_destroy_qp(p); }));
+  } else {
+    gone = destroy(qp);
+  }
   cq_->drain();
+  if (!gone)
+    abandon(qp);
+  const error_code end = gone ? why : error_code(error::device_keeps_memory);
   operation_list left;
   {
     const std::lock_guard lock(mutex_);
-    send_.fail_all(why, left);
-    receive_.fail_all(why, left);
+    send_.fail_all(end, left);
+    receive_.fail_all(end, left);
   }
-  cq_->unreserve(reserved_);
+  if (gone)
+    cq_->unreserve(reserved_);
   cq_->complete(left);
   if (srq_)
-    srq_->detach();
+    srq_->detach(gone);
+  if (gone)
+    release_withheld(); // perhaps what others have left can go by now, too
+}
+
+bool queue_pair_impl::destroy(ibv_qp* qp) {
+  for (int left = chances; ibv_destroy_qp(qp) != 0; --left) {
+    cq_->drain();
+    if (left == 0 || !any_posted())
+      return false;
+    std::this_thread::sleep_for(between_chances);
+  }
+  return true;
+}
+
+/// A queue pair that the device has refused to destroy, with all that it uses.
+class queue_pair_impl::refused final : public withheld {
+public:
+  refused(std::shared_ptr<queue_pair_impl> self, ibv_qp* qp, std::vector<memory_block_ptr> memory)
+      : self_(std::move(self)), qp_(qp), memory_(std::move(memory)) {}
+
+  bool release() noexcept override {
+    if (ibv_destroy_qp(qp_) != 0)
+      return false;
+    const auto& cq = self_->cq_;
+    cq->drain();
+    cq->forget(self_->number_);
+    cq->unreserve(self_->reserved_);
+    return true;
+  }
+
+private:
+  std::shared_ptr<queue_pair_impl> self_;
+  ibv_qp* qp_;
+  std::vector<memory_block_ptr> memory_;
+};
+
+void queue_pair_impl::abandon(ibv_qp* qp) {
+  std::vector<memory_block_ptr> memory;
+  cq_->abandon(number_);
+  {
+    const std::lock_guard lock(mutex_);
+    send_.each_posted([&](const operation& op) {
+      const ibv_send_wr& wr = static_cast<const send_operation&>(op).wr;
+      memory_pool_impl::find_blocks({wr.sg_list, static_cast<std::size_t>(wr.num_sge)}, memory);
+    });
+    receive_.each_posted([&](const operation& op) {
+      const ibv_recv_wr& wr = static_cast<const receive_operation&>(op).wr;
+      memory_pool_impl::find_blocks({wr.sg_list, static_cast<std::size_t>(wr.num_sge)}, memory);
+    });
+  }
+  withhold(std::make_unique<refused>(std::static_pointer_cast<queue_pair_impl>(shared_from_this()),
+                                     qp, std::move(memory)));
 }
 
 void queue_pair_impl::fail(const error_code& why) { fail(why, nullptr); }

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: BSL-1.0
+#include <asio_rdma/detail/memory_pool_impl.hpp>
 #include <asio_rdma/detail/shared_receive_queue_impl.hpp>
+
+#include "withheld.hpp"
 
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <utility>
+#include <vector>
 
 namespace asio_rdma::detail {
 
@@ -182,10 +186,11 @@ error_code shared_receive_queue_impl::attach() {
   return {};
 }
 
-void shared_receive_queue_impl::detach() {
+void shared_receive_queue_impl::detach(bool gone) {
   bool closing = false;
   {
     const std::lock_guard lock(mutex_);
+    kept_ = kept_ || !gone;
     if (--attached_ != 0 || (!closing_ && !reason_))
       return;
     closing = closing_;
@@ -214,13 +219,14 @@ void shared_receive_queue_impl::fail(const error_code& why) {
     end_receives();
 }
 
-// With no queue pair left, nor one to come, the device fills none of them any more.
+// With no queue pair left, nor one to come, the device fills none of them any more: unless it has
+// refused to destroy one.
 void shared_receive_queue_impl::end_receives() {
   cq_->drain();
   operation_list left;
   {
     const std::lock_guard lock(mutex_);
-    receive_.fail_all(reason_, left);
+    receive_.fail_all(kept_ ? error_code(error::device_keeps_memory) : reason_, left);
   }
   cq_->complete(left);
 }
@@ -242,17 +248,55 @@ void shared_receive_queue_impl::close() {
     destroy();
 }
 
+/// A queue that the device has refused to destroy.
+class shared_receive_queue_impl::refused final : public withheld {
+public:
+  refused(std::shared_ptr<shared_receive_queue_impl> self, ibv_srq* srq,
+          std::vector<memory_block_ptr> memory) noexcept
+      : self_(std::move(self)), srq_(srq), memory_(std::move(memory)) {}
+
+  bool release() noexcept override {
+    if (ibv_destroy_srq(srq_) != 0)
+      return false;
+    self_->cq_->unreserve(self_->options_.depth);
+    return true;
+  }
+
+private:
+  std::shared_ptr<shared_receive_queue_impl> self_;
+  ibv_srq* srq_;
+  std::vector<memory_block_ptr> memory_;
+};
+
+std::vector<memory_block_ptr> shared_receive_queue_impl::posted_memory() const {
+  std::vector<memory_block_ptr> memory;
+  const std::lock_guard lock(mutex_);
+  receive_.each_posted([&](const operation& op) {
+    const ibv_recv_wr& wr = static_cast<const receive_operation&>(op).wr;
+    memory_pool_impl::find_blocks({wr.sg_list, static_cast<std::size_t>(wr.num_sge)}, memory);
+  });
+  return memory;
+}
+
+// A completion that comes later is of a queue pair that was not destroyed either, and is dropped.
 void shared_receive_queue_impl::destroy() {
   service_.remove(*this);
-  ibv_destroy_srq(srq_);
+  const bool gone = ibv_destroy_srq(srq_) == 0;
   cq_->drain();
+  if (!gone)
+    withhold(std::make_unique<refused>(
+        std::static_pointer_cast<shared_receive_queue_impl>(shared_from_this()), srq_,
+        posted_memory()));
   operation_list left;
   {
     const std::lock_guard lock(mutex_);
     srq_ = nullptr;
-    receive_.fail_all(asio::error::operation_aborted, left);
+    receive_.fail_all(gone ? error_code(asio::error::operation_aborted)
+                           : error_code(error::device_keeps_memory),
+                      left);
   }
-  cq_->unreserve(options_.depth);
+  if (gone)
+    cq_->unreserve(options_.depth);
   cq_->complete(left);
 }
 

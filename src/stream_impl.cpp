@@ -301,7 +301,9 @@ void stream_impl::finish(stream_operation& op, const error_code& ec, std::uint64
   error_waits_ -= op.what == stream_operation::kind::error;
   op.access.reset();
   op.memory = {};
-  op.ec = ec && closed_ ? error_code(asio::error::operation_aborted) : ec;
+  op.ec = ec && closed_ && ec != error::device_keeps_memory
+              ? error_code(asio::error::operation_aborted)
+              : ec;
   op.value = bytes;
   if (op.blocking_) {
     op.finished_ = true;

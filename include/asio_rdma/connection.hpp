@@ -39,7 +39,10 @@ namespace asio_rdma {
 /// and `eof` for receives after the peer has closed with `async_close`; `operation_aborted` after
 /// `close` here; `connection_reset`, `timed_out` and the device's own when the connection has
 /// failed; `error::protocol_violation` when the peer has broken the protocol. What had arrived
-/// whole before a failure can still be received.
+/// whole before a failure can still be received. `error::device_keeps_memory` where the device does
+/// not let go at the end: then the memory of the user's that an operation used, if any, is in use
+/// still (a message may have arrived all the same); memory of a pool does not return to it before
+/// the device has let go (`memory_pool::trim`).
 ///
 /// *Cancellation.* All types, of every operation. A receive that is cancelled has taken nothing. A
 /// send that has not begun is taken back. If it has, its handler gets `operation_aborted` at once

@@ -92,9 +92,12 @@ public:
 /// `operation_aborted` after `close` or `cancel` here, `connection_reset` when the connection
 /// failed or the peer ended it, a status of `completion_category()` for the operation that the
 /// device failed, `error::too_many_buffers`, `message_size` (over 2^31 bytes), and
-/// `operation_not_supported` where the device cannot. When an operation fails on the device the
-/// queue pair has failed (`queue_pair_state::failed`): its verbs object is destroyed, the peer is
-/// told where there is a connection manager, and all other operations end.
+/// `operation_not_supported` where the device cannot. `error::device_keeps_memory` in place of any
+/// other end where the device refuses to destroy the queue pair: the operation's memory stays in
+/// use, to the end of the process unless the device lets go before (`memory_pool::trim`). When an
+/// operation fails on the device the queue pair has failed (`queue_pair_state::failed`): its verbs
+/// object is destroyed, the peer is told where there is a connection manager, and all other
+/// operations end.
 ///
 /// *Cancellation.* Each operation supports `terminal`, `partial` and `total` cancellation as long
 /// as it waits for room. Once posted it cannot be recalled: `terminal` then moves the queue pair to
@@ -250,7 +253,8 @@ public:
   }
 
   /// Destroys the queue pair. Every operation ends, with its own result if it had completed, else
-  /// with `operation_aborted`, and its memory is the caller's again when its handler is called.
+  /// with `operation_aborted`, and its memory is the caller's again when its handler is called,
+  /// unless that is told `error::device_keeps_memory`.
   /// What the peer has not acknowledged may be lost. Handlers are not called from here.
   void close() {
     if (impl_)

@@ -89,7 +89,8 @@ public:
   const std::shared_ptr<impl_type>& impl() const noexcept { return impl_; }
 
   /// Ends the operations with `operation_aborted`: those that wait at once, those that are posted
-  /// when the last queue pair that uses this queue has been closed.
+  /// when the last queue pair that uses this queue has been closed; these with
+  /// `error::device_keeps_memory` if the device refuses to destroy it or this queue.
   void close() {
     if (impl_)
       std::exchange(impl_, nullptr)->close();

@@ -39,11 +39,11 @@ namespace asio_rdma {
 /// shutdown or close, `broken_pipe` for writes after a shutdown here or a close there;
 /// `connection_reset` or what the device tells when the connection has failed; `operation_aborted`
 /// after `cancel` and `close`; `would_block`. Besides, those of `memory_pool::allocate` for a
-/// write, `error::buffer_in_use`, and `error::protocol_violation` for a peer that breaks the
-/// protocol. What differs from TCP: an error of the connection stays and is given again; a write
-/// hears of the peer's close at once, not from the second on; a peer that closes with bytes unread
-/// ends the stream like any other close; a read after `eof` gives `eof` again, for which Asio's
-/// sockets may wait.
+/// write, `error::buffer_in_use`, `error::protocol_violation` for a peer that breaks the protocol,
+/// and `error::device_keeps_memory` as for `basic_connection`. What differs from TCP: an error of
+/// the connection stays and is given again; a write hears of the peer's close at once, not from the
+/// second on; a peer that closes with bytes unread ends the stream like any other close; a read
+/// after `eof` gives `eof` again, for which Asio's sockets may wait.
 ///
 /// *Cancellation.* All types, of every operation. A cancelled read has taken nothing; a cancelled
 /// write tells how many bytes it has written, which are not 0 only where it was sending registered

@@ -205,7 +205,7 @@ TEST_CASE(
       return;
     connection_scene s(kind);
     const std::size_t before = s.pool().statistics().bytes_in_use;
-    s.faults.fail(call::dereg_mr, EBUSY);
+    s.faults.fail(call::dereg_mr, EBUSY, {1, faults::forever});
     s.start(0);
     s.feed(0);
     s.wait(0, 1);
@@ -215,7 +215,25 @@ TEST_CASE(
     s.start(1);
     s.wait(1, 1);
     CHECK(s.ends[1].ec == errc::device_or_resource_busy);
+    s.faults.clear();
     s.pool().trim(); // the key ends
+    s.finish();
+  });
+}
+
+TEMPLATE_TEST_CASE("a queue pair that the device does not destroy ends what waits, and frees its "
+                   "memory when it goes",
+                   "", connection_scene, stream_scene) {
+  each<TestType>([](const auto& kind) {
+    TestType s(kind);
+    s.start_held();
+    s.faults.fail(call::destroy_qp, EBUSY, {1, faults::forever}, s.number);
+    s.a().close();
+    s.until([&] { return s.faults.counts().refused_of(call::destroy_qp) != 0; });
+    s.wait(0, s.at_once());
+    CHECK(s.pool().statistics().blocks_in_use != 0);
+    s.faults.clear();
+    s.pool().trim();
     s.finish();
   });
 }

@@ -13,6 +13,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <vector>
 
 namespace asio_rdma::detail {
 
@@ -83,6 +84,10 @@ public:
   /// Takes every completion that is in the queue now. After the destruction of a queue pair this
   /// leaves none of its work requests in it.
   void drain();
+  /// From here on the completions of this queue pair are dropped: its operations have ended, though
+  /// the device has it still; until it has gone, and its last completions were drained.
+  void abandon(std::uint32_t queue_pair);
+  void forget(std::uint32_t queue_pair) noexcept;
   /// Lets the runner complete these operations, which no longer belong to the device.
   void complete(operation_list& done);
 
@@ -109,6 +114,7 @@ private:
   void take_event();
   void read_event();
   std::size_t harvest(unsigned polls);
+  int drop_abandoned(ibv_wc* completions, int n) const noexcept;
   std::size_t run_ready(disposal how);
   std::size_t run_internal(operation_list& taken);
   void run();
@@ -140,6 +146,7 @@ private:
   operation_list ready_;
   std::uint32_t reserved_ = 0;
   bool stopped_ = false;
+  std::vector<std::uint32_t> abandoned_; // numbers of queue pairs
 
   counter polls_, arms_, events_, completions_;
   std::atomic<bool> has_internal_{false};

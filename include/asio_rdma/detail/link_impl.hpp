@@ -194,6 +194,7 @@ private:
   bool connected_ = false;
   bool holding_ = false; // the queue pair, which may not speak first
   bool failing_ = false;
+  bool kept_ = false; // by the device: memory of what was posted
   bool told_ = false; // the queue pair, that the link fails
   bool stopped_ = false;
   std::atomic<bool> removed_{false}; // from the service

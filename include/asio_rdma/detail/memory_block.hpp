@@ -39,8 +39,9 @@ struct memory_block {
   std::size_t size = 0; ///< As it was asked for.
   const memory_region* region = nullptr;
   disposer dispose = nullptr;
-  void* owner = nullptr;        ///< What `dispose` gives it back to.
-  memory_block* next = nullptr; ///< While nobody has it.
+  void* owner = nullptr;            ///< What `dispose` gives it back to.
+  memory_block* next = nullptr;     ///< While nobody has it; of one that is no slab's, always.
+  memory_block* previous = nullptr; ///< Of one that is no slab's, while somebody has it.
   access_state access;
 };
 

@@ -8,6 +8,7 @@
 #include <asio_rdma/detail/mutex.hpp>
 #include <asio_rdma/detail/size_classes.hpp>
 #include <boost/intrusive/list.hpp>
+#include <infiniband/verbs.h>
 
 #include <array>
 #include <atomic>
@@ -15,6 +16,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <vector>
 
 namespace asio_rdma::detail {
@@ -36,6 +38,10 @@ public:
   std::size_t trim() noexcept;
   std::optional<mutable_buffer> find(const void* data, std::size_t bytes) const noexcept;
   memory_pool_statistics statistics() const noexcept;
+
+  /// Adds those blocks of any pool of the process that the elements lie in and somebody has: for
+  /// who must keep them, and knows no more. Takes its time.
+  static void find_blocks(std::span<const ibv_sge> elements, std::vector<memory_block_ptr>& to);
 
   friend void intrusive_ptr_add_ref(memory_pool_impl* p) noexcept {
     p->references_.fetch_add(1, std::memory_order_relaxed);
@@ -93,6 +99,8 @@ private:
   std::unique_ptr<memory_arena> make_arena(std::size_t registered, std::size_t bytes,
                                            error_code& ec) const;
   const pages* arena_of(const void* address) const noexcept;
+  memory_block_ptr block_of(const char* address) noexcept;
+  memory_block_ptr small_block_of(const char* address) noexcept;
 
   const std::size_t first_arena_, limit_;
   const bool zeroed_;
@@ -106,6 +114,7 @@ private:
   std::size_t registered_ = 0;
   std::size_t large_blocks_ = 0, large_bytes_ = 0;
   memory_block* spare_ = nullptr;
+  memory_block* large_ = nullptr; // those that somebody has
 };
 
 using memory_pool_ptr = boost::intrusive_ptr<memory_pool_impl>;

@@ -96,6 +96,7 @@ public:
 private:
   friend class send_queue;
   friend class receive_queue;
+  class refused;
 
   /// Releases the device's part of a queue pair that has failed, where nothing is locked: on the
   /// execution context, or in completion_queue::poll().
@@ -129,6 +130,8 @@ private:
   void release_failed();
   void release_device(ibv_qp* qp, const std::shared_ptr<connection_link>& link,
                       const error_code& why);
+  bool destroy(ibv_qp* qp);
+  void abandon(ibv_qp* qp);
 
   completion_service& service_;
   protection_domain pd_;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <asio_rdma/detail/completion_service.hpp>
+#include <asio_rdma/detail/memory_block.hpp>
 #include <asio_rdma/detail/receive_queue.hpp>
 #include <asio_rdma/memory_region.hpp>
 #include <asio_rdma/shared_receive_queue_options.hpp>
@@ -10,6 +11,7 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <vector>
 
 namespace asio_rdma::detail {
 
@@ -23,9 +25,10 @@ public:
   error_code adopt(std::shared_ptr<completion_queue_impl> queue, ibv_srq* srq);
   /// Takes effect once the last attached queue pair has gone, which may be filling a receive.
   void close();
-  /// A queue pair is to use the queue, and `detach`es when it has gone.
+  /// A queue pair is to use the queue, and `detach`es when it has gone, or if that is refused by
+  /// the device.
   error_code attach();
-  void detach();
+  void detach(bool gone = true);
   void cancel();
   void cancel(std::uint64_t id, asio::cancellation_type_t type);
   bool start(receive_operation& op);
@@ -43,6 +46,7 @@ public:
   const device& member_device() const noexcept override { return pd_.get_device(); }
 
 private:
+  class refused;
   class receive_queue final : public work_queue {
   public:
     explicit receive_queue(shared_receive_queue_impl& srq) noexcept
@@ -58,6 +62,7 @@ private:
 
   error_code use(std::shared_ptr<completion_queue_impl> queue);
   void destroy();
+  std::vector<memory_block_ptr> posted_memory() const;
   void fail(const error_code& why);
   void fail_waiters(const error_code& ec);
   void end_receives();
@@ -73,6 +78,7 @@ private:
   receive_queue receive_;
   operation_list waiters_;
   std::size_t attached_ = 0;
+  bool kept_ = false; // by a queue pair that could not be destroyed
   bool closing_ = false;
   error_code reason_; // for which it has failed
 };

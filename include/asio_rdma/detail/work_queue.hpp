@@ -61,6 +61,11 @@ public:
   /// Takes the waiting operation with that id out. The caller gives it its error.
   operation* remove_waiting(std::uint64_t id) noexcept;
   bool is_posted(std::uint64_t id) const noexcept;
+  template <class Function>
+  void each_posted(Function&& f) const {
+    for (const operation& op : posted_)
+      f(op);
+  }
 
   /// Takes all waiting operations out, with that error.
   void fail_waiting(const error_code& ec, operation_list& ready) noexcept;
