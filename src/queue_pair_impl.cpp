@@ -271,11 +271,11 @@ bool queue_pair_impl::start_slowly(work_queue& queue, Operation& op, std::uint32
 }
 
 // As in send_queue::post.
-bool queue_pair_impl::start_failed(send_operation& op, const error_code& ec, bool refused) {
+bool queue_pair_impl::start_failed(send_operation& op, const error_code& ec, bool is_refused) {
   operation_list ended;
   {
     const std::lock_guard lock(mutex_, std::adopt_lock);
-    if (refused) {
+    if (is_refused) {
       op.fail(ec);
       send_.on_refused(ec, ended);
     } else {
@@ -283,11 +283,11 @@ bool queue_pair_impl::start_failed(send_operation& op, const error_code& ec, boo
       enter_failed(ec, ended);
     }
   }
-  if (refused)
+  if (is_refused)
     cq_->operation_not_started();
   if (!ended.empty())
     cq_->complete(ended);
-  return !refused;
+  return !is_refused;
 }
 
 bool queue_pair_impl::start(send_operation& op) {

@@ -121,7 +121,7 @@ private:
   template <class Operation>
   [[gnu::noinline]] bool start_slowly(work_queue& queue, Operation& op, std::uint32_t max_sge,
                                       queue_pair_state least);
-  [[gnu::noinline]] bool start_failed(send_operation& op, const error_code& ec, bool refused);
+  [[gnu::noinline]] bool start_failed(send_operation& op, const error_code& ec, bool is_refused);
 
   error_code completion_failure(const ibv_wc& wc, operation_list& ready);
   void enter_failed(const error_code& why, operation_list& ready);
