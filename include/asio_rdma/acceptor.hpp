@@ -4,6 +4,7 @@
 #include <asio_rdma/connect_options.hpp>
 #include <asio_rdma/connectable.hpp>
 #include <asio_rdma/detail/acceptor_impl.hpp>
+#include <asio_rdma/detail/open_impl.hpp>
 #include <asio_rdma/queue_pair.hpp>
 
 #include <boost/asio/socket_base.hpp>
@@ -140,16 +141,12 @@ public:
   /// latest. Errors: `already_open`, `address_in_use`, `error::no_gid` when no RDMA device has the
   /// address, `error::loopback_address`, `error::no_device`, or the system's.
   void open(const endpoint_type& endpoint, int backlog, error_code& ec) {
-    if (impl_) {
-      ec = asio::error::already_open;
-      return;
-    }
-    auto impl = std::make_shared<impl_type>(detail::cm_service::of(io_.context()), io_.get());
-    ec = impl->open(endpoint, backlog);
-    if (!ec)
-      impl_ = std::move(impl);
-    else
-      impl->close();
+    open_with(ec, [&](impl_type& i) {
+      const error_code failure = i.open(endpoint, backlog);
+      if (failure)
+        i.close();
+      return failure;
+    });
   }
   void open(const endpoint_type& endpoint,
             int backlog = asio::socket_base::max_listen_connections) {
@@ -165,14 +162,7 @@ public:
   /// its own if it had moved already. Errors: `already_open`, `invalid_argument` for null, or the
   /// system's.
   void assign(native_handle_type id, int backlog, error_code& ec) {
-    if (impl_) {
-      ec = asio::error::already_open;
-      return;
-    }
-    auto impl = std::make_shared<impl_type>(detail::cm_service::of(io_.context()), io_.get());
-    ec = impl->adopt(id, backlog);
-    if (!ec)
-      impl_ = std::move(impl);
+    open_with(ec, [&](impl_type& i) { return i.adopt(id, backlog); });
   }
   void assign(native_handle_type id, int backlog = asio::socket_base::max_listen_connections) {
     error_code ec;
@@ -249,6 +239,12 @@ public:
   }
 
 private:
+  template <class Open>
+  void open_with(error_code& ec, Open&& open) {
+    detail::open_impl(impl_, ec, std::forward<Open>(open), detail::cm_service::of(io_.context()),
+                      io_.get());
+  }
+
   struct request_result {
     static std::tuple<connection_request> arguments(detail::accept_operation& op) {
       return {connection_request(std::move(op.request))};

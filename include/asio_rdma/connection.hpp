@@ -6,6 +6,7 @@
 #include <asio_rdma/detail/connection_arguments.hpp>
 #include <asio_rdma/detail/connection_impl.hpp>
 #include <asio_rdma/detail/initiate.hpp>
+#include <asio_rdma/detail/open_impl.hpp>
 #include <asio_rdma/memory_pool.hpp>
 #include <asio_rdma/message.hpp>
 #include <asio_rdma/queue_pair.hpp>
@@ -104,14 +105,9 @@ public:
   /// the system's.
   void open(const memory_pool& pool, const completion_queue& queue,
             const connection_options& options, error_code& ec) {
-    if (impl_) {
-      ec = asio::error::already_open;
-      return;
-    }
-    auto impl = std::make_shared<impl_type>(io_.context(), pool, options);
-    ec = impl->open(queue.impl());
-    if (!ec)
-      impl_ = std::move(impl);
+    detail::open_impl(
+        impl_, ec, [&](impl_type& i) { return i.open(queue.impl()); }, io_.context(), pool,
+        options);
   }
   void open(const memory_pool& pool, const connection_options& options, error_code& ec) {
     open(pool, completion_queue(), options, ec);

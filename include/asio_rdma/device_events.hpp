@@ -3,6 +3,7 @@
 
 #include <asio_rdma/detail/device_events_impl.hpp>
 #include <asio_rdma/detail/initiate.hpp>
+#include <asio_rdma/detail/open_impl.hpp>
 #include <asio_rdma/device.hpp>
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/async_result.hpp>
@@ -56,14 +57,8 @@ public:
   /// Hears of the device's events from here on. Errors: `already_open`, or the system's when they
   /// cannot be watched.
   void open(const device& d, error_code& ec) {
-    if (impl_) {
-      ec = asio::error::already_open;
-      return;
-    }
-    auto impl = std::make_shared<impl_type>(io_.context(), d);
-    ec = impl->open();
-    if (!ec)
-      impl_ = std::move(impl);
+    detail::open_impl(
+        impl_, ec, [](impl_type& i) { return i.open(); }, io_.context(), d);
   }
   void open(const device& d) {
     error_code ec;

@@ -3,6 +3,7 @@
 
 #include <asio_rdma/completion_queue.hpp>
 #include <asio_rdma/detail/initiate.hpp>
+#include <asio_rdma/detail/open_impl.hpp>
 #include <asio_rdma/detail/queue_pair_impl.hpp>
 #include <asio_rdma/detail/shared_receive_queue_impl.hpp>
 #include <asio_rdma/memory_region.hpp>
@@ -523,14 +524,7 @@ private:
   template <class Open>
   void open_with(const protection_domain& pd, const queue_pair_options& options, error_code& ec,
                  Open&& open) {
-    if (impl_) {
-      ec = asio::error::already_open;
-      return;
-    }
-    auto impl = std::make_shared<impl_type>(io_.context(), pd, options);
-    ec = open(*impl);
-    if (!ec)
-      impl_ = std::move(impl);
+    detail::open_impl(impl_, ec, std::forward<Open>(open), io_.context(), pd, options);
   }
 
   detail::io_executor<executor_type> io_;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
+#include <asio_rdma/detail/open_impl.hpp>
 #include <asio_rdma/queue_pair.hpp>
 #include <asio_rdma/shared_receive_queue_options.hpp>
 
@@ -145,14 +146,7 @@ private:
   template <class Open>
   void open_with(const protection_domain& pd, const shared_receive_queue_options& options,
                  error_code& ec, Open&& open) {
-    if (impl_) {
-      ec = asio::error::already_open;
-      return;
-    }
-    auto impl = std::make_shared<impl_type>(io_.context(), pd, options);
-    ec = open(*impl);
-    if (!ec)
-      impl_ = std::move(impl);
+    detail::open_impl(impl_, ec, std::forward<Open>(open), io_.context(), pd, options);
   }
 
   detail::io_executor<executor_type> io_;

@@ -3,6 +3,7 @@
 
 #include <asio_rdma/completion_queue.hpp>
 #include <asio_rdma/detail/initiate.hpp>
+#include <asio_rdma/detail/open_impl.hpp>
 #include <asio_rdma/detail/stream_buffers.hpp>
 #include <asio_rdma/detail/stream_impl.hpp>
 #include <asio_rdma/detail/stream_teardown.hpp>
@@ -109,14 +110,8 @@ public:
   /// the system's.
   void open(const memory_pool& pool, const completion_queue& queue, const stream_options& options,
             error_code& ec) {
-    if (impl_) {
-      ec = asio::error::already_open;
-      return;
-    }
-    auto impl = std::make_shared<impl_type>(io_.get(), pool, options);
-    ec = impl->open(queue.impl());
-    if (!ec)
-      impl_ = std::move(impl);
+    detail::open_impl(
+        impl_, ec, [&](impl_type& i) { return i.open(queue.impl()); }, io_.get(), pool, options);
   }
   void open(const memory_pool& pool, const stream_options& options, error_code& ec) {
     open(pool, completion_queue(), options, ec);
