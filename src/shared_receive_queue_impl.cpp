@@ -226,6 +226,8 @@ void shared_receive_queue_impl::end_receives() {
   operation_list left;
   {
     const std::lock_guard lock(mutex_);
+    if (kept_)
+      keep_posted();
     receive_.fail_all(kept_ ? error_code(error::device_keeps_memory) : reason_, left);
   }
   cq_->complete(left);
@@ -251,31 +253,29 @@ void shared_receive_queue_impl::close() {
 /// A queue that the device has refused to destroy.
 class shared_receive_queue_impl::refused final : public withheld {
 public:
-  refused(std::shared_ptr<shared_receive_queue_impl> self, ibv_srq* srq,
-          std::vector<memory_block_ptr> memory) noexcept
-      : self_(std::move(self)), srq_(srq), memory_(std::move(memory)) {}
+  refused(std::shared_ptr<shared_receive_queue_impl> self, ibv_srq* srq) noexcept
+      : self_(std::move(self)), srq_(srq) {}
 
   bool release() noexcept override {
     if (ibv_destroy_srq(srq_) != 0)
       return false;
     self_->cq_->unreserve(self_->options_.depth);
+    const std::lock_guard lock(self_->mutex_);
+    self_->kept_memory_.clear();
     return true;
   }
 
 private:
   std::shared_ptr<shared_receive_queue_impl> self_;
   ibv_srq* srq_;
-  std::vector<memory_block_ptr> memory_;
 };
 
-std::vector<memory_block_ptr> shared_receive_queue_impl::posted_memory() const {
-  std::vector<memory_block_ptr> memory;
-  const std::lock_guard lock(mutex_);
-  receive_.each_posted([&](const operation& op) {
+// With the mutex locked.
+void shared_receive_queue_impl::keep_posted() {
+  receive_.each_posted([this](const operation& op) {
     const ibv_recv_wr& wr = static_cast<const receive_operation&>(op).wr;
-    memory_pool_impl::find_blocks({wr.sg_list, static_cast<std::size_t>(wr.num_sge)}, memory);
+    memory_pool_impl::find_blocks({wr.sg_list, static_cast<std::size_t>(wr.num_sge)}, kept_memory_);
   });
-  return memory;
 }
 
 // A completion that comes later is of a queue pair that was not destroyed either, and is dropped.
@@ -283,20 +283,24 @@ void shared_receive_queue_impl::destroy() {
   service_.remove(*this);
   const bool gone = ibv_destroy_srq(srq_) == 0;
   cq_->drain();
-  if (!gone)
-    withhold(std::make_unique<refused>(
-        std::static_pointer_cast<shared_receive_queue_impl>(shared_from_this()), srq_,
-        posted_memory()));
   operation_list left;
+  ibv_srq* srq = nullptr;
   {
     const std::lock_guard lock(mutex_);
-    srq_ = nullptr;
+    srq = std::exchange(srq_, nullptr);
+    if (gone)
+      kept_memory_.clear();
+    else
+      keep_posted();
     receive_.fail_all(gone ? error_code(asio::error::operation_aborted)
                            : error_code(error::device_keeps_memory),
                       left);
   }
   if (gone)
     cq_->unreserve(options_.depth);
+  else
+    withhold(std::make_unique<refused>(
+        std::static_pointer_cast<shared_receive_queue_impl>(shared_from_this()), srq));
   cq_->complete(left);
 }
 

@@ -327,13 +327,14 @@ TEST_CASE("shared receives of a queue that the device does not destroy") {
   const device dev = open_device();
   const protection_domain pd(dev);
   faults::injector faults(dev.native_handle());
-  memory m(pd, 4096, most_rights(dev));
+  const memory_pool pool(pd);
   shared_receive_queue srq(io, pd);
   queue_pair a(io, pd), b(io);
   b.open(pd, srq);
   connect(io, a, b);
   got r;
-  srq.async_receive(m.buffer(0, 64), r.handler());
+  registered_buffer memory = pool.allocate(64);
+  srq.async_receive(memory, r.handler());
   SECTION("for itself") { faults.fail(call::destroy_srq, EBUSY); }
   SECTION("for its queue pair") {
     faults.fail(call::destroy_qp, EBUSY, {1, forever}, b.native_handle()->qp_num);
@@ -352,8 +353,11 @@ TEST_CASE("shared receives of a queue that the device does not destroy") {
   drain(io);
   CHECK(r.calls == 1);
   CHECK(r.ec == error::device_keeps_memory);
+  memory = {};
+  CHECK(pool.statistics().blocks_in_use == 1);
   faults.clear();
-  memory_pool(pd).trim();
+  pool.trim();
+  CHECK(pool.statistics().blocks_in_use == 0);
 }
 
 TEST_CASE("a connection whose queue pair the device does not destroy keeps all that was posted") {

@@ -62,7 +62,7 @@ private:
 
   error_code use(std::shared_ptr<completion_queue_impl> queue);
   void destroy();
-  std::vector<memory_block_ptr> posted_memory() const;
+  void keep_posted();
   void fail(const error_code& why);
   void fail_waiters(const error_code& ec);
   void end_receives();
@@ -78,7 +78,8 @@ private:
   receive_queue receive_;
   operation_list waiters_;
   std::size_t attached_ = 0;
-  bool kept_ = false; // by a queue pair that could not be destroyed
+  bool kept_ = false;                         // by a queue pair that could not be destroyed
+  std::vector<memory_block_ptr> kept_memory_; // of receives that have ended, but not on the device
   bool closing_ = false;
   error_code reason_; // for which it has failed
 };
