@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSL-1.0
 #include <asio_rdma/memory_region.hpp>
 
+#include "withheld.hpp"
+
 #include <cerrno>
 #include <utility>
 
@@ -127,8 +129,7 @@ memory_region::memory_region(memory_region&& other) noexcept
 
 memory_region& memory_region::operator=(memory_region&& other) noexcept {
   if (this != &other) {
-    error_code ignored;
-    close(ignored);
+    const memory_region old(std::move(*this));
     pd_ = std::move(other.pd_);
     mr_ = std::exchange(other.mr_, nullptr);
     owns_ = other.owns_;
@@ -137,8 +138,10 @@ memory_region& memory_region::operator=(memory_region&& other) noexcept {
 }
 
 memory_region::~memory_region() {
-  error_code ignored;
-  close(ignored);
+  error_code ec;
+  close(ec);
+  if (ec) // nobody else can try again
+    detail::withhold(std::move(*this), nullptr);
 }
 
 void memory_region::close(error_code& ec) {

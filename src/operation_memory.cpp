@@ -42,8 +42,8 @@ struct cleaner {
     for (size_class& c : blocks.classes)
       while (c.first != nullptr) {
         block* const b = c.first;
-        c.first = b->next;
         unpoison(b, sizeof(block));
+        c.first = b->next;
         ::operator delete(b);
       }
   }

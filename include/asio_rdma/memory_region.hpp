@@ -58,8 +58,8 @@ private:
 /// Registered memory (ibv_reg_mr(3)): its pages are pinned, and the device may reach them by key.
 /// Owns the registration, not the memory, which must outlive it. Move-only. Deregistering while an
 /// operation uses the memory fails that operation; it does not wait for it. Destruction and
-/// assignment deregister too, but cannot tell if that fails: the registration then lasts as long as
-/// the process, so who has reason to expect it calls `close` before.
+/// assignment deregister too, but cannot tell if that fails: the registration then lasts until
+/// `memory_pool::trim` succeeds with it; who has reason to expect that calls `close` before.
 ///
 /// On iWARP the sink of an RDMA READ must be remotely writable (RFC 5040, section 5.2), so
 /// `local_write` includes `remote_write` there.
