@@ -96,8 +96,8 @@ error_code cm_connection::resolve_address() {
   const auto timeout = std::clamp<std::chrono::milliseconds::rep>(
       std::min(patience_, options_.timeout).count(), 1, 600000);
   sockaddr* from = options_.local ? static_cast<sockaddr*>(options_.local->data()) : nullptr;
-  if (rdma_resolve_addr(id_, from, static_cast<sockaddr*>(to_.data()), static_cast<int>(timeout)) ==
-      0)
+  if (service_.resolve_address(id_, from, static_cast<sockaddr*>(to_.data()),
+                               static_cast<int>(timeout)) == 0)
     return {};
   return way_error(errno);
 }

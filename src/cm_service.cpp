@@ -47,7 +47,7 @@ struct cm_service::channel {
     queued.store(false);
     const std::lock_guard lock(mutex);
     rdma_cm_event* raw = nullptr;
-    while (rdma_get_cm_event(events, &raw) == 0) {
+    while (next(raw)) {
       cm_event event;
       event.type = raw->event;
       event.status = raw->status;
@@ -75,11 +75,17 @@ struct cm_service::channel {
     }
   }
 
+  bool next(rdma_cm_event*& event) {
+    const std::lock_guard lock(addresses);
+    return rdma_get_cm_event(events, &event) == 0;
+  }
+
   scheduler& context_scheduler;
   rdma_event_channel* events;
   reader read_op;
   std::atomic<bool> queued{false};
   std::mutex mutex;
+  std::mutex addresses; // what librdmacm writes to ids
   descriptor_watch<channel, &channel::on_readable> watch;
 };
 
@@ -136,6 +142,11 @@ rdma_cm_id* cm_service::make_id(const std::shared_ptr<cm_handler>& handler, erro
   }
   add(handler);
   return result;
+}
+
+int cm_service::resolve_address(rdma_cm_id* resolved, sockaddr* from, sockaddr* to, int timeout) {
+  const std::lock_guard lock(channel_->addresses);
+  return rdma_resolve_addr(resolved, from, to, timeout);
 }
 
 error_code cm_service::adopt_id(const std::shared_ptr<cm_handler>& handler, rdma_cm_id* moved) {

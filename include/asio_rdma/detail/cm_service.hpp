@@ -48,6 +48,10 @@ public:
 
   /// A new id of `handler`, which is told of its events. Errors: `error::no_device`, the system's.
   rdma_cm_id* make_id(const std::shared_ptr<cm_handler>& handler, error_code& ec);
+  /// rdma_resolve_addr(3) of an id that was made here. Never while an event is being read:
+  /// librdmacm writes the id's addresses after the kernel has taken the call, and again with its
+  /// answer.
+  int resolve_address(rdma_cm_id* id, sockaddr* from, sockaddr* to, int timeout);
   /// Moves an id of someone else, whose context is `handler`, to the event channel.
   error_code adopt_id(const std::shared_ptr<cm_handler>& handler, rdma_cm_id* id);
   /// Ids that came with a request.
