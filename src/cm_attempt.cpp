@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 
 namespace asio_rdma::detail {
 namespace {
@@ -194,8 +193,7 @@ void cm_connection::take_event(const cm_event& event, leftovers& left) {
 error_code cm_connection::on_address_resolved() {
   if (id_->verbs == nullptr)
     return error::loopback_address;
-  const ibv_context* own = qp_->get_protection_domain().get_device().native_handle();
-  if (std::strcmp(ibv_get_device_name(id_->verbs->device), ibv_get_device_name(own->device)) != 0)
+  if (!same_device(id_->verbs, qp_->get_protection_domain().get_device().native_handle()))
     return error::wrong_device;
   if (options_.data.size() > most_data(id_->verbs, 56))
     return asio::error::message_size;

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <utility>
 
 namespace asio_rdma::detail {
@@ -99,8 +98,7 @@ error_code cm_connection::check_accept(connect_operation& op, const queue_pair_i
                                        const private_data& data) {
   if (state_ != state::requested)
     return asio::error::connection_aborted;
-  const ibv_context* own = qp.get_protection_domain().get_device().native_handle();
-  if (std::strcmp(ibv_get_device_name(id_->verbs->device), ibv_get_device_name(own->device)) != 0)
+  if (!same_device(id_->verbs, qp.get_protection_domain().get_device().native_handle()))
     return error::wrong_device;
   if (data.size() > most_data(id_->verbs, 196))
     return asio::error::message_size;

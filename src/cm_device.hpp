@@ -4,11 +4,17 @@
 #include <infiniband/verbs.h>
 
 #include <cstddef>
+#include <cstring>
 
 namespace asio_rdma::detail {
 
 inline bool is_iwarp(const ibv_context* device) {
   return device->device->transport_type == IBV_TRANSPORT_IWARP;
+}
+
+/// librdmacm opens devices for itself: one device may be open twice.
+inline bool same_device(const ibv_context* a, const ibv_context* b) {
+  return std::strcmp(ibv_get_device_name(a->device), ibv_get_device_name(b->device)) == 0;
 }
 
 /// The private data of a message that has room for so much on InfiniBand. siw counts what is sent
