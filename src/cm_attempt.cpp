@@ -175,7 +175,7 @@ void cm_connection::take_event(const cm_event& event, leftovers& left) {
   default:
     break;
   }
-  if (ec && state_ == state::connecting && event.type != RDMA_CM_EVENT_ROUTE_RESOLVED)
+  if (ec && state_ == state::connecting)
     state_ = state::idle; // the attempt has ended by itself
   if (ec && state_ == state::established) {
     rdma_disconnect(id_); // the answer that the peer waits for
@@ -221,8 +221,10 @@ error_code cm_connection::on_route_resolved() {
     return ec;
   state_ = state::connecting;
   rdma_conn_param p = parameters(options_.data);
-  if (rdma_connect(id_, &p) != 0)
+  if (rdma_connect(id_, &p) != 0) {
+    state_ = state::idle; // no event will come of it
     return cm_error(errno);
+  }
   spent_ = is_iwarp(id_->verbs);
   return {};
 }
@@ -236,6 +238,7 @@ error_code cm_connection::on_reply(const cm_event& event) {
 error_code cm_connection::on_response(const cm_event& event) {
   if (const error_code ec = on_reply(event))
     return ec;
+  spent_ = true; // half connected, it is of no use for another peer
   const std::uint8_t own = qp_->options().max_reads;
   const std::uint8_t out = std::min(own, event.initiator_depth);
   const std::uint8_t in = std::min(own, event.responder_resources);

@@ -16,7 +16,7 @@ class link final : public connection_link {
 public:
   explicit link(std::shared_ptr<cm_connection> c) noexcept : connection_(std::move(c)) {}
   ~link() override { connection_->close(); }
-  void disconnect() noexcept override { connection_->disconnect(); }
+  void disconnect(const error_code& why) noexcept override { connection_->disconnect(why); }
   bool lingers() const noexcept override { return connection_->lingers(); }
   void keep(std::shared_ptr<void> queue_pair) noexcept override {
     connection_->keep(std::move(queue_pair));
@@ -227,7 +227,7 @@ void cm_connection::settle(leftovers& left) {
     service_.unlinger(*this);
 }
 
-void cm_connection::disconnect() noexcept {
+void cm_connection::disconnect(const error_code& why) noexcept {
   {
     const std::lock_guard lock(mutex_);
     if (state_ == state::established && id_ != nullptr) {
@@ -235,7 +235,7 @@ void cm_connection::disconnect() noexcept {
       return;
     }
   }
-  close();
+  close(why);
 }
 
 bool cm_connection::lingers() const noexcept {
@@ -249,12 +249,14 @@ void cm_connection::keep(std::shared_ptr<void> queue_pair) noexcept {
     kept_ = std::move(queue_pair);
 }
 
-void cm_connection::close() {
+void cm_connection::close() { close(asio::error::operation_aborted); }
+
+void cm_connection::close(const error_code& why) {
   leftovers left;
   {
     const std::lock_guard lock(mutex_);
     if (op_ != nullptr)
-      finish(asio::error::operation_aborted, left);
+      finish(why, left);
     retire_id(left);
     state_ = state::closed;
     left.detached.reset(); // the queue pair closes, or is about to

@@ -58,7 +58,7 @@ error_code queue_pair_impl::connect(const queue_pair_address& peer) {
   int mask = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
   if (reliable)
     mask |= IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   if (state_ != queue_pair_state::open)
     return state_ == queue_pair_state::connected ? error_code(asio::error::already_connected)
                                                  : check_start(queue_pair_state::connected);
@@ -75,8 +75,11 @@ error_code queue_pair_impl::connect(const queue_pair_address& peer) {
   mask = IBV_QP_STATE | IBV_QP_SQ_PSN;
   if (reliable)
     mask |= IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
-  if (const int e = ibv_modify_qp(qp_, &attr, mask))
+  if (const int e = ibv_modify_qp(qp_, &attr, mask)) {
+    lock.unlock();
+    fail(system_error_code(e)); // half connected, it is of no use for another peer
     return system_error_code(e);
+  }
   state_ = queue_pair_state::connected;
   return {};
 }

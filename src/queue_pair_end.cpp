@@ -84,7 +84,7 @@ void queue_pair_impl::release_failed() {
   if (qp != nullptr)
     release_device(qp, link, why);
   else if (link)
-    link->disconnect();
+    link->disconnect(why);
 }
 
 // After the destruction of the queue pair the device uses none of its memory, and after one more
@@ -93,7 +93,7 @@ void queue_pair_impl::release_failed() {
 void queue_pair_impl::release_device(ibv_qp* qp, const std::shared_ptr<connection_link>& link,
                                      const error_code& why) {
   if (link)
-    link->disconnect();
+    link->disconnect(why);
   move_to_error(qp); // so that a shared receive that it had taken comes back
   cq_->drain();
   bool gone = true;

@@ -65,9 +65,11 @@ public:
   /// `error::peer_not_listening`, `error::rejected` (by the peer's program, or its backlog is
   /// full), `error::unreachable`, `error::wrong_device` when the way to the endpoint leads by
   /// another device than the queue pair's, `timed_out`, `already_connected`, `message_size`,
-  /// `bad_descriptor`, or the system's; the queue pair can then be used for another attempt, unless
-  /// it has failed, as it has on iWARP when the peer had been reached. Supports all cancellation
-  /// types: the queue pair is as after an error. Closing the queue pair cancels too.
+  /// `bad_descriptor`, the system's, or why the queue pair failed meanwhile, such as
+  /// `error::device_fatal`. The queue pair can then be used for another attempt, unless it has
+  /// failed, as it has when the peer had accepted, and on iWARP when the peer had been reached.
+  /// Supports all cancellation types: the queue pair is as after an error. Closing the queue pair
+  /// cancels too.
   template <connectable Object, class Token = asio::default_completion_token_t<executor_type>>
   auto async_connect(Object& object, const endpoint_type& endpoint, const connect_options& options,
                      Token&& token) {

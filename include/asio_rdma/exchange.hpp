@@ -136,8 +136,8 @@ private:
 /// its connection manager can connect; `error::rejected` if the peer could not connect its queue
 /// pair, which reports the reason; `already_connected`, `error::no_gid`, `bad_descriptor` (not
 /// open), and the stream's errors, such as `eof`. The queue pair stays open if it was not yet
-/// connected when the error came, else it fails (`queue_pair_state::failed`), and so do the
-/// connection or the stream.
+/// connected, nor half-way, when the error came, else it fails (`queue_pair_state::failed`), and so
+/// do the connection or the stream.
 ///
 /// *Cancellation.* `terminal` and `partial`, as far as the stream supports them. `total` has no
 /// effect, as a part may have been sent. The queue pair is left as by other errors.

@@ -284,7 +284,9 @@ public:
   }
 
   /// Connects to a queue pair that connects to this one. Does not wait for it. Not on iWARP, where
-  /// only the connection manager can: `operation_not_supported`.
+  /// only the connection manager can: `operation_not_supported`. Other errors: `already_connected`,
+  /// `error::no_gid`, `bad_descriptor`, the reason of a queue pair that has failed, or the
+  /// system's; the queue pair stays as it was, but fails if the device refuses the last step.
   void connect(const queue_pair_address& peer, error_code& ec) {
     ec = impl_ ? impl_->connect(peer) : error_code(asio::error::bad_descriptor);
   }

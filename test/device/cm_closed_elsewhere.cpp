@@ -17,6 +17,7 @@ public:
   closing_in_a_step(bool connecting, int step) : connecting_(connecting), step_(step) {
     before_cm_call = [this](cm_call call, const rdma_cm_id* id) {
       on_call(call, id);
+      return 0;
     };
   }
   ~closing_in_a_step() { before_cm_call = nullptr; }

@@ -50,7 +50,8 @@ public:
 
   /// Ends the connection, or the attempt with `operation_aborted`.
   void close() override;
-  void disconnect() noexcept;
+  /// Ends the connection, or the attempt with `why`.
+  void disconnect(const error_code& why) noexcept;
   bool lingers() const noexcept;
   void keep(std::shared_ptr<void> queue_pair) noexcept;
   /// Ends the attempt with `operation_aborted`; a connection that was made stays.
@@ -92,6 +93,7 @@ private:
   void arm_timer(std::chrono::milliseconds timeout);
   void on_timeout(std::uint64_t attempt);
   void finish(const error_code& ec, leftovers& left);
+  void close(const error_code& why);
   void retire_id(leftovers& left);
   void settle(leftovers& left);
 
@@ -114,7 +116,8 @@ private:
   bool loopback_replaced_ = false;
   asio::ip::tcp::endpoint to_; // of the attempt
   std::chrono::milliseconds patience_{0};
-  bool spent_ = false; // iWARP: once the peer was reached, the queue pair ends with the attempt
+  // The queue pair ends with the attempt: the peer has answered, or on iWARP been reached.
+  bool spent_ = false;
   connect_options options_;
   std::uint64_t attempt_ = 0; // tells a timer that is late
 };

@@ -20,8 +20,8 @@ class shared_receive_queue_impl;
 class connection_link {
 public:
   virtual ~connection_link() = default;
-  /// Tells the peer, or gives an attempt up; does not wait.
-  virtual void disconnect() noexcept = 0;
+  /// Tells the peer, or gives an attempt up, which ends with `why`; does not wait.
+  virtual void disconnect(const error_code& why) noexcept = 0;
   /// After `disconnect`: whether destroying the queue pair now would wait for the peer. It is then
   /// given to `keep`, which lets go of it in time.
   virtual bool lingers() const noexcept = 0;
