@@ -34,7 +34,7 @@ inline bool give(const connection_end& end, connect_operation& op) {
 } // namespace detail
 
 /// A request for a connection that has been neither accepted nor rejected. Move-only; what is
-/// dropped is rejected.
+/// dropped is rejected. It must not outlive the execution context of the acceptor that it came by.
 class connection_request {
 public:
   connection_request() noexcept = default;
@@ -92,6 +92,8 @@ private:
 /// A queue pair that shall accept is open, on the device of the address that it is reached by, and
 /// has its receives started: the connector may send at once. On iWARP the connector must send
 /// first: until something has been received the accepting side does not send (RFC 5044, section 7).
+///
+/// As Asio's own I/O objects, it must not outlive its execution context.
 ///
 /// Thread safety: distinct objects safe, shared objects unsafe.
 template <class Executor = asio::any_io_executor>

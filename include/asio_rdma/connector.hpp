@@ -16,15 +16,17 @@ namespace asio_rdma {
 /// Connects queue pairs by rdma_cm (rdma_cm(7)), as an Asio I/O object. Any number of connections
 /// may be under way at a time. Nothing here blocks, with two exceptions that are the kernel's.
 ///
-/// siw makes its TCP connection inside the system call that starts it (rdma_connect(3)). A peer that
-/// does not answer TCP holds up, for as long as TCP tries (tcp_syn_retries, two minutes), the thread
-/// of the execution context that is there, whoever closes or cancels that attempt, its timeout, and
-/// the other connections of that context where they are made or the peer ends them. Who must
-/// not wait connects on a context of its own.
+/// siw makes its TCP connection inside the system call that starts it (rdma_connect(3)). A peer
+/// that does not answer TCP holds up, for as long as TCP tries (tcp_syn_retries, two minutes), the
+/// thread of the execution context that is there, whoever closes or cancels that attempt, its
+/// timeout, and the other connections of that context where they are made or the peer ends them.
+/// Who must not wait connects on a context of its own.
 ///
 /// On iWARP an attempt that was given up while the peer had not answered is over only when the peer
 /// answers or the kernel stops waiting (siw: 10 s). Destroying the execution context before that
 /// waits for it.
+///
+/// As Asio's own I/O objects, it must not outlive its execution context.
 ///
 /// Thread safety: distinct objects safe, shared objects unsafe.
 template <class Executor = asio::any_io_executor>
