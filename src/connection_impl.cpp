@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: BSL-1.0
 #include <asio_rdma/detail/connection_impl.hpp>
+#include <asio_rdma/detail/link_pull.hpp>
 #include <asio_rdma/detail/scatter_gather.hpp>
 
 #include "background_timer.hpp"
-#include "withheld.hpp"
 
 #include <algorithm>
-#include <deque>
 #include <span>
 #include <utility>
 
@@ -14,36 +13,14 @@ namespace asio_rdma::detail {
 
 // --- Long messages, read from the sender's memory --------------------------------------------
 
-namespace {
-
-// A READ of this many bytes is enough to keep a device busy; so many of each message at a time.
-constexpr std::uint64_t read_piece = std::uint64_t(1) << 20;
-constexpr std::size_t reads_under_way = 4;
-
-} // namespace
-
-struct connection_impl::pull {
-  struct read final : link_transfer {
-    read(link_impl& link, pull& p) noexcept : link_transfer(link, &read::on_done), owner(p) {}
-    static void on_done(link_impl& link, link_transfer& t, operation_list&) {
-      auto& self = static_cast<read&>(t);
-      self.busy = false;
-      static_cast<connection_impl&>(link).read_done(self.owner, t.ec);
-    }
-    pull& owner;
-    bool busy = false;
-  };
-
-  pull(link_impl& link, std::uint32_t s) : slot(s) {
-    for (std::size_t i = 0; i < reads_under_way; ++i)
-      reads.emplace_back(link, *this);
+struct connection_impl::pull final : link_pull {
+  pull(link_impl& link, std::uint32_t s) noexcept : link_pull(link, &pull::on_done), slot(s) {}
+  static void on_done(link_impl& link, link_pull& p) {
+    static_cast<connection_impl&>(link).messages_->pulled(static_cast<pull&>(p).slot);
   }
 
-  std::uint32_t slot;
-  remote_buffer from; // what has not been asked for yet
+  const std::uint32_t slot;
   registered_buffer memory;
-  std::size_t under_way = 0;
-  std::deque<read> reads;
 };
 
 void connection_impl::begin_pull(const message_action& a) {
@@ -52,42 +29,10 @@ void connection_impl::begin_pull(const message_action& a) {
   pull& p = *pulls_[a.slot];
   error_code ec;
   p.memory = pool().allocate(a.memory.size, ec);
-  if (ec) {
-    messages_->refuse(a.slot);
-    return;
-  }
-  p.from = a.memory;
-  post_reads(p);
-}
-
-void connection_impl::post_reads(pull& p) {
-  for (pull::read& r : p.reads) {
-    if (r.busy || p.from.size == 0)
-      continue;
-    const std::uint64_t bytes = std::min(p.from.size, read_piece);
-    const std::uint64_t offset = p.memory.size() - p.from.size;
-    r.elements[0] = element_of((const_buffer(p.memory) + offset).first(bytes));
-    r.wr.num_sge = 1;
-    r.wr.opcode = IBV_WR_RDMA_READ;
-    r.wr.wr.rdma = {p.from.address, p.from.rkey};
-    p.from += bytes;
-    r.busy = true;
-    ++p.under_way;
-    if (!post(r)) {
-      r.busy = false;
-      --p.under_way;
-      return;
-    }
-  }
-}
-
-void connection_impl::read_done(pull& p, const error_code& ec) {
-  --p.under_way;
   if (ec)
-    return; // the link fails
-  post_reads(p);
-  if (p.under_way == 0 && p.from.size == 0)
-    messages_->pulled(p.slot);
+    messages_->refuse(a.slot);
+  else
+    p.start(p.memory, a.memory);
 }
 
 // --- Sending ---------------------------------------------------------------------------------
@@ -213,21 +158,6 @@ void connection_impl::expose(message_record& r) {
     messages_->fail_send(r, ec);
   else
     messages_->prepared(r, r.exposed.remote());
-}
-
-bool connection_impl::end_key(memory_region& key, const registered_buffer& memory,
-                              buffer_access& access) {
-  struct kept {
-    registered_buffer memory;
-    buffer_access access;
-  };
-  error_code ec;
-  key.close(ec);
-  if (!ec)
-    return true;
-  withhold(std::move(key), std::make_shared<kept>(kept{memory, std::move(access)}));
-  fail(ec);
-  return false;
 }
 
 void connection_impl::complete_send(message_record& r, operation_list& done) {

@@ -17,6 +17,7 @@ struct shape {
   std::uint8_t flags = 0; // allowed
   bool id = false;
   bool reason = false;
+  bool bytes = false;
 };
 
 constexpr shape shape_of(frame_type t) noexcept {
@@ -35,7 +36,10 @@ constexpr shape shape_of(frame_type t) noexcept {
   case frame_type::returned:
   case frame_type::taken:
   case frame_type::release:
+  case frame_type::withdraw:
     return {.known = true, .id = true};
+  case frame_type::withdrawn:
+    return {.known = true, .id = true, .bytes = true};
   case frame_type::refused:
   case frame_type::denied:
   case frame_type::ended:
@@ -136,7 +140,7 @@ error_code decode(std::span<const std::byte> frame, frame_header& result) noexce
   if (!s.known || h.length != frame.size() - frame_header::size ||
       (!s.any_length && h.length != s.length) || (h.flags & ~s.flags) != 0 ||
       (!s.id && h.id != 0) || (s.reason && !valid_reason(h.immediate)) ||
-      (!s.reason && !immediate && h.immediate != 0) ||
+      (!s.reason && !s.bytes && !immediate && h.immediate != 0) ||
       (h.type == frame_type::written && !immediate) ||
       (h.type == frame_type::data && h.length == 0))
     return error::protocol_violation;

@@ -3,6 +3,7 @@
 #include <asio_rdma/detail/scatter_gather.hpp>
 
 #include "background_timer.hpp"
+#include "withheld.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -298,6 +299,21 @@ void link_impl::fail(const error_code& why) {
   if (std::exchange(failing_, true))
     return;
   reason_ = why;
+}
+
+bool link_impl::end_key(memory_region& key, const registered_buffer& memory,
+                        buffer_access& access) {
+  struct kept {
+    registered_buffer memory;
+    buffer_access access;
+  };
+  error_code ec;
+  key.close(ec);
+  if (!ec)
+    return true;
+  withhold(std::move(key), std::make_shared<kept>(kept{memory, std::move(access)}));
+  fail(ec);
+  return false;
 }
 
 // What a work request was for is done by `f`, with the link locked.

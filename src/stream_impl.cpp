@@ -22,6 +22,9 @@ connection_options link_options_of(const stream_options& o) {
 
 // A frame's elements, less that of the header.
 constexpr std::size_t most_lent = 3;
+// A write of fewer bytes is copied rather than offered: so it needs not wait for the peer, and
+// meets others in one offer.
+constexpr std::uint64_t lent_from = std::uint64_t(1) << 17;
 
 } // namespace
 
@@ -41,6 +44,33 @@ private:
   }
 };
 
+/// Copied bytes, and the key for the peer to read them.
+struct stream_impl::block {
+  registered_buffer memory;
+  memory_region exposed;
+};
+
+/// What is read ahead.
+struct stream_impl::chunk final : link_pull {
+  explicit chunk(stream_impl& s) noexcept : link_pull(s, &chunk::on_done) {}
+  static void on_done(link_impl& link, link_pull& p) {
+    static_cast<stream_impl&>(link).bytes_->pulled(*static_cast<chunk&>(p).of);
+  }
+
+  stream_chunk* of = nullptr;
+  registered_buffer memory;
+};
+
+/// What is read to the reader's own memory.
+struct stream_impl::direct_pull final : link_pull {
+  explicit direct_pull(stream_impl& s) noexcept : link_pull(s, &direct_pull::on_done) {}
+  static void on_done(link_impl& link, link_pull& p) {
+    static_cast<stream_impl&>(link).bytes_->pulled(*static_cast<direct_pull&>(p).to);
+  }
+
+  stream_read* to = nullptr;
+};
+
 stream_impl::stream_impl(const asio::any_io_executor& ex, const memory_pool& pool,
                          const stream_options& o)
     : link_impl(asio::query(ex, asio::execution::context), pool, handshake::kind::stream,
@@ -52,9 +82,13 @@ stream_impl::stream_impl(const asio::any_io_executor& ex, const memory_pool& poo
 stream_impl::~stream_impl() = default;
 
 void stream_impl::make_parts(frame_link& link, const handshake&) {
-  bytes_.emplace(link, stream_limits{.blocks = stream_options_.sends});
+  stream_limits o;
+  o.blocks = stream_options_.sends;
+  o.inbox.read_ahead = std::uint64_t(stream_options_.receives) * stream_options_.receive_size;
+  bytes_.emplace(link, o);
   bytes_->set_no_delay(no_delay_);
-  blocks_.resize(stream_options_.sends);
+  blocks_.resize(bytes_->blocks());
+  direct_ = std::make_unique<direct_pull>(*this);
 }
 
 void stream_impl::on_connected(const connection_info& info) {
@@ -82,6 +116,8 @@ bool stream_impl::begin(stream_reading& op) {
   }
   op.request.capacity = op.request.what == stream_read::kind::copy ? op.size : ~std::uint64_t(0);
   op.request.op = &op;
+  op.request.direct =
+      !op.blocking_ && op.part_count == 1 && op.size >= bytes_->direct_from() && find_keys(op);
   bytes_->read(op.request);
   return true;
 }
@@ -96,8 +132,8 @@ bool stream_impl::begin(stream_writing& op) {
       op.ec = asio::error::broken_pipe;
     return false;
   }
-  if (!waits && !op.blocking_ && lendable(op))
-    op.request.what = stream_write::kind::lend;
+  if (!waits && !op.blocking_)
+    choose_way(op);
   op.request.bytes = waits ? 1 : op.size;
   op.request.op = &op;
   bytes_->write(op.request);
@@ -112,10 +148,19 @@ bool stream_impl::begin(stream_error_wait& op) {
   return true;
 }
 
-// Whether the device may read it where it lies, which only pays if it is not copied anyway.
-bool stream_impl::lendable(stream_writing& op) const {
-  if (op.size <= frame_transfer::payload_room || op.part_count > most_lent)
-    return false;
+// What the device may read where it lies is lent, if that pays: if it is not copied anyway, and if
+// it takes the peer long enough to read what is offered.
+void stream_impl::choose_way(stream_writing& op) const {
+  if (op.size <= frame_transfer::payload_room || op.part_count > most_lent || !find_keys(op))
+    return;
+  if (op.size < bytes_->offer_from() || (op.size >= lent_from && op.part_count == 1))
+    op.request.what = stream_write::kind::lend;
+  else
+    op.request.whole = true;
+}
+
+// Whether all of it lies in registered memory.
+bool stream_impl::find_keys(stream_operation& op) const {
   if (op.registered)
     return true;
   for (std::size_t i = 0; i < op.part_count; ++i) {
@@ -221,11 +266,12 @@ void stream_impl::add_payload(const outgoing_frame& frame, frame_transfer& to) {
   auto& source = static_cast<stream_source&>(*frame.operation);
   if (source.is_block()) {
     const stream_block& b = static_cast<const stream_block&>(source);
-    const registered_buffer& memory = blocks_[b.index];
-    if (b.bytes <= frame_transfer::payload_room)
-      to.copy(memory.data(), b.bytes);
+    const const_buffer payload =
+        (const_buffer(blocks_[b.index].memory) + b.frame_offset()).first(frame.header.length);
+    if (payload.size() <= frame_transfer::payload_room)
+      to.copy(payload.data(), payload.size());
     else
-      to.add(element_of(const_buffer(memory).first(b.bytes)));
+      to.add(element_of(payload));
     return;
   }
   auto& request = static_cast<stream_writing::request_type&>(static_cast<stream_write&>(source));
@@ -235,10 +281,10 @@ void stream_impl::add_payload(const outgoing_frame& frame, frame_transfer& to) {
 
 void stream_impl::fill(const stream_action& a) {
   const auto& op = *static_cast<stream_writing::request_type&>(*a.write).op;
-  registered_buffer& memory = blocks_[a.block->index];
+  registered_buffer& memory = blocks_[a.block->index].memory;
   if (a.at == 0) {
     error_code ec;
-    memory = pool().allocate(bytes_->block_size(), ec);
+    memory = pool().allocate(a.block->capacity, ec);
     if (ec)
       return bytes_->no_memory(*a.write, *a.block, ec);
   }
@@ -246,19 +292,63 @@ void stream_impl::fill(const stream_action& a) {
          static_cast<std::byte*>(memory.data()) + a.at);
 }
 
+void stream_impl::expose(stream_source& s) {
+  memory_region* key = nullptr;
+  void* data = nullptr;
+  if (s.is_block()) {
+    block& b = blocks_[static_cast<stream_block&>(s).index];
+    key = &b.exposed;
+    data = b.memory.data();
+  } else {
+    auto& op = *static_cast<stream_writing::request_type&>(static_cast<stream_write&>(s)).op;
+    key = &op.exposed;
+    data = reinterpret_cast<void*>(op.parts[0].addr);
+  }
+  error_code ec;
+  *key = memory_region(pool().get_protection_domain(), data, s.bytes, access::remote_read, ec);
+  if (ec)
+    bytes_->not_exposed(s);
+  else
+    bytes_->exposed(s, key->remote());
+}
+
+void stream_impl::free(const stream_block& freed) {
+  bytes_sent_.add(freed.taken());
+  block& b = blocks_[freed.index];
+  buffer_access none;
+  if (b.exposed.is_open())
+    end_key(b.exposed, b.memory, none);
+  b.memory = {};
+}
+
+void stream_impl::pull(const stream_action& a) {
+  while (chunks_.size() <= a.chunk->index)
+    chunks_.push_back(std::make_unique<chunk>(*this));
+  chunk& c = *chunks_[a.chunk->index];
+  error_code ec;
+  c.of = a.chunk;
+  c.memory = pool().allocate(a.memory.size, ec);
+  if (ec)
+    return bytes_->no_memory(ec);
+  bytes_->pulling(*a.chunk);
+  c.start(c.memory, a.memory);
+}
+
 void stream_impl::take(const stream_action& a) {
   bytes_received_.add(a.bytes);
   stream_reading& op = *static_cast<stream_reading::request_type&>(*a.read).op;
-  registered_buffer& memory = receive(a.slot).memory;
-  const std::size_t at = frame_header::size + a.at;
+  registered_buffer& memory =
+      a.chunk != nullptr ? chunks_[a.chunk->index]->memory : receive(a.slot).memory;
+  const std::size_t at = a.chunk != nullptr ? a.at : frame_header::size + a.at;
   if (a.read->what == stream_read::kind::piece) {
     op.result = memory.slice(at, a.bytes);
-    memory = {}; // the next frame comes into another
+    if (a.chunk == nullptr)
+      memory = {}; // the next frame comes into another
   } else {
     scatter(static_cast<const std::byte*>(memory.data()) + at, {op.parts, op.part_count}, a.offset,
             a.bytes);
   }
-  if (a.emptied)
+  if (a.emptied && a.chunk == nullptr)
     frames().release(a.slot);
 }
 
@@ -271,8 +361,23 @@ bool stream_impl::run_parts(operation_list& done) {
     fill(a);
     return true;
   case stream_action::kind::freed:
-    blocks_[a.block->index] = {};
+    if (a.block != nullptr)
+      free(*a.block);
+    else
+      chunks_[a.chunk->index]->memory = {};
     return true;
+  case stream_action::kind::expose:
+    expose(*a.source);
+    return true;
+  case stream_action::kind::pull:
+    pull(a);
+    return true;
+  case stream_action::kind::pull_direct: {
+    direct_->to = a.read;
+    const ibv_sge& to = *static_cast<stream_reading::request_type&>(*a.read).op->parts;
+    direct_->start({reinterpret_cast<void*>(to.addr), a.memory.size, to.lkey}, a.memory);
+    return true;
+  }
   case stream_action::kind::wrote:
     finish(*static_cast<stream_writing::request_type&>(*a.write).op, a.write->ec, a.write->done,
            done);
@@ -299,11 +404,17 @@ void stream_impl::finish(stream_operation& op, const error_code& ec, std::uint64
                          operation_list& done) {
   active_.erase(operation_list::s_iterator_to(op));
   error_waits_ -= op.what == stream_operation::kind::error;
-  op.access.reset();
-  op.memory = {};
   op.ec = ec && closed_ && ec != error::device_keeps_memory
               ? error_code(asio::error::operation_aborted)
               : ec;
+  if (op.what == stream_operation::kind::write) {
+    auto& w = static_cast<stream_writing&>(op);
+    bytes_sent_.add(w.request.taken());
+    if (w.exposed.is_open() && !end_key(w.exposed, w.memory, w.access))
+      op.ec = error::device_keeps_memory;
+  }
+  op.access.reset();
+  op.memory = {};
   op.value = bytes;
   if (op.blocking_) {
     op.finished_ = true;
@@ -318,8 +429,8 @@ void stream_impl::finish(stream_operation& op, const error_code& ec, std::uint64
 // False if it goes on to its end.
 bool stream_impl::withdraw_op(stream_operation& op) {
   if (op.what == stream_operation::kind::read)
-    bytes_->cancel(static_cast<stream_reading&>(op).request);
-  else if (op.what == stream_operation::kind::write)
+    return bytes_->cancel(static_cast<stream_reading&>(op).request);
+  if (op.what == stream_operation::kind::write)
     return bytes_->cancel(static_cast<stream_writing&>(op).request);
   return true;
 }

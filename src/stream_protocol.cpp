@@ -16,6 +16,11 @@ error_code of_wait(const error_code& ec) {
   return ec == asio::error::operation_aborted ? ec : error_code();
 }
 
+// Who lent memory must know above all that it is not his again.
+error_code worse(const error_code& first, const error_code& second) {
+  return second == error::device_keeps_memory || !first ? second : first;
+}
+
 } // namespace
 
 stream_protocol::stream_protocol(frame_link& link, const stream_limits& o)
@@ -23,14 +28,25 @@ stream_protocol::stream_protocol(frame_link& link, const stream_limits& o)
       frame_size_(link.options().peer_receive_size -
                   static_cast<std::uint32_t>(frame_header::size)),
       block_size_(std::min(frame_size_, o.block_size)),
-      inbox_(link.options().receives) {
+      offer_from_(std::max<std::uint64_t>(o.offer_from, frame_size_ + std::uint64_t(1))),
+      direct_from_(o.direct_from),
+      // The peer keeps an answer for each, and there are two kinds.
+      offers_(std::min(o.offers, link.options().peer_receives / 2)),
+      withdraws_(offers_),
+      inbox_(link, o.inbox) {
+  const std::uint32_t large = o.large_block_size < offer_from_ ? 0 : offers_;
+  has_large_blocks_ = large != 0;
   free_blocks_.reserve(o.blocks);
-  freed_blocks_.reserve(o.blocks);
-  for (std::uint32_t i = 0; i < o.blocks; ++i) {
-    blocks_.emplace_back(i);
-    free_blocks_.push_back(o.blocks - 1 - i);
+  free_large_blocks_.reserve(large);
+  freed_blocks_.reserve(o.blocks + large);
+  unanswered_.reserve(2 * std::size_t(offers_));
+  for (std::uint32_t i = 0; i < o.blocks + large; ++i) {
+    const bool is_large = i >= o.blocks;
+    blocks_.emplace_back(i, is_large ? o.large_block_size : block_size_, is_large);
+    (is_large ? free_large_blocks_ : free_blocks_).push_back(i);
   }
-  link.add(*this, {frame_type::data, frame_type::shutdown});
+  link.add(*this, {frame_type::data, frame_type::offer, frame_type::taken, frame_type::refused,
+                   frame_type::withdraw, frame_type::withdrawn, frame_type::shutdown});
 }
 
 stream_action stream_protocol::next() {
@@ -38,11 +54,17 @@ stream_action stream_protocol::next() {
   if (!freed_blocks_.empty()) {
     a.what = stream_action::kind::freed;
     a.block = &blocks_[freed_blocks_.back()];
-    free_blocks_.push_back(freed_blocks_.back());
     freed_blocks_.pop_back();
+    (a.block->is_large ? free_large_blocks_ : free_blocks_).push_back(a.block->index);
     return a;
   }
-  if (next_write(a) || next_read(a))
+  if (stream_chunk* const c = inbox_.next_free()) {
+    a.what = stream_action::kind::freed;
+    a.chunk = c;
+    starved_ = {};
+    return a;
+  }
+  if (next_write(a) || next_expose(a) || next_pull(a) || next_read(a))
     return a;
   if (!done_writes_.empty()) {
     a.what = stream_action::kind::wrote;
@@ -58,21 +80,51 @@ stream_action stream_protocol::next() {
 
 // --- Writing ---------------------------------------------------------------------------------
 
+void stream_source::start(way w) noexcept {
+  way_ = w;
+  ended_ = unanswered_ = withdrawn_ = false;
+  under_way_ = 0;
+  begun_ = frame_offset_ = taken_ = 0;
+}
+
 void stream_protocol::write(stream_write& op) {
   op.ec = {};
-  op.done = op.begun_ = op.frame_offset_ = 0;
-  op.under_way_ = 0;
-  op.ended_ = op.queued_ = false;
+  op.done = 0;
+  op.queued_ = op.in_frames_ = false;
+  const bool offers = op.what == stream_write::kind::lend && op.bytes >= offer_from_;
+  op.start(offers ? stream_source::way::undecided : stream_source::way::frames);
   if (no_writes_)
     return finish(op, op.what == stream_write::kind::wait ? of_wait(no_writes_) : no_writes_);
   op.queued_ = true;
   writers_.push_back(op);
 }
 
+bool stream_protocol::has_room(const stream_block& b) noexcept {
+  return b.bytes < b.capacity && b.way_ != stream_source::way::offer && b.begun_ == 0;
+}
+
+// Large and small alike, so that a wait for room means the same for every write.
 bool stream_protocol::has_room() const noexcept {
-  return !free_blocks_.empty() ||
-         (!pending_.empty() &&
-          static_cast<const stream_block&>(pending_.back()).bytes < block_size_);
+  return (!free_blocks_.empty() && (!free_large_blocks_.empty() || !has_large_blocks_)) ||
+         (!pending_.empty() && has_room(static_cast<const stream_block&>(pending_.back())));
+}
+
+// There is room.
+stream_block& stream_protocol::block_for(const stream_write& op) {
+  const bool many =
+      op.bytes - op.done >= offer_from_ && !op.in_frames_ && !free_large_blocks_.empty();
+  if (!pending_.empty()) {
+    stream_block& last = as_block(pending_.back());
+    if (has_room(last) && (last.is_large || !many))
+      return last;
+  }
+  std::vector<std::uint32_t>& from = many ? free_large_blocks_ : free_blocks_;
+  stream_block& fresh = blocks_[from.back()];
+  from.pop_back();
+  fresh.bytes = 0;
+  fresh.start(many ? stream_source::way::undecided : stream_source::way::frames);
+  pending_.push_back(fresh);
+  return fresh;
 }
 
 bool stream_protocol::next_write(stream_action& a) {
@@ -81,26 +133,19 @@ bool stream_protocol::next_write(stream_action& a) {
     if (op.what == stream_write::kind::lend)
       return false;
     if (op.what == stream_write::kind::wait || op.done == op.bytes || !has_room()) {
-      if (op.done == 0 && !has_room())
+      if ((op.done == 0 || (op.whole && op.done != op.bytes)) && !has_room())
         return false;
       leave_queue(op);
       finish(op, {});
       continue;
     }
-    if (pending_.empty() || as_block(pending_.back()).bytes == block_size_) {
-      stream_block& fresh = blocks_[free_blocks_.back()];
-      free_blocks_.pop_back();
-      fresh.bytes = 0;
-      pending_.push_back(fresh);
-    }
-    stream_block& b = as_block(pending_.back());
+    stream_block& b = block_for(op);
     a.what = stream_action::kind::fill;
     a.write = &op;
     a.block = &b;
-    a.at = b.bytes;
+    a.at = static_cast<std::uint32_t>(b.bytes);
     a.offset = op.done;
-    a.bytes = static_cast<std::uint32_t>(
-        std::min<std::uint64_t>(block_size_ - b.bytes, op.bytes - op.done));
+    a.bytes = static_cast<std::uint32_t>(std::min(b.capacity - b.bytes, op.bytes - op.done));
     b.bytes += a.bytes;
     op.done += a.bytes;
     return true;
@@ -111,20 +156,27 @@ bool stream_protocol::next_write(stream_action& a) {
 void stream_protocol::no_memory(stream_write& op, stream_block& block, const error_code& ec) {
   op.done -= block.bytes;
   pending_.erase(list::s_iterator_to(block));
+  if (block.is_large) {
+    free_large_blocks_.push_back(block.index);
+    op.in_frames_ = true;
+    return;
+  }
   free_blocks_.push_back(block.index);
   leave_queue(op);
-  finish(op, op.done == 0 ? ec : error_code());
+  finish(op, op.done == 0 || op.whole ? ec : error_code());
 }
 
 bool stream_protocol::cancel(stream_write& op) {
-  if (!op.queued_)
+  if (!op.queued_ && !op.unanswered_)
     return false;
-  leave_queue(op);
-  if (op.done == 0 && op.begun_ == 0)
-    return true;
-  op.ec = asio::error::operation_aborted;
-  if (op.under_way_ == 0)
-    finish(op, op.ec);
+  if (op.queued_) {
+    leave_queue(op);
+    if (op.done == 0 && op.begun_ == 0)
+      return true;
+  }
+  if (!op.ec)
+    op.ec = asio::error::operation_aborted;
+  nothing_more_of(op);
   return false;
 }
 
@@ -139,75 +191,151 @@ void stream_protocol::finish(stream_write& op, const error_code& ec) {
   done_writes_.push_back(op);
 }
 
-bool stream_protocol::held_back(const stream_block& b) const noexcept {
-  const bool followed =
-      !writers_.empty() &&
-      static_cast<const stream_write&>(writers_.front()).what == stream_write::kind::lend;
-  return b.bytes < block_size_ && small_under_way_ != 0 && !no_delay_ && !followed &&
-         !shutdown_due_ && !link_.closing();
+// What is offered is withdrawn. The answer tells how much of it the peer has read.
+void stream_protocol::nothing_more_of(stream_source& s) {
+  if (s.unanswered_ && !std::exchange(s.withdrawn_, true))
+    withdraws_.push_back(s.id_);
+  end_if_over(s);
 }
 
-void stream_protocol::begin(outgoing_frame& f, stream_source& from, std::uint32_t bytes) {
-  f.header.type = frame_type::data;
-  f.header.length = bytes;
-  f.payload_of_operation = true;
-  f.operation = &from;
-  if (bytes < block_size_)
-    ++small_under_way_;
+void stream_protocol::end_if_over(stream_source& s) {
+  if (!s.ended_ || s.under_way_ != 0 || s.unanswered_)
+    return;
+  if (s.is_block())
+    freed_blocks_.push_back(as_block(s).index);
+  else
+    finish(as_write(s), as_write(s).ec);
 }
+
+// --- Frames and offers -----------------------------------------------------------------------
+
+const stream_source* stream_protocol::next_source() const noexcept {
+  if (!pending_.empty())
+    return &static_cast<const stream_source&>(pending_.front());
+  if (!writers_.empty() &&
+      static_cast<const stream_write&>(writers_.front()).what == stream_write::kind::lend)
+    return &static_cast<const stream_source&>(writers_.front());
+  return nullptr;
+}
+
+bool stream_protocol::held_back(const stream_source& s) const noexcept {
+  if (!s.is_block() || s.begun_ != 0)
+    return false;
+  const auto& b = static_cast<const stream_block&>(s);
+  const bool followed =
+      &pending_.back() != &s || shutdown_due_ || link_.closing() ||
+      (!writers_.empty() &&
+       static_cast<const stream_write&>(writers_.front()).what == stream_write::kind::lend);
+  const bool waits = b.is_large ? !unanswered_.empty() : small_under_way_ != 0;
+  return b.bytes < b.capacity && waits && !no_delay_ && !followed;
+}
+
+bool stream_protocol::next_expose(stream_action& a) {
+  auto* const s = const_cast<stream_source*>(next_source());
+  if (s == nullptr || s->way_ != stream_source::way::undecided || s->bytes < offer_from_ ||
+      held_back(*s) || (!s->is_block() && lent_offers_ == offers_))
+    return false;
+  a.what = stream_action::kind::expose;
+  a.source = s;
+  return true;
+}
+
+void stream_protocol::exposed(stream_source& s, const remote_buffer& memory) {
+  s.memory_ = memory;
+  s.way_ = stream_source::way::offer;
+}
+
+void stream_protocol::not_exposed(stream_source& s) { s.way_ = stream_source::way::frames; }
 
 bool stream_protocol::has_data() const {
-  if (!pending_.empty())
-    return !held_back(
-        static_cast<const stream_block&>(static_cast<const stream_source&>(pending_.front())));
-  return shutdown_due_ ||
-         (!writers_.empty() &&
-          static_cast<const stream_write&>(writers_.front()).what == stream_write::kind::lend);
+  const stream_source* const s = next_source();
+  if (s == nullptr)
+    return shutdown_due_;
+  return s->way_ == stream_source::way::offer || (in_frames(*s) && !held_back(*s));
+}
+
+bool stream_protocol::in_frames(const stream_source& s) const noexcept {
+  return s.way_ == stream_source::way::frames ||
+         (s.way_ == stream_source::way::undecided && s.bytes < offer_from_);
 }
 
 bool stream_protocol::next_data(outgoing_frame& f) {
   if (!has_data())
     return false;
-  if (!pending_.empty()) {
-    stream_block& b = as_block(pending_.front());
-    pending_.pop_front();
-    begin(f, b, b.bytes);
+  auto* const s = const_cast<stream_source*>(next_source());
+  if (s == nullptr) {
+    shutdown_due_ = false;
+    f.header.type = frame_type::shutdown;
     return true;
   }
-  if (!writers_.empty() && as_write(writers_.front()).what == stream_write::kind::lend) {
-    stream_write& op = as_write(writers_.front());
-    const auto bytes =
-        static_cast<std::uint32_t>(std::min<std::uint64_t>(frame_size_, op.bytes - op.begun_));
-    op.frame_offset_ = op.begun_;
-    op.begun_ += bytes;
-    ++op.under_way_;
-    begin(f, op, bytes);
-    if (op.begun_ == op.bytes)
-      leave_queue(op);
-    return true;
+  f.operation = s;
+  ++s->under_way_;
+  if (s->way_ == stream_source::way::offer)
+    offer(f, *s);
+  else
+    begin(f, *s);
+  if (s->begun_ == s->bytes) {
+    if (s->is_block()) {
+      s->ended_ = true;
+      pending_.pop_front();
+    } else {
+      leave_queue(as_write(*s));
+    }
   }
-  shutdown_due_ = false;
-  f.header.type = frame_type::shutdown;
+  return true;
+}
+
+void stream_protocol::begin(outgoing_frame& f, stream_source& from) {
+  const auto bytes =
+      static_cast<std::uint32_t>(std::min<std::uint64_t>(frame_size_, from.bytes - from.begun_));
+  from.way_ = stream_source::way::frames;
+  from.frame_offset_ = from.begun_;
+  from.begun_ += bytes;
+  f.header.type = frame_type::data;
+  f.header.length = bytes;
+  f.payload_of_operation = true;
+  if (bytes < block_size_)
+    ++small_under_way_;
+}
+
+void stream_protocol::offer(outgoing_frame& f, stream_source& from) {
+  from.begun_ = from.bytes;
+  from.id_ = next_offer_++;
+  from.unanswered_ = true;
+  unanswered_.push_back(&from);
+  lent_offers_ += !from.is_block();
+  f.header.type = frame_type::offer;
+  f.header.length = offer_payload::size;
+  f.header.id = from.id_;
+  encode(offer_payload{.memory = from.memory_}, f.payload);
+}
+
+bool stream_protocol::next_control(outgoing_frame& f) {
+  if (inbox_.next_answer(f))
+    return true;
+  if (withdraws_.empty())
+    return false;
+  f.header.type = frame_type::withdraw;
+  f.header.id = withdraws_.front();
+  withdraws_.pop_front();
   return true;
 }
 
 void stream_protocol::frame_ended(const frame_header& header, frame_operation& ended,
                                   const error_code& ec) {
-  if (header.length < block_size_)
+  auto& s = static_cast<stream_source&>(ended);
+  --s.under_way_;
+  const bool data = header.type == frame_type::data;
+  if (data && header.length < block_size_)
     --small_under_way_;
-  auto& source = static_cast<stream_source&>(ended);
-  if (source.is_block()) {
-    freed_blocks_.push_back(as_block(ended).index);
-    return;
+  if (!s.is_block()) {
+    stream_write& op = as_write(s);
+    if (!ec && data)
+      op.done += header.length;
+    else
+      op.ec = worse(op.ec, ec);
   }
-  stream_write& op = as_write(ended);
-  --op.under_way_;
-  if (!ec)
-    op.done += header.length;
-  else if (!op.ec)
-    op.ec = ec;
-  if (op.ended_ && op.under_way_ == 0)
-    finish(op, op.ec);
+  end_if_over(s);
 }
 
 void stream_protocol::on_sent(const frame_header& header, frame_operation* op) {
@@ -221,6 +349,45 @@ void stream_protocol::on_dropped(const frame_header& header, frame_operation* op
     frame_ended(header, *op, ec);
 }
 
+bool stream_protocol::on_answer(const frame_header& header) {
+  const auto found = std::find_if(unanswered_.begin(), unanswered_.end(),
+                                  [&](const stream_source* s) { return s->id_ == header.id; });
+  if (found == unanswered_.end())
+    return false;
+  stream_source& s = **found;
+  const bool all = header.type == frame_type::taken;
+  const bool partly = header.type == frame_type::withdrawn;
+  if (partly ? !s.withdrawn_ || header.immediate >= s.bytes
+             : !all && header.immediate != static_cast<std::uint32_t>(refusal::closed))
+    return false;
+  s.taken_ = all ? s.bytes : partly ? header.immediate : 0;
+  s.unanswered_ = false;
+  unanswered_.erase(found);
+  withdraws_.erase(std::remove(withdraws_.begin(), withdraws_.end(), s.id_), withdraws_.end());
+  if (!s.is_block()) {
+    --lent_offers_;
+    stream_write& op = as_write(s);
+    op.done += s.taken_;
+    if (all)
+      op.ec = {}; // it was too late to cancel it
+    else if (!op.ec)
+      op.ec = asio::error::broken_pipe;
+  }
+  end_if_over(s);
+  return true;
+}
+
+void stream_protocol::end_offers(const error_code& ec) {
+  for (stream_source* const s : std::exchange(unanswered_, {})) {
+    s->unanswered_ = false;
+    if (!s->is_block() && !as_write(*s).ec)
+      as_write(*s).ec = ec;
+    end_if_over(*s);
+  }
+  lent_offers_ = 0;
+  withdraws_.clear();
+}
+
 void stream_protocol::end_writes(const error_code& ec) {
   if (!no_writes_)
     no_writes_ = ec;
@@ -228,10 +395,17 @@ void stream_protocol::end_writes(const error_code& ec) {
     stream_write& op = as_write(writers_.front());
     leave_queue(op);
     op.ec = op.what == stream_write::kind::wait ? of_wait(ec) : ec;
-    if (op.what == stream_write::kind::copy && op.done != 0)
+    if (op.what == stream_write::kind::copy && op.done != 0 && !op.whole)
       op.ec = {};
-    if (op.under_way_ == 0)
-      finish(op, op.ec);
+    end_if_over(op);
+  }
+  for (std::size_t i = 0; i != unanswered_.size(); ++i) {
+    stream_source& s = *unanswered_[i];
+    if (s.is_block())
+      continue;
+    if (!as_write(s).ec)
+      as_write(s).ec = ec;
+    nothing_more_of(s);
   }
 }
 
@@ -244,23 +418,41 @@ void stream_protocol::shut_down_writes() {
 // --- Reading ---------------------------------------------------------------------------------
 
 link_part::disposition stream_protocol::on_frame(const frame_header& header,
-                                                 std::span<const std::byte>, std::uint32_t slot,
-                                                 protocol_clock::time_point) {
-  if (peer_shut_down_)
-    return disposition::violation;
-  if (header.type == frame_type::shutdown) {
-    peer_shut_down_ = true;
+                                                 std::span<const std::byte> payload,
+                                                 std::uint32_t slot, protocol_clock::time_point) {
+  bool good = false;
+  switch (header.type) {
+  case frame_type::data:
+  case frame_type::offer:
+    return on_bytes(header, payload, slot);
+  case frame_type::withdraw:
+    good = inbox_.on_withdraw(header.id);
+    break;
+  case frame_type::shutdown:
+    good = !std::exchange(peer_shut_down_, true);
     if (!no_reads_)
       no_reads_ = asio::error::eof;
-    return disposition::consumed;
+    break;
+  default:
+    good = on_answer(header);
+  }
+  return good ? disposition::consumed : disposition::violation;
+}
+
+link_part::disposition stream_protocol::on_bytes(const frame_header& header,
+                                                 std::span<const std::byte> payload,
+                                                 std::uint32_t slot) {
+  if (peer_shut_down_)
+    return disposition::violation;
+  if (header.type == frame_type::offer) {
+    offer_payload p;
+    const bool good =
+        header.flags == 0 && !decode(payload, p) && inbox_.on_offer(header.id, p.memory);
+    return good ? disposition::consumed : disposition::violation;
   }
   if (dropping_)
     return disposition::consumed;
-  if (inbox_.full()) // the link finds that too many are held
-    return disposition::violation;
-  inbox_.push_back({slot, 0, header.length});
-  available_ += header.length;
-  return disposition::held;
+  return inbox_.on_data(slot, header.length) ? disposition::held : disposition::violation;
 }
 
 void stream_protocol::read(stream_read& op) {
@@ -268,40 +460,76 @@ void stream_protocol::read(stream_read& op) {
   op.done = 0;
   op.waiting_ = true;
   readers_.push_back(op);
+  starved_ = {};
 }
 
-void stream_protocol::cancel(stream_read& op) {
+bool stream_protocol::cancel(stream_read& op) {
+  if (!op.waiting_)
+    return false;
+  if (inbox_.is_taking() && &readers_.front() == &op) {
+    op.ec = asio::error::operation_aborted;
+    return false;
+  }
   op.waiting_ = false;
   readers_.erase(list::s_iterator_to(op));
+  return true;
+}
+
+bool stream_protocol::next_pull(stream_action& a) {
+  if (link_.stopped())
+    return false;
+  if (!readers_.empty()) {
+    stream_read& op = as_read(readers_.front());
+    a.memory = inbox_.offered(op.direct && op.done == 0 ? op.capacity : 0);
+    if (a.memory.size >= direct_from_) {
+      inbox_.taking();
+      op.taking_ = a.memory.size;
+      a.what = stream_action::kind::pull_direct;
+      a.read = &op;
+      return true;
+    }
+  }
+  a.chunk = starved_ ? nullptr : inbox_.next_pull(a.memory);
+  if (a.chunk != nullptr)
+    a.what = stream_action::kind::pull;
+  return a.chunk != nullptr;
+}
+
+void stream_protocol::pulled(stream_read& op) {
+  inbox_.took(op.taking_, !op.ec);
+  if (!op.ec)
+    op.done = op.taking_;
+  finish(op, op.ec);
 }
 
 bool stream_protocol::next_read(stream_action& a) {
   while (!readers_.empty()) {
     stream_read& op = as_read(readers_.front());
-    if (inbox_.empty() || op.what == stream_read::kind::wait || op.done == op.capacity) {
-      if (op.done == 0 && !readable())
-        return false;
-      const bool ends = op.done == 0 && inbox_.empty();
-      if (op.what == stream_read::kind::wait)
-        finish(op, ends ? of_wait(no_reads_) : error_code());
-      else
-        finish(op, ends ? no_reads_ : error_code());
+    if (inbox_.is_taking())
+      return false;
+    if (!inbox_.has_bytes() || op.what == stream_read::kind::wait || op.done == op.capacity) {
+      error_code ec;
+      if (op.done == 0 && !inbox_.has_bytes()) {
+        if (at_end())
+          ec = no_reads_;
+        else if (starved_ && inbox_.offered(1).size != 0)
+          ec = starved_;
+        else
+          return false;
+      }
+      finish(op, op.what == stream_read::kind::wait ? of_wait(ec) : ec);
       continue;
     }
-    piece& p = inbox_.front();
+    const stream_inbox::part p = inbox_.take(op.capacity - op.done);
     a.what = stream_action::kind::take;
     a.read = &op;
+    a.chunk = p.chunk;
     a.slot = p.slot;
     a.at = p.at;
+    a.bytes = p.bytes;
+    a.emptied = p.emptied;
     a.offset = op.done;
-    a.bytes = static_cast<std::uint32_t>(std::min<std::uint64_t>(p.left, op.capacity - op.done));
-    a.emptied = a.bytes == p.left;
     op.done += a.bytes;
-    available_ -= a.bytes;
-    p.at += a.bytes;
-    p.left -= a.bytes;
-    if (a.emptied)
-      inbox_.pop_front();
     if (op.what == stream_read::kind::piece)
       finish(op, {});
     return true;
@@ -310,62 +538,78 @@ bool stream_protocol::next_read(stream_action& a) {
 }
 
 void stream_protocol::finish(stream_read& op, const error_code& ec) {
-  cancel(op);
+  op.waiting_ = false;
+  readers_.erase(list::s_iterator_to(op));
   op.ec = ec;
   done_reads_.push_back(op);
 }
 
 void stream_protocol::end_reads(const error_code& ec) {
-  while (!readers_.empty())
-    finish(as_read(readers_.front()), ec);
+  for (auto i = readers_.begin(); i != readers_.end();) {
+    stream_read& op = as_read(*i++);
+    if (inbox_.is_taking() && &op == &readers_.front())
+      op.ec = ec;
+    else
+      finish(op, ec);
+  }
 }
 
 void stream_protocol::shut_down_reads() {
+  no_waits_ = true;
   if (!no_reads_)
     no_reads_ = asio::error::eof;
 }
 
 // --- The end ---------------------------------------------------------------------------------
 
-void stream_protocol::drop_inbox() {
-  for (const piece& p : inbox_)
-    link_.release(p.slot);
-  inbox_.clear();
-  available_ = 0;
-}
-
 void stream_protocol::drop_blocks() {
   while (!pending_.empty()) {
-    freed_blocks_.push_back(as_block(pending_.front()).index);
+    stream_block& b = as_block(pending_.front());
     pending_.pop_front();
+    b.ended_ = true;
+    end_if_over(b);
   }
 }
 
 void stream_protocol::on_closing() {
   dropping_ = true;
   no_reads_ = asio::error::operation_aborted;
-  drop_inbox();
+  inbox_.drop();
   end_reads(no_reads_);
   end_writes(asio::error::operation_aborted);
   shutdown_due_ = false; // the goodbye says it
 }
 
-bool stream_protocol::drained() const { return writers_.empty() && pending_.empty(); }
+bool stream_protocol::drained() const {
+  return writers_.empty() && pending_.empty() && unanswered_.empty() && !inbox_.reading() &&
+         !inbox_.unanswered();
+}
 
 bool stream_protocol::on_goodbye() {
+  if (inbox_.reading() || inbox_.unread() || (inbox_.unanswered() && !dropping_))
+    return false;
   if (!no_reads_)
     no_reads_ = asio::error::eof;
   shutdown_due_ = false;
   end_writes(asio::error::broken_pipe);
+  end_offers(asio::error::broken_pipe);
   drop_blocks();
   return true;
 }
 
 void stream_protocol::on_stopped(const error_code& ec) {
+  const bool taking = inbox_.is_taking();
+  if (inbox_.stop() && !dropping_)
+    no_reads_ = ec; // bytes before the peer's shutdown are lost
   if (!no_reads_)
     no_reads_ = ec;
+  if (taking) {
+    stream_read& op = as_read(readers_.front());
+    finish(op, worse(op.ec, ec));
+  }
   shutdown_due_ = false;
   end_writes(ec);
+  end_offers(ec);
   drop_blocks();
 }
 

@@ -34,7 +34,8 @@ struct connection_statistics : link_statistics {
   std::uint64_t remote_bytes = 0;        ///< That these read and wrote.
 };
 
-/// Bytes count when their frame is sent, and when the program has read them.
+/// Bytes count when their frame is sent, or when the peer has told that it has read them, and when
+/// the program has read them.
 using stream_statistics = link_statistics;
 
 } // namespace asio_rdma

@@ -26,29 +26,34 @@ namespace asio_rdma {
 /// `boost::asio::ip::tcp::socket`: Asio's AsyncReadStream, AsyncWriteStream, SyncReadStream and
 /// SyncWriteStream. Connected by `acceptor` and `connector`.
 ///
-/// *Writing.* A write copies its bytes to the send buffer (`stream_options::sends` frames), as much
-/// as there is room for, and is complete then. Registered memory (what lies in the stream's pool,
-/// `registered_buffer`, `const_buffer`) of more than 240 bytes is not copied by asynchronous
-/// writes: they send all of it and are complete when the peer's device has it. Small writes meet in
-/// one frame while an earlier small one is on its way, unless `tcp::no_delay` is set.
+/// *Writing.* A write copies its bytes to the send buffer (`stream_options::sends`), as much as
+/// there is room for, and is complete then. Asynchronous writes of registered memory (what lies in
+/// the stream's pool, `registered_buffer`, `const_buffer`) take all of it. Of more than 240 bytes
+/// and less than 32 KiB, or of at least 128 KiB in one piece, it is not copied: the write is
+/// complete when the peer's device has read or received it. Small writes meet while an earlier one
+/// is on its way, unless `tcp::no_delay` is set. Of 32 KiB and more the peer reads by RDMA READ.
 ///
-/// *Reading.* What has come stays in the receives until it is read. A peer that is ahead of its
-/// reader by `stream_options::receives` and the send buffer waits.
+/// *Reading.* What has come stays in the receives, or in memory of the pool, until it is read. A
+/// peer that is ahead of its reader by twice `stream_options::receives` and the send buffer waits.
+/// An asynchronous read of at least 32 KiB of registered memory in one piece, which the device must
+/// be allowed to write (`access::local_write`), that waits when the peer writes as much gets it
+/// there directly.
 ///
 /// *Errors.* As a TCP socket's on Linux: `bad_descriptor` if not open; before it is connected
 /// `not_connected` for reads and `broken_pipe` for writes; `eof` for reads behind the peer's
 /// shutdown or close, `broken_pipe` for writes after a shutdown here or a close there;
 /// `connection_reset` or what the device tells when the connection has failed; `operation_aborted`
-/// after `cancel` and `close`; `would_block`. Besides, those of `memory_pool::allocate` for a
-/// write, `error::buffer_in_use`, `error::protocol_violation` for a peer that breaks the protocol,
-/// and `error::device_keeps_memory` as for `basic_connection`. What differs from TCP: an error of
-/// the connection stays and is given again; a write hears of the peer's close at once, not from the
+/// after `cancel` and `close`; `would_block`. Besides, those of `memory_pool::allocate`,
+/// `error::buffer_in_use`, `error::protocol_violation` for a peer that breaks the protocol, and
+/// `error::device_keeps_memory` as for `basic_connection`. What differs from TCP: an error of the
+/// connection stays and is given again; a write hears of the peer's close at once, not from the
 /// second on; a peer that closes with bytes unread ends the stream like any other close; a read
 /// after `eof` gives `eof` again, for which Asio's sockets may wait.
 ///
-/// *Cancellation.* All types, of every operation. A cancelled read has taken nothing; a cancelled
-/// write tells how many bytes it has written, which are not 0 only where it was sending registered
-/// memory: then it ends when the device has let go.
+/// *Cancellation.* All types, of every operation. A cancelled read has taken nothing; if the device
+/// is writing to its memory, it ends when that is over. A cancelled write tells how many bytes it
+/// has written, which are not 0 only where it was sending registered memory: then it ends when the
+/// device has let go, or the peer has answered how much of it has been read.
 ///
 /// *Blocking functions* do for their stream what the context would do, so they need no thread that
 /// runs it. They sleep until the device or the connection manager tells of something; while another

@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <span>
 #include <vector>
 
 namespace stream_test {
@@ -37,7 +38,15 @@ struct a_read final : stream_read {
     what = k;
   }
   std::vector<std::byte> data;
-  bool ended = false, cancelled = false;
+  std::vector<std::byte> memory;                       // which the device writes to
+  bool ended = false, cancelled = false, late = false; // cancelled, but not at once
+};
+
+/// What is being read of the peer's memory.
+struct a_pull {
+  stream_chunk* chunk;
+  a_read* read;
+  remote_buffer from;
 };
 
 struct wire_frame {
@@ -64,9 +73,15 @@ public:
   std::deque<std::uint32_t> unsent; // SENDs to complete
   std::map<std::uint32_t, std::vector<std::byte>> slots;
   std::map<std::uint32_t, std::vector<std::byte>> blocks;
+  std::map<std::uint32_t, std::vector<std::byte>> chunks;
+  std::map<std::uint32_t, std::span<const std::byte>> keys; // by which the peer may read
+  std::map<const stream_source*, std::uint32_t> key_of;
+  std::uint32_t next_key = 1;
+  std::deque<a_pull> pulls; // READs to complete
   error_code failure;
   bool closed = false;
-  std::function<bool()> refuses_memory; ///< For a block.
+  std::function<bool()> refuses_memory; ///< For a block, or for a chunk.
+  std::function<bool()> refuses_key;
 
   void run() {
     for (bool more = true; more;) {
@@ -113,7 +128,29 @@ public:
     run();
     return true;
   }
+  /// The READ that was posted first ends.
+  bool complete_pull(party& from) {
+    if (pulls.empty())
+      return false;
+    const a_pull p = pulls.front();
+    pulls.pop_front();
+    const auto key = from.keys.find(p.from.rkey);
+    must(key != from.keys.end(), "what is read may be read");
+    const std::uint64_t at = p.from.address - (std::uint64_t(p.from.rkey) << 32);
+    must(at + p.from.size <= key->second.size(), "no more is read than may be");
+    const auto there = key->second.subspan(at, p.from.size);
+    if (p.read != nullptr) {
+      p.read->memory.assign(there.begin(), there.end());
+      bytes.pulled(*p.read);
+    } else {
+      chunks[p.chunk->index].assign(there.begin(), there.end());
+      bytes.pulled(*p.chunk);
+    }
+    run();
+    return true;
+  }
   void stop(const error_code& why) {
+    pulls.clear();
     wire.clear();
     unsent.clear();
     link.stop(why);
@@ -132,20 +169,59 @@ public:
     if (op.ended || op.cancelled)
       return;
     op.cancelled = bytes.cancel(op);
+    if (op.cancelled)
+      end_key(op);
     run();
   }
   void cancel(a_read& op) {
     if (op.ended || op.cancelled)
       return;
-    bytes.cancel(op);
-    op.cancelled = true;
+    op.cancelled = bytes.cancel(op);
+    op.late = !op.cancelled;
     must(op.data.empty(), "a cancelled read has taken nothing");
     run();
   }
 
 private:
+  void end_key(const stream_source& s) {
+    if (const auto found = key_of.find(&s); found != key_of.end()) {
+      keys.erase(found->second);
+      key_of.erase(found);
+    }
+  }
+
+  void expose(stream_source& s) {
+    if (refuses_key && refuses_key())
+      return bytes.not_exposed(s);
+    const std::vector<std::byte>& from = s.is_block()
+                                             ? blocks.at(static_cast<stream_block&>(s).index)
+                                             : static_cast<a_write&>(s).data;
+    must(from.size() == s.bytes, "what is offered is whole");
+    must(key_of.emplace(&s, next_key).second, "a source has one key");
+    keys[next_key] = from;
+    bytes.exposed(s, {std::uint64_t(next_key) << 32, s.bytes, next_key});
+    ++next_key;
+  }
+
+  void pull(const stream_action& a) {
+    if (refuses_memory && refuses_memory())
+      return bytes.no_memory(asio::error::no_memory);
+    must(a.memory.size == a.chunk->bytes && a.memory.size != 0, "a chunk is read whole");
+    must(chunks.emplace(a.chunk->index, std::vector<std::byte>()).second, "a chunk is free");
+    bytes.pulling(*a.chunk);
+    pulls.push_back({a.chunk, nullptr, a.memory});
+  }
+
   void act(const stream_action& a) {
     switch (a.what) {
+    case stream_action::kind::expose:
+      return expose(*a.source);
+    case stream_action::kind::pull:
+      return pull(a);
+    case stream_action::kind::pull_direct:
+      must(a.read->direct && a.memory.size <= a.read->capacity, "a direct read has room");
+      pulls.push_back({nullptr, static_cast<a_read*>(a.read), a.memory});
+      break;
     case stream_action::kind::fill: {
       auto& op = static_cast<a_write&>(*a.write);
       if (a.at == 0 && refuses_memory && refuses_memory()) {
@@ -160,30 +236,39 @@ private:
     }
     case stream_action::kind::take: {
       auto& op = static_cast<a_read&>(*a.read);
-      const auto& from = slots.at(a.slot);
-      must(frame_header::size + a.at + a.bytes <= from.size(), "what is taken has come");
+      const auto& from = a.chunk != nullptr ? chunks.at(a.chunk->index) : slots.at(a.slot);
+      const std::size_t at = a.chunk != nullptr ? a.at : frame_header::size + a.at;
+      must(at + a.bytes <= from.size(), "what is taken has come");
       must(op.data.size() == a.offset, "what is taken is put behind what was");
-      const auto begin = from.begin() + frame_header::size + std::ptrdiff_t(a.at);
+      const auto begin = from.begin() + std::ptrdiff_t(at);
       op.data.insert(op.data.end(), begin, begin + std::ptrdiff_t(a.bytes));
-      must(a.emptied == (frame_header::size + a.at + a.bytes == from.size()),
-           "a receive is given back when it is empty");
-      if (a.emptied)
+      must(a.emptied == (at + a.bytes == from.size()), "a receive is given back when it is empty");
+      if (a.emptied && a.chunk == nullptr)
         link.release(a.slot);
       break;
     }
     case stream_action::kind::freed:
+      if (a.chunk != nullptr) {
+        must(chunks.erase(a.chunk->index) == 1, "a chunk is freed once");
+        break;
+      }
+      end_key(*a.block);
       must(blocks.erase(a.block->index) == 1, "a block is freed once");
       break;
     case stream_action::kind::wrote: {
       auto& op = static_cast<a_write&>(*a.write);
       must(!op.ended && !op.cancelled, "a write ends once");
+      end_key(op);
       op.ended = true;
       break;
     }
     default: {
       auto& op = static_cast<a_read&>(*a.read);
       must(!op.ended && !op.cancelled, "a read ends once");
+      if (op.done != 0 && op.data.empty())
+        op.data = op.memory;
       must(op.data.size() == op.done, "a read has what it says");
+      must(!op.late || !op.ec || op.done == 0, "a cancelled read has taken nothing");
       op.ended = true;
     }
     }
@@ -197,15 +282,18 @@ private:
       const std::byte* from = nullptr;
       if (source.is_block()) {
         auto& b = static_cast<stream_block&>(source);
-        must(b.bytes == f.header.length && blocks[b.index].size() == b.bytes,
+        must(b.frame_offset() + f.header.length <= blocks[b.index].size() &&
+                 blocks[b.index].size() == b.bytes,
              "a block is sent whole");
-        from = blocks[b.index].data();
+        from = blocks[b.index].data() + b.frame_offset();
       } else {
         auto& op = static_cast<a_write&>(source);
         must(op.frame_offset() + f.header.length <= op.data.size(), "what is sent is there");
         from = op.data.data() + op.frame_offset();
       }
       w.bytes.insert(w.bytes.end(), from, from + f.header.length);
+    } else {
+      w.bytes.insert(w.bytes.end(), f.payload.begin(), f.payload.begin() + f.header.length);
     }
     wire.push_back(std::move(w));
     unsent.push_back(slot);

@@ -60,6 +60,8 @@ std::vector<frame_header> good_headers() {
   add(frame_type::release, 0, 9, 0, 0);
   add(frame_type::shutdown, 0, 0, 0, 0);
   add(frame_type::goodbye, 0, 0, 0, 0);
+  add(frame_type::withdraw, 0, 9, 0, 0);
+  add(frame_type::withdrawn, 0, 9, 7, 0);
   return result;
 }
 

@@ -1,62 +1,11 @@
 // SPDX-License-Identifier: BSL-1.0
-#include "../protocol/stream_party.hpp"
+#include "../protocol/stream_two.hpp"
 
 #include "catch.hpp"
 
 namespace {
 
 using namespace stream_test;
-
-constexpr std::uint32_t frame = 100; // bytes of payload
-
-link_options link_of(std::uint32_t receives = 8) {
-  link_options l;
-  l.receives = l.peer_receives = receives;
-  l.receive_size = l.peer_receive_size = frame + frame_header::size;
-  l.sends = 16;
-  return l;
-}
-
-/// Two sides; a writes, b reads, unless the test says otherwise.
-struct two {
-  explicit two(std::uint32_t receives = 8, std::uint32_t blocks = 4)
-      : a(link_of(receives), {blocks, 1000}), b(link_of(receives), {blocks, 1000}) {}
-
-  party a, b;
-  std::uint64_t written = 0;
-
-  /// Every byte has the value of its place in the stream.
-  a_write& write(party& p, std::uint64_t n, stream_write::kind k = stream_write::kind::copy) {
-    a_write& op = writes.emplace_back(n, k);
-    for (std::uint64_t i = 0; i < n; ++i)
-      op.data.push_back(byte_at(written + i));
-    p.write(op);
-    if (op.ended)
-      written += op.done;
-    return op;
-  }
-  a_write& write(std::uint64_t n) { return write(a, n); }
-  a_write& lend(std::uint64_t n) { return write(a, n, stream_write::kind::lend); }
-  a_read& read(std::uint64_t n, stream_read::kind k = stream_read::kind::copy) {
-    a_read& op = reads.emplace_back(n, k);
-    b.read(op);
-    return op;
-  }
-  void settle() {
-    while (a.deliver_to(b) || b.deliver_to(a) || a.complete_send() || b.complete_send())
-      continue;
-  }
-  std::vector<std::uint32_t> lengths() const {
-    std::vector<std::uint32_t> result;
-    for (const wire_frame& f : a.wire)
-      if (f.header.type == frame_type::data)
-        result.push_back(f.header.length);
-    return result;
-  }
-
-  std::deque<a_write> writes;
-  std::deque<a_read> reads;
-};
 
 using lengths = std::vector<std::uint32_t>;
 using read_kind = stream_read::kind;
@@ -414,38 +363,32 @@ TEST_CASE("a write that there is no memory for fails, unless it has begun") {
 }
 
 TEST_CASE("a peer that breaks the rules") {
-  const auto raw = [](frame_type type, std::uint32_t length) {
-    const frame_bytes head = encode(frame_header{.type = type, .length = length});
-    std::vector<std::byte> f(head.begin(), head.end());
-    f.resize(f.size() + length);
-    return f;
-  };
   SECTION("data after shutdown") {
     two t;
-    t.b.arrives(raw(frame_type::shutdown, 0));
-    t.b.arrives(raw(frame_type::data, 1));
+    t.b.arrives(raw({.type = frame_type::shutdown}));
+    t.b.arrives(raw({.type = frame_type::data, .length = 1}));
     CHECK(t.b.failure == error::protocol_violation);
   }
   SECTION("shutdown twice") {
     two t;
-    t.b.arrives(raw(frame_type::shutdown, 0));
-    t.b.arrives(raw(frame_type::shutdown, 0));
+    t.b.arrives(raw({.type = frame_type::shutdown}));
+    t.b.arrives(raw({.type = frame_type::shutdown}));
     CHECK(t.b.failure == error::protocol_violation);
   }
   SECTION("more data than may be held") {
     two t(5);
     for (int i = 0; i < 3; ++i)
-      t.b.arrives(raw(frame_type::data, 1));
+      t.b.arrives(raw({.type = frame_type::data, .length = 1}));
     CHECK(t.b.failure == error::protocol_violation);
   }
   SECTION("no bytes") {
     two t;
-    t.b.arrives(raw(frame_type::data, 0));
+    t.b.arrives(raw({.type = frame_type::data}));
     CHECK(t.b.failure == error::protocol_violation);
   }
   SECTION("a message") {
     two t;
-    t.b.arrives(raw(frame_type::message, 3));
+    t.b.arrives(raw({.type = frame_type::message, .length = 3}));
     CHECK(t.b.failure == error::protocol_violation);
   }
 }

@@ -84,13 +84,7 @@ private:
   void end_remote(remote_record& r, operation_list& done);
   static void remote_done(link_impl& link, link_transfer& t, operation_list& done);
 
-  /// Ends a key that the peer has had, to `memory` of this side. If that fails so does the
-  /// connection, and nobody else gets the memory, or the access to it, as long as the key lives.
-  bool end_key(memory_region& key, const registered_buffer& memory, buffer_access& access);
-
   void begin_pull(const message_action& a);
-  void post_reads(pull& p);
-  void read_done(pull& p, const error_code& ec);
 
   std::optional<message_protocol> messages_;
   free_list<message_record> records_;

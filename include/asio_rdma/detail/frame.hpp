@@ -18,7 +18,7 @@ namespace asio_rdma::detail {
 enum class frame_type : std::uint8_t {
   message = 1,  ///< A whole message.
   data = 2,     ///< Bytes of a stream.
-  offer = 3,    ///< A message to be read from the sender's memory (`offer_payload`).
+  offer = 3,    ///< Bytes to be read from the sender's memory (`offer_payload`).
   written = 4,  ///< Immediate data of an RDMA WRITE before it.
   lent = 5,     ///< Access to the sender's memory, not asked for (`grant_payload`).
   returned = 6, ///< Access that the receiver had granted, handed back to it.
@@ -34,10 +34,12 @@ enum class frame_type : std::uint8_t {
   ended = 24,    ///< A grant has been revoked.
   release = 25,  ///< The peer has no more use for a grant.
   shutdown = 26, ///< No stream data follows.
-  goodbye = 27   ///< Nothing follows but credits.
+  goodbye = 27,  ///< Nothing follows but credits.
+  withdraw = 28, ///< No more of the offer is to be read.
+  withdrawn = 29 ///< Answers it: how much had been read is in the header.
 };
 
-constexpr std::size_t frame_types = 28; ///< One more than the highest.
+constexpr std::size_t frame_types = 30; ///< One more than the highest.
 
 /// Why a peer was refused: the `immediate` of `refused`, `denied` and `ended`.
 enum class refusal : std::uint32_t {
@@ -68,7 +70,7 @@ struct frame_header {
   std::uint16_t credits = 0;
   std::uint32_t length = 0; ///< Bytes of payload behind the header.
   std::uint32_t id = 0;
-  std::uint32_t immediate = 0; ///< Immediate data, or a reason.
+  std::uint32_t immediate = 0; ///< Immediate data, a reason, or a number of bytes.
 
   friend bool operator==(const frame_header&, const frame_header&) = default;
 };

@@ -22,6 +22,7 @@ namespace asio_rdma::detail {
 
 class background_timer;
 class link_impl;
+class link_pull;
 
 /// A receive of a link, with the memory that a frame comes into.
 class link_receive final : public receive_operation {
@@ -142,6 +143,9 @@ protected:
   const frame_link& frames() const noexcept { return *link_; }
   /// Ends the connection, from within.
   void fail(const error_code& why);
+  /// Ends a key that the peer has had, to `memory` of this side. If that fails so does the
+  /// connection, and nobody else gets the memory, or the access to it, as long as the key lives.
+  bool end_key(memory_region& key, const registered_buffer& memory, buffer_access& access);
   /// After any event.
   void run(operation_list& done);
   ///@}
@@ -159,6 +163,7 @@ private:
   friend link_receive;
   friend link_transfer;
   friend frame_transfer;
+  friend link_pull;
 
   void on_receive(link_receive& r, disposal how);
   void on_transfer(link_transfer& t, disposal how);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <asio_rdma/detail/link_impl.hpp>
+#include <asio_rdma/detail/link_pull.hpp>
 #include <asio_rdma/detail/stream_protocol.hpp>
 #include <asio_rdma/stream_options.hpp>
 #include <boost/asio/any_io_executor.hpp>
@@ -60,6 +61,7 @@ public:
     stream_writing* op = nullptr;
   };
   request_type request;
+  memory_region exposed; ///< For the peer to read.
 };
 
 /// A wait for the end of the connection.
@@ -106,6 +108,9 @@ public:
 
 private:
   class closer;
+  struct block;
+  struct chunk;
+  struct direct_pull;
 
   void make_parts(frame_link& link, const handshake& peer) override;
   bool run_parts(operation_list& done) override;
@@ -119,6 +124,9 @@ private:
   template <class Op>
   void run_op_here(Op& op, bool wait);
   void fill(const stream_action& a);
+  void expose(stream_source& s);
+  void free(const stream_block& b);
+  void pull(const stream_action& a);
   void take(const stream_action& a);
   bool withdraw_op(stream_operation& op);
   void finish(stream_operation& op, const error_code& ec, std::uint64_t bytes,
@@ -126,13 +134,16 @@ private:
   void withdraw_all(operation_list& done);
   void progress(operation_list& done);
   void wait_for(stream_operation& op);
-  bool lendable(stream_writing& op) const;
+  bool find_keys(stream_operation& op) const;
+  void choose_way(stream_writing& op) const;
 
   stream_options stream_options_;
   asio::steady_timer linger_;
   std::unique_ptr<closer> closer_;
   std::optional<stream_protocol> bytes_;
-  std::vector<registered_buffer> blocks_;
+  std::vector<block> blocks_;
+  std::vector<std::unique_ptr<chunk>> chunks_;
+  std::unique_ptr<direct_pull> direct_;
   operation_list active_; // to be found by id
   std::size_t error_waits_ = 0;
   connection_info info_;

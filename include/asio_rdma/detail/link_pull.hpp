@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include <asio_rdma/buffer.hpp>
+#include <asio_rdma/detail/link_impl.hpp>
+
+#include <cstddef>
+#include <deque>
+
+namespace asio_rdma::detail {
+
+/// Memory of the peer that is read to memory of this side, by several READs at a time. Its
+/// functions are called with the link locked.
+class link_pull {
+public:
+  using done_function = void (*)(link_impl&, link_pull&);
+  /// `done` is called when all has been read; not if the link fails first.
+  link_pull(link_impl& link, done_function done) noexcept : link_(link), done_(done) {}
+  link_pull(const link_pull&) = delete;
+
+  /// Both of the same size, which is not 0. Nothing of it is under way.
+  void start(const mutable_buffer& to, const remote_buffer& from);
+
+private:
+  struct read final : link_transfer {
+    read(link_impl& link, link_pull& p) noexcept : link_transfer(link, &read::on_done), owner(p) {}
+    static void on_done(link_impl& link, link_transfer& t, operation_list&);
+    link_pull& owner;
+  };
+
+  bool post(read& r);
+
+  link_impl& link_;
+  done_function done_;
+  mutable_buffer to_;  // for what has not been asked for yet
+  remote_buffer from_; // likewise
+  std::size_t under_way_ = 0;
+  std::deque<read> reads_;
+};
+
+} // namespace asio_rdma::detail

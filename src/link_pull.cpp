@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: BSL-1.0
+#include <asio_rdma/detail/link_pull.hpp>
+#include <asio_rdma/detail/scatter_gather.hpp>
+
+#include <algorithm>
+
+namespace asio_rdma::detail {
+namespace {
+
+// A READ of this many bytes is enough to keep a device busy; so many of them at a time.
+constexpr std::uint64_t read_piece = std::uint64_t(1) << 20;
+constexpr std::size_t reads_under_way = 4;
+
+} // namespace
+
+void link_pull::start(const mutable_buffer& to, const remote_buffer& from) {
+  to_ = to;
+  from_ = from;
+  for (std::size_t i = 0; i < reads_under_way && from_.size != 0; ++i) {
+    if (i == reads_.size())
+      reads_.emplace_back(link_, *this);
+    if (!post(reads_[i]))
+      return;
+  }
+}
+
+bool link_pull::post(read& r) {
+  const std::uint64_t bytes = std::min(from_.size, read_piece);
+  r.elements[0] = element_of(to_.first(bytes));
+  r.wr.num_sge = 1;
+  r.wr.opcode = IBV_WR_RDMA_READ;
+  r.wr.wr.rdma = {from_.address, from_.rkey};
+  if (!link_.post(r))
+    return false;
+  to_ += bytes;
+  from_ += bytes;
+  ++under_way_;
+  return true;
+}
+
+void link_pull::read::on_done(link_impl& link, link_transfer& t, operation_list&) {
+  auto& self = static_cast<read&>(t);
+  link_pull& p = self.owner;
+  --p.under_way_;
+  if (t.ec || (p.from_.size != 0 && !p.post(self)))
+    return; // the link fails
+  if (p.under_way_ == 0)
+    p.done_(link, p);
+}
+
+} // namespace asio_rdma::detail

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include "stream_party.hpp"
+
+namespace stream_test {
+
+constexpr std::uint32_t frame = 100; // bytes of payload
+
+inline link_options link_of(std::uint32_t receives = 8) {
+  link_options l;
+  l.receives = l.peer_receives = receives;
+  l.receive_size = l.peer_receive_size = frame + frame_header::size;
+  l.sends = 16;
+  return l;
+}
+
+/// Two sides; a writes, b reads, unless the test says otherwise.
+struct two {
+  explicit two(std::uint32_t receives = 8, std::uint32_t blocks = 4)
+      : two(receives, stream_limits{blocks, 1000}) {}
+  two(std::uint32_t receives, const stream_limits& o)
+      : a(link_of(receives), o), b(link_of(receives), o) {}
+
+  party a, b;
+  std::uint64_t written = 0;
+
+  /// Every byte has the value of its place in the stream.
+  a_write& write(party& p, std::uint64_t n, stream_write::kind k = stream_write::kind::copy) {
+    a_write& op = writes.emplace_back(n, k);
+    for (std::uint64_t i = 0; i < n; ++i)
+      op.data.push_back(byte_at(written + i));
+    p.write(op);
+    if (op.ended)
+      written += op.done;
+    return op;
+  }
+  a_write& write(std::uint64_t n) { return write(a, n); }
+  a_write& lend(std::uint64_t n) { return write(a, n, stream_write::kind::lend); }
+  a_read& read(std::uint64_t n, stream_read::kind k = stream_read::kind::copy) {
+    a_read& op = reads.emplace_back(n, k);
+    b.read(op);
+    return op;
+  }
+  void settle() {
+    while (a.deliver_to(b) || b.deliver_to(a) || a.complete_send() || b.complete_send() ||
+           a.complete_pull(b) || b.complete_pull(a))
+      continue;
+  }
+  std::vector<std::uint32_t> lengths() const {
+    std::vector<std::uint32_t> result;
+    for (const wire_frame& f : a.wire)
+      if (f.header.type == frame_type::data)
+        result.push_back(f.header.length);
+    return result;
+  }
+
+  std::deque<a_write> writes;
+  std::deque<a_read> reads;
+};
+
+/// A frame with a payload of zeros.
+inline std::vector<std::byte> raw(const frame_header& h) {
+  const frame_bytes head = encode(h);
+  std::vector<std::byte> f(head.begin(), head.end());
+  f.resize(f.size() + h.length);
+  return f;
+}
+
+} // namespace stream_test
