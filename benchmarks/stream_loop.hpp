@@ -67,6 +67,12 @@ public:
         });
   }
 
+  /// Writes all of it.
+  template <class F>
+  void put(const asio_rdma::registered_buffer& from, F done) {
+    active.async_write_some(from, std::move(done));
+  }
+
   asio::io_context io{1};
 
 private:
@@ -103,6 +109,11 @@ public:
   template <class F>
   void take(std::vector<char>& into, F done) {
     passive.async_read_some(asio::buffer(into), std::move(done));
+  }
+
+  template <class F>
+  void put(const std::vector<char>& from, F done) {
+    asio::async_write(active, asio::buffer(from), std::move(done));
   }
 
   asio::io_context io{1};
@@ -187,14 +198,13 @@ private:
     });
   }
   void write() {
-    asio::async_write(streams_.active, whole(question_, plan_.bytes),
-                      [this](const asio_rdma::error_code& ec, std::size_t) {
-                        check(ec, "write");
-                        if (--left_ != 0)
-                          write();
-                        else
-                          progressed();
-                      });
+    streams_.put(question_, [this](const asio_rdma::error_code& ec, std::size_t) {
+      check(ec, "write");
+      if (--left_ != 0)
+        write();
+      else
+        progressed();
+    });
   }
   void progressed() {
     if (left_ == 0 && to_receive_ == 0)

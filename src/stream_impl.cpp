@@ -84,7 +84,8 @@ stream_impl::~stream_impl() = default;
 void stream_impl::make_parts(frame_link& link, const handshake&) {
   stream_limits o;
   o.blocks = stream_options_.sends;
-  o.inbox.read_ahead = std::uint64_t(stream_options_.receives) * stream_options_.receive_size;
+  o.inbox.read_ahead = std::max<std::uint64_t>(
+      o.inbox.read_ahead, std::uint64_t(stream_options_.receives) * stream_options_.receive_size);
   bytes_.emplace(link, o);
   bytes_->set_no_delay(no_delay_);
   blocks_.resize(bytes_->blocks());
@@ -328,10 +329,14 @@ void stream_impl::pull(const stream_action& a) {
   error_code ec;
   c.of = a.chunk;
   c.memory = pool().allocate(a.memory.size, ec);
+  if (ec) { // then less of it, if that is to be had
+    a.chunk->bytes = std::min(a.chunk->bytes, stream_options_.receive_size);
+    c.memory = pool().allocate(a.chunk->bytes, ec);
+  }
   if (ec)
     return bytes_->no_memory(ec);
   bytes_->pulling(*a.chunk);
-  c.start(c.memory, a.memory);
+  c.start(c.memory, a.memory.first(a.chunk->bytes));
 }
 
 void stream_impl::take(const stream_action& a) {

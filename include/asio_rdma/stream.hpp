@@ -34,7 +34,7 @@ namespace asio_rdma {
 /// is on its way, unless `tcp::no_delay` is set. Of 32 KiB and more the peer reads by RDMA READ.
 ///
 /// *Reading.* What has come stays in the receives, or in memory of the pool, until it is read. A
-/// peer that is ahead of its reader by twice `stream_options::receives` and the send buffer waits.
+/// peer that is ahead of its reader by `stream_options::receives` and the send buffer waits.
 /// An asynchronous read of at least 32 KiB of registered memory in one piece, which the device must
 /// be allowed to write (`access::local_write`), that waits when the peer writes as much gets it
 /// there directly.

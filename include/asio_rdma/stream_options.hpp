@@ -14,13 +14,13 @@ struct stream_options {
 
   /// Receives posted ahead, at least 5, each of `receive_size` bytes, at least 64. They are what a
   /// peer may send before anything is read here, as a socket's receive buffer is, and nearly all
-  /// that an idle stream costs. As many bytes of longer writes are read ahead besides, to memory
-  /// that is the pool's again when they have been taken.
+  /// that an idle stream costs. Of longer writes 1 MiB is read ahead besides, or as many
+  /// bytes as these have, to memory that is the pool's again when it has been taken.
   std::uint32_t receives = 16;
   std::uint32_t receive_size = 16384; ///< 16 of them are not payload.
   /// Frames under way at a time, and frames whose bytes have been copied: the send buffer. A frame
   /// has at most the peer's receive size. Writes of 32 KiB and more are copied to up to 4 blocks of
-  /// 256 KiB besides.
+  /// 512 KiB besides.
   std::uint32_t sends = 16;
 
   /// How long a stream that was closed may take in the background to send what was written and to

@@ -47,6 +47,17 @@ std::span<const stream_scene::kind_type> stream_scene::kinds() {
                 [](stream_scene& s, unsigned i, ending_handler h) {
                   s.a().async_write_some(s.mine[i], h);
                 }},
+      kind_type{"write that the peer reads",
+                [](stream_scene& s, unsigned i, ending_handler h) {
+                  s.a().async_write_some(s.long_out[i], h);
+                }},
+      kind_type{.name = "read by a READ",
+                .start = [](stream_scene& s, unsigned i,
+                            ending_handler h) { s.a().async_read_some(s.long_in[i], h); },
+                .feed =
+                    [](stream_scene& s, unsigned i) {
+                      s.b().async_write_some(s.long_out[i], asio::detached);
+                    }},
       kind_type{.name = "wait to write",
                 .start =
                     [](stream_scene& s, unsigned, ending_handler h) {
@@ -74,6 +85,10 @@ std::span<const stream_scene::kind_type> stream_scene::kinds() {
 }
 
 stream_scene::stream_scene(const kind_type& k) : link_scene(k, brief()) {
+  for (unsigned i = 0; i < most; ++i) {
+    long_out[i] = pool().allocate(2 * large);
+    long_in[i] = pool().allocate(2 * large);
+  }
   a().async_wait(stream::wait_error, disconnected());
 }
 

@@ -15,7 +15,9 @@ public:
   static std::span<const kind_type> kinds();
   /// Whether bytes go both ways.
   bool works();
-  void drop() {}
+  void drop() { long_out = long_in = {}; }
+
+  std::array<registered_buffer, most> long_out, long_in; ///< Read by READs of the device.
 
 private:
   /// Writes until there is no room.

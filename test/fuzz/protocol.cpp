@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSL-1.0
 // Everything that reads a peer's bytes, with what the fuzzer makes of them: the handshake, its
-// verdict and steps, and a whole party whose peer sends anything while its own application, driver
-// and device do anything.
+// verdict and steps, and a whole party, of messages or of a stream, whose peer sends anything while
+// its own application, driver and device do anything.
 #include "../protocol/party.hpp"
+#include "../protocol/stream_party.hpp"
 
 #include <asio_rdma/detail/handshake.hpp>
 #include <asio_rdma/detail/little_endian.hpp>
@@ -211,6 +212,130 @@ void conversation(input in) {
   p.die(asio::error::connection_reset);
 }
 
+std::vector<std::byte> a_stream_frame(input& in) {
+  static constexpr frame_type types[] = {
+      frame_type::data,     frame_type::data,    frame_type::offer,    frame_type::offer,
+      frame_type::taken,    frame_type::refused, frame_type::withdraw, frame_type::withdrawn,
+      frame_type::shutdown, frame_type::goodbye, frame_type::credits};
+  frame_header h;
+  h.type = types[in.below(std::size(types))];
+  h.credits = static_cast<std::uint16_t>(in.below(3));
+  payload_bytes payload{};
+  switch (h.type) {
+  case frame_type::data:
+    h.length = 1 + in.below(40);
+    break;
+  case frame_type::offer:
+    h.length = offer_payload::size;
+    h.id = in.below(16);
+    encode(offer_payload{{in.byte(), 1U + in.below(4000), in.byte()}}, payload);
+    break;
+  case frame_type::withdrawn:
+    h.immediate = in.below(600);
+    [[fallthrough]];
+  case frame_type::taken:
+  case frame_type::withdraw:
+    h.id = in.below(16);
+    break;
+  case frame_type::refused:
+    h.id = in.below(16);
+    h.immediate = static_cast<std::uint32_t>(refusal::closed);
+    break;
+  default:
+    break;
+  }
+  const frame_bytes head = encode(h);
+  std::vector<std::byte> result(head.begin(), head.end());
+  result.insert(result.end(), payload.begin(), payload.end());
+  result.resize(frame_header::size + h.length);
+  return result;
+}
+
+void stream_conversation(input in) {
+  link_options l;
+  l.receives = 5 + in.below(8);
+  l.peer_receives = 5 + in.below(8);
+  l.receive_size = l.peer_receive_size = 80;
+  l.sends = 1 + in.below(4);
+  stream_limits o{1 + in.below(4), 100};
+  o.offer_from = 100;
+  o.large_block_size = 300;
+  o.offers = 1 + in.below(3);
+  o.direct_from = 50;
+  o.inbox = {400, 150};
+  stream_test::party p(l, o);
+  p.refuses_key = p.refuses_memory = [&] {
+    return in.below(16) == 15;
+  };
+  std::deque<stream_test::a_write> writes;
+  std::deque<stream_test::a_read> reads;
+  const auto write = [&] {
+    auto& w = writes.emplace_back(1 + in.below(700), static_cast<stream_write::kind>(in.below(3)));
+    w.data.resize(w.bytes);
+    p.write(w);
+  };
+  const auto read = [&] {
+    auto& r = reads.emplace_back(1 + in.below(700), static_cast<stream_read::kind>(in.below(3)));
+    r.direct = r.what == stream_read::kind::copy && in.below(2) == 0;
+    p.read(r);
+  };
+  while (!in.empty() && !p.failure) {
+    switch (in.below(10)) {
+    case 0:
+    case 1:
+    case 2:
+      if (!p.posted.empty())
+        p.arrives(a_stream_frame(in));
+      break;
+    case 3:
+      if (const auto bytes = in.some(in.below(80)); !p.posted.empty())
+        p.arrives({bytes.begin(), bytes.end()});
+      break;
+    case 4:
+      p.complete_send();
+      break;
+    case 5:
+      p.complete_pull();
+      break;
+    case 6:
+      write();
+      break;
+    case 7:
+      read();
+      break;
+    case 8:
+      if (in.below(2) == 0 && !writes.empty())
+        p.cancel(writes[in.below(static_cast<std::uint32_t>(writes.size()))]);
+      else if (!reads.empty())
+        p.cancel(reads[in.below(static_cast<std::uint32_t>(reads.size()))]);
+      break;
+    default:
+      if (const std::uint32_t what = in.below(32); what == 0)
+        p.link.close();
+      else if (what == 1)
+        p.bytes.shut_down_writes();
+      else if (what == 2)
+        p.bytes.shut_down_reads();
+      p.run();
+    }
+    std::uint64_t ahead = 0;
+    for (const auto& [index, bytes] : p.chunks)
+      ahead += bytes.size();
+    must(ahead <= o.inbox.read_ahead, "no more is read ahead than may be");
+    must(p.link.flow().held() <= l.receives, "no more is held than was posted");
+  }
+  p.refuses_key = p.refuses_memory = nullptr;
+  p.stop(asio::error::connection_reset);
+  while (p.bytes.available() != 0)
+    p.read(reads.emplace_back(1000));
+  for (const auto& w : writes)
+    must(w.ended || w.cancelled, "every write ends when the link has stopped");
+  for (const auto& r : reads)
+    must(r.ended || r.cancelled, "every read ends when the link has stopped");
+  must(p.keys.empty() && p.blocks.empty() && p.chunks.empty(), "nothing is kept");
+  must(p.failure || p.link.flow().held() == 0, "nothing is held");
+}
+
 } // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -222,8 +347,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   case 1:
     exchange(in);
     break;
-  default:
+  case 2:
     conversation(in);
+    break;
+  default:
+    stream_conversation(in);
   }
   return 0;
 }

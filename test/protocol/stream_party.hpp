@@ -80,7 +80,8 @@ public:
   std::deque<a_pull> pulls; // READs to complete
   error_code failure;
   bool closed = false;
-  std::function<bool()> refuses_memory; ///< For a block, or for a chunk.
+  std::function<bool()> refuses_memory;    ///< For a block, or for a chunk.
+  std::function<bool()> has_little_memory; ///< For a chunk, which then is smaller.
   std::function<bool()> refuses_key;
 
   void run() {
@@ -138,15 +139,16 @@ public:
     must(key != from.keys.end(), "what is read may be read");
     const std::uint64_t at = p.from.address - (std::uint64_t(p.from.rkey) << 32);
     must(at + p.from.size <= key->second.size(), "no more is read than may be");
-    const auto there = key->second.subspan(at, p.from.size);
-    if (p.read != nullptr) {
-      p.read->memory.assign(there.begin(), there.end());
-      bytes.pulled(*p.read);
-    } else {
-      chunks[p.chunk->index].assign(there.begin(), there.end());
-      bytes.pulled(*p.chunk);
-    }
-    run();
+    read_ended(p, key->second.subspan(at, p.from.size));
+    return true;
+  }
+  /// The same, of a peer that is not there.
+  bool complete_pull() {
+    if (pulls.empty())
+      return false;
+    const a_pull p = pulls.front();
+    pulls.pop_front();
+    read_ended(p, std::vector<std::byte>(p.from.size));
     return true;
   }
   void stop(const error_code& why) {
@@ -183,6 +185,17 @@ public:
   }
 
 private:
+  void read_ended(const a_pull& p, std::span<const std::byte> there) {
+    if (p.read != nullptr) {
+      p.read->memory.assign(there.begin(), there.end());
+      bytes.pulled(*p.read);
+    } else {
+      chunks[p.chunk->index].assign(there.begin(), there.end());
+      bytes.pulled(*p.chunk);
+    }
+    run();
+  }
+
   void end_key(const stream_source& s) {
     if (const auto found = key_of.find(&s); found != key_of.end()) {
       keys.erase(found->second);
@@ -208,8 +221,10 @@ private:
       return bytes.no_memory(asio::error::no_memory);
     must(a.memory.size == a.chunk->bytes && a.memory.size != 0, "a chunk is read whole");
     must(chunks.emplace(a.chunk->index, std::vector<std::byte>()).second, "a chunk is free");
+    if (has_little_memory && has_little_memory())
+      a.chunk->bytes = (a.chunk->bytes + 1) / 2;
     bytes.pulling(*a.chunk);
-    pulls.push_back({a.chunk, nullptr, a.memory});
+    pulls.push_back({a.chunk, nullptr, a.memory.first(a.chunk->bytes)});
   }
 
   void act(const stream_action& a) {

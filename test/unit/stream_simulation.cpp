@@ -44,6 +44,9 @@ public:
         total_.refused += refuses;
         return refuses;
       };
+      party_[i]->has_little_memory = [this] {
+        return below(16) == 0;
+      };
       party_[i]->refuses_key = [this] {
         const bool refuses = below(16) == 0;
         total_.unexposed += refuses;

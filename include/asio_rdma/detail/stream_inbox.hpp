@@ -26,8 +26,8 @@ private:
 };
 
 struct stream_read_limits {
-  std::uint64_t read_ahead = 1 << 18; ///< Bytes of offers that are read before they are taken.
-  std::uint32_t chunk = 1 << 17;      ///< Of these, at most so many by one READ.
+  std::uint64_t read_ahead = 1 << 20; ///< Bytes of offers that are read before they are taken.
+  std::uint32_t chunk = 1 << 19;      ///< Of these, at most so many by one READ.
 };
 
 /// The bytes of a stream that have come, and those that the peer offers, in their order.
@@ -67,7 +67,7 @@ public:
   stream_chunk* next_free();
 
   /// What is to be read now, if anything: a chunk with so many `bytes`, to be read from `from`.
-  /// Then `pulling`, and `pulled` when it has been read; or nothing of it.
+  /// Then `pulling`, with no more bytes, and `pulled` when they have been read; or nothing of it.
   stream_chunk* next_pull(remote_buffer& from);
   void pulling(stream_chunk& c);
   void pulled(stream_chunk& c);

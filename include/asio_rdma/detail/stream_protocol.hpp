@@ -119,7 +119,7 @@ struct stream_limits {
 
   /// So many bytes, or more, are offered; more than a frame's in any case.
   std::uint32_t offer_from = 1 << 15;
-  std::uint32_t large_block_size = 1 << 18; ///< Bytes; at least `offer_from`.
+  std::uint32_t large_block_size = 1 << 19; ///< Bytes; at least `offer_from`.
   /// Large blocks, and lent writes that are offered, at most of each.
   std::uint32_t offers = 4;
 
@@ -141,8 +141,8 @@ struct stream_action {
             ///< one, to `offset` of `read`, or, of `piece`, keep the memory. Then release the slot
             ///< if it is `emptied`.
     read,   ///< `read` is complete.
-    pull,   ///< Read all of `memory` to memory for `chunk`: call `pulling` now and `pulled` when it
-            ///< is done, or `no_memory`.
+    pull,   ///< Read all of `memory`, or less that is then the `bytes` of `chunk`, to memory for
+            ///< it: call `pulling` now and `pulled` when it is done, or `no_memory`.
     pull_direct ///< Read all of `memory` to the memory of `read`, then `pulled`.
   };
   kind what = kind::none;
