@@ -3,12 +3,11 @@
 
 #include <asio_rdma/connect_options.hpp>
 #include <asio_rdma/connectable.hpp>
+#include <asio_rdma/detail/handler_op.hpp>
 #include <asio_rdma/detail/handshake.hpp>
-#include <boost/asio/associated_executor.hpp>
 #include <boost/asio/cancellation_state.hpp>
 #include <boost/asio/compose.hpp>
 #include <boost/asio/ip/tcp.hpp>
-#include <boost/asio/post.hpp>
 #include <boost/asio/write.hpp>
 
 #include <concepts>
@@ -48,6 +47,8 @@ public:
   template <class Self>
   void operator()(Self& self, error_code ec = {}, std::size_t bytes = 0) {
     if (steps_ == nullptr) {
+      if (ec) // not open, told again
+        return self.complete(ec);
       if (!start(self))
         return;
     } else if (steps_->next() == exchange_steps::action::write) {
@@ -72,8 +73,8 @@ private:
   template <class Self>
   bool start(Self& self) {
     if (end_.queue_pair == nullptr) {
-      asio::post(stream_->get_executor(),
-                 [s = std::move(self)]() mutable { s.complete(asio::error::bad_descriptor); });
+      complete_immediately(std::move(self), stream_->get_executor(),
+                           error_code(asio::error::bad_descriptor));
       return false;
     }
     self.reset_cancellation_state(asio::enable_partial_cancellation());

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
+#include <asio_rdma/detail/handler_op.hpp>
 #include <asio_rdma/error.hpp>
 #include <boost/asio/async_result.hpp>
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/compose.hpp>
-#include <boost/asio/post.hpp>
 #include <boost/asio/socket_base.hpp>
 
 #include <array>
@@ -32,10 +32,14 @@ struct teardown_op {
     error_code ec;
     stream.shutdown(asio::socket_base::shutdown_send, ec);
     if (ec) {
-      asio::post(stream.get_executor(), [s = std::move(self), ec]() mutable { s.complete(ec); });
+      complete_immediately(std::move(self), stream.get_executor(), ec);
       return;
     }
     read(self);
+  }
+  template <class Self>
+  void operator()(Self& self, error_code ec) {
+    self.complete(ec);
   }
   template <class Self>
   void operator()(Self& self, error_code ec, std::size_t) {
