@@ -59,18 +59,18 @@ struct unsignaled_writes {
     if (chain)
       batch.emplace(p.a);
     for (const flags f : how)
-      p.a.async_write(p.ma.buffer(0, 8), p.mb.remote(), f, ends[started++].handler());
+      p.a.async_write(p.ma.buffer(0, 8), p.mb.remote(), f, (next++)->handler());
   }
   void wait() {
     p.until([&] {
-      return std::all_of(ends.begin(), ends.begin() + started, [](auto& e) { return e.done(); });
+      return std::all_of(ends.begin(), next, [](auto& e) { return e.done(); });
     });
   }
 
   pair p;
   faults::injector faults{p.dev.native_handle()};
   std::array<sent, 4> ends;
-  std::ptrdiff_t started = 0;
+  std::array<sent, 4>::iterator next = ends.begin();
 };
 
 TEST_CASE("the queue pair fails if what would tell of unsignaled operations is refused") {
@@ -95,7 +95,7 @@ TEST_CASE("what is behind a refused operation tells of the unsignaled ones befor
   w.faults.refuse_post(call::post_send, ENOMEM, {}, 2, w.p.a.native_handle()->qp_num);
   w.start({flags::unsignaled, flags::unsignaled, flags::none, flags::unsignaled}, true);
   w.wait();
-  for (const std::size_t i : {0, 1, 3})
+  for (const std::size_t i : {0u, 1u, 3u})
     CHECK(w.ends[i].succeeded());
   CHECK(w.ends[2].calls == 1);
   CHECK(w.ends[2].ec == errc::not_enough_memory);
