@@ -37,6 +37,19 @@ error_code check_rights(const device& d, access rights) {
   return {};
 }
 
+// rdma-core 33 has no such function. Its name is looked up where the template is used, by the type
+// of the domain.
+template <class Domain>
+ibv_mr* register_dmabuf(Domain* pd, std::uint64_t offset, std::size_t bytes, std::uint64_t iova,
+                        int descriptor, int rights) {
+  if constexpr (requires { ibv_reg_dmabuf_mr(pd, offset, bytes, iova, descriptor, rights); }) {
+    return ibv_reg_dmabuf_mr(pd, offset, bytes, iova, descriptor, rights);
+  } else {
+    errno = EOPNOTSUPP;
+    return nullptr;
+  }
+}
+
 error_code registration_error(int value) {
   // The kernel answers ENOMEM where the pages would pass RLIMIT_MEMLOCK (ibv_reg_mr(3)).
   if (value == ENOMEM)
@@ -97,6 +110,7 @@ memory_region::memory_region(const protection_domain& pd, void* data, std::size_
                    static_cast<unsigned>(registration_access(pd.get_device(), rights)));
   if (mr_ == nullptr)
     ec = registration_error(errno);
+  data_ = data;
 }
 
 memory_region::memory_region(const protection_domain& pd, void* data, std::size_t bytes,
@@ -114,24 +128,29 @@ memory_region memory_region::from_dmabuf(const protection_domain& pd, int descri
   ec = check_rights(pd.get_device(), rights);
   if (ec)
     return result;
-  result.mr_ = ibv_reg_dmabuf_mr(pd.native_handle(), offset, bytes, iova, descriptor,
-                                 registration_access(pd.get_device(), rights));
+  result.mr_ = register_dmabuf(pd.native_handle(), offset, bytes, iova, descriptor,
+                               registration_access(pd.get_device(), rights));
   if (result.mr_ == nullptr)
     ec = registration_error(errno);
+  result.data_ = reinterpret_cast<void*>(iova);
   return result;
 }
 
 memory_region::memory_region(const protection_domain& pd, native_handle_type mr, ownership owns)
-    : pd_(pd), mr_(mr), owns_(owns) {}
+    : pd_(pd), mr_(mr), data_(mr != nullptr ? mr->addr : nullptr), owns_(owns) {}
 
 memory_region::memory_region(memory_region&& other) noexcept
-    : pd_(std::move(other.pd_)), mr_(std::exchange(other.mr_, nullptr)), owns_(other.owns_) {}
+    : pd_(std::move(other.pd_)),
+      mr_(std::exchange(other.mr_, nullptr)),
+      data_(other.data_),
+      owns_(other.owns_) {}
 
 memory_region& memory_region::operator=(memory_region&& other) noexcept {
   if (this != &other) {
     const memory_region old(std::move(*this));
     pd_ = std::move(other.pd_);
     mr_ = std::exchange(other.mr_, nullptr);
+    data_ = other.data_;
     owns_ = other.owns_;
   }
   return *this;

@@ -83,9 +83,10 @@ public:
                 error_code& ec)
       : memory_region(pd, memory.data(), memory.size(), rights, ec) {}
 
-  /// Registers `bytes` at `offset` of a dma-buf (a GPU's memory, for instance), whose address
-  /// towards peers is `iova` (ibv_reg_dmabuf_mr(3)). Errors: `operation_not_supported` where the
-  /// device cannot, or the system's.
+  /// Registers `bytes` at `offset` of a dma-buf (a GPU's memory, for instance). `iova` is the
+  /// region's address in every request, here and at peers (ibv_reg_dmabuf_mr(3)), so `data` is that
+  /// and nothing that the CPU could follow. Errors: `operation_not_supported` where the device, or
+  /// rdma-core (before 34), cannot, or the system's.
   static memory_region from_dmabuf(const protection_domain& pd, int descriptor,
                                    std::uint64_t offset, std::size_t bytes, std::uint64_t iova,
                                    access rights, error_code& ec);
@@ -118,7 +119,7 @@ public:
   native_handle_type native_handle() const noexcept { return mr_; }
   const protection_domain& get_protection_domain() const noexcept { return pd_; }
   /// What follows needs an open region.
-  void* data() const noexcept { return mr_->addr; }
+  void* data() const noexcept { return data_; }
   std::size_t size() const noexcept { return mr_->length; }
   std::uint32_t lkey() const noexcept { return mr_->lkey; }
   std::uint32_t rkey() const noexcept { return mr_->rkey; }
@@ -139,6 +140,7 @@ public:
 private:
   protection_domain pd_;
   ibv_mr* mr_ = nullptr;
+  void* data_ = nullptr; // not in the handle for a dma-buf, which has the offset there
   ownership owns_ = ownership::take;
 };
 
