@@ -22,7 +22,7 @@ constexpr std::chrono::hours longest{24 * 365};
 // The kernel misses a neighbour's answer that comes before it waits for it, as it does between the
 // namespaces of one machine, and looks again only when the time that it was given is over
 // (process_one_req in drivers/infiniband/core/addr.c). So it gets little time, then twice that...
-constexpr std::chrono::milliseconds first_patience{100};
+constexpr std::chrono::milliseconds first_patience{100}, most_patience{600000};
 
 error_code rejection(const cm_event& event) {
   if (event.status == reject_no_listener)
@@ -93,7 +93,7 @@ error_code cm_connection::resolve(const asio::ip::tcp::endpoint& to, leftovers& 
 
 error_code cm_connection::resolve_address() {
   const auto timeout = std::clamp<std::chrono::milliseconds::rep>(
-      std::min(patience_, options_.timeout).count(), 1, 600000);
+      std::min(patience_, options_.timeout).count(), 1, most_patience.count());
   sockaddr* from = options_.local ? static_cast<sockaddr*>(options_.local->data()) : nullptr;
   if (service_.resolve_address(id_, from, static_cast<sockaddr*>(to_.data()),
                                static_cast<int>(timeout)) == 0)
@@ -143,7 +143,7 @@ void cm_connection::take_event(const cm_event& event, leftovers& left) {
     break;
   case RDMA_CM_EVENT_ADDR_ERROR:
     if (event.status == -ETIMEDOUT && op_ != nullptr) {
-      patience_ *= 2; // until the timer ends the attempt
+      patience_ = std::min(2 * patience_, most_patience); // until the timer ends the attempt
       ec = resolve_address();
       break;
     }
