@@ -33,8 +33,6 @@ public:
       : qp(io), strand_(io.get_executor()), ground_(g), with_strand_(with_strand) {
     queue_pair_options options;
     options.send_depth = 8; // fewer than the window, so that some wait
-    // libsiw takes a mapping at page 0x90 for a failure, and with 128 one begins there.
-    options.receive_depth = 256;
     qp.open(g.pd, options);
   }
 
