@@ -8,6 +8,14 @@
 
 namespace asio_rdma::detail {
 
+std::optional<gid_entry> queue_pair_impl::find_gid() const {
+  const device& d = pd_.get_device();
+  if (!options_.local)
+    return d.best_gid(options_.port);
+  const auto found = d.best_gid(*options_.local);
+  return found && found->port == options_.port ? found : std::nullopt;
+}
+
 error_code queue_pair_impl::local_address(queue_pair_address& result) const {
   const device& d = pd_.get_device();
   error_code ec;
@@ -19,9 +27,12 @@ error_code queue_pair_impl::local_address(queue_pair_address& result) const {
   result.lid = port.lid;
   result.mtu = options_.path_mtu != 0 ? options_.path_mtu : port.active_mtu;
   result.max_reads = options_.max_reads;
-  if (const auto gid = d.best_gid(options_.port))
-    result.gid = gid->gid;
-  else if (port.link_layer == IBV_LINK_LAYER_ETHERNET)
+  const std::lock_guard lock(mutex_);
+  if (!gid_)
+    gid_ = find_gid();
+  if (gid_)
+    result.gid = gid_->gid;
+  else if (port.link_layer == IBV_LINK_LAYER_ETHERNET || options_.local)
     return error::no_gid;
   return {};
 }
@@ -35,7 +46,6 @@ error_code queue_pair_impl::connect(const queue_pair_address& peer) {
     return ec;
   error_code ec;
   const bool routed = d.port(options_.port, ec).link_layer == IBV_LINK_LAYER_ETHERNET;
-  const auto gid = d.best_gid(options_.port);
 
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_RTR;
@@ -50,7 +60,7 @@ error_code queue_pair_impl::connect(const queue_pair_address& peer) {
   attr.ah_attr.is_global = routed ? 1 : 0;
   if (routed) {
     attr.ah_attr.grh.dgid = peer.gid;
-    attr.ah_attr.grh.sgid_index = static_cast<std::uint8_t>(gid->index);
+    attr.ah_attr.grh.sgid_index = static_cast<std::uint8_t>(gid_->index);
     attr.ah_attr.grh.hop_limit = options_.hop_limit;
     attr.ah_attr.grh.traffic_class = options_.traffic_class;
   }
@@ -106,6 +116,15 @@ void queue_pair_impl::connected() {
   const std::lock_guard lock(mutex_);
   if (state_ == queue_pair_state::open)
     state_ = queue_pair_state::connected;
+}
+
+error_code queue_pair_impl::query(ibv_qp_attr& attr, int mask) const {
+  const std::lock_guard lock(mutex_);
+  if (qp_ == nullptr)
+    return reason_;
+  ibv_qp_init_attr init{};
+  const int e = ibv_query_qp(qp_, &attr, mask, &init);
+  return e == 0 ? error_code() : system_error_code(std::abs(e));
 }
 
 error_code queue_pair_impl::modify(ibv_qp_attr& attr, int mask) {

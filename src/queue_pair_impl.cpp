@@ -55,6 +55,9 @@ error_code queue_pair_impl::open(std::shared_ptr<completion_queue_impl> queue,
   limit(options_.max_send_sge, limits.max_sge);
   limit(options_.max_receive_sge, limits.max_sge);
   limit_reads(options_, limits);
+  if (options_.port == 0 && options_.local)
+    if (const auto gid = d.best_gid(*options_.local))
+      options_.port = gid->port;
   if (options_.port == 0)
     options_.port = d.first_port();
   send_.set_depth(options_.send_depth);

@@ -238,12 +238,11 @@ public:
   }
   const std::shared_ptr<impl_type>& impl() const noexcept { return impl_; }
 
-  /// Attributes as the device has them now (ibv_query_qp(3), `ibv_qp_attr_mask`).
+  /// Attributes as the device has them now (ibv_query_qp(3), `ibv_qp_attr_mask`). Errors:
+  /// `bad_descriptor`, the reason of a queue pair that has failed, or the system's.
   ibv_qp_attr query(int mask, error_code& ec) const {
     ibv_qp_attr attr{};
-    ibv_qp_init_attr init{};
-    const int e = impl_ ? ibv_query_qp(native_handle(), &attr, mask, &init) : EBADF;
-    ec = e == 0 ? error_code() : detail::system_error_code(e);
+    ec = impl_ ? impl_->query(attr, mask) : error_code(asio::error::bad_descriptor);
     return attr;
   }
   ibv_qp_attr query(int mask) const {

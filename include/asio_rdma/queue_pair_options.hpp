@@ -2,9 +2,11 @@
 #pragma once
 
 #include <asio_rdma/device.hpp>
+#include <boost/asio/ip/address.hpp>
 #include <infiniband/verbs.h>
 
 #include <cstdint>
+#include <optional>
 
 namespace asio_rdma {
 
@@ -18,7 +20,10 @@ struct queue_pair_options {
   std::uint32_t max_receive_sge = 4; ///< Buffers in one receive.
   std::uint32_t max_inline = 64;     ///< Bytes; payloads up to this are copied into the request.
 
-  std::uint8_t port = 0;         ///< 0: the first active one.
+  std::uint8_t port = 0; ///< 0: the first active one, or that of `local`.
+  /// The address of this side for a queue pair that is connected by hand: its port's GID is of that
+  /// address. Empty: `device::best_gid` of the port. The connection manager takes its own.
+  std::optional<asio::ip::address> local;
   ibv_mtu path_mtu = ibv_mtu(0); ///< 0: the port's active MTU, or the smaller of both sides.
   std::uint8_t max_reads = 16; ///< RDMA READs and atomics in flight, each way, up to the device's.
   // How long the peer may be silent: at least (retry_count + 1) times the timeout. A network that

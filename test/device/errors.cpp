@@ -324,6 +324,9 @@ TEST_CASE("the first failure ends everything that was started, each operation on
     CHECK(r.ec == asio::error::connection_reset);
   }
   CHECK(disconnect.ec == asio::error::connection_reset);
+  error_code ec;
+  p.a.query(IBV_QP_STATE, ec);
+  CHECK(ec == asio::error::connection_reset);
   sent late;
   got late_receive;
   p.a.async_write(p.ma.buffer(0, 8), p.mb.remote(0, 8), late.handler());

@@ -181,9 +181,20 @@ TEST_CASE("the best GID follows the addresses of the interface") {
   CHECK(of_global->type == gid_entry::kind::roce_v2);
   CHECK(dev.best_gid(asio::ip::make_address(second)).has_value());
 
-  // A queue pair takes the best one of its port, and says so.
+  // A queue pair takes that of the address that it is given, and keeps to what it has told.
   asio::io_context io(1);
   const protection_domain pd(dev);
+  queue_pair_options options;
+  options.local = asio::ip::make_address(second);
+  queue_pair given(io, pd, options);
+  const auto of_second = dev.best_gid(*options.local);
+  CHECK(text(given.local_address().gid) == text(of_second->gid));
+  options.local = asio::ip::make_address("203.0.113.1");
+  error_code ec;
+  queue_pair(io, pd, options).local_address(ec);
+  CHECK(ec == error::no_gid);
+
+  // Else the best one of its port.
   change(dev, "ip addr flush" + of_interface + " to " + own, own, false);
   CHECK(dev.best_gid(1)->address().to_string() == second);
   const std::string gid = text(queue_pair(io, pd).local_address().gid);
@@ -191,6 +202,7 @@ TEST_CASE("the best GID follows the addresses of the interface") {
   change(dev, "ip addr flush" + of_interface + " to " + second, second, false);
   REQUIRE(dev.best_gid(1)->address().is_v6());
   CHECK_FALSE(dev.best_gid(1)->address().to_v6().is_link_local());
+  CHECK(text(given.local_address().gid) == text(of_second->gid));
   change(dev, "ip addr flush" + of_interface + " to " + global, global, false);
   change(dev, "ip addr add " + own + "/24" + of_interface, own, true);
   CHECK(dev.best_gid(1)->address().to_string() == own);

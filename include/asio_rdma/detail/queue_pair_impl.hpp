@@ -11,6 +11,7 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <optional>
 
 namespace asio_rdma::detail {
 
@@ -38,8 +39,8 @@ public:
   /// Makes the queue pair, ready for receives. `queue` may be null: a shared one is found.
   error_code open(std::shared_ptr<completion_queue_impl> queue,
                   std::shared_ptr<shared_receive_queue_impl> receives);
-  /// Adopts a queue pair whose completion queue is `queue`'s.
-  /// One of the first two is null.
+  /// Adopts a queue pair whose completion queue is `queue`, or that of `receives`; the other one is
+  /// null.
   error_code adopt(std::shared_ptr<completion_queue_impl> queue,
                    std::shared_ptr<shared_receive_queue_impl> receives, ibv_qp* qp);
 
@@ -52,6 +53,7 @@ public:
   void detach();
   void connected();
   error_code modify(ibv_qp_attr& attr, int mask);
+  error_code query(ibv_qp_attr& attr, int mask) const;
   unsigned access_flags() const noexcept;
 
   /// Ends every operation with `operation_aborted` once the device has let go of its memory.
@@ -115,6 +117,7 @@ private:
   };
 
   error_code initialize();
+  std::optional<gid_entry> find_gid() const;
   void find_unsupported() noexcept;
   error_code check_start(queue_pair_state least) const;
   // With the mutex locked, which they unlock.
@@ -148,6 +151,7 @@ private:
   error_code reason_; // why operations end, once failed or closed
   std::uint32_t number_ = 0;
   std::uint32_t packet_number_ = 0;
+  mutable std::optional<gid_entry> gid_; // that the peer has been told, once it has
   send_queue send_;
   receive_queue receive_;
   operation_list waiters_;
