@@ -11,7 +11,7 @@ namespace asio_rdma::detail {
 stream_inbox::stream_inbox(frame_link& link, const stream_read_limits& o)
     : link_(link),
       limits_(o),
-      pieces_(3 * link.options().receives),
+      pieces_(3 * std::size_t(link.options().receives)),
       offers_(link.options().receives),
       answers_(link.options().receives) {
   const std::uint32_t chunks = link.options().receives;
