@@ -473,4 +473,24 @@ TEST_CASE("an immediate error goes to the immediate executor where the handler h
   CHECK(called); // the handler asked for it
   io.run();
 }
+
+TEST_CASE("the immediate executor comes before the handler's own, not in its place") {
+  ground g;
+  asio::io_context io(1);
+  recording_executor::record record;
+  queue_pair closed(io);
+  bool called = false;
+  closed.async_send(g.part(0), asio::bind_immediate_executor(
+                                   asio::system_executor(),
+                                   asio::bind_executor(recording_executor(io, record),
+                                                       [&](error_code ec, std::size_t) {
+                                                         CHECK(ec == asio::error::bad_descriptor);
+                                                         CHECK(record.running == 1);
+                                                         called = true;
+                                                       })));
+  CHECK_FALSE(called);
+  io.run();
+  CHECK(called);
+  CHECK(record.executed == 1);
+}
 #endif

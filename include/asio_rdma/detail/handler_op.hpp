@@ -4,6 +4,7 @@
 #include <asio_rdma/detail/operation.hpp>
 #include <asio_rdma/detail/operation_memory.hpp>
 #include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/append.hpp>
 #include <boost/asio/associated_allocator.hpp>
 #include <boost/asio/associated_cancellation_slot.hpp>
 #include <boost/asio/associated_executor.hpp>
@@ -143,17 +144,15 @@ private:
   };
 };
 
-/// Completes a handler that could not be started, never from inside the initiating function.
+/// Completes a handler whose operation is over at once, on its executor, by way of its immediate
+/// executor, which by default posts to the I/O executor. Boost 1.81 has none and always posts.
 template <class Handler, class IoExecutor, class... Args>
 void complete_immediately(Handler&& handler, const IoExecutor& io, Args... args) {
 #if BOOST_VERSION >= 108200
   const auto ex = asio::get_associated_immediate_executor(handler, io);
-  asio::dispatch(
-      ex, bound_handler<Handler, Args...>(std::forward<Handler>(handler), std::move(args)...));
+  asio::dispatch(ex, asio::append(std::forward<Handler>(handler), std::move(args)...));
 #else
-  const auto ex = asio::get_associated_executor(handler, io);
-  asio::post(ex,
-             bound_handler<Handler, Args...>(std::forward<Handler>(handler), std::move(args)...));
+  asio::post(io, asio::append(std::forward<Handler>(handler), std::move(args)...));
 #endif
 }
 
