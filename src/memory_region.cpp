@@ -30,7 +30,14 @@ int registration_access(const device& d, access rights) {
   return static_cast<int>(detail::verbs_access(rights));
 }
 
-error_code check_rights(const device& d, access rights) {
+error_code check_domain(const protection_domain& pd) {
+  return pd.is_open() ? error_code() : asio::error::bad_descriptor;
+}
+
+error_code check_rights(const protection_domain& pd, access rights) {
+  if (const error_code ec = check_domain(pd))
+    return ec;
+  const device& d = pd.get_device();
   if ((has(rights, access::on_demand) && !d.has_on_demand_paging()) ||
       (has(rights, access::remote_atomic) && !d.has_atomics()))
     return asio::error::operation_not_supported;
@@ -103,7 +110,7 @@ const device& protection_domain::get_device() const noexcept { return impl_->dev
 memory_region::memory_region(const protection_domain& pd, void* data, std::size_t bytes,
                              access rights, error_code& ec)
     : pd_(pd) {
-  ec = check_rights(pd.get_device(), rights);
+  ec = check_rights(pd, rights);
   if (ec)
     return;
   mr_ = ibv_reg_mr(pd.native_handle(), data, bytes,
@@ -125,7 +132,7 @@ memory_region memory_region::from_dmabuf(const protection_domain& pd, int descri
                                          std::uint64_t iova, access rights, error_code& ec) {
   memory_region result;
   result.pd_ = pd;
-  ec = check_rights(pd.get_device(), rights);
+  ec = check_rights(pd, rights);
   if (ec)
     return result;
   result.mr_ = register_dmabuf(pd.native_handle(), offset, bytes, iova, descriptor,
@@ -175,11 +182,11 @@ void memory_region::close(error_code& ec) {
 }
 
 memory_window::memory_window(const protection_domain& pd, error_code& ec) : pd_(pd) {
-  ec.clear();
-  if (!pd.get_device().has_memory_windows()) {
+  ec = check_domain(pd);
+  if (!ec && !pd.get_device().has_memory_windows())
     ec = asio::error::operation_not_supported;
+  if (ec)
     return;
-  }
   mw_ = ibv_alloc_mw(pd.native_handle(), IBV_MW_TYPE_2);
   if (mw_ == nullptr)
     ec = detail::system_error_code(errno);

@@ -42,6 +42,8 @@ queue_pair_impl::~queue_pair_impl() = default;
 
 error_code queue_pair_impl::open(std::shared_ptr<completion_queue_impl> queue,
                                  std::shared_ptr<shared_receive_queue_impl> receives) {
+  if (!pd_.is_open())
+    return asio::error::bad_descriptor;
   if (!is_connected_type(options_.type))
     return asio::error::invalid_argument;
   const device& d = pd_.get_device();

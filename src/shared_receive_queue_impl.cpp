@@ -36,6 +36,8 @@ shared_receive_queue_impl::shared_receive_queue_impl(asio::execution_context& co
     : service_(completion_service::of(context)), pd_(pd), options_(options), receive_(*this) {}
 
 error_code shared_receive_queue_impl::open(std::shared_ptr<completion_queue_impl> queue) {
+  if (!pd_.is_open())
+    return asio::error::bad_descriptor;
   const device& d = pd_.get_device();
   const auto limit = [](std::uint32_t& value, int most) {
     value = std::min(value, static_cast<std::uint32_t>(std::max(most, 1)));

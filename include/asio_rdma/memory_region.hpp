@@ -36,6 +36,7 @@ class protection_domain {
 public:
   using native_handle_type = ibv_pd*;
 
+  /// Not open, as after an error: what is made in it fails with `bad_descriptor`.
   protection_domain() noexcept = default;
   /// Errors (thrown): the system's.
   explicit protection_domain(const device& d);
@@ -44,7 +45,9 @@ public:
   protection_domain(const device& d, native_handle_type pd, ownership owns);
 
   bool is_open() const noexcept { return impl_ != nullptr; }
+  /// Null when not open.
   native_handle_type native_handle() const noexcept;
+  /// Needs an open domain.
   const device& get_device() const noexcept;
 
   friend bool operator==(const protection_domain&, const protection_domain&) = default;
@@ -69,8 +72,9 @@ public:
 
   memory_region() noexcept = default;
 
-  /// Registers `bytes` from `data`. Errors: `error::memory_limit`, `operation_not_supported` where
-  /// the device has no on-demand paging, or the system's.
+  /// Registers `bytes` from `data`. Errors: `bad_descriptor` for a protection domain that is not
+  /// open, `error::memory_limit`, `operation_not_supported` where the device has no on-demand
+  /// paging, or the system's.
   memory_region(const protection_domain& pd, void* data, std::size_t bytes,
                 access rights = access::local_write);
   memory_region(const protection_domain& pd, void* data, std::size_t bytes, access rights,
@@ -85,8 +89,8 @@ public:
 
   /// Registers `bytes` at `offset` of a dma-buf (a GPU's memory, for instance). `iova` is the
   /// region's address in every request, here and at peers (ibv_reg_dmabuf_mr(3)), so `data` is that
-  /// and nothing that the CPU could follow. Errors: `operation_not_supported` where the device, or
-  /// rdma-core (before 34), cannot, or the system's.
+  /// and nothing that the CPU could follow. Errors: as above, or `operation_not_supported` where
+  /// the device, or rdma-core (before 34), cannot.
   static memory_region from_dmabuf(const protection_domain& pd, int descriptor,
                                    std::uint64_t offset, std::size_t bytes, std::uint64_t iova,
                                    access rights, error_code& ec);
@@ -151,7 +155,8 @@ public:
   using native_handle_type = ibv_mw*;
 
   memory_window() noexcept = default;
-  /// Errors: `operation_not_supported` where the device has none of type 2, or the system's.
+  /// Errors: `bad_descriptor` for a protection domain that is not open, `operation_not_supported`
+  /// where the device has none of type 2, or the system's.
   explicit memory_window(const protection_domain& pd);
   memory_window(const protection_domain& pd, error_code& ec);
   /// Adopts a window of type 2 of the domain, which is bound to nothing.

@@ -158,8 +158,9 @@ public:
 
   /// Makes the queue pair, ready for receives, in a completion queue that the context's queue
   /// pairs share, or in the given one. Limits that the device does not have are lowered; `options`
-  /// tells what came out. Errors: `asio::error::already_open`, `invalid_argument` for a type that
-  /// is not connected, `error::completion_queue_full`, `error::wrong_device`, or the system's.
+  /// tells what came out. Errors: `asio::error::already_open`, `bad_descriptor` for a protection
+  /// domain that is not open, `invalid_argument` for a type that is not connected,
+  /// `error::completion_queue_full`, `error::wrong_device`, or the system's.
   void open(const protection_domain& pd, const queue_pair_options& options, error_code& ec) {
     open(pd, completion_queue(), options, ec);
   }

@@ -55,7 +55,8 @@ public:
 
   const executor_type& get_executor() const noexcept { return io_.get(); }
 
-  /// Errors: `already_open`, `operation_not_supported` where the device has none,
+  /// Errors: `already_open`, `bad_descriptor` for a protection domain that is not open,
+  /// `operation_not_supported` where the device has none,
   /// `error::completion_queue_full`, `error::wrong_device`, or the system's.
   void open(const protection_domain& pd, const completion_queue& queue,
             const shared_receive_queue_options& options, error_code& ec) {

@@ -103,6 +103,37 @@ TEST_CASE("access rights imply what verbs demand") {
   }
 }
 
+TEST_CASE("nothing is made in a protection domain that is not open") {
+  asio::io_context io(1);
+  const protection_domain none;
+  CHECK_FALSE(none.is_open());
+  CHECK(none.native_handle() == nullptr);
+  error_code ec;
+  queue_pair qp(io);
+  qp.open(none, {}, ec);
+  CHECK(ec == asio::error::bad_descriptor);
+  CHECK_FALSE(qp.is_open());
+  shared_receive_queue srq(io);
+  srq.open(none, {}, {}, ec);
+  CHECK(ec == asio::error::bad_descriptor);
+  CHECK_FALSE(srq.is_open());
+  std::array<char, 100> bytes{};
+  const memory_region region(none, asio::buffer(bytes), access::local_write, ec);
+  CHECK(ec == asio::error::bad_descriptor);
+  CHECK_FALSE(region.is_open());
+  const auto dmabuf =
+      memory_region::from_dmabuf(none, -1, 0, bytes.size(), 0, access::local_write, ec);
+  CHECK(ec == asio::error::bad_descriptor);
+  CHECK_FALSE(dmabuf.is_open());
+  const memory_window window(none, ec);
+  CHECK(ec == asio::error::bad_descriptor);
+  CHECK_FALSE(window.is_open());
+  CHECK(memory_pool(none).allocate(100, ec).empty());
+  CHECK(ec == asio::error::bad_descriptor);
+  CHECK_THROWS_AS(queue_pair(io, none), system_error);
+  CHECK_THROWS_AS(memory_region(none, asio::buffer(bytes)), system_error);
+}
+
 TEST_CASE("registering beyond the limit on locked memory says what to do") {
   const device dev = open_device();
   const protection_domain pd(dev);
