@@ -34,6 +34,11 @@ error_code queue_pair_impl::completion_failure(const ibv_wc& wc, operation_list&
   return wc.status == IBV_WC_WR_FLUSH_ERR ? reason_ : completion_error(wc.status);
 }
 
+void queue_pair_impl::shared_receive_failed(operation_list& ready) {
+  const std::lock_guard lock(mutex_);
+  enter_failed(asio::error::connection_reset, ready);
+}
+
 // A device need not give back what is posted to a queue pair in the error state: siw does not, and
 // none does after a fatal error. Destroying the queue pair gives it back for certain. That may
 // wait for an event to be acknowledged, so it is done later, where nothing is locked.
@@ -118,7 +123,7 @@ void queue_pair_impl::release_device(ibv_qp* qp, const std::shared_ptr<connectio
     cq_->unreserve(reserved_);
   cq_->complete(left);
   if (srq_)
-    srq_->detach(gone);
+    srq_->detach(*this, gone);
   if (gone)
     release_withheld(); // perhaps what others have left can go by now, too
 }

@@ -81,7 +81,7 @@ error_code queue_pair_impl::open(std::shared_ptr<completion_queue_impl> queue,
     return ec;
   cq_ = std::move(queue);
   if (srq_)
-    ec = srq_->attach();
+    ec = srq_->attach(*this);
   if (ec) {
     cq_->unreserve(reserved_);
     return ec;
@@ -89,7 +89,7 @@ error_code queue_pair_impl::open(std::shared_ptr<completion_queue_impl> queue,
   const auto give_up = [this](const error_code& why) {
     cq_->unreserve(reserved_);
     if (srq_)
-      srq_->detach();
+      srq_->detach(*this);
     return why;
   };
 
@@ -200,7 +200,7 @@ error_code queue_pair_impl::adopt(std::shared_ptr<completion_queue_impl> queue,
   srq_ = std::move(receives);
   error_code ec;
   if (srq_)
-    ec = srq_->attach();
+    ec = srq_->attach(*this);
   const bool attached = srq_ && !ec;
   if (!ec && pd_.get_device().has_atomics() && options_.type == IBV_QPT_RC)
     ec = send_.reserve_results();
@@ -226,7 +226,7 @@ error_code queue_pair_impl::adopt(std::shared_ptr<completion_queue_impl> queue,
     qp_ = nullptr;
     cq_->unreserve(reserved_);
     if (attached)
-      srq_->detach();
+      srq_->detach(*this);
   }
   return ec;
 }

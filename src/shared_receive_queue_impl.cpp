@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSL-1.0
 #include <asio_rdma/detail/memory_pool_impl.hpp>
+#include <asio_rdma/detail/queue_pair_impl.hpp>
 #include <asio_rdma/detail/shared_receive_queue_impl.hpp>
 
 #include "withheld.hpp"
@@ -28,6 +29,13 @@ void shared_receive_queue_impl::receive_queue::on_completion(operation& op, cons
   else if (wc.status != IBV_WC_SUCCESS)
     op.fail(completion_error(wc.status));
   complete(op, ready);
+  if (wc.status == IBV_WC_SUCCESS)
+    return;
+  const auto& attached = srq_.attached_;
+  const auto from = std::find_if(attached.begin(), attached.end(),
+                                 [&wc](const auto* qp) { return qp->number() == wc.qp_num; });
+  if (from != attached.end())
+    (*from)->shared_receive_failed(ready);
 }
 
 shared_receive_queue_impl::shared_receive_queue_impl(asio::execution_context& context,
@@ -178,22 +186,23 @@ void shared_receive_queue_impl::cancel(std::uint64_t id, asio::cancellation_type
   service_.complete(done);
 }
 
-error_code shared_receive_queue_impl::attach() {
+error_code shared_receive_queue_impl::attach(queue_pair_impl& qp) {
   const std::lock_guard lock(mutex_);
   if (srq_ == nullptr || closing_)
     return asio::error::bad_descriptor;
   if (reason_)
     return reason_;
-  ++attached_;
+  attached_.push_back(&qp);
   return {};
 }
 
-void shared_receive_queue_impl::detach(bool gone) {
+void shared_receive_queue_impl::detach(queue_pair_impl& qp, bool gone) {
   bool closing = false;
   {
     const std::lock_guard lock(mutex_);
     kept_ = kept_ || !gone;
-    if (--attached_ != 0 || (!closing_ && !reason_))
+    std::erase(attached_, &qp);
+    if (!attached_.empty() || (!closing_ && !reason_))
       return;
     closing = closing_;
   }
@@ -212,7 +221,7 @@ void shared_receive_queue_impl::fail(const error_code& why) {
     if (srq_ == nullptr || closing_ || reason_)
       return;
     reason_ = why;
-    in_use = attached_ != 0;
+    in_use = !attached_.empty();
     receive_.fail_waiting(why, left);
     fail_waiters(why);
   }
@@ -243,7 +252,7 @@ void shared_receive_queue_impl::close() {
     if (srq_ == nullptr || closing_)
       return;
     closing_ = true;
-    in_use = attached_ != 0;
+    in_use = !attached_.empty();
     receive_.fail_waiting(asio::error::operation_aborted, left);
     fail_waiters(asio::error::operation_aborted);
   }

@@ -80,16 +80,11 @@ using got = outcome<received>;
 /// An endpoint by which the connection manager reaches the device, of any port.
 asio::ip::tcp::endpoint own_endpoint();
 
-/// Connects two open queue pairs of one device to each other, by hand where that is possible, else
-/// by the connection manager in `io`, which it runs and which has to outlive them.
+/// Connects two open queue pairs of one device to each other by the connection manager in `io`,
+/// which it runs and which has to outlive them.
 template <class Executor>
-void connect(asio::io_context& io, basic_queue_pair<Executor>& a, basic_queue_pair<Executor>& b) {
-  if (a.get_protection_domain().get_device().type() != transport::iwarp) {
-    const queue_pair_address of_a = a.local_address(), of_b = b.local_address();
-    a.connect(of_b);
-    b.connect(of_a);
-    return;
-  }
+void connect_by_manager(asio::io_context& io, basic_queue_pair<Executor>& a,
+                        basic_queue_pair<Executor>& b) {
   acceptor listener(io, own_endpoint());
   connector initiator(io);
   outcome<connection_info> accepted, connected;
@@ -98,6 +93,16 @@ void connect(asio::io_context& io, basic_queue_pair<Executor>& a, basic_queue_pa
   until(io, [&] { return accepted.done() && connected.done(); });
   if (accepted.ec || connected.ec)
     throw system_error(accepted.ec ? accepted.ec : connected.ec, "connect");
+}
+
+/// The same, by hand where that is possible.
+template <class Executor>
+void connect(asio::io_context& io, basic_queue_pair<Executor>& a, basic_queue_pair<Executor>& b) {
+  if (a.get_protection_domain().get_device().type() == transport::iwarp)
+    return connect_by_manager(io, a, b);
+  const queue_pair_address of_a = a.local_address(), of_b = b.local_address();
+  a.connect(of_b);
+  b.connect(of_a);
 }
 
 constexpr access all_rights = access::local_write | access::remote_write | access::remote_read;

@@ -10,11 +10,12 @@ namespace {
 
 // Two queue pairs that receive from one queue, and a peer of each.
 struct shared {
-  explicit shared(const shared_receive_queue_options& options = {}) : srq(io, pd, options) {
+  explicit shared(const shared_receive_queue_options& options = {}, bool by_manager = false)
+      : srq(io, pd, options) {
     for (int i = 0; i < 2; ++i) {
       from[i].open(pd, impatient());
       to[i].open(pd, srq, impatient());
-      connect(io, from[i], to[i]);
+      by_manager ? connect_by_manager(io, from[i], to[i]) : connect(io, from[i], to[i]);
     }
   }
   void send(int i, std::size_t offset, std::size_t bytes) {
@@ -98,6 +99,29 @@ TEST_CASE("of shared receives that are refused and none is named only the first 
   CHECK(refused.ec == errc::invalid_argument);
   CHECK(taken.succeeded());
   CHECK(s.m.text(200, 7) == "message");
+}
+
+TEST_CASE("a message larger than a shared receive fails its queue pair") {
+  const bool by_manager = GENERATE(false, true);
+  shared s({}, by_manager);
+  got too_small, next;
+  outcome<void> ended;
+  s.srq.async_receive(s.m.buffer(100, 8), too_small.handler());
+  s.to[0].async_wait_disconnect(ended.handler());
+  s.from[0].async_send(s.m.buffer(0, 64), asio::detached);
+  until(s.io, [&] { return too_small.done() && ended.done(); });
+  INFO(describe(too_small.ec));
+  CHECK(too_small.ec);
+  // siw tells by an event too, which may be first.
+  CHECK((ended.ec == asio::error::connection_reset || ended.ec == error::queue_pair_fatal));
+  CHECK(s.to[0].state() == queue_pair_state::failed);
+
+  CHECK(s.to[1].state() == queue_pair_state::connected);
+  s.srq.async_receive(s.m.buffer(200, 8), next.handler());
+  s.send(1, 0, 8);
+  until(s.io, [&] { return next.done(); });
+  CHECK(next.succeeded());
+  CHECK(next.value.queue_pair_number == s.to[1].native_handle()->qp_num);
 }
 
 TEST_CASE("a queue pair with a shared receive queue has no receives of its own") {

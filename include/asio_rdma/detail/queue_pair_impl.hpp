@@ -62,6 +62,8 @@ public:
   void cancel();
   /// The peer is gone or the device failed: ends every operation with `why`.
   void fail(const error_code& why);
+  /// The same, of a receive that it took from the shared queue. Called with that queue's lock.
+  void shared_receive_failed(operation_list& ready);
   /// Cancels one operation; a posted one only if `terminal` is asked for.
   void cancel(std::uint64_t id, asio::cancellation_type_t type);
   /// Cancels a send operation if it waits for room, else gives false.
@@ -85,7 +87,8 @@ public:
     const std::lock_guard lock(mutex_);
     return qp_;
   }
-  std::uint32_t number() const noexcept { return number_; }
+  /// 0 before it is made.
+  std::uint32_t number() const noexcept { return number_.load(std::memory_order_relaxed); }
   bool has_shared_receives() const noexcept { return srq_ != nullptr; }
   queue_pair_state state() const;
   /// Whether the device and the type of queue pair have the operation; any has SEND and WRITE.
@@ -149,7 +152,7 @@ private:
   ibv_qp* qp_ = nullptr;
   std::atomic<queue_pair_state> state_{queue_pair_state::closed};
   error_code reason_; // why operations end, once failed or closed
-  std::uint32_t number_ = 0;
+  std::atomic<std::uint32_t> number_{0};
   std::uint32_t packet_number_ = 0;
   mutable std::optional<gid_entry> gid_; // that the peer has been told, once it has
   send_queue send_;

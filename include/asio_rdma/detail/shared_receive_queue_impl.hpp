@@ -15,6 +15,8 @@
 
 namespace asio_rdma::detail {
 
+class queue_pair_impl;
+
 /// The logic of `basic_shared_receive_queue`.
 class shared_receive_queue_impl final : public context_member {
 public:
@@ -26,9 +28,9 @@ public:
   /// Takes effect once the last attached queue pair has gone, which may be filling a receive.
   void close();
   /// A queue pair is to use the queue, and `detach`es when it has gone, or if that is refused by
-  /// the device.
-  error_code attach();
-  void detach(bool gone = true);
+  /// the device. In between it fails when a receive that came by it does.
+  error_code attach(queue_pair_impl& qp);
+  void detach(queue_pair_impl& qp, bool gone = true);
   void cancel();
   void cancel(std::uint64_t id, asio::cancellation_type_t type);
   bool start(receive_operation& op);
@@ -77,7 +79,7 @@ private:
   ibv_srq* srq_ = nullptr;
   receive_queue receive_;
   operation_list waiters_;
-  std::size_t attached_ = 0;
+  std::vector<queue_pair_impl*> attached_;
   bool kept_ = false;                         // by a queue pair that could not be destroyed
   std::vector<memory_block_ptr> kept_memory_; // of receives that have ended, but not on the device
   bool closing_ = false;
