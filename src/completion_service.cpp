@@ -201,9 +201,12 @@ std::vector<std::shared_ptr<context_member>> completion_service::members_of(cons
   return result;
 }
 
-void completion_service::broadcast(const device& d, const ibv_async_event& event) {
-  for (const auto& member : members_of(&d))
+void completion_service::broadcast(const device& d, const ibv_async_event& event,
+                                   std::vector<std::shared_ptr<void>>& by) {
+  for (auto& member : members_of(&d)) {
     member->on_device_event(event);
+    by.push_back(std::move(member));
+  }
 }
 
 void completion_service::shutdown() {

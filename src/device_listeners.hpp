@@ -10,10 +10,14 @@
 
 namespace asio_rdma::detail {
 
+/// Who is told of an event, kept until it is acknowledged.
+using heard = std::vector<std::shared_ptr<void>>;
+
 /// Hears of a device's asynchronous events, on any thread.
 class device_listener {
 public:
-  virtual void on_event(const ibv_async_event& event) = 0;
+  /// May not add or remove listeners.
+  virtual void on_event(const ibv_async_event& event, heard& by) = 0;
 
 protected:
   ~device_listener() = default;
@@ -23,27 +27,41 @@ protected:
 /// execution context that uses the device tries to: who gets it tells all.
 class device_listeners {
 public:
-  void add(std::shared_ptr<device_listener> who) {
+  /// Does not wait.
+  void add(device_listener& who) {
     const std::lock_guard lock(mutex_);
-    all_.push_back(std::move(who));
+    all_.push_back(&who);
   }
-  void remove(const device_listener* who) {
+  /// When this returns `who` hears of nothing more, and nothing that it kept is left.
+  void remove(device_listener& who) {
+    const std::lock_guard reading(reading_);
     const std::lock_guard lock(mutex_);
-    std::erase_if(all_, [who](const auto& p) { return p.get() == who; });
+    std::erase(all_, &who);
   }
-  void tell(const ibv_async_event& event) {
-    std::vector<std::shared_ptr<device_listener>> now;
-    {
-      const std::lock_guard lock(mutex_);
-      now = all_;
-    }
-    for (const auto& who : now)
-      who->on_event(event);
+  /// Reads an event and tells all of it; false if there is none. It is acknowledged only after
+  /// everybody has heard of it, as until then the object that it names cannot be destroyed; and
+  /// what has heard of it goes only after that, as it may own that object. One at a time, so that
+  /// nobody who lets something go waits for another's acknowledgement.
+  bool read(ibv_context* context) {
+    const std::lock_guard reading(reading_);
+    ibv_async_event event;
+    if (ibv_get_async_event(context, &event) != 0)
+      return false;
+    heard by;
+    for (device_listener* who : listeners())
+      who->on_event(event, by);
+    ibv_ack_async_event(&event);
+    return true;
   }
 
 private:
-  std::mutex mutex_;
-  std::vector<std::shared_ptr<device_listener>> all_;
+  std::vector<device_listener*> listeners() {
+    const std::lock_guard lock(mutex_);
+    return all_;
+  }
+
+  std::mutex reading_, mutex_;
+  std::vector<device_listener*> all_;
 };
 
 } // namespace asio_rdma::detail

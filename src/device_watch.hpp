@@ -7,21 +7,21 @@
 #include <asio_rdma/detail/completion_service.hpp>
 
 #include <atomic>
-#include <memory>
-#include <mutex>
 
 namespace asio_rdma::detail {
 
 /// Reads a device's asynchronous events on the execution context, and tells the service of each
 /// that any context has read.
-class device_watch {
+class device_watch final : public device_listener {
 public:
   device_watch(completion_service& service, const device& d);
 
   error_code start();
-  /// When this returns the service hears of nothing more.
+  /// When this returns the service hears of nothing more. It waits for an event that is being told.
   void stop();
   const device& get_device() const noexcept { return device_; }
+
+  void on_event(const ibv_async_event& event, heard& by) override;
 
 private:
   struct reader final : scheduled_operation {
@@ -31,24 +31,11 @@ private:
     device_watch& watch;
   };
 
-  struct listener final : device_listener {
-    explicit listener(completion_service& s, const device& d) : service(&s), from(d) {}
-    void on_event(const ibv_async_event& event) override {
-      const std::lock_guard lock(mutex);
-      if (service != nullptr)
-        service->broadcast(from, event);
-    }
-
-    std::mutex mutex;
-    completion_service* service;
-    device from;
-  };
-
   void on_readable();
   void read_events();
 
+  completion_service& service_;
   device device_;
-  std::shared_ptr<listener> listener_;
   scheduler& scheduler_;
   reader reader_;
   std::atomic<bool> queued_{false};

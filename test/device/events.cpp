@@ -5,11 +5,15 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstdlib>
 #include <fstream>
+#include <functional>
 #include <linux/capability.h>
+#include <memory>
 #include <sys/resource.h>
 #include <sys/syscall.h>
+#include <thread>
 #include <unistd.h>
 
 namespace test {
@@ -54,6 +58,19 @@ private:
   __user_cap_header_struct header_{_LINUX_CAPABILITY_VERSION_3, 0};
   __user_cap_data_struct data_[2]{};
   bool done_ = false;
+};
+
+/// Does something when it hears of an event.
+class at_event final : public detail::context_member {
+public:
+  at_event(const device& d, std::function<void()> f) : device_(d), do_(std::move(f)) {}
+  void on_context_shutdown() override {}
+  void on_device_event(const ibv_async_event&) override { do_(); }
+  const device& member_device() const noexcept override { return device_; }
+
+private:
+  device device_;
+  std::function<void()> do_;
 };
 
 } // namespace
@@ -178,6 +195,30 @@ TEST_CASE("events of a device are told to each who waits, and kept for who does 
   p.until([&] { return third.done(); });
   CHECK(third.value.type == IBV_EVENT_PORT_ACTIVE);
   CHECK(p.carries("an event is nothing to a queue pair that it does not concern"));
+}
+
+TEST_CASE("the last who uses a completion queue may go while an error of it is told") {
+  asio::io_context io(1);
+  const device dev = open_device();
+  const protection_domain pd(dev);
+  faults::injector faults(dev.native_handle());
+  faults.set_patience(std::chrono::milliseconds(100));
+  queue_pair qp(io);
+  const auto first =
+      std::make_shared<at_event>(dev, [&qp] { std::thread([&qp] { qp.close(); }).join(); });
+  auto& service = detail::completion_service::of(io);
+  error_code ec;
+  REQUIRE(service.add(*first, ec));
+  qp.open(pd);
+  outcome<void> ended;
+  qp.async_wait_disconnect(ended.handler());
+  faults.raise_cq_error(qp.impl()->completion_queue()->native_handle());
+  until(io, [&] { return ended.done() && faults.counts().async_events_acked == 1; });
+  drain(io);
+  CHECK(ended.ec == asio::error::operation_aborted);
+  CHECK(faults.counts()[faults::call::destroy_cq] == 1);
+  CHECK(faults.counts().unacknowledged_at_destroy == 0);
+  service.remove(*first);
 }
 
 TEST_CASE("events are heard of from the opening on") {

@@ -63,7 +63,9 @@ public:
   bool add(context_member& member, error_code& ec);
   void remove(context_member& member) noexcept;
 
-  void broadcast(const device& d, const ibv_async_event& event);
+  /// Tells the members of the device, which `by` keeps from then on.
+  void broadcast(const device& d, const ibv_async_event& event,
+                 std::vector<std::shared_ptr<void>>& by);
 
 private:
   struct runner;
