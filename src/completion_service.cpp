@@ -159,18 +159,10 @@ void completion_service::drop_ready() {
   }
 }
 
-bool completion_service::watch(const device& d, error_code& ec) {
-  const auto known = [&d](const auto& w) {
-    return w->get_device() == d;
-  };
-  if (std::any_of(watches_.begin(), watches_.end(), known))
-    return true;
-  auto w = std::make_unique<device_watch>(*this, d);
-  ec = w->start();
-  if (ec)
-    return false;
-  watches_.push_back(std::move(w));
-  return true;
+std::vector<completion_service::watched>::iterator
+completion_service::find_watch(const device& d) noexcept {
+  return std::find_if(watches_.begin(), watches_.end(),
+                      [&d](const watched& w) { return w.watch->get_device() == d; });
 }
 
 bool completion_service::add(context_member& member, error_code& ec) {
@@ -179,16 +171,37 @@ bool completion_service::add(context_member& member, error_code& ec) {
     ec = asio::error::bad_descriptor;
     return false;
   }
-  if (!watch(member.member_device(), ec))
-    return false;
+  auto found = find_watch(member.member_device());
+  if (found == watches_.end()) {
+    const auto w = std::make_shared<device_watch>(*this, member.member_device());
+    found = watches_.insert(found, {w});
+    ec = w->start();
+    if (ec) {
+      watches_.erase(found);
+      return false;
+    }
+  }
+  ++found->members;
   members_.push_back(member);
   return true;
 }
 
+// The reactor takes a descriptor once, so the watch leaves it before another can be made.
 void completion_service::remove(context_member& member) noexcept {
-  const std::lock_guard lock(mutex_);
-  if (!stopped_)
+  std::shared_ptr<device_watch> last;
+  {
+    const std::lock_guard lock(mutex_);
+    if (stopped_)
+      return;
     members_.erase(decltype(members_)::s_iterator_to(member));
+    const auto found = find_watch(member.member_device());
+    if (--found->members != 0)
+      return;
+    last = std::move(found->watch);
+    watches_.erase(found);
+    last->leave();
+  }
+  last->stop();
 }
 
 std::vector<std::shared_ptr<context_member>> completion_service::members_of(const device* d) {
@@ -212,14 +225,16 @@ void completion_service::broadcast(const device& d, const ibv_async_event& event
 void completion_service::shutdown() {
   const auto members = members_of(nullptr);
   std::vector<std::weak_ptr<completion_queue_impl>> queues;
+  std::vector<watched> watches;
   {
     const std::lock_guard lock(mutex_);
     stopped_ = true;
     members_.clear();
     queues.swap(queues_);
+    watches.swap(watches_);
   }
-  for (const auto& w : watches_)
-    w->stop();
+  for (const watched& w : watches)
+    w.watch->stop();
   for (const auto& member : members)
     member->on_context_shutdown();
   for (const auto& weak : queues)

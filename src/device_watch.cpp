@@ -2,6 +2,7 @@
 #include "device_watch.hpp"
 
 #include <fcntl.h>
+#include <utility>
 
 namespace asio_rdma::detail {
 
@@ -22,8 +23,10 @@ error_code device_watch::start() {
   return {};
 }
 
+void device_watch::leave() { channel_.stop(); }
+
 void device_watch::stop() {
-  channel_.stop();
+  leave();
   device_.listeners().remove(*this);
 }
 
@@ -32,14 +35,18 @@ void device_watch::on_event(const ibv_async_event& event, heard& by) {
 }
 
 void device_watch::on_readable() {
-  if (!queued_.exchange(true))
-    scheduler_.post_immediate_completion(&reader_, true);
+  if (queued_.exchange(true))
+    return;
+  self_ = shared_from_this();
+  scheduler_.post_immediate_completion(&reader_, true);
 }
 
 void device_watch::reader::execute(void* owner, scheduled_operation* base, const error_code&,
                                    std::size_t) {
+  device_watch& watch = static_cast<reader*>(base)->watch;
+  const auto keep = std::move(watch.self_);
   if (owner != nullptr)
-    static_cast<reader*>(base)->watch.read_events();
+    watch.read_events();
 }
 
 void device_watch::read_events() {

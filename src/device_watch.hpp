@@ -7,16 +7,20 @@
 #include <asio_rdma/detail/completion_service.hpp>
 
 #include <atomic>
+#include <memory>
 
 namespace asio_rdma::detail {
 
 /// Reads a device's asynchronous events on the execution context, and tells the service of each
 /// that any context has read.
-class device_watch final : public device_listener {
+class device_watch final : public device_listener,
+                           public std::enable_shared_from_this<device_watch> {
 public:
   device_watch(completion_service& service, const device& d);
 
   error_code start();
+  /// Leaves the descriptor to another watch, which may `start` then. Does not wait.
+  void leave();
   /// When this returns the service hears of nothing more. It waits for an event that is being told.
   void stop();
   const device& get_device() const noexcept { return device_; }
@@ -39,6 +43,7 @@ private:
   scheduler& scheduler_;
   reader reader_;
   std::atomic<bool> queued_{false};
+  std::shared_ptr<device_watch> self_; // while the reader is queued
   descriptor_watch<device_watch, &device_watch::on_readable> channel_;
 };
 

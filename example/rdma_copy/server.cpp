@@ -20,6 +20,7 @@
 #include <sstream>
 #include <unistd.h>
 #include <utility>
+#include <vector>
 
 namespace {
 
@@ -45,6 +46,19 @@ void check_target(const fs::path& target) {
   if (::access(where.c_str(), W_OK | X_OK) != 0)
     throw copy_error(where.string() + ": " + std::strerror(errno));
 }
+
+/// The devices by which clients have come, each opened once.
+class devices {
+public:
+  const asio_rdma::device& find(const std::string& name) {
+    const auto known = std::find_if(open_.begin(), open_.end(),
+                                    [&name](const auto& d) { return d.name() == name; });
+    return known != open_.end() ? *known : open_.emplace_back(asio_rdma::device::open(name));
+  }
+
+private:
+  std::vector<asio_rdma::device> open_;
+};
 
 // --- One copy --------------------------------------------------------------------------------
 
@@ -88,12 +102,12 @@ asio::awaitable<void> receive_file(peer_link& client, asio::thread_pool& pool,
 }
 
 asio::awaitable<void> serve_client(asio::io_context& io, asio::thread_pool& pool,
-                                   asio_rdma::acceptor& acceptor,
+                                   asio_rdma::acceptor& acceptor, devices& known,
                                    asio_rdma::connection_request request, fs::path target) {
   std::ostringstream peer;
   peer << "the client at " << request.info().remote.address();
-  const auto device = asio_rdma::device::open(request.device_name());
-  const auto client = std::make_shared<peer_link>(io, device, peer.str());
+  const auto client =
+      std::make_shared<peer_link>(io, known.find(request.device_name()), peer.str());
   std::optional<slots> ring;
   std::optional<copy_error> failure;
   client->start();
@@ -125,10 +139,11 @@ asio::awaitable<void> serve_files(asio::io_context& io, asio::thread_pool& pool,
     throw copy_error(options.address + ":" + std::to_string(options.port) + ": " + ec.message());
   std::cout << "listening on " << acceptor.local_endpoint() << std::endl;
 
+  devices known;
   for (;;) {
     asio_rdma::connection_request request =
         co_await acceptor.async_wait_request(asio::use_awaitable);
-    auto copy = serve_client(io, pool, acceptor, std::move(request), options.target);
+    auto copy = serve_client(io, pool, acceptor, known, std::move(request), options.target);
     if (options.once) {
       co_await std::move(copy);
       co_return;

@@ -5,6 +5,8 @@
 
 #include <array>
 #include <cstdio>
+#include <filesystem>
+#include <iterator>
 #include <map>
 #include <sstream>
 #include <stdexcept>
@@ -37,6 +39,11 @@ std::string device_resources() {
   for (const auto& [kind, n] : counts)
     result << kind << ' ' << n << ' ';
   return result.str();
+}
+
+std::size_t open_descriptors() {
+  const std::filesystem::directory_iterator all("/proc/self/fd");
+  return static_cast<std::size_t>(std::distance(begin(all), end(all)));
 }
 
 resource_check::resource_check() : before_(device_resources()) {}

@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
+#include <cstddef>
 #include <string>
 
 namespace test {
 
 /// What the kernel holds for this process ("rdma resource"), by kind.
 std::string device_resources();
+
+/// The open descriptors of this process.
+std::size_t open_descriptors();
 
 /// Fails the test if at its end the kernel holds other resources than at its construction.
 class resource_check {

@@ -6,6 +6,7 @@
 #include <boost/asio/execution_context.hpp>
 #include <boost/intrusive/list.hpp>
 
+#include <cstddef>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -69,10 +70,14 @@ public:
 
 private:
   struct runner;
+  struct watched {
+    std::shared_ptr<device_watch> watch;
+    std::size_t members = 0;
+  };
 
   void shutdown() override;
   void drop_ready();
-  bool watch(const device& d, error_code& ec);
+  std::vector<watched>::iterator find_watch(const device& d) noexcept;
   std::vector<std::shared_ptr<context_member>> members_of(const device* d);
   std::shared_ptr<completion_queue_impl> remember(std::shared_ptr<completion_queue_impl> q,
                                                   error_code& ec);
@@ -80,7 +85,7 @@ private:
   std::mutex mutex_;
   completion_queue_options defaults_;
   std::vector<std::weak_ptr<completion_queue_impl>> queues_, shared_;
-  std::vector<std::unique_ptr<device_watch>> watches_;
+  std::vector<watched> watches_; // of the members' devices
   boost::intrusive::list<context_member, boost::intrusive::constant_time_size<false>> members_;
   operation_list ready_;
   std::unique_ptr<runner> runner_;
