@@ -19,6 +19,19 @@
 
 using namespace test;
 
+TEST_CASE("what is left open is seen") {
+  const std::string before = device_resources();
+  const std::size_t descriptors = open_descriptors();
+  {
+    const ground g;
+    if (is_software(g.dev)) // of another the kernel may not tell
+      CHECK(device_resources() != before);
+    CHECK(open_descriptors() > descriptors);
+  }
+  CHECK(device_resources() == before);
+  CHECK(open_descriptors() == descriptors);
+}
+
 TEST_CASE("a handler destroys its queue pair, and every other operation ends once") {
   const auto mode = GENERATE(from_range(std::begin(running_modes), std::end(running_modes)));
   const bool destroys_peer_too = GENERATE(false, true);

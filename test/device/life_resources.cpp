@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <iterator>
 #include <map>
+#include <rdma/rdma_cma.h>
 #include <sstream>
 #include <stdexcept>
 #include <unistd.h>
@@ -46,11 +47,20 @@ std::size_t open_descriptors() {
   return static_cast<std::size_t>(std::distance(begin(all), end(all)));
 }
 
-resource_check::resource_check() : before_(device_resources()) {}
+resource_check::resource_check() : before_(device_resources()) {
+  // librdmacm opens every device when it is first used, and keeps it open.
+  static const bool used = [] {
+    rdma_free_devices(rdma_get_devices(nullptr));
+    return true;
+  }();
+  static_cast<void>(used);
+  descriptors_ = open_descriptors();
+}
 
 resource_check::~resource_check() {
   const std::string after = device_resources();
   CHECK(after == before_);
+  CHECK(open_descriptors() == descriptors_);
 }
 
 } // namespace test

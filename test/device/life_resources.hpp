@@ -12,7 +12,8 @@ std::string device_resources();
 /// The open descriptors of this process.
 std::size_t open_descriptors();
 
-/// Fails the test if at its end the kernel holds other resources than at its construction.
+/// Fails the test if at its end the kernel holds other resources than at its construction, or other
+/// descriptors are open.
 class resource_check {
 public:
   resource_check();
@@ -22,6 +23,7 @@ public:
 
 private:
   std::string before_;
+  std::size_t descriptors_;
 };
 
 } // namespace test
