@@ -128,9 +128,10 @@ TEST_CASE(
     "the context goes while a failure waits to be noticed, and the handlers own the queue pair") {
   ground g;
   std::weak_ptr<queue_pair> alive;
+  std::unique_ptr<linked<asio::any_io_executor>> q; // whose manager outlives the queue pairs
   {
     asio::io_context io(1);
-    auto q = std::make_unique<linked<asio::any_io_executor>>(io, g);
+    q = std::make_unique<linked<asio::any_io_executor>>(io, g);
     auto b = std::make_shared<queue_pair>(std::move(q->b));
     alive = b;
     for (int i = 0; i < 3; ++i)
