@@ -62,9 +62,7 @@ struct unsignaled_writes {
       p.a.async_write(p.ma.buffer(0, 8), p.mb.remote(), f, (next++)->handler());
   }
   void wait() {
-    p.until([&] {
-      return std::all_of(ends.begin(), next, [](auto& e) { return e.done(); });
-    });
+    p.until([&] { return std::all_of(ends.begin(), next, [](auto& e) { return e.done(); }); });
   }
 
   pair p;
