@@ -2,9 +2,9 @@
 // How a queue pair ends: failing, cancelling, closing.
 #include <asio_rdma/detail/queue_pair_impl.hpp>
 
-#include <asio_rdma/detail/memory_pool_impl.hpp>
 #include <asio_rdma/detail/shared_receive_queue_impl.hpp>
 
+#include "posted_blocks.hpp"
 #include "withheld.hpp"
 
 #include <algorithm>
@@ -165,14 +165,8 @@ void queue_pair_impl::abandon(ibv_qp* qp) {
   cq_->abandon(number_);
   {
     const std::lock_guard lock(mutex_);
-    send_.each_posted([&](const operation& op) {
-      const ibv_send_wr& wr = static_cast<const send_operation&>(op).wr;
-      memory_pool_impl::find_blocks({wr.sg_list, static_cast<std::size_t>(wr.num_sge)}, memory);
-    });
-    receive_.each_posted([&](const operation& op) {
-      const ibv_recv_wr& wr = static_cast<const receive_operation&>(op).wr;
-      memory_pool_impl::find_blocks({wr.sg_list, static_cast<std::size_t>(wr.num_sge)}, memory);
-    });
+    find_posted_blocks<send_operation>(send_, memory);
+    find_posted_blocks<receive_operation>(receive_, memory);
   }
   withhold(std::make_unique<refused>(std::static_pointer_cast<queue_pair_impl>(shared_from_this()),
                                      qp, std::move(memory)));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSL-1.0
-#include <asio_rdma/detail/memory_pool_impl.hpp>
 #include <asio_rdma/detail/queue_pair_impl.hpp>
 #include <asio_rdma/detail/shared_receive_queue_impl.hpp>
 
+#include "posted_blocks.hpp"
 #include "withheld.hpp"
 
 #include <algorithm>
@@ -238,7 +238,7 @@ void shared_receive_queue_impl::end_receives() {
   {
     const std::lock_guard lock(mutex_);
     if (kept_)
-      keep_posted();
+      find_posted_blocks<receive_operation>(receive_, kept_memory_);
     receive_.fail_all(kept_ ? error_code(error::device_keeps_memory) : reason_, left);
   }
   cq_->complete(left);
@@ -281,14 +281,6 @@ private:
   ibv_srq* srq_;
 };
 
-// With the mutex locked.
-void shared_receive_queue_impl::keep_posted() {
-  receive_.each_posted([this](const operation& op) {
-    const ibv_recv_wr& wr = static_cast<const receive_operation&>(op).wr;
-    memory_pool_impl::find_blocks({wr.sg_list, static_cast<std::size_t>(wr.num_sge)}, kept_memory_);
-  });
-}
-
 // A completion that comes later is of a queue pair that was not destroyed either, and is dropped.
 void shared_receive_queue_impl::destroy() {
   service_.remove(*this);
@@ -302,7 +294,7 @@ void shared_receive_queue_impl::destroy() {
     if (gone)
       kept_memory_.clear();
     else
-      keep_posted();
+      find_posted_blocks<receive_operation>(receive_, kept_memory_);
     receive_.fail_all(gone ? error_code(asio::error::operation_aborted)
                            : error_code(error::device_keeps_memory),
                       left);

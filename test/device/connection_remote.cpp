@@ -16,10 +16,7 @@ struct reach : talk {
   explicit reach(const connection_options& of_a = {}) : talk(of_a) {}
 
   registered_buffer filled(std::size_t bytes, std::uint32_t seed) {
-    registered_buffer result = pool.allocate(bytes);
-    const auto from = pattern(bytes, seed);
-    std::copy(from.begin(), from.end(), static_cast<std::uint8_t*>(result.data()));
-    return result;
+    return test::filled(pool, bytes, seed);
   }
   /// Whether a message goes from a to b.
   bool lives() {

@@ -2,6 +2,8 @@
 #include "connection_support.hpp"
 #include "pairs.hpp"
 
+#include <cstring>
+
 namespace test {
 
 talk::talk(const connection_options& of_a, const connection_options& of_b,
@@ -25,6 +27,17 @@ std::vector<std::uint8_t> pattern(std::size_t bytes, std::uint32_t seed) {
   for (std::size_t i = 0; i < bytes; ++i)
     result[i] = value_at(i, seed);
   return result;
+}
+
+registered_buffer filled(const memory_pool& pool, std::size_t bytes, std::uint32_t seed) {
+  registered_buffer b = pool.allocate(bytes);
+  const auto values = pattern(bytes, seed);
+  std::memcpy(b.data(), values.data(), bytes);
+  return b;
+}
+
+bool in_use(const registered_buffer& b) {
+  return static_cast<bool>(buffer_access().try_begin_write(b));
 }
 
 bool is_pattern(const void* data, std::size_t bytes, std::uint32_t seed) {

@@ -29,6 +29,10 @@ struct talk {
 
 /// Bytes that tell by their values where they belong.
 std::vector<std::uint8_t> pattern(std::size_t bytes, std::uint32_t seed);
+/// Memory of the pool with that pattern.
+registered_buffer filled(const memory_pool& pool, std::size_t bytes, std::uint32_t seed);
+/// Whether an operation keeps writers out.
+bool in_use(const registered_buffer& b);
 bool is_pattern(const void* data, std::size_t bytes, std::uint32_t seed);
 
 } // namespace test

@@ -24,17 +24,6 @@ using asio_rdma::stream;
 constexpr std::size_t megabyte = std::size_t(1) << 20;
 constexpr std::size_t many = 4 * megabyte; // more than is read ahead
 
-registered_buffer filled(const memory_pool& pool, std::size_t bytes, std::uint32_t seed) {
-  registered_buffer b = pool.allocate(bytes);
-  const auto values = pattern(bytes, seed);
-  std::memcpy(b.data(), values.data(), bytes);
-  return b;
-}
-
-bool in_use(const registered_buffer& b) {
-  return static_cast<bool>(buffer_access().try_begin_write(b));
-}
-
 /// What the peer takes of an offer before anybody reads there.
 std::size_t taken_ahead(const stream_options& o) {
   return std::max(megabyte, std::size_t(o.receives) * o.receive_size);

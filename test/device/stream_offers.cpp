@@ -22,17 +22,6 @@ using faults::call;
 constexpr std::size_t megabyte = std::size_t(1) << 20;
 constexpr std::size_t many = 4 * megabyte; // more than is read ahead, so not in one read
 
-registered_buffer filled(const memory_pool& pool, std::size_t bytes, std::uint32_t seed) {
-  registered_buffer b = pool.allocate(bytes);
-  const auto values = pattern(bytes, seed);
-  std::memcpy(b.data(), values.data(), bytes);
-  return b;
-}
-
-bool in_use(const registered_buffer& b) {
-  return static_cast<bool>(buffer_access().try_begin_write(b));
-}
-
 bool is_filled(const registered_buffer& b, std::uint32_t seed) {
   return is_pattern(static_cast<const std::uint8_t*>(b.data()), b.size(), seed);
 }

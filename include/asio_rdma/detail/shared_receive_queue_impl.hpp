@@ -64,7 +64,6 @@ private:
 
   error_code use(std::shared_ptr<completion_queue_impl> queue);
   void destroy();
-  void keep_posted();
   void fail(const error_code& why);
   void fail_waiters(const error_code& ec);
   void end_receives();
