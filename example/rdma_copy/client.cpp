@@ -204,6 +204,8 @@ private:
         states_[emptied->slot].emptied = true;
         progress_.add(states_[emptied->slot].bytes);
         release(emptied->slot);
+      } else if (std::holds_alternative<protocol::storing>(m) && finished_) {
+        continue;
       } else if (const auto* stored = std::get_if<protocol::stored>(&m); stored && finished_) {
         progress_.erase();
         if (stored->hash != hash_)

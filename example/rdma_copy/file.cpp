@@ -115,6 +115,8 @@ source_file::source_file(const std::filesystem::path& path)
     throw copy_error(path_.string() + ": not a regular file");
   if (name().size() > protocol::max_name)
     throw copy_error(path_.string() + ": name too long");
+  if (!protocol::is_name(name()))
+    throw copy_error(path_.string() + ": a control character is in its name");
 }
 
 std::string source_file::name() const { return path_.filename().string(); }

@@ -52,6 +52,8 @@ public:
 
   /// Starts the receives: before the queue pair is connected, as the peer may send at once.
   void start();
+  /// Whether the peer has taken so much of what was sent that there is room for another message.
+  bool may_post() const noexcept { return !free_.empty(); }
   /// Sends without waiting; if it fails, so does `receive`.
   void post(const protocol::message& m);
   /// Sends, and waits until the peer has it.

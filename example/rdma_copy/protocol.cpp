@@ -10,7 +10,7 @@ namespace protocol {
 namespace {
 
 constexpr std::uint32_t magic = 0x50434452; // "RDCP"
-constexpr std::uint8_t version = 1;
+constexpr std::uint8_t version = 2;
 
 class writer {
 public:
@@ -97,7 +97,7 @@ void values(Archive& archive, M& m) {
     archive(m.slot);
   } else if constexpr (std::is_same_v<T, failed>) {
     archive(m.why);
-  } else {
+  } else if constexpr (!std::is_same_v<T, storing>) {
     archive(m.hash);
   }
 }
@@ -109,11 +109,7 @@ bool fits(std::uint32_t chunk, std::uint32_t window) {
 // What no state of a copy allows; the rest is up to who receives it.
 struct in_range {
   bool operator()(const offer& m) const {
-    // The name is one of a file in a folder, and may be printed.
-    return m.size <= max_file_size && fits(m.chunk, m.window) && !m.name.empty() && m.name != "." &&
-           m.name != ".." && std::none_of(m.name.begin(), m.name.end(), [](char c) {
-             return c == '/' || c == 127 || (static_cast<unsigned char>(c) < ' ');
-           });
+    return m.size <= max_file_size && fits(m.chunk, m.window) && is_name(m.name);
   }
   bool operator()(const ready& m) const {
     return fits(m.chunk, m.window) && m.address != 0 &&
@@ -125,6 +121,7 @@ struct in_range {
   bool operator()(const emptied& m) const { return m.slot < max_window; }
   bool operator()(const failed& m) const { return m.why <= reason::last; }
   bool operator()(const finish&) const { return true; }
+  bool operator()(const storing&) const { return true; }
   bool operator()(const stored&) const { return true; }
 };
 
@@ -144,6 +141,13 @@ std::optional<message> decode_as(std::size_t type, std::span<const std::byte> bo
 }
 
 } // namespace
+
+bool is_name(const std::string& name) {
+  return !name.empty() && name != "." && name != ".." &&
+         std::none_of(name.begin(), name.end(), [](char c) {
+           return c == '/' || c == 127 || static_cast<unsigned char>(c) < ' ';
+         });
+}
 
 const char* to_string(reason r) {
   switch (r) {

@@ -19,6 +19,7 @@
 ///                                WRITE, the bytes themselves
 ///   server         <- emptied    this slot may be written again
 ///   client   finish ->           that was all of it, with this hash
+///   server         <- storing    the disk is at work; again and again until
 ///   server         <- stored     the file has its name, and this hash
 ///   either   failed              the copy ends, for this reason
 namespace protocol {
@@ -69,6 +70,7 @@ struct emptied {
 struct finish {
   sha256 hash{};
 };
+struct storing {};
 struct stored {
   sha256 hash{};
 };
@@ -76,9 +78,12 @@ struct failed {
   reason why = reason::unknown;
 };
 
-using message = std::variant<offer, ready, filled, emptied, finish, stored, failed>;
+using message = std::variant<offer, ready, filled, emptied, finish, storing, stored, failed>;
 
 constexpr std::size_t max_message_size = 8 + 8 + 4 + 4 + 1 + max_name;
+
+/// Whether a file may have that name: one within a folder, that may be printed.
+bool is_name(const std::string& name);
 
 /// Writes the message to `to`, which has room for any, and gives its size.
 std::size_t encode(const message& m, std::span<std::byte, max_message_size> to);

@@ -8,6 +8,9 @@
 #include "progress.hpp"
 
 #include <boost/asio/co_spawn.hpp>
+#include <boost/asio/redirect_error.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/this_coro.hpp>
 #include <boost/asio/use_awaitable.hpp>
 
 #include <algorithm>
@@ -62,12 +65,36 @@ private:
 
 // --- One copy --------------------------------------------------------------------------------
 
+// Flushing a large file to a slow disk may take longer than the client's patience.
+asio::awaitable<void> store(peer_link& client, asio::thread_pool& pool, target_file& file,
+                            std::chrono::milliseconds tell_every) {
+  const auto executor = co_await asio::this_coro::executor;
+  asio::steady_timer next(executor);
+  bool done = false;
+  std::exception_ptr failure;
+  auto storing = in_background(pool, [&] { file.store(); });
+  asio::co_spawn(executor, std::move(storing), [&](std::exception_ptr e) {
+    done = true;
+    failure = std::move(e);
+    next.cancel();
+  });
+  while (!done) {
+    if (client.may_post())
+      client.post(protocol::storing());
+    next.expires_after(tell_every);
+    error_code ignored;
+    co_await next.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
+  }
+  if (failure)
+    std::rethrow_exception(failure);
+}
+
 // `ring` outlives the connection: the client writes there until that ends.
 asio::awaitable<void> receive_file(peer_link& client, asio::thread_pool& pool,
-                                   const fs::path& target, std::optional<slots>& ring) {
+                                   const serve_options& options, std::optional<slots>& ring) {
   const auto offer = co_await client.receive_as<protocol::offer>();
   const auto file = co_await in_background(pool, [&] {
-    return std::make_unique<target_file>(path_for(target, offer.name), offer.size);
+    return std::make_unique<target_file>(path_for(options.target, offer.name), offer.size);
   });
 
   protocol::ready here;
@@ -94,7 +121,7 @@ asio::awaitable<void> receive_file(peer_link& client, asio::thread_pool& pool,
   if (stored.hash != finish.hash)
     throw copy_error(file->path().string() + ": the SHA-256 of what came differs",
                      protocol::reason::different);
-  co_await in_background(pool, [&] { file->store(); });
+  co_await store(client, pool, *file, options.tell_every);
   std::printf("received %s: %s, SHA-256 %s\n", one_line(file->path().string()).c_str(),
               in_bytes(double(offer.size)).c_str(), to_hex(stored.hash).c_str());
   std::fflush(stdout);
@@ -103,7 +130,7 @@ asio::awaitable<void> receive_file(peer_link& client, asio::thread_pool& pool,
 
 asio::awaitable<void> serve_client(asio::io_context& io, asio::thread_pool& pool,
                                    asio_rdma::acceptor& acceptor, devices& known,
-                                   asio_rdma::connection_request request, fs::path target) {
+                                   asio_rdma::connection_request request, serve_options options) {
   std::ostringstream peer;
   peer << "the client at " << request.info().remote.address();
   const auto client =
@@ -113,7 +140,7 @@ asio::awaitable<void> serve_client(asio::io_context& io, asio::thread_pool& pool
   client->start();
   try {
     co_await acceptor.async_accept(std::move(request), client->queue_pair(), asio::use_awaitable);
-    co_await receive_file(*client, pool, target, ring);
+    co_await receive_file(*client, pool, options, ring);
   } catch (const std::exception& e) {
     failure = as_copy_error(e);
   }
@@ -143,7 +170,7 @@ asio::awaitable<void> serve_files(asio::io_context& io, asio::thread_pool& pool,
   for (;;) {
     asio_rdma::connection_request request =
         co_await acceptor.async_wait_request(asio::use_awaitable);
-    auto copy = serve_client(io, pool, acceptor, known, std::move(request), options.target);
+    auto copy = serve_client(io, pool, acceptor, known, std::move(request), options);
     if (options.once) {
       co_await std::move(copy);
       co_return;

@@ -5,6 +5,7 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/thread_pool.hpp>
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <string>
@@ -14,6 +15,8 @@ struct serve_options {
   std::string address = "0.0.0.0";
   std::uint16_t port = 0; ///< 0: any that is free.
   bool once = false;
+  /// How often the client is told that its file is being stored: more often than its patience ends.
+  std::chrono::milliseconds tell_every = std::chrono::seconds(15);
 };
 
 /// Takes files until it is cancelled, or one. Throws `copy_error`: if `once`, that of the copy.

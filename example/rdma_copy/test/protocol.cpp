@@ -31,6 +31,7 @@ std::vector<message> all() {
           filled{3, 65536},
           emptied{63},
           finish{a_hash()},
+          storing{},
           stored{a_hash()},
           failed{reason::no_space}};
 }
@@ -49,7 +50,7 @@ TEST_CASE("a message comes back as it was") {
 }
 
 TEST_CASE("messages have the documented layout") {
-  const unsigned char expected[] = {'R', 'D', 'C', 'P', 1, 2, 16, 0, 3, 0, 0, 0, 0, 0, 1, 0};
+  const unsigned char expected[] = {'R', 'D', 'C', 'P', 2, 2, 16, 0, 3, 0, 0, 0, 0, 0, 1, 0};
   const auto bytes = encoded(filled{3, 65536});
   REQUIRE(bytes.size() == sizeof(expected));
   CHECK(std::memcmp(bytes.data(), expected, sizeof(expected)) == 0);

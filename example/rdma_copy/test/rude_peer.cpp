@@ -2,18 +2,21 @@
 // A client, then a server, that says what it may not: the other side must end the copy with an
 // error, and nothing else may happen.
 #include "../client.hpp"
+#include "../file.hpp"
 #include "../peer_link.hpp"
 #include "../server.hpp"
 
 #include "catch.hpp"
 
 #include <boost/asio/co_spawn.hpp>
+#include <boost/asio/post.hpp>
 #include <boost/asio/use_awaitable.hpp>
 
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <iostream>
 #include <sstream>
 #include <string>
@@ -55,6 +58,7 @@ struct scene {
   }
 
   fs::path folder;
+  serve_options options; // outlives the server
   asio::io_context io{1};
   asio::thread_pool pool{1};
   asio_rdma::device device = asio_rdma::device::open(std::getenv("ASIO_RDMA_DEVICE"));
@@ -109,23 +113,27 @@ private:
   std::streambuf* before_;
 };
 
+/// A server of one copy that listens when this returns, and where.
+tcp::endpoint start_server(scene& s, std::string& error) {
+  serve_options& options = s.options;
+  options.target = s.folder;
+  options.address = s.address().address().to_string();
+  options.once = true;
+  const captured out(std::cout);
+  asio::co_spawn(s.io, serve_files(s.io, s.pool, s.options),
+                 [&error](std::exception_ptr e) { error = error_of(e); });
+  s.io.poll();
+  const std::string line = out.text.str();
+  tcp::endpoint to = s.address();
+  to.port(static_cast<std::uint16_t>(std::stoi(line.substr(line.rfind(':') + 1))));
+  return to;
+}
+
 void check_server(messages first, messages then, const std::string& expected,
                   bool client_leaves = false) {
   scene s;
   std::string server_error, client_error;
-  serve_options options;
-  options.target = s.folder;
-  options.address = s.address().address().to_string();
-  options.once = true;
-  tcp::endpoint to = s.address();
-  {
-    captured out(std::cout);
-    asio::co_spawn(s.io, serve_files(s.io, s.pool, options),
-                   [&](std::exception_ptr e) { server_error = error_of(e); });
-    s.io.poll();
-    const std::string line = out.text.str();
-    to.port(static_cast<std::uint16_t>(std::stoi(line.substr(line.rfind(':') + 1))));
-  }
+  const tcp::endpoint to = start_server(s, server_error);
   const auto server = std::make_shared<peer_link>(s.io, s.device, "the server");
   asio::co_spawn(s.io, rude_client(s, server, to, std::move(first), std::move(then), client_leaves),
                  [&](std::exception_ptr e) {
@@ -176,6 +184,7 @@ TEST_CASE("a server refuses what a client may not send first") {
       protocol::filled{0, 1},
       protocol::emptied{0},
       protocol::finish{},
+      protocol::storing{},
       protocol::stored{},
       protocol::offer{10000, 4096, 2, "../name"},
       protocol::offer{10000, 1, 2, "name"},
@@ -208,6 +217,42 @@ TEST_CASE("a server does not store a file with another hash") {
                "SHA-256 of what came differs");
 }
 
+TEST_CASE("a server whose disk takes long says so until the file is stored") {
+  scene s;
+  std::promise<void> disk;
+  std::string server_error, client_error;
+  s.options.tell_every = std::chrono::milliseconds(1);
+  const tcp::endpoint to = start_server(s, server_error);
+  const auto server = std::make_shared<peer_link>(s.io, s.device, "the server");
+  const auto client = [&]() -> asio::awaitable<void> {
+    asio_rdma::connector connector(s.io);
+    server->start();
+    co_await connector.async_connect(server->queue_pair(), to, asio::use_awaitable);
+    const protocol::message empty = protocol::offer{0, 4096, 2, "name"};
+    co_await server->send(empty);
+    co_await server->receive_as<protocol::ready>();
+    // The only thread that stores is at work elsewhere.
+    asio::post(s.pool, [busy = disk.get_future().share()] { busy.wait(); });
+    const protocol::message end = protocol::finish{hasher().finish()};
+    co_await server->send(end);
+    for (int i = 0; i < 10; ++i)
+      co_await server->receive_as<protocol::storing>();
+    disk.set_value();
+    protocol::message m = protocol::storing();
+    while (std::holds_alternative<protocol::storing>(m))
+      m = co_await server->receive();
+    CHECK(std::holds_alternative<protocol::stored>(m));
+  };
+  asio::co_spawn(s.io, client(), [&](std::exception_ptr e) {
+    client_error = error_of(e);
+    server->close();
+  });
+  s.run();
+  CHECK(client_error.empty());
+  CHECK(server_error.empty());
+  CHECK(fs::exists(s.folder / "name"));
+}
+
 TEST_CASE("a server ends when the client says that it failed") {
   check_server({good_offer}, {protocol::failed{protocol::reason::changed}}, "changed");
 }
@@ -222,6 +267,7 @@ TEST_CASE("a client refuses what a server may not answer") {
       good_offer,
       protocol::filled{0, 1},
       protocol::emptied{0},
+      protocol::storing{},
       protocol::stored{},
       protocol::ready{4096, 1, 8192, 2}, // larger chunks than it offered
       protocol::ready{4096, 1, 4096, 3}, // more of them
