@@ -26,6 +26,54 @@ function(asio_rdma_lab_options result)
   set(${result} ${options} PARENT_SCOPE)
 endfunction()
 
+# Kinds of device that tests run on: the kernel's two, in the lab or not, and where this machine has one, a real one.
+set(devices rxe siw)
+execute_process(COMMAND "${PROJECT_SOURCE_DIR}/tools/with-device" --device real --which
+                RESULT_VARIABLE status OUTPUT_QUIET ERROR_QUIET)
+if(status EQUAL 0)
+  list(APPEND devices real)
+endif()
+set(ASIO_RDMA_TEST_DEVICES ${devices} CACHE INTERNAL "")
+
+# asio_rdma_prepare(TEST NAME OPTION…): before TEST, in time of its own, the test prepare.NAME builds the lab's kernel if
+# tools/with-device with these options needs it and it is not there yet.
+function(asio_rdma_prepare test name)
+  get_property(known GLOBAL PROPERTY ASIO_RDMA_PREPARED)
+  if(NOT name IN_LIST known)
+    set_property(GLOBAL APPEND PROPERTY ASIO_RDMA_PREPARED ${name})
+    add_test(NAME prepare.${name} COMMAND "${PROJECT_SOURCE_DIR}/tools/with-device" ${ARGN} --prepare)
+    set_tests_properties(prepare.${name} PROPERTIES LABELS device TIMEOUT 7200 SKIP_RETURN_CODE 125
+                                                    FIXTURES_SETUP asio_rdma_${name})
+  endif()
+  set_tests_properties(${test} PROPERTIES FIXTURES_REQUIRED asio_rdma_${name})
+endfunction()
+
+# asio_rdma_run_on_devices(NAME [DEVICES rxe siw real] [HOSTS 2] [TIMEOUT seconds] COMMAND …): one test NAME.KIND for each
+# kind of device, run where such a device is (tools/with-device). Exit status 125 is the lab's: this machine cannot run it.
+function(asio_rdma_run_on_devices name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "HOSTS;TIMEOUT" "DEVICES;COMMAND")
+  if(NOT arg_DEVICES)
+    set(arg_DEVICES ${ASIO_RDMA_TEST_DEVICES})
+  endif()
+  # The lab's own limit comes first, because it says more.
+  asio_rdma_lab_options(options --time-limit ${arg_TIMEOUT})
+  math(EXPR limit "${arg_TIMEOUT} + 30")
+  set(hosts "")
+  if(arg_HOSTS)
+    list(APPEND options --hosts ${arg_HOSTS})
+    list(REMOVE_ITEM arg_DEVICES real)
+    set(hosts ".hosts")
+  endif()
+  foreach(device IN LISTS arg_DEVICES)
+    add_test(NAME ${name}.${device}
+             COMMAND "${PROJECT_SOURCE_DIR}/tools/with-device" --device ${device} ${options} -- ${arg_COMMAND})
+    set_tests_properties(${name}.${device} PROPERTIES LABELS "device;${device}" TIMEOUT ${limit} SKIP_RETURN_CODE 125)
+    if(NOT device STREQUAL "real")
+      asio_rdma_prepare(${name}.${device} ${device}${hosts} --device ${device} ${options})
+    endif()
+  endforeach()
+endfunction()
+
 # asio_rdma_unit_test(NAME SOURCE…): needs no device; the test is called unit.NAME.
 function(asio_rdma_unit_test name)
   asio_rdma_test_program(test_unit_${name} ${ARGN})
@@ -33,22 +81,13 @@ function(asio_rdma_unit_test name)
   set_tests_properties(unit.${name} PROPERTIES LABELS unit TIMEOUT 120)
 endfunction()
 
-# asio_rdma_device_test(NAME [DEVICES rxe siw] [HOSTS 2] [CONCURRENT] [UNSANITIZED] [ARGS …] [TIMEOUT seconds] SOURCES …): one test NAME.KIND
-# for each kind of device, run where such a device is (tools/with-device). Exit status 125 is the lab's: this machine
-# cannot run it. Under ThreadSanitizer only the CONCURRENT ones run, and the UNSANITIZED under no sanitizer of memory or threads.
+# asio_rdma_device_test(NAME [DEVICES rxe siw real] [HOSTS 2] [CONCURRENT] [UNSANITIZED] [ARGS …] [TIMEOUT seconds] SOURCES …):
+# a test program that runs on devices. Under ThreadSanitizer only the CONCURRENT ones run, and the UNSANITIZED under no
+# sanitizer of memory or threads.
 function(asio_rdma_device_test name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "CONCURRENT;UNSANITIZED" "HOSTS;TIMEOUT" "DEVICES;SOURCES;ARGS")
-  if(NOT arg_DEVICES)
-    set(arg_DEVICES rxe siw)
-  endif()
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 300)
-  endif()
-  # The lab's own limit comes first, because it says more.
-  asio_rdma_lab_options(options --time-limit ${arg_TIMEOUT})
-  math(EXPR limit "${arg_TIMEOUT} + 30")
-  if(arg_HOSTS)
-    list(APPEND options --hosts ${arg_HOSTS})
   endif()
   asio_rdma_test_program(test_${name} ${arg_SOURCES})
   if((ASIO_RDMA_SANITIZE STREQUAL "thread" AND NOT arg_CONCURRENT)
@@ -56,11 +95,13 @@ function(asio_rdma_device_test name)
     set_target_properties(test_${name} PROPERTIES EXCLUDE_FROM_ALL TRUE)
     return()
   endif()
-  foreach(device IN LISTS arg_DEVICES)
-    add_test(NAME ${name}.${device}
-             COMMAND "${PROJECT_SOURCE_DIR}/tools/with-device" --device ${device} ${options} --
-                     $<TARGET_FILE:test_${name}> ${arg_ARGS})
-    set_tests_properties(${name}.${device} PROPERTIES LABELS "device;${device}" TIMEOUT ${limit}
-                                                      SKIP_RETURN_CODE 125)
-  endforeach()
+  asio_rdma_run_on_devices(${name} DEVICES ${arg_DEVICES} HOSTS ${arg_HOSTS} TIMEOUT ${arg_TIMEOUT}
+                           COMMAND $<TARGET_FILE:test_${name}> ${arg_ARGS})
+endfunction()
+
+# asio_rdma_lab_test(NAME KERNEL TIMEOUT COMMAND ARGUMENT…): a test that is always in the lab.
+function(asio_rdma_lab_test name kernel limit)
+  add_test(NAME ${name} COMMAND ${ARGN})
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${limit} SKIP_RETURN_CODE 125)
+  asio_rdma_prepare(${name} lab.${kernel} --lab --kernel ${kernel})
 endfunction()
