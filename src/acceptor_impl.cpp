@@ -92,6 +92,7 @@ acceptor_impl::served acceptor_impl::serve(accept_operation& op,
 }
 
 bool acceptor_impl::start(accept_operation& op) {
+  completion_service& operations = service_.operations(); // the acceptor may go once it has started
   operation_list done;
   {
     const std::lock_guard lock(mutex_);
@@ -99,19 +100,20 @@ bool acceptor_impl::start(accept_operation& op) {
       op.ec = closed_by_ == error::device_fatal ? closed_by_ : asio::error::bad_descriptor;
       return false;
     }
-    service_.operations().operation_starting();
+    operations.operation_starting();
     auto how = served::refused;
     while (how == served::refused && !requests_.empty()) {
       const auto connection = std::move(requests_.front());
       requests_.pop_front();
-      how = serve(op, connection);
+      if (!connection->withdrawn())
+        how = serve(op, connection);
     }
     if (how == served::refused)
       waiting_.push_back(op);
     else if (how == served::done)
       done.push_back(op);
   }
-  service_.operations().complete(done);
+  operations.complete(done);
   return true;
 }
 
@@ -127,7 +129,7 @@ public:
     operation_list done;
     {
       const std::lock_guard lock(acceptor_->mutex_);
-      if (acceptor_->id_ == nullptr || acceptor_->requests_.size() >= acceptor_->backlog_) {
+      if (acceptor_->id_ == nullptr || !acceptor_->has_room()) {
         // Closed meanwhile, or more than the backlog: refused when the connection goes.
       } else if (acceptor_->waiting_.empty()) {
         acceptor_->requests_.push_back(connection_);
@@ -155,6 +157,17 @@ private:
   std::shared_ptr<acceptor_impl> acceptor_;
   std::shared_ptr<cm_connection> connection_;
 };
+
+bool acceptor_impl::has_room() {
+  if (requests_.size() < backlog_)
+    return true;
+  const auto gone = std::find_if(requests_.begin(), requests_.end(),
+                                 [](const auto& r) { return r->withdrawn(); });
+  if (gone == requests_.end())
+    return false;
+  requests_.erase(gone);
+  return true;
+}
 
 std::shared_ptr<cm_handler> acceptor_impl::adopt_request(rdma_cm_id* id) {
   auto connection = std::make_shared<cm_connection>(service_, executor_);

@@ -73,6 +73,18 @@ void cm_connection::adopt(rdma_cm_id* id) {
   state_ = state::requested;
 }
 
+// The kernel keeps the events of a request to itself until it is accepted (ucma_event_handler in
+// drivers/infiniband/core/ucma.c), so it is asked. siw does not know.
+bool cm_connection::withdrawn() const {
+  const std::lock_guard lock(mutex_);
+  if (state_ != state::requested)
+    return true;
+  ibv_qp_attr attr{};
+  attr.qp_state = IBV_QPS_INIT;
+  int mask = 0;
+  return rdma_init_qp_attr(id_, &attr, &mask) != 0 && errno == EINVAL;
+}
+
 connection_info cm_connection::info() const {
   const std::lock_guard lock(mutex_);
   connection_info result;

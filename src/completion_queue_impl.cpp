@@ -413,6 +413,19 @@ void completion_queue_impl::complete(operation_list& done) {
   }
 }
 
+bool completion_queue_impl::take_back(const operation& op) {
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found =
+        std::find_if(ready_.begin(), ready_.end(), [&op](const operation& o) { return &o == &op; });
+    if (found == ready_.end())
+      return false;
+    ready_.erase(found);
+  }
+  operations_done(1);
+  return true;
+}
+
 void completion_queue_impl::shutdown() {
   watch_->channel.stop();
   {

@@ -70,6 +70,13 @@ transport transport_of(const ibv_device& d) noexcept {
   }
 }
 
+bool pages_connections(const ibv_odp_caps& caps) {
+  constexpr std::uint32_t all =
+      IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_WRITE | IBV_ODP_SUPPORT_READ;
+  return (caps.general_caps & IBV_ODP_SUPPORT) != 0 &&
+         (caps.per_transport_caps.rc_odp_caps & all) == all;
+}
+
 bool any_port_active(ibv_context* context) {
   ibv_device_attr attributes{};
   if (ibv_query_device(context, &attributes) != 0)
@@ -254,7 +261,7 @@ device::device(native_handle_type context, ownership owns, error_code& ec) {
   impl_->occupied = detail::occupy_invalid_offset(context, impl_->attributes);
   ibv_device_attr_ex extended{};
   if (ibv_query_device_ex(context, nullptr, &extended) == 0)
-    impl_->on_demand_paging = (extended.odp_caps.general_caps & IBV_ODP_SUPPORT) != 0;
+    impl_->on_demand_paging = pages_connections(extended.odp_caps);
   // Events are read when the descriptor is ready; a read that finds none must not block.
   fcntl(context->async_fd, F_SETFL, fcntl(context->async_fd, F_GETFL) | O_NONBLOCK);
 }

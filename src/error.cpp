@@ -1,10 +1,30 @@
 // SPDX-License-Identifier: BSL-1.0
+#include <asio_rdma/device.hpp>
 #include <asio_rdma/error.hpp>
+
+#include <string>
+#include <vector>
 
 namespace asio_rdma {
 namespace {
 
 namespace errc = boost::system::errc;
+
+// Of each device the best address.
+std::string usable_addresses() {
+  std::string all;
+  for (const auto& d : device::list()) {
+    if (!d.port_active)
+      continue;
+    error_code ec;
+    const device opened = device::open(d.name, ec);
+    const auto addresses = ec ? std::vector<asio::ip::address>() : opened.addresses();
+    if (!addresses.empty())
+      all += (all.empty() ? "" : ", ") + addresses.front().to_string() + " (" + d.name + ")";
+  }
+  return all.empty() ? "there is none with another address either"
+                     : "use the address of one: " + all;
+}
 
 class library_category_type final : public boost::system::error_category {
 public:
@@ -32,8 +52,7 @@ public:
     case error::wrong_device:
       return "the address belongs to another RDMA device than the queue pair";
     case error::loopback_address:
-      return "no RDMA device serves the loopback address; use the address of an RDMA device's "
-             "network interface (rdma link shows which)";
+      return "no RDMA device serves the loopback address; " + usable_addresses();
     case error::too_many_buffers:
       return "more buffers in one operation than the queue pair's scatter/gather limit";
     case error::remote_range:

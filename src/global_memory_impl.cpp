@@ -281,6 +281,7 @@ bool global_memory_impl::start(global_request& op, node_id to) {
     service_.complete(done);
     return true;
   }
+  const auto keep = self(); // from its owner, which the operation's end may let go of it
   peer_ptr found;
   global_message request;
   {

@@ -280,18 +280,25 @@ void link_impl::run(operation_list& done) {
   }
 }
 
+// Once the mutex is unlocked only locals are touched: an operation that was started may have ended
+// on another thread, and with the last owner of the link gone.
 void link_impl::settle(lock& l, operation_list& done) {
   std::shared_ptr<context_member> last;
+  std::shared_ptr<queue_pair_impl> failed;
+  std::shared_ptr<completion_queue_impl> cq;
   if (posted_ == 0)
     last = std::move(self_);
-  const bool tell = failing_ && !told_;
-  told_ = told_ || failing_;
+  if (failing_ && !std::exchange(told_, true))
+    failed = qp_;
+  if (!done.empty())
+    cq = cq_;
   const error_code why = reason_;
-  l.unlock();
-  if (tell)
-    qp_->fail(why);
   cq_->operation_started();
-  cq_->complete(done);
+  l.unlock();
+  if (failed)
+    failed->fail(why);
+  if (cq)
+    cq->complete(done);
 }
 
 void link_impl::fail(const error_code& why) {

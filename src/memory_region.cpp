@@ -30,13 +30,9 @@ int registration_access(const device& d, access rights) {
   return static_cast<int>(detail::verbs_access(rights));
 }
 
-error_code check_domain(const protection_domain& pd) {
-  return pd.is_open() ? error_code() : asio::error::bad_descriptor;
-}
-
 error_code check_rights(const protection_domain& pd, access rights) {
-  if (const error_code ec = check_domain(pd))
-    return ec;
+  if (!pd.is_open())
+    return asio::error::bad_descriptor;
   const device& d = pd.get_device();
   if ((has(rights, access::on_demand) && !d.has_on_demand_paging()) ||
       (has(rights, access::remote_atomic) && !d.has_atomics()))
@@ -179,54 +175,6 @@ void memory_region::close(error_code& ec) {
     }
   }
   mr_ = nullptr;
-}
-
-memory_window::memory_window(const protection_domain& pd, error_code& ec) : pd_(pd) {
-  ec = check_domain(pd);
-  if (!ec && !pd.get_device().has_memory_windows())
-    ec = asio::error::operation_not_supported;
-  if (ec)
-    return;
-  mw_ = ibv_alloc_mw(pd.native_handle(), IBV_MW_TYPE_2);
-  if (mw_ == nullptr)
-    ec = detail::system_error_code(errno);
-}
-
-memory_window::memory_window(const protection_domain& pd) {
-  error_code ec;
-  *this = memory_window(pd, ec);
-  detail::throw_if(ec, "ibv_alloc_mw");
-}
-
-memory_window::memory_window(const protection_domain& pd, native_handle_type mw, ownership owns)
-    : pd_(pd), mw_(mw), owns_(owns) {}
-
-std::uint32_t memory_window::next_key() noexcept {
-  return rkey_ = ibv_inc_rkey(rkey_ != 0 ? rkey_ : mw_->rkey);
-}
-
-memory_window::memory_window(memory_window&& other) noexcept
-    : pd_(std::move(other.pd_)),
-      mw_(std::exchange(other.mw_, nullptr)),
-      rkey_(other.rkey_),
-      owns_(other.owns_) {}
-
-memory_window& memory_window::operator=(memory_window&& other) noexcept {
-  if (this != &other) {
-    free();
-    pd_ = std::move(other.pd_);
-    mw_ = std::exchange(other.mw_, nullptr);
-    rkey_ = other.rkey_;
-    owns_ = other.owns_;
-  }
-  return *this;
-}
-
-memory_window::~memory_window() { free(); }
-
-void memory_window::free() noexcept {
-  if (mw_ != nullptr && owns_ == ownership::take)
-    ibv_dealloc_mw(mw_);
 }
 
 } // namespace asio_rdma

@@ -69,9 +69,8 @@ bool queue_pair_impl::any_posted() const {
   return send_.any_posted() || receive_.any_posted();
 }
 
-// A queue pair that windows are bound to stays until it is closed: rxe cannot destroy it before
-// them. Devices with windows do flush.
 void queue_pair_impl::release_failed() {
+  const std::lock_guard releasing(releasing_);
   ibv_qp* qp = nullptr;
   std::shared_ptr<connection_link> link;
   error_code why;
@@ -81,15 +80,9 @@ void queue_pair_impl::release_failed() {
       return;
     link = link_;
     why = reason_;
-    if (send_.has_bound_windows())
-      move_to_error(qp_);
-    else
-      qp = std::exchange(qp_, nullptr);
+    qp = std::exchange(qp_, nullptr);
   }
-  if (qp != nullptr)
-    release_device(qp, link, why);
-  else if (link)
-    link->disconnect(why);
+  release_device(qp, link, why);
 }
 
 // After the destruction of the queue pair the device uses none of its memory, and after one more
@@ -101,13 +94,14 @@ void queue_pair_impl::release_device(ibv_qp* qp, const std::shared_ptr<connectio
     link->disconnect(why);
   move_to_error(qp); // so that a shared receive that it had taken comes back
   cq_->drain();
-  bool gone = true;
-  if (link && link->lingers() && !any_posted()) {
+  // rxe frees no window whose queue pair has gone before: the kernel panics.
+  bool gone = windows_->free_all();
+  if (gone && link && link->lingers() && !any_posted()) {
     // The queue pair goes before what it was made of.
     link->keep(std::shared_ptr<void>(
         qp, [cq = cq_, srq = srq_, pd = pd_](ibv_qp* p) { ibv_destroy_qp(p); }));
   } else {
-    gone = destroy(qp);
+    gone = gone && destroy(qp);
   }
   cq_->drain();
   if (!gone)
@@ -145,7 +139,7 @@ public:
       : self_(std::move(self)), qp_(qp), memory_(std::move(memory)) {}
 
   bool release() noexcept override {
-    if (ibv_destroy_qp(qp_) != 0)
+    if (!self_->windows_->free_all() || ibv_destroy_qp(qp_) != 0)
       return false;
     const auto& cq = self_->cq_;
     cq->drain();
@@ -244,6 +238,9 @@ bool queue_pair_impl::withdraw(std::uint64_t id) {
   return true;
 }
 
+// When it returns the device has let go: if the teardown on another thread sees to that, after it.
+// That one calls nothing of the user's but the destruction of handlers when the context ends, and
+// so, on its own thread, perhaps this.
 void queue_pair_impl::close() {
   operation_list left, waiters;
   ibv_qp* qp = nullptr;
@@ -266,8 +263,15 @@ void queue_pair_impl::close() {
   service_.remove(*this);
   cq_->complete(left);
   service_.complete(waiters);
-  if (qp != nullptr) // else it has failed, and its teardown ends what is posted
-    release_device(qp, link, aborted);
+  if (qp == nullptr) { // it has failed, and its teardown ends what is posted
+    const std::lock_guard released(releasing_);
+    return;
+  }
+  release_device(qp, link, aborted);
+  // A teardown that nobody runs, as in mode `manual`, would keep all of this.
+  std::shared_ptr<context_member> keep;
+  if (cq_->take_back(teardown_))
+    keep = teardown_.dropped();
 }
 
 void queue_pair_impl::on_device_event(const ibv_async_event& event) {

@@ -72,6 +72,8 @@ error_code queue_pair_impl::open(std::shared_ptr<completion_queue_impl> queue,
   error_code ec;
   if (!queue) {
     queue = service_.shared_queue(d, reserved_, ec);
+  } else if (&queue->context() != &context()) {
+    ec = asio::error::invalid_argument; // handlers would run on its threads
   } else if (queue->get_device() != d) {
     ec = error::wrong_device;
   } else if (!queue->reserve(reserved_)) {
@@ -175,7 +177,8 @@ error_code queue_pair_impl::adopt(std::shared_ptr<completion_queue_impl> queue,
                                   std::shared_ptr<shared_receive_queue_impl> receives, ibv_qp* qp) {
   if (receives)
     queue = receives->completion_queue();
-  if (!queue || qp == nullptr || !is_connected_type(qp->qp_type) || qp->pd != pd_.native_handle() ||
+  if (!queue || &queue->context() != &context() || qp == nullptr ||
+      !is_connected_type(qp->qp_type) || qp->pd != pd_.native_handle() ||
       qp->send_cq != queue->native_handle() || qp->recv_cq != queue->native_handle() ||
       qp->srq != (receives ? receives->native_handle() : nullptr))
     return asio::error::invalid_argument;
@@ -244,11 +247,15 @@ error_code queue_pair_impl::check_start(queue_pair_state least) const {
   return asio::error::not_connected;
 }
 
+// In these, nothing but locals is touched once the mutex is unlocked with an operation started: its
+// handler may have run on another thread, and with the last owner of all this gone.
+
 // What holds an operation up, or lets it wait.
 template <class Operation>
 bool queue_pair_impl::start_slowly(work_queue& queue, Operation& op, std::uint32_t max_sge,
                                    queue_pair_state least) {
   operation_list ended;
+  std::shared_ptr<completion_queue_impl> cq;
   bool started = false;
   bool background = false;
   if constexpr (std::is_same_v<Operation, receive_operation>)
@@ -258,25 +265,31 @@ bool queue_pair_impl::start_slowly(work_queue& queue, Operation& op, std::uint32
     op.ec = check_start(least);
     if (!op.ec && op.wr.num_sge > static_cast<int>(max_sge))
       op.ec = error::too_many_buffers;
+    if constexpr (std::is_same_v<Operation, send_operation>)
+      if (!op.ec && !supports(op.wr.opcode)) // asked for before the queue pair was open
+        op.ec = asio::error::operation_not_supported;
     if (op.ec)
       return false;
     background ? cq_->background_starting() : cq_->operation_starting();
     started = queue.start(op, ended);
+    if (started)
+      cq_->operation_started();
+    if (!started || !ended.empty())
+      cq = cq_;
   }
-  if (started) {
-    cq_->operation_started();
-  } else {
+  if (!started) {
     if (background)
-      cq_->background_ending();
-    cq_->operation_not_started();
+      cq->background_ending();
+    cq->operation_not_started();
   }
   if (!ended.empty())
-    cq_->complete(ended);
+    cq->complete(ended);
   return started;
 }
 
 // As in send_queue::post.
 bool queue_pair_impl::start_failed(send_operation& op, const error_code& ec, bool is_refused) {
+  const auto cq = cq_;
   operation_list ended;
   {
     const std::lock_guard lock(mutex_, std::adopt_lock);
@@ -289,9 +302,9 @@ bool queue_pair_impl::start_failed(send_operation& op, const error_code& ec, boo
     }
   }
   if (is_refused)
-    cq_->operation_not_started();
+    cq->operation_not_started();
   if (!ended.empty())
-    cq_->complete(ended);
+    cq->complete(ended);
   return !is_refused;
 }
 
@@ -308,9 +321,22 @@ bool queue_pair_impl::start(send_operation& op) {
   if (const int e = ibv_post_send(qp_, &op.wr, &bad)) [[unlikely]]
     return start_failed(op, system_error_code(std::abs(e)), bad != nullptr);
   send_.posted(op);
-  mutex_.unlock();
   cq_->operation_started();
+  mutex_.unlock();
   return true;
+}
+
+bool queue_pair_impl::start(bind_operation& op) {
+  {
+    const std::lock_guard lock(mutex_);
+    op.ec = check_start(queue_pair_state::connected);
+    if (!op.ec)
+      op.ec = op.window->give_to(windows_);
+  }
+  if (op.ec)
+    return false;
+  op.wr.bind_mw.rkey = op.window->next_key();
+  return start(static_cast<send_operation&>(op));
 }
 
 bool queue_pair_impl::start(receive_operation& op) {
@@ -340,6 +366,7 @@ void queue_pair_impl::hold() {
 }
 
 void queue_pair_impl::release() {
+  const auto cq = cq_;
   operation_list ended;
   {
     const std::lock_guard lock(mutex_);
@@ -347,9 +374,9 @@ void queue_pair_impl::release() {
       return;
     receive_.release(ended);
     send_.release(ended);
+    cq->operation_started();
   }
-  cq_->operation_started();
-  cq_->complete(ended);
+  cq->complete(ended);
 }
 
 } // namespace asio_rdma::detail

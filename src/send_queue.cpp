@@ -80,10 +80,8 @@ int send_queue::post(operation_list::iterator first, operation_list::iterator la
 void send_queue::note_bound(operation_list::iterator first,
                             operation_list::iterator last) noexcept {
   for (; first != last; ++first)
-    if (ibv_send_wr& wr = static_cast<send_operation&>(*first).wr; wr.opcode == IBV_WR_BIND_MW) {
+    if (ibv_send_wr& wr = static_cast<send_operation&>(*first).wr; wr.opcode == IBV_WR_BIND_MW)
       wr.bind_mw.mw->rkey = wr.bind_mw.rkey; // by which the provider finds it the next time
-      has_bound_windows_ = true;
-    }
 }
 
 void send_queue::on_retired(operation& op) noexcept {

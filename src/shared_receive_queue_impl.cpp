@@ -95,6 +95,8 @@ error_code shared_receive_queue_impl::use(std::shared_ptr<completion_queue_impl>
   error_code ec;
   if (!queue)
     queue = service_.shared_queue(pd_.get_device(), options_.depth, ec);
+  else if (&queue->context() != &context())
+    ec = asio::error::invalid_argument; // handlers would run on its threads
   else if (queue->get_device() != pd_.get_device())
     ec = error::wrong_device;
   else if (!queue->reserve(options_.depth))

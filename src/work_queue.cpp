@@ -7,6 +7,10 @@
 namespace asio_rdma::detail {
 
 bool work_queue::start(operation& op, operation_list& ended) {
+  if (depth_ == 0) {
+    op.fail(asio::error::invalid_argument);
+    return false;
+  }
   posting(op);
   if (!may_post()) {
     waiting_.push_back(op);

@@ -85,9 +85,10 @@ private:
   std::shared_ptr<detail::cm_connection> connection_;
 };
 
-/// Listens for connections by rdma_cm (rdma_cm(7)), as an Asio I/O object. Nothing here blocks: the
-/// connection manager's events come through the execution context. Private data is for bare queue
-/// pairs only (`invalid_argument`).
+/// Listens for connections by rdma_cm (rdma_cm(7)), as an Asio I/O object. Nothing here blocks, but
+/// on RoCE for up to a second when the connector's neighbour entry has gone (as in
+/// `basic_connector`): the connection manager's events come through the execution context. Private
+/// data is for bare queue pairs only (`invalid_argument`).
 ///
 /// A queue pair that shall accept is open, on the device of the address that it is reached by, and
 /// has its receives started: the connector may send at once. On iWARP the connector must send
@@ -139,9 +140,11 @@ public:
   /// Listens at the endpoint: an RDMA device's address, or any (0.0.0.0, ::) for all devices. Port
   /// 0 chooses one. At most `backlog` requests wait to be accepted, and more
   /// are rejected: peers that connect at the same time and are accepted one after the other all
-  /// wait. What is lost in the kernel before it gets here ends with the connector's timeout at the
-  /// latest. Errors: `already_open`, `address_in_use`, `error::no_gid` when no RDMA device has the
-  /// address, `error::loopback_address`, `error::no_device`, or the system's.
+  /// wait. A request that its connector has given up makes room for another where
+  /// the device knows of it (siw does not). What is lost in the kernel before it gets here ends
+  /// with the connector's timeout at the latest. Errors: `already_open`, `address_in_use`,
+  /// `error::no_gid` when no RDMA device has the address, `error::loopback_address`,
+  /// `error::no_device`, or the system's.
   void open(const endpoint_type& endpoint, int backlog, error_code& ec) {
     open_with(ec, [&](impl_type& i) {
       const error_code failure = i.open(endpoint, backlog);

@@ -14,13 +14,16 @@
 namespace asio_rdma {
 
 /// Connects queue pairs by rdma_cm (rdma_cm(7)), as an Asio I/O object. Any number of connections
-/// may be under way at a time. Nothing here blocks, with two exceptions that are the kernel's.
+/// may be under way at a time. Nothing here blocks, with three exceptions of the kernel's.
 ///
 /// siw makes its TCP connection inside the system call that starts it (rdma_connect(3)). A peer
 /// that does not answer TCP holds up, for as long as TCP tries (tcp_syn_retries, two minutes), the
 /// thread of the execution context that is there, whoever closes or cancels that attempt, its
 /// timeout, and the other connections of that context where they are made or the peer ends them.
 /// Who must not wait connects on a context of its own.
+///
+/// On RoCE the step to RTR looks for the neighbour once more (ibv_modify_qp(3)); if that has gone
+/// since the address was resolved, the thread that is there waits for up to a second.
 ///
 /// On iWARP an attempt that was given up while the peer had not answered is over only when the peer
 /// answers or the kernel stops waiting (siw: 10 s). Destroying the execution context before that

@@ -103,7 +103,7 @@ public:
   bool has_immediate() const noexcept;      ///< Immediate data with sends and writes: not on iWARP.
   bool has_memory_windows() const noexcept; ///< Of type 2 (bound to a queue pair).
   bool has_invalidation() const noexcept;   ///< Of keys, here and by SEND (memory extensions).
-  bool has_on_demand_paging() const noexcept; ///< For RC queue pairs.
+  bool has_on_demand_paging() const noexcept; ///< For RC's sends, receives, reads and writes.
 
   /// A port's state, LID, link layer and MTU now (ibv_query_port(3)). Ports count from 1.
   ibv_port_attr port(std::uint8_t number) const;

@@ -25,7 +25,7 @@ enum class error {
   memory_limit,          ///< Registering memory failed for the limit on locked memory.
   no_gid,                ///< The device's port has no usable GID for the address.
   wrong_device,          ///< The address belongs to another device than the queue pair's.
-  loopback_address,      ///< A loopback address that no RDMA device serves.
+  loopback_address,      ///< No RDMA device serves loopback; the message names other addresses.
   too_many_buffers,      ///< More scatter/gather elements than the queue pair was opened with.
   remote_range,          ///< The operation exceeds the remote buffer that it was given.
   misaligned,            ///< The remote address is not aligned: to 8 bytes for atomic operations.

@@ -131,6 +131,12 @@ private:
 /// unspecified. No connection manager tells of the peer's end: after a peer's `close` without a
 /// goodbye, or its death, sends end with `timed_out`, and an idle side hears of it by `keep_alive`.
 ///
+/// *Blocking.* On RoCE the kernel looks for the peer's neighbour or gateway inside the system call
+/// that connects the queue pair (ibv_modify_qp(3)), by the GID that the peer sent. If nobody
+/// answers there, the thread of the execution context that is there waits for up to a second, and
+/// whoever uses the queue pair meanwhile. Who does not trust its peers exchanges on a context of
+/// its own.
+///
 /// *Errors.* `error::incompatible_peer` at both ends if what came is not this protocol or version,
 /// or the two are of different kinds (queue pair, connection, stream), or the queue pairs of
 /// different types; `operation_not_supported` at both ends if one is of an iWARP device, which only

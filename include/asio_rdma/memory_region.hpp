@@ -10,6 +10,9 @@
 
 namespace asio_rdma {
 
+template <class Executor>
+class basic_queue_pair;
+
 /// What may be done to registered memory (ibv_reg_mr(3)). The owner may always let the device read
 /// it (sends and the source of writes).
 enum class access : unsigned {
@@ -148,8 +151,16 @@ private:
   ownership owns_ = ownership::take;
 };
 
+namespace detail {
+class memory_window_impl;
+} // namespace detail
+
 /// A memory window of type 2 (ibv_alloc_mw(3)): a key for a part of a region, given to the peer of
 /// one queue pair by `async_bind` there and taken back by `async_invalidate`. Move-only.
+///
+/// It belongs to the queue pair that binds it first, and goes with that at the latest: when that
+/// has failed or is closed, the window is closed, too. Dropping it before ends its key, after the
+/// binds of it that were started.
 class memory_window {
 public:
   using native_handle_type = ibv_mw*;
@@ -159,26 +170,22 @@ public:
   /// where the device has none of type 2, or the system's.
   explicit memory_window(const protection_domain& pd);
   memory_window(const protection_domain& pd, error_code& ec);
-  /// Adopts a window of type 2 of the domain, which is bound to nothing.
+  /// Adopts a window of type 2 of the domain, which is bound to nothing. A borrowed one its owner
+  /// must have freed or invalidated before its queue pair ends.
   memory_window(const protection_domain& pd, native_handle_type mw, ownership owns);
-  memory_window(memory_window&& other) noexcept;
-  memory_window& operator=(memory_window&& other) noexcept;
-  ~memory_window();
+  memory_window(memory_window&&) noexcept = default;
+  memory_window& operator=(memory_window&&) noexcept = default;
 
-  bool is_open() const noexcept { return mw_ != nullptr; }
-  native_handle_type native_handle() const noexcept { return mw_; }
-  /// The key of the last bind that was started; 0 before the first.
-  std::uint32_t rkey() const noexcept { return rkey_; }
-  /// Takes the key of the next bind, as `async_bind` does: a new tag in the low eight bits.
-  std::uint32_t next_key() noexcept;
+  bool is_open() const noexcept { return native_handle() != nullptr; }
+  native_handle_type native_handle() const noexcept;
+  /// The key of the last bind that was started, good once that has succeeded; 0 before the first.
+  std::uint32_t rkey() const noexcept;
 
 private:
-  void free() noexcept;
+  template <class>
+  friend class basic_queue_pair;
 
-  protection_domain pd_;
-  ibv_mw* mw_ = nullptr;
-  std::uint32_t rkey_ = 0;
-  ownership owns_ = ownership::take;
+  std::shared_ptr<detail::memory_window_impl> impl_;
 };
 
 namespace detail {

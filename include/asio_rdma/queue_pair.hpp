@@ -91,14 +91,14 @@ public:
 ///
 /// *Errors.* `asio::error::bad_descriptor` when closed, `not_connected` before `connect`,
 /// `operation_aborted` after `close` or `cancel` here, `connection_reset` when the connection
-/// failed or the peer ended it, a status of `completion_category()` for the operation that the
-/// device failed, `error::too_many_buffers`, `message_size` (over 2^31 bytes), and
-/// `operation_not_supported` where the device cannot. `error::device_keeps_memory` in place of any
-/// other end where the device refuses to destroy the queue pair: the operation's memory stays in
-/// use, to the end of the process unless the device lets go before (`memory_pool::trim`). When an
-/// operation fails on the device the queue pair has failed (`queue_pair_state::failed`): its verbs
-/// object is destroyed, the peer is told where there is a connection manager, and all other
-/// operations end.
+/// failed or the peer ended it, `invalid_argument` for a queue of depth 0, a status of
+/// `completion_category()` for the operation that the device failed, `error::too_many_buffers`,
+/// `message_size` (over 2^31 bytes), and `operation_not_supported` where the device cannot.
+/// `error::device_keeps_memory` in place of any other end where the device refuses to destroy the
+/// queue pair: the operation's memory stays in use, to the end of the process unless the device
+/// lets go before (`memory_pool::trim`). When an operation fails on the device the queue pair has
+/// failed (`queue_pair_state::failed`): its verbs object is destroyed, the peer is told where there
+/// is a connection manager, and all other operations end.
 ///
 /// *Cancellation.* Each operation supports `terminal`, `partial` and `total` cancellation as long
 /// as it waits for room. Once posted it cannot be recalled: `terminal` then moves the queue pair to
@@ -159,7 +159,8 @@ public:
   /// Makes the queue pair, ready for receives, in a completion queue that the context's queue
   /// pairs share, or in the given one. Limits that the device does not have are lowered; `options`
   /// tells what came out. Errors: `asio::error::already_open`, `bad_descriptor` for a protection
-  /// domain that is not open, `invalid_argument` for a type that is not connected,
+  /// domain that is not open, `invalid_argument` for a type that is not connected or a completion
+  /// queue of another execution context,
   /// `error::completion_queue_full`, `error::wrong_device`, or the system's.
   void open(const protection_domain& pd, const queue_pair_options& options, error_code& ec) {
     open(pd, completion_queue(), options, ec);
@@ -179,7 +180,7 @@ public:
   }
 
   /// Likewise, with receives from a shared receive queue, in its completion queue. Errors also:
-  /// `invalid_argument` if that is not open.
+  /// `invalid_argument` if that is not open or is of another execution context.
   template <class Executor1>
   void open(const protection_domain& pd, basic_shared_receive_queue<Executor1>& receives,
             const queue_pair_options& options, error_code& ec) {
@@ -256,7 +257,8 @@ public:
   /// Destroys the queue pair. Every operation ends, with its own result if it had completed, else
   /// with `operation_aborted`, and its memory is the caller's again when its handler is called,
   /// unless that is told `error::device_keeps_memory`.
-  /// What the peer has not acknowledged may be lost. Handlers are not called from here.
+  /// What the peer has not acknowledged may be lost. Handlers are not called from here. If the
+  /// queue pair has failed and another thread is releasing it, waits until that is done.
   void close() {
     if (impl_)
       std::exchange(impl_, nullptr)->close();
@@ -440,25 +442,25 @@ public:
   }
 
   /// Binds a memory window to part of a region that was registered with `access::window_bind`: the
-  /// peer of this queue pair, and nobody else, may use `window.rkey()` once this has completed.
-  /// A key that the window had before ends. Errors: IBV_WC_MW_BIND_ERR, `error::remote_range`,
-  /// `bad_descriptor` for a window or region that is closed.
+  /// peer of this queue pair, and nobody else, may use `window.rkey()` once this has completed. The
+  /// window belongs to this queue pair then and goes with it. A key that it had before ends.
+  /// Errors: IBV_WC_MW_BIND_ERR, `error::remote_range`, `bad_descriptor` for a window or region
+  /// that is closed, `invalid_argument` for a window that belongs to another queue pair.
   template <class Token = asio::default_completion_token_t<executor_type>>
   auto async_bind(memory_window& window, const memory_region& region, std::size_t offset,
                   std::size_t bytes, access rights, Token&& token = {}) {
-    detail::bind_request r{};
-    if (!window.is_open() || !region.is_open())
+    detail::bind_request r;
+    if (!window.impl_ || !region.is_open())
       r.problem = detail::request_error::not_open;
     else if (offset > region.size() || bytes > region.size() - offset)
       r.problem = detail::request_error::remote_range;
     else
       r = supported(IBV_WR_BIND_MW,
-                    detail::bind_request{window.native_handle(),
-                                         window.next_key(),
+                    detail::bind_request(window.impl_,
                                          {region.native_handle(),
                                           reinterpret_cast<std::uintptr_t>(region.data()) + offset,
-                                          bytes, detail::window_access(rights)}});
-    return initiate<detail::no_result>(token, r);
+                                          bytes, detail::window_access(rights)}));
+    return initiate<detail::no_result, detail::bind_operation>(token, r);
   }
 
   /// Ends a memory window's key (or a region's) here. When it has completed no peer reaches the
@@ -487,12 +489,13 @@ private:
   template <class, class, class>
   friend struct detail::initiate_request;
 
-  template <class Result, class Request, class Token>
+  template <class Result,
+            class Base = std::conditional_t<std::is_same_v<Result, detail::receive_result>,
+                                            detail::receive_operation, detail::send_operation>,
+            class Request, class Token>
   auto initiate(Token& token, const Request& request) {
-    using base = std::conditional_t<std::is_same_v<Result, detail::receive_result>,
-                                    detail::receive_operation, detail::send_operation>;
     return asio::async_initiate<Token, typename Result::signature>(
-        detail::initiate_request<base, Result, basic_queue_pair>{this}, token, request);
+        detail::initiate_request<Base, Result, basic_queue_pair>{this}, token, request);
   }
 
   // SEND and WRITE need not be asked for: there is no device without them.

@@ -57,7 +57,8 @@ public:
 
   /// Errors: `already_open`, `bad_descriptor` for a protection domain that is not open,
   /// `operation_not_supported` where the device has none,
-  /// `error::completion_queue_full`, `error::wrong_device`, or the system's.
+  /// `error::completion_queue_full`, `error::wrong_device`, `invalid_argument` for a completion
+  /// queue of another execution context, or the system's.
   void open(const protection_domain& pd, const completion_queue& queue,
             const shared_receive_queue_options& options, error_code& ec) {
     open_with(pd, options, ec, [&](impl_type& i) { return i.open(queue.impl()); });

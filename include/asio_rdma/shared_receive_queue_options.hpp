@@ -7,7 +7,7 @@ namespace asio_rdma {
 
 /// What a shared receive queue is opened with. Where a limit of the device is lower, that holds.
 struct shared_receive_queue_options {
-  std::uint32_t depth = 1024; ///< Receives posted at a time; more wait their turn.
+  std::uint32_t depth = 1024; ///< Receives posted at a time, at least 1; more wait their turn.
   std::uint32_t max_sge = 4;  ///< Buffers in one receive.
 };
 

@@ -4,6 +4,7 @@
 
 #include "catch.hpp"
 #include "pair.hpp"
+#include "tls_identity.hpp"
 
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/co_spawn.hpp>
@@ -12,6 +13,7 @@
 #include <boost/asio/local/connect_pair.hpp>
 #include <boost/asio/local/stream_protocol.hpp>
 #include <boost/asio/read.hpp>
+#include <boost/asio/ssl/stream.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/write.hpp>
@@ -154,6 +156,21 @@ TEST_CASE("messages after an exchange over TCP") {
   tcp::socket here(s.io), there(s.io);
   here.connect(acceptor.local_endpoint());
   acceptor.accept(there);
+  talk_both(s, here, there);
+}
+
+TEST_CASE("messages after an exchange over TLS") {
+  const identity of_a, of_b;
+  asio::ssl::context context_a = context_of(of_a, of_b), context_b = context_of(of_b, of_a);
+  sides s;
+  using tls_stream = asio::ssl::stream<unix_stream::socket&>;
+  tls_stream here(s.here, context_a), there(s.there, context_b);
+  result client, server;
+  here.async_handshake(asio::ssl::stream_base::client, client.handler());
+  there.async_handshake(asio::ssl::stream_base::server, server.handler());
+  until(s.io, [&] { return client.done() && server.done(); });
+  REQUIRE(client.succeeded());
+  REQUIRE(server.succeeded());
   talk_both(s, here, there);
 }
 

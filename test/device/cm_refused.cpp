@@ -38,6 +38,12 @@ void check_next_attempt(meeting& m, peer p = peer::not_reached) {
   CHECK(m.carries("the second attempt"));
 }
 
+struct caller {
+  caller(asio::io_context& io, const protection_domain& pd) : qp(io, pd) {}
+  queue_pair qp;
+  connection connected;
+};
+
 // A connector that asks and then does not go on: rdma_cm's own calls, whose events nobody reads.
 class silent_connector {
 public:
@@ -199,11 +205,6 @@ TEST_CASE("no endpoint of a range answers") {
 TEST_CASE("more requests than the backlog are rejected") {
   const connections_check nothing_left;
   meeting m({}, {}, 1);
-  struct caller {
-    caller(asio::io_context& io, const protection_domain& pd) : qp(io, pd) {}
-    queue_pair qp;
-    connection connected;
-  };
   std::list<caller> callers;
   int ended = 0;
   for (int i = 0; i < 4; ++i)
@@ -224,6 +225,44 @@ TEST_CASE("more requests than the backlog are rejected") {
   }
   CHECK(succeeded == 1);
   CHECK(m.accepted.succeeded());
+}
+
+TEST_CASE("requests that were withdrawn leave the backlog") {
+  const connections_check nothing_left;
+  meeting m({}, {}, 2);
+  if (m.dev.type() == transport::iwarp)
+    return not_on_this_device("a connector that gives up still waits for the answer");
+  connect_options impatient;
+  impatient.timeout = milliseconds(50);
+  std::list<caller> given_up, callers;
+  int ended = 0;
+  const auto connect = [&](caller& c, const connect_options& o) {
+    m.initiator->async_connect(c.qp, m.where(), o, [&](error_code ec, connection_info info) {
+      ++ended;
+      c.connected.handler()(ec, std::move(info));
+    });
+  };
+  for (int i = 0; i < 2; ++i)
+    connect(given_up.emplace_back(m.io, m.pd), impatient);
+  m.until([&] { return ended == 2; });
+  for (const caller& c : given_up)
+    CHECK(c.connected.ec == asio::error::timed_out);
+  // Of three there is room for two, and the accepting sides get these.
+  for (int i = 0; i < 3; ++i)
+    connect(callers.emplace_back(m.io, m.pd), {});
+  m.until([&] { return ended >= 3; });
+  queue_pair second(m.io, m.pd);
+  connection accepted;
+  m.accept();
+  m.listener->async_accept(second, accepted.handler());
+  m.until([&] { return ended == 5 && m.accepted.done() && accepted.done(); });
+  int succeeded = 0;
+  for (const caller& c : callers)
+    succeeded += c.connected.succeeded() ? 1 : 0;
+  CHECK(succeeded == 2);
+  INFO(describe(m.accepted.ec) << ", " << describe(accepted.ec));
+  CHECK(m.accepted.succeeded());
+  CHECK(accepted.succeeded());
 }
 
 TEST_CASE("an acceptor that closes rejects what waits") {
@@ -412,7 +451,9 @@ TEST_CASE("addresses that cannot be listened at") {
   other.open({asio::ip::address_v4::loopback(), 0}, 1, ec);
   INFO(describe(ec));
   CHECK(ec == error::loopback_address);
-  CHECK(ec.message().find("address") != std::string::npos);
+  // It says which address to use.
+  CHECK(ec.message().find(device_address(m.dev).to_string() + " (" + m.dev.name() + ")") !=
+        std::string::npos);
 
   // A port is free again at once.
   const endpoint before = m.where();

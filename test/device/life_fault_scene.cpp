@@ -180,7 +180,6 @@ void scene::start_held() {
 }
 
 void scene::finish() {
-  windows.clear();
   actor->close();
   peer->close();
   if (srq)
@@ -193,6 +192,7 @@ void scene::finish() {
   actor.reset();
   peer.reset();
   srq.reset();
+  windows.clear();
   cq = cq_of_peer = {};
   const faults::counters c = faults.counts();
   CHECK(c.unacknowledged_at_destroy == 0);

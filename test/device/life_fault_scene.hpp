@@ -68,8 +68,8 @@ public:
   completion_queue cq{io, dev}, cq_of_peer{io, dev};
   std::optional<shared_receive_queue> srq;
   std::optional<queue_pair> actor{io}, peer{io};
-  std::vector<memory_window> windows; // go before the queue pair that bound them
-  std::uint32_t number = 0;           // the actor's
+  std::vector<memory_window> windows;
+  std::uint32_t number = 0; // the actor's
   std::array<ending, most> ends;
   ending disconnect;
 

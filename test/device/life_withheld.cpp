@@ -271,6 +271,35 @@ TEST_CASE("a queue pair that the device does not destroy ends its operations wit
   d.close(); // the end of any queue pair tries again
 }
 
+TEST_CASE("a queue pair is not destroyed before the device has freed its memory windows") {
+  const connections_check nothing_left;
+  memory_window window;
+  pair p;
+  if (!p.dev.has_memory_windows())
+    return not_on_this_device("memory windows");
+  window = memory_window(p.pd);
+  outcome<void> bound;
+  p.b.async_bind(window, p.mb.region, 0, 64, access::remote_write, bound.handler());
+  p.until([&] { return bound.done(); });
+  REQUIRE(bound.succeeded());
+  faults::injector faults(p.dev.native_handle());
+  got r;
+  p.b.async_receive(p.mb.buffer(0, 64), r.handler());
+  faults.fail(call::dealloc_mw, EBUSY, {1, 2});
+  p.b.close();
+  p.drain();
+  CHECK(r.calls == 1);
+  CHECK(window.is_open());
+  CHECK(faults.counts()[call::destroy_qp] == 0);
+  p.a.close(); // tries again, and is refused again
+  CHECK(window.is_open());
+  CHECK(faults.counts()[call::destroy_qp] == 1);
+  const memory_pool pool(p.pd);
+  pool.trim();
+  CHECK_FALSE(window.is_open());
+  CHECK(faults.counts()[call::destroy_qp] == 2);
+}
+
 TEST_CASE("blocks that a device keeps do not return to their pool") {
   const connections_check nothing_left;
   pair p;

@@ -32,7 +32,6 @@ void each_operation(F&& f) {
       p.drain();
     }
     f(p, [&](auto&& token) { return start(p, std::forward<decltype(token)>(token)); });
-    window.reset(); // before what it is bound to
   };
   run("send", [](pair& p, auto&& token) {
     p.b.async_receive(p.mb.buffer(0, 8), asio::detached);

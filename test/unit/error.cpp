@@ -44,8 +44,10 @@ TEST_CASE("the first day's errors say what to do") {
   CHECK(make_error_code(error::device_permission).message().find("/dev/infiniband") !=
         std::string::npos);
   CHECK(make_error_code(error::memory_limit).message().find("ulimit -l") != std::string::npos);
-  CHECK(make_error_code(error::loopback_address).message().find("address of an RDMA device") !=
-        std::string::npos);
+  // Which one depends on the machine; test/device/cm_refused.cpp looks for it.
+  const std::string loopback = make_error_code(error::loopback_address).message();
+  CHECK((loopback.find("use the address of one: ") != std::string::npos ||
+         loopback.find("there is none with another") != std::string::npos));
 }
 
 TEST_CASE("library errors compare with generic conditions") {

@@ -45,6 +45,7 @@ private:
   class request;
 
   error_code listen(int backlog);
+  bool has_room();
   void cancel(const error_code& why);
   void close(const error_code& why);
   enum class served { going_on, done, refused };

@@ -40,6 +40,8 @@ public:
 
   /// Takes the id of a request.
   void adopt(rdma_cm_id* id);
+  /// A request that its connector has given up, as far as the device knows. One system call.
+  bool withdrawn() const;
   connection_info info() const;
   std::string device_name() const;
   rdma_cm_id* native_handle() const;

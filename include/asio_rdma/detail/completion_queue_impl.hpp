@@ -90,6 +90,8 @@ public:
   void forget(std::uint32_t queue_pair) noexcept;
   /// Lets the runner complete these operations, which no longer belong to the device.
   void complete(operation_list& done);
+  /// Takes back what was given to `complete`; false if it is disposed of already, or about to be.
+  bool take_back(const operation& op);
 
   /// Called when the execution context shuts down: destroys what is ready.
   void shutdown();

@@ -34,8 +34,7 @@ struct gift_record final : lease_request {
 /// keys. Called with the link locked.
 ///
 /// A grant's key is a memory region of its own. Memory windows would be ended as fast without a
-/// system call, but rxe of Linux 6.1 neither keeps an access within its window nor survives the
-/// deallocation of one whose queue pair is gone.
+/// system call, but rxe of Linux 6.1 does not keep an access within its window.
 class connection_regions {
 public:
   connection_regions(connection_impl& connection, frame_link& link,

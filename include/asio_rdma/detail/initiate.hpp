@@ -17,7 +17,11 @@ struct canceller {
   std::shared_ptr<Impl> impl;
   std::uint64_t id;
 
-  void operator()(asio::cancellation_type_t type) const { impl->cancel(id, type); }
+  // The operation's end on another thread may clear the slot, and let go of the object.
+  void operator()(asio::cancellation_type_t type) const {
+    const auto keep = impl;
+    keep->cancel(id, type);
+  }
 };
 
 /// Completes an operation that could not be started. What its handler is told besides the error is
@@ -37,7 +41,9 @@ template <class Result, class Owner, class Executor>
 /// The initiation of every asynchronous function of the library: makes an operation of kind `Base`
 /// with the handler, and starts it on an implementation object, which is null if that is closed.
 /// `prepare(op)` fills the operation and gives an error that stops it; `start(impl, op)` starts it
-/// and gives true, or false with the error in the operation.
+/// and gives true, or false with the error in the operation. Once it has been started another
+/// thread may run the handler, with which `impl`, the owner of what `start` was given, and the
+/// initiation itself may go: from there on nothing but locals is touched.
 template <class Base, class Result, std::size_t Buffers, class Impl, class Handler, class Executor,
           class Prepare, class Start>
 void start_operation(const std::shared_ptr<Impl>& impl, const io_executor<Executor>& io,

@@ -7,9 +7,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
 namespace asio_rdma::detail {
 
+class memory_window_impl;
 class work_queue;
 
 /// What to do with an operation that has left its queue.
@@ -83,6 +85,14 @@ public:
   ibv_send_wr wr;
 
   static constexpr std::uint32_t never_inline = static_cast<std::uint32_t>(-1);
+};
+
+/// The binding of a memory window, which it keeps.
+class bind_operation : public send_operation {
+public:
+  using send_operation::send_operation;
+
+  std::shared_ptr<memory_window_impl> window;
 };
 
 /// An operation of a receive queue, a queue pair's own or a shared one.

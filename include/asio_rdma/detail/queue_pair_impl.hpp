@@ -2,6 +2,7 @@
 #pragma once
 
 #include <asio_rdma/detail/completion_service.hpp>
+#include <asio_rdma/detail/memory_window_impl.hpp>
 #include <asio_rdma/detail/receive_queue.hpp>
 #include <asio_rdma/detail/send_queue.hpp>
 #include <asio_rdma/memory_region.hpp>
@@ -71,6 +72,7 @@ public:
 
   /// Each gives true, or false with the error in the operation, which stays the caller's then.
   bool start(send_operation& op);
+  bool start(bind_operation& op);
   bool start(receive_operation& op);
   /// An operation that completes when the queue pair fails or is closed.
   bool start(operation& op);
@@ -111,6 +113,8 @@ private:
       internal = true;
     }
     void keep(std::shared_ptr<context_member> self) noexcept { self_ = std::move(self); }
+    /// Once nobody else has it.
+    std::shared_ptr<context_member> dropped() noexcept { return std::move(self_); }
 
   private:
     static void run(operation* base, disposal how);
@@ -157,9 +161,11 @@ private:
   mutable std::optional<gid_entry> gid_; // that the peer has been told, once it has
   send_queue send_;
   receive_queue receive_;
+  const std::shared_ptr<bound_windows> windows_ = std::make_shared<bound_windows>();
   operation_list waiters_;
   std::shared_ptr<connection_link> link_;
   teardown teardown_{*this};
+  std::recursive_mutex releasing_; // held while a teardown releases the device's part
 };
 
 } // namespace asio_rdma::detail

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <asio_rdma/buffer.hpp>
+#include <asio_rdma/detail/memory_window_impl.hpp>
 #include <asio_rdma/detail/operation.hpp>
 #include <asio_rdma/detail/scatter_gather.hpp>
 
@@ -9,8 +10,10 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <tuple>
 #include <type_traits>
+#include <utility>
 
 // What an asynchronous function asks for, as plain values that an initiation can carry and that
 // fill an operation in its place. No larger than each kind needs: they are built and copied for
@@ -207,25 +210,29 @@ struct atomic_request {
   std::uint64_t compare_add, swap;
 };
 
-/// Binding a memory window.
+/// Binding a memory window, whose key it gets when it starts.
 struct bind_request {
   static constexpr std::size_t max_elements = 1;
 
-  void fill(send_operation& op, ibv_sge*) const noexcept {
+  bind_request() noexcept = default;
+  bind_request(std::shared_ptr<memory_window_impl> w, const ibv_mw_bind_info& i) noexcept
+      : window(std::move(w)), info(i) {}
+
+  void fill(bind_operation& op, ibv_sge*) const noexcept {
+    op.window = window;
     op.wr.sg_list = nullptr;
     op.wr.num_sge = 0;
     op.wr.opcode = IBV_WR_BIND_MW;
     op.wr.send_flags = IBV_SEND_SIGNALED;
     op.wr.imm_data = 0; // rxe insists
-    op.wr.bind_mw = {window, rkey, info};
+    op.wr.bind_mw = {window->native_handle(), 0, info};
     op.bytes = 0;
     op.usual = false;
     op.inline_bytes = send_operation::never_inline;
   }
 
-  ibv_mw* window;
-  std::uint32_t rkey;
-  ibv_mw_bind_info info;
+  std::shared_ptr<memory_window_impl> window;
+  ibv_mw_bind_info info{};
   request_error problem = request_error::none;
 };
 

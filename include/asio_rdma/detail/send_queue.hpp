@@ -20,7 +20,6 @@ public:
   error_code reserve_results();
   /// Whether a completion of a write may come while an earlier read is under way, as on siw.
   void set_reads_overtaken(bool overtaken) noexcept { reads_overtaken_ = overtaken; }
-  bool has_bound_windows() const noexcept { return has_bound_windows_; }
 
   void on_completion(operation& op, const ibv_wc& wc, operation_list& ready) override;
   void on_refused(const error_code& ec, operation_list& ended) override;
@@ -35,7 +34,6 @@ private:
 
   queue_pair_impl& qp_;
   bool reads_overtaken_ = false;
-  bool has_bound_windows_ = false;
   std::uint32_t unsignaled_run_ = 0;
   // Where atomic operations put what they found: a slot for each that is posted.
   std::vector<std::uint64_t> results_;

@@ -25,8 +25,8 @@ public:
   std::uint32_t room() const noexcept { return depth_ - used_; }
 
   /// Posts the operation, or lets it wait: behind others, while the queue is held, or for room. If
-  /// that fails gives false, with the error in the operation, which is in no list then. Others that
-  /// end by it go to `ended`, here and below.
+  /// that fails, or there never is room, gives false, with the error in the operation, which is in
+  /// no list then. Others that end by it go to `ended`, here and below.
   bool start(operation& op, operation_list& ended);
 
   /// The same in steps, for who posts by himself: whether an operation may be posted now, that it

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: BSL-1.0
+//
+// What cannot work is refused.
+#include <catch.hpp>
+
+#include "asio_support.hpp"
+
+#include <boost/asio/deferred.hpp>
+
+using namespace test;
+
+TEST_CASE("a completion queue of another execution context is refused") {
+  ground g;
+  asio::io_context io, other;
+  const completion_queue cq(other, g.dev);
+  error_code ec;
+  queue_pair q(io);
+  q.open(g.pd, cq, {}, ec);
+  CHECK(ec == asio::error::invalid_argument);
+  CHECK_FALSE(q.is_open());
+  shared_receive_queue srq(io);
+  srq.open(g.pd, cq, {}, ec);
+  CHECK(ec == asio::error::invalid_argument);
+  CHECK_FALSE(srq.is_open());
+
+  shared_receive_queue elsewhere(other, g.pd);
+  q.open(g.pd, elsewhere, {}, ec);
+  CHECK(ec == asio::error::invalid_argument);
+
+  queue_pair theirs(other);
+  theirs.open(g.pd, cq);
+  q.assign(g.pd, cq, theirs.native_handle(), ec);
+  CHECK(ec == asio::error::invalid_argument);
+  CHECK_FALSE(q.is_open());
+}
+
+TEST_CASE("an operation of a queue of no depth is refused") {
+  ground g;
+  asio::io_context io;
+  queue_pair_options options;
+  options.receive_depth = 0;
+  queue_pair q(io);
+  error_code ec;
+  q.open(g.pd, options, ec);
+  if (ec) { // siw has no such queue
+    CHECK(ec == errc::invalid_argument);
+    return;
+  }
+  got r;
+  q.async_receive(g.part(0), r.handler());
+  drain(io);
+  CHECK(r.calls == 1);
+  CHECK(r.ec == asio::error::invalid_argument);
+}
+
+TEST_CASE("a deferred operation that the device does not offer once it is started") {
+  ground g;
+  if (g.dev.has_atomics())
+    return;
+  asio::io_context io;
+  auto q = queue_pair(io);
+  auto operation = q.async_fetch_add(g.remote_part(0), 1, asio::deferred);
+  joined two(io, g);
+  q = std::move(two.a);
+  outcome<std::uint64_t> end;
+  std::move(operation)(end.handler());
+  two.b.close();
+  drain(io);
+  CHECK(end.calls == 1);
+  CHECK(end.ec == asio::error::operation_not_supported);
+}
