@@ -246,6 +246,12 @@ void cm_connection::disconnect(const error_code& why) noexcept {
       rdma_disconnect(id_);
       return;
     }
+    // A peer's refusal makes siw give back the receives, and that may be seen before its event,
+    // which tells more.
+    if (state_ == state::connecting && why == asio::error::connection_reset) {
+      spent_ = true;
+      return;
+    }
   }
   close(why);
 }

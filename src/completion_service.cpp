@@ -98,6 +98,20 @@ completion_service::adopt_queue(const device& d, const completion_queue_options&
 }
 
 std::shared_ptr<completion_queue_impl>
+completion_service::use_queue(std::shared_ptr<completion_queue_impl> queue, const device& d,
+                              std::uint32_t entries, error_code& ec) {
+  if (!queue)
+    return shared_queue(d, entries, ec);
+  if (&queue->context() != &context())
+    ec = asio::error::invalid_argument; // handlers would run on its threads
+  else if (queue->get_device() != d)
+    ec = error::wrong_device;
+  else if (!queue->reserve(entries))
+    ec = error::completion_queue_full;
+  return ec ? nullptr : queue;
+}
+
+std::shared_ptr<completion_queue_impl>
 completion_service::shared_queue(const device& d, std::uint32_t entries, error_code& ec) {
   std::vector<std::shared_ptr<completion_queue_impl>> candidates;
   completion_queue_options options;

@@ -166,6 +166,20 @@ void queue_pair_impl::abandon(ibv_qp* qp) {
                                      qp, std::move(memory)));
 }
 
+// Of a failure beside `close`, whichever comes second drops the teardown.
+void queue_pair_impl::publish(operation_list& ready) {
+  cq_->complete(ready);
+  if (state_ == queue_pair_state::closed)
+    drop_teardown();
+}
+
+// A teardown that nobody runs, as in mode `manual`, would keep the queue pair.
+void queue_pair_impl::drop_teardown() {
+  std::shared_ptr<context_member> keep;
+  if (cq_->take_back(teardown_))
+    keep = teardown_.dropped();
+}
+
 void queue_pair_impl::fail(const error_code& why) { fail(why, nullptr); }
 
 // With `only`, if that is still the verbs object.
@@ -176,7 +190,7 @@ void queue_pair_impl::fail(const error_code& why, const ibv_qp* only) {
     if (only == nullptr || only == qp_)
       enter_failed(why, ready);
   }
-  cq_->complete(ready);
+  publish(ready);
 }
 
 void queue_pair_impl::cancel() {
@@ -194,7 +208,7 @@ void queue_pair_impl::cancel() {
     if (send_.any_posted() || receive_.any_posted())
       enter_failed(aborted, ready);
   }
-  cq_->complete(ready);
+  publish(ready);
 }
 
 void queue_pair_impl::cancel(std::uint64_t id, asio::cancellation_type_t type) {
@@ -220,7 +234,7 @@ void queue_pair_impl::cancel(std::uint64_t id, asio::cancellation_type_t type) {
       enter_failed(aborted, ready);
     }
   }
-  cq_->complete(ready);
+  publish(ready);
   service_.complete(done);
 }
 
@@ -268,10 +282,7 @@ void queue_pair_impl::close() {
     return;
   }
   release_device(qp, link, aborted);
-  // A teardown that nobody runs, as in mode `manual`, would keep all of this.
-  std::shared_ptr<context_member> keep;
-  if (cq_->take_back(teardown_))
-    keep = teardown_.dropped();
+  drop_teardown();
 }
 
 void queue_pair_impl::on_device_event(const ibv_async_event& event) {

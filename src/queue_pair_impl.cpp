@@ -70,18 +70,9 @@ error_code queue_pair_impl::open(std::shared_ptr<completion_queue_impl> queue,
     queue = srq_->completion_queue();
   reserved_ = options_.send_depth + (srq_ ? 0 : options_.receive_depth);
   error_code ec;
-  if (!queue) {
-    queue = service_.shared_queue(d, reserved_, ec);
-  } else if (&queue->context() != &context()) {
-    ec = asio::error::invalid_argument; // handlers would run on its threads
-  } else if (queue->get_device() != d) {
-    ec = error::wrong_device;
-  } else if (!queue->reserve(reserved_)) {
-    ec = error::completion_queue_full;
-  }
+  cq_ = service_.use_queue(std::move(queue), d, reserved_, ec);
   if (ec)
     return ec;
-  cq_ = std::move(queue);
   if (srq_)
     ec = srq_->attach(*this);
   if (ec) {

@@ -93,16 +93,7 @@ error_code shared_receive_queue_impl::adopt(std::shared_ptr<completion_queue_imp
 error_code shared_receive_queue_impl::use(std::shared_ptr<completion_queue_impl> queue) {
   receive_.set_depth(options_.depth);
   error_code ec;
-  if (!queue)
-    queue = service_.shared_queue(pd_.get_device(), options_.depth, ec);
-  else if (&queue->context() != &context())
-    ec = asio::error::invalid_argument; // handlers would run on its threads
-  else if (queue->get_device() != pd_.get_device())
-    ec = error::wrong_device;
-  else if (!queue->reserve(options_.depth))
-    ec = error::completion_queue_full;
-  if (!ec)
-    cq_ = std::move(queue);
+  cq_ = service_.use_queue(std::move(queue), pd_.get_device(), options_.depth, ec);
   return ec;
 }
 

@@ -104,6 +104,36 @@ TEST_CASE("a rejection brings its data") {
   check_next_attempt(m, peer::reached);
 }
 
+TEST_CASE("a rejection that comes after the receives have come back is told as one") {
+  const connections_check nothing_left;
+  meeting m;
+  completion_queue_options manual;
+  manual.mode = completion_mode::manual;
+  completion_queue queue(m.io, m.dev, manual);
+  queue_pair qp(m.io);
+  qp.open(m.pd, queue);
+  got receiving;
+  qp.async_receive(m.ma.buffer(0, 8), receiving.handler());
+  outcome<connection_request> request;
+  m.listener->async_wait_request(request.handler());
+  m.initiator->async_connect(qp, m.where(), m.connected.handler());
+  m.until([&] { return request.done(); });
+  request.value.reject(bytes_of("no"));
+  if (m.dev.type() != transport::iwarp) { // there the device does it by itself
+    ibv_qp_attr attr{};
+    attr.qp_state = IBV_QPS_ERR;
+    REQUIRE(ibv_modify_qp(qp.native_handle(), &attr, IBV_QP_STATE) == 0);
+  }
+  const auto patience = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  while (qp.state() != queue_pair_state::failed && std::chrono::steady_clock::now() < patience)
+    queue.poll();
+  CHECK(qp.state() == queue_pair_state::failed);
+  m.until([&] { return m.connected.done() && receiving.done(); });
+  CHECK(receiving.ec == asio::error::connection_reset);
+  CHECK(m.connected.ec == error::rejected);
+  CHECK(text_of(m.connected.value.data) == "no");
+}
+
 TEST_CASE("a request that is dropped is rejected") {
   meeting m;
   outcome<connection_request> request;

@@ -41,9 +41,13 @@ public:
 
   static completion_service& of(asio::execution_context& context);
 
-  /// A shared completion queue of the device with so many entries set aside.
-  std::shared_ptr<completion_queue_impl> shared_queue(const device& d, std::uint32_t entries,
-                                                      error_code& ec);
+  /// So many entries of the queue, or if it is null, of a shared one, are set aside for an object
+  /// of the device. Errors: `invalid_argument` for a queue of another context,
+  /// `error::wrong_device`, `error::completion_queue_full`, and those of making a shared one; then
+  /// the result is null.
+  std::shared_ptr<completion_queue_impl> use_queue(std::shared_ptr<completion_queue_impl> queue,
+                                                   const device& d, std::uint32_t entries,
+                                                   error_code& ec);
   /// A completion queue of somebody's own.
   std::shared_ptr<completion_queue_impl>
   make_queue(const device& d, const completion_queue_options& options, error_code& ec);
@@ -77,6 +81,8 @@ private:
 
   void shutdown() override;
   void drop_ready();
+  std::shared_ptr<completion_queue_impl> shared_queue(const device& d, std::uint32_t entries,
+                                                      error_code& ec);
   std::vector<watched>::iterator find_watch(const device& d) noexcept;
   std::vector<std::shared_ptr<context_member>> members_of(const device* d);
   std::shared_ptr<completion_queue_impl> remember(std::shared_ptr<completion_queue_impl> q,

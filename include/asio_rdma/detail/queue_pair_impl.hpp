@@ -136,6 +136,8 @@ private:
   error_code completion_failure(const ibv_wc& wc, operation_list& ready);
   void enter_failed(const error_code& why, operation_list& ready);
   void fail(const error_code& why, const ibv_qp* only);
+  void publish(operation_list& ready);
+  void drop_teardown();
   bool any_posted() const;
   void release_failed();
   void release_device(ibv_qp* qp, const std::shared_ptr<connection_link>& link,
