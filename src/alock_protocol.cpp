@@ -55,7 +55,7 @@ alock_action alock_protocol::next() noexcept {
     end({}, turn_ != alock_turn::dead);
     return {.what = kind::wake, .descriptor = other_};
   case state::ended:
-    return {.what = kind::ended};
+    return {.what = kind::ended, .ec = ec_};
   }
   return {};
 }

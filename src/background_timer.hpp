@@ -2,9 +2,9 @@
 #pragma once
 
 #include "descriptor_watch.hpp"
+#include "inline_executor.hpp"
 
 #include <boost/asio/basic_waitable_timer.hpp>
-#include <boost/asio/execution.hpp>
 
 #include <chrono>
 #include <memory>
@@ -40,23 +40,6 @@ public:
   void ran_out() noexcept { when_ = clock::time_point::max(); }
 
 private:
-  // What the timer calls is called in the loop of the context.
-  struct inline_executor {
-    asio::execution_context* context;
-
-    asio::execution_context& query(asio::execution::context_t) const noexcept { return *context; }
-    template <class Function>
-    void execute(Function&& f) const {
-      std::forward<Function>(f)();
-    }
-    friend bool operator==(const inline_executor& a, const inline_executor& b) noexcept {
-      return a.context == b.context;
-    }
-    friend bool operator!=(const inline_executor& a, const inline_executor& b) noexcept {
-      return !(a == b);
-    }
-  };
-
   scheduler& scheduler_;
   asio::basic_waitable_timer<clock, asio::wait_traits<clock>, inline_executor> timer_;
   clock::time_point when_ = clock::time_point::max();

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: BSL-1.0
+#include <asio_rdma/detail/alock_view.hpp>
 #include <asio_rdma/detail/global_memory_impl.hpp>
+
+#include "alock_local.hpp"
 
 #include <algorithm>
 #include <bit>
 #include <cstring>
 #include <random>
+#include <span>
 #include <utility>
 
 namespace asio_rdma::detail {
@@ -37,7 +41,12 @@ error_code error_of(result r) {
 // --- What a node hosts -----------------------------------------------------------------------
 
 global_node::global_node(const memory_pool& pool, node_id id)
-    : pool_(pool), id_(id), incarnation_(random_word()) {}
+    : pool_(pool),
+      id_(id),
+      incarnation_(random_word()),
+      local_parties_(std::make_unique<alock_locals>(*this)) {}
+
+global_node::~global_node() = default;
 
 // A pool for each, so that the key of a segment covers nothing else.
 error_code global_node::host(std::uint64_t bytes, segment_id& given) {
@@ -88,10 +97,15 @@ global_message global_node::introduction(kind what) {
 
 global_message global_node::serve(const global_message& request) {
   global_message answer;
-  answer.what = request.what == kind::allocate ? kind::allocated : kind::freed;
+  answer.what = request.what == kind::free ? kind::freed : kind::allocated;
   answer.id = request.id;
   answer.segment = request.segment;
   answer.status = result::invalid;
+  const bool locks = request.what == kind::descriptors;
+  if (locks && request.value > global_message::max_descriptors)
+    return answer;
+  const std::uint64_t bytes = request.value * (locks ? sizeof(alock_descriptor) : 1);
+  const std::uint64_t alignment = locks ? alignof(alock_descriptor) : request.alignment;
   void* memory = nullptr;
   {
     const std::lock_guard guard(mutex_);
@@ -100,9 +114,9 @@ global_message global_node::serve(const global_message& request) {
     segment& s = segments_[request.segment];
     if (request.what == kind::free) {
       answer.status = s.space.free(request.value) ? result::ok : result::invalid;
-    } else if (request.value != 0 && std::has_single_bit(request.alignment) &&
-               request.alignment <= segment_allocator::max_alignment) {
-      const auto at = s.space.allocate(request.value, request.alignment);
+    } else if (bytes != 0 && std::has_single_bit(alignment) &&
+               alignment <= segment_allocator::max_alignment) {
+      const auto at = s.space.allocate(bytes, alignment);
       answer.status = at ? result::ok : result::no_memory;
       answer.value = at.value_or(0);
       if (at)
@@ -110,8 +124,17 @@ global_message global_node::serve(const global_message& request) {
     }
   }
   if (memory != nullptr)
-    std::memset(memory, 0, request.value);
+    std::memset(memory, 0, bytes);
   return answer;
+}
+
+void global_node::mark_dead(segment_id where, std::uint64_t offset,
+                            std::uint64_t count) const noexcept {
+  void* const first = local(remote_word(id_, where, offset), count * sizeof(alock_descriptor),
+                            alignof(alock_descriptor));
+  if (first != nullptr)
+    for (alock_descriptor& d : std::span(static_cast<alock_descriptor*>(first), count))
+      d.dead.store(1);
 }
 
 void* global_node::local(remote_word p, std::uint64_t bytes,
@@ -139,6 +162,12 @@ struct global_memory_impl::peer {
   bool ended = false;
   operation_list requests;
   std::size_t forgotten = 0; // requests that were cancelled and will be answered
+
+  struct descriptors {
+    segment_id segment;
+    std::uint64_t offset, count;
+  };
+  std::vector<descriptors> lent; // for locks of this node
 };
 
 global_memory_impl::global_memory_impl(const asio::any_io_executor& executor,
@@ -167,25 +196,38 @@ void global_memory_impl::close() {
 
 void global_memory_impl::end_all() {
   std::vector<peer_ptr> all;
+  std::shared_ptr<alock_view> locks;
   {
     const std::lock_guard guard(mutex_);
     closed_ = true;
+    locks = locks_;
     all = peers_;
     listener_.close();
     connector_.cancel();
   }
   for (const peer_ptr& p : all)
     end(p, asio::error::operation_aborted);
+  if (locks)
+    locks->close();
+}
+
+std::shared_ptr<alock_view> global_memory_impl::locks() {
+  const std::lock_guard guard(mutex_);
+  if (!locks_ && !closed_)
+    locks_ = std::make_shared<alock_view>(*this);
+  return locks_;
 }
 
 // Ends the connection, and who waits for something of it. Operations on the node's memory end with
 // the connection's error, and those that are started later get it too.
 void global_memory_impl::end(const peer_ptr& p, const error_code& why) {
   operation_list done;
+  std::vector<peer::descriptors> lent;
   {
     const std::lock_guard guard(mutex_);
     if (std::exchange(p->ended, true))
       return;
+    lent.swap(p->lent);
     std::erase(peers_, p);
     for (operation& op : p->requests)
       op.fail(why);
@@ -193,7 +235,30 @@ void global_memory_impl::end(const peer_ptr& p, const error_code& why) {
   }
   if (p->link.is_open())
     p->link.impl()->close();
+  // The device has let go: what the peer had under way has happened, or will not.
+  for (const peer::descriptors& d : lent)
+    node_->mark_dead(d.segment, d.offset, d.count);
   service_.complete(done);
+}
+
+// Memory that a peer has for its part in the queues of locks, until its end.
+void global_memory_impl::add_descriptors(const peer_ptr& p, const global_message& m) {
+  const global_message reply = node_->serve(m);
+  if (reply.status == result::ok) {
+    const std::lock_guard guard(mutex_);
+    if (p->ended)
+      return node_->mark_dead(m.segment, reply.value, m.value);
+    p->lent.push_back({m.segment, reply.value, m.value});
+  }
+  say(p, reply);
+}
+
+void global_memory_impl::forget_descriptors(segment_id segment, std::uint64_t offset) {
+  const std::lock_guard guard(mutex_);
+  for (const peer_ptr& p : peers_)
+    std::erase_if(p->lent, [&](const peer::descriptors& d) {
+      return d.segment == segment && d.offset == offset;
+    });
 }
 
 global_memory_impl::peer_ptr global_memory_impl::make_peer(bool accepted, error_code& ec) {
@@ -270,6 +335,8 @@ bool global_memory_impl::start(global_request& op, node_id to) {
   }
 
   if (to == node_->id()) {
+    if (op.message.what == kind::free)
+      forget_descriptors(op.message.segment, op.message.value);
     const global_message reply = node_->serve(op.message);
     op.message.value = reply.value;
     op.ec = error_of(reply.status);
@@ -403,9 +470,14 @@ error_code global_memory_impl::take(const peer_ptr& p, const global_message& m,
     }
     return {};
   }
-  case kind::allocate:
   case kind::free:
+    forget_descriptors(m.segment, m.value);
+    [[fallthrough]];
+  case kind::allocate:
     say(p, node_->serve(m));
+    return {};
+  case kind::descriptors:
+    add_descriptors(p, m);
     return {};
   case kind::allocated:
   case kind::freed:
@@ -459,8 +531,8 @@ error_code global_memory_impl::answer(peer& p, const global_message& m, operatio
     return {};
   }
   auto& op = static_cast<global_request&>(*found);
-  const bool fits = (op.message.what == kind::allocate) == (m.what == kind::allocated) &&
-                    op.message.segment == m.segment;
+  const bool fits =
+      (op.message.what == kind::free) == (m.what == kind::freed) && op.message.segment == m.segment;
   if (!fits)
     return error::protocol_violation;
   op.message.value = m.value;

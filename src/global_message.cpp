@@ -54,7 +54,7 @@ bool decode(std::span<const std::byte> bytes, global_message& m) {
   const std::byte* p = bytes.data();
   const std::size_t tail = bytes.size() - global_message::base_size;
   const auto what = std::to_integer<std::uint8_t>(p[0]);
-  if (what < std::uint8_t(kind::join) || what > std::uint8_t(kind::freed))
+  if (what < std::uint8_t(kind::join) || what > std::uint8_t(kind::descriptors))
     return false;
   m = {};
   m.what = kind(what);

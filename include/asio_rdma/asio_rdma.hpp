@@ -2,6 +2,7 @@
 #pragma once
 
 #include <asio_rdma/acceptor.hpp>
+#include <asio_rdma/alock.hpp>
 #include <asio_rdma/buffer.hpp>
 #include <asio_rdma/buffer_access.hpp>
 #include <asio_rdma/completion_queue.hpp>

@@ -305,6 +305,8 @@ public:
 private:
   template <class>
   friend class basic_global_memory;
+  template <class>
+  friend class basic_alock;
 
   /// What is aimed at, and what has to hold for it.
   struct aim {
@@ -362,6 +364,8 @@ private:
         lane, ec, std::forward<Handler>(handler),
         [&](detail::connection_impl& link, Base& op) { return start(link, op, target); });
   }
+
+  std::shared_ptr<detail::alock_view> locks() const { return impl_ ? impl_->locks() : nullptr; }
 
   struct initiation {
     using executor_type = Executor;

@@ -47,7 +47,8 @@ TEST_CASE("a node introduces itself with its segments") {
 }
 
 TEST_CASE("requests and their answers") {
-  for (const kind k : {kind::refuse, kind::allocate, kind::allocated, kind::free, kind::freed}) {
+  for (const kind k : {kind::refuse, kind::allocate, kind::allocated, kind::free, kind::freed,
+                       kind::descriptors}) {
     global_message m;
     m.what = k;
     m.status = global_message::result::no_memory;
@@ -77,7 +78,7 @@ TEST_CASE("what is not such a message to the last byte is refused") {
   for (std::size_t n = 0; n < good.size(); ++n)
     if (n < 16 || (n - 16) % 24 != 0)
       CHECK_FALSE(decodes({good.begin(), good.begin() + std::ptrdiff_t(n)}));
-  for (const int type : {0, 8, 255})
+  for (const int type : {0, 9, 255})
     CHECK_FALSE(with(good, 0, type));
   CHECK_FALSE(with(good, 1, 3));    // atomic capability
   CHECK_FALSE(with(good, 3, 0x10)); // node 4096 and more

@@ -55,7 +55,7 @@ struct alock_action {
     granted, ///< The lock is held, until `unlock`.
     failed,  ///< It will not be, for `ec`. More actions follow.
     wake,    ///< Let the driver of `descriptor` call `look`, if it can be reached.
-    ended    ///< Nothing more follows; see `reusable`.
+    ended    ///< Nothing more follows, after an error or not; see `reusable`.
   };
   kind what = kind::none;
   std::span<alock_access> chain = {};
@@ -102,6 +102,8 @@ public:
   }
 
   bool held() const noexcept { return state_ == state::held; }
+  /// Waits for a successor to be linked, which never is if it died before.
+  bool leaves() const noexcept { return state_ == state::successor; }
   /// After `ended`: whether nobody will write to the descriptor any more.
   bool reusable() const noexcept { return reusable_; }
 

@@ -4,6 +4,7 @@
 #include <asio_rdma/acceptor.hpp>
 #include <asio_rdma/connection.hpp>
 #include <asio_rdma/connector.hpp>
+#include <asio_rdma/detail/alock_layout.hpp>
 #include <asio_rdma/detail/global_message.hpp>
 #include <asio_rdma/detail/segment_allocator.hpp>
 #include <asio_rdma/global_memory_options.hpp>
@@ -19,6 +20,9 @@
 
 namespace asio_rdma::detail {
 
+class alock_locals;
+class alock_view;
+
 /// What a node is and what it hosts, which its views share. Safe from any thread.
 class global_node {
 public:
@@ -26,6 +30,7 @@ public:
   static constexpr std::uint64_t reserved = 64;
 
   global_node(const memory_pool& pool, node_id id);
+  ~global_node();
 
   /// Adds a segment, before anybody is told of the node.
   error_code host(std::uint64_t bytes, segment_id& given);
@@ -34,6 +39,11 @@ public:
   global_message serve(const global_message& request);
   /// The bytes, if they lie in a segment of this node; else null.
   void* local(remote_word p, std::uint64_t bytes, std::uint64_t alignment) const noexcept;
+
+  /// Who has made these descriptors of locks has died, or has left.
+  void mark_dead(segment_id where, std::uint64_t offset, std::uint64_t count) const noexcept;
+  /// Those that take locks of this node by the CPU.
+  alock_locals& local_parties() noexcept { return *local_parties_; }
 
   node_id id() const noexcept { return id_; }
   std::uint64_t incarnation() const noexcept { return incarnation_; }
@@ -53,6 +63,7 @@ private:
   std::array<std::atomic<segment*>, global_message::max_segments> published_{};
   std::deque<segment> segments_;
   bool told_ = false;
+  const std::unique_ptr<alock_locals> local_parties_;
 };
 
 /// The way to a node, as its introduction said it. Never changed once it is published.
@@ -121,6 +132,9 @@ public:
   }
 
   const std::shared_ptr<global_node>& node() const noexcept { return node_; }
+  completion_service& service() const noexcept { return service_; }
+  /// The locks that it takes.
+  std::shared_ptr<alock_view> locks();
 
   void on_context_shutdown() override { end_all(); }
   void on_device_event(const ibv_async_event&) override {}
@@ -145,6 +159,8 @@ private:
   error_code take(const peer_ptr& p, const global_message& m, operation_list& done);
   error_code introduce(const peer_ptr& p, const global_message& m);
   error_code answer(peer& p, const global_message& m, operation_list& done);
+  void add_descriptors(const peer_ptr& p, const global_message& m);
+  void forget_descriptors(segment_id segment, std::uint64_t offset);
   void end(const peer_ptr& p, const error_code& why);
   void end_all();
 
@@ -161,6 +177,7 @@ private:
   std::vector<peer_ptr> peers_;
   std::deque<global_lane> made_; // every lane that there ever was, as a thread may be using it
   std::uint32_t numbers_ = 0;
+  std::shared_ptr<alock_view> locks_;
   bool closed_ = false;
   std::atomic<bool> removed_{false}; // from the service
 };

@@ -17,7 +17,7 @@ namespace asio_rdma::detail {
 ///
 ///   0  type           1  status or atomic capability     2  node, or segment (16 bits)
 ///   4  version of `join` and `welcome`, else the request's id (32)
-///   8  incarnation, or bytes, or offset (64)
+///   8  incarnation, or bytes, or offset, or a count (64)
 ///
 /// and then of `allocate` the alignment (64), and of `join` and `welcome` the segments, each with
 /// address (64), size (64), key (32) and zero (32).
@@ -29,7 +29,8 @@ struct global_message {
     allocate = 4,  ///< Asks for memory.
     allocated = 5, ///< Where it is.
     free = 6,      ///< Gives it back.
-    freed = 7
+    freed = 7,
+    descriptors = 8 ///< Asks for memory for so many descriptors of locks; then `allocated`.
   };
   enum class result : std::uint8_t { ok = 0, node_in_use = 1, no_memory = 2, invalid = 3 };
 
@@ -37,7 +38,9 @@ struct global_message {
   static constexpr std::size_t segment_size = 24;
   static constexpr std::size_t max_segments = 256;
   static constexpr std::size_t max_size = base_size + max_segments * segment_size;
-  static constexpr std::uint32_t version = 0x4d475201; // "\1RGM"
+  static constexpr std::uint32_t version = 0x4d475202; // "\2RGM"
+  /// That a node may ask for at a time.
+  static constexpr std::uint64_t max_descriptors = 1024;
 
   kind what = kind::join;
   result status = result::ok;
@@ -47,7 +50,7 @@ struct global_message {
   std::vector<remote_buffer> segments;
   std::uint32_t id = 0;
   segment_id segment = 0;
-  std::uint64_t value = 0; ///< Bytes or offset.
+  std::uint64_t value = 0; ///< Bytes, offset or count.
   std::uint64_t alignment = 0;
 };
 

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include <asio_rdma/detail/operation.hpp>
+#include <asio_rdma/remote_ptr.hpp>
+#include <boost/asio/cancellation_type.hpp>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+namespace asio_rdma::detail {
+
+class alock_operation;
+class alock_remotes;
+class completion_service;
+class global_memory_impl;
+class global_node;
+
+/// Who has a lock, or wants it. It stays as long as it takes part.
+class alock_party {
+public:
+  /// Gives back the lock that it has; `told` completes when that is done, unless it is null. From
+  /// any thread.
+  virtual void unlock(alock_operation* told) noexcept = 0;
+
+protected:
+  ~alock_party() = default;
+};
+
+/// Waits for a lock, or until one has been given back.
+class alock_operation : public operation {
+public:
+  explicit alock_operation(function f) noexcept : operation(f) {}
+
+  remote_word at;
+  std::uint32_t local_budget = 1, remote_budget = 1;
+  alock_party* granted = nullptr;
+  completion_service* service = nullptr; ///< That completes it.
+  const void* view = nullptr;
+
+protected:
+  // Whose handler is not called leaves the lock to others.
+  ~alock_operation() {
+    if (granted != nullptr)
+      granted->unlock(nullptr);
+  }
+};
+
+/// The locks that a view of a node takes: those of its own node as one of the local cohort, others
+/// as one of the remote cohort. Safe from any thread; who calls keeps it.
+class alock_view final {
+public:
+  explicit alock_view(global_memory_impl& memory);
+  ~alock_view();
+
+  /// Gives true, or false with the error in the operation, which stays the caller's then.
+  bool start(alock_operation& op);
+  bool start_unlock(alock_operation& op, alock_party* held);
+  void cancel(std::uint64_t id, asio::cancellation_type_t type);
+  std::uint64_t next_id() noexcept { return ++ids_; }
+  /// Ends what waits. The ways to other nodes are closed.
+  void close();
+
+private:
+  completion_service& service_;
+  const std::shared_ptr<global_node> node_;
+  const std::shared_ptr<alock_remotes> remotes_;
+  std::atomic<std::uint64_t> ids_{0};
+};
+
+} // namespace asio_rdma::detail

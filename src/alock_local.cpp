@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: BSL-1.0
+#include "alock_local.hpp"
+
+#include <asio_rdma/detail/global_memory_impl.hpp>
+
+#include "alock_timer.hpp"
+
+#include <atomic>
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+namespace asio_rdma::detail {
+
+class alock_locals::party final : public alock_party {
+public:
+  party(shard& at, std::uint64_t number) noexcept : home(at), id(number) {}
+  void unlock(alock_operation* told) noexcept override;
+
+  shard& home; // whose lock guards the rest
+  const std::uint64_t id;
+  std::uint64_t next = 0, turn = 0;
+  std::optional<alock_protocol> protocol; // while it takes part
+  alock_words* words = nullptr;
+  remote_word lock;
+  alock_operation* waiter = nullptr;
+  completion_service* service = nullptr;
+  std::shared_ptr<global_node> node;
+  std::unique_ptr<alock_timer> timer; // while the other cohort is waited for
+  party* next_free = nullptr;
+};
+
+/// The locks whose place in memory has the same hash. Of a lock all that the local cohort does is
+/// done here, one at a time, so nobody sees a queue with a link that is missing.
+class alock_locals::shard {
+public:
+  void init(global_node& node) noexcept { node_ = &node; }
+
+  void start(alock_operation& op, alock_words& words, const std::shared_ptr<global_node>& keep) {
+    const std::lock_guard guard(mutex_);
+    party& p = take();
+    p.protocol.emplace(alock_cohort::local, p.id, op.local_budget);
+    p.words = &words;
+    p.lock = op.at;
+    p.waiter = &op;
+    p.service = op.service;
+    p.node = keep;
+    run(p);
+  }
+
+  void unlock(party& p, alock_operation* told) {
+    const auto keep = p.node;
+    const std::lock_guard guard(mutex_);
+    p.waiter = told;
+    p.protocol->unlock();
+    run(p);
+  }
+
+  void cancel(const alock_view& view, std::uint64_t id) {
+    const std::lock_guard guard(mutex_);
+    for (party& p : parties_) {
+      if (p.waiter == nullptr || p.waiter->view != &view || (id != 0 && p.waiter->id != id) ||
+          !p.protocol->cancel())
+        continue;
+      p.timer.reset();
+      complete(p, asio::error::operation_aborted);
+      run(p);
+    }
+  }
+
+private:
+  party& take() {
+    if (free_ == nullptr)
+      return parties_.emplace_back(*this, parties_.size() + 1);
+    return *std::exchange(free_, free_->next_free);
+  }
+  party* find(std::uint64_t id) noexcept {
+    return id != 0 && id <= parties_.size() ? &parties_[id - 1] : nullptr;
+  }
+
+  // The context's own operation, so nothing is called here. Under the lock: once a view has given
+  // up what waits, its context may go.
+  static void complete(party& p, const error_code& ec) {
+    if (p.waiter == nullptr)
+      return;
+    alock_operation& op = *std::exchange(p.waiter, nullptr);
+    op.ec = ec;
+    operation_list done;
+    done.push_back(op);
+    op.service->complete(done);
+  }
+
+  void run(party& first) {
+    for (party* p = &first; p != nullptr;)
+      p = step(*p);
+  }
+
+  /// Gives who is to be looked after next.
+  party* step(party& p) {
+    using kind = alock_action::kind;
+    party* woken = nullptr;
+    for (;;) {
+      const alock_action a = p.protocol->next();
+      switch (a.what) {
+      case kind::access:
+        p.protocol->on_done(carry_out(p, a.chain));
+        break;
+      case kind::granted:
+        p.timer.reset();
+        p.waiter->granted = &p;
+        complete(p, {});
+        break;
+      case kind::failed:
+        p.timer.reset();
+        complete(p, a.ec);
+        break;
+      case kind::wake:
+        woken = find(a.descriptor);
+        if (woken != nullptr && woken->protocol)
+          woken->protocol->look();
+        else
+          woken = nullptr;
+        break;
+      case kind::poll:
+        wait(p);
+        return woken;
+      case kind::none:
+      case kind::wait:
+        return woken;
+      case kind::ended:
+        complete(p, a.ec);
+        end(p);
+        return woken;
+      }
+    }
+  }
+
+  void end(party& p) {
+    const bool reusable = p.protocol->reusable();
+    p.protocol.reset();
+    p.timer.reset();
+    p.node.reset(); // which who has called keeps
+    if (reusable)
+      p.next_free = std::exchange(free_, &p);
+  }
+
+  void wait(party& p) {
+    if (!p.timer)
+      p.timer = std::make_unique<alock_timer>(p.service->context());
+    p.timer->set(false, [this, &p, keep = p.node] { look(p); });
+  }
+
+  void look(party& p) {
+    const std::lock_guard guard(mutex_);
+    if (!p.protocol || p.protocol->held())
+      return;
+    if (const std::uint64_t d = p.protocol->waits_for(); is_dead(p, d))
+      p.protocol->on_dead(d);
+    p.protocol->look();
+    run(p);
+  }
+
+  // Only the head waits for somebody of the other cohort.
+  bool is_dead(const party& p, std::uint64_t descriptor) const noexcept {
+    if (!p.timer || descriptor == 0)
+      return false;
+    const remote_word d(descriptor);
+    const void* const at = node_->local(remote_word(node_->id(), d.segment(), d.offset()),
+                                        sizeof(alock_descriptor), alignof(alock_descriptor));
+    return at != nullptr && static_cast<const alock_descriptor*>(at)->dead.load() != 0;
+  }
+
+  error_code carry_out(party& p, std::span<alock_access> chain) {
+    for (alock_access& a : chain) {
+      switch (a.word) {
+      case alock_word::own_tail: {
+        a.seen = a.expected;
+        alock_layout::local_tail(*p.words).compare_exchange(a.seen, a.value);
+        break;
+      }
+      case alock_word::other_tail:
+        a.seen = alock_layout::remote_tail(*p.words).load();
+        break;
+      case alock_word::victim:
+        if (a.what == alock_access::kind::read) {
+          a.seen = alock_layout::victim(*p.words).load();
+        } else {
+          alock_layout::victim(*p.words).store(a.value);
+          std::atomic_thread_fence(std::memory_order_seq_cst); // before the other tail is read
+        }
+        break;
+      case alock_word::next:
+      case alock_word::turn: {
+        party* const whose = find(a.descriptor);
+        if (whose == nullptr) // somebody has written to the tail who may not
+          return error::protocol_violation;
+        std::uint64_t& word = a.word == alock_word::next ? whose->next : whose->turn;
+        if (a.what == alock_access::kind::read)
+          a.seen = word;
+        else
+          word = a.value;
+      }
+      }
+    }
+    return {};
+  }
+
+  std::mutex mutex_;
+  global_node* node_ = nullptr;
+  std::deque<party> parties_;
+  party* free_ = nullptr;
+};
+
+void alock_locals::party::unlock(alock_operation* told) noexcept { home.unlock(*this, told); }
+
+alock_locals::alock_locals(global_node& node) : shards_(new shard[shard_count]) {
+  for (std::size_t i = 0; i < shard_count; ++i)
+    shards_[i].init(node);
+}
+
+alock_locals::~alock_locals() = default;
+
+alock_locals::shard& alock_locals::shard_of(remote_word lock) noexcept {
+  return shards_[lock.offset() / alignof(alock_words) % shard_count];
+}
+
+bool alock_locals::start(alock_operation& op, const std::shared_ptr<global_node>& keep) {
+  void* const words = keep->local(op.at, sizeof(alock_words), alignof(alock_words));
+  if (words == nullptr) {
+    op.ec = op.at.offset() % alignof(alock_words) != 0 ? error::misaligned : error::remote_range;
+    return false;
+  }
+  op.service->operation_starting();
+  shard_of(op.at).start(op, *static_cast<alock_words*>(words), keep);
+  return true;
+}
+
+void alock_locals::cancel(const alock_view& view, std::uint64_t id) {
+  for (std::size_t i = 0; i < shard_count; ++i)
+    shards_[i].cancel(view, id);
+}
+
+} // namespace asio_rdma::detail

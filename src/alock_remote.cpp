@@ -1,0 +1,386 @@
+// SPDX-License-Identifier: BSL-1.0
+#include "alock_remote.hpp"
+
+#include <asio_rdma/detail/connection_arguments.hpp>
+
+#include "alock_timer.hpp"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+
+namespace asio_rdma::detail {
+namespace {
+
+// Asked for at a time, if no more are wanted at once.
+constexpr std::uint64_t usual_descriptors = 16;
+// Round trips in a row before there is a pause.
+constexpr unsigned looks_at_once = 2;
+
+} // namespace
+
+/// An acquisition, and the chain of accesses that it has under way.
+class alock_remotes::party final : public remote_operation, public alock_party {
+public:
+  explicit party(alock_remotes& of) noexcept : remote_operation(&party::chain_done), all(of) {}
+
+  void unlock(alock_operation* told) noexcept override {
+    const auto keep = self;
+    const std::lock_guard guard(all.mutex_);
+    waiter = told;
+    protocol->unlock();
+    all.run(*this);
+  }
+
+  static void chain_done(operation* base, disposal how) {
+    auto& p = static_cast<party&>(static_cast<remote_operation&>(*base));
+    if (how == disposal::destroy)
+      p.fail(asio::error::operation_aborted);
+    p.all.on_chain(p);
+  }
+
+  struct place {
+    std::uint64_t word = 0;
+    payload::part part{};
+    payload whole;
+  };
+
+  alock_remotes& all;                     // whose lock guards the rest
+  std::optional<alock_protocol> protocol; // while it takes part
+  pool* from = nullptr;
+  std::uint64_t descriptor = 0;
+  std::uint64_t lock_at = 0; // in the segment
+  alock_operation* waiter = nullptr;
+  std::shared_ptr<alock_remotes> self; // while it takes part
+  std::unique_ptr<alock_timer> timer;
+  unsigned looks = 0;
+  std::span<alock_access> chain;
+  std::array<place, 4> places; // of the chain, and of what tells whether who is waited for lives
+  std::uint64_t asked_of = 0;  // whether that descriptor's party lives
+  party* next_free = nullptr;
+};
+
+/// Asks a node for descriptors.
+class alock_remotes::request final : public global_request {
+public:
+  request(std::shared_ptr<alock_remotes> all, pool& p, std::uint64_t count)
+      : global_request(&request::answered), all_(std::move(all)), pool_(p), count_(count) {
+    message.what = global_message::kind::descriptors;
+    message.node = p.node;
+    message.segment = p.segment_number;
+    message.value = count;
+  }
+
+private:
+  static void answered(operation* base, disposal how) {
+    const std::unique_ptr<request> r(&static_cast<request&>(static_cast<global_request&>(*base)));
+    if (how == disposal::destroy)
+      r->fail(asio::error::operation_aborted);
+    r->all_->on_answer(r->pool_, r->ec, r->message.value, r->count_);
+  }
+
+  const std::shared_ptr<alock_remotes> all_;
+  pool& pool_;
+  const std::uint64_t count_;
+};
+
+alock_remotes::alock_remotes(global_memory_impl& memory)
+    : memory_(std::static_pointer_cast<global_memory_impl>(memory.shared_from_this())),
+      service_(memory.service()),
+      id_(memory.node()->id()) {}
+
+alock_remotes::~alock_remotes() = default;
+
+bool alock_remotes::start(alock_operation& op) {
+  const auto memory = memory_.lock();
+  remote_buffer target;
+  op.ec = asio::error::bad_descriptor;
+  const global_lane* const lane =
+      memory ? memory->find(op.at, sizeof(alock_words), alignof(alock_words), target, op.ec)
+             : nullptr;
+  if (lane == nullptr)
+    return false;
+  if (lane->atomics == IBV_ATOMIC_NONE ||
+      !lane->link->queue_pair()->supports(IBV_WR_ATOMIC_CMP_AND_SWP)) {
+    op.ec = asio::error::operation_not_supported;
+    return false;
+  }
+  const lock l(mutex_);
+  pool& p = pools_[{lane, op.at.segment()}];
+  if (!p.link) {
+    p.link = lane->link;
+    p.node = op.at.node();
+    p.segment_number = op.at.segment();
+    p.segment = lane->segments[op.at.segment()];
+  }
+  op.service->operation_starting();
+  if (!p.free.empty()) {
+    begin(p, op);
+  } else {
+    p.waiting.push_back(op);
+    ask(p);
+  }
+  return true;
+}
+
+// --- Descriptors -----------------------------------------------------------------------------
+
+void alock_remotes::ask(pool& from) {
+  if (from.asked || from.waiting.empty())
+    return;
+  const auto memory = memory_.lock();
+  if (closed_ || !memory)
+    return fail_waiting(from, asio::error::operation_aborted);
+  const std::uint64_t count = std::clamp<std::uint64_t>(from.waiting.size(), usual_descriptors,
+                                                        global_message::max_descriptors);
+  auto r = std::make_unique<request>(shared_from_this(), from, count);
+  from.asked = memory->start(*r, from.node);
+  if (from.asked)
+    static_cast<void>(r.release());
+  else
+    fail_waiting(from, r->ec);
+}
+
+void alock_remotes::on_answer(pool& from, error_code ec, std::uint64_t offset,
+                              std::uint64_t count) {
+  const lock l(mutex_);
+  from.asked = false;
+  if (!ec && !descriptors_fit(from, offset, count))
+    ec = error::protocol_violation;
+  if (ec)
+    return fail_waiting(from, ec);
+  for (std::uint64_t i = count; i-- != 0;)
+    from.free.push_back(
+        remote_word(id_, from.segment_number, offset + i * sizeof(alock_descriptor)).bits());
+  while (!from.free.empty() && !from.waiting.empty()) {
+    auto& op = static_cast<alock_operation&>(from.waiting.front());
+    from.waiting.pop_front();
+    begin(from, op);
+  }
+  ask(from);
+}
+
+void alock_remotes::fail_waiting(pool& from, const error_code& ec) {
+  while (!from.waiting.empty()) {
+    auto& op = static_cast<alock_operation&>(from.waiting.front());
+    from.waiting.pop_front();
+    complete(op, ec);
+  }
+}
+
+bool alock_remotes::descriptors_fit(const pool& p, std::uint64_t offset,
+                                    std::uint64_t count) noexcept {
+  const std::uint64_t bytes = count * sizeof(alock_descriptor);
+  return offset % alignof(alock_descriptor) == 0 && bytes <= p.segment.size &&
+         offset <= p.segment.size - bytes;
+}
+
+// --- An acquisition --------------------------------------------------------------------------
+
+void alock_remotes::begin(pool& from, alock_operation& op) {
+  if (free_ == nullptr)
+    free_ = &parties_.emplace_back(*this);
+  party& p = *std::exchange(free_, free_->next_free);
+  p.descriptor = from.free.back();
+  from.free.pop_back();
+  p.protocol.emplace(alock_cohort::remote, p.descriptor, op.remote_budget);
+  p.from = &from;
+  p.lock_at = op.at.offset();
+  p.waiter = &op;
+  p.self = shared_from_this();
+  p.looks = 0;
+  if (p.timer)
+    p.timer->begin();
+  run(p);
+}
+
+// The contexts' own operation, so nothing is called here.
+void alock_remotes::complete(alock_operation& op, const error_code& ec) {
+  op.ec = ec;
+  operation_list done;
+  done.push_back(op);
+  op.service->complete(done);
+}
+
+void alock_remotes::complete(party& p, const error_code& ec) {
+  if (p.waiter != nullptr)
+    complete(*std::exchange(p.waiter, nullptr), ec);
+}
+
+void alock_remotes::run(party& p) {
+  using kind = alock_action::kind;
+  for (;;) {
+    const alock_action a = p.protocol->next();
+    switch (a.what) {
+    case kind::none:
+      return;
+    case kind::access: {
+      error_code ec;
+      if (post(p, a.chain, ec))
+        return;
+      p.protocol->on_done(ec);
+      break;
+    }
+    case kind::granted:
+      p.waiter->granted = &p;
+      complete(p, {});
+      break;
+    case kind::failed:
+      complete(p, a.ec);
+      break;
+    case kind::wake: // it looks by itself
+      break;
+    case kind::wait:
+    case kind::poll:
+      if (closed_ || p.looks++ < looks_at_once) {
+        p.protocol->look();
+        break;
+      }
+      if (!p.timer)
+        p.timer = std::make_unique<alock_timer>(service_.context());
+      p.timer->set(p.protocol->leaves(), [&p, keep = p.self] { keep->look(p); });
+      return;
+    case kind::ended:
+      complete(p, a.ec);
+      return end(p);
+    }
+  }
+}
+
+// Who has called keeps this object.
+void alock_remotes::end(party& p) {
+  if (p.protocol->reusable())
+    p.from->free.push_back(p.descriptor);
+  p.protocol.reset();
+  p.next_free = std::exchange(free_, &p);
+  p.self.reset();
+}
+
+void alock_remotes::look(party& p) {
+  const lock l(mutex_);
+  if (!p.protocol)
+    return;
+  p.protocol->look();
+  run(p);
+}
+
+// --- Accesses --------------------------------------------------------------------------------
+
+bool alock_remotes::aim(const party& p, const alock_access& a, remote_buffer& target) noexcept {
+  std::uint64_t base = p.lock_at;
+  if (a.word == alock_word::next || a.word == alock_word::turn) {
+    const remote_word d(a.descriptor);
+    if (d.segment() != p.from->segment_number || !descriptors_fit(*p.from, d.offset(), 1))
+      return false;
+    base = d.offset();
+  }
+  const remote_buffer& s = p.from->segment;
+  target = {s.address + base + alock_layout::offset(a.word), sizeof(std::uint64_t), s.rkey};
+  return true;
+}
+
+// False if nothing is under way, with the error.
+bool alock_remotes::post(party& p, std::span<alock_access> chain, error_code& ec) {
+  std::array<remote_work, 4> works{};
+  std::size_t n = 0;
+  const auto add = [&](const remote_buffer& target, ibv_wr_opcode opcode,
+                       std::uint64_t value) -> remote_work& {
+    party::place& place = p.places[n];
+    place.word = value;
+    place.part = {&place.word, sizeof place.word, 0};
+    place.whole.parts = &place.part;
+    place.whole.count = 1;
+    place.whole.bytes = sizeof place.word;
+    place.whole.registered = false;
+    works[n] = work_on(target, opcode);
+    works[n].local = &place.whole;
+    works[n].found = &place.word;
+    return works[n++];
+  };
+  remote_buffer target;
+  for (const alock_access& a : chain) {
+    if (!aim(p, a, target)) {
+      ec = error::protocol_violation;
+      return false;
+    }
+    if (a.what == alock_access::kind::compare_exchange) {
+      remote_work& w = add(target, IBV_WR_ATOMIC_CMP_AND_SWP, 0);
+      w.compare_add = a.expected;
+      w.swap = a.value;
+    } else {
+      const bool reads = a.what == alock_access::kind::read;
+      add(target, reads ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE, a.value);
+    }
+  }
+  p.asked_of = p.protocol->waits_for();
+  if (p.asked_of != 0) {
+    const alock_access of_him{.word = alock_word::next, .descriptor = p.asked_of};
+    if (!aim(p, of_him, target)) {
+      ec = error::protocol_violation;
+      return false;
+    }
+    target.address += offsetof(alock_descriptor, dead) - alock_layout::offset(alock_word::next);
+    add(target, IBV_WR_RDMA_READ, 0);
+  }
+  if (!p.from->link) {
+    ec = asio::error::operation_aborted;
+    return false;
+  }
+  p.chain = chain;
+  p.ec = p.first = {};
+  if (p.from->link->start(p, {works.data(), n}))
+    return true;
+  ec = p.ec;
+  return false;
+}
+
+void alock_remotes::on_chain(party& p) {
+  const auto keep = p.self;
+  const lock l(mutex_);
+  for (std::size_t i = 0; i < p.chain.size(); ++i)
+    p.chain[i].seen = p.places[i].word;
+  p.protocol->on_done(p.ec);
+  if (!p.ec && p.asked_of != 0 && p.places[p.chain.size()].word != 0)
+    p.protocol->on_dead(p.asked_of);
+  run(p);
+}
+
+// --- Ending ----------------------------------------------------------------------------------
+
+void alock_remotes::cancel(std::uint64_t id) {
+  const lock l(mutex_);
+  const error_code aborted = asio::error::operation_aborted;
+  for (auto& [where, from] : pools_) {
+    const auto op = std::find_if(from.waiting.begin(), from.waiting.end(),
+                                 [id](const operation& o) { return o.id == id; });
+    if (op == from.waiting.end())
+      continue;
+    auto& waiter = static_cast<alock_operation&>(*op);
+    from.waiting.erase(op);
+    return complete(waiter, aborted);
+  }
+  for (party& p : parties_) {
+    if (p.waiter == nullptr || p.waiter->id != id || !p.protocol->cancel())
+      continue;
+    complete(p, aborted);
+    return run(p);
+  }
+}
+
+// The links are closed, so whatever is still wanted of them fails. Nor is there a context for
+// timers.
+void alock_remotes::close() {
+  const lock l(mutex_);
+  closed_ = true;
+  for (party& p : parties_) {
+    p.timer.reset();
+    if (!p.protocol)
+      continue;
+    p.protocol->look();
+    run(p);
+  }
+  for (auto& [where, from] : pools_)
+    from.link.reset(); // which guards may outlive, and this with them
+}
+
+} // namespace asio_rdma::detail

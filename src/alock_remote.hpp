@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include <asio_rdma/detail/alock_view.hpp>
+#include <asio_rdma/detail/global_memory_impl.hpp>
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace asio_rdma::detail {
+
+/// The locks of other nodes that a view takes, by its lanes. Safe from any thread.
+class alock_remotes : public std::enable_shared_from_this<alock_remotes> {
+public:
+  explicit alock_remotes(global_memory_impl& memory);
+  ~alock_remotes();
+
+  /// As `alock_view::start`.
+  bool start(alock_operation& op);
+  /// Gives up the operation with that id.
+  void cancel(std::uint64_t id);
+  void close();
+
+private:
+  class party;
+  class request;
+  using lock = std::unique_lock<std::mutex>;
+
+  /// The descriptors that there are on a lane, of a segment there. Each, as a word, is a
+  /// `remote_ptr` to it, but for the node: that is its party's.
+  struct pool {
+    std::shared_ptr<connection_impl> link;
+    node_id node = 0;
+    segment_id segment_number = 0;
+    remote_buffer segment;
+    std::vector<std::uint64_t> free;
+    operation_list waiting; // for one
+    bool asked = false;     // for more
+  };
+
+  void ask(pool& from);
+  void on_answer(pool& from, error_code ec, std::uint64_t offset, std::uint64_t count);
+  static void fail_waiting(pool& from, const error_code& ec);
+  static bool descriptors_fit(const pool& p, std::uint64_t offset, std::uint64_t count) noexcept;
+  static bool aim(const party& p, const alock_access& a, remote_buffer& target) noexcept;
+  void begin(pool& from, alock_operation& op);
+  void run(party& p);
+  bool post(party& p, std::span<alock_access> chain, error_code& ec);
+  void on_chain(party& p);
+  void look(party& p);
+  void end(party& p);
+  static void complete(alock_operation& op, const error_code& ec);
+  static void complete(party& p, const error_code& ec);
+
+  const std::weak_ptr<global_memory_impl> memory_;
+  completion_service& service_;
+  const node_id id_;
+  std::mutex mutex_; // before those of the memory and of its links
+  std::map<std::pair<const global_lane*, segment_id>, pool> pools_;
+  std::deque<party> parties_;
+  party* free_ = nullptr;
+  bool closed_ = false;
+};
+
+} // namespace asio_rdma::detail

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include "descriptor_watch.hpp"
+#include "inline_executor.hpp"
+
+#include <boost/asio/basic_waitable_timer.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <random>
+#include <utility>
+
+namespace asio_rdma::detail {
+
+/// When to look at a lock again: after a random time that doubles up to a millisecond. Not safe
+/// from several threads at a time.
+class alock_timer {
+public:
+  explicit alock_timer(asio::execution_context& context)
+      : scheduler_(asio::use_service<scheduler>(context)),
+        timer_(inline_executor{&context}),
+        random_(static_cast<std::minstd_rand::result_type>(
+            reinterpret_cast<std::uintptr_t>(this) >> 4 ^
+            static_cast<std::uintptr_t>(clock::now().time_since_epoch().count()))) {}
+
+  /// The next time is the first one again.
+  void begin() noexcept { times_ = 0; }
+  /// Calls `f` on a thread of the context, in place of what was set before, unless that is being
+  /// called. If that may be in vain, it does not keep the context from its end when it has been so
+  /// for long.
+  template <class Function>
+  void set(bool maybe_in_vain, Function f) {
+    const std::uint32_t limit = std::uint32_t(1) << std::min(++times_ + 1, 10u);
+    const bool background = maybe_in_vain && times_ > patience;
+    timer_.expires_after(std::chrono::microseconds(random_() % limit));
+    timer_.async_wait([&s = scheduler_, background, f = std::move(f)](const error_code& ec) {
+      if (background)
+        s.work_started(); // which the context takes off now
+      if (!ec)
+        f();
+    });
+    if (background)
+      scheduler_.work_finished();
+  }
+
+private:
+  using clock = std::chrono::steady_clock;
+  static constexpr std::uint32_t patience = 2000; // times, of half a millisecond
+
+  scheduler& scheduler_;
+  asio::basic_waitable_timer<clock, asio::wait_traits<clock>, inline_executor> timer_;
+  std::minstd_rand random_;
+  std::uint32_t times_ = 0;
+};
+
+} // namespace asio_rdma::detail
