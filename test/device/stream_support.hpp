@@ -8,6 +8,8 @@
 #include "cm_support.hpp"
 #include "connection_support.hpp"
 
+#include <chrono>
+
 namespace test {
 
 /// Two streams of one process, on one context.
@@ -15,8 +17,9 @@ struct stream_pair {
   explicit stream_pair(const stream_options& of_a = {}, const stream_options& of_b = {});
 
   void until(const std::function<bool()>& condition) { test::until(io, condition); }
-  /// Runs the context until a coroutine is over; throws what it throws.
-  void play(asio::awaitable<void> coroutine);
+  /// Runs the context until a coroutine is over; throws what it throws, or if that takes longer.
+  void play(asio::awaitable<void> coroutine,
+            std::chrono::seconds longest = std::chrono::seconds(30));
 
   device dev = open_device();
   protection_domain pd{dev};
