@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 // Bytes through a stream, both ways at once, in reads and writes of random sizes from 1 byte to
 // 1 MiB, for as long as it is told: every byte is compared, and memory must not grow.
+#include "long_run.hpp"
 #include "pair.hpp"
 
 #include <asio_rdma/stream.hpp>
@@ -12,14 +13,15 @@
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/write.hpp>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <exception>
-#include <fstream>
+#include <map>
+#include <optional>
 #include <random>
 #include <thread>
-#include <unistd.h>
 
 namespace {
 
@@ -27,39 +29,24 @@ using namespace test;
 using namespace asio::experimental::awaitable_operators;
 using clock_type = std::chrono::steady_clock;
 
-constexpr std::size_t longest = std::size_t(1) << 20;
+constexpr std::size_t longest = endless_bytes::longest;
 
 struct options {
-  std::uint64_t bytes = 0; // each way; else for so long
-  double seconds = 60;
+  std::uint64_t bytes = 0; // each way, if not 0
+  double seconds = 0;      // if not 0
   std::uint32_t seed = 1;
   clock_type::time_point begin = clock_type::now();
 
   /// Of what is to be done, 1 and more when it is.
   double progress(std::uint64_t done) const {
+    double result = 0;
     if (bytes != 0)
-      return static_cast<double>(done) / static_cast<double>(bytes);
-    return std::chrono::duration<double>(clock_type::now() - begin).count() / seconds;
+      result = static_cast<double>(done) / static_cast<double>(bytes);
+    if (seconds != 0)
+      result = std::max(result,
+                        std::chrono::duration<double>(clock_type::now() - begin).count() / seconds);
+    return result;
   }
-};
-
-// The bytes of a direction: random ones with a period that is a prime, so that a piece that is
-// lost, doubled or out of place shows at the next comparison, or in the number of all.
-class content {
-public:
-  explicit content(std::uint32_t seed) : bytes_(period + longest) {
-    std::mt19937 random(seed);
-    for (std::size_t i = 0; i < period; ++i)
-      bytes_[i] = static_cast<std::uint8_t>(random());
-    for (std::size_t i = 0; i < longest; ++i)
-      bytes_[period + i] = bytes_[i];
-  }
-  /// At most `longest` from there.
-  const std::uint8_t* at(std::uint64_t offset) const { return bytes_.data() + offset % period; }
-
-private:
-  static constexpr std::size_t period = 1048583;
-  std::vector<std::uint8_t> bytes_;
 };
 
 // As many of them are of a few bytes as are of hundreds of thousands.
@@ -67,20 +54,15 @@ std::size_t any_size(std::mt19937& random) {
   return 1 + random() % (std::size_t(1) << random() % 21);
 }
 
-/// What this process has in memory, in KiB (proc(5)).
-std::uint64_t resident() {
-  std::ifstream in("/proc/self/statm");
-  std::uint64_t all = 0, pages = 0;
-  in >> all >> pages;
-  return pages * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE)) / 1024;
-}
-
 /// One end, with a thread of its own.
 struct side {
-  explicit side(const device& d) : pool(protection_domain(d)) { s.open(pool); }
+  explicit side(const device& d) : pool(protection_domain(d)) {
+    pool.reserve(most_registered);
+    s.open(pool);
+  }
 
   asio::awaitable<void> write(const options& o, std::uint32_t seed) {
-    const content out(seed);
+    const endless_bytes out(seed);
     std::mt19937 random(seed);
     const registered_buffer registered = pool.allocate(longest);
     while (o.progress(written) < 1) {
@@ -98,7 +80,7 @@ struct side {
   }
 
   asio::awaitable<void> read(const options& o, std::uint32_t seed) {
-    const content in(seed);
+    const endless_bytes in(seed);
     std::mt19937 random(seed + 1);
     std::vector<std::uint8_t> memory(longest);
     for (;;) {
@@ -118,13 +100,21 @@ struct side {
         co_return;
       if (ec)
         throw system_error(ec, "read");
-      if (std::memcmp(got, in.at(bytes_read), n) != 0)
-        throw std::runtime_error("other bytes than were written, after " +
-                                 std::to_string(bytes_read));
+      in.compare(bytes_read, got, n);
       bytes_read += n;
-      if (early == 0 && o.progress(bytes_read) > 0.2)
-        early = resident();
+      look(o.progress(bytes_read));
     }
+  }
+
+  // Compares memory with what it was when a fifth was done, at each further fifth.
+  void look(double progress) {
+    if (progress < next_look)
+      return;
+    next_look += 0.2;
+    now.emplace(pool);
+    if (!early)
+      early = now;
+    now->compare(*early);
   }
 
   memory_pool pool;
@@ -132,7 +122,8 @@ struct side {
   asio_rdma::stream s{io};
   std::uint64_t written = 0;
   std::uint64_t bytes_read = 0;
-  std::uint64_t early = 0; // what was resident when a fifth was done
+  double next_look = 0.2;
+  std::optional<memory_in_use> early, now;
 };
 
 void connect(const device& d, side& a, side& b) {
@@ -175,30 +166,39 @@ void run(const options& o) {
   std::thread other = play(b, o, o.seed + 1, o.seed, failure[1]);
   one.join();
   other.join();
-  const std::uint64_t late = resident();
   const std::chrono::duration<double> took = clock_type::now() - o.begin;
   for (const std::exception_ptr& e : failure)
     if (e)
       std::rethrow_exception(e);
   if (a.bytes_read != b.written || b.bytes_read != a.written)
     throw std::runtime_error("not all that was written has been read");
+  if (!a.early || !b.early)
+    throw std::runtime_error("too short to tell whether memory grows");
+  if (a.pool.statistics().blocks_in_use + b.pool.statistics().blocks_in_use != 0)
+    throw std::runtime_error("not all memory has come back to the pools");
   const double megabytes = static_cast<double>(a.bytes_read + b.bytes_read) / 1e6;
-  std::printf("%.1f MB in %.1f s: %.1f MB/s; %.1f MiB resident after a fifth, %.1f at the end\n",
-              megabytes, took.count(), megabytes / took.count(),
-              static_cast<double>(a.early) / 1024, static_cast<double>(late) / 1024);
-  if (late > a.early + 2048)
-    throw std::runtime_error("memory has grown");
+  const auto mebibytes = [](std::uint64_t n) {
+    return static_cast<double>(n) / (1 << 20);
+  };
+  std::printf("%.1f MB in %.1f s: %.1f MB/s; %.1f MiB resident after a fifth, %.1f at the end, "
+              "%.1f of them registered\n",
+              megabytes, took.count(), megabytes / took.count(), mebibytes(a.early->resident),
+              mebibytes(a.now->resident), mebibytes(a.now->registered + b.now->registered));
 }
 
 } // namespace
 
 int main(int argc, char** argv) {
   options o;
+  const std::map<std::string, double> units{{"s", 1}, {"m", 60}, {"h", 3600}};
   CLI::App app("Bytes through a stream, both ways at once, every one compared");
   app.add_option("--bytes", o.bytes, "so many each way")->transform(CLI::AsSizeValue(false));
-  app.add_option("--seconds", o.seconds, "for so long, if no bytes are given (60)");
+  app.add_option("--for", o.seconds, "for so long; with --bytes as well, what is over first (1m)")
+      ->transform(CLI::AsNumberWithUnit(units));
   app.add_option("--seed", o.seed, "of the sizes and the bytes (1)");
   CLI11_PARSE(app, argc, argv);
+  if (o.bytes == 0 && o.seconds == 0)
+    o.seconds = 60;
   try {
     run(o);
   } catch (const std::exception& e) {
