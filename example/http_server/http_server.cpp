@@ -11,7 +11,7 @@
 namespace asio = boost::asio;
 namespace beast = boost::beast;
 namespace http = beast::http;
-using asio::use_awaitable, asio::ip::tcp;
+using asio::awaitable, asio::detached, asio::use_awaitable, asio::ip::tcp;
 
 // Nothing above the folder, and no hidden file.
 std::optional<std::filesystem::path> file_of(const std::filesystem::path& root,
@@ -21,56 +21,60 @@ std::optional<std::filesystem::path> file_of(const std::filesystem::path& root,
   return root / target.substr(1);
 }
 
-template <class Stream>
-asio::awaitable<void> session(Stream stream, std::filesystem::path root) {
-  beast::flat_buffer buffer;
-  for (bool more = true; more;) {
-    http::request<http::empty_body> request;
-    co_await http::async_read(stream, buffer, request, use_awaitable);
-    more = request.keep_alive();
-    http::response<http::file_body> file(http::status::ok, request.version());
-    beast::error_code ec = http::error::bad_target;
-    if (const auto path = file_of(root, request.target()))
-      file.body().open(path->c_str(), beast::file_mode::scan, ec);
-    if (!ec && request.method() == http::verb::get) {
-      file.keep_alive(more);
-      file.prepare_payload();
-      co_await http::async_write(stream, file, use_awaitable);
-    } else {
-      http::response<http::string_body> refusal(
-          ec ? http::status::not_found : http::status::method_not_allowed, request.version());
-      refusal.keep_alive(more);
-      refusal.body() = "there is no such file\n";
-      refusal.prepare_payload();
-      co_await http::async_write(stream, refusal, use_awaitable);
+http::message_generator answer(const http::request<http::empty_body>& request,
+                               const std::filesystem::path& root) {
+  beast::error_code ec = http::error::bad_target;
+  http::response<http::file_body> file(http::status::ok, request.version());
+  if (const auto path = file_of(root, request.target()))
+    file.body().open(path->c_str(), beast::file_mode::scan, ec);
+  if (!ec && request.method() == http::verb::get) {
+    file.keep_alive(request.keep_alive());
+    file.prepare_payload();
+    return file;
+  }
+  http::response<http::string_body> refusal(
+      ec ? http::status::not_found : http::status::method_not_allowed, request.version());
+  refusal.keep_alive(request.keep_alive());
+  refusal.body() = "there is no such file\n";
+  refusal.prepare_payload();
+  return refusal;
+}
+
+struct server {
+  // [server]
+  awaitable<void> session(auto client) { // left by an exception when that has gone
+    beast::flat_buffer buffer;
+    for (bool more = true; more;) {
+      http::request<http::empty_body> request;
+      co_await http::async_read(client, buffer, request, use_awaitable);
+      more = request.keep_alive();
+      co_await beast::async_write(client, answer(request, root), use_awaitable);
     }
   }
-  stream.shutdown(asio::socket_base::shutdown_send);
-} // left by an exception when the client has gone
 
-asio::awaitable<void> serve_tcp(tcp::acceptor& acceptor, std::filesystem::path root) {
-  for (;;) {
-    tcp::socket socket = co_await acceptor.async_accept(use_awaitable);
-    co_spawn(acceptor.get_executor(), session(std::move(socket), root), asio::detached);
+  awaitable<void> serve_tcp() {
+    for (;;)
+      co_spawn(io, session(co_await by_tcp.async_accept(use_awaitable)), detached);
   }
-}
 
-asio::awaitable<void> accept_rdma(asio_rdma::acceptor& acceptor,
-                                  asio_rdma::connection_request request,
-                                  asio_rdma::memory_pool pool, std::filesystem::path root) {
-  asio_rdma::stream stream(acceptor.get_executor(), pool);
-  co_await acceptor.async_accept(std::move(request), stream, use_awaitable);
-  co_await session(std::move(stream), root);
-}
-
-asio::awaitable<void> serve_rdma(asio_rdma::acceptor& acceptor, asio_rdma::memory_pool pool,
-                                 std::filesystem::path root) {
-  for (;;) {
-    auto request = co_await acceptor.async_wait_request(use_awaitable);
-    co_spawn(acceptor.get_executor(), accept_rdma(acceptor, std::move(request), pool, root),
-             asio::detached);
+  awaitable<void> accept_rdma(asio_rdma::connection_request request) {
+    asio_rdma::stream client(io, pool);
+    co_await by_rdma.async_accept(std::move(request), client, use_awaitable);
+    co_await session(std::move(client));
   }
-}
+
+  awaitable<void> serve_rdma() {
+    for (;;)
+      co_spawn(io, accept_rdma(co_await by_rdma.async_wait_request(use_awaitable)), detached);
+  }
+  // [server]
+
+  asio::io_context& io;
+  asio_rdma::memory_pool pool;
+  tcp::acceptor by_tcp;
+  asio_rdma::acceptor by_rdma;
+  std::filesystem::path root;
+};
 
 int main(int argc, char* argv[]) try {
   if (argc != 4)
@@ -81,13 +85,12 @@ int main(int argc, char* argv[]) try {
 
   asio::io_context io(1);
   const asio_rdma::protection_domain pd(asio_rdma::device::open_first());
-  const asio_rdma::memory_pool pool(pd);
-  tcp::acceptor by_tcp(io, {address, port});
-  asio_rdma::acceptor by_rdma(io, {address, port});
-  std::cout << "TCP port " << by_tcp.local_endpoint().port() << " RDMA port "
-            << by_rdma.local_endpoint().port() << std::endl;
-  co_spawn(io, serve_tcp(by_tcp, root), asio::detached);
-  co_spawn(io, serve_rdma(by_rdma, pool, root), asio::detached);
+  server s{io, asio_rdma::memory_pool(pd), tcp::acceptor(io, {address, port}),
+           asio_rdma::acceptor(io, tcp::endpoint(address, port)), root};
+  std::cout << "TCP port " << s.by_tcp.local_endpoint().port() << " RDMA port "
+            << s.by_rdma.local_endpoint().port() << std::endl;
+  co_spawn(io, s.serve_tcp(), detached);
+  co_spawn(io, s.serve_rdma(), detached);
   io.run();
 } catch (const std::exception& e) {
   std::cerr << "http_server: " << e.what() << std::endl;
