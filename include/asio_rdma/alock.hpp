@@ -83,7 +83,7 @@ private:
 /// fails, is as good as dead there: what it had under way in that node has happened or never will,
 /// but it may not know yet, and it may still write in other nodes. That somebody is dead is known
 /// when the lock's node knows it, whose program must run its context: at once for a process that
-/// ends, else as `connection_options::keep_alive` says.
+/// ends, else as `connection_options::keep_alive` says. Who lives and keeps the lock is waited for.
 ///
 /// Each acquisition has a descriptor of its own, so coroutines may nest locks and wait. They are
 /// asked for 16 at a time, by a message that the lock's node answers, and used again; 512 bytes of

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 // Nodes that are processes of their own.
 #include "catch.hpp"
+#include "child_process.hpp"
 #include "global_support.hpp"
 
 #include <asio_rdma/global_counter.hpp>
@@ -11,11 +12,8 @@
 
 #include <array>
 #include <csignal>
-#include <cstdlib>
 #include <functional>
-#include <spawn.h>
 #include <string>
-#include <sys/wait.h>
 #include <thread>
 #include <unistd.h>
 #include <vector>
@@ -30,44 +28,9 @@ constexpr int adds = 2000, exchanges = 250; // of each process
 constexpr remote_ptr<counter_word> begin(host_id, 0, 64), added(host_id, 0, 128),
     exchanged(host_id, 0, 192);
 
-/// This program once more, for one of its hidden test cases.
-class process {
-public:
-  process(std::string what, const std::vector<std::string>& variables) {
-    std::vector<char*> environment;
-    for (const std::string& v : variables)
-      environment.push_back(const_cast<char*>(v.c_str()));
-    for (char** e = environ; *e != nullptr; ++e)
-      environment.push_back(*e);
-    environment.push_back(nullptr);
-    char program[] = "/proc/self/exe";
-    char* arguments[] = {program, what.data(), nullptr};
-    REQUIRE(::posix_spawn(&pid_, program, nullptr, nullptr, arguments, environment.data()) == 0);
-  }
-  process(process&& other) noexcept : pid_(std::exchange(other.pid_, 0)) {}
-  ~process() {
-    if (pid_ != 0) {
-      ::kill(pid_, SIGKILL);
-      wait();
-    }
-  }
+using process = child_process;
 
-  void kill() { ::kill(pid_, SIGKILL); }
-  /// Its exit status; negative after a signal.
-  int wait() {
-    int status = 0;
-    ::waitpid(std::exchange(pid_, 0), &status, 0);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
-  }
-
-private:
-  pid_t pid_ = 0;
-};
-
-int variable(const char* name) {
-  const char* text = std::getenv(name);
-  return text != nullptr ? std::stoi(text) : -1;
-}
+int variable(const char* name) { return process::variable(name); }
 
 asio::awaitable<void> add(global_memory& m, int times, int& left) {
   for (int i = 0; i < times; ++i)

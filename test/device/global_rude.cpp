@@ -74,8 +74,8 @@ global_message of(kind k) {
 
 TEST_CASE("who does not introduce itself is not talked to") {
   world w;
-  for (const kind k :
-       {kind::welcome, kind::refuse, kind::allocate, kind::allocated, kind::free, kind::freed}) {
+  for (const kind k : {kind::welcome, kind::refuse, kind::allocate, kind::allocated, kind::free,
+                       kind::freed, kind::descriptors}) {
     CAPTURE(int(k));
     rude r(w);
     global_message m = of(k);
@@ -132,6 +132,15 @@ TEST_CASE("requests for what there is not are answered so") {
   m = of(kind::allocate);
   m.value = UINT64_MAX;
   CHECK(ask(m) == result::no_memory);
+  m = of(kind::descriptors);
+  CHECK(ask(m) == result::ok);
+  for (const std::uint64_t count : {std::uint64_t(0), std::uint64_t(1025), UINT64_MAX}) {
+    m.value = count;
+    CHECK(ask(m) == result::invalid);
+  }
+  m = of(kind::descriptors);
+  m.segment = 1;
+  CHECK(ask(m) == result::invalid);
   m = of(kind::free);
   m.value = 0; // the root
   CHECK(ask(m) == result::invalid);

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include "catch.hpp"
+
+#include <csignal>
+#include <cstdlib>
+#include <spawn.h>
+#include <string>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <utility>
+#include <vector>
+
+namespace test {
+
+/// This program once more, for one of its hidden test cases.
+class child_process {
+public:
+  child_process(std::string what, const std::vector<std::string>& variables) {
+    std::vector<char*> environment;
+    for (const std::string& v : variables)
+      environment.push_back(const_cast<char*>(v.c_str()));
+    for (char** e = environ; *e != nullptr; ++e)
+      environment.push_back(*e);
+    environment.push_back(nullptr);
+    char program[] = "/proc/self/exe";
+    char* arguments[] = {program, what.data(), nullptr};
+    REQUIRE(::posix_spawn(&pid_, program, nullptr, nullptr, arguments, environment.data()) == 0);
+  }
+  child_process(child_process&& other) noexcept : pid_(std::exchange(other.pid_, 0)) {}
+  ~child_process() {
+    if (pid_ != 0) {
+      kill();
+      wait();
+    }
+  }
+
+  void kill() { ::kill(pid_, SIGKILL); }
+  /// Its exit status; negative after a signal.
+  int wait() {
+    int status = 0;
+    ::waitpid(std::exchange(pid_, 0), &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+  }
+
+  /// A number that it was told; -1 if it is no such process.
+  static int variable(const char* name) {
+    const char* text = std::getenv(name);
+    return text != nullptr ? std::stoi(text) : -1;
+  }
+
+private:
+  pid_t pid_ = 0;
+};
+
+} // namespace test
