@@ -85,6 +85,18 @@ void exchange(input in) {
   }
 }
 
+/// Whole, but for one that is to be wrong.
+std::vector<std::byte> encoded(const frame_header& h, const payload_bytes& payload,
+                               std::uint8_t how, input& in) {
+  const frame_bytes head = encode(h);
+  std::vector<std::byte> result(head.begin(), head.end());
+  result.insert(result.end(), payload.begin(), payload.end());
+  result.resize(frame_header::size + h.length);
+  if ((how & 0xf0) == 0xf0)
+    result[in.byte() % result.size()] ^= static_cast<std::byte>(in.byte());
+  return result;
+}
+
 /// A frame that is near enough to a right one to go far.
 std::vector<std::byte> a_frame(input& in, const party& p) {
   static constexpr frame_type types[] = {
@@ -152,13 +164,7 @@ std::vector<std::byte> a_frame(input& in, const party& p) {
   default:
     break;
   }
-  const frame_bytes head = encode(h);
-  std::vector<std::byte> result(head.begin(), head.end());
-  result.insert(result.end(), payload.begin(), payload.end());
-  result.resize(frame_header::size + h.length);
-  if ((how & 0xf0) == 0xf0 && !result.empty()) // and then not right
-    result[in.byte() % result.size()] ^= static_cast<std::byte>(in.byte());
-  return result;
+  return encoded(h, payload, how, in);
 }
 
 void conversation(input in) {
@@ -212,24 +218,31 @@ void conversation(input in) {
   p.die(asio::error::connection_reset);
 }
 
-std::vector<std::byte> a_stream_frame(input& in) {
+std::vector<std::byte> a_stream_frame(input& in, const stream_test::party& p,
+                                      std::uint32_t& offers) {
   static constexpr frame_type types[] = {
       frame_type::data,     frame_type::data,    frame_type::offer,    frame_type::offer,
       frame_type::taken,    frame_type::refused, frame_type::withdraw, frame_type::withdrawn,
       frame_type::shutdown, frame_type::goodbye, frame_type::credits};
   frame_header h;
   h.type = types[in.below(std::size(types))];
-  h.credits = static_cast<std::uint16_t>(in.below(3));
+  const std::uint8_t how = in.byte();
+  const credits& flow = p.link.flow();
+  h.credits = static_cast<std::uint16_t>((how & 1) != 0 ? flow.peer_receives() - flow.available()
+                                                        : in.below(3));
   payload_bytes payload{};
   switch (h.type) {
   case frame_type::data:
-    h.length = 1 + in.below(40);
+    h.length = 1 + in.below(64);
     break;
-  case frame_type::offer:
+  case frame_type::offer: {
     h.length = offer_payload::size;
-    h.id = in.below(16);
-    encode(offer_payload{{in.byte(), 1U + in.below(4000), in.byte()}}, payload);
+    h.id = (how & 2) != 0 ? in.below(16) : offers++;
+    const std::uint64_t size = 1U + in.below(4000);
+    const std::uint64_t more = (how & 12) == 12 ? std::uint64_t(in.byte()) << 32 : 0;
+    encode(offer_payload{{in.byte(), size + more, in.byte()}}, payload);
     break;
+  }
   case frame_type::withdrawn:
     h.immediate = in.below(600);
     [[fallthrough]];
@@ -239,16 +252,12 @@ std::vector<std::byte> a_stream_frame(input& in) {
     break;
   case frame_type::refused:
     h.id = in.below(16);
-    h.immediate = static_cast<std::uint32_t>(refusal::closed);
+    h.immediate = (how & 2) != 0 ? 1 + in.below(7) : static_cast<std::uint32_t>(refusal::closed);
     break;
   default:
     break;
   }
-  const frame_bytes head = encode(h);
-  std::vector<std::byte> result(head.begin(), head.end());
-  result.insert(result.end(), payload.begin(), payload.end());
-  result.resize(frame_header::size + h.length);
-  return result;
+  return encoded(h, payload, how, in);
 }
 
 void stream_conversation(input in) {
@@ -264,18 +273,21 @@ void stream_conversation(input in) {
   o.direct_from = 50;
   o.inbox = {400, 150};
   stream_test::party p(l, o);
-  p.refuses_key = p.refuses_memory = [&] {
+  p.refuses_key = p.refuses_memory = p.has_little_memory = [&] {
     return in.below(16) == 15;
   };
+  std::uint32_t offers = 0; // of the peer
   std::deque<stream_test::a_write> writes;
   std::deque<stream_test::a_read> reads;
   const auto write = [&] {
-    auto& w = writes.emplace_back(1 + in.below(700), static_cast<stream_write::kind>(in.below(3)));
+    const std::uint32_t bytes = 1 + in.below(700); // arguments are read in any order
+    auto& w = writes.emplace_back(bytes, static_cast<stream_write::kind>(in.below(3)));
     w.data.resize(w.bytes);
     p.write(w);
   };
   const auto read = [&] {
-    auto& r = reads.emplace_back(1 + in.below(700), static_cast<stream_read::kind>(in.below(3)));
+    const std::uint32_t bytes = 1 + in.below(700);
+    auto& r = reads.emplace_back(bytes, static_cast<stream_read::kind>(in.below(3)));
     r.direct = r.what == stream_read::kind::copy && in.below(2) == 0;
     p.read(r);
   };
@@ -285,7 +297,7 @@ void stream_conversation(input in) {
     case 1:
     case 2:
       if (!p.posted.empty())
-        p.arrives(a_stream_frame(in));
+        p.arrives(a_stream_frame(in, p, offers));
       break;
     case 3:
       if (const auto bytes = in.some(in.below(80)); !p.posted.empty())
@@ -316,6 +328,8 @@ void stream_conversation(input in) {
         p.bytes.shut_down_writes();
       else if (what == 2)
         p.bytes.shut_down_reads();
+      else if (what < 5)
+        p.bytes.set_no_delay(what == 3);
       p.run();
     }
     std::uint64_t ahead = 0;
@@ -324,7 +338,7 @@ void stream_conversation(input in) {
     must(ahead <= o.inbox.read_ahead, "no more is read ahead than may be");
     must(p.link.flow().held() <= l.receives, "no more is held than was posted");
   }
-  p.refuses_key = p.refuses_memory = nullptr;
+  p.refuses_key = p.refuses_memory = p.has_little_memory = nullptr;
   p.stop(asio::error::connection_reset);
   while (p.bytes.available() != 0)
     p.read(reads.emplace_back(1000));
