@@ -223,13 +223,13 @@ void connection_impl::complete_receive(message_receive& op, operation_list& done
   registered_buffer memory;
   const bool in_slot = result.where == message_in::place::slot;
   if (in_slot)
-    memory = receive(result.slot).memory.slice(frame_header::size, result.bytes);
+    memory = received(result.slot).slice(frame_header::size, result.bytes);
   else if (result.where == message_in::place::pulled)
     memory = std::move(pulls_[result.slot]->memory);
   if (op.owning) {
     op.result.payload = std::move(memory);
     if (in_slot)
-      receive(result.slot).memory = {}; // the next frame comes into another
+      received(result.slot) = {}; // the next frame comes into another
   } else {
     scatter(memory.data(), {op.targets, op.target_count}, 0, memory.size());
   }

@@ -96,6 +96,11 @@ public:
     case error::device_keeps_memory:
       return "the RDMA device did not let go of the operation's memory and may still use it "
              "(do not free it or use it for anything else)";
+    case error::shared_receives_full:
+      return "the shared receives are promised to others "
+             "(close some of those, or raise shared_receives_options::receives)";
+    case error::shared_receives_closed:
+      return "the receives that this and others shared have been closed";
     }
     return "unknown asio_rdma error";
   }
@@ -132,7 +137,10 @@ public:
       return make_error_condition(errc::protocol_error);
     case error::completion_queue_full:
     case error::remote_memory_limit:
+    case error::shared_receives_full:
       return make_error_condition(errc::no_buffer_space);
+    case error::shared_receives_closed:
+      return make_error_condition(errc::connection_aborted);
     case error::node_unknown:
       return make_error_condition(errc::not_connected);
     case error::node_in_use:

@@ -6,15 +6,27 @@
 
 namespace asio_rdma::detail {
 
+namespace {
+
+std::uint32_t promised(std::uint32_t promise, std::uint32_t receives) noexcept {
+  return promise != 0 ? promise : receives;
+}
+
+} // namespace
+
 bool frame_link::usable(const link_options& o) noexcept {
-  return o.receives >= credits::minimum && o.peer_receives >= credits::minimum &&
+  const auto enough = [](std::uint32_t promise, std::uint32_t receives) {
+    return promised(promise, receives) >= credits::minimum && promise <= receives;
+  };
+  return enough(o.promise, o.receives) && enough(o.peer_promise, o.peer_receives) &&
          o.receive_size >= min_receive_size && o.peer_receive_size >= min_receive_size &&
          o.sends != 0;
 }
 
 frame_link::frame_link(const link_options& o)
     : options_(o),
-      credits_(o.receives, o.peer_receives),
+      credits_(o.receives, promised(o.promise, o.receives), o.peer_receives,
+               promised(o.peer_promise, o.peer_receives)),
       reposts_(o.receives),
       sent_(o.sends),
       speak_(o.speaks_first),
@@ -40,12 +52,8 @@ link_action frame_link::next() {
       return {};
     return {.what = link_action::kind::fail, .ec = failure_};
   }
-  if (!reposts_.empty()) {
-    const std::uint32_t slot = reposts_.front();
-    reposts_.pop_front();
-    credits_.reposted();
-    return {.what = link_action::kind::repost, .slot = slot};
-  }
+  if (const auto slot = next_freed())
+    return {.what = link_action::kind::repost, .slot = *slot};
   if (goodbye_done_ && peer_closed_) {
     if (sends_under_way() != 0 || std::exchange(closed_told_, true))
       return {};
@@ -58,6 +66,14 @@ link_action frame_link::next() {
   frame_.header.credits = credits_.spend();
   sent_[slot] = {frame_.header, frame_part_, frame_.operation, true};
   return {.what = link_action::kind::send, .slot = slot, .frame = &frame_};
+}
+
+std::optional<std::uint32_t> frame_link::next_freed() {
+  if (reposts_.empty())
+    return {};
+  const std::uint32_t slot = reposts_.front();
+  reposts_.pop_front();
+  return slot;
 }
 
 void frame_link::begin_frame(frame_type type) {
@@ -132,13 +148,15 @@ void frame_link::on_sent(std::uint32_t slot) {
 
 // --- Receiving -------------------------------------------------------------------------------
 
-void frame_link::on_received(std::uint32_t slot, std::span<const std::byte> frame,
+bool frame_link::on_received(std::uint32_t slot, std::span<const std::byte> frame,
                              std::optional<protocol_clock::time_point> at) {
   if (stopped_ || failure_)
-    return;
+    return false;
   frame_header h;
-  if (decode(frame, h) || frame.size() > options_.receive_size || !credits_.arrived(h.credits))
-    return fail(error::protocol_violation);
+  if (decode(frame, h) || frame.size() > options_.receive_size || !credits_.arrived(h.credits)) {
+    fail(error::protocol_violation);
+    return false;
+  }
   heard_ = true;
   link_part* const part = part_of_[static_cast<std::size_t>(h.type)];
   auto what = link_part::disposition::consumed;
@@ -158,10 +176,13 @@ void frame_link::on_received(std::uint32_t slot, std::span<const std::byte> fram
                                             at.value_or(protocol_clock::time_point()));
   }
   if (what == link_part::disposition::violation ||
-      (what == link_part::disposition::held && !credits_.hold()))
-    return fail(error::protocol_violation);
+      (what == link_part::disposition::held && !credits_.hold())) {
+    fail(error::protocol_violation);
+    return what == link_part::disposition::held;
+  }
   if (what == link_part::disposition::consumed)
     reposts_.push_back(slot);
+  return true;
 }
 
 void frame_link::release(std::uint32_t slot) {

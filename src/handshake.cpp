@@ -56,6 +56,7 @@ handshake_bytes encode(const handshake& h) noexcept {
   put(p + 12, h.receive_size);
   put(p + 16, h.max_reads);
   put(p + 17, static_cast<std::uint8_t>(h.atomics));
+  put(p + 18, h.promise);
   if (h.address) {
     const queue_pair_address& a = h.address->address;
     put(p + 24, a.number);
@@ -76,7 +77,7 @@ error_code decode(std::span<const std::byte> bytes, handshake& result) noexcept 
   const auto flags = get<std::uint16_t>(p + 6);
   const auto atomics = std::to_integer<unsigned>(p[17]);
   if (kind > static_cast<std::uint8_t>(handshake::kind::stream) || (flags & ~address_flag) != 0 ||
-      atomics > IBV_ATOMIC_GLOB || !all_zero(bytes.subspan(18, 6)))
+      atomics > IBV_ATOMIC_GLOB || !all_zero(bytes.subspan(20, 4)))
     return error::incompatible_peer;
   handshake h;
   h.what = static_cast<handshake::kind>(kind);
@@ -84,6 +85,7 @@ error_code decode(std::span<const std::byte> bytes, handshake& result) noexcept 
   h.receive_size = get<std::uint32_t>(p + 12);
   h.max_reads = std::to_integer<std::uint8_t>(p[16]);
   h.atomics = static_cast<ibv_atomic_cap>(atomics);
+  h.promise = get<std::uint16_t>(p + 18);
   if (flags == address_flag) {
     if (bytes.size() < handshake::full_size || !decode_address(p + 24, h.address.emplace()))
       return error::incompatible_peer;

@@ -13,19 +13,6 @@ namespace asio_rdma::detail {
 
 // --- Work requests ---------------------------------------------------------------------------
 
-link_receive::link_receive(link_impl& link, std::uint32_t slot) noexcept
-    : receive_operation(&link_receive::run), link_(link), slot_(slot) {
-  background = true;
-  internal = true;
-  wr.sg_list = &element_;
-  wr.num_sge = 1;
-}
-
-void link_receive::run(operation* base, disposal how) {
-  auto& self = static_cast<link_receive&>(*base);
-  self.link_.on_receive(self, how);
-}
-
 link_transfer::link_transfer(link_impl& link, done_function done) noexcept
     : send_operation(&link_transfer::run), link_(link), done_(done) {
   wr.sg_list = elements.data();
@@ -79,25 +66,44 @@ link_impl::link_impl(asio::execution_context& context, const memory_pool& pool,
   qp_ = std::make_shared<queue_pair_impl>(context, pool.get_protection_domain(), qp);
 }
 
-link_impl::~link_impl() = default;
+link_impl::~link_impl() {
+  while (!in_hands_.empty()) {
+    auto& r = static_cast<shared_receive&>(in_hands_.front());
+    in_hands_.pop_front();
+    shared_->give_back(r, false);
+  }
+}
 
 error_code link_impl::open(std::shared_ptr<completion_queue_impl> queue) {
-  if (options_.receives < credits::minimum ||
-      options_.receive_size < frame_link::min_receive_size || options_.sends == 0)
+  return options_.receives < credits::minimum ? asio::error::invalid_argument
+                                              : open_with(std::move(queue), nullptr);
+}
+
+error_code link_impl::open(std::shared_ptr<shared_receives_impl> shared) {
+  options_.receives = std::max(options_.receives, shared->options().per_link);
+  options_.receive_size = shared->options().receive_size;
+  if (const error_code ec = shared->join())
+    return ec;
+  const error_code ec = open_with(nullptr, shared);
+  if (ec && !shared_)
+    shared->leave();
+  return ec;
+}
+
+error_code link_impl::open_with(std::shared_ptr<completion_queue_impl> queue,
+                                std::shared_ptr<shared_receives_impl> shared) {
+  if (options_.receive_size < frame_link::min_receive_size || options_.sends == 0)
     return asio::error::invalid_argument;
-  if (const error_code ec = qp_->open(std::move(queue), nullptr))
+  if (const error_code ec = qp_->open(std::move(queue), shared ? shared->queue() : nullptr))
     return ec;
   cq_ = qp_->completion_queue();
   cq_->expect_internal();
-  options_.receives = std::min(options_.receives, qp_->options().receive_depth);
   error_code ec;
   service_.add(*this, ec);
   if (!ec)
     send_memory_ = pool_.allocate(options_.sends * frame_transfer::room, ec);
-  for (std::uint32_t i = 0; i < options_.receives && !ec; ++i) {
-    receives_.push_back(std::make_unique<link_receive>(*this, i));
-    receives_.back()->memory = pool_.allocate(options_.receive_size, ec);
-  }
+  if (!ec && !shared)
+    ec = make_receives();
   if (ec) {
     service_.remove(*this);
     qp_->close();
@@ -106,12 +112,8 @@ error_code link_impl::open(std::shared_ptr<completion_queue_impl> queue) {
   for (std::uint32_t i = 0; i < options_.sends; ++i)
     sends_.emplace_back(*this, i,
                         static_cast<std::byte*>(send_memory_.data()) + i * frame_transfer::room);
-  operation_list done;
-  lock l(mutex_);
-  for (std::uint32_t i = 0; i < options_.receives && !failing_; ++i)
-    post_receive(i);
-  ec = reason_;
-  settle(l, done);
+  shared_ = std::move(shared);
+  ec = begin();
   if (ec)
     close();
   return ec;
@@ -121,6 +123,7 @@ private_data link_impl::hello() const {
   handshake h;
   h.what = kind_;
   h.receives = options_.receives;
+  h.promise = shared_ ? static_cast<std::uint16_t>(shared_->options().per_link) : 0;
   h.receive_size = options_.receive_size;
   h.max_reads = qp_->options().max_reads;
   h.atomics = member_device().attributes().atomic_cap;
@@ -135,7 +138,9 @@ error_code link_impl::on_hello(std::span<const std::byte> data, bool accepting) 
   link_options o;
   o.receives = options_.receives;
   o.receive_size = options_.receive_size;
+  o.promise = shared_ ? shared_->options().per_link : 0;
   o.peer_receives = peer.receives;
+  o.peer_promise = peer.promise;
   o.peer_receive_size = peer.receive_size;
   o.sends = options_.sends;
   // The side that was connected to may not send before it has received (RFC 5044, section 7).
@@ -176,24 +181,6 @@ error_code link_impl::check() const {
 void link_impl::posted() {
   if (posted_++ == 0)
     self_ = shared_from_this();
-}
-
-void link_impl::post_receive(std::uint32_t slot) {
-  link_receive& r = *receives_[slot];
-  if (r.memory.size() != options_.receive_size) {
-    error_code ec;
-    r.memory = pool_.allocate(options_.receive_size, ec);
-    if (ec) {
-      starved_.push_back(slot);
-      return;
-    }
-  }
-  r.element_ = element_of(r.memory);
-  posted();
-  if (qp_->start(static_cast<receive_operation&>(r)))
-    return;
-  --posted_;
-  fail(r.ec);
 }
 
 bool link_impl::post(link_transfer& t) {
@@ -241,13 +228,14 @@ link_statistics link_impl::statistics() const noexcept {
 
 void link_impl::run(operation_list& done) {
   if (link_ && connected_ && !failing_) {
-    for (auto i = std::exchange(starved_, {}); !i.empty(); i.pop_back())
-      post_receive(i.back());
+    take_receives();
     for (bool more = true; more && !failing_;) {
       const link_action a = link_->next();
       switch (a.what) {
       case link_action::kind::repost:
-        post_receive(a.slot);
+        free_receive(a.slot);
+        if (shared_)
+          take_receives();
         break;
       case link_action::kind::send:
         send(a.slot, *a.frame);
@@ -286,6 +274,12 @@ void link_impl::settle(lock& l, operation_list& done) {
   std::shared_ptr<context_member> last;
   std::shared_ptr<queue_pair_impl> failed;
   std::shared_ptr<completion_queue_impl> cq;
+  std::shared_ptr<shared_receives_impl> shared;
+  if (stopped_ && shared_ && link_)
+    while (const auto slot = link_->next_freed())
+      free_receive(*slot);
+  if (shared_ && shared_->anyone_waits())
+    shared = shared_;
   if (posted_ == 0)
     last = std::move(self_);
   if (failing_ && !std::exchange(told_, true))
@@ -299,6 +293,8 @@ void link_impl::settle(lock& l, operation_list& done) {
     failed->fail(why);
   if (cq)
     cq->complete(done);
+  if (shared)
+    shared->wake();
 }
 
 void link_impl::fail(const error_code& why) {
@@ -359,6 +355,21 @@ void link_impl::on_receive(link_receive& r, disposal how) {
     link_->on_received(r.slot_, {static_cast<const std::byte*>(r.memory.data()), r.bytes});
     if (std::exchange(holding_, false))
       qp_->release();
+  });
+}
+
+// It comes behind all that the queue pair has received.
+void link_impl::on_end(disposal how) {
+  operation_list done;
+  if (how == disposal::destroy)
+    end_.fail(asio::error::operation_aborted);
+  else
+    cq_->background_ending();
+  returned(done, how, [&] {
+    fail(end_.ec);
+    left_ = true;
+    shared_->remove(*this, qp_->number(),
+                    link_ ? link_->flow().share() : shared_->options().per_link, hands_);
   });
 }
 

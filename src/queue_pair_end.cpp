@@ -112,6 +112,10 @@ void queue_pair_impl::release_device(ibv_qp* qp, const std::shared_ptr<connectio
     const std::lock_guard lock(mutex_);
     send_.fail_all(end, left);
     receive_.fail_all(end, left);
+    if (last_ != nullptr) {
+      last_->fail(end);
+      left.push_back(*std::exchange(last_, nullptr));
+    }
   }
   if (gone)
     cq_->unreserve(reserved_);

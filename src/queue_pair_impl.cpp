@@ -350,6 +350,17 @@ bool queue_pair_impl::start(operation& op) {
   return true;
 }
 
+bool queue_pair_impl::start_last(operation& op) {
+  const std::lock_guard lock(mutex_);
+  op.ec = check_start(queue_pair_state::open);
+  if (op.ec)
+    return false;
+  cq_->background_starting();
+  last_ = &op;
+  cq_->operation_started();
+  return true;
+}
+
 void queue_pair_impl::hold() {
   const std::lock_guard lock(mutex_);
   send_.hold();

@@ -28,6 +28,7 @@ void shared_receive_queue_impl::receive_queue::on_completion(operation& op, cons
     op.fail(srq_.reason_ ? srq_.reason_ : error_code(asio::error::connection_reset));
   else if (wc.status != IBV_WC_SUCCESS)
     op.fail(completion_error(wc.status));
+  op.qp_num = wc.qp_num; // also of one that it did not fill
   complete(op, ready);
   if (wc.status == IBV_WC_SUCCESS)
     return;
@@ -113,14 +114,16 @@ bool shared_receive_queue_impl::start(receive_operation& op) {
     op.ec = error::too_many_buffers;
   if (op.ec)
     return false;
-  cq_->operation_starting();
+  op.background ? cq_->background_starting() : cq_->operation_starting();
   operation_list none; // a receive ends no other
-  const bool started = receive_.start(op, none);
-  if (started)
+  if (receive_.start(op, none)) {
     cq_->operation_started();
-  else
-    cq_->operation_not_started();
-  return started;
+    return true;
+  }
+  if (op.background)
+    cq_->background_ending();
+  cq_->operation_not_started();
+  return false;
 }
 
 bool shared_receive_queue_impl::start_wait_limit(operation& op, std::uint32_t limit) {

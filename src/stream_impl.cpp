@@ -10,6 +10,9 @@
 namespace asio_rdma::detail {
 namespace {
 
+// READs that are posted at a time beside the frames; more wait.
+constexpr std::uint32_t reads = 9;
+
 connection_options link_options_of(const stream_options& o) {
   connection_options result;
   result.receives = o.receives;
@@ -17,6 +20,7 @@ connection_options link_options_of(const stream_options& o) {
   result.sends = o.sends;
   result.keep_alive = o.keep_alive;
   result.queue_pair = o.queue_pair;
+  result.queue_pair.send_depth = o.sends + reads;
   return result;
 }
 
@@ -80,6 +84,13 @@ stream_impl::stream_impl(const asio::any_io_executor& ex, const memory_pool& poo
       closer_(std::make_unique<closer>()) {}
 
 stream_impl::~stream_impl() = default;
+
+error_code stream_impl::open(std::shared_ptr<shared_receives_impl> shared) {
+  const error_code ec = link_impl::open(std::move(shared));
+  stream_options_.receives = link_impl::options().receives;
+  stream_options_.receive_size = link_impl::options().receive_size;
+  return ec;
+}
 
 void stream_impl::make_parts(frame_link& link, const handshake&) {
   stream_limits o;
@@ -343,7 +354,7 @@ void stream_impl::take(const stream_action& a) {
   bytes_received_.add(a.bytes);
   stream_reading& op = *static_cast<stream_reading::request_type&>(*a.read).op;
   registered_buffer& memory =
-      a.chunk != nullptr ? chunks_[a.chunk->index]->memory : receive(a.slot).memory;
+      a.chunk != nullptr ? chunks_[a.chunk->index]->memory : received(a.slot);
   const std::size_t at = a.chunk != nullptr ? a.at : frame_header::size + a.at;
   if (a.read->what == stream_read::kind::piece) {
     op.result = memory.slice(at, a.bytes);

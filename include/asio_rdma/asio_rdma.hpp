@@ -22,5 +22,6 @@
 #include <asio_rdma/remote_ptr.hpp>
 #include <asio_rdma/remote_word.hpp>
 #include <asio_rdma/shared_receive_queue.hpp>
+#include <asio_rdma/shared_receives.hpp>
 #include <asio_rdma/single_writer.hpp>
 #include <asio_rdma/stream.hpp>

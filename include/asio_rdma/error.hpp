@@ -45,7 +45,9 @@ enum class error {
   node_unknown,          ///< There is no way to that node of a global memory.
   node_in_use,           ///< Another node of a global memory has that id.
   owner_dead,            ///< Who held a lock, or waited for it before this, has died.
-  device_keeps_memory    ///< The device did not let go: it may still use the operation's memory.
+  device_keeps_memory,   ///< The device did not let go: it may still use the operation's memory.
+  shared_receives_full,  ///< As many links share the receives as there is a promise for.
+  shared_receives_closed ///< The receives that the link shared with others have been closed.
 };
 
 /// The category of `error`.

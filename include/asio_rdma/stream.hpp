@@ -9,6 +9,7 @@
 #include <asio_rdma/detail/stream_teardown.hpp>
 #include <asio_rdma/memory_pool.hpp>
 #include <asio_rdma/queue_pair.hpp>
+#include <asio_rdma/shared_receives.hpp>
 #include <asio_rdma/stream_options.hpp>
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/async_result.hpp>
@@ -87,6 +88,12 @@ public:
       : basic_stream(std::forward<ExecutorOrContext>(ex)) {
     open(pool, options);
   }
+  template <class ExecutorOrContext>
+  basic_stream(ExecutorOrContext&& ex, const shared_receives& receives,
+               const stream_options& options = {})
+      : basic_stream(std::forward<ExecutorOrContext>(ex)) {
+    open(receives, options);
+  }
 
   /// The moved-from object is closed.
   basic_stream(basic_stream&&) noexcept = default;
@@ -128,6 +135,25 @@ public:
             const stream_options& options = {}) {
     error_code ec;
     open(pool, queue, options, ec);
+    detail::throw_if(ec, "stream::open");
+  }
+  /// The same with receives that it shares with others: memory, completion queue and the size of
+  /// the receives are theirs, and they are of the object's execution context. Its own
+  /// `receives` are the most that it has of them, at least `shared_receives_options::per_link`.
+  /// Errors besides: `bad_descriptor` if there are none,
+  /// `error::shared_receives_full`, `error::shared_receives_closed`.
+  void open(const shared_receives& receives, const stream_options& options, error_code& ec) {
+    if (!receives.impl()) {
+      ec = asio::error::bad_descriptor;
+      return;
+    }
+    detail::open_impl(
+        impl_, ec, [&](impl_type& i) { return i.open(receives.impl()); }, io_.get(),
+        receives.pool(), options);
+  }
+  void open(const shared_receives& receives, const stream_options& options = {}) {
+    error_code ec;
+    open(receives, options, ec);
     detail::throw_if(ec, "stream::open");
   }
 

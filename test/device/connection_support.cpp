@@ -14,6 +14,13 @@ talk::talk(const connection_options& of_a, const connection_options& of_b,
   connect_by_manager(*this);
 }
 
+talk::talk(const shared_receives_options& options) : pool(pd) {
+  const shared_receives both(io, pool, options);
+  a.open(both);
+  b.open(both);
+  connect_by_manager(*this);
+}
+
 namespace {
 
 std::uint8_t value_at(std::size_t i, std::uint32_t seed) {

@@ -15,6 +15,8 @@ namespace test {
 struct talk {
   explicit talk(const connection_options& of_a = {}, const connection_options& of_b = {},
                 const memory_pool_options& memory = {});
+  /// Both share receives of these options.
+  explicit talk(const shared_receives_options& options);
 
   void until(const std::function<bool()>& condition) { test::until(io, condition); }
 

@@ -96,6 +96,7 @@ public:
       switch (a.what) {
       case link_action::kind::repost:
         posted.push_back(a.slot);
+        link.reposted();
         break;
       case link_action::kind::send:
         transmit(*a.frame);

@@ -88,9 +88,10 @@ public:
     for (bool more = true; more;) {
       const link_action a = link.next();
       more = a.what != link_action::kind::none;
-      if (a.what == link_action::kind::repost)
+      if (a.what == link_action::kind::repost) {
         posted.push_back(a.slot);
-      else if (a.what == link_action::kind::send)
+        link.reposted();
+      } else if (a.what == link_action::kind::send)
         transmit(a.slot, *a.frame);
       else if (a.what == link_action::kind::fail)
         failure = a.ec;

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: BSL-1.0
 #include <asio_rdma/detail/credits.hpp>
+#include <asio_rdma/detail/receive_shares.hpp>
 
 #include "catch.hpp"
 
 #include <algorithm>
 #include <array>
 #include <deque>
+#include <optional>
 #include <string>
 #include <unordered_set>
 #include <vector>
@@ -13,6 +15,38 @@
 namespace {
 
 using asio_rdma::detail::credits;
+using asio_rdma::detail::receive_shares;
+
+/// A receive of the link's own is posted again.
+void repost(credits& c) {
+  c.freed();
+  c.granted();
+}
+
+/// What a link shares its receives with: another that may take and give back so many more, and a
+/// pool that so often has no memory for one.
+struct sharing {
+  receive_shares shares;
+  std::uint32_t rival_left, losses_left;
+  std::uint32_t rival_has = 0;
+};
+
+/// The same of a link whose receives may be shared.
+void repost(credits& c, std::optional<sharing>& with, bool loses = false) {
+  if (!with)
+    return repost(c);
+  c.freed();
+  with->shares.give_back(c.below_promise());
+  if (loses) {
+    --with->losses_left;
+    with->shares.lost();
+  }
+}
+
+void top_up(credits& c, sharing& with) {
+  while (c.wants() && with.shares.take(c.below_promise()))
+    c.granted();
+}
 
 /// Two sides with their links, and all that decides what may happen next.
 struct world {
@@ -26,6 +60,7 @@ struct world {
     std::uint32_t data_left, control_left; // yet to be sent
     std::deque<flying> out;                // under way to the other
     bool takes;                            // does its application take?
+    std::optional<sharing> with = {};
   };
   std::array<side, 2> sides;
 
@@ -35,6 +70,11 @@ struct world {
       for (const std::uint32_t n : {s.flow.available(), s.flow.owed(), s.flow.held(),
                                     s.flow.with_peer(), s.data_left, s.control_left})
         k.push_back(static_cast<char>(n));
+      if (s.with)
+        for (const std::uint32_t n :
+             {s.flow.share(), s.with->shares.unclaimed(), s.with->shares.given(),
+              s.with->shares.missing(), s.with->rival_has, s.with->rival_left, s.with->losses_left})
+          k.push_back(static_cast<char>(n));
       for (const flying& f : s.out) {
         k.push_back(static_cast<char>(f.what + 1));
         k.push_back(static_cast<char>(f.returned));
@@ -45,12 +85,15 @@ struct world {
   }
 };
 
+constexpr std::uint32_t receives_shared = 12;
+
 struct searched {
   std::size_t states = 0, ends = 0;
   std::size_t overruns = 0;      // a frame that finds no receive, or a broken count
   std::size_t stuck_control = 0; // an end where control waits
   std::size_t stuck_data = 0;    // an end where data waits though the application took all
   std::size_t endless = 0;       // a way back to the same state
+  std::size_t grown = 0;         // a share beyond the promise
 };
 
 /// All the ways in which two sides can go, to the end.
@@ -74,10 +117,10 @@ private:
   }
 
   /// The oldest frame from `who` arrives.
-  bool arrive(world& w, std::size_t who) {
+  bool arrive(world& w, std::size_t who, bool loses = false) {
     world::side& from = w.sides[who];
     world::side& to = w.sides[1 - who];
-    if (from.out.empty())
+    if (from.out.empty() || (loses && (!may_lose(to) || from.out.front().what == world::data)))
       return false;
     const world::flying f = from.out.front();
     from.out.pop_front();
@@ -85,17 +128,48 @@ private:
     if (f.what == world::data)
       good = to.flow.hold() && good;
     else
-      to.flow.reposted();
+      repost(to.flow, to.with, loses);
+    if (to.with)
+      top_up(to.flow, *to.with);
     found.overruns += good ? 0 : 1;
     return true;
   }
 
-  static bool take(world& w, std::size_t who) {
+  static bool take(world& w, std::size_t who, bool loses = false) {
     world::side& s = w.sides[who];
-    if (!s.takes || s.flow.held() == 0)
+    if (!s.takes || s.flow.held() == 0 || (loses && !may_lose(s)))
       return false;
     s.flow.release();
-    s.flow.reposted();
+    repost(s.flow, s.with, loses);
+    if (s.with)
+      top_up(s.flow, *s.with);
+    return true;
+  }
+
+  static bool may_lose(const world::side& s) { return s.with && s.with->losses_left != 0; }
+
+  /// There is memory again.
+  static bool find(world& w, std::size_t who) {
+    world::side& s = w.sides[who];
+    if (!s.with || s.with->shares.missing() == 0)
+      return false;
+    s.with->shares.found();
+    top_up(s.flow, *s.with);
+    return true;
+  }
+
+  /// The other link takes one more, or gives it back.
+  static bool rival(world& w, std::size_t who, bool takes) {
+    world::side& s = w.sides[who];
+    if (!s.with || (takes ? s.with->rival_left == 0 : s.with->rival_has == 0))
+      return false;
+    if (takes && !s.with->shares.take(false))
+      return false;
+    s.with->rival_left -= takes ? 1 : 0;
+    s.with->rival_has += takes ? 1 : 0;
+    s.with->rival_has -= takes ? 0 : 1;
+    if (!takes)
+      s.with->shares.give_back(false);
     return true;
   }
 
@@ -107,7 +181,20 @@ private:
       std::size_t n = s.flow.held() + s.flow.owed() + o.flow.available() + o.out.size();
       for (const world::flying& f : s.out)
         n += f.returned;
-      if (n != s.flow.receives() || o.out.size() > s.flow.with_peer())
+      if (n != s.flow.share() || o.out.size() > s.flow.with_peer())
+        ++found.overruns;
+      if (!s.with) {
+        found.overruns += s.flow.share() != s.flow.receives();
+        continue;
+      }
+      // Of those that are shared, no more is given than is there; and what a link has claimed it
+      // has, unless some are missing.
+      const receive_shares& shares = s.with->shares;
+      found.grown += s.flow.share() > shares.promise();
+      const std::uint32_t others = shares.promise() + s.with->rival_has;
+      if (shares.given() != s.flow.share() + others || s.flow.share() > s.flow.receives() ||
+          shares.given() + shares.missing() > receives_shared ||
+          (shares.missing() == 0 && s.flow.below_promise()))
         ++found.overruns;
     }
   }
@@ -133,8 +220,12 @@ private:
       branch([&](world& n) { return send(n, who, world::control); });
       branch([&](world& n) { return send(n, who, world::data); });
       branch([&](world& n) { return send(n, who, world::alone); });
-      branch([&](world& n) { return arrive(n, who); });
-      branch([&](world& n) { return take(n, who); });
+      for (const bool either : {false, true}) {
+        branch([&](world& n) { return arrive(n, who, either); });
+        branch([&](world& n) { return take(n, who, either); });
+        branch([&](world& n) { return rival(n, who, either); });
+      }
+      branch([&](world& n) { return find(n, who); });
     }
     if (!moved) {
       ++found.ends;
@@ -164,7 +255,7 @@ TEST_CASE("credits: counts follow the frames") {
   CHECK(c.held() == 1);
   CHECK(c.owed() == 0);
   c.release();
-  c.reposted();
+  repost(c);
   CHECK(c.owed() == 1);
   CHECK(c.spend() == 1);
   CHECK(c.owed() == 0);
@@ -207,11 +298,11 @@ TEST_CASE("credits: the reserve is for control, and the last one for what return
   CHECK(!c.may_send_control());
   CHECK(!c.should_return());
   REQUIRE(c.arrived(0));
-  c.reposted();
+  repost(c);
   CHECK(c.may_send_control());
   CHECK(!c.should_return());
   REQUIRE(c.arrived(0));
-  c.reposted();
+  repost(c);
   CHECK(c.should_return());
   CHECK(c.spend() == 2);
   CHECK(!c.may_send_control());
@@ -221,11 +312,11 @@ TEST_CASE("credits: alone when half are owed") {
   credits c(16, 16);
   for (int i = 0; i < 7; ++i) {
     REQUIRE(c.arrived(0));
-    c.reposted();
+    repost(c);
     CHECK(!c.should_return());
   }
   REQUIRE(c.arrived(0));
-  c.reposted();
+  repost(c);
   CHECK(c.should_return());
 }
 
@@ -262,4 +353,41 @@ TEST_CASE("credits: nothing is stuck, overrun or endless, whatever the order") {
     states += s.states;
   }
   CHECK(states > 100'000);
+}
+
+TEST_CASE("credits: the same of receives that are shared") {
+  struct row {
+    std::uint32_t data[2], control[2];
+    bool takes[2];
+    std::uint32_t most, rival, losses;
+  };
+  std::vector<row> rows;
+  for (const bool first : {false, true})
+    for (const bool second : {false, true}) {
+      rows.push_back({{4, 1}, {1, 1}, {first, second}, 7, 1, 0});
+      rows.push_back({{5, 0}, {0, 2}, {first, second}, 6, 2, 1});
+      rows.push_back({{2, 3}, {2, 0}, {first, second}, 7, 0, 2});
+    }
+  std::size_t states = 0, grown = 0;
+  for (const row& r : rows) {
+    // The second side shares: its link, another, and two receives that nobody has claimed.
+    sharing with{receive_shares(receives_shared, 5), r.rival, r.losses};
+    REQUIRE(with.shares.join());
+    REQUIRE(with.shares.join());
+    world w{{world::side{credits(5, 5, r.most, 5), r.data[0], r.control[0], {}, r.takes[0]},
+             world::side{credits(r.most, 5, 5, 5), r.data[1], r.control[1], {}, r.takes[1], with}}};
+    const searched s = search(w).found;
+    INFO("data " << r.data[0] << '/' << r.data[1] << " control " << r.control[0] << '/'
+                 << r.control[1] << " takes " << r.takes[0] << r.takes[1] << " most " << r.most
+                 << " rival " << r.rival << " losses " << r.losses << " states " << s.states);
+    CHECK(s.ends != 0);
+    CHECK(s.overruns == 0);
+    CHECK(s.stuck_control == 0);
+    CHECK(s.stuck_data == 0);
+    CHECK(s.endless == 0);
+    states += s.states;
+    grown += s.grown;
+  }
+  CHECK(states > 100'000);
+  CHECK(grown > 0);
 }

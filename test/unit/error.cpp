@@ -14,7 +14,7 @@ namespace errc = boost::system::errc;
 namespace {
 
 constexpr int first_error = static_cast<int>(error::no_device);
-constexpr int last_error = static_cast<int>(error::device_keeps_memory);
+constexpr int last_error = static_cast<int>(error::shared_receives_closed);
 
 std::string message(int value) { return error_code(value, library_category()).message(); }
 
@@ -66,6 +66,8 @@ TEST_CASE("library errors compare with generic conditions") {
   CHECK(error_code(error::completion_queue_full) == errc::no_buffer_space);
   CHECK(error_code(error::owner_dead) == errc::owner_dead);
   CHECK(error_code(error::device_keeps_memory) == errc::device_or_resource_busy);
+  CHECK(error_code(error::shared_receives_full) == errc::no_buffer_space);
+  CHECK(error_code(error::shared_receives_closed) == errc::connection_aborted);
   CHECK(error_code(error::no_device) != errc::permission_denied);
   CHECK(error_code(error::rejected) != error_code(error::unreachable));
 }

@@ -49,6 +49,8 @@ struct two {
       moved = true;
       if (a.what == link_action::kind::fail)
         failure = a.ec;
+      if (a.what == link_action::kind::repost)
+        from.link.reposted();
       if (a.what != link_action::kind::send)
         continue;
       const frame_bytes head = encode(a.frame->header);

@@ -22,6 +22,7 @@ handshake a_handshake() {
   h.receive_size = 4096;
   h.max_reads = 16;
   h.atomics = IBV_ATOMIC_HCA;
+  h.promise = 0x0908;
   handshake_address& part = h.address.emplace();
   part.address.number = 0x123456;
   part.address.packet_number = 0xabcdef;
@@ -46,8 +47,8 @@ void set(handshake_bytes& bytes, std::size_t at, unsigned value) {
 TEST_CASE("a handshake record has the documented layout") {
   const handshake_bytes bytes = encode(a_handshake());
   const unsigned char expected[handshake::full_size] = {
-      'A', 'R', 'D', 'M', 1,  1,    1,    0,    4,  3,    2,    1,    0, 16, 0, 0, 16, 1, 0,
-      0,   0,   0,   0,   0,  0x56, 0x34, 0x12, 0,  0xef, 0xcd, 0xab, 0, 1,  2, 3, 4,  5, 6,
+      'A', 'R', 'D', 'M', 1,  1,    1,    0,    4,  3,    2,    1,    0, 16, 0, 0, 16, 1, 8,
+      9,   0,   0,   0,   0,  0x56, 0x34, 0x12, 0,  0xef, 0xcd, 0xab, 0, 1,  2, 3, 4,  5, 6,
       7,   8,   9,   10,  11, 12,   13,   14,   15, 16,   8,    7,    4, 2,  0, 0, 0,  0};
   CHECK(std::memcmp(bytes.data(), expected, sizeof(expected)) == 0);
 }
@@ -65,6 +66,7 @@ TEST_CASE("a handshake record comes back as it was") {
     CHECK(back.receive_size == h.receive_size);
     CHECK(back.max_reads == h.max_reads);
     CHECK(back.atomics == h.atomics);
+    CHECK(back.promise == h.promise);
     REQUIRE(back.address.has_value() == with_address);
     if (with_address) {
       CHECK(back.address->type == h.address->type);
@@ -114,7 +116,7 @@ TEST_CASE("a handshake record out of range is refused") {
       {"unknown flag", 6, 3},
       {"unknown flag", 7, 1},
       {"atomic capability", 17, 3},
-      {"reserved", 18, 1},
+      {"reserved", 20, 1},
       {"reserved", 23, 1},
       {"queue pair number beyond 24 bits", 27, 1},
       {"packet number beyond 24 bits", 31, 1},

@@ -44,6 +44,7 @@ struct party {
       switch (a.what) {
       case link_action::kind::repost:
         reposted.push_back(a.slot);
+        link.reposted();
         break;
       case link_action::kind::send: {
         const frame_bytes head = encode(a.frame->header);

@@ -73,18 +73,20 @@ protected:
 struct link_options {
   std::uint32_t receives = 16;       ///< Posted here, at least `credits::minimum`,
   std::uint32_t receive_size = 4096; ///< of so many bytes, at least `frame_link::min_receive_size`.
+  std::uint32_t promise = 0;         ///< So many of these at a time, if they are shared; 0: all.
   std::uint32_t peer_receives = 16;
   std::uint32_t peer_receive_size = 4096;
-  std::uint32_t sends = 16;    ///< Frames under way at a time.
-  bool speaks_first = false;   ///< Sends a frame at once, for a peer that waits for it.
-  bool waits_for_peer = false; ///< Sends nothing before the first frame came.
+  std::uint32_t peer_promise = 0; ///< Likewise.
+  std::uint32_t sends = 16;       ///< Frames under way at a time.
+  bool speaks_first = false;      ///< Sends a frame at once, for a peer that waits for it.
+  bool waits_for_peer = false;    ///< Sends nothing before the first frame came.
 };
 
 /// What the driver is to do.
 struct link_action {
   enum class kind {
     none,
-    repost, ///< Post the receive `slot` again, now: the next frame may promise it to the peer.
+    repost, ///< The receive `slot` is needed no more: post it again, then `reposted`; or `freed`.
     send,  ///< `frame`, in one SEND in this order; then `on_sent(slot)`. Valid until the next call.
     fail,  ///< The connection is broken for `ec`: end it, then `stop`.
     closed ///< Both sides have said goodbye and nothing is under way: end it, then `stop`.
@@ -116,13 +118,27 @@ public:
 
   link_action next();
 
-  /// A receive has completed with these bytes, now if no time is given.
-  void on_received(std::uint32_t slot, std::span<const std::byte> frame,
+  /// A receive has completed with these bytes, now if no time is given. False if the link does not
+  /// keep it, as it is broken.
+  bool on_received(std::uint32_t slot, std::span<const std::byte> frame,
                    std::optional<protocol_clock::time_point> at = {});
+  /// A receive of the link's own has been posted again: the next frame may promise it to the peer.
+  void reposted() noexcept {
+    credits_.freed();
+    credits_.granted();
+  }
+  /// The same in two steps, for receives that links share: one has been given back; and while it
+  /// `wants_receive`, another one, which is posted, has been given to the link.
+  void freed() noexcept { credits_.freed(); }
+  bool below_promise() const noexcept { return credits_.below_promise(); }
+  bool wants_receive() const noexcept { return credits_.wants(); }
+  void granted() noexcept { credits_.granted(); }
   /// The SEND of a frame has completed, in order.
   void on_sent(std::uint32_t slot);
   /// What a part has held is needed no more.
   void release(std::uint32_t slot);
+  /// What `next` tells by `repost`, also of a link that has stopped.
+  std::optional<std::uint32_t> next_freed();
 
   /// Sends what is waiting, then goodbye. Then, or at any time, `stop`.
   void close();

@@ -25,7 +25,7 @@ struct handshake_address {
 ///   0  magic "ARDM"          4  version       5  kind         6  flags (16 bits)
 ///   8  receives (32)        12  receive size (32)
 ///  16  reads and atomics that this side answers at a time     17  atomic capability
-///  18  zero (6 bytes)
+///  18  receives promised at first (16); 0: all   20  zero (4 bytes)
 ///
 /// and, if the flag `address` is set, as where no connection manager carries it:
 ///
@@ -41,8 +41,9 @@ struct handshake {
   static constexpr std::uint8_t version = 1;
 
   kind what = kind::raw;
-  std::uint32_t receives = 0;     ///< Receives posted, each of `receive_size` bytes.
-  std::uint32_t receive_size = 0; ///< Bytes.
+  std::uint32_t receives = 0;     ///< Receives posted, each of `receive_size` bytes; of shared ones
+  std::uint32_t receive_size = 0; ///< the most that it may have.
+  std::uint16_t promise = 0;      ///< So many at first, if they are shared; 0: all.
   std::uint8_t max_reads = 0;
   ibv_atomic_cap atomics = IBV_ATOMIC_NONE;
   std::optional<handshake_address> address;

@@ -7,6 +7,7 @@
 #include <asio_rdma/detail/frame_link.hpp>
 #include <asio_rdma/detail/handshake.hpp>
 #include <asio_rdma/detail/queue_pair_impl.hpp>
+#include <asio_rdma/detail/shared_receives_impl.hpp>
 #include <asio_rdma/link_statistics.hpp>
 #include <asio_rdma/memory_pool.hpp>
 
@@ -38,6 +39,18 @@ private:
   link_impl& link_;
   std::uint32_t slot_;
   ibv_sge element_{};
+};
+
+/// The last operation of a queue pair whose receives are shared: tells the link of its end, as its
+/// own receives would.
+class link_end final : public operation {
+public:
+  explicit link_end(link_impl& link) noexcept;
+
+private:
+  static void run(operation* base, disposal how);
+
+  link_impl& link_;
 };
 
 /// A work request of the library's own. `done` is called with the link locked, and once in any
@@ -88,6 +101,8 @@ class link_impl : public context_member, public connection_target {
 public:
   /// Makes the queue pair and posts the receives.
   error_code open(std::shared_ptr<completion_queue_impl> queue);
+  /// The same, with receives that are shared with others.
+  error_code open(std::shared_ptr<shared_receives_impl> shared);
 
   const std::shared_ptr<queue_pair_impl>& target_queue_pair() const noexcept override {
     return qp_;
@@ -138,7 +153,10 @@ protected:
   bool post(link_transfer& t);
   /// Takes back a transfer that waits for room in the queue: true, and it is done at once.
   bool withdraw(link_transfer& t);
-  link_receive& receive(std::uint32_t slot) noexcept { return *receives_[slot]; }
+  /// The memory of a receive. A message may take it along.
+  registered_buffer& received(std::uint32_t slot) noexcept {
+    return shared_ ? shared_->receive(slot).memory : receives_[slot]->memory;
+  }
   frame_link& frames() noexcept { return *link_; }
   const frame_link& frames() const noexcept { return *link_; }
   /// Ends the connection, from within.
@@ -160,14 +178,26 @@ protected:
   counter bytes_sent_, bytes_received_; // which the kinds of link count differently
 
 private:
+  friend link_end;
   friend link_receive;
+  friend shared_receives_impl;
   friend link_transfer;
   friend frame_transfer;
   friend link_pull;
 
+  error_code open_with(std::shared_ptr<completion_queue_impl> queue,
+                       std::shared_ptr<shared_receives_impl> shared);
+  error_code make_receives();
+  error_code begin();
   void on_receive(link_receive& r, disposal how);
   void on_transfer(link_transfer& t, disposal how);
-  void post_receive(std::uint32_t slot);
+  void on_end(disposal how);
+  void on_shared_receive(shared_receive& r);
+  void on_shared_failure(const error_code& why);
+  void on_shared_found();
+  bool post_receive(std::uint32_t slot);
+  void free_receive(std::uint32_t slot);
+  void take_receives();
   void send(std::uint32_t slot, const outgoing_frame& frame);
   void posted();
   template <class Function>
@@ -186,7 +216,12 @@ private:
   std::deque<std::unique_ptr<link_receive>> receives_;
   std::deque<frame_transfer> sends_;
   registered_buffer send_memory_;
-  std::vector<std::uint32_t> starved_;   // receives for which there is no memory
+  std::vector<std::uint32_t> starved_; // receives for which there is no memory
+  std::shared_ptr<shared_receives_impl> shared_;
+  operation_list in_hands_;              // of the shared receives
+  std::uint32_t hands_ = 0;              // so many
+  link_end end_{*this};                  // of the queue pair, if they are shared
+  bool left_ = false;                    // the shared receives
   std::size_t posted_ = 0;               // work requests that the device has
   std::shared_ptr<context_member> self_; // as long as there are any
   operation* closing_ = nullptr;

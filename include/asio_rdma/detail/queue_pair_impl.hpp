@@ -76,6 +76,9 @@ public:
   bool start(receive_operation& op);
   /// An operation that completes when the queue pair fails or is closed.
   bool start(operation& op);
+  /// One operation of the library's own, in the background: it completes with why the queue pair
+  /// has ended, behind all that had completed, once the device has let go.
+  bool start_last(operation& op);
   void hold();
   void release();
 
@@ -165,6 +168,7 @@ private:
   receive_queue receive_;
   const std::shared_ptr<bound_windows> windows_ = std::make_shared<bound_windows>();
   operation_list waiters_;
+  operation* last_ = nullptr;
   std::shared_ptr<connection_link> link_;
   teardown teardown_{*this};
   std::recursive_mutex releasing_; // held while a teardown releases the device's part

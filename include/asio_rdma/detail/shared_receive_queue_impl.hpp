@@ -41,6 +41,7 @@ public:
   asio::execution_context& context() const noexcept { return service_.context(); }
   const std::shared_ptr<completion_queue_impl>& completion_queue() const noexcept { return cq_; }
   ibv_srq* native_handle() const noexcept { return srq_; }
+  const shared_receive_queue_options& options() const noexcept { return options_; }
   bool is_open() const;
 
   void on_context_shutdown() override { close(); }

@@ -78,6 +78,9 @@ public:
   stream_impl(const asio::any_io_executor& ex, const memory_pool& pool, const stream_options& o);
   ~stream_impl() override;
 
+  using link_impl::open;
+  error_code open(std::shared_ptr<shared_receives_impl> shared);
+
   /// Each gives true, or false with the result in the operation, which stays the caller's then.
   bool start(stream_reading& op);
   bool start(stream_writing& op);

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include <asio_rdma/detail/receive_shares.hpp>
+#include <asio_rdma/detail/shared_receive_queue_impl.hpp>
+#include <asio_rdma/memory_pool.hpp>
+#include <asio_rdma/shared_receives_options.hpp>
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+namespace asio_rdma::detail {
+
+class link_impl;
+class shared_receives_impl;
+
+/// A receive that links share, with the memory that a frame comes into. While a link has it in its
+/// hands it is in that link's list.
+class shared_receive final : public receive_operation {
+public:
+  shared_receive(shared_receives_impl& owner, std::uint32_t number) noexcept;
+
+  const std::uint32_t slot;
+  registered_buffer memory; ///< A message may have taken it along.
+
+private:
+  friend shared_receives_impl;
+  static void run(operation* base, disposal how);
+
+  shared_receives_impl& owner_;
+  ibv_sge element_{};
+};
+
+/// The logic of `shared_receives`: receives posted to one shared receive queue, and who may count
+/// on how many of them. What comes is brought to the link whose queue pair took it.
+///
+/// Links call it with their lock; it calls none with its own.
+class shared_receives_impl final : public std::enable_shared_from_this<shared_receives_impl> {
+public:
+  /// Opens one. It is for users only: when the last has let go of it, the receives end.
+  static std::shared_ptr<shared_receives_impl> make(asio::execution_context& context,
+                                                    const memory_pool& pool,
+                                                    std::shared_ptr<completion_queue_impl> queue,
+                                                    const shared_receives_options& options,
+                                                    error_code& ec);
+
+  shared_receives_impl(asio::execution_context& context, const memory_pool& pool,
+                       const shared_receives_options& options);
+  ~shared_receives_impl();
+
+  const memory_pool& pool() const noexcept { return pool_; }
+  const shared_receives_options& options() const noexcept { return options_; }
+  const std::shared_ptr<shared_receive_queue_impl>& queue() const noexcept { return srq_; }
+  shared_receives_statistics statistics() const;
+  bool is_open() const;
+  /// The links fail.
+  void close();
+
+  /// A link is to come, and has its promise: then `add`, or `leave`.
+  error_code join();
+  void leave();
+  /// What its queue pair takes is brought to the link; until `remove`, behind the last of it. It
+  /// leaves with a share of so many and keeps those in its hands until they are given back.
+  void add(link_impl& link, std::uint32_t queue_pair);
+  void remove(link_impl& link, std::uint32_t queue_pair, std::uint32_t share, std::uint32_t kept);
+
+  shared_receive& receive(std::uint32_t slot) noexcept { return receives_[slot]; }
+  /// As of `receive_shares`. What is given back is posted.
+  bool take(bool below_promise);
+  void give_back(shared_receive& r, bool below_promise);
+  /// Posts one that a link which has failed does not want.
+  void discard(shared_receive& r);
+  /// It has fewer than it was promised: is woken when there is one.
+  void wait(link_impl& link);
+  bool anyone_waits() const noexcept { return waits_.load(std::memory_order_relaxed); }
+  void wake();
+  /// Tries to get memory for what lacks it.
+  bool starved() const noexcept { return starving_.load(std::memory_order_relaxed); }
+  void refill();
+
+private:
+  friend shared_receive;
+  struct user;
+
+  error_code open(std::shared_ptr<completion_queue_impl> queue);
+  void end();
+  void on_receive(shared_receive& r, disposal how);
+  bool post(shared_receive& r);
+  bool give_memory(shared_receive& r, error_code& ec);
+  void unposted(std::shared_ptr<shared_receives_impl>& last);
+  std::vector<std::shared_ptr<link_impl>> links() const;
+
+  asio::execution_context& context_;
+  memory_pool pool_;
+  shared_receives_options options_;
+  std::shared_ptr<shared_receive_queue_impl> srq_;
+
+  mutable mutex mutex_;
+  std::deque<shared_receive> receives_;
+  receive_shares shares_;
+  /// By number; of a queue pair that has gone and one that got its number, the old one in front.
+  std::unordered_map<std::uint32_t, std::vector<link_impl*>> links_;
+  std::vector<std::uint32_t> starved_; // that could not be posted
+  std::vector<link_impl*> waiting_;
+  std::atomic<bool> starving_{false}, waits_{false};
+  std::uint32_t posted_ = 0;
+  std::shared_ptr<shared_receives_impl> self_; // as long as any are posted
+  bool closed_ = false;
+};
+
+} // namespace asio_rdma::detail

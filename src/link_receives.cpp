@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: BSL-1.0
+// The receives of a link: its own, or shared with others.
+#include <asio_rdma/detail/link_impl.hpp>
+#include <asio_rdma/detail/scatter_gather.hpp>
+
+#include <algorithm>
+#include <utility>
+
+namespace asio_rdma::detail {
+
+link_receive::link_receive(link_impl& link, std::uint32_t slot) noexcept
+    : receive_operation(&link_receive::run), link_(link), slot_(slot) {
+  background = true;
+  internal = true;
+  wr.sg_list = &element_;
+  wr.num_sge = 1;
+}
+
+void link_receive::run(operation* base, disposal how) {
+  auto& self = static_cast<link_receive&>(*base);
+  self.link_.on_receive(self, how);
+}
+
+link_end::link_end(link_impl& link) noexcept : operation(&link_end::run), link_(link) {
+  internal = true;
+}
+
+void link_end::run(operation* base, disposal how) {
+  static_cast<link_end&>(*base).link_.on_end(how);
+}
+
+error_code link_impl::make_receives() {
+  error_code ec;
+  options_.receives = std::min(options_.receives, qp_->options().receive_depth);
+  for (std::uint32_t i = 0; i < options_.receives && !ec; ++i) {
+    receives_.push_back(std::make_unique<link_receive>(*this, i));
+    receives_.back()->memory = pool_.allocate(options_.receive_size, ec);
+  }
+  return ec;
+}
+
+// From here on the link keeps itself until its queue pair has ended.
+error_code link_impl::begin() {
+  operation_list done;
+  lock l(mutex_);
+  if (shared_) {
+    posted();
+    shared_->add(*this, qp_->number());
+    if (!qp_->start_last(end_)) {
+      --posted_;
+      shared_->remove(*this, qp_->number(), shared_->options().per_link, 0);
+      left_ = true;
+      fail(end_.ec);
+    }
+  }
+  for (std::uint32_t i = 0; i < receives_.size() && !failing_; ++i)
+    post_receive(i);
+  const error_code ec = reason_;
+  settle(l, done);
+  return ec;
+}
+
+bool link_impl::post_receive(std::uint32_t slot) {
+  link_receive& r = *receives_[slot];
+  if (r.memory.size() != options_.receive_size) {
+    error_code ec;
+    r.memory = pool_.allocate(options_.receive_size, ec);
+    if (ec) {
+      starved_.push_back(slot);
+      return false;
+    }
+  }
+  r.element_ = element_of(r.memory);
+  posted();
+  if (qp_->start(static_cast<receive_operation&>(r)))
+    return true;
+  --posted_;
+  fail(r.ec);
+  return false;
+}
+
+// A link that has left the shared receives counts on none any more.
+void link_impl::free_receive(std::uint32_t slot) {
+  if (!shared_) {
+    if (post_receive(slot))
+      link_->reposted();
+    return;
+  }
+  shared_receive& r = shared_->receive(slot);
+  in_hands_.erase(operation_list::s_iterator_to(r));
+  --hands_;
+  link_->freed();
+  shared_->give_back(r, !left_ && link_->below_promise());
+}
+
+void link_impl::take_receives() {
+  if (!shared_) {
+    for (auto i = std::exchange(starved_, {}); !i.empty(); i.pop_back())
+      if (post_receive(i.back()))
+        link_->reposted();
+    return;
+  }
+  if (shared_->starved())
+    shared_->refill();
+  while (link_->wants_receive()) {
+    if (shared_->take(link_->below_promise())) {
+      link_->granted();
+    } else {
+      if (link_->below_promise())
+        shared_->wait(*this);
+      return;
+    }
+  }
+}
+
+void link_impl::on_shared_receive(shared_receive& r) {
+  operation_list done;
+  lock l(mutex_);
+  ++signs_;
+  if (link_ &&
+      link_->on_received(r.slot, {static_cast<const std::byte*>(r.memory.data()), r.bytes})) {
+    frames_received_.add();
+    in_hands_.push_back(r);
+    ++hands_;
+  } else {
+    shared_->discard(r);
+  }
+  if (std::exchange(holding_, false))
+    qp_->release();
+  run(done);
+  after_event();
+  settle(l, done);
+}
+
+// Its own reason, or one that is better than what its queue pair will tell.
+void link_impl::on_shared_failure(const error_code& why) {
+  operation_list done;
+  lock l(mutex_);
+  fail(why);
+  run(done);
+  settle(l, done);
+}
+
+void link_impl::on_shared_found() {
+  operation_list done;
+  lock l(mutex_);
+  run(done);
+  settle(l, done);
+}
+
+} // namespace asio_rdma::detail
