@@ -186,7 +186,7 @@ protocol_clock::time_point connection_regions::deadline(std::uint32_t id) const 
 
 // --- Driving ---------------------------------------------------------------------------------
 
-bool connection_regions::run(operation_list& done) {
+bool connection_regions::run_grants(operation_list& done) {
   const grant_action a = grants_.next();
   switch (a.what) {
   case grant_action::kind::make:
@@ -206,6 +206,12 @@ bool connection_regions::run(operation_list& done) {
   case grant_action::kind::none:
     break;
   }
+  return false;
+}
+
+bool connection_regions::run(operation_list& done) {
+  if (run_grants(done))
+    return true;
   if (lease_request* const l = leases_.next()) {
     if (l->what != lease_request::kind::give) {
       leased(*static_cast<region_operation::asking&>(*l).op, done);
@@ -234,8 +240,11 @@ bool connection_regions::cancel(region_operation& op, operation_list& done) {
       return false;
     break;
   case region_operation::purpose::receive:
-    if (!inbox_.cancel(op.arrival))
+    if (inbox_.cancel(op.arrival))
+      break;
+    if (!leases_.cancel(op.lease)) // it has come, and its lease is being renewed
       return false;
+    inbox_.put_back(op.lease.id);
     break;
   case region_operation::purpose::lend:
     op.lent->waiter = nullptr;
@@ -332,6 +341,8 @@ std::size_t connection_impl::revoke(const registered_buffer* memory) {
   if (!regions_)
     return 0;
   const std::size_t n = regions_->revoke(memory);
+  while (regions_->run_grants(done)) // at once, even if the connection is about to end
+    continue;
   run(done);
   settle(l, done);
   return n;

@@ -137,7 +137,7 @@ void grant_table::deny(std::uint32_t request, refusal why) {
 
 std::chrono::microseconds grant_table::lease_for(std::chrono::microseconds asked) const noexcept {
   const auto lease = asked == asked.zero() ? limits_.default_lease : asked;
-  return std::min(lease, limits_.longest_lease);
+  return fitting(std::min(lease, limits_.longest_lease));
 }
 
 protocol_clock::time_point grant_table::until(protocol_clock::time_point now,
@@ -283,7 +283,7 @@ void grant_table::lend(lend_request& op) {
   grant g;
   g.bytes = op.bytes;
   g.rights = op.rights;
-  g.lease = op.lease;
+  g.lease = fitting(op.lease);
   g.lend = &op;
   op.grant = add(g);
 }

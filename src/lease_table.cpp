@@ -60,8 +60,7 @@ void lease_table::start(lease_request& op, protocol_clock::time_point now) {
     if (ec)
       return finish(op, ec);
   }
-  if (op.lease != no_lease)
-    op.lease = std::clamp(op.lease, std::chrono::microseconds::zero(), longest_lease);
+  op.lease = fitting(op.lease);
   op.state_ = lease_request::state::queued;
   if (op.what == lease_request::kind::give) {
     leases_.erase(op.id); // it may not be used from here on

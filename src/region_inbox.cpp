@@ -22,7 +22,11 @@ region_receive* region_inbox::next() {
   if (waiting_.empty())
     return nullptr;
   auto& op = static_cast<region_receive&>(waiting_.front());
-  if (!arrived_.empty() && arrived_.front().ready) {
+  if (!put_back_.empty()) {
+    op.returned = false;
+    op.id = put_back_.front();
+    put_back_.pop_front();
+  } else if (!arrived_.empty() && arrived_.front().ready) {
     op.returned = arrived_.front().returned;
     op.id = arrived_.front().id;
     link_.release(arrived_.front().slot);
@@ -51,6 +55,7 @@ void region_inbox::drop() {
   for (const arrival& a : arrived_)
     link_.release(a.slot);
   arrived_.clear();
+  put_back_.clear();
 }
 
 void region_inbox::on_closing() {

@@ -558,6 +558,11 @@ private:
                 op.targets[op.target_count++] = detail::element_of(b);
               return !op.ec;
             });
+            if constexpr (std::same_as<Buffers, registered_buffer>) {
+              op.memory = buffers;
+              if (!op.ec)
+                op.ec = op.access.try_begin_write(buffers);
+            }
             return !op.ec;
           },
           [](impl_type& i, auto& op) {

@@ -8,6 +8,7 @@
 namespace {
 
 using namespace test;
+using asio_rdma::access; // there is a function of that name too
 using namespace std::chrono_literals;
 
 /// Two connections on contexts of their own.
@@ -54,6 +55,42 @@ TEST_CASE("an idle connection finds out that its peer is gone without a word") {
   CHECK(waiting.ec);
   if (t.dev.type() != transport::iwarp) // where TCP tells
     CHECK(waiting.ec == errc::timed_out);
+}
+
+TEST_CASE("a receive of a region ends when it is cancelled, though the peer does not answer") {
+  apart t({});
+  const auto both = [&](auto&& condition) {
+    const auto patience = std::chrono::steady_clock::now() + 30s;
+    while (!condition()) {
+      REQUIRE(std::chrono::steady_clock::now() < patience);
+      t.there.restart();
+      t.there.poll();
+      t.here.restart();
+      t.here.poll();
+    }
+  };
+  sent greeting;
+  outcome<message> greeted; // on iWARP the side that connected speaks first
+  t.a.async_send(asio::buffer("hello"), greeting.handler());
+  t.b.async_receive(greeted.handler());
+  both([&] { return greeting.done() && greeted.done(); });
+  const registered_buffer memory = t.pool.allocate(64);
+  outcome<void> lent;
+  outcome<std::variant<registered_buffer, remote_region>> cancelled, received;
+  asio::cancellation_signal cancel;
+  const std::uint64_t before = t.a.statistics().frames_sent;
+  t.a.async_receive_region(asio::bind_cancellation_slot(cancel.slot(), cancelled.handler()));
+  t.b.async_send_region(memory, access::remote_read, 5min, lent.handler());
+  both([&] { return t.a.statistics().frames_sent != before; }); // until it renews the lease
+  cancel.emit(asio::cancellation_type::total);
+  until(t.here, [&] { return cancelled.done(); });
+  CHECK(cancelled.ec == asio::error::operation_aborted);
+  outcome<std::uint32_t> idle; // so that b's context goes on when it has lent
+  t.b.async_receive_immediate(idle.handler());
+  t.a.async_receive_region(received.handler());
+  both([&] { return received.done() && lent.done(); });
+  CHECK(received.succeeded());
+  CHECK(std::get<remote_region>(received.value).size() == 64);
 }
 
 TEST_CASE("keeping alive does no harm, nor keeps a context running") {

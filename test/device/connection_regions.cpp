@@ -462,6 +462,26 @@ TEST_CASE("every wait ends with the connection, and all memory returns") {
   t.until([&] { return t.in_use() < before; });
 }
 
+TEST_CASE("what is revoked while the connection is about to end is revoked at once") {
+  lender t;
+  const registered_buffer memory = t.pool.allocate(1000);
+  const remote_region lent = t.lend(memory, read_write);
+  std::string view(200000, 'x'); // posted, and so cancelled by terminal only
+  const registered_buffer large = t.pool.allocate(view.size());
+  memory_region target(t.pd, view.data(), view.size(), most_rights(t.dev));
+  asio::cancellation_signal cancel;
+  sent s;
+  outcome<void> ended;
+  t.b.async_wait_disconnect(ended.handler());
+  t.b.async_write(const_buffer(large.data(), large.size(), large.lkey()), target.remote(),
+                  asio::bind_cancellation_slot(cancel.slot(), s.handler()));
+  cancel.emit(asio::cancellation_type::terminal);
+  CHECK(t.b.revoke(memory) == 1);
+  CHECK(memory.try_write_access());
+  t.until([&] { return s.done() && ended.done(); });
+  CHECK(ended.ec == asio::error::operation_aborted);
+}
+
 TEST_CASE("a lease does not keep an idle context running") {
   lender t;
   const remote_region r = t.request(64, read_write, 10min);

@@ -216,6 +216,29 @@ TEST_CASE("a buffer is in use while an operation has it") {
   CHECK(first.succeeded());
 }
 
+TEST_CASE("a buffer that waits for a message is kept, and in use") {
+  reach t;
+  std::optional<registered_buffer> b = t.filled(1000, 1);
+  const registered_buffer busy = t.filled(1000, 1);
+  const std::size_t in_use = t.pool.statistics().bytes_in_use;
+  sent received, refused, written, sent_it;
+  t.a.async_write(busy, t.target.remote(), written.handler());
+  t.a.async_receive(busy, refused.handler());
+  t.until([&] { return written.done() && refused.done(); });
+  CHECK(written.succeeded());
+  CHECK(refused.ec == error::buffer_in_use);
+
+  t.b.async_receive(*b, received.handler());
+  CHECK(!b->try_read_access());
+  b.reset();
+  CHECK(t.pool.statistics().bytes_in_use == in_use);
+  t.a.async_send(asio::buffer("still here"), sent_it.handler());
+  t.until([&] { return received.done() && sent_it.done(); });
+  CHECK(received.succeeded());
+  CHECK(received.value == 11);
+  t.until([&] { return t.pool.statistics().bytes_in_use < in_use; });
+}
+
 TEST_CASE("a cancelled operation leaves an owned buffer in use until it is over") {
   reach t;
   asio::cancellation_signal cancel;

@@ -347,6 +347,45 @@ TEST_CASE("grants: a region goes to the peer, and back to its owner") {
   CHECK(t.owner.grants.live() == 0);
 }
 
+TEST_CASE("grants: what is lent for longer than can be told, or for less than no time, is told all "
+          "the same") {
+  const auto asked = GENERATE(microseconds(std::chrono::years(50)), microseconds(-1));
+  two t;
+  a_lend lend;
+  lend.bytes = 77;
+  lend.rights = some_rights;
+  lend.lease = asked;
+  t.owner.grants.lend(lend);
+  const grant_action made = t.owner.grants.next();
+  REQUIRE(made.what == make_or_end::make);
+  t.owner.grants.made(made.grant, {0x1000, 77, 5}, t.now);
+  t.exchange();
+  CHECK(!t.failure);
+  a_wait wait;
+  t.user.inbox.receive(wait);
+  CHECK(t.user.inbox.next() == &wait);
+}
+
+TEST_CASE("grants: a region whose receive has been given up is the next one's") {
+  two t;
+  a_lend lend;
+  lend.bytes = 77;
+  lend.rights = some_rights;
+  lend.lease = seconds(5);
+  t.owner.grants.lend(lend);
+  t.owner.grants.made(t.owner.grants.next().grant, {0x1000, 77, 5}, t.now);
+  t.exchange();
+  a_wait given_up, next;
+  t.user.inbox.receive(given_up);
+  REQUIRE(t.user.inbox.next() == &given_up);
+  t.user.inbox.put_back(given_up.id);
+  CHECK(t.user.inbox.next() == nullptr);
+  t.user.inbox.receive(next);
+  REQUIRE(t.user.inbox.next() == &next);
+  CHECK(next.id == given_up.id);
+  CHECK(!next.returned);
+}
+
 TEST_CASE("grants: what has ended meanwhile is not handed back") {
   two t;
   const remote_lease l = t.granted();

@@ -73,7 +73,9 @@ public:
   bool owning = true;         ///< Gives `result`; else the bytes go to `targets`.
   ibv_sge* targets = nullptr; ///< Addresses and lengths only.
   std::size_t target_count = 0;
-  std::uint64_t size = 0; ///< Of the message.
+  std::uint64_t size = 0;   ///< Of the message.
+  registered_buffer memory; ///< That the targets are, if they are one's.
+  buffer_access access;
 };
 
 /// Waits for memory of the peer to be read, written or changed, in one work request or in several.

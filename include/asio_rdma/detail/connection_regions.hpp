@@ -53,8 +53,10 @@ public:
   protocol_clock::time_point deadline(std::uint32_t id) const;
   void release(std::uint32_t id) { leases_.release(id); }
 
-  /// Ends what the peer may reach of these bytes; of all, if `memory` is null.
+  /// Ends what the peer may reach of these bytes; of all, if `memory` is null. The keys end with
+  /// the next `run`, or `run_grants` if there is none any more.
   std::size_t revoke(const registered_buffer* memory);
+  bool run_grants(operation_list& done);
   void expire() { grants_.expire(protocol_clock::now()); }
   protocol_clock::time_point next_expiry() const noexcept { return grants_.next_expiry(); }
   /// Whether there are new grants since the last call, and so the next expiry may be earlier.

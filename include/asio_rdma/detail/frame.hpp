@@ -5,6 +5,7 @@
 #include <asio_rdma/error.hpp>
 #include <asio_rdma/memory_region.hpp>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstddef>
@@ -105,6 +106,11 @@ remote_rights to_rights(access a) noexcept;
 constexpr std::chrono::microseconds no_lease = std::chrono::microseconds::max();
 /// The longest that ends: about 35 years, so that adding it to a clock does not overflow.
 constexpr std::chrono::microseconds longest_lease{std::int64_t(1) << 50};
+/// The nearest that can be sent.
+constexpr std::chrono::microseconds fitting(std::chrono::microseconds lease) noexcept {
+  return lease == no_lease ? no_lease
+                           : std::clamp(lease, std::chrono::microseconds::zero(), longest_lease);
+}
 
 /// 0 address (64)  8 length (64)  16 rkey (32)  20 zero
 struct offer_payload {

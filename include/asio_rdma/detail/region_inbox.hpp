@@ -3,6 +3,8 @@
 
 #include <asio_rdma/detail/frame_link.hpp>
 
+#include <deque>
+
 namespace asio_rdma::detail {
 
 /// A wait for the next region that the peer passes.
@@ -32,6 +34,8 @@ public:
   bool cancel(region_receive& op);
   /// An operation that is complete, or none.
   region_receive* next();
+  /// A lease that `next` gave, and that is the next one's after all.
+  void put_back(std::uint32_t id) { put_back_.push_back(id); }
 
   /// Whether what comes is for nobody.
   bool ended() const noexcept { return static_cast<bool>(why_); }
@@ -59,6 +63,7 @@ private:
 
   frame_link& link_;
   boost::circular_buffer<arrival> arrived_;
+  std::deque<std::uint32_t> put_back_;
   list waiting_;
   error_code why_; // why nothing more comes
 };
