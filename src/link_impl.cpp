@@ -352,7 +352,7 @@ void link_impl::on_receive(link_receive& r, disposal how) {
     if (!link_)
       return;
     frames_received_.add();
-    link_->on_received(r.slot_, {static_cast<const std::byte*>(r.memory.data()), r.bytes});
+    link_->on_received(r.slot_, received_bytes(r, r.memory));
     if (std::exchange(holding_, false))
       qp_->release();
   });

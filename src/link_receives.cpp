@@ -117,8 +117,7 @@ void link_impl::on_shared_receive(shared_receive& r) {
   operation_list done;
   lock l(mutex_);
   ++signs_;
-  if (link_ &&
-      link_->on_received(r.slot, {static_cast<const std::byte*>(r.memory.data()), r.bytes})) {
+  if (link_ && link_->on_received(r.slot, received_bytes(r, r.memory))) {
     frames_received_.add();
     in_hands_.push_back(r);
     ++hands_;

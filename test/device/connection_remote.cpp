@@ -13,7 +13,8 @@ using namespace test;
 
 /// A talk, and memory of b that a may reach. b has a word from a first, as iWARP wants.
 struct reach : talk {
-  explicit reach(const connection_options& of_a = {}) : talk(of_a) {}
+  explicit reach(const connection_options& of_a = {}, const connection_options& of_b = {})
+      : talk(of_a, of_b) {}
 
   registered_buffer filled(std::size_t bytes, std::uint32_t seed) {
     return test::filled(pool, bytes, seed);
@@ -126,6 +127,42 @@ TEST_CASE("a write with immediate data is there when the data is") {
     CHECK(w.succeeded());
     CHECK(w.value == 512);
   }
+}
+
+TEST_CASE(
+    "a write with the device's immediate data is no message, whatever the receive had before") {
+  connection_options few;
+  few.receives = 8;
+  reach t(few, few);
+  if (t.dev.type() == transport::iwarp)
+    return not_on_this_device("no immediate data");
+  const std::string text(64, 'm');
+  for (std::uint32_t i = 0; i < few.receives; ++i) { // so that each receive has had one
+    sent s, r;
+    std::string into(text.size(), ' ');
+    t.a.async_send(asio::buffer(text), s.handler());
+    t.b.async_receive(asio::buffer(into), r.handler());
+    t.until([&] { return s.done() && r.done(); });
+    REQUIRE(into == text);
+  }
+  outcome<message> waiting;
+  outcome<void> ended;
+  t.b.async_receive(waiting.handler());
+  t.b.async_wait_disconnect(ended.handler());
+  ibv_sge from{};
+  from.addr = reinterpret_cast<std::uintptr_t>(t.target.data());
+  from.length = static_cast<std::uint32_t>(16 + text.size()); // of such a message's frame
+  from.lkey = t.target.region.lkey();
+  ibv_send_wr wr{}, *bad = nullptr;
+  wr.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
+  wr.sg_list = &from;
+  wr.num_sge = 1;
+  wr.wr.rdma.remote_addr = t.target.remote().address;
+  wr.wr.rdma.rkey = t.target.remote().rkey;
+  REQUIRE(ibv_post_send(t.a.impl()->queue_pair()->native_handle(), &wr, &bad) == 0);
+  t.until([&] { return waiting.done() && ended.done(); });
+  CHECK(waiting.ec == error::protocol_violation);
+  CHECK(ended.ec == error::protocol_violation);
 }
 
 TEST_CASE("immediate data and messages go their own ways") {

@@ -17,6 +17,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <vector>
 
 namespace asio_rdma::detail {
@@ -91,6 +92,15 @@ private:
   std::uint32_t slot_;
   std::byte* place_;
 };
+
+/// What has come into the memory of a receive. Nothing, and that is no frame, if the receive was
+/// used up by an RDMA WRITE with immediate data, which left there what an earlier one had brought.
+inline std::span<const std::byte> received_bytes(const receive_operation& r,
+                                                 const registered_buffer& memory) noexcept {
+  if ((r.flags & (IBV_WC_WITH_IMM | IBV_WC_WITH_INV)) != 0)
+    return {};
+  return {static_cast<const std::byte*>(memory.data()), r.bytes};
+}
 
 /// What drives a `frame_link` on a queue pair: posts its receives and its frames, and brings it
 /// what came of them. A connection and a stream are links with parts of their own.
