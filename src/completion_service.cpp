@@ -108,7 +108,9 @@ completion_service::use_queue(std::shared_ptr<completion_queue_impl> queue, cons
     ec = error::wrong_device;
   else if (!queue->reserve(entries))
     ec = error::completion_queue_full;
-  return ec ? nullptr : queue;
+  if (ec)
+    return nullptr;
+  return queue;
 }
 
 std::shared_ptr<completion_queue_impl>

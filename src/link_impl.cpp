@@ -79,7 +79,7 @@ error_code link_impl::open(std::shared_ptr<completion_queue_impl> queue) {
                                               : open_with(std::move(queue), nullptr);
 }
 
-error_code link_impl::open(std::shared_ptr<shared_receives_impl> shared) {
+error_code link_impl::open(const std::shared_ptr<shared_receives_impl>& shared) {
   options_.receives = std::max(options_.receives, shared->options().per_link);
   options_.receive_size = shared->options().receive_size;
   if (const error_code ec = shared->join())

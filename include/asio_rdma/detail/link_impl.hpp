@@ -112,7 +112,7 @@ public:
   /// Makes the queue pair and posts the receives.
   error_code open(std::shared_ptr<completion_queue_impl> queue);
   /// The same, with receives that are shared with others.
-  error_code open(std::shared_ptr<shared_receives_impl> shared);
+  error_code open(const std::shared_ptr<shared_receives_impl>& shared);
 
   const std::shared_ptr<queue_pair_impl>& target_queue_pair() const noexcept override {
     return qp_;
