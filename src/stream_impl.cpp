@@ -85,8 +85,8 @@ stream_impl::stream_impl(const asio::any_io_executor& ex, const memory_pool& poo
 
 stream_impl::~stream_impl() = default;
 
-error_code stream_impl::open(std::shared_ptr<shared_receives_impl> shared) {
-  const error_code ec = link_impl::open(std::move(shared));
+error_code stream_impl::open(const std::shared_ptr<shared_receives_impl>& shared) {
+  const error_code ec = link_impl::open(shared);
   stream_options_.receives = link_impl::options().receives;
   stream_options_.receive_size = link_impl::options().receive_size;
   return ec;

@@ -79,7 +79,7 @@ public:
   ~stream_impl() override;
 
   using link_impl::open;
-  error_code open(std::shared_ptr<shared_receives_impl> shared);
+  error_code open(const std::shared_ptr<shared_receives_impl>& shared);
 
   /// Each gives true, or false with the result in the operation, which stays the caller's then.
   bool start(stream_reading& op);
