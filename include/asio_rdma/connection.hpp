@@ -211,7 +211,8 @@ public:
 
   /// Copies the next message into buffers of the caller's, Asio's or registered ones, and gives its
   /// size. Signature `void(error_code, std::size_t)`. If it is longer than the buffers the error is
-  /// `message_size`, with its size, and it is still there to be received.
+  /// `message_size`, with its size, and it is still there to be received. A `registered_buffer` is
+  /// kept, and written (see `buffer_access`), until then; `error::buffer_in_use` if it cannot be.
   template <class Buffers, class Token = asio::default_completion_token_t<executor_type>>
   requires asio::is_mutable_buffer_sequence<Buffers>::value //
       auto

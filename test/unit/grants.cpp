@@ -86,6 +86,19 @@ struct two {
     op.lease = lease;
     user.leases.start(op, now);
   }
+  /// Lends, and makes the key: the action that asked for it.
+  grant_action lends(a_lend& op, microseconds lease) {
+    op.bytes = 77;
+    op.rights = some_rights;
+    op.lease = lease;
+    owner.grants.lend(op);
+    const grant_action a = owner.grants.next();
+    REQUIRE(a.what == make_or_end::make);
+    CHECK(owner.grants.bytes() == 0); // the owner's own doing is not counted
+    owner.grants.made(a.grant, {0x1000, 77, 5}, now);
+    exchange();
+    return a;
+  }
   /// The key that the owner has to end, which it does.
   void ends(std::uint32_t grant) {
     const grant_action a = owner.grants.next();
@@ -299,16 +312,7 @@ TEST_CASE("grants: what comes for a cancelled request is released") {
 TEST_CASE("grants: a region goes to the peer, and back to its owner") {
   two t;
   a_lend lend;
-  lend.bytes = 77;
-  lend.rights = some_rights;
-  lend.lease = seconds(5);
-  t.owner.grants.lend(lend);
-  const grant_action made = t.owner.grants.next();
-  REQUIRE(made.what == make_or_end::make);
-  CHECK(made.lend == &lend);
-  CHECK(t.owner.grants.bytes() == 0); // the owner's own doing is not counted
-  t.owner.grants.made(made.grant, {0x1000, 77, 5}, t.now);
-  t.exchange();
+  CHECK(t.lends(lend, seconds(5)).lend == &lend);
   CHECK(t.owner.grants.next().what == make_or_end::lent);
   CHECK(!lend.ec);
   a_wait cancelled, wait;
@@ -352,14 +356,7 @@ TEST_CASE("grants: what is lent for longer than can be told, or for less than no
   const auto asked = GENERATE(microseconds(std::chrono::years(50)), microseconds(-1));
   two t;
   a_lend lend;
-  lend.bytes = 77;
-  lend.rights = some_rights;
-  lend.lease = asked;
-  t.owner.grants.lend(lend);
-  const grant_action made = t.owner.grants.next();
-  REQUIRE(made.what == make_or_end::make);
-  t.owner.grants.made(made.grant, {0x1000, 77, 5}, t.now);
-  t.exchange();
+  t.lends(lend, asked);
   CHECK(!t.failure);
   a_wait wait;
   t.user.inbox.receive(wait);
@@ -369,12 +366,7 @@ TEST_CASE("grants: what is lent for longer than can be told, or for less than no
 TEST_CASE("grants: a region whose receive has been given up is the next one's") {
   two t;
   a_lend lend;
-  lend.bytes = 77;
-  lend.rights = some_rights;
-  lend.lease = seconds(5);
-  t.owner.grants.lend(lend);
-  t.owner.grants.made(t.owner.grants.next().grant, {0x1000, 77, 5}, t.now);
-  t.exchange();
+  t.lends(lend, seconds(5));
   a_wait given_up, next;
   t.user.inbox.receive(given_up);
   REQUIRE(t.user.inbox.next() == &given_up);

@@ -52,7 +52,8 @@ public:
 
   /// Ends the connection, or the attempt with `operation_aborted`.
   void close() override;
-  /// Ends the connection, or the attempt with `why`.
+  /// Ends the connection, or the attempt with `why`; one whose queue pair does not know why, a
+  /// `connection_reset`, ends with the event that tells.
   void disconnect(const error_code& why) noexcept;
   bool lingers() const noexcept;
   void keep(std::shared_ptr<void> queue_pair) noexcept;
