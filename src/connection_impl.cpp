@@ -56,8 +56,8 @@ void connection_impl::make_parts(frame_link& link, const handshake&) {
 void connection_impl::give_back(message_record& r) noexcept {
   r.waiter = nullptr;
   r.write = nullptr;
-  r.access.reset();
-  r.memory = {};
+  dropped_.drop(r.access);
+  dropped_.drop(r.memory);
   r.view_count = 0;
   r.caller_keeps = r.is_small = false;
   records_.give_back(r);

@@ -40,8 +40,8 @@ void connection_regions::complete(region_operation& op, const error_code& ec,
 void connection_regions::give_back(grant_record& r) noexcept {
   if (r.lending || r.key.is_open())
     return;
-  r.access.reset();
-  r.memory = {};
+  connection_.dropped_.drop(r.access);
+  connection_.dropped_.drop(r.memory);
   r.waiter = nullptr;
   grant_records_.give_back(r);
 }
@@ -97,7 +97,7 @@ void connection_regions::end_key(const grant_action& a) {
   grant_record& r = *std::exchange(granted_[a.grant & 0xffff], nullptr);
   if (connection_.end_key(r.key, r.memory, r.access) && a.returned)
     returned_.emplace(a.grant, r.memory);
-  r.access.reset();
+  connection_.dropped_.drop(r.access);
   give_back(r);
   grants_.ended(a.grant);
 }

@@ -62,7 +62,7 @@ error_code connection_impl::fill(remote_record& r, const remote_work& w) {
     ec = reads ? r.access.try_begin_write(*p.owner) : r.access.try_begin_read(*p.owner);
     if (bytes != 0)
       r.elements[n++] = element_of(*p.owner);
-  } else if (p.registered) {
+  } else if (p.registered && !(reads && p.count > member_device().max_read_buffers())) {
     if (p.count > remote_record::max_views)
       return error::too_many_buffers;
     r.caller_keeps = true;
@@ -86,6 +86,8 @@ error_code connection_impl::fill(remote_record& r, const remote_work& w) {
   r.usual = n == 1;
   if (!reads)
     r.inline_bytes = static_cast<std::uint32_t>(bytes);
+  else if (!ec)
+    ec = open_sink(r);
   return ec;
 }
 
@@ -155,7 +157,7 @@ void connection_impl::remote_done(link_impl& link, link_transfer& t, operation_l
   auto& r = static_cast<remote_record&>(t);
   r.under_way = false;
   --self.remote_under_way_;
-  r.access.reset();
+  self.dropped_.drop(r.access);
   if (r.ec) {
     r.result = r.ec; // and a notice of it does not matter
   } else {
@@ -181,8 +183,9 @@ void connection_impl::end_remote(remote_record& r, operation_list& done) {
     if (--op.pending == 0)
       complete(op, op.first, done);
   }
-  r.access.reset();
-  r.memory = {};
+  close_sink(r);
+  dropped_.drop(r.access);
+  dropped_.drop(r.memory);
   r.target_count = 0;
   r.caller_keeps = false;
   r.result = {};

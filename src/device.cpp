@@ -295,6 +295,13 @@ bool device::has_invalidation() const noexcept {
 
 bool device::has_on_demand_paging() const noexcept { return impl_->on_demand_paging; }
 
+// Some drivers leave `max_sge_rd` at 0.
+std::uint32_t device::max_read_buffers() const noexcept {
+  const ibv_device_attr& limits = impl_->attributes;
+  const int most = limits.max_sge_rd > 0 ? limits.max_sge_rd : limits.max_sge;
+  return type() == transport::iwarp ? 1 : static_cast<std::uint32_t>(std::max(most, 1));
+}
+
 ibv_port_attr device::port(std::uint8_t number, error_code& ec) const {
   ibv_port_attr result{};
   const int e = ibv_query_port(impl_->context, number, &result);

@@ -190,8 +190,34 @@ bool link_impl::post(link_transfer& t) {
   if (qp_->start(static_cast<send_operation&>(t)))
     return true;
   --posted_;
+  close_sink(t);
   fail(t.ec);
   return false;
+}
+
+error_code link_impl::open_sink(link_transfer& read) {
+  error_code ec;
+  if (member_device().type() != transport::iwarp || read.wr.num_sge != 1)
+    return ec;
+  ibv_sge& e = read.elements[0];
+  read.sink_ = memory_region(pool_.get_protection_domain(), reinterpret_cast<void*>(e.addr),
+                             e.length, access::local_write, ec);
+  if (!ec)
+    e.lkey = read.sink_.lkey();
+  return ec;
+}
+
+void link_impl::close_sink(link_transfer& t) {
+  if (!t.sink_.is_open())
+    return;
+  error_code ec;
+  t.sink_.close(ec);
+  if (!ec)
+    return;
+  auto memory = std::make_shared<std::vector<memory_block_ptr>>();
+  memory_pool_impl::find_blocks({t.elements.data(), 1}, *memory);
+  withhold(std::move(t.sink_), std::move(memory));
+  t.ec = error::device_keeps_memory;
 }
 
 bool link_impl::withdraw(link_transfer& t) {
@@ -272,6 +298,7 @@ void link_impl::run(operation_list& done) {
 // Once the mutex is unlocked only locals are touched: an operation that was started may have ended
 // on another thread, and with the last owner of the link gone.
 void link_impl::settle(lock& l, operation_list& done) {
+  const dropped_blocks dropped(std::move(dropped_));
   std::shared_ptr<context_member> last;
   std::shared_ptr<queue_pair_impl> failed;
   std::shared_ptr<completion_queue_impl> cq;
@@ -335,6 +362,7 @@ void link_impl::returned(operation_list& done, disposal how, Function&& f) {
     settle(l, done);
     return;
   }
+  const dropped_blocks dropped(std::move(dropped_));
   const auto last = posted_ == 0 ? std::move(self_) : nullptr;
   const auto cq = cq_;
   l.unlock();
@@ -379,6 +407,7 @@ void link_impl::on_transfer(link_transfer& t, disposal how) {
   if (how == disposal::destroy)
     t.fail(asio::error::operation_aborted);
   returned(done, how, [&] {
+    close_sink(t);
     if (t.ec && !t.withdrawn)
       fail(t.ec);
     t.done_(*this, t, done);

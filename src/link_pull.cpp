@@ -30,6 +30,10 @@ bool link_pull::post(read& r) {
   r.wr.num_sge = 1;
   r.wr.opcode = IBV_WR_RDMA_READ;
   r.wr.wr.rdma = {from_.address, from_.rkey};
+  if (const error_code ec = link_.open_sink(r)) {
+    link_.fail(ec);
+    return false;
+  }
   if (!link_.post(r))
     return false;
   to_ += bytes;

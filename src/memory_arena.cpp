@@ -81,7 +81,7 @@ public:
   }
 
   void register_memory(const protection_domain& pd, access rights, error_code& ec) {
-    region_ = memory_region(pd, data, size, rights, ec);
+    region_ = register_exactly(pd, data, size, rights, ec);
     if (ec)
       return;
     lkey = region_.lkey();

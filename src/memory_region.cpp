@@ -123,6 +123,17 @@ memory_region::memory_region(const protection_domain& pd, void* data, std::size_
   detail::throw_if(ec, "ibv_reg_mr");
 }
 
+memory_region detail::register_exactly(const protection_domain& pd, void* data, std::size_t bytes,
+                                       access rights, error_code& ec) {
+  ec = check_rights(pd, rights);
+  if (ec)
+    return {};
+  ibv_mr* const mr = ibv_reg_mr(pd.native_handle(), data, bytes, verbs_access(rights));
+  if (mr == nullptr)
+    ec = registration_error(errno);
+  return {pd, mr, ownership::take};
+}
+
 memory_region memory_region::from_dmabuf(const protection_domain& pd, int descriptor,
                                          std::uint64_t offset, std::size_t bytes,
                                          std::uint64_t iova, access rights, error_code& ec) {

@@ -256,9 +256,13 @@ bool queue_pair_impl::start_slowly(work_queue& queue, Operation& op, std::uint32
     op.ec = check_start(least);
     if (!op.ec && op.wr.num_sge > static_cast<int>(max_sge))
       op.ec = error::too_many_buffers;
-    if constexpr (std::is_same_v<Operation, send_operation>)
+    if constexpr (std::is_same_v<Operation, send_operation>) {
       if (!op.ec && !supports(op.wr.opcode)) // asked for before the queue pair was open
         op.ec = asio::error::operation_not_supported;
+      if (!op.ec && op.wr.opcode == IBV_WR_RDMA_READ &&
+          op.wr.num_sge > static_cast<int>(pd_.get_device().max_read_buffers()))
+        op.ec = error::too_many_buffers;
+    }
     if (op.ec)
       return false;
     background ? cq_->background_starting() : cq_->operation_starting();

@@ -38,6 +38,7 @@ registered_buffer::registered_buffer(memory_region region, std::shared_ptr<void>
   block.region = &owner->region;
   block.dispose = &user_memory::dispose;
   block.owner = owner;
+  block.of_user = true;
   block_ = &block;
   view_ = mutable_buffer(block.data, block.size, block.lkey);
 }

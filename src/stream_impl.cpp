@@ -429,8 +429,8 @@ void stream_impl::finish(stream_operation& op, const error_code& ec, std::uint64
     if (w.exposed.is_open() && !end_key(w.exposed, w.memory, w.access))
       op.ec = error::device_keeps_memory;
   }
-  op.access.reset();
-  op.memory = {};
+  dropped_.drop(op.access);
+  dropped_.drop(op.memory);
   op.value = bytes;
   if (op.blocking_) {
     op.finished_ = true;

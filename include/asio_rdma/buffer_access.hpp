@@ -10,6 +10,7 @@ class registered_buffer;
 
 namespace detail {
 class access_service;
+class dropped_blocks;
 struct access_initiation;
 } // namespace detail
 
@@ -47,12 +48,13 @@ public:
   explicit operator bool() const noexcept { return node_.granted; }
 
   /// Ends the access and lets go of the memory.
-  void reset() noexcept;
+  void reset() noexcept { static_cast<void>(end()); }
 
 private:
   friend class registered_buffer;
   friend class detail::access_service;
   friend struct detail::access_initiation;
+  friend class detail::dropped_blocks;
 
   buffer_access(const registered_buffer& buffer, detail::access_kind kind) noexcept {
     static_cast<void>(try_begin(buffer, kind));
@@ -61,6 +63,7 @@ private:
   void aim(const registered_buffer& buffer, detail::access_kind kind) noexcept;
   error_code try_begin(const registered_buffer& buffer, detail::access_kind kind) noexcept;
   void take(buffer_access& other) noexcept;
+  detail::memory_block_ptr end() noexcept;
 
   detail::memory_block_ptr block_;
   detail::access_node node_;

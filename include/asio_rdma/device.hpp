@@ -104,6 +104,8 @@ public:
   bool has_memory_windows() const noexcept; ///< Of type 2 (bound to a queue pair).
   bool has_invalidation() const noexcept;   ///< Of keys, here and by SEND (memory extensions).
   bool has_on_demand_paging() const noexcept; ///< For RC's sends, receives, reads and writes.
+  /// Buffers that one READ fills at most: one on iWARP (RFC 5040, section 4.4).
+  std::uint32_t max_read_buffers() const noexcept;
 
   /// A port's state, LID, link layer and MTU now (ibv_query_port(3)). Ports count from 1.
   ibv_port_attr port(std::uint8_t number) const;

@@ -10,7 +10,9 @@
 namespace asio_rdma {
 
 struct memory_pool_options {
-  /// What the device may do in all of the pool's memory.
+  /// What the device may do in all of the pool's memory. On iWARP `remote_write` lets a
+  /// `queue_pair` READ into it, and the peer that is read from write anywhere in it (RFC 5040,
+  /// section 5.2); connections and streams need and do neither.
   access rights = access::local_write;
   /// Bytes of the first arena (2 MiB), rounded up to a page. Each further one is as large as all
   /// before.

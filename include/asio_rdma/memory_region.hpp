@@ -190,6 +190,10 @@ private:
 
 namespace detail {
 
+/// As the constructor, but `local_write` lets no peer write, on iWARP either: no sink of a READ.
+memory_region register_exactly(const protection_domain& pd, void* data, std::size_t bytes,
+                               access rights, error_code& ec);
+
 /// Rights as ibv_reg_mr(3) and as the binding of a window take them.
 unsigned verbs_access(access rights) noexcept;
 inline unsigned window_access(access rights) noexcept {

@@ -387,8 +387,9 @@ public:
     return async_write_immediate(buffers, to, immediate, flags::none, std::forward<Token>(token));
   }
 
-  /// RDMA READ of the peer's memory into the buffers. Gives the bytes read. Errors:
-  /// `error::remote_range`.
+  /// RDMA READ of the peer's memory into the buffers (of `device::max_read_buffers` at most, and on
+  /// iWARP remotely writable, see `memory_region`). Gives the bytes read. Errors:
+  /// `error::remote_range`, `error::too_many_buffers`.
   template <mutable_buffer_sequence Buffers,
             class Token = asio::default_completion_token_t<executor_type>>
   auto async_read(const Buffers& buffers, const remote_buffer& from, flags how, Token&& token) {

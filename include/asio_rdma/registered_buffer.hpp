@@ -111,11 +111,17 @@ public:
 private:
   friend class memory_pool;
   friend class buffer_access;
+  friend class detail::dropped_blocks;
   friend struct detail::access_initiation;
 
   /// Takes a reference that is counted already.
   explicit registered_buffer(detail::memory_block* block) noexcept
       : block_(block, false), view_(block->data, block->size, block->lkey) {}
+
+  detail::memory_block_ptr release() noexcept {
+    view_ = {};
+    return std::move(block_);
+  }
 
   template <class Executor, class Token>
   auto async_access(const Executor& ex, detail::access_kind kind, Token& token) const;
@@ -155,16 +161,14 @@ inline void buffer_access::take(buffer_access& other) noexcept {
     node_.granted = std::exchange(other.node_.granted, false);
 }
 
-inline void buffer_access::reset() noexcept {
-  if (block_ != nullptr) {
-    if (node_.granted) {
-      auto waiters = block_->access.end(node_);
-      if (!waiters.empty()) [[unlikely]]
-        detail::access_service::granted(std::move(waiters));
-    }
-    block_ = nullptr;
+inline detail::memory_block_ptr buffer_access::end() noexcept {
+  if (block_ != nullptr && node_.granted) {
+    auto waiters = block_->access.end(node_);
+    if (!waiters.empty()) [[unlikely]]
+      detail::access_service::granted(std::move(waiters));
   }
   node_.granted = false;
+  return std::move(block_);
 }
 
 namespace detail {

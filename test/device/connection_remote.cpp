@@ -2,6 +2,7 @@
 // Operations of a connection on memory of the peer.
 #include "catch.hpp"
 #include "connection_support.hpp"
+#include "faults/faults.hpp"
 
 #include <algorithm>
 #include <boost/asio/bind_cancellation_slot.hpp>
@@ -84,17 +85,18 @@ TEST_CASE("scattered memory, registered or not, and none at all") {
   CHECK(w.succeeded());
   CHECK(is_pattern(t.target.data() + 16, 3000, 5));
 
-  const registered_buffer all = t.pool.allocate(3000);
+  const registered_buffer all = t.pool.allocate(4000);
   std::vector<std::uint8_t> first(1200), second(1800);
   sent r, p;
-  t.a.async_read(std::array{mutable_buffer(all.slice(0, 700)), mutable_buffer(all.slice(700))},
+  t.a.async_read(std::array{mutable_buffer(all.slice(3300, 700)), mutable_buffer(all.first(2300))},
                  t.target.remote(16), r.handler());
   t.a.async_read(std::array{asio::buffer(first), asio::buffer(second)}, t.target.remote(16),
                  p.handler());
   t.until([&] { return r.done() && p.done(); });
   CHECK(r.succeeded());
   CHECK(p.succeeded());
-  CHECK(is_pattern(all.data(), 3000, 5));
+  CHECK(std::equal(plain.begin(), plain.begin() + 700,
+                   static_cast<const std::uint8_t*>(all.slice(3300).data())));
   CHECK(std::equal(first.begin(), first.end(), plain.begin()));
   CHECK(std::equal(second.begin(), second.end(), plain.begin() + 1200));
 
@@ -103,6 +105,32 @@ TEST_CASE("scattered memory, registered or not, and none at all") {
   t.until([&] { return none.done(); });
   CHECK(none.succeeded());
   CHECK(none.value == 0);
+}
+
+TEST_CASE("a peer that is read from learns no key by which it may write") {
+  reach t;
+  faults::injector faults(t.dev.native_handle());
+  const registered_buffer into = t.pool.allocate(1000), other = t.filled(1000, 7);
+  const auto source = pattern(1000, 5);
+  std::copy(source.begin(), source.end(), t.target.data());
+  sent read, written;
+  outcome<void> ended;
+  t.a.async_read(into, t.target.remote(), read.handler());
+  const std::uint32_t told = faults.counts().last_send_key; // on iWARP
+  t.until([&] { return read.done(); });
+  REQUIRE(read.succeeded());
+  const std::uint32_t of_pool = const_buffer(into).lkey();
+  CHECK((told != of_pool || t.dev.type() != transport::iwarp));
+  const bool by_pool = GENERATE(false, true);
+  const registered_buffer& to = by_pool ? other : into;
+  t.a.async_wait_disconnect(ended.handler());
+  t.b.async_write(
+      asio::buffer(pattern(1000, 3)),
+      remote_buffer{reinterpret_cast<std::uintptr_t>(to.data()), 1000, by_pool ? of_pool : told},
+      written.handler());
+  t.until([&] { return written.done() && ended.done(); });
+  CHECK(is_pattern(other.data(), 1000, 7));
+  CHECK(is_pattern(into.data(), 1000, 5));
 }
 
 TEST_CASE("a write with immediate data is there when the data is") {
@@ -251,6 +279,47 @@ TEST_CASE("a buffer is in use while an operation has it") {
   CHECK(!b.try_read_access());
   t.until([&] { return first.done(); });
   CHECK(first.succeeded());
+}
+
+TEST_CASE("the last owner of a user's memory may close the connection") {
+  reach t;
+  constexpr std::size_t bytes = 200000;
+  bool freed = false;
+  std::shared_ptr<char[]> memory(new char[bytes](), [&](char* p) {
+    delete[] p;
+    t.a.close();
+    freed = true;
+  });
+  memory_region region(t.pd, memory.get(), bytes);
+  registered_buffer b(std::move(region), std::move(memory));
+  sent done, received;
+  outcome<std::variant<registered_buffer, remote_region>> lent;
+  const int what = GENERATE(0, 1, 2, 3);
+  CAPTURE(what);
+  if (what == 0) {
+    t.a.async_write(std::exchange(b, {}), t.target.remote(), done.handler());
+  } else if (what == 1) {
+    t.a.async_send(std::exchange(b, {}), done.handler());
+    t.b.async_receive(asio::buffer(t.target.data(), bytes), received.handler());
+    t.until([&] { return received.done(); });
+    CHECK(received.succeeded());
+  } else if (what == 2) {
+    t.a.async_receive(std::exchange(b, {}), received.handler());
+    t.b.async_send(asio::buffer("short"), done.handler());
+    t.until([&] { return received.done(); });
+    CHECK(received.succeeded());
+  } else {
+    outcome<void> lends;
+    t.a.async_send_region(std::exchange(b, {}), access::remote_read, lends.handler());
+    t.b.async_receive_region(lent.handler());
+    t.until([&] { return lends.done() && lent.done(); });
+    CHECK(!freed);
+    CHECK(t.a.revoke() == 1);
+    t.until([&] { return freed; });
+    return;
+  }
+  t.until([&] { return done.done() && freed; });
+  CHECK(done.succeeded());
 }
 
 TEST_CASE("a buffer that waits for a message is kept, and in use") {

@@ -59,6 +59,7 @@ int post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad_wr) {
     const auto state = state_of(qp->context);
     const std::lock_guard lock(state->mutex);
     state->counts.last_send_flags = last->send_flags;
+    state->counts.last_send_key = last->num_sge > 0 ? last->sg_list[0].lkey : 0;
   }
   return post(call::post_send, qp->qp_num, &ibv_context_ops::post_send, qp, wr, bad_wr);
 }

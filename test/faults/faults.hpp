@@ -115,8 +115,9 @@ struct counters {
   std::array<std::uint64_t, static_cast<std::size_t>(call::count_)> refused{};
   std::uint64_t send_requests = 0; // work requests in all chains, refused ones included
   std::uint64_t receive_requests = 0;
-  unsigned last_send_flags = 0;  // send_flags of the last work request of the last chain
-  std::uint64_t completions = 0; // given to the caller
+  unsigned last_send_flags = 0;    // send_flags of the last work request of the last chain
+  std::uint32_t last_send_key = 0; // of its first buffer
+  std::uint64_t completions = 0;   // given to the caller
   std::uint64_t failed_completions = 0;
   std::uint64_t held_completions = 0;
   std::uint64_t dropped_completions = 0; // held ones whose queue pair was destroyed

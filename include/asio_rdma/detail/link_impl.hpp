@@ -4,6 +4,7 @@
 #include <asio_rdma/connection_options.hpp>
 #include <asio_rdma/detail/connection_target.hpp>
 #include <asio_rdma/detail/counter.hpp>
+#include <asio_rdma/detail/dropped_blocks.hpp>
 #include <asio_rdma/detail/frame_link.hpp>
 #include <asio_rdma/detail/handshake.hpp>
 #include <asio_rdma/detail/queue_pair_impl.hpp>
@@ -70,6 +71,7 @@ private:
 
   link_impl& link_;
   done_function done_;
+  memory_region sink_; // see link_impl::open_sink
 };
 
 /// The SEND of a frame: the header lies in memory of its own, with room for small payloads.
@@ -161,6 +163,12 @@ protected:
   /// Why nothing can be started, if so.
   error_code check() const;
   bool post(link_transfer& t);
+  /// What a READ needs before it is posted. On iWARP the peer is told the key of its one element,
+  /// and may write by it (RFC 5040, section 5.2): it becomes a key of nothing else, and ends with
+  /// the READ.
+  error_code open_sink(link_transfer& read);
+  /// If it has one.
+  void close_sink(link_transfer& t);
   /// Takes back a transfer that waits for room in the queue: true, and it is done at once.
   bool withdraw(link_transfer& t);
   /// The memory of a receive. A message may take it along.
@@ -185,6 +193,7 @@ protected:
   void settle(lock& l, operation_list& done);
 
   mutable mutex mutex_;
+  dropped_blocks dropped_;              // once the mutex is unlocked
   counter bytes_sent_, bytes_received_; // which the kinds of link count differently
 
 private:

@@ -27,10 +27,14 @@ struct memory_block {
     b->references.fetch_add(1, std::memory_order_relaxed);
   }
   friend void intrusive_ptr_release(memory_block* b) noexcept {
-    // The holder of the only reference needs no atomic exchange: nobody else could copy it.
-    if (b->references.load(std::memory_order_acquire) == 1 ||
-        b->references.fetch_sub(1, std::memory_order_acq_rel) == 1)
+    if (b->release())
       b->dispose(b);
+  }
+  /// Gives up a reference. True if it was the last: the block is to be disposed of.
+  bool release() noexcept {
+    // The holder of the only reference needs no atomic exchange: nobody else could copy it.
+    return references.load(std::memory_order_acquire) == 1 ||
+           references.fetch_sub(1, std::memory_order_acq_rel) == 1;
   }
 
   std::atomic<std::uint32_t> references{0};
@@ -39,6 +43,7 @@ struct memory_block {
   std::size_t size = 0; ///< As it was asked for.
   const memory_region* region = nullptr;
   disposer dispose = nullptr;
+  bool of_user = false;             ///< Disposing of it calls the user's code.
   void* owner = nullptr;            ///< What `dispose` gives it back to.
   memory_block* next = nullptr;     ///< While nobody has it; of one that is no slab's, always.
   memory_block* previous = nullptr; ///< Of one that is no slab's, while somebody has it.
