@@ -231,8 +231,10 @@ error_code cm_connection::on_route_resolved() {
 
 error_code cm_connection::on_reply(const cm_event& event) {
   reply_ = event.data;
-  if (qp_->state() == queue_pair_state::failed)
+  if (qp_->state() == queue_pair_state::failed) {
+    spent_ = true;
     return asio::error::connection_reset;
+  }
   return op_ != nullptr && op_->target ? op_->target->on_hello(reply_, false) : error_code();
 }
 

@@ -207,12 +207,19 @@ void cm_connection::finish(const error_code& ec, leftovers& left) {
 }
 
 // On iWARP destroying an id whose connection is under way would wait for the peer (iw_destroy_cm_id
-// in the kernel), so it stays until its last event.
+// in the kernel), and so would destroying its queue pair.
+bool cm_connection::destroying_would_wait() const noexcept {
+  return state_ == state::connecting && id_ != nullptr && id_->verbs != nullptr &&
+         is_iwarp(id_->verbs);
+}
+
+// It stays until its last event if it has to.
 void cm_connection::retire_id(leftovers& left) {
   if (id_ == nullptr)
     return;
+  const bool lingers = destroying_would_wait();
   rdma_cm_id* id = std::exchange(id_, nullptr);
-  if (state_ != state::connecting || id->verbs == nullptr || !is_iwarp(id->verbs)) {
+  if (!lingers) {
     left.ids.push_back(id);
     return;
   }
@@ -258,13 +265,17 @@ void cm_connection::disconnect(const error_code& why) noexcept {
 
 bool cm_connection::lingers() const noexcept {
   const std::lock_guard lock(mutex_);
-  return !lingering_.empty();
+  return waits_for_peer();
 }
 
 void cm_connection::keep(std::shared_ptr<void> queue_pair) noexcept {
   const std::lock_guard lock(mutex_);
-  if (!lingering_.empty())
+  if (waits_for_peer())
     kept_ = std::move(queue_pair);
+}
+
+bool cm_connection::waits_for_peer() const noexcept {
+  return !lingering_.empty() || destroying_would_wait();
 }
 
 void cm_connection::close() { close(asio::error::operation_aborted); }

@@ -97,9 +97,14 @@ void queue_pair_impl::release_device(ibv_qp* qp, const std::shared_ptr<connectio
   // rxe frees no window whose queue pair has gone before: the kernel panics.
   bool gone = windows_->free_all();
   if (gone && link && link->lingers() && !any_posted()) {
+    if (srq_)
+      srq_->linger();
     // The queue pair goes before what it was made of.
-    link->keep(std::shared_ptr<void>(
-        qp, [cq = cq_, srq = srq_, pd = pd_](ibv_qp* p) { ibv_destroy_qp(p); }));
+    link->keep(std::shared_ptr<void>(qp, [cq = cq_, srq = srq_, pd = pd_](ibv_qp* p) {
+      ibv_destroy_qp(p);
+      if (srq)
+        srq->lingered();
+    }));
   } else {
     gone = gone && destroy(qp);
   }

@@ -208,13 +208,14 @@ void shared_receive_queue_impl::detach(queue_pair_impl& qp, bool gone) {
     end_receives();
 }
 
-// Its queue pairs fail too. The last one that goes ends what is posted.
-void shared_receive_queue_impl::fail(const error_code& why) {
+// Its queue pairs fail too. The last one that goes ends what is posted. With `only`, if that is
+// still the verbs object.
+void shared_receive_queue_impl::fail(const error_code& why, const ibv_srq* only) {
   operation_list left;
   bool in_use = false;
   {
     const std::lock_guard lock(mutex_);
-    if (srq_ == nullptr || closing_ || reason_)
+    if (srq_ == nullptr || closing_ || reason_ || (only != nullptr && only != srq_))
       return;
     reason_ = why;
     in_use = !attached_.empty();
@@ -280,13 +281,19 @@ private:
 // A completion that comes later is of a queue pair that was not destroyed either, and is dropped.
 void shared_receive_queue_impl::destroy() {
   service_.remove(*this);
-  const bool gone = ibv_destroy_srq(srq_) == 0;
-  cq_->drain();
-  operation_list left;
-  ibv_srq* srq = nullptr;
+  bool late = false;
   {
     const std::lock_guard lock(mutex_);
-    srq = std::exchange(srq_, nullptr);
+    late = lingering_ != 0;
+    if (late)
+      destroyed_late_ = srq_;
+  }
+  const bool gone = late || destroy(srq_);
+  cq_->drain();
+  operation_list left;
+  {
+    const std::lock_guard lock(mutex_);
+    srq_ = nullptr;
     if (gone)
       kept_memory_.clear();
     else
@@ -295,12 +302,33 @@ void shared_receive_queue_impl::destroy() {
                            : error_code(error::device_keeps_memory),
                       left);
   }
+  cq_->complete(left);
+}
+
+bool shared_receive_queue_impl::destroy(ibv_srq* srq) {
+  const bool gone = ibv_destroy_srq(srq) == 0;
   if (gone)
     cq_->unreserve(options_.depth);
   else
     withhold(std::make_unique<refused>(
         std::static_pointer_cast<shared_receive_queue_impl>(shared_from_this()), srq));
-  cq_->complete(left);
+  return gone;
+}
+
+void shared_receive_queue_impl::linger() {
+  const std::lock_guard lock(mutex_);
+  ++lingering_;
+}
+
+void shared_receive_queue_impl::lingered() {
+  ibv_srq* srq = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    if (--lingering_ == 0)
+      srq = std::exchange(destroyed_late_, nullptr);
+  }
+  if (srq != nullptr)
+    destroy(srq);
 }
 
 void shared_receive_queue_impl::on_device_event(const ibv_async_event& event) {
@@ -312,8 +340,7 @@ void shared_receive_queue_impl::on_device_event(const ibv_async_event& event) {
     break;
   }
   case IBV_EVENT_SRQ_ERR:
-    if (event.element.srq == native_handle())
-      fail(error::queue_pair_fatal);
+    fail(error::queue_pair_fatal, event.element.srq);
     break;
   case IBV_EVENT_CQ_ERR:
     if (event.element.cq == cq_->native_handle())

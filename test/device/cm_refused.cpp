@@ -38,6 +38,13 @@ void check_next_attempt(meeting& m, peer p = peer::not_reached) {
   CHECK(m.carries("the second attempt"));
 }
 
+// So that what is posted comes back.
+void to_error(queue_pair& qp) {
+  ibv_qp_attr attr{};
+  attr.qp_state = IBV_QPS_ERR;
+  REQUIRE(ibv_modify_qp(qp.native_handle(), &attr, IBV_QP_STATE) == 0);
+}
+
 struct caller {
   caller(asio::io_context& io, const protection_domain& pd) : qp(io, pd) {}
   queue_pair qp;
@@ -119,11 +126,8 @@ TEST_CASE("a rejection that comes after the receives have come back is told as o
   m.initiator->async_connect(qp, m.where(), m.connected.handler());
   m.until([&] { return request.done(); });
   request.value.reject(bytes_of("no"));
-  if (m.dev.type() != transport::iwarp) { // there the device does it by itself
-    ibv_qp_attr attr{};
-    attr.qp_state = IBV_QPS_ERR;
-    REQUIRE(ibv_modify_qp(qp.native_handle(), &attr, IBV_QP_STATE) == 0);
-  }
+  if (m.dev.type() != transport::iwarp) // there the device does it by itself
+    to_error(qp);
   const auto patience = std::chrono::steady_clock::now() + std::chrono::seconds(30);
   while (qp.state() != queue_pair_state::failed && std::chrono::steady_clock::now() < patience)
     queue.poll();
@@ -132,6 +136,43 @@ TEST_CASE("a rejection that comes after the receives have come back is told as o
   CHECK(receiving.ec == asio::error::connection_reset);
   CHECK(m.connected.ec == error::rejected);
   CHECK(text_of(m.connected.value.data) == "no");
+}
+
+TEST_CASE("a queue pair that fails before the peer has answered keeps nobody waiting") {
+  const connections_check nothing_left;
+  meeting m;
+  got receiving;
+  outcome<connection_request> request;
+  m.a.async_receive(m.ma.buffer(0, 8), receiving.handler());
+  m.listener->async_wait_request(request.handler());
+  m.connect();
+  m.until([&] { return request.done(); });
+  to_error(m.a);
+  m.until([&] { return receiving.done(); });
+  CHECK(receiving.ec == asio::error::connection_reset);
+  CHECK_FALSE(m.connected.done());
+  request.value.reject(bytes_of("no"));
+  m.until([&] { return m.connected.done(); });
+  CHECK(m.connected.ec == error::rejected); // and not that time was up
+}
+
+TEST_CASE("a shared receive queue is closed while the peer of its queue pair has not answered") {
+  const connections_check nothing_left;
+  meeting m;
+  shared_receive_queue shared(m.io, m.pd);
+  queue_pair qp(m.io);
+  qp.open(m.pd, shared);
+  got receiving;
+  outcome<connection_request> request;
+  shared.async_receive(m.ma.buffer(0, 8), receiving.handler());
+  m.listener->async_wait_request(request.handler());
+  m.initiator->async_connect(qp, m.where(), m.connected.handler());
+  m.until([&] { return request.done(); });
+  qp.close();
+  shared.close();
+  m.until([&] { return receiving.done() && m.connected.done(); });
+  CHECK(receiving.ec == asio::error::operation_aborted);
+  CHECK(m.connected.ec == asio::error::operation_aborted);
 }
 
 TEST_CASE("a request that is dropped is rejected") {

@@ -7,6 +7,9 @@
 #include "faults/faults.hpp"
 #include "life_resources.hpp"
 
+#include <boost/asio/executor_work_guard.hpp>
+
+#include <array>
 #include <cerrno>
 #include <thread>
 
@@ -67,4 +70,28 @@ TEST_CASE("mode manual: a queue pair that has failed is closed before anybody po
   drain(io);
   CHECK(r.calls == 1);
   CHECK(r.ec == asio::error::operation_aborted);
+}
+
+TEST_CASE("mode manual: a queue pair fails on one thread while it is closed on another") {
+  const resource_check nothing_left;
+  ground g;
+  asio::io_context io;
+  auto work = asio::make_work_guard(io);
+  completion_queue cq(io, g.dev, in_mode(completion_mode::manual));
+  faults::injector faults(g.dev.native_handle());
+  std::thread other([&io] { io.run(); });
+  std::array<got, 100> receives;
+  for (got& r : receives) {
+    queue_pair q(io);
+    q.open(g.pd, cq);
+    q.async_receive(g.part(0), r.handler());
+    faults.raise_qp_event(q.native_handle());
+    q.close();
+  }
+  while (cq.poll() != 0)
+    continue;
+  work.reset();
+  other.join();
+  for (const got& r : receives)
+    CHECK(r.calls == 1);
 }

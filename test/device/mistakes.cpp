@@ -145,7 +145,8 @@ TEST_CASE("a completion queue smaller than the queues that feed it", "[mistake]"
   queue_pair more(p.io);
   error_code ec;
   more.open(p.pd, p.cq, options, ec);
-  CHECK((ec == error::completion_queue_full || p.cq.entries() >= 192));
+  const bool has_room = p.cq.entries() >= 192; // the device may have made it larger
+  CHECK(ec == (has_room ? error_code() : error_code(error::completion_queue_full)));
   faults.release_completions();
   p.until([&] {
     return sends[31].done() && sends[63].done() && receives[31].done() && receives[63].done();

@@ -97,6 +97,8 @@ private:
   void on_timeout(std::uint64_t attempt);
   void finish(const error_code& ec, leftovers& left);
   void close(const error_code& why);
+  bool destroying_would_wait() const noexcept;
+  bool waits_for_peer() const noexcept;
   void retire_id(leftovers& left);
   void settle(leftovers& left);
 
@@ -108,7 +110,7 @@ private:
   state state_ = state::idle;
   rdma_cm_id* id_ = nullptr;
   std::vector<rdma_cm_id*> lingering_; // given up, and waiting for their last event
-  std::shared_ptr<void> kept_;         // the queue pair's verbs object, as long as these
+  std::shared_ptr<void> kept_; // the queue pair's verbs object, as long as these or an attempt
   cm_event request_;
   private_data reply_;
   connect_operation* op_ = nullptr;

@@ -31,6 +31,10 @@ public:
   /// the device. In between it fails when a receive that came by it does.
   error_code attach(queue_pair_impl& qp);
   void detach(queue_pair_impl& qp, bool gone = true);
+  /// One that has detached and fills nothing any more is destroyed later: until `lingered` the
+  /// verbs object stays.
+  void linger();
+  void lingered();
   void cancel();
   void cancel(std::uint64_t id, asio::cancellation_type_t type);
   bool start(receive_operation& op);
@@ -65,7 +69,8 @@ private:
 
   error_code use(std::shared_ptr<completion_queue_impl> queue);
   void destroy();
-  void fail(const error_code& why);
+  bool destroy(ibv_srq* srq);
+  void fail(const error_code& why, const ibv_srq* only = nullptr);
   void fail_waiters(const error_code& ec);
   void end_receives();
 
@@ -82,6 +87,8 @@ private:
   std::vector<queue_pair_impl*> attached_;
   bool kept_ = false;                         // by a queue pair that could not be destroyed
   std::vector<memory_block_ptr> kept_memory_; // of receives that have ended, but not on the device
+  std::uint32_t lingering_ = 0;               // queue pairs
+  ibv_srq* destroyed_late_ = nullptr;         // by the last of these
   bool closing_ = false;
   error_code reason_; // for which it has failed
 };
