@@ -381,7 +381,7 @@ void link_impl::on_receive(link_receive& r, disposal how) {
     if (!link_)
       return;
     frames_received_.add();
-    link_->on_received(r.slot_, received_bytes(r, r.memory));
+    link_->on_received(r.slot, received_bytes(r));
     if (std::exchange(holding_, false))
       qp_->release();
   });

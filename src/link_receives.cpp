@@ -8,14 +8,6 @@
 
 namespace asio_rdma::detail {
 
-link_receive::link_receive(link_impl& link, std::uint32_t slot) noexcept
-    : receive_operation(&link_receive::run), link_(link), slot_(slot) {
-  background = true;
-  internal = true;
-  wr.sg_list = &element_;
-  wr.num_sge = 1;
-}
-
 void link_receive::run(operation* base, disposal how) {
   auto& self = static_cast<link_receive&>(*base);
   self.link_.on_receive(self, how);
@@ -34,7 +26,8 @@ error_code link_impl::make_receives() {
   options_.receives = std::min(options_.receives, qp_->options().receive_depth);
   for (std::uint32_t i = 0; i < options_.receives && !ec; ++i) {
     receives_.push_back(std::make_unique<link_receive>(*this, i));
-    receives_.back()->memory = pool_.allocate(options_.receive_size, ec);
+    if (!receives_.back()->fill(pool_, options_.receive_size))
+      ec = receives_.back()->ec;
   }
   return ec;
 }
@@ -62,15 +55,10 @@ error_code link_impl::begin() {
 
 bool link_impl::post_receive(std::uint32_t slot) {
   link_receive& r = *receives_[slot];
-  if (r.memory.size() != options_.receive_size) {
-    error_code ec;
-    r.memory = pool_.allocate(options_.receive_size, ec);
-    if (ec) {
-      starved_.push_back(slot);
-      return false;
-    }
+  if (!r.fill(pool_, options_.receive_size)) {
+    starved_.push_back(slot);
+    return false;
   }
-  r.element_ = element_of(r.memory);
   posted();
   if (qp_->start(static_cast<receive_operation&>(r)))
     return true;
@@ -117,7 +105,7 @@ void link_impl::on_shared_receive(shared_receive& r) {
   operation_list done;
   lock l(mutex_);
   ++signs_;
-  if (link_ && link_->on_received(r.slot, received_bytes(r, r.memory))) {
+  if (link_ && link_->on_received(r.slot, received_bytes(r))) {
     frames_received_.add();
     in_hands_.push_back(r);
     ++hands_;

@@ -25,14 +25,6 @@ shared_receive_queue_options queue_options(const shared_receives_options& o) {
 
 // --- Receives --------------------------------------------------------------------------------
 
-shared_receive::shared_receive(shared_receives_impl& owner, std::uint32_t number) noexcept
-    : receive_operation(&shared_receive::run), slot(number), owner_(owner) {
-  background = true;
-  internal = true;
-  wr.sg_list = &element_;
-  wr.num_sge = 1;
-}
-
 void shared_receive::run(operation* base, disposal how) {
   auto& self = static_cast<shared_receive&>(*base);
   self.owner_.on_receive(self, how);
@@ -72,21 +64,12 @@ void shared_receives_impl::unposted(std::shared_ptr<shared_receives_impl>& last)
     last = std::move(self_);
 }
 
-bool shared_receives_impl::give_memory(shared_receive& r, error_code& ec) {
-  if (r.memory.size() != options_.receive_size)
-    r.memory = pool_.allocate(options_.receive_size, ec);
-  return !ec;
-}
-
 // What is refused is tried again like what lacks memory: a queue that has failed ends its queue
 // pairs, and so the links.
 bool shared_receives_impl::post(shared_receive& r) {
-  error_code ec;
   if (closed_)
     return false;
-  if (give_memory(r, ec)) {
-    r.ec = {};
-    r.element_ = element_of(r.memory);
+  if (r.fill(pool_, options_.receive_size)) {
     if (posted_++ == 0)
       self_ = shared_from_this();
     if (srq_->start(r))
@@ -174,8 +157,8 @@ error_code shared_receives_impl::open(std::shared_ptr<completion_queue_impl> que
   options_.receives = std::min(options_.receives, srq_->options().depth);
   shares_ = receive_shares(options_.receives, options_.per_link);
   for (std::uint32_t i = 0; i < options_.receives; ++i)
-    if (!give_memory(receives_.emplace_back(*this, i), ec))
-      return ec;
+    if (!receives_.emplace_back(*this, i).fill(pool_, options_.receive_size))
+      return receives_.back().ec;
   for (shared_receive& r : receives_)
     if (!post(r))
       return r.ec;

@@ -163,6 +163,7 @@ bool stream_impl::begin(stream_error_wait& op) {
 // What the device may read where it lies is lent, if that pays: if it is not copied anyway, and if
 // it takes the peer long enough to read what is offered.
 void stream_impl::choose_way(stream_writing& op) const {
+  op.request.whole = op.registered;
   if (op.size <= frame_transfer::payload_room || op.part_count > most_lent || !find_keys(op))
     return;
   if (op.size < bytes_->offer_from() || (op.size >= lent_from && op.part_count == 1))
@@ -491,8 +492,10 @@ std::size_t stream_impl::available() const {
 error_code stream_impl::shutdown(asio::socket_base::shutdown_type what) {
   operation_list done;
   lock l(mutex_);
-  if (!known_ || !bytes_ || frames().stopped())
+  if (!known_ || !bytes_)
     return asio::error::not_connected;
+  if (frames().stopped()) // if by the peer's close, nothing is left to shut down
+    return frames().said_goodbye() ? error_code() : error_code(asio::error::not_connected);
   if (what != asio::socket_base::shutdown_receive)
     bytes_->shut_down_writes();
   if (what != asio::socket_base::shutdown_send)

@@ -13,12 +13,15 @@ namespace beast = boost::beast;
 namespace http = beast::http;
 using asio::awaitable, asio::detached, asio::use_awaitable, asio::ip::tcp;
 
-// Nothing above the folder, and no hidden file.
+// Nothing above the folder or beside it, no hidden file and no folder.
 std::optional<std::filesystem::path> file_of(const std::filesystem::path& root,
                                              std::string_view target) {
-  if (!target.starts_with('/') || target.find("/.") != target.npos)
+  if (!target.starts_with('/') || target.find("/.") != target.npos ||
+      target.find("//") != target.npos)
     return std::nullopt;
-  return root / target.substr(1);
+  const std::filesystem::path path = root / target.substr(1);
+  std::error_code ec;
+  return std::filesystem::is_regular_file(path, ec) ? std::optional(path) : std::nullopt;
 }
 
 http::message_generator answer(const http::request<http::empty_body>& request,

@@ -28,11 +28,14 @@ namespace asio_rdma {
 /// SyncWriteStream. Connected by `acceptor` and `connector`.
 ///
 /// *Writing.* A write copies its bytes to the send buffer (`stream_options::sends`), as much as
-/// there is room for, and is complete then. Asynchronous writes of registered memory (what lies in
-/// the stream's pool, `registered_buffer`, `const_buffer`) take all of it. Of more than 240 bytes
-/// and less than 32 KiB, or of at least 128 KiB in one piece, it is not copied: the write is
-/// complete when the peer's device has read or received it. Small writes meet while an earlier one
-/// is on its way, unless `tcp::no_delay` is set. Of 32 KiB and more the peer reads by RDMA READ.
+/// there is room for, and is complete then. Asynchronous writes of registered memory
+/// (`registered_buffer`, `const_buffer`, and in up to three parts what else lies in the stream's
+/// pool and is more than 240 bytes) take all of it. Of more than 240 bytes and less than 32 KiB, or
+/// of at least 128 KiB in one piece, it is not copied: the write is complete when the peer's device
+/// has read or received it. `asio::async_write` hands a stream at most 64 KiB at a time, so long
+/// memory that shall not be copied is given to `async_write_some`. Small writes meet while an
+/// earlier one is on its way, unless `tcp::no_delay` is set. Of 32 KiB and more the peer reads by
+/// RDMA READ.
 ///
 /// *Reading.* What has come stays in the receives, or in memory of the pool, until it is read. A
 /// peer that is ahead of its reader by `stream_options::receives` and the send buffer waits.
@@ -46,10 +49,18 @@ namespace asio_rdma {
 /// `connection_reset` or what the device tells when the connection has failed; `operation_aborted`
 /// after `cancel` and `close`; `would_block`. Besides, those of `memory_pool::allocate`,
 /// `error::buffer_in_use`, `error::protocol_violation` for a peer that breaks the protocol, and
-/// `error::device_keeps_memory` as for `basic_connection`. What differs from TCP: an error of the
-/// connection stays and is given again; a write hears of the peer's close at once, not from the
-/// second on; a peer that closes with bytes unread ends the stream like any other close; a read
-/// after `eof` gives `eof` again, for which Asio's sockets may wait.
+/// `error::device_keeps_memory` as for `basic_connection`.
+///
+/// *What differs from TCP*, whose connections are the kernel's: here they are the program's.
+/// - What was written is sent, and the peer told of a close, by the context that runs, or by the
+///   stream's blocking functions. A context that is destroyed before drops it, and the peer gets
+///   `connection_reset`. After a close `run()` has work until the peer has heard.
+/// - An error of the connection stays, and is given again; the endpoints are told afterwards, too.
+/// - A write hears of the peer's close at once, not from the second on, as that is told by a frame.
+/// - A peer that closes with bytes unread ends the stream like any other close: it sends no reset.
+/// - A read after `eof` gives `eof` again, for which Asio's sockets may wait.
+/// - Of the socket options there is `no_delay`: TCP's other ones name what RDMA has not, or what
+///   `stream_options` says (`keep_alive`, `linger`, sizes).
 ///
 /// *Cancellation.* All types, of every operation. A cancelled read has taken nothing; if the device
 /// is writing to its memory, it ends when that is over. A cancelled write tells how many bytes it

@@ -6,6 +6,7 @@
 #include <asio_rdma/detail/counter.hpp>
 #include <asio_rdma/detail/dropped_blocks.hpp>
 #include <asio_rdma/detail/frame_link.hpp>
+#include <asio_rdma/detail/frame_receive.hpp>
 #include <asio_rdma/detail/handshake.hpp>
 #include <asio_rdma/detail/queue_pair_impl.hpp>
 #include <asio_rdma/detail/shared_receives_impl.hpp>
@@ -27,20 +28,16 @@ class background_timer;
 class link_impl;
 class link_pull;
 
-/// A receive of a link, with the memory that a frame comes into.
-class link_receive final : public receive_operation {
+/// A link's own receive.
+class link_receive final : public frame_receive {
 public:
-  link_receive(link_impl& link, std::uint32_t slot) noexcept;
-
-  registered_buffer memory; ///< A message may have taken it along.
+  link_receive(link_impl& link, std::uint32_t number) noexcept
+      : frame_receive(&link_receive::run, number), link_(link) {}
 
 private:
-  friend link_impl;
   static void run(operation* base, disposal how);
 
   link_impl& link_;
-  std::uint32_t slot_;
-  ibv_sge element_{};
 };
 
 /// The last operation of a queue pair whose receives are shared: tells the link of its end, as its
@@ -97,11 +94,10 @@ private:
 
 /// What has come into the memory of a receive. Nothing, and that is no frame, if the receive was
 /// used up by an RDMA WRITE with immediate data, which left there what an earlier one had brought.
-inline std::span<const std::byte> received_bytes(const receive_operation& r,
-                                                 const registered_buffer& memory) noexcept {
+inline std::span<const std::byte> received_bytes(const frame_receive& r) noexcept {
   if ((r.flags & (IBV_WC_WITH_IMM | IBV_WC_WITH_INV)) != 0)
     return {};
-  return {static_cast<const std::byte*>(memory.data()), r.bytes};
+  return {static_cast<const std::byte*>(r.memory.data()), r.bytes};
 }
 
 /// What drives a `frame_link` on a queue pair: posts its receives and its frames, and brings it

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
+#include <asio_rdma/detail/frame_receive.hpp>
 #include <asio_rdma/detail/receive_shares.hpp>
 #include <asio_rdma/detail/shared_receive_queue_impl.hpp>
 #include <asio_rdma/memory_pool.hpp>
@@ -18,21 +19,16 @@ namespace asio_rdma::detail {
 class link_impl;
 class shared_receives_impl;
 
-/// A receive that links share, with the memory that a frame comes into. While a link has it in its
-/// hands it is in that link's list.
-class shared_receive final : public receive_operation {
+/// A receive that links share. While a link has it in its hands it is in that link's list.
+class shared_receive final : public frame_receive {
 public:
-  shared_receive(shared_receives_impl& owner, std::uint32_t number) noexcept;
-
-  const std::uint32_t slot;
-  registered_buffer memory; ///< A message may have taken it along.
+  shared_receive(shared_receives_impl& owner, std::uint32_t number) noexcept
+      : frame_receive(&shared_receive::run, number), owner_(owner) {}
 
 private:
-  friend shared_receives_impl;
   static void run(operation* base, disposal how);
 
   shared_receives_impl& owner_;
-  ibv_sge element_{};
 };
 
 /// The logic of `shared_receives`: receives posted to one shared receive queue, and who may count
@@ -90,7 +86,6 @@ private:
   void end();
   void on_receive(shared_receive& r, disposal how);
   bool post(shared_receive& r);
-  bool give_memory(shared_receive& r, error_code& ec);
   void unposted(std::shared_ptr<shared_receives_impl>& last);
   std::vector<std::shared_ptr<link_impl>> links() const;
 

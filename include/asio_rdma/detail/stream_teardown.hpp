@@ -32,6 +32,7 @@ struct teardown_op {
     error_code ec;
     stream.shutdown(asio::socket_base::shutdown_send, ec);
     if (ec) {
+      stream.close();
       complete_immediately(std::move(self), stream.get_executor(), ec);
       return;
     }
