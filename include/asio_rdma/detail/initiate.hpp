@@ -10,17 +10,18 @@
 
 namespace asio_rdma::detail {
 
-/// Put into a handler's cancellation slot. Knows the operation by a number, not by its address, as
-/// it may be asked for one that has completed.
+/// Put into a handler's cancellation slot, where it may stay for long after the operation. So it
+/// knows that by a number, not by its address, and does not keep the object.
 template <class Impl>
 struct canceller {
-  std::shared_ptr<Impl> impl;
+  std::weak_ptr<Impl> impl;
   std::uint64_t id;
 
-  // The operation's end on another thread may clear the slot, and let go of the object.
+  // The operation's end on another thread may clear the slot, and this with it.
   void operator()(asio::cancellation_type_t type) const {
-    const auto keep = impl;
-    keep->cancel(id, type);
+    const std::uint64_t which = id;
+    if (const auto keep = impl.lock())
+      keep->cancel(which, type);
   }
 };
 
