@@ -94,6 +94,12 @@ error_code link_impl::open_with(std::shared_ptr<completion_queue_impl> queue,
                                 std::shared_ptr<shared_receives_impl> shared) {
   if (options_.receive_size < frame_link::min_receive_size || options_.sends == 0)
     return asio::error::invalid_argument;
+  // The peer sends no more at once than it believes a receive to have room for.
+  options_.receive_size = static_cast<std::uint32_t>(
+      std::clamp<std::uint64_t>(options_.max_message,
+                                frame_link::min_receive_size - frame_header::size,
+                                options_.receive_size - frame_header::size) +
+      frame_header::size);
   if (const error_code ec = qp_->open(std::move(queue), shared ? shared->queue() : nullptr))
     return ec;
   cq_ = qp_->completion_queue();

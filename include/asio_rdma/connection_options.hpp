@@ -21,7 +21,9 @@ struct connection_options {
   std::uint32_t receive_size = 8192;
   std::uint32_t sends = 32; ///< Frames under way at a time; more wait their turn.
 
-  std::uint64_t max_message = std::uint64_t(1) << 30; ///< Bytes; a longer one is refused.
+  /// Bytes; a longer one is refused, but one of up to 40 bytes never is. Receives are made no
+  /// larger than it needs.
+  std::uint64_t max_message = std::uint64_t(1) << 30;
   std::uint32_t offers = 16; ///< Long messages offered at a time, each with a key of its own.
   std::uint32_t pulls = 4;   ///< Long messages read at a time.
 
