@@ -13,20 +13,47 @@ namespace asio_rdma::detail {
 
 // --- Long messages, read from the sender's memory --------------------------------------------
 
-struct connection_impl::pull final : link_pull {
-  pull(link_impl& link, std::uint32_t s) noexcept : link_pull(link, &pull::on_done), slot(s) {}
+struct message_pull final : link_pull {
+  message_pull(link_impl& link, std::uint32_t s) noexcept
+      : link_pull(link, &message_pull::on_done), slot(s) {}
   static void on_done(link_impl& link, link_pull& p) {
-    static_cast<connection_impl&>(link).messages_->pulled(static_cast<pull&>(p).slot);
+    auto& c = static_cast<connection_impl&>(link);
+    auto& self = static_cast<message_pull&>(p);
+    self.let_go(c);
+    c.messages_->pulled(self.slot);
+  }
+  // Nothing is read any more.
+  void let_go(connection_impl& c) noexcept {
+    if (into != nullptr)
+      std::exchange(into, nullptr)->pull = nullptr;
+    if (std::exchange(abandoned, false)) {
+      c.dropped_.drop(access);
+      c.dropped_.drop(memory);
+    }
   }
 
   const std::uint32_t slot;
   registered_buffer memory;
+  buffer_access access;
+  message_receive* into = nullptr; ///< Whose memory it is.
+  bool abandoned = false;          ///< It was an operation's that has ended.
 };
 
 void connection_impl::begin_pull(const message_action& a) {
   while (pulls_.size() <= a.slot)
-    pulls_.push_back(std::make_unique<pull>(*this, static_cast<std::uint32_t>(pulls_.size())));
-  pull& p = *pulls_[a.slot];
+    pulls_.push_back(
+        std::make_unique<message_pull>(*this, static_cast<std::uint32_t>(pulls_.size())));
+  message_pull& p = *pulls_[a.slot];
+  if (a.receive != nullptr) {
+    message_receive& op = *static_cast<message_receive::wait&>(*a.receive).op;
+    if (op.direct) {
+      messages_->read_into(a.slot, op.request);
+      p.into = &op;
+      op.pull = &p;
+      const ibv_sge& to = *op.targets;
+      return p.start({reinterpret_cast<void*>(to.addr), a.memory.size, to.lkey}, a.memory);
+    }
+  }
   error_code ec;
   p.memory = pool().allocate(a.memory.size, ec);
   if (ec)
@@ -185,6 +212,16 @@ void connection_impl::complete_send(message_record& r, operation_list& done) {
 
 // --- Receiving -------------------------------------------------------------------------------
 
+// Whether it is registered, perhaps without knowing.
+bool connection_impl::find_key(ibv_sge& e) const {
+  if (e.lkey != 0)
+    return true;
+  const auto found = pool().find(reinterpret_cast<const void*>(e.addr), e.length);
+  if (found)
+    e.lkey = found->lkey();
+  return found.has_value();
+}
+
 bool connection_impl::start(message_receive& op) {
   operation_list done;
   lock l(mutex_);
@@ -196,6 +233,7 @@ bool connection_impl::start(message_receive& op) {
     op.request.capacity = 0;
     for (std::size_t i = 0; i < op.target_count; ++i)
       op.request.capacity += op.targets[i].length;
+    op.direct = op.target_count == 1 && find_key(*op.targets);
   }
   operation_starting();
   active_.push_back(op);
@@ -218,8 +256,12 @@ void connection_impl::complete_receive(message_receive& op, operation_list& done
   if (!op.ec && result.what == message_in::kind::message) {
     messages_received_.add();
     bytes_received_.add(result.bytes);
-    rendezvous_received_.add(result.where == message_in::place::pulled ? 1 : 0);
+    rendezvous_received_.add(
+        result.where == message_in::place::pulled || result.where == message_in::place::direct ? 1
+                                                                                               : 0);
   }
+  if (op.pull != nullptr) // the link has stopped
+    op.pull->let_go(*this);
   registered_buffer memory;
   const bool in_slot = result.where == message_in::place::slot;
   if (in_slot)
@@ -230,7 +272,7 @@ void connection_impl::complete_receive(message_receive& op, operation_list& done
     op.result.payload = std::move(memory);
     if (in_slot)
       received(result.slot) = {}; // the next frame comes into another
-  } else {
+  } else if (!memory.empty()) {
     scatter(memory.data(), {op.targets, op.target_count}, 0, memory.size());
   }
   if (in_slot)
@@ -250,6 +292,10 @@ void connection_impl::complete(connection_operation& op, const error_code& ec,
 bool connection_impl::run_parts(operation_list& done) {
   if (!messages_)
     return false;
+  if (frames().stopped())
+    for (const auto& p : pulls_)
+      if (p->abandoned)
+        p->let_go(*this);
   const message_action a = messages_->next();
   switch (a.what) {
   case message_action::kind::prepare:
@@ -301,8 +347,7 @@ void connection_impl::cancel(std::uint64_t id, asio::cancellation_type_t type) {
   bool goes_on = false;
   switch (op.what) {
   case connection_operation::kind::receive:
-    if (messages_->cancel(static_cast<message_receive&>(op).request))
-      complete(op, aborted, done);
+    cancel(static_cast<message_receive&>(op), done);
     break;
   case connection_operation::kind::send:
     goes_on = !cancel(static_cast<message_send&>(op), done);
@@ -335,14 +380,32 @@ bool connection_impl::cancel(message_send& op, operation_list& done) {
   return true;
 }
 
+// What is being read to the caller's memory is read again, for another one.
+void connection_impl::cancel(message_receive& op, operation_list& done) {
+  if (!messages_->cancel(op.request)) {
+    if (op.pull == nullptr)
+      return;
+    message_pull& p = *op.pull;
+    p.stop();
+    if (!op.memory.region()) // its end has to wait
+      return;
+    p.memory = std::move(op.memory);
+    p.access = std::move(op.access);
+    p.abandoned = true;
+    p.into = nullptr;
+    op.pull = nullptr;
+    messages_->abandon(op.request);
+  }
+  complete(op, asio::error::operation_aborted, done);
+}
+
 void connection_impl::cancel_receives() {
   operation_list done;
   lock l(mutex_);
   for (auto i = active_.begin(); i != active_.end();) {
     auto& op = static_cast<connection_operation&>(*i++);
-    if (op.what == connection_operation::kind::receive &&
-        messages_->cancel(static_cast<message_receive&>(op).request))
-      complete(op, asio::error::operation_aborted, done);
+    if (op.what == connection_operation::kind::receive)
+      cancel(static_cast<message_receive&>(op), done);
     else if (op.what == connection_operation::kind::region &&
              static_cast<region_operation&>(op).why == region_operation::purpose::receive)
       regions_->cancel(static_cast<region_operation&>(op), done);

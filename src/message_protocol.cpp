@@ -307,7 +307,7 @@ void message_protocol::receive(message_in& op) {
   op.immediate.reset();
   op.where = message_in::place::none;
   op.waiting_ = true;
-  op.pinned_ = false;
+  op.pinned_ = op.busy_ = op.left_ = false;
   if (op.what == message_in::kind::written) {
     written_waiters_.push_back(op);
   } else {
@@ -319,10 +319,28 @@ void message_protocol::receive(message_in& op) {
 }
 
 bool message_protocol::cancel(message_in& op) {
-  if (!op.waiting_ || op.pinned_)
+  if (!op.waiting_)
     return false;
+  if (pinned_ != 0 && op.what == message_in::kind::message)
+    // Those behind it get other messages than they were to.
+    unpin_from(
+        static_cast<std::size_t>(std::distance(waiters_.begin(), request_list::s_iterator_to(op))));
+  return leave(op, asio::error::operation_aborted);
+}
+
+void message_protocol::abandon(message_in& op) {
+  for (entry& e : messages_)
+    if (e.into == &op)
+      e.into = nullptr;
+  op.busy_ = op.left_ = false;
+}
+
+// Takes it out. False if it has to wait for its memory.
+bool message_protocol::leave(message_in& op, const error_code& ec) {
   stop_waiting(op);
-  return true;
+  op.ec = ec;
+  op.left_ = op.busy_;
+  return !op.busy_;
 }
 
 void message_protocol::match() {
@@ -334,8 +352,11 @@ void message_protocol::match() {
       continue;
     }
     entry& e = messages_.front();
-    message_in& op = e.pinned != nullptr ? *e.pinned : as_receive(waiters_.front());
-    if (e.pinned == nullptr && e.memory.size > op.capacity) {
+    message_in& op = as_receive(waiters_.front());
+    if (op.busy_)
+      return;
+    if (e.memory.size > op.capacity) {
+      unpin_from(0); // which get other messages now
       op.bytes = e.memory.size;
       finish(op, asio::error::message_size);
       continue;
@@ -368,6 +389,8 @@ void message_protocol::deliver(message_in& op, entry& e) {
   op.slot = e.slot;
   if (e.place != message_in::place::slot)
     link_.release(e.slot);
+  if (e.pinned())
+    answers_.push_back({e.id, {}});
   finish(op, {});
 }
 
@@ -411,11 +434,9 @@ bool message_protocol::next_pull(message_action& a) {
     a.what = message_action::kind::pull;
     a.slot = e.slot;
     a.memory = e.memory;
-    // A waiter whose memory is written can no longer be cancelled, so none before it may be either.
-    if (i == pinned_ && i < waiting_) {
-      message_in& op =
-          as_receive(*std::next(waiters_.begin(), static_cast<std::ptrdiff_t>(pinned_)));
-      if (e.memory.size <= op.capacity)
+    if (i < waiting_) {
+      message_in& op = as_receive(*std::next(waiters_.begin(), static_cast<std::ptrdiff_t>(i)));
+      if (e.memory.size <= op.capacity && !op.busy_)
         a.receive = &op;
     }
     return true;
@@ -432,7 +453,7 @@ message_protocol::inbox::iterator message_protocol::find(std::uint32_t slot) {
 void message_protocol::read_into(std::uint32_t slot, message_in& op) {
   const auto e = find(slot);
   e->place = message_in::place::direct;
-  e->pinned = &op;
+  e->into = &op;
   op.pinned_ = true;
   ++pinned_;
 }
@@ -441,12 +462,20 @@ void message_protocol::pulled(std::uint32_t slot) {
   const auto e = find(slot);
   if (e == messages_.end())
     return; // the link was stopped meanwhile
-  e->where = entry::state::whole;
   --pulling_;
-  if (!dropping_ || e->pinned != nullptr) {
-    answers_.push_back({e->id, {}});
-    return;
+  if (!dropping_) {
+    if (e->spoiled) {
+      e->where = entry::state::offered;
+      ++unread_;
+    } else {
+      e->where = entry::state::whole;
+      // Until its turn has come the other one may still have to be read again.
+      if (!e->pinned())
+        answers_.push_back({e->id, {}});
+    }
+    return let_go(*e);
   }
+  let_go(*e);
   answers_.push_back({e->id, refusal::closed});
   link_.release(e->slot);
   messages_.erase(e);
@@ -459,16 +488,39 @@ void message_protocol::refuse(std::uint32_t slot, refusal why) {
   --pulling_;
   ++count_.refused;
   answers_.push_back({e->id, why});
-  if (e->pinned != nullptr) {
-    // Its turn is after those whose memory is being read to.
-    message_in& op = *e->pinned;
-    waiters_.erase(request_list::s_iterator_to(op));
-    op.pinned_ = false;
-    --pinned_;
-    waiters_.insert(std::next(waiters_.begin(), static_cast<std::ptrdiff_t>(pinned_)), op);
-  }
+  unpin_from(static_cast<std::size_t>(e - messages_.begin()));
   link_.release(e->slot);
   messages_.erase(e);
+}
+
+// Whoever is to get the messages from there on gets others now: what is read, or has been, to their
+// memory has to be read again.
+void message_protocol::unpin_from(std::size_t index) {
+  for (std::size_t i = index; i < messages_.size() && pinned_ != 0; ++i) {
+    entry& e = messages_[i];
+    if (!e.pinned())
+      continue;
+    e.into->pinned_ = false;
+    --pinned_;
+    e.place = message_in::place::pulled;
+    if (e.where == entry::state::pulling) {
+      e.spoiled = e.into->busy_ = true;
+    } else {
+      e.into = nullptr;
+      e.where = entry::state::offered;
+      ++unread_;
+    }
+  }
+}
+
+// Nothing is read any more to memory that is not to have it.
+void message_protocol::let_go(entry& e) {
+  if (!std::exchange(e.spoiled, false) || e.into == nullptr)
+    return;
+  message_in& op = *std::exchange(e.into, nullptr);
+  op.busy_ = false;
+  if (std::exchange(op.left_, false))
+    done_receives_.push_back(op);
 }
 
 // --- The end ---------------------------------------------------------------------------------
@@ -478,7 +530,8 @@ void message_protocol::on_closing() {
     no_sends_ = asio::error::operation_aborted;
   no_receives_ = asio::error::operation_aborted;
   dropping_ = true;
-  // What is being read stays until it has been, and so does who waits for it with his memory.
+  unpin_from(0);
+  // What is being read stays until it has been, and so does whose memory it is.
   auto keep = messages_.begin();
   for (entry& e : messages_) {
     if (e.where == entry::state::pulling) {
@@ -503,8 +556,9 @@ void message_protocol::drop_written() {
 }
 
 void message_protocol::end_receives(const error_code& ec) {
-  while (waiting_ != pinned_)
-    finish(as_receive(waiters_.back()), ec);
+  while (waiting_ != 0)
+    if (message_in& op = as_receive(waiters_.front()); leave(op, ec))
+      done_receives_.push_back(op);
   while (!written_waiters_.empty())
     finish(as_receive(written_waiters_.front()), ec);
 }
@@ -514,7 +568,7 @@ bool message_protocol::drained() const {
 }
 
 bool message_protocol::on_goodbye() {
-  if (unread_ != 0 || pulling_ != 0 || (!answers_.empty() && !dropping_))
+  if (unread_ != 0 || pulling_ != 0 || pinned_ != 0 || (!answers_.empty() && !dropping_))
     return false;
   answers_.clear();
   if (!no_receives_)
@@ -531,9 +585,11 @@ void message_protocol::on_stopped(const error_code& ec) {
     return e.where == entry::state::whole;
   };
   const auto lost = std::find_if_not(messages_.begin(), messages_.end(), whole);
-  for (auto e = lost; e != messages_.end(); ++e)
-    if (e->pinned != nullptr)
-      finish(*e->pinned, ec);
+  for (auto e = lost; e != messages_.end(); ++e) {
+    if (e->pinned())
+      finish(*e->into, ec);
+    let_go(*e);
+  }
   messages_.erase(lost, messages_.end());
   unread_ = pulling_ = 0;
   answers_.clear();

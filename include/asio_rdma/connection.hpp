@@ -33,7 +33,9 @@ namespace asio_rdma {
 ///
 /// *Buffers.* Whatever Asio takes as buffers may be sent. Registered memory (`registered_buffer`,
 /// `const_buffer`, and what lies in the connection's pool) is not copied, unless the message is
-/// shorter than 240 bytes; other memory is copied into the pool when the operation is started.
+/// shorter than 240 bytes; other memory is copied into the pool when the operation is started. A
+/// long message that a receive waits for with one registered buffer is read to it at once; the
+/// region needs `access::local_write`. What is received into other memory is copied.
 ///
 /// *Errors.* `not_connected`; `error::buffer_in_use`; `error::pool_limit` and others of
 /// `memory_pool::allocate`; `message_size` for a message that the peer does not accept and
@@ -46,10 +48,13 @@ namespace asio_rdma {
 /// still (a message may have arrived all the same); memory of a pool does not return to it before
 /// the device has let go (`memory_pool::trim`).
 ///
-/// *Cancellation.* All types, of every operation. A receive that is cancelled has taken nothing. A
-/// send that has not begun is taken back. If it has, its handler gets `operation_aborted` at once
-/// and the message may arrive; the memory of a `registered_buffer` stays with the connection until
-/// the device has let go of it. Only where the caller keeps the memory that the device uses
+/// *Cancellation.* All types, of every operation. A receive that is cancelled has taken nothing; a
+/// message that was being read to its memory is read again for another one. Its handler gets
+/// `operation_aborted` at once, or, if the caller keeps that memory (a `mutable_buffer`), when
+/// nothing is written to it any more; the content of the memory is indeterminate then. A send that
+/// has not begun is taken back. If it has, its handler gets `operation_aborted` at once and the
+/// message may arrive; the memory of a `registered_buffer` stays with the connection until the
+/// device has let go of it. Only where the caller keeps the memory that the device uses
 /// (`const_buffer`) one that has begun goes on: then `terminal` ends the connection, and `partial`
 /// and `total` have no effect.
 ///
@@ -179,9 +184,10 @@ public:
   }
 
   /// Says goodbye behind everything that was sent before, and waits for the peer to do so as well:
-  /// then everything has arrived, and the connection has ended. Nothing can be sent any more. What
-  /// the peer still sends can be received. Signature `void(error_code)`. Errors: as the
-  /// connection's, if it fails before. Supports all cancellation types: only the wait ends.
+  /// then everything has arrived, and the connection has ended. Nothing can be sent or received any
+  /// more: receives end with `operation_aborted`, and what the peer still sends is refused or
+  /// dropped. Signature `void(error_code)`. Errors: as the connection's, if it fails before.
+  /// Supports all cancellation types: only the wait ends.
   template <class Token = asio::default_completion_token_t<executor_type>>
   auto async_close(Token&& token = {}) {
     return asio::async_initiate<Token, void(error_code)>(initiate_close{this}, token);
@@ -212,7 +218,8 @@ public:
   /// Copies the next message into buffers of the caller's, Asio's or registered ones, and gives its
   /// size. Signature `void(error_code, std::size_t)`. If it is longer than the buffers the error is
   /// `message_size`, with its size, and it is still there to be received. A `registered_buffer` is
-  /// kept, and written (see `buffer_access`), until then; `error::buffer_in_use` if it cannot be.
+  /// kept, and written (see `buffer_access`), until then, or, if it is cancelled, until the device
+  /// has let go of it; `error::buffer_in_use` if it cannot be.
   template <class Buffers, class Token = asio::default_completion_token_t<executor_type>>
   requires asio::is_mutable_buffer_sequence<Buffers>::value //
       auto

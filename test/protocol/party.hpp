@@ -29,6 +29,8 @@ struct op_of final : Request {
   std::uint32_t sequence = 0; // of messages
   bool keyed = false, preparing = false, ended = false;
   std::uint64_t key = 0;
+  bool written_to = false;            // by the device, now
+  std::optional<std::uint32_t> holds; // the message that was read to its memory
 };
 using send_op = op_of<message_out>;
 using receive_op = op_of<message_in>;
@@ -51,8 +53,8 @@ public:
       posted.push_back(i + 1000);
   }
   ~party() {
-    link.stop(asio::error::operation_aborted);
-    run();
+    if (!dead)
+      die(asio::error::operation_aborted);
   }
   party(const party&) = delete;
 
@@ -67,7 +69,13 @@ public:
   std::deque<wire_frame> wire;          // to the peer
   std::deque<std::uint32_t> unsent;     // SENDs to complete
   std::deque<std::uint32_t> lent_slots; // messages that the application holds
-  std::vector<std::pair<std::uint32_t, remote_buffer>> pulls;
+  struct pull {
+    std::uint32_t slot;
+    remote_buffer memory;
+    receive_op* into; // whose memory it goes to, as long as that lives
+    bool direct;
+  };
+  std::vector<pull> pulls;
   std::vector<send_op*> preparing;
   std::vector<std::uint32_t> making, ending;
   std::map<std::uint64_t, std::uint64_t> keys; // of offered messages, their sizes
@@ -81,7 +89,8 @@ public:
   std::vector<std::pair<std::uint32_t, std::uint64_t>> received; // sequence and size, in order
   std::vector<std::uint32_t> noticed;
   std::size_t ended_ops = 0, made_ops = 0, regions = 0, granted = 0, failed_sends = 0;
-  std::map<int, std::size_t> frames; // by type
+  std::size_t direct = 0, abandoned = 0; // messages read to the receiver's own memory
+  std::map<int, std::size_t> frames;     // by type
   error_code failure;
   bool closed = false;
   bool dead = false; // the device has let go
@@ -116,6 +125,9 @@ public:
     dead = true;
     wire.clear();
     unsent.clear();
+    for (pull& p : pulls)
+      if (p.into != nullptr)
+        std::exchange(p.into, nullptr)->written_to = false;
     link.stop(why);
     run();
     finish_local_work();
@@ -178,12 +190,16 @@ public:
       grants.ended(id);
     } else if (!pulls.empty()) {
       const auto i = pulls.begin() + some(pulls);
-      const std::uint32_t slot = i->first;
+      const pull p = *i;
       pulls.erase(i);
-      if (pick(16) == 15)
-        messages.refuse(slot);
+      if (p.into != nullptr) {
+        p.into->written_to = false;
+        p.into->holds = p.memory.rkey;
+      }
+      if (pick(16) == 15 && !p.direct)
+        messages.refuse(p.slot);
       else
-        messages.pulled(slot);
+        messages.pulled(p.slot);
     } else {
       return false;
     }
@@ -243,9 +259,26 @@ public:
     run();
   }
   void cancel_receive(const chooser& pick) {
-    if (receive_op* const op = some_of(receives, pick); op != nullptr && messages.cancel(*op)) {
-      end(*op);
-      receives.erase(op);
+    receive_op* op = some_of(receives, pick);
+    if (pick(2) == 0) // one whose memory is being read to, rather
+      for (const pull& p : pulls)
+        op = p.into != nullptr ? p.into : op;
+    if (op != nullptr) {
+      bool ended = messages.cancel(*op);
+      must(ended == !op->written_to, "who is cancelled ends when nobody writes to his memory");
+      if (!ended && pick(2) == 0) {
+        for (pull& p : pulls)
+          if (p.into == op)
+            p.into = nullptr;
+        op->written_to = false;
+        messages.abandon(*op);
+        ended = true;
+        ++abandoned;
+      }
+      if (ended) {
+        end(*op);
+        receives.erase(op);
+      }
     }
     run();
   }
@@ -420,9 +453,15 @@ private:
         break;
       }
       case message_action::kind::pull:
-        if (a.receive != nullptr && a.memory.size % 2 == 0)
-          messages.read_into(a.slot, *a.receive);
-        pulls.emplace_back(a.slot, a.memory);
+        pulls.push_back({a.slot, a.memory, nullptr, false});
+        if (a.receive != nullptr && a.memory.size % 4 != 0) {
+          auto& op = static_cast<receive_op&>(*a.receive);
+          must(!op.written_to, "one message at a time is read to a memory");
+          messages.read_into(a.slot, op);
+          op.written_to = true;
+          pulls.back().into = &op;
+          pulls.back().direct = true;
+        }
         if (on_pull)
           on_pull(a.memory);
         break;
@@ -440,6 +479,7 @@ private:
       }
       default: {
         auto& op = *static_cast<receive_op*>(a.receive);
+        must(!op.written_to, "whose operation has ended has his memory for himself");
         end(op);
         if (!op.ec)
           take(op);
@@ -455,6 +495,10 @@ private:
       return;
     }
     must(op.bytes <= op.capacity, "a message fits its receive");
+    if (op.where == message_in::place::direct) {
+      must(op.holds == op.immediate, "its own message was read to its memory");
+      ++direct;
+    }
     if (op.where == message_in::place::slot) {
       must(slots.at(op.slot).size() == frame_header::size + op.bytes, "a message is whole");
       lent_slots.push_back(op.slot);

@@ -312,11 +312,43 @@ TEST_CASE("messages: an offer is read when somebody waits, and keeps its place")
   }
   SECTION("to the waiter's own") {
     p.messages.read_into(a.slot, one);
-    CHECK(!p.messages.cancel(one));
     p.messages.pulled(a.slot);
     p.run();
     REQUIRE(p.completes(one));
     CHECK(one.where == place::direct);
+  }
+  SECTION("to the waiter's own, who is cancelled: the next one gets it") {
+    p.messages.read_into(a.slot, one);
+    CHECK(!p.messages.cancel(one));
+    const bool abandoned = GENERATE(false, true);
+    if (abandoned)
+      p.messages.abandon(one);
+    p.run();
+    CHECK(p.actions.empty());
+    p.messages.pulled(a.slot);
+    p.run();
+    if (!abandoned) {
+      REQUIRE(p.completes(one));
+      CHECK(one.ec == asio::error::operation_aborted);
+      CHECK(one.bytes == 0);
+    }
+    a = p.take();
+    REQUIRE(a.what == message_action::kind::pull);
+    CHECK(a.memory == remote_buffer{0x1000, 100000, 5});
+    REQUIRE(a.receive == &two);
+    CHECK(p.frames.empty());
+    p.messages.read_into(a.slot, two);
+    p.messages.pulled(a.slot);
+    p.run();
+    REQUIRE(p.completes(two));
+    CHECK(two.where == place::direct);
+    CHECK(two.bytes == 100000);
+    p.receive(one);
+    REQUIRE(p.completes(one));
+    CHECK(one.bytes == 1);
+    REQUIRE(p.frames.size() == 1);
+    CHECK(p.frames[0].header.type == frame_type::taken);
+    return;
   }
   SECTION("the waiter is cancelled: the next one gets it") {
     CHECK(p.messages.cancel(one));
@@ -333,7 +365,6 @@ TEST_CASE("messages: an offer is read when somebody waits, and keeps its place")
     return;
   }
   SECTION("there is no memory: the sender is told, and the next message comes") {
-    p.messages.read_into(a.slot, one);
     p.messages.refuse(a.slot);
     p.run();
     REQUIRE(p.completes(one));
@@ -348,6 +379,104 @@ TEST_CASE("messages: an offer is read when somebody waits, and keeps its place")
   p.run();
   REQUIRE(p.frames.size() == 1);
   CHECK(p.frames[0].header == frame_header{.type = frame_type::taken, .credits = 1, .id = 77});
+}
+
+TEST_CASE("messages: who is cancelled makes those behind him get other messages") {
+  party p;
+  a_receive waits[4];
+  for (a_receive& w : waits)
+    p.receive(w);
+  for (std::uint32_t i = 0; i < 3; ++i)
+    p.gets_offer(i, 1000 + i);
+  std::uint32_t slots[3];
+  for (std::uint32_t i = 0; i < 3; ++i) {
+    const message_action a = p.take();
+    REQUIRE(a.what == message_action::kind::pull);
+    REQUIRE(a.receive == &waits[i]);
+    p.messages.read_into(slots[i] = a.slot, waits[i]);
+  }
+  p.messages.pulled(slots[2]); // is ready, and waits for its turn
+  p.run();
+  CHECK(p.actions.empty());
+  CHECK(p.frames.empty());
+  p.messages.cancel(waits[0]);
+  p.messages.abandon(waits[0]);
+  p.run();
+  // The third is read again: its waiter gets the second one, and has his memory.
+  const message_action third = p.take();
+  REQUIRE(third.what == message_action::kind::pull);
+  CHECK(third.memory.size == 1002);
+  CHECK(third.receive == &waits[3]);
+  p.messages.read_into(third.slot, waits[3]);
+  p.messages.pulled(slots[0]);
+  p.run();
+  // The first: to the library's memory, as that of its waiter is still written to.
+  const message_action first = p.take();
+  REQUIRE(first.what == message_action::kind::pull);
+  CHECK(first.memory.size == 1000);
+  CHECK(first.receive == nullptr);
+  p.messages.pulled(first.slot);
+  p.run();
+  CHECK(p.actions.empty());
+  CHECK(!p.messages.cancel(waits[1])); // likewise
+  SECTION("it ends when that is over") {}
+  SECTION("the link fails") {
+    p.link.stop(asio::error::connection_reset);
+    p.run();
+    REQUIRE(p.completes(waits[1]));
+    CHECK(waits[1].ec == asio::error::operation_aborted);
+    REQUIRE(p.completes(waits[2]));
+    CHECK(waits[2].bytes == 1000);
+    REQUIRE(p.completes(waits[3]));
+    CHECK(waits[3].ec == asio::error::connection_reset);
+    CHECK(p.actions.empty());
+    return;
+  }
+  p.messages.pulled(slots[1]);
+  p.run();
+  REQUIRE(p.completes(waits[1]));
+  CHECK(waits[1].ec == asio::error::operation_aborted);
+  REQUIRE(p.completes(waits[2]));
+  CHECK(waits[2].bytes == 1000);
+  // The second, which comes to the last one, and the third to nobody yet.
+  const message_action second = p.take();
+  REQUIRE(second.what == message_action::kind::pull);
+  CHECK(second.memory.size == 1001);
+  CHECK(second.receive == nullptr);
+}
+
+TEST_CASE("messages: one that is too long for its receive goes to the one behind") {
+  party p;
+  a_receive waits[3];
+  waits[1].capacity = 1000;
+  for (a_receive& w : waits)
+    p.receive(w);
+  std::uint32_t slots[3];
+  for (std::uint32_t i = 0; i < 3; ++i) {
+    p.gets_offer(i, 5000 + i);
+    const message_action a = p.take();
+    REQUIRE(a.what == message_action::kind::pull);
+    REQUIRE(a.receive == (i == 1 ? nullptr : &waits[i]));
+    slots[i] = a.slot;
+    if (i != 1)
+      p.messages.read_into(a.slot, waits[i]);
+  }
+  p.messages.pulled(slots[1]);
+  p.messages.pulled(slots[0]);
+  p.run();
+  REQUIRE(p.completes(waits[0]));
+  REQUIRE(p.completes(waits[1]));
+  CHECK(waits[1].ec == asio::error::message_size);
+  CHECK(waits[1].bytes == 5001);
+  CHECK(p.actions.empty()); // the third message is read to the memory that the second is for
+  p.messages.pulled(slots[2]);
+  p.run();
+  REQUIRE(p.completes(waits[2]));
+  CHECK(waits[2].where == place::pulled);
+  CHECK(waits[2].bytes == 5001);
+  CHECK(p.actions.empty()); // nobody waits for the third
+  p.receive(waits[0]);
+  CHECK(p.take().what == message_action::kind::pull);
 }
 
 TEST_CASE("messages: several are read at a time, and ahead as far as may be") {

@@ -13,8 +13,9 @@ namespace {
 using namespace protocol_test;
 
 struct totals {
-  std::size_t steps = 0, worlds = 0, messages = 0, pulled = 0, regions = 0, granted = 0,
-              notices = 0, deaths = 0, goodbyes = 0, failed = 0, leases_used = 0;
+  std::size_t steps = 0, worlds = 0, messages = 0, pulled = 0, direct = 0, abandoned = 0,
+              regions = 0, granted = 0, notices = 0, deaths = 0, goodbyes = 0, failed = 0,
+              leases_used = 0;
 };
 
 class world {
@@ -80,6 +81,8 @@ public:
     for (const auto& p : parties_) {
       total_.messages += p->received.size();
       total_.pulled += p->messages.count().pulled;
+      total_.direct += p->direct;
+      total_.abandoned += p->abandoned;
       total_.regions += p->regions;
       total_.granted += p->granted;
       total_.notices += p->noticed.size();
@@ -287,12 +290,15 @@ private:
 TEST_CASE("two parties lose and double nothing, whatever happens in whatever order") {
   const totals t = simulation::simulate<world, totals>(400'000);
   WARN(t.steps << " steps in " << t.worlds << " worlds: " << t.messages << " messages received, "
-               << t.pulled << " by rendezvous, " << t.notices << " notices, " << t.granted
-               << " grants, " << t.regions << " regions passed, " << t.leases_used
-               << " uses of a lease, " << t.failed << " failed sends, " << t.deaths << " deaths, "
-               << t.goodbyes << " goodbyes");
+               << t.pulled << " READs, " << t.direct << " messages read directly, " << t.abandoned
+               << " READs abandoned, " << t.notices << " notices, " << t.granted << " grants, "
+               << t.regions << " regions passed, " << t.leases_used << " uses of a lease, "
+               << t.failed << " failed sends, " << t.deaths << " deaths, " << t.goodbyes
+               << " goodbyes");
   CHECK(t.messages > t.steps / 50);
   CHECK(t.pulled > t.steps / 500);
+  CHECK(t.direct > 0);
+  CHECK(t.abandoned > 0);
   CHECK(t.granted > t.steps / 1000);
   CHECK(t.regions > t.steps / 1000);
   CHECK(t.leases_used > 0);

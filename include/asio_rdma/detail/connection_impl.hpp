@@ -45,8 +45,7 @@ public:
 
 private:
   friend connection_regions;
-
-  struct pull;
+  friend message_pull;
 
   /// Holds the goodbye back until nothing of the peer's memory is being used.
   struct remote_part final : link_part {
@@ -71,6 +70,7 @@ private:
   void complete_receive(message_receive& r, operation_list& done);
   void complete(connection_operation& op, const error_code& ec, operation_list& done);
   bool cancel(message_send& op, operation_list& done);
+  void cancel(message_receive& op, operation_list& done);
   bool cancel(remote_operation& op, operation_list& done);
 
   /// Nothing, or why the region is of no use here.
@@ -84,6 +84,7 @@ private:
   void end_remote(remote_record& r, operation_list& done);
   static void remote_done(link_impl& link, link_transfer& t, operation_list& done);
 
+  bool find_key(ibv_sge& e) const;
   void begin_pull(const message_action& a);
 
   std::optional<message_protocol> messages_;
@@ -94,7 +95,7 @@ private:
   std::optional<connection_regions> regions_;
   std::unique_ptr<background_timer> expiry_;
   operation_list active_; // the user's operations, to be found by id
-  std::vector<std::unique_ptr<pull>> pulls_;
+  std::vector<std::unique_ptr<message_pull>> pulls_;
   counter messages_sent_, messages_received_, rendezvous_sent_, rendezvous_received_;
   counter remote_operations_, remote_bytes_;
 };

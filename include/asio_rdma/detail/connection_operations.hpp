@@ -16,6 +16,7 @@
 
 namespace asio_rdma::detail {
 
+struct message_pull;
 struct message_record;
 struct remote_record;
 struct grant_record;
@@ -71,11 +72,13 @@ public:
 
   message result;
   bool owning = true;         ///< Gives `result`; else the bytes go to `targets`.
-  ibv_sge* targets = nullptr; ///< Addresses and lengths only.
+  ibv_sge* targets = nullptr; ///< The key of one that is not registered is 0.
   std::size_t target_count = 0;
   std::uint64_t size = 0;   ///< Of the message.
   registered_buffer memory; ///< That the targets are, if they are one's.
   buffer_access access;
+  bool direct = false;          ///< The device may write to the target, which is one.
+  message_pull* pull = nullptr; ///< While it does.
 };
 
 /// Waits for memory of the peer to be read, written or changed, in one work request or in several.

@@ -20,6 +20,8 @@ public:
 
   /// Both of the same size, which is not 0. Nothing of it is under way.
   void start(const mutable_buffer& to, const remote_buffer& from);
+  /// What has not been asked for yet is not read. `done` is called all the same.
+  void stop() noexcept { from_.size = 0; }
 
 private:
   struct read final : link_transfer {

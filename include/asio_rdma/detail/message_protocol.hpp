@@ -67,7 +67,9 @@ protected:
 private:
   friend message_protocol;
   bool waiting_ = false;
-  bool pinned_ = false;
+  bool pinned_ = false; // the message that it is to get is read, or has been, to its own memory
+  bool busy_ = false;   // one that it does not get is read to its own memory
+  bool left_ = false;   // it waits for nothing but the end of that
 };
 
 struct message_options {
@@ -126,16 +128,20 @@ public:
   bool cancel(message_out& op);
 
   void receive(message_in& op);
-  /// Takes `op` out; no message is lost. False if its memory is being read to: it goes on to its
-  /// end.
+  /// Takes `op` out; no message is lost. False if its memory is being read to: it ends with
+  /// `operation_aborted` when that is over, and the message can be read again.
   bool cancel(message_in& op);
+  /// After that: the driver keeps the memory until `pulled`, and `op` is the driver's again.
+  void abandon(message_in& op);
 
   /// The message of `slot` is read to the memory of the request that the pull named. To be called
   /// before anything else.
   void read_into(std::uint32_t slot, message_in& op);
-  /// The message of `slot` has been read.
+  /// The message of `slot` has been read. What was read to memory of a request that was cancelled
+  /// need not have been read to its end.
   void pulled(std::uint32_t slot);
-  /// There is no memory for it: the sender is told, and the message takes no place.
+  /// There is no memory for it: the sender is told, and the message takes no place. Not after
+  /// `read_into`.
   void refuse(std::uint32_t slot, refusal why = refusal::memory);
 
   struct counters {
@@ -151,8 +157,11 @@ private:
     std::uint32_t slot = 0;
     std::uint32_t id = 0;
     std::optional<std::uint32_t> immediate = {};
-    remote_buffer memory = {}; // its size is the message's
-    message_in* pinned = nullptr;
+    remote_buffer memory = {};  // its size is the message's
+    message_in* into = nullptr; // whose memory it is read to
+    bool spoiled = false;       // who does not get it that way: it has to be read again
+
+    bool pinned() const noexcept { return into != nullptr && !spoiled; }
   };
   struct offer {
     message_out* send = nullptr;
@@ -191,6 +200,9 @@ private:
   void finish(message_out& op, const error_code& ec);
   void finish(message_in& op, const error_code& ec);
   void stop_waiting(message_in& op);
+  bool leave(message_in& op, const error_code& ec);
+  void unpin_from(std::size_t index);
+  void let_go(entry& e);
   void leave_queue(message_out& op);
   void free_offer(message_out& op);
   void end_receives(const error_code& ec);
@@ -210,7 +222,7 @@ private:
   request_list done_sends_;
 
   request_list waiters_;
-  std::uint32_t waiting_ = 0, pinned_ = 0; // of waiters_; the pinned are in front
+  std::uint32_t waiting_ = 0, pinned_ = 0; // of waiters_
   inbox messages_;
   std::uint32_t unread_ = 0; // offers in messages_ that nobody reads
   std::uint32_t pulling_ = 0;

@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: BSL-1.0
+// Long messages that are read to the receiver's registered memory.
+#include "catch.hpp"
+#include "connection_support.hpp"
+
+#include <boost/asio/bind_cancellation_slot.hpp>
+#include <boost/asio/cancellation_signal.hpp>
+
+#include <algorithm>
+#include <deque>
+#include <memory>
+#include <optional>
+
+namespace {
+
+using namespace test;
+
+constexpr std::size_t lengthy = std::size_t(6) << 20; // several READs
+
+memory_pool_options small() {
+  memory_pool_options o;
+  o.limit = std::size_t(4) << 20;
+  return o;
+}
+
+/// Their pool has less memory than a message.
+struct narrow : talk {
+  narrow() : talk({}, {}, small()) {
+    const auto bytes = pattern(lengthy, 1);
+    std::copy(bytes.begin(), bytes.end(), from.data());
+  }
+
+  void send(sent& s, std::size_t bytes = lengthy) {
+    a.async_send(const_buffer(from.buffer(0, bytes)), s.handler());
+  }
+  /// Until b knows of it.
+  void offer(sent& s) {
+    const std::uint64_t before = b.statistics().frames_received;
+    send(s);
+    until([&] { return b.statistics().frames_received > before; });
+  }
+  registered_buffer of_user(std::shared_ptr<std::uint8_t[]> bytes, std::size_t n) {
+    memory_region region(pd, bytes.get(), n, access::local_write);
+    return registered_buffer(std::move(region), std::move(bytes));
+  }
+  registered_buffer of_user(std::size_t n) {
+    return of_user(std::shared_ptr<std::uint8_t[]>(new std::uint8_t[n]()), n);
+  }
+
+  memory from{pd, lengthy, access::local_write};
+};
+
+} // namespace
+
+TEST_CASE("a long message is read to registered memory, and not copied") {
+  narrow t;
+  REQUIRE(t.lives());
+  const std::size_t blocks = t.pool.statistics().blocks_in_use;
+  const bool view = GENERATE(false, true), waits = GENERATE(false, true);
+  constexpr std::size_t room = lengthy + 5000;
+  const registered_buffer all = t.of_user(room), to = all.slice(1000, lengthy + 3000);
+  sent s, r;
+  const auto receive = [&] {
+    if (view)
+      t.b.async_receive(mutable_buffer(to), r.handler());
+    else
+      t.b.async_receive(to, r.handler());
+  };
+  if (waits)
+    receive();
+  t.offer(s);
+  if (!waits)
+    receive();
+  if (!waits)
+    CHECK(in_use(to) == !view); // no completion has been seen yet
+  t.until([&] { return s.done() && r.done(); });
+  CHECK(s.succeeded());
+  REQUIRE(r.succeeded());
+  CHECK(r.value == lengthy);
+  CHECK(is_pattern(to.data(), lengthy, 1));
+  const auto* p = static_cast<const std::uint8_t*>(all.data());
+  const auto is_zero = [](std::uint8_t x) {
+    return x == 0;
+  };
+  CHECK(std::all_of(p, p + 1000, is_zero));
+  CHECK(std::all_of(p + 1000 + lengthy, p + room, is_zero));
+  CHECK(!in_use(all));
+  CHECK(t.b.statistics().rendezvous_received == 1);
+  CHECK(t.b.statistics().bytes_received == 11 + lengthy);
+  CHECK(t.lives());
+  CHECK(t.pool.statistics().blocks_in_use == blocks);
+}
+
+TEST_CASE("long messages are read to memory that lies in the pool, in order") {
+  talk t;
+  constexpr std::size_t count = 12;
+  std::deque<sent> sends, taken;
+  std::deque<registered_buffer> into;
+  for (std::uint32_t i = 0; i < count; ++i) {
+    into.push_back(t.pool.allocate(200'000));
+    // Of which the library is not told that it is registered.
+    t.b.async_receive(asio::buffer(into[i].data(), into[i].size()), taken.emplace_back().handler());
+  }
+  for (std::uint32_t i = 0; i < count; ++i) // the first ones are longer
+    t.a.async_send(asio::buffer(pattern(200'000 - 10'000 * i, i)), sends.emplace_back().handler());
+  t.until([&] {
+    return std::all_of(taken.begin(), taken.end(), [](auto& r) { return r.done(); }) &&
+           std::all_of(sends.begin(), sends.end(), [](auto& s) { return s.done(); });
+  });
+  for (std::uint32_t i = 0; i < count; ++i) {
+    CAPTURE(i);
+    CHECK(taken[i].succeeded());
+    CHECK(taken[i].value == 200'000 - 10'000 * i);
+    CHECK(is_pattern(into[i].data(), taken[i].value, i));
+  }
+  CHECK(t.lives());
+}
+
+TEST_CASE("a cancelled receive gives its memory back when the device has let go, and another one "
+          "gets the message") {
+  narrow t;
+  REQUIRE(t.lives());
+  const bool view = GENERATE(false, true);
+  const auto type = GENERATE(asio::cancellation_type::partial, asio::cancellation_type::total,
+                             asio::cancellation_type::terminal);
+  const registered_buffer first = t.of_user(lengthy), second = t.of_user(lengthy);
+  sent s, cancelled, r;
+  asio::cancellation_signal cancel;
+  t.offer(s);
+  if (view)
+    t.b.async_receive(mutable_buffer(first),
+                      asio::bind_cancellation_slot(cancel.slot(), cancelled.handler()));
+  else
+    t.b.async_receive(first, asio::bind_cancellation_slot(cancel.slot(), cancelled.handler()));
+  cancel.emit(type);
+  CHECK(in_use(first) == !view); // no completion has been seen yet
+  t.b.async_receive(second, r.handler());
+  t.until([&] { return cancelled.done(); });
+  CHECK(cancelled.ec == asio::error::operation_aborted);
+  CHECK(cancelled.value == 0);
+  if (view) // is the caller's again
+    std::memset(first.data(), 0xee, first.size());
+  else
+    t.until([&] { return !in_use(first); });
+  t.until([&] { return s.done() && r.done(); });
+  CHECK(s.succeeded());
+  REQUIRE(r.succeeded());
+  CHECK(r.value == lengthy);
+  CHECK(is_pattern(second.data(), lengthy, 1));
+  if (view) {
+    const auto* p = static_cast<const std::uint8_t*>(first.data());
+    CHECK(std::all_of(p, p + lengthy, [](std::uint8_t x) { return x == 0xee; }));
+  }
+  CHECK(t.lives());
+}
+
+TEST_CASE("a connection that ends while a message is read to a receive's memory lets go of it") {
+  narrow t;
+  REQUIRE(t.lives());
+  enum class ending { closed, peer_closed, goodbye, failed };
+  const ending how = GENERATE(ending::closed, ending::peer_closed, ending::goodbye, ending::failed);
+  const bool cancelled = GENERATE(false, true);
+  CAPTURE(static_cast<int>(how), cancelled);
+  const registered_buffer to = t.of_user(lengthy), viewed = t.of_user(lengthy);
+  sent s, first, second;
+  asio::cancellation_signal cancel[2];
+  outcome<void> over;
+  t.offer(s);
+  sent behind;
+  t.offer(behind);
+  t.b.async_receive(to, asio::bind_cancellation_slot(cancel[0].slot(), first.handler()));
+  t.b.async_receive(mutable_buffer(viewed),
+                    asio::bind_cancellation_slot(cancel[1].slot(), second.handler()));
+  if (cancelled)
+    for (auto& c : cancel)
+      c.emit(asio::cancellation_type::total);
+  switch (how) {
+  case ending::closed:
+    t.b.close();
+    break;
+  case ending::peer_closed:
+    t.a.close();
+    break;
+  case ending::goodbye:
+    t.b.async_close(over.handler());
+    break;
+  case ending::failed: {
+    ibv_qp_attr attr{};
+    attr.qp_state = IBV_QPS_ERR;
+    REQUIRE(ibv_modify_qp(t.b.native_handle(), &attr, IBV_QP_STATE) == 0);
+  }
+  }
+  t.until([&] { return first.done() && second.done() && s.done() && behind.done(); });
+  const error_code aborted = asio::error::operation_aborted;
+  for (const sent* r : {&first, &second}) {
+    CHECK(r->calls == 1);
+    if (cancelled || how == ending::closed || how == ending::goodbye)
+      CHECK(r->ec == aborted);
+    else
+      CHECK(r->ec == asio::error::connection_reset);
+  }
+  for (const sent* x : {&s, &behind}) {
+    CHECK(x->calls == 1);
+    CHECK(x->ec == (how == ending::peer_closed ? aborted
+                    : how == ending::goodbye   ? error_code(asio::error::broken_pipe)
+                                               : error_code(asio::error::connection_reset)));
+  }
+  t.until([&] { return !in_use(to); });
+  if (how == ending::goodbye) {
+    t.until([&] { return over.done(); });
+    CHECK(over.succeeded());
+  }
+  t.a.close();
+  t.b.close();
+  drain(t.io);
+  CHECK(t.pool.statistics().blocks_in_use == 0);
+}
+
+TEST_CASE("memory of a cancelled receive's that nobody else has goes when the device has let go") {
+  narrow t;
+  REQUIRE(t.lives());
+  bool freed = false;
+  std::shared_ptr<std::uint8_t[]> bytes(new std::uint8_t[lengthy](), [&](std::uint8_t* p) {
+    delete[] p;
+    freed = true;
+    t.b.close(); // nothing is locked
+  });
+  std::optional<registered_buffer> to = t.of_user(std::move(bytes), lengthy);
+  sent s, cancelled;
+  asio::cancellation_signal cancel;
+  t.offer(s);
+  t.b.async_receive(*to, asio::bind_cancellation_slot(cancel.slot(), cancelled.handler()));
+  to.reset();
+  cancel.emit(asio::cancellation_type::total);
+  CHECK(!freed);
+  t.until([&] { return cancelled.done() && freed && s.done(); });
+  CHECK(cancelled.ec == asio::error::operation_aborted);
+  CHECK(s.ec == asio::error::connection_reset);
+}
