@@ -20,15 +20,6 @@ struct reach : talk {
   registered_buffer filled(std::size_t bytes, std::uint32_t seed) {
     return test::filled(pool, bytes, seed);
   }
-  /// Whether a message goes from a to b.
-  bool lives() {
-    sent s;
-    outcome<message> r;
-    a.async_send(asio::buffer("still here"), s.handler());
-    b.async_receive(r.handler());
-    until([&] { return s.done() && r.done(); });
-    return s.succeeded() && r.succeeded() && r.value.size() == 11;
-  }
   bool has_atomics() const { return dev.has_atomics(); }
 
   memory target{pd, 256 * 1024, most_rights(dev)};

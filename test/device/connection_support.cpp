@@ -21,6 +21,15 @@ talk::talk(const shared_receives_options& options) : pool(pd) {
   connect_by_manager(*this);
 }
 
+bool talk::lives() {
+  sent s;
+  outcome<message> r;
+  a.async_send(asio::buffer("still here"), s.handler());
+  b.async_receive(r.handler());
+  until([&] { return s.done() && r.done(); });
+  return s.succeeded() && r.succeeded() && r.value.size() == 11;
+}
+
 namespace {
 
 std::uint8_t value_at(std::size_t i, std::uint32_t seed) {

@@ -19,6 +19,8 @@ struct talk {
   explicit talk(const shared_receives_options& options);
 
   void until(const std::function<bool()>& condition) { test::until(io, condition); }
+  /// Whether a message goes from a to b.
+  bool lives();
 
   device dev = open_device();
   protection_domain pd{dev};
