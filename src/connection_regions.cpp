@@ -47,7 +47,7 @@ void connection_regions::give_back(grant_record& r) noexcept {
 }
 
 void connection_regions::lend(region_operation& op, const registered_buffer& memory) {
-  grant_record& r = grant_records_.take();
+  grant_record& r = grant_records_.take(connection_);
   const bool writes =
       (op.lease.rights & (remote_rights::write | remote_rights::atomic)) != remote_rights::none;
   op.ec = memory.empty() || op.lease.rights == remote_rights::none
@@ -67,9 +67,15 @@ void connection_regions::lend(region_operation& op, const registered_buffer& mem
 }
 
 void connection_regions::make_key(const grant_action& a) {
-  grant_record& r = a.lend != nullptr ? static_cast<grant_record&>(*a.lend) : grant_records_.take();
-  error_code ec;
-  if (a.bytes == 0)
+  grant_record& r =
+      a.lend != nullptr ? static_cast<grant_record&>(*a.lend) : grant_records_.take(connection_);
+  r.id = a.grant;
+  const std::size_t place = a.grant & 0xffff;
+  if (granted_.size() <= place)
+    granted_.resize(place + 1);
+  granted_[place] = &r;
+  error_code ec = connection_.check();
+  if (!ec && a.bytes == 0)
     ec = asio::error::invalid_argument;
   if (!ec && a.lend == nullptr) {
     r.memory = connection_.pool().allocate(a.bytes, ec);
@@ -77,19 +83,49 @@ void connection_regions::make_key(const grant_action& a) {
       r.memory.zero();
   }
   if (!ec)
-    r.key = memory_region(connection_.pool().get_protection_domain(), r.memory.data(), a.bytes,
-                          to_access(a.rights), ec);
-  if (ec) {
-    grants_.not_made(a.grant, ec);
-    return give_back(r);
-  }
-  r.id = a.grant;
-  const std::size_t place = a.grant & 0xffff;
-  if (granted_.size() <= place)
-    granted_.resize(place + 1);
-  granted_[place] = &r;
+    r.key = grant_key(connection_.pool().get_protection_domain(), r.memory.data(), a.bytes,
+                      to_access(a.rights), ec);
+  const bool binds = !ec && r.key.window();
+  if (binds)
+    ec = bind(r);
+  if (ec)
+    not_made(r, ec);
+  else if (!binds)
+    made(r);
+}
+
+error_code connection_regions::bind(grant_record& r) {
+  memory_window_impl& window = *r.key.window();
+  r.bind.wr.opcode = IBV_WR_BIND_MW;
+  r.bind.wr.bind_mw = {window.native_handle(), 0, r.key.binding()};
+  error_code ec = connection_.queue_pair()->prepare_bind(window, r.bind.wr);
+  if (!ec && !connection_.post(r.bind))
+    ec = r.bind.ec;
+  return ec;
+}
+
+grant_bind::grant_bind(connection_impl& connection, grant_record& r) noexcept
+    : link_transfer(connection, &connection_regions::bound), grant(r) {}
+
+void connection_regions::bound(link_impl& link, link_transfer& t, operation_list&) {
+  connection_regions& self = *static_cast<connection_impl&>(link).regions_;
+  grant_record& r = static_cast<grant_bind&>(t).grant;
+  if (t.ec)
+    self.not_made(r, t.ec);
+  else
+    self.made(r);
+}
+
+void connection_regions::made(grant_record& r) {
   new_grants_ = true;
-  grants_.made(a.grant, r.key.remote(), protocol_clock::now());
+  grants_.made(r.id, r.key.remote(), protocol_clock::now());
+}
+
+void connection_regions::not_made(grant_record& r, const error_code& ec) {
+  granted_[r.id & 0xffff] = nullptr;
+  connection_.end_key(r.key, r.memory, r.access);
+  grants_.not_made(r.id, ec);
+  give_back(r);
 }
 
 // Deregistering waits until the device has nothing more to do with the key.

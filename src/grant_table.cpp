@@ -182,14 +182,14 @@ void grant_table::made(std::uint32_t id, const remote_buffer& memory,
   g.memory = memory;
   g.until = until(now, g.lease);
   g.where = state::live;
-  if (closed_) {
-    if (g.lend != nullptr)
-      finish(*std::exchange(g.lend, nullptr), closed_);
-    else
-      deny(g.request, refusal::closed);
+  if (g.lend != nullptr && (silent_ || g.revoked)) {
+    finish(*std::exchange(g.lend, nullptr), silent_ ? closed_ : error::lease_revoked);
     begin_end(g);
-  } else if (g.lend != nullptr) {
+  } else if (g.lend != nullptr) { // also while closing, as it was lent before
     lends_.push_back(*g.lend);
+  } else if (closed_ || g.revoked) {
+    deny(g.request, closed_ ? refusal::closed : refusal::revoked);
+    begin_end(g);
   } else {
     answers_.push_back({frame_type::granted, g.request, id, {}, g.lease});
   }
@@ -243,6 +243,8 @@ void grant_table::free_if_done(grant& g) {
 
 bool grant_table::revoke(std::uint32_t id) {
   grant* const g = find(id);
+  if (g != nullptr && g->where == state::making)
+    return !std::exchange(g->revoked, true);
   if (g == nullptr || g->where != state::live)
     return false;
   if (!closed_) {
@@ -390,7 +392,12 @@ void grant_table::on_closing() {
   }
 }
 
-bool grant_table::drained() const { return answers_.empty() && notices_.empty() && lends_.empty(); }
+bool grant_table::drained() const {
+  const bool making = !silent_ && std::any_of(grants_.begin(), grants_.end(), [](const grant& g) {
+    return g.where == state::making;
+  });
+  return !making && answers_.empty() && notices_.empty() && lends_.empty();
+}
 
 bool grant_table::on_goodbye() {
   if (!closed_)

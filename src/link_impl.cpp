@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
+#include <asio_rdma/detail/grant_key.hpp>
 #include <asio_rdma/detail/link_impl.hpp>
 #include <asio_rdma/detail/scatter_gather.hpp>
 
@@ -338,8 +339,8 @@ void link_impl::fail(const error_code& why) {
   reason_ = why;
 }
 
-bool link_impl::end_key(memory_region& key, const registered_buffer& memory,
-                        buffer_access& access) {
+template <class Key>
+bool link_impl::end_key(Key& key, const registered_buffer& memory, buffer_access& access) {
   struct kept {
     registered_buffer memory;
     buffer_access access;
@@ -352,6 +353,9 @@ bool link_impl::end_key(memory_region& key, const registered_buffer& memory,
   fail(ec);
   return false;
 }
+
+template bool link_impl::end_key(memory_region&, const registered_buffer&, buffer_access&);
+template bool link_impl::end_key(grant_key&, const registered_buffer&, buffer_access&);
 
 // What a work request was for is done by `f`, with the link locked.
 template <class Function>

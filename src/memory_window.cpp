@@ -11,14 +11,23 @@ memory_window_impl::memory_window_impl(const protection_domain& pd, ibv_mw* mw,
     : pd_(pd), mw_(mw), first_key_(mw->rkey), owns_(owns) {}
 
 memory_window_impl::~memory_window_impl() {
-  if (!queue_pair_) {
-    free();
+  close();
+  if (!queue_pair_)
     return;
-  }
+  const std::lock_guard lock(queue_pair_->mutex_);
+  unlink();
+}
+
+error_code memory_window_impl::close() noexcept {
+  const std::lock_guard own(mutex_);
+  if (!queue_pair_)
+    return free();
   // The lock until it is free, so that its queue pair does not end before.
   const std::lock_guard lock(queue_pair_->mutex_);
-  free();
-  unlink();
+  const error_code ec = free();
+  if (!ec)
+    unlink();
+  return ec;
 }
 
 std::uint32_t memory_window_impl::next_key() noexcept {
@@ -42,37 +51,42 @@ error_code memory_window_impl::give_to(const std::shared_ptr<bound_windows>& que
   return queue_pair_ == queue_pair ? error_code() : asio::error::invalid_argument;
 }
 
-bool memory_window_impl::free() noexcept {
+error_code memory_window_impl::free() noexcept {
   ibv_mw* const mw = mw_;
-  if (mw != nullptr && owns_ == ownership::take && ibv_dealloc_mw(mw) != 0)
-    return false;
+  if (mw != nullptr && owns_ == ownership::take)
+    if (const int e = ibv_dealloc_mw(mw))
+      return system_error_code(e);
   mw_ = nullptr;
-  return true;
+  return {};
 }
 
 bool bound_windows::free_all() noexcept {
   const std::lock_guard lock(mutex_);
-  while (!all_.empty() && all_.front().free())
+  while (!all_.empty() && !all_.front().free())
     all_.pop_front();
   return all_.empty();
 }
 
-} // namespace detail
-
-memory_window::memory_window(const protection_domain& pd, error_code& ec) {
+std::shared_ptr<memory_window_impl> make_window(const protection_domain& pd, error_code& ec) {
   ec.clear();
   if (!pd.is_open())
     ec = asio::error::bad_descriptor;
   else if (!pd.get_device().has_memory_windows())
     ec = asio::error::operation_not_supported;
   if (ec)
-    return;
+    return nullptr;
   ibv_mw* const mw = ibv_alloc_mw(pd.native_handle(), IBV_MW_TYPE_2);
-  if (mw != nullptr)
-    *this = memory_window(pd, mw, ownership::take);
-  else
-    ec = detail::system_error_code(errno);
+  if (mw == nullptr) {
+    ec = system_error_code(errno);
+    return nullptr;
+  }
+  return std::make_shared<memory_window_impl>(pd, mw, ownership::take);
 }
+
+} // namespace detail
+
+memory_window::memory_window(const protection_domain& pd, error_code& ec)
+    : impl_(detail::make_window(pd, ec)) {}
 
 memory_window::memory_window(const protection_domain& pd) {
   error_code ec;

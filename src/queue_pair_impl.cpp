@@ -13,6 +13,8 @@
 namespace asio_rdma::detail {
 namespace {
 
+constexpr std::uint32_t rxe_vendor = 0xffffff; // no driver but it has that
+
 std::uint32_t random_packet_number() {
   std::random_device source;
   return source() & 0xffffff;
@@ -129,6 +131,7 @@ void queue_pair_impl::find_unsupported() noexcept {
       unsupported_ |= 1u << o;
   };
   send_.set_reads_overtaken(d.type() == transport::iwarp);
+  send_.set_binds_repeated(d.attributes().vendor_id == rxe_vendor);
   if (!d.has_immediate())
     without({IBV_WR_SEND_WITH_IMM, IBV_WR_RDMA_WRITE_WITH_IMM});
   if (!d.has_atomics())
@@ -321,17 +324,19 @@ bool queue_pair_impl::start(send_operation& op) {
   return true;
 }
 
+error_code queue_pair_impl::prepare_bind(memory_window_impl& window, ibv_send_wr& wr) {
+  const std::lock_guard lock(mutex_);
+  error_code ec = check_start(queue_pair_state::connected);
+  if (!ec)
+    ec = window.give_to(windows_);
+  if (!ec)
+    wr.bind_mw.rkey = window.next_key();
+  return ec;
+}
+
 bool queue_pair_impl::start(bind_operation& op) {
-  {
-    const std::lock_guard lock(mutex_);
-    op.ec = check_start(queue_pair_state::connected);
-    if (!op.ec)
-      op.ec = op.window->give_to(windows_);
-  }
-  if (op.ec)
-    return false;
-  op.wr.bind_mw.rkey = op.window->next_key();
-  return start(static_cast<send_operation&>(op));
+  op.ec = prepare_bind(*op.window, op.wr);
+  return !op.ec && start(static_cast<send_operation&>(op));
 }
 
 bool queue_pair_impl::start(receive_operation& op) {

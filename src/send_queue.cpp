@@ -11,6 +11,10 @@ bool is_silent(const operation& op) noexcept {
   return (static_cast<const send_operation&>(op).wr.send_flags & IBV_SEND_SIGNALED) == 0;
 }
 
+bool is_bind(const operation& op) noexcept {
+  return static_cast<const send_operation&>(op).wr.opcode == IBV_WR_BIND_MW;
+}
+
 } // namespace
 
 send_queue::send_queue(queue_pair_impl& qp, std::uint32_t depth) noexcept
@@ -80,7 +84,7 @@ int send_queue::post(operation_list::iterator first, operation_list::iterator la
 void send_queue::note_bound(operation_list::iterator first,
                             operation_list::iterator last) noexcept {
   for (; first != last; ++first)
-    if (ibv_send_wr& wr = static_cast<send_operation&>(*first).wr; wr.opcode == IBV_WR_BIND_MW)
+    if (ibv_send_wr& wr = static_cast<send_operation&>(*first).wr; is_bind(*first))
       wr.bind_mw.mw->rkey = wr.bind_mw.rkey; // by which the provider finds it the next time
 }
 
@@ -91,6 +95,11 @@ void send_queue::on_retired(operation& op) noexcept {
   if (!send.ec)
     send.value = results_[send.result_slot];
   free_results_.push_back(send.result_slot);
+}
+
+// Not for what is silent: nothing would tell that it has completed.
+bool send_queue::must_wait(const operation& op, const operation& before) const noexcept {
+  return binds_repeated_ && is_bind(op) && !is_bind(before) && !is_silent(before);
 }
 
 // The unsignaled ones before it may have counted on its completion.

@@ -21,22 +21,6 @@ struct store {
   }
 };
 
-class withheld_region final : public withheld {
-public:
-  withheld_region(memory_region r, std::shared_ptr<void> m) noexcept
-      : memory_(std::move(m)), region_(std::move(r)) {}
-
-  bool release() noexcept override {
-    error_code ec;
-    region_.close(ec);
-    return !ec;
-  }
-
-private:
-  std::shared_ptr<void> memory_;
-  memory_region region_;
-};
-
 } // namespace
 
 void withhold(std::unique_ptr<withheld> w) {
@@ -45,10 +29,6 @@ void withhold(std::unique_ptr<withheld> w) {
   store& s = store::of_process();
   const std::lock_guard lock(s.mutex);
   s.all.splice(s.all.end(), added);
-}
-
-void withhold(memory_region region, std::shared_ptr<void> memory) {
-  withhold(std::make_unique<withheld_region>(std::move(region), std::move(memory)));
 }
 
 void release_withheld() noexcept {

@@ -4,6 +4,7 @@
 #include <asio_rdma/memory_region.hpp>
 
 #include <memory>
+#include <utility>
 
 namespace asio_rdma::detail {
 
@@ -21,8 +22,26 @@ public:
 
 /// From any thread, under any lock: releases nothing.
 void withhold(std::unique_ptr<withheld> w);
-/// A registration, with the memory that it is of.
-void withhold(memory_region region, std::shared_ptr<void> memory);
+/// A registration or another key, with the memory that it is of.
+template <class Key>
+void withhold(Key key, std::shared_ptr<void> memory) {
+  class withheld_key final : public withheld {
+  public:
+    withheld_key(Key k, std::shared_ptr<void> m) noexcept
+        : memory_(std::move(m)), key_(std::move(k)) {}
+
+    bool release() noexcept override {
+      error_code ec;
+      key_.close(ec);
+      return !ec;
+    }
+
+  private:
+    std::shared_ptr<void> memory_;
+    Key key_;
+  };
+  withhold(std::make_unique<withheld_key>(std::move(key), std::move(memory)));
+}
 
 /// Tries with all of them. Where nothing is locked, as it may destroy queue pairs.
 void release_withheld() noexcept;

@@ -12,7 +12,7 @@ bool work_queue::start(operation& op, operation_list& ended) {
     return false;
   }
   posting(op);
-  if (!may_post()) {
+  if (!may_post() || (used_ != 0 && must_wait(op, posted_.back()))) {
     waiting_.push_back(op);
     ++blocked_;
     return true;
@@ -40,8 +40,13 @@ void work_queue::post_waiting(operation_list& ended) {
   while (!waiting_.empty() && used_ != depth_ && holds_ == 0) {
     auto last = waiting_.begin();
     std::uint32_t n = 0;
-    for (; last != waiting_.end() && used_ + n != depth_; ++last)
+    for (; last != waiting_.end() && used_ + n != depth_; ++last) {
+      if (used_ + n != 0 && must_wait(*last, n != 0 ? *std::prev(last) : posted_.back()))
+        break;
       ++n;
+    }
+    if (n == 0)
+      return;
     const auto first = waiting_.begin();
     posted_.splice(posted_.end(), waiting_, first, last);
     used_ += n;

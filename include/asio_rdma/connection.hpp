@@ -376,7 +376,9 @@ public:
 
   /// Takes back what the peer may reach of these bytes, or of any: all that was granted or lent of
   /// them. When it returns, the peer's device is refused; an operation of the peer that was under
-  /// way has ended, one that comes later ends the connection. Gives the number of grants.
+  /// way has ended, one that comes later ends the connection. What the device is still making the
+  /// key of the peer never gets; that memory is in use until the device is done. Gives the number
+  /// of grants.
   std::size_t revoke(const registered_buffer& memory) { return impl_ ? impl_->revoke(&memory) : 0; }
   std::size_t revoke() { return impl_ ? impl_->revoke(nullptr) : 0; }
 

@@ -35,8 +35,9 @@ struct lease_handle {
 /// An operation is checked here before it is posted: `error::lease_expired` after the deadline, or
 /// when the region was handed back; `error::lease_revoked`; `error::rights_refused`;
 /// `error::remote_range`; `invalid_argument` for a region of another connection. The connection
-/// lives. The owner's device checks as well, by a key for exactly the memory, and what that refuses
-/// ends the connection (siw of Linux 6.1 does not ask for the right to read).
+/// lives. The owner's device checks as well, by a key for exactly the memory, and, if it has memory
+/// windows of type 2, for this connection only. What it refuses ends the connection (siw of Linux
+/// 6.1 does not ask for the right to read).
 class remote_region {
 public:
   /// Of no memory.

@@ -114,6 +114,51 @@ TEST_CASE("binding a window beyond the region is refused locally") {
   CHECK(p.carries("still connected"));
 }
 
+// rxe does what it has done of the send queue once more with what it has to send once more.
+TEST_CASE("a bind behind a send that is repeated") {
+  pair p;
+  if (!p.dev.has_memory_windows())
+    return not_on_this_device("memory windows");
+  memory_window window(p.pd), another(p.pd);
+  sent first, written;
+  got r;
+  outcome<void> bound, bound_too;
+  const auto before = p.dev.counters(1).rnr;
+  p.b.async_send(p.mb.buffer(0, 4), first.handler()); // for which there is no receive
+  p.b.async_bind(window, p.mb.region, 1000, 100, access::remote_write, bound.handler());
+  p.b.async_bind(another, p.mb.region, 1000, 100, access::remote_write, bound_too.handler());
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  while (before && *p.dev.counters(1).rnr < *before + 3) {
+    p.io.poll();
+    REQUIRE(std::chrono::steady_clock::now() < limit);
+  }
+  p.a.async_receive(p.ma.buffer(0, 10), r.handler());
+  p.drain();
+  CHECK(first.succeeded());
+  CHECK(r.succeeded());
+  REQUIRE(bound.succeeded());
+  REQUIRE(bound_too.succeeded());
+  p.a.async_write(p.ma.buffer(0, 4), {p.mb.remote(1000).address, 4, another.rkey()},
+                  written.handler());
+  p.drain();
+  CHECK(written.succeeded());
+}
+
+TEST_CASE("a bind behind a write that tells nothing") {
+  pair p;
+  if (!p.dev.has_memory_windows())
+    return not_on_this_device("memory windows");
+  memory_window window(p.pd);
+  sent silent;
+  outcome<void> bound;
+  p.b.async_write(p.mb.buffer(0, 4), p.ma.remote(), queue_pair::flags::unsignaled,
+                  silent.handler());
+  p.b.async_bind(window, p.mb.region, 1000, 100, access::remote_write, bound.handler());
+  p.drain();
+  CHECK(silent.succeeded());
+  CHECK(bound.succeeded());
+}
+
 TEST_CASE("a send that invalidates a region that is not there") {
   pair p(impatient());
   sent s;

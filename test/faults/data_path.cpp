@@ -54,10 +54,14 @@ int post(call which, std::uint32_t qp_num, int (*ibv_context_ops::*op)(Queue*, R
 
 int post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad_wr) {
   if (const ibv_send_wr* last = wr; last != nullptr) {
-    while (last->next != nullptr)
-      last = last->next;
     const auto state = state_of(qp->context);
     const std::lock_guard lock(state->mutex);
+    for (;; last = last->next) {
+      if (last->opcode == IBV_WR_BIND_MW)
+        state->counts.last_bind = last->bind_mw.bind_info;
+      if (last->next == nullptr)
+        break;
+    }
     state->counts.last_send_flags = last->send_flags;
     state->counts.last_send_key = last->num_sge > 0 ? last->sg_list[0].lkey : 0;
   }

@@ -117,6 +117,7 @@ struct counters {
   std::uint64_t receive_requests = 0;
   unsigned last_send_flags = 0;    // send_flags of the last work request of the last chain
   std::uint32_t last_send_key = 0; // of its first buffer
+  ibv_mw_bind_info last_bind{};    // of the last work request that binds a window
   std::uint64_t completions = 0;   // given to the caller
   std::uint64_t failed_completions = 0;
   std::uint64_t held_completions = 0;

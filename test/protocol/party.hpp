@@ -81,6 +81,7 @@ public:
   std::map<std::uint64_t, std::uint64_t> keys; // of offered messages, their sizes
   std::set<std::uint32_t> grant_keys;          // the peer may reach these
   std::set<std::uint32_t> revoked;
+  std::set<std::uint32_t> unheard; // while their keys were being made
   std::set<std::uint32_t> my_leases;
 
   // What happened.
@@ -331,11 +332,12 @@ public:
     run();
   }
   void revoke(const chooser& pick) {
-    if (!grant_keys.empty()) {
-      const std::uint32_t id =
-          *std::next(grant_keys.begin(), pick(static_cast<std::uint32_t>(grant_keys.size())));
+    std::vector<std::uint32_t> all(grant_keys.begin(), grant_keys.end());
+    all.insert(all.end(), making.begin(), making.end());
+    if (!all.empty()) {
+      const std::uint32_t id = all[pick(static_cast<std::uint32_t>(all.size()))];
       if (grants.revoke(id)) {
-        revoked.insert(id);
+        (grant_keys.contains(id) ? revoked : unheard).insert(id);
         must(!grants.revoke(id), "a grant is revoked once");
       }
     }

@@ -293,6 +293,75 @@ TEST_CASE("grants: one that is revoked before the peer has heard of it is denied
   CHECK(op.ec == error::lease_revoked);
 }
 
+TEST_CASE("grants: one that is revoked while its key is being made the peer does not get") {
+  two t;
+  a_lease op;
+  a_lend lend;
+  if (GENERATE(false, true)) {
+    t.ask(op, 100, some_rights, seconds(1));
+    t.exchange();
+  } else {
+    lend.bytes = 77;
+    lend.rights = some_rights;
+    t.owner.grants.lend(lend);
+  }
+  const grant_action a = t.owner.grants.next();
+  REQUIRE(a.what == make_or_end::make);
+  CHECK(t.owner.grants.revoke(a.grant));
+  CHECK(!t.owner.grants.revoke(a.grant));
+  t.exchange();
+  CHECK(t.owner.grants.next().what == make_or_end::none);
+  CHECK(t.user.leases.next() == nullptr);
+  const bool made = GENERATE(false, true);
+  if (made) {
+    t.owner.grants.made(a.grant, {0x1000, 100, 5}, t.now);
+    CHECK(!t.owner.grants.revoke(a.grant));
+    t.ends(a.grant);
+  } else {
+    t.owner.grants.not_made(a.grant, asio::error::no_memory);
+  }
+  t.exchange();
+  if (a.lend != nullptr) {
+    CHECK(t.owner.grants.next().lend == &lend);
+    CHECK(lend.ec == (made ? error_code(error::lease_revoked) : asio::error::no_memory));
+    CHECK(t.frames.empty());
+  } else {
+    REQUIRE(t.user.leases.next() == &op);
+    CHECK(op.ec == (made ? error_code(error::lease_revoked) : asio::error::no_memory));
+    CHECK(t.frames == std::vector{frame_type::request, frame_type::denied});
+  }
+  CHECK(t.owner.grants.live() == 0);
+}
+
+TEST_CASE("grants: what was lent before closing is sent before the goodbye, however late its key") {
+  two t;
+  a_lend lend;
+  lend.bytes = 77;
+  lend.rights = some_rights;
+  t.owner.grants.lend(lend);
+  const std::uint32_t id = t.owner.grants.next().grant;
+  t.owner.link.close();
+  t.exchange();
+  CHECK(t.frames.empty());
+  SECTION("made") {
+    t.owner.grants.made(id, {0x1000, 77, 5}, t.now);
+    t.exchange();
+    CHECK(t.owner.grants.next().lend == nullptr); // the key ends first, by the peer's goodbye
+    CHECK(t.owner.grants.next().lend == &lend);
+    CHECK(!lend.ec);
+    CHECK(t.frames == std::vector{frame_type::lent, frame_type::goodbye, frame_type::goodbye});
+    t.owner.grants.ended(id);
+  }
+  SECTION("not made") {
+    t.owner.grants.not_made(id, asio::error::no_memory);
+    t.exchange();
+    CHECK(t.frames == std::vector{frame_type::goodbye, frame_type::goodbye});
+    CHECK(t.owner.grants.next().lend == &lend);
+    CHECK(lend.ec);
+  }
+  CHECK(t.owner.grants.live() == 0);
+}
+
 TEST_CASE("grants: what comes for a cancelled request is released") {
   two t;
   a_lease op;

@@ -55,6 +55,7 @@ public:
   std::vector<ids> chains;
   ids retired;
   std::function<int(std::uint64_t)> refuse; // gives an errno value, 0 to accept
+  ids apart;                                // wait for those before them, but for their like
   std::size_t most_posted = 0;              // what the device had at a time
   std::size_t posted_now = 0;
 
@@ -76,6 +77,12 @@ private:
     }
     chains.push_back(chain);
     return 0;
+  }
+  bool must_wait(const operation& op, const operation& before) const noexcept override {
+    const auto is_apart = [this](const operation& o) {
+      return std::find(apart.begin(), apart.end(), o.id) != apart.end();
+    };
+    return is_apart(op) && !is_apart(before);
   }
   static bool is_silent(const operation& op) {
     return static_cast<const test_operation&>(op).silent;
@@ -470,4 +477,37 @@ TEST_CASE("a completion speaks for silent operations before it, not for those wi
   f.queue.complete(f.op(4), f.ready);
   CHECK(ids_of(f.ready) == ids{2, 3, 1, 4});
   CHECK(f.queue.empty());
+}
+
+TEST_CASE("an operation that must wait for those before it is posted when they have completed") {
+  fixture f(10);
+  f.queue.apart = {3, 4, 6};
+  const auto complete = [&](std::uint64_t n) {
+    f.queue.complete(f.op(n), f.ready);
+  };
+  SECTION("one by one") {
+    f.start(1, 7);
+    CHECK(f.queue.chains == std::vector<ids>{{1}, {2}});
+  }
+  SECTION("gathered") {
+    f.queue.hold();
+    f.start(1, 7);
+    f.queue.release(f.ready);
+    CHECK(f.queue.chains == std::vector<ids>{{1, 2}});
+  }
+  SECTION("its like before it") {
+    f.queue.apart = {1, 2, 3, 4, 6};
+    f.start(1, 7);
+    CHECK(f.queue.chains == std::vector<ids>{{1}, {2}, {3}, {4}, {5}});
+    return;
+  }
+  for (std::uint64_t n = 1; n <= 7; ++n)
+    f.op(n).silent = false;
+  complete(1);
+  CHECK(f.queue.posted_now == 1);
+  complete(2);
+  CHECK(f.queue.chains.back() == ids{3, 4, 5});
+  for (std::uint64_t n = 3; n <= 5; ++n)
+    complete(n);
+  CHECK(f.queue.chains.back() == ids{6, 7});
 }

@@ -3,6 +3,7 @@
 
 #include <asio_rdma/detail/connection_operations.hpp>
 #include <asio_rdma/detail/free_list.hpp>
+#include <asio_rdma/detail/grant_key.hpp>
 #include <asio_rdma/detail/grant_table.hpp>
 #include <asio_rdma/detail/lease_table.hpp>
 #include <asio_rdma/detail/region_inbox.hpp>
@@ -13,11 +14,20 @@
 
 namespace asio_rdma::detail {
 
+/// Makes the key of a grant, where that is a window's.
+struct grant_bind final : link_transfer {
+  grant_bind(connection_impl& connection, grant_record& r) noexcept;
+  grant_record& grant;
+};
+
 /// Memory that the peer may reach, by a key of its own.
 struct grant_record final : lend_request {
+  explicit grant_record(connection_impl& connection) noexcept : bind(connection, *this) {}
+
   registered_buffer memory;
   buffer_access access; ///< To what the user has lent.
-  memory_region key;
+  grant_key key;
+  grant_bind bind;
   region_operation* waiter = nullptr;
   bool lending = false; ///< The protocol has it, until `lent`.
   std::uint32_t id = 0;
@@ -32,9 +42,6 @@ struct gift_record final : lease_request {
 
 /// The remote memory of a connection, of either side: does what the protocol says with memory and
 /// keys. Called with the link locked.
-///
-/// A grant's key is a memory region of its own. Memory windows would be ended as fast without a
-/// system call, but rxe of Linux 6.1 does not keep an access within its window.
 class connection_regions {
 public:
   connection_regions(connection_impl& connection, frame_link& link,
@@ -63,8 +70,14 @@ public:
   bool has_new_grants() noexcept { return std::exchange(new_grants_, false); }
 
 private:
+  friend grant_bind;
+
   void give_back(grant_record& r) noexcept;
   void make_key(const grant_action& a);
+  error_code bind(grant_record& r);
+  static void bound(link_impl& link, link_transfer& t, operation_list& done);
+  void made(grant_record& r);
+  void not_made(grant_record& r, const error_code& ec);
   void end_key(const grant_action& a);
   void received(region_operation& op, operation_list& done);
   void leased(region_operation& op, operation_list& done);
@@ -76,7 +89,7 @@ private:
   lease_table leases_;
   free_list<grant_record> grant_records_;
   bool new_grants_ = false;
-  std::vector<grant_record*> granted_; // by their place in the table
+  std::vector<grant_record*> granted_; // with a key, or one being made; by their place in the table
   std::unordered_map<std::uint32_t, registered_buffer> returned_;
   free_list<gift_record> gift_records_;
 };

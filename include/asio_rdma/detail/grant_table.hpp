@@ -37,8 +37,9 @@ struct grant_limits {
 struct grant_action {
   enum class kind {
     none,
-    make, ///< A key for the peer's queue pair only, with `rights`, for exactly `bytes` of zeroed
-          ///< memory, or of `lend`'s; then `made` or `not_made`.
+    make, ///< A key for the peer's queue pair only, if the device has such, with `rights`, for
+          ///< exactly `bytes` of zeroed memory, or of `lend`'s; then, now or later, `made` or
+          ///< `not_made`.
     end,  ///< The key; when nothing can be reached by it any more, `ended`. If `returned`, a
           ///< `region_receive` gets the memory after that.
     lent  ///< `lend` is complete.
@@ -67,7 +68,8 @@ public:
   /// Nothing can be reached by the key any more. The grant is gone.
   void ended(std::uint32_t grant);
 
-  /// Takes a grant back: the peer is told, and `end` follows. False if it has ended.
+  /// Takes a grant back: the peer is told, and `end` follows. One whose key is being made the peer
+  /// does not get: that `end` follows on `made`. False if it has ended or was taken back before.
   bool revoke(std::uint32_t grant);
   /// Ends the grants whose lease and grace are over.
   void expire(protocol_clock::time_point now);
@@ -85,7 +87,8 @@ private:
   struct grant {
     state where = state::free;
     bool returned = false;
-    bool notice = false; // of the revocation, not sent
+    bool revoked = false; // while its key was being made
+    bool notice = false;  // of the revocation, not sent
     std::uint16_t generation = 0;
     std::uint32_t request = 0; // of the peer
     std::uint64_t bytes = 0;

@@ -175,9 +175,11 @@ protected:
   const frame_link& frames() const noexcept { return *link_; }
   /// Ends the connection, from within.
   void fail(const error_code& why);
-  /// Ends a key that the peer has had, to `memory` of this side. If that fails so does the
-  /// connection, and nobody else gets the memory, or the access to it, as long as the key lives.
-  bool end_key(memory_region& key, const registered_buffer& memory, buffer_access& access);
+  /// Ends a key that the peer has had (a `memory_region` or a `grant_key`), to `memory` of this
+  /// side. If that fails so does the connection, and nobody else gets the memory, or the access to
+  /// it, as long as the key lives.
+  template <class Key>
+  bool end_key(Key& key, const registered_buffer& memory, buffer_access& access);
   /// After any event.
   void run(operation_list& done);
   ///@}

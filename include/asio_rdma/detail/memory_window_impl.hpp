@@ -29,6 +29,10 @@ public:
   /// Takes the key of the next bind: a new tag in the low eight bits.
   std::uint32_t next_key() noexcept;
 
+  /// Frees it now, which ends its key; a bind of it that is under way fails. Errors: the system's;
+  /// then it may be tried again.
+  error_code close() noexcept;
+
   /// To be called before it is bound, while the queue pair cannot end. Errors: `bad_descriptor`
   /// when it has gone with its queue pair, `invalid_argument` if it belongs to another one.
   error_code give_to(const std::shared_ptr<bound_windows>& queue_pair);
@@ -36,7 +40,7 @@ public:
 private:
   friend class bound_windows;
 
-  bool free() noexcept;
+  error_code free() noexcept;
 
   protection_domain pd_;
   std::atomic<ibv_mw*> mw_;
@@ -60,5 +64,8 @@ private:
   std::mutex mutex_;
   boost::intrusive::list<memory_window_impl, boost::intrusive::constant_time_size<false>> all_;
 };
+
+/// Errors as of `memory_window`.
+std::shared_ptr<memory_window_impl> make_window(const protection_domain& pd, error_code& ec);
 
 } // namespace asio_rdma::detail

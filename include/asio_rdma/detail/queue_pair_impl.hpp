@@ -73,6 +73,9 @@ public:
   /// Each gives true, or false with the error in the operation, which stays the caller's then.
   bool start(send_operation& op);
   bool start(bind_operation& op);
+  /// What makes a window this queue pair's, and gives it the key of the bind that is to be started
+  /// next. Errors: of `memory_window_impl::give_to`, or why nothing can be started.
+  error_code prepare_bind(memory_window_impl& window, ibv_send_wr& wr);
   bool start(receive_operation& op);
   /// An operation that completes when the queue pair fails or is closed.
   bool start(operation& op);

@@ -20,6 +20,8 @@ public:
   error_code reserve_results();
   /// Whether a completion of a write may come while an earlier read is under way, as on siw.
   void set_reads_overtaken(bool overtaken) noexcept { reads_overtaken_ = overtaken; }
+  /// Whether a bind is done again, and fails, when requests before it are repeated, as on rxe.
+  void set_binds_repeated(bool repeated) noexcept { binds_repeated_ = repeated; }
 
   void on_completion(operation& op, const ibv_wc& wc, operation_list& ready) override;
   void on_refused(const error_code& ec, operation_list& ended) override;
@@ -28,12 +30,14 @@ private:
   int post(operation_list::iterator first, operation_list::iterator last, operation*& failed,
            operation_list& ended) override;
   void on_retired(operation& op) noexcept override;
+  bool must_wait(const operation& op, const operation& before) const noexcept override;
   void prepare(send_operation& op, bool full) noexcept;
   void note_bound(operation_list::iterator first, operation_list::iterator last) noexcept;
   [[gnu::noinline]] void complete_slowly(operation& op, const ibv_wc& wc, operation_list& ready);
 
   queue_pair_impl& qp_;
   bool reads_overtaken_ = false;
+  bool binds_repeated_ = false;
   std::uint32_t unsignaled_run_ = 0;
   // Where atomic operations put what they found: a slot for each that is posted.
   std::vector<std::uint64_t> results_;

@@ -24,7 +24,8 @@ public:
   bool any_waiting() const noexcept { return !waiting_.empty(); }
   std::uint32_t room() const noexcept { return depth_ - used_; }
 
-  /// Posts the operation, or lets it wait: behind others, while the queue is held, or for room. If
+  /// Posts the operation, or lets it wait: behind others, while the queue is held, or for room;
+  /// some, until the device has completed those that it has. If
   /// that fails, or there never is room, gives false, with the error in the operation, which is in
   /// no list then. Others that end by it go to `ended`, here and below.
   bool start(operation& op, operation_list& ended);
@@ -94,6 +95,11 @@ private:
   virtual void on_retired(operation&) noexcept {}
   /// Called after an operation was refused with that error, and is in no list any more.
   virtual void on_refused(const error_code&, operation_list& /*ended*/) {}
+
+  /// Whether an operation must not be posted before the device has completed what is `before` it.
+  virtual bool must_wait(const operation& /*op*/, const operation& /*before*/) const noexcept {
+    return false;
+  }
 
   void post_waiting(operation_list& ended);
 
