@@ -173,5 +173,7 @@ TEST_CASE("operations on the peer's memory allocate nothing") {
   }
   after = allocations;
   CHECK(failed == 0);
-  CHECK(after - before == 0);
+  // libibverbs allocates one object for the key of a READ's sink.
+  const std::size_t keys = t.dev.type() == transport::iwarp ? 2 * (messages / 10) : 0;
+  CHECK(after - before == keys);
 }
