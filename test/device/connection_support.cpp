@@ -48,7 +48,8 @@ std::vector<std::uint8_t> pattern(std::size_t bytes, std::uint32_t seed) {
 registered_buffer filled(const memory_pool& pool, std::size_t bytes, std::uint32_t seed) {
   registered_buffer b = pool.allocate(bytes);
   const auto values = pattern(bytes, seed);
-  std::memcpy(b.data(), values.data(), bytes);
+  if (bytes != 0)
+    std::memcpy(b.data(), values.data(), bytes);
   return b;
 }
 
