@@ -183,6 +183,7 @@ void conversation(input in) {
   g.bytes = 2000;
   g.grants = 1 + in.below(4);
   party p(l, m, g);
+  p.honest_peer = false;
   const chooser pick = [&](std::uint32_t n) {
     return in.below(n);
   };
