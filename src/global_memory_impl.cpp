@@ -123,8 +123,10 @@ global_message global_node::serve(const global_message& request) {
         memory = static_cast<std::byte*>(s.memory.data()) + *at;
     }
   }
-  if (memory != nullptr)
+  if (memory != nullptr) {
     std::memset(memory, 0, bytes);
+    zeroed_.fetch_add(1, std::memory_order_release);
+  }
   return answer;
 }
 
@@ -141,6 +143,8 @@ void* global_node::local(remote_word p, std::uint64_t bytes,
                          std::uint64_t alignment) const noexcept {
   if (p.node() != id_)
     return nullptr;
+  // Who has the address from a peer has it by the device, which orders nothing between CPUs.
+  static_cast<void>(zeroed_.load(std::memory_order_acquire));
   const segment* const s = published_[p.segment()].load(std::memory_order_acquire);
   if (s == nullptr || bytes > s->memory.size() || p.offset() > s->memory.size() - bytes ||
       p.offset() % alignment != 0)

@@ -62,6 +62,7 @@ private:
   mutable std::mutex mutex_;
   std::array<std::atomic<segment*>, global_message::max_segments> published_{};
   std::deque<segment> segments_;
+  std::atomic<std::uint64_t> zeroed_{0}; // counts what was allocated for peers
   bool told_ = false;
   const std::unique_ptr<alock_locals> local_parties_;
 };
