@@ -107,13 +107,13 @@ void cm_connection::on_cm_event(const cm_event& event) {
     const std::lock_guard lock(mutex_);
     if (std::erase(lingering_, event.id) != 0)
       left.ids.push_back(event.id);
-    if (lingering_.empty())
-      left.kept = std::move(kept_);
     if (event.id == id_ && state_ != state::closed) {
       in_event_ = true;
       take_event(event, left);
       in_event_ = false;
     }
+    if (!waits_for_peer())
+      left.kept = std::move(kept_);
   }
   settle(left);
 }
