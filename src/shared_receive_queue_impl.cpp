@@ -281,22 +281,21 @@ private:
 // A completion that comes later is of a queue pair that was not destroyed either, and is dropped.
 void shared_receive_queue_impl::destroy() {
   service_.remove(*this);
-  bool late = false;
+  bool late = false, kept = false;
   {
     const std::lock_guard lock(mutex_);
     late = lingering_ != 0;
+    kept = kept_;
     if (late)
       destroyed_late_ = srq_;
   }
-  const bool gone = late || destroy(srq_);
+  const bool gone = late ? !kept : destroy(srq_);
   cq_->drain();
   operation_list left;
   {
     const std::lock_guard lock(mutex_);
     srq_ = nullptr;
-    if (gone)
-      kept_memory_.clear();
-    else
+    if (!gone)
       find_posted_blocks<receive_operation>(receive_, kept_memory_);
     receive_.fail_all(gone ? error_code(asio::error::operation_aborted)
                            : error_code(error::device_keeps_memory),
@@ -306,13 +305,15 @@ void shared_receive_queue_impl::destroy() {
 }
 
 bool shared_receive_queue_impl::destroy(ibv_srq* srq) {
-  const bool gone = ibv_destroy_srq(srq) == 0;
-  if (gone)
-    cq_->unreserve(options_.depth);
-  else
+  if (ibv_destroy_srq(srq) != 0) {
     withhold(std::make_unique<refused>(
         std::static_pointer_cast<shared_receive_queue_impl>(shared_from_this()), srq));
-  return gone;
+    return false;
+  }
+  cq_->unreserve(options_.depth);
+  const std::lock_guard lock(mutex_);
+  kept_memory_.clear();
+  return true;
 }
 
 void shared_receive_queue_impl::linger() {
