@@ -97,9 +97,13 @@ void send_queue::on_retired(operation& op) noexcept {
   free_results_.push_back(send.result_slot);
 }
 
-// Not for what is silent: nothing would tell that it has completed.
-bool send_queue::must_wait(const operation& op, const operation& before) const noexcept {
-  return binds_repeated_ && is_bind(op) && !is_bind(before) && !is_silent(before);
+bool send_queue::waits_for_others(const operation& op) const noexcept {
+  return binds_repeated_ && is_bind(op);
+}
+
+// Not what is silent: nothing would tell that it has completed.
+bool send_queue::is_waited_for(const operation& op) const noexcept {
+  return !is_bind(op) && !is_silent(op);
 }
 
 // The unsignaled ones before it may have counted on its completion.

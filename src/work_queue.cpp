@@ -6,13 +6,23 @@
 
 namespace asio_rdma::detail {
 
+// `before`: the end of those of the waiting that will be posted before it.
+bool work_queue::must_wait(const operation& op,
+                           operation_list::const_iterator before) const noexcept {
+  const auto waited_for = [this](const operation& o) {
+    return is_waited_for(o);
+  };
+  return waits_for_others(op) && (std::any_of(posted_.begin(), posted_.end(), waited_for) ||
+                                  std::any_of(waiting_.begin(), before, waited_for));
+}
+
 bool work_queue::start(operation& op, operation_list& ended) {
   if (depth_ == 0) {
     op.fail(asio::error::invalid_argument);
     return false;
   }
   posting(op);
-  if (!may_post() || (used_ != 0 && must_wait(op, posted_.back()))) {
+  if (!may_post() || (used_ != 0 && must_wait(op, waiting_.begin()))) {
     waiting_.push_back(op);
     ++blocked_;
     return true;
@@ -40,11 +50,8 @@ void work_queue::post_waiting(operation_list& ended) {
   while (!waiting_.empty() && used_ != depth_ && holds_ == 0) {
     auto last = waiting_.begin();
     std::uint32_t n = 0;
-    for (; last != waiting_.end() && used_ + n != depth_; ++last) {
-      if (used_ + n != 0 && must_wait(*last, n != 0 ? *std::prev(last) : posted_.back()))
-        break;
+    for (; last != waiting_.end() && used_ + n != depth_ && !must_wait(*last, last); ++last)
       ++n;
-    }
     if (n == 0)
       return;
     const auto first = waiting_.begin();

@@ -444,7 +444,8 @@ public:
 
   /// Binds a memory window to part of a region that was registered with `access::window_bind`: the
   /// peer of this queue pair, and nobody else, may use `window.rkey()` once this has completed. The
-  /// window belongs to this queue pair then and goes with it. A key that it had before ends.
+  /// window belongs to this queue pair then and goes with it. A key that it had before ends; some
+  /// devices (rxe) want it invalidated first, and the queue pair ends where it was not.
   /// Errors: IBV_WC_MW_BIND_ERR, `error::remote_range`, `bad_descriptor` for a window or region
   /// that is closed, `invalid_argument` for a window that belongs to another queue pair.
   template <class Token = asio::default_completion_token_t<executor_type>>

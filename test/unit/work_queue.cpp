@@ -78,11 +78,11 @@ private:
     chains.push_back(chain);
     return 0;
   }
-  bool must_wait(const operation& op, const operation& before) const noexcept override {
-    const auto is_apart = [this](const operation& o) {
-      return std::find(apart.begin(), apart.end(), o.id) != apart.end();
-    };
-    return is_apart(op) && !is_apart(before);
+  bool waits_for_others(const operation& op) const noexcept override {
+    return std::find(apart.begin(), apart.end(), op.id) != apart.end();
+  }
+  bool is_waited_for(const operation& op) const noexcept override {
+    return !waits_for_others(op) && !is_silent(op);
   }
   static bool is_silent(const operation& op) {
     return static_cast<const test_operation&>(op).silent;
@@ -482,6 +482,8 @@ TEST_CASE("a completion speaks for silent operations before it, not for those wi
 TEST_CASE("an operation that must wait for those before it is posted when they have completed") {
   fixture f(10);
   f.queue.apart = {3, 4, 6};
+  for (std::uint64_t n = 1; n <= 7; ++n)
+    f.op(n).silent = false;
   const auto complete = [&](std::uint64_t n) {
     f.queue.complete(f.op(n), f.ready);
   };
@@ -501,8 +503,14 @@ TEST_CASE("an operation that must wait for those before it is posted when they h
     CHECK(f.queue.chains == std::vector<ids>{{1}, {2}, {3}, {4}, {5}});
     return;
   }
-  for (std::uint64_t n = 1; n <= 7; ++n)
-    f.op(n).silent = false;
+  SECTION("behind one that tells nothing") {
+    f.op(2).silent = true;
+    f.start(1, 3);
+    CHECK(f.queue.chains == std::vector<ids>{{1}, {2}});
+    complete(1);
+    CHECK(f.queue.chains.back() == ids{3});
+    return;
+  }
   complete(1);
   CHECK(f.queue.posted_now == 1);
   complete(2);

@@ -30,7 +30,8 @@ private:
   int post(operation_list::iterator first, operation_list::iterator last, operation*& failed,
            operation_list& ended) override;
   void on_retired(operation& op) noexcept override;
-  bool must_wait(const operation& op, const operation& before) const noexcept override;
+  bool waits_for_others(const operation& op) const noexcept override;
+  bool is_waited_for(const operation& op) const noexcept override;
   void prepare(send_operation& op, bool full) noexcept;
   void note_bound(operation_list::iterator first, operation_list::iterator last) noexcept;
   [[gnu::noinline]] void complete_slowly(operation& op, const ibv_wc& wc, operation_list& ready);

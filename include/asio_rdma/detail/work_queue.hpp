@@ -96,11 +96,12 @@ private:
   /// Called after an operation was refused with that error, and is in no list any more.
   virtual void on_refused(const error_code&, operation_list& /*ended*/) {}
 
-  /// Whether an operation must not be posted before the device has completed what is `before` it.
-  virtual bool must_wait(const operation& /*op*/, const operation& /*before*/) const noexcept {
-    return false;
-  }
+  /// Whether an operation must not be posted before the device has completed those before it, and
+  /// which of these.
+  virtual bool waits_for_others(const operation& /*op*/) const noexcept { return false; }
+  virtual bool is_waited_for(const operation& /*op*/) const noexcept { return true; }
 
+  bool must_wait(const operation& op, operation_list::const_iterator before) const noexcept;
   void post_waiting(operation_list& ended);
 
   mutex& mutex_;
