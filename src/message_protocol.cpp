@@ -356,8 +356,8 @@ void message_protocol::match() {
     if (op.busy_)
       return;
     if (e.memory.size > op.capacity) {
-      unpin_from(0); // which get other messages now
       op.bytes = e.memory.size;
+      unpin_from(0); // which get other messages now
       finish(op, asio::error::message_size);
       continue;
     }
@@ -494,8 +494,20 @@ void message_protocol::refuse(std::uint32_t slot, refusal why) {
 }
 
 // Whoever is to get the messages from there on gets others now: what is read, or has been, to their
-// memory has to be read again.
+// memory has to be read again. Once the link has stopped it cannot be, and is lost with what is
+// behind it.
 void message_protocol::unpin_from(std::size_t index) {
+  if (link_.stopped()) {
+    const auto lost = std::find_if(messages_.begin() + static_cast<std::ptrdiff_t>(index),
+                                   messages_.end(), [](const entry& e) { return e.pinned(); });
+    for (auto e = lost; e != messages_.end(); ++e)
+      if (e->pinned()) {
+        e->into->pinned_ = false;
+        --pinned_;
+      }
+    messages_.erase(lost, messages_.end());
+    return;
+  }
   for (std::size_t i = index; i < messages_.size() && pinned_ != 0; ++i) {
     entry& e = messages_[i];
     if (!e.pinned())

@@ -479,6 +479,36 @@ TEST_CASE("messages: one that is too long for its receive goes to the one behind
   CHECK(p.take().what == message_action::kind::pull);
 }
 
+TEST_CASE("messages: what would have to be read again when the link has stopped is lost") {
+  party p;
+  a_receive waits[4];
+  waits[1].capacity = 1000;
+  for (a_receive& w : waits)
+    p.receive(w);
+  std::uint32_t slots[3];
+  for (std::uint32_t i = 0; i < 3; ++i) {
+    p.gets_offer(i, i == 1 ? 2000 : 5000);
+    const message_action a = p.take();
+    REQUIRE(a.what == message_action::kind::pull);
+    slots[i] = a.slot;
+    if (i != 1)
+      p.messages.read_into(a.slot, waits[i]);
+  }
+  for (const std::uint32_t slot : {slots[1], slots[2], slots[0]})
+    p.messages.pulled(slot);
+  p.link.stop(asio::error::connection_reset);
+  p.run();
+  REQUIRE(p.completes(waits[0]));
+  CHECK(waits[0].ec == error_code());
+  REQUIRE(p.completes(waits[1]));
+  CHECK(waits[1].ec == asio::error::message_size);
+  REQUIRE(p.completes(waits[2]));
+  CHECK(waits[2].ec == error_code());
+  CHECK(waits[2].bytes == 2000);
+  REQUIRE(p.completes(waits[3]));
+  CHECK(waits[3].ec == asio::error::connection_reset);
+}
+
 TEST_CASE("messages: several are read at a time, and ahead as far as may be") {
   party p({}, {.pulls = 2, .prefetch = 1000});
   for (std::uint32_t i = 0; i < 4; ++i)
