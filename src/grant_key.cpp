@@ -21,6 +21,10 @@ grant_key::grant_key(const protection_domain& pd, void* data, std::size_t bytes,
     region_ = memory_region(pd, data, bytes, rights, ec);
     return;
   }
+  if (has(rights, access::remote_atomic) && !pd.get_device().has_atomics()) {
+    ec = asio::error::operation_not_supported;
+    return;
+  }
   window_ = make_window(pd, ec);
   if (!ec)
     region_ = register_exactly(pd, data, bytes, rights_for_window(rights), ec);

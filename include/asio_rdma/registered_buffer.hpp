@@ -37,6 +37,8 @@ public:
   /// Of no memory and no bytes.
   registered_buffer() noexcept = default;
   /// A whole region, and its memory, which is kept, by its deleter, until after the deregistration.
+  /// The deleter may be called by any thread that uses the context; it may close and destroy, but
+  /// neither block nor poll.
   /// The memory of a null pointer is the caller's to keep. An open region.
   explicit registered_buffer(memory_region region, std::shared_ptr<void> memory = nullptr);
 
