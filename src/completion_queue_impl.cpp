@@ -32,10 +32,12 @@ struct completion_queue_impl::watch {
 
     static void execute(void* owner, scheduled_operation* base, const error_code&, std::size_t) {
       completion_queue_impl& queue = static_cast<runner*>(base)->queue;
-      if (owner != nullptr)
+      const auto self = std::move(queue.queued_self_);
+      queue.runner_queued_.store(false);
+      // A thread that blocks may have taken the role, and given it up again.
+      if (owner != nullptr &&
+          (queue.become_active(state::queued) || queue.become_active(state::armed)))
         queue.run();
-      else
-        queue.self_.reset(); // the context was destroyed with the runner queued
     }
 
     completion_queue_impl& queue;
@@ -179,12 +181,18 @@ bool completion_queue_impl::become_active(state from) {
 
 void completion_queue_impl::attend() {
   if (options_.mode != completion_mode::manual && become_active(state::idle))
-    schedule();
+    schedule(false);
 }
 
-// Queued behind what the context already has to do, without waking a second thread.
-void completion_queue_impl::schedule() {
-  watch_->context_scheduler.post_immediate_completion(&watch_->run_op, true);
+// Gives the role to a runner that is queued, behind what the context already has to do. With
+// `of_runner` on this thread, without waking a second one: it does nothing else before.
+void completion_queue_impl::schedule(bool of_runner) {
+  auto self = std::move(self_);
+  state_.store(state::queued);
+  if (runner_queued_.exchange(true))
+    return;
+  queued_self_ = std::move(self);
+  watch_->context_scheduler.post_immediate_completion(&watch_->run_op, of_runner);
 }
 
 bool completion_queue_impl::on_readable() {
@@ -337,52 +345,6 @@ std::size_t completion_queue_impl::poll() {
   return ran;
 }
 
-bool completion_queue_impl::drive(int other, std::chrono::milliseconds most) {
-  const auto work = [this] {
-    harvest(1);
-    operation_list taken;
-    std::size_t ran = 0;
-    {
-      const std::lock_guard in_order(internal_mutex_);
-      {
-        const std::lock_guard lock(mutex_);
-        for (auto i = ready_.begin(); i != ready_.end();) {
-          operation& op = *i;
-          ++i;
-          if (op.internal)
-            taken.splice(taken.end(), ready_, operation_list::s_iterator_to(op));
-        }
-      }
-      ran = run_internal(taken);
-    }
-    operations_done(ran);
-    return ran != 0;
-  };
-  if (work())
-    return true;
-  if (options_.mode == completion_mode::manual || channel_ == nullptr ||
-      (!become_active(state::armed) && !become_active(state::idle)))
-    return false;
-  const auto self = std::move(self_);
-  take_event();
-  const bool armed = arm();
-  if (armed && !work()) {
-    pollfd descriptors[2] = {{channel_->fd, POLLIN, 0}, {other, POLLIN, 0}};
-    ::poll(descriptors, 2, static_cast<int>(most.count()));
-    if ((descriptors[0].revents & POLLIN) != 0) {
-      notify_requested_ = false;
-      read_event();
-      work();
-    }
-  }
-  // Handlers are the context's to run, and so is a queue that cannot be armed.
-  if (any_ready() || !arm() || !sleep()) {
-    self_ = self;
-    schedule();
-  }
-  return armed;
-}
-
 void completion_queue_impl::drain() {
   while (harvest(1) != 0)
     continue;
@@ -402,7 +364,7 @@ void completion_queue_impl::complete(operation_list& done) {
     // An armed runner would wait for a completion that does not come.
     if (options_.mode != completion_mode::manual &&
         (become_active(state::idle) || become_active(state::armed)))
-      schedule();
+      schedule(false);
     return;
   }
   while (!dropped.empty()) {
@@ -447,8 +409,8 @@ void completion_queue_impl::run() {
     ~turn() {
       if (over)
         return;
-      queue.self_ = self;
-      queue.schedule();
+      queue.self_ = std::move(self);
+      queue.schedule(true);
     }
   } t{*this, std::move(self_)};
 

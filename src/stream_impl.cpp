@@ -217,6 +217,7 @@ void stream_impl::run_op_here(Op& op, bool wait) {
   operation_list done;
   lock l(mutex_);
   op.blocking_ = true;
+  op.waiter_ = wait ? &waker::of_this_thread() : nullptr;
   op.finished_ = false;
   if (!begin(op))
     return;
@@ -232,17 +233,11 @@ void stream_impl::run_op_here(Op& op, bool wait) {
 }
 
 void stream_impl::wait_for(stream_operation& op) {
-  // Long enough to cost nothing; what else may end the wait is looked at in between.
-  constexpr std::chrono::milliseconds patience(50), nap(1);
   cm_service& connections = cm_service::of(context());
-  lock l(mutex_);
-  while (!op.finished_) {
+  for (lock l(mutex_); !op.finished_; l.lock()) {
     l.unlock();
     connections.read_events();
-    const bool driven = completion_queue().drive(connections.descriptor(), patience);
-    l.lock();
-    if (!driven && !op.finished_)
-      changed_.wait_for(l, nap);
+    completion_queue().drive(connections.descriptor(), *op.waiter_);
   }
 }
 
@@ -435,7 +430,8 @@ void stream_impl::finish(stream_operation& op, const error_code& ec, std::uint64
   op.value = bytes;
   if (op.blocking_) {
     op.finished_ = true;
-    changed_.notify_all();
+    if (op.waiter_ != nullptr)
+      op.waiter_->wake();
   } else {
     done.push_back(op);
   }

@@ -9,8 +9,6 @@
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/write.hpp>
 
-#include <thread>
-
 namespace {
 
 using namespace test;
@@ -64,29 +62,4 @@ TEST_CASE("registered memory is sent from where it lies, and received with its m
   CHECK(wrote.ec == error_code());
   CHECK(wrote.value == values.size());
   CHECK(got == values);
-}
-
-TEST_CASE("blocking functions need no thread that runs the context") {
-  stream_pair t;
-  t.io.stop();
-  std::thread peer([&] {
-    // A context of its own would run b; here nobody runs anything.
-    bytes got(100000);
-    for (int i = 0; i < 20; ++i) {
-      asio::read(t.b, asio::buffer(got));
-      asio::write(t.b, asio::buffer(got));
-    }
-    error_code ec;
-    CHECK(t.b.read_some(asio::buffer(got), ec) == 0);
-    CHECK(ec == asio::error::eof);
-  });
-  const bytes sent = pattern(100000, 3);
-  for (int i = 0; i < 20; ++i) {
-    bytes got(sent.size());
-    asio::write(t.a, asio::buffer(sent));
-    asio::read(t.a, asio::buffer(got));
-    CHECK(got == sent);
-  }
-  t.a.shutdown(asio::socket_base::shutdown_send);
-  peer.join();
 }

@@ -3,6 +3,7 @@
 
 #include <asio_rdma/completion_queue_options.hpp>
 #include <asio_rdma/detail/counter.hpp>
+#include <asio_rdma/detail/waker.hpp>
 #include <asio_rdma/detail/work_queue.hpp>
 #include <asio_rdma/device.hpp>
 #include <boost/asio/execution_context.hpp>
@@ -21,10 +22,11 @@ class completion_service;
 
 /// A completion queue and its channel, and the one runner that takes completions from it.
 ///
-/// At any time the runner is in one of three states. `idle`: nothing is outstanding and nobody
-/// looks. `armed`: the device will raise an event, which makes it active. `active`: it is queued
-/// on the execution context or runs there. Only one thread at a time is the runner, so handlers
-/// start in the order in which their completions came.
+/// At any time the runner is in one of four states. `idle`: nothing is outstanding and nobody
+/// looks. `armed`: the device will raise an event, which makes it active. `queued`: it will be
+/// active when the execution context comes to it. `active`: it runs there, or a thread that blocks
+/// (`drive`) has its role for a moment. Only one thread at a time has it, so handlers start in the
+/// order in which their completions came.
 class completion_queue_impl : public std::enable_shared_from_this<completion_queue_impl> {
 public:
   /// Called by the service; `mode` other than `manual` watches the channel.
@@ -73,13 +75,12 @@ public:
   /// Mode `manual`: runs the handlers of what has completed; gives their number.
   std::size_t poll();
 
-  /// For a thread that waits for one of the library's own operations and may not run handlers: does
-  /// what there is to do of those, else sleeps until the device or `other`, a descriptor, tells of
-  /// something, at most so long. False if it could not sleep because another thread looks after
-  /// the queue or will.
-  /// `expect_internal` comes before the first of them.
+  /// Comes before the first of the library's own operations.
   void expect_internal() noexcept { has_internal_.store(true); }
-  bool drive(int other, std::chrono::milliseconds most);
+  /// For a thread that waits for one of these and may not run handlers: does what there is to do of
+  /// them, else sleeps until the device, `other` (a descriptor) or its waker tells of something, or
+  /// a while has passed.
+  void drive(int other, waker& own);
 
   /// Takes every completion that is in the queue now. After the destruction of a queue pair this
   /// leaves none of its work requests in it.
@@ -97,7 +98,7 @@ public:
   void shutdown();
 
 private:
-  enum class state : std::uint8_t { idle, armed, active };
+  enum class state : std::uint8_t { idle, armed, queued, active };
   struct watch;
 
   // Two counts in one word: all operations in the low half, background ones in the high half.
@@ -110,7 +111,7 @@ private:
   void work_started() noexcept;
   void operations_done(std::size_t n) noexcept;
   void attend();
-  void schedule();
+  void schedule(bool of_runner);
   bool become_active(state from);
   bool on_readable();
   void take_event();
@@ -119,6 +120,8 @@ private:
   int drop_abandoned(ibv_wc* completions, int n) const noexcept;
   std::size_t run_ready(disposal how);
   std::size_t run_internal(operation_list& taken);
+  bool run_ready_internal();
+  bool look_and_arm(bool was_queued, bool& worked);
   void run();
   bool spun_enough();
   bool arm();
@@ -126,6 +129,7 @@ private:
   bool rest();
   bool nothing_to_look_for(std::uint64_t counts) const noexcept;
   bool any_ready();
+  bool has_handlers();
 
   completion_service& service_;
   asio::execution_context& context_;
@@ -141,7 +145,9 @@ private:
   bool notify_requested_ = false;                                   // the runner's
   unsigned unacknowledged_events_ = 0;                              // the runner's
   std::optional<std::chrono::steady_clock::time_point> spin_until_; // the runner's
-  std::shared_ptr<completion_queue_impl> self_;                     // while queued
+  std::shared_ptr<completion_queue_impl> self_;                     // of who becomes active
+  std::atomic<bool> runner_queued_{false};             // also when its role is another's
+  std::shared_ptr<completion_queue_impl> queued_self_; // as long
 
   mutex internal_mutex_; // the operations of the library's own, to keep their order
   mutex mutex_;          // polling, and the lists below

@@ -11,7 +11,6 @@
 #include <boost/asio/socket_base.hpp>
 #include <boost/asio/steady_timer.hpp>
 
-#include <condition_variable>
 #include <cstddef>
 #include <memory>
 #include <optional>
@@ -38,7 +37,8 @@ protected:
 
 private:
   friend class stream_impl;
-  bool blocking_ = false; // a thread waits for it, and there is no handler
+  bool blocking_ = false;   // there is no handler
+  waker* waiter_ = nullptr; // of the thread that waits for it
   bool finished_ = false;
 };
 
@@ -153,7 +153,6 @@ private:
   bool no_delay_ = false;
   bool closed_ = false; // by its user, so nothing fails for another reason
   bool known_ = false;  // whom it is connected to
-  std::condition_variable_any changed_;
 };
 
 } // namespace asio_rdma::detail
