@@ -441,8 +441,14 @@ void stream_impl::finish(stream_operation& op, const error_code& ec, std::uint64
 
 // False if it goes on to its end.
 bool stream_impl::withdraw_op(stream_operation& op) {
-  if (op.what == stream_operation::kind::read)
-    return bytes_->cancel(static_cast<stream_reading&>(op).request);
+  if (op.what == stream_operation::kind::read) {
+    stream_read& read = static_cast<stream_reading&>(op).request;
+    if (bytes_->cancel(read))
+      return true;
+    if (direct_->to == &read)
+      direct_->stop();
+    return false;
+  }
   if (op.what == stream_operation::kind::write)
     return bytes_->cancel(static_cast<stream_writing&>(op).request);
   return true;

@@ -103,6 +103,37 @@ TEST_CASE("a read whose memory is written ends when it is not any more, and has 
   CHECK(is_filled(to, 7));
 }
 
+TEST_CASE("what a cancelled read has not asked for yet is not read") {
+  constexpr std::size_t reads = 32, under_way = 4;
+  stream_pair t;
+  faults::injector faults(t.dev.native_handle());
+  const registered_buffer from = filled(t.pool, reads * megabyte, 7);
+  const registered_buffer to = t.pool.allocate(from.size());
+  sent write, read;
+  char c = 0;
+  asio::write(t.a, asio::buffer("x", 1)); // so that the next completion is that of the offer
+  asio::read(t.b, asio::buffer(&c, 1));
+  faults.hold_completions({nullptr, number_of(t.b)});
+  t.b.async_read_some(to, read.handler());
+  t.a.async_write_some(from, write.handler());
+  wait_held(t, faults, 1); // the offer
+  faults.release_completions(1);
+  wait_held(t, faults, under_way);
+  const std::uint64_t posted = faults.counts().send_requests;
+  t.b.cancel();
+  faults.release_completions();
+  t.until([&] { return read.done(); });
+  CHECK(read.ec == asio::error::operation_aborted);
+  // Some is read ahead for the next read.
+  CHECK(faults.counts().send_requests - posted < (reads - under_way) / 2);
+  sent again;
+  asio::async_read(t.b, asio::buffer(to.data(), to.size()), again.handler());
+  t.until([&] { return again.done() && write.done(); });
+  CHECK(again.value == from.size());
+  CHECK(write.succeeded());
+  CHECK(is_filled(to, 7));
+}
+
 TEST_CASE("what is copied to be read comes in order with everything else") {
   stream_pair t;
   const auto values = pattern(6 * megabyte, 3);
