@@ -18,8 +18,10 @@ struct cm_service::channel {
     explicit reader(channel& c) noexcept : scheduled_operation(&reader::execute), owner(c) {}
 
     static void execute(void* context, scheduled_operation* base, const error_code&, std::size_t) {
+      channel& owner = static_cast<reader*>(base)->owner;
+      owner.queued.store(false);
       if (context != nullptr)
-        static_cast<reader*>(base)->owner.read();
+        owner.read();
     }
 
     channel& owner;
@@ -44,7 +46,6 @@ struct cm_service::channel {
   // Each event is acknowledged before its handler hears of it, because the handler may destroy the
   // id, which waits for that (rdma_destroy_id(3)). Until then the owner of the id cannot be gone.
   void read() {
-    queued.store(false);
     const std::lock_guard lock(mutex);
     rdma_cm_event* raw = nullptr;
     while (next(raw)) {
