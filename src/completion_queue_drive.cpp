@@ -2,7 +2,6 @@
 #include <asio_rdma/detail/completion_queue_impl.hpp>
 
 #include <algorithm>
-#include <iterator>
 #include <poll.h>
 
 // What a thread does that blocks in a function of the library, whether or not others run the
@@ -11,7 +10,8 @@
 namespace asio_rdma::detail {
 
 bool completion_queue_impl::run_ready_internal() {
-  harvest(1);
+  while (harvest(1) == poll_batch)
+    continue;
   operation_list taken;
   std::size_t ran = 0;
   {
@@ -27,8 +27,24 @@ bool completion_queue_impl::run_ready_internal() {
     }
     ran = run_internal(taken);
   }
-  operations_done(ran);
+  operations_done_outside(ran);
   return ran != 0;
+}
+
+// The last one ends in the context: its work would end here, and it would stop, though it may not
+// be running.
+void completion_queue_impl::operations_done_outside(std::size_t n) noexcept {
+  if (n == 0)
+    return;
+  std::uint64_t counts = outstanding_.load();
+  do {
+    if (all_background(counts - n)) {
+      operations_done(n - 1);
+      ++left_to_runner_;
+      queue_runner(false);
+      return;
+    }
+  } while (!outstanding_.compare_exchange_weak(counts, counts - n));
 }
 
 bool completion_queue_impl::has_handlers() {
@@ -39,19 +55,21 @@ bool completion_queue_impl::has_handlers() {
 
 // For who has the role, and gives it up: true if the device will tell of what completes. Armed
 // first, so that it does of what is not seen here.
-bool completion_queue_impl::look_and_arm(bool was_queued, bool& worked) {
+bool completion_queue_impl::look_and_arm(bool& worked) {
   do {
     take_event();
     const bool armed = arm();
     worked = run_ready_internal() || worked;
-    if (!armed || has_handlers()) {
+    const bool polls =
+        options_.mode != completion_mode::event && !all_background(outstanding_.load());
+    if (!armed || polls || has_handlers()) {
       schedule(false);
       return armed;
     }
-  } while (!sleep());
-  // A runner that came meanwhile found the role taken, and may have more to do than to wait.
-  if (was_queued && !runner_queued_.load() && become_active(state::armed))
-    schedule(false);
+    if (sleep())
+      return true;
+  } while (!worked);
+  schedule(false);
   return true;
 }
 
@@ -62,22 +80,24 @@ void completion_queue_impl::drive(int other, waker& own) {
   bool worked = run_ready_internal();
   if (worked)
     return;
+  ++blocked_;
   bool armed = false;
-  if (options_.mode != completion_mode::manual && channel_ != nullptr) {
-    const bool was_queued = become_active(state::queued);
-    if (was_queued || become_active(state::armed) || become_active(state::idle))
-      armed = look_and_arm(was_queued, worked);
+  if (options_.mode != completion_mode::manual && channel_ != nullptr &&
+      (become_active(state::queued) || become_active(state::armed) || become_active(state::idle)))
+    armed = look_and_arm(worked);
+  if (!worked) {
+    // poll(2) passes over what is negative.
+    pollfd descriptors[] = {
+        {own.descriptor(), POLLIN, 0}, {other, POLLIN, 0}, {armed ? channel_->fd : -1, POLLIN, 0}};
+    ::poll(descriptors, 3, armed ? patience : nap);
+    if (descriptors[2].revents == POLLIN)
+      notified_.store(true);
+    else if (descriptors[2].revents != 0) // the device has gone
+      ::poll(descriptors, 2, nap);
+    if (descriptors[0].revents != 0)
+      own.clear();
   }
-  if (worked)
-    return;
-  // poll(2) passes over what is negative.
-  pollfd descriptors[] = {
-      {armed ? channel_->fd : -1, POLLIN, 0}, {other, POLLIN, 0}, {own.descriptor(), POLLIN, 0}};
-  ::poll(descriptors, std::size(descriptors), armed ? patience : nap);
-  if (descriptors[0].revents != 0)
-    notified_.store(true);
-  if (descriptors[2].revents != 0)
-    own.clear();
+  --blocked_;
 }
 
 } // namespace asio_rdma::detail

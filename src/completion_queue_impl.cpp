@@ -13,7 +13,6 @@
 namespace asio_rdma::detail {
 namespace {
 
-constexpr int poll_batch = 32;
 // Between two looks at the execution context's other work, each of which is a system call: this
 // many batches or operations, or, in the modes that poll, this many empty polls (some ten
 // microseconds).
@@ -34,10 +33,13 @@ struct completion_queue_impl::watch {
       completion_queue_impl& queue = static_cast<runner*>(base)->queue;
       const auto self = std::move(queue.queued_self_);
       queue.runner_queued_.store(false);
+      if (owner == nullptr)
+        return;
+      const std::size_t done = queue.left_to_runner_.exchange(0);
       // A thread that blocks may have taken the role, and given it up again.
-      if (owner != nullptr &&
-          (queue.become_active(state::queued) || queue.become_active(state::armed)))
+      if (queue.become_active(state::queued) || queue.become_active(state::armed))
         queue.run();
+      queue.operations_done(done);
     }
 
     completion_queue_impl& queue;
@@ -184,14 +186,19 @@ void completion_queue_impl::attend() {
     schedule(false);
 }
 
-// Gives the role to a runner that is queued, behind what the context already has to do. With
-// `of_runner` on this thread, without waking a second one: it does nothing else before.
+// Gives the role to a runner that is queued.
 void completion_queue_impl::schedule(bool of_runner) {
-  auto self = std::move(self_);
+  const auto self = std::move(self_);
   state_.store(state::queued);
+  queue_runner(of_runner);
+}
+
+// Behind what the context already has to do. With `of_runner` on this thread, without waking a
+// second one: it does nothing else before.
+void completion_queue_impl::queue_runner(bool of_runner) {
   if (runner_queued_.exchange(true))
     return;
-  queued_self_ = std::move(self);
+  queued_self_ = shared_from_this();
   watch_->context_scheduler.post_immediate_completion(&watch_->run_op, of_runner);
 }
 
@@ -418,6 +425,8 @@ void completion_queue_impl::run() {
   std::size_t operations = 0;
   for (unsigned batches = 0; batches < batches_per_turn && operations < operations_per_turn;) {
     take_event();
+    if (blocked_.load(std::memory_order_relaxed) != 0)
+      arm(); // what completes while handlers run is told to who sleeps
     const std::size_t found = harvest(polls ? polls_per_turn : 1);
     if (const std::size_t ran = run_ready(disposal::complete_here); ran != 0) {
       ++batches;

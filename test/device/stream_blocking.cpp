@@ -142,3 +142,19 @@ TEST_CASE("a handler that blocks gets what another thread of the context complet
   runner.join();
   second.join();
 }
+
+TEST_CASE("blocking functions do not stop a context that has nothing to do") {
+  shared_pair t;
+  t.io.restart();
+  t.io.poll();
+  t.io.restart();
+  std::uint8_t byte = 7;
+  asio::write(t.a, asio::buffer(&byte, 1));
+  CHECK(t.b.read_some(asio::buffer(&byte, 1)) == 1);
+  CHECK_FALSE(t.io.stopped());
+  outcome<void> writable;
+  t.a.async_wait(asio::socket_base::wait_write, writable.handler());
+  t.io.run();
+  CHECK(writable.succeeded());
+  CHECK(t.io.stopped());
+}

@@ -99,6 +99,7 @@ public:
 
 private:
   enum class state : std::uint8_t { idle, armed, queued, active };
+  static constexpr int poll_batch = 32;
   struct watch;
 
   // Two counts in one word: all operations in the low half, background ones in the high half.
@@ -112,6 +113,7 @@ private:
   void operations_done(std::size_t n) noexcept;
   void attend();
   void schedule(bool of_runner);
+  void queue_runner(bool of_runner);
   bool become_active(state from);
   bool on_readable();
   void take_event();
@@ -121,7 +123,8 @@ private:
   std::size_t run_ready(disposal how);
   std::size_t run_internal(operation_list& taken);
   bool run_ready_internal();
-  bool look_and_arm(bool was_queued, bool& worked);
+  void operations_done_outside(std::size_t n) noexcept;
+  bool look_and_arm(bool& worked);
   void run();
   bool spun_enough();
   bool arm();
@@ -146,7 +149,9 @@ private:
   unsigned unacknowledged_events_ = 0;                              // the runner's
   std::optional<std::chrono::steady_clock::time_point> spin_until_; // the runner's
   std::shared_ptr<completion_queue_impl> self_;                     // of who becomes active
-  std::atomic<bool> runner_queued_{false};             // also when its role is another's
+  std::atomic<std::uint32_t> blocked_{0};                           // threads in `drive`
+  std::atomic<std::size_t> left_to_runner_{0}; // operations that are done, but for their count
+  std::atomic<bool> runner_queued_{false};     // also when its role is another's
   std::shared_ptr<completion_queue_impl> queued_self_; // as long
 
   mutex internal_mutex_; // the operations of the library's own, to keep their order
