@@ -296,7 +296,9 @@ TEST_CASE("each reaches what the other hosts, and a node itself") {
   third.host(4096);
   REQUIRE(w.join(third).value == host_id);
   const remote_ptr<word> there(max_node, 0, 64);
-  CHECK(w.ask<void>([&](auto h) { w.host.async_write(there, 5, h); }).succeeded());
+  CHECK(w.ask<void>([&](auto h) {
+           w.host.async_write(there, 5, visibility::flushed, h);
+         }).succeeded());
   CHECK(*third.local(there) == 5);
   CHECK(w.read(there).ec == error::node_unknown); // of the guest, which has not joined it
   const auto p =
@@ -308,7 +310,8 @@ TEST_CASE("each reaches what the other hosts, and a node itself") {
   REQUIRE(w.join(w.host).value == host_id);
   CHECK(w.host.knows(host_id));
   const remote_ptr<word> own(host_id, 0, 128);
-  CHECK(w.ask<void>([&](auto h) { w.host.async_write(own, 6, h); }).succeeded());
+  CHECK(
+      w.ask<void>([&](auto h) { w.host.async_write(own, 6, visibility::flushed, h); }).succeeded());
   CHECK(*w.host.local(own) == 6);
 }
 
