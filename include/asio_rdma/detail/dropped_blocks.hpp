@@ -8,8 +8,8 @@
 namespace asio_rdma::detail {
 
 /// Drops references to memory where a lock is held. If one is the last to memory of the user's,
-/// that goes with this object, which is destroyed without the lock: its deleter may close and destroy
-/// anything. It may not wait: operations of the library's own are held up meanwhile.
+/// that goes with this object, which is destroyed without the lock: its deleter may close and
+/// destroy anything. It may not wait: operations of the library's own are held up meanwhile.
 class dropped_blocks {
 public:
   dropped_blocks() noexcept = default;
