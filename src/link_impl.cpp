@@ -192,6 +192,7 @@ void link_impl::posted() {
 
 bool link_impl::post(link_transfer& t) {
   posted();
+  t.ec = {};
   t.withdrawn = false;
   t.wr.next = nullptr; // it may have been in a chain the last time
   if (qp_->start(static_cast<send_operation&>(t)))

@@ -409,6 +409,28 @@ TEST_CASE("an operation that waits for room is taken back; a posted view only by
   CHECK(ended.ec == asio::error::operation_aborted);
 }
 
+TEST_CASE("what was taken back leaves later operations nothing of its error") {
+  connection_options o;
+  o.queue_pair.send_depth = 1;
+  reach t(o);
+  CHECK(t.lives());
+  asio::cancellation_signal cancel;
+  const registered_buffer b = t.filled(8, 1);
+  sent before, write, again;
+  outcome<message> got;
+  t.b.async_receive(got.handler());
+  t.a.async_send(asio::buffer("x", 1), before.handler()); // has the only place
+  t.a.async_write(b, t.target.remote(),
+                  asio::bind_cancellation_slot(cancel.slot(), write.handler()));
+  cancel.emit(asio::cancellation_type::total);
+  t.until([&] { return before.done() && write.done() && got.done(); });
+  CHECK(write.ec == asio::error::operation_aborted);
+  t.a.async_write(b, t.target.remote(), again.handler());
+  t.until([&] { return again.done(); });
+  CHECK(again.succeeded());
+  CHECK(t.lives());
+}
+
 TEST_CASE("what the peer's device refuses ends every operation, and the memory is free") {
   reach t;
   const std::size_t in_use = t.pool.statistics().bytes_in_use;
