@@ -486,15 +486,18 @@ void link_impl::end_queue_pair() {
 bool link_impl::start_close(operation& op) {
   operation_list done;
   lock l(mutex_);
-  const bool over = stopped_ && link_ && link_->said_goodbye();
-  op.ec = over ? error_code() : check();
+  // Both may have said goodbye, and the queue pair's end not be through: it is waited for.
+  const bool said = link_ && link_->said_goodbye();
+  const bool over = stopped_ && said;
+  op.ec = said ? error_code() : check();
   if (!op.ec && closing_ != nullptr)
     op.ec = asio::error::already_started;
   if (op.ec || over)
     return false;
   operation_starting();
   closing_ = &op;
-  link_->close();
+  if (!said)
+    link_->close();
   run(done);
   settle(l, done);
   return true;

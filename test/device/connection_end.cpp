@@ -111,3 +111,18 @@ TEST_CASE("keeping alive does no harm, nor keeps a context running") {
   t.io.restart();
   t.io.run(); // returns, as nothing is awaited
 }
+
+TEST_CASE("who closes when he hears of the peer's close has closed well") {
+  talk t;
+  outcome<void> ours, theirs;
+  error_code heard;
+  t.b.async_receive([&](const error_code& ec, const message&) {
+    heard = ec;
+    t.b.async_close(ours.handler());
+  });
+  t.a.async_close(theirs.handler());
+  t.until([&] { return ours.done() && theirs.done(); });
+  CHECK(heard == asio::error::eof);
+  CHECK(ours.succeeded());
+  CHECK(theirs.succeeded());
+}
