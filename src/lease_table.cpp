@@ -59,10 +59,12 @@ void lease_table::start(lease_request& op, protocol_clock::time_point now) {
       ec = check(op.id, now);
     if (ec)
       return finish(op, ec);
+    op.grant_ = i->second.grant;
   }
   op.lease = fitting(op.lease);
   op.state_ = lease_request::state::queued;
   if (op.what == lease_request::kind::give) {
+    live_.erase(op.grant_);
     leases_.erase(op.id); // it may not be used from here on
     gifts_.push_back(op);
   } else {
@@ -104,12 +106,12 @@ bool lease_table::next_control(outgoing_frame& f) {
   s.op = &op;
   s.used = true;
   s.renew = op.what == lease_request::kind::renew;
-  s.grant = op.id;
   f.header.id = index | static_cast<std::uint32_t>(s.generation) << 16;
   if (s.renew) {
+    s.grant = op.grant_;
     f.header.type = frame_type::renew;
     f.header.length = lease_payload::size;
-    encode(lease_payload{op.lease, op.id}, f.payload);
+    encode(lease_payload{op.lease, s.grant}, f.payload);
   } else {
     f.header.type = frame_type::request;
     f.header.length = request_payload::size;
@@ -124,7 +126,7 @@ bool lease_table::next_data(outgoing_frame& f) {
   lease_request& op = as_request(gifts_.front());
   gifts_.pop_front();
   f.header.type = frame_type::returned;
-  f.header.id = op.id;
+  f.header.id = op.grant_;
   f.operation = &op;
   return true;
 }
@@ -148,8 +150,10 @@ link_part::disposition lease_table::on_frame(const frame_header& header,
     return on_lent(payload, slot);
   if (header.type != frame_type::ended)
     return on_answer(header, payload);
-  if (const auto i = leases_.find(header.id); i != leases_.end() && !i->second.ended)
-    i->second.ended = to_error(static_cast<refusal>(header.immediate));
+  if (const auto i = live_.find(header.id); i != live_.end()) {
+    leases_.at(i->second).ended = to_error(static_cast<refusal>(header.immediate));
+    live_.erase(i);
+  }
   return disposition::consumed; // one that is not known has been released meanwhile
 }
 
@@ -167,7 +171,7 @@ link_part::disposition lease_table::on_answer(const frame_header& header,
   if (header.type == frame_type::renewed && (decode(payload, renewal) || renewal.grant != s.grant))
     return disposition::violation;
   if (header.type == frame_type::granted &&
-      (decode(payload, grant) || leases_.contains(grant.grant) ||
+      (decode(payload, grant) || live_.contains(grant.grant) ||
        (s.op != nullptr && (grant.memory.size != s.op->bytes || grant.rights != s.op->rights))))
     return disposition::violation;
   lease_request* const op = std::exchange(s.op, nullptr);
@@ -182,16 +186,15 @@ link_part::disposition lease_table::on_answer(const frame_header& header,
   } else if (header.type == frame_type::renewed) {
     on_renewed(*op, renewal);
   } else {
-    op->id = grant.grant;
-    op->result = {grant.grant, grant.memory, grant.rights, after(op->asked_, grant.lease)};
-    leases_.emplace(grant.grant, lease{op->result, {}, true});
+    op->result = add(grant, after(op->asked_, grant.lease)).what;
+    op->id = op->result.id;
     finish(*op, {});
   }
   return disposition::consumed;
 }
 
 void lease_table::on_renewed(lease_request& op, const lease_payload& p) {
-  const auto i = leases_.find(p.grant);
+  const auto i = leases_.find(op.id);
   if (i == leases_.end() || i->second.ended)
     return finish(op, i == leases_.end() ? error_code(error::lease_expired) : i->second.ended);
   lease& l = i->second;
@@ -202,19 +205,27 @@ void lease_table::on_renewed(lease_request& op, const lease_payload& p) {
   finish(op, {});
 }
 
+lease_table::lease& lease_table::add(const grant_payload& p, protocol_clock::time_point until) {
+  do
+    ++last_id_;
+  while (leases_.contains(last_id_));
+  live_.emplace(p.grant, last_id_);
+  return leases_.emplace(last_id_, lease{{last_id_, p.memory, p.rights, until}, p.grant, {}, true})
+      .first->second;
+}
+
 link_part::disposition lease_table::on_lent(std::span<const std::byte> payload,
                                             std::uint32_t slot) {
   grant_payload p;
-  if (decode(payload, p) || leases_.contains(p.grant))
+  if (decode(payload, p) || live_.contains(p.grant))
     return disposition::violation;
   if (closed_ || inbox_.ended())
     return disposition::consumed; // the goodbye will end it
   const bool for_good = p.lease == no_lease;
-  const remote_lease what{p.grant, p.memory, p.rights,
-                          for_good ? protocol_clock::time_point::max()
-                                   : protocol_clock::time_point::min()};
-  leases_.emplace(p.grant, lease{what, {}, for_good});
-  inbox_.push(slot, false, p.grant, true);
+  lease& l =
+      add(p, for_good ? protocol_clock::time_point::max() : protocol_clock::time_point::min());
+  l.begun = for_good;
+  inbox_.push(slot, false, l.what.id, true);
   return disposition::held;
 }
 
@@ -240,8 +251,11 @@ void lease_table::release(std::uint32_t id) {
   const auto i = leases_.find(id);
   if (i == leases_.end())
     return;
-  if (!i->second.ended && !closed_)
-    releases_.push_back(id);
+  if (!i->second.ended) {
+    live_.erase(i->second.grant);
+    if (!closed_)
+      releases_.push_back(i->second.grant);
+  }
   leases_.erase(i);
 }
 
@@ -283,6 +297,7 @@ void lease_table::on_stopped(const error_code& ec) {
   finish_all(gifts_, closed_);
   end_asked(closed_);
   releases_.clear();
+  live_.clear();
   for (auto& [id, l] : leases_)
     if (!l.ended)
       l.ended = closed_;

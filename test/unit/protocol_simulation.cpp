@@ -152,8 +152,9 @@ private:
     const std::uint32_t id = p.some_lease([this](std::uint32_t n) { return below(n); });
     if (p.my_leases.empty() || p.leases.check(id, p.now) || gone_)
       return;
-    must(!owner.unheard.contains(id), "nobody hears of what was revoked before there was a key");
-    must(owner.grant_keys.contains(id) || owner.revoked.contains(id),
+    const std::uint32_t grant = p.leases.get(id)->memory.rkey;
+    must(!owner.unheard.contains(grant), "nobody hears of what was revoked before there was a key");
+    must(owner.grant_keys.contains(grant) || owner.revoked.contains(grant),
          "memory can be reached as long as its lease");
     ++total_.leases_used;
   }

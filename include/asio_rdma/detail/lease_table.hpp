@@ -12,7 +12,7 @@ namespace asio_rdma::detail {
 
 /// Memory of the peer that this side may reach.
 struct remote_lease {
-  std::uint32_t id = 0;
+  std::uint32_t id = 0; ///< This side's: the owner's number is another's once the lease has ended.
   remote_buffer memory;
   remote_rights rights = remote_rights::none;
   protocol_clock::time_point until = protocol_clock::time_point::max();
@@ -44,6 +44,7 @@ private:
   friend class lease_table;
   enum class state { idle, queued, asked, done };
   state state_ = state::idle;
+  std::uint32_t grant_ = 0; // the owner's number of `id`
   protocol_clock::time_point asked_;
 };
 
@@ -74,6 +75,7 @@ public:
 private:
   struct lease {
     remote_lease what;
+    std::uint32_t grant; // the owner's number
     error_code ended;
     bool begun = true;
   };
@@ -81,7 +83,7 @@ private:
     lease_request* op = nullptr;
     bool used = false;
     bool renew = false;
-    std::uint32_t grant = 0;
+    std::uint32_t grant = 0; // that is renewed
     std::uint16_t generation = 0;
   };
   using list = boost::intrusive::list<frame_operation, boost::intrusive::constant_time_size<false>>;
@@ -100,6 +102,7 @@ private:
 
   disposition on_answer(const frame_header& header, std::span<const std::byte> payload);
   void on_renewed(lease_request& op, const lease_payload& p);
+  lease& add(const grant_payload& p, protocol_clock::time_point until);
   disposition on_lent(std::span<const std::byte> payload, std::uint32_t slot);
   void finish(lease_request& op, const error_code& ec);
   void finish_all(list& from, const error_code& ec);
@@ -107,6 +110,8 @@ private:
 
   region_inbox& inbox_;
   std::unordered_map<std::uint32_t, lease> leases_;
+  std::unordered_map<std::uint32_t, std::uint32_t> live_; // by the owner's number, until he ends it
+  std::uint32_t last_id_ = 0;
   std::vector<request_slot> asked_;
   std::vector<std::uint16_t> free_;
   list queued_, gifts_, done_;
