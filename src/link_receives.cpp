@@ -3,6 +3,8 @@
 #include <asio_rdma/detail/link_impl.hpp>
 #include <asio_rdma/detail/scatter_gather.hpp>
 
+#include "background_timer.hpp"
+
 #include <algorithm>
 #include <utility>
 
@@ -57,6 +59,7 @@ bool link_impl::post_receive(std::uint32_t slot) {
   link_receive& r = *receives_[slot];
   if (!r.fill(pool_, options_.receive_size)) {
     starved_.push_back(slot);
+    look_for_memory();
     return false;
   }
   posted();
@@ -79,6 +82,29 @@ void link_impl::free_receive(std::uint32_t slot) {
   --hands_;
   link_->freed();
   shared_->give_back(r, !left_ && link_->below_promise());
+  if (shared_->starved())
+    look_for_memory();
+}
+
+// A pool does not tell when memory has come back to it, and the peer may be waiting.
+void link_impl::look_for_memory() {
+  constexpr std::chrono::milliseconds pause(10);
+  if (failing_)
+    return;
+  if (!memory_timer_)
+    memory_timer_ = std::make_unique<background_timer>(context());
+  memory_timer_->set(protocol_clock::now() + pause, [weak = weak_from_this()] {
+    const auto self = std::static_pointer_cast<link_impl>(weak.lock());
+    if (!self)
+      return;
+    operation_list done;
+    lock l(self->mutex_);
+    self->memory_timer_->ran_out();
+    self->run(done);
+    if (self->shared_ && self->shared_->starved())
+      self->look_for_memory();
+    self->settle(l, done);
+  });
 }
 
 void link_impl::take_receives() {
@@ -112,6 +138,8 @@ void link_impl::on_shared_receive(shared_receive& r) {
   } else {
     shared_->discard(r);
   }
+  if (shared_->starved())
+    look_for_memory();
   if (std::exchange(holding_, false))
     qp_->release();
   run(done);

@@ -178,6 +178,40 @@ TEST_CASE("a message longer than the buffers that wait for it is still there") {
   CHECK(is_pattern(then.value.payload.data(), 20, 2));
 }
 
+TEST_CASE("receives that there was no memory for are posted when there is some again") {
+  memory_pool_options little;
+  little.limit = little.first_arena;
+  connection_options silent;
+  silent.keep_alive = silent.keep_alive.zero(); // or that would look for memory
+  talk t(silent, silent, little);
+  const memory own(t.pd, 100, access::local_write);
+  std::vector<registered_buffer> rest;
+  error_code full;
+  while (!full)
+    rest.push_back(t.pool.allocate(t.b.options().receive_size, full));
+  constexpr std::size_t count = 100; // more than there are receives
+  std::array<sent, count> sends;
+  std::array<outcome<message>, count> received;
+  for (auto& s : sends)
+    t.a.async_send(const_buffer(own.buffer()), s.handler());
+  for (auto& r : received)
+    t.b.async_receive(r.handler());
+  // The messages keep their receives' memory, so no more come than there are receives for data; on
+  // iWARP the connecting side has used one to speak first.
+  const std::size_t most = t.b.options().receives - asio_rdma::detail::credits::reserve -
+                           (t.dev.type() == transport::iwarp ? 1 : 0);
+  t.until([&] { return received[most - 1].done(); });
+  rest.clear(); // of which no event tells
+  t.until([&] {
+    return std::all_of(sends.begin(), sends.end(), is_done) &&
+           std::all_of(received.begin(), received.end(), is_done);
+  });
+  for (const auto& s : sends)
+    CHECK(s.succeeded());
+  for (const auto& r : received)
+    CHECK(r.succeeded());
+}
+
 TEST_CASE("memory of the sender's pool that is not to be had is that send's error") {
   memory_pool_options small;
   small.limit = std::size_t(4) << 20;

@@ -222,6 +222,7 @@ private:
   void end_queue_pair();
   void keep_alive();
   void set_keep_alive();
+  void look_for_memory();
 
   completion_service& service_;
   memory_pool pool_;
@@ -242,7 +243,7 @@ private:
   std::size_t posted_ = 0;               // work requests that the device has
   std::shared_ptr<context_member> self_; // as long as there are any
   operation* closing_ = nullptr;
-  std::unique_ptr<background_timer> alive_timer_;
+  std::unique_ptr<background_timer> alive_timer_, memory_timer_;
   link_transfer sign_; // asks the peer for a sign of life
   bool asking_ = false;
   std::uint64_t signs_ = 0, signs_before_ = 0; // work requests that came back well
