@@ -416,8 +416,7 @@ bool grant_table::on_goodbye() {
 }
 
 void grant_table::on_stopped(const error_code& ec) {
-  if (!closed_)
-    closed_ = ec;
+  closed_ = ec; // better than that the user has closed
   on_goodbye();
 }
 

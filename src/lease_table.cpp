@@ -145,11 +145,11 @@ void lease_table::on_dropped(const frame_header&, frame_operation* op, const err
 
 link_part::disposition lease_table::on_frame(const frame_header& header,
                                              std::span<const std::byte> payload, std::uint32_t slot,
-                                             protocol_clock::time_point) {
+                                             protocol_clock::time_point now) {
   if (header.type == frame_type::lent)
-    return on_lent(payload, slot);
+    return on_lent(payload, slot, now);
   if (header.type != frame_type::ended)
-    return on_answer(header, payload);
+    return on_answer(header, payload, now);
   if (const auto i = live_.find(header.id); i != live_.end()) {
     leases_.at(i->second).ended = to_error(static_cast<refusal>(header.immediate));
     live_.erase(i);
@@ -158,7 +158,8 @@ link_part::disposition lease_table::on_frame(const frame_header& header,
 }
 
 link_part::disposition lease_table::on_answer(const frame_header& header,
-                                              std::span<const std::byte> payload) {
+                                              std::span<const std::byte> payload,
+                                              protocol_clock::time_point now) {
   const std::size_t index = header.id & 0xffff;
   if (index >= asked_.size() || !asked_[index].used ||
       asked_[index].generation != header.id >> 16 ||
@@ -171,7 +172,7 @@ link_part::disposition lease_table::on_answer(const frame_header& header,
   if (header.type == frame_type::renewed && (decode(payload, renewal) || renewal.grant != s.grant))
     return disposition::violation;
   if (header.type == frame_type::granted &&
-      (decode(payload, grant) || live_.contains(grant.grant) ||
+      (decode(payload, grant) || is_live(grant.grant, now) ||
        (s.op != nullptr && (grant.memory.size != s.op->bytes || grant.rights != s.op->rights))))
     return disposition::violation;
   lease_request* const op = std::exchange(s.op, nullptr);
@@ -205,6 +206,19 @@ void lease_table::on_renewed(lease_request& op, const lease_payload& p) {
   finish(op, {});
 }
 
+// The owner need not tell that a lease has run out, and may use its number again.
+bool lease_table::is_live(std::uint32_t grant, protocol_clock::time_point now) {
+  const auto i = live_.find(grant);
+  if (i == live_.end())
+    return false;
+  lease& l = leases_.at(i->second);
+  if (now < l.what.until)
+    return true;
+  l.ended = error::lease_expired;
+  live_.erase(i);
+  return false;
+}
+
 lease_table::lease& lease_table::add(const grant_payload& p, protocol_clock::time_point until) {
   do
     ++last_id_;
@@ -214,10 +228,10 @@ lease_table::lease& lease_table::add(const grant_payload& p, protocol_clock::tim
       .first->second;
 }
 
-link_part::disposition lease_table::on_lent(std::span<const std::byte> payload,
-                                            std::uint32_t slot) {
+link_part::disposition lease_table::on_lent(std::span<const std::byte> payload, std::uint32_t slot,
+                                            protocol_clock::time_point now) {
   grant_payload p;
-  if (decode(payload, p) || live_.contains(p.grant))
+  if (decode(payload, p) || is_live(p.grant, now))
     return disposition::violation;
   if (closed_ || inbox_.ended())
     return disposition::consumed; // the goodbye will end it
@@ -291,8 +305,7 @@ bool lease_table::on_goodbye() {
 }
 
 void lease_table::on_stopped(const error_code& ec) {
-  if (!closed_)
-    closed_ = ec;
+  closed_ = ec; // better than that the user has closed
   finish_all(queued_, closed_);
   finish_all(gifts_, closed_);
   end_asked(closed_);

@@ -2,10 +2,11 @@
 // A peer that is killed while every kind of operation of a connection waits for it.
 #include "catch.hpp"
 #include "connection_support.hpp"
+#include "ending.hpp"
 #include "peer_process.hpp"
 
+#include <deque>
 #include <functional>
-#include <list>
 #include <variant>
 
 namespace {
@@ -14,6 +15,44 @@ using namespace test;
 using asio_rdma::access;
 
 using arrival = outcome<std::variant<registered_buffer, remote_region>>;
+
+/// A connection whose peer is another process, and has lent it a region.
+struct to_other_process {
+  to_other_process() {
+    listener.open({device_address(dev), 0});
+    o.remote_memory.bytes = 1 << 20;
+    c.open(pool, o);
+    before = pool.statistics().blocks_in_use;
+    test::connection accepted;
+    listener.async_accept(c, accepted.handler());
+    peer.emplace(listener.local_endpoint());
+    arrival region;
+    until([&] { return accepted.done(); });
+    REQUIRE(accepted.succeeded());
+    c.async_receive_region(region.handler());
+    until([&] { return region.done(); });
+    REQUIRE(region.succeeded());
+    there = std::get<remote_region>(region.value);
+  }
+  void until(const std::function<bool()>& condition) { test::until(io, condition); }
+  void gives_everything_back() {
+    CHECK(c.revoke() == 0); // the grants have ended
+    CHECK(pool.statistics().blocks_in_use <= before);
+    c.close();
+    drain(io);
+    CHECK(pool.statistics().blocks_in_use == 0);
+  }
+
+  const device dev = open_device();
+  const memory_pool pool{protection_domain(dev)};
+  asio::io_context io{1};
+  acceptor listener{io};
+  connection_options o;
+  asio_rdma::connection c{io};
+  std::size_t before = 0; // blocks in use
+  std::optional<peer_process> peer;
+  remote_region there; // memory of the peer
+};
 
 } // namespace
 
@@ -43,26 +82,8 @@ TEST_CASE("the peer that is killed", "[.peer]") {
 }
 
 TEST_CASE("every operation ends with a peer that is killed, and the memory returns") {
-  const device dev = open_device();
-  const memory_pool pool{protection_domain(dev)};
-  asio::io_context io(1);
-  acceptor listener(io);
-  listener.open({device_address(dev), 0});
-  connection_options o;
-  o.remote_memory.bytes = 1 << 20;
-  asio_rdma::connection c(io, pool, o);
-  const std::size_t before = pool.statistics().blocks_in_use;
-  test::connection accepted;
-  listener.async_accept(c, accepted.handler());
-  peer_process peer(listener.local_endpoint());
-  arrival region;
-  until(io, [&] { return accepted.done(); });
-  REQUIRE(accepted.succeeded());
-  c.async_receive_region(region.handler());
-  until(io, [&] { return region.done(); });
-  REQUIRE(region.succeeded());
-  const remote_region there = std::get<remote_region>(region.value);
-
+  to_other_process t;
+  auto& c = t.c;
   outcome<message> receive;
   outcome<std::uint32_t> immediate;
   arrival next;
@@ -83,16 +104,16 @@ TEST_CASE("every operation ends with a peer that is killed, and the memory retur
         start(write);
     };
     if (write)
-      c.async_write(pool.allocate(65536), there, handler);
+      c.async_write(t.pool.allocate(65536), t.there, handler);
     else
-      c.async_read(pool.allocate(65536), there, handler);
+      c.async_read(t.pool.allocate(65536), t.there, handler);
   };
   constexpr int chains = 16;
   for (int i = 0; i < chains; ++i)
     start(i % 2 == 0);
-  until(io, [&] { return ended > chains; });
-  peer.kill();
-  drain(io);
+  t.until([&] { return ended > chains; });
+  t.peer->kill();
+  drain(t.io);
 
   CHECK(receive.calls == 1);
   CHECK(receive.ec);
@@ -105,13 +126,75 @@ TEST_CASE("every operation ends with a peer that is killed, and the memory retur
   CHECK(gone.calls == 1);
   CHECK(gone.ec == asio::error::connection_reset);
   CHECK(ended == started);
-  CHECK(c.revoke() == 0); // the grant has ended
-  CHECK(pool.statistics().blocks_in_use <= before);
   sent late;
-  c.async_write(pool.allocate(10), there, late.handler());
-  drain(io);
+  c.async_write(t.pool.allocate(10), t.there, late.handler());
+  drain(t.io);
   CHECK(late.ec);
-  c.close();
-  drain(io);
-  CHECK(pool.statistics().blocks_in_use == 0);
+  t.gives_everything_back();
+}
+
+// A process that is stopped answers nothing, and takes nothing: when its receives are used up, all
+// that is to go to it waits.
+TEST_CASE("what waits for a peer's process ends with that") {
+  to_other_process t;
+  auto& c = t.c;
+  t.peer->stop();
+  allocation_count count;
+  std::deque<ending> ends, waits; // `waits` are for what a close ends
+  const auto next = [&] {
+    return ending_handler{&ends.emplace_back(), &count};
+  };
+  const auto wait = [&] {
+    return ending_handler{&waits.emplace_back(), &count};
+  };
+  const auto plain = pattern(100'000, 1);
+  registered_buffer registered = filled(t.pool, 100'000, 2), lent = t.pool.allocate(100);
+  std::vector<std::uint8_t> to(100);
+  const bool closes = GENERATE(false, true);
+  CAPTURE(closes);
+  // What the peer has receives for is sent; the others stay.
+  std::vector<sent> messages(2 * t.o.receives);
+  for (auto& m : messages)
+    c.async_send(asio::buffer(plain, 100), m.handler());
+  t.until([&] { return c.statistics().credit_waits != 0; });
+  c.async_send(asio::buffer(plain), next());
+  c.async_send(registered, next());
+  c.async_send(const_buffer(registered), 5, next());
+  c.async_write(t.pool.allocate(10), t.there, 1, next()); // with immediate data
+  c.async_request_memory(100, wait());
+  c.async_renew(t.there, std::chrono::minutes(1), wait());
+  c.async_send_region(lent, next());
+  c.async_send_region(t.there, next());
+  c.async_receive(wait());
+  c.async_receive(t.pool.allocate(100), wait());
+  c.async_receive(asio::buffer(to), wait());
+  c.async_receive_immediate(wait());
+  c.async_receive_region(wait());
+  c.async_wait_disconnect(next());
+  if (closes)
+    c.async_close(next());
+  t.there.reset();
+  t.until([&] {
+    return std::count_if(messages.begin(), messages.end(), [](auto& m) { return m.done(); }) > 5;
+  });
+  t.peer->kill();
+  drain(t.io);
+  for (std::size_t i = 0; i < ends.size(); ++i) {
+    CAPTURE(i, describe(ends[i].ec));
+    CHECK(ends[i].calls == 1);
+    CHECK(ends[i].ec == asio::error::connection_reset);
+  }
+  const error_code why = closes ? asio::error::operation_aborted : asio::error::connection_reset;
+  for (std::size_t i = 0; i < waits.size(); ++i) {
+    CAPTURE(i, describe(waits[i].ec));
+    CHECK(waits[i].calls == 1);
+    CHECK(waits[i].ec == why);
+  }
+  for (const sent& m : messages)
+    CHECK((m.succeeded() || m.ec == asio::error::connection_reset));
+  CHECK(!messages.back().succeeded());
+  CHECK(!in_use(registered));
+  CHECK(!in_use(lent));
+  registered = lent = {};
+  t.gives_everything_back();
 }

@@ -43,6 +43,13 @@ void peer_process::kill() {
   ::waitpid(std::exchange(pid_, 0), nullptr, 0);
 }
 
+void peer_process::stop() {
+  ::kill(pid_, SIGSTOP);
+  int status = 0;
+  if (::waitpid(pid_, &status, WUNTRACED) != pid_ || !WIFSTOPPED(status))
+    throw std::runtime_error("the peer does not stop");
+}
+
 std::optional<std::uint16_t> port_of_tester() {
   const char* const port = std::getenv(variable);
   if (port == nullptr)

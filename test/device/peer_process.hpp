@@ -21,6 +21,8 @@ public:
   peer_process& operator=(const peer_process&) = delete;
 
   void kill();
+  /// Until it is killed it does nothing any more, and its device what devices do.
+  void stop();
 
 private:
   pid_t pid_ = 0;

@@ -100,17 +100,21 @@ private:
   bool on_goodbye() override;
   void on_stopped(const error_code& ec) override;
 
-  disposition on_answer(const frame_header& header, std::span<const std::byte> payload);
+  disposition on_answer(const frame_header& header, std::span<const std::byte> payload,
+                        protocol_clock::time_point now);
   void on_renewed(lease_request& op, const lease_payload& p);
   lease& add(const grant_payload& p, protocol_clock::time_point until);
-  disposition on_lent(std::span<const std::byte> payload, std::uint32_t slot);
+  disposition on_lent(std::span<const std::byte> payload, std::uint32_t slot,
+                      protocol_clock::time_point now);
+  bool is_live(std::uint32_t grant, protocol_clock::time_point now);
   void finish(lease_request& op, const error_code& ec);
   void finish_all(list& from, const error_code& ec);
   void end_asked(const error_code& ec);
 
   region_inbox& inbox_;
   std::unordered_map<std::uint32_t, lease> leases_;
-  std::unordered_map<std::uint32_t, std::uint32_t> live_; // by the owner's number, until he ends it
+  std::unordered_map<std::uint32_t, std::uint32_t>
+      live_; // by the owner's number, until it has ended
   std::uint32_t last_id_ = 0;
   std::vector<request_slot> asked_;
   std::vector<std::uint16_t> free_;
