@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
 #include <asio_rdma/detail/connection_impl.hpp>
-#include <asio_rdma/detail/link_pull.hpp>
 #include <asio_rdma/detail/scatter_gather.hpp>
 
 #include "background_timer.hpp"
@@ -13,37 +12,34 @@ namespace asio_rdma::detail {
 
 // --- Long messages, read from the sender's memory --------------------------------------------
 
-struct message_pull final : link_pull {
-  message_pull(link_impl& link, std::uint32_t s) noexcept
-      : link_pull(link, &message_pull::on_done), slot(s) {}
-  static void on_done(link_impl& link, link_pull& p) {
-    auto& c = static_cast<connection_impl&>(link);
-    auto& self = static_cast<message_pull&>(p);
-    self.let_go(c);
-    c.messages_->pulled(self.slot);
-  }
-  // Nothing is read any more.
-  void let_go(connection_impl& c) noexcept {
-    if (into != nullptr)
-      std::exchange(into, nullptr)->pull = nullptr;
-    if (std::exchange(abandoned, false)) {
-      c.dropped_.drop(access);
-      c.dropped_.drop(memory);
-    }
-  }
+void message_pull::on_done(link_impl& link, link_pull& p) {
+  auto& c = static_cast<connection_impl&>(link);
+  auto& self = static_cast<message_pull&>(p);
+  c.messages_->pulled(self.slot);
+  if (self.into != nullptr || self.abandoned)
+    c.give_back(self);
+}
 
-  const std::uint32_t slot;
-  registered_buffer memory;
-  buffer_access access;
-  message_receive* into = nullptr; ///< Whose memory it is.
-  bool abandoned = false;          ///< It was an operation's that has ended.
-};
+// Nothing is read any more, and nobody needs what has been.
+void connection_impl::give_back(message_pull& p) noexcept {
+  if (p.into != nullptr)
+    std::exchange(p.into, nullptr)->pull = nullptr;
+  p.abandoned = p.in_use = false;
+  dropped_.drop(p.access);
+  dropped_.drop(p.memory);
+  pulls_.give_back(p);
+}
+
+message_pull& connection_impl::pull_of(std::uint32_t slot) noexcept {
+  auto& all = pulls_.all();
+  return *std::find_if(all.begin(), all.end(),
+                       [slot](const message_pull& p) { return p.in_use && p.slot == slot; });
+}
 
 void connection_impl::begin_pull(const message_action& a) {
-  while (pulls_.size() <= a.slot)
-    pulls_.push_back(
-        std::make_unique<message_pull>(*this, static_cast<std::uint32_t>(pulls_.size())));
-  message_pull& p = *pulls_[a.slot];
+  message_pull& p = pulls_.take(*this);
+  p.slot = a.slot;
+  p.in_use = true;
   if (a.receive != nullptr) {
     message_receive& op = *static_cast<message_receive::wait&>(*a.receive).op;
     if (op.direct) {
@@ -56,10 +52,10 @@ void connection_impl::begin_pull(const message_action& a) {
   }
   error_code ec;
   p.memory = pool().allocate(a.memory.size, ec);
-  if (ec)
-    messages_->refuse(a.slot);
-  else
-    p.start(p.memory, a.memory);
+  if (!ec)
+    return p.start(p.memory, a.memory);
+  messages_->refuse(a.slot);
+  give_back(p);
 }
 
 // --- Sending ---------------------------------------------------------------------------------
@@ -261,13 +257,16 @@ void connection_impl::complete_receive(message_receive& op, operation_list& done
                                                                                                : 0);
   }
   if (op.pull != nullptr) // the link has stopped
-    op.pull->let_go(*this);
+    give_back(*op.pull);
   registered_buffer memory;
   const bool in_slot = result.where == message_in::place::slot;
   if (in_slot)
     memory = received(result.slot).slice(frame_header::size, result.bytes);
-  else if (result.where == message_in::place::pulled)
-    memory = std::move(pulls_[result.slot]->memory);
+  else if (result.where == message_in::place::pulled) {
+    message_pull& p = pull_of(result.slot);
+    memory = std::move(p.memory);
+    give_back(p);
+  }
   if (op.owning) {
     op.result.payload = std::move(memory);
     if (in_slot)
@@ -292,10 +291,6 @@ void connection_impl::complete(connection_operation& op, const error_code& ec,
 bool connection_impl::run_parts(operation_list& done) {
   if (!messages_)
     return false;
-  if (frames().stopped())
-    for (const auto& p : pulls_)
-      if (p->abandoned)
-        p->let_go(*this);
   const message_action a = messages_->next();
   switch (a.what) {
   case message_action::kind::prepare:
@@ -303,6 +298,9 @@ bool connection_impl::run_parts(operation_list& done) {
     return true;
   case message_action::kind::pull:
     begin_pull(a);
+    return true;
+  case message_action::kind::drop:
+    give_back(pull_of(a.slot));
     return true;
   case message_action::kind::sent:
     complete_send(static_cast<message_record&>(*a.send), done);

@@ -131,7 +131,7 @@ void connection_regions::not_made(grant_record& r, const error_code& ec) {
 // Deregistering waits until the device has nothing more to do with the key.
 void connection_regions::end_key(const grant_action& a) {
   grant_record& r = *std::exchange(granted_[a.grant & 0xffff], nullptr);
-  if (connection_.end_key(r.key, r.memory, r.access) && a.returned)
+  if (connection_.end_key(r.key, r.memory, r.access) && a.returned && !inbox_.dropping())
     returned_.emplace(a.grant, r.memory);
   connection_.dropped_.drop(r.access);
   give_back(r);
@@ -246,6 +246,11 @@ bool connection_regions::run_grants(operation_list& done) {
 }
 
 bool connection_regions::run(operation_list& done) {
+  if (inbox_.dropping() && !returned_.empty()) {
+    for (auto& [id, memory] : returned_)
+      connection_.dropped_.drop(memory);
+    returned_.clear();
+  }
   if (run_grants(done))
     return true;
   if (lease_request* const l = leases_.next()) {

@@ -41,6 +41,7 @@ message_protocol::message_protocol(frame_link& link, const message_options& o)
   free_offers_.reserve(offers_.size());
   for (std::size_t i = offers_.size(); i != 0; --i)
     free_offers_.push_back(static_cast<std::uint16_t>(i - 1));
+  dropped_.reserve(link.options().receives);
   link.add(*this, {frame_type::message, frame_type::offer, frame_type::written, frame_type::taken,
                    frame_type::refused});
 }
@@ -49,7 +50,11 @@ message_action message_protocol::next() {
   message_action a;
   match();
   match_written();
-  if (!done_receives_.empty()) {
+  if (!dropped_.empty()) {
+    a.what = message_action::kind::drop;
+    a.slot = dropped_.back();
+    dropped_.pop_back();
+  } else if (!done_receives_.empty()) {
     a.what = message_action::kind::received;
     a.receive = &as_receive(pop(done_receives_));
   } else if (!done_sends_.empty()) {
@@ -475,6 +480,8 @@ void message_protocol::pulled(std::uint32_t slot) {
     }
     return let_go(*e);
   }
+  if (!e->spoiled)
+    drop_pulled(*e);
   let_go(*e);
   answers_.push_back({e->id, refusal::closed});
   link_.release(e->slot);
@@ -498,6 +505,7 @@ void message_protocol::refuse(std::uint32_t slot, refusal why) {
 // behind it.
 void message_protocol::unpin_from(std::size_t index) {
   if (link_.stopped()) {
+    index = std::min(index, messages_.size());
     const auto lost = std::find_if(messages_.begin() + static_cast<std::ptrdiff_t>(index),
                                    messages_.end(), [](const entry& e) { return e.pinned(); });
     for (auto e = lost; e != messages_.end(); ++e)
@@ -505,8 +513,7 @@ void message_protocol::unpin_from(std::size_t index) {
         e->into->pinned_ = false;
         --pinned_;
       }
-    messages_.erase(lost, messages_.end());
-    return;
+    return drop_from(lost);
   }
   for (std::size_t i = index; i < messages_.size() && pinned_ != 0; ++i) {
     entry& e = messages_[i];
@@ -535,6 +542,16 @@ void message_protocol::let_go(entry& e) {
     done_receives_.push_back(op);
 }
 
+void message_protocol::drop_pulled(const entry& e) {
+  if (e.place == message_in::place::pulled && e.where != entry::state::offered)
+    dropped_.push_back(e.slot);
+}
+
+void message_protocol::drop_from(inbox::iterator first) {
+  std::for_each(first, messages_.end(), [this](const entry& e) { drop_pulled(e); });
+  messages_.erase(first, messages_.end());
+}
+
 // --- The end ---------------------------------------------------------------------------------
 
 void message_protocol::on_closing() {
@@ -554,6 +571,7 @@ void message_protocol::on_closing() {
       --unread_;
       answers_.push_back({e.id, refusal::closed});
     }
+    drop_pulled(e);
     link_.release(e.slot);
   }
   messages_.erase(keep, messages_.end());
@@ -602,7 +620,7 @@ void message_protocol::on_stopped(const error_code& ec) {
       finish(*e->into, ec);
     let_go(*e);
   }
-  messages_.erase(lost, messages_.end());
+  drop_from(lost);
   unread_ = pulling_ = 0;
   answers_.clear();
 }

@@ -51,16 +51,13 @@ void region_inbox::ready(std::uint32_t id) {
       a.ready = true;
 }
 
-void region_inbox::drop() {
+void region_inbox::on_closing() {
+  why_ = asio::error::operation_aborted;
+  dropping_ = true;
   for (const arrival& a : arrived_)
     link_.release(a.slot);
   arrived_.clear();
   put_back_.clear();
-}
-
-void region_inbox::on_closing() {
-  why_ = asio::error::operation_aborted;
-  drop();
 }
 
 bool region_inbox::on_goodbye() {

@@ -7,8 +7,10 @@
 
 #include "simulation.hpp"
 
+#include <algorithm>
 #include <deque>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <set>
@@ -76,6 +78,7 @@ public:
     bool direct;
   };
   std::vector<pull> pulls;
+  std::set<std::uint32_t> read; // the memory of those that are not direct
   std::vector<send_op*> preparing;
   std::vector<std::uint32_t> making, ending;
   std::map<std::uint64_t, std::uint64_t> keys; // of offered messages, their sizes
@@ -136,6 +139,11 @@ public:
     for (const std::uint32_t slot : std::exchange(lent_slots, {}))
       link.release(slot);
     run();
+    for (std::size_t before = received.size() - 1; before != received.size();) {
+      before = received.size();
+      receive(std::numeric_limits<std::uint64_t>::max());
+    }
+    must(read.empty(), "what was read somebody gets, or it is dropped");
     must(ended_ops == made_ops, "every operation ends when the link has stopped");
     must(grants.live() == 0 && grants.bytes() == 0 && grants.grants() == 0, "every grant ends");
     must(grant_keys.empty() && keys.empty(), "every key ends");
@@ -198,7 +206,7 @@ public:
         p.into->written_to = false;
         p.into->holds = p.memory.rkey;
       }
-      if (pick(16) == 15 && !p.direct)
+      if (pick(16) == 15 && !p.direct && read.erase(p.slot) == 1)
         messages.refuse(p.slot);
       else
         messages.pulled(p.slot);
@@ -464,10 +472,19 @@ private:
           op.written_to = true;
           pulls.back().into = &op;
           pulls.back().direct = true;
+        } else {
+          must(read.insert(a.slot).second, "a message is read by one at a time");
         }
         if (on_pull)
           on_pull(a.memory);
         break;
+      case message_action::kind::drop: {
+        const bool direct_read = std::any_of(pulls.begin(), pulls.end(), [&](const pull& p) {
+          return p.direct && p.slot == a.slot;
+        });
+        must(direct_read ? dead : read.erase(a.slot) == 1, "what was read is dropped once");
+        break;
+      }
       case message_action::kind::sent: {
         auto& op = *static_cast<send_op*>(a.send);
         end(op);
@@ -502,6 +519,8 @@ private:
       must(!honest_peer || op.holds == op.immediate, "its own message was read to its memory");
       ++direct;
     }
+    if (op.where == message_in::place::pulled)
+      must(read.erase(op.slot) == 1, "a message that was read is given once");
     if (op.where == message_in::place::slot) {
       must(slots.at(op.slot).size() == frame_header::size + op.bytes, "a message is whole");
       lent_slots.push_back(op.slot);

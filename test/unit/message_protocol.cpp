@@ -6,7 +6,6 @@
 #include <deque>
 #include <memory>
 #include <set>
-#include <vector>
 
 namespace {
 
@@ -118,6 +117,13 @@ struct party {
     const message_action a = actions.front();
     actions.pop_front();
     return a;
+  }
+  /// The slots of the next actions, as long as they say that what was read is dropped.
+  std::set<std::uint32_t> drops() {
+    std::set<std::uint32_t> result;
+    while (!actions.empty() && actions.front().what == message_action::kind::drop)
+      result.insert(take().slot);
+    return result;
   }
   /// Whether the next action is that `op` is complete.
   bool completes(const message_out& op) {
@@ -423,6 +429,7 @@ TEST_CASE("messages: who is cancelled makes those behind him get other messages"
   SECTION("the link fails") {
     p.link.stop(asio::error::connection_reset);
     p.run();
+    CHECK(p.drops() == std::set{slots[1], slots[2]}); // each read to memory that is not for it
     REQUIRE(p.completes(waits[1]));
     CHECK(waits[1].ec == asio::error::operation_aborted);
     REQUIRE(p.completes(waits[2]));
@@ -477,6 +484,45 @@ TEST_CASE("messages: one that is too long for its receive goes to the one behind
   CHECK(p.actions.empty()); // nobody waits for the third
   p.receive(waits[0]);
   CHECK(p.take().what == message_action::kind::pull);
+}
+
+TEST_CASE("messages: what has been read is dropped when nobody can get it any more") {
+  party p;
+  a_receive waits[3];
+  for (a_receive& w : waits)
+    p.receive(w);
+  std::uint32_t slots[3];
+  for (std::uint32_t i = 0; i < 3; ++i) {
+    p.gets_offer(i, 5000 + i);
+    slots[i] = p.take().slot;
+  }
+  p.messages.pulled(slots[2]);
+  const bool first = GENERATE(false, true);
+  if (first)
+    p.messages.pulled(slots[0]);
+  SECTION("the link fails") {
+    p.link.stop(asio::error::connection_reset);
+    p.run();
+    if (first) {
+      CHECK(p.drops() == std::set{slots[1], slots[2]});
+      CHECK(p.completes(waits[0]));
+      CHECK(!waits[0].ec);
+    } else {
+      CHECK(p.drops() == std::set{slots[0], slots[1], slots[2]});
+    }
+  }
+  SECTION("it closes") {
+    p.run();
+    if (first)
+      CHECK(p.completes(waits[0]));
+    p.link.close();
+    p.run();
+    CHECK(p.drops() == std::set{slots[2]});
+    p.actions.clear();
+    p.messages.pulled(slots[1]);
+    p.run();
+    CHECK(p.drops() == std::set{slots[1]});
+  }
 }
 
 TEST_CASE("messages: what would have to be read again when the link has stopped is lost") {

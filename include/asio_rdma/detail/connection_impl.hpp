@@ -10,7 +10,6 @@
 #include <memory>
 #include <optional>
 #include <span>
-#include <vector>
 
 namespace asio_rdma::detail {
 
@@ -86,6 +85,8 @@ private:
 
   bool find_key(ibv_sge& e) const;
   void begin_pull(const message_action& a);
+  message_pull& pull_of(std::uint32_t slot) noexcept;
+  void give_back(message_pull& p) noexcept;
 
   std::optional<message_protocol> messages_;
   free_list<message_record> records_;
@@ -95,7 +96,7 @@ private:
   std::optional<connection_regions> regions_;
   std::unique_ptr<background_timer> expiry_;
   operation_list active_; // the user's operations, to be found by id
-  std::vector<std::unique_ptr<message_pull>> pulls_;
+  free_list<message_pull> pulls_;
   counter messages_sent_, messages_received_, rendezvous_sent_, rendezvous_received_;
   counter remote_operations_, remote_bytes_;
 };

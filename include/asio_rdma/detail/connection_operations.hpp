@@ -3,7 +3,7 @@
 #pragma once
 
 #include <asio_rdma/detail/lease_table.hpp>
-#include <asio_rdma/detail/link_impl.hpp>
+#include <asio_rdma/detail/link_pull.hpp>
 #include <asio_rdma/detail/message_protocol.hpp>
 #include <asio_rdma/memory_region.hpp>
 #include <asio_rdma/message.hpp>
@@ -139,6 +139,21 @@ struct message_record final : message_out {
   std::array<std::byte, frame_transfer::payload_room> small;
   bool is_small = false;
   message_record* next_free = nullptr;
+};
+
+/// The reading of a long message from its sender's memory. It keeps what was read until somebody
+/// gets it.
+struct message_pull final : link_pull {
+  explicit message_pull(link_impl& link) noexcept : link_pull(link, &message_pull::on_done) {}
+  static void on_done(link_impl& link, link_pull& p);
+
+  std::uint32_t slot = 0; ///< Of the message.
+  bool in_use = false;
+  registered_buffer memory;        ///< The pool's, or an operation's that was abandoned.
+  buffer_access access;            ///< To the latter.
+  message_receive* into = nullptr; ///< Whose memory it is read to instead.
+  bool abandoned = false;
+  message_pull* next_free = nullptr;
 };
 
 /// An operation on memory of the peer. It outlives the user's operation where the memory is the

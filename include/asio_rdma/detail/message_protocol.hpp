@@ -86,7 +86,8 @@ struct message_action {
     none,
     prepare, ///< Make a key for reading exactly the buffers of `send`, then `prepared` or
              ///< `fail_send`.
-    pull,    ///< Read `length` bytes at `memory`, then `pulled(slot)` or `refuse(slot)`.
+    pull,    ///< Read what is at `memory`, then `pulled(slot)` or `refuse(slot)`.
+    drop,    ///< Nobody gets what was read, or was being read, on the `pull` of `slot`.
     sent,    ///< `send` is complete; a key that was made for it has to end first.
     received ///< `receive` is complete.
   };
@@ -107,7 +108,8 @@ struct message_action {
 /// the peer waits; an offered one is read when somebody waits for it, or within `prefetch`.
 ///
 /// After the peer's goodbye, what it sent can still be received, then waits end with `eof`; sends
-/// end with `broken_pipe`. After a failure, messages that had arrived whole can still be received.
+/// end with `broken_pipe`. After a failure, messages that had arrived whole can still be received,
+/// up to the first that had not.
 class message_protocol final : private link_part {
 public:
   /// The link must be of use as long as this is.
@@ -203,6 +205,8 @@ private:
   bool leave(message_in& op, const error_code& ec);
   void unpin_from(std::size_t index);
   void let_go(entry& e);
+  void drop_from(inbox::iterator first);
+  void drop_pulled(const entry& e);
   void leave_queue(message_out& op);
   void free_offer(message_out& op);
   void end_receives(const error_code& ec);
@@ -226,6 +230,7 @@ private:
   inbox messages_;
   std::uint32_t unread_ = 0; // offers in messages_ that nobody reads
   std::uint32_t pulling_ = 0;
+  std::vector<std::uint32_t> dropped_; // slots whose pulls the driver is to drop
   request_list written_waiters_;
   inbox written_;
   request_list done_receives_;

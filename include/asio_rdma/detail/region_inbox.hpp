@@ -39,6 +39,8 @@ public:
 
   /// Whether what comes is for nobody.
   bool ended() const noexcept { return static_cast<bool>(why_); }
+  /// Whether nobody gets what has come either.
+  bool dropping() const noexcept { return dropping_; }
   /// A region has come in `slot`. One that is not ready waits, and so do those behind it.
   void push(std::uint32_t slot, bool returned, std::uint32_t id, bool ready);
   void ready(std::uint32_t id);
@@ -59,13 +61,13 @@ private:
   void on_closing() override;
   bool on_goodbye() override;
   void on_stopped(const error_code& ec) override;
-  void drop();
 
   frame_link& link_;
   boost::circular_buffer<arrival> arrived_;
   std::deque<std::uint32_t> put_back_;
   list waiting_;
   error_code why_; // why nothing more comes
+  bool dropping_ = false;
 };
 
 } // namespace asio_rdma::detail
