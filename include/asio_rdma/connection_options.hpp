@@ -27,10 +27,10 @@ struct connection_options {
   std::uint32_t offers = 16; ///< Long messages offered at a time, each with a key of its own.
   std::uint32_t pulls = 4;   ///< Long messages read at a time.
 
-  /// After so long without a sign of the peer it is asked for one (a zero-length RDMA WRITE), so
-  /// that the end of a peer that cannot tell of it is noticed: within this and the time of the
-  /// queue pair's retries, on iWARP when TCP gives up (tcp(7), `tcp_retries2`). Only while the
-  /// context runs. 0 for never.
+  /// At most so long after its last sign, and not before half of that, the peer is asked for one (a
+  /// zero-length RDMA WRITE), so that the end of a peer that cannot tell of it is noticed: within
+  /// this and the time of the queue pair's retries, on iWARP when TCP gives up (tcp(7),
+  /// `tcp_retries2`). Only while the context runs. 0 for never.
   std::chrono::milliseconds keep_alive = std::chrono::seconds(10);
 
   remote_memory_options remote_memory; ///< What the peer may ask for.

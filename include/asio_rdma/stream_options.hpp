@@ -27,7 +27,7 @@ struct stream_options {
   /// hear that the peer has it. Then the connection is reset.
   std::chrono::milliseconds linger{30000};
 
-  /// After so long without a sign of the peer it is asked for one: see
+  /// At most so long after its last sign the peer is asked for one: see
   /// `connection_options::keep_alive`. 0 for never.
   std::chrono::milliseconds keep_alive = std::chrono::seconds(10);
 
