@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: BSL-1.0
 // Everything that reads a peer's bytes, with what the fuzzer makes of them: the handshake, its
-// verdict and steps, and a whole party, of messages or of a stream, whose peer sends anything while
-// its own application, driver and device do anything.
+// verdict and steps, what nodes of a global memory tell each other, and a whole party, of messages
+// or of a stream, whose peer sends anything while its own application, driver and device do
+// anything.
 #include "../protocol/party.hpp"
 #include "../protocol/stream_party.hpp"
 
+#include <asio_rdma/detail/global_message.hpp>
 #include <asio_rdma/detail/handshake.hpp>
 #include <asio_rdma/detail/little_endian.hpp>
 
@@ -57,6 +59,13 @@ void handshakes(input in) {
     verdict v{};
     (void)decode(bytes.first<verdict_size>(), v);
   }
+}
+
+void global_messages(input in) {
+  const auto bytes = in.rest();
+  global_message m;
+  if (decode(bytes, m))
+    must(std::ranges::equal(encode(m), bytes), "a message that was read is the one that was sent");
 }
 
 void exchange(input in) {
@@ -355,7 +364,12 @@ void stream_conversation(input in) {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   input in(std::as_bytes(std::span(data, size)));
-  switch (in.byte() % 4) {
+  const std::uint8_t what = in.byte();
+  if (what >= 0xf0) {
+    global_messages(in);
+    return 0;
+  }
+  switch (what % 4) {
   case 0:
     handshakes(in);
     break;
