@@ -117,6 +117,12 @@ def missed(results):
         elif case.get("rstream") and case["rstream"] < RSOCKET_WANTED * case["stream"]["microseconds"]:
             lines.append(f"{results['device']}: {case['name']}: rstream takes {case['rstream'] / case['stream']['microseconds']:.2f} "
                          f"times as long as the stream, wanted {RSOCKET_WANTED:.2f}")
+    for case in results.get("peers", []):
+        for by in PEER:
+            ratio = case[by].get("ratio")
+            if ratio is not None and ratio < WANTED[case["work"]]:
+                lines.append(f"{results['device']}: {case['name']}: async-rdma{', tuned,' if by == 'tuned' else ''} takes {ratio:.1f} "
+                             f"times as long, wanted {WANTED[case['work']]}")
     for case in results["cases"]:
         if case["failed"]:
             lines.append(f"{results['device']}: {title(case)}: failed")

@@ -3,10 +3,12 @@
 #include "catch.hpp"
 #include "connection_support.hpp"
 
+#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/use_awaitable.hpp>
 
+#include <algorithm>
 #include <deque>
 
 namespace {
@@ -40,6 +42,42 @@ TEST_CASE("a message of each size arrives whole, with and without immediate") {
       CHECK(r.value.immediate == (with_immediate ? std::optional(0xfeedu) : std::nullopt));
     }
   }
+}
+
+TEST_CASE("ten coroutines that send and ten that receive, at the same time") {
+  talk t;
+  constexpr std::uint32_t each = 10, at_a_time = 10;
+  std::vector<int> seen(at_a_time * each);
+  const auto send = [&](std::uint32_t who) -> asio::awaitable<void> {
+    for (std::uint32_t i = who; i < seen.size(); i += at_a_time) {
+      const std::size_t bytes = i % 3 == 0 ? 50'000 + i : i; // long and short ones
+      const auto text = pattern(bytes, i);
+      const auto [ec, n] =
+          co_await t.a.async_send(asio::buffer(text), i, asio::as_tuple(asio::use_awaitable));
+      CHECK(ec == error_code());
+      CHECK(n == bytes);
+    }
+  };
+  const auto receive = [&]() -> asio::awaitable<void> {
+    for (std::uint32_t i = 0; i < each; ++i) {
+      const message m = co_await t.b.async_receive(asio::use_awaitable);
+      const std::uint32_t seed = m.immediate.value();
+      CHECK(m.size() == (seed % 3 == 0 ? 50'000 + seed : seed));
+      CHECK(is_pattern(m.payload.data(), m.size(), seed));
+      ++seen.at(seed);
+    }
+  };
+  std::size_t ended = 0;
+  const auto end = [&](const std::exception_ptr& e) {
+    CHECK(!e);
+    ++ended;
+  };
+  for (std::uint32_t who = 0; who < at_a_time; ++who) {
+    asio::co_spawn(t.io, receive(), end);
+    asio::co_spawn(t.io, send(who), end);
+  }
+  t.until([&] { return ended == 2 * at_a_time; });
+  CHECK(std::count(seen.begin(), seen.end(), 1) == std::ptrdiff_t(seen.size()));
 }
 
 TEST_CASE("10,000 messages of random sizes, 8 outstanding both ways, arrive whole and in order") {
