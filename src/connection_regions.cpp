@@ -208,7 +208,7 @@ void connection_regions::leased(region_operation& op, operation_list& done) {
     if (!ec)
       op.region = connection_.make_region(op.lease.result);
     else if (op.why == region_operation::purpose::receive)
-      leases_.release(op.lease.id);
+      release(op.lease.id);
   }
   // To the one who asks it is the owner's limit, not a message that is too long.
   complete(op, ec == asio::error::message_size ? error_code(error::remote_memory_limit) : ec, done);

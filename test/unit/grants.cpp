@@ -163,6 +163,19 @@ TEST_CASE("grants: what is beyond the limits is denied with the reason") {
   }
 }
 
+TEST_CASE("grants: there are no more at a time than the limit says, however small") {
+  two t;
+  for (std::uint32_t i = 0; i < some_limits.grants; ++i)
+    (void)t.granted(1);
+  a_lease op;
+  t.ask(op, 1, remote_rights::read, seconds(1));
+  t.exchange();
+  CHECK(t.owner.grants.next().what == make_or_end::none);
+  t.exchange();
+  REQUIRE(t.user.leases.next() == &op);
+  CHECK(op.ec == error::remote_memory_limit);
+}
+
 TEST_CASE("grants: what cannot be asked for is refused before it is sent") {
   two t;
   a_lease none, rightless;
@@ -187,7 +200,7 @@ TEST_CASE("grants: a lease is the owner's default, and no longer than its longes
 TEST_CASE("grants: a request that only waits for a key to end waits for it") {
   two t;
   const remote_lease first = t.granted(600);
-  t.user.leases.release(first.id);
+  t.user.leases.release(first.id, t.now);
   t.exchange();
   CHECK(t.owner.grants.bytes() == 600);
   a_lease op;
@@ -227,7 +240,7 @@ TEST_CASE("grants: a lease ends by time, at the user's side first") {
   CHECK(t.owner.grants.bytes() == 100); // until the key has ended
   t.ends(t.number);
   CHECK(t.owner.grants.bytes() == 0);
-  t.user.leases.release(l.id); // which is too late, and does no harm
+  t.user.leases.release(l.id, t.now); // which is too late, and does no harm
   t.exchange();
   CHECK(!t.failure);
 }
@@ -278,7 +291,7 @@ TEST_CASE("grants: a revoked one cannot be used, and its number is not used for 
   CHECK((other & 0xffff) != (t.number & 0xffff)); // its notice has not gone yet
   t.exchange();
   CHECK(t.user.leases.check(l.id, t.now) == error::lease_revoked);
-  t.user.leases.release(l.id);
+  t.user.leases.release(l.id, t.now);
   t.exchange();
   CHECK(t.frames.back() == frame_type::ended); // and so no release
 }
@@ -297,7 +310,7 @@ TEST_CASE("grants: who keeps a region that has ended has no part in one that get
   t.ends(old);
   remote_lease again;
   for (bool first = true; first || t.number != old; first = false) {
-    t.user.leases.release(again.id);
+    t.user.leases.release(again.id, t.now);
     t.exchange();
     if (!first)
       t.ends(t.number);
@@ -307,7 +320,7 @@ TEST_CASE("grants: who keeps a region that has ended has no part in one that get
   CHECK(t.user.leases.check(kept.id, t.now) ==
         (by_time ? error::lease_expired : error::lease_revoked));
   CHECK(!t.user.leases.check(again.id, t.now));
-  t.user.leases.release(kept.id);
+  t.user.leases.release(kept.id, t.now);
   t.exchange();
   CHECK(!t.user.leases.check(again.id, t.now));
   CHECK(t.owner.grants.live() == 1);

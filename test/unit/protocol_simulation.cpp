@@ -64,6 +64,11 @@ public:
       check();
     }
     if (dies) {
+      if (closes) {
+        begin_close();
+        for (std::uint32_t n = below(40); n != 0; --n)
+          step();
+      }
       // One is gone; the other sees it some time later.
       const std::size_t who = below(2);
       parties_[who]->die(asio::error::operation_aborted);
@@ -225,13 +230,17 @@ private:
     }
   }
 
-  void close() {
+  void begin_close() {
     const std::uint32_t who = below(3); // or both at once
     for (std::uint32_t i = 0; i < 2; ++i)
       if (who == i || who == 2)
         parties_[i]->link.close();
     for (auto& p : parties_)
       p->run();
+  }
+
+  void close() {
+    begin_close();
     // The other one must take what is offered to it.
     for (bool again = true; again;) {
       again = false;
