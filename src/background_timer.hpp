@@ -13,7 +13,7 @@
 namespace asio_rdma::detail {
 
 /// A timer that does not keep an idle context from its end: it runs out while the context runs for
-/// other reasons. To be set by who counts as work at that time.
+/// other reasons.
 class background_timer {
 public:
   using clock = std::chrono::steady_clock;
@@ -34,12 +34,27 @@ public:
       if (!ec)
         f();
     });
-    scheduler_.work_finished();
+    scheduler_.post_immediate_completion(new uncounting(scheduler_), false);
   }
   /// To be called by `f`.
   void ran_out() noexcept { when_ = clock::time_point::max(); }
 
 private:
+  // Takes the timer off the context's work, but in the context: by the end of the last work it
+  // would stop there, though it may not be running.
+  struct uncounting final : scheduled_operation {
+    explicit uncounting(scheduler& s) noexcept
+        : scheduled_operation(&uncounting::execute), context_scheduler(s) {}
+
+    static void execute(void* owner, scheduled_operation* base, const error_code&, std::size_t) {
+      const std::unique_ptr<uncounting> self(static_cast<uncounting*>(base));
+      if (owner != nullptr)
+        self->context_scheduler.work_finished();
+    }
+
+    scheduler& context_scheduler;
+  };
+
   scheduler& scheduler_;
   asio::basic_waitable_timer<clock, asio::wait_traits<clock>, inline_executor> timer_;
   clock::time_point when_ = clock::time_point::max();

@@ -430,16 +430,15 @@ void link_impl::on_transfer(link_transfer& t, disposal how) {
 void link_impl::set_keep_alive() {
   if (options_.keep_alive <= options_.keep_alive.zero())
     return;
-  constexpr std::chrono::microseconds longest = std::chrono::hours(24);
+  constexpr std::chrono::milliseconds longest = std::chrono::hours(24);
   if (!alive_timer_)
     alive_timer_ = std::make_unique<background_timer>(context());
   // Twice in that time: who falls silent after one look is asked at the next but one.
-  const auto pause = (options_.keep_alive < longest ? options_.keep_alive : longest) / 2;
-  alive_timer_->set(protocol_clock::now() + pause,
-                    [weak = weak_from_this()] {
-                      if (const auto self = weak.lock())
-                        static_cast<link_impl&>(*self).keep_alive();
-                    });
+  const auto pause = std::chrono::microseconds(std::min(options_.keep_alive, longest)) / 2;
+  alive_timer_->set(protocol_clock::now() + pause, [weak = weak_from_this()] {
+    if (const auto self = weak.lock())
+      static_cast<link_impl&>(*self).keep_alive();
+  });
 }
 
 void link_impl::keep_alive() {

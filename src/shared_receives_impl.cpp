@@ -211,6 +211,8 @@ shared_receives_statistics shared_receives_impl::statistics() const {
 // --- Links -----------------------------------------------------------------------------------
 
 error_code shared_receives_impl::join() {
+  if (starved()) // for which there may be no link that looks for memory
+    refill();
   const std::lock_guard guard(mutex_);
   if (closed_)
     return error::shared_receives_closed;

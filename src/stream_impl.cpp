@@ -234,10 +234,18 @@ void stream_impl::run_op_here(Op& op, bool wait) {
 
 void stream_impl::wait_for(stream_operation& op) {
   cm_service& connections = cm_service::of(context());
-  for (lock l(mutex_); !op.finished_; l.lock()) {
+  lock l(mutex_);
+  while (!op.finished_) {
     l.unlock();
     connections.read_events();
     completion_queue().drive(connections.descriptor(), *op.waiter_);
+    l.lock();
+    if (op.finished_)
+      return;
+    operation_list done;
+    progress(done); // perhaps there is memory again: nobody need run the context and its timers
+    settle(l, done);
+    l.lock();
   }
 }
 
