@@ -5,6 +5,7 @@
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
 
+#include <exception>
 #include <filesystem>
 #include <iostream>
 
@@ -92,8 +93,12 @@ int main(int argc, char* argv[]) try {
            asio_rdma::acceptor(io, tcp::endpoint(address, port)), root};
   std::cout << "TCP port " << s.by_tcp.local_endpoint().port() << " RDMA port "
             << s.by_rdma.local_endpoint().port() << std::endl;
-  co_spawn(io, s.serve_tcp(), detached);
-  co_spawn(io, s.serve_rdma(), detached);
+  const auto ended = [](const std::exception_ptr& why) { // only an error ends them
+    if (why)
+      std::rethrow_exception(why);
+  };
+  co_spawn(io, s.serve_tcp(), ended);
+  co_spawn(io, s.serve_rdma(), ended);
   io.run();
 } catch (const std::exception& e) {
   std::cerr << "http_server: " << e.what() << std::endl;

@@ -248,45 +248,81 @@ TEST_CASE("the owner refuses with a reason, and gives again when there is room")
   CHECK(t.refusal(1, access::remote_write) == error::remote_memory_limit);
   CHECK(t.lives());
 
+  m.bytes = 100'000; // which leaves the number of grants
+  lender two(m);
+  const remote_region one = two.request(10, access::remote_write);
+  const remote_region other = two.request(10, access::remote_write);
+  CHECK(two.refusal(10, access::remote_write) == error::remote_memory_limit);
+  CHECK(two.lives());
+
   lender none{remote_memory_options()};
   CHECK(none.refusal(1) == error::remote_memory_limit);
   CHECK(none.lives());
 }
 
-TEST_CASE("an access that the local checks would not let pass is refused by the device") {
-  enum class kind { released, revoked, outside, write_to_readable, read_of_writable };
-  const auto how = GENERATE(kind::released, kind::revoked, kind::outside, kind::write_to_readable,
-                            kind::read_of_writable);
-  lender t;
-  if (how == kind::read_of_writable && t.dev.type() == transport::iwarp)
-    return test::not_on_this_device("siw does not ask for this right");
-  remote_region r = t.request(4096, how == kind::write_to_readable  ? access::remote_read
-                                    : how == kind::read_of_writable ? access::remote_write
-                                                                    : read_write);
-  remote_buffer key = r.buffer();
+TEST_CASE("an access to memory that is the owner's again is refused by the device") {
+  enum class kind { released, revoked, expired };
+  const auto how = GENERATE(kind::released, kind::revoked, kind::expired);
+  const bool reads = GENERATE(false, true);
+  CAPTURE(static_cast<int>(how), reads);
+  remote_memory_options m = megabyte();
+  m.grace = 1ms;
+  lender t(m);
   const registered_buffer text = t.pool.allocate(64);
   std::memset(text.data(), '!', text.size());
   const std::size_t before = t.in_use();
+  remote_region r = t.request(4096, read_write, how == kind::expired ? 50ms : 0us);
+  const remote_buffer key = r.buffer();
   if (how == kind::released) {
     r.reset();
-    t.until([&] { return t.in_use() == before - 1; });
   } else if (how == kind::revoked) {
     CHECK(t.b.revoke() == 1);
-    CHECK(t.in_use() == before - 1);
+    CHECK(t.in_use() == before);
     CHECK(t.lives()); // and a has heard of it
     CHECK(t.write("x", r) == error::lease_revoked);
-  } else if (how == kind::outside) {
-    key = {key.address + key.size - 63, 64, key.rkey}; // by one byte
   }
+  t.until([&] { return t.in_use() == before; });
   const auto others = occupy(t.pool, 4096);
+  REQUIRE(std::any_of(others.begin(), others.end(), [&](const registered_buffer& b) {
+    return reinterpret_cast<std::uint64_t>(b.data()) == key.address;
+  }));
   t.refused_by_device([&](sent& s) {
-    if (how == kind::read_of_writable)
+    if (reads)
       t.a.async_read(text, key, s.handler());
     else
       t.a.async_write(text, key, s.handler());
   });
   for (const registered_buffer& b : others)
     CHECK(all_are(b, '#'));
+  CHECK(all_are(text, '!'));
+}
+
+TEST_CASE("an access beyond what was granted is refused by the device") {
+  enum class kind { before, behind, rights }; // the first two by one byte
+  const auto how = GENERATE(kind::before, kind::behind, kind::rights);
+  const bool reads = GENERATE(false, true);
+  CAPTURE(static_cast<int>(how), reads);
+  lender t;
+  if (how == kind::rights && reads && t.dev.type() == transport::iwarp)
+    return test::not_on_this_device("siw does not ask for this right");
+  const registered_buffer text = t.pool.allocate(64), all = t.pool.allocate(4096);
+  std::memset(text.data(), '!', text.size());
+  std::memset(all.data(), '#', all.size());
+  const remote_region r = t.lend(all.slice(1000, 500), how != kind::rights ? read_write
+                                                       : reads             ? access::remote_write
+                                                                           : access::remote_read);
+  remote_buffer key = r.buffer().first(64);
+  if (how == kind::before)
+    key.address -= 1;
+  else if (how == kind::behind)
+    key.address += 500 - 63;
+  t.refused_by_device([&](sent& s) {
+    if (reads)
+      t.a.async_read(text, key, s.handler());
+    else
+      t.a.async_write(text, key, s.handler());
+  });
+  CHECK(all_are(all, '#'));
   CHECK(all_are(text, '!'));
 }
 
