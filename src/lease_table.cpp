@@ -182,8 +182,6 @@ link_part::disposition lease_table::on_answer(const frame_header& header,
   if (op == nullptr) {
     if (header.type == frame_type::granted && !closed_)
       releases_.push_back(grant.grant);
-    else if (header.type == frame_type::renewed && !closed_ && !live_.contains(renewal.grant))
-      releases_.push_back(renewal.grant); // it had run out when it was released
   } else if (header.type == frame_type::denied) {
     finish(*op, to_error(static_cast<refusal>(header.immediate)));
   } else if (header.type == frame_type::renewed) {
@@ -263,15 +261,14 @@ std::optional<remote_lease> lease_table::get(std::uint32_t id) const {
   return i->second.what;
 }
 
-// One that has run out the owner ends by himself, and may have given its number to another.
-void lease_table::release(std::uint32_t id, protocol_clock::time_point now) {
+void lease_table::release(std::uint32_t id) {
   const auto i = leases_.find(id);
   if (i == leases_.end())
     return;
   const lease& l = i->second;
   if (!l.ended) {
     live_.erase(l.grant);
-    if (!closed_ && !(l.begun && l.what.until <= now))
+    if (!closed_)
       releases_.push_back(l.grant);
   }
   leases_.erase(i);

@@ -359,7 +359,7 @@ public:
   }
   void release_lease(std::uint32_t id) {
     if (my_leases.erase(id) != 0)
-      leases.release(id, now);
+      leases.release(id);
     run();
   }
   void pass_time(std::chrono::microseconds by) {

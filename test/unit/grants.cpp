@@ -200,7 +200,7 @@ TEST_CASE("grants: a lease is the owner's default, and no longer than its longes
 TEST_CASE("grants: a request that only waits for a key to end waits for it") {
   two t;
   const remote_lease first = t.granted(600);
-  t.user.leases.release(first.id, t.now);
+  t.user.leases.release(first.id);
   t.exchange();
   CHECK(t.owner.grants.bytes() == 600);
   a_lease op;
@@ -240,7 +240,7 @@ TEST_CASE("grants: a lease ends by time, at the user's side first") {
   CHECK(t.owner.grants.bytes() == 100); // until the key has ended
   t.ends(t.number);
   CHECK(t.owner.grants.bytes() == 0);
-  t.user.leases.release(l.id, t.now); // which is too late, and does no harm
+  t.user.leases.release(l.id); // which is too late, and does no harm
   t.exchange();
   CHECK(!t.failure);
 }
@@ -291,7 +291,7 @@ TEST_CASE("grants: a revoked one cannot be used, and its number is not used for 
   CHECK((other & 0xffff) != (t.number & 0xffff)); // its notice has not gone yet
   t.exchange();
   CHECK(t.user.leases.check(l.id, t.now) == error::lease_revoked);
-  t.user.leases.release(l.id, t.now);
+  t.user.leases.release(l.id);
   t.exchange();
   CHECK(t.frames.back() == frame_type::ended); // and so no release
 }
@@ -310,7 +310,7 @@ TEST_CASE("grants: who keeps a region that has ended has no part in one that get
   t.ends(old);
   remote_lease again;
   for (bool first = true; first || t.number != old; first = false) {
-    t.user.leases.release(again.id, t.now);
+    t.user.leases.release(again.id);
     t.exchange();
     if (!first)
       t.ends(t.number);
@@ -320,10 +320,52 @@ TEST_CASE("grants: who keeps a region that has ended has no part in one that get
   CHECK(t.user.leases.check(kept.id, t.now) ==
         (by_time ? error::lease_expired : error::lease_revoked));
   CHECK(!t.user.leases.check(again.id, t.now));
-  t.user.leases.release(kept.id, t.now);
+  t.user.leases.release(kept.id);
   t.exchange();
   CHECK(!t.user.leases.check(again.id, t.now));
   CHECK(t.owner.grants.live() == 1);
+}
+
+TEST_CASE("grants: a region is handed back though its renewal was given up on the way") {
+  two t;
+  const remote_lease l = t.granted();
+  a_lease renewal, gift;
+  renewal.what = lease_request::kind::renew;
+  renewal.id = l.id;
+  t.user.leases.start(renewal, t.now);
+  while (t.carry(t.user, t.owner)) {
+  }
+  CHECK(t.user.leases.cancel(renewal));
+  gift.what = lease_request::kind::give;
+  gift.id = l.id;
+  t.user.leases.start(gift, t.now);
+  while (t.carry(t.owner, t.user)) {
+  }
+  t.exchange();
+  t.ends(t.number);
+  a_wait wait;
+  t.owner.inbox.receive(wait);
+  REQUIRE(t.owner.inbox.next() == &wait);
+  CHECK(wait.returned);
+}
+
+TEST_CASE("grants: one that was renewed by a request that was given up ends when it is released") {
+  two t;
+  const remote_lease l = t.granted(100, seconds(1));
+  a_lease renewal;
+  renewal.what = lease_request::kind::renew;
+  renewal.id = l.id;
+  renewal.lease = seconds(15);
+  t.user.leases.start(renewal, t.now);
+  while (t.carry(t.user, t.owner)) {
+  }
+  CHECK(t.user.leases.cancel(renewal));
+  t.exchange();
+  t.now += seconds(2);
+  t.user.leases.release(l.id);
+  t.exchange();
+  t.ends(t.number);
+  CHECK(t.owner.grants.live() == 0);
 }
 
 TEST_CASE("grants: one that is revoked before the peer has heard of it is denied") {

@@ -58,7 +58,7 @@ public:
     return leases_.check(id, protocol_clock::now());
   }
   protocol_clock::time_point deadline(std::uint32_t id) const;
-  void release(std::uint32_t id) { leases_.release(id, protocol_clock::now()); }
+  void release(std::uint32_t id) { leases_.release(id); }
 
   /// Ends what the peer may reach of these bytes; of all, if `memory` is null. The keys end with
   /// the next `run`, or `run_grants` if there is none any more.

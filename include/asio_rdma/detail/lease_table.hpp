@@ -67,8 +67,8 @@ public:
   error_code check(std::uint32_t id, protocol_clock::time_point now) const;
   /// The lease as it stands, if it is one.
   std::optional<remote_lease> get(std::uint32_t id) const;
-  /// The last handle is gone: the owner is told, if he does not know and it has not run out.
-  void release(std::uint32_t id, protocol_clock::time_point now);
+  /// The last handle is gone: the owner is told, if he does not know.
+  void release(std::uint32_t id);
 
   std::size_t size() const noexcept { return leases_.size(); } ///< Not released.
 
