@@ -15,6 +15,23 @@ acceptor_impl::~acceptor_impl() {
     rdma_destroy_id(id_);
 }
 
+namespace {
+
+// The kernel says the same of a port that is taken as of an address that nobody has, if this
+// address or the other one is that of all (cma_check_port). The address can be had with another
+// port, then.
+bool is_listened_at(rdma_cm_id& id, asio::ip::tcp::endpoint endpoint) {
+  endpoint.port(0);
+  rdma_cm_id* other = nullptr;
+  if (rdma_create_id(id.channel, &other, nullptr, RDMA_PS_TCP) != 0)
+    return false;
+  const bool can_be_had = rdma_bind_addr(other, static_cast<sockaddr*>(endpoint.data())) == 0;
+  rdma_destroy_id(other);
+  return can_be_had;
+}
+
+} // namespace
+
 error_code acceptor_impl::open(asio::ip::tcp::endpoint endpoint, int backlog) {
   error_code ec;
   id_ = service_.make_id(shared_from_this(), ec);
@@ -26,16 +43,23 @@ error_code acceptor_impl::open(asio::ip::tcp::endpoint endpoint, int backlog) {
   const int e = errno;
   if (endpoint.address().is_loopback() && (!bound || id_->verbs == nullptr))
     return error::loopback_address;
-  if (!bound)
-    return e == ENODEV || e == EADDRNOTAVAIL ? error_code(error::no_gid) : cm_error(e);
-  return listen(backlog);
+  if (bound)
+    return listen(backlog);
+  if (e == EACCES) // a port of the system's
+    return asio::error::access_denied;
+  if (e == EADDRNOTAVAIL && is_listened_at(*id_, endpoint))
+    return asio::error::address_in_use;
+  return e == ENODEV || e == EADDRNOTAVAIL ? error_code(error::no_gid) : cm_error(e);
 }
 
 error_code acceptor_impl::listen(int backlog) {
   backlog_ = static_cast<std::size_t>(std::max(backlog, 1));
   // What exceeds the kernel's own backlog is dropped there, and asked for again seconds later. So
   // that one is as large as may be, and what exceeds this one is rejected.
-  return rdma_listen(id_, 0) == 0 ? error_code() : cm_error(errno);
+  if (rdma_listen(id_, 0) == 0)
+    return {};
+  const int e = errno;
+  return e == EADDRNOTAVAIL ? error_code(asio::error::address_in_use) : cm_error(e);
 }
 
 // It moves before it listens: librdmacm gives a request the channel that its listening id had.

@@ -108,6 +108,8 @@ rdma_cm_id* cm_connection::native_handle() const {
 
 error_code cm_connection::check_accept(connect_operation& op, const queue_pair_impl& qp,
                                        const private_data& data) {
+  if (op.target && !data.empty())
+    return asio::error::invalid_argument;
   if (state_ != state::requested)
     return asio::error::connection_aborted;
   if (!same_device(id_->verbs, qp.get_protection_domain().get_device().native_handle()))

@@ -144,7 +144,7 @@ public:
   /// the device knows of it (siw does not). What is lost in the kernel before it gets here ends
   /// with the connector's timeout at the latest. Errors: `already_open`, `address_in_use`,
   /// `error::no_gid` when no RDMA device has the address, `error::loopback_address`,
-  /// `error::no_device`, or the system's.
+  /// `error::no_device`, `access_denied` for a port that is the system's, or what it says.
   void open(const endpoint_type& endpoint, int backlog, error_code& ec) {
     open_with(ec, [&](impl_type& i) {
       const error_code failure = i.open(endpoint, backlog);

@@ -475,6 +475,8 @@ TEST_CASE("a queue pair that is connected, or being connected, is not connected 
 TEST_CASE("closed and failed queue pairs, and a closed acceptor") {
   meeting m;
   m.meet();
+  outcome<void> gone; // is work until it is known
+  m.b.async_wait_disconnect(gone.handler());
   m.a.close();
   m.connected = {};
   m.connect();
@@ -487,7 +489,8 @@ TEST_CASE("closed and failed queue pairs, and a closed acceptor") {
   m.until([&] { return m.accepted.done(); });
   CHECK(m.accepted.ec == asio::error::bad_descriptor);
 
-  m.until([&] { return m.b.state() == queue_pair_state::failed; });
+  m.until([&] { return gone.done(); });
+  CHECK(m.b.state() == queue_pair_state::failed);
   m.connected = {};
   m.initiator->async_connect(m.b, m.where(), m.connected.handler());
   m.until([&] { return m.connected.done(); });
@@ -525,6 +528,19 @@ TEST_CASE("addresses that cannot be listened at") {
   // It says which address to use.
   CHECK(ec.message().find(device_address(m.dev).to_string() + " (" + m.dev.name() + ")") !=
         std::string::npos);
+
+  // Where one of the two is the address of all, the kernel tells of no address.
+  {
+    const auto all = device_address(m.dev).is_v6() ? asio::ip::address(asio::ip::address_v6::any())
+                                                   : asio::ip::address(asio::ip::address_v4::any());
+    acceptor everywhere(m.io, {all, 0});
+    for (const auto& at : {all, device_address(m.dev)}) {
+      other.open({at, everywhere.local_endpoint().port()}, 1, ec);
+      CHECK(ec == asio::error::address_in_use);
+    }
+    other.open({all, m.where().port()}, 1, ec);
+    CHECK(ec == asio::error::address_in_use);
+  }
 
   // A port is free again at once.
   const endpoint before = m.where();
