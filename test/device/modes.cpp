@@ -68,12 +68,28 @@ TEST_CASE("mode event: sleeps between completions, reads and acknowledges every 
 
 TEST_CASE("mode adaptive: polls for a while, then sleeps") {
   auto options = mode(completion_mode::adaptive);
-  SECTION("a short while") { options.spin = std::chrono::microseconds(1); }
-  SECTION("a long while") { options.spin = std::chrono::milliseconds(200); }
-  SECTION("none at all") { options.spin = std::chrono::microseconds(0); }
+  const bool sleeps = GENERATE(false, true);
+  options.spin = sleeps ? std::chrono::microseconds(0) : std::chrono::hours(1);
   pair p(options);
   CHECK(ping_pong(p, 200) == 200);
   CHECK(p.cq.counters().completions == 800);
+  faults::injector faults(p.dev.native_handle());
+  faults.hold_completions();
+  sent s;
+  p.io.restart();
+  p.a.async_write(p.ma.buffer(0, 8), p.mb.remote(), s.handler());
+  if (sleeps) {
+    p.until([&] { return p.cq.counters().arms != 0; });
+  } else {
+    const auto polls = p.cq.counters().polls;
+    p.until([&] { return p.cq.counters().polls > polls + 10'000; });
+    CHECK(p.cq.counters().arms == 0);
+  }
+  CHECK_FALSE(s.done());
+  faults.release_completions();
+  p.until([&] { return s.done(); });
+  CHECK(s.succeeded());
+  CHECK((p.cq.counters().arms != 0) == sleeps);
 }
 
 TEST_CASE("mode busy: never arms, and leaves the context live") {
