@@ -221,6 +221,8 @@ device device::open_for(const asio::ip::address& local, error_code& ec) {
   for (ibv_device* d : device_names()) {
     error_code failed;
     device candidate = open(ibv_get_device_name(d), failed);
+    if (failed == error::device_permission)
+      ec = failed; // perhaps it was that one
     if (failed)
       continue;
     const auto own = candidate.addresses();

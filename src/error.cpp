@@ -40,7 +40,7 @@ public:
       return "no RDMA device of that name (ibv_devices lists them)";
     case error::device_permission:
       return "the RDMA device's file may not be opened (check the permissions of "
-             "/dev/infiniband/uverbs*)";
+             "/dev/infiniband/uverbs* and rdma_cm)";
     case error::device_fatal:
       return "the RDMA device reported a fatal error";
     case error::memory_limit:

@@ -84,6 +84,19 @@ gid_entry entry(const char* address, gid_entry::kind type, std::uint32_t index =
 
 } // namespace
 
+TEST_CASE("a device is opened by its address") {
+  const device own = open_device();
+  error_code ec;
+  const device found = device::open_for(device_address(own), ec);
+  CHECK_FALSE(ec);
+  REQUIRE(found.is_open());
+  CHECK(found.name() == own.name());
+  const asio::ip::address nobodys = asio::ip::make_address("203.0.113.1");
+  CHECK_FALSE(device::open_for(nobodys, ec).is_open());
+  CHECK(ec == error::no_gid);
+  CHECK_THROWS_AS(device::open_for(nobodys), system_error);
+}
+
 TEST_CASE("a port is as the system says") {
   const device dev = open_device();
   const ibv_port_attr port = dev.port(1);
