@@ -461,7 +461,7 @@ TEST_CASE("grants: what comes for a cancelled request is released") {
   t.owner.grants.made(id, {0x1000, 100, 5}, t.now);
   t.exchange();
   CHECK(t.user.leases.next() == nullptr);
-  t.ends(t.number);
+  t.ends(id);
   CHECK(t.owner.grants.live() == 0);
   CHECK(t.user.leases.size() == 0);
 }

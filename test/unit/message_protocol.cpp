@@ -6,6 +6,7 @@
 #include <deque>
 #include <memory>
 #include <set>
+#include <vector>
 
 namespace {
 
