@@ -107,14 +107,11 @@ class upload : public std::enable_shared_from_this<upload> {
 public:
   upload(asio::io_context& io, asio::thread_pool& pool, std::shared_ptr<peer_link> server,
          std::unique_ptr<source_file> file)
-      : io_(io),
-        pool_(pool),
-        server_(std::move(server)),
-        file_(std::move(file)),
-        progress_(file_->size()),
-        idle_(io) {}
+      : io_(io), pool_(pool), server_(std::move(server)), file_(std::move(file)), idle_(io) {}
 
   asio::awaitable<void> run(const send_options& options) {
+    // Not a member: operations in flight hold this object until after the error has been printed.
+    progress shown(file_->size());
     protocol::offer offer;
     offer.size = file_->size();
     offer.chunk = options.chunk;
@@ -133,7 +130,7 @@ public:
     });
     std::exception_ptr failure;
     try {
-      co_await listen();
+      co_await listen(shown);
     } catch (...) {
       failure = std::current_exception();
     }
@@ -194,7 +191,7 @@ private:
   }
 
   // Until the server has stored the file.
-  asio::awaitable<void> listen() {
+  asio::awaitable<void> listen(progress& shown) {
     for (;;) {
       const protocol::message m = co_await server_->receive();
       if (const auto* emptied = std::get_if<protocol::emptied>(&m)) {
@@ -202,17 +199,17 @@ private:
             states_[emptied->slot].emptied)
           server_->violation();
         states_[emptied->slot].emptied = true;
-        progress_.add(states_[emptied->slot].bytes);
+        shown.add(states_[emptied->slot].bytes);
         release(emptied->slot);
       } else if (std::holds_alternative<protocol::storing>(m) && finished_) {
         continue;
       } else if (const auto* stored = std::get_if<protocol::stored>(&m); stored && finished_) {
-        progress_.erase();
+        shown.erase();
         if (stored->hash != hash_)
           throw copy_error(file_->name() + ": the SHA-256 of the server's copy differs");
         std::printf("sent %s: %s in %.3f s, %s, SHA-256 %s\n", file_->name().c_str(),
-                    in_bytes(double(file_->size())).c_str(), progress_.seconds(),
-                    progress_.rate().c_str(), to_hex(hash_).c_str());
+                    in_bytes(double(file_->size())).c_str(), shown.seconds(), shown.rate().c_str(),
+                    to_hex(hash_).c_str());
         co_return;
       } else {
         server_->violation();
@@ -252,7 +249,6 @@ private:
   std::optional<slots> ring_;
   std::shared_ptr<peer_link> server_;
   std::unique_ptr<source_file> file_;
-  progress progress_;
   protocol::ready where_;
   std::vector<slot_state> states_;
   asio::steady_timer idle_; // waits for a free slot

@@ -19,12 +19,15 @@ inline std::string in_bytes(double value) {
   return text;
 }
 
-/// Counts bytes; on a terminal shows a bar and the rate.
+/// Counts bytes; on a terminal shows a bar and the rate, as long as this lives.
 class progress {
   using clock = std::chrono::steady_clock;
 
 public:
   explicit progress(std::uint64_t total) : total_(total) {}
+  progress(const progress&) = delete;
+  progress& operator=(const progress&) = delete;
+  ~progress() { erase(); }
 
   void add(std::uint64_t bytes) {
     done_ += bytes;
@@ -35,24 +38,29 @@ public:
   }
   std::string rate() const { return in_bytes(double(done_) / std::max(seconds(), 1e-6)) + "/s"; }
   double seconds() const { return std::chrono::duration<double>(clock::now() - begin_).count(); }
-  void erase() const {
-    if (terminal_ && done_ != 0)
-      std::fputs("\r\033[K", stdout);
+  void erase() {
+    if (!drawn_)
+      return;
+    drawn_ = false;
+    std::fputs("\r\033[K", stdout);
+    std::fflush(stdout); // what comes next may go to another stream
   }
 
 private:
-  void draw() const {
+  void draw() {
     constexpr std::uint64_t width = 40;
     const std::uint64_t full = done_ * width / total_;
     const std::string bar = std::string(full, '#') + std::string(width - full, '-');
     std::printf("\r[%s] %3d %%  %s  %s\033[K", bar.c_str(), static_cast<int>(done_ * 100 / total_),
                 in_bytes(double(done_)).c_str(), rate().c_str());
     std::fflush(stdout);
+    drawn_ = true;
   }
 
   std::uint64_t total_;
   std::uint64_t done_ = 0;
   bool terminal_ = ::isatty(STDOUT_FILENO) == 1;
+  bool drawn_ = false;
   clock::time_point begin_ = clock::now();
   clock::time_point next_ = begin_;
 };
