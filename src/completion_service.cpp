@@ -81,6 +81,10 @@ completion_service::remember(std::shared_ptr<completion_queue_impl> q, error_cod
 std::shared_ptr<completion_queue_impl>
 completion_service::make_queue(const device& d, const completion_queue_options& options,
                                error_code& ec) {
+  if (!d.is_open()) {
+    ec = asio::error::bad_descriptor;
+    return nullptr;
+  }
   return remember(std::make_shared<completion_queue_impl>(*this, d, options, ec), ec);
 }
 
@@ -88,7 +92,9 @@ std::shared_ptr<completion_queue_impl>
 completion_service::adopt_queue(const device& d, const completion_queue_options& options,
                                 ibv_cq* cq, ownership owns, error_code& ec) {
   ec.clear();
-  if (cq == nullptr)
+  if (!d.is_open())
+    ec = asio::error::bad_descriptor;
+  else if (cq == nullptr)
     ec = asio::error::invalid_argument;
   else if (cq->context != d.native_handle())
     ec = error::wrong_device;

@@ -97,6 +97,22 @@ int gid_rank(const gid_entry& e) {
   return (e.type == gid_entry::kind::roce_v1 ? 3 : 0) + address_rank(e.address());
 }
 
+// A link-local address leads somewhere only with the interface to its link.
+asio::ip::address_v6 scoped(const asio::ip::address_v6::bytes_type& bytes,
+                            std::uint32_t interface_index) {
+  asio::ip::address_v6 result(bytes);
+  if (result.is_link_local())
+    result.scope_id(interface_index);
+  return result;
+}
+
+// Whether one is asked for by `a`, which may leave the interface open.
+bool is_asked_for(const asio::ip::address& one, const asio::ip::address& a) {
+  if (one.is_v6() && a.is_v6() && a.to_v6().scope_id() == 0)
+    return one.to_v6().to_bytes() == a.to_v6().to_bytes();
+  return one == a;
+}
+
 // The addresses of the interface with that hardware address.
 std::vector<asio::ip::address> addresses_of_hardware(const std::uint8_t* hardware) {
   std::vector<asio::ip::address> result;
@@ -121,7 +137,7 @@ std::vector<asio::ip::address> addresses_of_hardware(const std::uint8_t* hardwar
       const auto* v6 = reinterpret_cast<const sockaddr_in6*>(i->ifa_addr);
       asio::ip::address_v6::bytes_type bytes;
       std::memcpy(bytes.data(), v6->sin6_addr.s6_addr, bytes.size());
-      result.push_back(asio::ip::address_v6(bytes));
+      result.push_back(scoped(bytes, v6->sin6_scope_id));
     }
   }
   freeifaddrs(first);
@@ -141,7 +157,7 @@ device adopt_opened(ibv_context* context, error_code& ec) {
 asio::ip::address gid_entry::address() const {
   asio::ip::address_v6::bytes_type bytes;
   std::memcpy(bytes.data(), gid.raw, bytes.size());
-  const asio::ip::address_v6 v6(bytes);
+  const asio::ip::address_v6 v6 = scoped(bytes, interface_index);
   if (v6.is_v4_mapped())
     return asio::ip::make_address_v4(asio::ip::v4_mapped, v6);
   return v6;
@@ -226,7 +242,8 @@ device device::open_for(const asio::ip::address& local, error_code& ec) {
     if (failed)
       continue;
     const auto own = candidate.addresses();
-    if (std::find(own.begin(), own.end(), local) != own.end()) {
+    if (std::any_of(own.begin(), own.end(),
+                    [&local](const auto& a) { return is_asked_for(a, local); })) {
       ec.clear();
       return candidate;
     }
@@ -380,7 +397,7 @@ std::optional<gid_entry> device::best_gid(std::uint8_t port) const {
 
 std::optional<gid_entry> device::best_gid(const asio::ip::address& local) const {
   for (const gid_entry& e : gids())
-    if (e.address() == local)
+    if (is_asked_for(e.address(), local))
       return e;
   return {};
 }

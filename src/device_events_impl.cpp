@@ -54,6 +54,8 @@ device_events_impl::device_events_impl(asio::execution_context& context, const d
     : service_(completion_service::of(context)), device_(d) {}
 
 error_code device_events_impl::open() {
+  if (!device_.is_open())
+    return asio::error::bad_descriptor;
   error_code ec;
   open_ = true;
   if (!service_.add(*this, ec)) // from here on events reach it

@@ -187,6 +187,8 @@ global_memory_impl::global_memory_impl(const asio::any_io_executor& executor,
 global_memory_impl::~global_memory_impl() = default;
 
 error_code global_memory_impl::open() {
+  if (!node_->pool().get_protection_domain().is_open())
+    return asio::error::bad_descriptor;
   error_code ec;
   service_.add(*this, ec);
   return ec;

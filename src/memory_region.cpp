@@ -82,6 +82,10 @@ unsigned detail::verbs_access(access rights) noexcept {
 }
 
 protection_domain::protection_domain(const device& d, error_code& ec) {
+  if (!d.is_open()) {
+    ec = asio::error::bad_descriptor;
+    return;
+  }
   ibv_pd* pd = ibv_alloc_pd(d.native_handle());
   ec = pd != nullptr ? error_code() : detail::system_error_code(errno);
   if (pd != nullptr)
@@ -94,8 +98,10 @@ protection_domain::protection_domain(const device& d) {
   detail::throw_if(ec, "ibv_alloc_pd");
 }
 
-protection_domain::protection_domain(const device& d, native_handle_type pd, ownership owns)
-    : impl_(std::make_shared<impl>(d, pd, owns)) {}
+protection_domain::protection_domain(const device& d, native_handle_type pd, ownership owns) {
+  if (d.is_open() && pd != nullptr)
+    impl_ = std::make_shared<impl>(d, pd, owns);
+}
 
 protection_domain::native_handle_type protection_domain::native_handle() const noexcept {
   return impl_ ? impl_->pd : nullptr;

@@ -25,8 +25,8 @@ public:
 
   completion_queue() noexcept = default;
 
-  /// Errors: the system's (`no_buffer_space` and the like), when the queue or its channel cannot
-  /// be made.
+  /// Errors: `bad_descriptor` for a device that is not open, or the system's (`no_buffer_space` and
+  /// the like), when the queue or its channel cannot be made.
   completion_queue(asio::execution_context& context, const device& d,
                    const completion_queue_options& options, error_code& ec)
       : impl_(detail::completion_service::of(context).make_queue(d, options, ec)) {}
@@ -40,7 +40,8 @@ public:
   /// Adopts a queue of the device's context that has no events outstanding. Its completion channel
   /// may serve no other queue, goes where the queue goes, and no longer blocks; without one it is
   /// polled (modes `busy` and `manual`). Only operations of this library may use it. Errors:
-  /// `invalid_argument` for null, `error::wrong_device`, or the system's.
+  /// `bad_descriptor` for a device that is not open, `invalid_argument` for null,
+  /// `error::wrong_device`, or the system's.
   completion_queue(asio::execution_context& context, const device& d, native_handle_type cq,
                    ownership owns, const completion_queue_options& options, error_code& ec)
       : impl_(detail::completion_service::of(context).adopt_queue(d, options, cq, owns, ec)) {}

@@ -32,7 +32,8 @@ struct gid_entry {
   kind type = kind::infiniband;
   std::uint32_t interface_index = 0; ///< Of the port's network interface; 0 where it has none.
 
-  /// The IP address that the GID stands for; an IPv4-mapped GID gives the IPv4 address.
+  /// The IP address that the GID stands for; an IPv4-mapped GID gives the IPv4 address, and a
+  /// link-local address has the interface as its scope id.
   asio::ip::address address() const;
 };
 
@@ -65,7 +66,8 @@ public:
     error_code open_error;    ///< Why it could not be opened.
   };
 
-  /// Not opened; every other member but `is_open` and assignment needs an opened device.
+  /// Not opened: what is made on it fails with `bad_descriptor`. Every other member but `is_open`
+  /// and assignment needs an opened device.
   device() noexcept = default;
 
   /// The devices of this machine (ibv_get_device_list(3)); none when that fails.
@@ -81,7 +83,8 @@ public:
   static device open_first();
   static device open_first(error_code& ec);
 
-  /// Opens the device that has the address. Errors: `error::no_gid` when none has.
+  /// Opens the device that has the address; of a link-local address without a scope id, the first
+  /// that has it. Errors: `error::no_gid` when none has.
   static device open_for(const asio::ip::address& local);
   static device open_for(const asio::ip::address& local, error_code& ec);
 
@@ -124,13 +127,15 @@ public:
   /// table's order. Empty when the table cannot be read (ibv_query_gid_table(3)).
   std::vector<gid_entry> gids() const;
 
-  /// The best entry of a port, of the given local address if one is given.
+  /// The best entry of a port, or of the given local address, in which the scope id of a link-local
+  /// one may be missing.
   std::optional<gid_entry> best_gid(std::uint8_t port) const;
   std::optional<gid_entry> best_gid(const asio::ip::address& local) const;
 
   /// The IP addresses by which rdma_cm reaches the device: those of its GIDs, or on iWARP those of
-  /// the network interface whose hardware address the GID is. IPv4 before IPv6, link-local last;
-  /// equals in the order of `gids`, and empty where that is.
+  /// the network interface whose hardware address the GID is. IPv4 before IPv6, link-local last,
+  /// these with their interface as scope id; equals in the order of `gids`, and empty where that
+  /// is.
   std::vector<asio::ip::address> addresses() const;
 
   friend bool operator==(const device&, const device&) = default;

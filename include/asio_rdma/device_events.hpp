@@ -8,6 +8,7 @@
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/async_result.hpp>
 
+#include <concepts>
 #include <memory>
 #include <utility>
 
@@ -41,7 +42,12 @@ public:
     open(d);
   }
 
+  /// The moved-from object is closed.
   basic_device_events(basic_device_events&&) noexcept = default;
+  template <class Executor1>
+  requires std::convertible_to<Executor1, Executor>
+  basic_device_events(basic_device_events<Executor1>&& other)
+      : io_(executor_type(other.get_executor())), impl_(std::exchange(other.impl_, nullptr)) {}
   basic_device_events& operator=(basic_device_events&& other) {
     if (this != &other) {
       close();
@@ -54,8 +60,8 @@ public:
 
   const executor_type& get_executor() const noexcept { return io_.get(); }
 
-  /// Hears of the device's events from here on. Errors: `already_open`, or the system's when they
-  /// cannot be watched.
+  /// Hears of the device's events from here on. Errors: `already_open`, `bad_descriptor` for a
+  /// device that is not open, or the system's when they cannot be watched.
   void open(const device& d, error_code& ec) {
     detail::open_impl(
         impl_, ec, [](impl_type& i) { return i.open(); }, io_.context(), d);
@@ -93,6 +99,9 @@ public:
   }
 
 private:
+  template <class>
+  friend class basic_device_events;
+
   struct result {
     static std::tuple<device_event> arguments(const detail::operation& op) {
       return {detail::get_event(op)};

@@ -80,7 +80,8 @@ public:
 
   /// A node with that id, which no other node has or will have: pointers into a node that is gone
   /// would lead to who has its id. Its connections use memory of the pool. Errors (thrown):
-  /// `invalid_argument` for the id, or the system's.
+  /// `invalid_argument` for the id, `bad_descriptor` for no pool or one of a protection domain that
+  /// is not open, or the system's.
   template <class ExecutorOrContext>
   basic_global_memory(ExecutorOrContext&& ex, const memory_pool& pool, node_id node,
                       const global_memory_options& options = {})

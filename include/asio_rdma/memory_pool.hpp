@@ -34,8 +34,8 @@ public:
 
   /// A buffer of exactly `bytes` (of none: an empty one), at a multiple of `alignment`, which is a
   /// power of two up to `max_alignment`. Its content is indeterminate, unless the pool's options
-  /// say otherwise. Errors: `error::pool_limit`; `error::memory_limit` or the system's when memory
-  /// cannot be registered; `invalid_argument` for the alignment; `no_memory`.
+  /// say otherwise. Errors: `error::pool_limit`; those of `memory_region` when memory cannot be
+  /// registered, such as `error::memory_limit`; `invalid_argument` for the alignment; `no_memory`.
   registered_buffer allocate(std::size_t bytes, std::size_t alignment, error_code& ec) const {
     if (bytes == 0) {
       ec.clear();

@@ -41,10 +41,10 @@ public:
 
   /// Not open, as after an error: what is made in it fails with `bad_descriptor`.
   protection_domain() noexcept = default;
-  /// Errors (thrown): the system's.
+  /// Errors: `bad_descriptor` for a device that is not open, or the system's.
   explicit protection_domain(const device& d);
   protection_domain(const device& d, error_code& ec);
-  /// Adopts a domain of the device's context.
+  /// Adopts a domain of the device's context. Not open if the device is not, or for null.
   protection_domain(const device& d, native_handle_type pd, ownership owns);
 
   bool is_open() const noexcept { return impl_ != nullptr; }
@@ -76,8 +76,8 @@ public:
   memory_region() noexcept = default;
 
   /// Registers `bytes` from `data`. Errors: `bad_descriptor` for a protection domain that is not
-  /// open, `error::memory_limit`, `operation_not_supported` where the device has no on-demand
-  /// paging, or the system's.
+  /// open, `error::memory_limit`, `operation_not_supported` for `on_demand` or `remote_atomic`
+  /// where the device has no on-demand paging or no atomics, or the system's.
   memory_region(const protection_domain& pd, void* data, std::size_t bytes,
                 access rights = access::local_write);
   memory_region(const protection_domain& pd, void* data, std::size_t bytes, access rights,

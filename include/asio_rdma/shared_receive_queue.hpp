@@ -5,6 +5,7 @@
 #include <asio_rdma/queue_pair.hpp>
 #include <asio_rdma/shared_receive_queue_options.hpp>
 
+#include <concepts>
 #include <utility>
 
 namespace asio_rdma {
@@ -41,7 +42,12 @@ public:
     open(pd, completion_queue(), options);
   }
 
+  /// The moved-from object is closed.
   basic_shared_receive_queue(basic_shared_receive_queue&&) noexcept = default;
+  template <class Executor1>
+  requires std::convertible_to<Executor1, Executor>
+  basic_shared_receive_queue(basic_shared_receive_queue<Executor1>&& other)
+      : io_(executor_type(other.get_executor())), impl_(std::exchange(other.impl_, nullptr)) {}
   basic_shared_receive_queue& operator=(basic_shared_receive_queue&& other) {
     if (this != &other) {
       close();
@@ -127,6 +133,9 @@ public:
   }
 
 private:
+  template <class>
+  friend class basic_shared_receive_queue;
+
   template <class, class, class>
   friend struct detail::initiate_request;
 

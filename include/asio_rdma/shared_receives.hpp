@@ -26,8 +26,9 @@ public:
 
   /// Posts receives for memory of the pool's device. All use the completion queue; if none is
   /// given, one of the context's that has room for as many as there can be, if the device has such
-  /// long ones. Errors: `invalid_argument` for the options or a completion queue of another
-  /// context, `operation_not_supported` where the device has no shared receives,
+  /// long ones. Errors: `bad_descriptor` for no pool or one of a protection domain that is not
+  /// open, `invalid_argument` for the options or a completion queue of another context,
+  /// `operation_not_supported` where the device has no shared receives,
   /// `error::completion_queue_full`, `error::wrong_device`, those of `memory_pool::allocate`, or
   /// the system's.
   shared_receives(asio::execution_context& context, const memory_pool& pool,

@@ -3,13 +3,16 @@
 #include <catch.hpp>
 
 #include "asio_support.hpp"
+#include "faults/faults.hpp"
 
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/bind_executor.hpp>
 #include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
 #include <boost/asio/strand.hpp>
 #include <boost/asio/use_awaitable.hpp>
 
+#include <exception>
 #include <type_traits>
 #include <utility>
 
@@ -18,6 +21,12 @@ using namespace test;
 namespace {
 
 using strand_type = asio::strand<asio::io_context::executor_type>;
+
+/// What co_spawn is told.
+void rethrow(std::exception_ptr e) {
+  if (e)
+    std::rethrow_exception(e);
+}
 
 } // namespace
 
@@ -87,10 +96,7 @@ TEST_CASE("default completion tokens by rebinding the executor") {
         CHECK(sent == 0);
         finished = true;
       },
-      [](std::exception_ptr e) {
-        if (e)
-          std::rethrow_exception(e);
-      });
+      rethrow);
   got r;
   b.async_receive(g.part(3), r.handler());
   io.run();
@@ -110,10 +116,7 @@ TEST_CASE("default completion tokens by rebinding the executor") {
         const auto [wait_ec] = co_await closed.async_wait_disconnect();
         CHECK(wait_ec == asio::error::bad_descriptor);
       },
-      [](std::exception_ptr e) {
-        if (e)
-          std::rethrow_exception(e);
-      });
+      rethrow);
   io.restart();
   io.run();
   CHECK(seen == asio::error::bad_descriptor);
@@ -130,10 +133,65 @@ TEST_CASE("as_default_on turns an open queue pair into one with that token") {
       [&]() -> asio::awaitable<void> {
         n = co_await a.async_write(g.part(0, 100), g.remote_part(1, 100));
       },
-      [](std::exception_ptr e) {
-        if (e)
-          std::rethrow_exception(e);
-      });
+      rethrow);
   io.run();
   CHECK(n == 100);
+}
+
+TEST_CASE("as_default_on turns an open shared receive queue into one with that token") {
+  ground g;
+  asio::io_context io(1), manager(1);
+  shared_receive_queue srq(io, g.pd);
+  queue_pair a(io, g.pd), b(io);
+  b.open(g.pd, srq);
+  connect(manager, a, b);
+  got first;
+  srq.async_receive(g.part(1), first.handler());
+  auto moved = asio::use_awaitable.as_default_on(std::move(srq));
+  CHECK(moved.is_open());
+  CHECK_FALSE(srq.is_open());
+  CHECK(srq.get_executor() == io.get_executor());
+  received second;
+  asio::co_spawn(
+      io,
+      [&]() -> asio::awaitable<void> {
+        asio::post(io, [&] {
+          a.async_send(g.part(0), asio::detached);
+          a.async_send(g.part(0, 7), asio::detached);
+        });
+        second = co_await moved.async_receive(g.part(2));
+      },
+      rethrow);
+  io.run();
+  CHECK(first.succeeded());
+  CHECK(first.value.bytes == 64);
+  CHECK(second.bytes == 7);
+  srq.open(g.pd);
+  CHECK(srq.is_open());
+}
+
+TEST_CASE("as_default_on turns open device events into ones with that token") {
+  ground g;
+  asio::io_context io(1);
+  faults::injector faults(g.dev.native_handle());
+  device_events events(io, g.dev);
+  outcome<device_event> first;
+  events.async_wait_event(first.handler());
+  auto moved = asio::use_awaitable.as_default_on(std::move(events));
+  CHECK(moved.is_open());
+  CHECK_FALSE(events.is_open());
+  device_event second;
+  bool heard = false;
+  asio::co_spawn(
+      io,
+      [&]() -> asio::awaitable<void> {
+        second = co_await moved.async_wait_event();
+        heard = true;
+      },
+      rethrow);
+  faults.raise_port_event(IBV_EVENT_PORT_ERR, 1);
+  faults.raise_port_event(IBV_EVENT_PORT_ACTIVE, 1);
+  until(io, [&] { return first.done() && heard; });
+  CHECK(first.value.type == IBV_EVENT_PORT_ERR);
+  CHECK(second.type == IBV_EVENT_PORT_ACTIVE);
 }

@@ -209,6 +209,32 @@ TEST_CASE("an acceptor on any address, and the device by a loopback address") {
   CHECK(m.carries("hello"));
 }
 
+TEST_CASE("the device by its IPv6 address, or by the IPv6 loopback address") {
+  meeting m;
+  const auto addresses = m.dev.addresses();
+  const auto own = std::find_if(addresses.begin(), addresses.end(), [](const auto& a) {
+    return a.is_v6() && !a.to_v6().is_link_local();
+  });
+  if (own == addresses.end())
+    return not_on_this_device("an IPv6 address that is not link-local");
+  const bool by_loopback = GENERATE(false, true);
+  m.listener->close();
+  m.listener->open({by_loopback ? asio::ip::address(asio::ip::address_v6::any()) : *own, 0});
+  const endpoint at(*own, m.where().port());
+  const endpoint to(by_loopback ? asio::ip::address(asio::ip::address_v6::loopback()) : *own,
+                    at.port());
+  m.accept();
+  m.initiator->async_connect(m.a, to, m.connected.handler());
+  m.until([&] { return m.accepted.done() && m.connected.done(); });
+  INFO(describe(m.connected.ec));
+  REQUIRE(m.connected.succeeded());
+  REQUIRE(m.accepted.succeeded());
+  CHECK(m.connected.value.remote == at);
+  CHECK(m.accepted.value.local == at);
+  CHECK(m.accepted.value.remote == m.connected.value.local);
+  CHECK(m.carries("by IPv6"));
+}
+
 TEST_CASE("connecting from a given address") {
   meeting m;
   connect_options c;

@@ -125,6 +125,7 @@ TEST_CASE("nothing is made in a protection domain that is not open") {
   const protection_domain none;
   CHECK_FALSE(none.is_open());
   CHECK(none.native_handle() == nullptr);
+  CHECK_FALSE(protection_domain(open_device(), nullptr, ownership::take).is_open());
   error_code ec;
   queue_pair qp(io);
   qp.open(none, {}, ec);

@@ -10,8 +10,11 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <ifaddrs.h>
 #include <iomanip>
 #include <net/if.h>
+#include <netinet/in.h>
+#include <set>
 #include <sstream>
 
 namespace test {
@@ -69,6 +72,22 @@ void change(const device& d, const std::string& command, const std::string& addr
   wait();
   REQUIRE(run(command));
   until(io, is_there);
+}
+
+/// The network interfaces that have the address, whatever its scope id.
+std::set<std::uint32_t> interfaces_of(const asio::ip::address_v6& address) {
+  ifaddrs* all = nullptr;
+  REQUIRE(getifaddrs(&all) == 0);
+  std::set<std::uint32_t> found;
+  for (const ifaddrs* i = all; i != nullptr; i = i->ifa_next) {
+    if (i->ifa_addr == nullptr || i->ifa_addr->sa_family != AF_INET6)
+      continue;
+    const auto* v6 = reinterpret_cast<const sockaddr_in6*>(i->ifa_addr);
+    if (std::memcmp(v6->sin6_addr.s6_addr, address.to_bytes().data(), 16) == 0)
+      found.insert(if_nametoindex(i->ifa_name));
+  }
+  freeifaddrs(all);
+  return found;
 }
 
 gid_entry entry(const char* address, gid_entry::kind type, std::uint32_t index = 0) {
@@ -173,6 +192,54 @@ TEST_CASE("the best GID is of the device's address, or of the one that is asked 
   CHECK(found->type == gid_entry::kind::roce_v2);
   CHECK(found->index == gids.front().index);
   CHECK(found->interface_index != 0);
+}
+
+TEST_CASE("link-local addresses come last, and lead to the device by their scope id") {
+  const device dev = open_device();
+  const auto is_local = [](const asio::ip::address& a) {
+    return a.is_v6() && a.to_v6().is_link_local();
+  };
+  const auto addresses = dev.addresses();
+  const auto local = std::find_if(addresses.begin(), addresses.end(), is_local);
+  CHECK(std::all_of(local, addresses.end(), is_local));
+  // The first GID of a RoCE port is link-local, whether its interface has that address or not.
+  const auto interfaces =
+      local == addresses.end() ? std::set<std::uint32_t>() : interfaces_of(local->to_v6());
+  if (interfaces.empty())
+    return not_on_this_device("a link-local address of its interface");
+  const std::uint32_t interface = local->to_v6().scope_id();
+  CHECK(interfaces.count(interface) == 1);
+
+  // It is found without its interface too, but not of another one.
+  asio::ip::address_v6 other = local->to_v6();
+  other.scope_id(0);
+  CHECK(device::open_for(other).name() == dev.name());
+  other.scope_id(*interfaces.rbegin() + 1);
+  error_code ec;
+  CHECK_FALSE(device::open_for(other, ec).is_open());
+  CHECK(ec == error::no_gid);
+  if (dev.type() != transport::iwarp) {
+    REQUIRE(dev.best_gid(*local));
+    CHECK(dev.best_gid(*local)->address() == *local);
+    CHECK(dev.best_gid(*local)->interface_index == interface);
+    CHECK_FALSE(dev.best_gid(other));
+    other.scope_id(0);
+    CHECK(dev.best_gid(other)->index == dev.best_gid(*local)->index);
+  }
+
+  asio::io_context io(1);
+  const protection_domain pd(dev);
+  queue_pair a(io, pd), b(io, pd);
+  acceptor listener(io, {*local, 0});
+  connector initiator(io);
+  outcome<connection_info> accepted, connected;
+  listener.async_accept(b, accepted.handler());
+  initiator.async_connect(a, listener.local_endpoint(), connected.handler());
+  until(io, [&] { return accepted.done() && connected.done(); });
+  INFO(describe(connected.ec));
+  CHECK(accepted.succeeded());
+  REQUIRE(connected.succeeded());
+  CHECK(connected.value.remote.address() == *local);
 }
 
 // The last one, as it changes the interface's addresses.

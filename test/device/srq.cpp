@@ -3,7 +3,15 @@
 #include "faults/faults.hpp"
 #include "pair.hpp"
 
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/deferred.hpp>
 #include <boost/asio/detached.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <boost/asio/use_future.hpp>
+
+#include <tuple>
 
 namespace test {
 namespace {
@@ -68,6 +76,77 @@ TEST_CASE("a receive tells which queue pair it came by") {
   CHECK(second.value.queue_pair_number == s.to[0].native_handle()->qp_num);
   CHECK(s.m.text(100, 3) == "one");
   CHECK(s.m.text(200, 4) == "two!");
+}
+
+TEST_CASE("a shared receive with each kind of completion token") {
+  shared s;
+  s.m.put(0, "token");
+  const auto receive = [&](auto&& token) {
+    return s.srq.async_receive(s.m.buffer(100, 8), std::forward<decltype(token)>(token));
+  };
+  const auto send = [&] {
+    s.send(0, 0, 5);
+  };
+  SECTION("a callback") {
+    got result;
+    receive(result.handler());
+    send();
+    CHECK_FALSE(result.done());
+    drain(s.io);
+    CHECK(result.succeeded());
+    CHECK(result.value.bytes == 5);
+  }
+  SECTION("use_future") {
+    auto result = receive(asio::use_future);
+    send();
+    drain(s.io);
+    CHECK(result.get().bytes == 5);
+  }
+  SECTION("use_awaitable") {
+    received result;
+    asio::co_spawn(
+        s.io,
+        [&]() -> asio::awaitable<void> {
+          asio::post(s.io, send); // on iWARP the receive must be there first
+          result = co_await receive(asio::use_awaitable);
+        },
+        asio::detached);
+    drain(s.io);
+    CHECK(result.bytes == 5);
+  }
+  SECTION("as_tuple") {
+    error_code ec = asio::error::fault;
+    received result;
+    asio::co_spawn(
+        s.io,
+        [&]() -> asio::awaitable<void> {
+          asio::post(s.io, send);
+          std::tie(ec, result) = co_await receive(asio::as_tuple(asio::use_awaitable));
+        },
+        asio::detached);
+    drain(s.io);
+    CHECK(ec == error_code());
+    CHECK(result.bytes == 5);
+  }
+  SECTION("deferred: it is started when it is asked to") {
+    got before, result;
+    auto operation = receive(asio::deferred);
+    s.srq.async_receive(s.m.buffer(200, 8), before.handler());
+    std::move(operation)(result.handler());
+    s.send(0, 1, 4);
+    send();
+    drain(s.io);
+    CHECK(before.succeeded());
+    CHECK(before.value.bytes == 4);
+    CHECK(result.succeeded());
+    CHECK(result.value.bytes == 5);
+  }
+  SECTION("detached") {
+    receive(asio::detached);
+    send();
+    drain(s.io);
+  }
+  CHECK(s.m.text(100, 5) == "token");
 }
 
 TEST_CASE("ten times as many receives as a shared queue is deep") {
