@@ -72,16 +72,18 @@ public:
   }
 
   /// Connects an open queue pair to who listens at the endpoint. Receives may be started before.
-  /// A loopback address stands for the queue pair's own device where loopback has none. Gives the
-  /// endpoints and what the acceptor sent along, after a rejection too. Errors:
+  /// A loopback address stands for the queue pair's own device where loopback has none; if that has
+  /// no address of the family, the error is `error::loopback_address`, and its message names those
+  /// that can be used. Gives the endpoints and what the acceptor sent
+  /// along, after a rejection too. Errors:
   /// `error::peer_not_listening`, `error::rejected` (by the peer's program, or its backlog is
   /// full), `error::unreachable`, `error::wrong_device` when the way to the endpoint leads by
   /// another device than the queue pair's, `timed_out`, `already_connected`, `message_size`,
-  /// `bad_descriptor`, the system's, or why the queue pair failed meanwhile, such as
-  /// `error::device_fatal`. The queue pair can then be used for another attempt, unless it has
-  /// failed, as it has when the peer had accepted, and on iWARP when the peer had been reached.
-  /// Supports all cancellation types: the queue pair is as after an error. Closing the queue pair
-  /// cancels too.
+  /// `invalid_argument` for private data with anything but a bare queue pair, `bad_descriptor`, the
+  /// system's, or why the queue pair failed meanwhile, such as `error::device_fatal`. The queue
+  /// pair can then be used for another attempt, unless it has failed, as it has when the peer had
+  /// accepted, and on iWARP when the peer had been reached. Supports all cancellation types: the
+  /// queue pair is as after an error. Closing the queue pair cancels too.
   template <connectable Object, class Token = asio::default_completion_token_t<executor_type>>
   auto async_connect(Object& object, const endpoint_type& endpoint, const connect_options& options,
                      Token&& token) {

@@ -99,6 +99,21 @@ TEST_CASE("an address where nobody is goes before one that answers") {
   CHECK(connected.value.remote == both[1]);
 }
 
+TEST_CASE("a loopback address of a family that the device has no address of") {
+  run("ip -n h2 -6 addr flush dev v2");
+  caller c;
+  for (const auto& address : c.dev.addresses())
+    REQUIRE(address.is_v4());
+  connection connected;
+  c.initiator.async_connect(c.qp, endpoint(asio::ip::address_v6::loopback(), 7471),
+                            connected.handler());
+  c.until([&] { return connected.done(); });
+  INFO(describe(connected.ec));
+  CHECK(connected.ec == error::loopback_address);
+  CHECK(connected.ec.message().find(c.dev.addresses().front().to_string()) != std::string::npos);
+  connects_after_all(c);
+}
+
 TEST_CASE("a host that is there and does not answer: the attempt times out or is cancelled") {
   caller c;
   if (c.dev.type() == transport::iwarp)
