@@ -110,8 +110,7 @@ private:
 
   void adopt(queue_pair& qp, const cm_end& end) {
     qp.assign(pd_, queue_, end.qp());
-    if (qp.state() != asio_rdma::queue_pair_state::connected)
-      qp.impl()->connected(); // siw does not tell a queue pair's state
+    qp.set_connected(); // siw does not tell
   }
 
   template <class F>

@@ -31,12 +31,21 @@ void move_to_error(ibv_qp* qp) noexcept {
 
 error_code queue_pair_impl::completion_failure(const ibv_wc& wc, operation_list& ready) {
   enter_failed(asio::error::connection_reset, ready);
-  return wc.status == IBV_WC_WR_FLUSH_ERR ? reason_ : completion_error(wc.status);
+  if (wc.status == IBV_WC_WR_FLUSH_ERR)
+    return reason_;
+  if (vendor_error_ == 0)
+    vendor_error_ = wc.vendor_err;
+  return completion_error(wc.status);
 }
 
-void queue_pair_impl::shared_receive_failed(operation_list& ready) {
+void queue_pair_impl::shared_receive_failed(const ibv_wc& wc, operation_list& ready) {
   const std::lock_guard lock(mutex_);
-  enter_failed(asio::error::connection_reset, ready);
+  completion_failure(wc, ready);
+}
+
+std::uint32_t queue_pair_impl::vendor_error() const {
+  const std::lock_guard lock(mutex_);
+  return vendor_error_;
 }
 
 // A device need not give back what is posted to a queue pair in the error state: siw does not, and

@@ -36,7 +36,7 @@ void shared_receive_queue_impl::receive_queue::on_completion(operation& op, cons
   const auto from = std::find_if(attached.begin(), attached.end(),
                                  [&wc](const auto* qp) { return qp->number() == wc.qp_num; });
   if (from != attached.end())
-    (*from)->shared_receive_failed(ready);
+    (*from)->shared_receive_failed(wc, ready);
 }
 
 shared_receive_queue_impl::shared_receive_queue_impl(asio::execution_context& context,

@@ -82,7 +82,8 @@ public:
   }
 };
 
-/// A reliable connected queue pair as an Asio I/O object.
+/// A connected queue pair as an Asio I/O object: a reliable one (RC), or an unreliable one (UC,
+/// `queue_pair_options::type`), which has no reads and no atomics.
 ///
 /// Operations are posted at once while the device's queue has room and wait their turn when it is
 /// full; any number may be started. Sends, writes, reads and atomics are carried out in the order
@@ -200,7 +201,8 @@ public:
   /// without a shared receive queue, both of whose completion queues are `queue`. It is destroyed
   /// at close, as that alone gives its memory back; after an error it stays the caller's, and so
   /// does at any time an rdma_cm_id that it was made with, which must not destroy it
-  /// (rdma_destroy_qp(3)). On iWARP, where the attributes do not tell, it counts as not connected.
+  /// (rdma_destroy_qp(3)). One that the device does not tell to be connected (iWARP) counts as not
+  /// connected before `set_connected`.
   /// Errors: `already_open`, `invalid_argument` if it is not as said here,
   /// `error::completion_queue_full`, or the system's.
   void assign(const protection_domain& pd, const completion_queue& queue, native_handle_type qp,
@@ -225,6 +227,13 @@ public:
     error_code ec;
     assign(pd, receives, qp, ec);
     detail::throw_if(ec, "queue_pair::assign");
+  }
+
+  /// Says of an adopted queue pair, if it is open, that whoever made it has connected it: that
+  /// operations may be posted.
+  void set_connected() {
+    if (impl_)
+      impl_->connected();
   }
 
   bool is_open() const noexcept { return impl_ != nullptr; }
@@ -253,6 +262,10 @@ public:
     detail::throw_if(ec, "ibv_query_qp");
     return result;
   }
+
+  /// What the device says for its vendor (ibv_poll_cq(3), `vendor_err`) of the first work request
+  /// that failed by itself; 0 before, and where it says nothing.
+  std::uint32_t vendor_error() const { return impl_ ? impl_->vendor_error() : 0; }
 
   /// Destroys the queue pair. Every operation ends, with its own result if it had completed, else
   /// with `operation_aborted`, and its memory is the caller's again when its handler is called,
@@ -345,7 +358,9 @@ public:
   }
 
   /// RECEIVE: takes one message, or one RDMA WRITE with immediate data, in which case the buffers
-  /// stay as they are. A message longer than the buffers fails with IBV_WC_LOC_LEN_ERR.
+  /// stay as they are. A message longer than the buffers fails with IBV_WC_LOC_LEN_ERR. Errors:
+  /// `operation_not_supported` for a queue pair with a shared receive queue, which is where its
+  /// receives are started.
   template <mutable_buffer_sequence Buffers,
             class Token = asio::default_completion_token_t<executor_type>>
   auto async_receive(const Buffers& buffers, Token&& token = {}) {

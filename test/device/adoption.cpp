@@ -256,6 +256,62 @@ TEST_CASE("a queue pair that someone else made is adopted, and destroyed when it
   CHECK(at_other.value.bytes == 7);
 }
 
+// By rdma_cm and without the library. On iWARP the device does not tell that it is connected.
+TEST_CASE("a queue pair that someone else has connected is adopted") {
+  const site s;
+  asio::io_context io(1);
+  queue_pair other(io, s.pd);
+  acceptor listener(io, {device_address(s.dev), 0});
+  outcome<connection_info> accepted;
+  listener.async_accept(other, accepted.handler());
+
+  rdma_cm_id* id = nullptr;
+  REQUIRE(rdma_create_id(nullptr, &id, nullptr, RDMA_PS_TCP) == 0);
+  const asio::ip::tcp::endpoint where = listener.local_endpoint();
+  REQUIRE(rdma_resolve_addr(id, nullptr, const_cast<sockaddr*>(where.data()), 2000) == 0);
+  REQUIRE(rdma_resolve_route(id, 2000) == 0);
+  {
+    const device dev(id->verbs, ownership::borrow);
+    const protection_domain pd(dev);
+    std::array<char, 256> bytes{};
+    const memory_region region(pd, bytes.data(), bytes.size());
+    const completion_queue cq(io, dev);
+    ibv_qp_init_attr init{};
+    init.send_cq = init.recv_cq = cq.native_handle();
+    init.qp_type = IBV_QPT_RC;
+    init.cap = {16, 16, 1, 1, 0};
+    REQUIRE(rdma_create_qp(id, pd.native_handle(), &init) == 0);
+    rdma_conn_param param{};
+    param.retry_count = param.rnr_retry_count = 6;
+    int connected = -1;
+    std::thread connecting([&] { connected = rdma_connect(id, &param); });
+    until(io, [&] { return accepted.done(); });
+    connecting.join();
+    REQUIRE(connected == 0);
+    CHECK(accepted.succeeded());
+
+    queue_pair adopted(io);
+    adopted.assign(pd, cq, id->qp);
+    id->qp = nullptr;
+    if (s.dev.type() == transport::iwarp)
+      CHECK(adopted.state() == queue_pair_state::open);
+    adopted.set_connected();
+    CHECK(adopted.state() == queue_pair_state::connected);
+    sent to_other;
+    got at_other;
+    std::memcpy(bytes.data(), "adopted", 7);
+    other.async_receive(s.region.buffer(0, 50), at_other.handler());
+    adopted.async_send(region.buffer(0, 7), to_other.handler());
+    until(io, [&] { return to_other.done() && at_other.done(); });
+    CHECK(to_other.succeeded());
+    CHECK(at_other.succeeded());
+    CHECK(std::string_view(s.bytes.data(), 7) == "adopted");
+    adopted.close();
+    drain(io);
+  }
+  CHECK(rdma_destroy_id(id) == 0);
+}
+
 TEST_CASE("a queue pair that cannot be adopted stays its owner's") {
   const resource_check nothing_left;
   const site s;

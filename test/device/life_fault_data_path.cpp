@@ -164,7 +164,8 @@ TEST_CASE("a completion's status reaches its handler, and ends what is behind it
     INFO("status: " << ibv_wc_status_str(status));
     each_operation([&](const operation_kind& kind) {
       scene s(kind);
-      s.faults.fail_completion({.status = status, .qp_num = s.number});
+      s.faults.fail_completion({.status = status, .vendor_err = 0x51, .qp_num = s.number});
+      CHECK(s.actor->vendor_error() == 0);
       s.start(0);
       s.start(1);
       s.feed(2);
@@ -178,6 +179,7 @@ TEST_CASE("a completion's status reaches its handler, and ends what is behind it
         CHECK(s.ends[1].ec == asio::error::connection_reset);
         CHECK(s.disconnect.ec == asio::error::connection_reset);
         CHECK(s.actor->state() == queue_pair_state::failed);
+        CHECK(s.actor->vendor_error() == (status == IBV_WC_WR_FLUSH_ERR ? 0 : 0x51));
         s.start(2);
         s.wait(2, 1);
         CHECK(s.ends[2].ec == asio::error::connection_reset);

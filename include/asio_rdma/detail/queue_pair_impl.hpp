@@ -55,6 +55,7 @@ public:
   void connected();
   error_code modify(ibv_qp_attr& attr, int mask);
   error_code query(ibv_qp_attr& attr, int mask) const;
+  std::uint32_t vendor_error() const;
   unsigned access_flags() const noexcept;
 
   /// Ends every operation with `operation_aborted` once the device has let go of its memory.
@@ -64,7 +65,7 @@ public:
   /// The peer is gone or the device failed: ends every operation with `why`.
   void fail(const error_code& why);
   /// The same, of a receive that it took from the shared queue. Called with that queue's lock.
-  void shared_receive_failed(operation_list& ready);
+  void shared_receive_failed(const ibv_wc& wc, operation_list& ready);
   /// Cancels one operation; a posted one only if `terminal` is asked for.
   void cancel(std::uint64_t id, asio::cancellation_type_t type);
   /// Cancels a send operation if it waits for room, else gives false.
@@ -164,6 +165,7 @@ private:
   ibv_qp* qp_ = nullptr;
   std::atomic<queue_pair_state> state_{queue_pair_state::closed};
   error_code reason_; // why operations end, once failed or closed
+  std::uint32_t vendor_error_ = 0;
   std::atomic<std::uint32_t> number_{0};
   std::uint32_t packet_number_ = 0;
   mutable std::optional<gid_entry> gid_; // that the peer has been told, once it has
