@@ -27,14 +27,15 @@ public:
   void set(clock::time_point when, Function f) {
     if (when >= when_)
       return;
-    when_ = when;
+    auto taken_off = std::make_unique<uncounting>(scheduler_);
     timer_.expires_at(when);
     timer_.async_wait([&s = scheduler_, f = std::move(f)](error_code ec) {
       s.work_started(); // which the context takes off now
       if (!ec)
         f();
     });
-    scheduler_.post_immediate_completion(new uncounting(scheduler_), false);
+    when_ = when;
+    scheduler_.post_immediate_completion(taken_off.release(), false);
   }
   /// To be called by `f`.
   void ran_out() noexcept { when_ = clock::time_point::max(); }

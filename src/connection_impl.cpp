@@ -2,7 +2,7 @@
 #include <asio_rdma/detail/connection_impl.hpp>
 #include <asio_rdma/detail/scatter_gather.hpp>
 
-#include "background_timer.hpp"
+#include "background_timer.hpp" // to destroy one
 
 #include <algorithm>
 #include <span>
@@ -91,6 +91,8 @@ void connection_impl::give_back(message_record& r) noexcept {
 error_code connection_impl::fill(message_record& r, const payload& p) {
   const std::uint64_t eager = messages_->eager_size();
   if (p.owner != nullptr) {
+    if (!is_usable(*p.owner))
+      return asio::error::invalid_argument;
     r.bytes = p.owner->size();
     r.memory = *p.owner;
     return r.access.try_begin_read(*p.owner);
@@ -223,6 +225,10 @@ bool connection_impl::start(message_receive& op) {
   lock l(mutex_);
   if (!messages_) {
     op.ec = check();
+    return false;
+  }
+  if (!is_usable(op.memory)) {
+    op.ec = asio::error::invalid_argument;
     return false;
   }
   if (!op.owning) {

@@ -2,8 +2,6 @@
 // Remote memory of a connection.
 #include <asio_rdma/detail/connection_impl.hpp>
 
-#include "background_timer.hpp"
-
 #include <algorithm>
 #include <utility>
 
@@ -50,7 +48,7 @@ void connection_regions::lend(region_operation& op, const registered_buffer& mem
   grant_record& r = grant_records_.take(connection_);
   const bool writes =
       (op.lease.rights & (remote_rights::write | remote_rights::atomic)) != remote_rights::none;
-  op.ec = memory.empty() || op.lease.rights == remote_rights::none
+  op.ec = memory.empty() || op.lease.rights == remote_rights::none || !connection_.is_usable(memory)
               ? error_code(asio::error::invalid_argument)
           : writes ? r.access.try_begin_write(memory)
                    : r.access.try_begin_read(memory);
@@ -398,19 +396,10 @@ void connection_impl::set_timer() {
   const auto when = regions_->next_expiry();
   if (when == protocol_clock::time_point::max())
     return;
-  if (!expiry_)
-    expiry_ = std::make_unique<background_timer>(context());
-  expiry_->set(when, [weak = weak_from_this()] {
-    const auto self = std::static_pointer_cast<connection_impl>(weak.lock());
-    if (!self)
-      return;
-    operation_list done;
-    lock l(self->mutex_);
-    self->expiry_->ran_out();
-    self->regions_->expire();
-    self->run(done);
-    self->set_timer();
-    self->settle(l, done);
+  call_at(expiry_, when, [](link_impl& link) {
+    auto& self = static_cast<connection_impl&>(link);
+    self.regions_->expire();
+    self.set_timer();
   });
 }
 

@@ -31,7 +31,10 @@ error_code connection_impl::check_work(const remote_work& w) const {
     return w.target.address % sizeof(std::uint64_t) != 0 ? error_code(error::misaligned)
                                                          : error_code();
   }
-  const std::uint64_t bytes = w.local->owner != nullptr ? w.local->owner->size() : w.local->bytes;
+  const registered_buffer* const owner = w.local->owner;
+  if (owner != nullptr && !is_usable(*owner))
+    return asio::error::invalid_argument;
+  const std::uint64_t bytes = owner != nullptr ? owner->size() : w.local->bytes;
   if (bytes > w.target.size)
     return error::remote_range;
   if (bytes > elements<1>::max_bytes)

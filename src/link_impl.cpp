@@ -425,40 +425,54 @@ void link_impl::on_transfer(link_transfer& t, disposal how) {
   });
 }
 
+bool link_impl::is_usable(const registered_buffer& memory) const noexcept {
+  const memory_region* const region = memory.region();
+  return region == nullptr ||
+         region->native_handle()->pd == pool_.get_protection_domain().native_handle();
+}
+
 // --- Keeping alive ---------------------------------------------------------------------------
 
 void link_impl::set_keep_alive() {
   if (options_.keep_alive <= options_.keep_alive.zero())
     return;
   constexpr std::chrono::milliseconds longest = std::chrono::hours(24);
-  if (!alive_timer_)
-    alive_timer_ = std::make_unique<background_timer>(context());
   // Twice in that time: who falls silent after one look is asked at the next but one.
   const auto pause = std::chrono::microseconds(std::min(options_.keep_alive, longest)) / 2;
-  alive_timer_->set(protocol_clock::now() + pause, [weak = weak_from_this()] {
-    if (const auto self = weak.lock())
-      static_cast<link_impl&>(*self).keep_alive();
-  });
+  call_at(alive_timer_, protocol_clock::now() + pause, &link_impl::keep_alive);
 }
 
-void link_impl::keep_alive() {
-  operation_list done;
-  lock l(mutex_);
-  alive_timer_->ran_out();
-  if (!failing_) {
-    if (signs_ == signs_before_ && !asking_) {
-      asking_ = true;
-      sign_.wr.opcode = IBV_WR_RDMA_WRITE;
-      sign_.wr.send_flags = IBV_SEND_SIGNALED;
-      sign_.wr.wr.rdma = {};
-      if (!post(sign_))
-        asking_ = false;
-    }
-    signs_before_ = signs_;
-    set_keep_alive();
+void link_impl::keep_alive(link_impl& self) {
+  if (self.failing_)
+    return;
+  if (self.signs_ == self.signs_before_ && !self.asking_) {
+    self.asking_ = true;
+    self.sign_.wr.opcode = IBV_WR_RDMA_WRITE;
+    self.sign_.wr.send_flags = IBV_SEND_SIGNALED;
+    self.sign_.wr.wr.rdma = {};
+    if (!self.post(self.sign_))
+      self.asking_ = false;
   }
-  run(done);
-  settle(l, done);
+  self.signs_before_ = self.signs_;
+  self.set_keep_alive();
+}
+
+void link_impl::call_at(std::unique_ptr<background_timer>& timer, protocol_clock::time_point when,
+                        void (*then)(link_impl&)) {
+  if (!timer)
+    timer = std::make_unique<background_timer>(context());
+  timer->set(when, [weak = weak_from_this(), &timer, then] {
+    const auto self = std::static_pointer_cast<link_impl>(weak.lock());
+    if (!self)
+      return;
+    operation_list done;
+    lock l(self->mutex_);
+    timer->ran_out();
+    then(*self);
+    self->run(done);
+    self->after_event();
+    self->settle(l, done);
+  });
 }
 
 // --- Ending ----------------------------------------------------------------------------------

@@ -3,8 +3,6 @@
 #include <asio_rdma/detail/link_impl.hpp>
 #include <asio_rdma/detail/scatter_gather.hpp>
 
-#include "background_timer.hpp"
-
 #include <algorithm>
 #include <utility>
 
@@ -91,19 +89,12 @@ void link_impl::look_for_memory() {
   constexpr std::chrono::milliseconds pause(10);
   if (failing_)
     return;
-  if (!memory_timer_)
-    memory_timer_ = std::make_unique<background_timer>(context());
-  memory_timer_->set(protocol_clock::now() + pause, [weak = weak_from_this()] {
-    const auto self = std::static_pointer_cast<link_impl>(weak.lock());
-    if (!self)
-      return;
-    operation_list done;
-    lock l(self->mutex_);
-    self->memory_timer_->ran_out();
-    self->run(done);
-    if (self->shared_ && self->shared_->starved())
-      self->look_for_memory();
-    self->settle(l, done);
+  call_at(memory_timer_, protocol_clock::now() + pause, [](link_impl& self) {
+    if (!self.shared_)
+      return; // `run` takes receives, and looks again
+    self.take_receives();
+    if (self.shared_->starved())
+      self.look_for_memory();
   });
 }
 

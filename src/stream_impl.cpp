@@ -121,6 +121,8 @@ bool stream_impl::begin(stream_reading& op) {
   op.ec = bytes_ ? error_code() : check();
   if (!op.ec && !known_)
     op.ec = asio::error::not_connected;
+  if (!op.ec && !is_usable(op.memory))
+    op.ec = asio::error::invalid_argument;
   if (op.ec) {
     if (op.request.what == stream_read::kind::wait)
       op.ec = {};
@@ -142,6 +144,10 @@ bool stream_impl::begin(stream_writing& op) {
   if (!known_ || !bytes_) {
     if (!waits)
       op.ec = asio::error::broken_pipe;
+    return false;
+  }
+  if (!is_usable(op.memory)) {
+    op.ec = asio::error::invalid_argument;
     return false;
   }
   if (!waits && !op.blocking_)
@@ -545,7 +551,8 @@ void stream_impl::close() {
     settle(l, done);
   }
   const auto self = std::static_pointer_cast<stream_impl>(shared_from_this());
-  linger_.expires_after(stream_options_.linger);
+  constexpr std::chrono::milliseconds longest = std::chrono::hours(24);
+  linger_.expires_after(std::min(stream_options_.linger, longest));
   linger_.async_wait([weak = std::weak_ptr(self)](const error_code& ec) {
     const auto s = weak.lock();
     if (!ec && s)

@@ -32,21 +32,26 @@ namespace asio_rdma {
 /// nothing is lost and nothing is buffered beyond the receives.
 ///
 /// *Buffers.* Whatever Asio takes as buffers may be sent. Registered memory (`registered_buffer`,
-/// `const_buffer`, and what lies in the connection's pool) is not copied, unless the message is
-/// shorter than 240 bytes; other memory is copied into the pool when the operation is started. A
-/// long message that a receive waits for with one registered buffer is read to it at once; the
-/// region needs `access::local_write`. What is received into other memory is copied.
+/// `const_buffer`, and what lies in the connection's pool) is not copied, unless the message has at
+/// most 240 bytes, or is a long one in several parts, or a short one in more than three; other
+/// memory is copied into the pool when the operation is started. A long message that a receive
+/// waits for with one registered buffer is read to it at once; the region needs
+/// `access::local_write`. What is received into other memory is copied. An operation keeps a
+/// `registered_buffer` that it is given by itself; several in a sequence do not compile: what they
+/// are viewed by (`const_buffer`, `mutable_buffer`) is the caller's to keep.
 ///
-/// *Errors.* `not_connected`; `error::buffer_in_use`; `error::pool_limit` and others of
+/// *Errors.* `not_connected`; `invalid_argument` for a `registered_buffer` of another protection
+/// domain than the pool's; `error::buffer_in_use`; `error::pool_limit` and others of
 /// `memory_pool::allocate`; `message_size` for a message that the peer does not accept and
 /// `no_memory` for one that it has no memory for (the connection lives); `broken_pipe` for sends
 /// and `eof` for receives after the peer has closed with `async_close`; `operation_aborted` after
 /// `close` here; `connection_reset`, `timed_out` and the device's own when the connection has
 /// failed; `error::protocol_violation` when the peer has broken the protocol. What had arrived
-/// whole before a failure can still be received. `error::device_keeps_memory` where the device does
-/// not let go at the end: then the memory of the user's that an operation used, if any, is in use
-/// still (a message may have arrived all the same); memory of a pool does not return to it before
-/// the device has let go (`memory_pool::trim`).
+/// whole before a failure can still be received, up to the first message that had not.
+/// `error::device_keeps_memory` where the device does not let go at the end: then the memory of the
+/// user's that an operation used, if any, is in use still (a message may have arrived all the
+/// same); memory of a pool does not return to it before the device has let go
+/// (`memory_pool::trim`).
 ///
 /// *Cancellation.* All types, of every operation. A receive that is cancelled has taken nothing; a
 /// message that was being read to its memory is read again for another one. Its handler gets
@@ -234,9 +239,9 @@ public:
   ///
   /// This and the operations below use registered memory where it is, and other memory by way of
   /// the pool. Errors, besides the connection's: `error::remote_range` if `to` is shorter than the
-  /// buffers, `message_size` over 2^31 bytes, `error::too_many_buffers` over four registered ones;
-  /// then nothing is posted, and the connection lives. What the device or the peer's device refuses
-  /// ends the connection, with that error (`IBV_WC_REM_ACCESS_ERR`, for instance).
+  /// buffers, `message_size` over 2^31 bytes, `error::too_many_buffers` over four registered ones,
+  /// or to read to; then nothing is posted, and the connection lives. What the device or the peer's
+  /// device refuses ends the connection, with that error (`IBV_WC_REM_ACCESS_ERR`, for instance).
   ///
   /// Cancellation: as for a send. One that waits for room in the device's queue is taken back;
   /// otherwise it may have happened.
@@ -555,6 +560,7 @@ private:
     template <class Handler, class Buffers>
     void operator()(Handler&& handler, const Buffers& buffers) const {
       constexpr std::size_t most = detail::max_elements<Buffers>();
+      constexpr std::size_t most_bytes = detail::elements<1>::max_bytes; // of a message
       std::decay_t<Handler> h(std::forward<Handler>(handler));
       detail::start_operation<detail::message_receive, detail::size_result, most>(
           this->self->impl_, this->self->io_, h,
@@ -565,7 +571,7 @@ private:
               if (op.target_count == most)
                 op.ec = error::too_many_buffers;
               else
-                op.targets[op.target_count++] = detail::element_of(b);
+                op.targets[op.target_count++] = detail::element_of(b.first(most_bytes));
               return !op.ec;
             });
             if constexpr (std::same_as<Buffers, registered_buffer>) {

@@ -35,8 +35,8 @@ struct connection_options {
 
   remote_memory_options remote_memory; ///< What the peer may ask for.
 
-  /// What the queue pair is opened with, as far as it concerns neither the depth of its queues nor
-  /// its buffers.
+  /// What the queue pair is opened with. The depth of its receive queue is `receives`, and its work
+  /// requests have room for the buffers that a connection needs at least.
   queue_pair_options queue_pair;
 };
 

@@ -19,14 +19,15 @@ class memory_pool;
 
 /// Registered memory with its owners counted: a block of a `memory_pool`, a memory region of the
 /// user's own, or a slice of either. Copies and slices share the memory; with the last of them, and
-/// the last operation that uses it, it goes back to its pool, or the region is deregistered and
+/// the last operation that keeps it, it goes back to its pool, or the region is deregistered and
 /// its memory freed. Slices keep the whole block.
 ///
 /// A buffer sequence of one buffer, Asio's and this library's. As with a shared pointer, a const
 /// object gives memory that may be written.
 ///
-/// The memory has an access state: see `buffer_access`. Operations that take the buffer itself
-/// keep to it; a view of it (`mutable_buffer`, an Asio buffer) does not know of it.
+/// The memory has an access state: see `buffer_access`. Operations of a `connection` and of a
+/// `stream` that take the buffer itself keep it and keep to its state. A view of it
+/// (`mutable_buffer`, an Asio buffer) does not know of either, and to a `queue_pair` it is a view.
 ///
 /// Copying, slicing and access are safe from any thread; one object is unsafe while it is assigned.
 class registered_buffer {

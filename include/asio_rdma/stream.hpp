@@ -48,7 +48,8 @@ namespace asio_rdma {
 /// shutdown or close, `broken_pipe` for writes after a shutdown here or a close there;
 /// `connection_reset` or what the device tells when the connection has failed; `operation_aborted`
 /// after `cancel` and `close`; `would_block`. Besides, those of `memory_pool::allocate`,
-/// `error::buffer_in_use`, `error::protocol_violation` for a peer that breaks the protocol, and
+/// `error::buffer_in_use`, `invalid_argument` for a `registered_buffer` of another protection
+/// domain than the pool's, `error::protocol_violation` for a peer that breaks the protocol, and
 /// `error::device_keeps_memory` as for `basic_connection`.
 ///
 /// *What differs from TCP*, whose connections are the kernel's: here they are the program's.

@@ -182,6 +182,12 @@ protected:
   bool end_key(Key& key, const registered_buffer& memory, buffer_access& access);
   /// After any event.
   void run(operation_list& done);
+  /// Calls `then` at `when`, while the context runs, as any event is handled: locked, and not if
+  /// the link is gone. An earlier time replaces a later one.
+  void call_at(std::unique_ptr<background_timer>& timer, protocol_clock::time_point when,
+               void (*then)(link_impl&));
+  /// Whether the device can use the memory: if it is of the pool's protection domain, or none.
+  bool is_usable(const registered_buffer& memory) const noexcept;
   ///@}
 
   /// Counts an operation of the user, which `settle` completes.
@@ -220,8 +226,8 @@ private:
   template <class Function>
   void returned(operation_list& done, disposal how, Function&& f);
   void end_queue_pair();
-  void keep_alive();
   void set_keep_alive();
+  static void keep_alive(link_impl& self);
   void look_for_memory();
 
   completion_service& service_;

@@ -10,6 +10,11 @@
 #include <cstdint>
 #include <cstring>
 #include <span>
+#include <type_traits>
+
+namespace asio_rdma {
+class registered_buffer;
+}
 
 namespace asio_rdma::detail {
 
@@ -20,10 +25,14 @@ inline ibv_sge element_of(const const_buffer& b) noexcept {
 }
 
 /// Calls `f` with each of these Asio buffers that is not empty, until `f` gives false. The key of
-/// one that is not registered is 0.
+/// one that is not registered is 0. Not for several owners: only of views is it plain to everybody
+/// that their memory must be kept.
 template <class Buffers, class Function>
 void for_each_buffer(const Buffers& buffers, Function&& f) {
   const auto give = [&](const auto& b) {
+    static_assert(!std::same_as<std::remove_cvref_t<decltype(b)>, registered_buffer>,
+                  "an operation keeps a registered_buffer that it is given by itself; of several, "
+                  "give views (const_buffer, mutable_buffer) and keep the memory");
     std::uint32_t lkey = 0;
     if constexpr (std::convertible_to<decltype(b), const_buffer>)
       lkey = static_cast<const_buffer>(b).lkey();
