@@ -74,8 +74,10 @@ TEST_CASE("the peer that is killed", "[.peer]") {
   until(io, [&] { return mine.done(); });
   REQUIRE(mine.succeeded());
   outcome<void> lent;
-  c.async_send_region(pool.allocate(65536), access::remote_read | access::remote_write,
-                      lent.handler());
+  asio_rdma::access rights = access::remote_read | access::remote_write;
+  if (dev.has_atomics())
+    rights = rights | access::remote_atomic;
+  c.async_send_region(pool.allocate(65536), rights, lent.handler());
   arrival never;
   c.async_receive_region(never.handler());
   until(io, [&] { return never.done(); });
@@ -96,36 +98,49 @@ TEST_CASE("every operation ends with a peer that is killed, and the memory retur
   c.async_send(asio::buffer(pattern(1 << 20, 1)), offered.handler());
   // Operations that start the next one, so that some are under way at any time.
   int started = 0, ended = 0;
-  std::function<void(bool)> start = [&](bool write) {
+  std::vector<error_code> reasons;
+  const int kinds = t.dev.has_atomics() ? 4 : 2;
+  std::function<void(int)> start = [&](int kind) {
     ++started;
-    const auto handler = [&, write](error_code ec, std::size_t) {
+    const auto handler = [&, kind](error_code ec, std::uint64_t) {
       ++ended;
-      if (!ec)
-        start(write);
+      if (ec)
+        reasons.push_back(ec);
+      else
+        start(kind);
     };
-    if (write)
+    if (kind == 0)
       c.async_write(t.pool.allocate(65536), t.there, handler);
-    else
+    else if (kind == 1)
       c.async_read(t.pool.allocate(65536), t.there, handler);
+    else if (kind == 2)
+      c.async_fetch_add(t.there, 1, handler);
+    else
+      c.async_compare_and_swap(t.there, 0, 1, handler);
   };
   constexpr int chains = 16;
   for (int i = 0; i < chains; ++i)
-    start(i % 2 == 0);
+    start(i % kinds);
   t.until([&] { return ended > chains; });
   t.peer->kill();
   drain(t.io);
 
-  CHECK(receive.calls == 1);
-  CHECK(receive.ec);
-  CHECK(immediate.calls == 1);
-  CHECK(immediate.ec);
-  CHECK(next.calls == 1);
-  CHECK(next.ec);
-  CHECK(offered.calls == 1);
-  CHECK(offered.ec);
-  CHECK(gone.calls == 1);
-  CHECK(gone.ec == asio::error::connection_reset);
+  const auto is_reset = [](const auto& o) {
+    INFO(describe(o.ec));
+    CHECK(o.calls == 1);
+    CHECK(o.ec == asio::error::connection_reset);
+  };
+  is_reset(receive);
+  is_reset(immediate);
+  is_reset(next);
+  is_reset(offered);
+  is_reset(gone);
   CHECK(ended == started);
+  CHECK(reasons.size() == chains);
+  for (const error_code& ec : reasons) {
+    INFO(describe(ec));
+    CHECK(ec == asio::error::connection_reset);
+  }
   sent late;
   c.async_write(t.pool.allocate(10), t.there, late.handler());
   drain(t.io);

@@ -41,11 +41,34 @@ std::span<const connection_scene::kind_type> connection_scene::kinds() {
         "send of registered memory",
         [](connection_scene& s, unsigned i, ending_handler h) { s.a().async_send(s.mine[i], 7, h); }},
     kind_type{
+        "send of a view",
+        [](connection_scene& s, unsigned i, ending_handler h) { s.a().async_send(const_buffer(s.mine[i]), h); }},
+    kind_type{
+        "send of several parts",
+        [](connection_scene& s, unsigned i, ending_handler h) {
+          const mutable_buffer whole = s.mine[i];
+          s.a().async_send(std::array{whole.first(1000), whole + 1000}, h);
+        }},
+    kind_type{
         .name = "send of a long message",
         .start = [](connection_scene& s, unsigned i,
                     ending_handler h) { s.a().async_send(many(s, i), h); },
         .feed = [](connection_scene& s, unsigned) { s.b().async_receive(asio::detached); },
         .registers = true},
+    kind_type{
+        .name = "send of long registered memory",
+        .start = [](connection_scene& s, unsigned i,
+                    ending_handler h) { s.a().async_send(s.big[i], h); },
+        .feed = [](connection_scene& s, unsigned) { s.b().async_receive(asio::detached); },
+        .registers = true,
+        .exposes = true},
+    kind_type{
+        .name = "send of a long view",
+        .start = [](connection_scene& s, unsigned i,
+                    ending_handler h) { s.a().async_send(const_buffer(s.big[i]), h); },
+        .feed = [](connection_scene& s, unsigned) { s.b().async_receive(asio::detached); },
+        .registers = true,
+        .exposes = true},
     kind_type{
         .name = "receive of a short message",
         .start = [](connection_scene& s, unsigned, ending_handler h) { s.a().async_receive(h); },
@@ -61,6 +84,19 @@ std::span<const connection_scene::kind_type> connection_scene::kinds() {
         .name = "receive of a long message",
         .start = [](connection_scene& s, unsigned, ending_handler h) { s.a().async_receive(h); },
         .feed = [](connection_scene& s, unsigned i) { s.b().async_send(many(s, i), asio::detached); }},
+    kind_type{
+        .name = "receive of a long message into registered memory",
+        .start = [](connection_scene& s, unsigned i, ending_handler h) { s.a().async_receive(s.big[i], h); },
+        .feed = [](connection_scene& s, unsigned i) { s.b().async_send(many(s, i), asio::detached); }},
+    kind_type{
+        .name = "receive of a long message into a view",
+        .start = [](connection_scene& s, unsigned i, ending_handler h) { s.a().async_receive(mutable_buffer(s.big[i]), h); },
+        .feed = [](connection_scene& s, unsigned i) { s.b().async_send(many(s, i), asio::detached); }},
+    kind_type{
+        .name = "receive of a short message into registered memory",
+        .start = [](connection_scene& s, unsigned i, ending_handler h) { s.a().async_receive(s.big[i], h); },
+        .feed = [](connection_scene& s, unsigned i) { s.b().async_send(few(s, i), asio::detached); },
+        .post = call::post_recv},
     kind_type{
         .name = "receive of immediate data",
         .start = [](connection_scene& s, unsigned, ending_handler h) { s.a().async_receive_immediate(h); },
@@ -78,6 +114,11 @@ std::span<const connection_scene::kind_type> connection_scene::kinds() {
     kind_type{"write with immediate data",
                     [](connection_scene& s, unsigned i, ending_handler h) {
                       s.a().async_write(few(s, i), s.there_[i], i, h);
+                    }},
+    kind_type{"write of several parts",
+                    [](connection_scene& s, unsigned i, ending_handler h) {
+                      const mutable_buffer whole = s.mine[i];
+                      s.a().async_write(std::array{whole.first(1000), whole + 1000}, s.there_[i], h);
                     }},
     kind_type{"read",
                     [](connection_scene& s, unsigned i, ending_handler h) {

@@ -129,3 +129,39 @@ TEST_CASE("10,000 messages of random sizes, 8 outstanding both ways, arrive whol
   CHECK(right);
   CHECK(received == count);
 }
+
+TEST_CASE("connections that share a given completion queue, in each mode") {
+  const auto mode =
+      GENERATE(completion_mode::event, completion_mode::adaptive, completion_mode::busy);
+  const device dev = open_device();
+  const memory_pool pool{protection_domain(dev)};
+  asio::io_context io(1);
+  const completion_queue queue(io, dev, {.mode = mode});
+  asio_rdma::connection a(io), b(io);
+  a.open(pool, queue);
+  b.open(pool, queue);
+  CHECK(a.native_handle()->recv_cq == queue.native_handle());
+  CHECK(b.native_handle()->send_cq == queue.native_handle());
+  acceptor listener(io, {device_address(dev), 0});
+  connector initiator(io);
+  test::connection accepted, connected;
+  listener.async_accept(b, accepted.handler());
+  initiator.async_connect(a, listener.local_endpoint(), connected.handler());
+  until(io, [&] { return accepted.done() && connected.done(); });
+  REQUIRE(connected.succeeded());
+  for (std::uint32_t n = 0; n < 20; ++n) {
+    const auto bytes = pattern(n % 4 == 3 ? 100'000 : n, n);
+    sent s;
+    outcome<message> r;
+    b.async_receive(r.handler());
+    a.async_send(asio::buffer(bytes), s.handler());
+    until(io, [&] { return s.done() && r.done(); });
+    CHECK(s.succeeded());
+    REQUIRE(r.value.size() == bytes.size());
+    CHECK(is_pattern(r.value.payload.data(), bytes.size(), n));
+  }
+  a.close();
+  b.close();
+  drain(io);
+  CHECK(pool.statistics().blocks_in_use == 0);
+}

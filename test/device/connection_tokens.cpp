@@ -5,6 +5,8 @@
 #include "connection_support.hpp"
 
 #include <boost/asio/as_tuple.hpp>
+#include <boost/asio/bind_cancellation_slot.hpp>
+#include <boost/asio/cancellation_signal.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/deferred.hpp>
 #include <boost/asio/detached.hpp>
@@ -306,6 +308,37 @@ TEST_CASE("futures, while another thread runs the context, and a close while one
   auto late = t.b.async_receive(asio::use_future);
   t.until([&] { return late.wait_for(std::chrono::seconds(0)) == std::future_status::ready; });
   CHECK(error_of(late) == asio::error::bad_descriptor);
+}
+
+TEST_CASE("futures of operations that are cancelled, and the memory is free") {
+  tokens t;
+  const std::size_t blocks = t.pool.statistics().blocks_in_use;
+  const registered_buffer owned = t.pool.allocate(100);
+  const auto bytes = pattern(lengthy, 1);
+  std::array<asio::cancellation_signal, 4> cancel;
+  std::size_t next = 0;
+  const auto token = [&] {
+    return asio::bind_cancellation_slot(cancel[next++].slot(), asio::use_future);
+  };
+  auto message = t.b.async_receive(token());
+  auto size = t.b.async_receive(owned, token());
+  auto region = t.b.async_receive_region(token());
+  auto offered = t.b.async_send(asio::buffer(bytes), token());
+  CHECK(in_use(owned));
+  for (auto& c : cancel)
+    c.emit(asio::cancellation_type::total);
+  drain(t.io);
+  CHECK(error_of(message) == asio::error::operation_aborted);
+  CHECK(error_of(size) == asio::error::operation_aborted);
+  CHECK(error_of(region) == asio::error::operation_aborted);
+  CHECK(error_of(offered) == asio::error::operation_aborted);
+  CHECK(!in_use(owned));
+  CHECK(t.lives());
+  t.a.close();
+  t.b.close();
+  drain(t.io);
+  CHECK(t.pool.statistics().blocks_in_use == 1); // `owned`
+  CHECK(blocks > 1);
 }
 
 TEST_CASE("deferred operations begin when they are launched") {

@@ -134,6 +134,7 @@ struct connections : link_of_hosts<asio_rdma::connection, connection_options> {
     o.queue_pair = impatient();
     o.keep_alive = 20ms;
     o.remote_memory.bytes = 1 << 20;
+    o.remote_memory.rights = access::remote_read | access::remote_write | access::remote_atomic;
     return o;
   }
   connections() : link_of_hosts(options()) {}
@@ -151,16 +152,35 @@ struct connections : link_of_hosts<asio_rdma::connection, connection_options> {
 private:
   remote_region ask(asio_rdma::connection& c) {
     outcome<remote_region> r;
-    c.async_request_memory(4096, r.handler());
+    const access usual = access::remote_read | access::remote_write;
+    c.async_request_memory(4096, iwarp() ? usual : usual | access::remote_atomic, r.handler());
     until([&] { return r.done(); });
     REQUIRE(r.ec == error_code());
     return r.value;
   }
   void load_with(asio_rdma::connection& c, load& l, const memory_pool& pool,
                  const remote_region& there) {
-    c.async_receive_immediate(l.once());
-    c.async_receive_region(l.once());
-    c.async_send(asio::buffer(large_), l.once()); // and nobody takes it
+    // As many of each are sent as received, or nothing more would go on at some time.
+    for (int i = 0; i < 2; ++i) {
+      l.repeat([&c](load& x) { c.async_receive(x.again(x.current())); });
+      l.repeat(
+          [&c, pool](load& x) { c.async_receive(pool.allocate(1 << 17), x.again(x.current())); });
+      l.repeat([&](load& x) { c.async_send(asio::buffer(large_), x.again(x.current())); });
+      l.repeat([&c, pool](load& x) { c.async_send(pool.allocate(1 << 17), x.again(x.current())); });
+      l.repeat([&](load& x) { c.async_send(asio::buffer(large_, 100), x.again(x.current())); });
+      l.repeat([&c](load& x) { c.async_receive_immediate(x.again(x.current())); });
+      l.repeat([&, there](load& x) {
+        c.async_write(asio::buffer(large_, 100), there, 1, x.again(x.current()));
+      });
+      l.repeat([&c](load& x) { c.async_receive_region(x.again(x.current())); });
+      l.repeat(
+          [&c, pool](load& x) { c.async_send_region(pool.allocate(64), x.again(x.current())); });
+      l.repeat([&c, there](load& x) {
+        c.async_renew(there, std::chrono::minutes(1), x.again(x.current()));
+      });
+      if (!iwarp())
+        l.repeat([&c, there](load& x) { c.async_fetch_add(there, 1, x.again(x.current())); });
+    }
     for (int i = 0; i < 4; ++i) {
       l.repeat([&c, pool, there](load& x) {
         c.async_write(pool.allocate(4096), there, x.again(x.current()));
@@ -172,7 +192,7 @@ private:
     }
   }
 
-  const std::vector<std::uint8_t> large_ = pattern(1 << 20, 1);
+  const std::vector<std::uint8_t> large_ = pattern(1 << 17, 1);
 };
 
 struct streams : link_of_hosts<asio_rdma::stream, stream_options> {

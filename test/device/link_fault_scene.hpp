@@ -25,6 +25,7 @@ struct link_kind {
   faults::call post = faults::call::post_send; ///< What it, or the link for it, posts.
   bool (*offered)(const device&) = nullptr;    ///< If not by every device.
   bool registers = false;                      ///< Memory for it alone.
+  bool exposes = false;                        ///< The user's own memory, to the peer.
   bool is_last = false;                        ///< Nothing can be started behind it.
   enum class end { reason, none, only } ends = end::reason; ///< See below.
 };
@@ -97,6 +98,10 @@ public:
       return true;
     });
   }
+  void run_for(unsigned turns) {
+    while (turns-- != 0)
+      turn();
+  }
   void expect_succeeded() {
     wait(0, at_once());
     for (unsigned i = 0; i < at_once(); ++i) {
@@ -122,8 +127,9 @@ public:
 
 private:
   void expect_end(const is_reason& right) {
-    for (const registered_buffer& m : mine)
-      CHECK_FALSE(buffer_access().try_begin_write(m)); // nobody uses it any more
+    for (const auto* buffers : {&mine, &big})
+      for (const registered_buffer& m : *buffers)
+        CHECK_FALSE(buffer_access().try_begin_write(m)); // nobody uses it any more
     until([&] { return disconnect.done(); });
     start(2);
     wait(2, 1);
@@ -137,7 +143,7 @@ public:
     a().close();
     b().close();
     static_cast<Scene&>(*this).drop();
-    mine = {};
+    mine = big = {};
     drain(pair_->io);
     for (unsigned i = 0; i < most; ++i)
       CHECK(ends[i].calls == (started_[i] ? 1 : 0));
@@ -159,7 +165,7 @@ public:
   std::array<ending, most> ends;
   ending disconnect;                                 ///< What waits for the end.
   std::array<std::vector<std::uint8_t>, most> plain; ///< Not registered.
-  std::array<registered_buffer, most> mine;
+  std::array<registered_buffer, most> mine, big;     ///< 2048 bytes; `large` bytes.
 
 protected:
   static constexpr std::size_t small = 64, large = 64 * 1024;
@@ -171,6 +177,7 @@ protected:
     for (unsigned i = 0; i < most; ++i) {
       plain[i] = pattern(large, i);
       mine[i] = pool().allocate(2048);
+      big[i] = pool().allocate(large);
     }
   }
 
