@@ -54,12 +54,15 @@ def device_rows(results):
 
 def epoll_rows(results):
     """Where the hand-written loop was tried with epoll too."""
-    rows = [["µs per operation", "verbs", "verbs with epoll", "ratio", "system calls: verbs", "with epoll", "callbacks"]]
+    rows = [["µs per operation", "verbs", "verbs with epoll", "callbacks", "of epoll", "coroutines", "of epoll",
+             "system calls: verbs", "with epoll", "callbacks"]]
     for case in results["cases"]:
         if "epoll" in case:
             e = case["epoll"]
-            rows.append([title(case), number(case["verbs"]["microseconds"]), number(e["microseconds"]),
-                         f"{e['ratio']:.2f}", calls(case["verbs"]), calls(e), calls(case["callbacks"])])
+            row = [title(case), number(case["verbs"]["microseconds"]), number(e["microseconds"])]
+            for loop in LIBRARY:
+                row += [number(case[loop]["microseconds"]), f"{case[loop]['of_epoll']:.2f}"]
+            rows.append(row + [calls(case["verbs"]), calls(e), calls(case["callbacks"])])
     return rows
 
 
