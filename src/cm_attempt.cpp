@@ -54,8 +54,8 @@ void cm_connection::next_endpoint(error_code why, leftovers& left) {
   do {
     const auto own = own_address_for_loopback();
     // What devices say of a loopback address that leads to none differs, and names no other.
-    const bool loopback = next_ != 0 && !loopback_replaced_ && state_ == state::resolving &&
-                          endpoints_[next_ - 1].address().is_loopback();
+    const bool loopback =
+        next_ != 0 && state_ == state::resolving && endpoints_[next_ - 1].address().is_loopback();
     if (loopback && !own && (why == error::unreachable || why == asio::error::invalid_argument))
       why = error::loopback_address;
     loopback_replaced_ = own.has_value();

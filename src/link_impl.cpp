@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 namespace asio_rdma::detail {
 
@@ -345,12 +346,20 @@ bool link_impl::end_key(Key& key, const registered_buffer& memory, buffer_access
   struct kept {
     registered_buffer memory;
     buffer_access access;
+    std::vector<memory_block_ptr> viewed;
   };
   error_code ec;
   key.close(ec);
   if (!ec)
     return true;
-  withhold(std::move(key), std::make_shared<kept>(kept{memory, std::move(access)}));
+  const auto k = std::make_shared<kept>(kept{memory, std::move(access), {}});
+  if constexpr (std::same_as<Key, memory_region>) {
+    // What the caller keeps may be a pool's, too.
+    const ibv_sge all = element_of(mutable_buffer(key.data(), key.size(), 0));
+    if (memory.empty())
+      memory_pool_impl::find_blocks({&all, 1}, k->viewed);
+  }
+  withhold(std::move(key), k);
   fail(ec);
   return false;
 }

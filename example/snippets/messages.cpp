@@ -34,7 +34,7 @@ asio::awaitable<void> client(tcp::endpoint where, asio_rdma::memory_pool pool) {
   asio_rdma::connection server(executor, pool);
   asio_rdma::connector connector(executor);
   co_await connector.async_connect(server, where, use_awaitable);
-  for (const std::size_t bytes : {0, 13, 10'000'000}) {
+  for (const std::size_t bytes : {0u, 13u, 10'000'000u}) {
     const std::string text(bytes, 'x');
     co_await server.async_send(asio::buffer(text), use_awaitable);
     const asio_rdma::message m = co_await server.async_receive(use_awaitable);

@@ -100,10 +100,8 @@ TEST_CASE("an address where nobody is goes before one that answers") {
 }
 
 TEST_CASE("a loopback address of a family that the device has no address of") {
-  run("ip -n h2 -6 addr flush dev v2");
+  run("ip -n h2 -6 addr flush dev v2"); // a RoCE device keeps a GID that is no address of it
   caller c;
-  for (const auto& address : c.dev.addresses())
-    REQUIRE(address.is_v4());
   connection connected;
   c.initiator.async_connect(c.qp, endpoint(asio::ip::address_v6::loopback(), 7471),
                             connected.handler());

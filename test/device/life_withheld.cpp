@@ -181,6 +181,15 @@ TEST_CASE("a key to a view of the sender's that cannot be ended is the send's er
   CHECK(k.kept_later() == 0);
 }
 
+TEST_CASE("a key to a view of a pool's block that cannot be ended keeps the block") {
+  keeping_keys k(call::dereg_mr, keeping_keys::keys::but_of_first_read);
+  registered_buffer mine = k.t.pool.allocate(large);
+  CHECK(k.send(const_buffer(mine)) == error::device_keeps_memory);
+  mine = {};
+  CHECK(k.kept() == 1);
+  CHECK(k.kept_later() == 0);
+}
+
 TEST_CASE(
     "a key to a buffer of the sender's that cannot be ended keeps it, and is the send's error") {
   keeping_keys k(call::dereg_mr, keeping_keys::keys::but_of_first_read);
