@@ -57,7 +57,7 @@ def epoll_rows(results):
     rows = [["µs per operation", "verbs", "verbs with epoll", "callbacks", "of epoll", "coroutines", "of epoll",
              "system calls: verbs", "with epoll", "callbacks"]]
     for case in results["cases"]:
-        if "epoll" in case:
+        if "of_epoll" in case.get("epoll", {}):
             e = case["epoll"]
             row = [title(case), number(case["verbs"]["microseconds"]), number(e["microseconds"])]
             for loop in LIBRARY:
