@@ -28,6 +28,7 @@ public:
     if (when >= when_)
       return;
     auto taken_off = std::make_unique<uncounting>(scheduler_);
+    ran_out(); // whatever fails from here on, the wait before is over
     timer_.expires_at(when);
     timer_.async_wait([&s = scheduler_, f = std::move(f)](error_code ec) {
       s.work_started(); // which the context takes off now

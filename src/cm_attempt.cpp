@@ -54,9 +54,11 @@ void cm_connection::next_endpoint(error_code why, leftovers& left) {
   do {
     const auto own = own_address_for_loopback();
     // What devices say of a loopback address that leads to none differs, and names no other.
+    const bool nowhere = why == error::unreachable || (why == asio::error::invalid_argument &&
+                                                       !loopback_replaced_ && !options_.local);
     const bool loopback =
         next_ != 0 && state_ == state::resolving && endpoints_[next_ - 1].address().is_loopback();
-    if (loopback && !own && (why == error::unreachable || why == asio::error::invalid_argument))
+    if (loopback && !own && nowhere)
       why = error::loopback_address;
     loopback_replaced_ = own.has_value();
     if (!own && next_ == endpoints_.size()) {

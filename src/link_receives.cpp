@@ -90,11 +90,8 @@ void link_impl::look_for_memory() {
   if (failing_)
     return;
   call_at(memory_timer_, protocol_clock::now() + pause, [](link_impl& self) {
-    if (!self.shared_)
-      return; // `run` takes receives, and looks again
-    self.take_receives();
-    if (self.shared_->starved())
-      self.look_for_memory();
+    if (self.shared_ && self.shared_->starved())
+      self.look_for_memory(); // in case `run`, which comes now, finds none
   });
 }
 

@@ -73,8 +73,8 @@ public:
 
   /// Connects an open queue pair to who listens at the endpoint. Receives may be started before.
   /// A loopback address stands for the queue pair's own device where loopback has none; if that has
-  /// no address of the family, the error is `error::loopback_address`, and its message names those
-  /// that can be used. Gives the endpoints and what the acceptor sent
+  /// no address of the family that leads there, the error is `error::loopback_address`, and its
+  /// message names those that can be used. Gives the endpoints and what the acceptor sent
   /// along, after a rejection too. Errors:
   /// `error::peer_not_listening`, `error::rejected` (by the peer's program, or its backlog is
   /// full), `error::unreachable`, `error::wrong_device` when the way to the endpoint leads by

@@ -263,8 +263,8 @@ public:
     return result;
   }
 
-  /// What the device says for its vendor (ibv_poll_cq(3), `vendor_err`) of the first work request
-  /// that failed by itself; 0 before, and where it says nothing.
+  /// What the device says for its vendor (ibv_poll_cq(3), `vendor_err`) of a work request that
+  /// failed by itself, the first of which it says anything; 0 if there is none.
   std::uint32_t vendor_error() const { return impl_ ? impl_->vendor_error() : 0; }
 
   /// Destroys the queue pair. Every operation ends, with its own result if it had completed, else

@@ -284,7 +284,7 @@ TEST_CASE("a queue pair that someone else has connected is adopted") {
     rdma_conn_param param{};
     param.retry_count = param.rnr_retry_count = 6;
     int connected = -1;
-    std::thread connecting([&] { connected = rdma_connect(id, &param); });
+    std::jthread connecting([&] { connected = rdma_connect(id, &param); });
     until(io, [&] { return accepted.done(); });
     connecting.join();
     REQUIRE(connected == 0);

@@ -10,6 +10,7 @@
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/read.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/write.hpp>
 
@@ -455,6 +456,54 @@ TEST_CASE("what lacks memory is received when there is some again") {
   r[0] = r[1] = {};
   c.b[0].cancel();
   c.b[1].cancel();
+}
+
+TEST_CASE("one that fails while receives lack memory counts on none any more") {
+  memory_pool_options little;
+  little.limit = little.first_arena;
+  connection_options silent;
+  silent.keep_alive = silent.keep_alive.zero();
+  talks c(0, few(16), little);
+  for (int i = 0; i < 2; ++i)
+    c.connect(c.a.emplace_back(c.io, c.of_a, silent), c.b.emplace_back(c.io, c.of_b, silent));
+  for (int round = 0; round < 4; ++round) {
+    std::deque<registered_buffer> hog;
+    error_code ec;
+    for (std::size_t bytes = little.limit; bytes >= 4096; bytes /= 2)
+      for (ec.clear(); !ec;)
+        hog.push_back(c.pool_b.allocate(bytes, ec));
+    // What one receives is kept, with its memory, until it has fewer receives than it was promised.
+    const auto text = pattern(3000, 1);
+    std::deque<outcome<message>> kept;
+    while (c.of_b.statistics().missing < 6) {
+      sent s;
+      c.b[0].async_receive(kept.emplace_back().handler());
+      c.a[0].async_send(asio::buffer(text), s.handler());
+      c.until([&] { return kept.back().done() && s.done(); });
+    }
+    c.carries(c.a[1], c.b[1], 100, 1); // which looks for memory from now on, too
+    outcome<void> gone, other;         // the latter so that the context has work
+    c.b[0].async_wait_disconnect(gone.handler());
+    c.b[1].async_wait_disconnect(other.handler());
+    c.a[0].close();
+    c.until([&] { return gone.done() && c.of_b.statistics().links == 1; });
+    asio::steady_timer later(c.io, std::chrono::milliseconds(30)); // than any look for memory
+    bool is_later = false;
+    later.async_wait([&](error_code) { is_later = true; });
+    c.until([&] { return is_later; });
+    c.b[0] = asio_rdma::connection(c.io);
+    hog.clear();
+    kept.clear();
+    c.until([&] { return c.of_b.statistics().missing == 0; });
+    for (std::uint32_t i = 0; i < 40; ++i)
+      c.carries(c.a[1], c.b[1], 100 * i, i);
+    CHECK(c.of_b.statistics().posted == 16);
+    for (auto* side : {&c.a, &c.b})
+      side->front().open(side == &c.a ? c.of_a : c.of_b);
+    c.connect(c.a[0], c.b[0]);
+    c.carries(c.a[0], c.b[0], 5000, 7);
+  }
+  gives_everything_back(c);
 }
 
 TEST_CASE("streams share their receives") {
