@@ -499,8 +499,8 @@ TEST_CASE("one that fails while receives lack memory counts on none any more") {
     for (std::uint32_t i = 0; i < 40; ++i)
       c.carries(c.a[1], c.b[1], 100 * i, i);
     CHECK(c.of_b.statistics().posted == 16);
-    for (auto* side : {&c.a, &c.b})
-      side->front().open(side == &c.a ? c.of_a : c.of_b);
+    c.a[0].open(c.of_a);
+    c.b[0].open(c.of_b);
     c.connect(c.a[0], c.b[0]);
     c.carries(c.a[0], c.b[0], 5000, 7);
   }
