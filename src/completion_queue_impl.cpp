@@ -323,13 +323,16 @@ std::size_t completion_queue_impl::run_ready(disposal how) {
       std::unique_lock in_order(internal_mutex_, std::defer_lock);
       if (has_internal_.load()) [[unlikely]]
         in_order.lock();
-      {
-        const std::lock_guard lock(mutex_);
-        if (in_order.owns_lock() || !has_internal_.load()) [[likely]]
-          b.operations.swap(ready_);
-      }
-      if (in_order.owns_lock())
-        b.done = run_internal(b.operations);
+      std::size_t internal = 0;
+      do {
+        {
+          const std::lock_guard lock(mutex_);
+          if (in_order.owns_lock() || !has_internal_.load()) [[likely]]
+            b.operations.splice(b.operations.end(), ready_);
+        }
+        internal = in_order.owns_lock() ? run_internal(b.operations) : 0;
+        b.done += internal;
+      } while (internal != 0); // handlers of what these completed run before the queue is armed
     }
     while (!b.operations.empty()) {
       operation& op = b.operations.front();
