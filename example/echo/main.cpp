@@ -50,12 +50,13 @@ struct style {
 };
 
 void measure(asio::io_context& io, client& c, const style& s, double seconds) {
-  stop_flag stop = false;
+  // The timer's handler may run after this has thrown.
+  const auto stop = std::make_shared<stop_flag>(false);
   asio::steady_timer timer(
       io, std::chrono::duration_cast<clock_type::duration>(std::chrono::duration<double>(seconds)));
-  auto expired = timer.async_wait(asio::use_future([&stop](error_code) { stop = true; }));
+  auto expired = timer.async_wait(asio::use_future([stop](error_code) { *stop = true; }));
   const auto begin = clock_type::now();
-  const count trips = s.run(c, stop);
+  const count trips = s.run(c, *stop);
   const double elapsed = std::chrono::duration<double>(clock_type::now() - begin).count();
   expired.get();
   std::printf("%-14s %8.0f round trips/s  %6.1f us each\n", s.name, double(trips) / elapsed,

@@ -62,6 +62,13 @@ std::string temporary_name(const std::filesystem::path& path) {
   return (path.parent_path() / ".rdma_copy.XXXXXX").string();
 }
 
+// The process's own, which can only be read by changing it: before there are threads.
+const mode_t creation_mask = [] {
+  const mode_t mask = ::umask(0);
+  ::umask(mask);
+  return mask;
+}();
+
 int make_temporary(const std::filesystem::path& path, std::string& name) {
   must_be_replaceable(path);
   const int fd = ::mkostemp(name.data(), O_CLOEXEC);
@@ -187,9 +194,7 @@ void target_file::write(std::span<const std::byte> bytes) {
 
 void target_file::store() {
   must_be_replaceable(path_);
-  const mode_t mask = ::umask(0);
-  ::umask(mask);
-  if (::fchmod(file_.get(), 0666 & ~mask) != 0 || ::fsync(file_.get()) != 0 ||
+  if (::fchmod(file_.get(), 0666 & ~creation_mask) != 0 || ::fsync(file_.get()) != 0 ||
       ::rename(temporary_.c_str(), path_.c_str()) != 0)
     fail(path_, errno);
   temporary_.clear();

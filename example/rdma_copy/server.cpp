@@ -43,7 +43,8 @@ void check_target(const fs::path& target) {
     throw copy_error("the target is empty: it is a folder, or the name for what comes");
   std::error_code ignored; // what matters is found by access()
   const bool folder = fs::is_directory(target, ignored);
-  if (!folder && fs::exists(target, ignored) && !fs::is_regular_file(target, ignored))
+  const fs::file_status there = fs::symlink_status(target, ignored); // a link is not replaced
+  if (!folder && fs::exists(there) && !fs::is_regular_file(there))
     throw copy_error(target.string() + ": neither a folder nor a regular file");
   const fs::path where = folder ? target : target.has_parent_path() ? target.parent_path() : ".";
   if (::access(where.c_str(), W_OK | X_OK) != 0)
