@@ -82,8 +82,12 @@ def peer_rows(results):
 
 
 def peers_said(results):
-    return [f"{case['name']}, {PEER[by]}: {case[by]['said']}"
-            for case in results.get("peers", []) for by in PEER if case[by]["said"]]
+    whose = {}
+    for case in results.get("peers", []):
+        for by in PEER:
+            if case[by]["said"]:
+                whose.setdefault(case[by]["said"], []).append(f"{case['name']} ({PEER[by]})")
+    return [f"{'; '.join(names)}: {said}" for said, names in whose.items()]
 
 
 RSOCKET_WANTED = 1.2
