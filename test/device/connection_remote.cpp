@@ -362,6 +362,49 @@ TEST_CASE("a cancelled operation leaves an owned buffer in use until it is over"
   t.until([&] { return t.pool.statistics().bytes_in_use <= in_use - 200000; });
 }
 
+TEST_CASE("memory of a cancelled operation is nobody else's until the device has completed it") {
+  reach t;
+  REQUIRE(t.lives());
+  faults::injector faults(t.dev.native_handle());
+  asio::cancellation_signal cancel;
+  const bool reads = GENERATE(false, true);
+  constexpr std::size_t bytes = 200'000;
+  std::optional<registered_buffer> b = t.filled(bytes, 1);
+  const void* const where = b->data();
+  const std::size_t in_use = t.pool.statistics().bytes_in_use;
+  sent s;
+  faults.hold_completions();
+  auto handler = asio::bind_cancellation_slot(cancel.slot(), s.handler());
+  if (reads)
+    t.a.async_read(*b, t.target.remote(), handler);
+  else
+    t.a.async_write(*b, t.target.remote(), handler);
+  cancel.emit(asio::cancellation_type::partial);
+  t.until([&] { return s.done(); });
+  CHECK(s.ec == asio::error::operation_aborted);
+  CHECK(static_cast<bool>(b->try_read_access()) == !reads);
+  CHECK(!b->try_write_access());
+  b.reset();
+  CHECK(t.pool.statistics().bytes_in_use == in_use);
+  std::vector<registered_buffer> others;
+  const auto take = [&] {
+    others.push_back(t.filled(bytes, 7));
+    return others.back().data() == where;
+  };
+  for (int i = 0; i < 4; ++i)
+    CHECK_FALSE(take());
+  faults.release_completions();
+  const std::size_t now = t.pool.statistics().bytes_in_use;
+  t.until([&] { return t.pool.statistics().bytes_in_use < now; });
+  bool found = false;
+  for (int i = 0; i < 100 && !found; ++i)
+    found = take();
+  CHECK(found);
+  CHECK(t.lives());
+  for (const registered_buffer& other : others)
+    CHECK(is_pattern(other.data(), bytes, 7));
+}
+
 TEST_CASE("a cancelled read writes nothing to plain memory") {
   reach t;
   asio::cancellation_signal cancel;

@@ -14,6 +14,11 @@
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/use_future.hpp>
+#include <boost/version.hpp>
+
+#if BOOST_VERSION >= 108600
+#include <boost/asio/cancel_after.hpp>
+#endif
 
 #include <array>
 #include <exception>
@@ -247,6 +252,51 @@ TEST_CASE("a send that is given up arrives whole or not at all") {
   for (std::uint32_t n = 0; n < count; ++n)
     CHECK((arrived[n] || !succeeded[n]));
 }
+
+#if BOOST_VERSION >= 108600
+TEST_CASE("operations that cancel_after ends lose no message, and their memory is free") {
+  using namespace std::chrono_literals;
+  tokens t;
+  constexpr std::uint32_t count = 60;
+  std::uint32_t given_up = 0;
+  t.play([&]() -> asio::awaitable<void> {
+    const auto [nothing_yet, none] = co_await t.b.async_receive(asio::cancel_after(1us, with_ec));
+    CHECK(nothing_yet == asio::error::operation_aborted);
+    asio::co_spawn(
+        t.io,
+        [&]() -> asio::awaitable<void> {
+          for (std::uint32_t n = 0; n < count; ++n) {
+            const auto bytes = pattern(n % 3 == 2 ? lengthy : 100 + n, n);
+            co_await t.after(n % 10);
+            co_await t.a.async_send(asio::buffer(bytes), n, use_awaitable);
+          }
+        },
+        asio::detached);
+    for (std::uint32_t n = 0; n < count;) {
+      const auto [ec, m] = co_await t.b.async_receive(asio::cancel_after(n % 5 * 20us, with_ec));
+      if (ec) {
+        CHECK(ec == asio::error::operation_aborted);
+        ++given_up;
+        co_await t.after(n % 3);
+        continue;
+      }
+      REQUIRE(m.immediate == n);
+      CHECK(is_pattern(m.payload.data(), n % 3 == 2 ? lengthy : 100 + n, n));
+      ++n;
+    }
+    const remote_region there = co_await t.a.async_request_memory(lengthy, use_awaitable);
+    for (std::uint32_t n = 0; n < 20; ++n) {
+      const registered_buffer b = filled(t.pool, lengthy, n);
+      const auto [ec, bytes] =
+          co_await t.a.async_write(b, there, asio::cancel_after(n % 5 * 20us, with_ec));
+      CHECK((!ec || ec == asio::error::operation_aborted));
+      co_await b.async_write_access(t.io.get_executor(), use_awaitable);
+    }
+  }());
+  CHECK(given_up != 0);
+  CHECK(t.lives());
+}
+#endif
 
 TEST_CASE("remote operations, requests and waits that are given up leave the connection as it is") {
   tokens t;
