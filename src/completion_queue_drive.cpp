@@ -25,7 +25,7 @@ bool completion_queue_impl::run_ready_internal() {
           taken.splice(taken.end(), ready_, operation_list::s_iterator_to(op));
       }
     }
-    ran = run_internal(taken);
+    run_internal(taken, ran);
   }
   operations_done_outside(ran);
   return ran != 0;

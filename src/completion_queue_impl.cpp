@@ -286,18 +286,16 @@ void completion_queue_impl::forget(std::uint32_t queue_pair) noexcept {
 
 // The library's own operations come first, and in their order whatever threads take them: so no
 // handler that blocks has one behind it.
-std::size_t completion_queue_impl::run_internal(operation_list& taken) {
-  std::size_t ran = 0;
+void completion_queue_impl::run_internal(operation_list& taken, std::size_t& done) {
   for (auto i = taken.begin(); i != taken.end();) {
     operation& op = *i;
     ++i;
     if (!op.internal)
       continue;
     taken.erase(operation_list::s_iterator_to(op));
+    ++done;
     op.dispose(disposal::complete);
-    ++ran;
   }
-  return ran;
 }
 
 // Second pass: handlers may do anything, so nothing is locked, and what a handler that throws
@@ -323,16 +321,17 @@ std::size_t completion_queue_impl::run_ready(disposal how) {
       std::unique_lock in_order(internal_mutex_, std::defer_lock);
       if (has_internal_.load()) [[unlikely]]
         in_order.lock();
-      std::size_t internal = 0;
+      std::size_t before = 0;
       do {
         {
           const std::lock_guard lock(mutex_);
           if (in_order.owns_lock() || !has_internal_.load()) [[likely]]
             b.operations.splice(b.operations.end(), ready_);
         }
-        internal = in_order.owns_lock() ? run_internal(b.operations) : 0;
-        b.done += internal;
-      } while (internal != 0); // handlers of what these completed run before the queue is armed
+        before = b.done;
+        if (in_order.owns_lock())
+          run_internal(b.operations, b.done);
+      } while (b.done != before); // handlers of what these completed run before the queue is armed
     }
     while (!b.operations.empty()) {
       operation& op = b.operations.front();

@@ -121,7 +121,7 @@ private:
   std::size_t harvest(unsigned polls);
   int drop_abandoned(ibv_wc* completions, int n) const noexcept;
   std::size_t run_ready(disposal how);
-  std::size_t run_internal(operation_list& taken);
+  void run_internal(operation_list& taken, std::size_t& done);
   bool run_ready_internal();
   void operations_done_outside(std::size_t n) noexcept;
   bool look_and_arm(bool& worked);
