@@ -54,7 +54,8 @@ public:
     case error::loopback_address:
       return "no RDMA device serves the loopback address; " + usable_addresses();
     case error::too_many_buffers:
-      return "more buffers in one operation than the queue pair's scatter/gather limit";
+      return "more buffers in one operation than the queue pair's options allow, or than 16 in a "
+             "sequence of run-time length";
     case error::remote_range:
       return "the operation reaches beyond the remote buffer";
     case error::misaligned:

@@ -161,6 +161,7 @@ error_code queue_pair_impl::initialize() {
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_INIT;
   attr.port_num = options_.port;
+  attr.pkey_index = options_.pkey_index;
   attr.qp_access_flags = access_flags();
   const int e = ibv_modify_qp(qp_, &attr,
                               IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);

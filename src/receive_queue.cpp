@@ -49,6 +49,7 @@ void take_receive_result(operation& op, const ibv_wc& wc) noexcept {
   op.qp_num = wc.qp_num;
   op.bytes = wc.byte_len;
   op.flags = wc.wc_flags;
+  op.value = wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM ? 1 : 0;
   if ((wc.wc_flags & IBV_WC_WITH_IMM) != 0)
     op.word = ntohl(wc.imm_data);
   else if ((wc.wc_flags & IBV_WC_WITH_INV) != 0)

@@ -26,7 +26,7 @@ enum class error {
   no_gid,                ///< The device's port has no usable GID for the address.
   wrong_device,          ///< The address belongs to another device than the queue pair's.
   loopback_address,      ///< No RDMA device serves loopback; the message names other addresses.
-  too_many_buffers,      ///< More scatter/gather elements than the queue pair was opened with.
+  too_many_buffers,      ///< More scatter/gather elements than `queue_pair_options` allow.
   remote_range,          ///< The operation exceeds the remote buffer that it was given.
   misaligned,            ///< The remote address is not aligned: to 8 bytes for atomic operations.
   rejected,              ///< The peer's program refused the connection.

@@ -129,7 +129,8 @@ private:
 ///
 /// The endpoints of an `asio_rdma::stream` are those of `s` if that is one of TCP, else
 /// unspecified. No connection manager tells of the peer's end: after a peer's `close` without a
-/// goodbye, or its death, sends end with `timed_out`, and an idle side hears of it by `keep_alive`.
+/// goodbye, or its death, sends end with `errc::timed_out`, and an idle side hears of it by
+/// `keep_alive`.
 ///
 /// *Blocking.* On RoCE the kernel looks for the peer's neighbour or gateway inside the system call
 /// that connects the queue pair (ibv_modify_qp(3)), by the GID that the peer sent. If nobody

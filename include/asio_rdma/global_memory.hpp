@@ -54,8 +54,8 @@ constexpr remote_ptr<root_word> root_of(node_id node, segment_id segment = 0) {
 /// what is not aligned as its type is (to 8 bytes, if atomic); `operation_not_supported` for
 /// atomic operations on a device that has none. A node that leaves or dies ends the operations that
 /// touch it, and those that are started later, with the error of its connection
-/// (`connection_reset`, `timed_out`...; see `connection`) and nothing else. `bad_descriptor` when
-/// this object is closed.
+/// (`connection_reset`, `errc::timed_out`...; see `connection`) and nothing else. `bad_descriptor`
+/// when this object is closed.
 ///
 /// *Cancellation.* All types. What has not been posted does not happen, else it may have.
 ///

@@ -26,6 +26,9 @@ struct received {
   std::optional<std::uint32_t> immediate;       ///< In host byte order, as given to the sender.
   std::optional<std::uint32_t> invalidated_key; ///< The rkey that the sender invalidated.
   std::uint32_t queue_pair_number = 0;          ///< The local queue pair that received it.
+  /// By an RDMA WRITE with immediate: what it brought is where it was written to, and the receive's
+  /// own buffers are as they were.
+  bool written = false;
 };
 
 namespace detail {
@@ -45,6 +48,7 @@ struct receive_result {
     else if ((op.flags & IBV_WC_WITH_INV) != 0)
       r.invalidated_key = op.word;
     r.queue_pair_number = op.qp_num;
+    r.written = op.value != 0;
     return {r};
   }
 };
@@ -465,7 +469,7 @@ public:
   /// that is closed, `invalid_argument` for a window that belongs to another queue pair.
   template <class Token = asio::default_completion_token_t<executor_type>>
   auto async_bind(memory_window& window, const memory_region& region, std::size_t offset,
-                  std::size_t bytes, access rights, Token&& token = {}) {
+                  std::size_t bytes, access rights, flags how, Token&& token) {
     detail::bind_request r;
     if (!window.impl_ || !region.is_open())
       r.problem = detail::request_error::not_open;
@@ -476,17 +480,30 @@ public:
                     detail::bind_request(window.impl_,
                                          {region.native_handle(),
                                           reinterpret_cast<std::uintptr_t>(region.data()) + offset,
-                                          bytes, detail::window_access(rights)}));
+                                          bytes, detail::window_access(rights)},
+                                         verbs_flags(how)));
     return initiate<detail::no_result, detail::bind_operation>(token, r);
+  }
+  template <class Token = asio::default_completion_token_t<executor_type>>
+  requires(!std::same_as<std::decay_t<Token>, flags>) auto async_bind(
+      memory_window& window, const memory_region& region, std::size_t offset, std::size_t bytes,
+      access rights, Token&& token = {}) {
+    return async_bind(window, region, offset, bytes, rights, flags::none,
+                      std::forward<Token>(token));
   }
 
   /// Ends a memory window's key (or a region's) here. When it has completed no peer reaches the
   /// memory by it. Errors: as the device says if it is not a key that may be invalidated.
   template <class Token = asio::default_completion_token_t<executor_type>>
-  auto async_invalidate(std::uint32_t rkey, Token&& token = {}) {
+  auto async_invalidate(std::uint32_t rkey, flags how, Token&& token) {
     return initiate<detail::no_result>(
-        token, supported(IBV_WR_LOCAL_INV,
-                         send_request(IBV_WR_LOCAL_INV, flags::none, rkey, const_buffer())));
+        token,
+        supported(IBV_WR_LOCAL_INV, send_request(IBV_WR_LOCAL_INV, how, rkey, const_buffer())));
+  }
+  template <class Token = asio::default_completion_token_t<executor_type>>
+  requires(!std::same_as<std::decay_t<Token>, flags>) auto async_invalidate(std::uint32_t rkey,
+                                                                            Token&& token = {}) {
+    return async_invalidate(rkey, flags::none, std::forward<Token>(token));
   }
 
   /// Waits until the queue pair fails: `connection_reset` when the peer disconnected or went away,

@@ -16,11 +16,15 @@ struct queue_pair_options {
 
   std::uint32_t send_depth = 128;    ///< Work requests posted at a time; more wait their turn.
   std::uint32_t receive_depth = 128; ///< Likewise for receives.
+  // Of a sequence whose length is not known when the program is compiled, at most 16.
   std::uint32_t max_send_sge = 4;    ///< Buffers in one send, read or write.
   std::uint32_t max_receive_sge = 4; ///< Buffers in one receive.
   std::uint32_t max_inline = 64;     ///< Bytes; payloads up to this are copied into the request.
 
   std::uint8_t port = 0; ///< 0: the first active one, or that of `local`.
+  /// Index of the partition key in the port's table, for a queue pair that is connected by hand.
+  /// The connection manager takes the one of the address's network interface.
+  std::uint16_t pkey_index = 0;
   /// The address of this side for a queue pair that is connected by hand: its port's GID is of that
   /// address. Empty: `device::best_gid` of the port. The connection manager takes its own.
   std::optional<asio::ip::address> local;
@@ -28,8 +32,8 @@ struct queue_pair_options {
   std::uint8_t max_reads = 16; ///< RDMA READs and atomics in flight, each way, up to the device's.
   // How long the peer may be silent: at least (retry_count + 1) times the timeout. A network that
   // carries again before that is not noticed; then everything ends, the operation that was repeated
-  // with `timed_out`. On iWARP it is TCP that repeats (tcp(7), tcp_retries2). rxe and the siw of
-  // Linux 6.1 end a queue pair at once when the link of their own port goes down.
+  // with `errc::timed_out`. On iWARP it is TCP that repeats (tcp(7), tcp_retries2). rxe and the siw
+  // of Linux 6.1 end a queue pair at once when the link of their own port goes down.
   std::uint8_t timeout = 14;       ///< 4.096 µs * 2^timeout to the first retransmission (67 ms).
   std::uint8_t retry_count = 6;    ///< Retransmissions before "the peer does not answer".
   std::uint8_t rnr_retry = 6;      ///< Retries when the peer has no receive posted; 7: for ever.

@@ -389,6 +389,20 @@ TEST_CASE("hop limit 1", "[mistake]") {
   CHECK(attributes(p.a).ah_attr.grh.hop_limit == 64);
 }
 
+TEST_CASE("a partition other than the first can be asked for") {
+  queue_pair_options o;
+  o.pkey_index = 3;
+  const device d = open_device();
+  if (d.type() == transport::iwarp)
+    return not_on_this_device("attributes of InfiniBand queue pairs");
+  asio::io_context io(1);
+  queue_pair qp(io);
+  error_code ec;
+  qp.open(protection_domain(d), o, ec);
+  // rxe takes any index, though its table has one.
+  CHECK((ec || attributes(qp).pkey_index == 3));
+}
+
 TEST_CASE("GID index, port or path MTU hard-coded", "[mistake]") {
   pair p;
   if (p.dev.type() == transport::iwarp)

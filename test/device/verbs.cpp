@@ -23,6 +23,7 @@ TEST_CASE("send and receive") {
   CHECK(r.value.bytes == 5);
   CHECK_FALSE(r.value.immediate);
   CHECK_FALSE(r.value.invalidated_key);
+  CHECK_FALSE(r.value.written);
   CHECK(r.value.queue_pair_number == p.b.native_handle()->qp_num);
   CHECK(p.mb.text(100, 6) == std::string("hello\0", 6));
 }
@@ -109,6 +110,7 @@ TEST_CASE("write with immediate data completes a receive") {
   CHECK(s.value == 7);
   CHECK(r.value.bytes == 7);
   CHECK(r.value.immediate == 0xfffffffeu);
+  CHECK(r.value.written);
   CHECK(p.mb.text(0, 9) == "untouched");
   CHECK(p.mb.text(500, 7) == "payload");
 }

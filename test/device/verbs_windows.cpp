@@ -114,6 +114,37 @@ TEST_CASE("binding a window beyond the region is refused locally") {
   CHECK(p.carries("still connected"));
 }
 
+TEST_CASE("a bind and an invalidation are fenced, or tell by what follows them") {
+  pair p;
+  if (!p.dev.has_memory_windows())
+    return not_on_this_device("memory windows");
+  memory_window window(p.pd);
+  outcome<void> bound, ended;
+  sent told, read;
+  p.b.async_bind(window, p.mb.region, 0, 64, access::remote_write,
+                 queue_pair::flags::unsignaled | queue_pair::flags::fenced, bound.handler());
+  p.io.poll();
+  CHECK_FALSE(bound.done());
+  p.b.async_write(p.mb.buffer(0, 1), p.ma.remote(), told.handler());
+  p.drain();
+  REQUIRE(bound.succeeded());
+  CHECK(told.succeeded());
+  const std::uint32_t key = window.rkey();
+  sent written;
+  p.a.async_write(p.ma.buffer(0, 4), {p.mb.remote(0).address, 4, key}, written.handler());
+  p.drain();
+  REQUIRE(written.succeeded());
+  p.b.async_read(p.mb.buffer(100, 1000), p.ma.remote(), read.handler());
+  p.b.async_invalidate(key, queue_pair::flags::fenced, ended.handler());
+  p.drain();
+  CHECK(read.succeeded());
+  CHECK(ended.succeeded());
+  sent refused;
+  p.a.async_write(p.ma.buffer(0, 4), {p.mb.remote(0).address, 4, key}, refused.handler());
+  p.drain();
+  CHECK(refused.ec == IBV_WC_REM_ACCESS_ERR);
+}
+
 // rxe does what it has done of the send queue once more with what it has to send once more.
 TEST_CASE("a bind behind a send that is repeated") {
   pair p;

@@ -47,7 +47,7 @@ public:
   std::uint32_t word;   ///< Immediate data (host order) or the key that was invalidated.
   std::uint32_t flags;  ///< `ibv_wc_flags` of the completion.
   std::uint32_t qp_num; ///< Whose completion it was.
-  std::uint64_t value;  ///< What an atomic operation found.
+  std::uint64_t value;  ///< What an atomic operation found; of a receive, whether it was a WRITE's.
 
   std::uint64_t id = 0; ///< Names the operation to a cancellation slot.
   /// The library's own, which calls nothing of the user's: any thread may dispose of it.

@@ -215,15 +215,16 @@ struct bind_request {
   static constexpr std::size_t max_elements = 1;
 
   bind_request() noexcept = default;
-  bind_request(std::shared_ptr<memory_window_impl> w, const ibv_mw_bind_info& i) noexcept
-      : window(std::move(w)), info(i) {}
+  bind_request(std::shared_ptr<memory_window_impl> w, const ibv_mw_bind_info& i,
+               unsigned f) noexcept
+      : window(std::move(w)), info(i), flags(f) {}
 
   void fill(bind_operation& op, ibv_sge*) const noexcept {
     op.window = window;
     op.wr.sg_list = nullptr;
     op.wr.num_sge = 0;
     op.wr.opcode = IBV_WR_BIND_MW;
-    op.wr.send_flags = IBV_SEND_SIGNALED;
+    op.wr.send_flags = flags;
     op.wr.imm_data = 0; // rxe insists
     op.wr.bind_mw = {window->native_handle(), 0, info};
     op.bytes = 0;
@@ -233,6 +234,7 @@ struct bind_request {
 
   std::shared_ptr<memory_window_impl> window;
   ibv_mw_bind_info info{};
+  unsigned flags = 0; // ibv_send_flags
   request_error problem = request_error::none;
 };
 
