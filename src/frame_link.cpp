@@ -78,7 +78,7 @@ std::optional<std::uint32_t> frame_link::next_freed() {
 
 void frame_link::begin_frame(frame_type type) {
   frame_.header = {.type = type};
-  frame_.payload_of_operation = false;
+  frame_.payload_of_operation = frame_.fenced = false;
   frame_.operation = nullptr;
   frame_part_ = nullptr;
 }

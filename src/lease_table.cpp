@@ -91,6 +91,7 @@ bool lease_table::cancel(lease_request& op) {
 bool lease_table::next_control(outgoing_frame& f) {
   if (!releases_.empty()) {
     f.header.type = frame_type::release;
+    f.fenced = true; // with it the key ends, which READs under way still need
     f.header.id = releases_.front();
     releases_.pop_front();
     return true;
@@ -126,6 +127,7 @@ bool lease_table::next_data(outgoing_frame& f) {
   lease_request& op = as_request(gifts_.front());
   gifts_.pop_front();
   f.header.type = frame_type::returned;
+  f.fenced = true;
   f.header.id = op.grant_;
   f.operation = &op;
   return true;

@@ -94,7 +94,8 @@ error_code link_impl::open(const std::shared_ptr<shared_receives_impl>& shared) 
 
 error_code link_impl::open_with(std::shared_ptr<completion_queue_impl> queue,
                                 std::shared_ptr<shared_receives_impl> shared) {
-  if (options_.receive_size < frame_link::min_receive_size || options_.sends == 0)
+  if (options_.receive_size < frame_link::min_receive_size || options_.sends == 0 ||
+      options_.queue_pair.type != IBV_QPT_RC)
     return asio::error::invalid_argument;
   // The peer sends no more at once than it believes a receive to have room for.
   options_.receive_size = static_cast<std::uint32_t>(
@@ -244,9 +245,10 @@ void link_impl::send(std::uint32_t slot, const outgoing_frame& frame) {
     add_payload(frame, t);
   else
     t.copy(frame.payload.data(), frame.header.length);
-  t.usual = t.wr.num_sge == 1;
-  t.wr.send_flags = IBV_SEND_SIGNALED;
-  t.inline_bytes = t.usual ? t.elements[0].length : send_operation::never_inline;
+  const bool one = t.wr.num_sge == 1;
+  t.usual = one && !frame.fenced;
+  t.wr.send_flags = IBV_SEND_SIGNALED | (frame.fenced ? IBV_SEND_FENCE : 0);
+  t.inline_bytes = one ? t.elements[0].length : send_operation::never_inline;
   frames_sent_.add();
   post(t);
 }

@@ -420,7 +420,7 @@ void message_protocol::finish(message_in& op, const error_code& ec) {
 // --- Reading what is offered -----------------------------------------------------------------
 
 bool message_protocol::next_pull(message_action& a) {
-  if (unread_ == 0 || pulling_ == options_.pulls || link_.stopped())
+  if (unread_ == 0 || pulling_ >= std::max(options_.pulls, 1u) || link_.stopped())
     return false;
   std::uint64_t ahead = 0; // bytes read before anybody asked
   for (std::size_t i = 0; i != messages_.size(); ++i) {

@@ -31,12 +31,13 @@ namespace asio_rdma {
 /// (RDMA READ) when it is waited for there. A sender that is ahead of the receiving program waits;
 /// nothing is lost and nothing is buffered beyond the receives.
 ///
-/// *Buffers.* Whatever Asio takes as buffers may be sent. Registered memory (`registered_buffer`,
-/// `const_buffer`, and what lies in the connection's pool) is not copied, unless the message has at
-/// most 240 bytes, or is a long one in several parts, or a short one in more than three; other
-/// memory is copied into the pool when the operation is started. A long message that a receive
-/// waits for with one registered buffer is read to it at once; the region needs
-/// `access::local_write`. What is received into other memory is copied. An operation keeps a
+/// *Buffers.* Whatever Asio takes as buffers may be sent, up to 64 of them; a receive may have 16
+/// in a sequence of run-time length (`error::too_many_buffers`). Registered memory
+/// (`registered_buffer`, `const_buffer`, and what lies in the connection's pool) is not copied,
+/// unless the message has at most 240 bytes, or is a long one in several parts, or a short one in
+/// more than three; other memory is copied into the pool when the operation is started. A long
+/// message that a receive waits for with one registered buffer is read to it at once; the region
+/// needs `access::local_write`. What is received into other memory is copied. An operation keeps a
 /// `registered_buffer` that it is given by itself; several in a sequence do not compile: what they
 /// are viewed by (`const_buffer`, `mutable_buffer`) is the caller's to keep.
 ///
@@ -45,7 +46,7 @@ namespace asio_rdma {
 /// `memory_pool::allocate`; `message_size` for a message that the peer does not accept and
 /// `no_memory` for one that it has no memory for (the connection lives); `broken_pipe` for sends
 /// and `eof` for receives after the peer has closed with `async_close`; `operation_aborted` after
-/// `close` here; `connection_reset`, `timed_out` and the device's own when the connection has
+/// `close` here; `connection_reset`, `errc::timed_out` and the device's own when the connection has
 /// failed; `error::protocol_violation` when the peer has broken the protocol. What had arrived
 /// whole before a failure can still be received, up to the first message that had not.
 /// `error::device_keeps_memory` where the device does not let go at the end: then the memory of the
@@ -240,8 +241,9 @@ public:
   /// This and the operations below use registered memory where it is, and other memory by way of
   /// the pool. Errors, besides the connection's: `error::remote_range` if `to` is shorter than the
   /// buffers, `message_size` over 2^31 bytes, `error::too_many_buffers` over four registered ones,
-  /// or to read to; then nothing is posted, and the connection lives. What the device or the peer's
-  /// device refuses ends the connection, with that error (`IBV_WC_REM_ACCESS_ERR`, for instance).
+  /// or to read to, and over 64 in any case; then nothing is posted, and the connection lives. What
+  /// the device or the peer's device refuses ends the connection, with that error
+  /// (`IBV_WC_REM_ACCESS_ERR`, for instance).
   ///
   /// Cancellation: as for a send. One that waits for room in the device's queue is taken back;
   /// otherwise it may have happened.
@@ -381,9 +383,9 @@ public:
 
   /// Takes back what the peer may reach of these bytes, or of any: all that was granted or lent of
   /// them. When it returns, the peer's device is refused; an operation of the peer that was under
-  /// way has ended, one that comes later ends the connection. What the device is still making the
-  /// key of the peer never gets; that memory is in use until the device is done. Gives the number
-  /// of grants.
+  /// way has ended (siw goes on answering a READ that it has begun to answer), one that comes later
+  /// ends the connection. What the device is still making the key of the peer never gets; that
+  /// memory is in use until the device is done. Gives the number of grants.
   std::size_t revoke(const registered_buffer& memory) { return impl_ ? impl_->revoke(&memory) : 0; }
   std::size_t revoke() { return impl_ ? impl_->revoke(nullptr) : 0; }
 

@@ -13,7 +13,7 @@ namespace asio_rdma {
 struct connection_options {
   connection_options() {} // gcc 12 destroys a temporary aggregate in a co_await expression twice
 
-  /// Receives posted ahead, at least 5, each of `receive_size` bytes, at least 64. They are what a
+  /// Receives posted ahead, at least 5, each of `receive_size` bytes, at least 56. They are what a
   /// peer may send before anything is taken here, and most of what an idle connection costs.
   std::uint32_t receives = 32;
   /// A message of up to this many bytes, less 16, is sent whole at once; a longer one is offered,
@@ -25,7 +25,7 @@ struct connection_options {
   /// larger than it needs.
   std::uint64_t max_message = std::uint64_t(1) << 30;
   std::uint32_t offers = 16; ///< Long messages offered at a time, each with a key of its own.
-  std::uint32_t pulls = 4;   ///< Long messages read at a time.
+  std::uint32_t pulls = 4;   ///< Long messages read at a time, at least one.
 
   /// At most so long after its last sign, and not before half of that, the peer is asked for one (a
   /// zero-length RDMA WRITE), so that the end of a peer that cannot tell of it is noticed: within
@@ -35,8 +35,9 @@ struct connection_options {
 
   remote_memory_options remote_memory; ///< What the peer may ask for.
 
-  /// What the queue pair is opened with. The depth of its receive queue is `receives`, and its work
-  /// requests have room for the buffers that a connection needs at least.
+  /// What the queue pair is opened with: a reliable one, whose receive queue has a depth of
+  /// `receives`, and whose work requests have room for the buffers that a connection needs at
+  /// least.
   queue_pair_options queue_pair;
 };
 

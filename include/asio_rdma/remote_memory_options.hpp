@@ -19,7 +19,8 @@ struct remote_memory_options {
   std::chrono::microseconds default_lease = std::chrono::seconds(10);
   std::chrono::microseconds longest_lease = std::chrono::minutes(10);
   /// How much longer than the lease the device lets the peer in, so that an operation that was
-  /// started in time does not break the connection.
+  /// started in time, and has not waited for longer than this behind others, does not break the
+  /// connection. A lease ends by time only while this side's context runs.
   std::chrono::microseconds grace = std::chrono::milliseconds(500);
 };
 

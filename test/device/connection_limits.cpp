@@ -43,6 +43,30 @@ constexpr auto is_done = [](const auto& o) {
 
 } // namespace
 
+TEST_CASE("a connection is a reliable one, and reads one long message at a time at least") {
+  connection_options o;
+  o.queue_pair.type = IBV_QPT_UC;
+  {
+    asio::io_context io(1);
+    asio_rdma::connection c(io);
+    error_code ec;
+    c.open(memory_pool(protection_domain(open_device())), o, ec);
+    CHECK(ec == asio::error::invalid_argument);
+    CHECK_FALSE(c.is_open());
+  }
+  o.queue_pair.type = IBV_QPT_RC;
+  o.pulls = 0;
+  talk t(o, o);
+  const auto bytes = pattern(100'000, 1);
+  sent s;
+  outcome<message> r;
+  t.a.async_send(asio::buffer(bytes), s.handler());
+  t.b.async_receive(r.handler());
+  t.until([&] { return s.done() && r.done(); });
+  CHECK(s.succeeded());
+  CHECK(is_pattern(r.value.payload.data(), r.value.size(), 1));
+}
+
 TEST_CASE("a message over the peer's limit is refused, and those around it arrive") {
   constexpr std::size_t most = 100'000;
   talk t({}, limited(most));

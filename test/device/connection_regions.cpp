@@ -168,6 +168,41 @@ TEST_CASE("memory of the peer is asked for, written, read and handed back") {
   CHECK(t.in_use() == before);
 }
 
+// The owner ends the key when it hears of it, and siw looks for the memory of each READ when it
+// begins to answer that.
+TEST_CASE("a region that is let go of, or handed back, while it is read from") {
+  const bool hands_back = GENERATE(false, true);
+  constexpr std::size_t bytes = 100'000, count = 8;
+  lender t;
+  remote_region r = t.request(bytes);
+  const registered_buffer there = filled(t.pool, bytes, 5);
+  sent wrote;
+  t.a.async_write(there, r, wrote.handler());
+  t.until([&] { return wrote.done(); });
+  REQUIRE(wrote.succeeded());
+  std::vector<sent> reads(count);
+  std::vector<registered_buffer> into;
+  for (sent& s : reads) {
+    into.push_back(t.pool.allocate(bytes));
+    t.a.async_read(into.back(), r, s.handler());
+  }
+  outcome<void> handed;
+  if (hands_back)
+    t.a.async_send_region(r, handed.handler());
+  else
+    r.reset();
+  t.until([&] {
+    return std::all_of(reads.begin(), reads.end(), [](const sent& s) { return s.done(); }) &&
+           (!hands_back || handed.done());
+  });
+  for (std::size_t i = 0; i < count; ++i) {
+    CHECK(reads[i].succeeded());
+    CHECK(is_pattern(into[i].data(), bytes, 5));
+  }
+  CHECK(handed.ec == error_code());
+  CHECK(t.lives());
+}
+
 TEST_CASE("slices of remote memory: reversed, empty, one past the end, overlapping") {
   lender t;
   const remote_region r = t.request(100);

@@ -30,6 +30,7 @@ struct outgoing_frame {
   frame_header header;
   payload_bytes payload;                ///< Its first `header.length` bytes follow the header,
   bool payload_of_operation = false;    ///< unless as many bytes of the operation's buffers do.
+  bool fenced = false;                  ///< Not before the READs that were started have completed.
   frame_operation* operation = nullptr; ///< Told again by `on_sent`; may be none.
 };
 
