@@ -12,23 +12,19 @@ namespace asio_rdma::detail {
 bool completion_queue_impl::run_ready_internal() {
   while (harvest(1) == poll_batch)
     continue;
-  operation_list taken;
-  std::size_t ran = 0;
+  batch b{*this, &completion_queue_impl::operations_done_outside};
+  const std::lock_guard in_order(internal_mutex_);
   {
-    const std::lock_guard in_order(internal_mutex_);
-    {
-      const std::lock_guard lock(mutex_);
-      for (auto i = ready_.begin(); i != ready_.end();) {
-        operation& op = *i;
-        ++i;
-        if (op.internal)
-          taken.splice(taken.end(), ready_, operation_list::s_iterator_to(op));
-      }
+    const std::lock_guard lock(mutex_);
+    for (auto i = ready_.begin(); i != ready_.end();) {
+      operation& op = *i;
+      ++i;
+      if (op.internal)
+        b.operations.splice(b.operations.end(), ready_, operation_list::s_iterator_to(op));
     }
-    run_internal(taken, ran);
   }
-  operations_done_outside(ran);
-  return ran != 0;
+  run_internal(b);
+  return b.done != 0;
 }
 
 // The last one ends in the context: its work would end here, and it would stop, though it may not
@@ -56,20 +52,25 @@ bool completion_queue_impl::has_handlers() {
 // For who has the role, and gives it up: true if the device will tell of what completes. Armed
 // first, so that it does of what is not seen here.
 bool completion_queue_impl::look_and_arm(bool& worked) {
+  struct role {
+    completion_queue_impl& queue;
+    bool given_up = false;
+
+    ~role() {
+      if (!given_up)
+        queue.schedule(false);
+    }
+  } r{*this};
   do {
     take_event();
     const bool armed = arm();
     worked = run_ready_internal() || worked;
     const bool polls =
         options_.mode != completion_mode::event && !all_background(outstanding_.load());
-    if (!armed || polls || has_handlers()) {
-      schedule(false);
+    if (!armed || polls || has_handlers())
       return armed;
-    }
-    if (sleep())
-      return true;
-  } while (!worked);
-  schedule(false);
+    r.given_up = sleep();
+  } while (!worked && !r.given_up);
   return true;
 }
 
@@ -80,7 +81,12 @@ void completion_queue_impl::drive(int other, waker& own) {
   bool worked = run_ready_internal();
   if (worked)
     return;
-  ++blocked_;
+  struct blocked_here {
+    std::atomic<std::uint32_t>& threads;
+
+    explicit blocked_here(std::atomic<std::uint32_t>& t) : threads(t) { ++threads; }
+    ~blocked_here() { --threads; }
+  } const blocked(blocked_);
   bool armed = false;
   if (options_.mode != completion_mode::manual && channel_ != nullptr &&
       (become_active(state::queued) || become_active(state::armed) || become_active(state::idle)))
@@ -97,7 +103,6 @@ void completion_queue_impl::drive(int other, waker& own) {
     if (descriptors[0].revents != 0)
       own.clear();
   }
-  --blocked_;
 }
 
 } // namespace asio_rdma::detail

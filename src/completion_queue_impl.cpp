@@ -286,37 +286,31 @@ void completion_queue_impl::forget(std::uint32_t queue_pair) noexcept {
 
 // The library's own operations come first, and in their order whatever threads take them: so no
 // handler that blocks has one behind it.
-void completion_queue_impl::run_internal(operation_list& taken, std::size_t& done) {
-  for (auto i = taken.begin(); i != taken.end();) {
+void completion_queue_impl::run_internal(batch& b) {
+  for (auto i = b.operations.begin(); i != b.operations.end();) {
     operation& op = *i;
     ++i;
     if (!op.internal)
       continue;
-    taken.erase(operation_list::s_iterator_to(op));
-    ++done;
+    b.operations.erase(operation_list::s_iterator_to(op));
+    ++b.done;
     op.dispose(disposal::complete);
   }
 }
 
-// Second pass: handlers may do anything, so nothing is locked, and what a handler that throws
-// leaves behind goes back in front.
-std::size_t completion_queue_impl::run_ready(disposal how) {
-  struct batch {
-    completion_queue_impl& queue;
-    operation_list operations;
-    std::size_t done = 0;
+completion_queue_impl::batch::~batch() {
+  if (!operations.empty()) {
+    const std::lock_guard lock(queue.mutex_);
+    queue.ready_.splice(queue.ready_.begin(), operations);
+  }
+  (queue.*count)(done);
+}
 
-    ~batch() {
-      if (!operations.empty()) {
-        const std::lock_guard lock(queue.mutex_);
-        queue.ready_.splice(queue.ready_.begin(), operations);
-      }
-      queue.operations_done(done);
-    }
-  };
+// Second pass: handlers may do anything, so nothing is locked.
+std::size_t completion_queue_impl::run_ready(disposal how) {
   std::size_t ran = 0;
   {
-    batch b{*this, {}};
+    batch b{*this, &completion_queue_impl::operations_done};
     {
       std::unique_lock in_order(internal_mutex_, std::defer_lock);
       if (has_internal_.load()) [[unlikely]]
@@ -330,7 +324,7 @@ std::size_t completion_queue_impl::run_ready(disposal how) {
         }
         before = b.done;
         if (in_order.owns_lock())
-          run_internal(b.operations, b.done);
+          run_internal(b);
       } while (b.done != before); // handlers of what these completed run before the queue is armed
     }
     while (!b.operations.empty()) {

@@ -4,8 +4,11 @@
 
 #include "asio_support.hpp"
 
+#include <asio_rdma/detail/completion_queue_impl.hpp>
+#include <asio_rdma/detail/completion_service.hpp>
 #include <boost/asio/post.hpp>
 
+#include <new>
 #include <vector>
 
 using namespace test;
@@ -42,6 +45,52 @@ TEST_CASE("an exception from a handler leaves run, and nothing is lost") {
   for (int i = 0; i < 64; ++i)
     CHECK(order[static_cast<std::size_t>(i)] == i);
   CHECK(io.stopped());
+}
+
+// Memory that runs out does that to one of the library's own.
+struct internal_operation final : detail::operation {
+  internal_operation(std::vector<int>& o, int n, bool t)
+      : operation(&internal_operation::run), order(o), number(n), throws(t) {
+    internal = true;
+  }
+
+  static void run(operation* base, detail::disposal) {
+    auto& self = static_cast<internal_operation&>(*base);
+    self.order.push_back(self.number);
+    if (self.throws)
+      throw std::bad_alloc();
+  }
+
+  std::vector<int>& order;
+  int number;
+  bool throws;
+};
+
+TEST_CASE("an internal operation that throws is counted, and what is behind it runs") {
+  const auto mode = GENERATE(from_range(std::begin(running_modes), std::end(running_modes)));
+  const bool in_a_thread_that_blocks = GENERATE(false, true);
+  ground g;
+  asio::io_context io(1);
+  error_code ec;
+  const auto queue = detail::completion_service::of(io).make_queue(g.dev, {.mode = mode}, ec);
+  REQUIRE_FALSE(ec);
+  queue->expect_internal();
+  std::vector<int> order;
+  internal_operation first(order, 1, false), second(order, 2, true), third(order, 3, false);
+  detail::operation_list list;
+  for (internal_operation* const op : {&first, &second, &third}) {
+    queue->operation_starting();
+    list.push_back(*op);
+  }
+  queue->complete(list);
+  if (in_a_thread_that_blocks)
+    CHECK_THROWS_AS(queue->drive(-1, detail::waker::of_this_thread()), std::bad_alloc);
+  else
+    CHECK_THROWS_AS(io.run(), std::bad_alloc);
+  CHECK(order == std::vector{1, 2});
+  CHECK_FALSE(io.stopped());
+  io.run(); // ends: all three have been counted
+  CHECK(order == std::vector{1, 2, 3});
 }
 
 TEST_CASE("an exception leaves poll of a manual queue, and nothing is lost") {

@@ -108,6 +108,17 @@ private:
     return counts >> 32 == (counts & (background_one - 1));
   }
 
+  /// Operations that are taken to be run, and how many have been. At its end it counts these, and
+  /// what one that throws has left behind goes back in front.
+  struct batch {
+    completion_queue_impl& queue;
+    void (completion_queue_impl::*count)(std::size_t) noexcept;
+    operation_list operations = {};
+    std::size_t done = 0;
+
+    ~batch();
+  };
+
   void open_watch(error_code& ec);
   void work_started() noexcept;
   void operations_done(std::size_t n) noexcept;
@@ -121,7 +132,7 @@ private:
   std::size_t harvest(unsigned polls);
   int drop_abandoned(ibv_wc* completions, int n) const noexcept;
   std::size_t run_ready(disposal how);
-  void run_internal(operation_list& taken, std::size_t& done);
+  void run_internal(batch& b);
   bool run_ready_internal();
   void operations_done_outside(std::size_t n) noexcept;
   bool look_and_arm(bool& worked);
