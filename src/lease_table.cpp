@@ -17,13 +17,10 @@ protocol_clock::time_point after(protocol_clock::time_point asked,
 
 } // namespace
 
-lease_table::lease_table(frame_link& link, region_inbox& inbox) : inbox_(inbox) {
-  // The owner keeps an answer for each.
-  asked_.resize(std::min(link.options().peer_receives,
-                         std::uint32_t(std::numeric_limits<std::uint16_t>::max())));
-  free_.reserve(asked_.size());
-  for (std::size_t i = asked_.size(); i != 0; --i)
-    free_.push_back(static_cast<std::uint16_t>(i - 1));
+lease_table::lease_table(frame_link& link, region_inbox& inbox)
+    : inbox_(inbox),
+      most_asked_(std::min(link.options().peer_receives,
+                           std::uint32_t(std::numeric_limits<std::uint16_t>::max()))) {
   link.add(*this, {frame_type::granted, frame_type::denied, frame_type::renewed, frame_type::ended,
                    frame_type::lent});
 }
@@ -96,8 +93,14 @@ bool lease_table::next_control(outgoing_frame& f) {
     releases_.pop_front();
     return true;
   }
-  if (queued_.empty() || free_.empty())
+  if (queued_.empty())
     return false;
+  if (free_.empty()) {
+    if (asked_.size() == most_asked_)
+      return false;
+    free_.push_back(static_cast<std::uint16_t>(asked_.size()));
+    asked_.emplace_back();
+  }
   lease_request& op = as_request(queued_.front());
   queued_.pop_front();
   op.state_ = lease_request::state::asked;

@@ -4,6 +4,7 @@
 #include <asio_rdma/detail/grant_table.hpp>
 #include <asio_rdma/detail/lease_table.hpp>
 #include <asio_rdma/detail/message_protocol.hpp>
+#include <asio_rdma/detail/receive_shares.hpp>
 
 #include "simulation.hpp"
 
@@ -45,13 +46,38 @@ struct wire_frame {
   std::uint16_t credits;
 };
 
+/// Receives that a party shares with a rival, who wants what nobody has claimed.
+struct shared_receives {
+  shared_receives(std::uint32_t receives, std::uint32_t promise) : shares(receives, promise) {
+    must(shares.join(), "the first link finds room");
+  }
+
+  receive_shares shares;
+  std::uint32_t rival = 0; // has so many
+  bool left = false;       // the party has
+
+  void act(const chooser& pick) {
+    if (rival != 0 && pick(2) == 0) {
+      shares.give_back(false);
+      --rival;
+    } else if (shares.take(false)) {
+      ++rival;
+    }
+  }
+};
+
 /// One side of a connection with a driver whose device is made of lists: everything that would be
 /// under way waits in one until it is chosen.
 class party {
 public:
   party(const link_options& l, const message_options& m, const grant_limits& g)
       : link(l), messages(link, m), inbox(link), grants(link, inbox, g), leases(link, inbox) {
-    for (std::uint32_t i = 0; i < l.receives; ++i)
+    std::uint32_t all = l.receives;
+    if (l.promise != 0) {
+      all += 4;
+      shared.emplace(all, l.promise);
+    }
+    for (std::uint32_t i = 0; i < all; ++i)
       posted.push_back(i + 1000);
   }
   ~party() {
@@ -66,8 +92,11 @@ public:
   grant_table grants;
   lease_table leases;
 
+  std::optional<shared_receives> shared;
+
   // What is under way.
   std::deque<std::uint32_t> posted;     // receives
+  std::set<std::uint32_t> hands;        // receives that the link has got and not given back
   std::deque<wire_frame> wire;          // to the peer
   std::deque<std::uint32_t> unsent;     // SENDs to complete
   std::deque<std::uint32_t> lent_slots; // messages that the application holds
@@ -106,11 +135,12 @@ public:
   void run() {
     run_messages();
     run_regions();
+    take_receives();
     for (link_action a = link.next(); a.what != link_action::kind::none; a = link.next()) {
       switch (a.what) {
       case link_action::kind::repost:
-        posted.push_back(a.slot);
-        link.reposted();
+        post(a.slot);
+        take_receives();
         break;
       case link_action::kind::send:
         transmit(*a.frame);
@@ -134,15 +164,31 @@ public:
       if (p.into != nullptr)
         std::exchange(p.into, nullptr)->written_to = false;
     link.stop(why);
+    if (shared) {
+      shared->left = true;
+      shared->shares.leave(link.flow().share(), static_cast<std::uint32_t>(hands.size()));
+    }
     run();
     finish_local_work();
+    // What had come can still be taken.
+    for (bool again = true; again;) {
+      const std::size_t before = received.size() + noticed.size() + regions;
+      receive(std::numeric_limits<std::uint64_t>::max());
+      receive(0, true);
+      receive_region();
+      again = before != received.size() + noticed.size() + regions;
+    }
     for (const std::uint32_t slot : std::exchange(lent_slots, {}))
       link.release(slot);
     run();
-    for (std::size_t before = received.size() - 1; before != received.size();) {
-      before = received.size();
-      receive(std::numeric_limits<std::uint64_t>::max());
-    }
+    while (const auto slot = link.next_freed())
+      post(*slot);
+    while (!hands.empty()) // of messages that nobody can have any more
+      post(*hands.begin());
+    if (shared)
+      must(shared->shares.given() == shared->rival &&
+               shared->shares.unclaimed() == posted.size() - shared->rival,
+           "shared receives are neither lost nor doubled");
     must(read.empty(), "what was read somebody gets, or it is dropped");
     must(ended_ops == made_ops, "every operation ends when the link has stopped");
     must(grants.live() == 0 && grants.bytes() == 0 && grants.grants() == 0, "every grant ends");
@@ -234,7 +280,10 @@ public:
     const std::uint32_t slot = posted.front();
     posted.pop_front();
     slots[slot].assign(frame.begin(), frame.end());
-    link.on_received(slot, slots[slot], now);
+    if (link.on_received(slot, slots[slot], now))
+      must(hands.insert(slot).second, "a receive is used by one frame at a time");
+    else
+      posted.push_back(slot);
     run();
     return true;
   }
@@ -451,6 +500,22 @@ private:
     if (op.keyed)
       must(keys.erase(op.key) == 1, "a key ends once");
     op.keyed = false;
+  }
+
+  void post(std::uint32_t slot) {
+    must(hands.erase(slot) == 1, "a receive is given back once");
+    posted.push_back(slot);
+    if (!shared) {
+      link.reposted();
+    } else {
+      link.freed();
+      shared->shares.give_back(!shared->left && link.below_promise());
+    }
+  }
+  void take_receives() {
+    while (shared && !shared->left && link.wants_receive() &&
+           shared->shares.take(link.below_promise()))
+      link.granted();
   }
 
   void run_messages() {

@@ -5,6 +5,7 @@
 
 #include "catch.hpp"
 
+#include <algorithm>
 #include <memory>
 #include <random>
 
@@ -15,7 +16,7 @@ using namespace protocol_test;
 struct totals {
   std::size_t steps = 0, worlds = 0, messages = 0, pulled = 0, direct = 0, abandoned = 0,
               regions = 0, granted = 0, notices = 0, deaths = 0, goodbyes = 0, failed = 0,
-              leases_used = 0;
+              leases_used = 0, shared = 0, beyond_promise = 0, before_goodbye = 0;
 };
 
 class world {
@@ -23,10 +24,17 @@ public:
   world(std::uint32_t seed, totals& t) : random_(seed), total_(t) {
     ++total_.worlds;
     const std::uint32_t receives[2] = {5 + below(12), 5 + below(12)};
+    // What are shared are promised by fewer, and one more is to be had for one that is held.
+    std::uint32_t promises[2] = {};
+    for (std::size_t i = 0; i < 2; ++i)
+      if (below(3) == 0)
+        promises[i] = 5 + below(receives[i] - 4);
     for (std::size_t i = 0; i < 2; ++i) {
       link_options l;
       l.receives = receives[i];
       l.peer_receives = receives[1 - i];
+      l.promise = promises[i];
+      l.peer_promise = promises[1 - i];
       l.receive_size = l.peer_receive_size = 128;
       l.sends = 1 + below(8);
       l.speaks_first = i == 0;
@@ -43,6 +51,7 @@ public:
       g.grace = std::chrono::microseconds(0);
       parties_[i] = std::make_unique<party>(l, m, g);
       takes_[i] = below(4) != 0;
+      total_.shared += promises[i] != 0;
     }
     for (std::size_t i = 0; i < 2; ++i) {
       parties_[i]->on_pull = [this, i](const remote_buffer& memory) {
@@ -82,7 +91,8 @@ public:
     } else {
       drain();
     }
-    check_messages(!dies && !closes);
+    for (std::size_t i = 0; i < 2; ++i)
+      check_messages(i, !dies && !closes, !dies && !closed_[i]);
     for (const auto& p : parties_) {
       total_.messages += p->received.size();
       total_.pulled += p->messages.count().pulled;
@@ -135,6 +145,10 @@ private:
       if (below(4) == 0)
         pass_time(std::chrono::microseconds(std::uint64_t(1) << below(20)));
       use_lease(who);
+      if (p.shared) {
+        p.shared->act(pick);
+        p.run();
+      }
       break;
     default:
       if (takes_[who] || below(16) == 0)
@@ -173,10 +187,21 @@ private:
       for (const wire_frame& f : p.wire)
         credits += f.credits;
       must(credits == p.link.flow().with_peer(), "credits are neither lost nor doubled");
-      must(p.posted.size() == p.link.flow().with_peer() + p.link.flow().owed(),
-           "every posted receive is the peer's or owed to it");
-      must(p.posted.size() + p.link.flow().held() == p.link.flow().receives(),
-           "every receive is posted or holds something");
+      const auto& flow = p.link.flow();
+      const std::size_t share = flow.with_peer() + flow.owed() + flow.held();
+      must(flow.share() == share, "every receive of a link is the peer's, owed to it, or held");
+      if (p.shared) {
+        const std::uint32_t promise = p.shared->shares.promise();
+        must(share >= promise && share <= flow.receives() && flow.with_peer() <= promise,
+             "a link has what it was promised, and the peer knows of no more");
+        must(p.shared->shares.given() == share + p.shared->rival,
+             "shared receives are the link's, a rival's or nobody's");
+        must(p.posted.size() + flow.held() == flow.receives() + 4, "no receive is lost");
+        total_.beyond_promise += share > promise;
+      } else {
+        must(p.posted.size() + flow.held() == flow.receives(),
+             "every receive is posted or holds something");
+      }
       must(p.grants.bytes() <= 200, "no more bytes than the limit are granted");
     }
   }
@@ -225,7 +250,10 @@ private:
       must(p->link.flow().held() == 0, "nothing is held when all was taken");
       must(p->keys.empty(), "no message is on offer when all was taken");
       must(p->link.sends_under_way() == 0, "nothing is under way at rest");
-      must(p->link.flow().with_peer() >= p->link.flow().receives() / 2, "credits are back");
+      const std::uint32_t promised =
+          p->shared ? p->shared->shares.promise() : p->link.flow().receives();
+      must(p->link.flow().with_peer() >= promised / 2, "credits are back");
+      must(p->link.flow().share() == promised, "what was needed beyond the promise is given back");
       p->die(asio::error::operation_aborted);
     }
   }
@@ -233,8 +261,10 @@ private:
   void begin_close() {
     const std::uint32_t who = below(3); // or both at once
     for (std::uint32_t i = 0; i < 2; ++i)
-      if (who == i || who == 2)
+      if (who == i || who == 2) {
         parties_[i]->link.close();
+        closed_[i] = true;
+      }
     for (auto& p : parties_)
       p->run();
   }
@@ -264,27 +294,31 @@ private:
     ++total_.goodbyes;
   }
 
-  void check_messages(bool all) {
-    for (std::size_t i = 0; i < 2; ++i) {
-      const party& from = *parties_[1 - i];
-      const party& to = *parties_[i];
-      std::uint32_t next = 0;
-      std::set<std::uint32_t> got;
-      for (const auto& [sequence, bytes] : to.received) {
-        must(sequence >= next, "messages come in order");
-        must(from.sent_sizes.at(sequence) == bytes, "messages come whole");
-        next = sequence + 1;
-        got.insert(sequence);
-      }
-      next = 0;
-      for (const std::uint32_t sequence : to.noticed) {
-        must(sequence >= next, "notices come in order");
-        next = sequence + 1;
-      }
-      if (all) {
-        must(got == from.sent_well, "what was sent well has come, and nothing else");
-        must(to.noticed.size() == from.written_well.size(), "so have notices");
-      }
+  /// What `i` has received: all that was sent, or at least what was sent well.
+  void check_messages(std::size_t i, bool all, bool well) {
+    const party& from = *parties_[1 - i];
+    const party& to = *parties_[i];
+    std::uint32_t next = 0;
+    std::set<std::uint32_t> got;
+    for (const auto& [sequence, bytes] : to.received) {
+      must(sequence >= next, "messages come in order");
+      must(from.sent_sizes.at(sequence) == bytes, "messages come whole");
+      next = sequence + 1;
+      got.insert(sequence);
+    }
+    next = 0;
+    for (const std::uint32_t sequence : to.noticed) {
+      must(sequence >= next, "notices come in order");
+      next = sequence + 1;
+    }
+    if (all) {
+      must(got == from.sent_well, "what was sent well has come, and nothing else");
+      must(to.noticed.size() == from.written_well.size(), "so have notices");
+    } else if (well) {
+      must(std::ranges::includes(got, from.sent_well),
+           "what was sent well before the goodbye came");
+      must(to.noticed.size() >= from.written_well.size(), "so did notices");
+      total_.before_goodbye += from.sent_well.size();
     }
   }
 
@@ -292,6 +326,7 @@ private:
   totals& total_;
   std::unique_ptr<party> parties_[2];
   bool takes_[2];
+  bool closed_[2] = {};
   bool gone_ = false;
   std::size_t settled_ = 0;
 };
@@ -305,7 +340,9 @@ TEST_CASE("two parties lose and double nothing, whatever happens in whatever ord
                << " READs abandoned, " << t.notices << " notices, " << t.granted << " grants, "
                << t.regions << " regions passed, " << t.leases_used << " uses of a lease, "
                << t.failed << " failed sends, " << t.deaths << " deaths, " << t.goodbyes
-               << " goodbyes");
+               << " goodbyes, " << t.before_goodbye << " messages before one, " << t.shared
+               << " sides that share receives, " << t.beyond_promise
+               << " times with more than was promised");
   CHECK(t.messages > t.steps / 50);
   CHECK(t.pulled > t.steps / 500);
   CHECK(t.direct > 0);
@@ -315,4 +352,7 @@ TEST_CASE("two parties lose and double nothing, whatever happens in whatever ord
   CHECK(t.leases_used > 0);
   CHECK(t.deaths > 0);
   CHECK(t.goodbyes > 0);
+  CHECK(t.before_goodbye > 0);
+  CHECK(t.shared > 0);
+  CHECK(t.beyond_promise > 0);
 }

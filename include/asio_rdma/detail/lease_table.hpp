@@ -117,6 +117,7 @@ private:
   std::unordered_map<std::uint32_t, std::uint32_t>
       live_; // by the owner's number, until it has ended
   std::uint32_t last_id_ = 0;
+  std::size_t most_asked_; // the owner keeps an answer for each
   std::vector<request_slot> asked_;
   std::vector<std::uint16_t> free_;
   list queued_, gifts_, done_;
