@@ -54,8 +54,7 @@ public:
     case error::loopback_address:
       return "no RDMA device serves the loopback address; " + usable_addresses();
     case error::too_many_buffers:
-      return "more buffers in one operation than the queue pair's options allow, or than 16 in a "
-             "sequence of run-time length";
+      return "more buffers in one operation than it takes, or than the queue pair's options allow";
     case error::remote_range:
       return "the operation reaches beyond the remote buffer";
     case error::misaligned:

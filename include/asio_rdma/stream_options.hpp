@@ -31,8 +31,8 @@ struct stream_options {
   /// `connection_options::keep_alive`. 0 for never.
   std::chrono::milliseconds keep_alive = std::chrono::seconds(10);
 
-  /// What the queue pair is opened with, as far as it concerns neither the depth of its queues nor
-  /// its buffers.
+  /// What the queue pair is opened with: a reliable one; as far as it concerns neither the depth of
+  /// its queues nor its buffers.
   queue_pair_options queue_pair;
 };
 

@@ -114,7 +114,7 @@ TEST_CASE("binding a window beyond the region is refused locally") {
   CHECK(p.carries("still connected"));
 }
 
-TEST_CASE("a bind and an invalidation are fenced, or tell by what follows them") {
+TEST_CASE("a bind and an invalidation take flags, and an unsignaled one tells by what follows") {
   pair p;
   if (!p.dev.has_memory_windows())
     return not_on_this_device("memory windows");
