@@ -34,6 +34,7 @@ message_protocol::message_protocol(frame_link& link, const message_options& o)
       messages_(link.options().receives),
       written_(link.options().receives),
       answers_(link.options().receives) {
+  options_.pulls = std::max(options_.pulls, 1u);
   // The peer keeps an answer for each.
   const std::uint32_t most = std::min(link.options().peer_receives,
                                       std::uint32_t(std::numeric_limits<std::uint16_t>::max()));
@@ -420,7 +421,7 @@ void message_protocol::finish(message_in& op, const error_code& ec) {
 // --- Reading what is offered -----------------------------------------------------------------
 
 bool message_protocol::next_pull(message_action& a) {
-  if (unread_ == 0 || pulling_ >= std::max(options_.pulls, 1u) || link_.stopped())
+  if (unread_ == 0 || pulling_ == options_.pulls || link_.stopped())
     return false;
   std::uint64_t ahead = 0; // bytes read before anybody asked
   for (std::size_t i = 0; i != messages_.size(); ++i) {

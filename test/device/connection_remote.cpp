@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <boost/asio/bind_cancellation_slot.hpp>
 #include <boost/asio/cancellation_signal.hpp>
+#include <utility>
 
 namespace {
 
@@ -21,6 +22,13 @@ struct reach : talk {
     return test::filled(pool, bytes, seed);
   }
   bool has_atomics() const { return dev.has_atomics(); }
+  template <class Handler>
+  void start(bool reads, const registered_buffer& b, Handler handler) {
+    if (reads)
+      a.async_read(b, target.remote(), std::move(handler));
+    else
+      a.async_write(b, target.remote(), std::move(handler));
+  }
 
   memory target{pd, 256 * 1024, most_rights(dev)};
 };
@@ -343,11 +351,7 @@ TEST_CASE("a cancelled operation leaves an owned buffer in use until it is over"
   std::optional<registered_buffer> b = t.filled(200000, 1);
   const std::size_t in_use = t.pool.statistics().bytes_in_use;
   sent s;
-  auto handler = asio::bind_cancellation_slot(cancel.slot(), s.handler());
-  if (reads)
-    t.a.async_read(*b, t.target.remote(), handler);
-  else
-    t.a.async_write(*b, t.target.remote(), handler);
+  t.start(reads, *b, asio::bind_cancellation_slot(cancel.slot(), s.handler()));
   cancel.emit(asio::cancellation_type::partial);
   CHECK(static_cast<bool>(b->try_read_access()) == !reads); // until its completion is seen
   CHECK(!b->try_write_access());
@@ -374,11 +378,7 @@ TEST_CASE("memory of a cancelled operation is nobody else's until the device has
   const std::size_t in_use = t.pool.statistics().bytes_in_use;
   sent s;
   faults.hold_completions();
-  auto handler = asio::bind_cancellation_slot(cancel.slot(), s.handler());
-  if (reads)
-    t.a.async_read(*b, t.target.remote(), handler);
-  else
-    t.a.async_write(*b, t.target.remote(), handler);
+  t.start(reads, *b, asio::bind_cancellation_slot(cancel.slot(), s.handler()));
   cancel.emit(asio::cancellation_type::partial);
   t.until([&] { return s.done(); });
   CHECK(s.ec == asio::error::operation_aborted);

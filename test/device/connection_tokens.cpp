@@ -72,6 +72,15 @@ struct tokens : talk {
     for (std::uint32_t i = 0; i <= turns; ++i)
       co_await asio::post(io, use_awaitable);
   }
+  static std::size_t size_of(std::uint32_t n) { return n % 3 == 2 ? lengthy : 100 + n; }
+  /// Sends so many messages from a, each with its number.
+  asio::awaitable<void> send_all(std::uint32_t count) {
+    for (std::uint32_t n = 0; n < count; ++n) {
+      const auto bytes = pattern(size_of(n), n);
+      co_await after(n % 10);
+      co_await a.async_send(asio::buffer(bytes), n, use_awaitable);
+    }
+  }
 
 private:
   std::uint32_t calls_ = 0;
@@ -120,21 +129,12 @@ TEST_CASE("a receive that is given up, again and again, loses no message") {
   tokens t;
   constexpr std::uint32_t count = 150;
   std::uint32_t given_up = 0;
-  asio::co_spawn(
-      t.io,
-      [&]() -> asio::awaitable<void> {
-        for (std::uint32_t n = 0; n < count; ++n) {
-          const auto bytes = pattern(n % 3 == 2 ? lengthy : 100 + n, n);
-          co_await t.after(n % 10);
-          co_await t.a.async_send(asio::buffer(bytes), n, use_awaitable);
-        }
-      },
-      asio::detached);
+  asio::co_spawn(t.io, t.send_all(count), asio::detached);
   t.play([&]() -> asio::awaitable<void> {
     std::vector<std::uint8_t> plain(lengthy);
     const registered_buffer owned = t.pool.allocate(lengthy);
     for (std::uint32_t n = 0; n < count;) {
-      const std::size_t bytes = n % 3 == 2 ? lengthy : 100 + n;
+      const std::size_t bytes = t.size_of(n);
       std::size_t got = 0;
       const void* data = nullptr;
       message whole;
@@ -262,16 +262,7 @@ TEST_CASE("operations that cancel_after ends lose no message, and their memory i
   t.play([&]() -> asio::awaitable<void> {
     const auto [nothing_yet, none] = co_await t.b.async_receive(asio::cancel_after(1us, with_ec));
     CHECK(nothing_yet == asio::error::operation_aborted);
-    asio::co_spawn(
-        t.io,
-        [&]() -> asio::awaitable<void> {
-          for (std::uint32_t n = 0; n < count; ++n) {
-            const auto bytes = pattern(n % 3 == 2 ? lengthy : 100 + n, n);
-            co_await t.after(n % 10);
-            co_await t.a.async_send(asio::buffer(bytes), n, use_awaitable);
-          }
-        },
-        asio::detached);
+    asio::co_spawn(t.io, t.send_all(count), asio::detached);
     for (std::uint32_t n = 0; n < count;) {
       const auto [ec, m] = co_await t.b.async_receive(asio::cancel_after(n % 5 * 20us, with_ec));
       if (ec) {
@@ -281,7 +272,7 @@ TEST_CASE("operations that cancel_after ends lose no message, and their memory i
         continue;
       }
       REQUIRE(m.immediate == n);
-      CHECK(is_pattern(m.payload.data(), n % 3 == 2 ? lengthy : 100 + n, n));
+      CHECK(is_pattern(m.payload.data(), t.size_of(n), n));
       ++n;
     }
     const remote_region there = co_await t.a.async_request_memory(lengthy, use_awaitable);

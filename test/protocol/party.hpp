@@ -48,7 +48,10 @@ struct wire_frame {
 
 /// Receives that a party shares with a rival, who wants what nobody has claimed.
 struct shared_receives {
-  shared_receives(std::uint32_t receives, std::uint32_t promise) : shares(receives, promise) {
+  static constexpr std::uint32_t spare = 4; // more than the party may have
+
+  shared_receives(std::uint32_t receives, std::uint32_t promise)
+      : shares(receives + spare, promise) {
     must(shares.join(), "the first link finds room");
   }
 
@@ -72,12 +75,9 @@ class party {
 public:
   party(const link_options& l, const message_options& m, const grant_limits& g)
       : link(l), messages(link, m), inbox(link), grants(link, inbox, g), leases(link, inbox) {
-    std::uint32_t all = l.receives;
-    if (l.promise != 0) {
-      all += 4;
-      shared.emplace(all, l.promise);
-    }
-    for (std::uint32_t i = 0; i < all; ++i)
+    if (l.promise != 0)
+      shared.emplace(l.receives, l.promise);
+    for (std::uint32_t i = 0; i < l.receives + (shared ? shared_receives::spare : 0); ++i)
       posted.push_back(i + 1000);
   }
   ~party() {

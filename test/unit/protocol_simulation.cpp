@@ -196,9 +196,12 @@ private:
              "a link has what it was promised, and the peer knows of no more");
         must(p.shared->shares.given() == share + p.shared->rival,
              "shared receives are the link's, a rival's or nobody's");
-        must(p.posted.size() + flow.held() == flow.receives() + 4, "no receive is lost");
+        must(p.posted.size() + flow.held() == flow.receives() + shared_receives::spare,
+             "no receive is lost");
         total_.beyond_promise += share > promise;
       } else {
+        must(p.posted.size() == flow.with_peer() + flow.owed(),
+             "every posted receive is the peer's or owed to it");
         must(p.posted.size() + flow.held() == flow.receives(),
              "every receive is posted or holds something");
       }

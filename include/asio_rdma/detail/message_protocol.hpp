@@ -75,7 +75,7 @@ private:
 struct message_options {
   std::uint64_t limit = std::uint64_t(1) << 30; ///< Bytes of a message that is offered.
   std::uint32_t offers = 16; ///< Messages offered at a time, each with a key of its own.
-  std::uint32_t pulls = 4;   ///< Messages read at a time.
+  std::uint32_t pulls = 4;   ///< Messages read at a time, at least one.
   /// Bytes that may be read before anybody asked for the message.
   std::uint64_t prefetch = 0;
 };
