@@ -15,8 +15,11 @@ namespace asio_rdma::detail {
 void message_pull::on_done(link_impl& link, link_pull& p) {
   auto& c = static_cast<connection_impl&>(link);
   auto& self = static_cast<message_pull&>(p);
-  c.messages_->pulled(self.slot);
-  if (self.into != nullptr || self.abandoned)
+  if (p.failure())
+    c.messages_->refuse(self.slot);
+  else
+    c.messages_->pulled(self.slot);
+  if (self.into != nullptr || self.abandoned || p.failure())
     c.give_back(self);
 }
 

@@ -16,12 +16,15 @@ constexpr std::size_t reads_under_way = 4;
 void link_pull::start(const mutable_buffer& to, const remote_buffer& from) {
   to_ = to;
   from_ = from;
+  failure_ = {};
   for (std::size_t i = 0; i < reads_under_way && from_.size != 0; ++i) {
     if (i == reads_.size())
       reads_.emplace_back(link_, *this);
     if (!post(reads_[i]))
       return;
   }
+  if (under_way_ == 0)
+    done_(link_, *this);
 }
 
 bool link_pull::post(read& r) {
@@ -30,9 +33,10 @@ bool link_pull::post(read& r) {
   r.wr.num_sge = 1;
   r.wr.opcode = IBV_WR_RDMA_READ;
   r.wr.wr.rdma = {from_.address, from_.rkey};
-  if (const error_code ec = link_.open_sink(r)) {
-    link_.fail(ec);
-    return false;
+  failure_ = link_.open_sink(r);
+  if (failure_) {
+    stop();
+    return true;
   }
   if (!link_.post(r))
     return false;

@@ -493,9 +493,15 @@ void message_protocol::refuse(std::uint32_t slot, refusal why) {
   const auto e = find(slot);
   if (e == messages_.end())
     return;
+  if (e->spoiled) // whoever gets it may have memory
+    return pulled(slot);
   --pulling_;
   ++count_.refused;
   answers_.push_back({e->id, why});
+  if (e->pinned()) {
+    std::exchange(e->into, nullptr)->pinned_ = false;
+    --pinned_;
+  }
   unpin_from(static_cast<std::size_t>(e - messages_.begin()));
   link_.release(e->slot);
   messages_.erase(e);

@@ -58,6 +58,8 @@ struct stream_impl::block {
 struct stream_impl::chunk final : link_pull {
   explicit chunk(stream_impl& s) noexcept : link_pull(s, &chunk::on_done) {}
   static void on_done(link_impl& link, link_pull& p) {
+    if (p.failure())
+      return static_cast<stream_impl&>(link).fail(p.failure());
     static_cast<stream_impl&>(link).bytes_->pulled(*static_cast<chunk&>(p).of);
   }
 
@@ -69,6 +71,8 @@ struct stream_impl::chunk final : link_pull {
 struct stream_impl::direct_pull final : link_pull {
   explicit direct_pull(stream_impl& s) noexcept : link_pull(s, &direct_pull::on_done) {}
   static void on_done(link_impl& link, link_pull& p) {
+    if (p.failure())
+      return static_cast<stream_impl&>(link).fail(p.failure());
     static_cast<stream_impl&>(link).bytes_->pulled(*static_cast<direct_pull&>(p).to);
   }
 

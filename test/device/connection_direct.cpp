@@ -2,6 +2,7 @@
 // Long messages that are read to the receiver's registered memory.
 #include "catch.hpp"
 #include "connection_support.hpp"
+#include "faults/faults.hpp"
 
 #include <boost/asio/bind_cancellation_slot.hpp>
 #include <boost/asio/cancellation_signal.hpp>
@@ -17,15 +18,15 @@ using namespace test;
 
 constexpr std::size_t lengthy = std::size_t(6) << 20; // several READs
 
-memory_pool_options small() {
+memory_pool_options limited(std::size_t limit) {
   memory_pool_options o;
-  o.limit = std::size_t(4) << 20;
+  o.limit = limit;
   return o;
 }
 
 /// Their pool has less memory than a message.
 struct narrow : talk {
-  narrow() : talk({}, {}, small()) {
+  explicit narrow(std::size_t limit = std::size_t(4) << 20) : talk({}, {}, limited(limit)) {
     const auto bytes = pattern(lengthy, 1);
     std::copy(bytes.begin(), bytes.end(), from.data());
   }
@@ -114,6 +115,38 @@ TEST_CASE("long messages are read to memory that lies in the pool, in order") {
     CHECK(is_pattern(into[i].data(), taken[i].value, i));
   }
   CHECK(t.lives());
+}
+
+TEST_CASE("a message is refused if what it is read to cannot be registered") {
+  narrow t(std::size_t(64) << 20);
+  if (t.dev.type() != transport::iwarp)
+    return not_on_this_device("registrations for each READ");
+  t.pool.reserve(std::size_t(32) << 20);
+  const std::uint64_t in_use = t.pool.statistics().blocks_in_use;
+  faults::injector faults(t.dev.native_handle());
+  // The sender's is the first; there are six READs, of which four are under way at a time.
+  const unsigned failing = GENERATE(2u, 4u, 6u);
+  const bool direct = GENERATE(true, false);
+  const registered_buffer to = t.of_user(lengthy);
+  sent into, refused, send;
+  outcome<message> m;
+  if (direct)
+    t.b.async_receive(to, into.handler());
+  else
+    t.b.async_receive(m.handler());
+  faults.fail(faults::call::reg_mr, ENOMEM, {failing, 1});
+  t.send(refused);
+  t.until([&] { return refused.done(); });
+  CHECK(refused.ec == boost::system::errc::not_enough_memory);
+  CHECK_FALSE((into.done() || m.done()));
+  t.send(send, lengthy - 1);
+  t.until([&] { return into.done() || m.done(); });
+  CHECK((direct ? into.ec : m.ec) == error_code());
+  REQUIRE((direct ? into.value : m.value.size()) == lengthy - 1);
+  CHECK(is_pattern(direct ? to.data() : m.value.payload.data(), lengthy - 1, 1));
+  m.value = {};
+  CHECK(t.lives());
+  CHECK(t.pool.statistics().blocks_in_use == in_use);
 }
 
 TEST_CASE("a cancelled receive gives its memory back when the device has let go, and another one "

@@ -130,14 +130,15 @@ TEST_CASE("10,000 messages of random sizes, 8 outstanding both ways, arrive whol
     const auto kind = static_cast<std::uint32_t>(random() % 100);
     return random() % (kind == 0 ? 4194305u : kind < 10 ? 65536u : kind < 50 ? 4097u : 257u);
   };
-  const auto talks = [&](asio_rdma::connection& from,
-                         asio_rdma::connection& to) -> asio::awaitable<void> {
-    auto next = std::make_shared<std::pair<std::uint32_t, std::uint32_t>>();
+  const auto talks = [&](asio_rdma::connection& from, asio_rdma::connection& to,
+                         std::uint32_t first) -> asio::awaitable<void> {
+    const std::uint32_t end = first + count / 2;
+    auto next = std::make_shared<std::pair<std::uint32_t, std::uint32_t>>(first, first);
     for (int i = 0; i < 8; ++i) {
       asio::co_spawn(
           t.io,
-          [&from, next, size_of]() -> asio::awaitable<void> {
-            while (next->first < count / 2) {
+          [&from, next, end, size_of]() -> asio::awaitable<void> {
+            while (next->first < end) {
               const std::uint32_t n = next->first++;
               const auto bytes = pattern(size_of(n), n);
               if (n % 3 == 0)
@@ -149,8 +150,8 @@ TEST_CASE("10,000 messages of random sizes, 8 outstanding both ways, arrive whol
           asio::detached);
       asio::co_spawn(
           t.io,
-          [&to, next, size_of, &received, &right]() -> asio::awaitable<void> {
-            while (next->second < count / 2) {
+          [&to, next, end, size_of, &received, &right]() -> asio::awaitable<void> {
+            while (next->second < end) {
               const std::uint32_t n = next->second++;
               const message m = co_await to.async_receive(asio::use_awaitable);
               right = right && m.size() == size_of(n) &&
@@ -163,8 +164,8 @@ TEST_CASE("10,000 messages of random sizes, 8 outstanding both ways, arrive whol
     }
     co_return;
   };
-  asio::co_spawn(t.io, talks(t.a, t.b), asio::detached);
-  asio::co_spawn(t.io, talks(t.b, t.a), asio::detached);
+  asio::co_spawn(t.io, talks(t.a, t.b, 0), asio::detached);
+  asio::co_spawn(t.io, talks(t.b, t.a, count / 2), asio::detached);
   t.until([&] { return received == count || !right; });
   CHECK(right);
   CHECK(received == count);

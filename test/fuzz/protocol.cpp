@@ -186,7 +186,9 @@ void conversation(input in) {
   m.limit = 2500;
   m.offers = 1 + in.below(4);
   m.pulls = 1 + in.below(3);
-  m.prefetch = in.below(2) * 2000;
+  const std::uint32_t kind = in.below(4);
+  m.prefetch = kind % 2 * 2000;
+  l.promise = kind / 2 * 5; // of receives that are shared
   grant_limits g;
   g.rights = remote_rights::all;
   g.bytes = 2000;
@@ -216,10 +218,17 @@ void conversation(input in) {
       if (in.below(16) == 0)
         p.link.close();
       p.pass_time(std::chrono::microseconds(in.below(200)));
+      if (p.shared) {
+        p.shared->act(pick);
+        p.run();
+      }
       break;
     default:
       p.act(pick);
     }
+    if (!p.failure && p.shared)
+      must(p.shared->shares.given() == p.link.flow().share() + p.shared->rival,
+           "shared receives are the link's, a rival's or nobody's");
     // What a peer can make this side keep.
     must(p.pulls.size() <= m.pulls, "no more is read at a time than may be");
     must(p.link.flow().held() <= l.receives, "no more is held than was posted");

@@ -252,7 +252,7 @@ public:
         p.into->written_to = false;
         p.into->holds = p.memory.rkey;
       }
-      if (pick(16) == 15 && !p.direct && read.erase(p.slot) == 1)
+      if (pick(16) == 15 && (p.direct || read.erase(p.slot) == 1))
         messages.refuse(p.slot);
       else
         messages.pulled(p.slot);

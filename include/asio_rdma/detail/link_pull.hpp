@@ -14,7 +14,8 @@ namespace asio_rdma::detail {
 class link_pull {
 public:
   using done_function = void (*)(link_impl&, link_pull&);
-  /// `done` is called when all has been read; not if the link fails first.
+  /// `done` is called when nothing is read any more, perhaps by `start`; not if the link fails
+  /// first.
   link_pull(link_impl& link, done_function done) noexcept : link_(link), done_(done) {}
   link_pull(const link_pull&) = delete;
 
@@ -22,6 +23,8 @@ public:
   void start(const mutable_buffer& to, const remote_buffer& from);
   /// What has not been asked for yet is not read. `done` is called all the same.
   void stop() noexcept { from_.size = 0; }
+  /// Why not all has been read: what a READ goes to could not be registered (iWARP).
+  const error_code& failure() const noexcept { return failure_; }
 
 private:
   struct read final : link_transfer {
@@ -37,6 +40,7 @@ private:
   mutable_buffer to_;  // for what has not been asked for yet
   remote_buffer from_; // likewise
   std::size_t under_way_ = 0;
+  error_code failure_;
   std::deque<read> reads_;
 };
 

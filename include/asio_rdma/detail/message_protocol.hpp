@@ -142,8 +142,8 @@ public:
   /// The message of `slot` has been read. What was read to memory of a request that was cancelled
   /// need not have been read to its end.
   void pulled(std::uint32_t slot);
-  /// There is no memory for it: the sender is told, and the message takes no place. Not after
-  /// `read_into`.
+  /// There is no memory for it: the sender is told, and the message takes no place. Nothing is read
+  /// any more.
   void refuse(std::uint32_t slot, refusal why = refusal::memory);
 
   struct counters {
