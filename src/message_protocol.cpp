@@ -433,6 +433,12 @@ bool message_protocol::next_pull(message_action& a) {
     }
     if (e.where != entry::state::offered)
       continue;
+    if (i < waiting_) {
+      message_in& op = as_receive(*std::next(waiters_.begin(), static_cast<std::ptrdiff_t>(i)));
+      if (op.busy_ || e.memory.size > op.capacity)
+        continue; // it can be read later to memory that a receive has, or goes to another one
+      a.receive = &op;
+    }
     e.where = entry::state::pulling;
     --unread_;
     ++pulling_;
@@ -440,11 +446,6 @@ bool message_protocol::next_pull(message_action& a) {
     a.what = message_action::kind::pull;
     a.slot = e.slot;
     a.memory = e.memory;
-    if (i < waiting_) {
-      message_in& op = as_receive(*std::next(waiters_.begin(), static_cast<std::ptrdiff_t>(i)));
-      if (e.memory.size <= op.capacity && !op.busy_)
-        a.receive = &op;
-    }
     return true;
   }
   return false;

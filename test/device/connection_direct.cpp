@@ -149,6 +149,63 @@ TEST_CASE("a message is refused if what it is read to cannot be registered") {
   CHECK(t.pool.statistics().blocks_in_use == in_use);
 }
 
+// The pool has no room for a message.
+TEST_CASE("who is cancelled while messages are read leaves them to those behind him") {
+  narrow t;
+  REQUIRE(t.lives());
+  const registered_buffer to[3] = {t.of_user(lengthy), t.of_user(lengthy), t.of_user(lengthy)};
+  faults::injector faults(t.dev.native_handle());
+  asio::cancellation_signal cancels;
+  sent taken[3], sends[2];
+  t.b.async_receive(to[0], asio::bind_cancellation_slot(cancels.slot(), taken[0].handler()));
+  t.b.async_receive(to[1], taken[1].handler());
+  // Until b has both offers, and reads.
+  faults.hold_completions({.qp_num = t.b.native_handle()->qp_num});
+  const std::uint64_t offered = t.b.statistics().frames_received + 2;
+  t.send(sends[0]);
+  t.send(sends[1], lengthy - 1);
+  t.io.restart();
+  while (faults.held() < 2)
+    t.io.poll();
+  while (t.b.statistics().frames_received != offered) {
+    faults.release_completions(1);
+    t.io.poll();
+  }
+  REQUIRE_FALSE((taken[0].done() || taken[1].done()));
+  cancels.emit(asio::cancellation_type::total);
+  t.b.async_receive(to[2], taken[2].handler());
+  faults.release_completions();
+  t.until([&] { return taken[1].done() && taken[2].done() && sends[0].done() && sends[1].done(); });
+  CHECK(taken[0].ec == asio::error::operation_aborted);
+  for (int i = 0; i < 2; ++i) {
+    CHECK(sends[i].succeeded());
+    CHECK(taken[i + 1].succeeded());
+    CHECK(taken[i + 1].value == lengthy - std::size_t(i));
+    CHECK(is_pattern(to[i + 1].data(), lengthy - std::size_t(i), 1));
+  }
+}
+
+TEST_CASE("a message that is too long for a receive waits for one that has room") {
+  narrow t;
+  const registered_buffer to[2] = {t.of_user(lengthy), t.of_user(lengthy)};
+  std::uint8_t few[1000];
+  sent taken[2], too_few, sends[2];
+  t.b.async_receive(to[0], taken[0].handler());
+  t.b.async_receive(asio::buffer(few), too_few.handler());
+  t.send(sends[0]);
+  t.send(sends[1], lengthy - 1);
+  t.until([&] { return too_few.done(); });
+  CHECK(too_few.ec == asio::error::message_size);
+  t.b.async_receive(to[1], taken[1].handler());
+  t.until([&] { return taken[1].done() && sends[0].done() && sends[1].done(); });
+  for (int i = 0; i < 2; ++i) {
+    CHECK(sends[i].succeeded());
+    CHECK(taken[i].succeeded());
+    CHECK(taken[i].value == lengthy - std::size_t(i));
+    CHECK(is_pattern(to[i].data(), lengthy - std::size_t(i), 1));
+  }
+}
+
 TEST_CASE("a cancelled receive gives its memory back when the device has let go, and another one "
           "gets the message") {
   narrow t;
