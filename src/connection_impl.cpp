@@ -256,8 +256,7 @@ void connection_impl::complete_receive(message_receive& op, operation_list& done
   op.ec = result.ec;
   op.size = result.bytes;
   op.result.immediate = result.immediate;
-  if (result.immediate)
-    op.word = *result.immediate;
+  op.word = result.immediate.value_or(0);
   if (!op.ec && result.what == message_in::kind::message) {
     messages_received_.add();
     bytes_received_.add(result.bytes);

@@ -8,9 +8,11 @@
 namespace asio_rdma::detail {
 namespace {
 
-grant_limits limits_of(const remote_memory_options& o) {
+grant_limits limits_of(const remote_memory_options& o, const device& d) {
   grant_limits l;
   l.rights = to_rights(o.rights);
+  if (!d.has_atomics())
+    l.rights = l.rights & (remote_rights::read | remote_rights::write);
   l.bytes = o.bytes;
   l.grants = o.grants;
   l.default_lease = o.default_lease;
@@ -25,7 +27,7 @@ connection_regions::connection_regions(connection_impl& connection, frame_link& 
                                        const remote_memory_options& options)
     : connection_(connection),
       inbox_(link),
-      grants_(link, inbox_, limits_of(options)),
+      grants_(link, inbox_, limits_of(options, connection.member_device())),
       leases_(link, inbox_) {}
 
 void connection_regions::complete(region_operation& op, const error_code& ec,

@@ -25,7 +25,8 @@ struct memory_pool_options {
   /// Whether every buffer is zeroed when it is allocated.
   bool zeroed = false;
   /// Told once, and in words, if there are not enough reserved huge pages. Called by `allocate` and
-  /// `reserve`; must not throw, nor use the pool.
+  /// `reserve`, so by whatever allocates from the pool; must not throw, nor use the pool or what
+  /// does.
   std::function<void(std::string_view)> log;
 };
 

@@ -92,8 +92,9 @@ public:
 
   /// Registers `bytes` at `offset` of a dma-buf (a GPU's memory, for instance). `iova` is the
   /// region's address in every request, here and at peers (ibv_reg_dmabuf_mr(3)), so `data` is that
-  /// and nothing that the CPU could follow. Errors: as above, or `operation_not_supported` where
-  /// the device, or rdma-core (before 34), cannot.
+  /// and nothing that the CPU could follow: only for queue pairs whose `max_inline` is 0, and for
+  /// peers; neither for messages nor for streams, which copy what is short. Errors: as above, or
+  /// `operation_not_supported` where the device, or rdma-core (before 34), cannot.
   static memory_region from_dmabuf(const protection_domain& pd, int descriptor,
                                    std::uint64_t offset, std::size_t bytes, std::uint64_t iova,
                                    access rights, error_code& ec);

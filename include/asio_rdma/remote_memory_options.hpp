@@ -12,7 +12,9 @@ namespace asio_rdma {
 /// lent unasked (`async_send_region`) does not count.
 struct remote_memory_options {
   access rights = access::remote_read | access::remote_write; ///< None but these are given.
-  std::uint64_t bytes = 0;   ///< At a time; with 0 every request is refused.
+  /// At a time; with 0 every request is refused. What the peer has handed back counts no more,
+  /// though it is kept until `async_receive_region` gives it away: at most one for each receive.
+  std::uint64_t bytes = 0;
   std::uint32_t grants = 16; ///< Requests granted at a time, at most 65535.
   /// For a request that names no lease, and the longest; a longer one is cut down to it. Zero and
   /// more.
