@@ -234,20 +234,34 @@ TEST_CASE("flags compared with == instead of &", "[mistake]") {
   faults::injector faults(p.dev.native_handle());
   using flags = queue_pair::flags;
   for (unsigned combination = 0; combination < 8; ++combination) {
-    const auto has = [&](flags f) {
-      return (static_cast<flags>(combination) & f);
-    };
+    const auto how = static_cast<flags>(combination);
     CAPTURE(combination);
-    sent s, write;
-    p.a.async_write(p.ma.buffer(0, 8), p.mb.remote(), static_cast<flags>(combination), s.handler());
-    const unsigned posted = faults.counts().last_send_flags;
-    CHECK(((posted & IBV_SEND_SOLICITED) != 0) == has(flags::solicited));
-    CHECK(((posted & IBV_SEND_FENCE) != 0) == has(flags::fenced));
-    CHECK(((posted & IBV_SEND_SIGNALED) != 0) == !has(flags::unsignaled));
-    p.a.async_write(p.ma.buffer(0, 8), p.mb.remote(), write.handler());
-    p.drain();
-    CHECK(s.succeeded());
-    CHECK(write.succeeded());
+    const auto are_posted = [&] {
+      const unsigned posted = faults.counts().last_send_flags;
+      return ((posted & IBV_SEND_SOLICITED) != 0) == (how & flags::solicited) &&
+             ((posted & IBV_SEND_FENCE) != 0) == (how & flags::fenced) &&
+             ((posted & IBV_SEND_SIGNALED) != 0) == !(how & flags::unsignaled);
+    };
+    const auto is_done = [&](const auto& o) { // an unsignaled one by what follows it
+      sent write;
+      p.a.async_write(p.ma.buffer(0, 8), p.mb.remote(), write.handler());
+      p.drain();
+      return o.succeeded() && write.succeeded();
+    };
+    sent s;
+    p.a.async_write(p.ma.buffer(0, 8), p.mb.remote(), how, s.handler());
+    CHECK(are_posted());
+    CHECK(is_done(s));
+    if (!p.dev.has_memory_windows())
+      continue;
+    memory_window window(p.pd);
+    outcome<void> bound, ended;
+    p.a.async_bind(window, p.ma.region, 0, 64, access::remote_write, how, bound.handler());
+    CHECK(are_posted());
+    REQUIRE(is_done(bound));
+    p.a.async_invalidate(window.rkey(), how, ended.handler());
+    CHECK(are_posted());
+    CHECK(is_done(ended));
   }
 }
 

@@ -179,9 +179,12 @@ std::vector<std::byte> a_frame(input& in, const party& p) {
 void conversation(input in) {
   link_options l;
   l.receives = 5 + in.below(8);
-  l.peer_receives = 5 + in.below(8);
+  const std::uint32_t said = in.below(256); // by the peer's handshake
+  l.peer_receives = said < 240 ? 5 + said % 8 : said < 248 ? said % 8 : 0xffff - said % 8;
   l.receive_size = l.peer_receive_size = 128;
   l.sends = 1 + in.below(4);
+  if (!frame_link::usable(l))
+    return;
   message_options m;
   m.limit = 2500;
   m.offers = 1 + in.below(4);

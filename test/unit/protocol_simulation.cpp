@@ -67,7 +67,8 @@ public:
 
   void play(std::size_t steps) {
     const bool dies = below(3) == 0, closes = below(3) == 0;
-    const std::size_t end = steps / 4 + below(static_cast<std::uint32_t>(steps));
+    const auto at_least = dies ? 0 : steps / 4;
+    const std::size_t end = at_least + below(static_cast<std::uint32_t>(steps));
     for (std::size_t s = 0; s < end; ++s) {
       step();
       check();
