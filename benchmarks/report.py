@@ -3,6 +3,7 @@
 import html
 
 ALLOWED = 1.10
+ALLOWED_NS = 100  # for a block of up to 64 KiB
 LIBRARY = ("callbacks", "coroutines")
 
 
@@ -32,6 +33,22 @@ def overhead_rows(results):
         rows.append([kind, f"{send['above_bare']:.0f}", f"{post['instructions']:.0f}",
                      f"{send['ratio_to_post']:.2f}", f"{send['allocations']:g}"])
     return rows
+
+
+def blocks(results):
+    """Of the pool and of malloc: by bytes, nanoseconds of CPU time to allocate and to return."""
+    times = {case["name"]: case["cpu_time"] for case in results["benchmarks"]}
+    return [(n, *(times[f"{of}/{n}"] for of in ("allocate_and_return", "malloc_and_free"))) for n in (64, 4096, 65536)]
+
+
+def memory_rows(results):
+    rows = [["ns to allocate and return", "memory_pool", "malloc"]]
+    return rows + [[f"{n} bytes", number(pool), number(malloc)] for n, pool, malloc in blocks(results)]
+
+
+def memory_missed(results):
+    return [f"memory: {n} bytes allocated and returned in {pool:.0f} ns" for n, pool, _ in blocks(results)
+            if pool > ALLOWED_NS]
 
 
 def title(case):
@@ -186,11 +203,13 @@ def picture(devices):
             f'font-size="11"><rect width="100%" height="100%" fill="#fff"/>\n' + "\n".join(out) + "\n</svg>\n")
 
 
-def markdown(overhead, devices):
+def markdown(overhead, memory, devices):
     parts = []
     if overhead:
         parts += [grid(overhead_rows(overhead), True),
                   f"Calls of `ibv_post_send` per operation in a batch of 16: {overhead['batch_calls']:g}."]
+    if memory:
+        parts += [grid(memory_rows(memory), True)]
     for results in devices:
         parts += [f"`{results['device'].rstrip('0123456789')}` ({machine(results)}):", grid(device_rows(results), True)]
         if len(epoll_rows(results)) > 1:
@@ -203,7 +222,7 @@ def markdown(overhead, devices):
             parts += [grid(peer_rows(results), True)]
         if peers_said(results):
             parts += ["What async-rdma said where it failed:", "\n".join(f"- {line}" for line in peers_said(results))]
-    lines = [line for results in devices for line in missed(results)]
+    lines = (memory_missed(memory) if memory else []) + [line for results in devices for line in missed(results)]
     if lines:
         parts += ["Beyond what is allowed in this run:", "\n".join(f"- {line}" for line in lines)]
     return "\n\n".join(parts) + "\n"

@@ -15,6 +15,8 @@ namespace asio_rdma::detail {
 void message_pull::on_done(link_impl& link, link_pull& p) {
   auto& c = static_cast<connection_impl&>(link);
   auto& self = static_cast<message_pull&>(p);
+  if (p.failure() && p.failure() != boost::system::errc::not_enough_memory)
+    return c.fail(p.failure());
   if (p.failure())
     c.messages_->refuse(self.slot);
   else

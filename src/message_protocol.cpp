@@ -424,21 +424,19 @@ bool message_protocol::next_pull(message_action& a) {
   if (unread_ == 0 || pulling_ == options_.pulls || link_.stopped())
     return false;
   std::uint64_t ahead = 0; // bytes read before anybody asked
-  for (std::size_t i = 0; i != messages_.size(); ++i) {
-    entry& e = messages_[i];
-    if (i >= waiting_ && e.place != message_in::place::slot) {
+  auto waiter = waiters_.begin();
+  for (entry& e : messages_) {
+    message_in* const op = waiter != waiters_.end() ? &as_receive(*waiter++) : nullptr;
+    if (op == nullptr && e.place != message_in::place::slot) {
       if (e.memory.size > options_.prefetch - ahead)
         return false;
       ahead += e.memory.size;
     }
     if (e.where != entry::state::offered)
       continue;
-    if (i < waiting_) {
-      message_in& op = as_receive(*std::next(waiters_.begin(), static_cast<std::ptrdiff_t>(i)));
-      if (op.busy_ || e.memory.size > op.capacity)
-        continue; // it can be read later to memory that a receive has, or goes to another one
-      a.receive = &op;
-    }
+    if (op != nullptr && (op->busy_ || e.memory.size > op->capacity))
+      continue; // it can be read later to memory that a receive has, or goes to another one
+    a.receive = op;
     e.where = entry::state::pulling;
     --unread_;
     ++pulling_;
