@@ -23,11 +23,11 @@ struct reach : talk {
   }
   bool has_atomics() const { return dev.has_atomics(); }
   template <class Handler>
-  void start(bool reads, const registered_buffer& b, Handler handler) {
+  void start(bool reads, const registered_buffer& buffer, Handler handler) {
     if (reads)
-      a.async_read(b, target.remote(), std::move(handler));
+      a.async_read(buffer, target.remote(), std::move(handler));
     else
-      a.async_write(b, target.remote(), std::move(handler));
+      a.async_write(buffer, target.remote(), std::move(handler));
   }
 
   memory target{pd, 256 * 1024, most_rights(dev)};
