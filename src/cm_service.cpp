@@ -192,6 +192,7 @@ void cm_service::unlinger(const cm_handler& handler) {
 }
 
 void cm_service::shutdown() {
+  operations_.do_last_work(); // on connections, which end here
   std::vector<std::weak_ptr<cm_handler>> handlers;
   std::vector<std::shared_ptr<cm_handler>> lingering;
   {

@@ -244,7 +244,23 @@ void completion_service::broadcast(const device& d, const ibv_async_event& event
   }
 }
 
+void completion_service::do_last_work() {
+  const auto members = members_of(nullptr);
+  std::vector<completion_queue_impl*> queues;
+  do {
+    const auto now = std::chrono::steady_clock::now();
+    queues.clear();
+    for (const auto& member : members)
+      if (auto* const q = member->last_work(now);
+          q != nullptr && std::find(queues.begin(), queues.end(), q) == queues.end())
+        queues.push_back(q);
+    for (completion_queue_impl* const q : queues)
+      q->drive(-1, waker::of_this_thread());
+  } while (!queues.empty());
+}
+
 void completion_service::shutdown() {
+  do_last_work();
   const auto members = members_of(nullptr);
   std::vector<std::weak_ptr<completion_queue_impl>> queues;
   std::vector<watched> watches;

@@ -4,6 +4,8 @@
 #include <asio_rdma/detail/cm_service.hpp>
 #include <asio_rdma/detail/scatter_gather.hpp>
 
+#include "background_timer.hpp"
+
 #include <algorithm>
 #include <utility>
 
@@ -30,6 +32,9 @@ constexpr std::size_t most_lent = 3;
 // meets others in one offer.
 constexpr std::uint64_t lent_from = std::uint64_t(1) << 17;
 
+// How often it is looked, in the time that the peer has, whether it takes something.
+constexpr unsigned looks = 2;
+
 } // namespace
 
 /// Waits for the goodbyes of a stream that was closed.
@@ -42,9 +47,32 @@ public:
 private:
   static void run(operation* base, disposal how) {
     const auto s = std::move(static_cast<closer*>(base)->stream);
-    s->linger_.cancel();
     if (how != disposal::destroy)
       s->link_impl::close();
+  }
+};
+
+/// Is work of the context while the peer is waited for, and nothing else is under way.
+class stream_impl::holder final : public operation {
+public:
+  enum class state { idle, holding, ending };
+
+  holder() noexcept : operation(&holder::run) { internal = true; }
+
+  state now = state::idle;
+  std::shared_ptr<stream_impl> stream; ///< While it ends.
+
+private:
+  static void run(operation* base, disposal how) {
+    auto& self = *static_cast<holder*>(base);
+    const auto s = std::move(self.stream);
+    operation_list done;
+    lock l(s->mutex_);
+    self.now = state::idle;
+    if (how == disposal::destroy)
+      return;
+    s->wait_for_peer(done);
+    s->settle(l, done);
   }
 };
 
@@ -84,8 +112,10 @@ stream_impl::stream_impl(const asio::any_io_executor& ex, const memory_pool& poo
     : link_impl(asio::query(ex, asio::execution::context), pool, handshake::kind::stream,
                 link_options_of(o)),
       stream_options_(o),
-      linger_(ex),
-      closer_(std::make_unique<closer>()) {}
+      usual_linger_(o.linger),
+      linger_option_(false, 0),
+      closer_(std::make_unique<closer>()),
+      holder_(std::make_unique<holder>()) {}
 
 stream_impl::~stream_impl() = default;
 
@@ -265,6 +295,9 @@ void stream_impl::run_here(stream_error_wait& op, bool wait) { run_op_here(op, w
 // A socket that blocks writes everything, as send(2).
 void stream_impl::run_here(stream_writing& op, bool wait) {
   const bool waits = op.request.what == stream_write::kind::wait;
+  // To the end, which is not that of each part.
+  const registered_buffer memory = op.memory;
+  const buffer_access access = std::move(op.access);
   std::uint64_t total = 0;
   for (;;) {
     run_op_here(op, wait);
@@ -421,8 +454,10 @@ bool stream_impl::run_parts(operation_list& done) {
   case stream_action::kind::none:
     break;
   }
-  if (error_waits_ == 0 || !frames().stopped())
+  if (error_waits_ == 0 || !frames().stopped()) {
+    wait_for_peer(done);
     return false;
+  }
   const auto i = std::find_if(active_.begin(), active_.end(), [](const operation& op) {
     return static_cast<const stream_operation&>(op).what == stream_operation::kind::error;
   });
@@ -480,6 +515,7 @@ void stream_impl::cancel(std::uint64_t id, asio::cancellation_type_t) {
   if (found == active_.end())
     return;
   auto& op = static_cast<stream_operation&>(*found);
+  idle_looks_ = 0;
   if (withdraw_op(op))
     finish(op, asio::error::operation_aborted, 0, done);
   progress(done);
@@ -487,6 +523,7 @@ void stream_impl::cancel(std::uint64_t id, asio::cancellation_type_t) {
 }
 
 void stream_impl::withdraw_all(operation_list& done) {
+  idle_looks_ = 0;
   for (auto i = active_.begin(); i != active_.end();) {
     auto& op = static_cast<stream_operation&>(*i++);
     if (withdraw_op(op))
@@ -546,28 +583,88 @@ bool stream_impl::no_delay() const {
   return no_delay_;
 }
 
+// --- The end ---------------------------------------------------------------------------------
+
 void stream_impl::close() {
+  bool lingers = true;
   {
     operation_list done;
     lock l(mutex_);
     closed_ = true;
+    lingers = stream_options_.linger > stream_options_.linger.zero();
     withdraw_all(done);
     settle(l, done);
   }
-  const auto self = std::static_pointer_cast<stream_impl>(shared_from_this());
-  constexpr std::chrono::milliseconds longest = std::chrono::hours(24);
-  linger_.expires_after(std::min(stream_options_.linger, longest));
-  linger_.async_wait([weak = std::weak_ptr(self)](const error_code& ec) {
-    const auto s = weak.lock();
-    if (!ec && s)
-      s->link_impl::close();
-  });
-  closer_->stream = self;
-  if (start_close(*closer_))
+  closer_->stream = std::static_pointer_cast<stream_impl>(shared_from_this());
+  if (lingers && start_close(*closer_))
     return;
-  linger_.cancel();
   closer_->stream.reset();
   link_impl::close();
+}
+
+// When there is nothing that could be done now.
+void stream_impl::wait_for_peer(operation_list& done) {
+  if (bytes_->taken() != taken_) {
+    taken_ = bytes_->taken();
+    idle_looks_ = 0;
+  }
+  const bool owes = bytes_->owes();
+  const bool hopes = idle_looks_ < looks && !frames().stopped() &&
+                     stream_options_.linger > stream_options_.linger.zero();
+  const bool holds = owes && hopes && frames().sends_under_way() == 0;
+  if (holds && holder_->now == holder::state::idle) {
+    holder_->now = holder::state::holding;
+    operation_starting();
+  } else if (!holds && holder_->now == holder::state::holding) {
+    holder_->now = holder::state::ending;
+    holder_->stream = std::static_pointer_cast<stream_impl>(shared_from_this());
+    done.push_back(*holder_);
+  }
+  if ((owes || closed_) && hopes && !std::exchange(looking_, true)) {
+    constexpr std::chrono::microseconds longest = std::chrono::hours(24);
+    call_at(look_timer_,
+            protocol_clock::now() +
+                std::min<std::chrono::microseconds>(stream_options_.linger, longest) / looks,
+            &stream_impl::look);
+  }
+}
+
+void stream_impl::look(link_impl& link) {
+  auto& self = static_cast<stream_impl&>(link);
+  self.looking_ = false;
+  if (self.bytes_->taken() == self.taken_ && ++self.idle_looks_ == looks &&
+      (self.closed_ || self.bytes_->withdrawing()))
+    self.fail(asio::error::timed_out);
+}
+
+void stream_impl::set_linger(const asio::socket_base::linger& option) {
+  const std::lock_guard guard(mutex_);
+  linger_option_ = option;
+  stream_options_.linger =
+      option.enabled() ? std::chrono::seconds(option.timeout()) : usual_linger_;
+  looking_ = false; // perhaps it is to be looked earlier
+}
+
+asio::socket_base::linger stream_impl::linger() const {
+  const std::lock_guard guard(mutex_);
+  return linger_option_;
+}
+
+// What was written is sent, as a kernel would that has it from a socket.
+completion_queue_impl* stream_impl::last_work(std::chrono::steady_clock::time_point now) {
+  bool open = false;
+  {
+    const std::lock_guard guard(mutex_);
+    open = !closed_;
+  }
+  if (open)
+    close();
+  const std::lock_guard guard(mutex_);
+  if (check() || frames().told_goodbye())
+    return nullptr;
+  if (!last_taken_ || last_taken_->first != bytes_->taken())
+    last_taken_ = {bytes_->taken(), now};
+  return now - last_taken_->second < stream_options_.linger ? &completion_queue() : nullptr;
 }
 
 } // namespace asio_rdma::detail

@@ -7,6 +7,9 @@
 namespace asio_rdma::detail {
 namespace {
 
+// Bytes; a peer may say that its receives have room for more than a device sends at once.
+constexpr std::uint32_t largest_frame = std::uint32_t(1) << 20;
+
 stream_write& as_write(frame_operation& op) { return static_cast<stream_write&>(op); }
 stream_read& as_read(frame_operation& op) { return static_cast<stream_read&>(op); }
 stream_block& as_block(frame_operation& op) { return static_cast<stream_block&>(op); }
@@ -25,7 +28,7 @@ error_code worse(const error_code& first, const error_code& second) {
 
 stream_protocol::stream_protocol(frame_link& link, const stream_limits& o)
     : link_(link),
-      frame_size_(link.options().peer_receive_size -
+      frame_size_(std::min(link.options().peer_receive_size, largest_frame) -
                   static_cast<std::uint32_t>(frame_header::size)),
       block_size_(std::min(frame_size_, o.block_size)),
       offer_from_(std::max<std::uint64_t>(o.offer_from, frame_size_ + std::uint64_t(1))),
@@ -339,6 +342,7 @@ void stream_protocol::frame_ended(const frame_header& header, frame_operation& e
 }
 
 void stream_protocol::on_sent(const frame_header& header, frame_operation* op) {
+  ++taken_;
   if (op != nullptr)
     frame_ended(header, *op, {});
 }
@@ -362,6 +366,7 @@ bool stream_protocol::on_answer(const frame_header& header) {
     return false;
   s.taken_ = all ? s.bytes : partly ? header.immediate : 0;
   s.unanswered_ = false;
+  ++taken_;
   unanswered_.erase(found);
   withdraws_.erase(std::remove(withdraws_.begin(), withdraws_.end(), s.id_), withdraws_.end());
   if (!s.is_block()) {
@@ -375,6 +380,11 @@ bool stream_protocol::on_answer(const frame_header& header) {
   }
   end_if_over(s);
   return true;
+}
+
+bool stream_protocol::withdrawing() const noexcept {
+  return std::any_of(unanswered_.begin(), unanswered_.end(),
+                     [](const stream_source* s) { return s->withdrawn_; });
 }
 
 void stream_protocol::end_offers(const error_code& ec) {

@@ -30,7 +30,8 @@ namespace asio_rdma {
 /// *Writing.* A write copies its bytes to the send buffer (`stream_options::sends`), as much as
 /// there is room for, and is complete then. Asynchronous writes of registered memory
 /// (`registered_buffer`, `const_buffer`, and in up to three parts what else lies in the stream's
-/// pool and is more than 240 bytes) take all of it. Of more than 240 bytes and less than 32 KiB, or
+/// pool and is more than 240 bytes) take all of it, of a sequence whose length is not known by its
+/// type up to 16 parts. Of more than 240 bytes and less than 32 KiB, or
 /// of at least 128 KiB in one piece, it is not copied: the write is complete when the peer's device
 /// has read or received it. `asio::async_write` hands a stream at most 64 KiB at a time, so long
 /// memory that shall not be copied is given to `async_write_some`. Small writes meet while an
@@ -54,14 +55,18 @@ namespace asio_rdma {
 ///
 /// *What differs from TCP*, whose connections are the kernel's: here they are the program's.
 /// - What was written is sent, and the peer told of a close, by the context that runs, or by the
-///   stream's blocking functions. A context that is destroyed before drops it, and the peer gets
-///   `connection_reset`. After a close `run()` has work until the peer has heard.
+///   stream's blocking functions: `run()` has work until the peer has it. A context that is
+///   destroyed before sends it first, so its destructor blocks as long as the peer takes some in
+///   every `stream_options::linger`; the peer reads `eof` behind it. What is still lost is what a
+///   process has that ends without (`std::_Exit`, a signal): its peer gets `connection_reset`.
 /// - An error of the connection stays, and is given again; the endpoints are told afterwards, too.
 /// - A write hears of the peer's close at once, not from the second on, as that is told by a frame.
 /// - A peer that closes with bytes unread ends the stream like any other close: it sends no reset.
 /// - A read after `eof` gives `eof` again, for which Asio's sockets may wait.
-/// - Of the socket options there is `no_delay`: TCP's other ones name what RDMA has not, or what
-///   `stream_options` says (`keep_alive`, `linger`, sizes).
+/// - Of the socket options there are `no_delay` and `linger`: TCP's other ones name what RDMA has
+///   not, or what `stream_options` says (`keep_alive`, sizes).
+/// - A read of registered memory that gets its bytes directly gets all of them or, if the
+///   connection fails before the last, none.
 ///
 /// *Cancellation.* All types, of every operation. A cancelled read has taken nothing; if the device
 /// is writing to its memory, it ends when that is over. A cancelled write tells how many bytes it
@@ -70,7 +75,8 @@ namespace asio_rdma {
 ///
 /// *Blocking functions* do for their stream what the context would do, so they need no thread that
 /// runs it. They sleep until the device or the connection manager tells of something; while another
-/// thread has taken that on, they look every millisecond. They call no handlers.
+/// thread, or the handler that calls them, has taken that on, they look every millisecond. They
+/// call no handlers.
 ///
 /// *Thread safety.* Distinct objects: safe. Shared objects: unsafe, as for Asio's sockets.
 template <class Executor = asio::any_io_executor>
@@ -174,8 +180,9 @@ public:
   native_handle_type native_handle() const noexcept {
     return impl_ ? impl_->target_queue_pair()->native_handle() : nullptr;
   }
+  /// Only of a stream that is open.
   const memory_pool& pool() const noexcept { return impl_->pool(); }
-  /// The options in force.
+  /// The options in force, of a stream that is open.
   const stream_options& options() const noexcept { return impl_->options(); }
   const std::shared_ptr<impl_type>& impl() const noexcept { return impl_; }
 
@@ -187,6 +194,7 @@ public:
 
   /// Ends every operation with `operation_aborted`. What was written is still sent, and then the
   /// peer told, by the context, which has work until the peer has heard (`stream_options::linger`).
+  /// After `set_option(linger(true, 0))` nothing is sent, and the peer gets `connection_reset`.
   void close(error_code& ec) {
     ec = {};
     close();
@@ -263,7 +271,9 @@ public:
     detail::throw_if(ec, "stream::non_blocking");
   }
 
-  /// `tcp::no_delay` lets small writes go at once. Others: `operation_not_supported`.
+  /// `tcp::no_delay` lets small writes go at once. `linger` says how long a close goes on (see
+  /// `stream_options::linger`; what that was if disabled), 0 to reset the connection. Others:
+  /// `operation_not_supported`.
   template <class Option>
   void set_option(const Option& option, error_code& ec) {
     ec = state();
@@ -271,6 +281,8 @@ public:
       return;
     if constexpr (std::is_same_v<Option, asio::ip::tcp::no_delay>)
       impl_->set_no_delay(option.value());
+    else if constexpr (std::is_same_v<Option, linger>)
+      impl_->set_linger(option);
     else
       ec = asio::error::operation_not_supported;
   }
@@ -287,6 +299,8 @@ public:
       return;
     if constexpr (std::is_same_v<Option, asio::ip::tcp::no_delay>)
       option = impl_->no_delay();
+    else if constexpr (std::is_same_v<Option, linger>)
+      option = impl_->linger();
     else
       ec = asio::error::operation_not_supported;
   }

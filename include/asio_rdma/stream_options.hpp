@@ -12,7 +12,7 @@ namespace asio_rdma {
 struct stream_options {
   stream_options() {} // gcc 12 destroys a temporary aggregate in a co_await expression twice
 
-  /// Receives posted ahead, at least 5, each of `receive_size` bytes, at least 64. They are what a
+  /// Receives posted ahead, at least 5, each of `receive_size` bytes, at least 56. They are what a
   /// peer may send before anything is read here, as a socket's receive buffer is, and nearly all
   /// that an idle stream costs. Of longer writes 1 MiB is read ahead besides, or as many
   /// bytes as these have, to memory that is the pool's again when it has been taken.
@@ -23,8 +23,10 @@ struct stream_options {
   /// 512 KiB besides.
   std::uint32_t sends = 16;
 
-  /// How long a stream that was closed may take in the background to send what was written and to
-  /// hear that the peer has it. Then the connection is reset.
+  /// How long the peer may take nothing of what was written. Then (within half as much again) the
+  /// connection of a stream that was closed is reset, so is that of a cancelled write whose peer
+  /// does not say how much it has read, and a context that runs, or is destroyed, waits no longer.
+  /// 0: a close resets the connection, and nobody waits. `socket_base::linger` changes it.
   std::chrono::milliseconds linger{30000};
 
   /// At most so long after its last sign the peer is asked for one: see

@@ -6,6 +6,7 @@
 #include <boost/asio/execution_context.hpp>
 #include <boost/intrusive/list.hpp>
 
+#include <chrono>
 #include <cstddef>
 #include <memory>
 #include <mutex>
@@ -22,6 +23,12 @@ class context_member : public std::enable_shared_from_this<context_member>,
                            boost::intrusive::link_mode<boost::intrusive::normal_link>> {
 public:
   virtual void on_context_shutdown() = 0;
+  /// Before that: called again and again as long as it gives the completion queue that is to be
+  /// driven for it, as there is something that it has to do first.
+  virtual completion_queue_impl* last_work(std::chrono::steady_clock::time_point now) {
+    static_cast<void>(now);
+    return nullptr;
+  }
   virtual void on_device_event(const ibv_async_event& event) = 0;
   virtual const device& member_device() const noexcept = 0;
 
@@ -67,6 +74,10 @@ public:
   /// once the context has shut down, or if the events cannot be watched.
   bool add(context_member& member, error_code& ec);
   void remove(context_member& member) noexcept;
+
+  /// When the context shuts down: drives the completion queues until no member has anything to do
+  /// first. Handlers are not run.
+  void do_last_work();
 
   /// Tells the members of the device, which `by` keeps from then on.
   void broadcast(const device& d, const ibv_async_event& event,

@@ -9,11 +9,13 @@
 #include <boost/asio/cancellation_type.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/socket_base.hpp>
-#include <boost/asio/steady_timer.hpp>
 
+#include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 namespace asio_rdma::detail {
@@ -101,16 +103,20 @@ public:
 
   /// Ends every operation; what was written is sent in the background.
   void close();
-  /// The same, and the peer finds the connection reset.
-  void abort() { link_impl::close(); }
 
   const stream_options& options() const noexcept { return stream_options_; }
   bool non_blocking = false;
 
+  /// As the socket's option.
+  void set_linger(const asio::socket_base::linger& option);
+  asio::socket_base::linger linger() const;
+
   void on_connected(const connection_info& info) override;
+  completion_queue_impl* last_work(std::chrono::steady_clock::time_point now) override;
 
 private:
   class closer;
+  class holder;
   struct block;
   struct chunk;
   struct direct_pull;
@@ -139,10 +145,20 @@ private:
   void wait_for(stream_operation& op);
   bool find_keys(stream_operation& op) const;
   void choose_way(stream_writing& op) const;
+  void wait_for_peer(operation_list& done);
+  static void look(link_impl& link);
 
   stream_options stream_options_;
-  asio::steady_timer linger_;
+  std::chrono::milliseconds usual_linger_;
+  asio::socket_base::linger linger_option_;
   std::unique_ptr<closer> closer_;
+  std::unique_ptr<holder> holder_;
+  std::unique_ptr<background_timer> look_timer_;
+  std::uint64_t taken_ = 0; // by the peer, when that was last looked at
+  unsigned idle_looks_ = 0; // since then
+  bool looking_ = false;
+  // Of that, once the context shuts down.
+  std::optional<std::pair<std::uint64_t, std::chrono::steady_clock::time_point>> last_taken_;
   std::optional<stream_protocol> bytes_;
   std::vector<block> blocks_;
   std::vector<std::unique_ptr<chunk>> chunks_;

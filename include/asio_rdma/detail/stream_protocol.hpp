@@ -207,6 +207,12 @@ public:
   void set_no_delay(bool on) noexcept { no_delay_ = on; }
 
   std::uint64_t available() const noexcept { return inbox_.available(); } ///< To be read.
+  /// Whether something was written that is not under way, or not read by a peer that is to.
+  bool owes() const noexcept { return !pending_.empty() || !unanswered_.empty() || shutdown_due_; }
+  /// Whether the peer has still to say how much it has read of what was withdrawn.
+  bool withdrawing() const noexcept;
+  /// How often the peer has taken something.
+  std::uint64_t taken() const noexcept { return taken_; }
   bool readable() const noexcept { return inbox_.has_bytes() || at_end(); }
   /// Of how many bytes something is offered.
   std::uint64_t offer_from() const noexcept { return offer_from_; }
@@ -274,6 +280,7 @@ private:
   list writers_; // in order; the first may be begun
   list done_writes_;
   std::uint32_t small_under_way_ = 0; // frames that are not full
+  std::uint64_t taken_ = 0;
   bool no_delay_ = false;
   bool shutdown_due_ = false;
 

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: BSL-1.0
+// What was written and not yet sent: who waits for it, and how long.
+#include "catch.hpp"
+#include "pairs.hpp"
+#include "stream_support.hpp"
+
+#include <boost/asio/bind_cancellation_slot.hpp>
+#include <boost/asio/cancellation_signal.hpp>
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/read.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/write.hpp>
+
+#include <optional>
+#include <thread>
+
+namespace {
+
+using namespace test;
+using namespace std::chrono_literals;
+using asio_rdma::stream;
+using bytes = std::vector<std::uint8_t>;
+
+// In copied blocks, of which the first are offered and the last is not full.
+constexpr std::size_t megabyte = std::size_t(1) << 20;
+
+stream_options patient_for(std::chrono::milliseconds linger) {
+  stream_options o;
+  o.linger = linger;
+  return o;
+}
+
+/// Two streams, each of a context of its own. That of a may end before that of b.
+struct two_contexts {
+  explicit two_contexts(const stream_options& of_a = {}) {
+    a->open(pool, of_a);
+    b.open(pool);
+    acceptor listener(io_b);
+    connector initiator(*io_a);
+    listener.open({device_address(dev), 0});
+    test::connection accepted, connected;
+    listener.async_accept(b, accepted.handler());
+    initiator.async_connect(*a, listener.local_endpoint(), connected.handler());
+    std::thread other([&] { test::until(*io_a, [&] { return connected.done(); }); });
+    test::until(io_b, [&] { return accepted.done(); });
+    other.join();
+    if (accepted.ec || connected.ec)
+      throw system_error(accepted.ec ? accepted.ec : connected.ec, "connect");
+  }
+
+  device dev = open_device();
+  memory_pool pool{protection_domain(dev)};
+  asio::io_context io_b{1};
+  stream b{io_b};
+  std::optional<asio::io_context> io_a{std::in_place, 1};
+  std::optional<stream> a{*io_a};
+};
+
+/// What b reads until there is no more, on a thread of its own.
+struct reader {
+  explicit reader(stream& s)
+      : thread([this, &s] { asio::read(s, asio::dynamic_buffer(got), ec); }) {}
+
+  void check(std::size_t wanted) {
+    thread.join();
+    CHECK(ec == asio::error::eof);
+    CHECK(got.size() == wanted);
+    CHECK(is_pattern(got.data(), got.size(), 1));
+  }
+
+  bytes got;
+  error_code ec;
+  std::thread thread;
+};
+
+} // namespace
+
+TEST_CASE("what was written comes though nobody runs the context, which is then destroyed") {
+  two_contexts t;
+  const auto values = pattern(GENERATE(std::size_t(10), 20000u, 100000u, 3 * megabyte), 1);
+  const auto how = GENERATE(0, 1, 2);
+  CAPTURE(values.size(), how);
+  {
+    std::optional<reader> r;
+    if (values.size() > megabyte) // more than there is room for
+      r.emplace(t.b);
+    asio::write(*t.a, asio::buffer(values));
+    if (how == 0) { // as a program that returns from main
+      t.a.reset();
+    } else if (how == 1) { // a handler that nobody calls has it
+      auto s = std::make_shared<stream>(std::move(*t.a));
+      s->async_wait(stream::wait_read, [s](const error_code&) {});
+    } // or it is there still, and is destroyed when its context is no more
+    if (!r)
+      r.emplace(t.b);
+    t.io_a.reset();
+    r->check(values.size());
+  }
+  t.a.reset();
+}
+
+TEST_CASE("a context has work until the peer has read what was written") {
+  two_contexts t;
+  const auto values = pattern(100000, 1); // offered, for the peer to read
+  sent write;
+  t.a->async_write_some(asio::buffer(values), write.handler());
+  test::until(*t.io_a, [&] { return write.done(); });
+  REQUIRE(write.value == values.size());
+  t.io_a->restart();
+  t.io_a->run_for(50ms); // what else there is to do is over by then
+  CHECK_FALSE(t.io_a->stopped());
+  sent read;
+  bytes got(values.size());
+  asio::async_read(t.b, asio::buffer(got), read.handler());
+  std::thread other([&] { test::until(t.io_b, [&] { return read.done(); }); });
+  t.io_a->run();
+  other.join();
+  CHECK(t.io_a->stopped());
+  CHECK(got == values);
+  // The same again: it has been let go of, and is taken up.
+  sent again;
+  t.a->async_write_some(asio::buffer(values), again.handler());
+  test::until(*t.io_a, [&] { return again.done(); });
+  t.io_a->restart();
+  t.io_a->run_for(50ms); // what else there is to do is over by then
+  CHECK_FALSE(t.io_a->stopped());
+  reader r(t.b);
+  t.a->close();
+  t.io_a->restart();
+  t.io_a->run();
+  r.check(values.size());
+}
+
+TEST_CASE("a context waits no longer for a peer that takes nothing") {
+  two_contexts t(patient_for(50ms));
+  const auto values = pattern(megabyte / 2, 1);
+  sent write;
+  t.a->async_write_some(asio::buffer(values), write.handler());
+  drain(*t.io_a);
+  REQUIRE(write.value == values.size());
+  const bool destroyed = GENERATE(false, true);
+  bytes got(values.size());
+  if (destroyed) {
+    t.io_a.reset();
+    error_code ec;
+    asio::read(t.b, asio::buffer(got), ec);
+    CHECK(ec == asio::error::connection_reset);
+    return t.a.reset();
+  }
+  // It is still sent to one that takes it later.
+  sent read;
+  asio::async_read(t.b, asio::buffer(got), read.handler());
+  std::thread other([&] { test::until(t.io_b, [&] { return read.done(); }); });
+  const auto guard = asio::make_work_guard(*t.io_a);
+  test::until(*t.io_a, [&] { return t.a->statistics().bytes_sent == values.size(); });
+  other.join();
+  CHECK(got == values);
+}
+
+TEST_CASE("a close goes on as long as the peer takes something now and then") {
+  constexpr auto linger = 400ms;
+  stream_pair t(patient_for(linger));
+  // Frames, so each receive that is read is a step.
+  const auto values = pattern(20000, 1);
+  std::size_t written = 0;
+  t.a.non_blocking(true);
+  for (error_code ec; !ec;)
+    written += t.a.write_some(asio::buffer(values), ec);
+  t.a.close();
+  const auto start = std::chrono::steady_clock::now();
+  asio::steady_timer pause(t.io);
+  bytes got(8192);
+  std::size_t read = 0;
+  sent some;
+  const std::function<void()> next = [&] {
+    pause.expires_after(linger / 10);
+    pause.async_wait([&](auto) {
+      t.b.async_read_some(asio::buffer(got), [&](const error_code& ec, std::size_t n) {
+        read += n;
+        ec ? some.handler()(ec, read) : next();
+      });
+    });
+  };
+  next();
+  t.until([&] { return some.done(); });
+  CHECK(some.ec == asio::error::eof);
+  CHECK(read == written);
+  CHECK(std::chrono::steady_clock::now() - start > 2 * linger); // or it would show nothing
+}
+
+TEST_CASE("a cancelled write ends though its peer does not say how much it has read") {
+  two_contexts t(patient_for(50ms));
+  const registered_buffer memory = filled(t.pool, 4 * megabyte, 1);
+  asio::cancellation_signal signal;
+  sent write;
+  t.a->async_write_some(memory, asio::bind_cancellation_slot(signal.slot(), write.handler()));
+  t.io_a->restart();
+  t.io_a->poll();
+  REQUIRE(write.calls == 0);
+  signal.emit(asio::cancellation_type::partial);
+  drain(*t.io_a);
+  CHECK(write.calls == 1);
+  CHECK(write.ec == asio::error::operation_aborted);
+  CHECK_FALSE(in_use(memory));
+  sent late;
+  t.a->async_write_some(asio::buffer("late", 4), late.handler());
+  drain(*t.io_a);
+  CHECK(late.ec == asio::error::timed_out);
+}
+
+TEST_CASE("the option linger: 0 resets the connection, at once") {
+  stream_pair t;
+  asio::socket_base::linger option(true, 1);
+  t.a.get_option(option);
+  CHECK_FALSE(option.enabled());
+  t.a.set_option(asio::socket_base::linger(true, 5));
+  CHECK(t.a.options().linger == 5s);
+  t.a.set_option(asio::socket_base::linger(false, 7));
+  CHECK(t.a.options().linger == stream_options().linger);
+  t.a.set_option(asio::socket_base::linger(true, 0));
+  t.a.get_option(option);
+  CHECK(option.enabled());
+  CHECK(option.timeout() == 0);
+  sent write, read;
+  const auto values = pattern(megabyte, 1);
+  t.a.async_write_some(asio::buffer(values), write.handler());
+  t.until([&] { return write.done(); });
+  t.a.close();
+  bytes got(2 * megabyte);
+  asio::async_read(t.b, asio::buffer(got), read.handler());
+  drain(t.io);
+  CHECK(read.ec == asio::error::connection_reset);
+  t.b.close();
+  drain(t.io);
+  CHECK(t.pool.statistics().blocks_in_use == 0);
+}
