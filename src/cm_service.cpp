@@ -192,7 +192,8 @@ void cm_service::unlinger(const cm_handler& handler) {
 }
 
 void cm_service::shutdown() {
-  operations_.do_last_work(); // on connections, which end here
+  // On connections, which end here.
+  operations_.do_last_work(descriptor(), [this] { read_events(); });
   std::vector<std::weak_ptr<cm_handler>> handlers;
   std::vector<std::shared_ptr<cm_handler>> lingering;
   {

@@ -74,6 +74,19 @@ bool completion_queue_impl::look_and_arm(bool& worked) {
   return true;
 }
 
+// Whoever had the role will not come back to it.
+completion_queue_impl::last_found completion_queue_impl::last_look() {
+  last_found result;
+  if (channel_ != nullptr && options_.mode != completion_mode::manual) {
+    read_event();
+    notify_requested_ = false;
+    if (arm())
+      result.descriptor = channel_->fd;
+  }
+  result.worked = run_ready_internal();
+  return result;
+}
+
 void completion_queue_impl::drive(int other, waker& own) {
   // The one costs nothing; what nobody tells of is looked at in between. The other is for the time
   // in which another thread has the role.

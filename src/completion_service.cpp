@@ -4,6 +4,7 @@
 #include "device_watch.hpp"
 
 #include <algorithm>
+#include <poll.h>
 #include <stdexcept>
 
 namespace asio_rdma::detail {
@@ -244,23 +245,35 @@ void completion_service::broadcast(const device& d, const ibv_async_event& event
   }
 }
 
-void completion_service::do_last_work() {
+void completion_service::do_last_work(int other, const std::function<void()>& look) {
+  constexpr int patience = 50, nap = 1; // ms
   const auto members = members_of(nullptr);
   std::vector<completion_queue_impl*> queues;
-  do {
-    const auto now = std::chrono::steady_clock::now();
+  std::vector<pollfd> descriptors;
+  for (;;) {
+    look();
     queues.clear();
     for (const auto& member : members)
-      if (auto* const q = member->last_work(now);
+      if (auto* const q = member->last_work();
           q != nullptr && std::find(queues.begin(), queues.end(), q) == queues.end())
         queues.push_back(q);
-    for (completion_queue_impl* const q : queues)
-      q->drive(-1, waker::of_this_thread());
-  } while (!queues.empty());
+    if (queues.empty())
+      return;
+    descriptors.assign(1, {other, POLLIN, 0}); // poll(2) passes over what is negative
+    bool worked = false, all_tell = true;
+    for (completion_queue_impl* const q : queues) {
+      const auto found = q->last_look();
+      worked = worked || found.worked;
+      all_tell = all_tell && found.descriptor >= 0;
+      descriptors.push_back({found.descriptor, POLLIN, 0});
+    }
+    if (!worked)
+      ::poll(descriptors.data(), descriptors.size(), all_tell ? patience : nap);
+  }
 }
 
 void completion_service::shutdown() {
-  do_last_work();
+  do_last_work(-1, [] {});
   const auto members = members_of(nullptr);
   std::vector<std::weak_ptr<completion_queue_impl>> queues;
   std::vector<watched> watches;

@@ -494,7 +494,13 @@ void link_impl::close() {
   end_queue_pair();
 }
 
-void link_impl::on_context_shutdown() { end_queue_pair(); }
+// From here on there are no services that it could leave.
+void link_impl::on_context_shutdown() {
+  removed_ = true;
+  end_queue_pair();
+  alive_timer_.reset();
+  memory_timer_.reset();
+}
 
 void link_impl::end_queue_pair() {
   {

@@ -32,8 +32,10 @@ constexpr std::size_t most_lent = 3;
 // meets others in one offer.
 constexpr std::uint64_t lent_from = std::uint64_t(1) << 17;
 
-// How often it is looked, in the time that the peer has, whether it takes something.
-constexpr unsigned looks = 2;
+std::chrono::milliseconds limited(std::chrono::milliseconds linger) {
+  return std::clamp<std::chrono::milliseconds>(linger, std::chrono::milliseconds(0),
+                                               std::chrono::hours(24));
+}
 
 } // namespace
 
@@ -112,10 +114,12 @@ stream_impl::stream_impl(const asio::any_io_executor& ex, const memory_pool& poo
     : link_impl(asio::query(ex, asio::execution::context), pool, handshake::kind::stream,
                 link_options_of(o)),
       stream_options_(o),
-      usual_linger_(o.linger),
+      usual_linger_(limited(o.linger)),
       linger_option_(false, 0),
       closer_(std::make_unique<closer>()),
-      holder_(std::make_unique<holder>()) {}
+      holder_(std::make_unique<holder>()) {
+  stream_options_.linger = usual_linger_;
+}
 
 stream_impl::~stream_impl() = default;
 
@@ -515,7 +519,7 @@ void stream_impl::cancel(std::uint64_t id, asio::cancellation_type_t) {
   if (found == active_.end())
     return;
   auto& op = static_cast<stream_operation&>(*found);
-  idle_looks_ = 0;
+  waits_.reset();
   if (withdraw_op(op))
     finish(op, asio::error::operation_aborted, 0, done);
   progress(done);
@@ -523,7 +527,7 @@ void stream_impl::cancel(std::uint64_t id, asio::cancellation_type_t) {
 }
 
 void stream_impl::withdraw_all(operation_list& done) {
-  idle_looks_ = 0;
+  waits_.reset();
   for (auto i = active_.begin(); i != active_.end();) {
     auto& op = static_cast<stream_operation&>(*i++);
     if (withdraw_op(op))
@@ -553,8 +557,10 @@ error_code stream_impl::shutdown(asio::socket_base::shutdown_type what) {
     return asio::error::not_connected;
   if (frames().stopped()) // if by the peer's close, nothing is left to shut down
     return frames().said_goodbye() ? error_code() : error_code(asio::error::not_connected);
-  if (what != asio::socket_base::shutdown_receive)
+  if (what != asio::socket_base::shutdown_receive) {
     bytes_->shut_down_writes();
+    waits_.reset();
+  }
   if (what != asio::socket_base::shutdown_send)
     bytes_->shut_down_reads();
   progress(done);
@@ -604,14 +610,20 @@ void stream_impl::close() {
 
 // When there is nothing that could be done now.
 void stream_impl::wait_for_peer(operation_list& done) {
-  if (bytes_->taken() != taken_) {
-    taken_ = bytes_->taken();
-    idle_looks_ = 0;
-  }
   const bool owes = bytes_->owes();
-  const bool hopes = idle_looks_ < looks && !frames().stopped() &&
-                     stream_options_.linger > stream_options_.linger.zero();
-  const bool holds = owes && hopes && frames().sends_under_way() == 0;
+  bool hopes = (owes || closed_) && !frames().stopped();
+  if (!hopes) {
+    waits_.reset();
+  } else {
+    const auto now = protocol_clock::now();
+    if (!waits_ || bytes_->taken() != taken_)
+      waits_ = now;
+    taken_ = bytes_->taken();
+    hopes = now - *waits_ < stream_options_.linger;
+  }
+  // In mode `manual` its end would wait for the user.
+  const bool holds = owes && hopes && frames().sends_under_way() == 0 &&
+                     completion_queue().options().mode != completion_mode::manual;
   if (holds && holder_->now == holder::state::idle) {
     holder_->now = holder::state::holding;
     operation_starting();
@@ -620,29 +632,34 @@ void stream_impl::wait_for_peer(operation_list& done) {
     holder_->stream = std::static_pointer_cast<stream_impl>(shared_from_this());
     done.push_back(*holder_);
   }
-  if ((owes || closed_) && hopes && !std::exchange(looking_, true)) {
-    constexpr std::chrono::microseconds longest = std::chrono::hours(24);
-    call_at(look_timer_,
-            protocol_clock::now() +
-                std::min<std::chrono::microseconds>(stream_options_.linger, longest) / looks,
-            &stream_impl::look);
+  if (hopes && !looking_) {
+    call_at(look_timer_, *waits_ + stream_options_.linger, &stream_impl::look);
+    looking_ = true;
   }
 }
 
 void stream_impl::look(link_impl& link) {
   auto& self = static_cast<stream_impl&>(link);
   self.looking_ = false;
-  if (self.bytes_->taken() == self.taken_ && ++self.idle_looks_ == looks &&
-      (self.closed_ || self.bytes_->withdrawing()))
+  if (!self.waits_ || self.bytes_->taken() != self.taken_)
+    return;
+  const auto linger = self.stream_options_.linger;
+  const auto waited = protocol_clock::now() - *self.waits_;
+  if (waited > linger + linger / 2) // nobody ran the context meanwhile: perhaps there is news
+    self.waits_.reset();
+  else if (waited >= linger && (self.closed_ || self.bytes_->withdrawing()))
     self.fail(asio::error::timed_out);
 }
 
 void stream_impl::set_linger(const asio::socket_base::linger& option) {
-  const std::lock_guard guard(mutex_);
+  operation_list done;
+  lock l(mutex_);
   linger_option_ = option;
   stream_options_.linger =
-      option.enabled() ? std::chrono::seconds(option.timeout()) : usual_linger_;
+      option.enabled() ? limited(std::chrono::seconds(option.timeout())) : usual_linger_;
   looking_ = false; // perhaps it is to be looked earlier
+  progress(done);
+  settle(l, done);
 }
 
 asio::socket_base::linger stream_impl::linger() const {
@@ -651,20 +668,27 @@ asio::socket_base::linger stream_impl::linger() const {
 }
 
 // What was written is sent, as a kernel would that has it from a socket.
-completion_queue_impl* stream_impl::last_work(std::chrono::steady_clock::time_point now) {
-  bool open = false;
-  {
-    const std::lock_guard guard(mutex_);
-    open = !closed_;
-  }
-  if (open)
+completion_queue_impl* stream_impl::last_work() {
+  operation_list done;
+  lock l(mutex_);
+  if (!closed_) {
+    l.unlock();
     close();
-  const std::lock_guard guard(mutex_);
+    l.lock();
+  }
   if (check() || frames().told_goodbye())
     return nullptr;
-  if (!last_taken_ || last_taken_->first != bytes_->taken())
-    last_taken_ = {bytes_->taken(), now};
-  return now - last_taken_->second < stream_options_.linger ? &completion_queue() : nullptr;
+  if (!std::exchange(leaving_, true))
+    waits_.reset();
+  progress(done);
+  const bool goes_on = waits_ && protocol_clock::now() - *waits_ < stream_options_.linger;
+  settle(l, done);
+  return goes_on ? &completion_queue() : nullptr;
+}
+
+void stream_impl::on_context_shutdown() {
+  link_impl::on_context_shutdown();
+  look_timer_.reset();
 }
 
 } // namespace asio_rdma::detail

@@ -342,7 +342,8 @@ void stream_protocol::frame_ended(const frame_header& header, frame_operation& e
 }
 
 void stream_protocol::on_sent(const frame_header& header, frame_operation* op) {
-  ++taken_;
+  // What answers the peer's own frames says nothing of these.
+  taken_ += header.type == frame_type::data || header.type == frame_type::offer;
   if (op != nullptr)
     frame_ended(header, *op, {});
 }

@@ -56,9 +56,10 @@ namespace asio_rdma {
 /// *What differs from TCP*, whose connections are the kernel's: here they are the program's.
 /// - What was written is sent, and the peer told of a close, by the context that runs, or by the
 ///   stream's blocking functions: `run()` has work until the peer has it. A context that is
-///   destroyed before sends it first, so its destructor blocks as long as the peer takes some in
-///   every `stream_options::linger`; the peer reads `eof` behind it. What is still lost is what a
-///   process has that ends without (`std::_Exit`, a signal): its peer gets `connection_reset`.
+///   destroyed before sends it first, so its destructor blocks, and the peer reads `eof` behind it.
+///   Both wait as long as the peer takes some in every `stream_options::linger`. Lost is what a
+///   process has that ends without (`std::_Exit`, a signal), or that a stream has whose acceptor or
+///   connector was of another context, destroyed before it: the peer gets `connection_reset`.
 /// - An error of the connection stays, and is given again; the endpoints are told afterwards, too.
 /// - A write hears of the peer's close at once, not from the second on, as that is told by a frame.
 /// - A peer that closes with bytes unread ends the stream like any other close: it sends no reset.

@@ -136,12 +136,19 @@ TEST_CASE("a context waits no longer for a peer that takes nothing") {
   const auto values = pattern(megabyte / 2, 1);
   sent write;
   t.a->async_write_some(asio::buffer(values), write.handler());
-  drain(*t.io_a);
+  const auto waits = [](auto&& f) {
+    const auto start = std::chrono::steady_clock::now();
+    f();
+    const auto waited = std::chrono::steady_clock::now() - start;
+    CHECK(waited >= 50ms);
+    CHECK(waited < stream_options().linger / 2);
+  };
+  waits([&] { drain(*t.io_a); });
   REQUIRE(write.value == values.size());
   const bool destroyed = GENERATE(false, true);
   bytes got(values.size());
   if (destroyed) {
-    t.io_a.reset();
+    waits([&] { t.io_a.reset(); });
     error_code ec;
     asio::read(t.b, asio::buffer(got), ec);
     CHECK(ec == asio::error::connection_reset);
@@ -158,7 +165,7 @@ TEST_CASE("a context waits no longer for a peer that takes nothing") {
 }
 
 TEST_CASE("a close goes on as long as the peer takes something now and then") {
-  constexpr auto linger = 400ms;
+  constexpr auto linger = 1000ms;
   stream_pair t(patient_for(linger));
   // Frames, so each receive that is read is a step.
   const auto values = pattern(20000, 1);
@@ -169,11 +176,11 @@ TEST_CASE("a close goes on as long as the peer takes something now and then") {
   t.a.close();
   const auto start = std::chrono::steady_clock::now();
   asio::steady_timer pause(t.io);
-  bytes got(8192);
+  bytes got(4096);
   std::size_t read = 0;
   sent some;
   const std::function<void()> next = [&] {
-    pause.expires_after(linger / 10);
+    pause.expires_after(linger / 20);
     pause.async_wait([&](auto) {
       t.b.async_read_some(asio::buffer(got), [&](const error_code& ec, std::size_t n) {
         read += n;

@@ -82,6 +82,15 @@ public:
   /// a while has passed.
   void drive(int other, waker& own);
 
+  /// When the context shuts down, and no thread runs it any more: does what there is to do of the
+  /// library's own operations. If that was nothing, the channel's descriptor tells of more; -1 if
+  /// there is none.
+  struct last_found {
+    bool worked = false;
+    int descriptor = -1;
+  };
+  last_found last_look();
+
   /// Takes every completion that is in the queue now. After the destruction of a queue pair this
   /// leaves none of its work requests in it.
   void drain();

@@ -6,8 +6,8 @@
 #include <boost/asio/execution_context.hpp>
 #include <boost/intrusive/list.hpp>
 
-#include <chrono>
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -25,10 +25,7 @@ public:
   virtual void on_context_shutdown() = 0;
   /// Before that: called again and again as long as it gives the completion queue that is to be
   /// driven for it, as there is something that it has to do first.
-  virtual completion_queue_impl* last_work(std::chrono::steady_clock::time_point now) {
-    static_cast<void>(now);
-    return nullptr;
-  }
+  virtual completion_queue_impl* last_work() { return nullptr; }
   virtual void on_device_event(const ibv_async_event& event) = 0;
   virtual const device& member_device() const noexcept = 0;
 
@@ -76,8 +73,9 @@ public:
   void remove(context_member& member) noexcept;
 
   /// When the context shuts down: drives the completion queues until no member has anything to do
-  /// first. Handlers are not run.
-  void do_last_work();
+  /// first. Handlers are not run. `look` is called now and then, and when `other` (a descriptor, or
+  /// -1) can be read.
+  void do_last_work(int other, const std::function<void()>& look);
 
   /// Tells the members of the device, which `by` keeps from then on.
   void broadcast(const device& d, const ibv_async_event& event,

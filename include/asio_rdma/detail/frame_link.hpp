@@ -153,7 +153,7 @@ public:
   bool peer_closed() const noexcept { return peer_closed_; }
   /// Whether both sides have said goodbye.
   bool said_goodbye() const noexcept { return goodbye_sent_ && peer_closed_; }
-  /// Whether the peer has been told: its device has all that was sent.
+  /// Whether the SEND of this side's has completed, and so all before it.
   bool told_goodbye() const noexcept { return goodbye_done_; }
   bool stopped() const noexcept { return stopped_; }
   const error_code& failure() const noexcept { return failure_; }

@@ -15,7 +15,6 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <utility>
 #include <vector>
 
 namespace asio_rdma::detail {
@@ -112,7 +111,8 @@ public:
   asio::socket_base::linger linger() const;
 
   void on_connected(const connection_info& info) override;
-  completion_queue_impl* last_work(std::chrono::steady_clock::time_point now) override;
+  completion_queue_impl* last_work() override;
+  void on_context_shutdown() override;
 
 private:
   class closer;
@@ -154,11 +154,10 @@ private:
   std::unique_ptr<closer> closer_;
   std::unique_ptr<holder> holder_;
   std::unique_ptr<background_timer> look_timer_;
-  std::uint64_t taken_ = 0; // by the peer, when that was last looked at
-  unsigned idle_looks_ = 0; // since then
-  bool looking_ = false;
-  // Of that, once the context shuts down.
-  std::optional<std::pair<std::uint64_t, std::chrono::steady_clock::time_point>> last_taken_;
+  std::uint64_t taken_ = 0;                         // by the peer
+  std::optional<protocol_clock::time_point> waits_; // for it to take more, since then
+  bool looking_ = false;                            // when that has been too long
+  bool leaving_ = false;                            // as the context shuts down
   std::optional<stream_protocol> bytes_;
   std::vector<block> blocks_;
   std::vector<std::unique_ptr<chunk>> chunks_;
