@@ -62,6 +62,7 @@ namespace asio_rdma {
 ///   connector was of another context, destroyed before it: the peer gets `connection_reset`.
 /// - An error of the connection stays, and is given again; the endpoints are told afterwards, too.
 /// - A write hears of the peer's close at once, not from the second on, as that is told by a frame.
+/// - A shutdown after the peer's close succeeds, as there is nothing left to do.
 /// - A peer that closes with bytes unread ends the stream like any other close: it sends no reset.
 /// - A read after `eof` gives `eof` again, for which Asio's sockets may wait.
 /// - Of the socket options there are `no_delay` and `linger`: TCP's other ones name what RDMA has

@@ -41,7 +41,9 @@ enum class verb {
   sync_write,
   sync_read,
   non_blocking,
-  move // to another object and back
+  move, // to another object and back
+  fill, // until it would block
+  drain // until there is no more to come
 };
 
 /// a and b are connected, u is open and not connected, n is not open.
@@ -246,6 +248,25 @@ private:
     case verb::non_blocking:
       o.non_blocking(true, ec);
       break;
+    // How much that is differs, so only why it ends is told.
+    case verb::fill:
+      memory.resize(100000, 'x');
+      while (!ec)
+        o.write_some(asio::buffer(memory), ec);
+      break;
+    case verb::drain: {
+      memory.resize(100000);
+      std::string result;
+      while (result.empty()) {
+        begun& op = start({s.who, verb::read, memory.size()});
+        if (end(op) == "never")
+          return "never";
+        if (op.ec)
+          result = text(op.ec);
+        begun_[s.who].pop_back();
+      }
+      return result;
+    }
     default: {
       socket other(std::move(o));
       o = std::move(other);
