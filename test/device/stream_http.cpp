@@ -2,16 +2,12 @@
 // Boost.Beast's HTTP and WebSocket over a stream, as they are.
 #include "catch.hpp"
 #include "long_run.hpp"
-#include "stream_support.hpp"
+#include "stream_web.hpp"
 
-#include <boost/asio/buffered_stream.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/experimental/awaitable_operators.hpp>
 #include <boost/asio/redirect_error.hpp>
 #include <boost/asio/use_awaitable.hpp>
-#include <boost/beast/core.hpp>
-#include <boost/beast/http.hpp>
-#include <boost/beast/websocket.hpp>
 
 #include <algorithm>
 #include <optional>
@@ -21,63 +17,9 @@ namespace {
 
 using namespace test;
 using namespace asio::experimental::awaitable_operators;
-namespace beast = boost::beast;
-namespace http = beast::http;
-namespace websocket = beast::websocket;
 
 static_assert(beast::is_async_stream<asio_rdma::stream>::value);
 static_assert(beast::is_sync_stream<asio_rdma::stream>::value);
-
-std::string text_of_size(std::size_t n) {
-  std::string s(n, ' ');
-  for (std::size_t i = 0; i < n; ++i)
-    s[i] = static_cast<char>('a' + (i * 2654435761u >> 16) % 26);
-  return s;
-}
-
-// Answers what a target asks for: /echo, /chunked, /large; until the client wants no more.
-template <class Stream>
-asio::awaitable<void> serve(Stream& s, std::size_t large) {
-  beast::flat_buffer buffer;
-  for (bool more = true; more;) {
-    http::request_parser<http::string_body> parser;
-    parser.body_limit(boost::none);
-    co_await http::async_read(s, buffer, parser, asio::use_awaitable);
-    const auto request = parser.release();
-    http::response<http::string_body> answer(http::status::ok, request.version());
-    answer.keep_alive(request.keep_alive());
-    if (request.target() == "/large")
-      answer.body() = text_of_size(large);
-    else
-      answer.body() = request.body();
-    if (request.target() == "/chunked")
-      answer.chunked(true);
-    else
-      answer.prepare_payload();
-    co_await http::async_write(s, answer, asio::use_awaitable);
-    more = request.keep_alive();
-  }
-  s.shutdown(asio::socket_base::shutdown_send);
-}
-
-template <class Stream>
-asio::awaitable<std::string> ask(Stream& s, beast::flat_buffer& buffer, const char* target,
-                                 std::string body, bool chunked, bool last) {
-  http::request<http::string_body> request(http::verb::post, target, 11);
-  request.set(http::field::host, "peer");
-  request.body() = std::move(body);
-  request.keep_alive(!last);
-  if (chunked)
-    request.chunked(true);
-  else
-    request.prepare_payload();
-  co_await http::async_write(s, request, asio::use_awaitable);
-  http::response_parser<http::string_body> parser;
-  parser.body_limit(boost::none);
-  co_await http::async_read(s, buffer, parser, asio::use_awaitable);
-  CHECK(parser.get().result() == http::status::ok);
-  co_return parser.release().body();
-}
 
 constexpr std::size_t piece = std::size_t(1) << 18; // of a body that is handed over by pieces
 
@@ -166,22 +108,12 @@ TEST_CASE("HTTP/1.1: bodies of 1 GiB each way, in flat memory") {
 TEST_CASE("HTTP/1.1: keep-alive, chunked both ways, a large body") {
   stream_pair t;
   const std::size_t large = std::size_t(64) << 20;
-  const auto client = [&]() -> asio::awaitable<void> {
-    beast::flat_buffer buffer;
-    for (int i = 0; i < 50; ++i)
-      CHECK(co_await ask(t.a, buffer, "/echo", "question " + std::to_string(i), false, false) ==
-            "question " + std::to_string(i));
-    const std::string longer = text_of_size(300000);
-    CHECK(co_await ask(t.a, buffer, "/chunked", longer, true, false) == longer);
-    const std::string whole = co_await ask(t.a, buffer, "/large", "", false, true);
-    CHECK(whole == text_of_size(large));
-    beast::error_code ec;
-    http::response<http::string_body> none;
-    co_await http::async_read(t.a, buffer, none, asio::redirect_error(asio::use_awaitable, ec));
-    CHECK(ec == http::error::end_of_stream);
+  const auto server = [&]() -> asio::awaitable<void> {
+    co_await serve(t.b, large);
+    t.b.shutdown(asio::socket_base::shutdown_send);
   };
   t.play([&]() -> asio::awaitable<void> {
-    co_await (serve(t.b, large) && client());
+    co_await (server() && ask_all(t.a, large));
   }());
 }
 
@@ -199,38 +131,11 @@ TEST_CASE("HTTP/1.1 without handlers") {
 
 TEST_CASE("WebSocket with permessage-deflate, and its close") {
   stream_pair t;
-  websocket::permessage_deflate deflate;
-  deflate.client_enable = deflate.server_enable = true;
   websocket::stream<asio_rdma::stream&> a(t.a), b(t.b);
-  a.set_option(deflate);
-  b.set_option(deflate);
-  const auto server = [&]() -> asio::awaitable<void> {
-    co_await b.async_accept(asio::use_awaitable);
-    for (;;) {
-      beast::flat_buffer buffer;
-      beast::error_code ec;
-      co_await b.async_read(buffer, asio::redirect_error(asio::use_awaitable, ec));
-      if (ec == websocket::error::closed)
-        break;
-      CHECK(!ec);
-      b.text(b.got_text());
-      co_await b.async_write(buffer.data(), asio::use_awaitable);
-    }
-  };
-  const auto client = [&]() -> asio::awaitable<void> {
-    co_await a.async_handshake("peer", "/", asio::use_awaitable);
-    for (const std::size_t n :
-         {std::size_t(0), std::size_t(5), std::size_t(100000), std::size_t(5) << 20}) {
-      const std::string sent = text_of_size(n);
-      co_await a.async_write(asio::buffer(sent), asio::use_awaitable);
-      beast::flat_buffer buffer;
-      co_await a.async_read(buffer, asio::use_awaitable);
-      CHECK(beast::buffers_to_string(buffer.data()) == sent);
-    }
-    co_await a.async_close(websocket::close_code::normal, asio::use_awaitable);
-  };
+  compress(a);
+  compress(b);
   t.play([&]() -> asio::awaitable<void> {
-    co_await (server() && client());
+    co_await (echo_messages(b) && exchange_messages(a));
   }());
   CHECK(!t.a.is_open());
   CHECK(!t.b.is_open());

@@ -1,29 +1,25 @@
 // SPDX-License-Identifier: BSL-1.0
 // asio::ssl::stream over a stream: both sides show a certificate, and HTTP and WebSocket on top.
 #include "catch.hpp"
-#include "stream_support.hpp"
+#include "stream_web.hpp"
 #include "tls_identity.hpp"
 
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/experimental/awaitable_operators.hpp>
+#include <boost/asio/read.hpp>
 #include <boost/asio/ssl.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/write.hpp>
-#include <boost/beast/core.hpp>
-#include <boost/beast/http.hpp>
 #include <boost/beast/ssl.hpp>
-#include <boost/beast/websocket.hpp>
 #include <boost/beast/websocket/ssl.hpp>
 
 #include <string>
+#include <thread>
 
 namespace {
 
 using namespace test;
 using namespace asio::experimental::awaitable_operators;
-namespace beast = boost::beast;
-namespace http = beast::http;
-namespace websocket = beast::websocket;
 using tls_stream = asio::ssl::stream<asio_rdma::stream&>;
 
 struct tls_pair : stream_pair {
@@ -39,35 +35,51 @@ struct tls_pair : stream_pair {
 
 } // namespace
 
-TEST_CASE("mutual TLS, HTTP over it, and its shutdown") {
+TEST_CASE("HTTP over mutual TLS, and its shutdown") {
   tls_pair t;
-  const std::string body(3000000, 'b');
+  const std::size_t large = std::size_t(4) << 20;
+  const auto server = [&]() -> asio::awaitable<void> {
+    co_await serve(t.tls_b, large);
+    co_await t.tls_b.async_shutdown(asio::use_awaitable);
+  };
+  const auto client = [&]() -> asio::awaitable<void> {
+    co_await ask_all(t.tls_a, large);
+    co_await t.tls_a.async_shutdown(asio::use_awaitable);
+  };
   t.play([&]() -> asio::awaitable<void> {
     co_await t.shake_hands();
-    const auto client = [&]() -> asio::awaitable<void> {
-      http::request<http::string_body> request(http::verb::post, "/", 11);
-      request.body() = body;
-      request.prepare_payload();
-      co_await http::async_write(t.tls_a, request, asio::use_awaitable);
-      beast::flat_buffer buffer;
-      http::response<http::string_body> answer;
-      co_await http::async_read(t.tls_a, buffer, answer, asio::use_awaitable);
-      CHECK(answer.body() == body);
-    };
-    const auto server = [&]() -> asio::awaitable<void> {
-      beast::flat_buffer buffer;
-      http::request_parser<http::string_body> parser;
-      parser.body_limit(boost::none);
-      co_await http::async_read(t.tls_b, buffer, parser, asio::use_awaitable);
-      http::response<http::string_body> answer(http::status::ok, 11);
-      answer.body() = parser.get().body();
-      answer.prepare_payload();
-      co_await http::async_write(t.tls_b, answer, asio::use_awaitable);
-    };
-    co_await (client() && server());
-    co_await (t.tls_a.async_shutdown(asio::use_awaitable) &&
-              t.tls_b.async_shutdown(asio::use_awaitable));
+    co_await (server() && client());
   }());
+}
+
+TEST_CASE("mutual TLS without handlers") {
+  tls_pair t;
+  const std::string text = text_of_size(300000);
+  std::string got(text.size(), ' ');
+  error_code of_peer;
+  std::thread peer([&] {
+    try {
+      t.tls_b.handshake(asio::ssl::stream_base::server);
+      asio::read(t.tls_b, asio::buffer(got));
+      asio::write(t.tls_b, asio::buffer(got));
+      t.tls_b.shutdown();
+    } catch (const system_error& e) {
+      of_peer = e.code();
+    }
+  });
+  error_code ec;
+  t.tls_a.handshake(asio::ssl::stream_base::client, ec);
+  CHECK(ec == error_code());
+  asio::write(t.tls_a, asio::buffer(text), ec);
+  CHECK(ec == error_code());
+  std::string back(text.size(), ' ');
+  asio::read(t.tls_a, asio::buffer(back), ec);
+  CHECK(ec == error_code());
+  t.tls_a.shutdown(ec);
+  CHECK(ec == error_code());
+  peer.join();
+  CHECK(of_peer == error_code());
+  CHECK(back == text);
 }
 
 TEST_CASE("a stranger's certificate is refused") {
@@ -92,17 +104,15 @@ TEST_CASE("a stream that ends within TLS is seen as cut off") {
   CHECK(got.ec == asio::ssl::error::stream_truncated);
 }
 
-TEST_CASE("WebSocket over mutual TLS") {
+TEST_CASE("WebSocket with permessage-deflate over mutual TLS, and its close") {
   tls_pair t;
+  websocket::stream<tls_stream&> a(t.tls_a), b(t.tls_b);
+  compress(a);
+  compress(b);
   t.play([&]() -> asio::awaitable<void> {
     co_await t.shake_hands();
-    websocket::stream<tls_stream&> a(t.tls_a), b(t.tls_b);
-    co_await (a.async_handshake("peer", "/", asio::use_awaitable) &&
-              b.async_accept(asio::use_awaitable));
-    const std::string sent(100000, 'w');
-    beast::flat_buffer buffer;
-    co_await (a.async_write(asio::buffer(sent), asio::use_awaitable) &&
-              b.async_read(buffer, asio::use_awaitable));
-    CHECK(beast::buffers_to_string(buffer.data()) == sent);
+    co_await (echo_messages(b) && exchange_messages(a));
   }());
+  CHECK(!t.a.is_open());
+  CHECK(!t.b.is_open());
 }
