@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: BSL-1.0
+// Asio's type requirements, as the tables of its reference put them, of a stream as of a socket.
+#include <asio_rdma/stream.hpp>
+
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/execution.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <boost/asio/use_future.hpp>
+
+#include <array>
+#include <concepts>
+#include <cstddef>
+#include <future>
+#include <tuple>
+#include <vector>
+
+namespace {
+
+namespace asio = boost::asio;
+using asio_rdma::error_code;
+
+template <class T, class... Of>
+concept is_one_of = (std::same_as<T, Of> || ...);
+
+template <class S, class Buffers>
+concept reads_some = requires(S& s, const Buffers& b, error_code& ec) {
+  { s.read_some(b) } -> std::same_as<std::size_t>;
+  { s.read_some(b, ec) } -> std::same_as<std::size_t>;
+};
+template <class S, class Buffers>
+concept writes_some = requires(S& s, const Buffers& b, error_code& ec) {
+  { s.write_some(b) } -> std::same_as<std::size_t>;
+  { s.write_some(b, ec) } -> std::same_as<std::size_t>;
+};
+
+// The signature is void(error_code, size_t), by what each token makes of it.
+template <class S, class Buffers>
+concept reads_some_later = requires(S& s, const Buffers& b) {
+  { s.async_read_some(b, asio::use_future) } -> std::same_as<std::future<std::size_t>>;
+  { s.async_read_some(b, asio::use_awaitable) } -> std::same_as<asio::awaitable<std::size_t>>;
+  {
+    s.async_read_some(b, asio::as_tuple(asio::use_awaitable))
+    } -> std::same_as<asio::awaitable<std::tuple<error_code, std::size_t>>>;
+  {
+    s.async_read_some(b, [](error_code, std::size_t) {})
+    } -> std::same_as<void>;
+};
+template <class S, class Buffers>
+concept writes_some_later = requires(S& s, const Buffers& b) {
+  { s.async_write_some(b, asio::use_future) } -> std::same_as<std::future<std::size_t>>;
+  { s.async_write_some(b, asio::use_awaitable) } -> std::same_as<asio::awaitable<std::size_t>>;
+  {
+    s.async_write_some(b, asio::as_tuple(asio::use_awaitable))
+    } -> std::same_as<asio::awaitable<std::tuple<error_code, std::size_t>>>;
+  {
+    s.async_write_some(b, [](error_code, std::size_t) {})
+    } -> std::same_as<void>;
+};
+
+template <class S>
+concept has_executor = asio::execution::executor<typename S::executor_type> && requires(S& s) {
+  { s.get_executor() }
+  noexcept->is_one_of<typename S::executor_type, const typename S::executor_type&>;
+};
+
+/// What code for sockets uses besides: of sockets whose names are the same.
+template <class S>
+concept is_like_a_socket = requires(S& s, const S& c, error_code& ec) {
+  typename S::lowest_layer_type;
+  typename S::endpoint_type;
+  typename S::template rebind_executor<asio::io_context::executor_type>::other;
+  { s.lowest_layer() } -> std::same_as<typename S::lowest_layer_type&>;
+  { c.is_open() } -> std::same_as<bool>;
+  { c.remote_endpoint(ec) } -> std::same_as<typename S::endpoint_type>;
+  { c.local_endpoint(ec) } -> std::same_as<typename S::endpoint_type>;
+  { c.available(ec) } -> std::same_as<std::size_t>;
+  { c.non_blocking() } -> std::same_as<bool>;
+  s.non_blocking(true, ec);
+  s.shutdown(S::shutdown_both, ec);
+  s.close(ec);
+  s.cancel(ec);
+  s.wait(S::wait_read, ec);
+  { s.async_wait(S::wait_read, asio::use_awaitable) } -> std::same_as<asio::awaitable<void>>;
+  s.set_option(asio::ip::tcp::no_delay(true), ec);
+  s.set_option(asio::socket_base::linger(true, 1), ec);
+};
+
+template <class S>
+constexpr bool is_stream() {
+  using asio::const_buffer, asio::mutable_buffer;
+  return reads_some<S, mutable_buffer> && reads_some<S, std::array<mutable_buffer, 2>> &&
+         reads_some<S, std::vector<mutable_buffer>> && reads_some_later<S, mutable_buffer> &&
+         reads_some_later<S, std::vector<mutable_buffer>> && writes_some<S, const_buffer> &&
+         writes_some<S, mutable_buffer> && writes_some<S, std::array<const_buffer, 2>> &&
+         writes_some<S, std::vector<const_buffer>> && writes_some_later<S, const_buffer> &&
+         writes_some_later<S, mutable_buffer> && writes_some_later<S, std::vector<const_buffer>> &&
+         has_executor<S> && is_like_a_socket<S> && std::is_nothrow_move_constructible_v<S> &&
+         !std::is_copy_constructible_v<S>;
+}
+
+static_assert(is_stream<asio_rdma::stream>());
+static_assert(is_stream<asio_rdma::basic_stream<asio::io_context::executor_type>>());
+// What it is compared with; and something that is none.
+static_assert(is_stream<asio::ip::tcp::socket>());
+static_assert(!is_stream<asio::ip::tcp::acceptor>());
+
+} // namespace
