@@ -7,6 +7,8 @@
 #include <asio_rdma/detail/open_impl.hpp>
 #include <asio_rdma/queue_pair.hpp>
 
+#include <boost/asio/cancellation_state.hpp>
+#include <boost/asio/compose.hpp>
 #include <boost/asio/socket_base.hpp>
 
 #include <concepts>
@@ -124,6 +126,10 @@ public:
   }
 
   basic_acceptor(basic_acceptor&&) noexcept = default;
+  template <class Executor1>
+  requires std::convertible_to<Executor1, Executor>
+  basic_acceptor(basic_acceptor<Executor1>&& other)
+      : io_(executor_type(other.get_executor())), impl_(std::exchange(other.impl_, nullptr)) {}
   basic_acceptor& operator=(basic_acceptor&& other) noexcept {
     if (this != &other) {
       close();
@@ -221,6 +227,22 @@ public:
     return async_accept(object, accept_options(), std::forward<Token>(token));
   }
 
+  /// The same with an object that is opened here, on the acceptor's executor, with a pool or shared
+  /// receives and its options: `async_accept<stream>(pool, {}, token)`. Signature
+  /// `void(error_code, Object)`: not open after an error, which may also be one of its `open`.
+  template <class Object, class Source,
+            class Token = asio::default_completion_token_t<executor_type>>
+  requires connectable<Object> && requires(Object& o, const Source& s, error_code& ec) {
+    o.open(s, typename Object::options_type(), ec);
+  }
+  auto async_accept(const Source& source, const typename Object::options_type& options,
+                    Token&& token = {}) {
+    return asio::async_compose<Token, void(error_code, Object)>(
+        accept_made<Object, Source>{*this, source, options,
+                                    std::make_unique<Object>(get_executor())},
+        token, get_executor());
+  }
+
   /// Takes the next request, to look at it before it is accepted or rejected. Errors:
   /// `bad_descriptor` when not open, `operation_aborted`, `error::device_fatal` when the acceptor's
   /// device is gone. Supports all cancellation types; no request is lost.
@@ -245,11 +267,41 @@ public:
   }
 
 private:
+  template <class>
+  friend class basic_acceptor;
+
   template <class Open>
   void open_with(error_code& ec, Open&& open) {
     detail::open_impl(impl_, ec, std::forward<Open>(open), detail::cm_service::of(io_.context()),
                       io_.get());
   }
+
+  template <class Object, class Source>
+  struct accept_made {
+    template <class Self>
+    void operator()(Self& self) {
+      self.reset_cancellation_state(asio::enable_total_cancellation());
+      error_code ec;
+      object->open(source, options, ec);
+      if (ec)
+        return detail::complete_immediately(std::move(self), from.get_executor(), ec,
+                                            connection_info());
+      Object& o = *object; // the object moves with self, and stays where it is
+      from.async_accept(o, std::move(self));
+    }
+    template <class Self>
+    void operator()(Self& self, const error_code& ec, const connection_info&) {
+      if (ec)
+        object->close();
+      const auto made = std::move(object); // which self has no more while the handler runs
+      self.complete(ec, std::move(*made));
+    }
+
+    basic_acceptor& from;
+    Source source;
+    typename Object::options_type options;
+    std::unique_ptr<Object> object;
+  };
 
   struct request_result {
     static std::tuple<connection_request> arguments(detail::accept_operation& op) {

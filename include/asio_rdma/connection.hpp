@@ -72,6 +72,7 @@ class basic_connection {
 public:
   using executor_type = Executor;
   using native_handle_type = ibv_qp*;
+  using options_type = connection_options;
   template <class Executor1>
   struct rebind_executor {
     using other = basic_connection<Executor1>;

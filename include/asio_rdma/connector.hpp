@@ -52,6 +52,10 @@ public:
       : basic_connector(executor_type(context.get_executor())) {}
 
   basic_connector(basic_connector&&) noexcept = default;
+  template <class Executor1>
+  requires std::convertible_to<Executor1, Executor>
+  basic_connector(basic_connector<Executor1>&& other)
+      : io_(executor_type(other.get_executor())), impl_(std::move(other.impl_)) {}
   basic_connector& operator=(basic_connector&& other) noexcept {
     if (this != &other) {
       cancel();
@@ -122,6 +126,9 @@ public:
   }
 
 private:
+  template <class>
+  friend class basic_connector;
+
   struct initiate_connect {
     using executor_type = Executor;
     const executor_type& get_executor() const noexcept { return self->get_executor(); }

@@ -88,6 +88,7 @@ class basic_stream : public asio::socket_base {
 public:
   using executor_type = Executor;
   using native_handle_type = ibv_qp*;
+  using options_type = stream_options;
   using protocol_type = asio::ip::tcp;
   using endpoint_type = asio::ip::tcp::endpoint;
   using lowest_layer_type = basic_stream;
@@ -318,14 +319,14 @@ public:
   template <class Buffers, class Token = asio::default_completion_token_t<executor_type>>
   auto async_read_some(const Buffers& buffers, Token&& token = {}) {
     return asio::async_initiate<Token, detail::stream_size_result::signature>(
-        initiate_some<detail::stream_reading>{this}, token, buffers);
+        initiate_some<detail::stream_reading>{{this}}, token, buffers);
   }
   /// Writes some of the buffers, and waits until there is room. Signature
   /// `void(error_code, std::size_t)`.
   template <class Buffers, class Token = asio::default_completion_token_t<executor_type>>
   auto async_write_some(const Buffers& buffers, Token&& token = {}) {
     return asio::async_initiate<Token, detail::stream_size_result::signature>(
-        initiate_some<detail::stream_writing>{this}, token, buffers);
+        initiate_some<detail::stream_writing>{{this}}, token, buffers);
   }
 
   /// The next bytes that came, at least one, in their own registered memory. Signature
@@ -336,16 +337,27 @@ public:
     return asio::async_initiate<Token, detail::stream_piece_result::signature>(initiate_piece{this},
                                                                                token);
   }
-  /// As `async_read_some` and `async_write_some`.
+  /// As `async_read_some` and `async_write_some`. Flags other than 0: `operation_not_supported`.
   template <class Buffers, class Token = asio::default_completion_token_t<executor_type>>
-  requires asio::is_mutable_buffer_sequence<Buffers>::value //
-      auto
-      async_receive(const Buffers& buffers, Token&& token = {}) {
+  requires(asio::is_mutable_buffer_sequence<Buffers>::value &&
+           !std::is_same_v<std::decay_t<Token>, message_flags>) //
+      auto async_receive(const Buffers& buffers, Token&& token = {}) {
     return async_read_some(buffers, std::forward<Token>(token));
   }
   template <class Buffers, class Token = asio::default_completion_token_t<executor_type>>
-  auto async_send(const Buffers& buffers, Token&& token = {}) {
+  auto async_receive(const Buffers& buffers, message_flags flags, Token&& token = {}) {
+    return asio::async_initiate<Token, detail::stream_size_result::signature>(
+        initiate_some<detail::stream_reading>{{this}, flags}, token, buffers);
+  }
+  template <class Buffers, class Token = asio::default_completion_token_t<executor_type>>
+  requires(!std::is_same_v<std::decay_t<Token>, message_flags>) //
+      auto async_send(const Buffers& buffers, Token&& token = {}) {
     return async_write_some(buffers, std::forward<Token>(token));
+  }
+  template <class Buffers, class Token = asio::default_completion_token_t<executor_type>>
+  auto async_send(const Buffers& buffers, message_flags flags, Token&& token = {}) {
+    return asio::async_initiate<Token, detail::stream_size_result::signature>(
+        initiate_some<detail::stream_writing>{{this}, flags}, token, buffers);
   }
 
   /// Waits until a read or a write would not, or until the connection has ended (`wait_error`).
@@ -380,20 +392,26 @@ public:
     return n;
   }
   template <class Buffers>
-  std::size_t receive(const Buffers& buffers, error_code& ec) {
-    return read_some(buffers, ec);
+  std::size_t receive(const Buffers& buffers, message_flags flags, error_code& ec) {
+    return some<detail::stream_reading>(buffers, ec, flags);
   }
   template <class Buffers>
-  std::size_t receive(const Buffers& buffers) {
-    return read_some(buffers);
+  std::size_t receive(const Buffers& buffers, message_flags flags = 0) {
+    error_code ec;
+    const std::size_t n = receive(buffers, flags, ec);
+    detail::throw_if(ec, "stream::receive");
+    return n;
   }
   template <class Buffers>
-  std::size_t send(const Buffers& buffers, error_code& ec) {
-    return write_some(buffers, ec);
+  std::size_t send(const Buffers& buffers, message_flags flags, error_code& ec) {
+    return some<detail::stream_writing>(buffers, ec, flags);
   }
   template <class Buffers>
-  std::size_t send(const Buffers& buffers) {
-    return write_some(buffers);
+  std::size_t send(const Buffers& buffers, message_flags flags = 0) {
+    error_code ec;
+    const std::size_t n = send(buffers, flags, ec);
+    detail::throw_if(ec, "stream::send");
+    return n;
   }
   void wait(wait_type what, error_code& ec) {
     if (what == wait_read)
@@ -425,9 +443,14 @@ private:
     return ec ? endpoint_type() : result;
   }
 
+  static error_code check(message_flags flags) {
+    return flags == 0 ? error_code() : error_code(asio::error::operation_not_supported);
+  }
   template <class Op, class Buffers>
-  std::size_t some(const Buffers& buffers, error_code& ec) {
+  std::size_t some(const Buffers& buffers, error_code& ec, message_flags flags = 0) {
     ec = state();
+    if (!ec)
+      ec = check(flags);
     if (ec)
       return 0;
     ibv_sge parts[detail::max_elements<Buffers>()];
@@ -470,12 +493,16 @@ private:
 
   template <class Op>
   struct initiate_some : initiation {
+    message_flags flags = 0;
+
     template <class Handler, class Buffers>
     void operator()(Handler&& handler, const Buffers& buffers) const {
       constexpr std::size_t most = detail::max_elements<Buffers>();
       this->template start<Op, detail::stream_size_result, most>(
           std::forward<Handler>(handler), [&](auto& op) {
-            op.ec = detail::give_buffers(op, op.sges(), most, buffers);
+            op.ec = check(flags);
+            if (!op.ec)
+              op.ec = detail::give_buffers(op, op.sges(), most, buffers);
             return !op.ec;
           });
     }

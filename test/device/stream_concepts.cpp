@@ -83,6 +83,18 @@ concept is_like_a_socket = requires(S& s, const S& c, error_code& ec) {
   s.close(ec);
   s.cancel(ec);
   s.wait(S::wait_read, ec);
+  { s.send(asio::const_buffer()) } -> std::same_as<std::size_t>;
+  { s.send(asio::const_buffer(), 0) } -> std::same_as<std::size_t>;
+  { s.receive(asio::mutable_buffer(), 0, ec) } -> std::same_as<std::size_t>;
+  {
+    s.async_send(asio::const_buffer(), 0, asio::use_awaitable)
+    } -> std::same_as<asio::awaitable<std::size_t>>;
+  {
+    s.async_receive(asio::mutable_buffer(), 0, asio::use_awaitable)
+    } -> std::same_as<asio::awaitable<std::size_t>>;
+  {
+    s.async_receive(asio::mutable_buffer(), asio::use_awaitable)
+    } -> std::same_as<asio::awaitable<std::size_t>>;
   { s.async_wait(S::wait_read, asio::use_awaitable) } -> std::same_as<asio::awaitable<void>>;
   s.set_option(asio::ip::tcp::no_delay(true), ec);
   s.set_option(asio::socket_base::linger(true, 1), ec);
