@@ -632,10 +632,8 @@ void stream_impl::wait_for_peer(operation_list& done) {
     holder_->stream = std::static_pointer_cast<stream_impl>(shared_from_this());
     done.push_back(*holder_);
   }
-  if (hopes && !looking_) {
-    call_at(look_timer_, *waits_ + stream_options_.linger, &stream_impl::look);
-    looking_ = true;
-  }
+  if (hopes && !looking_)
+    look_later();
 }
 
 void stream_impl::look(link_impl& link) {
@@ -645,10 +643,17 @@ void stream_impl::look(link_impl& link) {
     return;
   const auto linger = self.stream_options_.linger;
   const auto waited = protocol_clock::now() - *self.waits_;
-  if (waited > linger + linger / 2) // nobody ran the context meanwhile: perhaps there is news
+  if (waited < linger) // it has begun anew since
+    self.look_later();
+  else if (waited > linger + linger / 2) // nobody ran the context meanwhile: perhaps there is news
     self.waits_.reset();
-  else if (waited >= linger && (self.closed_ || self.bytes_->withdrawing()))
+  else if (self.closed_ || self.bytes_->withdrawing())
     self.fail(asio::error::timed_out);
+}
+
+void stream_impl::look_later() {
+  call_at(look_timer_, *waits_ + stream_options_.linger, &stream_impl::look);
+  looking_ = true;
 }
 
 void stream_impl::set_linger(const asio::socket_base::linger& option) {
@@ -658,6 +663,7 @@ void stream_impl::set_linger(const asio::socket_base::linger& option) {
   stream_options_.linger =
       option.enabled() ? limited(std::chrono::seconds(option.timeout())) : usual_linger_;
   looking_ = false; // perhaps it is to be looked earlier
+  waits_.reset();
   progress(done);
   settle(l, done);
 }

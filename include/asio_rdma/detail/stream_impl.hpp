@@ -147,6 +147,7 @@ private:
   void choose_way(stream_writing& op) const;
   void wait_for_peer(operation_list& done);
   static void look(link_impl& link);
+  void look_later();
 
   stream_options stream_options_;
   std::chrono::milliseconds usual_linger_;
