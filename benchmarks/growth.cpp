@@ -44,6 +44,7 @@ struct plan {
   std::size_t streams = 1000;
   std::size_t exchanges = 20; // on the average
   std::size_t bytes = 2000;
+  double within = 0;                  // seconds, to connect; 0 if it does not matter
   bool own = false;                   // receives
   std::optional<unsigned short> port; // of the process that accepts
 };
@@ -135,7 +136,9 @@ pid_t start_other(const plan& p, unsigned short port) {
                                  "--exchanges",
                                  std::to_string(p.exchanges),
                                  "--bytes",
-                                 std::to_string(p.bytes)};
+                                 std::to_string(p.bytes),
+                                 "--within",
+                                 std::to_string(p.within)};
   if (p.own)
     words.emplace_back("--own");
   std::vector<char*> arguments;
@@ -224,8 +227,10 @@ bool connect(const plan& what) {
     p.start(connect_some(p, to, next, connected));
   while (connected < what.streams && p.io.run_one() != 0)
     continue;
-  std::printf("  connected in %.2f s\n", seconds_of(begun));
-  bool good = p.tell_memory("connecting");
+  const double connecting = seconds_of(begun);
+  const bool in_time = what.within == 0 || connecting < what.within;
+  std::printf("  connected in %.2f s%s\n", connecting, in_time ? "" : ": TOO LONG");
+  const bool good = p.tell_memory("connecting") && in_time;
 
   exchanges all(what);
   p.io.restart();
@@ -262,6 +267,7 @@ int main(int argc, char* argv[]) try {
   app.add_option("--exchanges", p.exchanges, "there and back, of each on the average")
       ->check(CLI::Range(1, 1000000));
   app.add_option("--bytes", p.bytes, "of an exchange, each way")->check(CLI::Range(1, 1 << 20));
+  app.add_option("--within", p.within, "seconds, all are to be connected (0: it does not matter)");
   app.add_flag("--own", p.own,
                "only with receives of each stream's own; else with shared ones, "
                "and then with their own, but at most 200 streams");

@@ -15,7 +15,10 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <dlfcn.h>
+#include <infiniband/verbs.h>
 #include <utility>
+#include <vector>
 
 using namespace test;
 
@@ -71,7 +74,27 @@ struct flow {
   }
 };
 
+std::size_t registrations = 0;
+
 } // namespace
+
+// As libibverbs has it, and counted.
+#undef ibv_reg_mr
+extern "C" {
+ibv_mr* ibv_reg_mr(ibv_pd* pd, void* data, std::size_t bytes, int access) {
+  static const auto of_verbs =
+      reinterpret_cast<decltype(&ibv_reg_mr)>(dlsym(RTLD_NEXT, "ibv_reg_mr"));
+  ++registrations;
+  return of_verbs(pd, data, bytes, access);
+}
+ibv_mr* ibv_reg_mr_iova2(ibv_pd* pd, void* data, std::size_t bytes, std::uint64_t iova,
+                         unsigned access) {
+  static const auto of_verbs =
+      reinterpret_cast<decltype(&ibv_reg_mr_iova2)>(dlsym(RTLD_NEXT, "ibv_reg_mr_iova2"));
+  ++registrations;
+  return of_verbs(pd, data, bytes, iova, access);
+}
+}
 
 TEST_CASE("writes and reads of a stream allocate nothing") {
   stream_pair s;
@@ -82,6 +105,45 @@ TEST_CASE("writes and reads of a stream allocate nothing") {
   CHECK(f.failed == 0);
   CHECK(f.taken == f.sent);
   CHECK(f.after - f.before == 0);
+}
+
+TEST_CASE("what is offered allocates as its registrations do, and nothing else") {
+  stream_pair s;
+  const bool lent = GENERATE(true, false);
+  constexpr std::size_t size = std::size_t(1) << 20, exchanges = 300;
+  const registered_buffer registered = s.pool.allocate(size);
+  const std::vector<std::byte> plain(size);
+  std::vector<std::byte> into(size);
+  const auto exchange = [&] {
+    outcome<std::size_t> write, read;
+    if (lent)
+      s.a.async_write_some(registered, write.handler());
+    else
+      asio::async_write(s.a, asio::buffer(plain), write.handler());
+    asio::async_read(s.b, asio::buffer(into), read.handler());
+    s.until([&] { return write.done() && read.done(); });
+    return write.succeeded() && read.succeeded();
+  };
+  const auto one = [&] {
+    memory_region(s.pd, into.data(), size, access::remote_read);
+  };
+  std::size_t failed = 0;
+  for (std::size_t i = 0; i < exchanges; ++i) {
+    failed += !exchange();
+    one();
+  }
+  const std::size_t before_one = allocations;
+  one();
+  const std::size_t by_one = allocations - before_one;
+  const std::size_t before = allocations, registered_before = registrations;
+  for (std::size_t i = 0; i < exchanges; ++i)
+    failed += !exchange();
+  CHECK(failed == 0);
+  CHECK(registrations - registered_before >= exchanges);
+  // The pool may grow once more: by less than one for each exchange.
+  const std::size_t by_all = by_one * (registrations - registered_before);
+  CHECK(allocations - before >= by_all);
+  CHECK(allocations - before < by_all + exchanges / 10);
 }
 
 TEST_CASE("a stream's echo by coroutines allocates nothing") {

@@ -1,17 +1,21 @@
 // SPDX-License-Identifier: BSL-1.0
 // Bytes through a stream, both ways at once, in reads and writes of random sizes from 1 byte to
-// 1 MiB, for as long as it is told: every byte is compared, and memory must not grow.
+// 1 MiB, copied, lent and read where they are to lie, and cancelled now and then, for as long as it
+// is told: every byte is compared, and memory must not grow.
 #include "long_run.hpp"
 #include "pair.hpp"
 
 #include <asio_rdma/stream.hpp>
 
 #include <CLI/CLI.hpp>
+#include <boost/asio/bind_cancellation_slot.hpp>
+#include <boost/asio/cancellation_signal.hpp>
 #include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
 #include <boost/asio/experimental/awaitable_operators.hpp>
 #include <boost/asio/redirect_error.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
-#include <boost/asio/write.hpp>
 
 #include <algorithm>
 #include <chrono>
@@ -68,13 +72,18 @@ struct side {
     while (o.progress(written) < 1) {
       const std::size_t n = any_size(random);
       const std::uint8_t* const from = out.at(written);
+      error_code ec;
+      const auto token = [&] {
+        return asio::bind_cancellation_slot(of_write.slot(),
+                                            asio::redirect_error(asio::use_awaitable, ec));
+      };
       if (random() % 2 == 0) {
-        co_await asio::async_write(s, asio::buffer(from, n), asio::use_awaitable);
+        written += co_await s.async_write_some(asio::buffer(from, n), token());
       } else {
         std::memcpy(registered.data(), from, n);
-        co_await s.async_write_some(registered.slice(0, n), asio::use_awaitable);
+        written += co_await s.async_write_some(registered.slice(0, n), token());
       }
-      written += n;
+      check(ec, "write");
     }
     s.shutdown(asio::socket_base::shutdown_send);
   }
@@ -83,27 +92,57 @@ struct side {
     const endless_bytes in(seed);
     std::mt19937 random(seed + 1);
     std::vector<std::uint8_t> memory(longest);
+    const registered_buffer registered = pool.allocate(longest);
     for (;;) {
       error_code ec;
       registered_buffer piece;
       const std::uint8_t* got = memory.data();
       std::size_t n = 0;
-      if (random() % 2 == 0) {
-        n = co_await s.async_read_some(asio::buffer(memory, any_size(random)),
-                                       asio::redirect_error(asio::use_awaitable, ec));
-      } else {
-        piece = co_await s.async_receive(asio::redirect_error(asio::use_awaitable, ec));
+      const auto token = [&] {
+        return asio::bind_cancellation_slot(of_read.slot(),
+                                            asio::redirect_error(asio::use_awaitable, ec));
+      };
+      switch (random() % 3) {
+      case 0:
+        n = co_await s.async_read_some(asio::buffer(memory, any_size(random)), token());
+        break;
+      case 1:
+        n = co_await s.async_read_some(registered.slice(0, any_size(random)), token());
+        got = static_cast<const std::uint8_t*>(registered.data());
+        break;
+      default:
+        piece = co_await s.async_receive(token());
         got = static_cast<const std::uint8_t*>(piece.data());
         n = piece.size();
       }
       if (ec == asio::error::eof)
         co_return;
-      if (ec)
-        throw system_error(ec, "read");
+      if (ec && n != 0)
+        throw std::runtime_error("a cancelled read has taken something");
+      check(ec, "read");
       in.compare(bytes_read, got, n);
       bytes_read += n;
       look(o.progress(bytes_read));
     }
+  }
+
+  asio::awaitable<void> cancel(std::uint32_t seed) {
+    std::mt19937 random(seed + 2);
+    while (!over) {
+      pause.expires_after(std::chrono::microseconds(random() % 5000));
+      error_code ec;
+      co_await pause.async_wait(asio::redirect_error(asio::use_awaitable, ec));
+      of_read.emit(asio::cancellation_type::total);
+      if (random() % 2 == 0)
+        of_write.emit(asio::cancellation_type::partial);
+    }
+  }
+
+  void check(const error_code& ec, const char* what) {
+    if (ec == asio::error::operation_aborted)
+      ++cancelled;
+    else if (ec)
+      throw system_error(ec, what);
   }
 
   // Compares memory with what it was when a fifth was done, at each further fifth.
@@ -120,8 +159,12 @@ struct side {
   memory_pool pool;
   asio::io_context io{1};
   asio_rdma::stream s{io};
+  asio::cancellation_signal of_read, of_write;
+  asio::steady_timer pause{io};
+  bool over = false;
   std::uint64_t written = 0;
   std::uint64_t bytes_read = 0;
+  std::uint64_t cancelled = 0;
   double next_look = 0.2;
   std::optional<memory_in_use> early, now;
 };
@@ -147,11 +190,14 @@ std::thread play(side& s, const options& o, std::uint32_t out, std::uint32_t in,
   const auto both = [&s, &o, out, in]() -> asio::awaitable<void> {
     co_await (s.write(o, out) && s.read(o, in));
   };
-  return std::thread([&s, &failure, both] {
+  return std::thread([&s, &failure, both, out] {
     asio::co_spawn(s.io, both, [&](std::exception_ptr e) {
       failure = e;
       s.s.close();
+      s.over = true;
+      s.pause.cancel();
     });
+    asio::co_spawn(s.io, s.cancel(out), asio::detached);
     s.io.restart();
     s.io.run();
   });
@@ -172,6 +218,8 @@ void run(const options& o) {
       std::rethrow_exception(e);
   if (a.bytes_read != b.written || b.bytes_read != a.written)
     throw std::runtime_error("not all that was written has been read");
+  if (a.cancelled == 0 || b.cancelled == 0)
+    throw std::runtime_error("nothing was cancelled");
   if (!a.early || !b.early)
     throw std::runtime_error("too short to tell whether memory grows");
   if (a.pool.statistics().blocks_in_use + b.pool.statistics().blocks_in_use != 0)
@@ -180,10 +228,13 @@ void run(const options& o) {
   const auto mebibytes = [](std::uint64_t n) {
     return static_cast<double>(n) / (1 << 20);
   };
-  std::printf("%.1f MB in %.1f s: %.1f MB/s; %.1f MiB resident after a fifth, %.1f at the end, "
+  std::printf("%.1f MB in %.1f s: %.1f MB/s, %llu cancelled; %.1f MiB resident after a fifth, %.1f "
+              "at the end, "
               "%.1f of them registered\n",
-              megabytes, took.count(), megabytes / took.count(), mebibytes(a.early->resident),
-              mebibytes(a.now->resident), mebibytes(a.now->registered + b.now->registered));
+              megabytes, took.count(), megabytes / took.count(),
+              static_cast<unsigned long long>(a.cancelled + b.cancelled),
+              mebibytes(a.early->resident), mebibytes(a.now->resident),
+              mebibytes(a.now->registered + b.now->registered));
 }
 
 } // namespace

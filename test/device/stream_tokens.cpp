@@ -23,6 +23,7 @@
 #include <string>
 #include <thread>
 #include <type_traits>
+#include <vector>
 
 namespace {
 
@@ -216,4 +217,46 @@ TEST_CASE("an acceptor makes the stream, also from what is moved to another exec
   test::until(io, [&] { return given_up.done(); });
   CHECK(given_up.ec == asio::error::operation_aborted);
   CHECK_FALSE(given_up.value->is_open());
+}
+
+TEST_CASE("of a range of endpoints a stream takes the first that answers") {
+  asio::io_context io(1);
+  const device dev = open_device();
+  const memory_pool pool{protection_domain(dev)};
+  const auto to = [&](const asio::ip::tcp::endpoint& e) {
+    return asio::ip::tcp::endpoint(device_address(dev), e.port());
+  };
+  asio::ip::tcp::endpoint nobody;
+  {
+    acceptor other(io, {device_address(dev), 0});
+    nobody = to(other.local_endpoint());
+  }
+  acceptor listener(io, {device_address(dev), 0});
+  connector initiator(io);
+  const std::vector<asio::ip::tcp::endpoint> endpoints{nobody, nobody,
+                                                       to(listener.local_endpoint()), nobody};
+  stream a(io), b(io);
+  a.open(pool);
+  b.open(pool);
+  test::connection accepted, connected;
+  listener.async_accept(b, accepted.handler());
+  initiator.async_connect(a, endpoints, connected.handler());
+  test::until(io, [&] { return accepted.done() && connected.done(); });
+  REQUIRE(connected.succeeded());
+  REQUIRE(accepted.succeeded());
+  CHECK(a.remote_endpoint() == endpoints[2]);
+  char c = 0;
+  outcome<std::size_t> read, write;
+  a.async_write_some(asio::buffer("c", 1), write.handler());
+  b.async_read_some(asio::buffer(&c, 1), read.handler());
+  test::until(io, [&] { return read.done() && write.done(); });
+  CHECK(c == 'c');
+  // Where nobody answers the last failure is told, and nothing is connected.
+  stream lone(io);
+  lone.open(pool);
+  test::connection refused;
+  initiator.async_connect(lone, std::vector{nobody, nobody}, refused.handler());
+  test::until(io, [&] { return refused.done(); });
+  CHECK(refused.ec == asio::error::connection_refused);
+  CHECK_THROWS(lone.remote_endpoint());
 }
