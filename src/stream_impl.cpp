@@ -7,6 +7,7 @@
 #include "background_timer.hpp"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 namespace asio_rdma::detail {
@@ -35,6 +36,13 @@ constexpr std::uint64_t lent_from = std::uint64_t(1) << 17;
 std::chrono::milliseconds limited(std::chrono::milliseconds linger) {
   return std::clamp<std::chrono::milliseconds>(linger, std::chrono::milliseconds(0),
                                                std::chrono::hours(24));
+}
+
+// A look that comes so late may be the first thing that the context does for long.
+constexpr std::chrono::milliseconds late(100);
+
+bool withdraws(const std::optional<stream_protocol>& bytes) {
+  return bytes && bytes->withdrawing();
 }
 
 } // namespace
@@ -519,20 +527,24 @@ void stream_impl::cancel(std::uint64_t id, asio::cancellation_type_t) {
   if (found == active_.end())
     return;
   auto& op = static_cast<stream_operation&>(*found);
-  waits_.reset();
+  const bool before = withdraws(bytes_);
   if (withdraw_op(op))
     finish(op, asio::error::operation_aborted, 0, done);
+  if (withdraws(bytes_) && !before)
+    waits_.reset();
   progress(done);
   settle(l, done);
 }
 
 void stream_impl::withdraw_all(operation_list& done) {
-  waits_.reset();
+  const bool before = withdraws(bytes_);
   for (auto i = active_.begin(); i != active_.end();) {
     auto& op = static_cast<stream_operation&>(*i++);
     if (withdraw_op(op))
       finish(op, asio::error::operation_aborted, 0, done);
   }
+  if (withdraws(bytes_) && !before)
+    waits_.reset();
 }
 
 void stream_impl::cancel() {
@@ -558,8 +570,10 @@ error_code stream_impl::shutdown(asio::socket_base::shutdown_type what) {
   if (frames().stopped()) // if by the peer's close, nothing is left to shut down
     return frames().said_goodbye() ? error_code() : error_code(asio::error::not_connected);
   if (what != asio::socket_base::shutdown_receive) {
+    const bool before = withdraws(bytes_);
     bytes_->shut_down_writes();
-    waits_.reset();
+    if (withdraws(bytes_) && !before)
+      waits_.reset();
   }
   if (what != asio::socket_base::shutdown_send)
     bytes_->shut_down_reads();
@@ -598,6 +612,7 @@ void stream_impl::close() {
     lock l(mutex_);
     closed_ = true;
     lingers = stream_options_.linger > stream_options_.linger.zero();
+    waits_.reset();
     withdraw_all(done);
     settle(l, done);
   }
@@ -632,7 +647,7 @@ void stream_impl::wait_for_peer(operation_list& done) {
     holder_->stream = std::static_pointer_cast<stream_impl>(shared_from_this());
     done.push_back(*holder_);
   }
-  if (hopes && !looking_)
+  if (waits_ && (hopes || bytes_->withdrawing()) && !looking_)
     look_later();
 }
 
@@ -645,15 +660,20 @@ void stream_impl::look(link_impl& link) {
   const auto waited = protocol_clock::now() - *self.waits_;
   if (waited < linger) // it has begun anew since
     self.look_later();
-  else if (waited > linger + linger / 2) // nobody ran the context meanwhile: perhaps there is news
+  else if (waited > linger + std::max(linger / 2, late)) // nobody ran the context: is there news?
     self.waits_.reset();
   else if (self.closed_ || self.bytes_->withdrawing())
     self.fail(asio::error::timed_out);
 }
 
+// Also for the stream's destructor, so without an exception.
 void stream_impl::look_later() {
-  call_at(look_timer_, *waits_ + stream_options_.linger, &stream_impl::look);
-  looking_ = true;
+  try {
+    call_at(look_timer_, *waits_ + stream_options_.linger, &stream_impl::look);
+    looking_ = true;
+  } catch (const std::bad_alloc&) {
+    fail(make_error_code(boost::system::errc::not_enough_memory));
+  }
 }
 
 void stream_impl::set_linger(const asio::socket_base::linger& option) {

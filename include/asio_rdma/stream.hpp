@@ -44,6 +44,9 @@ namespace asio_rdma {
 /// be allowed to write (`access::local_write`), that waits when the peer writes as much gets it
 /// there directly.
 ///
+/// *Allocations.* None from the heap for a read or a write, once it has warmed up, but for what the
+/// peer reads by RDMA READ, which is registered: libibverbs allocates for that.
+///
 /// *Errors.* As a TCP socket's on Linux: `bad_descriptor` if not open; before it is connected
 /// `not_connected` for reads and `broken_pipe` for writes; `eof` for reads behind the peer's
 /// shutdown or close, `broken_pipe` for writes after a shutdown here or a close there;

@@ -11,6 +11,7 @@
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/write.hpp>
 
+#include <functional>
 #include <optional>
 #include <thread>
 
@@ -196,7 +197,9 @@ TEST_CASE("a close goes on as long as the peer takes something now and then") {
 }
 
 TEST_CASE("a cancelled write ends though its peer does not say how much it has read") {
-  two_contexts t(patient_for(50ms));
+  const auto linger = GENERATE(0ms, 1ms, 50ms);
+  CAPTURE(linger);
+  two_contexts t(patient_for(linger));
   const registered_buffer memory = filled(t.pool, 4 * megabyte, 1);
   asio::cancellation_signal signal;
   sent write;
@@ -205,6 +208,19 @@ TEST_CASE("a cancelled write ends though its peer does not say how much it has r
   t.io_a->poll();
   REQUIRE(write.calls == 0);
   signal.emit(asio::cancellation_type::partial);
+  // Reads that are cancelled meanwhile change nothing.
+  asio::steady_timer pause(*t.io_a);
+  char c = 0;
+  std::function<void()> read = [&] {
+    t.a->async_read_some(asio::buffer(&c, 1), [](auto...) {});
+    t.a->cancel();
+    pause.expires_after(linger / 5 + 1ms);
+    pause.async_wait([&](auto) {
+      if (write.calls == 0)
+        read();
+    });
+  };
+  read();
   drain(*t.io_a);
   CHECK(write.calls == 1);
   CHECK(write.ec == asio::error::operation_aborted);
