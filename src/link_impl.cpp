@@ -309,6 +309,8 @@ void link_impl::run(operation_list& done) {
 // Once the mutex is unlocked only locals are touched: an operation that was started may have ended
 // on another thread, and with the last owner of the link gone.
 void link_impl::settle(lock& l, operation_list& done) {
+  if (removed_ && stopped_ && posted_ == 0 && !kept_)
+    drop_memory();
   const dropped_blocks dropped(std::move(dropped_));
   std::shared_ptr<context_member> last;
   std::shared_ptr<queue_pair_impl> failed;
@@ -513,6 +515,21 @@ void link_impl::end_queue_pair() {
   lock l(mutex_);
   run(done);
   settle(l, done);
+}
+
+void link_impl::end(const error_code& why) {
+  operation_list done;
+  lock l(mutex_);
+  fail(why);
+  run(done);
+  settle(l, done);
+}
+
+// Somebody may keep a link that was closed.
+void link_impl::drop_memory() {
+  dropped_.drop(send_memory_);
+  for (const auto& r : receives_)
+    dropped_.drop(r->memory);
 }
 
 bool link_impl::start_close(operation& op) {

@@ -122,8 +122,11 @@ void queue_pair_impl::release_device(ibv_qp* qp, const std::shared_ptr<connectio
     abandon(qp);
   const error_code end = gone ? why : error_code(error::device_keeps_memory);
   operation_list left;
+  memory_region results;
   {
     const std::lock_guard lock(mutex_);
+    if (gone)
+      results = send_.release_results();
     send_.fail_all(end, left);
     receive_.fail_all(end, left);
     if (last_ != nullptr) {

@@ -125,6 +125,8 @@ public:
 
   /// Also more than once: ends everything with `operation_aborted` once the device has let go.
   void close();
+  /// Ends the connection for a reason of the caller's: what is under way fails with it.
+  void end(const error_code& why);
   /// Says goodbye behind what waits to be sent; `op` completes when the peer has as well.
   bool start_close(operation& op);
   /// If that is what `id` waits for: only the wait ends.
@@ -226,6 +228,7 @@ private:
   template <class Function>
   void returned(operation_list& done, disposal how, Function&& f);
   void end_queue_pair();
+  void drop_memory();
   void set_keep_alive();
   static void keep_alive(link_impl& self);
   void look_for_memory();

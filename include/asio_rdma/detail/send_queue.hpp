@@ -5,6 +5,7 @@
 #include <asio_rdma/memory_region.hpp>
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 namespace asio_rdma::detail {
@@ -18,6 +19,8 @@ public:
 
   /// Makes the places for what atomic operations find. Before it none may be started.
   error_code reserve_results();
+  /// Gives up those places: the device has let go.
+  memory_region release_results() noexcept { return std::move(results_region_); }
   /// Whether a completion of a write may come while an earlier read is under way, as on siw.
   void set_reads_overtaken(bool overtaken) noexcept { reads_overtaken_ = overtaken; }
   /// Whether a bind is done again, and fails, when requests before it are repeated, as on rxe.
