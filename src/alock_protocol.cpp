@@ -94,6 +94,13 @@ void alock_protocol::on_done(const error_code& ec) noexcept {
   }
 }
 
+bool alock_protocol::on_refused(const error_code& ec) noexcept {
+  const bool outside = state_ == state::enter;
+  under_way_ = false;
+  end(ec, outside);
+  return outside;
+}
+
 bool alock_protocol::cancel() noexcept {
   if (told_)
     return false;

@@ -29,7 +29,15 @@ public:
     const std::lock_guard guard(all.mutex_);
     waiter = told;
     protocol->unlock();
+    begin_looking();
     all.run(*this);
+  }
+
+  // What is waited for now is something else.
+  void begin_looking() noexcept {
+    looks = 0;
+    if (timer)
+      timer->begin();
   }
 
   static void chain_done(operation* base, disposal how) {
@@ -40,10 +48,14 @@ public:
   }
 
   struct place {
-    std::uint64_t word = 0;
     payload::part part{};
     payload whole;
   };
+  static constexpr std::size_t max_chain = 4;
+
+  std::uint64_t& word(std::size_t i) const noexcept {
+    return static_cast<std::uint64_t*>(words.data())[i];
+  }
 
   alock_remotes& all;                     // whose lock guards the rest
   std::optional<alock_protocol> protocol; // while it takes part
@@ -54,9 +66,13 @@ public:
   std::shared_ptr<alock_remotes> self; // while it takes part
   std::unique_ptr<alock_timer> timer;
   unsigned looks = 0;
+  alock_action::kind looks_as = alock_action::kind::wait;
   std::span<alock_access> chain;
-  std::array<place, 4> places; // of the chain, and of what tells whether who is waited for lives
-  std::uint64_t asked_of = 0;  // whether that descriptor's party lives
+  // Of the chain, and of what tells whether who is waited for lives. Registered, so that whoever is
+  // in a queue needs nothing more to leave it.
+  registered_buffer words;
+  std::array<place, max_chain> places;
+  std::uint64_t asked_of = 0; // whether that descriptor's party lives
   party* next_free = nullptr;
 };
 
@@ -96,12 +112,11 @@ bool alock_remotes::start(alock_operation& op) {
   remote_buffer target;
   op.ec = asio::error::bad_descriptor;
   const global_lane* const lane =
-      memory ? memory->find(op.at, sizeof(alock_words), alignof(alock_words), target, op.ec)
+      memory ? memory->find({op.at, sizeof(alock_words), alignof(alock_words), true}, target, op.ec)
              : nullptr;
   if (lane == nullptr)
     return false;
-  if (lane->atomics == IBV_ATOMIC_NONE ||
-      !lane->link->queue_pair()->supports(IBV_WR_ATOMIC_CMP_AND_SWP)) {
+  if (!lane->link->queue_pair()->supports(IBV_WR_ATOMIC_CMP_AND_SWP)) {
     op.ec = asio::error::operation_not_supported;
     return false;
   }
@@ -180,6 +195,11 @@ bool alock_remotes::descriptors_fit(const pool& p, std::uint64_t offset,
 void alock_remotes::begin(pool& from, alock_operation& op) {
   if (free_ == nullptr)
     free_ = &parties_.emplace_back(*this);
+  error_code ec;
+  if (free_->words.empty())
+    free_->words = from.link->pool().allocate(party::max_chain * sizeof(std::uint64_t), ec);
+  if (ec)
+    return complete(op, ec);
   party& p = *std::exchange(free_, free_->next_free);
   p.descriptor = from.free.back();
   from.free.pop_back();
@@ -188,9 +208,7 @@ void alock_remotes::begin(pool& from, alock_operation& op) {
   p.lock_at = op.at.offset();
   p.waiter = &op;
   p.self = shared_from_this();
-  p.looks = 0;
-  if (p.timer)
-    p.timer->begin();
+  p.begin_looking();
   run(p);
 }
 
@@ -218,7 +236,9 @@ void alock_remotes::run(party& p) {
       error_code ec;
       if (post(p, a.chain, ec))
         return;
-      p.protocol->on_done(ec);
+      // Who has this one for alive would wait for ever.
+      if (!p.protocol->on_refused(ec) && p.from->link)
+        p.from->link->end(ec);
       break;
     }
     case kind::granted:
@@ -232,6 +252,8 @@ void alock_remotes::run(party& p) {
       break;
     case kind::wait:
     case kind::poll:
+      if (std::exchange(p.looks_as, a.what) != a.what)
+        p.begin_looking();
       if (closed_ || p.looks++ < looks_at_once) {
         p.protocol->look();
         break;
@@ -281,20 +303,21 @@ bool alock_remotes::aim(const party& p, const alock_access& a, remote_buffer& ta
 
 // False if nothing is under way, with the error.
 bool alock_remotes::post(party& p, std::span<alock_access> chain, error_code& ec) {
-  std::array<remote_work, 4> works{};
+  std::array<remote_work, party::max_chain> works{};
   std::size_t n = 0;
   const auto add = [&](const remote_buffer& target, ibv_wr_opcode opcode,
                        std::uint64_t value) -> remote_work& {
     party::place& place = p.places[n];
-    place.word = value;
-    place.part = {&place.word, sizeof place.word, 0};
+    std::uint64_t& word = p.word(n);
+    word = value;
+    place.part = {&word, sizeof word, p.words.lkey()};
     place.whole.parts = &place.part;
     place.whole.count = 1;
-    place.whole.bytes = sizeof place.word;
-    place.whole.registered = false;
+    place.whole.bytes = sizeof word;
+    place.whole.registered = true;
     works[n] = work_on(target, opcode);
     works[n].local = &place.whole;
-    works[n].found = &place.word;
+    works[n].found = &word;
     return works[n++];
   };
   remote_buffer target;
@@ -338,9 +361,9 @@ void alock_remotes::on_chain(party& p) {
   const auto keep = p.self;
   const lock l(mutex_);
   for (std::size_t i = 0; i < p.chain.size(); ++i)
-    p.chain[i].seen = p.places[i].word;
+    p.chain[i].seen = p.word(i);
   p.protocol->on_done(p.ec);
-  if (!p.ec && p.asked_of != 0 && p.places[p.chain.size()].word != 0)
+  if (!p.ec && p.asked_of != 0 && p.word(p.chain.size()) != 0)
     p.protocol->on_dead(p.asked_of);
   run(p);
 }
@@ -363,6 +386,7 @@ void alock_remotes::cancel(std::uint64_t id) {
     if (p.waiter == nullptr || p.waiter->id != id || !p.protocol->cancel())
       continue;
     complete(p, aborted);
+    p.begin_looking();
     return run(p);
   }
 }

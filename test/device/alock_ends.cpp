@@ -7,6 +7,7 @@
 
 #include <memory>
 #include <optional>
+#include <vector>
 
 using namespace test;
 
@@ -198,4 +199,41 @@ TEST_CASE("a guard that its context does not outlive") {
     late = std::move(held.guard);
   }
   CHECK(late);
+}
+
+TEST_CASE("whoever has the lock can give it back though the pool is full") {
+  lock_scene s;
+  if (!s.atomics())
+    return;
+  memory_pool_options o;
+  o.limit = 1 << 20;
+  const memory_pool small(protection_domain(s.dev), o);
+  global_memory tight(s.io, small, 77);
+  REQUIRE(!s.join(tight).ec);
+  alock of_tight(tight, s.at);
+  auto held = s.take(of_tight);
+  REQUIRE(held.guard);
+  std::vector<registered_buffer> rest;
+  error_code ec;
+  for (std::size_t bytes = 65536; bytes >= 64; bytes /= 2)
+    for (ec = {}; !ec;)
+      rest.push_back(small.allocate(bytes, ec));
+  acquisition next;
+  s.queue(s.remote, next);
+  held.guard.unlock();
+  s.until([&] { return next.done; });
+  CHECK(next.guard);
+  // Who gets none of it is not in the queue.
+  acquisition first, second;
+  s.queue(of_tight, first);
+  of_tight.async_lock(second.handler());
+  s.until([&] { return second.done; });
+  CHECK(second.ec == error::pool_limit);
+  next.guard.unlock();
+  s.until([&] { return first.done; });
+  CHECK(first.guard);
+  rest.clear();
+  first.guard.unlock();
+  CHECK(s.take(of_tight).guard);
+  s.until([&] { return s.is_free(); });
 }

@@ -470,3 +470,33 @@ TEST_CASE("alock: an access that fails ends the acquisition") {
   CHECK(a.what == kind::ended);
   CHECK_FALSE(p.reusable());
 }
+
+TEST_CASE("alock: who is refused an access is in no queue only before the first") {
+  const error_code refused = error::pool_limit;
+  const int after = GENERATE(0, 1, 2, 3);
+  INFO(after);
+  words m;
+  m.own = 5;
+  m.turn[7] = alock_turn::contend;
+  alock_protocol p(remote, 7, 1);
+  for (int chains = 0;;) {
+    const alock_action a = p.next();
+    if (a.what == kind::wait) {
+      p.look();
+      continue;
+    }
+    REQUIRE(a.what == kind::access);
+    if (chains++ == after)
+      break;
+    for (alock_access& one : a.chain)
+      m.carry_out(one);
+    p.on_done({});
+  }
+  const bool entered = m.own == 7;
+  CHECK(p.on_refused(refused) == !entered);
+  CHECK(p.reusable() == !entered);
+  const alock_action a = p.next();
+  CHECK(a.what == kind::failed);
+  CHECK(a.ec == refused);
+  CHECK(p.next().what == kind::ended);
+}

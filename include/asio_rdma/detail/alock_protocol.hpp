@@ -85,6 +85,9 @@ public:
 
   /// The chain is done, or has failed: whether it has happened is not known then.
   void on_done(const error_code& ec) noexcept;
+  /// The chain has not been started, and never will be. True if this is in no queue: else nobody
+  /// behind it gets the lock, until it is known to be dead.
+  bool on_refused(const error_code& ec) noexcept;
   /// Looks whether what is waited for has come.
   void look() noexcept { look_ = true; }
   /// Gives the acquisition up, if neither `granted` nor `failed` has been told; neither will be
