@@ -3,10 +3,12 @@
 #include <asio_rdma/detail/global_memory_impl.hpp>
 
 #include "alock_local.hpp"
+#include "background_timer.hpp"
 
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <optional>
 #include <random>
 #include <span>
 #include <utility>
@@ -160,8 +162,9 @@ struct global_memory_impl::peer {
 
   asio_rdma::connection link;
   const bool accepted;
-  bool serves = false; // it may ask at any time, so it is always listened to
-  bool introduced = false;
+  bool serves = false;                        // it may ask at any time, so it is always listened to
+  std::optional<global_message> introduction; // when it has said it
+  std::unique_ptr<background_timer> silence;  // until then
   bool listening = false;
   bool ended = false;
   operation_list requests;
@@ -229,12 +232,16 @@ std::shared_ptr<alock_view> global_memory_impl::locks() {
 void global_memory_impl::end(const peer_ptr& p, const error_code& why) {
   operation_list done;
   std::vector<peer::descriptors> lent;
+  std::unique_ptr<background_timer> silence;
   {
     const std::lock_guard guard(mutex_);
     if (std::exchange(p->ended, true))
       return;
     lent.swap(p->lent);
     std::erase(peers_, p);
+    silence = std::move(p->silence);
+    if (!closed_ && p->introduction)
+      replace_lane(*p);
     for (operation& op : p->requests)
       op.fail(why);
     done.swap(p->requests);
@@ -306,13 +313,33 @@ void global_memory_impl::accept_next() {
       s->listener_.async_accept(std::move(request), p->link,
                                 [s, p](error_code e, const connection_info&) {
                                   if (e)
-                                    s->end(p, e);
-                                  else
-                                    s->listen_to(p);
+                                    return s->end(p, e);
+                                  s->expect_introduction(p);
+                                  s->listen_to(p);
                                 });
     }
     s->accept_next();
   });
+}
+
+void global_memory_impl::expect_introduction(const peer_ptr& p) {
+  const auto longest = options_.lanes.keep_alive;
+  const std::lock_guard guard(mutex_);
+  if (p->ended || longest <= longest.zero())
+    return;
+  p->silence = std::make_unique<background_timer>(service_.context());
+  p->silence->set(background_timer::clock::now() + longest,
+                  [weak = weak_from_this(), of = std::weak_ptr<peer>(p)] {
+                    const auto s = std::static_pointer_cast<global_memory_impl>(weak.lock());
+                    const peer_ptr silent = of.lock();
+                    if (s && silent && !s->has_introduced(*silent))
+                      s->end(silent, asio::error::timed_out);
+                  });
+}
+
+bool global_memory_impl::has_introduced(const peer& p) const {
+  const std::lock_guard guard(mutex_);
+  return p.introduction.has_value();
 }
 
 // --- Asking other nodes ----------------------------------------------------------------------
@@ -446,7 +473,7 @@ error_code global_memory_impl::take(const peer_ptr& p, const global_message& m,
                                     operation_list& done) {
   // It introduces itself once and before all else, with a join if it is who has connected.
   const bool first = m.what == kind::join || m.what == kind::welcome || m.what == kind::refuse;
-  if (first ? p->introduced || p->accepted != (m.what == kind::join) : !p->introduced)
+  if (first ? p->introduction || p->accepted != (m.what == kind::join) : !p->introduction)
     return error::protocol_violation;
   switch (m.what) {
   case kind::refuse:
@@ -517,12 +544,30 @@ error_code global_memory_impl::introduce(const peer_ptr& p, const global_message
       before != nullptr && before->link->queue_pair()->state() == queue_pair_state::connected;
   if (lives && before->incarnation != m.incarnation)
     return error::node_in_use;
-  p->introduced = true;
-  if (!lives && !(own && p->accepted)) {
-    made_.push_back({p->link.impl(), m.incarnation, m.atomics, m.segments});
-    lanes_[m.node].store(&made_.back(), std::memory_order_release);
-  }
+  p->introduction = m;
+  if (!lives)
+    publish(*p);
   return {};
+}
+
+void global_memory_impl::publish(const peer& p) {
+  const global_message& m = *p.introduction;
+  if (m.node == node_->id() && p.accepted) // the other end is the lane
+    return;
+  made_.push_back({p.link.impl(), m.incarnation, m.atomics, m.segments});
+  lanes_[m.node].store(&made_.back(), std::memory_order_release);
+}
+
+// Another view of the node may have a connection that lives.
+void global_memory_impl::replace_lane(const peer& ended) {
+  const global_message& m = *ended.introduction;
+  if (lane(m.node)->link != ended.link.impl())
+    return;
+  for (const peer_ptr& p : peers_)
+    if (p->introduction && p->introduction->node == m.node &&
+        p->introduction->incarnation == m.incarnation &&
+        p->link.impl()->queue_pair()->state() == queue_pair_state::connected)
+      return publish(*p);
 }
 
 error_code global_memory_impl::answer(peer& p, const global_message& m, operation_list& done) {

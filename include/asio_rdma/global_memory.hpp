@@ -52,15 +52,18 @@ constexpr remote_ptr<root_word> root_of(node_id node, segment_id segment = 0) {
 /// *Errors.* `error::node_unknown` for a node that has not been joined, and null; before anything
 /// is posted, `error::remote_range` for what is not within a segment and `error::misaligned` for
 /// what is not aligned as its type is (to 8 bytes, if atomic); `operation_not_supported` for
-/// atomic operations on a device that has none. A node that leaves or dies ends the operations that
-/// touch it, and those that are started later, with the error of its connection
+/// atomic operations by a device, or on a node with a device, that has none. A node that leaves or
+/// dies ends the operations that touch it, and those that are started later, with the error of its
+/// connection
 /// (`connection_reset`, `errc::timed_out`...; see `connection`) and nothing else. `bad_descriptor`
 /// when this object is closed.
 ///
 /// *Cancellation.* All types. What has not been posted does not happen, else it may have.
 ///
 /// *Trust.* Every node may read and write all of every segment that it has joined. What a node says
-/// is checked; what it writes is not.
+/// is checked; what it writes is not. Who connects and does not say which node it is, is left after
+/// `connection_options::keep_alive`. A segment's key is good on every queue pair of the pool's
+/// protection domain.
 ///
 /// *Thread safety.* Distinct objects: safe. Shared objects: unsafe, as for Asio's sockets. The
 /// object must stay, and not be moved, while a composed operation of its own is under way
@@ -280,7 +283,7 @@ public:
                               remote_value_t<T> desired, Token&& token = {}) {
     return asio::async_initiate<Token, typename detail::exchanged<remote_value_t<T>>::signature>(
         initiate_atomic<detail::exchange_operation, detail::exchanged<remote_value_t<T>>>{this},
-        token, IBV_WR_ATOMIC_CMP_AND_SWP, place<T>(p), detail::word_bits(expected),
+        token, IBV_WR_ATOMIC_CMP_AND_SWP, place<T>(p, true), detail::word_bits(expected),
         detail::word_bits(desired));
   }
   /// Adds, modulo 2^64, and gives what the word was. Signature
@@ -290,7 +293,7 @@ public:
   auto async_fetch_add(remote_ptr<T> p, remote_value_t<T> addend, Token&& token = {}) {
     return asio::async_initiate<Token, typename detail::word_found<remote_value_t<T>>::signature>(
         initiate_atomic<detail::exchange_operation, detail::word_found<remote_value_t<T>>>{this},
-        token, IBV_WR_ATOMIC_FETCH_AND_ADD, place<T>(p), detail::word_bits(addend),
+        token, IBV_WR_ATOMIC_FETCH_AND_ADD, place<T>(p, true), detail::word_bits(addend),
         std::uint64_t(0));
   }
   /// Makes the word `desired` and gives what it was. Devices cannot do that at once: it is
@@ -309,15 +312,10 @@ private:
   template <class>
   friend class basic_alock;
 
-  /// What is aimed at, and what has to hold for it.
-  struct aim {
-    detail::remote_word at;
-    std::uint64_t bytes;
-    std::uint64_t alignment;
-  };
+  using aim = detail::global_aim;
   template <class T>
-  static aim place(remote_ptr<T> p) noexcept {
-    return {detail::remote_word(p.bits()), sizeof(T), alignof(T)};
+  static aim place(remote_ptr<T> p, bool atomic = false) noexcept {
+    return {detail::remote_word(p.bits()), sizeof(T), alignof(T), atomic};
   }
 
   template <class ExecutorOrContext>
@@ -359,8 +357,7 @@ private:
   void start_at(Handler&& handler, const aim& where, Start&& start) {
     error_code ec = asio::error::bad_descriptor;
     remote_buffer target;
-    const detail::global_lane* const lane =
-        impl_ ? impl_->find(where.at, where.bytes, where.alignment, target, ec) : nullptr;
+    const detail::global_lane* const lane = impl_ ? impl_->find(where, target, ec) : nullptr;
     start_on<Base, Result>(
         lane, ec, std::forward<Handler>(handler),
         [&](detail::connection_impl& link, Base& op) { return start(link, op, target); });
@@ -412,7 +409,7 @@ private:
       const detail::payload_of<Buffers> p(buffers);
       const std::uint64_t bytes = p.owner != nullptr ? p.owner->size() : p.bytes;
       this->self->template start_at<detail::write_operation, detail::sent_result>(
-          std::forward<Handler>(handler), {at, bytes, 1},
+          std::forward<Handler>(handler), {at, bytes},
           [&](detail::connection_impl& link, detail::write_operation& op,
               const remote_buffer& target) {
             if (opcode == IBV_WR_RDMA_WRITE)
@@ -442,18 +439,16 @@ private:
 
   struct initiate_batch : initiation {
     template <class Handler>
-    void operator()(Handler&& handler, node_id node,
-                    const std::shared_ptr<detail::batch_state>& state) const {
-      const bool closed = this->self->impl_ == nullptr;
-      const detail::global_lane* const lane = closed || state->problem || state->chain.empty()
-                                                  ? nullptr
-                                                  : this->self->impl_->lane(node);
-      const error_code ec = closed ? error_code(asio::error::bad_descriptor) : state->problem;
+    void operator()(Handler&& handler, const std::shared_ptr<detail::batch_state>& state) const {
+      const auto& memory = this->self->impl_;
+      error_code ec = !memory         ? error_code(asio::error::bad_descriptor)
+                      : state->posted ? error_code(asio::error::already_started)
+                                      : state->problem;
+      const detail::global_lane* const lane = ec ? nullptr : state->aim(*memory, ec);
       this->self->template start_on<detail::batch_operation, detail::no_result>(
           lane, ec, std::forward<Handler>(handler),
           [&](detail::connection_impl& link, detail::batch_operation& op) {
-            op.state = state;
-            return link.start(op, state->prepare());
+            return link.start(op, op.post(state));
           });
     }
   };
@@ -494,8 +489,9 @@ private:
 };
 
 /// Operations on one node that are posted together, by one doorbell, and told of together, by one
-/// completion: carried out in their order (see `basic_global_memory`), in one round trip. When the
-/// first of them fails, those behind it have not been carried out.
+/// completion: carried out in their order (see `basic_global_memory`), in one round trip. When one
+/// of them is refused by the other node, those behind it have not been carried out; after any other
+/// error each of them may have been.
 ///
 ///     global_memory::batch b(memory, node);
 ///     b.write(victim, 1);
@@ -503,7 +499,8 @@ private:
 ///     co_await b.async_post(asio::use_awaitable);
 ///     use(b[tail]);
 ///
-/// Nothing may be added while it is posted. It may be posted again, as it is or after `clear`.
+/// It may be posted again, as it is or after `clear`. What is added while it is posted makes it a
+/// new one that fails, with `already_started`.
 template <class Executor>
 class basic_global_memory<Executor>::batch {
 public:
@@ -531,7 +528,7 @@ public:
   template <remote_atomic T>
   result<remote_value_t<T>> compare_exchange(remote_ptr<T> p, remote_value_t<T> expected,
                                              remote_value_t<T> desired) {
-    return result<remote_value_t<T>>(add(IBV_WR_ATOMIC_CMP_AND_SWP, place<T>(p),
+    return result<remote_value_t<T>>(add(IBV_WR_ATOMIC_CMP_AND_SWP, place<T>(p, true),
                                          detail::word_bits(expected), detail::word_bits(desired)));
   }
   /// Its result is what the word was.
@@ -539,11 +536,14 @@ public:
   requires std::integral<remote_value_t<T>> result<remote_value_t<T>>
   fetch_add(remote_ptr<T> p, remote_value_t<T> addend) {
     return result<remote_value_t<T>>(
-        add(IBV_WR_ATOMIC_FETCH_AND_ADD, place<T>(p), detail::word_bits(addend)));
+        add(IBV_WR_ATOMIC_FETCH_AND_ADD, place<T>(p, true), detail::word_bits(addend)));
   }
 
   std::size_t size() const noexcept { return state_->chain.size(); }
   void clear() {
+    if (state_->posted)
+      state_ = std::make_shared<detail::batch_state>();
+    state_->aims.clear();
     state_->chain.clear();
     state_->words.clear();
     state_->problem = {};
@@ -554,34 +554,32 @@ public:
   /// Cancellation: all types; the operations may have happened.
   template <class Token = asio::default_completion_token_t<executor_type>>
   auto async_post(Token&& token = {}) {
-    return asio::async_initiate<Token, void(error_code)>(initiate_batch{memory_}, token, node_,
-                                                         state_);
+    return asio::async_initiate<Token, void(error_code)>(initiate_batch{memory_}, token, state_);
   }
 
-  /// What an operation brought, once the batch has succeeded.
+  /// What an operation brought, once the batch has succeeded. Zero if it is none of this batch.
   template <class T>
   T operator[](result<T> r) const noexcept {
-    std::array<std::byte, sizeof(T)> bytes;
-    std::memcpy(bytes.data(), &state_->words[r.at_], sizeof(T));
+    std::array<std::byte, sizeof(T)> bytes{};
+    if (r.at_ + (sizeof(T) + 7) / 8 <= state_->words.size())
+      std::memcpy(bytes.data(), &state_->words[r.at_], sizeof(T));
     return std::bit_cast<T>(bytes);
   }
 
 private:
   std::size_t add(ibv_wr_opcode opcode, const aim& where, std::uint64_t compare_add = 0,
                   std::uint64_t swap = 0) {
+    if (state_->posted) {
+      state_ = std::make_shared<detail::batch_state>();
+      state_->problem = asio::error::already_started;
+    }
     detail::batch_state& s = *state_;
-    error_code ec = asio::error::bad_descriptor;
-    remote_buffer target;
-    if (where.at.node() != node_)
-      ec = asio::error::invalid_argument;
-    else if (memory_->impl_ &&
-             memory_->impl_->find(where.at, where.bytes, where.alignment, target, ec) != nullptr)
-      ec = {};
-    if (ec && !s.problem)
-      s.problem = ec;
+    if (where.at.node() != node_ && !s.problem)
+      s.problem = asio::error::invalid_argument;
     const std::size_t at = s.words.size();
     s.words.resize(at + (where.bytes + 7) / 8);
-    s.chain.push_back(detail::work_on(target, opcode));
+    s.aims.push_back(where);
+    s.chain.push_back(detail::work_on(remote_buffer(), opcode));
     s.chain.back().compare_add = compare_add;
     s.chain.back().swap = swap;
     return at;

@@ -225,6 +225,41 @@ TEST_CASE("a batch is carried out in order, and gives what it brought") {
   CHECK(post() == asio::error::bad_descriptor);
 }
 
+TEST_CASE("what is added to a batch that is posted, or posted twice, is refused") {
+  world w;
+  const auto p = w.make<word>(100);
+  global_memory::batch b(w.guest, host_id);
+  b.write(p, 1);
+  const auto first = b.read(p);
+  outcome<void> posted, again, grown;
+  b.async_post(posted.handler());
+  b.async_post(again.handler());
+  for (word i = 0; i < 100; ++i) // it would move what it has
+    b.write(p + i, 2);
+  const auto last = b.read(p + 99);
+  b.async_post(grown.handler());
+  w.until([&] { return posted.done() && again.done() && grown.done(); });
+  CHECK(posted.succeeded());
+  CHECK(again.ec == asio::error::already_started);
+  CHECK(grown.ec == asio::error::already_started);
+  CHECK(w.read(p).value == 1);
+  CHECK(w.read(p + 99).value == 0);
+  static_cast<void>(first);
+  global_memory::batch other(w.guest, host_id);
+  CHECK(other[last] == 0); // is none of its own
+  b.clear();
+  b.write(p, 3);
+  const auto now = b.read(p);
+  CHECK(!w.ask<void>([&](auto h) { b.async_post(h); }).ec);
+  CHECK(b[now] == 3);
+  outcome<void> dropped;
+  b.async_post(dropped.handler());
+  b.clear(); // which goes on with what it has
+  CHECK(b.size() == 0);
+  w.until([&] { return dropped.done(); });
+  CHECK(dropped.succeeded());
+}
+
 TEST_CASE("what leads nowhere is refused before it is posted, and everything lives") {
   world w;
   const remote_ptr<word> nowhere, unknown(guest_id + 1, 0, 64), none(host_id, 1, 64),
@@ -374,6 +409,82 @@ TEST_CASE("a node that leaves ends what touches it, and nothing else") {
   CHECK(w.read(leaving).ec);
   CHECK(w.ask<remote_ptr<word>>([&](auto h) { w.guest.async_allocate<word>(host_id, 0, h); }).ec);
   CHECK(w.read(staying).succeeded());
+}
+
+TEST_CASE("nodes that have left leave no registered memory behind") {
+  world w;
+  const auto before = w.pool.statistics().blocks_in_use;
+  for (node_id id = 100; id < 120; ++id) {
+    global_memory passing(w.io, w.pool, id);
+    REQUIRE(!w.join(passing).ec);
+    const remote_ptr<word> p(host_id, 0, 64);
+    REQUIRE(w.ask<word>([&](auto h) { passing.async_read(p, h); }).succeeded());
+    passing.close();
+    w.until([&] { return w.pool.statistics().blocks_in_use <= before; });
+  }
+  CHECK(w.pool.statistics().blocks_in_use == before);
+}
+
+TEST_CASE("a node is reached as long as one of its views is") {
+  world w;
+  const auto first = std::make_unique<global_memory>(w.io, w.pool, 9);
+  first->host(4096);
+  global_memory second(w.io, *first);
+  REQUIRE(w.join(*first).value == host_id);
+  REQUIRE(w.join(second).value == host_id);
+  const remote_ptr<word> there(9, 0, 64);
+  const auto read = [&] {
+    return w.ask<word>([&](auto h) { w.host.async_read(there, h); }).succeeded();
+  };
+  CHECK(read());
+  first->close();
+  int in_a_row = 0;
+  for (int i = 0; i < 1000 && in_a_row < 10; ++i) // once the host has heard of it
+    in_a_row = read() ? in_a_row + 1 : 0;
+  CHECK(in_a_row == 10);
+  second.close();
+  for (int i = 0; i < 1000 && read(); ++i)
+    continue;
+  CHECK_FALSE(read());
+}
+
+TEST_CASE("a batch that is posted again finds what a node that came back hosts now") {
+  world w;
+  const remote_ptr<word> there(9, 0, 128);
+  const auto host_at = [&](global_memory& m, std::uint64_t bytes) {
+    m.host(bytes);
+    m.listen({device_address(w.dev), 0});
+  };
+  const auto join = [&](global_memory& m) {
+    return w.ask<node_id>([&](auto h) { w.guest.async_join(m.local_endpoint(), h); }).ec;
+  };
+  auto before = std::make_unique<global_memory>(w.io, w.pool, 9);
+  host_at(*before, 4096);
+  REQUIRE(!join(*before));
+  global_memory::batch b(w.guest, 9);
+  b.write(there, 5);
+  const auto seen = b.read(there);
+  const auto post = [&] {
+    return w.ask<void>([&](auto h) { b.async_post(h); }).ec;
+  };
+  CHECK(!post());
+  before.reset();
+  const registered_buffer where_it_was = w.pool.allocate(8192);
+  global_memory after(w.io, w.pool, 9);
+  host_at(after, 65536);
+  error_code ec = error::node_in_use; // until the guest has heard that the other has gone
+  for (int i = 0; i < 1000 && ec == error::node_in_use; ++i)
+    ec = join(after);
+  REQUIRE(!ec);
+  CHECK(!post());
+  CHECK(b[seen] == 5);
+  CHECK(*after.local(there) == 5);
+  global_memory small(w.io, w.pool, 10);
+  host_at(small, 65);
+  REQUIRE(!join(small));
+  global_memory::batch beyond(w.guest, 10);
+  beyond.write(remote_ptr<word>(10, 0, 128), 1);
+  CHECK(w.ask<void>([&](auto h) { beyond.async_post(h); }).ec == error::remote_range);
 }
 
 TEST_CASE("a cancelled operation ends at once") {

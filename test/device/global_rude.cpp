@@ -149,6 +149,41 @@ TEST_CASE("requests for what there is not are answered so") {
   CHECK(w.make<char>().offset() != 64); // which is the peer's
 }
 
+TEST_CASE("who says nothing does not stay") {
+  const device dev = open_device();
+  const memory_pool pool{protection_domain(dev)};
+  asio::io_context io(1);
+  global_memory_options o;
+  o.lanes.keep_alive = std::chrono::milliseconds(50);
+  global_memory host(io, pool, host_id, o);
+  host.listen({device_address(dev), 0});
+  asio_rdma::connection link(io, pool);
+  asio_rdma::connector connector(io);
+  test::connection connected;
+  connector.async_connect(link, host.local_endpoint(), connected.handler());
+  until(io, [&] { return connected.done(); });
+  REQUIRE(connected.succeeded());
+  outcome<message> heard;
+  link.async_receive(heard.handler());
+  until(io, [&] { return heard.done(); });
+  CHECK(heard.ec);
+  CHECK(heard.ec != asio::error::operation_aborted);
+}
+
+TEST_CASE("atomic operations of a node whose device has none are not posted") {
+  world w;
+  rude r(w);
+  r.join(); // it says that its device has none
+  const remote_ptr<nic_atomic<std::uint64_t>> p(99, 0, 0);
+  const auto fetched = w.ask<std::uint64_t>([&](auto h) { w.host.async_fetch_add(p, 1, h); });
+  CHECK(fetched.ec == asio::error::operation_not_supported);
+  global_memory::batch b(w.host, 99);
+  b.fetch_add(p, 1);
+  CHECK(w.ask<void>([&](auto h) { b.async_post(h); }).ec == asio::error::operation_not_supported);
+  r.say(of(kind::allocate)); // and so the connection lives
+  CHECK(r.hear());
+}
+
 TEST_CASE("what a node says of its segments is believed, and its device refuses") {
   world w;
   rude r(w);

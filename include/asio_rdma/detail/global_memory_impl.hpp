@@ -75,6 +75,14 @@ struct global_lane {
   std::vector<remote_buffer> segments;
 };
 
+/// What an operation is aimed at, and what has to hold for it.
+struct global_aim {
+  remote_word at;
+  std::uint64_t bytes = 0;
+  std::uint64_t alignment = 1;
+  bool atomic = false;
+};
+
 /// Waits for another node: for it to be joined, or to answer.
 class global_request : public operation {
 public:
@@ -109,26 +117,30 @@ public:
   const global_lane* lane(node_id node) const noexcept {
     return node <= max_node ? lanes_[node].load(std::memory_order_acquire) : nullptr;
   }
-  /// The way to where `p` points, and what there is to be reached by it, if that is `bytes` within
-  /// a segment and aligned.
-  const global_lane* find(remote_word p, std::uint64_t bytes, std::uint64_t alignment,
-                          remote_buffer& target, error_code& ec) const noexcept {
+  /// The way to what is aimed at, and what there is to be reached by it, if it can be.
+  const global_lane* find(const global_aim& aim, remote_buffer& target,
+                          error_code& ec) const noexcept {
+    const remote_word p = aim.at;
     const global_lane* const l = lane(p.node());
     if (l == nullptr) [[unlikely]] {
       ec = error::node_unknown;
       return nullptr;
     }
-    if (p.segment() >= l->segments.size() || bytes > l->segments[p.segment()].size ||
-        p.offset() > l->segments[p.segment()].size - bytes) [[unlikely]] {
+    if (p.segment() >= l->segments.size() || aim.bytes > l->segments[p.segment()].size ||
+        p.offset() > l->segments[p.segment()].size - aim.bytes) [[unlikely]] {
       ec = error::remote_range;
       return nullptr;
     }
-    if (p.offset() % alignment != 0) [[unlikely]] {
+    if (p.offset() % aim.alignment != 0) [[unlikely]] {
       ec = error::misaligned;
       return nullptr;
     }
+    if (aim.atomic && l->atomics == IBV_ATOMIC_NONE) [[unlikely]] { // the peer's device has none
+      ec = asio::error::operation_not_supported;
+      return nullptr;
+    }
     const remote_buffer& whole = l->segments[p.segment()];
-    target = {whole.address + p.offset(), bytes, whole.rkey};
+    target = {whole.address + p.offset(), aim.bytes, whole.rkey};
     return l;
   }
 
@@ -159,6 +171,10 @@ private:
   /// What is wrong with it, if so: then the peer's connection ends.
   error_code take(const peer_ptr& p, const global_message& m, operation_list& done);
   error_code introduce(const peer_ptr& p, const global_message& m);
+  void publish(const peer& p);
+  void replace_lane(const peer& ended);
+  void expect_introduction(const peer_ptr& p);
+  bool has_introduced(const peer& p) const;
   error_code answer(peer& p, const global_message& m, operation_list& done);
   void add_descriptors(const peer_ptr& p, const global_message& m);
   void forget_descriptors(segment_id segment, std::uint64_t offset);

@@ -86,6 +86,20 @@ struct word_found {
 /// The operations of a batch, and in whole words what they write or bring. It stays until all of
 /// them have ended.
 struct batch_state {
+  /// Aims them, which where they lead may have come anew since they were added. Null if that cannot
+  /// be, with the error.
+  const global_lane* aim(const global_memory_impl& memory, error_code& ec) {
+    const global_lane* result = nullptr;
+    for (std::size_t i = 0; i < chain.size(); ++i) {
+      const global_lane* const l = memory.find(aims[i], chain[i].target, ec);
+      if (l != nullptr && result != nullptr && l != result)
+        ec = asio::error::connection_reset;
+      if (ec)
+        return nullptr;
+      result = l;
+    }
+    return result;
+  }
   /// Lets each operation know where its bytes are: they no longer move.
   std::span<const remote_work> prepare() {
     std::uint64_t* at = words.data();
@@ -110,16 +124,29 @@ struct batch_state {
     payload whole;
   };
 
+  std::vector<global_aim> aims;
   std::vector<remote_work> chain;
   std::vector<std::uint64_t> words;
   std::vector<place> places;
   error_code problem; // the first that was found
+  bool posted = false;
 };
 
 class batch_operation : public remote_operation {
 public:
   using remote_operation::remote_operation;
-  std::shared_ptr<batch_state> state;
+  ~batch_operation() {
+    if (state_)
+      state_->posted = false;
+  }
+  std::span<const remote_work> post(std::shared_ptr<batch_state> state) {
+    state_ = std::move(state);
+    state_->posted = true;
+    return state_->prepare();
+  }
+
+private:
+  std::shared_ptr<batch_state> state_;
 };
 
 struct node_result {
