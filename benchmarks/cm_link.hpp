@@ -30,7 +30,7 @@ inline void check(bool good, const char* what) {
     fail(what);
 }
 
-enum class work { send, read, rate, write, bulk };
+enum class work { send, read, rate, write, bulk, batch, lock };
 enum class mode { event, busy };
 
 struct plan {
@@ -39,6 +39,7 @@ struct plan {
   std::uint32_t bytes = 64;
   std::string address;
   std::uint32_t in_flight = 0; ///< 0: as the work wants it.
+  std::uint32_t local = 0;     ///< Of the locks that are taken, so many per cent.
 
   /// Operations in flight.
   std::uint32_t window() const {

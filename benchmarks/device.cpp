@@ -4,6 +4,7 @@
 // the seconds of each run. `benchmarks/run` starts it for each kind and makes tables of it.
 #include "asio_loop.hpp"
 #include "connection_loop.hpp"
+#include "lock_loop.hpp"
 #include "stream_loop.hpp"
 #include "verbs_loop.hpp"
 
@@ -22,11 +23,9 @@ namespace {
 
 using namespace bench;
 
-const std::map<std::string, work> kinds{{"send", work::send},
-                                        {"read", work::read},
-                                        {"rate", work::rate},
-                                        {"write", work::write},
-                                        {"bulk", work::bulk}};
+const std::map<std::string, work> kinds{
+    {"send", work::send}, {"read", work::read},   {"rate", work::rate}, {"write", work::write},
+    {"bulk", work::bulk}, {"batch", work::batch}, {"lock", work::lock}};
 const std::map<std::string, mode> modes{{"event", mode::event}, {"busy", mode::busy}};
 
 std::unique_ptr<loop> make(const std::string& by, const plan& p, bool messages, cm_end* active,
@@ -37,6 +36,14 @@ std::unique_ptr<loop> make(const std::string& by, const plan& p, bool messages, 
     return std::make_unique<stream_loop<rdma_streams>>(p, active, passive, to_active);
   if (by == "tcp")
     return std::make_unique<stream_loop<tcp_streams>>(p, active, passive, to_active);
+  if (by == "global" || by == "singles" || by == "batches")
+    return std::make_unique<global_loop>(p, by == "batches", *active);
+  if (by == "alock")
+    return std::make_unique<lock_loop<asymmetric_lock>>(p, *active);
+  if (by == "spin")
+    return std::make_unique<lock_loop<spin_lock>>(p, *active);
+  if (by == "mcs")
+    return std::make_unique<lock_loop<mcs_lock>>(p, *active);
   if (by == "messages")
     return std::make_unique<connection_loop>(p, style::callbacks, active, passive, to_active);
   const style s = by == "callbacks" ? style::callbacks : style::coroutines;
@@ -116,7 +123,9 @@ int main(int argc, char* argv[]) {
   std::uint64_t operations = 0;
   double seconds = 0.3;
   bool two_processes = false, messages = false, commanded = false;
-  app.add_option("work", p.what, "send (round trips), read, rate (sends), write or bulk (reads)")
+  app.add_option("work", p.what,
+                 "send (round trips), read, rate (sends), write, bulk (reads), batch (8 words "
+                 "written) or lock")
       ->required()
       ->transform(CLI::CheckedTransformer(kinds));
   app.add_option("--mode", p.how, "how completions are waited for")
@@ -128,12 +137,16 @@ int main(int argc, char* argv[]) {
       ->check(CLI::ValidIPV4);
   app.add_option("--by", by,
                  "which loops: on verbs (epoll: that block there), or by the library; for send and "
-                 "rate also by its messages, its stream, and TCP, with callbacks")
-      ->check(CLI::IsMember(
-          {"verbs", "epoll", "callbacks", "coroutines", "messages", "stream", "tcp"}));
+                 "rate also by its messages, its stream, and TCP, with callbacks; for read of 8 "
+                 "bytes by its global memory; for batch singles and batches, for lock alock, spin "
+                 "and mcs")
+      ->check(CLI::IsMember({"verbs", "epoll", "callbacks", "coroutines", "messages", "stream",
+                             "tcp", "global", "singles", "batches", "alock", "spin", "mcs"}));
   app.add_option("--rounds", rounds, "runs of each loop");
   app.add_option("--operations", operations, "in each run (default: as many as take --seconds)");
   app.add_option("--seconds", seconds, "that a run takes");
+  app.add_option("--local", p.local, "of the locks that are taken, so many per cent")
+      ->check(CLI::Range(0u, 100u));
   app.add_option("--window", p.in_flight, "operations in flight")->check(CLI::Range(1u, 64u));
   app.add_flag("--messages", messages,
                "the library's by connections: send, rate, or bulk, which is messages then");
@@ -166,6 +179,22 @@ int main(int argc, char* argv[]) {
     return 2;
   }
 
+  // Whose work is one kind only.
+  const std::map<std::string, work> only{{"global", work::read},   {"singles", work::batch},
+                                         {"batches", work::batch}, {"alock", work::lock},
+                                         {"spin", work::lock},     {"mcs", work::lock}};
+  for (const std::string& b : by) {
+    const auto found = only.find(b);
+    if (found == only.end() ? p.what == work::batch || p.what == work::lock
+                            : p.what != found->second || (b == "global" && p.bytes != 8)) {
+      std::cerr << "bench_device: that is no work for " << b << '\n';
+      return 2;
+    }
+  }
+  if (two_processes && (p.what == work::batch || p.what == work::lock || p.what == work::read)) {
+    std::cerr << "bench_device: one process has both nodes\n";
+    return 2;
+  }
   std::vector<contestant> all(by.size());
   for (std::size_t i = 0; i < by.size(); ++i) {
     all[i].by = by[i];

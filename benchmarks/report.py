@@ -107,6 +107,34 @@ def peers_said(results):
     return [f"{'; '.join(names)}: {said}" for said, names in whose.items()]
 
 
+def global_rows(results):
+    rows = [["µs per operation", "beside", "µs", "asio_rdma", "ratio", "allowed"]]
+    for case in results.get("globals", []):
+        beside, ours = case["loops"]
+        if case["failed"]:
+            rows.append([case["name"], beside, "failed", *["–"] * 3])
+            continue
+        rows.append([case["name"], beside, number(case[beside]["microseconds"]), number(case[ours]["microseconds"]),
+                     f"{case[ours]['ratio']:.2f}", f"{case['allowed']:.2f}"])
+    return rows
+
+
+RIVALS = {"spin": "spinlock", "mcs": "MCS"}
+
+
+def lock_rows(results):
+    rows = [["µs per lock taken and given back", "alock", *(cell for rival in RIVALS.values() for cell in (rival, "times")), "wanted"]]
+    for case in results.get("locks", []):
+        if case["failed"]:
+            rows.append([case["name"], "failed", *["–"] * 5])
+            continue
+        row = [case["name"], number(case["alock"]["microseconds"])]
+        for rival in RIVALS:
+            row += [number(case[rival]["microseconds"]), f"{case[rival]['ratio']:.2f}"]
+        rows.append(row + ["–" if case["wanted"] is None else f"{case['wanted']:.2f}"])
+    return rows
+
+
 RSOCKET_WANTED = 1.2
 
 
@@ -141,6 +169,22 @@ def missed(results):
         elif case.get("rstream") and case["rstream"] < RSOCKET_WANTED * case["stream"]["microseconds"]:
             lines.append(f"{results['device']}: {case['name']}: rstream takes {case['rstream'] / case['stream']['microseconds']:.2f} "
                          f"times as long as the stream, wanted {RSOCKET_WANTED:.2f}")
+    for case in results.get("globals", []):
+        beside, ours = case["loops"]
+        if case["failed"]:
+            lines.append(f"{results['device']}: global memory: {case['name']}: failed")
+        elif case[ours]["ratio"] > case["allowed"]:
+            low, high = case[ours]["quartiles"]
+            lines.append(f"{results['device']}: global memory: {case['name']}: {case[ours]['ratio']:.2f} times as long as {beside}, "
+                         f"allowed {case['allowed']:.2f} (half of the runs {low:.2f} to {high:.2f})")
+    for case in results.get("locks", []):
+        if case["failed"]:
+            lines.append(f"{results['device']}: locks, {case['name']}: failed")
+            continue
+        for rival, its_name in RIVALS.items():
+            if case["wanted"] is not None and case[rival]["ratio"] <= case["wanted"]:
+                lines.append(f"{results['device']}: locks, {case['name']}: {its_name} takes {case[rival]['ratio']:.2f} times as long "
+                             f"as alock, wanted more than {case['wanted']:.2f}")
     for case in results.get("peers", []):
         for by in PEER:
             ratio = case[by].get("ratio")
@@ -216,6 +260,10 @@ def markdown(overhead, memory, devices):
             parts += [grid(epoll_rows(results), True)]
         if results.get("streams"):
             parts += [grid(stream_rows(results), True)]
+        if results.get("globals"):
+            parts += [grid(global_rows(results), True)]
+        if results.get("locks"):
+            parts += [grid(lock_rows(results), True)]
         if rstream_said(results):
             parts += ["What rstream said where it failed:", "\n".join(f"- {line}" for line in rstream_said(results))]
         if results.get("peers"):
