@@ -12,6 +12,11 @@
 #include <utility>
 
 namespace asio_rdma::detail {
+namespace {
+
+constexpr unsigned longest_pause = 10; // microseconds, as a power of two
+
+} // namespace
 
 class alock_locals::party final : public alock_party {
 public:
@@ -148,7 +153,7 @@ private:
   void wait(party& p) {
     if (!p.timer)
       p.timer = std::make_unique<alock_timer>(p.service->context());
-    p.timer->set(false, [this, &p, keep = p.node] { look(p); });
+    p.timer->set(longest_pause, false, [this, &p, keep = p.node] { look(p); });
   }
 
   void look(party& p) {

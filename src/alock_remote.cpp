@@ -16,6 +16,8 @@ namespace {
 constexpr std::uint64_t usual_descriptors = 16;
 // Round trips in a row before there is a pause.
 constexpr unsigned looks_at_once = 2;
+// Microseconds, as powers of two, between looks: at what nobody tells, and at what somebody may.
+constexpr unsigned longest = 10, longest_if_told = 14;
 
 } // namespace
 
@@ -164,9 +166,11 @@ void alock_remotes::on_answer(pool& from, error_code ec, std::uint64_t offset,
     ec = error::protocol_violation;
   if (ec)
     return fail_waiting(from, ec);
-  for (std::uint64_t i = count; i-- != 0;)
+  for (std::uint64_t i = count; i-- != 0;) {
     from.free.push_back(
         remote_word(id_, from.segment_number, offset + i * sizeof(alock_descriptor)).bits());
+    from.parties.emplace(from.free.back(), nullptr);
+  }
   while (!from.free.empty() && !from.waiting.empty()) {
     auto& op = static_cast<alock_operation&>(from.waiting.front());
     from.waiting.pop_front();
@@ -203,6 +207,7 @@ void alock_remotes::begin(pool& from, alock_operation& op) {
   party& p = *std::exchange(free_, free_->next_free);
   p.descriptor = from.free.back();
   from.free.pop_back();
+  from.parties[p.descriptor] = &p;
   p.protocol.emplace(alock_cohort::remote, p.descriptor, op.remote_budget);
   p.from = &from;
   p.lock_at = op.at.offset();
@@ -248,7 +253,8 @@ void alock_remotes::run(party& p) {
     case kind::failed:
       complete(p, a.ec);
       break;
-    case kind::wake: // it looks by itself
+    case kind::wake:
+      wake(*p.from, a.descriptor);
       break;
     case kind::wait:
     case kind::poll:
@@ -260,7 +266,7 @@ void alock_remotes::run(party& p) {
       }
       if (!p.timer)
         p.timer = std::make_unique<alock_timer>(service_.context());
-      p.timer->set(p.protocol->leaves(), [&p, keep = p.self] { keep->look(p); });
+      p.timer->set(a.what == kind::wait ? longest_if_told : longest, p.protocol->leaves(), [&p, keep = p.self] { keep->look(p); });
       return;
     case kind::ended:
       complete(p, a.ec);
@@ -271,11 +277,45 @@ void alock_remotes::run(party& p) {
 
 // Who has called keeps this object.
 void alock_remotes::end(party& p) {
+  p.from->parties[p.descriptor] = nullptr;
   if (p.protocol->reusable())
     p.from->free.push_back(p.descriptor);
   p.protocol.reset();
   p.next_free = std::exchange(free_, &p);
   p.self.reset();
+}
+
+// Who is not of this view is told by the lock's node, if it has the time: the lock is his already,
+// and he looks by himself now and then.
+void alock_remotes::wake(pool& from, std::uint64_t descriptor) {
+  if (wake_here(from, descriptor))
+    return;
+  const remote_word d(descriptor);
+  if (const auto memory = memory_.lock(); memory && from.link)
+    memory->tell_next(from.link.get(), d.segment(), d.offset());
+}
+
+bool alock_remotes::wake_here(pool& from, std::uint64_t descriptor) {
+  const auto found = from.parties.find(descriptor);
+  if (found == from.parties.end())
+    return false;
+  if (party* const p = found->second; p != nullptr) {
+    if (p->timer)
+      p->timer->stop();
+    p->begin_looking();
+    p->protocol->look();
+    run(*p);
+  }
+  return true;
+}
+
+void alock_remotes::on_next(const connection_impl* way, segment_id segment,
+                            std::uint64_t descriptor) {
+  const auto keep = shared_from_this();
+  const lock l(mutex_);
+  for (auto& [where, from] : pools_)
+    if (from.link.get() == way && from.segment_number == segment)
+      wake_here(from, remote_word(id_, segment, descriptor).bits());
 }
 
 void alock_remotes::look(party& p) {

@@ -10,6 +10,7 @@
 #include <memory>
 #include <mutex>
 #include <span>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -23,6 +24,8 @@ public:
 
   /// As `alock_view::start`.
   bool start(alock_operation& op);
+  /// As `alock_view::on_next`.
+  void on_next(const connection_impl* way, segment_id segment, std::uint64_t descriptor);
   /// Gives up the operation with that id.
   void cancel(std::uint64_t id);
   void close();
@@ -40,6 +43,7 @@ private:
     segment_id segment_number = 0;
     remote_buffer segment;
     std::vector<std::uint64_t> free;
+    std::unordered_map<std::uint64_t, party*> parties; // of each descriptor, or null
     operation_list waiting; // for one
     bool asked = false;     // for more
   };
@@ -54,6 +58,8 @@ private:
   bool post(party& p, std::span<alock_access> chain, error_code& ec);
   void on_chain(party& p);
   void look(party& p);
+  void wake(pool& from, std::uint64_t descriptor);
+  bool wake_here(pool& from, std::uint64_t descriptor);
   void end(party& p);
   static void complete(alock_operation& op, const error_code& ec);
   static void complete(party& p, const error_code& ec);

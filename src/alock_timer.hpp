@@ -14,8 +14,8 @@
 
 namespace asio_rdma::detail {
 
-/// When to look at a lock again: after a random time that doubles up to a millisecond. Not safe
-/// from several threads at a time.
+/// When to look at a lock again: after a random time that doubles. Not safe from several threads at
+/// a time.
 class alock_timer {
 public:
   explicit alock_timer(asio::execution_context& context)
@@ -28,11 +28,11 @@ public:
   /// The next time is the first one again.
   void begin() noexcept { times_ = 0; }
   /// Calls `f` on a thread of the context, in place of what was set before, unless that is being
-  /// called. If that may be in vain, it does not keep the context from its end when it has been so
+  /// called; within 2^longest microseconds. If that may be in vain, it does not keep the context from its end when it has been so
   /// for long.
   template <class Function>
-  void set(bool maybe_in_vain, Function f) {
-    const std::uint32_t limit = std::uint32_t(1) << std::min(++times_ + 1, 10u);
+  void set(unsigned longest, bool maybe_in_vain, Function f) {
+    const std::uint32_t limit = std::uint32_t(1) << std::min(++times_ + 1, longest);
     const bool background = maybe_in_vain && times_ > patience;
     timer_.expires_after(std::chrono::microseconds(random_() % limit));
     timer_.async_wait([&s = scheduler_, background, f = std::move(f)](const error_code& ec) {
@@ -44,6 +44,9 @@ public:
     if (background)
       scheduler_.work_finished();
   }
+
+  /// What was set is not called, unless it is being called.
+  void stop() { timer_.cancel(); }
 
 private:
   using clock = std::chrono::steady_clock;

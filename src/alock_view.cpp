@@ -38,6 +38,11 @@ void alock_view::cancel(std::uint64_t id, asio::cancellation_type_t) {
   remotes_->cancel(id);
 }
 
+void alock_view::on_next(const connection_impl* way, segment_id segment,
+                         std::uint64_t descriptor) {
+  remotes_->on_next(way, segment, descriptor);
+}
+
 void alock_view::close() {
   node_->local_parties().cancel(*this, 0);
   remotes_->close();

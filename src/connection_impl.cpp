@@ -242,7 +242,7 @@ bool connection_impl::start(message_receive& op) {
       op.request.capacity += op.targets[i].length;
     op.direct = op.target_count == 1 && find_key(*op.targets);
   }
-  operation_starting();
+  op.background ? completion_queue().background_starting() : operation_starting();
   active_.push_back(op);
   op.request.op = &op;
   messages_->receive(op.request);
@@ -253,7 +253,20 @@ bool connection_impl::start(message_receive& op) {
   return true;
 }
 
+void connection_impl::to_foreground(message_receive& op) {
+  operation_list done;
+  lock l(mutex_);
+  end_background(op);
+  settle(l, done);
+}
+
+void connection_impl::end_background(message_receive& op) {
+  if (std::exchange(op.background, false))
+    completion_queue().background_ending();
+}
+
 void connection_impl::complete_receive(message_receive& op, operation_list& done) {
+  end_background(op);
   const message_in& result = op.request;
   op.ec = result.ec;
   op.size = result.bytes;
@@ -404,6 +417,7 @@ void connection_impl::cancel(message_receive& op, operation_list& done) {
     op.pull = nullptr;
     messages_->abandon(op.request);
   }
+  end_background(op);
   complete(op, asio::error::operation_aborted, done);
 }
 

@@ -2,14 +2,10 @@
 #include <asio_rdma/detail/alock_view.hpp>
 #include <asio_rdma/detail/global_memory_impl.hpp>
 
-#include "alock_local.hpp"
 #include "background_timer.hpp"
 
 #include <algorithm>
-#include <bit>
-#include <cstring>
 #include <optional>
-#include <random>
 #include <span>
 #include <utility>
 
@@ -18,11 +14,6 @@ namespace {
 
 using kind = global_message::kind;
 using result = global_message::result;
-
-std::uint64_t random_word() {
-  std::random_device source;
-  return std::uint64_t(source()) << 32 | source();
-}
 
 error_code error_of(result r) {
   switch (r) {
@@ -38,143 +29,48 @@ error_code error_of(result r) {
   return error::protocol_violation;
 }
 
+// To one peer, on their way: more would only wait behind them.
+constexpr std::size_t most_hints = 64;
+
 } // namespace
-
-// --- What a node hosts -----------------------------------------------------------------------
-
-global_node::global_node(const memory_pool& pool, node_id id)
-    : pool_(pool),
-      id_(id),
-      incarnation_(random_word()),
-      local_parties_(std::make_unique<alock_locals>(*this)) {}
-
-global_node::~global_node() = default;
-
-// A pool for each, so that the key of a segment covers nothing else.
-error_code global_node::host(std::uint64_t bytes, segment_id& given) {
-  if (bytes <= reserved || bytes > max_segment_bytes)
-    return asio::error::invalid_argument;
-  const std::lock_guard guard(mutex_);
-  if (told_)
-    return asio::error::already_started;
-  if (segments_.size() == global_message::max_segments)
-    return asio::error::no_buffer_space;
-  const protection_domain& pd = pool_.get_protection_domain();
-  memory_pool_options o;
-  o.rights = access::local_write | access::remote_read | access::remote_write;
-  if (pd.get_device().has_atomics())
-    o.rights = o.rights | access::remote_atomic;
-  constexpr std::size_t huge_page = std::size_t(2) << 20;
-  const std::size_t whole = std::max<std::size_t>(bytes, largest_small + 1); // pages of its own
-  o.first_arena = o.limit = round_up(whole, whole < huge_page ? page_bytes : huge_page);
-  o.zeroed = true;
-  error_code ec;
-  const registered_buffer memory = memory_pool(pd, o).allocate(whole, page_bytes, ec);
-  if (ec)
-    return ec;
-  given = static_cast<segment_id>(segments_.size());
-  segments_.push_back({memory.first(bytes), segment_allocator(reserved, bytes)});
-  published_[given].store(&segments_.back(), std::memory_order_release);
-  return {};
-}
-
-bool global_node::hosts() const {
-  const std::lock_guard guard(mutex_);
-  return !segments_.empty();
-}
-
-global_message global_node::introduction(kind what) {
-  const std::lock_guard guard(mutex_);
-  told_ = true;
-  global_message m;
-  m.what = what;
-  m.node = id_;
-  m.incarnation = incarnation_;
-  m.atomics = pool_.get_protection_domain().get_device().attributes().atomic_cap;
-  for (const segment& s : segments_)
-    m.segments.push_back({reinterpret_cast<std::uintptr_t>(s.memory.data()), s.memory.size(),
-                          s.memory.region()->rkey()});
-  return m;
-}
-
-global_message global_node::serve(const global_message& request) {
-  global_message answer;
-  answer.what = request.what == kind::free ? kind::freed : kind::allocated;
-  answer.id = request.id;
-  answer.segment = request.segment;
-  answer.status = result::invalid;
-  const bool locks = request.what == kind::descriptors;
-  if (locks && request.value > global_message::max_descriptors)
-    return answer;
-  const std::uint64_t bytes = request.value * (locks ? sizeof(alock_descriptor) : 1);
-  const std::uint64_t alignment = locks ? alignof(alock_descriptor) : request.alignment;
-  void* memory = nullptr;
-  {
-    const std::lock_guard guard(mutex_);
-    if (request.segment >= segments_.size())
-      return answer;
-    segment& s = segments_[request.segment];
-    if (request.what == kind::free) {
-      answer.status = s.space.free(request.value) ? result::ok : result::invalid;
-    } else if (bytes != 0 && std::has_single_bit(alignment) &&
-               alignment <= segment_allocator::max_alignment) {
-      const auto at = s.space.allocate(bytes, alignment);
-      answer.status = at ? result::ok : result::no_memory;
-      answer.value = at.value_or(0);
-      if (at)
-        memory = static_cast<std::byte*>(s.memory.data()) + *at;
-    }
-  }
-  if (memory != nullptr) {
-    std::memset(memory, 0, bytes);
-    zeroed_.fetch_add(1, std::memory_order_release);
-  }
-  return answer;
-}
-
-void global_node::mark_dead(segment_id where, std::uint64_t offset,
-                            std::uint64_t count) const noexcept {
-  void* const first = local(remote_word(id_, where, offset), count * sizeof(alock_descriptor),
-                            alignof(alock_descriptor));
-  if (first != nullptr)
-    for (alock_descriptor& d : std::span(static_cast<alock_descriptor*>(first), count))
-      d.dead.store(1);
-}
-
-void* global_node::local(remote_word p, std::uint64_t bytes,
-                         std::uint64_t alignment) const noexcept {
-  if (p.node() != id_)
-    return nullptr;
-  // Who has the address from a peer has it by the device, which orders nothing between CPUs.
-  static_cast<void>(zeroed_.load(std::memory_order_acquire));
-  const segment* const s = published_[p.segment()].load(std::memory_order_acquire);
-  if (s == nullptr || bytes > s->memory.size() || p.offset() > s->memory.size() - bytes ||
-      p.offset() % alignment != 0)
-    return nullptr;
-  return static_cast<std::byte*>(s->memory.data()) + p.offset();
-}
 
 // --- Opening and closing ---------------------------------------------------------------------
 
 /// A connection to another node, from either side, and who waits for it.
 struct global_memory_impl::peer {
+  /// The next message of it.
+  class arrival final : public message_receive {
+  public:
+    arrival(std::shared_ptr<global_memory_impl> to, peer_ptr from)
+        : message_receive(&arrival::arrived), to_(std::move(to)), from_(std::move(from)) {}
+
+  private:
+    static void arrived(operation* base, disposal how) {
+      auto& self = static_cast<arrival&>(static_cast<message_receive&>(*base));
+      if (how == disposal::destroy)
+        self.fail(asio::error::operation_aborted);
+      const auto to = std::move(self.to_);
+      const peer_ptr from = std::move(self.from_); // which this is part of
+      const error_code ec = self.ec;
+      to->on_message(from, ec, std::exchange(self.result, {}));
+    }
+
+    std::shared_ptr<global_memory_impl> to_;
+    peer_ptr from_;
+  };
+
   peer(const asio::any_io_executor& ex, bool was_accepted) : link(ex), accepted(was_accepted) {}
 
   asio_rdma::connection link;
   const bool accepted;
-  bool serves = false;                        // it may ask at any time, so it is always listened to
+  bool serves = false;                        // it may ask at any time, so the context has work
   std::optional<global_message> introduction; // when it has said it
   std::unique_ptr<background_timer> silence;  // until then
-  bool listening = false;
+  std::optional<arrival> listening;
+  std::size_t hints = 0; // under way to it
   bool ended = false;
   operation_list requests;
   std::size_t forgotten = 0; // requests that were cancelled and will be answered
-
-  struct descriptors {
-    segment_id segment;
-    std::uint64_t offset, count;
-  };
-  std::vector<descriptors> lent; // for locks of this node
 };
 
 global_memory_impl::global_memory_impl(const asio::any_io_executor& executor,
@@ -189,15 +85,31 @@ global_memory_impl::global_memory_impl(const asio::any_io_executor& executor,
 
 global_memory_impl::~global_memory_impl() = default;
 
-error_code global_memory_impl::open() {
-  if (!node_->pool().get_protection_domain().is_open())
-    return asio::error::bad_descriptor;
-  error_code ec;
-  service_.add(*this, ec);
-  return ec;
+std::shared_ptr<global_memory_impl>
+global_memory_impl::open(const asio::any_io_executor& executor,
+                         const std::shared_ptr<global_node>& node,
+                         const global_memory_options& options, error_code& ec) {
+  const auto make = [&](error_code& e) -> std::shared_ptr<global_memory_impl> {
+    auto made = std::make_shared<global_memory_impl>(executor, node, options);
+    if (!node->pool().get_protection_domain().is_open())
+      e = asio::error::bad_descriptor;
+    else
+      made->service_.add(*made, e);
+    return e ? nullptr : made;
+  };
+  return options.shared_lanes == 0 ? make(ec) : node->share(options.shared_lanes, make, ec);
+}
+
+bool global_memory_impl::add_user() noexcept {
+  std::size_t n = users_.load();
+  while (n != 0 && !users_.compare_exchange_weak(n, n + 1))
+    continue;
+  return n != 0;
 }
 
 void global_memory_impl::close() {
+  if (--users_ != 0)
+    return;
   if (!removed_.exchange(true))
     service_.remove(*this);
   end_all();
@@ -220,6 +132,11 @@ void global_memory_impl::end_all() {
     locks->close();
 }
 
+std::shared_ptr<alock_view> global_memory_impl::open_locks() const {
+  const std::lock_guard guard(mutex_);
+  return closed_ ? nullptr : locks_;
+}
+
 std::shared_ptr<alock_view> global_memory_impl::locks() {
   const std::lock_guard guard(mutex_);
   if (!locks_ && !closed_)
@@ -231,13 +148,18 @@ std::shared_ptr<alock_view> global_memory_impl::locks() {
 // the connection's error, and those that are started later get it too.
 void global_memory_impl::end(const peer_ptr& p, const error_code& why) {
   operation_list done;
-  std::vector<peer::descriptors> lent;
+  std::vector<std::pair<place, loan>> lent;
   std::unique_ptr<background_timer> silence;
   {
     const std::lock_guard guard(mutex_);
     if (std::exchange(p->ended, true))
       return;
-    lent.swap(p->lent);
+    std::erase_if(loans_, [&](const auto& l) {
+      if (l.second.borrower != p)
+        return false;
+      lent.push_back(l);
+      return true;
+    });
     std::erase(peers_, p);
     silence = std::move(p->silence);
     if (!closed_ && p->introduction)
@@ -249,8 +171,8 @@ void global_memory_impl::end(const peer_ptr& p, const error_code& why) {
   if (p->link.is_open())
     p->link.impl()->close();
   // The device has let go: what the peer had under way has happened, or will not.
-  for (const peer::descriptors& d : lent)
-    node_->mark_dead(d.segment, d.offset, d.count);
+  for (const auto& [where, l] : lent)
+    node_->mark_dead(where.first, where.second, l.count);
   service_.complete(done);
 }
 
@@ -261,17 +183,27 @@ void global_memory_impl::add_descriptors(const peer_ptr& p, const global_message
     const std::lock_guard guard(mutex_);
     if (p->ended)
       return node_->mark_dead(m.segment, reply.value, m.value);
-    p->lent.push_back({m.segment, reply.value, m.value});
+    loans_[{m.segment, reply.value}] = {m.value, p};
   }
   say(p, reply);
 }
 
 void global_memory_impl::forget_descriptors(segment_id segment, std::uint64_t offset) {
   const std::lock_guard guard(mutex_);
-  for (const peer_ptr& p : peers_)
-    std::erase_if(p->lent, [&](const peer::descriptors& d) {
-      return d.segment == segment && d.offset == offset;
-    });
+  loans_.erase({segment, offset});
+}
+
+global_memory_impl::peer_ptr global_memory_impl::borrower(segment_id segment,
+                                                          std::uint64_t descriptor) const {
+  const std::lock_guard guard(mutex_);
+  auto l = loans_.upper_bound({segment, descriptor});
+  if (l == loans_.begin())
+    return nullptr;
+  --l;
+  const auto& [first, lent] = *l;
+  const bool inside = first.first == segment &&
+                      (descriptor - first.second) / sizeof(alock_descriptor) < lent.count;
+  return inside ? lent.borrower : nullptr;
 }
 
 global_memory_impl::peer_ptr global_memory_impl::make_peer(bool accepted, error_code& ec) {
@@ -441,14 +373,62 @@ void global_memory_impl::say(const peer_ptr& p, const global_message& m) {
   p->link.async_send(asio::buffer(bytes), [s = self(), p](error_code, std::size_t) {});
 }
 
-// Waits for the next message, if there may be one.
+void global_memory_impl::tell_next(const connection_impl* way, segment_id segment,
+                                   std::uint64_t descriptor) {
+  peer_ptr p;
+  {
+    const std::lock_guard guard(mutex_);
+    const auto found = std::find_if(peers_.begin(), peers_.end(), [way](const peer_ptr& one) {
+      return one->link.impl().get() == way;
+    });
+    if (found == peers_.end())
+      return;
+    p = *found;
+  }
+  global_message m;
+  m.what = kind::wake;
+  m.segment = segment;
+  m.value = descriptor;
+  hint(p, m);
+}
+
+// Nobody depends on it. So who does not take them gets no more, and no memory is spent.
+void global_memory_impl::hint(const peer_ptr& p, const global_message& m) {
+  {
+    const std::lock_guard guard(mutex_);
+    if (p->ended || p->hints == most_hints)
+      return;
+    ++p->hints;
+  }
+  const auto bytes = encode(m);
+  p->link.async_send(asio::buffer(bytes), [s = self(), p](error_code, std::size_t) {
+    const std::lock_guard guard(s->mutex_);
+    --p->hints;
+  });
+}
+
+// Waits for the next message. Where none need come, that is no work of the context.
 void global_memory_impl::listen_to(const peer_ptr& p) {
-  const std::lock_guard guard(mutex_);
-  if (p->ended || p->listening || (!p->serves && p->requests.empty() && p->forgotten == 0))
-    return;
-  p->listening = true;
-  p->link.async_receive(
-      [s = self(), p](error_code ec, const message& m) { s->on_message(p, ec, m); });
+  error_code ec;
+  {
+    const std::lock_guard guard(mutex_);
+    if (p->ended)
+      return;
+    const bool expected = p->serves || !p->requests.empty() || p->forgotten != 0;
+    connection_impl& link = *p->link.impl();
+    if (p->listening) {
+      if (expected)
+        link.to_foreground(*p->listening);
+      return;
+    }
+    p->listening.emplace(self(), p);
+    p->listening->background = !expected;
+    if (link.start(*p->listening))
+      return;
+    ec = p->listening->ec;
+    p->listening.reset();
+  }
+  end(p, ec);
 }
 
 void global_memory_impl::on_message(const peer_ptr& p, const error_code& ec, const message& m) {
@@ -460,7 +440,7 @@ void global_memory_impl::on_message(const peer_ptr& p, const error_code& ec, con
   }
   {
     const std::lock_guard guard(mutex_);
-    p->listening = false;
+    p->listening.reset();
   }
   if (why)
     end(p, why);
@@ -511,6 +491,17 @@ error_code global_memory_impl::take(const peer_ptr& p, const global_message& m,
     return {};
   case kind::descriptors:
     add_descriptors(p, m);
+    return {};
+  case kind::wake:
+    if (const peer_ptr next = borrower(m.segment, m.value)) {
+      global_message woken = m;
+      woken.what = kind::woken;
+      hint(next, woken);
+    }
+    return {};
+  case kind::woken:
+    if (const auto locks = open_locks())
+      locks->on_next(p->link.impl().get(), m.segment, m.value);
     return {};
   case kind::allocated:
   case kind::freed:

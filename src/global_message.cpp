@@ -54,7 +54,7 @@ bool decode(std::span<const std::byte> bytes, global_message& m) {
   const std::byte* p = bytes.data();
   const std::size_t tail = bytes.size() - global_message::base_size;
   const auto what = std::to_integer<std::uint8_t>(p[0]);
-  if (what < std::uint8_t(kind::join) || what > std::uint8_t(kind::descriptors))
+  if (what < std::uint8_t(kind::join) || what > std::uint8_t(kind::woken))
     return false;
   m = {};
   m.what = kind(what);
@@ -86,7 +86,9 @@ bool decode(std::span<const std::byte> bytes, global_message& m) {
   m.value = get<std::uint64_t>(p + 8);
   if (m.what == kind::allocate)
     m.alignment = get<std::uint64_t>(p + 16);
-  return m.what != kind::allocated || m.status != result::ok || m.value < max_segment_bytes;
+  const bool points = m.what == kind::wake || m.what == kind::woken ||
+                      (m.what == kind::allocated && m.status == result::ok);
+  return !points || m.value < max_segment_bytes;
 }
 
 } // namespace asio_rdma::detail

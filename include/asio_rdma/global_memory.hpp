@@ -44,6 +44,13 @@ constexpr remote_ptr<root_word> root_of(node_id node, segment_id segment = 0) {
 /// constructors), and no lane is used by two threads. Operations under way with a node are bounded
 /// by the depth of its queue pair; more wait their turn, in order.
 ///
+/// Where that would be too many lanes, objects may share them (`global_memory_options::
+/// shared_lanes`): what one of them joins all may reach. Operations are completed by the context of
+/// the object that made the lanes, which has to run, and their handlers run on their own executors,
+/// whose contexts must not be destroyed before. The lanes end when the last object that uses them is
+/// closed, or with the context of the one that made them; an object that is closed before ends
+/// nothing.
+///
 /// *Order.* Operations with one node are carried out in the order in which they were started; what
 /// one reads or exchanges may be taken after what a later one wrote was placed (ibv_post_send(3),
 /// IBV_SEND_FENCE). Start an operation when another has completed to be sure. Reads of more than 8
@@ -93,7 +100,8 @@ public:
       detail::throw_error(asio::error::invalid_argument, "global_memory");
     open(std::make_shared<detail::global_node>(pool, node), options);
   }
-  /// The same node on another executor, with lanes of its own: it joins for itself.
+  /// The same node on another executor, with lanes of its own, for which it joins for itself, unless
+  /// they are shared.
   template <class ExecutorOrContext, class Executor1>
   basic_global_memory(ExecutorOrContext&& ex, const basic_global_memory<Executor1>& same_node,
                       const global_memory_options& options = {})
@@ -328,9 +336,10 @@ private:
 
   void open(std::shared_ptr<detail::global_node> node, const global_memory_options& options) {
     node_ = std::move(node);
-    auto impl = std::make_shared<impl_type>(asio::any_io_executor(io_.get()), node_, options);
-    detail::throw_if(impl->open(), "global_memory");
-    impl_ = std::move(impl);
+    error_code ec;
+    impl_ = impl_type::open(asio::any_io_executor(io_.get()), node_, options, ec);
+    detail::throw_if(ec, "global_memory");
+    io_ = {io_.get(), impl_->service().context()};
   }
 
   /// Starts an operation on a lane, by `start(link, op)`, or ends it with `ec` if there is none.

@@ -3,6 +3,8 @@
 
 #include <asio_rdma/connection_options.hpp>
 
+#include <cstddef>
+
 namespace asio_rdma {
 
 /// What a `global_memory` is opened with.
@@ -14,8 +16,14 @@ struct global_memory_options {
   }
 
   /// Of the connection to each node. `lanes.queue_pair.send_depth` bounds the operations that are
-  /// under way with a node; more wait their turn. The receives carry joins and allocations only.
+  /// under way with a node; more wait their turn. The receives carry joins, allocations and who has a
+  /// lock next only.
   connection_options lanes;
+
+  /// 0: the object has a lane of its own to each node. Else it uses those of another object of its
+  /// node that says so too, once there are so many of them: fewer lanes where there are very many
+  /// nodes, which threads have to take turns at. See `basic_global_memory`.
+  std::size_t shared_lanes = 0;
 };
 
 } // namespace asio_rdma

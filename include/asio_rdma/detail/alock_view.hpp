@@ -14,6 +14,7 @@ namespace asio_rdma::detail {
 class alock_operation;
 class alock_remotes;
 class completion_service;
+class connection_impl;
 class global_memory_impl;
 class global_node;
 
@@ -59,6 +60,9 @@ public:
   bool start_unlock(alock_operation& op, alock_party* held);
   void cancel(std::uint64_t id, asio::cancellation_type_t type);
   std::uint64_t next_id() noexcept { return ++ids_; }
+  /// The node that the link leads to says that the one of whom this descriptor is has been handed a
+  /// lock there. It may be wrong.
+  void on_next(const connection_impl* way, segment_id segment, std::uint64_t descriptor);
   /// Ends what waits. The ways to other nodes are closed.
   void close();
 

@@ -32,6 +32,9 @@ public:
   /// Lends `memory` as the operation's lease says.
   bool start(region_operation& op, const registered_buffer& memory);
 
+  /// Makes a wait in the background one that the context has as work, if it still waits.
+  void to_foreground(message_receive& op);
+
   void release_lease(std::uint32_t id);
   protocol_clock::time_point lease_deadline(std::uint32_t id) const;
   /// Ends what the peer may reach of `memory`, or of any. Gives the number of grants.
@@ -68,6 +71,7 @@ private:
   void complete_send(message_record& r, operation_list& done);
   void complete_receive(message_receive& r, operation_list& done);
   void complete(connection_operation& op, const error_code& ec, operation_list& done);
+  void end_background(message_receive& op);
   bool cancel(message_send& op, operation_list& done);
   void cancel(message_receive& op, operation_list& done);
   bool cancel(remote_operation& op, operation_list& done);

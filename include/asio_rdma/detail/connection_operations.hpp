@@ -79,6 +79,7 @@ public:
   buffer_access access;
   bool direct = false;          ///< The device may write to the target, which is one.
   message_pull* pull = nullptr; ///< While it does.
+  bool background = false;      ///< It is no work of the context as long as it waits.
 };
 
 /// Waits for memory of the peer to be read, written or changed, in one work request or in several.

@@ -4,68 +4,25 @@
 #include <asio_rdma/acceptor.hpp>
 #include <asio_rdma/connection.hpp>
 #include <asio_rdma/connector.hpp>
-#include <asio_rdma/detail/alock_layout.hpp>
 #include <asio_rdma/detail/global_message.hpp>
-#include <asio_rdma/detail/segment_allocator.hpp>
+#include <asio_rdma/detail/global_node.hpp>
 #include <asio_rdma/global_memory_options.hpp>
 #include <asio_rdma/remote_ptr.hpp>
 
 #include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 namespace asio_rdma::detail {
 
-class alock_locals;
 class alock_view;
-
-/// What a node is and what it hosts, which its views share. Safe from any thread.
-class global_node {
-public:
-  /// Of each segment, for its root.
-  static constexpr std::uint64_t reserved = 64;
-
-  global_node(const memory_pool& pool, node_id id);
-  ~global_node();
-
-  /// Adds a segment, before anybody is told of the node.
-  error_code host(std::uint64_t bytes, segment_id& given);
-  global_message introduction(global_message::kind what);
-  /// A request of the owner's or of a peer's; gives the answer.
-  global_message serve(const global_message& request);
-  /// The bytes, if they lie in a segment of this node; else null.
-  void* local(remote_word p, std::uint64_t bytes, std::uint64_t alignment) const noexcept;
-
-  /// Who has made these descriptors of locks has died, or has left.
-  void mark_dead(segment_id where, std::uint64_t offset, std::uint64_t count) const noexcept;
-  /// Those that take locks of this node by the CPU.
-  alock_locals& local_parties() noexcept { return *local_parties_; }
-
-  node_id id() const noexcept { return id_; }
-  std::uint64_t incarnation() const noexcept { return incarnation_; }
-  bool hosts() const;
-  const memory_pool& pool() const noexcept { return pool_; }
-
-private:
-  struct segment {
-    registered_buffer memory;
-    segment_allocator space;
-  };
-
-  const memory_pool pool_;
-  const node_id id_;
-  const std::uint64_t incarnation_;
-  mutable std::mutex mutex_;
-  std::array<std::atomic<segment*>, global_message::max_segments> published_{};
-  std::deque<segment> segments_;
-  std::atomic<std::uint64_t> zeroed_{0}; // counts what was allocated for peers
-  bool told_ = false;
-  const std::unique_ptr<alock_locals> local_parties_;
-};
 
 /// The way to a node, as its introduction said it. Never changed once it is published.
 struct global_lane {
@@ -102,8 +59,18 @@ public:
                      const global_memory_options& options);
   ~global_memory_impl();
 
-  error_code open();
+  /// For one more object of the node: a new one, or where lanes are shared perhaps another's. Null
+  /// if that fails, with the error.
+  static std::shared_ptr<global_memory_impl> open(const asio::any_io_executor& executor,
+                                                  const std::shared_ptr<global_node>& node,
+                                                  const global_memory_options& options,
+                                                  error_code& ec);
+  /// One object uses it no more. With the last one it ends.
   void close();
+  /// False if nobody uses it any more.
+  bool add_user() noexcept;
+  std::size_t users() const noexcept { return users_.load(); }
+
   error_code listen(const asio::ip::tcp::endpoint& endpoint);
   asio::ip::tcp::endpoint local_endpoint(error_code& ec) const;
 
@@ -144,6 +111,10 @@ public:
     return l;
   }
 
+  /// Lets the node to which the link leads know who of its locks' parties is next: the one of whom
+  /// this descriptor is. He may come to know.
+  void tell_next(const connection_impl* way, segment_id segment, std::uint64_t descriptor);
+
   const std::shared_ptr<global_node>& node() const noexcept { return node_; }
   completion_service& service() const noexcept { return service_; }
   /// The locks that it takes.
@@ -159,6 +130,11 @@ private:
   struct peer;
   using peer_ptr = std::shared_ptr<peer>;
   using lock = std::unique_lock<std::mutex>;
+  using place = std::pair<segment_id, std::uint64_t>;
+  struct loan {
+    std::uint64_t count;
+    peer_ptr borrower;
+  };
 
   std::shared_ptr<global_memory_impl> self() {
     return std::static_pointer_cast<global_memory_impl>(shared_from_this());
@@ -166,6 +142,9 @@ private:
   peer_ptr make_peer(bool accepted, error_code& ec);
   void accept_next();
   void say(const peer_ptr& p, const global_message& m);
+  void hint(const peer_ptr& p, const global_message& m);
+  std::shared_ptr<alock_view> open_locks() const; // if there are any
+  peer_ptr borrower(segment_id segment, std::uint64_t descriptor) const;
   void listen_to(const peer_ptr& p);
   void on_message(const peer_ptr& p, const error_code& ec, const message& m);
   /// What is wrong with it, if so: then the peer's connection ends.
@@ -194,8 +173,10 @@ private:
   std::vector<peer_ptr> peers_;
   std::deque<global_lane> made_; // every lane that there ever was, as a thread may be using it
   std::uint32_t numbers_ = 0;
+  std::map<place, loan> loans_; // of this node's memory, for descriptors of its locks
   std::shared_ptr<alock_view> locks_;
   bool closed_ = false;
+  std::atomic<std::size_t> users_{1};
   std::atomic<bool> removed_{false}; // from the service
 };
 

@@ -30,7 +30,9 @@ struct global_message {
     allocated = 5, ///< Where it is.
     free = 6,      ///< Gives it back.
     freed = 7,
-    descriptors = 8 ///< Asks for memory for so many descriptors of locks; then `allocated`.
+    descriptors = 8, ///< Asks for memory for so many descriptors of locks; then `allocated`.
+    wake = 9,        ///< The one of whom a descriptor is has been handed a lock. No answer.
+    woken = 10       ///< Tells him so, as far as he can be told.
   };
   enum class result : std::uint8_t { ok = 0, node_in_use = 1, no_memory = 2, invalid = 3 };
 
@@ -38,7 +40,7 @@ struct global_message {
   static constexpr std::size_t segment_size = 24;
   static constexpr std::size_t max_segments = 256;
   static constexpr std::size_t max_size = base_size + max_segments * segment_size;
-  static constexpr std::uint32_t version = 0x4d475202; // "\2RGM"
+  static constexpr std::uint32_t version = 0x4d475203; // "\3RGM"
   /// That a node may ask for at a time.
   static constexpr std::uint64_t max_descriptors = 1024;
 

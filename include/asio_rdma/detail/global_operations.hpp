@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <bit>
 #include <chrono>
 #include <cstddef>
@@ -129,7 +130,7 @@ struct batch_state {
   std::vector<std::uint64_t> words;
   std::vector<place> places;
   error_code problem; // the first that was found
-  bool posted = false;
+  std::atomic<bool> posted{false}; // until its operation has gone, perhaps in another thread
 };
 
 class batch_operation : public remote_operation {

@@ -46,6 +46,9 @@ template <class Executor>
 class io_executor {
 public:
   explicit io_executor(const Executor& ex) noexcept : executor_(ex), plain_(plain_context(ex)) {}
+  /// Of an I/O object whose operations complete on that context, which may be another's.
+  io_executor(const Executor& ex, const asio::execution_context& completing) noexcept
+      : executor_(ex), plain_(&context() == &completing ? plain_context(ex) : nullptr) {}
   // Only copied, so that an I/O object that was moved from still has its executor.
   io_executor(const io_executor&) = default;
   io_executor& operator=(const io_executor&) = default;
