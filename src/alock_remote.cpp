@@ -266,7 +266,8 @@ void alock_remotes::run(party& p) {
       }
       if (!p.timer)
         p.timer = std::make_unique<alock_timer>(service_.context());
-      p.timer->set(a.what == kind::wait ? longest_if_told : longest, p.protocol->leaves(), [&p, keep = p.self] { keep->look(p); });
+      p.timer->set(a.what == kind::wait ? longest_if_told : longest, p.protocol->leaves(),
+                   [&p, keep = p.self] { keep->look(p); });
       return;
     case kind::ended:
       complete(p, a.ec);

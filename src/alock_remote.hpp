@@ -44,8 +44,8 @@ private:
     remote_buffer segment;
     std::vector<std::uint64_t> free;
     std::unordered_map<std::uint64_t, party*> parties; // of each descriptor, or null
-    operation_list waiting; // for one
-    bool asked = false;     // for more
+    operation_list waiting;                            // for one
+    bool asked = false;                                // for more
   };
 
   void ask(pool& from);

@@ -28,8 +28,8 @@ public:
   /// The next time is the first one again.
   void begin() noexcept { times_ = 0; }
   /// Calls `f` on a thread of the context, in place of what was set before, unless that is being
-  /// called; within 2^longest microseconds. If that may be in vain, it does not keep the context from its end when it has been so
-  /// for long.
+  /// called; within 2^longest microseconds. If that may be in vain, it does not keep the context
+  /// from its end when it has been so for long.
   template <class Function>
   void set(unsigned longest, bool maybe_in_vain, Function f) {
     const std::uint32_t limit = std::uint32_t(1) << std::min(++times_ + 1, longest);

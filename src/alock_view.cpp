@@ -38,8 +38,7 @@ void alock_view::cancel(std::uint64_t id, asio::cancellation_type_t) {
   remotes_->cancel(id);
 }
 
-void alock_view::on_next(const connection_impl* way, segment_id segment,
-                         std::uint64_t descriptor) {
+void alock_view::on_next(const connection_impl* way, segment_id segment, std::uint64_t descriptor) {
   remotes_->on_next(way, segment, descriptor);
 }
 

@@ -201,8 +201,8 @@ global_memory_impl::peer_ptr global_memory_impl::borrower(segment_id segment,
     return nullptr;
   --l;
   const auto& [first, lent] = *l;
-  const bool inside = first.first == segment &&
-                      (descriptor - first.second) / sizeof(alock_descriptor) < lent.count;
+  const bool inside =
+      first.first == segment && (descriptor - first.second) / sizeof(alock_descriptor) < lent.count;
   return inside ? lent.borrower : nullptr;
 }
 

@@ -122,10 +122,10 @@ void global_node::mark_dead(segment_id where, std::uint64_t offset,
       d.dead.store(1);
 }
 
-std::shared_ptr<global_memory_impl> global_node::share(
-    std::size_t most,
-    const std::function<std::shared_ptr<global_memory_impl>(error_code&)>& make,
-    error_code& ec) {
+std::shared_ptr<global_memory_impl>
+global_node::share(std::size_t most,
+                   const std::function<std::shared_ptr<global_memory_impl>(error_code&)>& make,
+                   error_code& ec) {
   const std::lock_guard guard(sharing_mutex_);
   std::vector<std::shared_ptr<global_memory_impl>> there;
   for (const auto& weak : sharing_)

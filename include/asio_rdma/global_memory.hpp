@@ -47,8 +47,8 @@ constexpr remote_ptr<root_word> root_of(node_id node, segment_id segment = 0) {
 /// Where that would be too many lanes, objects may share them (`global_memory_options::
 /// shared_lanes`): what one of them joins all may reach. Operations are completed by the context of
 /// the object that made the lanes, which has to run, and their handlers run on their own executors,
-/// whose contexts must not be destroyed before. The lanes end when the last object that uses them is
-/// closed, or with the context of the one that made them; an object that is closed before ends
+/// whose contexts must not be destroyed before. The lanes end when the last object that uses them
+/// is closed, or with the context of the one that made them; an object that is closed before ends
 /// nothing.
 ///
 /// *Order.* Operations with one node are carried out in the order in which they were started; what
@@ -100,8 +100,8 @@ public:
       detail::throw_error(asio::error::invalid_argument, "global_memory");
     open(std::make_shared<detail::global_node>(pool, node), options);
   }
-  /// The same node on another executor, with lanes of its own, for which it joins for itself, unless
-  /// they are shared.
+  /// The same node on another executor, with lanes of its own, for which it joins for itself,
+  /// unless they are shared.
   template <class ExecutorOrContext, class Executor1>
   basic_global_memory(ExecutorOrContext&& ex, const basic_global_memory<Executor1>& same_node,
                       const global_memory_options& options = {})

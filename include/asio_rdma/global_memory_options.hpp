@@ -16,8 +16,8 @@ struct global_memory_options {
   }
 
   /// Of the connection to each node. `lanes.queue_pair.send_depth` bounds the operations that are
-  /// under way with a node; more wait their turn. The receives carry joins, allocations and who has a
-  /// lock next only.
+  /// under way with a node; more wait their turn. The receives carry joins, allocations and who has
+  /// a lock next only.
   connection_options lanes;
 
   /// 0: the object has a lane of its own to each node. Else it uses those of another object of its

@@ -170,6 +170,75 @@ TEST_CASE("who says nothing does not stay") {
   CHECK(heard.ec != asio::error::operation_aborted);
 }
 
+TEST_CASE("who has a lock next is told of it by the lock's node, and nobody has to listen") {
+  world w;
+  rude waits(w), tells(w);
+  waits.join();
+  global_message other = rude::hello();
+  other.node = 98;
+  tells.say(other);
+  REQUIRE(tells.hear());
+  global_message m = of(kind::descriptors);
+  m.value = 2;
+  waits.say(m);
+  const auto lent = waits.hear();
+  REQUIRE(lent);
+  REQUIRE(lent->what == kind::allocated);
+
+  m = of(kind::wake);
+  m.value = lent->value + sizeof(detail::alock_descriptor);
+  tells.say(m);
+  auto heard = waits.hear();
+  REQUIRE(heard);
+  CHECK(heard->what == kind::woken);
+  CHECK(heard->segment == 0);
+  CHECK(heard->value == m.value);
+
+  // Of nobody.
+  for (const std::uint64_t value :
+       {std::uint64_t(0), lent->value - 1, lent->value + 2 * sizeof(detail::alock_descriptor),
+        max_segment_bytes - 1}) {
+    m.value = value;
+    tells.say(m);
+  }
+  m.value = lent->value;
+  m.segment = 1;
+  tells.say(m);
+  // Of somebody who does not take it: what he is not told does not pile up.
+  m.segment = 0;
+  for (int i = 0; i < 300; ++i)
+    tells.say(m);
+  tells.say(of(kind::allocate)); // when this is answered the host has taken them all
+  REQUIRE(tells.hear());
+  waits.say(of(kind::allocate));
+  int told = 0;
+  for (heard = waits.hear(); heard && heard->what == kind::woken; heard = waits.hear()) {
+    CHECK(heard->value == lent->value);
+    ++told;
+  }
+  CHECK(told > 0);
+  CHECK(told < 200);
+  REQUIRE(heard);
+  CHECK(heard->what == kind::allocated);
+}
+
+TEST_CASE("a node is told of locks that it does not want") {
+  world w;
+  rude r(w);
+  r.join();
+  for (const std::uint64_t value : {std::uint64_t(0), max_segment_bytes - 1}) {
+    global_message m = of(kind::woken);
+    m.value = value;
+    r.say(m);
+  }
+  r.say(of(kind::allocate));
+  CHECK(r.hear());
+  global_message m = of(kind::woken);
+  m.value = max_segment_bytes;
+  r.say(m);
+  CHECK(!r.hear());
+}
+
 TEST_CASE("atomic operations of a node whose device has none are not posted") {
   world w;
   rude r(w);

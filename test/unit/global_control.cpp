@@ -48,7 +48,7 @@ TEST_CASE("a node introduces itself with its segments") {
 
 TEST_CASE("requests and their answers") {
   for (const kind k : {kind::refuse, kind::allocate, kind::allocated, kind::free, kind::freed,
-                       kind::descriptors}) {
+                       kind::descriptors, kind::wake, kind::woken}) {
     global_message m;
     m.what = k;
     m.status = global_message::result::no_memory;

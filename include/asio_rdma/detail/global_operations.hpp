@@ -129,7 +129,7 @@ struct batch_state {
   std::vector<remote_work> chain;
   std::vector<std::uint64_t> words;
   std::vector<place> places;
-  error_code problem; // the first that was found
+  error_code problem;              // the first that was found
   std::atomic<bool> posted{false}; // until its operation has gone, perhaps in another thread
 };
 
