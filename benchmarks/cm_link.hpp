@@ -40,6 +40,7 @@ struct plan {
   std::string address;
   std::uint32_t in_flight = 0; ///< 0: as the work wants it.
   std::uint32_t local = 0;     ///< Of the locks that are taken, so many per cent.
+  std::uint32_t locks = 100;   ///< On each node.
 
   /// Operations in flight.
   std::uint32_t window() const {

@@ -145,6 +145,8 @@ int main(int argc, char* argv[]) {
   app.add_option("--rounds", rounds, "runs of each loop");
   app.add_option("--operations", operations, "in each run (default: as many as take --seconds)");
   app.add_option("--seconds", seconds, "that a run takes");
+  app.add_option("--locks", p.locks, "that each node has, where locks are taken")
+      ->check(CLI::Range(1, 10'000));
   app.add_option("--local", p.local, "of the locks that are taken, so many per cent")
       ->check(CLI::Range(0u, 100u));
   app.add_option("--window", p.in_flight, "operations in flight")->check(CLI::Range(1u, 64u));

@@ -134,7 +134,7 @@ public:
   }
 
 private:
-  static constexpr std::uint64_t parties = 8, locks = 100;
+  static constexpr std::uint64_t parties = 8;
 
   struct party {
     party(two_nodes& nodes, asio_rdma::global_memory& m, std::uint64_t number)
@@ -149,7 +149,7 @@ private:
       --left_;
       const bool own = p.random() % 100 < plan_.local;
       const bool of_a = own == (&p.memory == &nodes_.a);
-      const std::uint64_t n = p.random() % locks;
+      const std::uint64_t n = p.random() % plan_.locks;
       co_await p.lock.lock((of_a ? of_a_ : of_b_) + n);
       int& inside = inside_[2 * n + (of_a ? 0 : 1)];
       if (inside++ != 0)
@@ -163,10 +163,10 @@ private:
   plan plan_;
   two_nodes nodes_;
   using table = asio_rdma::remote_ptr<typename Lock::words>;
-  const table of_a_{nodes_.make<typename Lock::words>(nodes_.a, locks)};
-  const table of_b_{nodes_.make<typename Lock::words>(nodes_.b, locks)};
+  const table of_a_{nodes_.make<typename Lock::words>(nodes_.a, plan_.locks)};
+  const table of_b_{nodes_.make<typename Lock::words>(nodes_.b, plan_.locks)};
   std::vector<std::unique_ptr<party>> all_;
-  std::vector<int> inside_ = std::vector<int>(2 * locks);
+  std::vector<int> inside_ = std::vector<int>(2 * plan_.locks);
   std::uint64_t left_ = 0;
 };
 

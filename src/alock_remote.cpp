@@ -162,7 +162,9 @@ void alock_remotes::on_answer(pool& from, error_code ec, std::uint64_t offset,
                               std::uint64_t count) {
   const lock l(mutex_);
   from.asked = false;
-  if (!ec && !descriptors_fit(from, offset, count))
+  if (closed_)
+    ec = asio::error::operation_aborted;
+  else if (!ec && !descriptors_fit(from, offset, count))
     ec = error::protocol_violation;
   if (ec)
     return fail_waiting(from, ec);
@@ -268,6 +270,8 @@ void alock_remotes::run(party& p) {
         p.timer = std::make_unique<alock_timer>(service_.context());
       p.timer->set(a.what == kind::wait ? longest_if_told : longest, p.protocol->leaves(),
                    [&p, keep = p.self] { keep->look(p); });
+      if (p.protocol->leaves() && p.timer->in_vain())
+        complete(p, error::owner_dead);
       return;
     case kind::ended:
       complete(p, a.ec);

@@ -28,12 +28,14 @@ public:
   /// The next time is the first one again.
   void begin() noexcept { times_ = 0; }
   /// Calls `f` on a thread of the context, in place of what was set before, unless that is being
-  /// called; within 2^longest microseconds. If that may be in vain, it does not keep the context
-  /// from its end when it has been so for long.
+  /// called; within 2^longest microseconds. If that may be in vain, and has been so for long, it is
+  /// rare and does not keep the context from its end.
   template <class Function>
   void set(unsigned longest, bool maybe_in_vain, Function f) {
-    const std::uint32_t limit = std::uint32_t(1) << std::min(++times_ + 1, longest);
-    const bool background = maybe_in_vain && times_ > patience;
+    ++times_;
+    const bool background = maybe_in_vain && in_vain();
+    const std::uint32_t limit = std::uint32_t(1)
+                                << (background ? rare : std::min(times_ + 1, longest));
     timer_.expires_after(std::chrono::microseconds(random_() % limit));
     timer_.async_wait([&s = scheduler_, background, f = std::move(f)](const error_code& ec) {
       if (background)
@@ -47,10 +49,13 @@ public:
 
   /// What was set is not called, unless it is being called.
   void stop() { timer_.cancel(); }
+  /// Whether it was set often since the first time.
+  bool in_vain() const noexcept { return times_ > patience; }
 
 private:
   using clock = std::chrono::steady_clock;
   static constexpr std::uint32_t patience = 2000; // times, of half a millisecond
+  static constexpr unsigned rare = 20;
 
   scheduler& scheduler_;
   asio::basic_waitable_timer<clock, asio::wait_traits<clock>, inline_executor> timer_;

@@ -188,11 +188,6 @@ void global_memory_impl::add_descriptors(const peer_ptr& p, const global_message
   say(p, reply);
 }
 
-void global_memory_impl::forget_descriptors(segment_id segment, std::uint64_t offset) {
-  const std::lock_guard guard(mutex_);
-  loans_.erase({segment, offset});
-}
-
 global_memory_impl::peer_ptr global_memory_impl::borrower(segment_id segment,
                                                           std::uint64_t descriptor) const {
   const std::lock_guard guard(mutex_);
@@ -209,7 +204,9 @@ global_memory_impl::peer_ptr global_memory_impl::borrower(segment_id segment,
 global_memory_impl::peer_ptr global_memory_impl::make_peer(bool accepted, error_code& ec) {
   auto p = std::make_shared<peer>(executor_, accepted);
   p->serves = accepted || node_->hosts();
-  p->link.open(node_->pool(), options_.lanes, ec);
+  connection_options o = options_.lanes;
+  o.max_message = global_message::max_size;
+  p->link.open(node_->pool(), o, ec);
   return p;
 }
 
@@ -293,6 +290,7 @@ bool global_memory_impl::start(global_request& op, node_id to) {
                              [s = self(), p](error_code ec, const connection_info&) {
                                if (ec)
                                  return s->end(p, ec);
+                               s->expect_introduction(p);
                                s->say(p, s->node_->introduction(kind::join));
                                s->listen_to(p);
                              });
@@ -300,8 +298,6 @@ bool global_memory_impl::start(global_request& op, node_id to) {
   }
 
   if (to == node_->id()) {
-    if (op.message.what == kind::free)
-      forget_descriptors(op.message.segment, op.message.value);
     const global_message reply = node_->serve(op.message);
     op.message.value = reply.value;
     op.ec = error_of(reply.status);
@@ -484,8 +480,6 @@ error_code global_memory_impl::take(const peer_ptr& p, const global_message& m,
     return {};
   }
   case kind::free:
-    forget_descriptors(m.segment, m.value);
-    [[fallthrough]];
   case kind::allocate:
     say(p, node_->serve(m));
     return {};
@@ -552,7 +546,8 @@ void global_memory_impl::publish(const peer& p) {
 // Another view of the node may have a connection that lives.
 void global_memory_impl::replace_lane(const peer& ended) {
   const global_message& m = *ended.introduction;
-  if (lane(m.node)->link != ended.link.impl())
+  const global_lane* const l = lane(m.node); // none, if only the other end is
+  if (l == nullptr || l->link != ended.link.impl())
     return;
   for (const peer_ptr& p : peers_)
     if (p->introduction && p->introduction->node == m.node &&

@@ -54,7 +54,7 @@ error_code global_node::host(std::uint64_t bytes, segment_id& given) {
   if (ec)
     return ec;
   given = static_cast<segment_id>(segments_.size());
-  segments_.push_back({memory.first(bytes), segment_allocator(reserved, bytes)});
+  segments_.push_back({memory.first(bytes), segment_allocator(reserved, bytes), {}});
   published_[given].store(&segments_.back(), std::memory_order_release);
   return {};
 }
@@ -96,12 +96,15 @@ global_message global_node::serve(const global_message& request) {
       return answer;
     segment& s = segments_[request.segment];
     if (request.what == kind::free) {
-      answer.status = s.space.free(request.value) ? result::ok : result::invalid;
+      const bool freed = !s.descriptors.contains(request.value) && s.space.free(request.value);
+      answer.status = freed ? result::ok : result::invalid;
     } else if (bytes != 0 && std::has_single_bit(alignment) &&
                alignment <= segment_allocator::max_alignment) {
       const auto at = s.space.allocate(bytes, alignment);
       answer.status = at ? result::ok : result::no_memory;
       answer.value = at.value_or(0);
+      if (at && locks)
+        s.descriptors.insert(*at);
       if (at)
         memory = static_cast<std::byte*>(s.memory.data()) + *at;
     }

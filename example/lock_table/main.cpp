@@ -54,10 +54,12 @@ class node {
 public:
   node(const asio_rdma::memory_pool& pool, asio_rdma::node_id id, std::uint64_t accounts)
       : memory(io, pool, id) {
-    memory.host(accounts * sizeof(account) + (1 << 20));
+    memory.host(2 * accounts * sizeof(account) + (1 << 20)); // blocks are larger than what is asked
     memory.listen(tcp::endpoint(tcp::v4(), 0));
+    auto table = memory.async_allocate<account>(id, 0, accounts, asio::use_future);
+    io.poll(); // its own memory is there at once
+    own = table.get();
     thread_ = std::thread([this] { io.run(); });
-    own = memory.async_allocate<account>(id, 0, accounts, asio::use_future).get();
   }
   ~node() {
     asio::post(io, [this] { memory.close(); });

@@ -36,8 +36,9 @@ public:
 
   explicit operator bool() const noexcept { return party_ != nullptr; }
 
-  /// Begins to give the lock back, which other nodes' locks take up to two round trips for: the
-  /// context has work until then. From any thread.
+  /// Begins to give the lock back, which takes up to two round trips where it is another node's,
+  /// or longer if who is next is only just coming: the context has work until then. From any
+  /// thread.
   void unlock() noexcept {
     if (auto* const p = std::exchange(party_, nullptr))
       p->unlock(nullptr);
@@ -71,8 +72,10 @@ private:
 /// only.
 ///
 /// A free lock takes a local party no round trip and a remote one two, and one to give back. Who
-/// waits is parked if it waits for a local party of its own cohort; else it looks again, by a read,
-/// after random times of up to a millisecond. No handler waits.
+/// waits for a party of its own cohort is woken by it: a remote one by a message of the lock's
+/// node, whose program must run its context for that and join both at one object; else, and for the
+/// other cohort, it looks again by itself, after random times of up to 16 milliseconds, or of up to
+/// one for the other cohort. No handler waits.
 ///
 /// *Order.* Who has the lock finds what was written under it before: in the lock's node what those
 /// before had started, elsewhere what had completed (for the CPU there: as `flushed`).
@@ -115,8 +118,10 @@ public:
 
   /// Gives back a lock, this or another, and tells when others may have it. To be waited for before
   /// the global memory is closed, which would leave the lock to nobody. Signature
-  /// `void(error_code)`. Errors: `invalid_argument` if none is held, or that of the connection: the
-  /// lock's node has this one for dead then, or will soon. Not cancelled.
+  /// `void(error_code)`. Errors: `invalid_argument` if none is held; that of the connection: the
+  /// lock's node has this one for dead then, or will soon; `error::owner_dead` if who is next has
+  /// come but not said who it is, for a second or so, as it has died, though it gets the lock if it
+  /// has not. Not cancelled.
   template <class Token = asio::default_completion_token_t<executor_type>>
   auto async_unlock(alock_guard held, Token&& token = {}) {
     return asio::async_initiate<Token, void(error_code)>(initiate_unlock{this}, token,

@@ -86,9 +86,12 @@ private:
 template <class Executor>
 class barrier {
 public:
-  /// Of at least one party; all give the same number.
+  /// All give the same number. Errors (thrown): `invalid_argument` for no parties.
   barrier(basic_global_memory<Executor>& memory, remote_ptr<counter_word> at, std::uint64_t parties)
-      : memory_(&memory), at_(at), parties_(parties) {}
+      : memory_(&memory), at_(at), parties_(parties) {
+    if (parties == 0)
+      detail::throw_error(asio::error::invalid_argument, "barrier");
+  }
 
   /// Arrives and waits for the others, by reading again after random times of up to a millisecond.
   /// Signature `void(error_code)`. Who does not come is waited for: nobody knows who is missing.

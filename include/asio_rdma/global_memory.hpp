@@ -197,17 +197,18 @@ public:
 
   /// The object itself, if it is of this node, within a segment and aligned; else null. What a
   /// device may change at the time is to be looked at through the words of remote_word.hpp only.
-  template <class T>
+  template <remote_object T>
   T* local(remote_ptr<T> p) const noexcept {
     return static_cast<T*>(node_->local(detail::remote_word(p.bits()), sizeof(T), alignof(T)));
   }
 
   /// Memory of a segment for `count` objects, zeroed and aligned for them: of this node at once, of
   /// another by a message, which is answered while the program there runs its context. It belongs
-  /// to the segment, whoever asked for it, until it is freed. Signature `void(error_code,
+  /// to the segment, whoever asked for it, until it is freed, and takes up to a quarter more than
+  /// its size. Signature `void(error_code,
   /// remote_ptr<T>)`. Errors: `not_enough_memory`; `invalid_argument` for no objects, a segment
   /// that there is not, or an alignment over 4096. A cancelled request gives back what comes.
-  template <class T, class Token = asio::default_completion_token_t<executor_type>>
+  template <remote_object T, class Token = asio::default_completion_token_t<executor_type>>
   auto async_allocate(node_id node, segment_id segment, std::uint64_t count, Token&& token = {}) {
     detail::global_message m;
     m.what = detail::global_message::kind::allocate;
@@ -218,7 +219,7 @@ public:
         initiate_request<detail::pointer_result<T>>{this}, token, node, m);
   }
   /// One object.
-  template <class T, class Token = asio::default_completion_token_t<executor_type>>
+  template <remote_object T, class Token = asio::default_completion_token_t<executor_type>>
   requires(!std::integral<std::decay_t<Token>>) //
       auto async_allocate(node_id node, segment_id segment, Token&& token = {}) {
     return async_allocate<T>(node, segment, std::uint64_t(1), std::forward<Token>(token));

@@ -121,7 +121,7 @@ struct remote_traits {
   using value = T;
   // The second, as what contains a word is trivially copyable, but cannot be copied.
   static constexpr bool readable =
-      std::is_trivially_copyable_v<T> && std::is_copy_constructible_v<T>;
+      std::is_trivially_copyable_v<T> && std::is_copy_constructible_v<T> && !std::is_pointer_v<T>;
   static constexpr bool writable = readable;
   static constexpr bool atomic = false;
 };
@@ -159,6 +159,12 @@ template <class T>
 concept remote_readable = detail::remote_traits<T>::readable;
 template <class T>
 concept remote_writable = detail::remote_traits<T>::writable;
+/// What may be in remote memory at all, where there is an object without a constructor or an end:
+/// no class with a destructor of its own or with virtual functions, and no pointer, which would
+/// mean something in one process only.
+template <class T>
+concept remote_object = std::is_trivially_destructible_v<T> && !std::is_polymorphic_v<T> &&
+                        !std::is_pointer_v<T> && !std::is_reference_v<T>;
 /// What a device may change by an atomic operation.
 template <class T>
 concept remote_atomic = detail::remote_traits<T>::atomic;

@@ -53,10 +53,9 @@ public:
 
   private:
     friend single_writer;
-    // Each word is rotated into all that came before; of zeros it is zero.
+    // A permutation, so that no word is lost in another; of zero it is zero.
     static std::uint64_t mix(std::uint64_t h) noexcept {
-      h = (h ^ h >> 32) * 0x9e3779b97f4a7c15;
-      return std::rotl(h, 29) ^ h;
+      return std::rotl((h ^ h >> 32) * 0x9e3779b97f4a7c15, 29);
     }
   };
 

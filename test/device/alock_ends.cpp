@@ -191,6 +191,25 @@ TEST_CASE("a context that goes takes along who waits on it, and leaves who is be
   CHECK(next.guard);
 }
 
+TEST_CASE("an object is closed at any step of taking a lock") {
+  bool taken = false;
+  for (int steps = 0; !taken; ++steps) {
+    CAPTURE(steps);
+    lock_scene s;
+    if (!s.atomics())
+      return;
+    acquisition a;
+    s.remote.async_lock(a.handler());
+    for (int i = 0; i < steps && !a.done; ++i)
+      s.io.run_one();
+    taken = a.done;
+    s.guest.close();
+    s.until([&] { return a.done; });
+    CHECK((a.guard || a.ec));
+    REQUIRE(steps < 1000);
+  }
+}
+
 TEST_CASE("a guard that its context does not outlive") {
   alock_guard late;
   {

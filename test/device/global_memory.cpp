@@ -57,6 +57,17 @@ static_assert(reads<nic_atomic<word>> && !writes<nic_atomic<word>>);
 static_assert(exchanges<nic_atomic<word>> && adds<nic_atomic<word>>);
 static_assert(exchanges<nic_atomic<remote_ptr<int>>> && !adds<nic_atomic<remote_ptr<int>>>);
 template <class T>
+concept allocates = requires(global_memory m, remote_ptr<T> p) {
+  m.async_allocate<T>(1, 0, [](auto&&...) {});
+  m.local(p);
+};
+struct with_virtual {
+  virtual void f();
+};
+static_assert(allocates<word> && allocates<nic_atomic<word>> && allocates<shape>);
+static_assert(!allocates<std::string> && !allocates<with_virtual> && !allocates<int*>);
+static_assert(!reads<int*> && !writes<int*>);
+template <class T>
 concept is_batched = requires(global_memory::batch b, remote_ptr<T> p, remote_value_t<T> v) {
   b.write(p, v);
 };
@@ -348,6 +359,58 @@ TEST_CASE("each reaches what the other hosts, and a node itself") {
   CHECK(
       w.ask<void>([&](auto h) { w.host.async_write(own, 6, visibility::flushed, h); }).succeeded());
   CHECK(*w.host.local(own) == 6);
+}
+
+TEST_CASE("a connection of a node to itself ends, and the node goes on") {
+  world w;
+  {
+    global_memory view(w.io, w.host);
+    REQUIRE(w.join(view).value == host_id);
+    const remote_ptr<word> own(host_id, 0, 64);
+    CHECK(w.ask<word>([&](auto h) { view.async_read(own, h); }).succeeded());
+  }
+  for (int steps = 0; steps < 40; ++steps) { // cancelled at any of them
+    CAPTURE(steps);
+    global_memory view(w.io, w.host);
+    asio::cancellation_signal stop;
+    outcome<node_id> joined;
+    view.async_join(w.host.local_endpoint(),
+                    asio::bind_cancellation_slot(stop.slot(), joined.handler()));
+    for (int i = 0; i < steps && !joined.done(); ++i)
+      w.io.run_one();
+    stop.emit(asio::cancellation_type::terminal);
+    w.until([&] { return joined.done(); });
+    CHECK(joined.calls == 1);
+  }
+  for (int steps = 0; steps < 40; ++steps) {
+    CAPTURE(steps);
+    asio::cancellation_signal stop;
+    outcome<node_id> joined;
+    w.host.async_join(w.host.local_endpoint(),
+                      asio::bind_cancellation_slot(stop.slot(), joined.handler()));
+    for (int i = 0; i < steps && !joined.done(); ++i)
+      w.io.run_one();
+    stop.emit(asio::cancellation_type::terminal);
+    w.until([&] { return joined.done(); });
+    CHECK(joined.calls == 1);
+  }
+  CHECK(w.read(remote_ptr<word>(host_id, 0, 64)).succeeded());
+}
+
+TEST_CASE("who is joined and does not say who it is, is not waited for") {
+  world w;
+  global_memory_options o;
+  o.lanes.keep_alive = std::chrono::milliseconds(50);
+  global_memory joins(w.io, w.pool, 9, o);
+  acceptor a(w.io, {device_address(w.dev), 0});
+  asio_rdma::connection silent(w.io, w.pool);
+  test::connection accepted;
+  a.async_accept(silent, accepted.handler());
+  outcome<node_id> joined;
+  joins.async_join(a.local_endpoint(), joined.handler());
+  w.until([&] { return joined.done() && accepted.done(); });
+  CHECK(accepted.succeeded());
+  CHECK(joined.ec == asio::error::timed_out);
 }
 
 TEST_CASE("an id is one node's") {

@@ -3,6 +3,7 @@
 #include "catch.hpp"
 #include "global_support.hpp"
 
+#include <asio_rdma/alock.hpp>
 #include <asio_rdma/detail/global_message.hpp>
 
 #include <optional>
@@ -46,7 +47,8 @@ struct rude {
     REQUIRE(answer);
     CHECK(answer->what == kind::welcome);
     CHECK(answer->node == host_id);
-    CHECK(answer->segments.size() == 1);
+    REQUIRE(answer->segments.size() == 1);
+    segment = answer->segments.front();
   }
   static global_message hello() {
     global_message m;
@@ -59,6 +61,7 @@ struct rude {
   world& w;
   asio_rdma::connection link;
   asio_rdma::connector connector;
+  remote_buffer segment; // of the host
 };
 
 global_message of(kind k) {
@@ -90,6 +93,18 @@ TEST_CASE("who does not introduce itself is not talked to") {
     r.say(bytes);
     CHECK(!r.hear());
   }
+  CHECK(w.read(root_of(host_id)).succeeded());
+}
+
+TEST_CASE("what is longer than anything that nodes say is not read") {
+  world w;
+  rude r(w);
+  const std::vector<std::byte> much(64 << 20, std::byte(1));
+  sent s;
+  r.link.async_send(asio::buffer(much), s.handler());
+  CHECK(!r.hear());
+  w.until([&] { return s.done(); });
+  CHECK(s.ec);
   CHECK(w.read(root_of(host_id)).succeeded());
 }
 
@@ -145,6 +160,13 @@ TEST_CASE("requests for what there is not are answered so") {
   m.value = 0; // the root
   CHECK(ask(m) == result::invalid);
   m.value = UINT64_MAX;
+  CHECK(ask(m) == result::invalid);
+  m = of(kind::descriptors);
+  r.say(m);
+  const auto lent = r.hear();
+  REQUIRE(lent);
+  m = of(kind::free);
+  m.value = lent->value; // which others may yet write to
   CHECK(ask(m) == result::invalid);
   CHECK(w.make<char>().offset() != 64); // which is the peer's
 }
@@ -220,6 +242,41 @@ TEST_CASE("who has a lock next is told of it by the lock's node, and nobody has 
   CHECK(told < 200);
   REQUIRE(heard);
   CHECK(heard->what == kind::allocated);
+}
+
+TEST_CASE("who is next for a lock dies before it has said so: who had it is not kept") {
+  world w;
+  if (!w.dev.has_atomics()) {
+    not_on_this_device("atomic operations");
+    return;
+  }
+  const auto at = w.make<alock_words>();
+  alock remote(w.guest, at), local(w.host, at);
+  outcome<alock_guard> held;
+  remote.async_lock(held.handler());
+  w.until([&] { return held.done(); });
+  REQUIRE(held.succeeded());
+  {
+    rude r(w);
+    r.join();
+    r.say(of(kind::descriptors));
+    const auto lent = r.hear();
+    REQUIRE(lent);
+    const auto& tail = *(w.host.local(at.cast<nic_atomic<std::uint64_t>>()) + 1);
+    remote_buffer target = r.segment + (at.offset() + sizeof tail);
+    target.size = sizeof tail;
+    const auto swapped = w.ask<std::uint64_t>([&](auto h) {
+      r.link.async_compare_and_swap(target, tail.load(),
+                                    detail::remote_word(99, 0, lent->value).bits(), h);
+    });
+    REQUIRE(swapped.succeeded());
+  }
+  CHECK(w.ask<void>([&](auto h) { remote.async_unlock(std::move(held.value), h); }).ec ==
+        error::owner_dead);
+  outcome<alock_guard> next;
+  local.async_lock(next.handler());
+  w.until([&] { return next.done(); });
+  CHECK(next.ec == error::owner_dead);
 }
 
 TEST_CASE("a node is told of locks that it does not want") {

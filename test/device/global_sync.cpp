@@ -155,6 +155,12 @@ TEST_CASE("a counter counts") {
   CHECK(w.ask<word>([&](auto h) { c.async_get(h); }).value == 6);
 }
 
+TEST_CASE("a barrier is of somebody") {
+  world w;
+  using point = barrier<asio::any_io_executor>;
+  CHECK_THROWS_AS(point(w.guest, remote_ptr<counter_word>(host_id, 0, 64), 0), system_error);
+}
+
 TEST_CASE("nobody passes a barrier before all have come") {
   world w;
   if (!w.dev.has_atomics())

@@ -156,7 +156,6 @@ private:
   bool has_introduced(const peer& p) const;
   error_code answer(peer& p, const global_message& m, operation_list& done);
   void add_descriptors(const peer_ptr& p, const global_message& m);
-  void forget_descriptors(segment_id segment, std::uint64_t offset);
   void end(const peer_ptr& p, const error_code& why);
   void end_all();
 

@@ -16,6 +16,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <vector>
 
 namespace asio_rdma::detail {
@@ -35,7 +36,8 @@ public:
   /// Adds a segment, before anybody is told of the node.
   error_code host(std::uint64_t bytes, segment_id& given);
   global_message introduction(global_message::kind what);
-  /// A request of the owner's or of a peer's; gives the answer.
+  /// A request of the owner's or of a peer's; gives the answer. Descriptors of locks are never
+  /// freed: who has used a lock may yet write to those of others.
   global_message serve(const global_message& request);
   /// The bytes, if they lie in a segment of this node; else null.
   void* local(remote_word p, std::uint64_t bytes, std::uint64_t alignment) const noexcept;
@@ -60,6 +62,7 @@ private:
   struct segment {
     registered_buffer memory;
     segment_allocator space;
+    std::set<std::uint64_t> descriptors; // where there are some
   };
 
   const memory_pool pool_;
