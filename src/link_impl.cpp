@@ -478,6 +478,8 @@ void link_impl::call_at(std::unique_ptr<background_timer>& timer, protocol_clock
     const auto self = std::static_pointer_cast<link_impl>(weak.lock());
     if (!self)
       return;
+    // What is judged by the time must not lie there unseen: the runner may be in a handler.
+    self->cq_->run_ready_internal();
     operation_list done;
     lock l(self->mutex_);
     timer->ran_out();

@@ -265,6 +265,7 @@ bool stream_protocol::in_frames(const stream_source& s) const noexcept {
 bool stream_protocol::next_data(outgoing_frame& f) {
   if (!has_data())
     return false;
+  ++taken_; // if it waited for room, that came by what the peer has read
   auto* const s = const_cast<stream_source*>(next_source());
   if (s == nullptr) {
     shutdown_due_ = false;

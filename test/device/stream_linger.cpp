@@ -12,6 +12,7 @@
 #include <boost/asio/write.hpp>
 
 #include <functional>
+#include <future>
 #include <optional>
 #include <thread>
 
@@ -33,9 +34,11 @@ stream_options patient_for(std::chrono::milliseconds linger) {
 
 /// Two streams, each of a context of its own. That of a may end before that of b.
 struct two_contexts {
-  explicit two_contexts(const stream_options& of_a = {}) {
+  explicit two_contexts(const stream_options& of_a = {}, const stream_options& of_b = {},
+                        int threads_of_a = 1)
+      : io_a(std::in_place, threads_of_a) {
     a->open(pool, of_a);
-    b.open(pool);
+    b.open(pool, of_b);
     acceptor listener(io_b);
     connector initiator(*io_a);
     listener.open({device_address(dev), 0});
@@ -53,7 +56,7 @@ struct two_contexts {
   memory_pool pool{protection_domain(dev)};
   asio::io_context io_b{1};
   stream b{io_b};
-  std::optional<asio::io_context> io_a{std::in_place, 1};
+  std::optional<asio::io_context> io_a;
   std::optional<stream> a{*io_a};
 };
 
@@ -194,6 +197,33 @@ TEST_CASE("a close goes on as long as the peer takes something now and then") {
   CHECK(some.ec == asio::error::eof);
   CHECK(read == written);
   CHECK(std::chrono::steady_clock::now() - start > 2 * linger); // or it would show nothing
+}
+
+TEST_CASE("a close goes on while a handler keeps the thread that takes completions") {
+  stream_options patient = patient_for(500ms), few;
+  patient.sends = 8;
+  few.receives = 5; // so most of it waits for what the peer answers
+  two_contexts t(patient, few, 2);
+  const auto values = pattern(megabyte, 1);
+  std::size_t written = 0;
+  t.a->non_blocking(true);
+  for (error_code ec; !ec;)
+    written += t.a->write_some(asio::buffer(values.data() + written, 20000), ec);
+  std::promise<void> entered, heard;
+  char c = 0;
+  t.a->async_read_some(asio::buffer(&c, 1), [&](auto...) {
+    entered.set_value();
+    heard.get_future().wait_for(20s); // a stream that had ended would not be heard of before
+  });
+  t.a->close();
+  t.io_a->restart();
+  std::thread one([&] { t.io_a->run(); }), other([&] { t.io_a->run(); });
+  entered.get_future().wait();
+  reader r(t.b);
+  r.check(written);
+  heard.set_value();
+  one.join();
+  other.join();
 }
 
 TEST_CASE("a cancelled write ends though its peer does not say how much it has read") {

@@ -81,6 +81,9 @@ public:
   /// them, else sleeps until the device, `other` (a descriptor) or its waker tells of something, or
   /// a while has passed.
   void drive(int other, waker& own);
+  /// Does what has completed of them, also while the runner is in a handler on another thread; true
+  /// if there was something.
+  bool run_ready_internal();
 
   /// When the context shuts down, and no thread runs it any more: does what there is to do of the
   /// library's own operations. If that was nothing, the channel's descriptor tells of more; -1 if
@@ -142,7 +145,6 @@ private:
   int drop_abandoned(ibv_wc* completions, int n) const noexcept;
   std::size_t run_ready(disposal how);
   void run_internal(batch& b);
-  bool run_ready_internal();
   void operations_done_outside(std::size_t n) noexcept;
   bool look_and_arm(bool& worked);
   void run();

@@ -211,7 +211,7 @@ public:
   bool owes() const noexcept { return !pending_.empty() || !unanswered_.empty() || shutdown_due_; }
   /// Whether the peer has still to say how much it has read of what was withdrawn.
   bool withdrawing() const noexcept;
-  /// How often the peer has taken something.
+  /// How often the peer has taken something, or had room for it.
   std::uint64_t taken() const noexcept { return taken_; }
   bool readable() const noexcept { return inbox_.has_bytes() || at_end(); }
   /// Of how many bytes something is offered.
