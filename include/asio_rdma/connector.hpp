@@ -44,13 +44,13 @@ public:
     using other = basic_connector<Executor1>;
   };
 
-  explicit basic_connector(const executor_type& ex)
-      : io_(ex), impl_(std::make_shared<impl_type>(detail::cm_service::of(io_.context()), ex)) {}
+  explicit basic_connector(const executor_type& ex) : io_(ex), impl_(make_impl()) {}
   template <class ExecutionContext>
   requires std::convertible_to<ExecutionContext&, asio::execution_context&>
   explicit basic_connector(ExecutionContext& context)
       : basic_connector(executor_type(context.get_executor())) {}
 
+  /// The moved-from object has no attempts under way, and can make others.
   basic_connector(basic_connector&&) noexcept = default;
   template <class Executor1>
   requires std::convertible_to<Executor1, Executor>
@@ -129,6 +129,10 @@ private:
   template <class>
   friend class basic_connector;
 
+  std::shared_ptr<impl_type> make_impl() const {
+    return std::make_shared<impl_type>(detail::cm_service::of(io_.context()), io_.get());
+  }
+
   struct initiate_connect {
     using executor_type = Executor;
     const executor_type& get_executor() const noexcept { return self->get_executor(); }
@@ -137,6 +141,8 @@ private:
     void operator()(Handler&& handler, const detail::connection_end& end,
                     const std::vector<endpoint_type>& endpoints,
                     const connect_options& options) const {
+      if (!self->impl_) // which has been moved from
+        self->impl_ = self->make_impl();
       std::decay_t<Handler> h(std::forward<Handler>(handler));
       detail::start_operation<detail::connect_operation, detail::info_result, 0>(
           self->impl_, self->io_, h, [&](auto& op) { return detail::give(end, op); },

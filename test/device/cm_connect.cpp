@@ -17,6 +17,7 @@
 #include <list>
 #include <memory>
 #include <memory_resource>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -298,6 +299,30 @@ TEST_CASE("connections that were leave no memory behind with the context") {
     detail::cm_service::of(io).remember(
         std::allocate_shared<handler>(std::pmr::polymorphic_allocator<handler>(&memory)));
   CHECK(memory.blocks <= 100);
+}
+
+TEST_CASE("what a connector had under way goes on where it was moved; it can be used again") {
+  meeting m;
+  queue_pair c(m.io, m.pd), d(m.io, m.pd);
+  connection accepted, connected;
+  m.connect();
+  std::optional<connector> moved;
+  if (GENERATE(false, true))
+    moved.emplace(m.io) = std::move(*m.initiator);
+  else
+    moved.emplace(std::move(*m.initiator));
+  CHECK(m.initiator->get_executor() == m.io.get_executor());
+  m.initiator->cancel(); // nothing, as it has nothing
+  m.initiator->async_connect(c, m.where(), connected.handler());
+  m.accept();
+  m.listener->async_accept(d, accepted.handler());
+  m.until([&] {
+    return m.accepted.done() && m.connected.done() && accepted.done() && connected.done();
+  });
+  CHECK(m.accepted.succeeded());
+  CHECK(m.connected.succeeded());
+  CHECK(accepted.succeeded());
+  CHECK(connected.succeeded());
 }
 
 TEST_CASE("many that connect at once are accepted one after the other") {
