@@ -11,6 +11,7 @@
 #include <boost/asio/use_awaitable.hpp>
 
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <functional>
 
@@ -21,6 +22,13 @@ namespace {
 constexpr std::size_t warm_up = 2000;
 constexpr std::size_t messages = 50'000;
 constexpr std::size_t window = 16;
+
+// The wait for the next look at the peer allocates, too.
+connection_options without_keep_alive() {
+  connection_options o;
+  o.keep_alive = std::chrono::milliseconds(0);
+  return o;
+}
 
 // What is sent: copied into the frame, copied into the pool, or not copied.
 struct sources {
@@ -93,17 +101,17 @@ void check_exchange(talk& t) {
 } // namespace
 
 TEST_CASE("eager messages with callbacks allocate nothing") {
-  talk t;
+  talk t(without_keep_alive(), without_keep_alive());
   check_exchange(t);
 }
 
 TEST_CASE("eager messages with callbacks allocate nothing, with shared receives") {
-  talk t{shared_receives_options()};
+  talk t(shared_receives_options(), without_keep_alive());
   check_exchange(t);
 }
 
 TEST_CASE("eager messages there and back by coroutines allocate nothing") {
-  talk t;
+  talk t(without_keep_alive(), without_keep_alive());
   const registered_buffer question = t.pool.allocate(64);
   std::size_t before = 0, after = 0, over = 0;
   const auto rethrow = [&](const std::exception_ptr& e) {
@@ -141,7 +149,7 @@ TEST_CASE("eager messages there and back by coroutines allocate nothing") {
 }
 
 TEST_CASE("operations on the peer's memory allocate nothing") {
-  talk t;
+  talk t(without_keep_alive(), without_keep_alive());
   const sources from{t.pool};
   memory target(t.pd, 4096, most_rights(t.dev));
   const registered_buffer into = t.pool.allocate(1000);

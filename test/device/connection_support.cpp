@@ -14,10 +14,10 @@ talk::talk(const connection_options& of_a, const connection_options& of_b,
   connect_by_manager(*this);
 }
 
-talk::talk(const shared_receives_options& options) : pool(pd) {
+talk::talk(const shared_receives_options& options, const connection_options& of_each) : pool(pd) {
   const shared_receives both(io, pool, options);
-  a.open(both);
-  b.open(both);
+  a.open(both, of_each);
+  b.open(both, of_each);
   connect_by_manager(*this);
 }
 
