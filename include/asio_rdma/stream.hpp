@@ -69,7 +69,8 @@ namespace asio_rdma {
 /// - A peer that closes with bytes unread ends the stream like any other close: it sends no reset.
 /// - A read after `eof` gives `eof` again, for which Asio's sockets may wait.
 /// - Of the socket options there are `no_delay` and `linger`: TCP's other ones name what RDMA has
-///   not, or what `stream_options` says (`keep_alive`, sizes).
+///   not, or what `stream_options` says (`keep_alive`, sizes). Nor are there message flags: with
+///   others than 0 nothing is read or written (`operation_not_supported`).
 /// - A read of registered memory that gets its bytes directly gets all of them or, if the
 ///   connection fails before the last, none.
 ///
@@ -319,7 +320,8 @@ public:
 
   /// Reads what there is, at most the buffers' size, and waits until there is something. Signature
   /// `void(error_code, std::size_t)`.
-  template <class Buffers, class Token = asio::default_completion_token_t<executor_type>>
+  template <detail::memory_to_fill Buffers,
+            class Token = asio::default_completion_token_t<executor_type>>
   auto async_read_some(const Buffers& buffers, Token&& token = {}) {
     return asio::async_initiate<Token, detail::stream_size_result::signature>(
         initiate_some<detail::stream_reading>{{this}}, token, buffers);
@@ -335,19 +337,20 @@ public:
   /// The next bytes that came, at least one, in their own registered memory. Signature
   /// `void(error_code, registered_buffer)`.
   template <class Token = asio::default_completion_token_t<executor_type>>
-  requires(!asio::is_mutable_buffer_sequence<std::decay_t<Token>>::value) //
+  requires(!detail::memory_to_fill<std::decay_t<Token>>) //
       auto async_receive(Token&& token = {}) {
     return asio::async_initiate<Token, detail::stream_piece_result::signature>(initiate_piece{this},
                                                                                token);
   }
   /// As `async_read_some` and `async_write_some`. Flags other than 0: `operation_not_supported`.
-  template <class Buffers, class Token = asio::default_completion_token_t<executor_type>>
-  requires(asio::is_mutable_buffer_sequence<Buffers>::value &&
-           !std::is_same_v<std::decay_t<Token>, message_flags>) //
+  template <detail::memory_to_fill Buffers,
+            class Token = asio::default_completion_token_t<executor_type>>
+  requires(!std::is_same_v<std::decay_t<Token>, message_flags>) //
       auto async_receive(const Buffers& buffers, Token&& token = {}) {
     return async_read_some(buffers, std::forward<Token>(token));
   }
-  template <class Buffers, class Token = asio::default_completion_token_t<executor_type>>
+  template <detail::memory_to_fill Buffers,
+            class Token = asio::default_completion_token_t<executor_type>>
   auto async_receive(const Buffers& buffers, message_flags flags, Token&& token = {}) {
     return asio::async_initiate<Token, detail::stream_size_result::signature>(
         initiate_some<detail::stream_reading>{{this}, flags}, token, buffers);
@@ -372,11 +375,11 @@ public:
 
   /// The same without a handler.
   ///@{
-  template <class Buffers>
+  template <detail::memory_to_fill Buffers>
   std::size_t read_some(const Buffers& buffers, error_code& ec) {
     return some<detail::stream_reading>(buffers, ec);
   }
-  template <class Buffers>
+  template <detail::memory_to_fill Buffers>
   std::size_t read_some(const Buffers& buffers) {
     error_code ec;
     const std::size_t n = read_some(buffers, ec);
@@ -394,11 +397,11 @@ public:
     detail::throw_if(ec, "stream::write_some");
     return n;
   }
-  template <class Buffers>
+  template <detail::memory_to_fill Buffers>
   std::size_t receive(const Buffers& buffers, message_flags flags, error_code& ec) {
     return some<detail::stream_reading>(buffers, ec, flags);
   }
-  template <class Buffers>
+  template <detail::memory_to_fill Buffers>
   std::size_t receive(const Buffers& buffers, message_flags flags = 0) {
     error_code ec;
     const std::size_t n = receive(buffers, flags, ec);

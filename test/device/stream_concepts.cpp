@@ -100,6 +100,18 @@ concept is_like_a_socket = requires(S& s, const S& c, error_code& ec) {
   s.set_option(asio::socket_base::linger(true, 1), ec);
 };
 
+/// Reads to memory that may not be written.
+template <class S>
+concept reads_to_constant_memory = requires(S& s, asio::const_buffer b, error_code& ec) {
+  s.read_some(b);
+}
+|| requires(S& s, asio::const_buffer b, error_code& ec) { s.read_some(b, ec); }
+|| requires(S& s, asio::const_buffer b, error_code& ec) { s.receive(b); }
+|| requires(S& s, asio::const_buffer b, error_code& ec) { s.receive(b, 0, ec); }
+|| requires(S& s, asio::const_buffer b) { s.async_read_some(b, asio::use_awaitable); }
+|| requires(S& s, asio::const_buffer b) { s.async_receive(b, asio::use_awaitable); }
+|| requires(S& s, asio::const_buffer b) { s.async_receive(b, 0, asio::use_awaitable); };
+
 template <class S>
 constexpr bool is_stream() {
   using asio::const_buffer, asio::mutable_buffer;
@@ -115,6 +127,7 @@ constexpr bool is_stream() {
 
 static_assert(is_stream<asio_rdma::stream>());
 static_assert(is_stream<asio_rdma::basic_stream<asio::io_context::executor_type>>());
+static_assert(!reads_to_constant_memory<asio_rdma::stream>);
 // What it is compared with; and something that is none.
 static_assert(is_stream<asio::ip::tcp::socket>());
 static_assert(!is_stream<asio::ip::tcp::acceptor>());

@@ -3,6 +3,7 @@
 
 #include <asio_rdma/detail/request.hpp>
 #include <asio_rdma/detail/stream_impl.hpp>
+#include <boost/asio/buffer.hpp>
 
 #include <concepts>
 #include <cstddef>
@@ -11,6 +12,9 @@
 #include <utility>
 
 namespace asio_rdma::detail {
+
+template <class Buffers>
+concept memory_to_fill = asio::is_mutable_buffer_sequence<Buffers>::value;
 
 struct stream_size_result {
   using signature = void(error_code, std::size_t);
