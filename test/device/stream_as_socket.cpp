@@ -233,6 +233,46 @@ TEST_CASE("a stream does what a TCP socket does, step by step") {
   }
 }
 
+TEST_CASE("with message flags a stream reads and writes nothing") {
+  using base = asio::socket_base;
+  const auto flags = GENERATE(
+      values<base::message_flags>({base::message_peek, base::message_out_of_band,
+                                   base::message_do_not_route, base::message_end_of_record}));
+  stream_pair t;
+  const auto out = asio::buffer("abc", 3);
+  char memory[10];
+  const auto in = asio::buffer(memory);
+  const auto refused = [&t](sent& op) {
+    t.until([&] { return op.done(); });
+    return op.ec == asio::error::operation_not_supported && op.value == 0;
+  };
+  error_code ec;
+  CHECK(t.a.send(out, flags, ec) == 0);
+  CHECK(ec == asio::error::operation_not_supported);
+  CHECK_THROWS_AS(t.a.send(out, flags), system_error);
+  sent send, receive;
+  t.a.async_send(out, flags, send.handler());
+  CHECK(refused(send));
+
+  CHECK(t.a.send(out, 0) == 3);
+  t.b.wait(base::wait_read);
+  CHECK(t.b.available() == 3);
+  CHECK(t.b.receive(in, flags, ec) == 0);
+  CHECK(ec == asio::error::operation_not_supported);
+  CHECK_THROWS_AS(t.b.receive(in, flags), system_error);
+  t.b.async_receive(in, flags, receive.handler());
+  CHECK(refused(receive));
+  CHECK(t.b.available() == 3);
+  CHECK(t.b.receive(in, 0) == 3);
+
+  sent sends, receives;
+  t.a.async_send(out, 0, sends.handler());
+  t.b.async_receive(in, 0, receives.handler());
+  t.until([&] { return sends.done() && receives.done(); });
+  CHECK(sends.succeeded());
+  CHECK(receives.value == 3);
+}
+
 TEST_CASE("a stream that is open is not opened again") {
   stream_pair t;
   error_code ec;
