@@ -229,7 +229,9 @@ public:
 
   /// The same with an object that is opened here, on the acceptor's executor, with a pool or shared
   /// receives and its options: `async_accept<stream>(pool, {}, token)`. Signature
-  /// `void(error_code, Object)`: not open after an error, which may also be one of its `open`.
+  /// `void(error_code, Object)`: not open after an error, which may also be one of its `open`. Whom
+  /// it has been connected to a stream tells (`remote_endpoint`), as a socket does; for the
+  /// `connection_info` of another object there is the form above.
   template <class Object, class Source,
             class Token = asio::default_completion_token_t<executor_type>>
   requires connectable<Object> && requires(Object& o, const Source& s, error_code& ec) {
@@ -237,10 +239,8 @@ public:
   }
   auto async_accept(const Source& source, const typename Object::options_type& options,
                     Token&& token = {}) {
-    return asio::async_compose<Token, void(error_code, Object)>(
-        accept_made<Object, Source>{*this, source, options,
-                                    std::make_unique<Object>(get_executor())},
-        token, get_executor());
+    return asio::async_initiate<Token, void(error_code, Object)>(initiate_accept_made<Object>{this},
+                                                                 token, source, options);
   }
 
   /// Takes the next request, to look at it before it is accepted or rejected. Errors:
@@ -301,6 +301,25 @@ private:
     Source source;
     typename Object::options_type options;
     std::unique_ptr<Object> object;
+  };
+
+  // Makes the object when it is launched: a deferred one can be copied, and launched more than
+  // once.
+  template <class Object>
+  struct initiate_accept_made {
+    using executor_type = Executor;
+    const executor_type& get_executor() const noexcept { return self->get_executor(); }
+
+    template <class Handler, class Source>
+    void operator()(Handler&& handler, const Source& source,
+                    const typename Object::options_type& options) const {
+      asio::async_compose<Handler, void(error_code, Object)>(
+          accept_made<Object, Source>{*self, source, options,
+                                      std::make_unique<Object>(get_executor())},
+          handler, get_executor());
+    }
+
+    basic_acceptor* self;
   };
 
   struct request_result {

@@ -37,20 +37,6 @@ static_assert(std::is_nothrow_move_constructible_v<stream>);
 static_assert(!std::is_copy_constructible_v<stream>);
 static_assert(asio_rdma::connectable<stream>);
 
-/// What an acceptor has made.
-struct made {
-  error_code ec;
-  std::optional<stream> value;
-
-  auto handler() {
-    return [this](const error_code& e, stream s) {
-      ec = e;
-      value.emplace(std::move(s));
-    };
-  }
-  bool done() const { return value.has_value(); }
-};
-
 /// A protocol of somebody's own: a line is sent, and a line comes back.
 struct ask_op {
   stream& s;
@@ -174,49 +160,6 @@ TEST_CASE("a stream of another executor") {
   CHECK(plain.is_open());
   stream any(std::move(plain));
   CHECK(any.is_open());
-}
-
-TEST_CASE("an acceptor makes the stream, also from what is moved to another executor") {
-  using context_executor = asio::io_context::executor_type;
-  const device dev = open_device();
-  const memory_pool pool{protection_domain(dev)};
-  asio::io_context io(1);
-  basic_acceptor<context_executor> first(io, {device_address(dev), 0});
-  basic_connector<context_executor> second(io);
-  acceptor listener(std::move(first));
-  connector initiator(std::move(second));
-  CHECK_FALSE(first.is_open());
-  asio_rdma::stream a(io, pool);
-  made accepted;
-  test::connection connected;
-  listener.async_accept<stream>(pool, {}, accepted.handler());
-  initiator.async_connect(a, listener.local_endpoint(), connected.handler());
-  test::until(io, [&] { return accepted.done() && connected.done(); });
-  REQUIRE(accepted.ec == error_code());
-  REQUIRE(connected.succeeded());
-  char c = 0;
-  outcome<std::size_t> read, write;
-  a.async_write_some(asio::buffer("c", 1), write.handler());
-  accepted.value->async_read_some(asio::buffer(&c, 1), read.handler());
-  test::until(io, [&] { return read.done() && write.done(); });
-  CHECK(c == 'c');
-  // Nothing is open after an error, of the options too.
-  made none;
-  stream_options wrong;
-  wrong.sends = 0;
-  listener.async_accept<stream>(pool, wrong, none.handler());
-  CHECK_FALSE(none.done());
-  test::until(io, [&] { return none.done(); });
-  CHECK(none.ec == asio::error::invalid_argument);
-  CHECK_FALSE(none.value->is_open());
-  made given_up;
-  asio::cancellation_signal signal;
-  listener.async_accept<stream>(pool, {},
-                                asio::bind_cancellation_slot(signal.slot(), given_up.handler()));
-  signal.emit(asio::cancellation_type::total);
-  test::until(io, [&] { return given_up.done(); });
-  CHECK(given_up.ec == asio::error::operation_aborted);
-  CHECK_FALSE(given_up.value->is_open());
 }
 
 TEST_CASE("of a range of endpoints a stream takes the first that answers") {
