@@ -11,6 +11,7 @@
 #include <boost/asio/compose.hpp>
 #include <boost/asio/deferred.hpp>
 #include <boost/asio/experimental/as_tuple.hpp>
+#include <boost/asio/experimental/awaitable_operators.hpp>
 #include <boost/asio/experimental/parallel_group.hpp>
 #include <boost/asio/read.hpp>
 #include <boost/asio/read_until.hpp>
@@ -28,6 +29,7 @@
 namespace {
 
 using namespace test;
+using namespace asio::experimental::awaitable_operators;
 using asio_rdma::stream;
 
 static_assert(std::is_same_v<stream::lowest_layer_type, stream>);
@@ -160,6 +162,62 @@ TEST_CASE("a stream of another executor") {
   CHECK(plain.is_open());
   stream any(std::move(plain));
   CHECK(any.is_open());
+}
+
+TEST_CASE("streams, an acceptor and a connector with a default token, which nobody names") {
+  using awaiting_stream = asio::use_awaitable_t<>::as_default_on_t<stream>;
+  stream_pair t;
+  auto listener = asio::use_awaitable.as_default_on(std::move(t.listener));
+  auto initiator = asio::use_awaitable.as_default_on(std::move(t.initiator));
+  CHECK(listener.is_open());
+  const auto serve = [&]() -> asio::awaitable<void> {
+    auto s = co_await listener.async_accept<awaiting_stream>(t.pool, {});
+    std::string line;
+    co_await asio::async_read_until(s, asio::dynamic_buffer(line), '\n');
+    CHECK(line == "what\n");
+    co_await s.async_wait(stream::wait_write);
+    co_await asio::async_write(s, asio::buffer(line));
+    const registered_buffer piece = co_await s.async_receive();
+    CHECK(piece.size() == 3);
+    // The other form, with an object that is there.
+    awaiting_stream other(t.io, t.pool);
+    const connection_info info = co_await listener.async_accept(other);
+    CHECK(info.remote == other.remote_endpoint());
+  };
+  const auto call = [&]() -> asio::awaitable<void> {
+    awaiting_stream s(t.io, t.pool);
+    co_await initiator.async_connect(s, listener.local_endpoint());
+    co_await s.async_write_some(asio::buffer("what\n", 5));
+    char memory[5];
+    co_await s.async_read_some(asio::buffer(memory, 1));
+    co_await s.async_receive(asio::buffer(memory, 1));
+    const std::size_t rest = co_await asio::async_read(s, asio::buffer(memory, 3));
+    CHECK(rest == 3);
+    co_await s.async_send(asio::buffer("abc", 3));
+    awaiting_stream other(t.io, t.pool);
+    const std::vector<asio::ip::tcp::endpoint> endpoints(1, listener.local_endpoint());
+    co_await initiator.async_connect(other, endpoints);
+  };
+  t.play([&]() -> asio::awaitable<void> {
+    co_await (serve() && call());
+  }());
+}
+
+TEST_CASE("a connected stream becomes one with a default token") {
+  stream_pair t;
+  auto a = asio::use_awaitable.as_default_on(std::move(t.a));
+  CHECK_FALSE(t.a.is_open());
+  using tuple_token = asio::experimental::as_tuple_t<asio::use_awaitable_t<>>;
+  tuple_token::as_default_on_t<asio_rdma::basic_stream<asio::io_context::executor_type>> closed(
+      t.io.get_executor());
+  t.play([&]() -> asio::awaitable<void> {
+    co_await a.async_write_some(asio::buffer("abc", 3));
+    const auto [ec, none] = co_await closed.async_write_some(asio::buffer("abc", 3));
+    CHECK(ec == asio::error::bad_descriptor);
+    CHECK(none == 0);
+  }());
+  char memory[10];
+  CHECK(t.b.read_some(asio::buffer(memory)) == 3);
 }
 
 TEST_CASE("of a range of endpoints a stream takes the first that answers") {
