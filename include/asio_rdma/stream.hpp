@@ -67,6 +67,9 @@ namespace asio_rdma {
 /// - A write hears of the peer's close at once, not from the second on, as that is told by a frame.
 /// - A shutdown after the peer's close succeeds, as there is nothing left to do.
 /// - A peer that closes with bytes unread ends the stream like any other close: it sends no reset.
+///   Nor does one that has shut down both ways and drops what still comes.
+/// - When the connection fails, what had come can still be read; of writes of 32 KiB and more that
+///   is what had been read by RDMA READ.
 /// - A read after `eof` gives `eof` again, for which Asio's sockets may wait.
 /// - Of the socket options there are `no_delay` and `linger`: TCP's other ones name what RDMA has
 ///   not, or what `stream_options` says (`keep_alive`, sizes). Nor are there message flags: with

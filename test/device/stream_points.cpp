@@ -13,44 +13,50 @@ using namespace test;
 
 using steps = std::vector<step>;
 
-struct named {
+/// What there is, and what is under way, of a.
+struct point {
   const char* name;
   steps what;
+  char unread = 0; ///< Who has not read everything.
 };
 
-// What there is, and what is under way, of a.
-const std::vector<named> points = {
+const std::vector<point> points = {
     {"nothing", {}},
-    {"bytes for it", {{'b', verb::write, 10}, {'a', verb::wait_read}}},
+    {"bytes for it", {{'b', verb::write, 10}, {'a', verb::wait_read}}, 'a'},
     {"bytes for it, read in part",
-     {{'b', verb::write, 10}, {'a', verb::wait_read}, {'a', verb::read, 4}}},
-    {"bytes of it", {{'a', verb::write, 10}, {'b', verb::wait_read}}},
+     {{'b', verb::write, 10}, {'a', verb::wait_read}, {'a', verb::read, 4}},
+     'a'},
+    {"bytes of it", {{'a', verb::write, 10}, {'b', verb::wait_read}}, 'b'},
     {"a read", {{'a', verb::begin_read, 10}}},
     {"a wait", {{'a', verb::begin_wait}}},
-    {"a write", {{'a', verb::non_blocking}, {'a', verb::fill}, {'a', verb::begin_write, 10}}},
+    {"a write", {{'a', verb::non_blocking}, {'a', verb::fill}, {'a', verb::begin_write, 10}}, 'b'},
 };
 
-const std::vector<named> ends = {
-    {"it is cancelled", {{'a', verb::cancel}}},
-    {"it is closed", {{'a', verb::close}}},
-    {"it sends no more", {{'a', verb::shutdown_send}}},
-    {"it receives no more", {{'a', verb::shutdown_receive}}},
-    {"it is shut down", {{'a', verb::shutdown_both}}},
-    {"it is reset", {{'a', verb::die}}},
-    {"the peer resets it", {{'b', verb::die}, {'a', verb::wait_error}}},
-    {"the peer closes", {{'b', verb::close}}},
-    {"the peer sends no more", {{'b', verb::shutdown_send}}},
+struct end {
+  const char* name;
+  step by;
 };
 
-/// Of a: how what was begun ends, and then each kind of call.
-steps all_of(const named& point, const named& end) {
-  steps result = point.what;
+const std::vector<end> ends = {
+    {"it is cancelled", {'a', verb::cancel}},
+    {"it is closed", {'a', verb::close}},
+    {"it sends no more", {'a', verb::shutdown_send}},
+    {"it receives no more", {'a', verb::shutdown_receive}},
+    {"it is shut down", {'a', verb::shutdown_both}},
+    {"it is reset", {'a', verb::die}},
+    {"the peer resets it", {'b', verb::die}},
+    {"the peer closes", {'b', verb::close}},
+    {"the peer sends no more", {'b', verb::shutdown_send}},
+};
+
+/// How what a had begun ends; then, of one side, how it hears of the end, and each kind of call.
+steps all_of(const point& where, const step& by, char who) {
+  steps result = where.what;
   const auto add = [&result](const steps& more) {
     result.insert(result.end(), more.begin(), more.end());
   };
-  add(end.what);
-  const verb begun = point.what.empty() ? verb::move : point.what.back().what;
-  const step& by = end.what.front();
+  add({by});
+  const verb begun = where.what.empty() ? verb::move : where.what.back().what;
   const bool begins =
       begun == verb::begin_read || begun == verb::begin_wait || begun == verb::begin_write;
   const bool writes = begun == verb::begin_write;
@@ -61,72 +67,91 @@ steps all_of(const named& point, const named& end) {
     add({{'a', verb::cancel}});
   if (begins)
     add({{'a', verb::end}});
-  // By reads a hears that its peer has left. Boost.Asio 1.81's sockets tell that to one only.
-  if (by.who == 'b' && by.what != verb::die && begun != verb::begin_read)
-    add({{'a', verb::drain}});
-  add({{'a', verb::is_open},
-       {'a', verb::available},
-       {'a', verb::non_blocking},
-       {'a', verb::sync_read, 3},
-       {'a', verb::sync_read, 50},
-       {'a', verb::sync_read, 50}});
-  if (!writes) // there may be room or not
-    add({{'a', verb::sync_write, 5}});
-  add({{'a', verb::remote},
-       {'a', verb::shutdown_send},
-       {'a', verb::cancel},
-       {'a', verb::close},
-       {'a', verb::is_open},
-       {'a', verb::sync_read, 1},
-       {'a', verb::sync_write, 1}});
+  if (by.who != who) {
+    if (by.what == verb::die)
+      add({{who, verb::wait_error}});
+    // By reads it hears that its peer has left, but for a read that was begun: Boost.Asio 1.81's
+    // sockets tell that to one only. How much of a long write had come when it failed differs.
+    const bool leaves = by.what == verb::close || by.what == verb::shutdown_send ||
+                        by.what == verb::shutdown_both ||
+                        (by.what == verb::die && who == 'b' && writes);
+    if (leaves && !(who == 'a' && begun == verb::begin_read))
+      add({{who, verb::drain}});
+  }
+  if (who == 'b')
+    add({{who, verb::non_blocking}}); // there may be nothing to read
+  add({{who, verb::is_open}});
+  if (who == 'a' || !writes) // how much has come differs
+    add({{who, verb::available}});
+  add({{who, verb::non_blocking},
+       {who, verb::sync_read, 3},
+       {who, verb::sync_read, 50},
+       {who, verb::sync_read, 50}});
+  if (who == 'b' || !writes) // there may be room or not
+    add({{who, verb::sync_write, 5}});
+  add({{who, verb::remote},
+       {who, verb::shutdown_send},
+       {who, verb::cancel},
+       {who, verb::close},
+       {who, verb::is_open},
+       {who, verb::sync_read, 1},
+       {who, verb::sync_write, 1}});
   return result;
 }
 
-/// What stream.hpp says to differ from TCP.
+/// What stream.hpp says to differ from TCP, and after which ends by the peer.
 struct difference {
   verb what;
-  const char* of_tcp;
-  const char* of_stream;
+  std::string of_tcp, of_stream;
+  std::vector<verb> after;
+  bool unread = false; ///< And only if the peer has not read everything.
 };
 const char* const not_connected = "0 Transport endpoint is not connected";
 const char* const reset = "0 Connection reset by peer";
 const std::vector<difference> differences = {
     // An error of the connection stays.
-    {verb::sync_read, "0 eof", reset},
-    {verb::sync_write, "0 Broken pipe", reset},
+    {verb::sync_read, "0 eof", reset, {verb::die}},
+    {verb::sync_write, "0 Broken pipe", reset, {verb::die}},
     // The endpoints are told afterwards, too.
-    {verb::remote, not_connected, "0 ok"},
+    {verb::remote, not_connected, "0 ok", {verb::die, verb::close}},
     // A write hears of the peer's close at once.
-    {verb::sync_write, "5 ok", "0 Broken pipe"},
+    {verb::sync_write, "5 ok", "0 Broken pipe", {verb::close}},
     // A shutdown after the peer's close succeeds.
-    {verb::shutdown_send, not_connected, "0 ok"},
+    {verb::shutdown_send, not_connected, "0 ok", {verb::close}},
     // A peer that closes with bytes unread sends no reset.
-    {verb::drain, reset, "0 eof"},
+    {verb::drain, reset, "0 eof", {verb::close}, true},
+    // Nor does one that has shut down both ways: the write has reset the TCP connection.
+    {verb::remote, not_connected, "0 ok the peer's", {verb::shutdown_both}},
+    {verb::shutdown_send, not_connected, "0 ok", {verb::shutdown_both}},
 };
 
 } // namespace
 
-TEST_CASE("every end at every point is told as TCP tells it") {
+TEST_CASE("every end at every point is told as TCP tells it, to either side") {
   std::vector<bool> met(differences.size());
-  for (const named& point : points)
-    for (const named& end : ends) {
-      const script s{std::string(point.name) + "; then " + end.name, all_of(point, end)};
-      const auto wanted = player<tcp_world>().play(s);
-      const auto got = player<stream_world>().play(s);
-      REQUIRE(got.size() == wanted.size());
-      for (std::size_t i = 0; i < got.size(); ++i) {
-        CAPTURE(s.name, i, s.steps[i].who, int(s.steps[i].what));
-        CHECK(wanted[i] != "never");
-        const auto d =
-            std::find_if(differences.begin(), differences.end(), [&](const difference& x) {
-              return x.what == s.steps[i].what && x.of_tcp == wanted[i] && x.of_stream == got[i];
-            });
-        if (d != differences.end())
-          met[static_cast<std::size_t>(d - differences.begin())] = true;
-        else
-          CHECK(got[i] == wanted[i]);
+  for (const point& where : points)
+    for (const auto& [name, by] : ends)
+      for (const char who : {'a', 'b'}) {
+        const script s{std::string(where.name) + "; then " + name, all_of(where, by, who)};
+        const auto wanted = player<tcp_world>().play(s);
+        const auto got = player<stream_world>().play(s);
+        REQUIRE(got.size() == wanted.size());
+        for (std::size_t i = 0; i < got.size(); ++i) {
+          const step& now = s.steps[i];
+          CAPTURE(s.name, i, now.who, int(now.what));
+          CHECK(wanted[i] != "never");
+          const auto excuses = [&](const difference& d) {
+            return d.what == now.what && d.of_tcp == wanted[i] && d.of_stream == got[i] &&
+                   by.who != now.who && std::count(d.after.begin(), d.after.end(), by.what) != 0 &&
+                   (!d.unread || where.unread == by.who);
+          };
+          const auto d = std::find_if(differences.begin(), differences.end(), excuses);
+          if (d != differences.end())
+            met[static_cast<std::size_t>(d - differences.begin())] = true;
+          else
+            CHECK(got[i] == wanted[i]);
+        }
       }
-    }
   for (std::size_t i = 0; i < met.size(); ++i) {
     CAPTURE(i);
     CHECK(met[i]);
