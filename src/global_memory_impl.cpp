@@ -80,6 +80,7 @@ global_memory_impl::global_memory_impl(const asio::any_io_executor& executor,
       executor_(executor),
       node_(std::move(node)),
       options_(options),
+      places_(std::make_shared<in_flight>(service_, options.in_flight)),
       listener_(executor),
       connector_(executor) {}
 
@@ -93,6 +94,8 @@ global_memory_impl::open(const asio::any_io_executor& executor,
     auto made = std::make_shared<global_memory_impl>(executor, node, options);
     if (!node->pool().get_protection_domain().is_open())
       e = asio::error::bad_descriptor;
+    else if (options.in_flight == 0)
+      e = asio::error::invalid_argument;
     else
       made->service_.add(*made, e);
     return e ? nullptr : made;
@@ -126,6 +129,7 @@ void global_memory_impl::end_all() {
     listener_.close();
     connector_.cancel();
   }
+  places_->close();
   for (const peer_ptr& p : all)
     end(p, asio::error::operation_aborted);
   if (locks)
@@ -539,7 +543,9 @@ void global_memory_impl::publish(const peer& p) {
   const global_message& m = *p.introduction;
   if (m.node == node_->id() && p.accepted) // the other end is the lane
     return;
-  made_.push_back({p.link.impl(), m.incarnation, m.atomics, m.segments});
+  const auto& link = p.link.impl();
+  auto users = std::make_shared<lane_link>(link, places_);
+  made_.push_back({link, std::move(users), m.incarnation, m.atomics, m.segments});
   lanes_[m.node].store(&made_.back(), std::memory_order_release);
 }
 

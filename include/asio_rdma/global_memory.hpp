@@ -41,8 +41,9 @@ constexpr remote_ptr<root_word> root_of(node_id node, segment_id segment = 0) {
 ///
 /// Each object has one connection for each node, on its own execution context: its *lane*. So a
 /// program with a context for each thread has an object for each, which share the node (see the
-/// constructors), and no lane is used by two threads. Operations under way with a node are bounded
-/// by the depth of its queue pair; more wait their turn, in order.
+/// constructors), and no lane is used by two threads. Operations under way are bounded, with a node
+/// by the depth of its queue pair and together by `global_memory_options::in_flight`; more wait
+/// their turn, in order.
 ///
 /// Where that would be too many lanes, objects may share them (`global_memory_options::
 /// shared_lanes`): what one of them joins all may reach. Operations are completed by the context of
@@ -90,8 +91,8 @@ public:
 
   /// A node with that id, which no other node has or will have: pointers into a node that is gone
   /// would lead to who has its id. Its connections use memory of the pool. Errors (thrown):
-  /// `invalid_argument` for the id, `bad_descriptor` for no pool or one of a protection domain that
-  /// is not open, or the system's.
+  /// `invalid_argument` for the id or no places, `bad_descriptor` for no pool or one of a
+  /// protection domain that is not open, or the system's.
   template <class ExecutorOrContext>
   basic_global_memory(ExecutorOrContext&& ex, const memory_pool& pool, node_id node,
                       const global_memory_options& options = {})
@@ -343,10 +344,12 @@ private:
     io_ = {io_.get(), impl_->service().context()};
   }
 
-  /// Starts an operation on a lane, by `start(link, op)`, or ends it with `ec` if there is none.
-  template <class Base, class Result, class Handler, class Start>
+  /// Starts an operation on a lane, by `start(link, op)`, or ends it with `ec` if there is none. It
+  /// may have to wait for that, so `start` has copies of all that it needs; what has to be done at
+  /// once `prepare(op)` does.
+  template <class Base, class Result, class Handler, class Prepare, class Start>
   void start_on(const detail::global_lane* lane, const error_code& ec, Handler&& handler,
-                Start&& start) {
+                Prepare&& prepare, Start&& start) {
     std::decay_t<Handler> h(std::forward<Handler>(handler));
     if (lane == nullptr) [[unlikely]] {
       using op_type = detail::handler_op<Base, Result, std::decay_t<Handler>, Executor, 0>;
@@ -356,9 +359,13 @@ private:
       return;
     }
     detail::start_operation<Base, Result, 0>(
-        lane->link, io_, h, [](auto&) { return true; },
-        [&](detail::connection_impl& link, auto& op) {
-          return start(link, static_cast<Base&>(op));
+        lane->users, io_, h,
+        [&](auto& op) {
+          prepare(static_cast<Base&>(op));
+          return true;
+        },
+        [&](detail::lane_link& link, auto& op) {
+          return link.start(static_cast<Base&>(op), std::forward<Start>(start));
         });
   }
 
@@ -369,8 +376,10 @@ private:
     remote_buffer target;
     const detail::global_lane* const lane = impl_ ? impl_->find(where, target, ec) : nullptr;
     start_on<Base, Result>(
-        lane, ec, std::forward<Handler>(handler),
-        [&](detail::connection_impl& link, Base& op) { return start(link, op, target); });
+        lane, ec, std::forward<Handler>(handler), [](Base&) {},
+        [start = std::forward<Start>(start), target](detail::connection_impl& link, Base& op) {
+          return start(link, op, target);
+        });
   }
 
   std::shared_ptr<detail::alock_view> locks() const { return impl_ ? impl_->locks() : nullptr; }
@@ -404,8 +413,8 @@ private:
                     visibility until) const {
       this->self->template start_at<detail::write_operation, detail::no_result>(
           std::forward<Handler>(handler), where,
-          [&](detail::connection_impl& link, detail::write_operation& op,
-              const remote_buffer& target) {
+          [value, until](detail::connection_impl& link, detail::write_operation& op,
+                         const remote_buffer& target) {
             const detail::payload_of<asio::const_buffer> from(asio::buffer(&value, sizeof value));
             return detail::start_write(link, op, target, from, until == visibility::flushed);
           });
@@ -416,12 +425,13 @@ private:
     template <class Handler, class Buffers>
     void operator()(Handler&& handler, ibv_wr_opcode opcode, detail::remote_word at,
                     const Buffers& buffers, visibility until) const {
-      const detail::payload_of<Buffers> p(buffers);
-      const std::uint64_t bytes = p.owner != nullptr ? p.owner->size() : p.bytes;
+      const detail::payload_of<Buffers> all(buffers);
+      const std::uint64_t bytes = all.owner != nullptr ? all.owner->size() : all.bytes;
       this->self->template start_at<detail::write_operation, detail::sent_result>(
           std::forward<Handler>(handler), {at, bytes},
-          [&](detail::connection_impl& link, detail::write_operation& op,
-              const remote_buffer& target) {
+          [opcode, buffers, until](detail::connection_impl& link, detail::write_operation& op,
+                                   const remote_buffer& target) {
+            const detail::payload_of<Buffers> p(buffers);
             if (opcode == IBV_WR_RDMA_WRITE)
               return detail::start_write(link, op, target, p, until == visibility::flushed);
             detail::remote_work w = detail::work_on(target, opcode);
@@ -438,7 +448,7 @@ private:
                     std::uint64_t compare_add, std::uint64_t swap) const {
       this->self->template start_at<Operation, Result>(
           std::forward<Handler>(handler), where,
-          [&](detail::connection_impl& link, Operation& op, const remote_buffer& target) {
+          [=](detail::connection_impl& link, Operation& op, const remote_buffer& target) {
             detail::remote_work w = detail::work_on(target, opcode);
             w.compare_add = op.expected = compare_add;
             w.swap = swap;
@@ -457,8 +467,9 @@ private:
       const detail::global_lane* const lane = ec ? nullptr : state->aim(*memory, ec);
       this->self->template start_on<detail::batch_operation, detail::no_result>(
           lane, ec, std::forward<Handler>(handler),
-          [&](detail::connection_impl& link, detail::batch_operation& op) {
-            return link.start(op, op.post(state));
+          [&state](detail::batch_operation& op) { op.keep(state); },
+          [](detail::connection_impl& link, detail::batch_operation& op) {
+            return link.start(op, op.chain());
           });
     }
   };

@@ -15,6 +15,12 @@ struct global_memory_options {
     lanes.sends = 8;
   }
 
+  /// Operations that are under way at a time, a batch being one, with all nodes together; more wait
+  /// their turn, in order. More of them than the device's caches hold make it slower (Ren et al.,
+  /// "Scaling Up Memory Disaggregated Applications with SMART", ASPLOS 2024). What locks do is not
+  /// counted. At least 1.
+  std::size_t in_flight = 256;
+
   /// Of the connection to each node. `lanes.queue_pair.send_depth` bounds the operations that are
   /// under way with a node; more wait their turn. The receives carry joins, allocations and who has
   /// a lock next only.

@@ -6,6 +6,7 @@
 #include <asio_rdma/connector.hpp>
 #include <asio_rdma/detail/global_message.hpp>
 #include <asio_rdma/detail/global_node.hpp>
+#include <asio_rdma/detail/in_flight.hpp>
 #include <asio_rdma/global_memory_options.hpp>
 #include <asio_rdma/remote_ptr.hpp>
 
@@ -27,6 +28,7 @@ class alock_view;
 /// The way to a node, as its introduction said it. Never changed once it is published.
 struct global_lane {
   std::shared_ptr<connection_impl> link;
+  std::shared_ptr<lane_link> users; ///< The same, for operations that wait for a place.
   std::uint64_t incarnation = 0;
   ibv_atomic_cap atomics = IBV_ATOMIC_NONE;
   std::vector<remote_buffer> segments;
@@ -163,6 +165,7 @@ private:
   asio::any_io_executor executor_;
   const std::shared_ptr<global_node> node_;
   const global_memory_options options_;
+  const std::shared_ptr<in_flight> places_;
   std::atomic<std::uint64_t> ids_{0};
   std::array<std::atomic<const global_lane*>, max_node + 1> lanes_{};
 

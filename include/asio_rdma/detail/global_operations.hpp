@@ -31,9 +31,9 @@ std::uint64_t word_bits(const T& value) noexcept {
 
 /// A read with a place for what it brings, which is zero after an error.
 template <class Value>
-class value_read_operation : public remote_operation {
+class value_read_operation : public placed_operation {
 public:
-  using remote_operation::remote_operation;
+  using placed_operation::placed_operation;
   alignas(Value) std::array<std::byte, sizeof(Value)> bytes_read{};
 };
 
@@ -46,9 +46,9 @@ struct value_read {
 };
 
 /// A write, with a place for what the read behind it brings.
-class write_operation : public remote_operation {
+class write_operation : public placed_operation {
 public:
-  using remote_operation::remote_operation;
+  using placed_operation::placed_operation;
   std::byte behind{};
 };
 
@@ -62,9 +62,9 @@ inline bool start_write(connection_impl& link, write_operation& op, const remote
   return link.start(op, {chain.data(), flushed && target.size != 0 ? 2u : 1u});
 }
 
-class exchange_operation : public remote_operation {
+class exchange_operation : public placed_operation {
 public:
-  using remote_operation::remote_operation;
+  using placed_operation::placed_operation;
   std::uint64_t expected = 0;
 };
 
@@ -133,18 +133,18 @@ struct batch_state {
   std::atomic<bool> posted{false}; // until its operation has gone, perhaps in another thread
 };
 
-class batch_operation : public remote_operation {
+class batch_operation : public placed_operation {
 public:
-  using remote_operation::remote_operation;
+  using placed_operation::placed_operation;
   ~batch_operation() {
     if (state_)
       state_->posted = false;
   }
-  std::span<const remote_work> post(std::shared_ptr<batch_state> state) {
+  void keep(std::shared_ptr<batch_state> state) {
     state_ = std::move(state);
     state_->posted = true;
-    return state_->prepare();
   }
+  std::span<const remote_work> chain() { return state_->prepare(); }
 
 private:
   std::shared_ptr<batch_state> state_;

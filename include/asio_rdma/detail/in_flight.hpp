@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include <asio_rdma/detail/connection_impl.hpp>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+namespace asio_rdma::detail {
+
+/// The places for operations that a global memory has under way, on all its lanes together; those
+/// for which there is none wait, in order. Safe from any thread.
+class in_flight {
+public:
+  in_flight(completion_service& service, std::size_t most);
+
+  /// An operation that waits.
+  class waiter {
+  public:
+    waiter(connection_impl& on, operation& which) noexcept : link(on), op(which) {}
+    virtual ~waiter() = default;
+    /// Gives true, or false with the error in the operation.
+    virtual bool start() = 0;
+
+    connection_impl& link;
+    operation& op;
+  };
+
+  /// Takes a place, unless others wait for one.
+  bool take() noexcept { return waiting_.load() == 0 && take_free(); }
+  void give_back() {
+    free_.fetch_add(1);
+    if (waiting_.load() != 0) [[unlikely]]
+      start_waiting();
+  }
+  /// Starts it as soon as there is a place, which it has then.
+  void wait(std::unique_ptr<waiter> w);
+  /// Ends the one with that id, if it waits.
+  bool cancel(const connection_impl& on, std::uint64_t id);
+  /// Ends those that wait; who gives back a place starts nobody any more.
+  void close();
+
+private:
+  bool take_free() noexcept {
+    std::size_t n = free_.load(std::memory_order_relaxed);
+    while (n != 0 && !free_.compare_exchange_weak(n, n - 1))
+      continue;
+    return n != 0;
+  }
+  void start_waiting();
+  void run(operation_list& done);
+
+  completion_service& service_;
+  std::atomic<std::size_t> free_;
+  std::atomic<std::size_t> waiting_{0}; // that have not been started: nobody overtakes them
+  std::mutex mutex_;                    // before those of links
+  std::list<std::unique_ptr<waiter>> waiters_;
+  bool closed_ = false;
+};
+
+/// An operation on a node's memory, which has a place while it is under way.
+class placed_operation : public remote_operation {
+public:
+  using remote_operation::remote_operation;
+
+  std::shared_ptr<in_flight> place;
+
+protected:
+  // The next one is posted before the handler of this runs.
+  ~placed_operation() {
+    if (place)
+      place->give_back();
+  }
+};
+
+/// A connection to a node, as its user's operations take it.
+class lane_link {
+public:
+  lane_link(std::shared_ptr<connection_impl> link, std::shared_ptr<in_flight> places) noexcept
+      : link_(std::move(link)), places_(std::move(places)) {}
+
+  /// `start(link, op)` gives true, or false with the error in the operation, and so does this.
+  template <class Operation, class Start>
+  bool start(Operation& op, Start&& start) {
+    if (places_->take()) [[likely]] {
+      op.place = places_;
+      return start(*link_, op);
+    }
+    places_->wait(std::make_unique<waiting<Operation, std::decay_t<Start>>>(
+        link_, places_, op, std::forward<Start>(start)));
+    return true;
+  }
+
+  std::uint64_t next_id() noexcept { return link_->next_id(); }
+  void cancel(std::uint64_t id, asio::cancellation_type_t type) {
+    if (!places_->cancel(*link_, id))
+      link_->cancel(id, type);
+  }
+
+private:
+  template <class Operation, class Start>
+  class waiting final : public in_flight::waiter {
+  public:
+    waiting(std::shared_ptr<connection_impl> on, const std::shared_ptr<in_flight>& places,
+            Operation& which, Start how)
+        : waiter(*on, which),
+          link_(std::move(on)),
+          places_(places),
+          op_(which),
+          start_(std::move(how)) {}
+    bool start() override {
+      op_.place = places_;
+      return start_(*link_, op_);
+    }
+
+  private:
+    const std::shared_ptr<connection_impl> link_;
+    const std::shared_ptr<in_flight> places_;
+    Operation& op_;
+    Start start_;
+  };
+
+  const std::shared_ptr<connection_impl> link_;
+  const std::shared_ptr<in_flight> places_;
+};
+
+} // namespace asio_rdma::detail
