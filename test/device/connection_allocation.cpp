@@ -106,7 +106,7 @@ TEST_CASE("eager messages with callbacks allocate nothing") {
 }
 
 TEST_CASE("eager messages with callbacks allocate nothing, with shared receives") {
-  talk t(shared_receives_options(), without_keep_alive());
+  talk t(without_keep_alive(), shared_receives_options());
   check_exchange(t);
 }
 

@@ -14,7 +14,7 @@ talk::talk(const connection_options& of_a, const connection_options& of_b,
   connect_by_manager(*this);
 }
 
-talk::talk(const shared_receives_options& options, const connection_options& of_each) : pool(pd) {
+talk::talk(const connection_options& of_each, const shared_receives_options& options) : pool(pd) {
   const shared_receives both(io, pool, options);
   a.open(both, of_each);
   b.open(both, of_each);
