@@ -123,9 +123,14 @@ bool alock_remotes::start(alock_operation& op) {
     return false;
   }
   const lock l(mutex_);
+  if (closed_) {
+    op.ec = asio::error::bad_descriptor;
+    return false;
+  }
   pool& p = pools_[{lane, op.at.segment()}];
   if (!p.link) {
     p.link = lane->link;
+    p.users = lane->users;
     p.node = op.at.node();
     p.segment_number = op.at.segment();
     p.segment = lane->segments[op.at.segment()];
@@ -256,7 +261,8 @@ void alock_remotes::run(party& p) {
       complete(p, a.ec);
       break;
     case kind::wake:
-      wake(*p.from, a.descriptor);
+      if (a.descriptor != p.descriptor) // as somebody may have written who may not
+        wake(*p.from, a.descriptor);
       break;
     case kind::wait:
     case kind::poll:
@@ -396,7 +402,12 @@ bool alock_remotes::post(party& p, std::span<alock_access> chain, error_code& ec
   }
   p.chain = chain;
   p.ec = p.first = {};
-  if (p.from->link->start(p, {works.data(), n}))
+  // Behind what the same program has started before, which may wait for its turn: whoever is to see
+  // it looks once the lock has been given back.
+  const auto start = [works, n](connection_impl& link, party& which) {
+    return link.start(which, {works.data(), n});
+  };
+  if (p.from->users->start_behind(p, start))
     return true;
   ec = p.ec;
   return false;
@@ -448,8 +459,10 @@ void alock_remotes::close() {
     p.protocol->look();
     run(p);
   }
-  for (auto& [where, from] : pools_)
-    from.link.reset(); // which guards may outlive, and this with them
+  for (auto& [where, from] : pools_) { // which guards may outlive, and this with them
+    from.link.reset();
+    from.users.reset();
+  }
 }
 
 } // namespace asio_rdma::detail

@@ -39,6 +39,7 @@ private:
   /// `remote_ptr` to it, but for the node: that is its party's.
   struct pool {
     std::shared_ptr<connection_impl> link;
+    std::shared_ptr<lane_link> users; // the same
     node_id node = 0;
     segment_id segment_number = 0;
     remote_buffer segment;

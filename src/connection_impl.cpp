@@ -154,7 +154,7 @@ bool connection_impl::start(message_send& op, const payload& p,
     give_back(r);
     return false;
   }
-  operation_starting();
+  op.background ? completion_queue().background_starting() : operation_starting();
   r.waiter = &op;
   op.record = &r;
   active_.push_back(op);
@@ -260,7 +260,7 @@ void connection_impl::to_foreground(message_receive& op) {
   settle(l, done);
 }
 
-void connection_impl::end_background(message_receive& op) {
+void connection_impl::end_background(connection_operation& op) {
   if (std::exchange(op.background, false))
     completion_queue().background_ending();
 }
@@ -307,6 +307,7 @@ void connection_impl::complete(connection_operation& op, const error_code& ec,
                                operation_list& done) {
   if (ec)
     op.fail(ec);
+  end_background(op);
   active_.erase(operation_list::s_iterator_to(op));
   done.push_back(op);
 }
@@ -417,7 +418,6 @@ void connection_impl::cancel(message_receive& op, operation_list& done) {
     op.pull = nullptr;
     messages_->abandon(op.request);
   }
-  end_background(op);
   complete(op, asio::error::operation_aborted, done);
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSL-1.0
 #include <asio_rdma/detail/alock_view.hpp>
+#include <asio_rdma/detail/connection_arguments.hpp>
 #include <asio_rdma/detail/global_memory_impl.hpp>
 
 #include "background_timer.hpp"
@@ -73,6 +74,39 @@ struct global_memory_impl::peer {
   std::size_t forgotten = 0; // requests that were cancelled and will be answered
 };
 
+/// Nobody depends on it. So it is no work of the context while the peer does not take it.
+class global_memory_impl::hint final : public message_send {
+public:
+  /// Not sent if many wait already, so no more memory is spent on who takes none.
+  static void send(std::shared_ptr<global_memory_impl> s, const peer_ptr& to,
+                   const global_message& m) {
+    const auto bytes = encode(m);
+    const std::lock_guard guard(s->mutex_);
+    if (to->ended || to->hints == most_hints)
+      return;
+    auto h = std::unique_ptr<hint>(new hint(s, to));
+    const payload_of<asio::const_buffer> whole(asio::buffer(bytes));
+    if (!to->link.impl()->start(*h, whole, std::nullopt))
+      return;
+    ++to->hints;
+    static_cast<void>(h.release());
+  }
+
+private:
+  hint(std::shared_ptr<global_memory_impl> s, peer_ptr to)
+      : message_send(&hint::sent), self_(std::move(s)), to_(std::move(to)) {
+    background = true;
+  }
+  static void sent(operation* base, disposal) {
+    const std::unique_ptr<hint> h(&static_cast<hint&>(static_cast<message_send&>(*base)));
+    const std::lock_guard guard(h->self_->mutex_);
+    --h->to_->hints;
+  }
+
+  const std::shared_ptr<global_memory_impl> self_;
+  const peer_ptr to_;
+};
+
 global_memory_impl::global_memory_impl(const asio::any_io_executor& executor,
                                        std::shared_ptr<global_node> node,
                                        const global_memory_options& options)
@@ -107,7 +141,13 @@ bool global_memory_impl::add_user() noexcept {
   std::size_t n = users_.load();
   while (n != 0 && !users_.compare_exchange_weak(n, n + 1))
     continue;
-  return n != 0;
+  return n != 0 && !removed_.load();
+}
+
+// Who uses it still has no context any more by which anything could be completed.
+void global_memory_impl::on_context_shutdown() {
+  removed_ = true;
+  end_all();
 }
 
 void global_memory_impl::close() {
@@ -143,7 +183,9 @@ std::shared_ptr<alock_view> global_memory_impl::open_locks() const {
 
 std::shared_ptr<alock_view> global_memory_impl::locks() {
   const std::lock_guard guard(mutex_);
-  if (!locks_ && !closed_)
+  if (closed_)
+    return nullptr;
+  if (!locks_)
     locks_ = std::make_shared<alock_view>(*this);
   return locks_;
 }
@@ -218,6 +260,8 @@ error_code global_memory_impl::listen(const asio::ip::tcp::endpoint& endpoint) {
   error_code ec;
   {
     const std::lock_guard guard(mutex_);
+    if (closed_)
+      return asio::error::bad_descriptor;
     listener_.open(endpoint, asio::socket_base::max_listen_connections, ec);
   }
   if (!ec)
@@ -279,14 +323,11 @@ bool global_memory_impl::has_introduced(const peer& p) const {
 
 bool global_memory_impl::start(global_request& op, node_id to) {
   if (op.is_join()) {
-    const peer_ptr p = make_peer(false, op.ec);
+    const std::lock_guard guard(mutex_);
+    op.ec = closed_ ? error_code(asio::error::bad_descriptor) : error_code();
+    const peer_ptr p = closed_ ? nullptr : make_peer(false, op.ec);
     if (op.ec)
       return false;
-    const std::lock_guard guard(mutex_);
-    if (closed_) {
-      op.ec = asio::error::operation_aborted;
-      return false;
-    }
     service_.operation_starting();
     p->requests.push_back(op);
     peers_.push_back(p);
@@ -305,6 +346,9 @@ bool global_memory_impl::start(global_request& op, node_id to) {
     const global_message reply = node_->serve(op.message);
     op.message.value = reply.value;
     op.ec = error_of(reply.status);
+    const std::lock_guard guard(mutex_);
+    if (!op.ec && closed_)
+      op.ec = asio::error::bad_descriptor;
     if (op.ec)
       return false;
     service_.operation_starting();
@@ -389,22 +433,7 @@ void global_memory_impl::tell_next(const connection_impl* way, segment_id segmen
   m.what = kind::wake;
   m.segment = segment;
   m.value = descriptor;
-  hint(p, m);
-}
-
-// Nobody depends on it. So who does not take them gets no more, and no memory is spent.
-void global_memory_impl::hint(const peer_ptr& p, const global_message& m) {
-  {
-    const std::lock_guard guard(mutex_);
-    if (p->ended || p->hints == most_hints)
-      return;
-    ++p->hints;
-  }
-  const auto bytes = encode(m);
-  p->link.async_send(asio::buffer(bytes), [s = self(), p](error_code, std::size_t) {
-    const std::lock_guard guard(s->mutex_);
-    --p->hints;
-  });
+  hint::send(self(), p, m);
 }
 
 // Waits for the next message. Where none need come, that is no work of the context.
@@ -494,7 +523,7 @@ error_code global_memory_impl::take(const peer_ptr& p, const global_message& m,
     if (const peer_ptr next = borrower(m.segment, m.value)) {
       global_message woken = m;
       woken.what = kind::woken;
-      hint(next, woken);
+      hint::send(self(), next, woken);
     }
     return {};
   case kind::woken:
@@ -557,7 +586,7 @@ void global_memory_impl::replace_lane(const peer& ended) {
     return;
   for (const peer_ptr& p : peers_)
     if (p->introduction && p->introduction->node == m.node &&
-        p->introduction->incarnation == m.incarnation &&
+        !(p->accepted && m.node == node_->id()) && p->introduction->incarnation == m.incarnation &&
         p->link.impl()->queue_pair()->state() == queue_pair_state::connected)
       return publish(*p);
 }

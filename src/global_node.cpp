@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <map>
 #include <random>
 #include <span>
 
@@ -130,17 +131,17 @@ global_node::share(std::size_t most,
                    const std::function<std::shared_ptr<global_memory_impl>(error_code&)>& make,
                    error_code& ec) {
   const std::lock_guard guard(sharing_mutex_);
-  std::vector<std::shared_ptr<global_memory_impl>> there;
+  std::multimap<std::size_t, std::shared_ptr<global_memory_impl>> there; // by their users now
   for (const auto& weak : sharing_)
     if (auto one = weak.lock(); one && one->users() != 0)
-      there.push_back(std::move(one));
-  std::sort(there.begin(), there.end(),
-            [](const auto& a, const auto& b) { return a->users() < b->users(); });
+      there.emplace(one->users(), std::move(one));
   if (there.size() >= most)
-    for (const auto& one : there)
+    for (const auto& [users, one] : there)
       if (one->add_user())
         return one;
-  sharing_.assign(there.begin(), there.end());
+  sharing_.clear();
+  for (const auto& [users, one] : there)
+    sharing_.push_back(one);
   auto made = make(ec);
   if (made)
     sharing_.push_back(made);

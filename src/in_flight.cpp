@@ -10,34 +10,33 @@ namespace asio_rdma::detail {
 in_flight::in_flight(completion_service& service, std::size_t most)
     : service_(service), free_(most) {}
 
-void in_flight::wait(std::unique_ptr<waiter> w) {
-  operation_list done;
-  {
-    const std::lock_guard guard(mutex_);
-    service_.operation_starting();
-    ++waiting_;
-    waiters_.push_back(std::move(w));
-    run(done); // a place may have come back since
+bool in_flight::wait(std::unique_ptr<waiter> w) {
+  const std::lock_guard guard(mutex_);
+  if (closed_) {
+    w->op.ec = asio::error::operation_aborted;
+    return false;
   }
-  service_.complete(done);
+  service_.operation_starting();
+  ++waiting_;
+  waiters_.push_back(std::move(w));
+  run(); // a place may have come back since
+  return true;
 }
 
 void in_flight::start_waiting() {
-  operation_list done;
-  {
-    const std::lock_guard guard(mutex_);
-    run(done);
-  }
-  service_.complete(done);
+  const std::lock_guard guard(mutex_);
+  run();
 }
 
-void in_flight::run(operation_list& done) {
-  while (!waiters_.empty() && (closed_ || take_free())) {
+// Once it is closed there is nobody, and the context may have gone.
+void in_flight::run() {
+  operation_list done;
+  while (!waiters_.empty() && (closed_ || !waiters_.front()->needs_place || take_free())) {
     const std::unique_ptr<waiter> w = std::move(waiters_.front());
     waiters_.pop_front();
     operation& op = w->op;
     if (closed_)
-      op.fail(asio::error::operation_aborted);
+      op.ec = asio::error::operation_aborted;
     if (!closed_ && w->start()) {
       asio::use_service<scheduler>(service_.context()).work_finished(); // its link counts it
     } else {
@@ -46,37 +45,33 @@ void in_flight::run(operation_list& done) {
     }
     --waiting_;
   }
+  if (!done.empty())
+    service_.complete(done);
 }
 
 bool in_flight::cancel(const connection_impl& on, std::uint64_t id) {
-  if (waiting_.load() == 0)
+  if (!anyone_waits())
+    return false;
+  const std::lock_guard guard(mutex_);
+  const auto found = std::find_if(waiters_.begin(), waiters_.end(),
+                                  [&](const auto& w) { return &w->link == &on && w->op.id == id; });
+  if (found == waiters_.end())
     return false;
   operation_list done;
-  {
-    const std::lock_guard guard(mutex_);
-    const auto found = std::find_if(waiters_.begin(), waiters_.end(), [&](const auto& w) {
-      return &w->link == &on && w->op.id == id;
-    });
-    if (found == waiters_.end())
-      return false;
-    operation& op = (*found)->op;
-    waiters_.erase(found);
-    --waiting_;
-    op.fail(asio::error::operation_aborted);
-    done.push_back(op);
-  }
+  operation& op = (*found)->op;
+  waiters_.erase(found);
+  --waiting_;
+  op.fail(asio::error::operation_aborted);
+  done.push_back(op);
   service_.complete(done);
+  run(); // who was behind it may need no place
   return true;
 }
 
 void in_flight::close() {
-  operation_list done;
-  {
-    const std::lock_guard guard(mutex_);
-    closed_ = true;
-    run(done);
-  }
-  service_.complete(done);
+  const std::lock_guard guard(mutex_);
+  closed_ = true;
+  run();
 }
 
 } // namespace asio_rdma::detail

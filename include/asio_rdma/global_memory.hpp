@@ -47,10 +47,10 @@ constexpr remote_ptr<root_word> root_of(node_id node, segment_id segment = 0) {
 ///
 /// Where that would be too many lanes, objects may share them (`global_memory_options::
 /// shared_lanes`): what one of them joins all may reach. Operations are completed by the context of
-/// the object that made the lanes, which has to run, and their handlers run on their own executors,
-/// whose contexts must not be destroyed before. The lanes end when the last object that uses them
-/// is closed, or with the context of the one that made them; an object that is closed before ends
-/// nothing.
+/// the object that made the lanes, by its options, which has to run, and their handlers run on
+/// their own executors, whose contexts must not be destroyed before. The lanes end when the last
+/// object that uses them is closed; an object that is closed before ends nothing. With the context
+/// of the one that made them they end, too, and handlers that wait are destroyed.
 ///
 /// *Order.* Operations with one node are carried out in the order in which they were started; what
 /// one reads or exchanges may be taken after what a later one wrote was placed (ibv_post_send(3),
@@ -111,7 +111,8 @@ public:
   }
 
   /// The moved-from object is closed.
-  basic_global_memory(basic_global_memory&&) noexcept = default;
+  basic_global_memory(basic_global_memory&& other) noexcept
+      : io_(other.io_), node_(other.node_), impl_(std::exchange(other.impl_, nullptr)) {}
   basic_global_memory& operator=(basic_global_memory&& other) noexcept {
     if (this != &other) {
       close();
@@ -129,8 +130,8 @@ public:
   /// This node.
   node_id id() const noexcept { return node_->id(); }
 
-  /// Leaves: ends the connections to all nodes and every operation, with `operation_aborted`. The
-  /// segments go with the last object of the node.
+  /// Leaves: ends the connections to all nodes and every operation, with `operation_aborted`, or
+  /// nothing while others share the lanes. The segments go with the last object of the node.
   void close() {
     if (impl_)
       std::exchange(impl_, nullptr)->close();

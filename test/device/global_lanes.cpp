@@ -144,6 +144,49 @@ TEST_CASE("as many lanes to a node as the objects are to share, and no more") {
   CHECK_FALSE(fifth.knows(host_id));
 }
 
+TEST_CASE("the context of who made the lanes goes before the others") {
+  world w;
+  auto io = std::make_unique<asio::io_context>(1);
+  global_memory maker(*io, w.pool, shared_id, sharing(1));
+  maker.host(4096);
+  global_memory other(w.io, maker, sharing(1));
+  outcome<node_id> joined;
+  other.async_join(w.host.local_endpoint(), joined.handler());
+  w.until([&] {
+    io->restart();
+    io->poll();
+    return joined.done();
+  });
+  REQUIRE(joined.value == host_id);
+  int calls = 0;
+  const auto held = std::make_shared<int>(0);
+  const auto pending = [&calls, held](auto&&...) {
+    ++calls;
+  };
+  for (int i = 0; i < 300; ++i) // more than may be under way
+    other.async_read(place, pending);
+  alock lock(other, remote_ptr<alock_words>(host_id, 0, 128));
+  lock.async_lock(pending);
+  other.async_join(w.host.local_endpoint(), pending);
+  other.async_allocate<word>(host_id, 0, pending);
+  io.reset();
+  while (w.io.poll() != 0)
+    continue;
+  const int refused = w.dev.has_atomics() ? 0 : 1; // the lock, at once
+  CHECK(calls == refused);
+  CHECK(held.use_count() == 2);
+  CHECK(w.ask<word>([&](auto h) { other.async_read(place, h); }).ec);
+  CHECK(w.ask<node_id>([&](auto h) { other.async_join(w.host.local_endpoint(), h); }).ec);
+  CHECK(w.ask<remote_ptr<word>>([&](auto h) { other.async_allocate<word>(host_id, 0, h); }).ec);
+  CHECK(w.ask<remote_ptr<word>>([&](auto h) { other.async_allocate<word>(shared_id, 0, h); }).ec);
+  CHECK(w.ask<alock_guard>([&](auto h) { lock.async_lock(h); }).ec);
+  error_code ec;
+  other.listen({device_address(w.dev), 0}, ec);
+  CHECK(ec);
+  global_memory anew(w.io, other, sharing(1));
+  CHECK(w.join(anew).value == host_id);
+}
+
 TEST_CASE("locks are taken by objects that share lanes") {
   world w;
   if (!w.dev.has_atomics()) {

@@ -71,7 +71,7 @@ private:
   void complete_send(message_record& r, operation_list& done);
   void complete_receive(message_receive& r, operation_list& done);
   void complete(connection_operation& op, const error_code& ec, operation_list& done);
-  void end_background(message_receive& op);
+  void end_background(connection_operation& op);
   bool cancel(message_send& op, operation_list& done);
   void cancel(message_receive& op, operation_list& done);
   bool cancel(remote_operation& op, operation_list& done);

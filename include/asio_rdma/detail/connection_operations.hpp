@@ -45,6 +45,7 @@ class connection_operation : public operation {
 public:
   enum class kind { send, receive, remote, region };
   const kind what;
+  bool background = false; ///< Of a send or receive: no work of the context as long as it waits.
 
 protected:
   connection_operation(function f, kind k) noexcept : operation(f), what(k) {}
@@ -79,7 +80,6 @@ public:
   buffer_access access;
   bool direct = false;          ///< The device may write to the target, which is one.
   message_pull* pull = nullptr; ///< While it does.
-  bool background = false;      ///< It is no work of the context as long as it waits.
 };
 
 /// Waits for memory of the peer to be read, written or changed, in one work request or in several.

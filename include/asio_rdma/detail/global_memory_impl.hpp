@@ -71,7 +71,8 @@ public:
   void close();
   /// False if nobody uses it any more.
   bool add_user() noexcept;
-  std::size_t users() const noexcept { return users_.load(); }
+  /// 0 once it has ended.
+  std::size_t users() const noexcept { return removed_.load() ? 0 : users_.load(); }
 
   error_code listen(const asio::ip::tcp::endpoint& endpoint);
   asio::ip::tcp::endpoint local_endpoint(error_code& ec) const;
@@ -122,7 +123,7 @@ public:
   /// The locks that it takes.
   std::shared_ptr<alock_view> locks();
 
-  void on_context_shutdown() override { end_all(); }
+  void on_context_shutdown() override;
   void on_device_event(const ibv_async_event&) override {}
   const device& member_device() const noexcept override {
     return node_->pool().get_protection_domain().get_device();
@@ -130,6 +131,7 @@ public:
 
 private:
   struct peer;
+  class hint;
   using peer_ptr = std::shared_ptr<peer>;
   using lock = std::unique_lock<std::mutex>;
   using place = std::pair<segment_id, std::uint64_t>;
@@ -144,7 +146,6 @@ private:
   peer_ptr make_peer(bool accepted, error_code& ec);
   void accept_next();
   void say(const peer_ptr& p, const global_message& m);
-  void hint(const peer_ptr& p, const global_message& m);
   std::shared_ptr<alock_view> open_locks() const; // if there are any
   peer_ptr borrower(segment_id segment, std::uint64_t descriptor) const;
   void listen_to(const peer_ptr& p);

@@ -22,24 +22,27 @@ public:
   /// An operation that waits.
   class waiter {
   public:
-    waiter(connection_impl& on, operation& which) noexcept : link(on), op(which) {}
+    waiter(connection_impl& on, operation& which, bool places) noexcept
+        : link(on), op(which), needs_place(places) {}
     virtual ~waiter() = default;
     /// Gives true, or false with the error in the operation.
     virtual bool start() = 0;
 
     connection_impl& link;
     operation& op;
+    const bool needs_place; ///< Else it only waits behind those that do.
   };
 
   /// Takes a place, unless others wait for one.
-  bool take() noexcept { return waiting_.load() == 0 && take_free(); }
+  bool take() noexcept { return !anyone_waits() && take_free(); }
+  bool anyone_waits() const noexcept { return waiting_.load() != 0; }
   void give_back() {
     free_.fetch_add(1);
-    if (waiting_.load() != 0) [[unlikely]]
+    if (anyone_waits()) [[unlikely]]
       start_waiting();
   }
-  /// Starts it as soon as there is a place, which it has then.
-  void wait(std::unique_ptr<waiter> w);
+  /// Starts it as soon as there is a place. False, with the error in the operation, if closed.
+  bool wait(std::unique_ptr<waiter> w);
   /// Ends the one with that id, if it waits.
   bool cancel(const connection_impl& on, std::uint64_t id);
   /// Ends those that wait; who gives back a place starts nobody any more.
@@ -47,13 +50,13 @@ public:
 
 private:
   bool take_free() noexcept {
-    std::size_t n = free_.load(std::memory_order_relaxed);
+    std::size_t n = free_.load(); // in one order with `waiting_`, or both might miss the other
     while (n != 0 && !free_.compare_exchange_weak(n, n - 1))
       continue;
     return n != 0;
   }
   void start_waiting();
-  void run(operation_list& done);
+  void run();
 
   completion_service& service_;
   std::atomic<std::size_t> free_;
@@ -91,9 +94,19 @@ public:
       op.place = places_;
       return start(*link_, op);
     }
-    places_->wait(std::make_unique<waiting<Operation, std::decay_t<Start>>>(
-        link_, places_, op, std::forward<Start>(start)));
-    return true;
+    return wait(op, true,
+                [start = std::forward<Start>(start), places = places_](connection_impl& link,
+                                                                       Operation& o) {
+                  o.place = places;
+                  return start(link, o);
+                });
+  }
+  /// The same of an operation that takes no place, but keeps the order.
+  template <class Operation, class Start>
+  bool start_behind(Operation& op, Start&& start) {
+    if (!places_->anyone_waits()) [[likely]]
+      return start(*link_, op);
+    return wait(op, false, std::forward<Start>(start));
   }
 
   std::uint64_t next_id() noexcept { return link_->next_id(); }
@@ -104,23 +117,21 @@ public:
 
 private:
   template <class Operation, class Start>
+  bool wait(Operation& op, bool needs_place, Start&& start) {
+    const auto places = places_; // once it is started another thread may let go of this
+    return places->wait(std::make_unique<waiting<Operation, std::decay_t<Start>>>(
+        link_, op, needs_place, std::forward<Start>(start)));
+  }
+
+  template <class Operation, class Start>
   class waiting final : public in_flight::waiter {
   public:
-    waiting(std::shared_ptr<connection_impl> on, const std::shared_ptr<in_flight>& places,
-            Operation& which, Start how)
-        : waiter(*on, which),
-          link_(std::move(on)),
-          places_(places),
-          op_(which),
-          start_(std::move(how)) {}
-    bool start() override {
-      op_.place = places_;
-      return start_(*link_, op_);
-    }
+    waiting(std::shared_ptr<connection_impl> on, Operation& which, bool places, Start how)
+        : waiter(*on, which, places), kept_(std::move(on)), op_(which), start_(std::move(how)) {}
+    bool start() override { return start_(*kept_, op_); }
 
   private:
-    const std::shared_ptr<connection_impl> link_;
-    const std::shared_ptr<in_flight> places_;
+    const std::shared_ptr<connection_impl> kept_;
     Operation& op_;
     Start start_;
   };
