@@ -78,7 +78,7 @@ struct global_memory_impl::peer {
 class global_memory_impl::hint final : public message_send {
 public:
   /// Not sent if many wait already, so no more memory is spent on who takes none.
-  static void send(std::shared_ptr<global_memory_impl> s, const peer_ptr& to,
+  static void send(const std::shared_ptr<global_memory_impl>& s, const peer_ptr& to,
                    const global_message& m) {
     const auto bytes = encode(m);
     const std::lock_guard guard(s->mutex_);
