@@ -275,13 +275,28 @@ void stream_impl::run_op_here(Op& op, bool wait) {
     return;
   active_.push_back(op);
   progress(done);
-  if (!op.finished_ && !wait) {
-    withdraw_op(op);
-    finish(op, asio::error::would_block, 0, done);
-  }
+  const bool now = op.finished_;
   settle(l, done);
   if (wait)
     wait_for(op);
+  if (wait || now)
+    return;
+  look_here();
+  l.lock();
+  operation_list found;
+  if (!op.finished_)
+    progress(found);
+  if (!op.finished_) {
+    withdraw_op(op);
+    finish(op, asio::error::would_block, 0, found);
+  }
+  settle(l, found);
+}
+
+// Nobody need run the context.
+void stream_impl::look_here() {
+  cm_service::of(context()).read_events();
+  completion_queue().run_ready_internal();
 }
 
 void stream_impl::wait_for(stream_operation& op) {
@@ -557,9 +572,14 @@ void stream_impl::cancel() {
 
 // --- State -----------------------------------------------------------------------------------
 
-std::size_t stream_impl::available() const {
-  const std::lock_guard guard(mutex_);
-  return bytes_ ? bytes_->available() : 0;
+std::size_t stream_impl::available() {
+  look_here();
+  operation_list done;
+  lock l(mutex_);
+  progress(done);
+  const std::size_t result = bytes_ ? bytes_->available() : 0;
+  settle(l, done);
+  return result;
 }
 
 error_code stream_impl::shutdown(asio::socket_base::shutdown_type what) {

@@ -85,7 +85,8 @@ namespace asio_rdma {
 /// *Blocking functions* do for their stream what the context would do, so they need no thread that
 /// runs it. They sleep until the device or the connection manager tells of something; while another
 /// thread, or the handler that calls them, has taken that on, they look every millisecond. They
-/// call no handlers.
+/// call no handlers. With `non_blocking` they look once, and so does `available`. A silent peer is
+/// asked whether it lives (`stream_options::keep_alive`) only while the context runs.
 ///
 /// *Thread safety.* Distinct objects: safe. Shared objects: unsafe, as for Asio's sockets.
 template <class Executor = asio::any_io_executor>

@@ -9,7 +9,9 @@
 #include <boost/asio/use_future.hpp>
 #include <boost/asio/write.hpp>
 
+#include <chrono>
 #include <future>
+#include <stdexcept>
 #include <thread>
 
 namespace {
@@ -35,6 +37,61 @@ struct shared_pair {
   connector initiator{io};
   asio_rdma::stream a{io}, b{io};
 };
+
+/// Two streams on contexts of their own, which nobody runs once they are connected.
+struct apart {
+  apart() : pool(pd) {
+    a.open(pool);
+    b.open(pool);
+    connect_by_manager(*this);
+    a.non_blocking(true);
+  }
+  ~apart() {
+    a.close();
+    b.close();
+    std::thread peer([this] { run(there); });
+    run(here);
+    peer.join();
+  }
+  void until(const std::function<bool()>& condition) {
+    const auto patience = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    while (!condition()) {
+      if (std::chrono::steady_clock::now() > patience)
+        throw std::runtime_error("the condition did not come to hold");
+      for (asio::io_context* io : {&here, &there}) {
+        io->restart();
+        io->poll();
+      }
+    }
+  }
+  /// On iWARP the context has to send it once the connector has been heard.
+  void send_hello() {
+    asio::write(b, asio::buffer("hello", 5));
+    run(there);
+  }
+  static void run(asio::io_context& io) {
+    io.restart();
+    io.run();
+  }
+
+  device dev = open_device();
+  protection_domain pd{dev};
+  memory_pool pool;
+  asio::io_context here{1}, there{1};
+  acceptor listener{there};
+  connector initiator{here};
+  asio_rdma::stream a{here}, b{there};
+};
+
+/// What a call comes to that would block at first.
+template <class Call>
+error_code spin(Call&& call) {
+  const auto patience = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  error_code ec = asio::error::would_block;
+  while (ec == asio::error::would_block && std::chrono::steady_clock::now() < patience)
+    call(ec);
+  return ec;
+}
 
 /// Sends back what comes, until the peer sends no more.
 struct echo {
@@ -157,4 +214,91 @@ TEST_CASE("blocking functions do not stop a context that has nothing to do") {
   t.io.run();
   CHECK(writable.succeeded());
   CHECK(t.io.stopped());
+}
+
+TEST_CASE("non-blocking functions need no thread that runs the context") {
+  apart t;
+  char got[8];
+  std::size_t n = 0;
+  const auto read = [&](error_code& ec) {
+    n = t.a.read_some(asio::buffer(got), ec);
+  };
+  const auto wait = [&](error_code& ec) {
+    t.a.wait(asio::socket_base::wait_read, ec);
+  };
+  const auto wait_for_end = [&](error_code& ec) {
+    t.a.wait(asio::socket_base::wait_error, ec);
+  };
+  const auto count = [&](error_code& ec) {
+    n = t.a.available();
+    ec = n == 0 ? error_code(asio::error::would_block) : error_code();
+  };
+  error_code ec;
+  read(ec);
+  CHECK(ec == asio::error::would_block);
+
+  SECTION("reading") {
+    std::thread peer([&] { t.send_hello(); });
+    CHECK(spin(read) == error_code());
+    CHECK(n == 5);
+    peer.join();
+  }
+  SECTION("waiting") {
+    std::thread peer([&] { t.send_hello(); });
+    CHECK(spin(wait) == error_code());
+    CHECK(t.a.read_some(asio::buffer(got)) == 5);
+    peer.join();
+  }
+  SECTION("counting") {
+    std::thread peer([&] { t.send_hello(); });
+    CHECK(spin(count) == error_code());
+    CHECK(n == 5);
+    peer.join();
+  }
+  SECTION("writing") {
+    const bytes some(4096);
+    std::uint64_t written = 0, taken = 0;
+    const auto write = [&](error_code& e) {
+      written += t.a.write_some(asio::buffer(some), e);
+    };
+    for (ec = {}; !ec;)
+      write(ec);
+    CHECK(ec == asio::error::would_block);
+    const std::uint64_t first = written;
+    std::thread peer([&] {
+      bytes memory(4096);
+      error_code end;
+      while (!end)
+        taken += t.b.read_some(asio::buffer(memory), end);
+      t.b.close();
+      t.run(t.there);
+    });
+    for (ec = {}; !ec && written < 4 * first;)
+      ec = spin(write);
+    CHECK(ec == error_code());
+    t.a.shutdown(asio::socket_base::shutdown_send);
+    CHECK(spin(read) == asio::error::eof);
+    peer.join();
+    CHECK(taken == written);
+  }
+  SECTION("the peer closes") {
+    const bool waits = GENERATE(false, true);
+    std::thread peer([&] {
+      t.b.close();
+      t.run(t.there);
+    });
+    if (waits)
+      CHECK(spin(wait_for_end) == error_code());
+    CHECK(spin(read) == asio::error::eof);
+    peer.join();
+  }
+  SECTION("the peer resets") {
+    std::thread peer([&] {
+      t.b.set_option(asio::socket_base::linger(true, 0));
+      t.b.close();
+      t.run(t.there);
+    });
+    CHECK(spin(read) == asio::error::connection_reset);
+    peer.join();
+  }
 }

@@ -94,7 +94,7 @@ public:
   void run_here(stream_writing& op, bool wait);
   void run_here(stream_error_wait& op, bool wait);
 
-  std::size_t available() const;
+  std::size_t available();
   error_code shutdown(asio::socket_base::shutdown_type what);
   error_code endpoint(endpoint_type& result, bool remote) const;
   void set_no_delay(bool on);
@@ -142,6 +142,7 @@ private:
               operation_list& done);
   void withdraw_all(operation_list& done);
   void progress(operation_list& done);
+  void look_here();
   void wait_for(stream_operation& op);
   bool find_keys(stream_operation& op) const;
   void choose_way(stream_writing& op) const;
