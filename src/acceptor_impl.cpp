@@ -120,10 +120,12 @@ bool acceptor_impl::start(accept_operation& op) {
   operation_list done;
   {
     const std::lock_guard lock(mutex_);
-    if (id_ == nullptr) {
+    if (id_ == nullptr)
       op.ec = closed_by_ == error::device_fatal ? closed_by_ : asio::error::bad_descriptor;
+    else if (op.qp != nullptr)
+      op.ec = op.qp->check_attach();
+    if (op.ec)
       return false;
-    }
     operations.operation_starting();
     auto how = served::refused;
     while (how == served::refused && !requests_.empty()) {

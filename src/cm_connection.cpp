@@ -116,10 +116,13 @@ error_code cm_connection::check_accept(connect_operation& op, const queue_pair_i
     return error::wrong_device;
   if (data.size() > most_data(id_->verbs, 196))
     return asio::error::message_size;
-  if (!op.target)
-    return {};
-  const error_code ec = op.target->on_hello(request_.data, true);
-  if (ec) {
+  return {};
+}
+
+// Of an attached queue pair nobody else makes anything.
+error_code cm_connection::hear(connection_target& target) {
+  const error_code ec = target.on_hello(request_.data, true);
+  if (ec == error::incompatible_peer) {
     const auto why = encode(verdict::incompatible);
     rdma_reject(id_, why.data(), static_cast<std::uint8_t>(why.size()));
     state_ = state::closed;
@@ -138,6 +141,10 @@ error_code cm_connection::accept(connect_operation& op, std::shared_ptr<queue_pa
       return ec;
     if (const error_code ec = qp->attach(attached))
       return ec;
+    if (const error_code ec = op.target ? hear(*op.target) : error_code()) {
+      qp->detach();
+      return ec;
+    }
     if (!counted)
       service_.operations().operation_starting();
     op_ = &op;

@@ -96,12 +96,21 @@ error_code queue_pair_impl::connect(const queue_pair_address& peer) {
 
 error_code queue_pair_impl::attach(std::shared_ptr<connection_link> link) {
   const std::lock_guard lock(mutex_);
+  const error_code ec = attachable();
+  if (!ec)
+    link_ = std::move(link);
+  return ec;
+}
+
+error_code queue_pair_impl::check_attach() const {
+  const std::lock_guard lock(mutex_);
+  return attachable();
+}
+
+error_code queue_pair_impl::attachable() const {
   if (state_ == queue_pair_state::connected || (state_ == queue_pair_state::open && link_))
     return asio::error::already_connected;
-  if (const error_code ec = check_start(queue_pair_state::open))
-    return ec;
-  link_ = std::move(link);
-  return {};
+  return check_start(queue_pair_state::open);
 }
 
 void queue_pair_impl::detach() {

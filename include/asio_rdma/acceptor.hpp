@@ -210,12 +210,13 @@ public:
 
   /// Takes the next request and connects the queue pair, or what has one; a request of a peer that
   /// does not speak the object's protocol is refused, and the next one awaited. Errors:
+  /// `already_connected`, at once, when the queue pair is connected or being connected,
   /// `error::wrong_device`, `connection_aborted` when the connector gave up, `timed_out`,
   /// `message_size`, `error::device_fatal` when the acceptor's device is gone, `bad_descriptor`
   /// when the queue pair is closed before the request comes, the system's, or why the queue pair
   /// failed meanwhile. Supports all cancellation types. Cancelled before a request came, the queue
   /// pair stays as it was and no request is lost; after that it has failed. Closing the queue pair
-  /// then cancels too.
+  /// then cancels too. What has failed accepts again when it has been closed and opened.
   template <connectable Object, class Token = asio::default_completion_token_t<executor_type>>
   auto async_accept(Object& object, const accept_options& options, Token&& token) {
     return asio::async_initiate<Token, detail::info_result::signature>(

@@ -462,13 +462,10 @@ TEST_CASE("a queue pair that is connected, or being connected, is not connected 
   CHECK(second.ec == asio::error::already_connected);
 
   second = {};
-  connection refused;
-  queue_pair other(m.io, m.pd);
   m.listener->async_accept(m.b, second.handler());
-  m.initiator->async_connect(other, m.where(), refused.handler());
-  m.until([&] { return second.done() && refused.done(); });
+  CHECK_FALSE(second.done());
+  m.until([&] { return second.done(); });
   CHECK(second.ec == asio::error::already_connected);
-  CHECK(refused.ec == error::rejected);
   CHECK(m.carries("undisturbed"));
 }
 

@@ -209,6 +209,42 @@ TEST_CASE("an accept is given up at each of its steps") {
   }
 }
 
+TEST_CASE("a stream that is connected accepts nobody, and takes no request") {
+  reception r;
+  r.accept();
+  r.connect();
+  r.until([&] { return r.accepted.done() && r.connected.done(); });
+  test::connection again;
+  r.listener->async_accept(*r.accepted.value, again.handler());
+  CHECK_FALSE(again.done());
+  r.until([&] { return again.done(); });
+  CHECK(again.ec == asio::error::already_connected);
+  CHECK(carries(r.io, r.client, *r.accepted.value));
+}
+
+TEST_CASE("a stream that connects while it accepts has the peer that it connects to") {
+  reception r;
+  acceptor there(r.io, own_endpoint());
+  stream both(r.io, r.pool), other(r.io, r.pool);
+  test::connection accepted, refused;
+  outcome<connection_request> request;
+  there.async_wait_request(request.handler());
+  r.listener->async_accept(both, accepted.handler());
+  r.initiator.async_connect(both, there.local_endpoint(), r.connected.handler());
+  r.until([&] { return request.done(); });
+  r.initiator.async_connect(other, r.listener->local_endpoint(), refused.handler());
+  r.until([&] { return accepted.done() && refused.done(); });
+  CHECK(accepted.ec == asio::error::already_connected);
+  CHECK(refused.ec == error::rejected);
+  test::connection reached;
+  there.async_accept(std::move(request.value), r.client, reached.handler());
+  r.until([&] { return r.connected.done() && reached.done(); });
+  INFO(describe(r.connected.ec));
+  REQUIRE(r.connected.succeeded());
+  REQUIRE(reached.succeeded());
+  CHECK(carries(r.io, both, r.client));
+}
+
 TEST_CASE("accepting with use_future, while another thread runs the context") {
   reception r;
   auto future = r.listener->async_accept<stream>(r.pool, {}, asio::use_future);

@@ -91,6 +91,7 @@ private:
   error_code on_reply(const cm_event& event);
   error_code check_accept(connect_operation& op, const queue_pair_impl& qp,
                           const private_data& data);
+  error_code hear(connection_target& target);
   error_code prepare_queue_pair(ibv_qp_state to, std::uint8_t reads_out, std::uint8_t reads_in);
   rdma_conn_param parameters(const private_data& data) const;
   void arm_timer(std::chrono::milliseconds timeout);

@@ -51,6 +51,8 @@ public:
   /// Connecting by other hands (rdma_cm). From `attach` on the link hears of a close; `detach`
   /// undoes it; `connected` lets sends be started.
   error_code attach(std::shared_ptr<connection_link> link);
+  /// What `attach` would say.
+  error_code check_attach() const;
   void detach();
   void connected();
   error_code modify(ibv_qp_attr& attr, int mask);
@@ -133,6 +135,7 @@ private:
   error_code initialize();
   std::optional<gid_entry> find_gid() const;
   void find_unsupported() noexcept;
+  error_code attachable() const;
   error_code check_start(queue_pair_state least) const;
   // With the mutex locked, which they unlock.
   template <class Operation>
