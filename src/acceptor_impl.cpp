@@ -120,8 +120,13 @@ bool acceptor_impl::start(accept_operation& op) {
   operation_list done;
   {
     const std::lock_guard lock(mutex_);
-    if (id_ == nullptr)
-      op.ec = closed_by_ == error::device_fatal ? closed_by_ : asio::error::bad_descriptor;
+    const bool cancelled = op.cancels && op.cancels != cancels_;
+    if (id_ == nullptr && (cancelled || closed_by_ == error::device_fatal))
+      op.ec = closed_by_;
+    else if (id_ == nullptr)
+      op.ec = asio::error::bad_descriptor;
+    else if (cancelled)
+      op.ec = asio::error::operation_aborted;
     else if (op.qp != nullptr)
       op.ec = op.qp->check_attach();
     if (op.ec)
@@ -203,6 +208,24 @@ std::shared_ptr<cm_handler> acceptor_impl::adopt_request(rdma_cm_id* id) {
                                    std::move(connection));
 }
 
+std::uint64_t acceptor_impl::cancels() const {
+  const std::lock_guard lock(mutex_);
+  return cancels_;
+}
+
+bool acceptor_impl::is_of_connector(const error_code& ec) const {
+  if (ec == asio::error::connection_aborted || ec == asio::error::connection_reset ||
+      ec == asio::error::broken_pipe || ec == asio::error::timed_out || ec == error::unreachable ||
+      ec == error::incompatible_peer || ec == error::protocol_violation ||
+      ec == error::queue_pair_fatal || ec.category() == completion_category())
+    return true;
+  if (ec != error::wrong_device)
+    return false;
+  // Of all devices the connector has chosen one; of a single one the object can be of no use.
+  const std::lock_guard lock(mutex_);
+  return id_ != nullptr && id_->verbs == nullptr;
+}
+
 // A listening id has no events but requests, unless its device goes away.
 void acceptor_impl::on_cm_event(const cm_event& event) {
   if (event.type == RDMA_CM_EVENT_DEVICE_REMOVAL)
@@ -215,6 +238,7 @@ void acceptor_impl::cancel(const error_code& why) {
   operation_list done;
   {
     const std::lock_guard lock(mutex_);
+    ++cancels_;
     for (operation& op : waiting_)
       op.fail(why);
     done.swap(waiting_);
@@ -251,6 +275,7 @@ void acceptor_impl::close(const error_code& why) {
     const std::lock_guard lock(mutex_);
     id = std::exchange(id_, nullptr);
     requests.swap(requests_);
+    ++cancels_;
     if (id != nullptr)
       closed_by_ = why;
   }

@@ -12,7 +12,9 @@
 #include <boost/asio/socket_base.hpp>
 
 #include <concepts>
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -24,6 +26,14 @@ struct info_result {
   using signature = void(error_code, connection_info);
   static std::tuple<connection_info> arguments(const connect_operation& op) { return {op.info}; }
 };
+
+template <class Object, class Source>
+concept opened_from = connectable<Object> && requires(Object& o, const Source& s, error_code& ec) {
+  o.open(s, typename Object::options_type(), ec);
+};
+
+template <class Token>
+concept no_options = !std::same_as<std::decay_t<Token>, accept_options>;
 
 /// False, with the error in the operation, if there is nothing to be connected.
 inline bool give(const connection_end& end, connect_operation& op) {
@@ -223,8 +233,8 @@ public:
         initiate_accept{this}, token, detail::connection_end(object), options);
   }
   template <connectable Object, class Token = asio::default_completion_token_t<executor_type>>
-  requires(!std::same_as<std::decay_t<Token>, accept_options>) auto async_accept(
-      Object& object, Token&& token = {}) {
+  requires detail::no_options<Token>
+  auto async_accept(Object& object, Token&& token = {}) {
     return async_accept(object, accept_options(), std::forward<Token>(token));
   }
 
@@ -233,15 +243,26 @@ public:
   /// `void(error_code, Object)`: not open after an error, which may also be one of its `open`. Whom
   /// it has been connected to a stream tells (`remote_endpoint`), as a socket does; for the
   /// `connection_info` of another object there is the form above.
+  ///
+  /// What only the one connector is to blame for is not told: after `connection_aborted`,
+  /// `connection_reset`, `broken_pipe`, `timed_out`, `error::unreachable`, and what its first bytes
+  /// made of the queue pair, the next request is taken, with an object that is opened anew; after
+  /// `error::wrong_device` too, if the acceptor listens at the addresses of all devices.
+  /// `close` and `cancel` of the acceptor end it with `operation_aborted` then.
   template <class Object, class Source,
             class Token = asio::default_completion_token_t<executor_type>>
-  requires connectable<Object> && requires(Object& o, const Source& s, error_code& ec) {
-    o.open(s, typename Object::options_type(), ec);
-  }
+  requires detail::opened_from<Object, Source> && detail::no_options<Token>
   auto async_accept(const Source& source, const typename Object::options_type& options,
                     Token&& token = {}) {
+    return async_accept<Object>(source, options, accept_options(), std::forward<Token>(token));
+  }
+  template <class Object, class Source,
+            class Token = asio::default_completion_token_t<executor_type>>
+  requires detail::opened_from<Object, Source>
+  auto async_accept(const Source& source, const typename Object::options_type& options,
+                    const accept_options& how, Token&& token) {
     return asio::async_initiate<Token, void(error_code, Object)>(initiate_accept_made<Object>{this},
-                                                                 token, source, options);
+                                                                 token, source, options, how);
   }
 
   /// Takes the next request, to look at it before it is accepted or rejected. Errors:
@@ -262,8 +283,8 @@ public:
         options);
   }
   template <connectable Object, class Token = asio::default_completion_token_t<executor_type>>
-  requires(!std::same_as<std::decay_t<Token>, accept_options>) auto async_accept(
-      connection_request request, Object& object, Token&& token = {}) {
+  requires detail::no_options<Token>
+  auto async_accept(connection_request request, Object& object, Token&& token = {}) {
     return async_accept(std::move(request), object, accept_options(), std::forward<Token>(token));
   }
 
@@ -277,30 +298,63 @@ private:
                       io_.get());
   }
 
+  template <class Handler>
+  static void start_accept(const std::shared_ptr<impl_type>& impl,
+                           const detail::io_executor<Executor>& io, Handler& handler,
+                           const detail::connection_end& end, const accept_options& options,
+                           const std::optional<std::uint64_t>& cancels) {
+    detail::start_operation<detail::accept_operation, detail::info_result, 0>(
+        impl, io, handler,
+        [&](auto& op) {
+          op.qp = end.queue_pair;
+          op.options = options;
+          op.cancels = cancels;
+          return detail::give(end, op);
+        },
+        [](impl_type& i, auto& op) { return i.start(op); });
+  }
+
+  // The acceptor may be moved or destroyed meanwhile, so it does not refer to that.
   template <class Object, class Source>
   struct accept_made {
     template <class Self>
     void operator()(Self& self) {
       self.reset_cancellation_state(asio::enable_total_cancellation());
-      error_code ec;
-      object->open(source, options, ec);
-      if (ec)
-        return detail::complete_immediately(std::move(self), from.get_executor(), ec,
-                                            connection_info());
-      Object& o = *object; // the object moves with self, and stays where it is
-      from.async_accept(o, std::move(self));
+      accept(self);
     }
     template <class Self>
-    void operator()(Self& self, const error_code& ec, const connection_info&) {
+    void operator()(Self& self, error_code ec, const connection_info&) {
       if (ec)
         object->close();
+      if (ec && from && from->is_of_connector(ec)) {
+        if (self.cancelled() == asio::cancellation_type::none)
+          return accept(self);
+        ec = asio::error::operation_aborted;
+      }
       const auto made = std::move(object); // which self has no more while the handler runs
       self.complete(ec, std::move(*made));
     }
+    template <class Self>
+    void accept(Self& self) {
+      const detail::io_executor<Executor> executor = io;
+      error_code ec;
+      object->open(source, options, ec);
+      if (ec)
+        return detail::complete_immediately(std::move(self), executor.get(), ec, connection_info());
+      const std::shared_ptr<impl_type> impl = from;
+      const detail::connection_end end(*object);
+      const accept_options o = how;
+      const auto since = cancels;
+      Self handler(std::move(self));
+      start_accept(impl, executor, handler, end, o, since);
+    }
 
-    basic_acceptor& from;
+    std::shared_ptr<impl_type> from;
+    detail::io_executor<Executor> io;
+    std::optional<std::uint64_t> cancels;
     Source source;
     typename Object::options_type options;
+    accept_options how;
     std::unique_ptr<Object> object;
   };
 
@@ -313,9 +367,12 @@ private:
 
     template <class Handler, class Source>
     void operator()(Handler&& handler, const Source& source,
-                    const typename Object::options_type& options) const {
+                    const typename Object::options_type& options, const accept_options& how) const {
+      std::optional<std::uint64_t> cancels;
+      if (self->impl_)
+        cancels = self->impl_->cancels();
       asio::async_compose<Handler, void(error_code, Object)>(
-          accept_made<Object, Source>{*self, source, options,
+          accept_made<Object, Source>{self->impl_, self->io_, cancels, source, options, how,
                                       std::make_unique<Object>(get_executor())},
           handler, get_executor());
     }
@@ -337,14 +394,7 @@ private:
     void operator()(Handler&& handler, const detail::connection_end& end,
                     const accept_options& options) const {
       std::decay_t<Handler> h(std::forward<Handler>(handler));
-      detail::start_operation<detail::accept_operation, detail::info_result, 0>(
-          self->impl_, self->io_, h,
-          [&](auto& op) {
-            op.qp = end.queue_pair;
-            op.options = options;
-            return detail::give(end, op);
-          },
-          [](impl_type& i, auto& op) { return i.start(op); });
+      start_accept(self->impl_, self->io_, h, end, options, {});
     }
 
     basic_acceptor* self;

@@ -2,8 +2,7 @@
 // Connections by rdma_cm that do not come about.
 #include "catch.hpp"
 #include "cm_support.hpp"
-
-#include <rdma/rdma_cma.h>
+#include "silent_connector.hpp"
 
 #include <array>
 #include <cstdlib>
@@ -49,42 +48,6 @@ struct caller {
   caller(asio::io_context& io, const protection_domain& pd) : qp(io, pd) {}
   queue_pair qp;
   connection connected;
-};
-
-// A connector that asks and then does not go on: rdma_cm's own calls, whose events nobody reads.
-class silent_connector {
-public:
-  explicit silent_connector(const endpoint& to, const ibv_qp& qp) {
-    rdma_create_id(channel_, &id_, nullptr, RDMA_PS_TCP);
-    endpoint copy = to;
-    REQUIRE(rdma_resolve_addr(id_, nullptr, static_cast<sockaddr*>(copy.data()), 5000) == 0);
-    next(RDMA_CM_EVENT_ADDR_RESOLVED);
-    REQUIRE(rdma_resolve_route(id_, 5000) == 0);
-    next(RDMA_CM_EVENT_ROUTE_RESOLVED);
-    rdma_conn_param p{};
-    p.qp_num = qp.qp_num;
-    REQUIRE(rdma_connect(id_, &p) == 0);
-  }
-  silent_connector(const silent_connector&) = delete;
-  ~silent_connector() {
-    give_up();
-    rdma_destroy_event_channel(channel_);
-  }
-  void give_up() {
-    if (id_ != nullptr)
-      rdma_destroy_id(std::exchange(id_, nullptr));
-  }
-
-private:
-  void next(rdma_cm_event_type expected) {
-    rdma_cm_event* event = nullptr;
-    REQUIRE(rdma_get_cm_event(channel_, &event) == 0);
-    CHECK(event->event == expected);
-    rdma_ack_cm_event(event);
-  }
-
-  rdma_event_channel* channel_ = rdma_create_event_channel();
-  rdma_cm_id* id_ = nullptr;
 };
 
 } // namespace

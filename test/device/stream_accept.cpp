@@ -2,6 +2,7 @@
 // Streams that an acceptor makes, as that of sockets does.
 #define BOOST_ASIO_ENABLE_HANDLER_TYPE_REQUIREMENTS
 #include "catch.hpp"
+#include "silent_connector.hpp"
 #include "stream_support.hpp"
 
 #include <boost/asio/as_tuple.hpp>
@@ -12,6 +13,7 @@
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/use_future.hpp>
 
+#include <chrono>
 #include <functional>
 #include <iterator>
 #include <optional>
@@ -66,6 +68,17 @@ bool carries(asio::io_context& io, stream& from, stream& to) {
   to.async_read_some(asio::buffer(&c, 1), read.handler());
   test::until(io, [&] { return read.done() && write.done(); });
   return write.succeeded() && read.succeeded() && c == 'c';
+}
+
+/// Runs the context until the connector has been answered.
+bool accepts(asio::io_context& io, silent_connector& by) {
+  const auto patience = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  bool accepted = false;
+  while (!accepted && std::chrono::steady_clock::now() < patience) {
+    io.poll();
+    accepted = by.accepted();
+  }
+  return accepted;
 }
 
 struct way {
@@ -207,6 +220,52 @@ TEST_CASE("an accept is given up at each of its steps") {
     REQUIRE(r.accepted.value);
     CHECK(r.accepted.value->is_open() == !r.accepted.ec);
   }
+}
+
+TEST_CASE("a connector that gives up in the middle costs the others nothing") {
+  reception r;
+  if (r.dev.type() == transport::iwarp)
+    return not_on_this_device("accepting is the last step");
+  accept_options how;
+  const bool leaves = GENERATE(true, false);
+  if (!leaves)
+    how.timeout = std::chrono::milliseconds(50);
+  const shared_receives shared(r.io, r.pool);
+  if (GENERATE(false, true))
+    r.listener->async_accept<stream>(shared, {}, how, r.accepted.handler());
+  else
+    r.listener->async_accept<stream>(r.pool, {}, how, r.accepted.handler());
+  stream lost(r.io, r.pool);
+  silent_connector silent(r.listener->local_endpoint(), *lost.native_handle(),
+                          lost.impl()->hello());
+  REQUIRE(accepts(r.io, silent));
+  r.connect();
+  if (leaves)
+    silent.give_up();
+  r.until([&] { return r.accepted.done() && r.connected.done(); });
+  INFO(describe(r.accepted.ec));
+  REQUIRE(r.accepted.ec == error_code());
+  CHECK(r.connected.succeeded());
+  CHECK(carries(r.io, r.client, *r.accepted.value));
+}
+
+TEST_CASE("an acceptor that ends takes no other request for one that gives up") {
+  reception r;
+  if (r.dev.type() == transport::iwarp)
+    return not_on_this_device("accepting is the last step");
+  const way& w = GENERATE(from_range(std::begin(ways) + 3, std::end(ways)));
+  INFO(w.name);
+  r.accept();
+  stream lost(r.io, r.pool);
+  silent_connector silent(r.listener->local_endpoint(), *lost.native_handle(),
+                          lost.impl()->hello());
+  REQUIRE(accepts(r.io, silent));
+  asio::cancellation_signal none;
+  w.give_up(r, none);
+  silent.give_up();
+  r.until([&] { return r.accepted.done(); });
+  INFO(describe(r.accepted.ec));
+  CHECK(r.accepted.refused(asio::error::operation_aborted));
 }
 
 TEST_CASE("a stream that is connected accepts nobody, and takes no request") {

@@ -7,6 +7,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 namespace asio_rdma::detail {
@@ -19,6 +20,9 @@ public:
   std::shared_ptr<cm_connection> request;
   std::shared_ptr<queue_pair_impl> qp;
   accept_options options;
+  /// Those of the acceptor when it began, if it goes on after a connector that failed: then one
+  /// since has ended it.
+  std::optional<std::uint64_t> cancels;
 };
 
 /// The logic of `basic_acceptor`: a listening id, the requests that nobody has taken, and the
@@ -37,6 +41,9 @@ public:
   void cancel(std::uint64_t operation_id, asio::cancellation_type_t type);
   void close() override;
   std::uint64_t next_id() noexcept { return ++ids_; }
+  std::uint64_t cancels() const;
+  /// An error of accepting that says nothing about the next connector.
+  bool is_of_connector(const error_code& ec) const;
 
   void on_cm_event(const cm_event& event) override;
   std::shared_ptr<cm_handler> adopt_request(rdma_cm_id* id) override;
@@ -58,6 +65,7 @@ private:
   mutable std::mutex mutex_;
   rdma_cm_id* id_ = nullptr;
   error_code closed_by_;
+  std::uint64_t cancels_ = 0;
   std::size_t backlog_ = 0;
   std::deque<std::shared_ptr<cm_connection>> requests_;
   operation_list waiting_;
