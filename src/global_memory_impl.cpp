@@ -343,6 +343,13 @@ bool global_memory_impl::start(global_request& op, node_id to) {
   }
 
   if (to == node_->id()) {
+    {
+      const std::lock_guard guard(mutex_);
+      if (closed_) {
+        op.ec = asio::error::bad_descriptor;
+        return false;
+      }
+    }
     const global_message reply = node_->serve(op.message);
     op.message.value = reply.value;
     op.ec = error_of(reply.status);

@@ -4,6 +4,7 @@
 #include "descriptor_watch.hpp"
 
 #include <algorithm>
+#include <vector>
 
 namespace asio_rdma::detail {
 
@@ -18,6 +19,7 @@ bool in_flight::wait(std::unique_ptr<waiter> w) {
   }
   service_.operation_starting();
   ++waiting_;
+  placeless_ += w->needs_place ? 0u : 1u;
   waiters_.push_back(std::move(w));
   run(); // a place may have come back since
   return true;
@@ -31,9 +33,20 @@ void in_flight::start_waiting() {
 // Once it is closed there is nobody, and the context may have gone.
 void in_flight::run() {
   operation_list done;
-  while (!waiters_.empty() && (closed_ || !waiters_.front()->needs_place || take_free())) {
-    const std::unique_ptr<waiter> w = std::move(waiters_.front());
-    waiters_.pop_front();
+  std::vector<const connection_impl*> blocked; // nobody is overtaken on these
+  for (auto i = waiters_.begin(); i != waiters_.end();) {
+    const bool starts =
+        (*i)->needs_place ? blocked.empty() && take_free()
+                          : std::find(blocked.begin(), blocked.end(), &(*i)->link) == blocked.end();
+    if (!closed_ && !starts) {
+      if (placeless_ == 0)
+        break;
+      blocked.push_back(&(*i++)->link);
+      continue;
+    }
+    const std::unique_ptr<waiter> w = std::move(*i);
+    i = waiters_.erase(i);
+    placeless_ -= w->needs_place ? 0u : 1u;
     operation& op = w->op;
     if (closed_)
       op.ec = asio::error::operation_aborted;
@@ -59,6 +72,7 @@ bool in_flight::cancel(const connection_impl& on, std::uint64_t id) {
     return false;
   operation_list done;
   operation& op = (*found)->op;
+  placeless_ -= (*found)->needs_place ? 0u : 1u;
   waiters_.erase(found);
   --waiting_;
   op.fail(asio::error::operation_aborted);

@@ -77,8 +77,9 @@ private:
 /// other cohort, it looks again by itself, after random times of up to 16 milliseconds, or of up to
 /// one for the other cohort. No handler waits.
 ///
-/// *Order.* Who has the lock finds what was written under it before: in the lock's node what those
-/// before had started, elsewhere what had completed (for the CPU there: as `flushed`).
+/// *Order.* Who has the lock finds what had completed under it before (for a CPU: as `flushed`); a
+/// remote party, in the lock's node, also what remote ones before it had only started, as their
+/// devices gave the lock back behind that.
 ///
 /// *Death.* A lock whose holder has died, or somebody who waits for it, is not given to anybody any
 /// more, as nobody knows how it left what it protects: who waits, and who comes later, gets

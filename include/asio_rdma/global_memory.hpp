@@ -66,7 +66,10 @@ constexpr remote_ptr<root_word> root_of(node_id node, segment_id segment = 0) {
 /// (`connection_reset`, `errc::timed_out`...; see `connection`) and nothing else. `bad_descriptor`
 /// when this object is closed.
 ///
-/// *Cancellation.* All types. What has not been posted does not happen, else it may have.
+/// *Cancellation.* All types. What has not been posted does not happen, else it may have, and its
+/// place is free at once. The device cannot be made to let go of a buffer that is viewed: until it
+/// has, a read or write of one that has been posted goes on, but for `terminal`, which ends the
+/// connection to the node (see `connection::async_write`).
 ///
 /// *Trust.* Every node may read and write all of every segment that it has joined. What a node says
 /// is checked; what it writes is not. Who connects and does not say which node it is, is left after

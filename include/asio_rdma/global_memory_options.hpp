@@ -17,8 +17,9 @@ struct global_memory_options {
 
   /// Operations that are under way at a time, a batch being one, with all nodes together; more wait
   /// their turn, in order. More of them than the device's caches hold make it slower (Ren et al.,
-  /// "Scaling Up Memory Disaggregated Applications with SMART", ASPLOS 2024). What locks do is not
-  /// counted. At least 1.
+  /// "Scaling Up Memory Disaggregated Applications with SMART", ASPLOS 2024). A node that
+  /// does not answer keeps its places until it is known to be dead. What locks do is not counted,
+  /// but keeps its order with what was started on their node before. At least 1.
   std::size_t in_flight = 256;
 
   /// Of the connection to each node. `lanes.queue_pair.send_depth` bounds the operations that are

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace {
@@ -98,7 +99,9 @@ TEST_CASE("a lock is given back behind what was started before, though that wait
     return;
   }
   const auto at = w.make<alock_words>();
-  alock lock(w.guest, at);
+  global_memory reads(w.io, w.pool, 9);
+  REQUIRE(!w.join(reads).ec);
+  alock lock(w.guest, at), of_other(reads, at);
   for (word round = 1; round <= 20; ++round) {
     outcome<alock_guard> held, next;
     lock.async_lock(held.handler());
@@ -107,15 +110,49 @@ TEST_CASE("a lock is given back behind what was started before, though that wait
     for (word i = 0; i < writes.size(); ++i)
       w.guest.async_write(place + 100 + i, round, writes[i].handler());
     held.value.unlock();
-    alock of_host(w.host, at);
-    of_host.async_lock(next.handler());
+    of_other.async_lock(next.handler());
     w.until([&] { return next.done(); });
     REQUIRE(next.succeeded());
     for (word i = 0; i < writes.size(); ++i)
-      CHECK(w.host.local((place + 100 + i).cast<shared_word<word>>())->load() == round);
+      CHECK(w.ask<word>([&](auto h) { reads.async_read(place + 100 + i, h); }).value == round);
     next.value.unlock();
     w.until([&] { return all_told(writes); });
   }
+}
+
+TEST_CASE("a lock is taken though operations on another node wait for places") {
+  world w(at_most(1));
+  if (!w.dev.has_atomics()) {
+    not_on_this_device("atomic operations");
+    return;
+  }
+  const auto at = w.make<alock_words>();
+  alock lock(w.guest, at);
+  asio::io_context sleeping(1); // nobody runs it: what it is asked for it does not answer
+  global_memory other(sleeping, w.pool, 9);
+  other.host(segment_bytes);
+  other.listen({device_address(w.dev), 0});
+  outcome<node_id> joined;
+  w.guest.async_join(other.local_endpoint(), joined.handler());
+  while (!joined.done()) {
+    sleeping.poll();
+    w.io.poll();
+    std::this_thread::yield();
+  }
+  REQUIRE(joined.value == 9);
+  const remote_ptr<char> there(9, 0, 64);
+  const std::vector<char> much(segment_bytes / 2);
+  std::vector<told> writes(500);
+  for (told& t : writes)
+    w.guest.async_write(there, asio::buffer(much), visibility::flushed, t.handler());
+  outcome<alock_guard> held;
+  lock.async_lock(held.handler());
+  w.until([&] { return held.done(); });
+  CHECK(held.succeeded());
+  CHECK(writes.back().calls == 0);
+  CHECK(!w.ask<void>([&](auto h) { lock.async_unlock(std::move(held.value), h); }).ec);
+  CHECK(writes.back().calls == 0);
+  w.until([&] { return all_told(writes); });
 }
 
 TEST_CASE("who waits for a place needs nothing of its initiation") {

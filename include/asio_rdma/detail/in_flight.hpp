@@ -30,7 +30,7 @@ public:
 
     connection_impl& link;
     operation& op;
-    const bool needs_place; ///< Else it only waits behind those that do.
+    const bool needs_place; ///< Else it only waits behind those of the same link.
   };
 
   /// Takes a place, unless others wait for one.
@@ -63,6 +63,7 @@ private:
   std::atomic<std::size_t> waiting_{0}; // that have not been started: nobody overtakes them
   std::mutex mutex_;                    // before those of links
   std::list<std::unique_ptr<waiter>> waiters_;
+  std::size_t placeless_ = 0; // of these
   bool closed_ = false;
 };
 
