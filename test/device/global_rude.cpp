@@ -244,6 +244,50 @@ TEST_CASE("who has a lock next is told of it by the lock's node, and nobody has 
   CHECK(heard->what == kind::allocated);
 }
 
+TEST_CASE("who hands a lock over lets its successor know, by way of the lock's node") {
+  world w;
+  if (!w.dev.has_atomics()) {
+    not_on_this_device("atomic operations");
+    return;
+  }
+  const auto at = w.make<alock_words>();
+  alock lock(w.guest, at);
+  outcome<alock_guard> held;
+  lock.async_lock(held.handler());
+  w.until([&] { return held.done(); });
+  REQUIRE(held.succeeded());
+  rude r(w);
+  r.join();
+  r.say(of(kind::descriptors));
+  const auto lent = r.hear();
+  REQUIRE(lent);
+  const std::uint64_t mine = detail::remote_word(99, 0, lent->value).bits();
+  const auto word_at = [&](std::uint64_t offset) {
+    remote_buffer word = r.segment + offset;
+    word.size = sizeof(std::uint64_t);
+    return word;
+  };
+  const auto& tail = *(w.host.local(at.cast<nic_atomic<std::uint64_t>>()) + 1);
+  const std::uint64_t before = tail.load();
+  const auto swapped = w.ask<std::uint64_t>([&](auto h) {
+    r.link.async_compare_and_swap(word_at(at.offset() + sizeof tail), before, mine, h);
+  });
+  REQUIRE(swapped.value == before);
+  const auto linked = w.ask<std::size_t>([&](auto h) {
+    r.link.async_write(asio::buffer(&mine, sizeof mine),
+                       word_at(detail::remote_word(before).offset()), h);
+  });
+  REQUIRE(linked.succeeded());
+  held.value.unlock();
+  const auto heard = r.hear();
+  REQUIRE(heard);
+  CHECK(heard->what == kind::woken);
+  CHECK(heard->value == lent->value);
+  const auto* const descriptor =
+      w.host.local(remote_ptr<detail::alock_descriptor>(host_id, 0, lent->value));
+  CHECK(descriptor->turn.load() != 0); // before he was told
+}
+
 TEST_CASE("who is next for a lock dies before it has said so: who had it is not kept") {
   world w;
   if (!w.dev.has_atomics()) {
