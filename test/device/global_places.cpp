@@ -103,15 +103,13 @@ TEST_CASE("a lock is given back behind what was started before, though that wait
   REQUIRE(!w.join(reads).ec);
   alock lock(w.guest, at), of_other(reads, at);
   for (word round = 1; round <= 20; ++round) {
-    outcome<alock_guard> held, next;
-    lock.async_lock(held.handler());
-    w.until([&] { return held.done(); });
+    auto held = w.ask<alock_guard>([&](auto h) { lock.async_lock(h); });
+    REQUIRE(held.succeeded());
     std::vector<told> writes(10);
     for (word i = 0; i < writes.size(); ++i)
       w.guest.async_write(place + 100 + i, round, writes[i].handler());
     held.value.unlock();
-    of_other.async_lock(next.handler());
-    w.until([&] { return next.done(); });
+    auto next = w.ask<alock_guard>([&](auto h) { of_other.async_lock(h); });
     REQUIRE(next.succeeded());
     for (word i = 0; i < writes.size(); ++i)
       CHECK(w.ask<word>([&](auto h) { reads.async_read(place + 100 + i, h); }).value == round);
@@ -145,9 +143,7 @@ TEST_CASE("a lock is taken though operations on another node wait for places") {
   std::vector<told> writes(500);
   for (told& t : writes)
     w.guest.async_write(there, asio::buffer(much), visibility::flushed, t.handler());
-  outcome<alock_guard> held;
-  lock.async_lock(held.handler());
-  w.until([&] { return held.done(); });
+  auto held = w.ask<alock_guard>([&](auto h) { lock.async_lock(h); });
   CHECK(held.succeeded());
   CHECK(writes.back().calls == 0);
   CHECK(!w.ask<void>([&](auto h) { lock.async_unlock(std::move(held.value), h); }).ec);

@@ -50,6 +50,12 @@ struct rude {
     REQUIRE(answer->segments.size() == 1);
     segment = answer->segments.front();
   }
+  /// A word of the host's segment.
+  remote_buffer word_at(std::uint64_t offset) const {
+    remote_buffer word = segment + offset;
+    word.size = sizeof(std::uint64_t);
+    return word;
+  }
   static global_message hello() {
     global_message m;
     m.node = 99;
@@ -62,6 +68,24 @@ struct rude {
   asio_rdma::connection link;
   asio_rdma::connector connector;
   remote_buffer segment; // of the host
+};
+
+/// A party that a peer has put at the end of the remote queue of a lock, and not linked.
+struct unlinked {
+  unlinked(rude& of_peer, remote_ptr<alock_words> at, const global_message& lent)
+      : mine(detail::remote_word(99, 0, lent.value).bits()) {
+    const auto& tail = *(of_peer.w.host.local(at.cast<nic_atomic<std::uint64_t>>()) + 1);
+    before = tail.load();
+    const auto swapped = of_peer.w.ask<std::uint64_t>([&](auto h) {
+      of_peer.link.async_compare_and_swap(of_peer.word_at(at.offset() + sizeof tail), before, mine,
+                                          h);
+    });
+    REQUIRE(swapped.succeeded());
+    REQUIRE(swapped.value == before);
+  }
+
+  const std::uint64_t mine; // the descriptor
+  std::uint64_t before = 0; // the one of whom is before it
 };
 
 global_message of(kind k) {
@@ -252,30 +276,17 @@ TEST_CASE("who hands a lock over lets its successor know, by way of the lock's n
   }
   const auto at = w.make<alock_words>();
   alock lock(w.guest, at);
-  outcome<alock_guard> held;
-  lock.async_lock(held.handler());
-  w.until([&] { return held.done(); });
+  auto held = w.ask<alock_guard>([&](auto h) { lock.async_lock(h); });
   REQUIRE(held.succeeded());
   rude r(w);
   r.join();
   r.say(of(kind::descriptors));
   const auto lent = r.hear();
   REQUIRE(lent);
-  const std::uint64_t mine = detail::remote_word(99, 0, lent->value).bits();
-  const auto word_at = [&](std::uint64_t offset) {
-    remote_buffer word = r.segment + offset;
-    word.size = sizeof(std::uint64_t);
-    return word;
-  };
-  const auto& tail = *(w.host.local(at.cast<nic_atomic<std::uint64_t>>()) + 1);
-  const std::uint64_t before = tail.load();
-  const auto swapped = w.ask<std::uint64_t>([&](auto h) {
-    r.link.async_compare_and_swap(word_at(at.offset() + sizeof tail), before, mine, h);
-  });
-  REQUIRE(swapped.value == before);
+  const unlinked party(r, at, *lent);
   const auto linked = w.ask<std::size_t>([&](auto h) {
-    r.link.async_write(asio::buffer(&mine, sizeof mine),
-                       word_at(detail::remote_word(before).offset()), h);
+    r.link.async_write(asio::buffer(&party.mine, sizeof party.mine),
+                       r.word_at(detail::remote_word(party.before).offset()), h);
   });
   REQUIRE(linked.succeeded());
   held.value.unlock();
@@ -296,9 +307,7 @@ TEST_CASE("who is next for a lock dies before it has said so: who had it is not 
   }
   const auto at = w.make<alock_words>();
   alock remote(w.guest, at), local(w.host, at);
-  outcome<alock_guard> held;
-  remote.async_lock(held.handler());
-  w.until([&] { return held.done(); });
+  auto held = w.ask<alock_guard>([&](auto h) { remote.async_lock(h); });
   REQUIRE(held.succeeded());
   {
     rude r(w);
@@ -306,21 +315,11 @@ TEST_CASE("who is next for a lock dies before it has said so: who had it is not 
     r.say(of(kind::descriptors));
     const auto lent = r.hear();
     REQUIRE(lent);
-    const auto& tail = *(w.host.local(at.cast<nic_atomic<std::uint64_t>>()) + 1);
-    remote_buffer target = r.segment + (at.offset() + sizeof tail);
-    target.size = sizeof tail;
-    const auto swapped = w.ask<std::uint64_t>([&](auto h) {
-      r.link.async_compare_and_swap(target, tail.load(),
-                                    detail::remote_word(99, 0, lent->value).bits(), h);
-    });
-    REQUIRE(swapped.succeeded());
+    const unlinked party(r, at, *lent);
   }
   CHECK(w.ask<void>([&](auto h) { remote.async_unlock(std::move(held.value), h); }).ec ==
         error::owner_dead);
-  outcome<alock_guard> next;
-  local.async_lock(next.handler());
-  w.until([&] { return next.done(); });
-  CHECK(next.ec == error::owner_dead);
+  CHECK(w.ask<alock_guard>([&](auto h) { local.async_lock(h); }).ec == error::owner_dead);
 }
 
 TEST_CASE("a node is told of locks that it does not want") {
