@@ -17,7 +17,11 @@ if(PROJECT_IS_TOP_LEVEL)
   endif()
   find_program(ASIO_RDMA_CCACHE ccache)
   if(ASIO_RDMA_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-    set(CMAKE_CXX_COMPILER_LAUNCHER ${ASIO_RDMA_CCACHE})
+    # ccache reuses what was compiled with a precompiled header only if it is told that macros of time do not matter.
+    set(CMAKE_CXX_COMPILER_LAUNCHER env CCACHE_SLOPPINESS=pch_defines,time_macros ${ASIO_RDMA_CCACHE})
+    if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+      add_compile_options(-fpch-preprocess)
+    endif()
   endif()
 endif()
 

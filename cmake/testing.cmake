@@ -8,11 +8,16 @@ add_library(asio_rdma_test_base STATIC "${PROJECT_SOURCE_DIR}/test/catch_main.cp
 target_include_directories(asio_rdma_test_base PUBLIC "${PROJECT_SOURCE_DIR}/test")
 target_link_libraries(asio_rdma_test_base PUBLIC asio_rdma::asio_rdma Catch2::Catch2)
 asio_rdma_warnings(asio_rdma_test_base)
+# Boost.Asio and Catch2 are parsed once for all test programs: two thirds of the time of each.
+target_precompile_headers(asio_rdma_test_base PRIVATE "${PROJECT_SOURCE_DIR}/test/catch.hpp" <boost/asio.hpp>)
+# It includes Catch2 in another way.
+set_source_files_properties("${PROJECT_SOURCE_DIR}/test/catch_main.cpp" PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
 
 # asio_rdma_test_program(NAME SOURCE…): a test program that ctest does not run by itself.
 function(asio_rdma_test_program name)
   add_executable(${name} ${ARGN})
   target_link_libraries(${name} PRIVATE asio_rdma_test_base)
+  target_precompile_headers(${name} REUSE_FROM asio_rdma_test_base)
   asio_rdma_warnings(${name})
 endfunction()
 
