@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: BSL-1.0
+// Scenes that are played again and again, each time with another allocation failing.
+#pragma once
+
+#include <catch.hpp>
+#include <faults/failing_allocation.hpp>
+
+#include <asio_rdma/error.hpp>
+#include <boost/asio/io_context.hpp>
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <new>
+#include <string>
+#include <thread>
+#include <utility>
+
+namespace test {
+
+/// The account of a scene's handlers: whether each was called once, or was destroyed without a call
+/// because its initiating function threw. It allocates nothing while a scene is played.
+class handler_accounts {
+  struct entry {
+    const char* name = "";
+    int calls = 0;
+    int destroyed = 0;
+    bool threw = false;
+    asio_rdma::error_code ec;
+  };
+
+public:
+  /// A completion handler of any signature that begins with an error code. `Then` is called with
+  /// the same arguments after the call has been noted.
+  template <class Then>
+  class handler {
+  public:
+    handler(entry& e, Then then) : entry_(&e), then_(std::move(then)) {}
+    handler(handler&& other) noexcept
+        : entry_(std::exchange(other.entry_, nullptr)), then_(std::move(other.then_)) {}
+    ~handler() {
+      if (entry_ != nullptr)
+        ++entry_->destroyed;
+    }
+
+    template <class... Args>
+    void operator()(asio_rdma::error_code ec, Args&&... args) {
+      ++entry_->calls;
+      entry_->ec = ec;
+      then_(ec, std::forward<Args>(args)...);
+    }
+
+  private:
+    entry* entry_;
+    Then then_;
+  };
+
+  /// Calls `initiate(handler)`. The name is for the report of a failure.
+  template <class Initiate, class Then>
+  void start(const char* name, Initiate&& initiate, Then then) {
+    entry& e = entries_.at(used_++);
+    e.name = name;
+    try {
+      std::forward<Initiate>(initiate)(handler<Then>(e, std::move(then)));
+    } catch (const std::bad_alloc&) {
+      e.threw = true;
+      refused_ = true;
+    }
+  }
+  template <class Initiate>
+  void start(const char* name, Initiate&& initiate) {
+    start(name, std::forward<Initiate>(initiate), [](auto&&...) {});
+  }
+
+  /// Whether an initiating function has thrown.
+  bool refused() const noexcept { return refused_; }
+  /// Whether an operation has completed with an error.
+  bool any_failed() const noexcept {
+    for (std::size_t i = 0; i < used_; ++i)
+      if (entries_[i].ec)
+        return true;
+    return false;
+  }
+  /// Whether each operation that was started has completed.
+  bool all_called() const noexcept {
+    for (std::size_t i = 0; i < used_; ++i)
+      if (!entries_[i].threw && entries_[i].calls == 0)
+        return false;
+    return true;
+  }
+
+  /// Runs the context until each operation that was started has completed. False at once if an
+  /// initiating function has thrown, as the peer of its operation may wait then, or if the context
+  /// has nothing more to do.
+  bool run(boost::asio::io_context& io) {
+    return run(io, [this] { return refused_ || all_called(); }) && !refused_;
+  }
+  /// Runs the context until it has nothing more to do; false if that does not come.
+  bool run_to_end(boost::asio::io_context& io) {
+    run(io, [] { return false; });
+    return io.stopped();
+  }
+
+  /// Nothing, or what is wrong after the context has ended.
+  std::string problem() const {
+    for (std::size_t i = 0; i < used_; ++i) {
+      const entry& e = entries_[i];
+      if (e.calls != (e.threw ? 0 : 1) || e.destroyed != 1)
+        return std::string(e.name) + (e.threw ? " threw" : " returned") +
+               ", its handler was called " + std::to_string(e.calls) + " times and destroyed " +
+               std::to_string(e.destroyed) + " times";
+    }
+    return {};
+  }
+  std::string unfinished() const {
+    std::string result;
+    for (std::size_t i = 0; i < used_; ++i)
+      if (!entries_[i].threw && entries_[i].calls == 0)
+        result += std::string(" ") + entries_[i].name;
+    return result;
+  }
+
+private:
+  template <class Condition>
+  bool run(boost::asio::io_context& io, Condition condition) {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    io.restart();
+    while (!condition()) {
+      try {
+        if (io.run_one_until(end) == 0)
+          return false;
+      } catch (const std::bad_alloc&) { // the context may be run on, as any of Asio's
+      }
+    }
+    return true;
+  }
+
+  std::array<entry, 128> entries_;
+  std::size_t used_ = 0;
+  bool refused_ = false;
+};
+
+/// Plays a scene whose n-th allocation fails: 0 for none. Gives what went wrong, or nothing.
+///
+/// `Scene` is made before allocations are counted. It has a member `io`, the context;
+/// `play(accounts)`, which starts operations by `accounts.start` and may run the context by
+/// `accounts.run`; and `close()`, which closes the I/O objects. If each initiating function has
+/// returned, all their operations complete without `close`.
+template <class Scene>
+std::string play_scene(std::size_t n, bool& reached) {
+  handler_accounts accounts;
+  Scene scene;
+  {
+    const failing_allocation failing(n);
+    try {
+      scene.play(accounts);
+    } catch (const std::bad_alloc&) { // of a function that is not an initiating one
+    }
+    accounts.run(scene.io);
+    reached = failing.failed();
+  }
+  std::string problem;
+  if (!accounts.refused() && !accounts.all_called())
+    problem = "never completed:" + accounts.unfinished();
+  if (!reached && accounts.any_failed())
+    problem = "an operation failed though each allocation succeeded";
+  scene.close();
+  if (!accounts.run_to_end(scene.io))
+    problem += "; the context still has work";
+  return problem.empty() ? accounts.problem() : problem;
+}
+
+/// Plays a scene once for each allocation in it. Each time is on a thread of its own, so that no
+/// memory is left from the last time in what threads keep for operations.
+template <class Scene>
+void fail_each_allocation() {
+  bool reached = true;
+  for (std::size_t n = 1; reached; ++n) {
+    std::string problem = "the scene threw";
+    std::thread([&] {
+      try {
+        problem = play_scene<Scene>(n, reached);
+      } catch (const std::exception& e) {
+        problem = e.what();
+      }
+    }).join();
+    CAPTURE(n);
+    REQUIRE(problem == "");
+  }
+}
+
+} // namespace test
