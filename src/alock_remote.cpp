@@ -460,6 +460,7 @@ void alock_remotes::close() {
     run(p);
   }
   for (auto& [where, from] : pools_) { // which guards may outlive, and this with them
+    fail_waiting(from, asio::error::operation_aborted);
     from.link.reset();
     from.users.reset();
   }

@@ -169,16 +169,21 @@ void completion_service::complete(operation_list& done) {
   runner_->context_scheduler.post_immediate_completion(runner_.get(), true);
 }
 
+// The disposal of an operation of the library's own may complete others.
 void completion_service::drop_ready() {
-  operation_list dropped;
-  {
-    const std::lock_guard lock(mutex_);
-    dropped.swap(ready_);
-  }
-  while (!dropped.empty()) {
-    operation& op = dropped.front();
-    dropped.pop_front();
-    op.dispose(disposal::destroy);
+  for (;;) {
+    operation_list dropped;
+    {
+      const std::lock_guard lock(mutex_);
+      dropped.swap(ready_);
+    }
+    if (dropped.empty())
+      return;
+    while (!dropped.empty()) {
+      operation& op = dropped.front();
+      dropped.pop_front();
+      op.dispose(disposal::destroy);
+    }
   }
 }
 

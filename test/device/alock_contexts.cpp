@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: BSL-1.0
+// Contexts that are destroyed while locks are waited for, or given back.
+#include "alock_support.hpp"
+#include "catch.hpp"
+#include "context_property.hpp"
+
+#include <array>
+#include <memory>
+#include <optional>
+
+using namespace test;
+
+namespace {
+
+/// A view of a node on a context of its own, which can be destroyed before the view.
+struct abroad {
+  abroad(lock_scene& s, node_id id) : memory(std::in_place, *io, s.pool, id) { enter(s); }
+  abroad(lock_scene& s, global_memory& same_node) : memory(std::in_place, *io, same_node) {
+    enter(s);
+  }
+  ~abroad() { io.reset(); }
+
+  /// A handler of an operation, whose destruction and call are counted.
+  auto handler() {
+    return [this, p = context_property(*io, owned)](auto&&...) mutable {
+      ++calls;
+    };
+  }
+  void run() { // without waiting
+    io->restart();
+    io->poll();
+  }
+
+  context_property::count owned;
+  int calls = 0;
+  std::unique_ptr<asio::io_context> io = std::make_unique<asio::io_context>(1);
+  std::optional<global_memory> memory;
+
+private:
+  void enter(lock_scene& s) {
+    outcome<node_id> joined;
+    memory->async_join(s.host.local_endpoint(), joined.handler());
+    s.until([&] {
+      run();
+      return joined.done();
+    });
+    if (joined.ec)
+      throw system_error(joined.ec, "join");
+  }
+};
+
+} // namespace
+
+TEST_CASE("a handler that waits for a lock is destroyed before its context's services") {
+  lock_scene s;
+  const bool asks = GENERATE(true, false), object_first = GENERATE(true, false);
+  CAPTURE(asks, object_first);
+  if (!s.atomics())
+    return;
+  abroad a(s, 77);
+  alock lock(*a.memory, s.at);
+  acquisition held = s.take(s.local);
+  if (!asks) { // it has descriptors, and enters the queue
+    acquisition first;
+    alock other(*a.memory, s.make<alock_words>());
+    other.async_lock(first.handler());
+    s.until([&] {
+      a.run();
+      return first.done;
+    });
+  }
+  lock.async_lock(a.handler());
+  lock.async_lock(a.handler());
+  if (object_first)
+    a.memory.reset();
+  a.io.reset();
+  CHECK(a.owned.alive == 0);
+  CHECK(a.owned.late == 0);
+  CHECK(a.calls == 0);
+}
