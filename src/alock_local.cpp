@@ -30,7 +30,8 @@ public:
   alock_words* words = nullptr;
   remote_word lock;
   alock_operation* waiter = nullptr;
-  completion_service* service = nullptr;
+  const alock_view* view = nullptr;
+  completion_service* service = nullptr; // of the view, until that is closed
   std::shared_ptr<global_node> node;
   std::unique_ptr<alock_timer> timer; // while the other cohort is waited for
   party* next_free = nullptr;
@@ -42,16 +43,23 @@ class alock_locals::shard {
 public:
   void init(global_node& node) noexcept { node_ = &node; }
 
-  void start(alock_operation& op, alock_words& words, const std::shared_ptr<global_node>& keep) {
+  bool start(alock_operation& op, alock_words& words, const std::shared_ptr<global_node>& keep) {
     const std::lock_guard guard(mutex_);
+    if (op.view->is_closed()) {
+      op.ec = asio::error::bad_descriptor;
+      return false;
+    }
     party& p = take();
+    op.service->operation_starting();
     p.protocol.emplace(alock_cohort::local, p.id, op.local_budget);
     p.words = &words;
     p.lock = op.at;
     p.waiter = &op;
+    p.view = op.view;
     p.service = op.service;
     p.node = keep;
     run(p);
+    return true;
   }
 
   void unlock(party& p, alock_operation* told) {
@@ -65,12 +73,28 @@ public:
   void cancel(const alock_view& view, std::uint64_t id) {
     const std::lock_guard guard(mutex_);
     for (party& p : parties_) {
-      if (p.waiter == nullptr || p.waiter->view != &view || (id != 0 && p.waiter->id != id) ||
+      if (p.waiter == nullptr || p.waiter->view != &view || p.waiter->id != id ||
           !p.protocol->cancel())
         continue;
       p.timer.reset();
       complete(p, asio::error::operation_aborted);
       run(p);
+    }
+  }
+
+  void close(const alock_view& view) {
+    const std::lock_guard guard(mutex_);
+    for (party& p : parties_) {
+      if (p.view == &view) {
+        p.timer.reset();
+        p.service = nullptr; // a guard may outlive it
+      }
+      if (p.waiter == nullptr || p.waiter->view != &view)
+        continue;
+      const bool gives_up = p.protocol->cancel();
+      complete(p, asio::error::operation_aborted);
+      if (gives_up)
+        run(p);
     }
   }
 
@@ -151,6 +175,8 @@ private:
   }
 
   void wait(party& p) {
+    if (p.service == nullptr)
+      return;
     if (!p.timer)
       p.timer = std::make_unique<alock_timer>(p.service->context());
     p.timer->set(longest_pause, false, [this, &p, keep = p.node] { look(p); });
@@ -236,14 +262,17 @@ bool alock_locals::start(alock_operation& op, const std::shared_ptr<global_node>
     op.ec = op.at.offset() % alignof(alock_words) != 0 ? error::misaligned : error::remote_range;
     return false;
   }
-  op.service->operation_starting();
-  shard_of(op.at).start(op, *static_cast<alock_words*>(words), keep);
-  return true;
+  return shard_of(op.at).start(op, *static_cast<alock_words*>(words), keep);
 }
 
 void alock_locals::cancel(const alock_view& view, std::uint64_t id) {
   for (std::size_t i = 0; i < shard_count; ++i)
     shards_[i].cancel(view, id);
+}
+
+void alock_locals::close(const alock_view& view) {
+  for (std::size_t i = 0; i < shard_count; ++i)
+    shards_[i].close(view);
 }
 
 } // namespace asio_rdma::detail

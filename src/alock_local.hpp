@@ -20,8 +20,10 @@ public:
 
   /// As `alock_view::start`. The node is this one's.
   bool start(alock_operation& op, const std::shared_ptr<global_node>& keep);
-  /// Gives up the operation of the view with that id, or all if it is 0.
+  /// Gives up the operation of the view with that id.
   void cancel(const alock_view& view, std::uint64_t id);
+  /// Gives up all operations of the view, which has been marked as closed.
+  void close(const alock_view& view);
 
 private:
   class party;

@@ -29,6 +29,8 @@ public:
   void unlock(alock_operation* told) noexcept override {
     const auto keep = self;
     const std::lock_guard guard(all.mutex_);
+    if (told != nullptr && !told->view->takes_by(all) && !told->view->wait_for(*told, keep))
+      alock_remotes::complete(*std::exchange(told, nullptr), asio::error::operation_aborted);
     waiter = told;
     protocol->unlock();
     begin_looking();
@@ -226,6 +228,8 @@ void alock_remotes::begin(pool& from, alock_operation& op) {
 
 // The contexts' own operation, so nothing is called here.
 void alock_remotes::complete(alock_operation& op, const error_code& ec) {
+  if (op.others)
+    return op.view->complete_waiting(op, ec);
   op.ec = ec;
   operation_list done;
   done.push_back(op);
@@ -445,6 +449,13 @@ void alock_remotes::cancel(std::uint64_t id) {
     p.begin_looking();
     return run(p);
   }
+}
+
+void alock_remotes::abandon(const alock_view& other) {
+  const lock l(mutex_);
+  for (party& p : parties_)
+    if (p.waiter != nullptr && p.waiter->view == &other)
+      complete(p, asio::error::operation_aborted);
 }
 
 // The links are closed, so whatever is still wanted of them fails. Nor is there a context for

@@ -28,6 +28,8 @@ public:
   void on_next(const connection_impl* way, segment_id segment, std::uint64_t descriptor);
   /// Gives up the operation with that id.
   void cancel(std::uint64_t id);
+  /// Ends the operations of another view that wait for a lock to be given back; the locks are.
+  void abandon(const alock_view& other);
   void close();
 
 private:

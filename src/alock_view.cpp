@@ -26,6 +26,11 @@ bool alock_view::start_unlock(alock_operation& op, alock_party* held) {
   op.ec = asio::error::invalid_argument;
   if (held == nullptr)
     return false;
+  if (closed_) {
+    held->unlock(nullptr);
+    op.ec = asio::error::bad_descriptor;
+    return false;
+  }
   op.service = &service_;
   op.view = this;
   service_.operation_starting();
@@ -42,9 +47,43 @@ void alock_view::on_next(const connection_impl* way, segment_id segment, std::ui
   remotes_->on_next(way, segment, descriptor);
 }
 
+bool alock_view::wait_for(alock_operation& op, std::shared_ptr<alock_remotes> others) {
+  const std::lock_guard guard(mutex_);
+  if (closed_)
+    return false;
+  op.others = std::move(others);
+  waits_for_others_.push_back(op);
+  return true;
+}
+
+// Under the lock: once the view has been closed its context may go.
+void alock_view::complete_waiting(alock_operation& op, const error_code& ec) {
+  const std::lock_guard guard(mutex_);
+  waits_for_others_.erase(waits_for_others_.iterator_to(op));
+  op.others.reset();
+  op.ec = ec;
+  operation_list done;
+  done.push_back(op);
+  service_.complete(done);
+}
+
 void alock_view::close() {
-  node_->local_parties().cancel(*this, 0);
+  {
+    const std::lock_guard guard(mutex_);
+    closed_ = true;
+  }
+  node_->local_parties().close(*this);
   remotes_->close();
+  for (;;) {
+    std::shared_ptr<alock_remotes> others;
+    {
+      const std::lock_guard guard(mutex_);
+      if (waits_for_others_.empty())
+        return;
+      others = static_cast<alock_operation&>(waits_for_others_.front()).others;
+    }
+    others->abandon(*this);
+  }
 }
 
 } // namespace asio_rdma::detail

@@ -78,3 +78,52 @@ TEST_CASE("a handler that waits for a lock is destroyed before its context's ser
   CHECK(a.owned.late == 0);
   CHECK(a.calls == 0);
 }
+
+TEST_CASE("a handler that waits for a guard of another context is destroyed with its own") {
+  lock_scene s;
+  if (!s.atomics())
+    return;
+  const bool own_node = GENERATE(true, false), object_first = GENERATE(true, false),
+             guard_goes_on = GENERATE(true, false);
+  CAPTURE(own_node, object_first, guard_goes_on);
+  std::optional<abroad> a;
+  if (own_node)
+    a.emplace(s, s.guest);
+  else
+    a.emplace(s, 77);
+  alock elsewhere(*a->memory, s.at);
+  acquisition held = s.take(s.remote);
+  REQUIRE(held.guard);
+  elsewhere.async_unlock(std::move(held.guard), a->handler());
+  if (object_first)
+    a->memory.reset();
+  if (!guard_goes_on)
+    s.guest.close();
+  a->io.reset();
+  CHECK(a->owned.alive == 0);
+  CHECK(a->owned.late == 0);
+  if (guard_goes_on)
+    s.until([&] { return s.is_free(); });
+  CHECK(a->calls == 0);
+}
+
+TEST_CASE("a lock is given back by an object of another context") {
+  lock_scene s;
+  if (!s.atomics())
+    return;
+  abroad a(s, 77);
+  alock elsewhere(*a.memory, s.at);
+  const bool closed = GENERATE(true, false);
+  CAPTURE(closed);
+  acquisition held = s.take(s.remote);
+  outcome<void> given_back;
+  elsewhere.async_unlock(std::move(held.guard), given_back.handler());
+  if (closed)
+    a.memory.reset();
+  s.until([&] {
+    a.run();
+    return given_back.done() && s.is_free();
+  });
+  CHECK(given_back.calls == 1);
+  CHECK(given_back.ec == (closed ? error_code(asio::error::operation_aborted) : error_code()));
+}

@@ -8,11 +8,13 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 
 namespace asio_rdma::detail {
 
 class alock_operation;
 class alock_remotes;
+class alock_view;
 class completion_service;
 class connection_impl;
 class global_memory_impl;
@@ -38,7 +40,9 @@ public:
   std::uint32_t local_budget = 1, remote_budget = 1;
   alock_party* granted = nullptr;
   completion_service* service = nullptr; ///< That completes it.
-  const void* view = nullptr;
+  alock_view* view = nullptr;            ///< That it was started on.
+  /// Those by whom the lock is given back, if that is not the view's.
+  std::shared_ptr<alock_remotes> others = nullptr;
 
 protected:
   // Whose handler is not called leaves the lock to others.
@@ -66,11 +70,24 @@ public:
   /// Ends what waits. The ways to other nodes are closed.
   void close();
 
+  bool is_closed() const noexcept { return closed_.load(); }
+  /// Whether the locks of other nodes that it takes are these.
+  bool takes_by(const alock_remotes& parties) const noexcept { return remotes_.get() == &parties; }
+  /// An operation of this view waits for a lock to be given back by a party of another one. The
+  /// view keeps the parties until then, and takes it back from them when it is closed. False if it
+  /// is closed.
+  bool wait_for(alock_operation& op, std::shared_ptr<alock_remotes> others);
+  /// Completes such an operation.
+  void complete_waiting(alock_operation& op, const error_code& ec);
+
 private:
   completion_service& service_;
   const std::shared_ptr<global_node> node_;
   const std::shared_ptr<alock_remotes> remotes_;
   std::atomic<std::uint64_t> ids_{0};
+  std::atomic<bool> closed_{false};
+  std::mutex mutex_;                // after those of all parties
+  operation_list waits_for_others_; // whose `others` is not null
 };
 
 } // namespace asio_rdma::detail
