@@ -86,7 +86,9 @@ error_code connection_impl::fill(remote_record& r, const remote_work& w) {
         r.targets[r.target_count] = element_of(p.parts[r.target_count]);
   }
   r.wr.num_sge = static_cast<int>(n);
-  r.usual = n == 1;
+  if (reads)
+    r.wr.num_sge = give_read_element(r.elements.data(), r.wr.num_sge);
+  r.usual = r.wr.num_sge == 1;
   if (!reads)
     r.inline_bytes = static_cast<std::uint32_t>(bytes);
   else if (!ec)

@@ -207,9 +207,9 @@ bool link_impl::post(link_transfer& t) {
 
 error_code link_impl::open_sink(link_transfer& read) {
   error_code ec;
-  if (member_device().type() != transport::iwarp || read.wr.num_sge != 1)
-    return ec;
   ibv_sge& e = read.elements[0];
+  if (member_device().type() != transport::iwarp || read.wr.num_sge != 1 || e.length == 0)
+    return ec;
   read.sink_ = memory_region(pool_.get_protection_domain(), reinterpret_cast<void*>(e.addr),
                              e.length, access::local_write, ec);
   if (!ec)

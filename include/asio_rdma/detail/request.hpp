@@ -164,8 +164,10 @@ struct remote_request : send_request<N> {
   void fill(send_operation& op, ibv_sge* to) const noexcept {
     send_request<N>::fill(op, to);
     op.wr.wr.rdma = {address, rkey};
-    if (this->opcode == IBV_WR_RDMA_READ)
+    if (this->opcode == IBV_WR_RDMA_READ) {
+      op.wr.num_sge = give_read_element(to, op.wr.num_sge);
       op.inline_bytes = send_operation::never_inline;
+    }
   }
 
   std::uint64_t address;

@@ -24,6 +24,15 @@ inline ibv_sge element_of(const const_buffer& b) noexcept {
           b.lkey()};
 }
 
+/// The number of elements of a READ, which has at least one: a READ of nothing gets an element of
+/// no length. siw writes a READ without elements to the memory of an earlier work request.
+inline int give_read_element(ibv_sge* elements, int count) noexcept {
+  if (count != 0) [[likely]]
+    return count;
+  elements[0] = {};
+  return 1;
+}
+
 /// Calls `f` with each of these Asio buffers that is not empty, until `f` gives false. The key of
 /// one that is not registered is 0. Not for several owners: only of views is it plain to everybody
 /// that their memory must be kept.
