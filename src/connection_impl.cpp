@@ -353,7 +353,7 @@ connection_statistics connection_impl::statistics() const noexcept {
 // --- Cancelling ------------------------------------------------------------------------------
 
 void connection_impl::cancel(std::uint64_t id, asio::cancellation_type_t type) {
-  if (cancel_close(id))
+  if (cancel_close(id, type))
     return;
   operation_list done;
   lock l(mutex_);
@@ -372,13 +372,13 @@ void connection_impl::cancel(std::uint64_t id, asio::cancellation_type_t type) {
     cancel(static_cast<message_receive&>(op), done);
     break;
   case connection_operation::kind::send:
-    goes_on = !cancel(static_cast<message_send&>(op), done);
+    goes_on = !cancel(static_cast<message_send&>(op), type, done);
     break;
   case connection_operation::kind::region:
-    regions_->cancel(static_cast<region_operation&>(op), done);
+    regions_->cancel(static_cast<region_operation&>(op), type, done);
     break;
   case connection_operation::kind::remote:
-    goes_on = !cancel(static_cast<remote_operation&>(op), done);
+    goes_on = !cancel(static_cast<remote_operation&>(op), type, done);
     break;
   }
   if (goes_on && (type & asio::cancellation_type::terminal) != asio::cancellation_type::none)
@@ -387,15 +387,16 @@ void connection_impl::cancel(std::uint64_t id, asio::cancellation_type_t type) {
   settle(l, done);
 }
 
-// False if the device may have the caller's memory.
-bool connection_impl::cancel(message_send& op, operation_list& done) {
+// False if it goes on: the device may have the caller's memory, or the peer the message.
+bool connection_impl::cancel(message_send& op, asio::cancellation_type_t type,
+                             operation_list& done) {
   message_record& r = *op.record;
   if (messages_->cancel(static_cast<message_out&>(r))) {
     r.ec = asio::error::operation_aborted;
     complete_send(r, done);
     return true;
   }
-  if (r.caller_keeps)
+  if (r.caller_keeps || !may_leave_effects(type))
     return false;
   r.waiter = nullptr;
   complete(op, asio::error::operation_aborted, done);
@@ -430,7 +431,7 @@ void connection_impl::cancel_receives() {
       cancel(static_cast<message_receive&>(op), done);
     else if (op.what == connection_operation::kind::region &&
              static_cast<region_operation&>(op).why == region_operation::purpose::receive)
-      regions_->cancel(static_cast<region_operation&>(op), done);
+      regions_->cancel(static_cast<region_operation&>(op), asio::cancellation_type::total, done);
   }
   run(done);
   settle(l, done);

@@ -273,7 +273,8 @@ bool connection_regions::run(operation_list& done) {
 
 // What has been handed to the protocol goes on without its user. A region that has come is on its
 // way to him.
-bool connection_regions::cancel(region_operation& op, operation_list& done) {
+bool connection_regions::cancel(region_operation& op, asio::cancellation_type_t type,
+                                operation_list& done) {
   switch (op.why) {
   case region_operation::purpose::request:
   case region_operation::purpose::renew:
@@ -288,9 +289,13 @@ bool connection_regions::cancel(region_operation& op, operation_list& done) {
     inbox_.put_back(op.lease.id);
     break;
   case region_operation::purpose::lend:
+    if (!may_leave_effects(type))
+      return false;
     op.lent->waiter = nullptr;
     break;
   case region_operation::purpose::give:
+    if (!may_leave_effects(type))
+      return false;
     op.given->waiter = nullptr;
     break;
   }

@@ -123,7 +123,7 @@ bool connection_impl::start(remote_operation& op, std::span<const remote_work> c
   op.value = is_atomic(head.opcode)         ? 0
              : head.local->owner != nullptr ? head.local->owner->size()
                                             : head.local->bytes;
-  op.pending = chain.size();
+  op.count = op.pending = chain.size();
   active_.push_back(op);
   const bool chained = chain.size() > 1;
   if (chained)
@@ -197,10 +197,32 @@ void connection_impl::end_remote(remote_record& r, operation_list& done) {
   remote_records_.give_back(r);
 }
 
-// False if the device may have the caller's memory.
-bool connection_impl::cancel(remote_operation& op, operation_list& done) {
+// Whether it may have had an effect: the device has some of it, or had, and it does not only read.
+// Called with the queue held.
+bool connection_impl::has_begun(const remote_operation& op) {
+  std::size_t reads = 0, waiting = 0;
+  for (const remote_record& r : remote_records_.all()) {
+    if (r.waiter != &op)
+      continue;
+    reads += r.wr.opcode == IBV_WR_RDMA_READ ? 1u : 0u;
+    waiting += r.under_way && (r.withdrawn || queue_pair()->is_waiting(r.id)) ? 1u : 0u;
+  }
+  return reads != op.count && waiting != op.count;
+}
+
+// False if it goes on: the device may have the caller's memory, or have done it.
+bool connection_impl::cancel(remote_operation& op, asio::cancellation_type_t type,
+                             operation_list& done) {
   const error_code aborted = asio::error::operation_aborted;
   bool kept = false;
+  struct held {
+    explicit held(queue_pair_impl& q) : qp(q) { qp.hold(); }
+    ~held() { qp.release(); }
+    queue_pair_impl& qp;
+  };
+  const held what_waits(*queue_pair()); // does so until this is over
+  if (!may_leave_effects(type) && has_begun(op))
+    return false;
   for (remote_record& r : remote_records_.all()) {
     if (r.waiter != &op)
       continue;

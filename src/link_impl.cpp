@@ -231,7 +231,7 @@ void link_impl::close_sink(link_transfer& t) {
 }
 
 bool link_impl::withdraw(link_transfer& t) {
-  t.withdrawn = qp_->withdraw(t.id);
+  t.withdrawn = t.withdrawn || qp_->withdraw(t.id);
   return t.withdrawn;
 }
 
@@ -554,11 +554,13 @@ bool link_impl::start_close(operation& op) {
   return true;
 }
 
-bool link_impl::cancel_close(std::uint64_t id) {
+bool link_impl::cancel_close(std::uint64_t id, asio::cancellation_type_t type) {
   operation_list done;
   lock l(mutex_);
   if (closing_ == nullptr || closing_->id != id)
     return false;
+  if (!may_leave_effects(type)) // the goodbye is on its way
+    return true;
   closing_->fail(asio::error::operation_aborted);
   done.push_back(*std::exchange(closing_, nullptr));
   settle(l, done);

@@ -273,6 +273,11 @@ bool queue_pair_impl::withdraw(std::uint64_t id) {
   return true;
 }
 
+bool queue_pair_impl::is_waiting(std::uint64_t id) const {
+  const std::lock_guard lock(mutex_);
+  return send_.is_waiting(id);
+}
+
 // When it returns the device has let go: if the teardown on another thread sees to that, after it.
 // That one calls nothing of the user's but the destruction of handlers when the context ends, and
 // so, on its own thread, perhaps this.

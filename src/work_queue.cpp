@@ -112,6 +112,11 @@ bool work_queue::is_posted(std::uint64_t id) const noexcept {
                      [id](const operation& op) { return op.id == id; });
 }
 
+bool work_queue::is_waiting(std::uint64_t id) const noexcept {
+  return std::any_of(waiting_.begin(), waiting_.end(),
+                     [id](const operation& op) { return op.id == id; });
+}
+
 void work_queue::fail_waiting(const error_code& ec, operation_list& ready) noexcept {
   for (operation& op : waiting_)
     op.fail(ec);

@@ -58,11 +58,11 @@ namespace asio_rdma {
 /// message that was being read to its memory is read again for another one. Its handler gets
 /// `operation_aborted` at once, or, if the caller keeps that memory (a `mutable_buffer`), when
 /// nothing is written to it any more; the content of the memory is indeterminate then. A send that
-/// has not begun is taken back. If it has, its handler gets `operation_aborted` at once and the
-/// message may arrive; the memory of a `registered_buffer` stays with the connection until the
-/// device has let go of it. Only where the caller keeps the memory that the device uses
-/// (`const_buffer`) one that has begun goes on: then `terminal` ends the connection, and `partial`
-/// and `total` have no effect.
+/// has not begun is taken back. `total` has no effect on a send that has begun. By `partial` and
+/// `terminal` the handler of such a send gets `operation_aborted` at once and the message may
+/// arrive; the memory of a `registered_buffer` stays with the connection until the device has let
+/// go of it. Only where the caller keeps the memory that the device uses (`const_buffer`) the send
+/// goes on: then `terminal` ends the connection, and `partial` has no effect, either.
 ///
 /// *Thread safety.* Distinct objects: safe. Shared objects: unsafe, as for Asio's sockets.
 template <class Executor = asio::any_io_executor>
@@ -194,7 +194,7 @@ public:
   /// then everything has arrived, and the connection has ended. Nothing can be sent or received any
   /// more: receives end with `operation_aborted`, and what the peer still sends is refused or
   /// dropped. Signature `void(error_code)`. Errors: as the connection's, if it fails before.
-  /// Supports all cancellation types: only the wait ends.
+  /// Cancellation: by `partial` and `terminal` only the wait ends; `total` has no effect.
   template <class Token = asio::default_completion_token_t<executor_type>>
   auto async_close(Token&& token = {}) {
     return asio::async_initiate<Token, void(error_code)>(initiate_close{this}, token);
@@ -247,7 +247,7 @@ public:
   /// (`IBV_WC_REM_ACCESS_ERR`, for instance).
   ///
   /// Cancellation: as for a send. One that waits for room in the device's queue is taken back;
-  /// otherwise it may have happened.
+  /// `total` has no effect on one that does not; otherwise it may have happened.
   template <class Buffers, remote_memory Remote,
             class Token = asio::default_completion_token_t<executor_type>>
   requires(!std::integral<std::decay_t<Token>>) //
@@ -274,8 +274,9 @@ public:
   }
 
   /// RDMA READ from memory of the peer, as many bytes as the buffers have. Signature
-  /// `void(error_code, std::size_t bytes)`. See `async_write`. A cancelled read leaves a
-  /// `registered_buffer` in use until the device has let go of it, and other memory untouched.
+  /// `void(error_code, std::size_t bytes)`. See `async_write`. A read has no effect at the peer, so
+  /// `total` does what `partial` does. A cancelled read leaves a `registered_buffer` in use until
+  /// the device has let go of it, and other memory untouched.
   template <class Buffers, remote_memory Remote,
             class Token = asio::default_completion_token_t<executor_type>>
   requires(asio::is_mutable_buffer_sequence<Buffers>::value || mutable_buffer_sequence<Buffers>) //
@@ -288,7 +289,7 @@ public:
   /// Signature `void(error_code, std::uint64_t old)`; it has happened if `old` is `expected`.
   /// Atomic to other such operations by way of the same device. Errors, besides those of
   /// `async_write`: `error::misaligned`, and `operation_not_supported` where the device has no
-  /// atomics. Cancellation: all types; it may have happened.
+  /// atomics. Cancellation: as for a write from memory that the library keeps.
   template <remote_memory Remote, class Token = asio::default_completion_token_t<executor_type>>
   auto async_compare_and_swap(const Remote& target, std::uint64_t expected, std::uint64_t desired,
                               Token&& token = {}) {
@@ -343,7 +344,8 @@ public:
   /// when the peer has let go of it, by `revoke`, with the lease, or with the connection. It is
   /// complete when the peer's device has heard of it. Signature `void(error_code)`. Errors, besides
   /// the connection's: `error::buffer_in_use`, `invalid_argument` for no bytes or no rights, and
-  /// those of `memory_region`. Supports all cancellation types: it may be lent all the same.
+  /// those of `memory_region`. Cancellation: by `partial` and `terminal` only the wait ends, and
+  /// the memory may be lent all the same; `total` has no effect.
   template <class Token = asio::default_completion_token_t<executor_type>>
   requires(!std::same_as<std::decay_t<Token>, access>) //
       auto async_send_region(const registered_buffer& memory, Token&& token = {}) {
@@ -365,8 +367,9 @@ public:
   /// Hands memory of the peer back, all that the lease is for: the peer's program gets it by
   /// `async_receive_region`, behind all that was written to it. No handle is of use any more.
   /// Signature `void(error_code)`. Errors, besides the connection's: `error::lease_expired`,
-  /// `error::lease_revoked`, `invalid_argument` for a region of another connection. Supports all
-  /// cancellation types: it may be handed back all the same.
+  /// `error::lease_revoked`, `invalid_argument` for a region of another connection. Cancellation:
+  /// by `partial` and `terminal` only the wait ends, and the region may be handed back all the
+  /// same; `total` has no effect.
   template <class Token = asio::default_completion_token_t<executor_type>>
   auto async_send_region(const remote_region& region, Token&& token = {}) {
     return asio::async_initiate<Token, void(error_code)>(initiate_give{this}, token, region);

@@ -367,7 +367,7 @@ TEST_CASE("futures of operations that are cancelled, and the memory is free") {
   auto offered = t.b.async_send(asio::buffer(bytes), token());
   CHECK(in_use(owned));
   for (auto& c : cancel)
-    c.emit(asio::cancellation_type::total);
+    c.emit(&c == &cancel[3] ? asio::cancellation_type::partial : asio::cancellation_type::total);
   drain(t.io);
   CHECK(error_of(message) == asio::error::operation_aborted);
   CHECK(error_of(size) == asio::error::operation_aborted);

@@ -72,9 +72,10 @@ private:
   void complete_receive(message_receive& r, operation_list& done);
   void complete(connection_operation& op, const error_code& ec, operation_list& done);
   void end_background(connection_operation& op);
-  bool cancel(message_send& op, operation_list& done);
+  bool cancel(message_send& op, asio::cancellation_type_t type, operation_list& done);
   void cancel(message_receive& op, operation_list& done);
-  bool cancel(remote_operation& op, operation_list& done);
+  bool cancel(remote_operation& op, asio::cancellation_type_t type, operation_list& done);
+  bool has_begun(const remote_operation& op);
 
   /// Nothing, or why the region is of no use here.
   error_code check_region(const remote_region& r) const;

@@ -87,7 +87,8 @@ class remote_operation : public connection_operation {
 public:
   explicit remote_operation(function f) noexcept : connection_operation(f, kind::remote) {}
 
-  std::size_t pending = 0; ///< Work requests that have not ended.
+  std::size_t count = 0;   ///< Work requests.
+  std::size_t pending = 0; ///< Those that have not ended.
   error_code first;        ///< The first error of those that have.
 };
 

@@ -7,6 +7,7 @@
 #include <asio_rdma/detail/grant_table.hpp>
 #include <asio_rdma/detail/lease_table.hpp>
 #include <asio_rdma/detail/region_inbox.hpp>
+#include <boost/asio/cancellation_type.hpp>
 
 #include <unordered_map>
 #include <utility>
@@ -50,7 +51,7 @@ public:
   void start(region_operation& op);
   void lend(region_operation& op, const registered_buffer& memory);
   void give(region_operation& op);
-  bool cancel(region_operation& op, operation_list& done);
+  bool cancel(region_operation& op, asio::cancellation_type_t type, operation_list& done);
   /// True if there was something to do.
   bool run(operation_list& done);
 

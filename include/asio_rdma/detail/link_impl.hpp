@@ -24,6 +24,13 @@
 
 namespace asio_rdma::detail {
 
+/// Whether a cancellation may end an operation that has begun, and so may have had an effect.
+/// `total` alone may not (Boost.Asio, `cancellation_type`).
+inline bool may_leave_effects(asio::cancellation_type_t type) noexcept {
+  return (type & (asio::cancellation_type::partial | asio::cancellation_type::terminal)) !=
+         asio::cancellation_type::none;
+}
+
 class background_timer;
 class link_impl;
 class link_pull;
@@ -130,7 +137,7 @@ public:
   /// Says goodbye behind what waits to be sent; `op` completes when the peer has as well.
   bool start_close(operation& op);
   /// If that is what `id` waits for: only the wait ends.
-  bool cancel_close(std::uint64_t id);
+  bool cancel_close(std::uint64_t id, asio::cancellation_type_t type);
 
   std::uint64_t next_id() noexcept { return qp_->next_id(); }
   asio::execution_context& context() const noexcept { return qp_->context(); }

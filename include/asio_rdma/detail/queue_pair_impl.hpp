@@ -72,6 +72,8 @@ public:
   void cancel(std::uint64_t id, asio::cancellation_type_t type);
   /// Cancels a send operation if it waits for room, else gives false.
   bool withdraw(std::uint64_t id);
+  /// Whether a send operation waits for room: while the queue is held, until it is released.
+  bool is_waiting(std::uint64_t id) const;
 
   /// Each gives true, or false with the error in the operation, which stays the caller's then.
   bool start(send_operation& op);

@@ -62,6 +62,7 @@ public:
   /// Takes the waiting operation with that id out. The caller gives it its error.
   operation* remove_waiting(std::uint64_t id) noexcept;
   bool is_posted(std::uint64_t id) const noexcept;
+  bool is_waiting(std::uint64_t id) const noexcept;
   template <class Function>
   void each_posted(Function&& f) const {
     for (const operation& op : posted_)
