@@ -71,6 +71,12 @@ connection_impl::connection_impl(asio::execution_context& context, const memory_
 
 connection_impl::~connection_impl() = default;
 
+// The timers' service is gone before a connection that outlives its context.
+void connection_impl::on_context_shutdown() {
+  link_impl::on_context_shutdown();
+  expiry_.reset();
+}
+
 void connection_impl::make_parts(frame_link& link, const handshake&) {
   message_options o;
   o.limit = options().max_message;

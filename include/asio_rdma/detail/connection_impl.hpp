@@ -22,6 +22,8 @@ public:
                   const connection_options& options);
   ~connection_impl() override;
 
+  void on_context_shutdown() override;
+
   /// Each gives true, or false with the error in the operation, which stays the caller's then.
   bool start(message_send& op, const payload& p, std::optional<std::uint32_t> immediate);
   bool start(message_receive& op);
