@@ -42,7 +42,13 @@ message_pull& connection_impl::pull_of(std::uint32_t slot) noexcept {
 }
 
 void connection_impl::begin_pull(const message_action& a) {
-  message_pull& p = pulls_.take(*this);
+  message_pull* free = nullptr;
+  try {
+    free = &pulls_.take(*this);
+  } catch (const std::bad_alloc&) {
+    return messages_->refuse(a.slot);
+  }
+  message_pull& p = *free;
   p.slot = a.slot;
   p.in_use = true;
   if (a.receive != nullptr) {
@@ -82,9 +88,14 @@ void connection_impl::make_parts(frame_link& link, const handshake&) {
   o.limit = options().max_message;
   o.offers = options().offers;
   o.pulls = options().pulls;
-  messages_.emplace(link, o);
-  link.add(remote_part_, {});
-  regions_.emplace(*this, link, options().remote_memory);
+  try {
+    messages_.emplace(link, o);
+    link.add(remote_part_, {});
+    regions_.emplace(*this, link, options().remote_memory);
+  } catch (...) {
+    messages_.reset(); // which would keep a link that is no more
+    throw;
+  }
 }
 
 void connection_impl::give_back(message_record& r) noexcept {
@@ -253,10 +264,17 @@ bool connection_impl::start(message_receive& op) {
   op.request.op = &op;
   messages_->receive(op.request);
   run(done);
-  while (run_parts(done)) // after a failure, what had arrived is still to be had
-    continue;
+  take_arrived(done);
   settle(l, done);
   return true;
+}
+
+// After a failure, what had arrived is still to be had.
+void connection_impl::take_arrived(operation_list& done) {
+  do_or_fail([&] {
+    while (run_parts(done))
+      continue;
+  });
 }
 
 void connection_impl::to_foreground(message_receive& op) {
@@ -370,8 +388,13 @@ void connection_impl::cancel(std::uint64_t id, asio::cancellation_type_t type) {
     queue_pair()->cancel(id, type);
     return;
   }
-  auto& op = static_cast<connection_operation&>(*found);
-  const error_code aborted = asio::error::operation_aborted;
+  do_or_fail([&] { cancel(static_cast<connection_operation&>(*found), type, done); });
+  run(done);
+  settle(l, done);
+}
+
+void connection_impl::cancel(connection_operation& op, asio::cancellation_type_t type,
+                             operation_list& done) {
   bool goes_on = false;
   switch (op.what) {
   case connection_operation::kind::receive:
@@ -388,9 +411,7 @@ void connection_impl::cancel(std::uint64_t id, asio::cancellation_type_t type) {
     break;
   }
   if (goes_on && (type & asio::cancellation_type::terminal) != asio::cancellation_type::none)
-    fail(aborted);
-  run(done);
-  settle(l, done);
+    fail(asio::error::operation_aborted);
 }
 
 // False if it goes on: the device may have the caller's memory, or the peer the message.
@@ -431,14 +452,16 @@ void connection_impl::cancel(message_receive& op, operation_list& done) {
 void connection_impl::cancel_receives() {
   operation_list done;
   lock l(mutex_);
-  for (auto i = active_.begin(); i != active_.end();) {
-    auto& op = static_cast<connection_operation&>(*i++);
-    if (op.what == connection_operation::kind::receive)
-      cancel(static_cast<message_receive&>(op), done);
-    else if (op.what == connection_operation::kind::region &&
-             static_cast<region_operation&>(op).why == region_operation::purpose::receive)
-      regions_->cancel(static_cast<region_operation&>(op), asio::cancellation_type::total, done);
-  }
+  do_or_fail([&] {
+    for (auto i = active_.begin(); i != active_.end();) {
+      auto& op = static_cast<connection_operation&>(*i++);
+      if (op.what == connection_operation::kind::receive)
+        cancel(static_cast<message_receive&>(op), done);
+      else if (op.what == connection_operation::kind::region &&
+               static_cast<region_operation&>(op).why == region_operation::purpose::receive)
+        regions_->cancel(static_cast<region_operation&>(op), asio::cancellation_type::total, done);
+    }
+  });
   run(done);
   settle(l, done);
 }

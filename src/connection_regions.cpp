@@ -38,7 +38,7 @@ void connection_regions::complete(region_operation& op, const error_code& ec,
 // --- Memory of this side ---------------------------------------------------------------------
 
 void connection_regions::give_back(grant_record& r) noexcept {
-  if (r.lending || r.key.is_open())
+  if (r.lending || r.returned || r.key.is_open())
     return;
   connection_.dropped_.drop(r.access);
   connection_.dropped_.drop(r.memory);
@@ -47,6 +47,8 @@ void connection_regions::give_back(grant_record& r) noexcept {
 }
 
 void connection_regions::lend(region_operation& op, const registered_buffer& memory) {
+  grants_.reserve_one();
+  reserve_place();
   grant_record& r = grant_records_.take(connection_);
   const bool writes =
       (op.lease.rights & (remote_rights::write | remote_rights::atomic)) != remote_rights::none;
@@ -66,15 +68,27 @@ void connection_regions::lend(region_operation& op, const registered_buffer& mem
   grants_.lend(r);
 }
 
+void connection_regions::reserve_place() {
+  if (granted_.size() < grants_.places())
+    granted_.resize(2 * grants_.places());
+}
+
 void connection_regions::make_key(const grant_action& a) {
-  grant_record& r =
-      a.lend != nullptr ? static_cast<grant_record&>(*a.lend) : grant_records_.take(connection_);
-  r.id = a.grant;
-  const std::size_t place = a.grant & 0xffff;
-  if (granted_.size() <= place)
-    granted_.resize(place + 1);
-  granted_[place] = &r;
   error_code ec = connection_.check();
+  grant_record* record = static_cast<grant_record*>(a.lend);
+  try {
+    if (record == nullptr && !ec) {
+      reserve_place();
+      record = &grant_records_.take(connection_);
+    }
+  } catch (const std::bad_alloc&) {
+    ec = asio::error::no_memory;
+  }
+  if (record == nullptr)
+    return grants_.not_made(a.grant, ec);
+  grant_record& r = *record;
+  r.id = a.grant;
+  granted_[a.grant & 0xffff] = &r;
   if (!ec && a.bytes == 0)
     ec = asio::error::invalid_argument;
   if (!ec && a.lend == nullptr) {
@@ -82,9 +96,13 @@ void connection_regions::make_key(const grant_action& a) {
     if (!ec)
       r.memory.zero();
   }
-  if (!ec)
-    r.key = grant_key(connection_.pool().get_protection_domain(), r.memory.data(), a.bytes,
-                      to_access(a.rights), ec);
+  try {
+    if (!ec)
+      r.key = grant_key(connection_.pool().get_protection_domain(), r.memory.data(), a.bytes,
+                        to_access(a.rights), ec);
+  } catch (const std::bad_alloc&) {
+    ec = asio::error::no_memory;
+  }
   const bool binds = !ec && r.key.window();
   if (binds)
     ec = bind(r);
@@ -131,9 +149,11 @@ void connection_regions::not_made(grant_record& r, const error_code& ec) {
 // Deregistering waits until the device has nothing more to do with the key.
 void connection_regions::end_key(const grant_action& a) {
   grant_record& r = *std::exchange(granted_[a.grant & 0xffff], nullptr);
-  if (connection_.end_key(r.key, r.memory, r.access) && a.returned && !inbox_.dropping())
-    returned_.emplace(a.grant, r.memory);
+  const bool ended = connection_.end_key(r.key, r.memory, r.access);
   connection_.dropped_.drop(r.access);
+  r.returned = ended && a.returned && !inbox_.dropping();
+  if (r.returned)
+    r.next_free = std::exchange(returned_, &r);
   give_back(r);
   grants_.ended(a.grant);
 }
@@ -180,11 +200,16 @@ void connection_regions::received(region_operation& op, operation_list& done) {
   if (a.ec)
     return complete(op, a.ec, done);
   if (a.returned) {
-    const auto i = returned_.find(a.id);
-    if (i == returned_.end())
+    grant_record** place = &returned_;
+    while (*place != nullptr && (*place)->id != a.id)
+      place = &(*place)->next_free;
+    if (*place == nullptr)
       return complete(op, asio::error::no_memory, done);
-    op.memory = std::move(i->second);
-    returned_.erase(i);
+    grant_record& r = **place;
+    *place = r.next_free;
+    r.returned = false;
+    op.memory = std::move(r.memory);
+    give_back(r);
     return complete(op, {}, done);
   }
   const auto lease = leases_.get(a.id);
@@ -203,11 +228,15 @@ void connection_regions::received(region_operation& op, operation_list& done) {
 }
 
 void connection_regions::leased(region_operation& op, operation_list& done) {
-  const error_code ec = op.lease.ec;
+  error_code ec = op.lease.ec;
   if (op.why != region_operation::purpose::renew) {
-    if (!ec)
-      op.region = connection_.make_region(op.lease.result);
-    else if (op.why == region_operation::purpose::receive)
+    try {
+      if (!ec)
+        op.region = connection_.make_region(op.lease.result);
+    } catch (const std::bad_alloc&) {
+      ec = asio::error::no_memory;
+    }
+    if (ec && (!op.lease.ec || op.why == region_operation::purpose::receive))
       release(op.lease.id);
   }
   // To the one who asks it is the owner's limit, not a message that is too long.
@@ -246,11 +275,12 @@ bool connection_regions::run_grants(operation_list& done) {
 }
 
 bool connection_regions::run(operation_list& done) {
-  if (inbox_.dropping() && !returned_.empty()) {
-    for (auto& [id, memory] : returned_)
-      connection_.dropped_.drop(memory);
-    returned_.clear();
-  }
+  if (inbox_.dropping())
+    while (returned_ != nullptr) {
+      grant_record& r = *std::exchange(returned_, returned_->next_free);
+      r.returned = false;
+      give_back(r);
+    }
   if (run_grants(done))
     return true;
   if (lease_request* const l = leases_.next()) {
@@ -284,9 +314,10 @@ bool connection_regions::cancel(region_operation& op, asio::cancellation_type_t 
   case region_operation::purpose::receive:
     if (inbox_.cancel(op.arrival))
       break;
-    if (!leases_.cancel(op.lease)) // it has come, and its lease is being renewed
+    if (!leases_.may_cancel(op.lease)) // it has come, and its lease is being renewed
       return false;
-    inbox_.put_back(op.lease.id);
+    inbox_.put_back(op.lease.id); // first, as it may fail
+    leases_.cancel(op.lease);
     break;
   case region_operation::purpose::lend:
     if (!may_leave_effects(type))
@@ -334,14 +365,13 @@ bool connection_impl::start(region_operation& op) {
   }
   if (op.ec)
     return false;
-  begin(op);
-  if (op.why == purpose::give)
+  if (op.why == purpose::give) // first, as it may fail
     regions_->give(op);
   else
     regions_->start(op);
+  begin(op);
   run(done);
-  while (run_parts(done)) // after a failure, what had arrived is still to be had
-    continue;
+  take_arrived(done);
   settle(l, done);
   return true;
 }
@@ -358,7 +388,7 @@ bool connection_impl::start(region_operation& op, const registered_buffer& memor
     return false;
   begin(op);
   run(done);
-  after_event();
+  end_event(done);
   settle(l, done);
   return true;
 }
@@ -387,8 +417,10 @@ std::size_t connection_impl::revoke(const registered_buffer* memory) {
   if (!regions_)
     return 0;
   const std::size_t n = regions_->revoke(memory);
-  while (regions_->run_grants(done)) // at once, even if the connection is about to end
-    continue;
+  do_or_fail([&] {
+    while (regions_->run_grants(done)) // at once, even if the connection is about to end
+      continue;
+  });
   run(done);
   settle(l, done);
   return n;

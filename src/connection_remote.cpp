@@ -101,17 +101,26 @@ bool connection_impl::start(remote_operation& op, std::span<const remote_work> c
   lock l(mutex_);
   remote_record* first = nullptr;
   remote_record** end = &first;
-  for (const remote_work& w : chain) {
-    op.ec = check_work(w);
-    if (op.ec)
-      break;
-    remote_record& r = remote_records_.take(*this, &connection_impl::remote_done);
-    r.next = nullptr;
-    *std::exchange(end, &r.next) = &r;
-    op.ec = fill(r, w);
-    if (op.ec)
-      break;
-    r.found = w.found != nullptr ? w.found : &op.value;
+  const remote_work& head = chain.front();
+  const bool chained = chain.size() > 1;
+  message_record* notice = nullptr;
+  try {
+    for (const remote_work& w : chain) {
+      op.ec = check_work(w);
+      if (op.ec)
+        break;
+      remote_record& r = remote_records_.take(*this, &connection_impl::remote_done);
+      r.next = nullptr;
+      *std::exchange(end, &r.next) = &r;
+      op.ec = fill(r, w);
+      if (op.ec)
+        break;
+      r.found = w.found != nullptr ? w.found : &op.value;
+    }
+    if (!op.ec && head.immediate && !chained)
+      notice = &records_.take();
+  } catch (const std::bad_alloc&) {
+    op.ec = asio::error::no_memory;
   }
   if (op.ec) {
     while (first != nullptr)
@@ -119,13 +128,11 @@ bool connection_impl::start(remote_operation& op, std::span<const remote_work> c
     return false;
   }
   operation_starting();
-  const remote_work& head = chain.front();
   op.value = is_atomic(head.opcode)         ? 0
              : head.local->owner != nullptr ? head.local->owner->size()
                                             : head.local->bytes;
   op.count = op.pending = chain.size();
   active_.push_back(op);
-  const bool chained = chain.size() > 1;
   if (chained)
     queue_pair()->hold();
   while (first != nullptr) {
@@ -140,14 +147,15 @@ bool connection_impl::start(remote_operation& op, std::span<const remote_work> c
       r.wr.send_flags = 0; // it has completed when the last one has
     if (!post(r)) {
       remote_done(*this, r, done);
-    } else if (head.immediate && !chained) {
-      message_record& m = records_.take();
-      m.what = message_out::kind::written;
-      m.bytes = 0;
-      m.immediate = head.immediate;
-      m.write = &r;
-      r.notice = &m;
-      messages_->send(m);
+      if (notice != nullptr)
+        give_back(*notice);
+    } else if (notice != nullptr) {
+      notice->what = message_out::kind::written;
+      notice->bytes = 0;
+      notice->immediate = head.immediate;
+      notice->write = &r;
+      r.notice = notice;
+      messages_->send(*notice);
     }
   }
   if (chained)

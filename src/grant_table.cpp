@@ -95,6 +95,7 @@ void grant_table::admit() {
     } else if (p.what.bytes > room || granted_ >= limits_.grants) {
       return; // when keys have ended
     } else {
+      reserve_one();
       bytes_ += p.what.bytes;
       ++granted_;
       grant g;
@@ -149,11 +150,22 @@ protocol_clock::time_point grant_table::until(protocol_clock::time_point now,
 
 // --- The life of a grant ---------------------------------------------------------------------
 
-std::uint32_t grant_table::add(grant g) {
-  if (free_.empty()) {
-    free_.push_back(static_cast<std::uint16_t>(grants_.size()));
-    grants_.emplace_back();
+void grant_table::reserve_one() {
+  if (!free_.empty() || grants_.size() == most_grants)
+    return;
+  if (grants_.size() == work_.capacity()) {
+    const std::size_t places = std::max<std::size_t>(2 * grants_.size(), 8);
+    free_.reserve(places);
+    notices_.set_capacity(places);
+    grants_.reserve(places);
+    work_.set_capacity(places);
   }
+  free_.push_back(static_cast<std::uint16_t>(grants_.size()));
+  grants_.emplace_back();
+}
+
+// After `reserve_one`.
+std::uint32_t grant_table::add(grant g) {
   const std::uint16_t index = free_.back();
   free_.pop_back();
   g.generation = grants_[index].generation;
@@ -282,6 +294,7 @@ void grant_table::lend(lend_request& op) {
     return finish(op, closed_);
   if (free_.empty() && grants_.size() == most_grants)
     return finish(op, error::remote_memory_limit);
+  reserve_one();
   grant g;
   g.bytes = op.bytes;
   g.rights = op.rights;

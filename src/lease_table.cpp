@@ -69,17 +69,20 @@ void lease_table::start(lease_request& op, protocol_clock::time_point now) {
   }
 }
 
+bool lease_table::may_cancel(const lease_request& op) const noexcept {
+  return op.what != lease_request::kind::give &&
+         (op.state_ == lease_request::state::queued || op.state_ == lease_request::state::asked);
+}
+
 bool lease_table::cancel(lease_request& op) {
-  if (op.what == lease_request::kind::give)
+  if (!may_cancel(op))
     return false;
   if (op.state_ == lease_request::state::queued) {
     queued_.erase(list::s_iterator_to(op));
-  } else if (op.state_ == lease_request::state::asked) {
+  } else {
     for (request_slot& s : asked_)
       if (s.op == &op)
         s.op = nullptr;
-  } else {
-    return false;
   }
   op.state_ = lease_request::state::idle;
   return true;
@@ -98,8 +101,9 @@ bool lease_table::next_control(outgoing_frame& f) {
   if (free_.empty()) {
     if (asked_.size() == most_asked_)
       return false;
-    free_.push_back(static_cast<std::uint16_t>(asked_.size()));
     asked_.emplace_back();
+    free_.reserve(asked_.capacity()); // so that giving it back cannot fail
+    free_.push_back(static_cast<std::uint16_t>(asked_.size() - 1));
   }
   lease_request& op = as_request(queued_.front());
   queued_.pop_front();
@@ -180,6 +184,12 @@ link_part::disposition lease_table::on_answer(const frame_header& header,
       (decode(payload, grant) || is_live(grant.grant, now) ||
        (s.op != nullptr && (grant.memory.size != s.op->bytes || grant.rights != s.op->rights))))
     return disposition::violation;
+  // First, as it may fail.
+  const lease* made = nullptr;
+  if (header.type == frame_type::granted && s.op != nullptr)
+    made = &add(grant, after(s.op->asked_, grant.lease));
+  else if (header.type == frame_type::granted)
+    reserve_release();
   lease_request* const op = std::exchange(s.op, nullptr);
   s.used = false;
   ++s.generation;
@@ -192,7 +202,7 @@ link_part::disposition lease_table::on_answer(const frame_header& header,
   } else if (header.type == frame_type::renewed) {
     on_renewed(*op, renewal);
   } else {
-    op->result = add(grant, after(op->asked_, grant.lease)).what;
+    op->result = made->what;
     op->id = op->result.id;
     finish(*op, {});
   }
@@ -224,7 +234,14 @@ bool lease_table::is_live(std::uint32_t grant, protocol_clock::time_point now) {
   return false;
 }
 
+void lease_table::reserve_release() {
+  const std::size_t needed = leases_.size() + releases_.size() + 1;
+  if (releases_.capacity() < needed)
+    releases_.set_capacity(std::max<std::size_t>(2 * needed, 8));
+}
+
 lease_table::lease& lease_table::add(const grant_payload& p, protocol_clock::time_point until) {
+  reserve_release();
   do
     ++last_id_;
   while (leases_.contains(last_id_));

@@ -108,24 +108,32 @@ error_code link_impl::open_with(std::shared_ptr<completion_queue_impl> queue,
   cq_ = qp_->completion_queue();
   cq_->expect_internal();
   error_code ec;
-  service_.add(*this, ec);
-  if (!ec)
-    send_memory_ = pool_.allocate(options_.sends * frame_transfer::room, ec);
+  bool added = false;
+  try {
+    added = service_.add(*this, ec);
+    if (!ec)
+      ec = make_parts_of(std::move(shared));
+  } catch (const std::bad_alloc&) {
+    ec = asio::error::no_memory;
+  }
+  if (ec && added)
+    close();
+  else if (ec)
+    qp_->close();
+  return ec;
+}
+
+error_code link_impl::make_parts_of(std::shared_ptr<shared_receives_impl> shared) {
+  error_code ec;
+  send_memory_ = pool_.allocate(options_.sends * frame_transfer::room, ec);
   if (!ec && !shared)
     ec = make_receives();
-  if (ec) {
-    service_.remove(*this);
-    qp_->close();
+  if (ec)
     return ec;
-  }
   for (std::uint32_t i = 0; i < options_.sends; ++i)
     sends_.emplace_back(*this, i,
                         static_cast<std::byte*>(send_memory_.data()) + i * frame_transfer::room);
-  shared_ = std::move(shared);
-  ec = begin();
-  if (ec)
-    close();
-  return ec;
+  return begin(std::move(shared));
 }
 
 private_data link_impl::hello() const {
@@ -161,8 +169,13 @@ error_code link_impl::on_hello(std::span<const std::byte> data, bool accepting) 
   const std::lock_guard guard(mutex_);
   if (link_)
     return asio::error::already_connected;
-  link_.emplace(o);
-  make_parts(*link_, peer);
+  try {
+    link_.emplace(o);
+    make_parts(*link_, peer);
+  } catch (const std::bad_alloc&) {
+    link_.reset();
+    return asio::error::no_memory;
+  }
   if (o.waits_for_peer) {
     holding_ = true;
     qp_->hold();
@@ -174,7 +187,7 @@ void link_impl::on_connected(const connection_info&) {
   operation_list done;
   lock l(mutex_);
   connected_ = true;
-  set_keep_alive();
+  do_or_fail([this] { set_keep_alive(); });
   run(done);
   settle(l, done);
 }
@@ -264,46 +277,69 @@ link_statistics link_impl::statistics() const noexcept {
   return result;
 }
 
-void link_impl::run(operation_list& done) {
-  if (link_ && connected_ && !failing_) {
-    take_receives();
-    for (bool more = true; more && !failing_;) {
-      const link_action a = link_->next();
-      switch (a.what) {
-      case link_action::kind::repost:
-        free_receive(a.slot);
-        if (shared_)
-          take_receives();
-        break;
-      case link_action::kind::send:
-        send(a.slot, *a.frame);
-        break;
-      case link_action::kind::fail:
-        fail(a.ec);
-        break;
-      case link_action::kind::closed:
-        fail(asio::error::eof);
-        break;
-      case link_action::kind::none:
-        more = run_parts(done);
-      }
-    }
-    credit_waits_.add(link_->credit_waits() - credit_waits_.value());
-  }
-  if (failing_ && posted_ == 0 && !stopped_) {
-    stopped_ = true;
-    if (link_) {
-      // Who lent memory must know above all that it is not his again.
-      link_->stop(kept_ ? error_code(error::device_keeps_memory) : reason_);
-      while (run_parts(done))
-        continue;
-    }
-  }
+void link_impl::run(operation_list& done) noexcept {
+  if (link_ && connected_ && !failing_)
+    do_or_fail([&] { drive(done); });
+  if (failing_ && posted_ == 0 && !stopped_)
+    stop(done);
   if (stopped_ && closing_ != nullptr) {
     // A peer that has heard the goodbye may be gone before this side hears that it has.
     closing_->ec = link_->said_goodbye() ? error_code() : reason_;
     done.push_back(*std::exchange(closing_, nullptr));
   }
+}
+
+void link_impl::end_event(operation_list& done) noexcept {
+  if (failing_)
+    return;
+  do_or_fail([this] { after_event(); });
+  if (failing_)
+    run(done);
+}
+
+void link_impl::lack_memory() noexcept {
+  fail(asio::error::no_memory);
+  if (link_)
+    link_->fail(asio::error::no_memory);
+}
+
+void link_impl::drive(operation_list& done) {
+  take_receives();
+  for (bool more = true; more && !failing_;) {
+    const link_action a = link_->next();
+    switch (a.what) {
+    case link_action::kind::repost:
+      free_receive(a.slot);
+      if (shared_)
+        take_receives();
+      break;
+    case link_action::kind::send:
+      send(a.slot, *a.frame);
+      break;
+    case link_action::kind::fail:
+      fail(a.ec);
+      break;
+    case link_action::kind::closed:
+      fail(asio::error::eof);
+      break;
+    case link_action::kind::none:
+      more = run_parts(done);
+    }
+  }
+  credit_waits_.add(link_->credit_waits() - credit_waits_.value());
+}
+
+// The parts allocate nothing to end what they have.
+void link_impl::stop(operation_list& done) {
+  stopped_ = true;
+  if (!link_)
+    return;
+  // If the device still uses memory, report that first: the caller must not reuse the memory.
+  link_->stop(kept_ ? error_code(error::device_keeps_memory) : reason_);
+  do_or_fail([&] {
+    while (run_parts(done))
+      continue;
+  });
 }
 
 // Once the mutex is unlocked only locals are touched: an operation that was started may have ended
@@ -379,10 +415,10 @@ void link_impl::returned(operation_list& done, disposal how, Function&& f) {
     fail(asio::error::operation_aborted);
   --posted_;
   ++signs_;
-  f();
+  do_or_fail(std::forward<Function>(f));
   run(done);
   if (how != disposal::destroy) {
-    after_event();
+    end_event(done);
     settle(l, done);
     return;
   }
@@ -483,9 +519,9 @@ void link_impl::call_at(std::unique_ptr<background_timer>& timer, protocol_clock
     operation_list done;
     lock l(self->mutex_);
     timer->ran_out();
-    then(*self);
+    self->do_or_fail([&] { then(*self); });
     self->run(done);
-    self->after_event();
+    self->end_event(done);
     self->settle(l, done);
   });
 }
@@ -548,7 +584,7 @@ bool link_impl::start_close(operation& op) {
   operation_starting();
   closing_ = &op;
   if (!said)
-    link_->close();
+    do_or_fail([this] { link_->close(); });
   run(done);
   settle(l, done);
   return true;

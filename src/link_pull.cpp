@@ -7,22 +7,23 @@
 namespace asio_rdma::detail {
 namespace {
 
-// A READ of this many bytes is enough to keep a device busy; so many of them at a time.
+// Four READs of this many bytes at a time are enough to keep a device busy.
 constexpr std::uint64_t read_piece = std::uint64_t(1) << 20;
-constexpr std::size_t reads_under_way = 4;
 
 } // namespace
+
+link_pull::link_pull(link_impl& link, done_function done) noexcept
+    : link_(link),
+      done_(done),
+      reads_{{{link, *this}, {link, *this}, {link, *this}, {link, *this}}} {}
 
 void link_pull::start(const mutable_buffer& to, const remote_buffer& from) {
   to_ = to;
   from_ = from;
   failure_ = {};
-  for (std::size_t i = 0; i < reads_under_way && from_.size != 0; ++i) {
-    if (i == reads_.size())
-      reads_.emplace_back(link_, *this);
+  for (std::size_t i = 0; i < reads_.size() && from_.size != 0; ++i)
     if (!post(reads_[i]))
       return;
-  }
   if (under_way_ == 0)
     done_(link_, *this);
 }

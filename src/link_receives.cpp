@@ -24,6 +24,7 @@ void link_end::run(operation* base, disposal how) {
 error_code link_impl::make_receives() {
   error_code ec;
   options_.receives = std::min(options_.receives, qp_->options().receive_depth);
+  starved_.reserve(options_.receives); // so that noting one never fails
   for (std::uint32_t i = 0; i < options_.receives && !ec; ++i) {
     receives_.push_back(std::make_unique<link_receive>(*this, i));
     if (!receives_.back()->fill(pool_, options_.receive_size))
@@ -33,12 +34,13 @@ error_code link_impl::make_receives() {
 }
 
 // From here on the link keeps itself until its queue pair has ended.
-error_code link_impl::begin() {
+error_code link_impl::begin(std::shared_ptr<shared_receives_impl> shared) {
   operation_list done;
   lock l(mutex_);
-  if (shared_) {
+  if (shared) {
+    shared->add(*this, qp_->number());
+    shared_ = std::move(shared);
     posted();
-    shared_->add(*this, qp_->number());
     if (!qp_->start_last(end_)) {
       --posted_;
       shared_->remove(*this, qp_->number(), shared_->options().per_link, 0);
@@ -97,9 +99,13 @@ void link_impl::look_for_memory() {
 
 void link_impl::take_receives() {
   if (!shared_) {
-    for (auto i = std::exchange(starved_, {}); !i.empty(); i.pop_back())
-      if (post_receive(i.back()))
-        link_->reposted();
+    while (!starved_.empty()) {
+      const std::uint32_t slot = starved_.back();
+      starved_.pop_back();
+      if (!post_receive(slot)) // nor the others, which are of the same size
+        return;
+      link_->reposted();
+    }
     return;
   }
   if (shared_->starved())
@@ -119,7 +125,9 @@ void link_impl::on_shared_receive(shared_receive& r) {
   operation_list done;
   lock l(mutex_);
   ++signs_;
-  if (link_ && link_->on_received(r.slot, received_bytes(r))) {
+  bool taken = false;
+  do_or_fail([&] { taken = link_ && link_->on_received(r.slot, received_bytes(r)); });
+  if (taken) {
     frames_received_.add();
     in_hands_.push_back(r);
     ++hands_;
@@ -127,11 +135,11 @@ void link_impl::on_shared_receive(shared_receive& r) {
     shared_->discard(r);
   }
   if (shared_->starved())
-    look_for_memory();
+    do_or_fail([this] { look_for_memory(); });
   if (std::exchange(holding_, false))
     qp_->release();
   run(done);
-  after_event();
+  end_event(done);
   settle(l, done);
 }
 

@@ -80,7 +80,12 @@ std::shared_ptr<memory_window_impl> make_window(const protection_domain& pd, err
     ec = system_error_code(errno);
     return nullptr;
   }
-  return std::make_shared<memory_window_impl>(pd, mw, ownership::take);
+  try {
+    return std::make_shared<memory_window_impl>(pd, mw, ownership::take);
+  } catch (...) {
+    ibv_dealloc_mw(mw);
+    throw;
+  }
 }
 
 } // namespace detail

@@ -85,15 +85,13 @@ bool shared_receives_impl::post(shared_receive& r) {
 
 void shared_receives_impl::refill() {
   const std::lock_guard guard(mutex_);
-  const auto again = std::exchange(starved_, {});
   starving_ = false;
-  for (auto slot = again.begin(); slot != again.end(); ++slot) {
+  while (!starved_.empty()) {
+    const std::uint32_t slot = starved_.back();
+    starved_.pop_back();
     shares_.found();
-    if (post(receives_[*slot]))
-      continue;
-    for (++slot; slot != again.end(); ++slot)
-      starved_.push_back(*slot);
-    return;
+    if (!post(receives_[slot])) // nor the others, which are of the same size
+      return;
   }
 }
 
@@ -156,6 +154,7 @@ error_code shared_receives_impl::open(std::shared_ptr<completion_queue_impl> que
   const std::lock_guard guard(mutex_);
   options_.receives = std::min(options_.receives, srq_->options().depth);
   shares_ = receive_shares(options_.receives, options_.per_link);
+  starved_.reserve(options_.receives); // so that noting one never fails
   for (std::uint32_t i = 0; i < options_.receives; ++i)
     if (!receives_.emplace_back(*this, i).fill(pool_, options_.receive_size))
       return receives_.back().ec;
@@ -178,9 +177,9 @@ void shared_receives_impl::end() {
   srq_->close();
 }
 
+// Called with the mutex locked.
 std::vector<std::shared_ptr<link_impl>> shared_receives_impl::links() const {
   std::vector<std::shared_ptr<link_impl>> result;
-  const std::lock_guard guard(mutex_);
   for (const auto& [number, links] : links_)
     for (link_impl* const link : links)
       result.push_back(std::static_pointer_cast<link_impl>(link->shared_from_this()));
@@ -188,12 +187,15 @@ std::vector<std::shared_ptr<link_impl>> shared_receives_impl::links() const {
 }
 
 void shared_receives_impl::close() {
+  std::vector<std::shared_ptr<link_impl>> users;
   {
     const std::lock_guard guard(mutex_);
-    if (std::exchange(closed_, true))
+    if (closed_)
       return;
+    users = links(); // which may fail
+    closed_ = true;
   }
-  for (const auto& link : links())
+  for (const auto& link : users)
     link->on_shared_failure(error::shared_receives_closed);
   srq_->close();
 }

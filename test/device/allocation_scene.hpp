@@ -90,10 +90,17 @@ public:
   }
 
   /// Runs the context until each operation that was started has completed. False at once if an
-  /// initiating function has thrown, as the peer of its operation may wait then, or if the context
-  /// has nothing more to do.
+  /// initiating function has thrown or an operation has failed, as the peer of its operation may
+  /// wait then, or if the context has nothing more to do.
   bool run(boost::asio::io_context& io) {
-    return run(io, [this] { return refused_ || all_called(); }) && !refused_;
+    const auto stuck = [this] {
+      return refused_ || any_failed();
+    };
+    return run(io, [&] { return stuck() || all_called(); }) && !stuck();
+  }
+  /// The same, whatever has failed.
+  bool run_to_last(boost::asio::io_context& io) {
+    return run(io, [this] { return all_called(); });
   }
   /// Runs the context until it has nothing more to do; false if that does not come.
   bool run_to_end(boost::asio::io_context& io) {
@@ -145,11 +152,14 @@ private:
 /// `Scene` is made before allocations are counted. It has a member `io`, the context;
 /// `play(accounts)`, which starts operations by `accounts.start` and may run the context by
 /// `accounts.run`; and `close()`, which closes the I/O objects. If each initiating function has
-/// returned, all their operations complete without `close`.
+/// returned, all their operations complete without `close`. A scene in which the failure of one
+/// operation may leave another one waiting has a member `broken()`, too, which tells that the
+/// connection has failed: all operations complete without `close` then, or if none has failed.
 template <class Scene>
 std::string play_scene(std::size_t n, bool& reached) {
   handler_accounts accounts;
   Scene scene;
+  std::string problem;
   {
     const failing_allocation failing(n);
     try {
@@ -159,8 +169,10 @@ std::string play_scene(std::size_t n, bool& reached) {
     accounts.run(scene.io);
     reached = failing.failed();
   }
-  std::string problem;
-  if (!accounts.refused() && !accounts.all_called())
+  bool complete = !accounts.refused();
+  if constexpr (requires { scene.broken(); })
+    complete = (complete && !accounts.any_failed()) || scene.broken();
+  if (complete && !accounts.run_to_last(scene.io))
     problem = "never completed:" + accounts.unfinished();
   if (!reached && accounts.any_failed())
     problem = "an operation failed though each allocation succeeded";

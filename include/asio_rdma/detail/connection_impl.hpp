@@ -74,6 +74,8 @@ private:
   void complete_receive(message_receive& r, operation_list& done);
   void complete(connection_operation& op, const error_code& ec, operation_list& done);
   void end_background(connection_operation& op);
+  void take_arrived(operation_list& done);
+  void cancel(connection_operation& op, asio::cancellation_type_t type, operation_list& done);
   bool cancel(message_send& op, asio::cancellation_type_t type, operation_list& done);
   void cancel(message_receive& op, operation_list& done);
   bool cancel(remote_operation& op, asio::cancellation_type_t type, operation_list& done);

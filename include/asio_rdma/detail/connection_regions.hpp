@@ -9,7 +9,6 @@
 #include <asio_rdma/detail/region_inbox.hpp>
 #include <boost/asio/cancellation_type.hpp>
 
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -30,9 +29,10 @@ struct grant_record final : lend_request {
   grant_key key;
   grant_bind bind;
   region_operation* waiter = nullptr;
-  bool lending = false; ///< The protocol has it, until `lent`.
+  bool lending = false;  ///< The protocol has it, until `lent`.
+  bool returned = false; ///< Its memory has come back, and nobody has received it.
   std::uint32_t id = 0;
-  grant_record* next_free = nullptr;
+  grant_record* next_free = nullptr; ///< Or the next one whose memory has come back.
 };
 
 /// A lease on its way back to the owner.
@@ -74,6 +74,7 @@ private:
   friend grant_bind;
 
   void give_back(grant_record& r) noexcept;
+  void reserve_place();
   void make_key(const grant_action& a);
   error_code bind(grant_record& r);
   static void bound(link_impl& link, link_transfer& t, operation_list& done);
@@ -91,7 +92,7 @@ private:
   free_list<grant_record> grant_records_;
   bool new_grants_ = false;
   std::vector<grant_record*> granted_; // with a key, or one being made; by their place in the table
-  std::unordered_map<std::uint32_t, registered_buffer> returned_;
+  grant_record* returned_ = nullptr;   // those whose memory has come back, by `next_free`
   free_list<gift_record> gift_records_;
 };
 

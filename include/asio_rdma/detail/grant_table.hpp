@@ -3,7 +3,6 @@
 
 #include <asio_rdma/detail/region_inbox.hpp>
 
-#include <deque>
 #include <vector>
 
 namespace asio_rdma::detail {
@@ -77,6 +76,10 @@ public:
   protocol_clock::time_point next_expiry() const noexcept;
 
   void lend(lend_request& op);
+  /// So that the next `lend` does not fail for want of memory.
+  void reserve_one();
+  /// The numbers of grants, in their lower 16 bits, are below this.
+  std::size_t places() const noexcept { return grants_.size(); }
 
   std::uint64_t bytes() const noexcept { return bytes_; }    ///< Granted on request, not ended.
   std::uint32_t grants() const noexcept { return granted_; } ///< The same.
@@ -146,8 +149,9 @@ private:
   grant_limits limits_;
   std::vector<grant> grants_;
   std::vector<std::uint16_t> free_;
-  std::deque<std::uint32_t> work_; // grants whose make or end the driver has not been told
-  std::deque<std::uint32_t> notices_;
+  // Each has room for all grants, so that nothing that ends one can fail.
+  boost::circular_buffer<std::uint32_t> work_; // whose make or end the driver has not been told
+  boost::circular_buffer<std::uint32_t> notices_;
   boost::circular_buffer<pending> pending_;
   boost::circular_buffer<answer> answers_;
   std::size_t unanswered_ = 0;

@@ -3,7 +3,6 @@
 
 #include <asio_rdma/detail/region_inbox.hpp>
 
-#include <deque>
 #include <optional>
 #include <unordered_map>
 #include <vector>
@@ -62,6 +61,8 @@ public:
   /// Takes `op` out: true, and it is the driver's again. What the owner grants after that is
   /// released. False if it is complete, or has been handed to the owner.
   bool cancel(lease_request& op);
+  /// What `cancel` would say.
+  bool may_cancel(const lease_request& op) const noexcept;
 
   /// Whether the lease may be used: nothing, `lease_expired` or `lease_revoked`.
   error_code check(std::uint32_t id, protocol_clock::time_point now) const;
@@ -105,6 +106,7 @@ private:
                         protocol_clock::time_point now);
   void on_renewed(lease_request& op, const lease_payload& p);
   lease& add(const grant_payload& p, protocol_clock::time_point until);
+  void reserve_release();
   disposition on_lent(std::span<const std::byte> payload, std::uint32_t slot,
                       protocol_clock::time_point now);
   bool is_live(std::uint32_t grant, protocol_clock::time_point now);
@@ -121,7 +123,8 @@ private:
   std::vector<request_slot> asked_;
   std::vector<std::uint16_t> free_;
   list queued_, gifts_, done_;
-  std::deque<std::uint32_t> releases_;
+  // The owner is to be told of. With room for all leases, so that giving one up cannot fail.
+  boost::circular_buffer<std::uint32_t> releases_;
   error_code closed_; // why nothing more can be asked
 };
 

@@ -18,6 +18,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <span>
 #include <vector>
@@ -189,12 +190,24 @@ protected:
   /// it, as long as the key lives.
   template <class Key>
   bool end_key(Key& key, const registered_buffer& memory, buffer_access& access);
-  /// After any event.
-  void run(operation_list& done);
+  /// After any event. Throws nothing: without memory for a step the link fails.
+  void run(operation_list& done) noexcept;
+  /// Does a step that the link cannot do without. If there is no memory for it, the link fails with
+  /// `no_memory`, which ends everything on it.
+  template <class Step>
+  void do_or_fail(Step&& step) noexcept {
+    try {
+      step();
+    } catch (const std::bad_alloc&) {
+      lack_memory();
+    }
+  }
   /// Calls `then` at `when`, while the context runs, as any event is handled: locked, and not if
   /// the link is gone. An earlier time replaces a later one.
   void call_at(std::unique_ptr<background_timer>& timer, protocol_clock::time_point when,
                void (*then)(link_impl&));
+  /// `after_event`. If there is no memory for it, the link fails.
+  void end_event(operation_list& done) noexcept;
   /// Whether the device can use the memory: if it is of the pool's protection domain, or none.
   bool is_usable(const registered_buffer& memory) const noexcept;
   ///@}
@@ -219,8 +232,12 @@ private:
 
   error_code open_with(std::shared_ptr<completion_queue_impl> queue,
                        std::shared_ptr<shared_receives_impl> shared);
+  error_code make_parts_of(std::shared_ptr<shared_receives_impl> shared);
   error_code make_receives();
-  error_code begin();
+  void drive(operation_list& done);
+  void stop(operation_list& done);
+  void lack_memory() noexcept;
+  error_code begin(std::shared_ptr<shared_receives_impl> shared);
   void on_receive(link_receive& r, disposal how);
   void on_transfer(link_transfer& t, disposal how);
   void on_end(disposal how);

@@ -4,8 +4,8 @@
 #include <asio_rdma/buffer.hpp>
 #include <asio_rdma/detail/link_impl.hpp>
 
+#include <array>
 #include <cstddef>
-#include <deque>
 
 namespace asio_rdma::detail {
 
@@ -16,7 +16,7 @@ public:
   using done_function = void (*)(link_impl&, link_pull&);
   /// `done` is called when nothing is read any more, perhaps by `start`; not if the link fails
   /// first.
-  link_pull(link_impl& link, done_function done) noexcept : link_(link), done_(done) {}
+  link_pull(link_impl& link, done_function done) noexcept;
   link_pull(const link_pull&) = delete;
 
   /// Both of the same size, which is not 0. Nothing of it is under way.
@@ -41,7 +41,7 @@ private:
   remote_buffer from_; // likewise
   std::size_t under_way_ = 0;
   error_code failure_;
-  std::deque<read> reads_;
+  std::array<read, 4> reads_;
 };
 
 } // namespace asio_rdma::detail
