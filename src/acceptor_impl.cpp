@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <iterator>
+#include <new>
 #include <utility>
 
 namespace asio_rdma::detail {
@@ -20,15 +22,21 @@ namespace {
 // The kernel says the same of a port that is taken as of an address that nobody has, if this
 // address or the other one is that of all (cma_check_port). The address can be had with another
 // port, then.
-bool is_listened_at(rdma_cm_id& id, asio::ip::tcp::endpoint endpoint) {
+bool is_listened_at(cm_service& service, const std::shared_ptr<cm_handler>& handler,
+                    asio::ip::tcp::endpoint endpoint) {
   endpoint.port(0);
-  rdma_cm_id* other = nullptr;
-  if (rdma_create_id(id.channel, &other, nullptr, RDMA_PS_TCP) != 0)
+  error_code ec;
+  rdma_cm_id* const other = service.make_id(handler, ec);
+  if (other == nullptr)
     return false;
   const bool can_be_had = rdma_bind_addr(other, static_cast<sockaddr*>(endpoint.data())) == 0;
   rdma_destroy_id(other);
   return can_be_had;
 }
+
+struct destroy_channel {
+  void operator()(rdma_event_channel* c) const noexcept { rdma_destroy_event_channel(c); }
+};
 
 } // namespace
 
@@ -47,7 +55,7 @@ error_code acceptor_impl::open(asio::ip::tcp::endpoint endpoint, int backlog) {
     return listen(backlog);
   if (e == EACCES) // a port of the system's
     return asio::error::access_denied;
-  if (e == EADDRNOTAVAIL && is_listened_at(*id_, endpoint))
+  if (e == EADDRNOTAVAIL && is_listened_at(service_, shared_from_this(), endpoint))
     return asio::error::address_in_use;
   return e == ENODEV || e == EADDRNOTAVAIL ? error_code(error::no_gid) : cm_error(e);
 }
@@ -62,18 +70,25 @@ error_code acceptor_impl::listen(int backlog) {
   return e == EADDRNOTAVAIL ? error_code(asio::error::address_in_use) : cm_error(e);
 }
 
-// It moves before it listens: librdmacm gives a request the channel that its listening id had.
+// It moves before it listens: librdmacm gives a request the channel that its listening id had. The
+// way back may need an event channel when there is no descriptor left for one.
 error_code acceptor_impl::adopt(rdma_cm_id* id, int backlog) {
   if (id == nullptr)
     return asio::error::invalid_argument;
+  std::unique_ptr<rdma_event_channel, destroy_channel> back(rdma_create_event_channel());
+  if (!back)
+    return cm_error(errno);
+  if (const error_code ec = service_.expect(shared_from_this()))
+    return ec;
   void* const context = std::exchange(id->context, static_cast<cm_handler*>(this));
-  error_code ec = service_.adopt_id(shared_from_this(), id);
+  error_code ec = service_.adopt_id(id);
   if (!ec) {
     id_ = id;
     ec = listen(backlog);
     if (ec) {
       id_ = nullptr;
-      rdma_migrate_id(id, nullptr);
+      if (rdma_migrate_id(id, nullptr) != 0)
+        rdma_migrate_id(id, back.release());
     }
   }
   if (ec)
@@ -93,119 +108,132 @@ asio::ip::tcp::endpoint acceptor_impl::local_endpoint() const {
 
 // Gives the request to the operation. One that speaks another protocol than the operation's
 // connection is refused, and the operation waits on.
-acceptor_impl::served acceptor_impl::serve(accept_operation& op,
-                                           const std::shared_ptr<cm_connection>& connection) {
+acceptor_impl::served
+acceptor_impl::serve(accept_operation& op,
+                     const std::shared_ptr<cm_connection>& connection) noexcept {
   if (op.qp == nullptr) {
-    op.info = connection->info();
     op.request = connection;
-    return served::done;
+    return served::given;
   }
+  op.ec = op.qp->check_attach();
+  if (op.ec)
+    return served::unfit;
+  op.taken = true;
   const std::uint64_t id = op.id;
-  if (const error_code ec = connection->accept(op, op.qp, op.options, true)) {
-    connection->close();
+  try {
+    if (id != 0) {
+      std::erase_if(accepting_, [](const accepting& a) { return a.connection.expired(); });
+      accepting_.reserve(accepting_.size() + 1);
+    }
+    const error_code ec = connection->accept(op, op.qp, op.options, true);
+    if (!ec) {
+      if (id != 0)
+        accepting_.push_back({id, connection});
+      return served::going_on;
+    }
     if (ec == error::incompatible_peer)
       return served::refused;
     op.ec = ec;
-    return served::done;
+  } catch (const std::bad_alloc&) {
+    op.ec = asio::error::no_memory;
   }
-  if (id != 0) {
-    std::erase_if(accepting_, [](const auto& w) { return w.expired(); });
-    accepting_.push_back(connection);
-  }
-  return served::going_on;
+  return served::failed;
+}
+
+error_code acceptor_impl::check_start(const accept_operation& op) const {
+  const bool cancelled = op.cancels && op.cancels != cancels_;
+  if (id_ == nullptr && (cancelled || closed_by_ == error::device_fatal))
+    return closed_by_;
+  if (id_ == nullptr)
+    return asio::error::bad_descriptor;
+  if (cancelled)
+    return asio::error::operation_aborted;
+  if (op.qp == nullptr)
+    return {};
+  if (const error_code ec = cm_connection::check(op, *op.qp, op.options.data))
+    return ec;
+  for (const operation& other : waiting_)
+    if (static_cast<const accept_operation&>(other).qp == op.qp)
+      return asio::error::already_connected;
+  return op.qp->check_attach();
 }
 
 bool acceptor_impl::start(accept_operation& op) {
   completion_service& operations = service_.operations(); // the acceptor may go once it has started
   operation_list done;
+  request_list ended;
   {
     const std::lock_guard lock(mutex_);
-    const bool cancelled = op.cancels && op.cancels != cancels_;
-    if (id_ == nullptr && (cancelled || closed_by_ == error::device_fatal))
-      op.ec = closed_by_;
-    else if (id_ == nullptr)
-      op.ec = asio::error::bad_descriptor;
-    else if (cancelled)
-      op.ec = asio::error::operation_aborted;
-    else if (op.qp != nullptr)
-      op.ec = op.qp->check_attach();
+    op.ec = check_start(op);
     if (op.ec)
       return false;
     operations.operation_starting();
     auto how = served::refused;
     while (how == served::refused && !requests_.empty()) {
-      const auto connection = std::move(requests_.front());
-      requests_.pop_front();
-      if (!connection->withdrawn())
-        how = serve(op, connection);
+      ended.splice(ended.end(), requests_, requests_.begin());
+      if (!ended.back()->withdrawn())
+        how = serve(op, ended.back());
     }
+    if (how == served::unfit)
+      requests_.splice(requests_.begin(), ended, std::prev(ended.end()));
+    else if (how == served::going_on || how == served::given)
+      ended.pop_back();
     if (how == served::refused)
       waiting_.push_back(op);
-    else if (how == served::done)
+    else if (how != served::going_on)
       done.push_back(op);
   }
+  for (const auto& connection : ended)
+    connection->give_up(asio::error::operation_aborted);
   operations.complete(done);
   return true;
 }
 
-// The request's own events go to the connection from now on; the request itself comes back here by
-// way of it.
-class acceptor_impl::request final : public cm_handler {
-public:
-  request(std::shared_ptr<acceptor_impl> acceptor, std::shared_ptr<cm_connection> connection)
-      : acceptor_(std::move(acceptor)), connection_(std::move(connection)) {}
-
-  void on_cm_event(const cm_event& event) override {
-    connection_->on_cm_event(event);
-    operation_list done;
-    {
-      const std::lock_guard lock(acceptor_->mutex_);
-      if (acceptor_->id_ == nullptr || !acceptor_->has_room()) {
-        // Closed meanwhile, or more than the backlog: refused when the connection goes.
-      } else if (acceptor_->waiting_.empty()) {
-        acceptor_->requests_.push_back(connection_);
-        return;
-      } else {
-        auto& op = static_cast<accept_operation&>(acceptor_->waiting_.front());
-        acceptor_->waiting_.pop_front();
-        const served how = acceptor_->serve(op, connection_);
-        if (how == served::going_on)
-          return;
-        if (how == served::done)
-          done.push_back(op);
-        else
-          acceptor_->waiting_.push_front(op);
-      }
+// Whatever allocates comes before the request is taken.
+bool acceptor_impl::on_request(const cm_event& event) {
+  request_list request(1, std::make_shared<cm_connection>(service_, executor_));
+  const auto& connection = request.front();
+  service_.remember(connection);
+  connection->adopt(event);
+  operation_list done;
+  {
+    const std::lock_guard lock(mutex_);
+    std::optional<served> how;
+    while (how.value_or(served::unfit) == served::unfit && !waiting_.empty()) {
+      auto& op = static_cast<accept_operation&>(waiting_.front());
+      waiting_.pop_front();
+      how = serve(op, connection);
+      if (how == served::refused)
+        waiting_.push_front(op);
+      else if (how != served::going_on)
+        done.push_back(op);
     }
-    if (done.empty())
-      connection_->close();
-    else
-      acceptor_->service_.operations().complete(done);
+    if (how == served::going_on || how == served::given)
+      request.clear();
+    else if (!how && id_ != nullptr && has_room())
+      requests_.splice(requests_.end(), request);
+    // Else the acceptor is closed, or has more than its backlog, or no operation can take it.
   }
-  void close() override {}
-
-private:
-  std::shared_ptr<acceptor_impl> acceptor_;
-  std::shared_ptr<cm_connection> connection_;
-};
-
-bool acceptor_impl::has_room() {
-  if (requests_.size() < backlog_)
-    return true;
-  const auto gone = std::find_if(requests_.begin(), requests_.end(),
-                                 [](const auto& r) { return r->withdrawn(); });
-  if (gone == requests_.end())
-    return false;
-  requests_.erase(gone);
+  for (const auto& unwanted : request)
+    unwanted->give_up(asio::error::operation_aborted);
+  service_.operations().complete(done);
   return true;
 }
 
-std::shared_ptr<cm_handler> acceptor_impl::adopt_request(rdma_cm_id* id) {
-  auto connection = std::make_shared<cm_connection>(service_, executor_);
-  connection->adopt(id);
-  service_.remember(connection);
-  return std::make_shared<request>(std::static_pointer_cast<acceptor_impl>(shared_from_this()),
-                                   std::move(connection));
+// Asks some at a time, each in its turn, as that costs a system call for each.
+bool acceptor_impl::has_room() {
+  if (requests_.size() < backlog_)
+    return true;
+  constexpr int at_a_time = 8;
+  for (int left = at_a_time; left != 0; --left) {
+    asked_ = (asked_ + 1) % requests_.size();
+    const auto i = std::next(requests_.begin(), static_cast<std::ptrdiff_t>(asked_));
+    if ((*i)->withdrawn()) {
+      requests_.erase(i);
+      return true;
+    }
+  }
+  return false;
 }
 
 std::uint64_t acceptor_impl::cancels() const {
@@ -248,7 +276,7 @@ void acceptor_impl::cancel(const error_code& why) {
 
 void acceptor_impl::cancel(std::uint64_t operation_id, asio::cancellation_type_t) {
   operation_list done;
-  std::vector<std::weak_ptr<cm_connection>> accepting;
+  std::shared_ptr<cm_connection> connection;
   {
     const std::lock_guard lock(mutex_);
     const auto i = std::find_if(waiting_.begin(), waiting_.end(),
@@ -256,13 +284,13 @@ void acceptor_impl::cancel(std::uint64_t operation_id, asio::cancellation_type_t
     if (i != waiting_.end()) {
       i->fail(asio::error::operation_aborted);
       done.splice(done.end(), waiting_, i);
-    } else {
-      accepting = accepting_;
     }
+    for (const accepting& a : accepting_)
+      if (a.operation_id == operation_id)
+        connection = a.connection.lock();
   }
-  for (const auto& weak : accepting)
-    if (const auto connection = weak.lock())
-      connection->cancel(operation_id);
+  if (connection)
+    connection->cancel(operation_id);
   service_.operations().complete(done);
 }
 
@@ -270,7 +298,7 @@ void acceptor_impl::close() { close(asio::error::operation_aborted); }
 
 void acceptor_impl::close(const error_code& why) {
   rdma_cm_id* id = nullptr;
-  std::deque<std::shared_ptr<cm_connection>> requests;
+  request_list requests;
   {
     const std::lock_guard lock(mutex_);
     id = std::exchange(id_, nullptr);
@@ -281,7 +309,7 @@ void acceptor_impl::close(const error_code& why) {
   }
   cancel(why);
   for (const auto& r : requests)
-    r->close();
+    r->give_up(asio::error::operation_aborted);
   if (id != nullptr)
     rdma_destroy_id(id);
 }

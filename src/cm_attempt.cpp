@@ -38,9 +38,26 @@ bool is_incompatible(std::span<const std::byte> data) {
          v == verdict::incompatible;
 }
 
+// siw takes a port for each connect, which may be in use for a moment.
+constexpr int most_port_trials = 3;
+
 // No device leads there; which there are is known.
 error_code way_error(int value) {
   return value == ENODEV ? error_code(error::unreachable) : cm_error(value);
+}
+
+// librdmacm opens the device that leads there, and says what it lacks.
+error_code way_failure(int status) {
+  switch (status) {
+  case -ETIMEDOUT:
+    return asio::error::timed_out;
+  case -EMFILE:
+  case -ENFILE:
+  case -ENOMEM:
+    return system_error_code(-status);
+  default:
+    return error::unreachable;
+  }
 }
 
 } // namespace
@@ -61,11 +78,16 @@ void cm_connection::next_endpoint(error_code why, leftovers& left) {
     if (loopback && !own && nowhere)
       why = error::loopback_address;
     loopback_replaced_ = own.has_value();
-    if (!own && next_ == endpoints_.size()) {
-      finish(why, left);
-      return;
+    const bool again = why == boost::system::errc::address_not_available && !options_.local &&
+                       next_ != 0 && port_trials_++ < most_port_trials;
+    if (!own && !again) {
+      if (next_ == endpoints_.size()) {
+        finish(why, left);
+        return;
+      }
+      port_trials_ = 0;
     }
-    why = resolve(own ? *own : endpoints_[next_++], left);
+    why = resolve(own ? *own : again ? asio::ip::tcp::endpoint(to_) : endpoints_[next_++], left);
   } while (why);
   arm_timer(options_.timeout);
 }
@@ -86,11 +108,12 @@ std::optional<asio::ip::tcp::endpoint> cm_connection::own_address_for_loopback()
 
 error_code cm_connection::resolve(const asio::ip::tcp::endpoint& to, leftovers& left) {
   retire_id(left);
+  left.destroy_ids(); // the next one may be bound to the same port
   state_ = state::resolving;
   if (to.address().is_unspecified()) // the kernel takes it for its own, and fails at a later step
     return error::unreachable;
   error_code ec;
-  id_ = service_.make_id(shared_from_this(), ec);
+  id_ = service_->make_id(shared_from_this(), ec);
   if (ec)
     return ec;
   to_ = to;
@@ -102,8 +125,8 @@ error_code cm_connection::resolve_address() {
   const auto timeout = std::clamp<std::chrono::milliseconds::rep>(
       std::min(patience_, options_.timeout).count(), 1, most_patience.count());
   sockaddr* from = options_.local ? static_cast<sockaddr*>(options_.local->data()) : nullptr;
-  if (service_.resolve_address(id_, from, static_cast<sockaddr*>(to_.data()),
-                               static_cast<int>(timeout)) == 0)
+  if (service_->resolve_address(id_, from, static_cast<sockaddr*>(to_.data()),
+                                static_cast<int>(timeout)) == 0)
     return {};
   return way_error(errno);
 }
@@ -112,11 +135,15 @@ void cm_connection::on_cm_event(const cm_event& event) {
   leftovers left;
   {
     const std::lock_guard lock(mutex_);
-    if (std::erase(lingering_, event.id) != 0)
-      left.ids.push_back(event.id);
-    if (event.id == id_ && state_ != state::closed) {
+    if (!begin(left))
+      return;
+    if (event.id == lingering_) {
+      left.ids[1] = std::exchange(lingering_, nullptr);
+      left.self = std::move(self_);
+    }
+    if (event.id == id_ && event.ids_made == ids_made && state_ != state::closed) {
       in_event_ = true;
-      take_event(event, left);
+      or_no_memory(left, [&] { take_event(event, left); });
       in_event_ = false;
     }
     if (!waits_for_peer())
@@ -128,9 +155,6 @@ void cm_connection::on_cm_event(const cm_event& event) {
 void cm_connection::take_event(const cm_event& event, leftovers& left) {
   error_code ec;
   switch (event.type) {
-  case RDMA_CM_EVENT_CONNECT_REQUEST:
-    request_ = event;
-    return;
   case RDMA_CM_EVENT_ADDR_RESOLVED:
     ec = on_address_resolved();
     break;
@@ -156,8 +180,7 @@ void cm_connection::take_event(const cm_event& event, leftovers& left) {
     }
     [[fallthrough]];
   case RDMA_CM_EVENT_ROUTE_ERROR:
-    ec = event.status == -ETIMEDOUT ? error_code(asio::error::timed_out)
-                                    : error_code(error::unreachable);
+    ec = way_failure(event.status);
     break;
   case RDMA_CM_EVENT_UNREACHABLE: // the kernel's own time is up: no answer (10 s by siw)
     ec = event.status == -ETIMEDOUT ? error_code(asio::error::timed_out)
@@ -167,7 +190,8 @@ void cm_connection::take_event(const cm_event& event, leftovers& left) {
     reply_ = event.data;
     ec =
         state_ == state::accepting ? error_code(asio::error::connection_aborted) : rejection(event);
-    if (op_ != nullptr && op_->target && ec == error::rejected && is_incompatible(event.data))
+    if (op_ != nullptr && op_->target && ec == error::rejected &&
+        is_incompatible(event.data.bytes()))
       ec = error::incompatible_peer;
     break;
   case RDMA_CM_EVENT_CONNECT_ERROR:
@@ -238,26 +262,26 @@ error_code cm_connection::on_route_resolved() {
 
 error_code cm_connection::on_reply(const cm_event& event) {
   reply_ = event.data;
+  reads_out_ = std::min(qp_->options().max_reads, event.initiator_depth);
   if (qp_->state() == queue_pair_state::failed) {
     spent_ = true;
     return asio::error::connection_reset;
   }
-  return op_ != nullptr && op_->target ? op_->target->on_hello(reply_, false) : error_code();
+  return op_ != nullptr && op_->target ? op_->target->on_hello(reply_.bytes(), false)
+                                       : error_code();
 }
 
 // The responder's answer says how many reads it starts and answers; rdma_cm has matched them.
 error_code cm_connection::on_response(const cm_event& event) {
   if (const error_code ec = on_reply(event))
     return ec;
-  spent_ = true; // half connected, it is of no use for another peer
-  const std::uint8_t own = qp_->options().max_reads;
-  const std::uint8_t out = std::min(own, event.initiator_depth);
-  const std::uint8_t in = std::min(own, event.responder_resources);
-  if (const error_code ec = prepare_queue_pair(IBV_QPS_RTR, out, in))
+  const std::uint8_t in = std::min(qp_->options().max_reads, event.responder_resources);
+  spent_ = op_ != nullptr && op_->target; // which has taken this peer's hello
+  if (const error_code ec = prepare_queue_pair(IBV_QPS_RTR, reads_out_, in))
     return ec;
-  if (const error_code ec = prepare_queue_pair(IBV_QPS_RTS, out, in))
+  if (const error_code ec = prepare_queue_pair(IBV_QPS_RTS, reads_out_, in))
     return ec;
-  return rdma_establish(id_) == 0 ? error_code() : cm_error(errno);
+  return rdma_establish(id_) == 0 ? error_code() : step_error(errno);
 }
 
 // rdma_cm knows the path; what concerns this side alone is the queue pair's own choice.
@@ -268,9 +292,7 @@ error_code cm_connection::prepare_queue_pair(ibv_qp_state to, std::uint8_t reads
   attr.qp_state = to;
   int mask = 0;
   if (rdma_init_qp_attr(id_, &attr, &mask) != 0)
-    return errno == EINVAL && state_ == state::accepting
-               ? error_code(asio::error::connection_aborted) // no longer asked for
-               : system_error_code(errno);
+    return step_error(errno);
   switch (to) {
   case IBV_QPS_INIT:
     attr.qp_access_flags = qp_->access_flags();
@@ -298,13 +320,27 @@ error_code cm_connection::prepare_queue_pair(ibv_qp_state to, std::uint8_t reads
     if ((mask & IBV_QP_MAX_QP_RD_ATOMIC) != 0)
       attr.max_rd_atomic = reads_out;
   }
-  return mask == 0 ? error_code() : qp_->modify(attr, mask);
+  if (mask == 0)
+    return {};
+  if (to != IBV_QPS_INIT)
+    spent_ = true; // half connected, it is of no use for another peer
+  const error_code ec = qp_->modify(attr, mask);
+  return ec == boost::system::errc::host_unreachable ? error_code(error::unreachable) : ec;
+}
+
+// No step follows when the peer has given up (EINVAL), though the event that tells is yet to come.
+error_code cm_connection::step_error(int value) const {
+  if (value != EINVAL)
+    return cm_error(value);
+  if (state_ == state::requested || state_ == state::accepting)
+    return given_up() ? error_code(asio::error::connection_aborted) : system_error_code(value);
+  return state_ == state::connecting ? error_code(error::rejected) : system_error_code(value);
 }
 
 void cm_connection::arm_timer(std::chrono::milliseconds timeout) {
   const std::uint64_t attempt = ++attempt_;
-  timer_.expires_after(std::min<std::chrono::milliseconds>(timeout, longest));
-  timer_.async_wait([weak = weak_from_this(), attempt](const error_code& ec) {
+  timer_->expires_after(std::min<std::chrono::milliseconds>(timeout, longest));
+  timer_->async_wait([weak = weak_from_this(), attempt](const error_code& ec) {
     if (ec)
       return;
     if (const auto self = std::static_pointer_cast<cm_connection>(weak.lock()))
@@ -316,12 +352,14 @@ void cm_connection::on_timeout(std::uint64_t attempt) {
   leftovers left;
   {
     const std::lock_guard lock(mutex_);
-    if (attempt != attempt_ || op_ == nullptr)
+    if (attempt != attempt_ || op_ == nullptr || !begin(left))
       return;
-    if (state_ == state::accepting)
-      finish(asio::error::timed_out, left);
-    else
-      next_endpoint(asio::error::timed_out, left);
+    or_no_memory(left, [&] {
+      if (state_ == state::accepting)
+        finish(asio::error::timed_out, left);
+      else
+        next_endpoint(asio::error::timed_out, left);
+    });
   }
   settle(left);
 }

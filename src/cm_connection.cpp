@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <new>
 #include <utility>
 
 namespace asio_rdma::detail {
@@ -15,7 +16,7 @@ namespace {
 class link final : public connection_link {
 public:
   explicit link(std::shared_ptr<cm_connection> c) noexcept : connection_(std::move(c)) {}
-  ~link() override { connection_->close(); }
+  ~link() override { connection_->give_up(asio::error::operation_aborted); }
   void disconnect(const error_code& why) noexcept override { connection_->disconnect(why); }
   bool lingers() const noexcept override { return connection_->lingers(); }
   void keep(std::shared_ptr<void> queue_pair) noexcept override {
@@ -26,16 +27,47 @@ private:
   std::shared_ptr<cm_connection> connection_;
 };
 
+void destroy(rdma_cm_id*& id) noexcept {
+  if (id != nullptr)
+    rdma_destroy_id(std::exchange(id, nullptr));
+}
+
 } // namespace
 
 cm_connection::cm_connection(cm_service& service, const asio::any_io_executor& executor)
-    : service_(service), timer_(executor) {}
+    : service_(&service), gate_(service.gate()), timer_(executor) {}
 
 cm_connection::~cm_connection() {
-  if (id_ != nullptr)
-    rdma_destroy_id(id_);
-  for (rdma_cm_id* id : lingering_)
-    rdma_destroy_id(id);
+  destroy(id_);
+  destroy(lingering_);
+}
+
+void cm_connection::leftovers::destroy_ids() noexcept {
+  for (rdma_cm_id*& id : ids)
+    destroy(id);
+}
+
+// False once the service has shut down, which has closed the connection before.
+bool cm_connection::begin(leftovers& left) noexcept {
+  if (!left.own.begin(gate_))
+    return false;
+  left.operations = &service_->operations();
+  return true;
+}
+
+error_code cm_connection::check(const connect_operation& op, const queue_pair_impl& qp,
+                                const private_data& data) {
+  if (qp.options().type != IBV_QPT_RC)
+    return asio::error::operation_not_supported;
+  return op.target && !data.empty() ? error_code(asio::error::invalid_argument) : error_code();
+}
+
+// The event channel is made before there is a connection that could fail for want of one.
+error_code cm_connection::find_home(const queue_pair_impl& qp) {
+  cm_service& home = cm_service::of(qp.context());
+  home_ = &home;
+  home_gate_ = home.gate();
+  return home.expect(shared_from_this());
 }
 
 error_code cm_connection::connect(connect_operation& op, std::shared_ptr<queue_pair_impl> qp,
@@ -43,32 +75,37 @@ error_code cm_connection::connect(connect_operation& op, std::shared_ptr<queue_p
                                   connect_options options) {
   if (endpoints.empty())
     return asio::error::not_found;
-  if (op.target) {
-    if (!options.data.empty())
-      return asio::error::invalid_argument;
+  if (const error_code ec = check(op, *qp, options.data))
+    return ec;
+  if (op.target)
     options.data = op.target->hello();
-  }
+  op.info.data.reserve(cm_data::most); // so that the end of the attempt allocates nothing
   const auto attached =
       std::make_shared<link>(std::static_pointer_cast<cm_connection>(shared_from_this()));
   leftovers left;
   {
     const std::lock_guard lock(mutex_);
+    if (!begin(left))
+      return asio::error::operation_aborted;
+    if (const error_code ec = find_home(*qp))
+      return ec;
     if (const error_code ec = qp->attach(attached))
       return ec;
-    service_.operations().operation_starting();
+    left.operations->operation_starting();
     op_ = &op;
     qp_ = std::move(qp);
     endpoints_ = std::move(endpoints);
     options_ = std::move(options);
-    next_endpoint(asio::error::not_found, left);
+    or_no_memory(left, [&] { next_endpoint(asio::error::not_found, left); });
   }
   settle(left);
   return {};
 }
 
-void cm_connection::adopt(rdma_cm_id* id) {
+void cm_connection::adopt(const cm_event& request) noexcept {
   const std::lock_guard lock(mutex_);
-  id_ = id;
+  request_ = request;
+  id_ = request.id;
   id_->context = static_cast<cm_handler*>(this);
   state_ = state::requested;
 }
@@ -77,8 +114,10 @@ void cm_connection::adopt(rdma_cm_id* id) {
 // drivers/infiniband/core/ucma.c), so it is asked. siw does not know.
 bool cm_connection::withdrawn() const {
   const std::lock_guard lock(mutex_);
-  if (state_ != state::requested)
-    return true;
+  return state_ != state::requested || given_up();
+}
+
+bool cm_connection::given_up() const {
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_INIT;
   int mask = 0;
@@ -92,7 +131,8 @@ connection_info cm_connection::info() const {
     return result;
   result.local = endpoint_of(rdma_get_local_addr(id_));
   result.remote = endpoint_of(rdma_get_peer_addr(id_));
-  result.data = request_.data;
+  const auto data = request_.data.bytes();
+  result.data.assign(data.begin(), data.end());
   return result;
 }
 
@@ -106,10 +146,7 @@ rdma_cm_id* cm_connection::native_handle() const {
   return id_;
 }
 
-error_code cm_connection::check_accept(connect_operation& op, const queue_pair_impl& qp,
-                                       const private_data& data) {
-  if (op.target && !data.empty())
-    return asio::error::invalid_argument;
+error_code cm_connection::check_accept(const queue_pair_impl& qp, const private_data& data) {
   if (state_ != state::requested)
     return asio::error::connection_aborted;
   if (!same_device(id_->verbs, qp.get_protection_domain().get_device().native_handle()))
@@ -121,7 +158,7 @@ error_code cm_connection::check_accept(connect_operation& op, const queue_pair_i
 
 // Of an attached queue pair nobody else makes anything.
 error_code cm_connection::hear(connection_target& target) {
-  const error_code ec = target.on_hello(request_.data, true);
+  const error_code ec = target.on_hello(request_.data.bytes(), true);
   if (ec == error::incompatible_peer) {
     const auto why = encode(verdict::incompatible);
     rdma_reject(id_, why.data(), static_cast<std::uint8_t>(why.size()));
@@ -132,46 +169,62 @@ error_code cm_connection::hear(connection_target& target) {
 
 error_code cm_connection::accept(connect_operation& op, std::shared_ptr<queue_pair_impl> qp,
                                  const accept_options& options, bool counted) {
+  if (const error_code ec = check(op, *qp, options.data))
+    return ec;
+  op.info.data.reserve(cm_data::most);
   const auto attached =
       std::make_shared<link>(std::static_pointer_cast<cm_connection>(shared_from_this()));
   leftovers left;
   {
     const std::lock_guard lock(mutex_);
-    if (const error_code ec = check_accept(op, *qp, options.data))
+    if (!begin(left))
+      return asio::error::operation_aborted;
+    if (const error_code ec = check_accept(*qp, options.data))
+      return ec;
+    if (const error_code ec = find_home(*qp))
       return ec;
     if (const error_code ec = qp->attach(attached))
       return ec;
-    if (const error_code ec = op.target ? hear(*op.target) : error_code()) {
+    error_code heard;
+    try {
+      if (op.target)
+        heard = hear(*op.target);
+    } catch (...) {
       qp->detach();
-      return ec;
+      throw;
+    }
+    if (heard) {
+      qp->detach();
+      return heard;
     }
     if (!counted)
-      service_.operations().operation_starting();
+      left.operations->operation_starting();
     op_ = &op;
     qp_ = std::move(qp);
     state_ = state::accepting;
-    const std::uint8_t own = qp_->options().max_reads;
-    const std::uint8_t out = std::min(own, request_.initiator_depth);
-    const std::uint8_t in = std::min(own, request_.responder_resources);
-    error_code ec;
-    for (const ibv_qp_state to : {IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS})
-      if (!ec)
-        ec = prepare_queue_pair(to, out, in);
-    if (!ec) {
-      const private_data data = op.target ? op.target->hello() : options.data;
-      rdma_conn_param p = parameters(data);
-      p.initiator_depth = out;
-      p.responder_resources = in;
-      if (rdma_accept(id_, &p) != 0)
-        ec = cm_error(errno);
-    }
-    if (ec)
-      finish(ec, left);
-    else
-      arm_timer(options.timeout);
+    or_no_memory(left, [&] {
+      if (const error_code ec = answer(options))
+        finish(ec, left);
+      else
+        arm_timer(options.timeout);
+    });
   }
   settle(left);
   return {};
+}
+
+error_code cm_connection::answer(const accept_options& options) {
+  const std::uint8_t own = qp_->options().max_reads;
+  reads_out_ = std::min(own, request_.initiator_depth);
+  const std::uint8_t in = std::min(own, request_.responder_resources);
+  for (const ibv_qp_state to : {IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS})
+    if (const error_code ec = prepare_queue_pair(to, reads_out_, in))
+      return ec;
+  const private_data data = op_->target ? op_->target->hello() : options.data;
+  rdma_conn_param p = parameters(data);
+  p.initiator_depth = reads_out_;
+  p.responder_resources = in;
+  return rdma_accept(id_, &p) == 0 ? error_code() : step_error(errno);
 }
 
 error_code cm_connection::reject(const private_data& data) {
@@ -180,30 +233,44 @@ error_code cm_connection::reject(const private_data& data) {
     return asio::error::connection_aborted;
   if (data.size() > most_data(id_->verbs, 148))
     return asio::error::message_size;
+  const int failed = rdma_reject(id_, data.data(), static_cast<std::uint8_t>(data.size()));
+  const error_code ec = failed == 0 ? error_code() : step_error(errno);
   state_ = state::closed;
-  return rdma_reject(id_, data.data(), static_cast<std::uint8_t>(data.size())) == 0
-             ? error_code()
-             : cm_error(errno);
+  return ec;
+}
+
+// From here on the queue pair's context reads the events of the connection. All events that were
+// read are acknowledged: this is in the last of them.
+error_code cm_connection::move_home(leftovers& left) noexcept {
+  if (home_ == service_)
+    return {};
+  if (!left.home.begin(home_gate_))
+    return asio::error::operation_aborted; // that context is being destroyed
+  if (const error_code ec = home_->adopt_id(id_))
+    return ec;
+  service_ = home_;
+  gate_ = home_gate_;
+  return {};
 }
 
 // Gives the operation its result. After a failure the id goes, and the queue pair may be used for
 // another attempt unless it has left its first state.
-void cm_connection::finish(const error_code& ec, leftovers& left) {
+void cm_connection::finish(const error_code& result, leftovers& left) noexcept {
   ++attempt_;
-  timer_.cancel();
+  timer_.reset();
   connect_operation& op = *std::exchange(op_, nullptr);
-  op.ec = ec;
   if (id_ != nullptr && in_event_) {
     op.info.local = endpoint_of(rdma_get_local_addr(id_));
     op.info.remote = endpoint_of(rdma_get_peer_addr(id_));
   }
-  op.info.data = request_.id != nullptr ? request_.data : std::move(reply_);
-  left.done.push_back(op);
-  if (!ec) {
+  const auto data = request_.id != nullptr ? request_.data.bytes() : reply_.bytes();
+  op.info.data.assign(data.begin(), data.end()); // there is room for it
+  op.ec = result ? result : move_home(left);
+  left.done = &op;
+  if (!op.ec) {
     state_ = state::established;
-    qp_->connected();
+    qp_->connected(reads_out_ != 0);
     left.connected = std::move(op.target);
-    left.info = op.info;
     return;
   }
   left.detached = std::move(qp_);
@@ -223,36 +290,34 @@ bool cm_connection::destroying_would_wait() const noexcept {
 }
 
 // It stays until its last event if it has to.
-void cm_connection::retire_id(leftovers& left) {
+void cm_connection::retire_id(leftovers& left) noexcept {
   if (id_ == nullptr)
     return;
   const bool lingers = destroying_would_wait();
-  rdma_cm_id* id = std::exchange(id_, nullptr);
-  if (!lingers) {
-    left.ids.push_back(id);
-    return;
-  }
-  lingering_.push_back(id);
-  service_.linger(shared_from_this());
+  (lingers ? lingering_ : left.ids[0]) = std::exchange(id_, nullptr);
+  if (lingers)
+    self_ = shared_from_this();
 }
 
-void cm_connection::settle(leftovers& left) {
+void cm_connection::settle(leftovers& left) noexcept {
   if (left.failed) // its end needs to know that the id lingers, so it stays attached
     left.failed->fail(left.why);
   else if (left.detached)
     left.detached->detach();
-  if (left.connected)
-    left.connected->on_connected(left.info);
-  for (rdma_cm_id* id : left.ids)
-    rdma_destroy_id(id);
-  service_.operations().complete(left.done);
-  bool unlinger = false;
-  {
-    const std::lock_guard lock(mutex_);
-    unlinger = !left.ids.empty() && lingering_.empty();
+  if (left.connected) {
+    try {
+      left.connected->on_connected(left.done->info);
+    } catch (const std::bad_alloc&) {
+      left.done->ec = asio::error::no_memory;
+      left.connected->target_queue_pair()->fail(left.done->ec);
+    }
   }
-  if (unlinger)
-    service_.unlinger(*this);
+  left.destroy_ids();
+  if (left.done != nullptr) {
+    operation_list done;
+    done.push_back(*left.done);
+    left.operations->complete(done);
+  }
 }
 
 void cm_connection::disconnect(const error_code& why) noexcept {
@@ -269,7 +334,7 @@ void cm_connection::disconnect(const error_code& why) noexcept {
       return;
     }
   }
-  close(why);
+  give_up(why);
 }
 
 bool cm_connection::lingers() const noexcept {
@@ -284,18 +349,19 @@ void cm_connection::keep(std::shared_ptr<void> queue_pair) noexcept {
 }
 
 bool cm_connection::waits_for_peer() const noexcept {
-  return !lingering_.empty() || destroying_would_wait();
+  return lingering_ != nullptr || destroying_ || destroying_would_wait();
 }
 
-void cm_connection::close() { close(asio::error::operation_aborted); }
-
-void cm_connection::close(const error_code& why) {
+void cm_connection::give_up(const error_code& why) noexcept {
   leftovers left;
   {
     const std::lock_guard lock(mutex_);
+    if (!begin(left))
+      return;
     if (op_ != nullptr)
       finish(why, left);
     retire_id(left);
+    timer_.reset();
     state_ = state::closed;
     left.detached.reset(); // the queue pair closes, or is about to
     qp_.reset();
@@ -303,10 +369,40 @@ void cm_connection::close(const error_code& why) {
   settle(left);
 }
 
+// Either context ends an attempt: its own, or that of its queue pair. The other one lives on, so
+// the queue pair is detached, or fails. No id may be left, as the event channel goes.
+void cm_connection::close(const cm_service& by) {
+  leftovers left;
+  rdma_cm_id* lingering = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    if ((&by != service_ && &by != home_) || !begin(left)) // it has moved, or is closed
+      return;
+    if (op_ != nullptr)
+      finish(asio::error::operation_aborted, left);
+    retire_id(left);
+    timer_.reset();
+    state_ = state::closed;
+    qp_.reset();
+    lingering = std::exchange(lingering_, nullptr);
+    destroying_ = lingering != nullptr;
+  }
+  settle(left);
+  if (lingering == nullptr)
+    return;
+  rdma_destroy_id(lingering);
+  const std::lock_guard lock(mutex_);
+  destroying_ = false;
+  left.kept = std::move(kept_);
+  left.self = std::move(self_);
+}
+
 void cm_connection::cancel() {
   leftovers left;
   {
     const std::lock_guard lock(mutex_);
+    if (!begin(left))
+      return;
     if (op_ != nullptr)
       finish(asio::error::operation_aborted, left);
   }
@@ -317,6 +413,8 @@ void cm_connection::cancel(std::uint64_t operation_id) {
   leftovers left;
   {
     const std::lock_guard lock(mutex_);
+    if (!begin(left))
+      return;
     if (op_ != nullptr && op_->id == operation_id)
       finish(asio::error::operation_aborted, left);
   }

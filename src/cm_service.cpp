@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
+#include <new>
 
 namespace asio_rdma::detail {
 
@@ -20,8 +21,8 @@ struct cm_service::channel {
     static void execute(void* context, scheduled_operation* base, const error_code&, std::size_t) {
       channel& owner = static_cast<reader*>(base)->owner;
       owner.queued.store(false);
-      if (context != nullptr)
-        owner.read();
+      if (context != nullptr && owner.read())
+        owner.on_readable();
     }
 
     channel& owner;
@@ -40,45 +41,57 @@ struct cm_service::channel {
 
   void on_readable() {
     if (!queued.exchange(true))
-      context_scheduler.post_immediate_completion(&read_op, true);
+      context_scheduler.post_immediate_completion(&read_op, false);
   }
 
-  // Each event is acknowledged before its handler hears of it, because the handler may destroy the
-  // id, which waits for that (rdma_destroy_id(3)). Until then the owner of the id cannot be gone.
-  void read() {
+  // Reads some events, so that the context's other work gets its turn; true if there may be more.
+  // Each is acknowledged before its handler is told of it, because the handler may destroy the id,
+  // which waits for that (rdma_destroy_id(3)). Until then the owner of the id cannot be gone.
+  bool read() {
+    constexpr int at_a_time = 16;
     const std::lock_guard lock(mutex);
-    rdma_cm_event* raw = nullptr;
-    while (next(raw)) {
+    for (int left = at_a_time; left != 0; --left) {
+      rdma_cm_event* raw = nullptr;
+      if (!next(raw))
+        return false;
       cm_event event;
       event.type = raw->event;
       event.status = raw->status;
       event.id = raw->id;
       event.responder_resources = raw->param.conn.responder_resources;
       event.initiator_depth = raw->param.conn.initiator_depth;
-      if (raw->param.conn.private_data != nullptr) {
-        const auto* data = static_cast<const std::byte*>(raw->param.conn.private_data);
-        event.data.assign(data, data + raw->param.conn.private_data_len);
-      }
+      event.data.assign(raw->param.conn.private_data, raw->param.conn.private_data_len);
       auto* const owner = static_cast<cm_handler*>(raw->id->context);
-      std::shared_ptr<cm_handler> handler = owner->weak_from_this().lock();
-      if (raw->event == RDMA_CM_EVENT_CONNECT_REQUEST) {
-        const auto request = handler ? handler->adopt_request(raw->id) : nullptr;
-        rdma_ack_cm_event(raw);
-        if (request == nullptr)
-          rdma_destroy_id(event.id);
-        else
-          request->on_cm_event(event);
-        continue;
-      }
+      const std::shared_ptr<cm_handler> handler = owner->weak_from_this().lock();
+      event.ids_made = owner->ids_made;
       rdma_ack_cm_event(raw);
-      if (handler)
+      if (event.type == RDMA_CM_EVENT_CONNECT_REQUEST)
+        give_request(handler, event);
+      else if (handler)
         handler->on_cm_event(event);
     }
+    return true;
   }
 
+  static void give_request(const std::shared_ptr<cm_handler>& handler, const cm_event& event) {
+    bool taken = false;
+    try {
+      taken = handler && handler->on_request(event);
+    } catch (const std::bad_alloc&) { // rejected, as with a full backlog
+    }
+    if (!taken)
+      rdma_destroy_id(event.id);
+  }
+
+  // librdmacm tells of its own failures by -1 and errno, of the kernel's by the number itself.
   bool next(rdma_cm_event*& event) {
     const std::lock_guard lock(addresses);
-    return rdma_get_cm_event(events, &event) == 0;
+    errno = 0;
+    if (rdma_get_cm_event(events, &event) != 0)
+      return false;
+    if (event->status == -1 && errno != 0)
+      event->status = -errno;
+    return true;
   }
 
   scheduler& context_scheduler;
@@ -117,14 +130,15 @@ bool cm_service::open(error_code& ec) {
   return true;
 }
 
+cm_service::channel* cm_service::opened() const {
+  const std::lock_guard lock(mutex_);
+  return channel_.get();
+}
+
 void cm_service::read_events() {
-  channel* c = nullptr;
-  {
-    const std::lock_guard lock(mutex_);
-    c = channel_.get();
-  }
-  if (c != nullptr)
-    c->read();
+  if (channel* const c = opened())
+    if (c->read())
+      c->on_readable();
 }
 
 int cm_service::descriptor() const {
@@ -136,12 +150,13 @@ rdma_cm_id* cm_service::make_id(const std::shared_ptr<cm_handler>& handler, erro
   const std::lock_guard lock(mutex_);
   if (!open(ec))
     return nullptr;
+  add(handler);
   rdma_cm_id* result = nullptr;
   if (rdma_create_id(channel_->events, &result, handler.get(), RDMA_PS_TCP) != 0) {
     ec = cm_error(errno);
     return nullptr;
   }
-  add(handler);
+  ++handler->ids_made; // before it has events, and after an id of the same address has gone
   return result;
 }
 
@@ -150,15 +165,20 @@ int cm_service::resolve_address(rdma_cm_id* resolved, sockaddr* from, sockaddr* 
   return rdma_resolve_addr(resolved, from, to, timeout);
 }
 
-error_code cm_service::adopt_id(const std::shared_ptr<cm_handler>& handler, rdma_cm_id* moved) {
-  {
-    const std::lock_guard lock(mutex_);
-    error_code ec;
-    if (!open(ec))
-      return ec;
+error_code cm_service::expect(const std::shared_ptr<cm_handler>& handler) {
+  const std::lock_guard lock(mutex_);
+  error_code ec;
+  if (open(ec))
     add(handler);
-  }
-  return rdma_migrate_id(moved, channel_->events) == 0 ? error_code() : cm_error(errno);
+  return ec;
+}
+
+error_code cm_service::adopt_id(rdma_cm_id* moved) {
+  channel* const c = opened();
+  if (rdma_migrate_id(moved, c->events) != 0)
+    return cm_error(errno);
+  c->on_readable(); // the kernel moves events that wait, and wakes nobody for them
+  return {};
 }
 
 void cm_service::remember(const std::shared_ptr<cm_handler>& handler) {
@@ -175,27 +195,10 @@ void cm_service::add(const std::shared_ptr<cm_handler>& handler) {
   handlers_.push_back(handler);
 }
 
-void cm_service::linger(std::shared_ptr<cm_handler> handler) {
-  const std::lock_guard lock(mutex_);
-  lingering_.push_back(std::move(handler));
-}
-
-void cm_service::unlinger(const cm_handler& handler) {
-  std::vector<std::shared_ptr<cm_handler>> gone; // destroyed without the lock
-  {
-    const std::lock_guard lock(mutex_);
-    for (auto& kept : lingering_)
-      if (kept.get() == &handler)
-        gone.push_back(std::move(kept));
-    std::erase(lingering_, nullptr);
-  }
-}
-
 void cm_service::shutdown() {
   // On connections, which end here.
   operations_.do_last_work(descriptor(), [this] { read_events(); });
   std::vector<std::weak_ptr<cm_handler>> handlers;
-  std::vector<std::shared_ptr<cm_handler>> lingering;
   {
     const std::lock_guard lock(mutex_);
     handlers.swap(handlers_);
@@ -204,11 +207,27 @@ void cm_service::shutdown() {
     channel_->watch.stop();
   for (const auto& weak : handlers)
     if (const auto h = weak.lock())
-      h->close();
-  {
-    const std::lock_guard lock(mutex_);
-    lingering.swap(lingering_);
-  }
+      h->close(*this);
+  gate_->close();
+}
+
+bool cm_gate::enter() noexcept {
+  const std::lock_guard lock(mutex_);
+  if (!closed_)
+    ++users_;
+  return !closed_;
+}
+
+void cm_gate::leave() noexcept {
+  const std::lock_guard lock(mutex_);
+  if (--users_ == 0)
+    empty_.notify_all(); // under the lock, as the gate may go with the last thread that waits
+}
+
+void cm_gate::close() noexcept {
+  std::unique_lock lock(mutex_);
+  closed_ = true;
+  empty_.wait(lock, [this] { return users_ == 0; });
 }
 
 asio::ip::tcp::endpoint endpoint_of(const sockaddr* address) {

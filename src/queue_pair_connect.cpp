@@ -69,9 +69,9 @@ error_code queue_pair_impl::connect(const queue_pair_address& peer) {
   if (reliable)
     mask |= IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
   std::unique_lock lock(mutex_);
-  if (state_ != queue_pair_state::open)
-    return state_ == queue_pair_state::connected ? error_code(asio::error::already_connected)
-                                                 : check_start(queue_pair_state::connected);
+  ec = attachable();
+  if (ec)
+    return ec;
   if (const int e = ibv_modify_qp(qp_, &attr, mask))
     return system_error_code(e);
 
@@ -81,7 +81,7 @@ error_code queue_pair_impl::connect(const queue_pair_address& peer) {
   attr.timeout = options_.timeout;
   attr.retry_cnt = options_.retry_count;
   attr.rnr_retry = options_.rnr_retry;
-  attr.max_rd_atomic = std::min(options_.max_reads, std::max<std::uint8_t>(peer.max_reads, 1));
+  attr.max_rd_atomic = std::min(options_.max_reads, peer.max_reads);
   mask = IBV_QP_STATE | IBV_QP_SQ_PSN;
   if (reliable)
     mask |= IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
@@ -90,7 +90,7 @@ error_code queue_pair_impl::connect(const queue_pair_address& peer) {
     fail(system_error_code(e)); // half connected, it is of no use for another peer
     return system_error_code(e);
   }
-  state_ = queue_pair_state::connected;
+  connected_locked(attr.max_rd_atomic != 0);
   return {};
 }
 
@@ -121,10 +121,18 @@ void queue_pair_impl::detach() {
   }
 }
 
-void queue_pair_impl::connected() {
+void queue_pair_impl::connected(bool reads) {
   const std::lock_guard lock(mutex_);
   if (state_ == queue_pair_state::open)
-    state_ = queue_pair_state::connected;
+    connected_locked(reads);
+}
+
+// A READ that the peer answers none of would never end, nor anything behind it.
+void queue_pair_impl::connected_locked(bool reads) noexcept {
+  if (!reads)
+    unsupported_ |= 1u << IBV_WR_RDMA_READ | 1u << IBV_WR_ATOMIC_CMP_AND_SWP |
+                    1u << IBV_WR_ATOMIC_FETCH_AND_ADD;
+  state_ = queue_pair_state::connected;
 }
 
 error_code queue_pair_impl::query(ibv_qp_attr& attr, int mask) const {

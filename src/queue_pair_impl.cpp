@@ -46,7 +46,7 @@ error_code queue_pair_impl::open(std::shared_ptr<completion_queue_impl> queue,
                                  std::shared_ptr<shared_receive_queue_impl> receives) {
   if (!pd_.is_open())
     return asio::error::bad_descriptor;
-  if (!is_connected_type(options_.type))
+  if (!is_connected_type(options_.type) || options_.max_reads == 0)
     return asio::error::invalid_argument;
   const device& d = pd_.get_device();
   find_unsupported();

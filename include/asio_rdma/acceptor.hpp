@@ -24,7 +24,9 @@ namespace detail {
 
 struct info_result {
   using signature = void(error_code, connection_info);
-  static std::tuple<connection_info> arguments(const connect_operation& op) { return {op.info}; }
+  static std::tuple<connection_info> arguments(connect_operation& op) {
+    return {std::move(op.info)};
+  }
 };
 
 template <class Object, class Source>
@@ -91,7 +93,7 @@ public:
 private:
   void drop() noexcept {
     if (connection_)
-      std::exchange(connection_, nullptr)->close();
+      std::exchange(connection_, nullptr)->give_up(asio::error::operation_aborted);
   }
 
   std::shared_ptr<detail::cm_connection> connection_;
@@ -180,7 +182,8 @@ public:
   /// options can be set of it before. It moves to the context's event channel (rdma_migrate_id(3),
   /// which waits until the events that it had are acknowledged), its `context` is the acceptor's,
   /// and it is destroyed at close. After an error it stays the caller's, with an event channel of
-  /// its own if it had moved already. Errors: `already_open`, `invalid_argument` for null, or the
+  /// its own if it had moved already; if there was no descriptor to spare for that one, it is the
+  /// caller's to destroy. Errors: `already_open`, `invalid_argument` for null, or the
   /// system's.
   void assign(native_handle_type id, int backlog, error_code& ec) {
     open_with(ec, [&](impl_type& i) { return i.adopt(id, backlog); });
@@ -220,7 +223,9 @@ public:
 
   /// Takes the next request and connects the queue pair, or what has one; a request of a peer that
   /// does not speak the object's protocol is refused, and the next one awaited. Errors:
-  /// `already_connected`, at once, when the queue pair is connected or being connected,
+  /// `already_connected`, at once, when the queue pair is connected or being connected, or waits
+  /// in another `async_accept` of the acceptor, `operation_not_supported` for a queue pair that is
+  /// not of type `IBV_QPT_RC`,
   /// `error::wrong_device`, `connection_aborted` when the connector gave up, `timed_out`,
   /// `message_size`, `error::device_fatal` when the acceptor's device is gone, `bad_descriptor`
   /// when the queue pair is closed before the request comes, the system's, or why the queue pair
@@ -228,7 +233,7 @@ public:
   /// pair stays as it was and no request is lost; after that it has failed. Closing the queue pair
   /// then cancels too. What has failed accepts again when it has been closed and opened.
   template <connectable Object, class Token = asio::default_completion_token_t<executor_type>>
-  auto async_accept(Object& object, const accept_options& options, Token&& token) {
+  auto async_accept(Object& object, const accept_options& options, Token&& token = {}) {
     return asio::async_initiate<Token, detail::info_result::signature>(
         initiate_accept{this}, token, detail::connection_end(object), options);
   }
@@ -244,11 +249,12 @@ public:
   /// it has been connected to a stream tells (`remote_endpoint`), as a socket does; for the
   /// `connection_info` of another object there is the form above.
   ///
-  /// What only the one connector is to blame for is not told: after `connection_aborted`,
-  /// `connection_reset`, `broken_pipe`, `timed_out`, `error::unreachable`, and what its first bytes
-  /// made of the queue pair, the next request is taken, with an object that is opened anew; after
-  /// `error::wrong_device` too, if the acceptor listens at the addresses of all devices.
-  /// `close` and `cancel` of the acceptor end it with `operation_aborted` then.
+  /// What only the one connector is to blame for, once its request has been taken, is not told:
+  /// after `connection_aborted`, `connection_reset`, `broken_pipe`, `timed_out`,
+  /// `error::unreachable`, and what its first bytes made of the queue pair, the next request is
+  /// taken, with an object that is opened anew; after `error::wrong_device` too, if the acceptor
+  /// listens at the addresses of all devices. `close` and `cancel` of the acceptor end it with
+  /// `operation_aborted` then.
   template <class Object, class Source,
             class Token = asio::default_completion_token_t<executor_type>>
   requires detail::opened_from<Object, Source> && detail::no_options<Token>
@@ -260,7 +266,7 @@ public:
             class Token = asio::default_completion_token_t<executor_type>>
   requires detail::opened_from<Object, Source>
   auto async_accept(const Source& source, const typename Object::options_type& options,
-                    const accept_options& how, Token&& token) {
+                    const accept_options& how, Token&& token = {}) {
     return asio::async_initiate<Token, void(error_code, Object)>(initiate_accept_made<Object>{this},
                                                                  token, source, options, how);
   }
@@ -277,7 +283,7 @@ public:
   /// Accepts a request that was taken. Otherwise as the other `async_accept`.
   template <connectable Object, class Token = asio::default_completion_token_t<executor_type>>
   auto async_accept(connection_request request, Object& object, const accept_options& options,
-                    Token&& token) {
+                    Token&& token = {}) {
     return asio::async_initiate<Token, detail::info_result::signature>(
         initiate_accept_request{io_}, token, request.release(), detail::connection_end(object),
         options);
@@ -298,12 +304,12 @@ private:
                       io_.get());
   }
 
-  template <class Handler>
+  template <class Result, class Handler>
   static void start_accept(const std::shared_ptr<impl_type>& impl,
                            const detail::io_executor<Executor>& io, Handler& handler,
                            const detail::connection_end& end, const accept_options& options,
                            const std::optional<std::uint64_t>& cancels) {
-    detail::start_operation<detail::accept_operation, detail::info_result, 0>(
+    detail::start_operation<detail::accept_operation, Result, 0>(
         impl, io, handler,
         [&](auto& op) {
           op.qp = end.queue_pair;
@@ -314,6 +320,11 @@ private:
         [](impl_type& i, auto& op) { return i.start(op); });
   }
 
+  // Whether an error is one of connecting a request, so that it may be the connector's.
+  struct taken_result {
+    static std::tuple<bool> arguments(const detail::accept_operation& op) { return {op.taken}; }
+  };
+
   // The acceptor may be moved or destroyed meanwhile, so it does not refer to that.
   template <class Object, class Source>
   struct accept_made {
@@ -323,10 +334,10 @@ private:
       accept(self);
     }
     template <class Self>
-    void operator()(Self& self, error_code ec, const connection_info&) {
+    void operator()(Self& self, error_code ec, bool taken) {
       if (ec)
         object->close();
-      if (ec && from && from->is_of_connector(ec)) {
+      if (ec && taken && from && from->is_of_connector(ec)) {
         if (self.cancelled() == asio::cancellation_type::none)
           return accept(self);
         ec = asio::error::operation_aborted;
@@ -340,13 +351,13 @@ private:
       error_code ec;
       object->open(source, options, ec);
       if (ec)
-        return detail::complete_immediately(std::move(self), executor.get(), ec, connection_info());
+        return detail::complete_immediately(std::move(self), executor.get(), ec, false);
       const std::shared_ptr<impl_type> impl = from;
       const detail::connection_end end(*object);
       const accept_options o = how;
       const auto since = cancels;
       Self handler(std::move(self));
-      start_accept(impl, executor, handler, end, o, since);
+      start_accept<taken_result>(impl, executor, handler, end, o, since);
     }
 
     std::shared_ptr<impl_type> from;
@@ -394,7 +405,7 @@ private:
     void operator()(Handler&& handler, const detail::connection_end& end,
                     const accept_options& options) const {
       std::decay_t<Handler> h(std::forward<Handler>(handler));
-      start_accept(self->impl_, self->io_, h, end, options, {});
+      start_accept<detail::info_result>(self->impl_, self->io_, h, end, options, {});
     }
 
     basic_acceptor* self;

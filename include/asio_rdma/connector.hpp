@@ -20,7 +20,8 @@ namespace asio_rdma {
 /// that does not answer TCP holds up, for as long as TCP tries (tcp_syn_retries, two minutes), the
 /// thread of the execution context that is there, whoever closes or cancels that attempt, its
 /// timeout, and the other connections of that context where they are made or the peer ends them.
-/// Who must not wait connects on a context of its own.
+/// A program that must not wait connects on a context of its own: a connection that has been made
+/// is looked after by its queue pair's context only, and the connector's may end then.
 ///
 /// On RoCE the step to RTR looks for the neighbour once more (ibv_modify_qp(3)); if that has gone
 /// since the address was resolved, the thread that is there waits for up to a second.
@@ -83,14 +84,15 @@ public:
   /// `error::peer_not_listening`, `error::rejected` (by the peer's program, or its backlog is
   /// full), `error::unreachable`, `error::wrong_device` when the way to the endpoint leads by
   /// another device than the queue pair's, `timed_out`, `already_connected`, `message_size`,
-  /// `invalid_argument` for private data with anything but a bare queue pair, `bad_descriptor`, the
-  /// system's, or why the queue pair failed meanwhile, such as `error::device_fatal`. The queue
+  /// `invalid_argument` for private data with anything but a bare queue pair,
+  /// `operation_not_supported` for a queue pair that is not of type `IBV_QPT_RC`, `bad_descriptor`,
+  /// the system's, or why the queue pair failed meanwhile, such as `error::device_fatal`. The queue
   /// pair can then be used for another attempt, unless it has failed, as it has when the peer had
   /// accepted, and on iWARP when the peer had been reached. Supports all cancellation types: the
   /// queue pair is as after an error. Closing the queue pair cancels too.
   template <connectable Object, class Token = asio::default_completion_token_t<executor_type>>
   auto async_connect(Object& object, const endpoint_type& endpoint, const connect_options& options,
-                     Token&& token) {
+                     Token&& token = {}) {
     return asio::async_initiate<Token, detail::info_result::signature>(
         initiate_connect{this}, token, detail::connection_end(object), std::vector{endpoint},
         options);
@@ -108,7 +110,7 @@ public:
             class Token = asio::default_completion_token_t<executor_type>>
   requires std::convertible_to<std::ranges::range_reference_t<const Endpoints>, endpoint_type>
   auto async_connect(Object& object, const Endpoints& endpoints, const connect_options& options,
-                     Token&& token) {
+                     Token&& token = {}) {
     std::vector<endpoint_type> list;
     for (auto&& e : endpoints)
       list.push_back(e);

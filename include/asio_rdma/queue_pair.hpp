@@ -237,7 +237,7 @@ public:
   /// operations may be posted.
   void set_connected() {
     if (impl_)
-      impl_->connected();
+      impl_->connected(true);
   }
 
   bool is_open() const noexcept { return impl_ != nullptr; }

@@ -29,7 +29,8 @@ struct queue_pair_options {
   /// address. Empty: `device::best_gid` of the port. The connection manager takes its own.
   std::optional<asio::ip::address> local;
   ibv_mtu path_mtu = ibv_mtu(0); ///< 0: the port's active MTU, or the smaller of both sides.
-  std::uint8_t max_reads = 16; ///< RDMA READs and atomics in flight, each way, up to the device's.
+  std::uint8_t max_reads = 16; ///< RDMA READs and atomics in flight, each way, up to the device's;
+                               ///< at least 1.
   // How long the peer may be silent: at least (retry_count + 1) times the timeout. A network that
   // carries again before that is not noticed; then everything ends, the operation that was repeated
   // with `errc::timed_out`. On iWARP it is TCP that repeats (tcp(7), tcp_retries2). rxe and the siw
@@ -51,7 +52,8 @@ struct queue_pair_address {
   ibv_gid gid{};
   std::uint16_t lid = 0;
   ibv_mtu mtu = IBV_MTU_1024;
-  std::uint8_t max_reads = 1; ///< RDMA READs and atomics that this side answers at a time.
+  std::uint8_t max_reads = 1; ///< RDMA READs and atomics that this side answers at a time; of a
+                              ///< peer with 0 these fail with `operation_not_supported`.
 };
 
 /// The states of a queue pair as this library sees them.

@@ -2,9 +2,13 @@
 #include "cm_calls.hpp"
 
 #include <cerrno>
+#include <chrono>
 #include <dlfcn.h>
+#include <thread>
 
 std::function<int(test::cm_call, const rdma_cm_id*)> test::before_cm_call;
+std::function<void(test::cm_call, rdma_conn_param&)> test::edit_parameters;
+std::atomic<int> test::events_read{0};
 
 namespace {
 
@@ -21,7 +25,36 @@ int announced(Function*, const char* name, cm_call call, const rdma_cm_id* id,
   return reinterpret_cast<Function*>(::dlsym(RTLD_NEXT, name))(arguments...);
 }
 
+template <class Function>
+Function* real(Function*, const char* name) {
+  return reinterpret_cast<Function*>(::dlsym(RTLD_NEXT, name));
+}
+
+rdma_conn_param edited(cm_call call, const rdma_conn_param& given) {
+  rdma_conn_param result = given;
+  if (test::edit_parameters)
+    test::edit_parameters(call, result);
+  return result;
+}
+
 } // namespace
+
+bool test::wait_until_given_up(rdma_cm_id* id) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  for (;;) {
+    ibv_qp_attr attr{};
+    attr.qp_state = IBV_QPS_INIT;
+    int mask = 0;
+    if (real(rdma_init_qp_attr, "rdma_init_qp_attr")(id, &attr, &mask) != 0)
+      return errno == EINVAL;
+    attr.qp_state = IBV_QPS_RTS;
+    if (real(rdma_init_qp_attr, "rdma_init_qp_attr")(id, &attr, &mask) != 0 && errno == EINVAL)
+      return true;
+    if (std::chrono::steady_clock::now() > end)
+      return false;
+    std::this_thread::yield();
+  }
+}
 
 extern "C" {
 
@@ -47,14 +80,22 @@ int rdma_init_qp_attr(rdma_cm_id* id, ibv_qp_attr* attr, int* mask) {
 }
 
 int rdma_connect(rdma_cm_id* id, rdma_conn_param* p) {
-  return announced(rdma_connect, "rdma_connect", cm_call::connect, id, id, p);
+  rdma_conn_param told = edited(cm_call::connect, *p);
+  return announced(rdma_connect, "rdma_connect", cm_call::connect, id, id, &told);
 }
 
 int rdma_accept(rdma_cm_id* id, rdma_conn_param* p) {
-  return announced(rdma_accept, "rdma_accept", cm_call::accept, id, id, p);
+  rdma_conn_param told = edited(cm_call::accept, *p);
+  return announced(rdma_accept, "rdma_accept", cm_call::accept, id, id, &told);
 }
 
 int rdma_establish(rdma_cm_id* id) {
   return announced(rdma_establish, "rdma_establish", cm_call::establish, id, id);
+}
+
+int rdma_get_cm_event(rdma_event_channel* channel, rdma_cm_event** event) {
+  const int result = real(rdma_get_cm_event, "rdma_get_cm_event")(channel, event);
+  test::events_read += result == 0 ? 1 : 0;
+  return result;
 }
 }

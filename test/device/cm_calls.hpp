@@ -3,6 +3,7 @@
 
 #include <rdma/rdma_cma.h>
 
+#include <atomic>
 #include <functional>
 
 namespace test {
@@ -22,5 +23,15 @@ enum class cm_call {
 /// The call then fails with the errno value that is returned, unless that is 0. To be changed while
 /// nobody makes any.
 extern std::function<int(cm_call, const rdma_cm_id*)> before_cm_call;
+
+/// Changes what rdma_connect(3) and rdma_accept(3) tell the peer. Null for no change.
+extern std::function<void(cm_call, rdma_conn_param&)> edit_parameters;
+
+/// The events that rdma_get_cm_event(3) has given.
+extern std::atomic<int> events_read;
+
+/// Waits until the kernel knows that the peer of the id has given up: the id has no next state then
+/// (EINVAL). False if that does not come, as on iWARP. The call is not announced.
+bool wait_until_given_up(rdma_cm_id* id);
 
 } // namespace test

@@ -291,7 +291,7 @@ TEST_CASE("no limit to the time that connecting takes") {
 TEST_CASE("connections that were leave no memory behind with the context") {
   struct handler final : detail::cm_handler {
     void on_cm_event(const detail::cm_event&) override {}
-    void close() override {}
+    void close(const detail::cm_service&) override {}
   };
   counting_resource memory; // a weak pointer keeps what allocate_shared has allocated
   asio::io_context io(1);

@@ -138,6 +138,18 @@ TEST_CASE("a queue pair that cannot be taken to a state that connects it") {
   t.check_next();
 }
 
+TEST_CASE("a neighbour that has gone is told as unreachable") {
+  const connections_check nothing_left;
+  attempt t;
+  t.b.faults.fail_modify_qp(IBV_QPS_RTR, EHOSTUNREACH);
+  t.start();
+  t.until([&] { return t.accepted.done(); });
+  if (t.b.faults.counts().refused_of(faults::call::modify_qp) != 0)
+    CHECK(t.accepted.ec == error::unreachable);
+  t.end();
+  t.check_next();
+}
+
 TEST_CASE("each call of the connection manager fails that connects") {
   const connections_check nothing_left;
   const bool connecting = GENERATE(true, false);

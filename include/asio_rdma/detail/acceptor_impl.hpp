@@ -4,7 +4,7 @@
 #include <asio_rdma/detail/cm_connection.hpp>
 
 #include <atomic>
-#include <deque>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -20,6 +20,8 @@ public:
   std::shared_ptr<cm_connection> request;
   std::shared_ptr<queue_pair_impl> qp;
   accept_options options;
+  /// Whether it has taken a request.
+  bool taken = false;
   /// Those of the acceptor when it began, if it goes on after a connector that failed: then one
   /// since has ended it.
   std::optional<std::uint64_t> cancels;
@@ -39,24 +41,37 @@ public:
   bool start(accept_operation& op);
   void cancel();
   void cancel(std::uint64_t operation_id, asio::cancellation_type_t type);
-  void close() override;
+  void close();
+  void close(const cm_service&) override { close(); }
   std::uint64_t next_id() noexcept { return ++ids_; }
   std::uint64_t cancels() const;
   /// An error of accepting that says nothing about the next connector.
   bool is_of_connector(const error_code& ec) const;
 
   void on_cm_event(const cm_event& event) override;
-  std::shared_ptr<cm_handler> adopt_request(rdma_cm_id* id) override;
+  bool on_request(const cm_event& event) override;
 
 private:
-  class request;
+  using request_list = std::list<std::shared_ptr<cm_connection>>;
+  struct accepting {
+    std::uint64_t operation_id;
+    std::weak_ptr<cm_connection> connection;
+  };
 
   error_code listen(int backlog);
+  error_code check_start(const accept_operation& op) const;
   bool has_room();
   void cancel(const error_code& why);
   void close(const error_code& why);
-  enum class served { going_on, done, refused };
-  served serve(accept_operation& op, const std::shared_ptr<cm_connection>& connection);
+  /// What became of an operation and of the request that it was to take.
+  enum class served {
+    going_on, ///< The operation ends when the request is connected.
+    given,    ///< The operation is done, and has the request.
+    unfit,    ///< The operation is done, as it can take no request.
+    failed,   ///< The operation is done, and the request is to be ended.
+    refused   ///< The operation waits on, and the request is to be ended.
+  };
+  served serve(accept_operation& op, const std::shared_ptr<cm_connection>& connection) noexcept;
 
   cm_service& service_;
   asio::any_io_executor executor_;
@@ -67,9 +82,10 @@ private:
   error_code closed_by_;
   std::uint64_t cancels_ = 0;
   std::size_t backlog_ = 0;
-  std::deque<std::shared_ptr<cm_connection>> requests_;
+  request_list requests_;
+  std::size_t asked_ = 0; // of the requests, the next that is asked whether it is withdrawn
   operation_list waiting_;
-  std::vector<std::weak_ptr<cm_connection>> accepting_;
+  std::vector<accepting> accepting_; // what can be cancelled
 };
 
 } // namespace asio_rdma::detail

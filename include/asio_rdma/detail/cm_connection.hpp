@@ -8,10 +8,12 @@
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/steady_timer.hpp>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <string>
 #include <vector>
@@ -29,30 +31,40 @@ public:
 /// One connection by rdma_cm, from the first step to the disconnect: connecting, or accepting a
 /// request. The queue pair is one of the library's own, on the library's own opened device;
 /// rdma_cm only knows its number and gives the attributes to connect it with.
+///
+/// An attempt belongs to the execution context of its acceptor or connector. A connection that has
+/// been made moves to the context of its queue pair, which its events are read on.
 class cm_connection final : public cm_handler {
 public:
   cm_connection(cm_service& service, const asio::any_io_executor& executor);
   ~cm_connection();
 
-  /// Connects to the endpoints in order, until one answers. On an error nothing was started.
+  /// Connects to the endpoints in order, until one answers. On an error, or an exception, nothing
+  /// was started.
   error_code connect(connect_operation& op, std::shared_ptr<queue_pair_impl> qp,
                      std::vector<asio::ip::tcp::endpoint> endpoints, connect_options options);
 
   /// Takes the id of a request.
-  void adopt(rdma_cm_id* id);
+  void adopt(const cm_event& request) noexcept;
   /// A request that its connector has given up, as far as the device knows. One system call.
   bool withdrawn() const;
   connection_info info() const;
   std::string device_name() const;
   rdma_cm_id* native_handle() const;
-  /// `counted`: the operation has been counted as work already. On an error nothing was started.
+  /// `counted`: the operation has been counted as work already. On an error, or an exception,
+  /// nothing was started.
   error_code accept(connect_operation& op, std::shared_ptr<queue_pair_impl> qp,
                     const accept_options& options, bool counted);
   error_code reject(const private_data& data);
 
-  /// Ends the connection, or the attempt with `operation_aborted`.
-  void close() override;
-  /// Ends the connection, or the attempt with `why`; one whose queue pair does not know why, a
+  /// What can be told before there is a request: `invalid_argument`, `operation_not_supported`.
+  static error_code check(const connect_operation& op, const queue_pair_impl& qp,
+                          const private_data& data);
+
+  void close(const cm_service& by) override;
+  /// Ends the connection, or the attempt with `why`.
+  void give_up(const error_code& why) noexcept;
+  /// As `give_up`; but the attempt of a queue pair that does not know why it failed, a
   /// `connection_reset`, ends with the event that tells.
   void disconnect(const error_code& why) noexcept;
   bool lingers() const noexcept;
@@ -62,7 +74,6 @@ public:
   void cancel(std::uint64_t operation_id);
   void cancel(std::uint64_t operation_id, asio::cancellation_type_t) { cancel(operation_id); }
   std::uint64_t next_id() noexcept { return ++ids_; }
-  asio::execution_context& context() const noexcept { return service_.context(); }
 
   void on_cm_event(const cm_event& event) override;
 
@@ -71,15 +82,30 @@ private:
 
   /// What is left to do once the mutex is free, because it calls or waits for others.
   struct leftovers {
-    operation_list done;
-    std::vector<rdma_cm_id*> ids;
+    cm_use own, home; // the first, so that the services are there for all that follows
+    completion_service* operations = nullptr;
+    connect_operation* done = nullptr;
+    std::array<rdma_cm_id*, 2> ids{}; // one that is retired, one that lingered
+    std::shared_ptr<cm_handler> self;
     std::shared_ptr<void> kept;
     std::shared_ptr<queue_pair_impl> detached, failed;
     std::shared_ptr<connection_target> connected;
-    connection_info info;
     error_code why;
+
+    void destroy_ids() noexcept;
   };
 
+  bool begin(leftovers& left) noexcept;
+  /// Calls `f`. Ends the attempt if that lacks memory.
+  template <class Function>
+  void or_no_memory(leftovers& left, Function&& f) {
+    try {
+      f();
+    } catch (const std::bad_alloc&) {
+      if (op_ != nullptr)
+        finish(asio::error::no_memory, left);
+    }
+  }
   void take_event(const cm_event& event, leftovers& left);
   void next_endpoint(error_code why, leftovers& left);
   std::optional<asio::ip::tcp::endpoint> own_address_for_loopback() const;
@@ -89,41 +115,52 @@ private:
   error_code on_route_resolved();
   error_code on_response(const cm_event& event);
   error_code on_reply(const cm_event& event);
-  error_code check_accept(connect_operation& op, const queue_pair_impl& qp,
-                          const private_data& data);
+  error_code check_accept(const queue_pair_impl& qp, const private_data& data);
+  error_code answer(const accept_options& options);
   error_code hear(connection_target& target);
   error_code prepare_queue_pair(ibv_qp_state to, std::uint8_t reads_out, std::uint8_t reads_in);
+  bool given_up() const;
+  error_code step_error(int value) const;
   rdma_conn_param parameters(const private_data& data) const;
   void arm_timer(std::chrono::milliseconds timeout);
   void on_timeout(std::uint64_t attempt);
-  void finish(const error_code& ec, leftovers& left);
-  void close(const error_code& why);
+  error_code find_home(const queue_pair_impl& qp);
+  error_code move_home(leftovers& left) noexcept;
+  void finish(const error_code& ec, leftovers& left) noexcept;
   bool destroying_would_wait() const noexcept;
   bool waits_for_peer() const noexcept;
-  void retire_id(leftovers& left);
-  void settle(leftovers& left);
+  void retire_id(leftovers& left) noexcept;
+  void settle(leftovers& left) noexcept;
 
-  cm_service& service_;
-  asio::steady_timer timer_;
   std::atomic<std::uint64_t> ids_{0};
 
   mutable std::mutex mutex_;
+  cm_service* service_; // used with its gate entered; once moved, that of the queue pair
+  std::shared_ptr<cm_gate> gate_;
+  cm_service* home_ = nullptr; // that of the queue pair
+  std::shared_ptr<cm_gate> home_gate_;
+  std::optional<asio::steady_timer> timer_; // until the attempt ends
   state state_ = state::idle;
   rdma_cm_id* id_ = nullptr;
-  std::vector<rdma_cm_id*> lingering_; // given up, and waiting for their last event
-  std::shared_ptr<void> kept_; // the queue pair's verbs object, as long as these or an attempt
+  rdma_cm_id* lingering_ = nullptr;  // given up, and waiting for its last event
+  bool destroying_ = false;          // which waits for that event
+  std::shared_ptr<cm_handler> self_; // as long
+  std::shared_ptr<void> kept_;       // the queue pair's verbs object, as long as this or an attempt
   cm_event request_;
-  private_data reply_;
+  cm_data reply_;
   connect_operation* op_ = nullptr;
   std::shared_ptr<queue_pair_impl> qp_;
   std::vector<asio::ip::tcp::endpoint> endpoints_;
   std::size_t next_ = 0;
   bool in_event_ = false; // only then librdmacm does not write to the id
   bool loopback_replaced_ = false;
+  int port_trials_ = 0;
   asio::ip::tcp::endpoint to_; // of the attempt
   std::chrono::milliseconds patience_{0};
-  // The queue pair ends with the attempt: the peer has answered, or on iWARP been reached.
+  // The queue pair ends with the attempt: it has left its first state, or on iWARP the peer has
+  // been reached.
   bool spent_ = false;
+  std::uint8_t reads_out_ = 0; // that the peer answers at a time
   connect_options options_;
   std::uint64_t attempt_ = 0; // tells a timer that is late
 };

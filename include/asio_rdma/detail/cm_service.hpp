@@ -5,34 +5,102 @@
 #include <asio_rdma/detail/completion_service.hpp>
 #include <rdma/rdma_cma.h>
 
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <vector>
 
 namespace asio_rdma::detail {
+
+/// The private data of an event, in place: a copy allocates nothing.
+class cm_data {
+public:
+  static constexpr std::size_t most = 255; // rdma_cm counts it in eight bits
+
+  void assign(const void* data, std::size_t size) noexcept {
+    const auto* first = static_cast<const std::byte*>(data);
+    size_ = data == nullptr ? 0 : std::min(size, most);
+    std::copy_n(first, size_, data_.begin());
+  }
+  std::span<const std::byte> bytes() const noexcept { return {data_.data(), size_}; }
+
+private:
+  std::array<std::byte, most> data_;
+  std::size_t size_ = 0;
+};
+
+class cm_service;
 
 /// A copy of an rdma_cm event, whose original has been acknowledged.
 struct cm_event {
   rdma_cm_event_type type = RDMA_CM_EVENT_ADDR_RESOLVED;
   int status = 0;
   rdma_cm_id* id = nullptr;
+  /// `cm_handler::ids_made` at a time when the id existed. A later id may have the same address.
+  std::uint64_t ids_made = 0;
   std::uint8_t responder_resources = 0;
   std::uint8_t initiator_depth = 0;
-  private_data data;
+  cm_data data;
 };
 
-/// Whoever owns an rdma_cm_id, which is found by `rdma_cm_id::context`.
+/// The owner of an rdma_cm_id, which is found by `rdma_cm_id::context`.
 class cm_handler : public std::enable_shared_from_this<cm_handler> {
 public:
   /// Called by one thread at a time. Runs no handlers.
   virtual void on_cm_event(const cm_event& event) = 0;
-  /// The execution context shuts down: operations are given up, the id is destroyed.
-  virtual void close() = 0;
-  /// Who hears of a connection request's id from now on: called before any further event is read.
-  virtual std::shared_ptr<cm_handler> adopt_request(rdma_cm_id*) { return nullptr; }
+  /// The service's context shuts down: operations are given up, ids are destroyed. The handler uses
+  /// nothing of the context afterwards.
+  virtual void close(const cm_service& by) = 0;
+  /// A connection request. If the result is false, or an exception is thrown, the request's id
+  /// stays the caller's. Otherwise its `context` has been set to its new owner.
+  virtual bool on_request(const cm_event&) { return false; }
+
+  std::atomic<std::uint64_t> ids_made{0};
 
 protected:
   ~cm_handler() = default;
+};
+
+/// Counts the threads that use a service, so that its shutdown waits for threads of other contexts.
+class cm_gate {
+public:
+  /// False once the gate is closed.
+  bool enter() noexcept;
+  void leave() noexcept;
+  /// Returns when the last thread has left.
+  void close() noexcept;
+
+private:
+  std::mutex mutex_;
+  std::condition_variable empty_;
+  std::size_t users_ = 0;
+  bool closed_ = false;
+};
+
+/// The use of a service by a thread, until the destruction.
+class cm_use {
+public:
+  cm_use() = default;
+  cm_use(const cm_use&) = delete;
+  ~cm_use() {
+    if (gate_)
+      gate_->leave();
+  }
+
+  /// False if the service has shut down.
+  bool begin(const std::shared_ptr<cm_gate>& gate) noexcept {
+    if (!gate->enter())
+      return false;
+    gate_ = gate;
+    return true;
+  }
+
+private:
+  std::shared_ptr<cm_gate> gate_;
 };
 
 /// The connection manager's event channel of one execution context.
@@ -52,35 +120,37 @@ public:
   /// librdmacm writes the id's addresses after the kernel has taken the call, and again with its
   /// answer.
   int resolve_address(rdma_cm_id* id, sockaddr* from, sockaddr* to, int timeout);
-  /// Moves an id of someone else, whose context is `handler`, to the event channel.
-  error_code adopt_id(const std::shared_ptr<cm_handler>& handler, rdma_cm_id* id);
-  /// Ids that came with a request.
+  /// Makes the event channel for ids of `handler`, which hears when the context shuts down.
+  error_code expect(const std::shared_ptr<cm_handler>& handler);
+  /// Moves an id of an expected handler from another event channel, with its events. Waits until
+  /// those that have been read there are acknowledged.
+  error_code adopt_id(rdma_cm_id* id);
+  /// Handlers with ids that came with a request.
   void remember(const std::shared_ptr<cm_handler>& handler);
 
-  /// Keeps a handler that is done, but for ids that cannot be destroyed yet without waiting.
-  void linger(std::shared_ptr<cm_handler> handler);
-  void unlinger(const cm_handler& handler);
-
-  /// For a thread that waits and does not run the context: what readers on it would do, and what to
-  /// wait for; -1 before the first id.
+  /// For a thread that waits and does not run the context: reads some events, as readers on the
+  /// context do; and what to wait for, -1 before the first id.
   void read_events();
   int descriptor() const;
 
   completion_service& operations() const noexcept { return operations_; }
+  /// To be entered by threads that do not run the context.
+  const std::shared_ptr<cm_gate>& gate() const noexcept { return gate_; }
 
 private:
   struct channel;
 
   void shutdown() override;
   bool open(error_code& ec);
+  channel* opened() const;
   void add(const std::shared_ptr<cm_handler>& handler);
 
   completion_service& operations_;
+  const std::shared_ptr<cm_gate> gate_ = std::make_shared<cm_gate>();
   mutable std::mutex mutex_;
   std::unique_ptr<channel> channel_;
   std::vector<std::weak_ptr<cm_handler>> handlers_;
   std::size_t clean_at_ = 64;
-  std::vector<std::shared_ptr<cm_handler>> lingering_;
 };
 
 asio::ip::tcp::endpoint endpoint_of(const sockaddr* address);

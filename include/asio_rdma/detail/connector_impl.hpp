@@ -23,13 +23,16 @@ public:
   std::uint64_t next_id() noexcept { return ++ids_; }
 
 private:
-  std::vector<std::shared_ptr<cm_connection>> attempts();
+  struct attempt {
+    std::uint64_t operation_id;
+    std::weak_ptr<cm_connection> connection;
+  };
 
   cm_service& service_;
   asio::any_io_executor executor_;
   std::atomic<std::uint64_t> ids_{0};
   std::mutex mutex_;
-  std::vector<std::weak_ptr<cm_connection>> attempts_;
+  std::vector<attempt> attempts_;
 };
 
 } // namespace asio_rdma::detail

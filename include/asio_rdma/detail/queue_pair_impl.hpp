@@ -54,7 +54,8 @@ public:
   /// What `attach` would say.
   error_code check_attach() const;
   void detach();
-  void connected();
+  /// `reads`: whether the peer answers READs and atomics.
+  void connected(bool reads);
   error_code modify(ibv_qp_attr& attr, int mask);
   error_code query(ibv_qp_attr& attr, int mask) const;
   std::uint32_t vendor_error() const;
@@ -104,8 +105,11 @@ public:
   std::uint32_t number() const noexcept { return number_.load(std::memory_order_relaxed); }
   bool has_shared_receives() const noexcept { return srq_ != nullptr; }
   queue_pair_state state() const;
-  /// Whether the device and the type of queue pair have the operation; any has SEND and WRITE.
-  bool supports(ibv_wr_opcode o) const noexcept { return (unsupported_ >> o & 1) == 0; }
+  /// Whether the device, the type of queue pair and the peer have the operation; all have SEND and
+  /// WRITE.
+  bool supports(ibv_wr_opcode o) const noexcept {
+    return (unsupported_.load(std::memory_order_relaxed) >> o & 1) == 0;
+  }
 
   void on_context_shutdown() override { close(); }
   void on_device_event(const ibv_async_event& event) override;
@@ -137,6 +141,7 @@ private:
   error_code initialize();
   std::optional<gid_entry> find_gid() const;
   void find_unsupported() noexcept;
+  void connected_locked(bool reads) noexcept;
   error_code attachable() const;
   error_code check_start(queue_pair_state least) const;
   // With the mutex locked, which they unlock.
@@ -163,7 +168,7 @@ private:
   std::shared_ptr<completion_queue_impl> cq_;
   std::shared_ptr<shared_receive_queue_impl> srq_;
   std::uint32_t reserved_ = 0;
-  std::uint32_t unsupported_ = 0; // a bit for each ibv_wr_opcode
+  std::atomic<std::uint32_t> unsupported_{0}; // a bit for each ibv_wr_opcode
   std::atomic<std::uint64_t> ids_{0};
 
   mutable mutex mutex_;

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: BSL-1.0
+// Connecting, accepting, rejecting and disconnecting while each allocation fails once.
+#include "allocation_scene.hpp"
+#include "cm_support.hpp"
+
+#include <asio_rdma/connection.hpp>
+#include <asio_rdma/stream.hpp>
+
+namespace {
+
+using namespace test;
+
+/// The handler, for which an end that the scene brings about is no error.
+template <class Handler>
+auto expecting(error_code end, Handler h) {
+  return [end, h = std::move(h)](error_code ec, auto&&... args) mutable {
+    h(ec == end ? error_code() : ec, std::forward<decltype(args)>(args)...);
+  };
+}
+
+/// An acceptor, a connector and two objects to be connected, which are open.
+template <class Object, class Source>
+struct scene {
+  asio::io_context io{1};
+  device dev = open_device();
+  protection_domain pd{dev};
+  Source source{pd};
+  acceptor listener{io, endpoint(device_address(dev), 0)};
+  connector initiator{io};
+  Object a{io}, b{io};
+  connection_request request;
+  // What a peer waits for is not always told: siw does not notice that it is given up.
+  connect_options soon;
+  accept_options in_time;
+  error_code end; // that the scene brings about
+
+  scene() {
+    a.open(source);
+    b.open(source);
+    soon.timeout = in_time.timeout = std::chrono::milliseconds(500);
+  }
+
+  // An operation whose connector has failed waits for the next one, so it is cancelled then.
+  void connect(handler_accounts& accounts) {
+    accounts.start(
+        "connect",
+        [this](auto h) {
+          initiator.async_connect(a, listener.local_endpoint(), soon, expecting(end, std::move(h)));
+        },
+        [this](error_code, const connection_info&) { listener.cancel(); });
+  }
+  void accept(handler_accounts& accounts) {
+    accounts.start("accept", [this](auto h) {
+      listener.async_accept(b, in_time, expecting(end, std::move(h)));
+    });
+  }
+  void close() {
+    request = {};
+    listener.close();
+    initiator.cancel();
+    a.close();
+    b.close();
+  }
+};
+
+using queue_pairs = scene<queue_pair, protection_domain>;
+
+struct accepting : queue_pairs {
+  void play(handler_accounts& accounts) {
+    accept(accounts);
+    connect(accounts);
+  }
+};
+
+struct accepting_a_request : queue_pairs {
+  void play(handler_accounts& accounts) {
+    connect(accounts);
+    accounts.start(
+        "wait", [this](auto h) { listener.async_wait_request(std::move(h)); },
+        [this, &accounts](error_code ec, connection_request r) {
+          if (ec)
+            return;
+          request = std::move(r);
+          accounts.start("accept the request", [this](auto h) {
+            listener.async_accept(std::move(request), b, in_time, std::move(h));
+          });
+        });
+  }
+};
+
+struct rejecting : queue_pairs {
+  private_data why = bytes_of("no");
+
+  void play(handler_accounts& accounts) {
+    end = error::rejected;
+    connect(accounts);
+    accounts.start(
+        "wait", [this](auto h) { listener.async_wait_request(std::move(h)); },
+        [this](error_code, connection_request r) {
+          error_code ignored;
+          r.reject(why, ignored);
+        });
+  }
+};
+
+struct disconnecting : queue_pairs {
+  void play(handler_accounts& accounts) {
+    accept(accounts);
+    connect(accounts);
+    if (!accounts.run(io) || b.state() != queue_pair_state::connected)
+      return;
+    accounts.start("wait for the end", [this](auto h) {
+      b.async_wait_disconnect(expecting(asio::error::connection_reset, std::move(h)));
+    });
+    a.close();
+  }
+};
+
+struct cancelling : queue_pairs {
+  void play(handler_accounts& accounts) {
+    end = asio::error::operation_aborted;
+    accept(accounts);
+    connect(accounts);
+    io.poll_one();
+    initiator.cancel();
+    listener.cancel();
+  }
+};
+
+} // namespace
+
+TEST_CASE("accepting a queue pair while each allocation fails once") {
+  fail_each_allocation<accepting>();
+}
+
+TEST_CASE("accepting a request while each allocation fails once") {
+  fail_each_allocation<accepting_a_request>();
+}
+
+TEST_CASE("rejecting while each allocation fails once") { fail_each_allocation<rejecting>(); }
+
+TEST_CASE("disconnecting while each allocation fails once") {
+  fail_each_allocation<disconnecting>();
+}
+
+TEST_CASE("cancelling an attempt while each allocation fails once") {
+  fail_each_allocation<cancelling>();
+}

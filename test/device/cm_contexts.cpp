@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: BSL-1.0
+// Acceptors and connectors of other contexts than the queue pairs that they connect.
+#include "catch.hpp"
+#include "cm_support.hpp"
+
+#include <asio_rdma/stream.hpp>
+
+#include <array>
+#include <initializer_list>
+#include <memory>
+#include <thread>
+
+namespace {
+
+using namespace test;
+
+void until_all(std::initializer_list<asio::io_context*> contexts,
+               const std::function<bool()>& condition) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (!condition()) {
+    for (asio::io_context* io : contexts) {
+      io->restart();
+      io->poll();
+    }
+    if (std::chrono::steady_clock::now() > end)
+      throw std::runtime_error("the condition did not come to hold");
+    std::this_thread::yield();
+  }
+}
+
+/// A context that connects, and another one that accepts, for queue pairs of a third.
+struct makers {
+  connection connected, accepted;
+  std::optional<asio::io_context> connecting{1}, accepting{1};
+  std::optional<connector> initiator{*connecting};
+  std::optional<acceptor> listener{std::in_place, *accepting,
+                                   endpoint(device_address(open_device()), 0)};
+
+  template <class Object>
+  void start(Object& a, Object& b) {
+    listener->async_accept(b, accepted.handler());
+    initiator->async_connect(a, listener->local_endpoint(), connected.handler());
+  }
+  template <class Object>
+  void meet(asio::io_context& io, Object& a, Object& b) {
+    start(a, b);
+    until_all({&*connecting, &*accepting, &io},
+              [&] { return connected.done() && accepted.done(); });
+    REQUIRE(connected.succeeded());
+    REQUIRE(accepted.succeeded());
+  }
+  // On iWARP a connector's context waits for an answer, which a listening id gives when it goes.
+  void destroy_connecting() {
+    if (open_device().type() == transport::iwarp)
+      destroy_accepting();
+    initiator.reset();
+    connecting.reset();
+  }
+  void destroy_accepting() {
+    listener.reset();
+    accepting.reset();
+  }
+};
+
+/// The queue pairs and their context.
+struct home {
+  device dev = open_device();
+  protection_domain pd{dev};
+  memory ma{pd, 64, most_rights(dev)}, mb{pd, 64, most_rights(dev)};
+  asio::io_context io{1};
+  queue_pair a{io, pd}, b{io, pd};
+
+  bool carries() {
+    sent s;
+    got r;
+    ma.put_word(0, 42);
+    mb.put_word(0, 0);
+    b.async_receive(mb.buffer(0, 8), r.handler());
+    a.async_send(ma.buffer(0, 8), s.handler());
+    until(io, [&] { return s.done() && r.done(); });
+    return s.succeeded() && r.succeeded() && mb.word(0) == 42;
+  }
+};
+
+} // namespace
+
+TEST_CASE("the contexts that made a connection need not run for its end to be noticed") {
+  const connections_check nothing_left;
+  home h;
+  makers m;
+  m.meet(h.io, h.a, h.b);
+  CHECK(h.carries());
+  m.listener.reset();
+  for (auto* io : {&*m.connecting, &*m.accepting})
+    drain(*io); // an open connection is no work of theirs
+  const bool of_a = GENERATE(true, false);
+  queue_pair& closing = of_a ? h.a : h.b;
+  queue_pair& left = of_a ? h.b : h.a;
+  outcome<void> ended;
+  left.async_wait_disconnect(ended.handler());
+  closing.close();
+  until(h.io, [&] { return ended.done(); });
+  CHECK(ended.ec == asio::error::connection_reset);
+  CHECK(left.state() == queue_pair_state::failed);
+}
+
+TEST_CASE("a connection outlives the contexts that made it") {
+  const connections_check nothing_left;
+  home h;
+  makers m;
+  m.meet(h.io, h.a, h.b);
+  m.destroy_accepting();
+  m.destroy_connecting();
+  CHECK(h.carries());
+  outcome<void> ended;
+  h.b.async_wait_disconnect(ended.handler());
+  h.a.close();
+  until(h.io, [&] { return ended.done(); });
+  CHECK(ended.ec == asio::error::connection_reset);
+  h.b.close();
+}
+
+TEST_CASE("an event that comes before the connection has moved is read where it has moved to") {
+  const connections_check nothing_left;
+  home h;
+  makers m;
+  // The connector's context does not run while the peer ends what it has accepted. On iWARP the
+  // acceptor is connected at once; on RoCE it fails before it has heard of the connector again.
+  m.listener->async_accept(h.b, m.accepted.handler());
+  m.initiator->async_connect(h.a, m.listener->local_endpoint(), m.connected.handler());
+  if (h.dev.type() != transport::iwarp)
+    return not_on_this_device("a connector that is connected by one event");
+  until_all({&*m.connecting, &*m.accepting}, [&] { return m.accepted.done(); });
+  h.b.close();
+  until_all({&*m.connecting}, [&] { return m.connected.done(); });
+  if (m.connected.succeeded()) {
+    outcome<void> ended;
+    h.a.async_wait_disconnect(ended.handler());
+    until(h.io, [&] { return ended.done(); });
+    CHECK(ended.ec == asio::error::connection_reset);
+  }
+}
+
+TEST_CASE("the context of an attempt is destroyed after each of its steps") {
+  const connections_check nothing_left;
+  const bool connecting = GENERATE(true, false);
+  INFO((connecting ? "the connecting one" : "the accepting one"));
+  bool connected = false;
+  for (int step = 0; !connected; ++step) {
+    INFO("after " << step << " steps");
+    home h;
+    auto handler_lives = std::make_shared<int>();
+    const std::weak_ptr<int> lives = handler_lives;
+    {
+      makers m;
+      const auto handler = [&connected, keep = std::exchange(handler_lives, nullptr)](
+                               error_code ec, const connection_info&) {
+        connected = !ec;
+      };
+      const endpoint where = m.listener->local_endpoint();
+      if (connecting) {
+        m.listener->async_accept(h.b, m.accepted.handler());
+        m.initiator->async_connect(h.a, where, handler);
+      } else {
+        m.listener->async_accept(h.b, handler);
+        m.initiator->async_connect(h.a, where, m.connected.handler());
+      }
+      asio::io_context& own = connecting ? *m.connecting : *m.accepting;
+      asio::io_context& other = connecting ? *m.accepting : *m.connecting;
+      const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+      for (int done = 0; done < step && std::chrono::steady_clock::now() < end;) {
+        other.restart();
+        other.poll();
+        own.restart();
+        done += static_cast<int>(own.poll_one());
+        if (connected)
+          break;
+      }
+      connecting ? m.destroy_connecting() : m.destroy_accepting();
+    }
+    CHECK(lives.expired());
+    queue_pair& qp = connecting ? h.a : h.b;
+    if (connected) {
+      CHECK(qp.state() != queue_pair_state::open);
+      continue;
+    }
+    // It can be connected, at once or when it has been opened again. Perhaps it is connected, and
+    // only the handler has not been called.
+    if (qp.state() != queue_pair_state::open) {
+      CHECK(qp.state() != queue_pair_state::closed);
+      qp.close();
+      qp.open(h.pd);
+    }
+    queue_pair& peer = connecting ? h.b : h.a;
+    peer.close();
+    peer.open(h.pd);
+    connect_by_manager(h.io, h.a, h.b);
+    CHECK(h.carries());
+  }
+}
+
+TEST_CASE("a queue pair is closed while the context that connects it is destroyed") {
+  const connections_check nothing_left;
+  const bool connecting = GENERATE(true, false);
+  for (int round = 0; round < 20; ++round) {
+    INFO("round " << round);
+    home h;
+    makers m;
+    m.start(h.a, h.b);
+    for (int i = 0; i < round; ++i)
+      for (auto* io : {&*m.accepting, &*m.connecting}) {
+        io->restart();
+        io->poll_one();
+      }
+    std::thread closing([&] { (connecting ? h.a : h.b).close(); });
+    connecting ? m.destroy_connecting() : m.destroy_accepting();
+    closing.join();
+    CHECK((connecting ? h.a : h.b).state() == queue_pair_state::closed);
+  }
+}
+
+TEST_CASE("the queue pair's context is destroyed while another one connects it") {
+  const connections_check nothing_left;
+  const bool connecting = GENERATE(true, false);
+  for (int round = 0; round < 20; ++round) {
+    INFO("round " << round);
+    device dev = open_device();
+    protection_domain pd(dev);
+    makers m;
+    std::optional<asio::io_context> of_a(1), of_b(1);
+    std::optional<queue_pair> a(std::in_place, *of_a, pd), b(std::in_place, *of_b, pd);
+    m.start(*a, *b);
+    for (int i = 0; i < round; ++i)
+      for (auto* io : {&*m.accepting, &*m.connecting}) {
+        io->restart();
+        io->poll_one();
+      }
+    auto& context = connecting ? of_a : of_b;
+    auto& qp = connecting ? a : b;
+    std::thread destroying([&] {
+      qp.reset();
+      context.reset();
+    });
+    const connection& result = connecting ? m.connected : m.accepted;
+    // An acceptor that no request has come to waits for another one; a request is rejected.
+    if (!connecting)
+      destroying.join();
+    m.listener.reset();
+    until_all({&*m.accepting, &*m.connecting}, [&] { return result.done(); });
+    if (connecting)
+      destroying.join();
+    CHECK(result.calls == 1);
+  }
+}
+
+TEST_CASE("a stream outlives the contexts that made it") {
+  const connections_check nothing_left;
+  device dev = open_device();
+  protection_domain pd(dev);
+  memory_pool pool(pd);
+  asio::io_context io(1);
+  stream a(io), b(io);
+  a.open(pool);
+  b.open(pool);
+  makers m;
+  m.meet(io, a, b);
+  m.destroy_accepting();
+  m.destroy_connecting();
+  sent wrote, read;
+  std::array<char, 5> text{};
+  asio::async_write(a, asio::buffer("hello", 5), wrote.handler());
+  asio::async_read(b, asio::buffer(text), read.handler());
+  until(io, [&] { return wrote.done() && read.done(); });
+  CHECK(std::string(text.data(), text.size()) == "hello");
+  read = {};
+  b.async_read_some(asio::buffer(text), read.handler());
+  a.close();
+  until(io, [&] { return read.done(); });
+  CHECK(read.ec == asio::error::eof);
+  b.close();
+}
