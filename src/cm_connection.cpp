@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <new>
 #include <utility>
 
@@ -26,6 +27,35 @@ public:
 private:
   std::shared_ptr<cm_connection> connection_;
 };
+
+// The interface of the connection's own GID, 0 if it is not known.
+std::uint32_t interface_of(const rdma_cm_id& id) noexcept {
+  ibv_port_attr port{};
+  if (id.verbs == nullptr || is_iwarp(id.verbs) ||
+      ibv_query_port(id.verbs, id.port_num, &port) != 0)
+    return 0;
+  for (int i = 0; i < port.gid_tbl_len; ++i) {
+    ibv_gid_entry entry{};
+    if (ibv_query_gid_ex(id.verbs, id.port_num, static_cast<std::uint32_t>(i), &entry, 0) == 0 &&
+        std::memcmp(&entry.gid, &id.route.addr.addr.ibaddr.sgid, sizeof entry.gid) == 0)
+      return entry.ndev_ifindex;
+  }
+  return 0;
+}
+
+// A link-local address leads somewhere only with the interface to its link, which the kernel does
+// not tell of a request by RoCE.
+asio::ip::tcp::endpoint scoped_endpoint(const rdma_cm_id& id, const sockaddr* address) noexcept {
+  asio::ip::tcp::endpoint result = endpoint_of(address);
+  if (!result.address().is_v6())
+    return result;
+  asio::ip::address_v6 a = result.address().to_v6();
+  if (a.is_link_local() && a.scope_id() == 0) {
+    a.scope_id(interface_of(id));
+    result.address(a);
+  }
+  return result;
+}
 
 void destroy(rdma_cm_id*& id) noexcept {
   if (id != nullptr)
@@ -129,8 +159,8 @@ connection_info cm_connection::info() const {
   connection_info result;
   if (id_ == nullptr)
     return result;
-  result.local = endpoint_of(rdma_get_local_addr(id_));
-  result.remote = endpoint_of(rdma_get_peer_addr(id_));
+  result.local = scoped_endpoint(*id_, rdma_get_local_addr(id_));
+  result.remote = scoped_endpoint(*id_, rdma_get_peer_addr(id_));
   const auto data = request_.data.bytes();
   result.data.assign(data.begin(), data.end());
   return result;
@@ -260,13 +290,15 @@ void cm_connection::finish(const error_code& result, leftovers& left) noexcept {
   timer_.reset();
   connect_operation& op = *std::exchange(op_, nullptr);
   if (id_ != nullptr && in_event_) {
-    op.info.local = endpoint_of(rdma_get_local_addr(id_));
-    op.info.remote = endpoint_of(rdma_get_peer_addr(id_));
+    op.info.local = scoped_endpoint(*id_, rdma_get_local_addr(id_));
+    op.info.remote = scoped_endpoint(*id_, rdma_get_peer_addr(id_));
   }
   const auto data = request_.id != nullptr ? request_.data.bytes() : reply_.bytes();
   op.info.data.assign(data.begin(), data.end()); // there is room for it
   op.ec = result ? result : move_home(left);
   left.done = &op;
+  if (!result && op.ec)
+    rdma_disconnect(id_); // as the peer is connected, or about to be
   if (!op.ec) {
     state_ = state::established;
     qp_->connected(reads_out_ != 0);

@@ -93,6 +93,10 @@ int rdma_establish(rdma_cm_id* id) {
   return announced(rdma_establish, "rdma_establish", cm_call::establish, id, id);
 }
 
+int rdma_migrate_id(rdma_cm_id* id, rdma_event_channel* channel) {
+  return announced(rdma_migrate_id, "rdma_migrate_id", cm_call::migrate, id, id, channel);
+}
+
 int rdma_get_cm_event(rdma_event_channel* channel, rdma_cm_event** event) {
   const int result = real(rdma_get_cm_event, "rdma_get_cm_event")(channel, event);
   test::events_read += result == 0 ? 1 : 0;

@@ -16,7 +16,8 @@ enum class cm_call {
   init_queue_pair,
   connect,
   accept,
-  establish
+  establish,
+  migrate
 };
 
 /// Called before each of them, by the thread that makes it; null for an id that is to be created.

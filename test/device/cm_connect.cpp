@@ -210,6 +210,31 @@ TEST_CASE("an acceptor on any address, and the device by a loopback address") {
   CHECK(m.carries("hello"));
 }
 
+TEST_CASE("link-local addresses are told with their interface") {
+  meeting m;
+  const auto addresses = m.dev.addresses();
+  const auto own = std::find_if(addresses.begin(), addresses.end(), [](const auto& a) {
+    return a.is_v6() && a.to_v6().is_link_local();
+  });
+  if (own == addresses.end())
+    return not_on_this_device("a link-local address");
+  m.listener->close();
+  error_code ec;
+  m.listener->open({*own, 0}, 1, ec);
+  if (ec)
+    return not_on_this_device("a link-local address of its interface");
+  m.accept();
+  m.initiator->async_connect(m.a, endpoint(*own, m.where().port()), m.connected.handler());
+  m.until([&] { return m.accepted.done() && m.connected.done(); });
+  INFO(describe(m.connected.ec));
+  REQUIRE(m.connected.succeeded());
+  REQUIRE(m.accepted.succeeded());
+  for (const connection* c : {&m.connected, &m.accepted}) {
+    CHECK(c->value.local.address() == *own);
+    CHECK(c->value.remote.address() == *own);
+  }
+}
+
 TEST_CASE("the device by its IPv6 address, or by the IPv6 loopback address") {
   meeting m;
   const auto addresses = m.dev.addresses();

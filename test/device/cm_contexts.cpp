@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 // Acceptors and connectors of other contexts than the queue pairs that they connect.
 #include "catch.hpp"
+#include "cm_calls.hpp"
 #include "cm_support.hpp"
 
 #include <asio_rdma/stream.hpp>
@@ -139,6 +140,32 @@ TEST_CASE("an event that comes before the connection has moved is read where it 
     until(h.io, [&] { return ended.done(); });
     CHECK(ended.ec == asio::error::connection_reset);
   }
+}
+
+TEST_CASE("a connection that cannot move to its queue pair's context ends") {
+  const connections_check nothing_left;
+  const bool connecting = GENERATE(true, false);
+  INFO((connecting ? "the connecting one" : "the accepting one"));
+  home h;
+  makers m;
+  const rdma_cm_id* connecting_id = nullptr;
+  before_cm_call = [&](cm_call call, const rdma_cm_id* id) {
+    if (call == cm_call::connect)
+      connecting_id = id;
+    return call == cm_call::migrate && (id == connecting_id) == connecting ? ENOMEM : 0;
+  };
+  outcome<void> ended; // of the peer, which may be connected by then
+  (connecting ? h.b : h.a).async_wait_disconnect(ended.handler());
+  m.start(h.a, h.b);
+  const connection& own = connecting ? m.connected : m.accepted;
+  until_all({&*m.connecting, &*m.accepting, &h.io},
+            [&] { return own.done() && m.connected.done(); });
+  before_cm_call = nullptr;
+  INFO(describe(own.ec));
+  CHECK(own.ec == errc::not_enough_memory);
+  CHECK((connecting ? h.a : h.b).state() == queue_pair_state::failed);
+  const connection& peers = connecting ? m.accepted : m.connected;
+  until_all({&*m.connecting, &*m.accepting, &h.io}, [&] { return peers.done() && ended.done(); });
 }
 
 TEST_CASE("the context of an attempt is destroyed after each of its steps") {
