@@ -36,8 +36,7 @@ void completion_queue_impl::operations_done_outside(std::size_t n) noexcept {
   do {
     if (all_background(counts - n)) {
       operations_done(n - 1);
-      ++left_to_runner_;
-      queue_runner(false);
+      leave_to_runner(1);
       return;
     }
   } while (!outstanding_.compare_exchange_weak(counts, counts - n));
@@ -58,7 +57,7 @@ bool completion_queue_impl::look_and_arm(bool& worked) {
 
     ~role() {
       if (!given_up)
-        queue.schedule(false);
+        queue.schedule();
     }
   } r{*this};
   do {

@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <fcntl.h>
-#include <poll.h>
+#include <utility>
 
 namespace asio_rdma::detail {
 namespace {
@@ -24,6 +24,7 @@ constexpr unsigned acknowledge_batch = 64;
 
 } // namespace
 
+/// What the completion queue has in the context's queue, and the watch of its channel.
 struct completion_queue_impl::watch {
   struct runner final : scheduled_operation {
     explicit runner(completion_queue_impl& q) noexcept
@@ -35,30 +36,68 @@ struct completion_queue_impl::watch {
       queue.runner_queued_.store(false);
       if (owner == nullptr)
         return;
-      const std::size_t done = queue.left_to_runner_.exchange(0);
+      const done_at_end left{queue, queue.left_to_runner_.exchange(0)};
       // A thread that blocks may have taken the role, and given it up again.
       if (queue.become_active(state::queued) || queue.become_active(state::armed))
         queue.run();
-      queue.operations_done(done);
     }
 
     completion_queue_impl& queue;
   };
 
+  /// Counts operations as done when their handlers have run, or one has thrown.
+  struct done_at_end {
+    completion_queue_impl& queue;
+    std::size_t n;
+
+    ~done_at_end() { queue.operations_done(n); }
+  };
+
+  /// A place in the context's queue for one operation whose handler is to be called.
+  struct handed_out final : scheduled_operation {
+    handed_out() noexcept : scheduled_operation(&handed_out::execute) {}
+
+    static void execute(void* owner, scheduled_operation* base, const error_code&, std::size_t) {
+      auto& self = *static_cast<handed_out*>(base);
+      const auto queue = std::move(self.queue);
+      // From here on the runner may use the place again.
+      operation* const op = self.op.exchange(nullptr);
+      if (op == nullptr) // the context has shut down
+        return;
+      const done_at_end done{*queue, owner != nullptr ? 1u : 0u};
+      op->dispose(owner != nullptr ? disposal::complete_here : disposal::destroy);
+    }
+
+    std::atomic<operation*> op{nullptr};
+    std::shared_ptr<completion_queue_impl> queue;
+  };
+
   explicit watch(completion_queue_impl& q)
-      : context_scheduler(asio::use_service<scheduler>(q.context_)), run_op(q), channel(q) {}
+      : context_scheduler(asio::use_service<scheduler>(q.context_)),
+        run_op(q),
+        places(has_one_thread(context_scheduler) ? 0 : poll_batch),
+        channel(q) {}
 
   scheduler& context_scheduler;
   runner run_op;
+  std::vector<handed_out> places; // none if only one thread may run the context
   static void on_ready(completion_queue_impl& q) { q.run(); }
   descriptor_watch<completion_queue_impl, &completion_queue_impl::on_readable, &watch::on_ready>
       channel;
 };
 
 completion_queue_impl::completion_queue_impl(completion_service& service, const device& d,
+                                             const completion_queue_options& options)
+    : service_(service),
+      context_(service.context()),
+      device_(d),
+      options_(options),
+      watch_(std::make_unique<watch>(*this)) {}
+
+completion_queue_impl::completion_queue_impl(completion_service& service, const device& d,
                                              const completion_queue_options& options,
                                              error_code& ec)
-    : service_(service), context_(service.context()), device_(d), options_(options) {
+    : completion_queue_impl(service, d, options) {
   ec.clear();
   options_.entries =
       std::min(options.entries, static_cast<std::uint32_t>(std::max(d.attributes().max_cqe, 1)));
@@ -80,25 +119,19 @@ completion_queue_impl::completion_queue_impl(completion_service& service, const 
 
 completion_queue_impl::completion_queue_impl(completion_service& service, const device& d,
                                              const completion_queue_options& options, ibv_cq* cq,
-                                             ownership owns, error_code& ec)
-    : service_(service),
-      context_(service.context()),
-      device_(d),
-      options_(options),
-      channel_(cq->channel),
-      cq_(cq),
-      owns_(owns) {
+                                             error_code& ec)
+    : completion_queue_impl(service, d, options) {
   ec.clear();
+  channel_ = cq->channel;
+  cq_ = cq;
+  owns_ = ownership::borrow;
   options_.entries = static_cast<std::uint32_t>(std::max(cq->cqe, 0));
   if (channel_ == nullptr && options_.mode != completion_mode::busy)
     options_.mode = completion_mode::manual;
   open_watch(ec);
-  if (ec)
-    owns_ = ownership::borrow; // the caller's, as nothing was adopted
 }
 
 void completion_queue_impl::open_watch(error_code& ec) {
-  watch_ = std::make_unique<watch>(*this);
   if (options_.mode == completion_mode::manual || channel_ == nullptr)
     return;
   // The runner reads only when an event is announced, but an announced event can be gone.
@@ -108,8 +141,7 @@ void completion_queue_impl::open_watch(error_code& ec) {
 }
 
 completion_queue_impl::~completion_queue_impl() {
-  if (watch_)
-    watch_->channel.stop();
+  watch_->channel.stop();
   // Mode `manual`: nobody can poll any more.
   if (const std::size_t left = ready_.size(); left != 0) {
     for (std::size_t i = 0; i < left; ++i)
@@ -139,7 +171,7 @@ completion_counters completion_queue_impl::counters() const noexcept {
 
 bool completion_queue_impl::reserve(std::uint32_t entries) noexcept {
   const std::lock_guard lock(mutex_);
-  if (entries > options_.entries - reserved_)
+  if (poll_failed_ || entries > options_.entries - reserved_)
     return false;
   reserved_ += entries;
   return true;
@@ -150,27 +182,30 @@ void completion_queue_impl::unreserve(std::uint32_t entries) noexcept {
   reserved_ -= entries;
 }
 
-void completion_queue_impl::work_started() noexcept { watch_->context_scheduler.work_started(); }
-
-void completion_queue_impl::operations_done(std::size_t n) noexcept {
-  if (n != 0 && all_background(outstanding_.fetch_sub(n) - n))
+// The caller has counted an operation that is not in the background, and that is not done before
+// this returns.
+void completion_queue_impl::hold_work() noexcept {
+  watch_->context_scheduler.work_started();
+  if ((outstanding_.fetch_or(holds_work) & holds_work) != 0) // another thread came first
     watch_->context_scheduler.work_finished();
 }
 
-// The count may not drop here: with nothing else to do the context would stop, before the handler
-// that hears of the failure is in it.
-void completion_queue_impl::operation_not_started() {
-  struct release final : scheduled_operation {
-    explicit release(std::shared_ptr<completion_queue_impl> q)
-        : scheduled_operation(&release::execute), queue(std::move(q)) {}
-    static void execute(void* owner, scheduled_operation* base, const error_code&, std::size_t) {
-      const std::unique_ptr<release> self(static_cast<release*>(base));
-      if (owner != nullptr)
-        self->queue->operations_done(1);
+void completion_queue_impl::operations_done(std::size_t n) noexcept {
+  if (n == 0)
+    return;
+  std::uint64_t counts = outstanding_.fetch_sub(n) - n;
+  while (all_background(counts) && (counts & holds_work) != 0)
+    if (outstanding_.compare_exchange_weak(counts, counts & ~holds_work)) {
+      watch_->context_scheduler.work_finished();
+      return;
     }
-    std::shared_ptr<completion_queue_impl> queue;
-  };
-  watch_->context_scheduler.post_immediate_completion(new release(shared_from_this()), true);
+}
+
+// The count may not drop here: with nothing else to do the context would stop, before the handler
+// that hears of the failure is in it, or though no thread is running it.
+void completion_queue_impl::leave_to_runner(std::size_t n) noexcept {
+  left_to_runner_ += n;
+  queue_runner();
 }
 
 bool completion_queue_impl::become_active(state from) {
@@ -183,23 +218,30 @@ bool completion_queue_impl::become_active(state from) {
 
 void completion_queue_impl::attend() {
   if (options_.mode != completion_mode::manual && become_active(state::idle))
-    schedule(false);
+    schedule();
+}
+
+// An armed runner would wait for a completion that does not come.
+void completion_queue_impl::attend_to_ready() {
+  if (options_.mode != completion_mode::manual &&
+      (become_active(state::idle) || become_active(state::armed)))
+    schedule();
 }
 
 // Gives the role to a runner that is queued.
-void completion_queue_impl::schedule(bool of_runner) {
+void completion_queue_impl::schedule() {
   const auto self = std::move(self_);
   state_.store(state::queued);
-  queue_runner(of_runner);
+  queue_runner();
 }
 
-// Behind what the context already has to do. With `of_runner` on this thread, without waking a
-// second one: it does nothing else before.
-void completion_queue_impl::queue_runner(bool of_runner) {
+// Behind what the context already has to do. Not as a continuation: that would stay with this
+// thread while a handler blocks it, and no other would be told if the thread left the context.
+void completion_queue_impl::queue_runner() {
   if (runner_queued_.exchange(true))
     return;
   queued_self_ = shared_from_this();
-  watch_->context_scheduler.post_immediate_completion(&watch_->run_op, of_runner);
+  watch_->context_scheduler.post_immediate_completion(&watch_->run_op, false);
 }
 
 bool completion_queue_impl::on_readable() {
@@ -234,9 +276,18 @@ void completion_queue_impl::read_event() {
   } while (all);
 }
 
+std::size_t completion_queue_impl::harvest(unsigned polls) {
+  const int found = take_completions(polls);
+  if (found < 0) [[unlikely]] {
+    on_poll_failure();
+    return 0;
+  }
+  return static_cast<std::size_t>(found);
+}
+
 // First pass: each completion finds its operation by wr_id, and the operation its queue, whose
 // lock is kept from one completion to the next of the same owner.
-std::size_t completion_queue_impl::harvest(unsigned polls) {
+int completion_queue_impl::take_completions(unsigned polls) {
   const std::lock_guard lock(mutex_);
   if (!ready_.empty())
     polls = 1; // there is something to do already
@@ -247,9 +298,9 @@ std::size_t completion_queue_impl::harvest(unsigned polls) {
     polls_.add();
   } while (n == 0 && --polls != 0);
   if (n <= 0)
-    return 0;
+    return n;
   completions_.add(static_cast<std::uint64_t>(n));
-  const auto found = static_cast<std::size_t>(n);
+  const int found = n;
   if (!abandoned_.empty()) [[unlikely]]
     n = drop_abandoned(completions, n);
   std::unique_lock<detail::mutex> owner;
@@ -264,6 +315,20 @@ std::size_t completion_queue_impl::harvest(unsigned polls) {
     queue.on_completion(op, completions[i], ready_);
   }
   return found;
+}
+
+// The device has lost the queue, and may not say so by an event: what uses it ends as if it had.
+void completion_queue_impl::on_poll_failure() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (std::exchange(poll_failed_, true))
+      return;
+  }
+  ibv_async_event event{};
+  event.event_type = IBV_EVENT_CQ_ERR;
+  event.element.cq = cq_;
+  std::vector<std::shared_ptr<void>> told;
+  service_.broadcast(device_, event, told);
 }
 
 // Their work requests name operations that are no more.
@@ -300,10 +365,31 @@ void completion_queue_impl::run_internal(batch& b) {
 
 completion_queue_impl::batch::~batch() {
   if (!operations.empty()) {
-    const std::lock_guard lock(queue.mutex_);
-    queue.ready_.splice(queue.ready_.begin(), operations);
+    {
+      const std::lock_guard lock(queue.mutex_);
+      queue.ready_.splice(queue.ready_.begin(), operations);
+    }
+    queue.attend_to_ready();
   }
   (queue.*count)(done);
+}
+
+// Disposes of the library's own operations; the others are in the batch then.
+void completion_queue_impl::take_ready(batch& b) {
+  std::unique_lock in_order(internal_mutex_, std::defer_lock);
+  if (has_internal_.load()) [[unlikely]]
+    in_order.lock();
+  std::size_t before = 0;
+  do {
+    {
+      const std::lock_guard lock(mutex_);
+      if (in_order.owns_lock() || !has_internal_.load()) [[likely]]
+        b.operations.splice(b.operations.end(), ready_);
+    }
+    before = b.done;
+    if (in_order.owns_lock())
+      run_internal(b);
+  } while (b.done != before); // handlers of what these completed run before the queue is armed
 }
 
 // Second pass: handlers may do anything, so nothing is locked.
@@ -311,22 +397,7 @@ std::size_t completion_queue_impl::run_ready(disposal how) {
   std::size_t ran = 0;
   {
     batch b{*this, &completion_queue_impl::operations_done};
-    {
-      std::unique_lock in_order(internal_mutex_, std::defer_lock);
-      if (has_internal_.load()) [[unlikely]]
-        in_order.lock();
-      std::size_t before = 0;
-      do {
-        {
-          const std::lock_guard lock(mutex_);
-          if (in_order.owns_lock() || !has_internal_.load()) [[likely]]
-            b.operations.splice(b.operations.end(), ready_);
-        }
-        before = b.done;
-        if (in_order.owns_lock())
-          run_internal(b);
-      } while (b.done != before); // handlers of what these completed run before the queue is armed
-    }
+    take_ready(b);
     while (!b.operations.empty()) {
       operation& op = b.operations.front();
       b.operations.pop_front();
@@ -335,6 +406,49 @@ std::size_t completion_queue_impl::run_ready(disposal how) {
     }
     ran = b.done;
   }
+  return ran;
+}
+
+// The second pass where several threads may run the context. As Asio's reactor does with what it
+// finds, it calls the first handler here; before that it puts the others into the context's queue,
+// and the role behind them, for threads that have nothing else to do.
+std::size_t completion_queue_impl::hand_out_ready(bool& role_given_up) {
+  batch b{*this, &completion_queue_impl::operations_done};
+  take_ready(b);
+  if (b.operations.empty())
+    return b.done;
+  operation& first = b.operations.front();
+  b.operations.pop_front();
+  const std::size_t ran = ++b.done;
+  asio::detail::op_queue<scheduled_operation> queued;
+  std::size_t n = 0;
+  for (watch::handed_out& place : watch_->places) {
+    if (b.operations.empty())
+      break;
+    if (place.op.load() != nullptr)
+      continue;
+    place.queue = shared_from_this();
+    place.op.store(&b.operations.front());
+    b.operations.pop_front();
+    queued.push(&place);
+    ++n;
+  }
+  {
+    const std::lock_guard lock(mutex_); // what found no place is for the next turn
+    ready_.splice(ready_.begin(), b.operations);
+  }
+  role_given_up = true;
+  scheduler& context_scheduler = watch_->context_scheduler;
+  if (!runner_queued_.exchange(true)) {
+    queued_self_ = shared_from_this();
+    queued.push(&watch_->run_op);
+    state_.store(state::queued);
+    context_scheduler.post_immediate_completions(n + 1, queued, false);
+  } else { // it is in the context's queue since a thread that blocks took its role
+    context_scheduler.post_immediate_completions(n, queued, false);
+    schedule();
+  }
+  first.dispose(disposal::complete_here);
   return ran;
 }
 
@@ -364,10 +478,7 @@ void completion_queue_impl::complete(operation_list& done) {
       dropped.swap(ready_);
   }
   if (dropped.empty()) {
-    // An armed runner would wait for a completion that does not come.
-    if (options_.mode != completion_mode::manual &&
-        (become_active(state::idle) || become_active(state::armed)))
-      schedule(false);
+    attend_to_ready();
     return;
   }
   while (!dropped.empty()) {
@@ -396,6 +507,9 @@ void completion_queue_impl::shutdown() {
   {
     const std::lock_guard lock(mutex_);
     stopped_ = true;
+    for (watch::handed_out& place : watch_->places)
+      if (operation* const op = place.op.exchange(nullptr))
+        ready_.push_back(*op);
   }
   operation_list none;
   complete(none);
@@ -413,7 +527,7 @@ void completion_queue_impl::run() {
       if (over)
         return;
       queue.self_ = std::move(self);
-      queue.schedule(true);
+      queue.schedule();
     }
   } t{*this, std::move(self_)};
 
@@ -424,18 +538,23 @@ void completion_queue_impl::run() {
     if (blocked_.load(std::memory_order_relaxed) != 0)
       arm(); // what completes while handlers run is told to who sleeps
     const std::size_t found = harvest(polls ? polls_per_turn : 1);
-    if (const std::size_t ran = run_ready(disposal::complete_here); ran != 0) {
+    const std::size_t ran =
+        watch_->places.empty() ? run_ready(disposal::complete_here) : hand_out_ready(t.over);
+    if (t.over)
+      return;
+    const bool stopped = ran != 0 && watch_->context_scheduler.stopped();
+    if (ran != 0) {
       ++batches;
       operations += ran;
       spin_until_.reset();
-      if (polls || found == poll_batch)
-        continue;
     }
     const std::uint64_t counts = outstanding_.load();
     if (nothing_to_look_for(counts)) {
       t.over = rest();
-    } else if (!all_background(counts) &&
-               (options_.mode == completion_mode::busy || !spun_enough())) {
+    } else if (ran != 0 && !stopped && (polls || found == poll_batch)) {
+      continue;
+    } else if (stopped || (!all_background(counts) &&
+                           (options_.mode == completion_mode::busy || !spun_enough()))) {
       return;
     } else if (!arm()) {
       return;
@@ -486,7 +605,7 @@ bool completion_queue_impl::any_ready() {
 
 // What is in the background is no reason to poll, so without a channel nobody looks for it.
 bool completion_queue_impl::nothing_to_look_for(std::uint64_t counts) const noexcept {
-  return counts == 0 || (channel_ == nullptr && all_background(counts));
+  return (counts & ~holds_work) == 0 || (channel_ == nullptr && all_background(counts));
 }
 
 // True if the role has been given up.

@@ -23,36 +23,28 @@ struct completion_service::runner final : scheduled_operation {
       static_cast<runner*>(base)->run();
   }
 
+  // One operation at a time, and what is left is queued before its handler is called: the handler
+  // may block until another has run, or throw.
   void run() {
-    struct turn {
-      runner& self;
-      operation_list operations;
-      std::size_t done = 0;
-
-      ~turn() {
-        bool again = false;
-        {
-          const std::lock_guard lock(self.service.mutex_);
-          self.service.ready_.splice(self.service.ready_.begin(), operations);
-          again = !self.service.ready_.empty();
-          self.queued = again;
-        }
-        if (again)
-          self.context_scheduler.post_immediate_completion(&self, true);
-        while (done-- != 0)
-          self.context_scheduler.work_finished();
-      }
-    } t{*this, {}};
+    operation* op = nullptr;
+    bool again = false;
     {
       const std::lock_guard lock(service.mutex_);
-      t.operations.swap(service.ready_);
+      if (!service.ready_.empty()) {
+        op = &service.ready_.front();
+        service.ready_.pop_front();
+      }
+      queued = again = !service.ready_.empty();
     }
-    while (!t.operations.empty()) {
-      operation& op = t.operations.front();
-      t.operations.pop_front();
-      ++t.done;
-      op.dispose(disposal::complete_here);
-    }
+    if (op == nullptr)
+      return;
+    if (again)
+      context_scheduler.post_immediate_completion(this, false);
+    struct work {
+      scheduler& of;
+      ~work() { of.work_finished(); }
+    } const w{context_scheduler};
+    op->dispose(disposal::complete_here);
   }
 
   completion_service& service;
@@ -101,7 +93,10 @@ completion_service::adopt_queue(const device& d, const completion_queue_options&
     ec = error::wrong_device;
   if (ec)
     return nullptr;
-  return remember(std::make_shared<completion_queue_impl>(*this, d, options, cq, owns, ec), ec);
+  auto q = remember(std::make_shared<completion_queue_impl>(*this, d, options, cq, ec), ec);
+  if (q) // else it stays the caller's
+    q->own(owns);
+  return q;
 }
 
 std::shared_ptr<completion_queue_impl>
@@ -166,7 +161,7 @@ void completion_service::complete(operation_list& done) {
       return;
     runner_->queued = true;
   }
-  runner_->context_scheduler.post_immediate_completion(runner_.get(), true);
+  runner_->context_scheduler.post_immediate_completion(runner_.get(), false);
 }
 
 // The disposal of an operation of the library's own may complete others.
@@ -201,13 +196,12 @@ bool completion_service::add(context_member& member, error_code& ec) {
   }
   auto found = find_watch(member.member_device());
   if (found == watches_.end()) {
-    const auto w = std::make_shared<device_watch>(*this, member.member_device());
-    found = watches_.insert(found, {w});
+    watches_.reserve(watches_.size() + 1);
+    auto w = std::make_shared<device_watch>(*this, member.member_device());
     ec = w->start();
-    if (ec) {
-      watches_.erase(found);
+    if (ec)
       return false;
-    }
+    found = watches_.insert(watches_.end(), {std::move(w)});
   }
   ++found->members;
   members_.push_back(member);

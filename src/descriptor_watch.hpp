@@ -4,6 +4,7 @@
 #include <asio_rdma/error.hpp>
 #include <boost/asio/io_context.hpp>
 // After io_context.hpp: these do not stand alone.
+#include <boost/asio/detail/concurrency_hint.hpp>
 #include <boost/asio/detail/reactor.hpp>
 #include <boost/asio/detail/reactor_op.hpp>
 #include <boost/asio/detail/scheduler.hpp>
@@ -22,6 +23,14 @@ namespace asio_rdma::detail {
 
 using scheduler = asio::detail::scheduler;
 using scheduled_operation = asio::detail::scheduler_operation;
+
+/// Whether only one thread at a time may run the context, as the program has said by the context's
+/// concurrency hint. The scheduler concludes it in the same way.
+inline bool has_one_thread(const scheduler& s) noexcept {
+  const int hint = s.concurrency_hint();
+  return hint == 1 || !BOOST_ASIO_CONCURRENCY_HINT_IS_LOCKING(SCHEDULER, hint) ||
+         !BOOST_ASIO_CONCURRENCY_HINT_IS_LOCKING(REACTOR_IO, hint);
+}
 
 /// Calls `on_readable` on a thread of the context each time the descriptor becomes readable, until
 /// `stop`. Does not count as work. The call may not stop the watch nor run handlers: it is made
@@ -42,8 +51,12 @@ public:
     descriptor_ = descriptor;
     const int e = reactor_->register_internal_descriptor(asio::detail::reactor::read_op, descriptor,
                                                          data_, &op_);
-    if (e != 0)
+    if (e != 0) {
+      // The operation is queued all the same, and has to leave the reactor's record of the
+      // descriptor before the record is used again. Another record may have the descriptor.
+      reactor_->deregister_internal_descriptor(-1, data_);
       release();
+    }
     return e;
   }
 

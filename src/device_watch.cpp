@@ -19,7 +19,12 @@ error_code device_watch::start() {
   const int e = channel_.start(service_.context(), fd);
   if (e != 0)
     return system_error_code(e);
-  device_.listeners().add(*this);
+  try {
+    device_.listeners().add(*this);
+  } catch (...) {
+    leave();
+    throw;
+  }
   return {};
 }
 
@@ -38,7 +43,7 @@ void device_watch::on_readable() {
   if (queued_.exchange(true))
     return;
   self_ = shared_from_this();
-  scheduler_.post_immediate_completion(&reader_, true);
+  scheduler_.post_immediate_completion(&reader_, false);
 }
 
 void device_watch::reader::execute(void* owner, scheduled_operation* base, const error_code&,

@@ -16,9 +16,10 @@ namespace asio_rdma {
 /// programs need this only to choose a mode. A cheap, shared handle, safe from any thread: the
 /// queue lives while a queue pair uses it.
 ///
-/// The handlers of one completion queue start in the order in which their operations completed,
-/// one thread at a time starting them: a handler that blocks holds up the others of its queue,
-/// unless it is bound to an executor of its own.
+/// The handlers of one completion queue begin in the order in which their operations completed. If
+/// several threads run the context, handlers run on all of them at the same time, as those of
+/// Asio's own objects do. On a context with the concurrency hint 1 the completion queue calls up to
+/// 32 handlers in a row, as one handler of the context.
 class completion_queue {
 public:
   using native_handle_type = ibv_cq*;

@@ -10,7 +10,8 @@ namespace asio_rdma {
 enum class completion_mode {
   event,    ///< Sleeps in the execution context until the device raises an event.
   adaptive, ///< After work, polls for a while (`spin`), then as `event`.
-  busy,     ///< Polls as long as an operation is outstanding; never sleeps.
+  busy,     ///< Polls as long as an operation is outstanding; never sleeps. For `io_context::run`:
+            ///< `io_context::poll` does not return as long.
   manual    ///< Only `completion_queue::poll()` looks.
 };
 

@@ -25,17 +25,18 @@ class completion_service;
 /// At any time the runner is in one of four states. `idle`: nothing is outstanding and nobody
 /// looks. `armed`: the device will raise an event, which makes it active. `queued`: it will be
 /// active when the execution context comes to it. `active`: it runs there, or a thread that blocks
-/// (`drive`) has its role for a moment. Only one thread at a time has it, so handlers start in the
-/// order in which their completions came.
+/// (`drive`) has its role for a moment. Only one thread at a time has it. If several threads may
+/// run the context, the runner gives the role up before it calls a handler: handlers begin in the
+/// order of their completions, each on the next thread that has nothing to do.
 class completion_queue_impl : public std::enable_shared_from_this<completion_queue_impl> {
 public:
   /// Called by the service; `mode` other than `manual` watches the channel.
   completion_queue_impl(completion_service& service, const device& d,
                         const completion_queue_options& options, error_code& ec);
-  /// Adopts a queue and the channel that it was made with.
+  /// Adopts a queue and the channel that it was made with. They stay the caller's until `own`.
   completion_queue_impl(completion_service& service, const device& d,
-                        const completion_queue_options& options, ibv_cq* cq, ownership owns,
-                        error_code& ec);
+                        const completion_queue_options& options, ibv_cq* cq, error_code& ec);
+  void own(ownership owns) noexcept { owns_ = owns; }
   completion_queue_impl(const completion_queue_impl&) = delete;
   ~completion_queue_impl();
 
@@ -52,24 +53,22 @@ public:
   /// Around the start of each operation: counts it as work of the execution context, and once it
   /// is posted sees to it that somebody looks for its completion.
   void operation_starting() {
-    const std::uint64_t before = outstanding_.fetch_add(1);
-    if (all_background(before)) [[unlikely]]
-      work_started();
+    if ((outstanding_.fetch_add(1) & holds_work) == 0) [[unlikely]]
+      hold_work();
   }
   void operation_started() {
     if (state_.load() == state::idle)
       attend();
   }
-  void operation_not_started();
+  void operation_not_started() noexcept { leave_to_runner(1); }
 
   /// Likewise for an operation that is looked for, but is no work of the context: the library's own
   /// receives, which would keep an idle program from its end. Each tells, once it has left the
   /// device and before it is done, that from here on it is an operation as others are.
   void background_starting() noexcept { outstanding_.fetch_add(background_one | 1); }
   void background_ending() {
-    const std::uint64_t before = outstanding_.fetch_sub(background_one);
-    if (all_background(before))
-      work_started();
+    if ((outstanding_.fetch_sub(background_one) & holds_work) == 0)
+      hold_work();
   }
 
   /// Mode `manual`: runs the handlers of what has completed; gives their number.
@@ -114,10 +113,14 @@ private:
   static constexpr int poll_batch = 32;
   struct watch;
 
-  // Two counts in one word: all operations in the low half, background ones in the high half.
+  // Two counts in one word: all operations in the low half, background ones in the high half. The
+  // highest bit says that the context has been given work for the operations that are not in the
+  // background. An operation that does not find the bit brings work of its own, so no operation
+  // relies on work that another thread is only about to add.
   static constexpr std::uint64_t background_one = std::uint64_t(1) << 32;
+  static constexpr std::uint64_t holds_work = std::uint64_t(1) << 63;
   static constexpr bool all_background(std::uint64_t counts) noexcept {
-    return counts >> 32 == (counts & (background_one - 1));
+    return (counts & ~holds_work) >> 32 == (counts & (background_one - 1));
   }
 
   /// Operations that are taken to be run, and how many have been. At its end it counts these, and
@@ -131,19 +134,28 @@ private:
     ~batch();
   };
 
+  // A constructor that delegates to this one and throws leaves what it has made to the destructor.
+  completion_queue_impl(completion_service& service, const device& d,
+                        const completion_queue_options& options);
   void open_watch(error_code& ec);
-  void work_started() noexcept;
+  void hold_work() noexcept;
   void operations_done(std::size_t n) noexcept;
+  void leave_to_runner(std::size_t n) noexcept;
   void attend();
-  void schedule(bool of_runner);
-  void queue_runner(bool of_runner);
+  void attend_to_ready();
+  void schedule();
+  void queue_runner();
   bool become_active(state from);
   bool on_readable();
   void take_event();
   void read_event();
   std::size_t harvest(unsigned polls);
+  int take_completions(unsigned polls);
+  void on_poll_failure();
   int drop_abandoned(ibv_wc* completions, int n) const noexcept;
   std::size_t run_ready(disposal how);
+  std::size_t hand_out_ready(bool& role_given_up);
+  void take_ready(batch& b);
   void run_internal(batch& b);
   void operations_done_outside(std::size_t n) noexcept;
   bool look_and_arm(bool& worked);
@@ -181,6 +193,7 @@ private:
   operation_list ready_;
   std::uint32_t reserved_ = 0;
   bool stopped_ = false;
+  bool poll_failed_ = false;
   std::vector<std::uint32_t> abandoned_; // numbers of queue pairs
 
   counter polls_, arms_, events_, completions_;
