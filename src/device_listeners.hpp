@@ -44,13 +44,22 @@ public:
   /// nobody who lets something go waits for another's acknowledgement.
   bool read(ibv_context* context) {
     const std::lock_guard reading(reading_);
-    ibv_async_event event;
-    if (ibv_get_async_event(context, &event) != 0)
-      return false;
+    const auto all = listeners();
     heard by;
-    for (device_listener* who : listeners())
-      who->on_event(event, by);
-    ibv_ack_async_event(&event);
+    struct acknowledged_at_end {
+      ibv_async_event event;
+      bool read;
+
+      ~acknowledged_at_end() {
+        if (read)
+          ibv_ack_async_event(&event);
+      }
+    } next{{}, false};
+    next.read = ibv_get_async_event(context, &next.event) == 0;
+    if (!next.read)
+      return false;
+    for (device_listener* who : all)
+      who->on_event(next.event, by);
     return true;
   }
 

@@ -42,6 +42,41 @@ queue_pair_impl::queue_pair_impl(asio::execution_context& context, const protect
 
 queue_pair_impl::~queue_pair_impl() = default;
 
+/// An attempt to open or adopt, from the reservation of the completion queue's entries on. Undoes
+/// what was done unless it has succeeded.
+class queue_pair_impl::opening {
+public:
+  explicit opening(queue_pair_impl& qp) noexcept : qp_(qp) {}
+  opening(const opening&) = delete;
+  ~opening() {
+    if (succeeded_)
+      return;
+    qp_.state_ = queue_pair_state::closed;
+    ibv_qp* const made = std::exchange(qp_.qp_, nullptr);
+    if (made != nullptr && made != adopted_)
+      ibv_destroy_qp(made);
+    qp_.cq_->unreserve(qp_.reserved_);
+    if (attached_)
+      qp_.srq_->detach(qp_);
+  }
+
+  error_code attach() {
+    error_code ec;
+    if (qp_.srq_)
+      ec = qp_.srq_->attach(qp_);
+    attached_ = qp_.srq_ && !ec;
+    return ec;
+  }
+  /// That one stays the caller's.
+  void adopt(ibv_qp* qp) noexcept { qp_.qp_ = adopted_ = qp; }
+  void succeeded() noexcept { succeeded_ = true; }
+
+private:
+  queue_pair_impl& qp_;
+  ibv_qp* adopted_ = nullptr;
+  bool attached_ = false, succeeded_ = false;
+};
+
 error_code queue_pair_impl::open(std::shared_ptr<completion_queue_impl> queue,
                                  std::shared_ptr<shared_receive_queue_impl> receives) {
   if (!pd_.is_open())
@@ -75,18 +110,10 @@ error_code queue_pair_impl::open(std::shared_ptr<completion_queue_impl> queue,
   cq_ = service_.use_queue(std::move(queue), d, reserved_, ec);
   if (ec)
     return ec;
-  if (srq_)
-    ec = srq_->attach(*this);
-  if (ec) {
-    cq_->unreserve(reserved_);
+  opening attempt(*this);
+  ec = attempt.attach();
+  if (ec)
     return ec;
-  }
-  const auto give_up = [this](const error_code& why) {
-    cq_->unreserve(reserved_);
-    if (srq_)
-      srq_->detach(*this);
-    return why;
-  };
 
   ibv_qp_init_attr init{};
   init.qp_context = this;
@@ -105,7 +132,7 @@ error_code queue_pair_impl::open(std::shared_ptr<completion_queue_impl> queue,
     qp_ = ibv_create_qp(pd_.native_handle(), &init);
   }
   if (qp_ == nullptr)
-    return give_up(system_error_code(errno != 0 ? errno : ENOMEM));
+    return system_error_code(errno != 0 ? errno : ENOMEM);
   number_ = qp_->qp_num;
   options_.max_inline = std::min(options_.max_inline, init.cap.max_inline_data);
   if (d.has_atomics() && options_.type == IBV_QPT_RC)
@@ -116,12 +143,9 @@ error_code queue_pair_impl::open(std::shared_ptr<completion_queue_impl> queue,
     state_ = queue_pair_state::open;
     service_.add(*this, ec); // last: from here on events of the device reach it, on any thread
   }
-  if (ec) {
-    state_ = queue_pair_state::closed;
-    ibv_destroy_qp(std::exchange(qp_, nullptr));
-    return give_up(ec);
-  }
-  return {};
+  if (!ec)
+    attempt.succeeded();
+  return ec;
 }
 
 void queue_pair_impl::find_unsupported() noexcept {
@@ -196,13 +220,13 @@ error_code queue_pair_impl::adopt(std::shared_ptr<completion_queue_impl> queue,
     return error::completion_queue_full;
   cq_ = std::move(queue);
   srq_ = std::move(receives);
-  error_code ec;
-  if (srq_)
-    ec = srq_->attach(*this);
-  const bool attached = srq_ && !ec;
+  opening attempt(*this);
+  error_code ec = attempt.attach();
   if (!ec && pd_.get_device().has_atomics() && options_.type == IBV_QPT_RC)
     ec = send_.reserve_results();
-  qp_ = qp;
+  if (ec)
+    return ec;
+  attempt.adopt(qp);
   number_ = qp->qp_num;
   options_.port = attr.port_num != 0 ? attr.port_num : pd_.get_device().first_port();
   switch (attr.qp_state) {
@@ -217,15 +241,9 @@ error_code queue_pair_impl::adopt(std::shared_ptr<completion_queue_impl> queue,
   default:
     state_ = queue_pair_state::open;
   }
+  service_.add(*this, ec); // last, as in open
   if (!ec)
-    service_.add(*this, ec); // last, as in open
-  if (ec) {
-    state_ = queue_pair_state::closed;
-    qp_ = nullptr;
-    cq_->unreserve(reserved_);
-    if (attached)
-      srq_->detach(*this);
-  }
+    attempt.succeeded();
   return ec;
 }
 
@@ -261,7 +279,8 @@ bool queue_pair_impl::start_slowly(work_queue& queue, Operation& op, std::uint32
     if (!op.ec && op.wr.num_sge > static_cast<int>(max_sge))
       op.ec = error::too_many_buffers;
     if constexpr (std::is_same_v<Operation, send_operation>) {
-      if (!op.ec && !supports(op.wr.opcode)) // asked for before the queue pair was open
+      op.wr.send_flags &= ~send_operation::ask_when_started;
+      if (!op.ec && !supports(op.wr.opcode))
         op.ec = asio::error::operation_not_supported;
       if (!op.ec && op.wr.opcode == IBV_WR_RDMA_READ &&
           op.wr.num_sge > static_cast<int>(pd_.get_device().max_read_buffers()))

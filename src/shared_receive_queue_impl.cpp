@@ -44,6 +44,35 @@ shared_receive_queue_impl::shared_receive_queue_impl(asio::execution_context& co
                                                      const shared_receive_queue_options& options)
     : service_(completion_service::of(context)), pd_(pd), options_(options), receive_(*this) {}
 
+/// An attempt to open or adopt, from the reservation of the completion queue's entries on. Undoes
+/// what was done unless it has succeeded. What was to be adopted stays the caller's.
+class shared_receive_queue_impl::opening {
+public:
+  opening(shared_receive_queue_impl& srq, const ibv_srq* adopted) noexcept
+      : srq_(srq), adopted_(adopted) {}
+  opening(const opening&) = delete;
+  ~opening() {
+    if (succeeded_)
+      return;
+    ibv_srq* const made = std::exchange(srq_.srq_, nullptr);
+    if (made != nullptr && made != adopted_)
+      ibv_destroy_srq(made);
+    srq_.cq_->unreserve(srq_.options_.depth);
+  }
+
+  /// From here on events of the device reach it.
+  error_code finish() {
+    error_code ec;
+    succeeded_ = srq_.service_.add(srq_, ec);
+    return ec;
+  }
+
+private:
+  shared_receive_queue_impl& srq_;
+  const ibv_srq* adopted_;
+  bool succeeded_ = false;
+};
+
 error_code shared_receive_queue_impl::open(std::shared_ptr<completion_queue_impl> queue) {
   if (!pd_.is_open())
     return asio::error::bad_descriptor;
@@ -57,22 +86,15 @@ error_code shared_receive_queue_impl::open(std::shared_ptr<completion_queue_impl
   limit(options_.max_sge, d.attributes().max_srq_sge);
   if (const error_code ec = use(std::move(queue)))
     return ec;
-  error_code ec;
+  opening attempt(*this, nullptr);
   ibv_srq_init_attr init{};
   init.srq_context = this;
   init.attr.max_wr = options_.depth;
   init.attr.max_sge = options_.max_sge;
   srq_ = ibv_create_srq(pd_.native_handle(), &init);
   if (srq_ == nullptr)
-    ec = system_error_code(errno);
-  else
-    service_.add(*this, ec);
-  if (ec) {
-    if (srq_ != nullptr)
-      ibv_destroy_srq(std::exchange(srq_, nullptr));
-    cq_->unreserve(options_.depth);
-  }
-  return ec;
+    return system_error_code(errno);
+  return attempt.finish();
 }
 
 error_code shared_receive_queue_impl::adopt(std::shared_ptr<completion_queue_impl> queue,
@@ -81,13 +103,9 @@ error_code shared_receive_queue_impl::adopt(std::shared_ptr<completion_queue_imp
     return asio::error::invalid_argument;
   if (const error_code ec = use(std::move(queue)))
     return ec;
-  error_code ec;
+  opening attempt(*this, srq);
   srq_ = srq;
-  if (!service_.add(*this, ec)) { // last: from here on events of the device reach it
-    srq_ = nullptr;
-    cq_->unreserve(options_.depth);
-  }
-  return ec;
+  return attempt.finish();
 }
 
 // Reserves the entries that the receives may take.

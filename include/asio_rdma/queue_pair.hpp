@@ -535,7 +535,9 @@ private:
   // SEND and WRITE need not be asked for: there is no device without them.
   template <class Request>
   Request supported(ibv_wr_opcode opcode, Request r) const {
-    if (impl_ && !impl_->supports(opcode))
+    if (!impl_)
+      r.flags |= detail::send_operation::ask_when_started;
+    else if (!impl_->supports(opcode))
       r.problem = detail::request_error::unsupported;
     return r;
   }

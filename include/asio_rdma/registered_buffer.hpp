@@ -206,7 +206,12 @@ struct access_initiation {
     op->wanted = &op->access.node_;
     if (slot.is_connected()) {
       op->id = service.next_id();
-      slot.template emplace<access_canceller>(access_canceller{&service, op->id});
+      try {
+        slot.template emplace<access_canceller>(access_canceller{&service, op->id});
+      } catch (...) {
+        op->finish(access_operation::outcome::destroyed);
+        throw;
+      }
     }
     service.start(*op);
   }

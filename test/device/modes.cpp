@@ -6,6 +6,7 @@
 #include <boost/asio/detached.hpp>
 #include <boost/asio/post.hpp>
 
+#include <cerrno>
 #include <optional>
 
 namespace test {
@@ -266,6 +267,31 @@ TEST_CASE("the objects go in whatever order they are dropped") {
   }
   drain(io);
   CHECK(r.calls == 1);
+}
+
+TEST_CASE("a completion queue that cannot be polled fails its queue pairs") {
+  const bool manual = GENERATE(false, true);
+  pair p(mode(manual ? completion_mode::manual : completion_mode::event));
+  faults::injector faults(p.dev.native_handle());
+  faults.fail(faults::call::poll_cq, EIO, {1, faults::forever});
+  got r;
+  sent s;
+  outcome<void> ended;
+  p.b.async_receive(p.mb.buffer(0, 8), r.handler());
+  p.b.async_wait_disconnect(ended.handler());
+  p.a.async_write(p.ma.buffer(0, 8), p.mb.remote(), s.handler());
+  p.until([&] {
+    if (manual)
+      p.cq.poll();
+    return r.done() && s.done() && ended.done();
+  });
+  CHECK(r.ec == error::queue_pair_fatal);
+  CHECK(s.ec == error::queue_pair_fatal);
+  CHECK(ended.ec == error::queue_pair_fatal);
+  queue_pair next(p.io);
+  error_code ec;
+  next.open(p.pd, p.cq, {}, ec);
+  CHECK(ec == error::completion_queue_full);
 }
 
 } // namespace test

@@ -85,6 +85,9 @@ public:
   ibv_send_wr wr;
 
   static constexpr std::uint32_t never_inline = static_cast<std::uint32_t>(-1);
+  /// Beside the `ibv_send_flags` until it is started: whether the queue pair has such an operation
+  /// could not be asked before.
+  static constexpr unsigned ask_when_started = 1u << 31;
 };
 
 /// The binding of a memory window, which it keeps.

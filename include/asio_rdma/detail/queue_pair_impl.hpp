@@ -118,6 +118,7 @@ public:
 private:
   friend class send_queue;
   friend class receive_queue;
+  class opening;
   class refused;
 
   /// Releases the device's part of a queue pair that has failed, where nothing is locked: on the

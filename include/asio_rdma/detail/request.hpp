@@ -129,7 +129,8 @@ struct send_request : elements<N> {
     op.wr.send_flags = flags;
     op.wr.imm_data = word;
     op.bytes = this->bytes;
-    op.usual = N == 1 && (flags & (IBV_SEND_SIGNALED | IBV_SEND_FENCE)) == IBV_SEND_SIGNALED;
+    op.usual = N == 1 && (flags & (IBV_SEND_SIGNALED | IBV_SEND_FENCE |
+                                   send_operation::ask_when_started)) == IBV_SEND_SIGNALED;
     op.inline_bytes = this->bytes != 0 ? this->bytes : send_operation::never_inline;
   }
 

@@ -53,6 +53,7 @@ public:
   const device& member_device() const noexcept override { return pd_.get_device(); }
 
 private:
+  class opening;
   class refused;
   class receive_queue final : public work_queue {
   public:
