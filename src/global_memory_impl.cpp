@@ -66,6 +66,7 @@ struct global_memory_impl::peer {
   const bool accepted;
   bool serves = false;                        // it may ask at any time, so the context has work
   std::optional<global_message> introduction; // when it has said it
+  const global_lane* lane = nullptr;          // from then on, if it may be one
   std::unique_ptr<background_timer> silence;  // until then
   std::optional<arrival> listening;
   std::size_t hints = 0; // under way to it
@@ -79,7 +80,20 @@ class global_memory_impl::hint final : public message_send {
 public:
   /// Not sent if many wait already, so no more memory is spent on who takes none.
   static void send(const std::shared_ptr<global_memory_impl>& s, const peer_ptr& to,
-                   const global_message& m) {
+                   const global_message& m) noexcept {
+    try {
+      try_send(s, to, m);
+    } catch (const std::bad_alloc&) { // nobody depends on it
+    }
+  }
+
+private:
+  hint(std::shared_ptr<global_memory_impl> s, peer_ptr to)
+      : message_send(&hint::sent), self_(std::move(s)), to_(std::move(to)) {
+    background = true;
+  }
+  static void try_send(const std::shared_ptr<global_memory_impl>& s, const peer_ptr& to,
+                       const global_message& m) {
     const auto bytes = encode(m);
     const std::lock_guard guard(s->mutex_);
     if (to->ended || to->hints == most_hints)
@@ -90,12 +104,6 @@ public:
       return;
     ++to->hints;
     static_cast<void>(h.release());
-  }
-
-private:
-  hint(std::shared_ptr<global_memory_impl> s, peer_ptr to)
-      : message_send(&hint::sent), self_(std::move(s)), to_(std::move(to)) {
-    background = true;
   }
   static void sent(operation* base, disposal) {
     const std::unique_ptr<hint> h(&static_cast<hint&>(static_cast<message_send&>(*base)));
@@ -159,21 +167,24 @@ void global_memory_impl::close() {
 }
 
 void global_memory_impl::end_all() {
-  std::vector<peer_ptr> all;
   std::shared_ptr<alock_view> locks;
   {
     const std::lock_guard guard(mutex_);
     closed_ = true;
     locks = locks_;
-    all = peers_;
     listener_.close();
     connector_.cancel();
   }
   places_->close();
-  for (const peer_ptr& p : all)
+  while (const peer_ptr p = first_peer())
     end(p, asio::error::operation_aborted);
   if (locks)
     locks->close();
+}
+
+global_memory_impl::peer_ptr global_memory_impl::first_peer() const noexcept {
+  const std::lock_guard guard(mutex_);
+  return peers_.empty() ? nullptr : peers_.front();
 }
 
 std::shared_ptr<alock_view> global_memory_impl::open_locks() const {
@@ -192,20 +203,20 @@ std::shared_ptr<alock_view> global_memory_impl::locks() {
 
 // Ends the connection, and who waits for something of it. Operations on the node's memory end with
 // the connection's error, and those that are started later get it too.
-void global_memory_impl::end(const peer_ptr& p, const error_code& why) {
+void global_memory_impl::end(const peer_ptr& p, const error_code& why) noexcept {
   operation_list done;
-  std::vector<std::pair<place, loan>> lent;
+  std::map<place, loan> lent;
   std::unique_ptr<background_timer> silence;
   {
     const std::lock_guard guard(mutex_);
     if (std::exchange(p->ended, true))
       return;
-    std::erase_if(loans_, [&](const auto& l) {
-      if (l.second.borrower != p)
-        return false;
-      lent.push_back(l);
-      return true;
-    });
+    for (auto l = loans_.begin(); l != loans_.end();) {
+      const auto next = std::next(l);
+      if (l->second.borrower == p)
+        lent.insert(loans_.extract(l));
+      l = next;
+    }
     std::erase(peers_, p);
     silence = std::move(p->silence);
     if (!closed_ && p->introduction)
@@ -224,12 +235,15 @@ void global_memory_impl::end(const peer_ptr& p, const error_code& why) {
 
 // Memory that a peer has for its part in the queues of locks, until its end.
 void global_memory_impl::add_descriptors(const peer_ptr& p, const global_message& m) {
+  std::map<place, loan> lent{{{m.segment, 0}, {m.value, p}}}; // while nothing depends on it
   const global_message reply = node_->serve(m);
   if (reply.status == result::ok) {
     const std::lock_guard guard(mutex_);
     if (p->ended)
       return node_->mark_dead(m.segment, reply.value, m.value);
-    loans_[{m.segment, reply.value}] = {m.value, p};
+    auto one = lent.extract(lent.begin());
+    one.key().second = reply.value;
+    loans_.insert(std::move(one));
   }
   say(p, reply);
 }
@@ -265,7 +279,7 @@ error_code global_memory_impl::listen(const asio::ip::tcp::endpoint& endpoint) {
     listener_.open(endpoint, asio::socket_base::max_listen_connections, ec);
   }
   if (!ec)
-    accept_next();
+    accept_again();
   return ec;
 }
 
@@ -281,22 +295,75 @@ void global_memory_impl::accept_next() {
   listener_.async_wait_request([s = self()](error_code ec, connection_request request) {
     if (ec)
       return;
-    const peer_ptr p = s->make_peer(true, ec);
-    if (!ec) { // else the request is rejected
-      const std::lock_guard of_peers(s->mutex_);
-      if (s->closed_)
-        return;
-      s->peers_.push_back(p);
-      s->listener_.async_accept(std::move(request), p->link,
-                                [s, p](error_code e, const connection_info&) {
-                                  if (e)
-                                    return s->end(p, e);
-                                  s->expect_introduction(p);
-                                  s->listen_to(p);
-                                });
+    try { // a request that is not accepted is rejected
+      s->accept(std::move(request));
+    } catch (const std::bad_alloc&) {
     }
-    s->accept_next();
+    s->accept_again();
   });
+}
+
+// If there is no memory for it, once more in the next turn of the context.
+void global_memory_impl::accept_again() noexcept {
+  try {
+    accept_next();
+  } catch (const std::bad_alloc&) {
+    const std::lock_guard guard(mutex_);
+    if (closed_)
+      return;
+    next_accept_.keep = self();
+    service_.operation_starting();
+    operation_list done;
+    done.push_back(next_accept_);
+    service_.complete(done);
+  }
+}
+
+global_memory_impl::next_accept::next_accept() noexcept : operation(&next_accept::come) {}
+
+void global_memory_impl::next_accept::come(operation* base, disposal) {
+  const auto to = std::move(static_cast<next_accept*>(base)->keep);
+  to->accept_again();
+}
+
+void global_memory_impl::accept(connection_request request) {
+  error_code ec;
+  const peer_ptr p = make_peer(true, ec);
+  const std::lock_guard guard(mutex_);
+  if (ec || closed_)
+    return;
+  keep_while_starting(p, [&] {
+    listener_.async_accept(
+        std::move(request), p->link,
+        [s = self(), p](error_code e, const connection_info&) { s->on_connected(p, e); });
+  });
+}
+
+template <class Start>
+void global_memory_impl::keep_while_starting(const peer_ptr& p, Start start) {
+  peers_.push_back(p);
+  try {
+    start();
+  } catch (...) {
+    std::erase(peers_, p);
+    throw;
+  }
+}
+
+void global_memory_impl::on_connected(const peer_ptr& p, error_code ec) noexcept {
+  if (!ec) {
+    try {
+      expect_introduction(p);
+      if (!p->accepted)
+        say(p, node_->introduction(kind::join));
+    } catch (const std::bad_alloc&) {
+      ec = asio::error::no_memory;
+    }
+  }
+  if (ec)
+    end(p, ec);
+  else
+    listen_to(p);
 }
 
 void global_memory_impl::expect_introduction(const peer_ptr& p) {
@@ -323,22 +390,20 @@ bool global_memory_impl::has_introduced(const peer& p) const {
 
 bool global_memory_impl::start(global_request& op, node_id to) {
   if (op.is_join()) {
+    peer_ptr p; // which is not destroyed under the lock
     const std::lock_guard guard(mutex_);
     op.ec = closed_ ? error_code(asio::error::bad_descriptor) : error_code();
-    const peer_ptr p = closed_ ? nullptr : make_peer(false, op.ec);
+    if (!closed_)
+      p = make_peer(false, op.ec);
     if (op.ec)
       return false;
+    keep_while_starting(p, [&] {
+      connector_.async_connect(
+          p->link, op.endpoint,
+          [s = self(), p](error_code ec, const connection_info&) { s->on_connected(p, ec); });
+    });
     service_.operation_starting();
     p->requests.push_back(op);
-    peers_.push_back(p);
-    connector_.async_connect(p->link, op.endpoint,
-                             [s = self(), p](error_code ec, const connection_info&) {
-                               if (ec)
-                                 return s->end(p, ec);
-                               s->expect_introduction(p);
-                               s->say(p, s->node_->introduction(kind::join));
-                               s->listen_to(p);
-                             });
     return true;
   }
 
@@ -366,7 +431,6 @@ bool global_memory_impl::start(global_request& op, node_id to) {
   }
   const auto keep = self(); // from its owner, which the operation's end may let go of it
   peer_ptr found;
-  global_message request;
   {
     const std::lock_guard guard(mutex_);
     const global_lane* const l = lane(to);
@@ -381,12 +445,11 @@ bool global_memory_impl::start(global_request& op, node_id to) {
       return false;
     }
     found = *p;
-    service_.operation_starting();
     op.number = op.message.id = ++numbers_ != 0 ? numbers_ : ++numbers_;
-    request = op.message;
+    say(found, op.message);
+    service_.operation_starting();
     found->requests.push_back(op);
   }
-  say(found, request);
   listen_to(found);
   return true;
 }
@@ -419,13 +482,14 @@ void global_memory_impl::cancel(std::uint64_t id, asio::cancellation_type_t) {
 // --- Messages --------------------------------------------------------------------------------
 
 // What becomes of it shows in what the peer says next.
-void global_memory_impl::say(const peer_ptr& p, const global_message& m) {
-  const auto bytes = encode(m);
+void global_memory_impl::say(const peer_ptr& p, const global_message& m) { send(p, encode(m)); }
+
+void global_memory_impl::send(const peer_ptr& p, const std::vector<std::byte>& bytes) {
   p->link.async_send(asio::buffer(bytes), [s = self(), p](error_code, std::size_t) {});
 }
 
 void global_memory_impl::tell_next(const connection_impl* way, segment_id segment,
-                                   std::uint64_t descriptor) {
+                                   std::uint64_t descriptor) noexcept {
   peer_ptr p;
   {
     const std::lock_guard guard(mutex_);
@@ -444,7 +508,7 @@ void global_memory_impl::tell_next(const connection_impl* way, segment_id segmen
 }
 
 // Waits for the next message. Where none need come, that is no work of the context.
-void global_memory_impl::listen_to(const peer_ptr& p) {
+void global_memory_impl::listen_to(const peer_ptr& p) noexcept {
   error_code ec;
   {
     const std::lock_guard guard(mutex_);
@@ -459,20 +523,29 @@ void global_memory_impl::listen_to(const peer_ptr& p) {
     }
     p->listening.emplace(self(), p);
     p->listening->background = !expected;
-    if (link.start(*p->listening))
-      return;
-    ec = p->listening->ec;
+    try {
+      if (link.start(*p->listening))
+        return;
+      ec = p->listening->ec;
+    } catch (const std::bad_alloc&) {
+      ec = asio::error::no_memory;
+    }
     p->listening.reset();
   }
   end(p, ec);
 }
 
-void global_memory_impl::on_message(const peer_ptr& p, const error_code& ec, const message& m) {
+void global_memory_impl::on_message(const peer_ptr& p, const error_code& ec,
+                                    const message& m) noexcept {
   error_code why = ec;
   operation_list done;
   if (!why) {
-    global_message g;
-    why = decode(m.bytes(), g) ? take(p, g, done) : error_code(error::protocol_violation);
+    try {
+      global_message g;
+      why = decode(m.bytes(), g) ? take(p, g, done) : error_code(error::protocol_violation);
+    } catch (const std::bad_alloc&) { // the peer would wait for an answer
+      why = asio::error::no_memory;
+    }
   }
   {
     const std::lock_guard guard(mutex_);
@@ -495,11 +568,10 @@ error_code global_memory_impl::take(const peer_ptr& p, const global_message& m,
   case kind::refuse:
     return m.status == result::ok ? error_code(error::protocol_violation) : error_of(m.status);
   case kind::join: {
-    const error_code ec = introduce(p, m);
-    if (!ec) {
-      say(p, node_->introduction(kind::welcome));
+    const auto welcome = encode(node_->introduction(kind::welcome));
+    const error_code ec = introduce(p, m, welcome);
+    if (!ec)
       return {};
-    }
     global_message refusal;
     refusal.what = kind::refuse;
     refusal.status = result::node_in_use;
@@ -508,7 +580,7 @@ error_code global_memory_impl::take(const peer_ptr& p, const global_message& m,
     return {};
   }
   case kind::welcome: {
-    const error_code ec = introduce(p, m);
+    const error_code ec = introduce(p, m, {});
     if (ec)
       return ec;
     const std::lock_guard guard(mutex_);
@@ -559,7 +631,9 @@ error_code global_memory_impl::take(const peer_ptr& p, const global_message& m,
 }
 
 // The first way to a node that lives is the way to it; another view of it may have connected too.
-error_code global_memory_impl::introduce(const peer_ptr& p, const global_message& m) {
+// The answer is sent before anything else can be, as nobody finds the way to the peer before.
+error_code global_memory_impl::introduce(const peer_ptr& p, const global_message& m,
+                                         const std::vector<std::byte>& answer) {
   const std::lock_guard guard(mutex_);
   const bool own = m.node == node_->id();
   if (own && m.incarnation != node_->incarnation())
@@ -569,31 +643,34 @@ error_code global_memory_impl::introduce(const peer_ptr& p, const global_message
       before != nullptr && before->link->queue_pair()->state() == queue_pair_state::connected;
   if (lives && before->incarnation != m.incarnation)
     return error::node_in_use;
-  p->introduction = m;
+  const bool may_be_lane = !own || !p->accepted; // else the other end is
+  if (may_be_lane) {
+    const auto& link = p->link.impl();
+    auto users = std::make_shared<lane_link>(link, places_);
+    made_.push_back({link, std::move(users), m.incarnation, m.atomics, m.segments});
+  }
+  p->introduction.emplace(m);
+  if (!answer.empty())
+    send(p, answer);
+  if (!may_be_lane)
+    return {};
+  p->lane = &made_.back();
   if (!lives)
     publish(*p);
   return {};
 }
 
-void global_memory_impl::publish(const peer& p) {
-  const global_message& m = *p.introduction;
-  if (m.node == node_->id() && p.accepted) // the other end is the lane
-    return;
-  const auto& link = p.link.impl();
-  auto users = std::make_shared<lane_link>(link, places_);
-  made_.push_back({link, std::move(users), m.incarnation, m.atomics, m.segments});
-  lanes_[m.node].store(&made_.back(), std::memory_order_release);
+void global_memory_impl::publish(const peer& p) noexcept {
+  lanes_[p.introduction->node].store(p.lane, std::memory_order_release);
 }
 
 // Another view of the node may have a connection that lives.
-void global_memory_impl::replace_lane(const peer& ended) {
-  const global_message& m = *ended.introduction;
-  const global_lane* const l = lane(m.node); // none, if only the other end is
-  if (l == nullptr || l->link != ended.link.impl())
+void global_memory_impl::replace_lane(const peer& ended) noexcept {
+  if (ended.lane == nullptr || ended.lane != lane(ended.introduction->node))
     return;
   for (const peer_ptr& p : peers_)
-    if (p->introduction && p->introduction->node == m.node &&
-        !(p->accepted && m.node == node_->id()) && p->introduction->incarnation == m.incarnation &&
+    if (p->lane != nullptr && p->introduction->node == ended.introduction->node &&
+        p->lane->incarnation == ended.lane->incarnation &&
         p->link.impl()->queue_pair()->state() == queue_pair_state::connected)
       return publish(*p);
 }

@@ -91,6 +91,9 @@ global_message global_node::serve(const global_message& request) {
   const std::uint64_t bytes = request.value * (locks ? sizeof(alock_descriptor) : 1);
   const std::uint64_t alignment = locks ? alignof(alock_descriptor) : request.alignment;
   void* memory = nullptr;
+  std::set<std::uint64_t> noted; // while nothing depends on it
+  if (locks)
+    noted.insert(0);
   {
     const std::lock_guard guard(mutex_);
     if (request.segment >= segments_.size())
@@ -104,8 +107,11 @@ global_message global_node::serve(const global_message& request) {
       const auto at = s.space.allocate(bytes, alignment);
       answer.status = at ? result::ok : result::no_memory;
       answer.value = at.value_or(0);
-      if (at && locks)
-        s.descriptors.insert(*at);
+      if (at && locks) {
+        auto one = noted.extract(noted.begin());
+        one.value() = *at;
+        s.descriptors.insert(std::move(one));
+      }
       if (at)
         memory = static_cast<std::byte*>(s.memory.data()) + *at;
     }
@@ -131,6 +137,7 @@ global_node::share(std::size_t most,
                    const std::function<std::shared_ptr<global_memory_impl>(error_code&)>& make,
                    error_code& ec) {
   const std::lock_guard guard(sharing_mutex_);
+  sharing_.reserve(sharing_.size() + 1);
   std::multimap<std::size_t, std::shared_ptr<global_memory_impl>> there; // by their users now
   for (const auto& weak : sharing_)
     if (auto one = weak.lock(); one && one->users() != 0)

@@ -22,14 +22,13 @@ std::optional<std::uint64_t> segment_allocator::allocate(std::uint64_t bytes,
     if (chosen == classes)
       return {};
   }
-  std::uint64_t result = at;
-  if (free_[chosen].empty()) {
-    next_ = at + size;
-  } else {
-    result = free_[chosen].back();
-    free_[chosen].pop_back();
-  }
+  const bool fresh = free_[chosen].empty();
+  const std::uint64_t result = fresh ? at : free_[chosen].back();
   live_.emplace(result, static_cast<std::uint8_t>(chosen));
+  if (fresh)
+    next_ = at + size;
+  else
+    free_[chosen].pop_back();
   return result;
 }
 

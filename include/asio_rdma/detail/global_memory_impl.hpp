@@ -116,7 +116,7 @@ public:
 
   /// Lets the node to which the link leads know who of its locks' parties is next: the one of whom
   /// this descriptor is. He may come to know.
-  void tell_next(const connection_impl* way, segment_id segment, std::uint64_t descriptor);
+  void tell_next(const connection_impl* way, segment_id segment, std::uint64_t descriptor) noexcept;
 
   const std::shared_ptr<global_node>& node() const noexcept { return node_; }
   completion_service& service() const noexcept { return service_; }
@@ -145,22 +145,31 @@ private:
   }
   peer_ptr make_peer(bool accepted, error_code& ec);
   void accept_next();
+  void accept_again() noexcept;
+  void accept(connection_request request);
+  /// Adds the peer, unless `start` throws.
+  template <class Start>
+  void keep_while_starting(const peer_ptr& p, Start start);
+  void on_connected(const peer_ptr& p, error_code ec) noexcept;
   void say(const peer_ptr& p, const global_message& m);
+  void send(const peer_ptr& p, const std::vector<std::byte>& bytes);
   std::shared_ptr<alock_view> open_locks() const; // if there are any
   peer_ptr borrower(segment_id segment, std::uint64_t descriptor) const;
-  void listen_to(const peer_ptr& p);
-  void on_message(const peer_ptr& p, const error_code& ec, const message& m);
+  void listen_to(const peer_ptr& p) noexcept;
+  void on_message(const peer_ptr& p, const error_code& ec, const message& m) noexcept;
   /// What is wrong with it, if so: then the peer's connection ends.
   error_code take(const peer_ptr& p, const global_message& m, operation_list& done);
-  error_code introduce(const peer_ptr& p, const global_message& m);
-  void publish(const peer& p);
-  void replace_lane(const peer& ended);
+  error_code introduce(const peer_ptr& p, const global_message& m,
+                       const std::vector<std::byte>& answer);
+  void publish(const peer& p) noexcept;
+  void replace_lane(const peer& ended) noexcept;
   void expect_introduction(const peer_ptr& p);
   bool has_introduced(const peer& p) const;
   error_code answer(peer& p, const global_message& m, operation_list& done);
   void add_descriptors(const peer_ptr& p, const global_message& m);
-  void end(const peer_ptr& p, const error_code& why);
+  void end(const peer_ptr& p, const error_code& why) noexcept;
   void end_all();
+  peer_ptr first_peer() const noexcept;
 
   completion_service& service_;
   asio::any_io_executor executor_;
@@ -171,7 +180,14 @@ private:
   std::array<std::atomic<const global_lane*>, max_node + 1> lanes_{};
 
   mutable std::mutex mutex_; // before all others
+  struct next_accept final : operation {
+    next_accept() noexcept;
+    static void come(operation* base, disposal how);
+    std::shared_ptr<global_memory_impl> keep; // while it is queued
+  };
+
   acceptor listener_;
+  next_accept next_accept_; // for which there was no memory
   connector connector_;
   std::vector<peer_ptr> peers_;
   std::deque<global_lane> made_; // every lane that there ever was, as a thread may be using it

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: BSL-1.0
+// A global memory while an allocation fails: each handler is called once, and the context ends.
+#include "allocation_scene.hpp"
+#include "global_support.hpp"
+
+#include <array>
+
+using namespace test;
+
+namespace {
+
+struct scene : world {
+  void close() {
+    guest.close();
+    host.close();
+  }
+};
+
+/// Nodes that join: a third one, the guest again by another object, and a node itself.
+struct joins : scene {
+  global_memory third{io, pool, 77}, same{io, guest};
+
+  joins() { third.host(segment_bytes); }
+  void play(handler_accounts& accounts) {
+    for (global_memory* const who : {&third, &same, &host})
+      accounts.start("join", [&](auto handler) {
+        who->async_join(host.local_endpoint(), std::move(handler));
+      });
+    accounts.run(io);
+  }
+  void close() {
+    third.close();
+    same.close();
+    scene::close();
+  }
+};
+
+struct allocates : scene {
+  void play(handler_accounts& accounts) {
+    for (global_memory* const who : {&guest, &host, &guest})
+      accounts.start(
+          "allocate",
+          [&](auto handler) {
+            who->async_allocate<std::uint64_t>(host_id, 0, 100, std::move(handler));
+          },
+          [&, who](error_code ec, remote_ptr<std::uint64_t> p) {
+            if (!ec)
+              accounts.start("free", [&](auto handler) { who->async_free(p, std::move(handler)); });
+          });
+    accounts.run(io);
+  }
+};
+
+/// Operations on memory, of which some wait for a place.
+struct accesses : scene {
+  accesses() : at(make<std::uint64_t>(2048)) {}
+
+  void play(handler_accounts& accounts) {
+    accounts.start("read", [&](auto handler) { guest.async_read(at, std::move(handler)); });
+    accounts.start("write", [&](auto handler) {
+      guest.async_write(at + 1, 5, visibility::flushed, std::move(handler));
+    });
+    accounts.start("read of buffers", [&](auto handler) {
+      guest.async_read(at, asio::buffer(bytes), std::move(handler));
+    });
+    accounts.start("write of buffers", [&](auto handler) {
+      guest.async_write(at, asio::buffer(bytes), std::move(handler));
+    });
+    if (dev.has_atomics()) {
+      const auto word = (at + 8).cast<nic_atomic<std::uint64_t>>();
+      accounts.start("compare and exchange", [&](auto handler) {
+        guest.async_compare_exchange(word, 0, 1, std::move(handler));
+      });
+      accounts.start("fetch and add",
+                     [&](auto handler) { guest.async_fetch_add(word, 1, std::move(handler)); });
+    }
+    for (std::size_t i = 0; i < 2; ++i) {
+      batches[i].write(at + 16, i);
+      static_cast<void>(batches[i].read(at + 16));
+      accounts.start("batch", [&](auto handler) { batches[i].async_post(std::move(handler)); });
+    }
+    accounts.run(io);
+  }
+
+  remote_ptr<std::uint64_t> at;
+  std::array<char, 10000> bytes{};
+  std::array<global_memory::batch, 2> batches{global_memory::batch(guest, host_id),
+                                              global_memory::batch(guest, host_id)};
+};
+
+} // namespace
+
+TEST_CASE("nodes join while an allocation fails") { fail_each_allocation<joins>(); }
+TEST_CASE("memory is asked for while an allocation fails") { fail_each_allocation<allocates>(); }
+TEST_CASE("memory is read and written while an allocation fails") {
+  fail_each_allocation<accesses>();
+}
