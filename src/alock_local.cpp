@@ -22,6 +22,7 @@ class alock_locals::party final : public alock_party {
 public:
   party(shard& at, std::uint64_t number) noexcept : home(at), id(number) {}
   void unlock(alock_operation* told) noexcept override;
+  void look_again();
 
   shard& home; // whose lock guards the rest
   const std::uint64_t id;
@@ -34,6 +35,7 @@ public:
   completion_service* service = nullptr; // of the view, until that is closed
   std::shared_ptr<global_node> node;
   std::unique_ptr<alock_timer> timer; // while the other cohort is waited for
+  alock_next_turn<party> next_turn{*this};
   party* next_free = nullptr;
 };
 
@@ -62,7 +64,7 @@ public:
     return true;
   }
 
-  void unlock(party& p, alock_operation* told) {
+  void unlock(party& p, alock_operation* told) noexcept {
     const auto keep = p.node;
     const std::lock_guard guard(mutex_);
     p.waiter = told;
@@ -120,7 +122,8 @@ private:
     op.service->complete(done);
   }
 
-  void run(party& first) {
+  // Whoever is in the queue needs no memory to go on.
+  void run(party& first) noexcept {
     for (party* p = &first; p != nullptr;)
       p = step(*p);
   }
@@ -177,13 +180,19 @@ private:
   void wait(party& p) {
     if (p.service == nullptr)
       return;
-    if (!p.timer)
-      p.timer = std::make_unique<alock_timer>(p.service->context());
-    p.timer->set(longest_pause, false, [this, &p, keep = p.node] { look(p); });
+    try {
+      if (!p.timer)
+        p.timer = std::make_unique<alock_timer>(p.service->context());
+      p.timer->set(longest_pause, false, [this, &p, keep = p.node] {
+        const std::lock_guard guard(mutex_);
+        look(p);
+      });
+    } catch (const std::bad_alloc&) {
+      p.next_turn.begin(*p.service, p.node);
+    }
   }
 
   void look(party& p) {
-    const std::lock_guard guard(mutex_);
     if (!p.protocol || p.protocol->held())
       return;
     if (const std::uint64_t d = p.protocol->waits_for(); is_dead(p, d))
@@ -191,6 +200,8 @@ private:
     p.protocol->look();
     run(p);
   }
+
+  friend party;
 
   // Only the head waits for somebody of the other cohort.
   bool is_dead(const party& p, std::uint64_t descriptor) const noexcept {
@@ -244,6 +255,13 @@ private:
 };
 
 void alock_locals::party::unlock(alock_operation* told) noexcept { home.unlock(*this, told); }
+
+void alock_locals::party::look_again() {
+  std::shared_ptr<void> keep; // the shard as well
+  const std::lock_guard guard(home.mutex_);
+  keep = next_turn.end();
+  home.look(*this);
+}
 
 alock_locals::alock_locals(global_node& node) : shards_(new shard[shard_count]) {
   for (std::size_t i = 0; i < shard_count; ++i)

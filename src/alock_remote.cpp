@@ -37,6 +37,13 @@ public:
     all.run(*this);
   }
 
+  void look_again() {
+    std::shared_ptr<void> keep; // the other parties as well
+    const std::lock_guard guard(all.mutex_);
+    keep = next_turn.end();
+    all.look(*this);
+  }
+
   // What is waited for now is something else.
   void begin_looking() noexcept {
     looks = 0;
@@ -71,7 +78,9 @@ public:
   std::unique_ptr<alock_timer> timer;
   unsigned looks = 0;
   alock_action::kind looks_as = alock_action::kind::wait;
+  alock_next_turn<party> next_turn{*this};
   std::span<alock_access> chain;
+  bool unposted = false; // the chain, as there was no memory for it
   // Of the chain, and of what tells whether who is waited for lives. Registered, so that whoever is
   // in a queue needs nothing more to leave it.
   registered_buffer words;
@@ -149,7 +158,7 @@ bool alock_remotes::start(alock_operation& op) {
 
 // --- Descriptors -----------------------------------------------------------------------------
 
-void alock_remotes::ask(pool& from) {
+void alock_remotes::ask(pool& from) noexcept {
   if (from.asked || from.waiting.empty())
     return;
   const auto memory = memory_.lock();
@@ -157,16 +166,20 @@ void alock_remotes::ask(pool& from) {
     return fail_waiting(from, asio::error::operation_aborted);
   const std::uint64_t count = std::clamp<std::uint64_t>(from.waiting.size(), usual_descriptors,
                                                         global_message::max_descriptors);
-  auto r = std::make_unique<request>(shared_from_this(), from, count);
-  from.asked = memory->start(*r, from.node);
-  if (from.asked)
-    static_cast<void>(r.release());
-  else
-    fail_waiting(from, r->ec);
+  try {
+    auto r = std::make_unique<request>(shared_from_this(), from, count);
+    from.asked = memory->start(*r, from.node);
+    if (from.asked)
+      static_cast<void>(r.release());
+    else
+      fail_waiting(from, r->ec);
+  } catch (const std::bad_alloc&) {
+    fail_waiting(from, asio::error::no_memory);
+  }
 }
 
 void alock_remotes::on_answer(pool& from, error_code ec, std::uint64_t offset,
-                              std::uint64_t count) {
+                              std::uint64_t count) noexcept {
   const lock l(mutex_);
   from.asked = false;
   if (closed_)
@@ -175,10 +188,11 @@ void alock_remotes::on_answer(pool& from, error_code ec, std::uint64_t offset,
     ec = error::protocol_violation;
   if (ec)
     return fail_waiting(from, ec);
-  for (std::uint64_t i = count; i-- != 0;) {
-    from.free.push_back(
-        remote_word(id_, from.segment_number, offset + i * sizeof(alock_descriptor)).bits());
-    from.parties.emplace(from.free.back(), nullptr);
+  try {
+    add_descriptors(from, remote_word(id_, from.segment_number, offset).bits(), count);
+  } catch (const std::bad_alloc&) {
+    if (from.free.empty())
+      return fail_waiting(from, asio::error::no_memory);
   }
   while (!from.free.empty() && !from.waiting.empty()) {
     auto& op = static_cast<alock_operation&>(from.waiting.front());
@@ -188,7 +202,17 @@ void alock_remotes::on_answer(pool& from, error_code ec, std::uint64_t offset,
   ask(from);
 }
 
-void alock_remotes::fail_waiting(pool& from, const error_code& ec) {
+// There is room for each among those that are free, so that it can be given back.
+void alock_remotes::add_descriptors(pool& to, std::uint64_t first, std::uint64_t count) {
+  to.free.reserve(to.parties.size() + count);
+  for (std::uint64_t i = count; i-- != 0;) {
+    const std::uint64_t d = first + i * sizeof(alock_descriptor);
+    to.parties.emplace(d, nullptr);
+    to.free.push_back(d);
+  }
+}
+
+void alock_remotes::fail_waiting(pool& from, const error_code& ec) noexcept {
   while (!from.waiting.empty()) {
     auto& op = static_cast<alock_operation&>(from.waiting.front());
     from.waiting.pop_front();
@@ -205,15 +229,26 @@ bool alock_remotes::descriptors_fit(const pool& p, std::uint64_t offset,
 
 // --- An acquisition --------------------------------------------------------------------------
 
-void alock_remotes::begin(pool& from, alock_operation& op) {
-  if (free_ == nullptr)
-    free_ = &parties_.emplace_back(*this);
+// With all that it needs from here on. Null if there is no memory for that, with the error.
+alock_remotes::party* alock_remotes::take_party(const memory_pool& memory,
+                                                error_code& ec) noexcept {
+  try {
+    if (free_ == nullptr)
+      free_ = &parties_.emplace_back(*this);
+    if (free_->words.empty())
+      free_->words = memory.allocate(party::max_chain * sizeof(std::uint64_t), ec);
+  } catch (const std::bad_alloc&) {
+    ec = asio::error::no_memory;
+  }
+  return ec ? nullptr : std::exchange(free_, free_->next_free);
+}
+
+void alock_remotes::begin(pool& from, alock_operation& op) noexcept {
   error_code ec;
-  if (free_->words.empty())
-    free_->words = from.link->pool().allocate(party::max_chain * sizeof(std::uint64_t), ec);
-  if (ec)
+  party* const taken = take_party(from.link->pool(), ec);
+  if (taken == nullptr)
     return complete(op, ec);
-  party& p = *std::exchange(free_, free_->next_free);
+  party& p = *taken;
   p.descriptor = from.free.back();
   from.free.pop_back();
   from.parties[p.descriptor] = &p;
@@ -227,7 +262,7 @@ void alock_remotes::begin(pool& from, alock_operation& op) {
 }
 
 // The contexts' own operation, so nothing is called here.
-void alock_remotes::complete(alock_operation& op, const error_code& ec) {
+void alock_remotes::complete(alock_operation& op, const error_code& ec) noexcept {
   if (op.others)
     return op.view->complete_waiting(op, ec);
   op.ec = ec;
@@ -236,21 +271,35 @@ void alock_remotes::complete(alock_operation& op, const error_code& ec) {
   op.service->complete(done);
 }
 
-void alock_remotes::complete(party& p, const error_code& ec) {
+void alock_remotes::complete(party& p, const error_code& ec) noexcept {
   if (p.waiter != nullptr)
     complete(*std::exchange(p.waiter, nullptr), ec);
 }
 
-void alock_remotes::run(party& p) {
+// Whoever is in a queue goes on though there is no memory for the next step, as soon as there is.
+void alock_remotes::run(party& p) noexcept {
+  try {
+    take_steps(p);
+  } catch (const std::bad_alloc&) {
+    p.next_turn.begin(service_, p.self);
+  }
+}
+
+void alock_remotes::take_steps(party& p) {
   using kind = alock_action::kind;
   for (;;) {
-    const alock_action a = p.protocol->next();
+    const alock_action a =
+        p.unposted ? alock_action{.what = kind::access, .chain = p.chain} : p.protocol->next();
     switch (a.what) {
     case kind::none:
       return;
     case kind::access: {
       error_code ec;
-      if (post(p, a.chain, ec))
+      p.chain = a.chain;
+      p.unposted = true;
+      const bool posted = post(p, ec);
+      p.unposted = false;
+      if (posted)
         return;
       // Who has this one for alive would wait for ever.
       if (!p.protocol->on_refused(ec) && p.from->link)
@@ -279,7 +328,10 @@ void alock_remotes::run(party& p) {
       if (!p.timer)
         p.timer = std::make_unique<alock_timer>(service_.context());
       p.timer->set(a.what == kind::wait ? longest_if_told : longest, p.protocol->leaves(),
-                   [&p, keep = p.self] { keep->look(p); });
+                   [&p, keep = p.self] {
+                     const lock l(keep->mutex_);
+                     keep->look(p);
+                   });
       if (p.protocol->leaves() && p.timer->in_vain())
         complete(p, error::owner_dead);
       return;
@@ -333,8 +385,7 @@ void alock_remotes::on_next(const connection_impl* way, segment_id segment,
       wake_here(from, remote_word(id_, segment, descriptor).bits());
 }
 
-void alock_remotes::look(party& p) {
-  const lock l(mutex_);
+void alock_remotes::look(party& p) noexcept {
   if (!p.protocol)
     return;
   p.protocol->look();
@@ -356,8 +407,8 @@ bool alock_remotes::aim(const party& p, const alock_access& a, remote_buffer& ta
   return true;
 }
 
-// False if nothing is under way, with the error.
-bool alock_remotes::post(party& p, std::span<alock_access> chain, error_code& ec) {
+// Posts the chain. False if nothing is under way, with the error.
+bool alock_remotes::post(party& p, error_code& ec) {
   std::array<remote_work, party::max_chain> works{};
   std::size_t n = 0;
   const auto add = [&](const remote_buffer& target, ibv_wr_opcode opcode,
@@ -376,7 +427,7 @@ bool alock_remotes::post(party& p, std::span<alock_access> chain, error_code& ec
     return works[n++];
   };
   remote_buffer target;
-  for (const alock_access& a : chain) {
+  for (const alock_access& a : p.chain) {
     if (!aim(p, a, target)) {
       ec = error::protocol_violation;
       return false;
@@ -404,7 +455,6 @@ bool alock_remotes::post(party& p, std::span<alock_access> chain, error_code& ec
     ec = asio::error::operation_aborted;
     return false;
   }
-  p.chain = chain;
   p.ec = p.first = {};
   // Behind what the same program has started before, which may wait for its turn: whoever is to see
   // it looks once the lock has been given back.

@@ -51,21 +51,24 @@ private:
     bool asked = false;                                // for more
   };
 
-  void ask(pool& from);
-  void on_answer(pool& from, error_code ec, std::uint64_t offset, std::uint64_t count);
-  static void fail_waiting(pool& from, const error_code& ec);
+  void ask(pool& from) noexcept;
+  void on_answer(pool& from, error_code ec, std::uint64_t offset, std::uint64_t count) noexcept;
+  static void add_descriptors(pool& to, std::uint64_t first, std::uint64_t count);
+  static void fail_waiting(pool& from, const error_code& ec) noexcept;
   static bool descriptors_fit(const pool& p, std::uint64_t offset, std::uint64_t count) noexcept;
   static bool aim(const party& p, const alock_access& a, remote_buffer& target) noexcept;
-  void begin(pool& from, alock_operation& op);
-  void run(party& p);
-  bool post(party& p, std::span<alock_access> chain, error_code& ec);
+  party* take_party(const memory_pool& memory, error_code& ec) noexcept;
+  void begin(pool& from, alock_operation& op) noexcept;
+  void run(party& p) noexcept;
+  void take_steps(party& p);
+  bool post(party& p, error_code& ec);
   void on_chain(party& p);
-  void look(party& p);
+  void look(party& p) noexcept;
   void wake(pool& from, std::uint64_t descriptor);
   bool wake_here(pool& from, std::uint64_t descriptor);
   void end(party& p);
-  static void complete(alock_operation& op, const error_code& ec);
-  static void complete(party& p, const error_code& ec);
+  static void complete(alock_operation& op, const error_code& ec) noexcept;
+  static void complete(party& p, const error_code& ec) noexcept;
 
   const std::weak_ptr<global_memory_impl> memory_;
   completion_service& service_;

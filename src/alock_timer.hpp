@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
+#include <asio_rdma/detail/completion_service.hpp>
+
 #include "descriptor_watch.hpp"
 #include "inline_executor.hpp"
 
@@ -9,6 +11,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <random>
 #include <utility>
 
@@ -29,7 +32,7 @@ public:
   void begin() noexcept { times_ = 0; }
   /// Calls `f` on a thread of the context, in place of what was set before, unless that is being
   /// called; within 2^longest microseconds. If that may be in vain, and has been so for long, it is
-  /// rare and does not keep the context from its end.
+  /// rare and does not keep the context from its end. Throws if there is no memory for it.
   template <class Function>
   void set(unsigned longest, bool maybe_in_vain, Function f) {
     ++times_;
@@ -61,6 +64,35 @@ private:
   asio::basic_waitable_timer<clock, asio::wait_traits<clock>, inline_executor> timer_;
   std::minstd_rand random_;
   std::uint32_t times_ = 0;
+};
+
+/// In place of a timer, or of anything else for which there is no memory: looks at a party's lock
+/// again in the next turn of the context, for which no memory is needed.
+template <class Party>
+class alock_next_turn final : public operation {
+public:
+  explicit alock_next_turn(Party& p) noexcept : operation(&alock_next_turn::come), party_(p) {}
+
+  /// Calls `party.look_again()`, once, and keeps `keep` until then. Under the lock of the party.
+  void begin(completion_service& service, std::shared_ptr<void> keep) noexcept {
+    if (keep_)
+      return;
+    keep_ = std::move(keep);
+    service.operation_starting();
+    operation_list done;
+    done.push_back(*this);
+    service.complete(done);
+  }
+  /// To be called by `look_again` under that lock, and kept until it is released.
+  std::shared_ptr<void> end() noexcept { return std::move(keep_); }
+
+private:
+  static void come(operation* base, disposal) {
+    static_cast<alock_next_turn*>(base)->party_.look_again();
+  }
+
+  Party& party_;
+  std::shared_ptr<void> keep_; // while it is queued
 };
 
 } // namespace asio_rdma::detail

@@ -4,7 +4,6 @@
 #include "descriptor_watch.hpp"
 
 #include <algorithm>
-#include <vector>
 
 namespace asio_rdma::detail {
 
@@ -17,10 +16,10 @@ bool in_flight::wait(std::unique_ptr<waiter> w) {
     w->op.ec = asio::error::operation_aborted;
     return false;
   }
+  waiters_.push_back(std::move(w));
   service_.operation_starting();
   ++waiting_;
-  placeless_ += w->needs_place ? 0u : 1u;
-  waiters_.push_back(std::move(w));
+  placeless_ += waiters_.back()->needs_place ? 0u : 1u;
   run(); // a place may have come back since
   return true;
 }
@@ -30,18 +29,28 @@ void in_flight::start_waiting() {
   run();
 }
 
+bool in_flight::waiter::try_start() noexcept {
+  try {
+    return start();
+  } catch (const std::bad_alloc&) {
+    op.ec = asio::error::no_memory;
+    return false;
+  }
+}
+
 // Once it is closed there is nobody, and the context may have gone.
-void in_flight::run() {
+void in_flight::run() noexcept {
   operation_list done;
-  std::vector<const connection_impl*> blocked; // nobody is overtaken on these
   for (auto i = waiters_.begin(); i != waiters_.end();) {
-    const bool starts =
-        (*i)->needs_place ? blocked.empty() && take_free()
-                          : std::find(blocked.begin(), blocked.end(), &(*i)->link) == blocked.end();
+    const auto overtakes = [&] { // those before it wait on
+      return std::any_of(waiters_.begin(), i,
+                         [&](const auto& before) { return &before->link == &(*i)->link; });
+    };
+    const bool starts = (*i)->needs_place ? i == waiters_.begin() && take_free() : !overtakes();
     if (!closed_ && !starts) {
       if (placeless_ == 0)
         break;
-      blocked.push_back(&(*i++)->link);
+      ++i;
       continue;
     }
     const std::unique_ptr<waiter> w = std::move(*i);
@@ -50,7 +59,7 @@ void in_flight::run() {
     operation& op = w->op;
     if (closed_)
       op.ec = asio::error::operation_aborted;
-    if (!closed_ && w->start()) {
+    if (!closed_ && w->try_start()) {
       asio::use_service<scheduler>(service_.context()).work_finished(); // its link counts it
     } else {
       op.fail(op.ec);

@@ -27,6 +27,8 @@ public:
     virtual ~waiter() = default;
     /// Gives true, or false with the error in the operation.
     virtual bool start() = 0;
+    /// The same if there is no memory for it.
+    bool try_start() noexcept;
 
     connection_impl& link;
     operation& op;
@@ -56,7 +58,7 @@ private:
     return n != 0;
   }
   void start_waiting();
-  void run();
+  void run() noexcept;
 
   completion_service& service_;
   std::atomic<std::size_t> free_;

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: BSL-1.0
+// Locks while an allocation fails: each handler is called once, and nobody is left in a queue.
+#include "allocation_scene.hpp"
+#include "alock_support.hpp"
+
+#include <array>
+#include <stdexcept>
+
+using namespace test;
+
+namespace {
+
+struct scene : lock_scene {
+  void close() {
+    guest.close();
+    host.close();
+  }
+
+protected:
+  /// Takes the lock, and gives it back as soon as it is there.
+  void take(handler_accounts& accounts, const char* name, alock& lock) {
+    accounts.start(
+        name, [&](auto handler) { lock.async_lock(std::move(handler)); },
+        [](error_code, alock_guard g) { g.unlock(); });
+  }
+  /// Runs until all have completed, and then until the lock is free.
+  void finish(handler_accounts& accounts) {
+    accounts.run(io);
+    if (!accounts.any_failed() && !accounts.refused())
+      until([this] { return is_free(); });
+  }
+};
+
+/// Local parties, while the other cohort has the lock.
+struct locals_behind_remote : scene {
+  alock_guard held = take_first();
+
+  alock_guard take_first() { return scene::lock_scene::take(remote).guard; }
+  void play(handler_accounts& accounts) {
+    scene::take(accounts, "first local lock", local);
+    scene::take(accounts, "second local lock", local);
+    for (int i = 0; i < 20; ++i)
+      io.poll_one();
+    held.unlock();
+    finish(accounts);
+  }
+};
+
+/// Remote parties of one object, while the other cohort has the lock.
+struct remotes_behind_local : scene {
+  alock_guard held = scene::lock_scene::take(local).guard;
+
+  void play(handler_accounts& accounts) {
+    scene::take(accounts, "first remote lock", remote);
+    scene::take(accounts, "second remote lock", remote);
+    for (int i = 0; i < 200; ++i)
+      io.poll_one();
+    held.unlock();
+    finish(accounts);
+  }
+};
+
+/// Both, with a remote party of another node, and guards that are given back by operations.
+struct all_contend : scene {
+  global_memory third{io, pool, 77};
+  alock other{third, at};
+
+  all_contend() {
+    if (join(third).ec)
+      throw std::runtime_error("join");
+  }
+  void play(handler_accounts& accounts) {
+    for (int i = 0; i < 2; ++i) {
+      scene::take(accounts, "local", local);
+      scene::take(accounts, "remote", remote);
+      scene::take(accounts, "other", other);
+      accounts.start(
+          "local, given back by an operation",
+          [&](auto handler) { local.async_lock(std::move(handler)); },
+          [&, this](error_code, alock_guard g) { give_back(accounts, local, std::move(g)); });
+      accounts.start(
+          "remote, given back by an operation",
+          [&](auto handler) { remote.async_lock(std::move(handler)); },
+          [&, this](error_code, alock_guard g) { give_back(accounts, remote, std::move(g)); });
+    }
+    finish(accounts);
+  }
+  void close() {
+    third.close();
+    scene::close();
+  }
+
+private:
+  void give_back(handler_accounts& accounts, alock& lock, alock_guard g) {
+    if (g)
+      accounts.start("unlock",
+                     [&](auto handler) { lock.async_unlock(std::move(g), std::move(handler)); });
+  }
+};
+
+bool has_atomics() {
+  const bool result = open_device().has_atomics();
+  if (!result)
+    not_on_this_device("atomic operations");
+  return result;
+}
+
+} // namespace
+
+TEST_CASE("local parties wait for a lock while an allocation fails") {
+  if (has_atomics())
+    fail_each_allocation<locals_behind_remote>();
+}
+
+TEST_CASE("remote parties wait for a lock while an allocation fails") {
+  if (has_atomics())
+    fail_each_allocation<remotes_behind_local>();
+}
+
+TEST_CASE("parties of both cohorts contend for a lock while an allocation fails") {
+  if (has_atomics())
+    fail_each_allocation<all_contend>();
+}
