@@ -39,7 +39,10 @@ constexpr shape shape_of(frame_type t) noexcept {
   case frame_type::withdraw:
     return {.known = true, .id = true};
   case frame_type::withdrawn:
+  case frame_type::dropped:
     return {.known = true, .id = true, .bytes = true};
+  case frame_type::progress:
+    return {.known = true, .bytes = true};
   case frame_type::refused:
   case frame_type::denied:
   case frame_type::ended:
@@ -54,6 +57,7 @@ constexpr shape shape_of(frame_type t) noexcept {
   case frame_type::credits:
   case frame_type::shutdown:
   case frame_type::goodbye:
+  case frame_type::query:
     return {.known = true};
   }
   return {};

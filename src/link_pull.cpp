@@ -21,6 +21,7 @@ void link_pull::start(const mutable_buffer& to, const remote_buffer& from) {
   to_ = to;
   from_ = from;
   failure_ = {};
+  left_ = 0;
   for (std::size_t i = 0; i < reads_.size() && from_.size != 0; ++i)
     if (!post(reads_[i]))
       return;

@@ -41,6 +41,18 @@ std::chrono::milliseconds limited(std::chrono::milliseconds linger) {
 // A look that comes so late may be the first thing that the context does for long.
 constexpr std::chrono::milliseconds late(100);
 
+// The least time in which a peer may say how much it has read of what was withdrawn.
+constexpr std::chrono::milliseconds least_for_answer(1000);
+
+registered_buffer allocate(const memory_pool& pool, std::size_t bytes, error_code& ec) {
+  try {
+    return pool.allocate(bytes, ec);
+  } catch (const std::bad_alloc&) {
+    ec = asio::error::no_memory;
+    return {};
+  }
+}
+
 bool withdraws(const std::optional<stream_protocol>& bytes) {
   return bytes && bytes->withdrawing();
 }
@@ -95,10 +107,10 @@ struct stream_impl::block {
 /// What is read ahead.
 struct stream_impl::chunk final : link_pull {
   explicit chunk(stream_impl& s) noexcept : link_pull(s, &chunk::on_done) {}
+  // One that could not be read was not begun.
   static void on_done(link_impl& link, link_pull& p) {
-    if (p.failure())
-      return static_cast<stream_impl&>(link).fail(p.failure());
-    static_cast<stream_impl&>(link).bytes_->pulled(*static_cast<chunk&>(p).of);
+    if (!p.failure())
+      static_cast<stream_impl&>(link).bytes_->pulled(*static_cast<chunk&>(p).of);
   }
 
   stream_chunk* of = nullptr;
@@ -109,12 +121,12 @@ struct stream_impl::chunk final : link_pull {
 struct stream_impl::direct_pull final : link_pull {
   explicit direct_pull(stream_impl& s) noexcept : link_pull(s, &direct_pull::on_done) {}
   static void on_done(link_impl& link, link_pull& p) {
-    if (p.failure())
-      return static_cast<stream_impl&>(link).fail(p.failure());
-    static_cast<stream_impl&>(link).bytes_->pulled(*static_cast<direct_pull&>(p).to);
+    const auto& self = static_cast<direct_pull&>(p);
+    static_cast<stream_impl&>(link).bytes_->pulled(*self.to, self.size - self.left());
   }
 
   stream_read* to = nullptr;
+  std::uint64_t size = 0;
 };
 
 stream_impl::stream_impl(const asio::any_io_executor& ex, const memory_pool& pool,
@@ -138,8 +150,9 @@ error_code stream_impl::open(const std::shared_ptr<shared_receives_impl>& shared
   return ec;
 }
 
-void stream_impl::make_parts(frame_link& link, const handshake&) {
+void stream_impl::make_parts(frame_link& link, const handshake& peer) {
   stream_limits o;
+  o.reads = peer.max_reads != 0 && queue_pair()->options().max_reads != 0;
   o.blocks = stream_options_.sends;
   o.inbox.read_ahead = std::max<std::uint64_t>(
       o.inbox.read_ahead, std::uint64_t(stream_options_.receives) * stream_options_.receive_size);
@@ -370,7 +383,7 @@ void stream_impl::fill(const stream_action& a) {
   registered_buffer& memory = blocks_[a.block->index].memory;
   if (a.at == 0) {
     error_code ec;
-    memory = pool().allocate(a.block->capacity, ec);
+    memory = allocate(pool(), a.block->capacity, ec);
     if (ec)
       return bytes_->no_memory(*a.write, *a.block, ec);
   }
@@ -391,7 +404,11 @@ void stream_impl::expose(stream_source& s) {
     data = reinterpret_cast<void*>(op.parts[0].addr);
   }
   error_code ec;
-  *key = memory_region(pool().get_protection_domain(), data, s.bytes, access::remote_read, ec);
+  try {
+    *key = memory_region(pool().get_protection_domain(), data, s.bytes, access::remote_read, ec);
+  } catch (const std::bad_alloc&) {
+    ec = asio::error::no_memory;
+  }
   if (ec)
     bytes_->not_exposed(s);
   else
@@ -408,20 +425,35 @@ void stream_impl::free(const stream_block& freed) {
 }
 
 void stream_impl::pull(const stream_action& a) {
-  while (chunks_.size() <= a.chunk->index)
-    chunks_.push_back(std::make_unique<chunk>(*this));
-  chunk& c = *chunks_[a.chunk->index];
   error_code ec;
+  try {
+    while (chunks_.size() <= a.chunk->index)
+      chunks_.push_back(std::make_unique<chunk>(*this));
+  } catch (const std::bad_alloc&) {
+    return bytes_->no_memory(asio::error::no_memory);
+  }
+  chunk& c = *chunks_[a.chunk->index];
   c.of = a.chunk;
-  c.memory = pool().allocate(a.memory.size, ec);
+  c.memory = allocate(pool(), a.memory.size, ec);
   if (ec) { // then less of it, if that is to be had
     a.chunk->bytes = std::min(a.chunk->bytes, stream_options_.receive_size);
-    c.memory = pool().allocate(a.chunk->bytes, ec);
+    c.memory = allocate(pool(), a.chunk->bytes, ec);
   }
-  if (ec)
-    return bytes_->no_memory(ec);
-  bytes_->pulling(*a.chunk);
-  c.start(c.memory, a.memory.first(a.chunk->bytes));
+  if (!ec) {
+    c.start(c.memory, a.memory.first(a.chunk->bytes));
+    ec = c.failure();
+  }
+  if (!ec)
+    return bytes_->pulling(*a.chunk);
+  c.memory = {};
+  bytes_->no_memory(ec);
+}
+
+void stream_impl::pull_direct(const stream_action& a) {
+  const ibv_sge& to = *static_cast<stream_reading::request_type&>(*a.read).op->parts;
+  direct_->to = a.read;
+  direct_->size = a.memory.size;
+  direct_->start({reinterpret_cast<void*>(to.addr), a.memory.size, to.lkey}, a.memory);
 }
 
 void stream_impl::take(const stream_action& a) {
@@ -462,12 +494,12 @@ bool stream_impl::run_parts(operation_list& done) {
   case stream_action::kind::pull:
     pull(a);
     return true;
-  case stream_action::kind::pull_direct: {
-    direct_->to = a.read;
-    const ibv_sge& to = *static_cast<stream_reading::request_type&>(*a.read).op->parts;
-    direct_->start({reinterpret_cast<void*>(to.addr), a.memory.size, to.lkey}, a.memory);
+  case stream_action::kind::pull_direct:
+    pull_direct(a);
     return true;
-  }
+  case stream_action::kind::stop:
+    direct_->stop();
+    return true;
   case stream_action::kind::wrote:
     finish(*static_cast<stream_writing::request_type&>(*a.write).op, a.write->ec, a.write->done,
            done);
@@ -481,10 +513,8 @@ bool stream_impl::run_parts(operation_list& done) {
   case stream_action::kind::none:
     break;
   }
-  if (error_waits_ == 0 || !frames().stopped()) {
-    wait_for_peer(done);
-    return false;
-  }
+  if (error_waits_ == 0 || !frames().stopped())
+    return wait_for_peer(done);
   const auto i = std::find_if(active_.begin(), active_.end(), [](const operation& op) {
     return static_cast<const stream_operation&>(op).what == stream_operation::kind::error;
   });
@@ -521,20 +551,15 @@ void stream_impl::finish(stream_operation& op, const error_code& ec, std::uint64
 
 // False if it goes on to its end.
 bool stream_impl::withdraw_op(stream_operation& op) {
-  if (op.what == stream_operation::kind::read) {
-    stream_read& read = static_cast<stream_reading&>(op).request;
-    if (bytes_->cancel(read))
-      return true;
-    if (direct_->to == &read)
-      direct_->stop();
-    return false;
-  }
+  if (op.what == stream_operation::kind::read)
+    return bytes_->cancel(static_cast<stream_reading&>(op).request);
   if (op.what == stream_operation::kind::write)
     return bytes_->cancel(static_cast<stream_writing&>(op).request);
   return true;
 }
 
-void stream_impl::cancel(std::uint64_t id, asio::cancellation_type_t) {
+void stream_impl::cancel(std::uint64_t id, asio::cancellation_type_t type) {
+  constexpr auto ending = asio::cancellation_type::terminal | asio::cancellation_type::partial;
   operation_list done;
   lock l(mutex_);
   const auto found = std::find_if(active_.begin(), active_.end(),
@@ -542,11 +567,15 @@ void stream_impl::cancel(std::uint64_t id, asio::cancellation_type_t) {
   if (found == active_.end())
     return;
   auto& op = static_cast<stream_operation&>(*found);
+  if ((type & ending) == asio::cancellation_type::none &&
+      op.what == stream_operation::kind::write &&
+      bytes_->has_begun(static_cast<stream_writing&>(op).request))
+    return;
   const bool before = withdraws(bytes_);
   if (withdraw_op(op))
     finish(op, asio::error::operation_aborted, 0, done);
   if (withdraws(bytes_) && !before)
-    waits_.reset();
+    wait_anew();
   progress(done);
   settle(l, done);
 }
@@ -559,7 +588,7 @@ void stream_impl::withdraw_all(operation_list& done) {
       finish(op, asio::error::operation_aborted, 0, done);
   }
   if (withdraws(bytes_) && !before)
-    waits_.reset();
+    wait_anew();
 }
 
 void stream_impl::cancel() {
@@ -593,9 +622,11 @@ error_code stream_impl::shutdown(asio::socket_base::shutdown_type what) {
     const bool before = withdraws(bytes_);
     bytes_->shut_down_writes();
     if (withdraws(bytes_) && !before)
-      waits_.reset();
+      wait_anew();
   }
-  if (what != asio::socket_base::shutdown_send)
+  if (what == asio::socket_base::shutdown_both)
+    bytes_->drop_reads();
+  else if (what == asio::socket_base::shutdown_receive)
     bytes_->shut_down_reads();
   progress(done);
   settle(l, done);
@@ -632,7 +663,7 @@ void stream_impl::close() {
     lock l(mutex_);
     closed_ = true;
     lingers = stream_options_.linger > stream_options_.linger.zero();
-    waits_.reset();
+    wait_anew();
     withdraw_all(done);
     settle(l, done);
   }
@@ -643,18 +674,45 @@ void stream_impl::close() {
   link_impl::close();
 }
 
-// When there is nothing that could be done now.
-void stream_impl::wait_for_peer(operation_list& done) {
+// Perhaps for another time than before.
+void stream_impl::wait_anew() noexcept {
+  waits_.reset();
+  looking_ = false;
+}
+
+// How long the peer may take nothing. The answer to a withdrawal is not the application's to give,
+// and a connection that is to go on waits for it, whatever the option says for a close.
+std::chrono::milliseconds stream_impl::patience() const noexcept {
+  return !closed_ && bytes_->withdrawing() ? std::max(usual_linger_, least_for_answer)
+                                           : stream_options_.linger;
+}
+
+// Behind that it is asked whether it has taken something.
+std::chrono::milliseconds stream_impl::time_to_answer(std::chrono::milliseconds patience) noexcept {
+  return patience == patience.zero() ? patience : std::max(patience / 4, late);
+}
+
+// When there is nothing that could be done now. True if there is something then.
+bool stream_impl::wait_for_peer(operation_list& done) {
   const bool owes = bytes_->owes();
+  const auto limit = patience();
   bool hopes = (owes || closed_) && !frames().stopped();
   if (!hopes) {
     waits_.reset();
   } else {
     const auto now = protocol_clock::now();
-    if (!waits_ || bytes_->taken() != taken_)
+    if (!waits_ || bytes_->taken() != taken_) {
       waits_ = now;
+      asked_ = false;
+    }
     taken_ = bytes_->taken();
-    hopes = now - *waits_ < stream_options_.linger;
+    const auto waited = now - *waits_;
+    hopes = waited < limit + time_to_answer(limit);
+    if (hopes && waited >= limit && !asked_) {
+      asked_ = true;
+      bytes_->ask();
+      return true;
+    }
   }
   // In mode `manual` its end would wait for the user.
   const bool holds = owes && hopes && frames().sends_under_way() == 0 &&
@@ -667,8 +725,9 @@ void stream_impl::wait_for_peer(operation_list& done) {
     holder_->stream = std::static_pointer_cast<stream_impl>(shared_from_this());
     done.push_back(*holder_);
   }
-  if (waits_ && (hopes || bytes_->withdrawing()) && !looking_)
+  if (waits_ && hopes && !looking_)
     look_later();
+  return false;
 }
 
 void stream_impl::look(link_impl& link) {
@@ -676,11 +735,11 @@ void stream_impl::look(link_impl& link) {
   self.looking_ = false;
   if (!self.waits_ || self.bytes_->taken() != self.taken_)
     return;
-  const auto linger = self.stream_options_.linger;
+  const auto limit = self.patience(), longest = limit + time_to_answer(limit);
   const auto waited = protocol_clock::now() - *self.waits_;
-  if (waited < linger) // it has begun anew since
-    self.look_later();
-  else if (waited > linger + std::max(linger / 2, late)) // nobody ran the context: is there news?
+  if (waited < longest) // the peer is asked, or it has begun anew since
+    return;
+  if (waited > longest + std::max(limit / 2, late)) // nobody ran the context: is there news?
     self.waits_.reset();
   else if (self.closed_ || self.bytes_->withdrawing())
     self.fail(asio::error::timed_out);
@@ -689,7 +748,9 @@ void stream_impl::look(link_impl& link) {
 // Also for the stream's destructor, so without an exception.
 void stream_impl::look_later() {
   try {
-    call_at(look_timer_, *waits_ + stream_options_.linger, &stream_impl::look);
+    const auto limit = patience();
+    call_at(look_timer_, *waits_ + (asked_ ? limit + time_to_answer(limit) : limit),
+            &stream_impl::look);
     looking_ = true;
   } catch (const std::bad_alloc&) {
     fail(make_error_code(boost::system::errc::not_enough_memory));
@@ -702,8 +763,7 @@ void stream_impl::set_linger(const asio::socket_base::linger& option) {
   linger_option_ = option;
   stream_options_.linger =
       option.enabled() ? limited(std::chrono::seconds(option.timeout())) : usual_linger_;
-  looking_ = false; // perhaps it is to be looked earlier
-  waits_.reset();
+  wait_anew();
   progress(done);
   settle(l, done);
 }
@@ -725,9 +785,10 @@ completion_queue_impl* stream_impl::last_work() {
   if (check() || frames().told_goodbye())
     return nullptr;
   if (!std::exchange(leaving_, true))
-    waits_.reset();
+    wait_anew();
   progress(done);
-  const bool goes_on = waits_ && protocol_clock::now() - *waits_ < stream_options_.linger;
+  const auto limit = patience();
+  const bool goes_on = waits_ && protocol_clock::now() - *waits_ < limit + time_to_answer(limit);
   settle(l, done);
   return goes_on ? &completion_queue() : nullptr;
 }

@@ -8,9 +8,10 @@
 namespace asio_rdma::detail {
 
 // There is an offer at most for each receive, and no more chunks.
-stream_inbox::stream_inbox(frame_link& link, const stream_read_limits& o)
+stream_inbox::stream_inbox(frame_link& link, const stream_read_limits& o, bool reads)
     : link_(link),
       limits_(o),
+      reads_(reads),
       pieces_(3 * std::size_t(link.options().receives)),
       offers_(link.options().receives),
       answers_(link.options().receives) {
@@ -33,13 +34,13 @@ bool stream_inbox::on_data(std::uint32_t slot, std::uint32_t bytes) {
 // --- Offers ----------------------------------------------------------------------------------
 
 bool stream_inbox::on_offer(std::uint32_t id, const remote_buffer& memory) {
-  if (id != next_id_ || unanswered_ == offers_.size() ||
+  if (!reads_ || id != next_id_ || unanswered_ == offers_.size() ||
       memory.size > std::numeric_limits<std::uint32_t>::max())
     return false;
   ++next_id_;
   ++unanswered_;
   if (dropping_) {
-    answers_.push_back({frame_type::refused, id, static_cast<std::uint32_t>(refusal::closed)});
+    answers_.push_back({frame_type::dropped, id, 0});
     return true;
   }
   const auto free = std::find_if(offers_.begin(), offers_.end(), [](auto& o) { return !o.live; });
@@ -59,6 +60,8 @@ bool stream_inbox::on_withdraw(std::uint32_t id) {
     return true;
   if (std::exchange(o->withdrawn, true))
     return false;
+  if (&*o == taking_)
+    stop_taking();
   answer_if_over(*o);
   return true;
 }
@@ -71,10 +74,8 @@ void stream_inbox::answer_if_over(offer& o) {
     pieces_.erase(piece_of(o));
     --unread_;
   }
-  if (dropping_)
-    answers_.push_back({frame_type::refused, o.id, static_cast<std::uint32_t>(refusal::closed)});
-  else if (cut)
-    answers_.push_back({frame_type::withdrawn, o.id, o.read});
+  if (cut)
+    answers_.push_back({dropping_ ? frame_type::dropped : frame_type::withdrawn, o.id, o.read});
   else
     answers_.push_back({frame_type::taken, o.id, 0});
   o.live = false;
@@ -166,7 +167,13 @@ remote_buffer stream_inbox::offered(std::uint64_t most) const noexcept {
   return o.withdrawn ? remote_buffer() : o.rest.first(most);
 }
 
+void stream_inbox::stop_taking() noexcept {
+  if (taking_ != nullptr && !std::exchange(stopping_, true))
+    stop_due_ = true;
+}
+
 void stream_inbox::taking() {
+  stopping_ = false;
   taking_ = &offers_[pieces_.front().index];
   ++taking_->under_way;
   ++reading_;
@@ -174,11 +181,13 @@ void stream_inbox::taking() {
 
 void stream_inbox::took(std::uint64_t bytes, bool wanted) {
   offer& o = *std::exchange(taking_, nullptr);
+  stop_due_ = false;
   --reading_;
   --o.under_way;
   if (wanted) {
     o.rest += bytes;
     o.read += static_cast<std::uint32_t>(bytes);
+    taken_ += static_cast<std::uint32_t>(bytes);
     if (o.rest.size == 0 && !dropping_) {
       pieces_.pop_front();
       --unread_;
@@ -215,6 +224,7 @@ stream_inbox::part stream_inbox::take(std::uint64_t most) {
     result.slot = p.index;
   p.at += result.bytes;
   p.left -= result.bytes;
+  taken_ += result.bytes;
   if (result.emptied) {
     pieces_.pop_front();
     if (result.chunk != nullptr)
@@ -225,28 +235,34 @@ stream_inbox::part stream_inbox::take(std::uint64_t most) {
 
 // --- The end ---------------------------------------------------------------------------------
 
-void stream_inbox::drop() {
+stream_inbox::pieces::iterator stream_inbox::first_not_here() {
+  return std::find_if_not(pieces_.begin(), pieces_.end(),
+                          [this](const piece& p) { return is_here(p); });
+}
+
+// An offer that is not read to its end is never here, so none is left.
+void stream_inbox::drop_from(pieces::iterator first) {
   dropping_ = true;
-  for (const piece& p : pieces_) {
-    if (p.what == piece::kind::slot) {
-      link_.release(p.index);
-    } else if (p.what == piece::kind::chunk) {
-      stream_chunk& c = chunks_[p.index];
+  for (auto p = first; p != pieces_.end(); ++p) {
+    if (p->what == piece::kind::slot) {
+      link_.release(p->index);
+    } else if (p->what == piece::kind::chunk) {
+      stream_chunk& c = chunks_[p->index];
       c.dropped_ = true;
       if (c.here_)
         free(c);
     }
   }
-  pieces_.clear();
+  pieces_.erase(first, pieces_.end());
   unread_ = 0;
+  stop_taking();
   for (offer& o : offers_)
     if (o.live)
       answer_if_over(o);
 }
 
 bool stream_inbox::stop() {
-  const auto lost = std::find_if_not(pieces_.begin(), pieces_.end(),
-                                     [this](const piece& p) { return is_here(p); });
+  const auto lost = first_not_here();
   const bool any = lost != pieces_.end();
   for (auto p = lost; p != pieces_.end(); ++p) {
     if (p->what == piece::kind::slot)
@@ -260,6 +276,7 @@ bool stream_inbox::stop() {
       free(c);
   unread_ = reading_ = unanswered_ = 0;
   taking_ = nullptr;
+  stop_due_ = false;
   answers_.clear();
   return any;
 }

@@ -2,6 +2,7 @@
 #include <asio_rdma/detail/stream_protocol.hpp>
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 namespace asio_rdma::detail {
@@ -31,12 +32,13 @@ stream_protocol::stream_protocol(frame_link& link, const stream_limits& o)
       frame_size_(std::min(link.options().peer_receive_size, largest_frame) -
                   static_cast<std::uint32_t>(frame_header::size)),
       block_size_(std::min(frame_size_, o.block_size)),
-      offer_from_(std::max<std::uint64_t>(o.offer_from, frame_size_ + std::uint64_t(1))),
+      offer_from_(o.reads ? std::max<std::uint64_t>(o.offer_from, frame_size_ + std::uint64_t(1))
+                          : std::numeric_limits<std::uint64_t>::max()),
       direct_from_(o.direct_from),
       // The peer keeps an answer for each, and there are two kinds.
       offers_(std::min(o.offers, link.options().peer_receives / 2)),
       withdraws_(offers_),
-      inbox_(link, o.inbox) {
+      inbox_(link, o.inbox, o.reads) {
   const std::uint32_t large = o.large_block_size < offer_from_ ? 0 : offers_;
   has_large_blocks_ = large != 0;
   free_blocks_.reserve(o.blocks);
@@ -48,8 +50,9 @@ stream_protocol::stream_protocol(frame_link& link, const stream_limits& o)
     blocks_.emplace_back(i, is_large ? o.large_block_size : block_size_, is_large);
     (is_large ? free_large_blocks_ : free_blocks_).push_back(i);
   }
-  link.add(*this, {frame_type::data, frame_type::offer, frame_type::taken, frame_type::refused,
-                   frame_type::withdraw, frame_type::withdrawn, frame_type::shutdown});
+  link.add(*this, {frame_type::data, frame_type::offer, frame_type::taken, frame_type::withdraw,
+                   frame_type::withdrawn, frame_type::dropped, frame_type::shutdown,
+                   frame_type::query, frame_type::progress});
 }
 
 stream_action stream_protocol::next() {
@@ -65,6 +68,11 @@ stream_action stream_protocol::next() {
     a.what = stream_action::kind::freed;
     a.chunk = c;
     starved_ = {};
+    return a;
+  }
+  if (inbox_.next_stop()) {
+    a.what = stream_action::kind::stop;
+    a.read = &as_read(readers_.front());
     return a;
   }
   if (next_write(a) || next_expose(a) || next_pull(a) || next_read(a))
@@ -317,12 +325,27 @@ void stream_protocol::offer(outgoing_frame& f, stream_source& from) {
 bool stream_protocol::next_control(outgoing_frame& f) {
   if (inbox_.next_answer(f))
     return true;
-  if (withdraws_.empty())
+  if (!withdraws_.empty()) {
+    f.header.type = frame_type::withdraw;
+    f.header.id = withdraws_.front();
+    withdraws_.pop_front();
+    return true;
+  }
+  if (std::exchange(asked_, false)) {
+    f.header.type = frame_type::progress;
+    f.header.immediate = inbox_.taken();
+    return true;
+  }
+  if (question_ != question::due)
     return false;
-  f.header.type = frame_type::withdraw;
-  f.header.id = withdraws_.front();
-  withdraws_.pop_front();
+  question_ = question::asked;
+  f.header.type = frame_type::query;
   return true;
+}
+
+void stream_protocol::ask() noexcept {
+  if (question_ == question::none)
+    question_ = question::due;
 }
 
 void stream_protocol::frame_ended(const frame_header& header, frame_operation& ended,
@@ -362,11 +385,10 @@ bool stream_protocol::on_answer(const frame_header& header) {
     return false;
   stream_source& s = **found;
   const bool all = header.type == frame_type::taken;
-  const bool partly = header.type == frame_type::withdrawn;
-  if (partly ? !s.withdrawn_ || header.immediate >= s.bytes
-             : !all && header.immediate != static_cast<std::uint32_t>(refusal::closed))
+  if ((!all && header.immediate >= s.bytes) ||
+      (header.type == frame_type::withdrawn && !s.withdrawn_))
     return false;
-  s.taken_ = all ? s.bytes : partly ? header.immediate : 0;
+  s.taken_ = all ? s.bytes : header.immediate;
   s.unanswered_ = false;
   ++taken_;
   unanswered_.erase(found);
@@ -381,6 +403,8 @@ bool stream_protocol::on_answer(const frame_header& header) {
       op.ec = asio::error::broken_pipe;
   }
   end_if_over(s);
+  if (header.type == frame_type::dropped)
+    end_writes(asio::error::broken_pipe);
   return true;
 }
 
@@ -445,6 +469,13 @@ link_part::disposition stream_protocol::on_frame(const frame_header& header,
     if (!no_reads_)
       no_reads_ = asio::error::eof;
     break;
+  case frame_type::query:
+    good = !std::exchange(asked_, true);
+    break;
+  case frame_type::progress:
+    good = std::exchange(question_, question::none) == question::asked;
+    taken_ += std::exchange(answer_, header.immediate) != header.immediate;
+    break;
   default:
     good = on_answer(header);
   }
@@ -480,6 +511,7 @@ bool stream_protocol::cancel(stream_read& op) {
     return false;
   if (inbox_.is_taking() && &readers_.front() == &op) {
     op.ec = asio::error::operation_aborted;
+    inbox_.stop_taking();
     return false;
   }
   op.waiting_ = false;
@@ -495,7 +527,6 @@ bool stream_protocol::next_pull(stream_action& a) {
     a.memory = inbox_.offered(op.direct && op.done == 0 ? op.capacity : 0);
     if (a.memory.size >= direct_from_) {
       inbox_.taking();
-      op.taking_ = a.memory.size;
       a.what = stream_action::kind::pull_direct;
       a.read = &op;
       return true;
@@ -507,11 +538,14 @@ bool stream_protocol::next_pull(stream_action& a) {
   return a.chunk != nullptr;
 }
 
-void stream_protocol::pulled(stream_read& op) {
-  inbox_.took(op.taking_, !op.ec);
+void stream_protocol::pulled(stream_read& op, std::uint64_t bytes) {
+  inbox_.took(bytes, !op.ec);
   if (!op.ec)
-    op.done = op.taking_;
-  finish(op, op.ec);
+    op.done = bytes;
+  if (op.ec || bytes != 0)
+    finish(op, op.ec);
+  else
+    op.direct = false;
 }
 
 bool stream_protocol::next_read(stream_action& a) {
@@ -559,9 +593,10 @@ void stream_protocol::finish(stream_read& op, const error_code& ec) {
 void stream_protocol::end_reads(const error_code& ec) {
   for (auto i = readers_.begin(); i != readers_.end();) {
     stream_read& op = as_read(*i++);
-    if (inbox_.is_taking() && &op == &readers_.front())
+    if (inbox_.is_taking() && &op == &readers_.front()) {
       op.ec = ec;
-    else
+      inbox_.stop_taking();
+    } else
       finish(op, ec);
   }
 }
@@ -570,6 +605,12 @@ void stream_protocol::shut_down_reads() {
   no_waits_ = true;
   if (!no_reads_)
     no_reads_ = asio::error::eof;
+}
+
+void stream_protocol::drop_reads() {
+  shut_down_reads();
+  dropping_ = true;
+  inbox_.drop_rest();
 }
 
 // --- The end ---------------------------------------------------------------------------------
@@ -603,6 +644,7 @@ bool stream_protocol::on_goodbye() {
   if (!no_reads_)
     no_reads_ = asio::error::eof;
   shutdown_due_ = false;
+  question_ = question::none;
   end_writes(asio::error::broken_pipe);
   end_offers(asio::error::broken_pipe);
   drop_blocks();

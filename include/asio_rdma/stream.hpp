@@ -60,14 +60,16 @@ namespace asio_rdma {
 /// - What was written is sent, and the peer told of a close, by the context that runs, or by the
 ///   stream's blocking functions: `run()` has work until the peer has it. A context that is
 ///   destroyed before sends it first, so its destructor blocks, and the peer reads `eof` behind it.
-///   Both wait as long as the peer takes some in every `stream_options::linger`. Lost is what a
+///   Both wait as long as the peer takes some in every `stream_options::linger`, however few bytes.
+///   Lost is what a
 ///   process has that ends without (`std::_Exit`, a signal), or that a stream has whose acceptor or
 ///   connector was of another context, destroyed before it: the peer gets `connection_reset`.
 /// - An error of the connection stays, and is given again; the endpoints are told afterwards, too.
 /// - A write hears of the peer's close at once, not from the second on, as that is told by a frame.
 /// - A shutdown after the peer's close succeeds, as there is nothing left to do.
 /// - A peer that closes with bytes unread ends the stream like any other close: it sends no reset.
-///   Nor does one that has shut down both ways and drops what still comes.
+///   Nor does one that has shut down both ways: it drops what still comes, and a write that it was
+///   to read by RDMA READ, and each one after that, fails with `broken_pipe`.
 /// - When the connection fails, what had come can still be read; of writes of 32 KiB and more that
 ///   is what had been read by RDMA READ.
 /// - A read after `eof` gives `eof` again, for which Asio's sockets may wait.
@@ -77,10 +79,12 @@ namespace asio_rdma {
 /// - A read of registered memory that gets its bytes directly gets all of them or, if the
 ///   connection fails before the last, none.
 ///
-/// *Cancellation.* All types, of every operation. A cancelled read has taken nothing; if the device
-/// is writing to its memory, it ends when that is over. A cancelled write tells how many bytes it
-/// has written, which are not 0 only where it was sending registered memory: then it ends when the
-/// device has let go, or the peer has answered how much of it has been read.
+/// *Cancellation.* All types, of every operation; but `total` has no effect on a write once some of
+/// it is sent or offered. A cancelled read has taken nothing; if the device is writing to its
+/// memory, it ends when that is over. A cancelled write tells how many bytes it has written, which
+/// are not 0 only where it was sending registered memory: then it ends when the device has let go,
+/// or the peer has answered how much of it has been read. If the connection fails before that
+/// answer, the peer may have read more than the handler is told.
 ///
 /// *Blocking functions* do for their stream what the context would do, so they need no thread that
 /// runs it. They sleep until the device or the connection manager tells of something; while another

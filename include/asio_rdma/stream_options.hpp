@@ -23,11 +23,15 @@ struct stream_options {
   /// 512 KiB besides.
   std::uint32_t sends = 16;
 
-  /// How long the peer may take nothing of what was written, at most a day. Then the connection of
-  /// a stream that was closed is reset, so is that of a write that was cancelled (or ended by a
-  /// shutdown) and whose peer does not say how much it has read, and a context that runs, or is
+  /// How long the peer may take nothing of what was written, at most a day. Then the peer is asked
+  /// whether its application has taken anything, for a quarter of that time, at least 100 ms. If it
+  /// has not, the connection of a stream that was closed is reset, and a context that runs, or is
   /// destroyed, waits no longer. 0: a close resets the connection, and nobody waits.
   /// `socket_base::linger` changes it.
+  ///
+  /// The connection of a write that was cancelled (or ended by a shutdown) is reset if the peer
+  /// does not say in this time, at least a second, how much it has read. `socket_base::linger` does
+  /// not change that.
   std::chrono::milliseconds linger{30000};
 
   /// At most so long after its last sign the peer is asked for one: see

@@ -245,7 +245,8 @@ std::vector<std::byte> a_stream_frame(input& in, const stream_test::party& p,
   static constexpr frame_type types[] = {
       frame_type::data,     frame_type::data,    frame_type::offer,    frame_type::offer,
       frame_type::taken,    frame_type::refused, frame_type::withdraw, frame_type::withdrawn,
-      frame_type::shutdown, frame_type::goodbye, frame_type::credits};
+      frame_type::shutdown, frame_type::goodbye, frame_type::credits,  frame_type::dropped,
+      frame_type::query,    frame_type::progress};
   frame_header h;
   h.type = types[in.below(std::size(types))];
   const std::uint8_t how = in.byte();
@@ -265,7 +266,11 @@ std::vector<std::byte> a_stream_frame(input& in, const stream_test::party& p,
     encode(offer_payload{{in.byte(), size + more, in.byte()}}, payload);
     break;
   }
+  case frame_type::progress:
+    h.immediate = in.below(600);
+    break;
   case frame_type::withdrawn:
+  case frame_type::dropped:
     h.immediate = in.below(600);
     [[fallthrough]];
   case frame_type::taken:

@@ -5,6 +5,7 @@
 
 #include "simulation.hpp"
 
+#include <algorithm>
 #include <deque>
 #include <functional>
 #include <map>
@@ -83,6 +84,8 @@ public:
   std::function<bool()> refuses_memory;    ///< For a block, or for a chunk.
   std::function<bool()> has_little_memory; ///< For a chunk, which then is smaller.
   std::function<bool()> refuses_key;
+  /// Of a direct read: more than the first so many bytes are not asked for yet.
+  std::uint64_t read_at_a_time = ~std::uint64_t(0);
 
   void run() {
     for (bool more = true; more;) {
@@ -189,12 +192,20 @@ private:
   void read_ended(const a_pull& p, std::span<const std::byte> there) {
     if (p.read != nullptr) {
       p.read->memory.assign(there.begin(), there.end());
-      bytes.pulled(*p.read);
+      bytes.pulled(*p.read, there.size());
     } else {
       chunks[p.chunk->index].assign(there.begin(), there.end());
       bytes.pulled(*p.chunk);
     }
     run();
+  }
+
+  // What has not been asked for is not read.
+  void stop_read(const stream_read& r) {
+    const auto found =
+        std::find_if(pulls.begin(), pulls.end(), [&](const a_pull& p) { return p.read == &r; });
+    must(found != pulls.end(), "only what is read can be stopped");
+    found->from = found->from.first(read_at_a_time);
   }
 
   void end_key(const stream_source& s) {
@@ -237,6 +248,9 @@ private:
     case stream_action::kind::pull_direct:
       must(a.read->direct && a.memory.size <= a.read->capacity, "a direct read has room");
       pulls.push_back({nullptr, static_cast<a_read*>(a.read), a.memory});
+      break;
+    case stream_action::kind::stop:
+      stop_read(*a.read);
       break;
     case stream_action::kind::fill: {
       auto& op = static_cast<a_write&>(*a.write);

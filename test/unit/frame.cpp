@@ -62,6 +62,9 @@ std::vector<frame_header> good_headers() {
   add(frame_type::goodbye, 0, 0, 0, 0);
   add(frame_type::withdraw, 0, 9, 0, 0);
   add(frame_type::withdrawn, 0, 9, 7, 0);
+  add(frame_type::dropped, 0, 9, 7, 0);
+  add(frame_type::query, 0, 0, 0, 0);
+  add(frame_type::progress, 0, 0, 7, 0);
   return result;
 }
 

@@ -490,3 +490,176 @@ TEST_CASE("a peer that breaks the rules of offers") {
     breaks(t.a, raw({.type = frame_type::refused, .id = 0, .immediate = 1}));
   }
 }
+
+TEST_CASE("a side that drops what still comes") {
+  SECTION("keeps what is here, and tells how much of each offer was read") {
+    offering t;
+    t.write(30);
+    t.settle();
+    t.written = 30;
+    a_write& w = t.lend(2000);
+    a_write& behind = t.lend(400);
+    t.settle();
+    CHECK(t.b.bytes.available() == 30 + ahead);
+    t.b.bytes.drop_reads();
+    t.b.run();
+    t.settle();
+    CHECK(w.ec == pipe_broken);
+    CHECK(w.done == ahead);
+    CHECK(behind.ec == pipe_broken);
+    CHECK(behind.done == 0);
+    CHECK(t.a.keys.empty());
+    CHECK(t.read_all() == 30 + ahead);
+    CHECK(t.reads.back().ec == eof);
+    CHECK(t.write(10).ec == pipe_broken);
+    CHECK(t.b.link.flow().held() == 0);
+  }
+  SECTION("needs nobody who reads") {
+    offering t;
+    t.b.bytes.drop_reads();
+    for (int i = 0; i < 100; ++i) {
+      REQUIRE(t.write(250).ended);
+      t.settle();
+    }
+    a_write& w = t.lend(500); // when it hears of that
+    t.settle();
+    CHECK(w.ec == pipe_broken);
+    CHECK(w.done == 0);
+    CHECK(t.read(10).ec == eof);
+  }
+  SECTION("gives a direct read what has been asked for") {
+    offering t;
+    t.b.read_at_a_time = 300;
+    a_read& r = t.read_direct(1000);
+    a_write& w = t.lend(1000);
+    t.a.deliver_to(t.b);
+    t.b.bytes.drop_reads();
+    t.b.run();
+    t.settle();
+    CHECK(r.ec == none);
+    CHECK(r.done == 300);
+    CHECK(w.ec == pipe_broken);
+    CHECK(w.done == 300);
+  }
+  SECTION("and then closes") {
+    offering t;
+    a_write& w = t.lend(2000);
+    t.a.deliver_to(t.b);
+    t.b.complete_pull(t.a);
+    t.b.bytes.drop_reads();
+    t.b.link.close();
+    t.b.run();
+    t.settle();
+    CHECK(w.ec == pipe_broken);
+    CHECK(w.done == 2 * chunk + ahead % chunk);
+    CHECK(t.a.closed);
+    CHECK(t.b.closed);
+    CHECK(t.b.chunks.empty());
+  }
+}
+
+TEST_CASE("what is withdrawn while it is read directly ends where it has been asked for") {
+  offering t;
+  t.b.read_at_a_time = 300;
+  a_read& r = t.read_direct(1000);
+  a_write& w = t.lend(1000);
+  t.a.deliver_to(t.b);
+  t.a.cancel(w);
+  t.a.deliver_to(t.b);
+  REQUIRE(t.b.pulls.size() == 1);
+  CHECK(t.b.pulls.front().from.size == 300);
+  t.settle();
+  CHECK(r.ec == none);
+  CHECK(r.done == 300);
+  CHECK(w.ec == aborted);
+  CHECK(w.done == 300);
+}
+
+TEST_CASE("a direct read of which nothing can be read goes another way") {
+  offering t;
+  a_read& r = t.read_direct(1000);
+  t.lend(1000);
+  t.a.deliver_to(t.b);
+  REQUIRE(t.b.pulls.size() == 1);
+  t.b.pulls.pop_front();
+  t.b.bytes.pulled(r, 0);
+  t.b.run();
+  CHECK(!r.ended);
+  t.settle();
+  CHECK(r.done == chunk); // read ahead
+  t.written = r.done;
+  CHECK(t.writes.back().ended == false);
+}
+
+TEST_CASE("sides that cannot READ each other's memory send frames") {
+  stream_limits o = limits();
+  o.reads = false;
+  two t(16, o);
+  a_write& w = t.lend(1000);
+  a_write& copied = t.write(350);
+  CHECK(t.lengths().size() == 13);
+  while (!(w.ended && copied.ended)) {
+    t.settle();
+    t.read(10000);
+  }
+  CHECK(w.done == 1000);
+  CHECK(!t.a.failure);
+  SECTION("and may not offer it") {
+    t.b.arrives(an_offer(0));
+    CHECK(t.b.failure == error::protocol_violation);
+  }
+}
+
+TEST_CASE("a peer that is asked tells whether its application has taken something") {
+  offering t;
+  t.write(large);
+  t.settle();
+  const auto ask = [&] {
+    const std::uint64_t before = t.a.bytes.taken();
+    t.a.bytes.ask();
+    t.a.run();
+    t.settle();
+    return t.a.bytes.taken() - before;
+  };
+  CHECK(ask() == 0);
+  t.read(1);
+  CHECK(ask() == 1);
+  CHECK(ask() == 0);
+  t.read_direct(direct - 1);
+  CHECK(ask() == 1);
+  SECTION("once, until it has answered") {
+    t.a.bytes.ask();
+    t.a.bytes.ask();
+    t.a.run();
+    t.a.bytes.ask();
+    t.a.run();
+    CHECK(t.types() == types{frame_type::query});
+  }
+  SECTION("twice is a violation") {
+    t.b.posted.clear();
+    t.b.posted = {5000, 5001};
+    t.b.bytes.ask(); // so that b's frames lie on the wire
+    t.b.link.on_received(1000, raw({.type = frame_type::query}), {});
+    t.b.link.on_received(1001, raw({.type = frame_type::query}), {});
+    t.b.run();
+    CHECK(t.b.failure == error::protocol_violation);
+  }
+  SECTION("so is an answer to no question") {
+    t.a.arrives(raw({.type = frame_type::progress, .immediate = 5}));
+    CHECK(t.a.failure == error::protocol_violation);
+  }
+}
+
+TEST_CASE("a write may be taken out until something of it is begun") {
+  offering t;
+  t.lend(500);
+  t.lend(500);
+  a_write& waits = t.lend(500); // no more may be offered
+  CHECK(t.a.bytes.has_begun(t.writes.front()));
+  CHECK(!t.a.bytes.has_begun(waits));
+  t.a.cancel(t.writes.front());
+  t.a.cancel(t.writes.front());
+  CHECK(t.types() == types{frame_type::offer, frame_type::offer, frame_type::withdraw});
+  t.a.cancel(waits);
+  CHECK(waits.cancelled);
+}

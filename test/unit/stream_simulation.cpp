@@ -52,6 +52,7 @@ public:
         total_.unexposed += refuses;
         return refuses;
       };
+      party_[i]->read_at_a_time = 1 + below(500);
       party_[i]->bytes.set_no_delay(below(4) == 0);
     }
   }

@@ -24,23 +24,26 @@ enum class frame_type : std::uint8_t {
   lent = 5,     ///< Access to the sender's memory, not asked for (`grant_payload`).
   returned = 6, ///< Access that the receiver had granted, handed back to it.
 
-  credits = 16,  ///< Nothing but the header.
-  taken = 17,    ///< The offer has been read.
-  refused = 18,  ///< The offer will not be read; the reason in the header.
-  request = 19,  ///< Asks for memory (`request_payload`).
-  granted = 20,  ///< Answers a request (`grant_payload`).
-  denied = 21,   ///< Answers a request or a renew; the reason in the header.
-  renew = 22,    ///< Asks for a longer lease (`lease_payload`).
-  renewed = 23,  ///< Answers it (`lease_payload`).
-  ended = 24,    ///< A grant has been revoked.
-  release = 25,  ///< The peer has no more use for a grant.
-  shutdown = 26, ///< No stream data follows.
-  goodbye = 27,  ///< Nothing follows but credits.
-  withdraw = 28, ///< No more of the offer is to be read.
-  withdrawn = 29 ///< Answers it: how much had been read is in the header.
+  credits = 16,   ///< Nothing but the header.
+  taken = 17,     ///< The offer has been read.
+  refused = 18,   ///< The offer will not be read; the reason in the header.
+  request = 19,   ///< Asks for memory (`request_payload`).
+  granted = 20,   ///< Answers a request (`grant_payload`).
+  denied = 21,    ///< Answers a request or a renew; the reason in the header.
+  renew = 22,     ///< Asks for a longer lease (`lease_payload`).
+  renewed = 23,   ///< Answers it (`lease_payload`).
+  ended = 24,     ///< A grant has been revoked.
+  release = 25,   ///< The peer has no more use for a grant.
+  shutdown = 26,  ///< No stream data follows.
+  goodbye = 27,   ///< Nothing follows but credits.
+  withdraw = 28,  ///< No more of the offer is to be read.
+  withdrawn = 29, ///< Answers it: how much had been read is in the header.
+  dropped = 30,   ///< The same, not asked for: nothing that follows will be read either.
+  query = 31,     ///< Asks how many bytes of the stream the application has taken.
+  progress = 32   ///< Answers a query: the number, modulo 2^32, is in the header.
 };
 
-constexpr std::size_t frame_types = 30; ///< One more than the highest.
+constexpr std::size_t frame_types = 33; ///< One more than the highest.
 
 /// Why a peer was refused: the `immediate` of `refused`, `denied` and `ended`.
 enum class refusal : std::uint32_t {

@@ -22,7 +22,12 @@ public:
   /// Both of the same size, which is not 0. Nothing of it is under way.
   void start(const mutable_buffer& to, const remote_buffer& from);
   /// What has not been asked for yet is not read. `done` is called all the same.
-  void stop() noexcept { from_.size = 0; }
+  void stop() noexcept {
+    left_ += from_.size;
+    from_.size = 0;
+  }
+  /// How many of the last bytes have not been asked for, and are not read.
+  std::uint64_t left() const noexcept { return left_; }
   /// Why not all has been read: what a READ goes to could not be registered (iWARP).
   const error_code& failure() const noexcept { return failure_; }
 
@@ -37,8 +42,9 @@ private:
 
   link_impl& link_;
   done_function done_;
-  mutable_buffer to_;  // for what has not been asked for yet
-  remote_buffer from_; // likewise
+  mutable_buffer to_;      // for what has not been asked for yet
+  remote_buffer from_;     // likewise
+  std::uint64_t left_ = 0; // once it was stopped
   std::size_t under_way_ = 0;
   error_code failure_;
   std::array<read, 4> reads_;

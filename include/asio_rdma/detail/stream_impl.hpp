@@ -137,6 +137,7 @@ private:
   void free(const stream_block& b);
   void pull(const stream_action& a);
   void take(const stream_action& a);
+  void pull_direct(const stream_action& a);
   bool withdraw_op(stream_operation& op);
   void finish(stream_operation& op, const error_code& ec, std::uint64_t bytes,
               operation_list& done);
@@ -146,7 +147,10 @@ private:
   void wait_for(stream_operation& op);
   bool find_keys(stream_operation& op) const;
   void choose_way(stream_writing& op) const;
-  void wait_for_peer(operation_list& done);
+  bool wait_for_peer(operation_list& done);
+  void wait_anew() noexcept;
+  std::chrono::milliseconds patience() const noexcept;
+  static std::chrono::milliseconds time_to_answer(std::chrono::milliseconds patience) noexcept;
   static void look(link_impl& link);
   void look_later();
 
@@ -158,6 +162,7 @@ private:
   std::unique_ptr<background_timer> look_timer_;
   std::uint64_t taken_ = 0;                         // by the peer
   std::optional<protocol_clock::time_point> waits_; // for it to take more, since then
+  bool asked_ = false;                              // it, in this wait
   bool looking_ = false;                            // when that has been too long
   bool leaving_ = false;                            // as the context shuts down
   std::optional<stream_protocol> bytes_;

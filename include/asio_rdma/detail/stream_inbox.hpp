@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <utility>
 #include <vector>
 
 namespace asio_rdma::detail {
@@ -34,7 +35,7 @@ struct stream_read_limits {
 ///
 /// Offers are read ahead to chunks, so far as the limit goes; or the first of them directly to
 /// where its bytes are wanted. An offer is answered as soon as all of it has been read, or, if the
-/// peer withdraws it, as soon as nothing of it is being read.
+/// peer withdraws it or nobody wants it any more, as soon as nothing of it is being read.
 class stream_inbox {
 public:
   /// Some bytes that have come: in a receive, or in a chunk.
@@ -46,7 +47,8 @@ public:
     bool emptied = false; ///< The receive is to be released; a chunk will be free.
   };
 
-  stream_inbox(frame_link& link, const stream_read_limits& o);
+  /// Offers may come if they can be read: `reads`.
+  stream_inbox(frame_link& link, const stream_read_limits& o, bool reads);
 
   /// What comes from the peer. False for a violation.
   ///@{
@@ -58,6 +60,8 @@ public:
 
   /// Whether all has been taken that came or is offered.
   bool empty() const noexcept { return pieces_.empty(); }
+  /// How many bytes have been taken since the beginning, modulo 2^32.
+  std::uint32_t taken() const noexcept { return taken_; }
   /// Whether the next bytes are here.
   bool has_bytes() const noexcept { return !pieces_.empty() && is_here(pieces_.front()); }
   std::uint64_t available() const noexcept;
@@ -76,17 +80,23 @@ public:
   /// Of size 0 else.
   remote_buffer offered(std::uint64_t most) const noexcept;
   /// They are read to where they are wanted; nothing else is then. `took` tells the end of that,
-  /// and whether they were still wanted.
+  /// how many have been read, and whether they were still wanted.
   void taking();
   void took(std::uint64_t bytes, bool wanted);
   bool is_taking() const noexcept { return taking_ != nullptr; }
+  /// No more of them is to be read than is being read.
+  void stop_taking() noexcept;
+  /// Whether that is to be told to who reads: once.
+  bool next_stop() noexcept { return std::exchange(stop_due_, false); }
 
   bool reading() const noexcept { return reading_ != 0; }
   bool unread() const noexcept { return unread_ != 0; }
   bool unanswered() const noexcept { return unanswered_ != 0; }
 
   /// Nothing of it is wanted any more, nor is what comes.
-  void drop();
+  void drop() { drop_from(pieces_.begin()); }
+  /// The same, but for the bytes that are here.
+  void drop_rest() { drop_from(first_not_here()); }
   /// The device has let go: what has not come never will. True if that is something.
   bool stop();
 
@@ -115,11 +125,14 @@ private:
 
   bool is_here(const piece& p) const noexcept;
   pieces::iterator piece_of(const offer& o);
+  pieces::iterator first_not_here();
+  void drop_from(pieces::iterator first);
   void free(stream_chunk& c);
   void answer_if_over(offer& o);
 
   frame_link& link_;
   stream_read_limits limits_;
+  bool reads_;
   pieces pieces_;
   std::deque<stream_chunk> chunks_;
   std::vector<std::uint32_t> free_chunks_, freed_chunks_;
@@ -131,6 +144,9 @@ private:
   std::uint32_t unread_ = 0;  // offers of which some is not asked for
   std::uint32_t reading_ = 0; // chunks, and what is taken directly
   offer* taking_ = nullptr;   // is taken directly
+  bool stopping_ = false;     // that, before its end
+  bool stop_due_ = false;
+  std::uint32_t taken_ = 0;
   bool dropping_ = false;
 };
 

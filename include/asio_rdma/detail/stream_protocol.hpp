@@ -110,7 +110,6 @@ protected:
 private:
   friend stream_protocol;
   bool waiting_ = false;
-  std::uint64_t taking_ = 0; // bytes that are read to its memory
 };
 
 struct stream_limits {
@@ -122,6 +121,8 @@ struct stream_limits {
   std::uint32_t large_block_size = 1 << 19; ///< Bytes; at least `offer_from`.
   /// Large blocks, and lent writes that are offered, at most of each.
   std::uint32_t offers = 4;
+  /// Each side can READ the other's memory. Else nothing is offered, and the peer must not either.
+  bool reads = true;
 
   /// A read of so many bytes, or more, is direct if it can be.
   std::uint32_t direct_from = 1 << 15;
@@ -143,7 +144,8 @@ struct stream_action {
     read,   ///< `read` is complete.
     pull,   ///< Read all of `memory`, or less that is then the `bytes` of `chunk`, to memory for
             ///< it: call `pulling` now and `pulled` when it is done, or `no_memory`.
-    pull_direct ///< Read all of `memory` to the memory of `read`, then `pulled`.
+    pull_direct, ///< Read all of `memory` to the memory of `read`, then `pulled`.
+    stop         ///< Read no more to the memory of `read` than is being read, then `pulled`.
   };
   kind what = kind::none;
   stream_write* write = nullptr;
@@ -186,6 +188,10 @@ public:
   /// Takes `op` out if nothing of it was written: true, and it is the driver's again. Else as
   /// little more as can be is written, and it ends with `operation_aborted`.
   bool cancel(stream_write& op);
+  /// Whether something of it may have been written, so that it could not be taken out.
+  bool has_begun(const stream_write& op) const noexcept {
+    return !op.queued_ || op.done != 0 || op.begun_ != 0;
+  }
 
   void read(stream_read& op);
   /// Takes `op` out: true, and it has taken nothing. False if its memory is being written: then it
@@ -194,7 +200,9 @@ public:
 
   void pulling(stream_chunk& c) { inbox_.pulling(c); }
   void pulled(stream_chunk& c) { inbox_.pulled(c); }
-  void pulled(stream_read& op);
+  /// So many bytes have been read; fewer than were asked for if it was stopped or could not be read
+  /// any further. If none, and it goes on, it is not direct any more.
+  void pulled(stream_read& op, std::uint64_t bytes);
   /// There is none for the chunk: a read that waits for it ends with that.
   void no_memory(const error_code& ec) { starved_ = ec; }
 
@@ -202,6 +210,8 @@ public:
   void shut_down_writes();
   /// Reads no longer wait.
   void shut_down_reads();
+  /// Nothing is read any more but what is here, and what comes is dropped.
+  void drop_reads();
 
   /// Small writes go at once, whatever is on its way.
   void set_no_delay(bool on) noexcept { no_delay_ = on; }
@@ -213,6 +223,9 @@ public:
   bool withdrawing() const noexcept;
   /// How often the peer has taken something, or had room for it.
   std::uint64_t taken() const noexcept { return taken_; }
+  /// Asks the peer whether its application has taken something, unless an answer is due: that
+  /// counts then.
+  void ask() noexcept;
   bool readable() const noexcept { return inbox_.has_bytes() || at_end(); }
   /// Of how many bytes something is offered.
   std::uint64_t offer_from() const noexcept { return offer_from_; }
@@ -281,6 +294,8 @@ private:
   list done_writes_;
   std::uint32_t small_under_way_ = 0; // frames that are not full
   std::uint64_t taken_ = 0;
+  enum class question { none, due, asked } question_ = question::none;
+  std::uint32_t answer_ = 0; // the last one: of bytes that the peer has taken
   bool no_delay_ = false;
   bool shutdown_due_ = false;
 
@@ -291,6 +306,7 @@ private:
   bool peer_shut_down_ = false;
   bool no_waits_ = false; // reads were shut down here
   bool dropping_ = false; // what arrives is for nobody
+  bool asked_ = false;    // by the peer, and not answered
 
   error_code no_writes_; // why there are no more
   error_code no_reads_;  // what they get when there are no bytes left

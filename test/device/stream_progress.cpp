@@ -1,0 +1,349 @@
+// SPDX-License-Identifier: BSL-1.0
+// Peers that are slow, that take nothing more, and whose devices read nothing.
+#include "catch.hpp"
+#include "faults/faults.hpp"
+#include "stream_support.hpp"
+
+#include <asio_rdma/detail/frame.hpp>
+#include <asio_rdma/detail/handshake.hpp>
+#include <boost/asio/bind_cancellation_slot.hpp>
+#include <boost/asio/cancellation_signal.hpp>
+#include <boost/asio/read.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/write.hpp>
+
+#include <algorithm>
+#include <functional>
+#include <span>
+#include <thread>
+
+namespace {
+
+using namespace test;
+using namespace std::chrono_literals;
+using asio_rdma::stream;
+
+constexpr std::size_t megabyte = std::size_t(1) << 20;
+constexpr std::size_t many = 4 * megabyte; // more than is read ahead
+
+/// Writes copied bytes until no more fit; gives their number.
+std::size_t fill(stream& s, const std::vector<std::uint8_t>& values) {
+  s.non_blocking(true);
+  std::size_t written = 0;
+  for (error_code ec; !ec && written < values.size();)
+    written += s.write_some(
+        asio::buffer(&values[written], std::min(values.size() - written, 16 * megabyte)), ec);
+  s.non_blocking(false);
+  return written;
+}
+
+} // namespace
+
+TEST_CASE("a close goes on as long as the peer takes few of the bytes that were read ahead") {
+  constexpr auto linger = 1000ms;
+  stream_options patient;
+  patient.linger = linger;
+  stream_pair t(patient);
+  const auto values = pattern(many, 1);
+  const std::size_t written = fill(t.a, values);
+  REQUIRE(written >= 2 * megabyte); // of which one is read ahead
+  t.a.close();
+  // Far fewer than are read at a time.
+  std::vector<std::uint8_t> got(written + 1);
+  std::size_t taken = 0;
+  error_code failure;
+  asio::steady_timer pause(t.io);
+  const auto end_of_slowness = std::chrono::steady_clock::now() + 3 * linger;
+  const std::function<void()> next = [&] {
+    pause.expires_after(linger / 20);
+    pause.async_wait([&](auto) {
+      t.b.async_read_some(asio::buffer(&got[taken], 1000), [&](error_code ec, std::size_t n) {
+        taken += n;
+        failure = ec;
+        if (!ec && std::chrono::steady_clock::now() < end_of_slowness)
+          next();
+        else
+          t.io.stop();
+      });
+    });
+  };
+  next();
+  t.io.restart();
+  t.io.run_for(60s);
+  CHECK(failure == error_code());
+  sent rest;
+  asio::async_read(t.b, asio::buffer(&got[taken], got.size() - taken), rest.handler());
+  t.until([&] { return rest.done(); });
+  CHECK(rest.ec == asio::error::eof);
+  CHECK(taken + rest.value == written);
+  CHECK(is_pattern(got.data(), taken + rest.value, 1));
+}
+
+TEST_CASE("a shutdown both ways drops what still comes") {
+  stream_pair t;
+  const auto form = GENERATE(0, 1, 2);
+  CAPTURE(form);
+  const registered_buffer lent = filled(t.pool, 32 * megabyte, 1);
+  sent write, direct;
+  const registered_buffer to = t.pool.allocate(megabyte);
+  t.a.async_write_some(asio::buffer("before", 6), [](auto...) {});
+  t.until([&] { return t.b.available() == 6; });
+  if (form == 0) // the peer reads it where it lies
+    t.a.async_write_some(lent, write.handler());
+  else // it is copied to blocks, of which the peer reads some
+    asio::async_write(t.a, asio::buffer(lent.data(), form == 1 ? lent.size() : 20000),
+                      write.handler());
+  t.until([&] { return t.b.available() > 6; });
+  t.b.shutdown(stream::shutdown_both);
+  t.until([&] { return write.done(); });
+  CHECK(write.ec == (form == 2 ? error_code() : error_code(asio::error::broken_pipe)));
+  // What had come is there.
+  std::array<char, 6> before{};
+  asio::read(t.b, asio::buffer(before));
+  CHECK(std::string(before.data(), before.size()) == "before");
+  error_code ec;
+  std::vector<char> rest(2 * megabyte);
+  asio::read(t.b, asio::buffer(rest), ec);
+  CHECK(ec == asio::error::eof);
+  // Frames that come are dropped as well, so nobody waits for room.
+  if (form == 2)
+    for (int i = 0; i < 100; ++i) {
+      sent small;
+      t.a.async_write_some(asio::buffer(rest.data(), 10000), small.handler());
+      t.until([&] { return small.done(); });
+      REQUIRE(small.succeeded());
+    }
+  CHECK_FALSE(in_use(lent));
+  t.a.close();
+  t.b.close();
+  drain(t.io);
+  CHECK(t.pool.statistics().blocks_in_use == 2);
+}
+
+TEST_CASE("a withdrawn write leaves a connection open whose close would not linger") {
+  stream_pair t;
+  faults::injector faults(t.dev.native_handle());
+  t.a.set_option(asio::socket_base::linger(true, 0));
+  const auto values = pattern(megabyte / 4, 1);
+  const registered_buffer lent = filled(t.pool, many, 2);
+  sent before, write;
+  asio::async_write(t.a, asio::buffer(values), before.handler());
+  t.until([&] { return before.done(); });
+  const bool by_shutdown = GENERATE(false, true);
+  t.a.async_write_some(lent, write.handler());
+  t.until([&] { return t.b.available() >= megabyte; });
+  REQUIRE(write.calls == 0);
+  faults.hold_completions({nullptr, t.b.impl()->queue_pair()->native_handle()->qp_num});
+  if (by_shutdown)
+    t.a.shutdown(stream::shutdown_send);
+  else
+    t.a.cancel();
+  while (faults.held() == 0) // a timer that is due runs meanwhile
+    t.io.poll();
+  t.io.restart();
+  t.io.poll();
+  faults.release_completions();
+  t.until([&] { return write.done(); });
+  CHECK(write.ec == (by_shutdown ? error_code(asio::error::broken_pipe)
+                                 : error_code(asio::error::operation_aborted)));
+  std::vector<std::uint8_t> got(values.size() + write.value);
+  sent read;
+  asio::async_read(t.b, asio::buffer(got), read.handler());
+  t.until([&] { return read.done(); });
+  CHECK(read.succeeded());
+  CHECK(is_pattern(got.data(), values.size(), 1));
+  CHECK(write.value != 0);
+  CHECK(is_pattern(&got[values.size()], write.value, 2));
+}
+
+TEST_CASE("a write that is withdrawn while the peer reads it directly ends at the next piece") {
+  constexpr std::size_t pieces = 64;
+  stream_pair t;
+  faults::injector faults(t.dev.native_handle());
+  const registered_buffer from = filled(t.pool, pieces * megabyte, 7);
+  const registered_buffer to = t.pool.allocate(from.size());
+  char c = 0;
+  asio::write(t.a, asio::buffer("x", 1)); // so that the next completion is that of the offer
+  asio::read(t.b, asio::buffer(&c, 1));
+  const std::uint32_t number = t.b.impl()->queue_pair()->native_handle()->qp_num;
+  faults.hold_completions({nullptr, number});
+  const auto wait_held = [&](std::size_t n) {
+    while (faults.held() < n) {
+      t.io.restart();
+      if (t.io.poll() == 0)
+        std::this_thread::yield();
+    }
+  };
+  sent write, read;
+  t.b.async_read_some(to, read.handler());
+  t.a.async_write_some(from, write.handler());
+  wait_held(1); // the offer
+  faults.release_completions(1);
+  wait_held(4); // what is read at a time
+  t.a.cancel();
+  wait_held(5); // the withdrawal
+  faults.release_completions();
+  t.until([&] { return write.done() && read.done(); });
+  CHECK(read.succeeded());
+  CHECK(read.value < from.size() / 2);
+  CHECK(write.ec == asio::error::operation_aborted);
+  CHECK(write.value == read.value);
+  CHECK(is_pattern(to.data(), read.value, 7));
+  // What follows comes behind it.
+  sent next, after;
+  t.a.async_write_some(asio::buffer("next", 4), next.handler());
+  std::array<char, 5> text{};
+  t.b.async_read_some(asio::buffer(text), after.handler());
+  t.until([&] { return next.done() && after.done(); });
+  CHECK(std::string(text.data(), after.value) == "next");
+}
+
+TEST_CASE("a write whose reader closes tells how much of it was read") {
+  stream_pair t;
+  const registered_buffer lent = filled(t.pool, many, 1);
+  sent write;
+  t.a.async_write_some(lent, write.handler());
+  t.until([&] { return t.b.available() == megabyte; });
+  std::vector<char> some(1000);
+  asio::read(t.b, asio::buffer(some));
+  t.b.close();
+  t.until([&] { return write.done(); });
+  CHECK(write.ec == asio::error::broken_pipe);
+  CHECK(write.value == megabyte);
+}
+
+namespace {
+
+/// A peer whose handshake says that it answers no READs: frames of a queue pair, by hand.
+struct frames_only {
+  static constexpr std::size_t size = 16384, count = 16;
+
+  frames_only() {
+    detail::handshake h;
+    h.what = detail::handshake::kind::stream;
+    h.receives = count;
+    h.receive_size = size;
+    h.max_reads = 0;
+    const detail::handshake_bytes bytes = encode(h);
+    connect_options c;
+    c.data.assign(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(h.size()));
+    s.open(pool);
+    peer.open(pd);
+    for (std::size_t i = 0; i < count; ++i)
+      peer.async_receive(place(i), [this, i](error_code ec, received r) {
+        if (!ec)
+          frames.emplace_back(static_cast<const std::uint8_t*>(place(i).data()), r.bytes);
+      });
+    acceptor listener(io);
+    connector initiator(io);
+    listener.open({device_address(dev), 0});
+    test::connection accepted, connected;
+    listener.async_accept(s, accepted.handler());
+    initiator.async_connect(peer, listener.local_endpoint(), c, connected.handler());
+    until(io, [&] { return accepted.done() && connected.done(); });
+    if (accepted.ec || connected.ec)
+      throw system_error(accepted.ec ? accepted.ec : connected.ec, "connect");
+    // On iWARP the side that has connected speaks first.
+    const detail::frame_bytes credits = encode(detail::frame_header{});
+    send(credits);
+  }
+  void send(std::span<const std::byte> frame) {
+    std::copy(frame.begin(), frame.end(), static_cast<std::byte*>(place(count).data()));
+    sent done;
+    peer.async_send(place(count).first(frame.size()), done.handler());
+    until(io, [&] { return done.done(); });
+    if (done.ec)
+      throw system_error(done.ec, "send");
+  }
+  mutable_buffer place(std::size_t i) { return mutable_buffer(memory) + i * size; }
+
+  device dev = open_device();
+  protection_domain pd{dev};
+  memory_pool pool{pd};
+  registered_buffer memory = pool.allocate((count + 1) * size);
+  asio::io_context io{1};
+  std::vector<std::span<const std::uint8_t>> frames;
+  stream s{io};
+  queue_pair peer{io};
+};
+
+} // namespace
+
+TEST_CASE("a peer that answers no READs gets frames") {
+  frames_only t;
+  const auto values = pattern(100'000, 1);
+  const registered_buffer lent = filled(t.pool, 150'000, 1);
+  const bool lends = GENERATE(false, true);
+  sent write;
+  if (lends)
+    t.s.async_write_some(lent, write.handler());
+  else
+    asio::async_write(t.s, asio::buffer(values), write.handler());
+  const std::size_t all = lends ? lent.size() : values.size();
+  const auto bytes = [&] {
+    std::size_t result = 0;
+    for (const auto& f : t.frames)
+      result += f[0] == 2 ? f.size() - detail::frame_header::size : 0;
+    return result;
+  };
+  until(t.io, [&] {
+    return bytes() == all || std::any_of(t.frames.begin(), t.frames.end(), [](const auto& f) {
+             return f[0] == 3; // an offer
+           });
+  });
+  CHECK(bytes() == all);
+  until(t.io, [&] { return write.done(); });
+  CHECK(write.succeeded());
+}
+
+TEST_CASE("a peer that answers no READs may not offer what cannot be read") {
+  frames_only t;
+  detail::frame_header h;
+  h.type = detail::frame_type::offer;
+  h.length = detail::offer_payload::size;
+  detail::payload_bytes payload{};
+  encode(detail::offer_payload{{0x1000, 50'000, 1}}, payload);
+  const detail::frame_bytes head = encode(h);
+  std::vector<std::byte> frame(head.begin(), head.end());
+  frame.insert(frame.end(), payload.begin(), payload.begin() + h.length);
+  char c = 0;
+  sent read;
+  t.s.async_read_some(asio::buffer(&c, 1), read.handler());
+  t.send(frame);
+  until(t.io, [&] { return read.done(); });
+  CHECK(read.ec == error::protocol_violation);
+}
+
+TEST_CASE("memory that a READ cannot be let into is filled otherwise, or not now") {
+  stream_pair t;
+  faults::injector faults(t.dev.native_handle());
+  const registered_buffer lent = filled(t.pool, megabyte, 1), to = t.pool.allocate(megabyte);
+  const bool reads_directly = GENERATE(false, true);
+  t.pool.reserve(64 * megabyte);
+  sent write, read;
+  if (reads_directly)
+    t.b.async_read_some(to, read.handler());
+  // The first is that of the offer. Of the others iWARP has one for each READ.
+  faults.fail(faults::call::reg_mr, ENOMEM, {2, faults::forever});
+  t.a.async_write_some(lent, write.handler());
+  if (!reads_directly) {
+    t.io.restart();
+    t.io.run_for(50ms);
+    t.b.async_read_some(asio::buffer(to.data(), to.size()), read.handler());
+  }
+  t.until([&] { return read.done(); });
+  const bool tells = t.dev.type() == transport::iwarp;
+  CHECK(bool(read.ec) == tells);
+  faults.clear();
+  // The connection lives, and nothing is lost.
+  sent rest;
+  std::vector<std::uint8_t> got(lent.size() - read.value);
+  asio::async_read(t.b, asio::buffer(got), rest.handler());
+  t.until([&] { return rest.done() && write.done(); });
+  CHECK(rest.succeeded());
+  CHECK(write.succeeded());
+  CHECK(is_pattern(to.data(), read.value, 1));
+  const auto values = pattern(megabyte, 1);
+  CHECK(
+      std::equal(got.begin(), got.end(), values.begin() + static_cast<std::ptrdiff_t>(read.value)));
+}
