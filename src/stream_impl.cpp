@@ -251,11 +251,18 @@ bool stream_impl::find_keys(stream_operation& op) const {
   return true;
 }
 
-// What has been decided is done, on a link that fails too: what had arrived is still to be had.
-void stream_impl::progress(operation_list& done) {
+// What has been decided is done, on a link that fails too: what had arrived is still to be had. An
+// operation may be in the lists already, so a failure is the link's.
+void stream_impl::progress(operation_list& done) noexcept {
+  bool over = false;
   run(done);
-  while (run_parts(done))
-    continue;
+  do_or_fail([&] {
+    while (run_parts(done))
+      continue;
+    over = true;
+  });
+  if (!over)
+    run(done);
 }
 
 template <class Op>
@@ -290,20 +297,31 @@ void stream_impl::run_op_here(Op& op, bool wait) {
   progress(done);
   const bool now = op.finished_;
   settle(l, done);
-  if (wait)
-    wait_for(op);
-  if (wait || now)
+  if (now)
     return;
-  look_here();
-  l.lock();
-  operation_list found;
-  if (!op.finished_)
-    progress(found);
-  if (!op.finished_) {
-    withdraw_op(op);
-    finish(op, asio::error::would_block, 0, found);
+  try {
+    wait ? wait_for(op) : look_here();
+  } catch (...) { // of what else was looked at
+    give_up(op, asio::error::operation_aborted);
+    if (op.ec == asio::error::operation_aborted)
+      throw;
+    return;
   }
-  settle(l, found);
+  if (!wait)
+    give_up(op, asio::error::would_block);
+}
+
+// It is on the caller's stack: from here on nothing names it.
+void stream_impl::give_up(stream_operation& op, const error_code& why) {
+  operation_list done;
+  lock l(mutex_);
+  if (!op.finished_ && why == asio::error::would_block)
+    progress(done);
+  if (!op.finished_ && withdraw_op(op))
+    finish(op, why, 0, done);
+  if (!op.finished_)
+    progress(done);
+  settle(l, done);
 }
 
 // Nobody need run the context.
@@ -340,7 +358,14 @@ void stream_impl::run_here(stream_writing& op, bool wait) {
   const buffer_access access = std::move(op.access);
   std::uint64_t total = 0;
   for (;;) {
-    run_op_here(op, wait);
+    try {
+      run_op_here(op, wait);
+    } catch (...) {
+      if (total == 0)
+        throw;
+      op.value = 0;
+      break;
+    }
     total += waits ? 0 : op.value;
     if (!wait || waits || op.ec || op.size == 0 || op.value == op.size)
       break;
@@ -559,7 +584,6 @@ bool stream_impl::withdraw_op(stream_operation& op) {
 }
 
 void stream_impl::cancel(std::uint64_t id, asio::cancellation_type_t type) {
-  constexpr auto ending = asio::cancellation_type::terminal | asio::cancellation_type::partial;
   operation_list done;
   lock l(mutex_);
   const auto found = std::find_if(active_.begin(), active_.end(),
@@ -567,8 +591,7 @@ void stream_impl::cancel(std::uint64_t id, asio::cancellation_type_t type) {
   if (found == active_.end())
     return;
   auto& op = static_cast<stream_operation&>(*found);
-  if ((type & ending) == asio::cancellation_type::none &&
-      op.what == stream_operation::kind::write &&
+  if (!may_leave_effects(type) && op.what == stream_operation::kind::write &&
       bytes_->has_begun(static_cast<stream_writing&>(op).request))
     return;
   const bool before = withdraws(bytes_);

@@ -142,9 +142,10 @@ private:
   void finish(stream_operation& op, const error_code& ec, std::uint64_t bytes,
               operation_list& done);
   void withdraw_all(operation_list& done);
-  void progress(operation_list& done);
+  void progress(operation_list& done) noexcept;
   void look_here();
   void wait_for(stream_operation& op);
+  void give_up(stream_operation& op, const error_code& why);
   bool find_keys(stream_operation& op) const;
   void choose_way(stream_writing& op) const;
   bool wait_for_peer(operation_list& done);
