@@ -1,18 +1,22 @@
 // SPDX-License-Identifier: BSL-1.0
 // Streams where an allocation fails.
+#include "allocation_scene.hpp"
 #include "catch.hpp"
-#include "faults/failing_allocation.hpp"
 #include "stream_support.hpp"
 
 #include <boost/asio/read.hpp>
 #include <boost/asio/write.hpp>
 
+#include <array>
 #include <new>
 #include <vector>
 
 namespace {
 
 using namespace test;
+using asio_rdma::stream;
+
+constexpr std::size_t megabyte = std::size_t(1) << 20;
 
 } // namespace
 
@@ -84,4 +88,103 @@ TEST_CASE("an initiating function for which memory is refused leaves nothing beh
     CHECK(read.calls == int(reads));
     CHECK(t.pool.statistics().blocks_in_use == 0);
   }
+}
+
+namespace {
+
+/// Streams that connect, write from plain and from registered memory, shut down and close.
+struct stream_scene_of_allocations {
+  stream_scene_of_allocations() {
+    a.open(pool);
+    b.open(pool);
+    listener.open({device_address(dev), 0});
+  }
+  template <class Accounts>
+  void play(Accounts& accounts) {
+    accounts.start("accept", [&](auto h) { listener.async_accept(b, std::move(h)); });
+    accounts.start(
+        "connect",
+        [&](auto h) { initiator.async_connect(a, listener.local_endpoint(), std::move(h)); },
+        [this](const error_code& ec, auto&&...) {
+          if (ec) // an acceptor waits for the next one
+            listener.close();
+        });
+    if (!accounts.run(io) || accounts.any_failed())
+      return;
+    accounts.start(
+        "small write",
+        [&](auto h) { a.async_write_some(asio::buffer(plain.data(), 100), std::move(h)); },
+        closing());
+    accounts.start(
+        "read", [&](auto h) { b.async_read_some(asio::buffer(got), std::move(h)); }, closing());
+    if (!accounts.run(io) || accounts.any_failed())
+      return;
+    accounts.start(
+        "long read", [&](auto h) { b.async_read_some(into, std::move(h)); }, closing());
+    accounts.start(
+        "long write", [&](auto h) { a.async_write_some(lent, std::move(h)); }, closing());
+    if (!accounts.run(io) || accounts.any_failed())
+      return;
+    accounts.start(
+        "copied write", [&](auto h) { a.async_write_some(asio::buffer(plain), std::move(h)); },
+        closing());
+    accounts.start(
+        "wait", [&](auto h) { b.async_wait(stream::wait_read, std::move(h)); }, closing());
+    if (!accounts.run(io) || accounts.any_failed())
+      return;
+    accounts.start(
+        "received piece", [&](auto h) { b.async_receive(std::move(h)); }, closing());
+    if (!accounts.run(io) || accounts.any_failed())
+      return;
+    error_code ec;
+    for (stream* from : {&a, &b}) {
+      from->write_some(asio::buffer(plain.data(), 40'000), ec);
+      if (!ec)
+        (from == &a ? b : a).read_some(asio::buffer(got), ec);
+      if (ec)
+        return;
+    }
+    accounts.start(
+        "wait for the end", [&](auto h) { a.async_wait(stream::wait_error, std::move(h)); },
+        closing());
+    accounts.start("last read", [&](auto h) {
+      a.async_read_some(asio::buffer(got), [h = std::move(h)](error_code e, std::size_t) mutable {
+        std::move(h)(e == asio::error::eof ? error_code() : e);
+      });
+    });
+    a.shutdown(stream::shutdown_send, ec);
+    b.close();
+  }
+  /// The peer of an operation that fails by itself may wait for it.
+  auto closing() {
+    return [this](const error_code& ec, auto&&...) {
+      if (ec) {
+        a.close();
+        b.close();
+      }
+    };
+  }
+  void close() {
+    a.close();
+    b.close();
+    listener.close();
+    initiator.cancel();
+  }
+
+  device dev = open_device();
+  protection_domain pd{dev};
+  memory_pool pool{pd};
+  registered_buffer lent = pool.allocate(2 * megabyte), into = pool.allocate(2 * megabyte);
+  std::vector<char> plain = std::vector<char>(100'000);
+  std::array<char, 50'000> got{};
+  asio::io_context io{1};
+  acceptor listener{io};
+  connector initiator{io};
+  stream a{io}, b{io};
+};
+
+} // namespace
+
+TEST_CASE("a stream lives through the failure of each allocation, or ends") {
+  fail_each_allocation<stream_scene_of_allocations>();
 }
