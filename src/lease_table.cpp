@@ -201,7 +201,7 @@ link_part::disposition lease_table::on_answer(const frame_header& header,
     finish(*op, to_error(static_cast<refusal>(header.immediate)));
   } else if (header.type == frame_type::renewed) {
     on_renewed(*op, renewal);
-  } else {
+  } else if (made != nullptr) {
     op->result = made->what;
     op->id = op->result.id;
     finish(*op, {});
