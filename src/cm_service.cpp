@@ -9,6 +9,7 @@
 #include <cstring>
 #include <fcntl.h>
 #include <new>
+#include <poll.h>
 
 namespace asio_rdma::detail {
 
@@ -177,7 +178,10 @@ error_code cm_service::adopt_id(rdma_cm_id* moved) {
   channel* const c = opened();
   if (rdma_migrate_id(moved, c->events) != 0)
     return cm_error(errno);
-  c->on_readable(); // the kernel moves events that wait, and wakes nobody for them
+  // The kernel moves events that wait, and wakes nobody for them.
+  pollfd waiting{c->events->fd, POLLIN, 0};
+  if (::poll(&waiting, 1, 0) != 0)
+    c->on_readable();
   return {};
 }
 
