@@ -122,7 +122,7 @@ private:
     op.service->complete(done);
   }
 
-  // Whoever is in the queue needs no memory to go on.
+  // The steps of a party that is in the queue allocate nothing.
   void run(party& first) noexcept {
     for (party* p = &first; p != nullptr;)
       p = step(*p);

@@ -249,7 +249,7 @@ public:
   /// it has been connected to a stream tells (`remote_endpoint`), as a socket does; for the
   /// `connection_info` of another object there is the form above.
   ///
-  /// What only the one connector is to blame for, once its request has been taken, is not told:
+  /// Errors that one connector causes, once its request has been taken, are not reported:
   /// after `connection_aborted`, `connection_reset`, `broken_pipe`, `timed_out`,
   /// `error::unreachable`, and what its first bytes made of the queue pair, the next request is
   /// taken, with an object that is opened anew; after `error::wrong_device` too, if the acceptor

@@ -84,7 +84,7 @@ namespace asio_rdma {
 /// memory, it ends when that is over. A cancelled write tells how many bytes it has written, which
 /// are not 0 only where it was sending registered memory: then it ends when the device has let go,
 /// or the peer has answered how much of it has been read. If the connection fails before that
-/// answer, the peer may have read more than the handler is told.
+/// answer, the peer may have read more than is reported.
 ///
 /// *Blocking functions* do for their stream what the context would do, so they need no thread that
 /// runs it. They sleep until the device or the connection manager tells of something; while another

@@ -251,88 +251,70 @@ void receive_one(narrow& t) {
   t.b.async_receive([](error_code, const message&) {});
 }
 
+// Operations that are cancelled in more than one state.
+void write_buffer(narrow& t, twice& c) { t.a.async_write(t.own, t.target.remote(), c.handler()); }
+void write_view(narrow& t, twice& c) {
+  t.a.async_write(const_buffer(t.own), t.target.remote(), c.handler());
+}
+void write_plain_memory(narrow& t, twice& c) {
+  t.a.async_write(asio::buffer(t.plain), t.target.remote(), c.handler());
+}
+void write_with_a_notice(narrow& t, twice& c) {
+  t.a.async_write(const_buffer(t.own), t.target.remote(), 7, c.handler());
+}
+void read_view(narrow& t, twice& c) {
+  t.a.async_read(mutable_buffer(t.own), t.target.remote(), c.handler());
+}
+void read_plain_memory(narrow& t, twice& c) {
+  t.a.async_read(asio::buffer(t.plain), t.target.remote(), c.handler());
+}
+void send_buffer(narrow& t, twice& c) { t.a.async_send(t.own.first(1000), c.handler()); }
+void send_view(narrow& t, twice& c) {
+  t.a.async_send(const_buffer(t.own.first(1000)), c.handler());
+}
+void send_plain_memory(narrow& t, twice& c) {
+  t.a.async_send(asio::buffer(t.plain, 1000), c.handler());
+}
+void send_long_view(narrow& t, twice& c) { t.a.async_send(const_buffer(t.own), c.handler()); }
+void request(narrow& t, twice& c) { t.a.async_request_memory(100, c.handler()); }
+void fetch_and_add(narrow& t, twice& c) { t.a.async_fetch_add(t.target.remote(), 1, c.handler()); }
+void receive(narrow& t, twice& c) { t.a.async_receive(c.handler()); }
+void receive_buffer(narrow& t, twice& c) { t.a.async_receive(t.own, c.handler()); }
+void receive_view(narrow& t, twice& c) { t.a.async_receive(mutable_buffer(t.own), c.handler()); }
+
 } // namespace
 
 TEST_CASE("what waits for room on a connection is taken back, however often it is cancelled") {
   const std::vector<subject> waiting{
-      {"write from a buffer", fate::taken_back,
-       [](narrow& t, twice& c) {
-         t.a.async_write(t.own, t.target.remote(), c.handler());
-       }},
-      {"write from a view", fate::taken_back,
-       [](narrow& t, twice& c) {
-         t.a.async_write(const_buffer(t.own), t.target.remote(), c.handler());
-       }},
-      {"write from plain memory", fate::taken_back,
-       [](narrow& t, twice& c) {
-         t.a.async_write(asio::buffer(t.plain), t.target.remote(), c.handler());
-       }},
-      {"write with a notice", fate::taken_back,
-       [](narrow& t, twice& c) {
-         t.a.async_write(const_buffer(t.own), t.target.remote(), 7, c.handler());
-       }},
+      {"write from a buffer", fate::taken_back, write_buffer},
+      {"write from a view", fate::taken_back, write_view},
+      {"write from plain memory", fate::taken_back, write_plain_memory},
+      {"write with a notice", fate::taken_back, write_with_a_notice},
       {"read to a buffer", fate::taken_back,
        [](narrow& t, twice& c) {
          t.a.async_read(t.own, t.target.remote(), c.handler());
        }},
-      {"read to a view", fate::taken_back,
-       [](narrow& t, twice& c) {
-         t.a.async_read(mutable_buffer(t.own), t.target.remote(), c.handler());
-       }},
-      {"read to plain memory", fate::taken_back,
-       [](narrow& t, twice& c) {
-         t.a.async_read(asio::buffer(t.plain), t.target.remote(), c.handler());
-       }},
-      {"send of a buffer", fate::taken_back,
-       [](narrow& t, twice& c) {
-         t.a.async_send(t.own.first(1000), c.handler());
-       }},
-      {"send of a view", fate::taken_back,
-       [](narrow& t, twice& c) {
-         t.a.async_send(const_buffer(t.own.first(1000)), c.handler());
-       }},
-      {"send of plain memory", fate::taken_back,
-       [](narrow& t, twice& c) {
-         t.a.async_send(asio::buffer(t.plain, 1000), c.handler());
-       }},
-      {"send of a long view", fate::taken_back,
-       [](narrow& t, twice& c) {
-         t.a.async_send(const_buffer(t.own), c.handler());
-       }},
-      {"request", fate::taken_back,
-       [](narrow& t, twice& c) {
-         t.a.async_request_memory(100, c.handler());
-       }},
+      {"read to a view", fate::taken_back, read_view},
+      {"read to plain memory", fate::taken_back, read_plain_memory},
+      {"send of a buffer", fate::taken_back, send_buffer},
+      {"send of a view", fate::taken_back, send_view},
+      {"send of plain memory", fate::taken_back, send_plain_memory},
+      {"send of a long view", fate::taken_back, send_long_view},
+      {"request", fate::taken_back, request},
   };
   for (const subject& s : waiting)
     check(s, occupy);
   if (open_device().has_atomics())
-    check({"fetch and add", fate::taken_back,
-           [](narrow& t, twice& c) {
-             t.a.async_fetch_add(t.target.remote(), 1, c.handler());
-           }},
-          occupy);
+    check({"fetch and add", fate::taken_back, fetch_and_add}, occupy);
 }
 
 TEST_CASE("what has begun on a connection is let go of but by total, or ends it where the caller "
           "keeps the memory") {
   const std::vector<subject> begun{
-      {"write from a buffer", fate::let_go,
-       [](narrow& t, twice& c) {
-         t.a.async_write(t.own, t.target.remote(), c.handler());
-       }},
-      {"write from a view", fate::ends_connection,
-       [](narrow& t, twice& c) {
-         t.a.async_write(const_buffer(t.own), t.target.remote(), c.handler());
-       }},
-      {"write from plain memory", fate::let_go,
-       [](narrow& t, twice& c) {
-         t.a.async_write(asio::buffer(t.plain), t.target.remote(), c.handler());
-       }},
-      {"write from a view with a notice", fate::ends_connection,
-       [](narrow& t, twice& c) {
-         t.a.async_write(const_buffer(t.own), t.target.remote(), 7, c.handler());
-       }},
+      {"write from a buffer", fate::let_go, write_buffer},
+      {"write from a view", fate::ends_connection, write_view},
+      {"write from plain memory", fate::let_go, write_plain_memory},
+      {"write from a view with a notice", fate::ends_connection, write_with_a_notice},
       {"write from a buffer with a notice", fate::let_go,
        [](narrow& t, twice& c) {
          t.a.async_write(t.own, t.target.remote(), 7, c.handler());
@@ -341,44 +323,22 @@ TEST_CASE("what has begun on a connection is let go of but by total, or ends it 
        [](narrow& t, twice& c) {
          t.a.async_read(t.own, t.target.remote(0, lengthy), c.handler());
        }},
-      {"read to a view", fate::ends_connection,
-       [](narrow& t, twice& c) {
-         t.a.async_read(mutable_buffer(t.own), t.target.remote(), c.handler());
-       }},
-      {"read to plain memory", fate::taken_back,
-       [](narrow& t, twice& c) {
-         t.a.async_read(asio::buffer(t.plain), t.target.remote(), c.handler());
-       }},
+      {"read to a view", fate::ends_connection, read_view},
+      {"read to plain memory", fate::taken_back, read_plain_memory},
   };
   for (const subject& s : begun)
     check(s, nothing);
   if (open_device().has_atomics())
-    check({"fetch and add", fate::let_go,
-           [](narrow& t, twice& c) {
-             t.a.async_fetch_add(t.target.remote(), 1, c.handler());
-           }},
-          nothing);
+    check({"fetch and add", fate::let_go, fetch_and_add}, nothing);
   const std::vector<subject> sends{
-      {"send of a buffer", fate::let_go,
-       [](narrow& t, twice& c) {
-         t.a.async_send(t.own.first(1000), c.handler());
-       }},
-      {"send of a view", fate::ends_connection,
-       [](narrow& t, twice& c) {
-         t.a.async_send(const_buffer(t.own.first(1000)), c.handler());
-       }},
-      {"send of plain memory", fate::let_go,
-       [](narrow& t, twice& c) {
-         t.a.async_send(asio::buffer(t.plain, 1000), c.handler());
-       }},
+      {"send of a buffer", fate::let_go, send_buffer},
+      {"send of a view", fate::ends_connection, send_view},
+      {"send of plain memory", fate::let_go, send_plain_memory},
       {"send of a long buffer", fate::let_go,
        [](narrow& t, twice& c) {
          t.a.async_send(t.own, c.handler());
        }},
-      {"send of a long view", fate::ends_connection,
-       [](narrow& t, twice& c) {
-         t.a.async_send(const_buffer(t.own), c.handler());
-       }},
+      {"send of a long view", fate::ends_connection, send_long_view},
       {"send of long plain memory", fate::let_go,
        [](narrow& t, twice& c) {
          t.a.async_send(asio::buffer(t.plain), c.handler());
@@ -390,18 +350,9 @@ TEST_CASE("what has begun on a connection is let go of but by total, or ends it 
 
 TEST_CASE("a wait on a connection takes nothing when it is cancelled twice") {
   const std::vector<subject> waits{
-      {"receive", fate::taken_back,
-       [](narrow& t, twice& c) {
-         t.a.async_receive(c.handler());
-       }},
-      {"receive to a buffer", fate::taken_back,
-       [](narrow& t, twice& c) {
-         t.a.async_receive(t.own, c.handler());
-       }},
-      {"receive to a view", fate::taken_back,
-       [](narrow& t, twice& c) {
-         t.a.async_receive(mutable_buffer(t.own), c.handler());
-       }},
+      {"receive", fate::taken_back, receive},
+      {"receive to a buffer", fate::taken_back, receive_buffer},
+      {"receive to a view", fate::taken_back, receive_view},
       {"receive to plain memory", fate::taken_back,
        [](narrow& t, twice& c) {
          t.a.async_receive(asio::buffer(t.plain), c.handler());
@@ -418,10 +369,7 @@ TEST_CASE("a wait on a connection takes nothing when it is cancelled twice") {
        [](narrow& t, twice& c) {
          t.a.async_wait_disconnect(c.handler());
        }},
-      {"request", fate::taken_back,
-       [](narrow& t, twice& c) {
-         t.a.async_request_memory(100, c.handler());
-       }},
+      {"request", fate::taken_back, request},
   };
   for (const subject& s : waits)
     check(s, nothing);
@@ -433,18 +381,9 @@ TEST_CASE("a receive whose memory is being written takes nothing when it is canc
     t.settle(); // the offer has come
   };
   const std::vector<subject> receives{
-      {"receive to a buffer", fate::taken_back,
-       [](narrow& t, twice& c) {
-         t.a.async_receive(t.own, c.handler());
-       }},
-      {"receive to a view", fate::taken_back,
-       [](narrow& t, twice& c) {
-         t.a.async_receive(mutable_buffer(t.own), c.handler());
-       }},
-      {"receive of the message", fate::taken_back,
-       [](narrow& t, twice& c) {
-         t.a.async_receive(c.handler());
-       }},
+      {"receive to a buffer", fate::taken_back, receive_buffer},
+      {"receive to a view", fate::taken_back, receive_view},
+      {"receive of the message", fate::taken_back, receive},
   };
   for (const subject& s : receives) {
     check(s, long_message);

@@ -63,7 +63,7 @@ private:
   bool has_room();
   void cancel(const error_code& why);
   void close(const error_code& why);
-  /// What became of an operation and of the request that it was to take.
+  /// The result of giving a request to an operation.
   enum class served {
     going_on, ///< The operation ends when the request is connected.
     given,    ///< The operation is done, and has the request.

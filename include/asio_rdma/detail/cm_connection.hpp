@@ -57,7 +57,7 @@ public:
                     const accept_options& options, bool counted);
   error_code reject(const private_data& data);
 
-  /// What can be told before there is a request: `invalid_argument`, `operation_not_supported`.
+  /// Errors known before a request exists: `invalid_argument`, `operation_not_supported`.
   static error_code check(const connect_operation& op, const queue_pair_impl& qp,
                           const private_data& data);
 

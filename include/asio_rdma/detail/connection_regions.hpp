@@ -30,7 +30,7 @@ struct grant_record final : lend_request {
   grant_bind bind;
   region_operation* waiter = nullptr;
   bool lending = false;  ///< The protocol has it, until `lent`.
-  bool returned = false; ///< Its memory has come back, and nobody has received it.
+  bool returned = false; ///< Its memory has come back; no operation has received it.
   std::uint32_t id = 0;
   grant_record* next_free = nullptr; ///< Or the next one whose memory has come back.
 };

@@ -35,7 +35,7 @@ struct stream_read_limits {
 ///
 /// Offers are read ahead to chunks, so far as the limit goes; or the first of them directly to
 /// where its bytes are wanted. An offer is answered as soon as all of it has been read, or, if the
-/// peer withdraws it or nobody wants it any more, as soon as nothing of it is being read.
+/// peer withdraws it or this side drops it, as soon as nothing of it is being read.
 class stream_inbox {
 public:
   /// Some bytes that have come: in a receive, or in a chunk.
