@@ -103,14 +103,14 @@ void bare_sends(memory& m, std::uint64_t operations) {
 
 template <class Executor>
 struct link {
-  explicit link(memory& m) : qp(io.get_executor()) {
+  explicit link(memory& m, int hint = 1) : io(hint), qp(io.get_executor()) {
     queue_pair_options options;
     options.send_depth = window;
     qp.open(m.pd, completion_queue(io, m.d, {completion_mode::busy}), options);
     qp.connect(qp.local_address());
   }
 
-  asio::io_context io{1};
+  asio::io_context io;
   basic_queue_pair<Executor> qp;
 };
 
@@ -132,9 +132,12 @@ struct sender {
   }
 };
 
-template <class Executor>
+// The concurrency hint of a context that several threads may run.
+constexpr int default_hint = BOOST_ASIO_CONCURRENCY_HINT_DEFAULT;
+
+template <class Executor, int Hint = 1>
 void callback_sends(memory& m, std::uint64_t operations) {
-  link<Executor> l(m);
+  link<Executor> l(m, Hint);
   for (std::uint32_t i = 0; i < window; ++i)
     sender<Executor>{l.qp, m.region.buffer(), operations}();
   l.io.run();
@@ -186,9 +189,9 @@ struct poster {
   }
 };
 
-template <class Executor>
+template <class Executor, int Hint = 1>
 void callback_posts(memory&, std::uint64_t operations) {
-  asio::io_context io(1);
+  asio::io_context io(Hint);
   const Executor ex = io.get_executor();
   for (std::uint32_t i = 0; i < window; ++i)
     poster<Executor>{ex, operations}();
@@ -219,6 +222,10 @@ const test_case cases[] = {
     {"bare send", bare_sends},
     {"io_context::executor_type send", callback_sends<asio::io_context::executor_type>},
     {"io_context::executor_type post", callback_posts<asio::io_context::executor_type>},
+    {"default concurrency hint send",
+     callback_sends<asio::io_context::executor_type, default_hint>},
+    {"default concurrency hint post",
+     callback_posts<asio::io_context::executor_type, default_hint>},
     {"any_io_executor send", callback_sends<asio::any_io_executor>},
     {"any_io_executor post", callback_posts<asio::any_io_executor>},
     {"use_awaitable send", coroutine_sends},

@@ -28,7 +28,7 @@ def calls(entry):
 
 def overhead_rows(results):
     rows = [["instructions per 64-byte SEND", "asio_rdma", "asio::post", "ratio", "allocations"]]
-    for kind in "io_context::executor_type", "any_io_executor", "use_awaitable":
+    for kind in "io_context::executor_type", "default concurrency hint", "any_io_executor", "use_awaitable":
         send, post = results["cases"][f"{kind} send"], results["cases"][f"{kind} post"]
         rows.append([kind, f"{send['above_bare']:.0f}", f"{post['instructions']:.0f}",
                      f"{send['ratio_to_post']:.2f}", f"{send['allocations']:g}"])
