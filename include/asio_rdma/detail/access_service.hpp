@@ -28,7 +28,8 @@ public:
   access_operation(function f, access_service& s) noexcept : service(s), function_(f) {}
   access_operation(const access_operation&) = delete;
 
-  /// Frees it; the handler is posted, or destroyed.
+  /// Frees it; the handler is posted, or destroyed. Throws only if the I/O executor is not that of
+  /// an `io_context` and cannot post.
   void finish(outcome how) { function_(this, how); }
 
   access_service& service;
