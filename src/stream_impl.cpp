@@ -7,6 +7,7 @@
 #include "background_timer.hpp"
 
 #include <algorithm>
+#include <exception>
 #include <new>
 #include <utility>
 
@@ -38,7 +39,7 @@ std::chrono::milliseconds limited(std::chrono::milliseconds linger) {
                                                std::chrono::hours(24));
 }
 
-// A look that comes so late may be the first thing that the context does for long.
+// If the timer fires so late, the context may have been blocked.
 constexpr std::chrono::milliseconds late(100);
 
 // The least time in which a peer may say how much it has read of what was withdrawn.
@@ -51,10 +52,6 @@ registered_buffer allocate(const memory_pool& pool, std::size_t bytes, error_cod
     ec = asio::error::no_memory;
     return {};
   }
-}
-
-bool withdraws(const std::optional<stream_protocol>& bytes) {
-  return bytes && bytes->withdrawing();
 }
 
 } // namespace
@@ -93,7 +90,7 @@ private:
     self.now = state::idle;
     if (how == disposal::destroy)
       return;
-    s->wait_for_peer(done);
+    s->progress(done);
     s->settle(l, done);
   }
 };
@@ -156,10 +153,11 @@ void stream_impl::make_parts(frame_link& link, const handshake& peer) {
   o.blocks = stream_options_.sends;
   o.inbox.read_ahead = std::max<std::uint64_t>(
       o.inbox.read_ahead, std::uint64_t(stream_options_.receives) * stream_options_.receive_size);
+  // The protocol uses the link, which is destroyed if anything here throws: so it comes last.
+  blocks_.resize(std::size_t(o.blocks) + o.offers);
+  direct_ = std::make_unique<direct_pull>(*this);
   bytes_.emplace(link, o);
   bytes_->set_no_delay(no_delay_);
-  blocks_.resize(bytes_->blocks());
-  direct_ = std::make_unique<direct_pull>(*this);
 }
 
 void stream_impl::on_connected(const connection_info& info) {
@@ -254,14 +252,15 @@ bool stream_impl::find_keys(stream_operation& op) const {
 // What has been decided is done, on a link that fails too: what had arrived is still to be had. An
 // operation may be in the lists already, so a failure is the link's.
 void stream_impl::progress(operation_list& done) noexcept {
-  bool over = false;
   run(done);
+  bool again = true; // what the parts did may be for the link, and so may its failure
   do_or_fail([&] {
+    bool any = false;
     while (run_parts(done))
-      continue;
-    over = true;
+      any = true;
+    again = any;
   });
-  if (!over)
+  if (again)
     run(done);
 }
 
@@ -284,8 +283,31 @@ bool stream_impl::start(stream_error_wait& op) { return start_op(op); }
 
 // --- Without a handler -----------------------------------------------------------------------
 
+/// Takes an operation of a blocking function, which lies on the caller's stack, out of the lists
+/// when the function ends, also by an exception or a forced unwind (of a cancelled thread).
+class stream_impl::stay {
+public:
+  stay(stream_impl& s, stream_operation& op) noexcept : stream_(s), op_(op) {}
+  stay(const stay&) = delete;
+  ~stay() { end(asio::error::operation_aborted); }
+
+  /// The operation ends with `why`, unless it has its result.
+  void end(const error_code& why) {
+    if (!std::exchange(over_, true))
+      stream_.give_up(op_, why);
+  }
+
+private:
+  stream_impl& stream_;
+  stream_operation& op_;
+  bool over_ = false;
+};
+
 template <class Op>
 void stream_impl::run_op_here(Op& op, bool wait) {
+  // Bytes at hand are no reason not to answer the peer: nobody need run the context. An exception
+  // loses nothing here.
+  completion_queue().run_ready_internal();
   operation_list done;
   lock l(mutex_);
   op.blocking_ = true;
@@ -299,23 +321,24 @@ void stream_impl::run_op_here(Op& op, bool wait) {
   settle(l, done);
   if (now)
     return;
+  stay here(*this, op);
   try {
     wait ? wait_for(op) : look_here();
-  } catch (...) { // of what else was looked at
-    give_up(op, asio::error::operation_aborted);
+  } catch (const std::exception&) { // of an operation of another object
+    here.end(asio::error::operation_aborted);
     if (op.ec == asio::error::operation_aborted)
       throw;
-    return;
   }
-  if (!wait)
-    give_up(op, asio::error::would_block);
+  here.end(asio::error::would_block);
 }
 
 // It is on the caller's stack: from here on nothing names it.
 void stream_impl::give_up(stream_operation& op, const error_code& why) {
   operation_list done;
   lock l(mutex_);
-  if (!op.finished_ && why == asio::error::would_block)
+  if (op.finished_)
+    return;
+  if (why == asio::error::would_block)
     progress(done);
   if (!op.finished_ && withdraw_op(op))
     finish(op, why, 0, done);
@@ -360,7 +383,7 @@ void stream_impl::run_here(stream_writing& op, bool wait) {
   for (;;) {
     try {
       run_op_here(op, wait);
-    } catch (...) {
+    } catch (const std::exception&) {
       if (total == 0)
         throw;
       op.value = 0;
@@ -594,24 +617,18 @@ void stream_impl::cancel(std::uint64_t id, asio::cancellation_type_t type) {
   if (!may_leave_effects(type) && op.what == stream_operation::kind::write &&
       bytes_->has_begun(static_cast<stream_writing&>(op).request))
     return;
-  const bool before = withdraws(bytes_);
   if (withdraw_op(op))
     finish(op, asio::error::operation_aborted, 0, done);
-  if (withdraws(bytes_) && !before)
-    wait_anew();
   progress(done);
   settle(l, done);
 }
 
 void stream_impl::withdraw_all(operation_list& done) {
-  const bool before = withdraws(bytes_);
   for (auto i = active_.begin(); i != active_.end();) {
     auto& op = static_cast<stream_operation&>(*i++);
     if (withdraw_op(op))
       finish(op, asio::error::operation_aborted, 0, done);
   }
-  if (withdraws(bytes_) && !before)
-    wait_anew();
 }
 
 void stream_impl::cancel() {
@@ -641,15 +658,9 @@ error_code stream_impl::shutdown(asio::socket_base::shutdown_type what) {
     return asio::error::not_connected;
   if (frames().stopped()) // if by the peer's close, nothing is left to shut down
     return frames().said_goodbye() ? error_code() : error_code(asio::error::not_connected);
-  if (what != asio::socket_base::shutdown_receive) {
-    const bool before = withdraws(bytes_);
+  if (what != asio::socket_base::shutdown_receive)
     bytes_->shut_down_writes();
-    if (withdraws(bytes_) && !before)
-      wait_anew();
-  }
-  if (what == asio::socket_base::shutdown_both)
-    bytes_->drop_reads();
-  else if (what == asio::socket_base::shutdown_receive)
+  if (what != asio::socket_base::shutdown_send)
     bytes_->shut_down_reads();
   progress(done);
   settle(l, done);
@@ -710,35 +721,37 @@ std::chrono::milliseconds stream_impl::patience() const noexcept {
                                            : stream_options_.linger;
 }
 
-// Behind that it is asked whether it has taken something.
-std::chrono::milliseconds stream_impl::time_to_answer(std::chrono::milliseconds patience) noexcept {
-  return patience == patience.zero() ? patience : std::max(patience / 4, late);
+// Whether the peer may still take something. Once it is asked, it has as long again to answer.
+bool stream_impl::hopes(protocol_clock::time_point now) const noexcept {
+  const auto limit = patience();
+  return waits_ && limit != limit.zero() && (!asked_ || now - *asked_ < limit);
 }
 
 // When there is nothing that could be done now. True if there is something then.
 bool stream_impl::wait_for_peer(operation_list& done) {
   const bool owes = bytes_->owes();
-  const auto limit = patience();
-  bool hopes = (owes || closed_) && !frames().stopped();
-  if (!hopes) {
+  if (bytes_->withdrawing() != withdrawing_) // another patience
+    wait_anew();
+  withdrawing_ = bytes_->withdrawing();
+  bool hopes_now = false;
+  if ((!owes && !closed_) || frames().stopped()) {
     waits_.reset();
   } else {
     const auto now = protocol_clock::now();
     if (!waits_ || bytes_->taken() != taken_) {
       waits_ = now;
-      asked_ = false;
+      asked_.reset();
     }
     taken_ = bytes_->taken();
-    const auto waited = now - *waits_;
-    hopes = waited < limit + time_to_answer(limit);
-    if (hopes && waited >= limit && !asked_) {
-      asked_ = true;
+    hopes_now = hopes(now);
+    if (hopes_now && !asked_ && now - *waits_ >= patience()) {
+      asked_ = now;
       bytes_->ask();
       return true;
     }
   }
   // In mode `manual` its end would wait for the user.
-  const bool holds = owes && hopes && frames().sends_under_way() == 0 &&
+  const bool holds = owes && hopes_now && frames().sends_under_way() == 0 &&
                      completion_queue().options().mode != completion_mode::manual;
   if (holds && holder_->now == holder::state::idle) {
     holder_->now = holder::state::holding;
@@ -748,7 +761,7 @@ bool stream_impl::wait_for_peer(operation_list& done) {
     holder_->stream = std::static_pointer_cast<stream_impl>(shared_from_this());
     done.push_back(*holder_);
   }
-  if (waits_ && hopes && !looking_)
+  if (hopes_now && !looking_)
     look_later();
   return false;
 }
@@ -756,13 +769,13 @@ bool stream_impl::wait_for_peer(operation_list& done) {
 void stream_impl::look(link_impl& link) {
   auto& self = static_cast<stream_impl&>(link);
   self.looking_ = false;
-  if (!self.waits_ || self.bytes_->taken() != self.taken_)
+  if (!self.waits_ || !self.asked_ || self.bytes_->taken() != self.taken_)
     return;
-  const auto limit = self.patience(), longest = limit + time_to_answer(limit);
-  const auto waited = protocol_clock::now() - *self.waits_;
-  if (waited < longest) // the peer is asked, or it has begun anew since
+  const auto limit = self.patience();
+  const auto waited = protocol_clock::now() - *self.asked_;
+  if (waited < limit) // the wait has begun anew since
     return;
-  if (waited > longest + std::max(limit / 2, late)) // nobody ran the context: is there news?
+  if (waited > limit + std::max(limit / 2, late)) // nobody ran the context: is there news?
     self.waits_.reset();
   else if (self.closed_ || self.bytes_->withdrawing())
     self.fail(asio::error::timed_out);
@@ -771,9 +784,7 @@ void stream_impl::look(link_impl& link) {
 // Also for the stream's destructor, so without an exception.
 void stream_impl::look_later() {
   try {
-    const auto limit = patience();
-    call_at(look_timer_, *waits_ + (asked_ ? limit + time_to_answer(limit) : limit),
-            &stream_impl::look);
+    call_at(look_timer_, asked_.value_or(*waits_) + patience(), &stream_impl::look);
     looking_ = true;
   } catch (const std::bad_alloc&) {
     fail(make_error_code(boost::system::errc::not_enough_memory));
@@ -810,8 +821,7 @@ completion_queue_impl* stream_impl::last_work() {
   if (!std::exchange(leaving_, true))
     wait_anew();
   progress(done);
-  const auto limit = patience();
-  const bool goes_on = waits_ && protocol_clock::now() - *waits_ < limit + time_to_answer(limit);
+  const bool goes_on = hopes(protocol_clock::now());
   settle(l, done);
   return goes_on ? &completion_queue() : nullptr;
 }

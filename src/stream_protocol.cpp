@@ -344,7 +344,7 @@ bool stream_protocol::next_control(outgoing_frame& f) {
 }
 
 void stream_protocol::ask() noexcept {
-  if (question_ == question::none)
+  if (question_ == question::none && !link_.peer_closed())
     question_ = question::due;
 }
 
@@ -449,6 +449,8 @@ void stream_protocol::shut_down_writes() {
   if (!no_writes_)
     shutdown_due_ = true;
   end_writes(asio::error::broken_pipe);
+  shut_writes_ = true;
+  drop_if_shut_both_ways();
 }
 
 // --- Reading ---------------------------------------------------------------------------------
@@ -605,10 +607,12 @@ void stream_protocol::shut_down_reads() {
   no_waits_ = true;
   if (!no_reads_)
     no_reads_ = asio::error::eof;
+  drop_if_shut_both_ways();
 }
 
-void stream_protocol::drop_reads() {
-  shut_down_reads();
+void stream_protocol::drop_if_shut_both_ways() {
+  if (!shut_writes_ || !no_waits_)
+    return;
   dropping_ = true;
   inbox_.drop_rest();
 }

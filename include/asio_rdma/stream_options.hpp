@@ -24,14 +24,15 @@ struct stream_options {
   std::uint32_t sends = 16;
 
   /// How long the peer may take nothing of what was written, at most a day. Then the peer is asked
-  /// whether its application has taken anything, for a quarter of that time, at least 100 ms. If it
-  /// has not, the connection of a stream that was closed is reset, and a context that runs, or is
+  /// whether its application has taken anything, and has as long again to answer: a program that
+  /// uses blocking functions answers when it calls the next one. If the application has taken
+  /// nothing, the connection of a stream that was closed is reset, and a context that runs, or is
   /// destroyed, waits no longer. 0: a close resets the connection, and nobody waits.
   /// `socket_base::linger` changes it.
   ///
   /// The connection of a write that was cancelled (or ended by a shutdown) is reset if the peer
-  /// does not say in this time, at least a second, how much it has read. `socket_base::linger` does
-  /// not change that.
+  /// does not say in twice this time, at least two seconds, how much it has read.
+  /// `socket_base::linger` does not change that.
   std::chrono::milliseconds linger{30000};
 
   /// At most so long after its last sign the peer is asked for one: see

@@ -10,9 +10,12 @@
 #include <boost/asio/write.hpp>
 
 #include <chrono>
+#include <functional>
 #include <future>
 #include <stdexcept>
 #include <thread>
+#include <type_traits>
+#include <utility>
 
 namespace {
 
@@ -301,4 +304,101 @@ TEST_CASE("non-blocking functions need no thread that runs the context") {
     CHECK(spin(read) == asio::error::connection_reset);
     peer.join();
   }
+}
+
+namespace {
+
+/// An operation of the library's own whose disposal throws, on whatever thread.
+template <class Exception>
+struct throwing final : detail::operation {
+  explicit throwing(std::function<void()> f) : operation(&run), before(std::move(f)) {
+    internal = true;
+  }
+  void complete_on(detail::completion_queue_impl& on) {
+    detail::operation_list done;
+    done.push_back(*this);
+    on.operation_starting();
+    on.complete(done);
+  }
+  static void run(operation* base, detail::disposal) {
+    auto& self = *static_cast<throwing*>(base);
+    ++self.calls;
+    self.before();
+    throw Exception();
+  }
+
+  std::function<void()> before;
+  int calls = 0;
+};
+
+/// As a forced unwind, it has no base.
+struct unwinding {};
+
+struct failure : std::exception {};
+
+/// Completes another one, in time for the next look at the queue.
+struct leading final : detail::operation {
+  explicit leading(std::function<void()> f) : operation(&run), then(std::move(f)) {
+    internal = true;
+  }
+  static void run(operation* base, detail::disposal) {
+    auto& self = *static_cast<leading*>(base);
+    ++self.calls;
+    self.then();
+  }
+
+  std::function<void()> then;
+  int calls = 0;
+};
+
+} // namespace
+
+TEMPLATE_TEST_CASE("a blocking function that an exception leaves has no operation any more", "",
+                   failure, unwinding) {
+  stream_pair t;
+  const bool reads = GENERATE(true, false), ended = GENERATE(false, true);
+  CAPTURE(reads, ended);
+  detail::completion_queue_impl& queue = *t.b.impl()->queue_pair()->completion_queue();
+  char c = 0;
+  sent pending; // of others, which go on
+  t.a.async_read_some(asio::buffer(&c, 1), pending.handler());
+  throwing<TestType> second([&] {
+    if (ended) // the function has its result when the exception comes
+      t.b.shutdown(asio::socket_base::shutdown_receive);
+  });
+  leading first([&] { second.complete_on(queue); });
+  detail::operation_list done;
+  done.push_back(first);
+  queue.operation_starting();
+  queue.complete(done);
+  error_code ec;
+  bool threw = false;
+  try {
+    if (reads)
+      t.b.read_some(asio::buffer(&c, 1), ec);
+    else
+      t.b.wait(asio::socket_base::wait_read, ec);
+  } catch (const TestType&) {
+    threw = true;
+  }
+  CHECK(first.calls == 1);
+  CHECK(second.calls == 1);
+  // Of two failures the function's own result is told; an unwinding goes on.
+  CHECK(threw == (!ended || std::is_same_v<TestType, unwinding>));
+  if (!threw)
+    CHECK(ec == (reads ? error_code(asio::error::eof) : error_code()));
+  sent read, write, answer;
+  t.b.async_read_some(asio::buffer(&c, 1), read.handler());
+  t.a.async_write_some(asio::buffer("x", 1), write.handler());
+  t.b.async_write_some(asio::buffer("y", 1), answer.handler());
+  t.until([&] { return read.done() && write.done() && answer.done() && pending.done(); });
+  CHECK(read.ec == (ended ? error_code(asio::error::eof) : error_code()));
+  CHECK(write.succeeded());
+  CHECK(answer.succeeded());
+  CHECK(pending.succeeded());
+  t.a.close();
+  t.b.close();
+  drain(t.io);
+  for (const sent* s : {&read, &write, &answer, &pending})
+    CHECK(s->calls == 1);
 }

@@ -32,34 +32,6 @@ stream_options patient_for(std::chrono::milliseconds linger) {
   return o;
 }
 
-/// Two streams, each of a context of its own. That of a may end before that of b.
-struct two_contexts {
-  explicit two_contexts(const stream_options& of_a = {}, const stream_options& of_b = {},
-                        int threads_of_a = 1)
-      : io_a(std::in_place, threads_of_a) {
-    a->open(pool, of_a);
-    b.open(pool, of_b);
-    acceptor listener(io_b);
-    connector initiator(*io_a);
-    listener.open({device_address(dev), 0});
-    test::connection accepted, connected;
-    listener.async_accept(b, accepted.handler());
-    initiator.async_connect(*a, listener.local_endpoint(), connected.handler());
-    std::thread other([&] { test::until(*io_a, [&] { return connected.done(); }); });
-    test::until(io_b, [&] { return accepted.done(); });
-    other.join();
-    if (accepted.ec || connected.ec)
-      throw system_error(accepted.ec ? accepted.ec : connected.ec, "connect");
-  }
-
-  device dev = open_device();
-  memory_pool pool{protection_domain(dev)};
-  asio::io_context io_b{1};
-  stream b{io_b};
-  std::optional<asio::io_context> io_a;
-  std::optional<stream> a{*io_a};
-};
-
 /// What b reads until there is no more, on a thread of its own.
 struct reader {
   explicit reader(stream& s)

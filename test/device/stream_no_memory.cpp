@@ -90,6 +90,33 @@ TEST_CASE("an initiating function for which memory is refused leaves nothing beh
   }
 }
 
+TEST_CASE("a handshake for which memory is refused leaves nothing of the protocol behind") {
+  const device dev = open_device();
+  const memory_pool pool{protection_domain(dev)};
+  asio::io_context io(1);
+  const stream peer(io, pool);
+  const private_data hello = peer.impl()->hello();
+  const bool closes = GENERATE(false, true);
+  for (std::size_t n = 1, failed = 1; failed != 0; ++n) {
+    CAPTURE(closes, n);
+    stream s(io, pool);
+    error_code ec;
+    {
+      const failing_allocation failing(n);
+      ec = s.impl()->on_hello(hello, true);
+      failed = failing.failed();
+    }
+    CHECK(ec == (failed ? error_code(asio::error::no_memory) : error_code()));
+    const auto impl = s.impl();
+    if (closes)
+      s.close();
+    CHECK(impl->available() == 0); // which asks the protocol, if there is one
+    if (failed && !closes)
+      CHECK(impl->on_hello(hello, true) == error_code());
+  }
+  drain(io);
+}
+
 namespace {
 
 /// Streams that connect, write from plain and from registered memory, shut down and close.

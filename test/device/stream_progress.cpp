@@ -79,13 +79,76 @@ TEST_CASE("a close goes on as long as the peer takes few of the bytes that were 
   CHECK(is_pattern(got.data(), taken + rest.value, 1));
 }
 
+TEST_CASE("a close goes on while the peer takes few bytes by functions that find some at once") {
+  constexpr auto linger = 500ms;
+  stream_options patient;
+  patient.linger = linger;
+  two_contexts t(patient);
+  const bool blocking = GENERATE(true, false);
+  CAPTURE(blocking);
+  const auto values = pattern(many, 1);
+  const std::size_t written = fill(*t.a, values);
+  REQUIRE(written >= 2 * megabyte); // of which one is read ahead
+  t.a->close();
+  std::thread closing([&] {
+    t.io_a->restart();
+    t.io_a->run();
+  });
+  std::vector<std::uint8_t> got(written + 1);
+  std::size_t taken = 0;
+  error_code ec;
+  t.b.non_blocking(!blocking);
+  const auto end_of_slowness = std::chrono::steady_clock::now() + 5 * linger;
+  while (!ec && std::chrono::steady_clock::now() < end_of_slowness) {
+    std::this_thread::sleep_for(linger / 20);
+    taken += t.b.read_some(asio::buffer(&got[taken], 1000), ec);
+    if (ec == asio::error::would_block)
+      ec = {};
+  }
+  CHECK(taken > 1000);
+  CHECK(taken < megabyte / 2); // so that no memory that was read ahead is free yet
+  t.b.non_blocking(false);
+  if (!ec)
+    taken += asio::read(t.b, asio::buffer(&got[taken], got.size() - taken), ec);
+  closing.join();
+  CHECK(ec == asio::error::eof);
+  CHECK(taken == written);
+  CHECK(is_pattern(got.data(), taken, 1));
+}
+
+TEST_CASE("a peer is asked before a close gives up, also if the context was blocked") {
+  constexpr auto linger = 1000ms;
+  stream_options patient;
+  patient.linger = linger;
+  stream_pair t(patient);
+  const auto values = pattern(many, 1);
+  const std::size_t written = fill(t.a, values);
+  t.until([&] { return t.b.available() == megabyte; });
+  t.a.close();
+  t.io.restart();
+  t.io.run_for(linger / 10); // what moves comes to rest
+  std::vector<std::uint8_t> got(written + 1);
+  std::size_t taken = asio::read(t.b, asio::buffer(got.data(), 1000));
+  // Later than a question that was sent in time would be answered, and not so late that the stream
+  // can tell that the context was blocked.
+  std::this_thread::sleep_for(linger + linger * 2 / 5);
+  t.io.restart();
+  t.io.poll();
+  sent rest;
+  asio::async_read(t.b, asio::buffer(&got[taken], got.size() - taken), rest.handler());
+  t.until([&] { return rest.done(); });
+  CHECK(rest.ec == asio::error::eof);
+  taken += rest.value;
+  CHECK(taken == written);
+  CHECK(is_pattern(got.data(), taken, 1));
+}
+
 TEST_CASE("a shutdown both ways drops what still comes") {
   stream_pair t;
-  const auto form = GENERATE(0, 1, 2);
-  CAPTURE(form);
+  const auto form = GENERATE(0, 1, 2), order = GENERATE(0, 1, 2);
+  CAPTURE(form, order);
   const registered_buffer lent = filled(t.pool, 32 * megabyte, 1);
-  sent write, direct;
-  const registered_buffer to = t.pool.allocate(megabyte);
+  sent write;
   t.a.async_write_some(asio::buffer("before", 6), [](auto...) {});
   t.until([&] { return t.b.available() == 6; });
   if (form == 0) // the peer reads it where it lies
@@ -94,7 +157,12 @@ TEST_CASE("a shutdown both ways drops what still comes") {
     asio::async_write(t.a, asio::buffer(lent.data(), form == 1 ? lent.size() : 20000),
                       write.handler());
   t.until([&] { return t.b.available() > 6; });
-  t.b.shutdown(stream::shutdown_both);
+  if (order == 0) {
+    t.b.shutdown(stream::shutdown_both);
+  } else {
+    t.b.shutdown(order == 1 ? stream::shutdown_receive : stream::shutdown_send);
+    t.b.shutdown(order == 1 ? stream::shutdown_send : stream::shutdown_receive);
+  }
   t.until([&] { return write.done(); });
   CHECK(write.ec == (form == 2 ? error_code() : error_code(asio::error::broken_pipe)));
   // What had come is there.
@@ -117,7 +185,7 @@ TEST_CASE("a shutdown both ways drops what still comes") {
   t.a.close();
   t.b.close();
   drain(t.io);
-  CHECK(t.pool.statistics().blocks_in_use == 2);
+  CHECK(t.pool.statistics().blocks_in_use == 1);
 }
 
 TEST_CASE("a withdrawn write leaves a connection open whose close would not linger") {
@@ -214,20 +282,21 @@ TEST_CASE("a write whose reader closes tells how much of it was read") {
 
 namespace {
 
-/// A peer whose handshake says that it answers no READs: frames of a queue pair, by hand.
+/// A peer whose frames are sent on a queue pair by hand. Its handshake says how many READs it
+/// answers at a time; it answers none.
 struct frames_only {
   static constexpr std::size_t size = 16384, count = 16;
 
-  frames_only() {
+  explicit frames_only(std::uint8_t reads = 0, const stream_options& o = {}) {
     detail::handshake h;
     h.what = detail::handshake::kind::stream;
     h.receives = count;
     h.receive_size = size;
-    h.max_reads = 0;
+    h.max_reads = reads;
     const detail::handshake_bytes bytes = encode(h);
     connect_options c;
     c.data.assign(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(h.size()));
-    s.open(pool);
+    s.open(pool, o);
     peer.open(pd);
     for (std::size_t i = 0; i < count; ++i)
       peer.async_receive(place(i), [this, i](error_code ec, received r) {
@@ -312,6 +381,29 @@ TEST_CASE("a peer that answers no READs may not offer what cannot be read") {
   t.send(frame);
   until(t.io, [&] { return read.done(); });
   CHECK(read.ec == error::protocol_violation);
+}
+
+TEST_CASE("a write that is withdrawn because another one was dropped ends without an answer") {
+  stream_options o;
+  o.linger = 1ms; // of which a withdrawal has a second
+  frames_only t(1, o);
+  t.s.set_option(asio::socket_base::linger(true, 3600));
+  const registered_buffer first = t.pool.allocate(150'000), second = t.pool.allocate(150'000);
+  sent dropped, withdrawn;
+  t.s.async_write_some(first, dropped.handler());
+  t.s.async_write_some(second, withdrawn.handler());
+  until(t.io, [&] {
+    return std::count_if(t.frames.begin(), t.frames.end(),
+                         [](const auto& f) { return f[0] == 3; }) == 2;
+  });
+  detail::frame_header h;
+  h.type = detail::frame_type::dropped;
+  t.send(encode(h));
+  until(t.io, [&] { return dropped.done() && withdrawn.done(); });
+  CHECK(dropped.ec == asio::error::broken_pipe);
+  CHECK(withdrawn.ec == asio::error::broken_pipe);
+  CHECK_FALSE(in_use(first));
+  CHECK_FALSE(in_use(second));
 }
 
 TEST_CASE("memory that a READ cannot be let into is filled otherwise, or not now") {

@@ -8,6 +8,7 @@
 
 #include <exception>
 #include <stdexcept>
+#include <thread>
 
 namespace test {
 
@@ -15,6 +16,23 @@ stream_pair::stream_pair(const stream_options& of_a, const stream_options& of_b)
   a.open(pool, of_a);
   b.open(pool, of_b);
   connect_by_manager(*this);
+}
+
+two_contexts::two_contexts(const stream_options& of_a, const stream_options& of_b, int threads_of_a)
+    : io_a(std::in_place, threads_of_a) {
+  a->open(pool, of_a);
+  b.open(pool, of_b);
+  acceptor listener(io_b);
+  connector initiator(*io_a);
+  listener.open({device_address(dev), 0});
+  test::connection accepted, connected;
+  listener.async_accept(b, accepted.handler());
+  initiator.async_connect(*a, listener.local_endpoint(), connected.handler());
+  std::thread other([&] { test::until(*io_a, [&] { return connected.done(); }); });
+  test::until(io_b, [&] { return accepted.done(); });
+  other.join();
+  if (accepted.ec || connected.ec)
+    throw system_error(accepted.ec ? accepted.ec : connected.ec, "connect");
 }
 
 void stream_pair::play(asio::awaitable<void> coroutine, std::chrono::seconds longest) {

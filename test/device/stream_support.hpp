@@ -9,6 +9,7 @@
 #include "connection_support.hpp"
 
 #include <chrono>
+#include <optional>
 
 namespace test {
 
@@ -28,6 +29,19 @@ struct stream_pair {
   acceptor listener{io};
   connector initiator{io};
   asio_rdma::stream a{io}, b{io}; ///< a has connected to b.
+};
+
+/// Two streams, each of a context of its own. That of a may end before that of b.
+struct two_contexts {
+  explicit two_contexts(const stream_options& of_a = {}, const stream_options& of_b = {},
+                        int threads_of_a = 1);
+
+  device dev = open_device();
+  memory_pool pool{protection_domain(dev)};
+  asio::io_context io_b{1};
+  asio_rdma::stream b{io_b};
+  std::optional<asio::io_context> io_a;
+  std::optional<asio_rdma::stream> a{*io_a};
 };
 
 } // namespace test

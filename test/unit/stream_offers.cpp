@@ -501,7 +501,8 @@ TEST_CASE("a side that drops what still comes") {
     a_write& behind = t.lend(400);
     t.settle();
     CHECK(t.b.bytes.available() == 30 + ahead);
-    t.b.bytes.drop_reads();
+    t.b.bytes.shut_down_writes();
+    t.b.bytes.shut_down_reads();
     t.b.run();
     t.settle();
     CHECK(w.ec == pipe_broken);
@@ -516,7 +517,8 @@ TEST_CASE("a side that drops what still comes") {
   }
   SECTION("needs nobody who reads") {
     offering t;
-    t.b.bytes.drop_reads();
+    t.b.bytes.shut_down_writes();
+    t.b.bytes.shut_down_reads();
     for (int i = 0; i < 100; ++i) {
       REQUIRE(t.write(250).ended);
       t.settle();
@@ -533,7 +535,8 @@ TEST_CASE("a side that drops what still comes") {
     a_read& r = t.read_direct(1000);
     a_write& w = t.lend(1000);
     t.a.deliver_to(t.b);
-    t.b.bytes.drop_reads();
+    t.b.bytes.shut_down_writes();
+    t.b.bytes.shut_down_reads();
     t.b.run();
     t.settle();
     CHECK(r.ec == none);
@@ -546,7 +549,8 @@ TEST_CASE("a side that drops what still comes") {
     a_write& w = t.lend(2000);
     t.a.deliver_to(t.b);
     t.b.complete_pull(t.a);
-    t.b.bytes.drop_reads();
+    t.b.bytes.shut_down_writes();
+    t.b.bytes.shut_down_reads();
     t.b.link.close();
     t.b.run();
     t.settle();

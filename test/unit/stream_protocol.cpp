@@ -392,3 +392,18 @@ TEST_CASE("a peer that breaks the rules") {
     CHECK(t.b.failure == error::protocol_violation);
   }
 }
+
+TEST_CASE("a peer that has said goodbye is not asked") {
+  two t;
+  t.settle();
+  t.b.link.close();
+  t.b.run();
+  REQUIRE(t.b.wire.size() == 1);
+  const std::vector<std::byte> goodbye = t.b.wire.front().bytes;
+  t.a.link.on_received(t.a.posted.front(), goodbye, {});
+  t.a.wire.clear();
+  t.a.bytes.ask();
+  t.a.run();
+  for (const wire_frame& f : t.a.wire)
+    CHECK(f.header.type != frame_type::query);
+}

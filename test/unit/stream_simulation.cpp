@@ -14,7 +14,8 @@ using namespace stream_test;
 struct totals {
   std::size_t steps = 0, worlds = 0, bytes = 0, frames = 0, cancelled = 0, deaths = 0,
               shutdowns = 0, closes = 0, refused = 0, pulls = 0, withdrawn = 0, unexposed = 0,
-              direct = 0;
+              direct = 0, partly_lent = 0, asked = 0, progress = 0, dropped = 0, drops = 0,
+              half_shut = 0;
 };
 
 class world {
@@ -109,14 +110,48 @@ private:
       cancel(who);
       break;
     default:
-      if (below(150) == 0) {
-        p.bytes.shut_down_writes();
-        p.run();
-        ++total_.shutdowns;
-      }
+      ask_or_shut(who);
     }
     collect(who);
   }
+
+  void ask_or_shut(std::size_t who) {
+    const std::uint32_t n = below(150);
+    if (n < 15)
+      ask(who);
+    else if (n == 15)
+      shut_writes(who);
+    else if (n == 16)
+      shut_reads(who);
+    else if (n == 17) {
+      shut_writes(who);
+      shut_reads(who);
+    }
+  }
+
+  void ask(std::size_t who) {
+    party_[who]->bytes.ask();
+    party_[who]->run();
+  }
+
+  void shut_writes(std::size_t who) {
+    party_[who]->bytes.shut_down_writes();
+    party_[who]->run();
+    ++total_.shutdowns;
+    total_.drops += !writes_shut_[who] && reads_shut_[who];
+    writes_shut_[who] = true;
+  }
+
+  void shut_reads(std::size_t who) {
+    party_[who]->bytes.shut_down_reads();
+    party_[who]->run();
+    total_.half_shut += !writes_shut_[who];
+    total_.drops += writes_shut_[who] && !reads_shut_[who];
+    reads_shut_[who] = true;
+  }
+
+  // What comes is for nobody.
+  bool drops(std::size_t who) const { return writes_shut_[who] && reads_shut_[who]; }
 
   bool complete_pull(std::size_t who) {
     party& p = *party_[who];
@@ -130,10 +165,28 @@ private:
   bool deliver(std::size_t who) {
     party& p = *party_[who];
     if (!p.wire.empty()) {
-      total_.frames += p.wire.front().header.type == frame_type::data;
-      total_.withdrawn += p.wire.front().header.type == frame_type::withdrawn;
+      const frame_header& h = p.wire.front().header;
+      total_.frames += h.type == frame_type::data;
+      total_.withdrawn += h.type == frame_type::withdrawn;
+      total_.dropped += h.type == frame_type::dropped;
+      asked_[who] += h.type == frame_type::query;
+      if (h.type == frame_type::progress)
+        hear_progress(1 - who, h.immediate);
     }
     return p.deliver_to(*party_[1 - who]);
+  }
+
+  // The number that the peer tells is that of bytes that it has taken, and of no others.
+  void hear_progress(std::size_t who, std::uint32_t bytes) {
+    ++told_[who];
+    ++total_.asked;
+    const std::size_t peer = 1 - who;
+    must(told_[who] <= asked_[who], "only a question is answered");
+    must(bytes >= progress_[who], "what was taken is not given back");
+    must(bytes <= taken_[peer] + (read_[peer] ? read_[peer]->data.size() : 0),
+         "only what was taken is told");
+    total_.progress += bytes != progress_[who];
+    progress_[who] = bytes;
   }
 
   // One write at a time, as a program that minds the order has it: only then is known which bytes
@@ -177,6 +230,8 @@ private:
   void collect(std::size_t who) {
     if (auto& w = write_[who]; w && (w->ended || w->cancelled)) {
       total_.cancelled += w->cancelled || w->ec == asio::error::operation_aborted;
+      total_.partly_lent +=
+          w->what == stream_write::kind::lend && w->ec && w->done != 0 && w->done < w->bytes;
       must(!w->cancelled || w->done == 0, "what was taken back has written nothing");
       if (w->what != stream_write::kind::wait)
         given_[who] += w->done;
@@ -189,7 +244,8 @@ private:
       for (const std::byte b : r->data)
         must(b == byte_at(taken_[who]++), "bytes come in order and as they were");
       const bool goes_on = (r->late && r->ec == asio::error::operation_aborted && !closing_) ||
-                           r->ec == asio::error::no_memory;
+                           r->ec == asio::error::no_memory ||
+                           (reads_shut_[who] && !finishing_); // more may come
       if (r->ec && !goes_on)
         read_end_[who] = r->ec;
       r.reset();
@@ -228,9 +284,15 @@ private:
 
   // Both read to the end, which is a shutdown or a close.
   void finish(bool closes) {
+    finishing_ = true;
     for (auto& p : party_)
       p->refuses_memory = nullptr; // for a read that ends with that is not the last
+    for (std::size_t i = 0; i < 2; ++i)
+      if (reads_shut_[i] && !writes_shut_[i])
+        shut_writes(i); // or the peer would wait for a reader
+    std::size_t rounds = 0;
     for (bool again = true; again;) {
+      must(++rounds < 100'000, "what both read comes to an end");
       again = settle();
       for (std::size_t i = 0; i < 2; ++i) {
         read(i);
@@ -247,16 +309,21 @@ private:
       closing_ = true;
       party_[who]->link.close();
       party_[who]->run();
+      ask(below(2));
       settle();
       must(party_[0]->closed && party_[1]->closed, "a goodbye is answered");
       ++total_.closes;
     } else {
+      for (std::size_t i = 0; i < 2; ++i) {
+        must(asked_[i] == told_[i], "each question is answered");
+      }
       for (auto& p : party_) {
         p->bytes.shut_down_writes();
         p->run();
       }
     }
-    for (int n = 0; n < 4; ++n) {
+    // Four rounds may be four waits for a state, which tell of no end.
+    for (int n = 0; n < 4 || (n < 1000 && !(read_end_[0] && read_end_[1])); ++n) {
       settle();
       for (std::size_t i = 0; i < 2; ++i) {
         read(i);
@@ -269,12 +336,13 @@ private:
 
   bool all_read() const {
     for (std::size_t i = 0; i < 2; ++i)
-      if (given_[1 - i] != taken_[i] || write_[i])
+      if ((drops(i) ? !read_end_[i] : given_[1 - i] != taken_[i]) || write_[i])
         return false;
     return true;
   }
 
   void die() {
+    finishing_ = true;
     for (auto& p : party_)
       p->stop(asio::error::connection_reset);
     ++total_.deaths;
@@ -303,7 +371,10 @@ private:
   std::uint64_t given_[2] = {}, taken_[2] = {};
   error_code read_end_[2];
   bool write_end_[2] = {}, lost_[2] = {};
-  bool closing_ = false;
+  bool writes_shut_[2] = {}, reads_shut_[2] = {};
+  std::uint64_t asked_[2] = {}, told_[2] = {};
+  std::uint32_t progress_[2] = {}; // of the peer's program
+  bool closing_ = false, finishing_ = false;
 };
 
 } // namespace
@@ -314,8 +385,11 @@ TEST_CASE("two sides of a stream lose, double and change no byte") {
                << t.frames << " frames, " << t.cancelled << " writes cancelled, " << t.refused
                << " times no memory, " << t.pulls << " READs, " << t.direct << " of them direct, "
                << t.withdrawn << " offers withdrawn, " << t.unexposed << " without a key, "
-               << t.shutdowns << " shutdowns, " << t.deaths << " deaths, " << t.closes
-               << " closes");
+               << t.partly_lent << " lent writes that ended in the middle, " << t.asked
+               << " questions answered, " << t.progress << " with progress, " << t.half_shut
+               << " shutdowns of reads alone, " << t.drops << " both ways, " << t.dropped
+               << " offers dropped, " << t.shutdowns << " shutdowns, " << t.deaths << " deaths, "
+               << t.closes << " closes");
   CHECK(t.bytes > t.steps);
   CHECK(t.cancelled > 0);
   CHECK(t.refused > 0);
@@ -323,6 +397,12 @@ TEST_CASE("two sides of a stream lose, double and change no byte") {
   CHECK(t.direct > 0);
   CHECK(t.withdrawn > 0);
   CHECK(t.unexposed > 0);
+  CHECK(t.partly_lent > 0);
+  CHECK(t.asked > 0);
+  CHECK(t.progress > 0);
+  CHECK(t.drops > 0);
+  CHECK(t.dropped > 0);
+  CHECK(t.half_shut > 0);
   CHECK(t.shutdowns > 0);
   CHECK(t.deaths > 0);
   CHECK(t.closes > 0);

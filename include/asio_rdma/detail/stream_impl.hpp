@@ -117,6 +117,7 @@ public:
 private:
   class closer;
   class holder;
+  class stay;
   struct block;
   struct chunk;
   struct direct_pull;
@@ -151,7 +152,7 @@ private:
   bool wait_for_peer(operation_list& done);
   void wait_anew() noexcept;
   std::chrono::milliseconds patience() const noexcept;
-  static std::chrono::milliseconds time_to_answer(std::chrono::milliseconds patience) noexcept;
+  bool hopes(protocol_clock::time_point now) const noexcept;
   static void look(link_impl& link);
   void look_later();
 
@@ -163,7 +164,8 @@ private:
   std::unique_ptr<background_timer> look_timer_;
   std::uint64_t taken_ = 0;                         // by the peer
   std::optional<protocol_clock::time_point> waits_; // for it to take more, since then
-  bool asked_ = false;                              // it, in this wait
+  std::optional<protocol_clock::time_point> asked_; // in this wait
+  bool withdrawing_ = false;                        // what this wait is for
   bool looking_ = false;                            // when that has been too long
   bool leaving_ = false;                            // as the context shuts down
   std::optional<stream_protocol> bytes_;

@@ -206,12 +206,14 @@ public:
   /// There is none for the chunk: a read that waits for it ends with that.
   void no_memory(const error_code& ec) { starved_ = ec; }
 
+  /// After both, in either order, nothing is read but the bytes that are here. Bytes that arrive
+  /// later are dropped.
+  ///@{
   /// Nothing more is written; the peer hears of it behind what was.
   void shut_down_writes();
   /// Reads no longer wait.
   void shut_down_reads();
-  /// Nothing is read any more but what is here, and what comes is dropped.
-  void drop_reads();
+  ///@}
 
   /// Small writes go at once, whatever is on its way.
   void set_no_delay(bool on) noexcept { no_delay_ = on; }
@@ -223,14 +225,13 @@ public:
   bool withdrawing() const noexcept;
   /// How often the peer has taken something, or had room for it.
   std::uint64_t taken() const noexcept { return taken_; }
-  /// Asks the peer whether its application has taken something, unless an answer is due: that
-  /// counts then.
+  /// Asks the peer whether its application has taken something. If an earlier question has no
+  /// answer yet, that answer counts. A peer that has said goodbye is not asked.
   void ask() noexcept;
   bool readable() const noexcept { return inbox_.has_bytes() || at_end(); }
   /// Of how many bytes something is offered.
   std::uint64_t offer_from() const noexcept { return offer_from_; }
   std::uint64_t direct_from() const noexcept { return direct_from_; }
-  std::size_t blocks() const noexcept { return blocks_.size(); }
 
 private:
   using list = boost::intrusive::list<frame_operation, boost::intrusive::constant_time_size<false>>;
@@ -273,6 +274,7 @@ private:
   void end_writes(const error_code& ec);
   void end_reads(const error_code& ec);
   void drop_blocks();
+  void drop_if_shut_both_ways();
   bool at_end() const noexcept { return no_reads_ && (no_waits_ || inbox_.empty()); }
 
   frame_link& link_;
@@ -298,6 +300,7 @@ private:
   std::uint32_t answer_ = 0; // the last one: of bytes that the peer has taken
   bool no_delay_ = false;
   bool shutdown_due_ = false;
+  bool shut_writes_ = false; // here
 
   stream_inbox inbox_;
   error_code starved_; // why nothing is read ahead
