@@ -4,6 +4,7 @@
 #include <infiniband/verbs.h>
 
 #include <algorithm>
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -58,10 +59,17 @@ public:
     next.read = ibv_get_async_event(context, &next.event) == 0;
     if (!next.read)
       return false;
+    if (next.event.event_type == IBV_EVENT_QP_LAST_WQE_REACHED)
+      reports_last_receive_.store(true);
     for (device_listener* who : all)
       who->on_event(next.event, by);
     return true;
   }
+
+  /// Whether the device reports IBV_EVENT_QP_LAST_WQE_REACHED. True until an event was waited for
+  /// in vain, and again after one was read.
+  bool reports_last_receive() const noexcept { return reports_last_receive_.load(); }
+  void last_receive_not_reported() noexcept { reports_last_receive_.store(false); }
 
 private:
   std::vector<device_listener*> listeners() {
@@ -69,7 +77,9 @@ private:
     return all_;
   }
 
-  std::mutex reading_, mutex_;
+  std::recursive_mutex reading_; // also by what a listener kept, when that is destroyed
+  std::mutex mutex_;
+  std::atomic<bool> reports_last_receive_{true};
   std::vector<device_listener*> all_;
 };
 

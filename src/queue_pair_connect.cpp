@@ -74,6 +74,7 @@ error_code queue_pair_impl::connect(const queue_pair_address& peer) {
     return ec;
   if (const int e = ibv_modify_qp(qp_, &attr, mask))
     return system_error_code(e);
+  may_receive(IBV_QPS_RTR);
 
   attr = {};
   attr.qp_state = IBV_QPS_RTS;
@@ -148,8 +149,11 @@ error_code queue_pair_impl::modify(ibv_qp_attr& attr, int mask) {
   const std::lock_guard lock(mutex_);
   if (state_ == queue_pair_state::failed || state_ == queue_pair_state::closed)
     return reason_; // as the operation that this is a step of
-  const int e = ibv_modify_qp(qp_, &attr, mask);
-  return e == 0 ? error_code() : system_error_code(std::abs(e));
+  if (const int e = ibv_modify_qp(qp_, &attr, mask))
+    return system_error_code(std::abs(e));
+  if ((mask & IBV_QP_STATE) != 0)
+    may_receive(attr.qp_state);
+  return {};
 }
 
 } // namespace asio_rdma::detail

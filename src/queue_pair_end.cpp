@@ -4,6 +4,7 @@
 
 #include <asio_rdma/detail/shared_receive_queue_impl.hpp>
 
+#include "last_receive.hpp"
 #include "posted_blocks.hpp"
 #include "withheld.hpp"
 
@@ -21,10 +22,10 @@ namespace {
 constexpr int chances = 10;
 constexpr std::chrono::milliseconds between_chances(1);
 
-void move_to_error(ibv_qp* qp) noexcept {
+bool move_to_error(ibv_qp* qp) noexcept {
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_ERR;
-  ibv_modify_qp(qp, &attr, IBV_QP_STATE);
+  return ibv_modify_qp(qp, &attr, IBV_QP_STATE) == 0;
 }
 
 } // namespace
@@ -101,7 +102,10 @@ void queue_pair_impl::release_device(ibv_qp* qp, const std::shared_ptr<connectio
                                      const error_code& why) {
   if (link)
     link->disconnect(why);
-  move_to_error(qp); // so that a shared receive that it had taken comes back
+  // So that a shared receive that it had taken completes; destroying it may drop what is not
+  // polled.
+  if (move_to_error(qp) && last_receive_)
+    last_receive_->wait();
   cq_->drain();
   // rxe frees no window whose queue pair has gone before: the kernel panics.
   bool gone = windows_->free_all();
@@ -118,6 +122,7 @@ void queue_pair_impl::release_device(ibv_qp* qp, const std::shared_ptr<connectio
     gone = gone && destroy(qp);
   }
   cq_->drain();
+  last_receive_.reset();
   if (!gone)
     abandon(qp);
   const error_code end = gone ? why : error_code(error::device_keeps_memory);

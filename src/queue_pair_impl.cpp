@@ -3,6 +3,8 @@
 
 #include <asio_rdma/detail/shared_receive_queue_impl.hpp>
 
+#include "last_receive.hpp"
+
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
@@ -134,6 +136,7 @@ error_code queue_pair_impl::open(std::shared_ptr<completion_queue_impl> queue,
   if (qp_ == nullptr)
     return system_error_code(errno != 0 ? errno : ENOMEM);
   number_ = qp_->qp_num;
+  expect_last_receive();
   options_.max_inline = std::min(options_.max_inline, init.cap.max_inline_data);
   if (d.has_atomics() && options_.type == IBV_QPT_RC)
     ec = send_.reserve_results();
@@ -166,6 +169,17 @@ void queue_pair_impl::find_unsupported() noexcept {
     without({IBV_WR_LOCAL_INV, IBV_WR_SEND_WITH_INV});
   if (options_.type != IBV_QPT_RC)
     without({IBV_WR_RDMA_READ, IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD});
+}
+
+// The event is of reliable connections, and not of iWARP.
+void queue_pair_impl::expect_last_receive() {
+  if (srq_ && options_.type == IBV_QPT_RC && pd_.get_device().type() != transport::iwarp)
+    last_receive_ = std::make_unique<last_receive>(pd_.get_device(), qp_);
+}
+
+void queue_pair_impl::may_receive(ibv_qp_state state) noexcept {
+  if (last_receive_ && state != IBV_QPS_RESET && state != IBV_QPS_INIT && state != IBV_QPS_ERR)
+    last_receive_->may_take();
 }
 
 // All that the device can: the rights of each region decide.
@@ -228,6 +242,8 @@ error_code queue_pair_impl::adopt(std::shared_ptr<completion_queue_impl> queue,
     return ec;
   attempt.adopt(qp);
   number_ = qp->qp_num;
+  expect_last_receive();
+  may_receive(attr.qp_state);
   options_.port = attr.port_num != 0 ? attr.port_num : pd_.get_device().first_port();
   switch (attr.qp_state) {
   case IBV_QPS_RTS:

@@ -329,6 +329,10 @@ FAULTS_EXPORT int ibv_modify_qp(ibv_qp* qp, ibv_qp_attr* attr, int mask) {
                  std::lock_guard lock(state.mutex);
                  state.qps[qp->qp_num] = {qp};
                }
+               if (!e && mask & IBV_QP_STATE && attr->qp_state == IBV_QPS_ERR) {
+                 std::lock_guard lock(state.mutex);
+                 state.flush_locked(qp);
+               }
                return e;
              });
 }
@@ -350,12 +354,7 @@ FAULTS_EXPORT int ibv_destroy_qp(ibv_qp* qp) {
       state.qps[number] = {qp};
       return e;
     }
-    for (auto& [cq, s] : state.cqs) {
-      const auto end = std::remove_if(s.held.begin(), s.held.end(),
-                                      [&](const ibv_wc& wc) { return wc.qp_num == number; });
-      state.counts.dropped_completions += static_cast<std::uint64_t>(s.held.end() - end);
-      s.held.erase(end, s.held.end());
-    }
+    state.drop_completions_locked(number);
     state.restore_table_locked();
     return e;
   });

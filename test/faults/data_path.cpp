@@ -135,8 +135,9 @@ bool context_state::holds_locked(ibv_cq* cq, const cq_state& s, std::uint32_t qp
   if (!qps.contains(qp_num))
     return false;
   // A completion behind held ones of its queue pair may not overtake them.
-  if (s.plan_hold || std::any_of(s.held.begin(), s.held.end(),
-                                 [&](const ibv_wc& wc) { return wc.qp_num == qp_num; }))
+  if (s.plan_hold || qps.at(qp_num).flushing ||
+      std::any_of(s.held.begin(), s.held.end(),
+                  [&](const ibv_wc& wc) { return wc.qp_num == qp_num; }))
     return true;
   return std::any_of(holds.begin(), holds.end(), [&](const completion_filter& f) {
     return (!f.cq || f.cq == cq) && (!f.qp_num || f.qp_num == qp_num);
@@ -258,6 +259,42 @@ std::size_t context_state::release_all_locked() {
     n += release_locked(cq, s, s.held.size());
   }
   return n;
+}
+
+void context_state::flush_locked(ibv_qp* qp) {
+  qp_state& known = qps[qp->qp_num];
+  if (!late_flush || qp->srq == nullptr || known.flushing || known.flushed)
+    return;
+  known.flushing = true;
+  ibv_async_event event{};
+  event.event_type = IBV_EVENT_QP_LAST_WQE_REACHED;
+  event.element.qp = qp;
+  inject_async_locked(event);
+}
+
+void context_state::flushed_locked(std::uint32_t qp_num) {
+  const auto known = qps.find(qp_num);
+  if (known == qps.end() || !known->second.flushing)
+    return;
+  known->second.flushing = false;
+  known->second.flushed = true;
+  std::erase_if(holds, [&](const completion_filter& f) { return f.qp_num == qp_num; });
+  for (auto& [cq, s] : cqs) {
+    const auto its = std::stable_partition(s.held.begin(), s.held.end(),
+                                           [&](const ibv_wc& wc) { return wc.qp_num == qp_num; });
+    release_locked(cq, s, static_cast<std::size_t>(its - s.held.begin()));
+  }
+}
+
+void context_state::drop_completions_locked(std::uint32_t qp_num) {
+  for (auto& [cq, s] : cqs) {
+    if (late_flush)
+      pull_locked(cq, s);
+    for (auto* list : {&s.held, late_flush ? &s.ready : nullptr})
+      if (list != nullptr)
+        counts.dropped_completions +=
+            std::erase_if(*list, [&](const ibv_wc& wc) { return wc.qp_num == qp_num; });
+  }
 }
 
 int context_state::poll(ibv_cq* cq, int n, ibv_wc* wc) {

@@ -99,6 +99,8 @@ outcome next_async_event(context_state& state, ibv_async_event* event) {
     if (state.async_injected.empty())
       state.async->clear();
     state.async_injected_unacked.push_back(*event);
+    if (event->event_type == IBV_EVENT_QP_LAST_WQE_REACHED)
+      state.flushed_locked(event->element.qp->qp_num);
     ++state.counts.async_events;
     return outcome::event;
   }

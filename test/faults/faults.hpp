@@ -175,6 +175,12 @@ public:
   // Completions held back now. Looks at the device first.
   std::size_t held();
 
+  // As mlx5: a queue pair with a shared receive queue that reaches the error state completes what
+  // it has taken later. From then on its completions are held, and those that were held by its
+  // number stay so, until IBV_EVENT_QP_LAST_WQE_REACHED is read, which is raised at once.
+  // Destroying it drops its completions that were not polled.
+  void flush_late();
+
   // The next channel events are read from the device and thrown away.
   void lose_channel_events(unsigned n = 1);
   // An event for a queue that may have no completion.

@@ -146,6 +146,11 @@ std::size_t injector::held() {
   return n;
 }
 
+void injector::flush_late() {
+  std::lock_guard lock(state_->mutex);
+  state_->late_flush = true;
+}
+
 void injector::lose_channel_events(unsigned n) {
   std::lock_guard lock(state_->mutex);
   state_->lose += n;
@@ -218,7 +223,7 @@ void injector::clear() {
   state_->completion_rules.clear();
   state_->random.reset();
   state_->lose = 0;
-  state_->dead = false;
+  state_->dead = state_->late_flush = false;
   state_->release_all_locked();
 }
 

@@ -55,6 +55,7 @@ struct qp_state {
   ibv_qp* qp;
   // What follows a failed completion in its queue is flushed.
   bool send_failed = false, receive_failed = false;
+  bool flushing = false, flushed = false;
 };
 
 struct call_rule {
@@ -116,6 +117,11 @@ struct context_state : std::enable_shared_from_this<context_state> {
   void pull_locked(ibv_cq* cq, cq_state& s);
   std::size_t release_locked(ibv_cq* cq, cq_state& s, std::size_t n);
   std::size_t release_all_locked();
+  // Of a queue pair that flushes late: that it is in the error state, and that the caller has read
+  // so.
+  void flush_locked(ibv_qp* qp);
+  void flushed_locked(std::uint32_t qp_num);
+  void drop_completions_locked(std::uint32_t qp_num);
   void inject_channel_event_locked(ibv_cq* cq);
   void inject_async_locked(const ibv_async_event& e);
   std::uint64_t draw_locked(chance kind);
@@ -145,6 +151,7 @@ struct context_state : std::enable_shared_from_this<context_state> {
   std::vector<completion_filter> holds;
   std::uint64_t lose = 0;
   bool dead = false;
+  bool late_flush = false;
   std::optional<plan> random;
   std::array<std::uint64_t, static_cast<std::size_t>(chance::count_)> drawn{};
   counters counts;

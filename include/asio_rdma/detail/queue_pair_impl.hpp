@@ -16,6 +16,7 @@
 
 namespace asio_rdma::detail {
 
+class last_receive;
 class shared_receive_queue_impl;
 
 /// What connected a queue pair and can tell the peer of its end. Destroyed at close.
@@ -140,6 +141,8 @@ private:
   };
 
   error_code initialize();
+  void expect_last_receive();
+  void may_receive(ibv_qp_state state) noexcept;
   std::optional<gid_entry> find_gid() const;
   void find_unsupported() noexcept;
   void connected_locked(bool reads) noexcept;
@@ -182,6 +185,7 @@ private:
   mutable std::optional<gid_entry> gid_; // that the peer has been told, once it has
   send_queue send_;
   receive_queue receive_;
+  std::unique_ptr<last_receive> last_receive_; // where one may be waited for
   const std::shared_ptr<bound_windows> windows_ = std::make_shared<bound_windows>();
   operation_list waiters_;
   operation* last_ = nullptr;
