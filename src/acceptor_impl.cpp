@@ -87,8 +87,14 @@ error_code acceptor_impl::adopt(rdma_cm_id* id, int backlog) {
     ec = listen(backlog);
     if (ec) {
       id_ = nullptr;
-      if (rdma_migrate_id(id, nullptr) != 0)
-        rdma_migrate_id(id, back.release());
+      if (rdma_migrate_id(id, nullptr) != 0) {
+        if (rdma_migrate_id(id, back.get()) == 0) {
+          static_cast<void>(back.release());
+        } else {
+          id->context = nullptr; // it stays on the context's channel, whose reader passes over it
+          return ec;
+        }
+      }
     }
   }
   if (ec)
@@ -210,9 +216,9 @@ bool acceptor_impl::on_request(const cm_event& event) {
     }
     if (how == served::going_on || how == served::given)
       request.clear();
-    else if (!how && id_ != nullptr && has_room())
+    else if (how.value_or(served::unfit) == served::unfit && id_ != nullptr && has_room())
       requests_.splice(requests_.end(), request);
-    // Else the acceptor is closed, or has more than its backlog, or no operation can take it.
+    // Else the acceptor is closed, or has more than its backlog, or the request is to be ended.
   }
   for (const auto& unwanted : request)
     unwanted->give_up(asio::error::operation_aborted);
@@ -271,7 +277,8 @@ void acceptor_impl::cancel(const error_code& why) {
       op.fail(why);
     done.swap(waiting_);
   }
-  service_.operations().complete(done);
+  if (!done.empty()) // else the context may be gone
+    service_.operations().complete(done);
 }
 
 void acceptor_impl::cancel(std::uint64_t operation_id, asio::cancellation_type_t) {
@@ -291,7 +298,8 @@ void acceptor_impl::cancel(std::uint64_t operation_id, asio::cancellation_type_t
   }
   if (connection)
     connection->cancel(operation_id);
-  service_.operations().complete(done);
+  if (!done.empty())
+    service_.operations().complete(done);
 }
 
 void acceptor_impl::close() { close(asio::error::operation_aborted); }

@@ -63,8 +63,11 @@ struct cm_service::channel {
       event.initiator_depth = raw->param.conn.initiator_depth;
       event.data.assign(raw->param.conn.private_data, raw->param.conn.private_data_len);
       auto* const owner = static_cast<cm_handler*>(raw->id->context);
-      const std::shared_ptr<cm_handler> handler = owner->weak_from_this().lock();
-      event.ids_made = owner->ids_made;
+      std::shared_ptr<cm_handler> handler;
+      if (owner != nullptr) { // null for an id that could not be given back
+        handler = owner->weak_from_this().lock();
+        event.ids_made = owner->ids_made;
+      }
       rdma_ack_cm_event(raw);
       if (event.type == RDMA_CM_EVENT_CONNECT_REQUEST)
         give_request(handler, event);

@@ -112,7 +112,8 @@ void device_events_impl::cancel() {
       op.fail(asio::error::operation_aborted);
     done.swap(waiters_);
   }
-  service_.complete(done);
+  if (!done.empty()) // else the context may be gone
+    service_.complete(done);
 }
 
 void device_events_impl::cancel(std::uint64_t id, asio::cancellation_type_t) {

@@ -182,9 +182,9 @@ public:
   /// options can be set of it before. It moves to the context's event channel (rdma_migrate_id(3),
   /// which waits until the events that it had are acknowledged), its `context` is the acceptor's,
   /// and it is destroyed at close. After an error it stays the caller's, with an event channel of
-  /// its own if it had moved already; if there was no descriptor to spare for that one, it is the
-  /// caller's to destroy. Errors: `already_open`, `invalid_argument` for null, or the
-  /// system's.
+  /// its own if it had moved already; if it cannot move back, for want of a descriptor or of the
+  /// kernel's memory, its `context` is null, and it is the caller's to destroy. Errors:
+  /// `already_open`, `invalid_argument` for null, or the system's.
   void assign(native_handle_type id, int backlog, error_code& ec) {
     open_with(ec, [&](impl_type& i) { return i.adopt(id, backlog); });
   }

@@ -39,6 +39,29 @@ struct hooks {
   }
 };
 
+/// Two ids that are bound to one port, so that rdma_listen(3) fails for either.
+struct rivals {
+  rivals(const device& dev, void* context) {
+    endpoint at(device_address(dev), 0);
+    for (rdma_cm_id*& i : ids) {
+      REQUIRE(rdma_create_id(channel, &i, context, RDMA_PS_TCP) == 0);
+      int yes = 1;
+      rdma_set_option(i, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &yes, sizeof yes);
+      REQUIRE(rdma_bind_addr(i, static_cast<sockaddr*>(at.data())) == 0);
+      at.port(ntohs(rdma_get_src_port(i)));
+    }
+  }
+  rivals(const rivals&) = delete;
+  ~rivals() {
+    for (rdma_cm_id* i : ids)
+      rdma_destroy_id(i);
+    rdma_destroy_event_channel(channel);
+  }
+
+  rdma_event_channel* const channel = rdma_create_event_channel();
+  std::array<rdma_cm_id*, 2> ids{};
+};
+
 endpoint unused(meeting& m) { return acceptor(m.io, {device_address(m.dev), 0}).local_endpoint(); }
 
 } // namespace
@@ -280,6 +303,23 @@ TEST_CASE("an accept that cannot be served leaves the connector to the next one"
   CHECK(m.connected.succeeded());
 }
 
+TEST_CASE("a request that no accept can take waits for the next one") {
+  meeting m;
+  queue_pair closed(m.io, m.pd);
+  connection first;
+  m.listener->async_accept(closed, first.handler());
+  closed.close();
+  m.connect();
+  m.until([&] { return first.done(); });
+  CHECK(first.ec == asio::error::bad_descriptor);
+  m.accept();
+  m.until([&] { return m.connected.done(); });
+  INFO(describe(m.connected.ec));
+  REQUIRE(m.connected.succeeded());
+  m.until([&] { return m.accepted.done(); });
+  CHECK(m.accepted.succeeded());
+}
+
 TEST_CASE("what is wrong with an accept from the start is told at once") {
   meeting m;
   connection wrong;
@@ -321,18 +361,8 @@ TEST_CASE("a queue pair that is being connected is not connected by hand") {
 
 TEST_CASE("an id that cannot be listened with is given back though no descriptor is left") {
   meeting m; // whose context has its event channel
-  rdma_event_channel* const channel = rdma_create_event_channel();
-  // Of two that are bound to one port none can listen, which rdma_listen(3) tells.
-  endpoint at(device_address(m.dev), 0);
-  std::array<rdma_cm_id*, 2> ids{};
-  for (rdma_cm_id*& i : ids) {
-    REQUIRE(rdma_create_id(channel, &i, &m, RDMA_PS_TCP) == 0);
-    int yes = 1;
-    rdma_set_option(i, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &yes, sizeof yes);
-    REQUIRE(rdma_bind_addr(i, static_cast<sockaddr*>(at.data())) == 0);
-    at.port(ntohs(rdma_get_src_port(i)));
-  }
-  rdma_cm_id* const id = ids[0];
+  const rivals r(m.dev, &m);
+  rdma_cm_id* const id = r.ids[0];
   rdma_event_channel* const contexts = m.listener->native_handle()->channel;
   rlimit before{};
   REQUIRE(getrlimit(RLIMIT_NOFILE, &before) == 0);
@@ -349,9 +379,35 @@ TEST_CASE("an id that cannot be listened with is given back though no descriptor
   CHECK_FALSE(other.is_open());
   CHECK(id->channel != contexts);
   CHECK(id->context == &m);
-  for (rdma_cm_id* i : ids)
-    rdma_destroy_id(i);
-  rdma_destroy_event_channel(channel);
+}
+
+TEST_CASE("the events of an id that cannot be given back are passed over") {
+  const hooks h;
+  meeting m;
+  std::array<std::uintptr_t, 8> of_caller{};
+  of_caller.fill(1); // an address that nothing can be read at
+  const rivals r(m.dev, &of_caller);
+  rdma_cm_id* const id = r.ids[0];
+  int moves = 0;
+  before_cm_call = [&](cm_call call, const rdma_cm_id*) {
+    return call == cm_call::migrate && moves++ > 0 ? ENOMEM : 0;
+  };
+  acceptor other(m.io);
+  error_code ec;
+  other.assign(id, 1, ec);
+  CHECK(ec);
+  CHECK(moves == 3); // to the context, and twice back
+  CHECK_FALSE(other.is_open());
+  CHECK(id->context == nullptr);
+  const int before = events_read;
+  endpoint to = m.where();
+  REQUIRE(rdma_resolve_addr(id, nullptr, static_cast<sockaddr*>(to.data()), 5000) == 0);
+  m.accept();
+  m.until([&] { return events_read != before; });
+  m.connect(); // the channel serves the others
+  m.until([&] { return m.connected.done() && m.accepted.done(); });
+  CHECK(m.connected.succeeded());
+  CHECK(m.accepted.succeeded());
 }
 
 TEST_CASE("queue pairs that rdma_cm cannot connect are refused at once") {
