@@ -81,6 +81,7 @@ public:
   alock_next_turn<party> next_turn{*this};
   std::span<alock_access> chain;
   bool unposted = false; // the chain, as there was no memory for it
+  bool taken = false;    // the chain, by the link: it may have happened
   // Of the chain, and of what tells whether who is waited for lives. Registered, so that whoever is
   // in a queue needs nothing more to leave it.
   registered_buffer words;
@@ -299,11 +300,8 @@ void alock_remotes::take_steps(party& p) {
       p.unposted = true;
       const bool posted = post(p, ec);
       p.unposted = false;
-      if (posted)
+      if (posted || !on_refused(p, ec))
         return;
-      // Who has this one for alive would wait for ever.
-      if (!p.protocol->on_refused(ec) && p.from->link)
-        p.from->link->end(ec);
       break;
     }
     case kind::granted:
@@ -458,8 +456,18 @@ bool alock_remotes::post(party& p, error_code& ec) {
   p.ec = p.first = {};
   // Behind what the same program has started before, which may wait for its turn: whoever is to see
   // it looks once the lock has been given back.
+  p.taken = false;
   const auto start = [works, n](connection_impl& link, party& which) {
-    return link.start(which, {works.data(), n});
+    which.taken = true; // once it is, the party is others' to read
+    try {
+      if (link.start(which, {works.data(), n}))
+        return true;
+    } catch (...) {
+      which.taken = false;
+      throw;
+    }
+    which.taken = false;
+    return false;
   };
   if (p.from->users->start_behind(p, start))
     return true;
@@ -467,9 +475,27 @@ bool alock_remotes::post(party& p, error_code& ec) {
   return false;
 }
 
+// Nothing of the chain has been posted. False if it will be, in a later turn of the context.
+bool alock_remotes::on_refused(party& p, const error_code& ec) noexcept {
+  if (ec == boost::system::errc::not_enough_memory) {
+    p.unposted = true;
+    p.next_turn.begin(service_, p.self);
+    return false;
+  }
+  // A party that takes this one for alive would wait for ever.
+  if (!p.protocol->on_refused(ec) && p.from->link)
+    p.from->link->end(ec);
+  return true;
+}
+
 void alock_remotes::on_chain(party& p) {
   const auto keep = p.self;
   const lock l(mutex_);
+  if (!p.taken) { // it waited for its turn
+    if (on_refused(p, p.ec))
+      run(p);
+    return;
+  }
   for (std::size_t i = 0; i < p.chain.size(); ++i)
     p.chain[i].seen = p.word(i);
   p.protocol->on_done(p.ec);

@@ -62,6 +62,7 @@ private:
   void run(party& p) noexcept;
   void take_steps(party& p);
   bool post(party& p, error_code& ec);
+  bool on_refused(party& p, const error_code& ec) noexcept;
   void on_chain(party& p);
   void look(party& p) noexcept;
   void wake(pool& from, std::uint64_t descriptor);

@@ -66,7 +66,7 @@ struct global_memory_impl::peer {
   const bool accepted;
   bool serves = false;                        // it may ask at any time, so the context has work
   std::optional<global_message> introduction; // when it has said it
-  const global_lane* lane = nullptr;          // from then on, if it may be one
+  std::list<global_lane> lane;                // from then on until it is published, if it may be
   std::unique_ptr<background_timer> silence;  // until then
   std::optional<arrival> listening;
   std::size_t hints = 0; // under way to it
@@ -207,10 +207,12 @@ void global_memory_impl::end(const peer_ptr& p, const error_code& why) noexcept 
   operation_list done;
   std::map<place, loan> lent;
   std::unique_ptr<background_timer> silence;
+  std::list<global_lane> unused;
   {
     const std::lock_guard guard(mutex_);
     if (std::exchange(p->ended, true))
       return;
+    unused.swap(p->lane);
     for (auto l = loans_.begin(); l != loans_.end();) {
       const auto next = std::next(l);
       if (l->second.borrower == p)
@@ -643,34 +645,35 @@ error_code global_memory_impl::introduce(const peer_ptr& p, const global_message
       before != nullptr && before->link->queue_pair()->state() == queue_pair_state::connected;
   if (lives && before->incarnation != m.incarnation)
     return error::node_in_use;
-  const bool may_be_lane = !own || !p->accepted; // else the other end is
-  if (may_be_lane) {
+  std::list<global_lane> made;
+  if (!own || !p->accepted) { // else the other end has the lane
     const auto& link = p->link.impl();
     auto users = std::make_shared<lane_link>(link, places_);
-    made_.push_back({link, std::move(users), m.incarnation, m.atomics, m.segments});
+    made.push_back({link, std::move(users), m.incarnation, m.atomics, m.segments});
   }
   p->introduction.emplace(m);
   if (!answer.empty())
     send(p, answer);
-  if (!may_be_lane)
-    return {};
-  p->lane = &made_.back();
-  if (!lives)
+  p->lane.swap(made); // from here on it may be published
+  if (!lives && !p->lane.empty())
     publish(*p);
   return {};
 }
 
-void global_memory_impl::publish(const peer& p) noexcept {
-  lanes_[p.introduction->node].store(p.lane, std::memory_order_release);
+void global_memory_impl::publish(peer& p) noexcept {
+  published_.splice(published_.end(), p.lane);
+  lanes_[p.introduction->node].store(&published_.back(), std::memory_order_release);
 }
 
 // Another view of the node may have a connection that lives.
 void global_memory_impl::replace_lane(const peer& ended) noexcept {
-  if (ended.lane == nullptr || ended.lane != lane(ended.introduction->node))
+  const global_message& who = *ended.introduction;
+  const global_lane* const used = lane(who.node);
+  if (used == nullptr || used->link != ended.link.impl())
     return;
   for (const peer_ptr& p : peers_)
-    if (p->lane != nullptr && p->introduction->node == ended.introduction->node &&
-        p->lane->incarnation == ended.lane->incarnation &&
+    if (!p->lane.empty() && p->introduction->node == who.node &&
+        p->introduction->incarnation == who.incarnation &&
         p->link.impl()->queue_pair()->state() == queue_pair_state::connected)
       return publish(*p);
 }

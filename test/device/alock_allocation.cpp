@@ -4,6 +4,7 @@
 #include "alock_support.hpp"
 
 #include <array>
+#include <cstddef>
 #include <stdexcept>
 
 using namespace test;
@@ -11,6 +12,8 @@ using namespace test;
 namespace {
 
 struct scene : lock_scene {
+  using lock_scene::lock_scene;
+
   void close() {
     guest.close();
     host.close();
@@ -57,6 +60,61 @@ struct remotes_behind_local : scene {
       io.poll_one();
     held.unlock();
     finish(accounts);
+  }
+};
+
+/// A remote party gives a lock back behind a batch, so that its accesses need more memory than the
+/// lane has had until then.
+struct given_back : scene {
+  explicit given_back(const global_memory_options& of_guest = {}) : scene(of_guest) {
+    for (int i = 0; i < 20; ++i)
+      static_cast<void>(reads.read(root_of(host_id)));
+  }
+
+  void play(handler_accounts& accounts) {
+    accounts.start("batch", [&](auto handler) { reads.async_post(std::move(handler)); });
+    held.unlock();
+    accounts.run(io);
+    error_code ec;
+    accounts.start(
+        "lock of the other cohort", [&](auto handler) { local.async_lock(std::move(handler)); },
+        [&ec](error_code e, alock_guard) { ec = e; });
+    accounts.run_to_last(io);
+    if (ec == error::owner_dead)
+      throw std::runtime_error("the party has died");
+  }
+
+private:
+  global_memory::batch reads{guest, host_id};
+  alock_guard held = scene::lock_scene::take(remote).guard;
+};
+
+/// The same, while the batch waits for the only place, and the accesses behind it.
+struct given_back_in_turn : given_back {
+  static global_memory_options one_place() {
+    global_memory_options o;
+    o.in_flight = 1;
+    return o;
+  }
+  global_memory third{io, pool, 77};
+
+  given_back_in_turn() : given_back(one_place()) {
+    third.host(segment_bytes);
+    third.listen({device_address(dev), 0});
+    outcome<node_id> joined;
+    guest.async_join(third.local_endpoint(), joined.handler());
+    until([&] { return joined.done(); });
+    if (joined.ec)
+      throw std::runtime_error("join");
+  }
+  void play(handler_accounts& accounts) {
+    accounts.start("read of another node",
+                   [&](auto handler) { guest.async_read(root_of(77), std::move(handler)); });
+    given_back::play(accounts);
+  }
+  void close() {
+    third.close();
+    given_back::close();
   }
 };
 
@@ -115,6 +173,13 @@ TEST_CASE("local parties wait for a lock while an allocation fails") {
 TEST_CASE("remote parties wait for a lock while an allocation fails") {
   if (has_atomics())
     fail_each_allocation<remotes_behind_local>();
+}
+
+TEST_CASE("a lock is given back while an allocation fails") {
+  if (!has_atomics())
+    return;
+  SECTION("at once") { fail_each_allocation<given_back>(); }
+  SECTION("when its turn comes") { fail_each_allocation<given_back_in_turn>(); }
 }
 
 TEST_CASE("parties of both cohorts contend for a lock while an allocation fails") {

@@ -31,6 +31,8 @@ struct acquisition {
 
 /// A lock in the host's segment, and a party of each cohort.
 struct lock_scene : world {
+  explicit lock_scene(const global_memory_options& of_guest = {}) : world(of_guest) {}
+
   acquisition take(alock& lock) {
     acquisition a;
     lock.async_lock(a.handler());

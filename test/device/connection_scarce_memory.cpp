@@ -5,7 +5,9 @@
 #include "allocation_scene.hpp"
 #include "connection_support.hpp"
 
+#include <array>
 #include <chrono>
+#include <cstring>
 #include <optional>
 #include <string>
 #include <variant>
@@ -181,7 +183,60 @@ private:
   }
 };
 
+/// A chain of work requests, as the library's own users start one.
+struct chain final : detail::remote_operation {
+  chain() noexcept : remote_operation(&chain::done) {}
+  static void done(detail::operation* base, detail::disposal) {
+    ++static_cast<chain*>(base)->calls;
+  }
+  int calls = 0;
+};
+
 } // namespace
+
+TEST_CASE("a chain that there is no memory for posts nothing, and is started again") {
+  parties p;
+  registered_buffer words = p.pool.allocate(3 * sizeof(std::uint64_t));
+  std::array<detail::payload::part, 3> parts;
+  std::array<detail::payload, 3> payloads;
+  std::array<detail::remote_work, 3> works;
+  auto* const word = static_cast<std::uint64_t*>(words.data());
+  for (std::size_t i = 0; i < works.size(); ++i) {
+    word[i] = i + 1;
+    parts[i] = {word + i, sizeof *word, words.lkey()};
+    payloads[i].parts = &parts[i];
+    payloads[i].count = 1;
+    payloads[i].bytes = sizeof *word;
+    works[i] = {i == 2 ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE,
+                p.target.remote(i % 2 * sizeof *word, sizeof *word), nullptr, &payloads[i]};
+  }
+  std::memset(p.target.data(), 0, 2 * sizeof *word);
+  chain c;
+  const auto written = [&] {
+    std::array<std::uint64_t, 2> seen;
+    std::memcpy(seen.data(), p.target.data(), sizeof seen);
+    return seen;
+  };
+  std::size_t failures = 0;
+  const auto start = [&] {
+    const failing_allocation next(failures + 1);
+    return p.a.impl()->start(c, works);
+  };
+  for (; !start(); ++failures) {
+    REQUIRE(failures < 100);
+    REQUIRE(c.ec == boost::system::errc::not_enough_memory);
+    CHECK(p.lives());
+    CHECK(p.a.statistics().remote_operations == 0);
+    CHECK(written() == std::array<std::uint64_t, 2>{});
+  }
+  CHECK(failures > 0);
+  p.until([&] { return c.calls != 0; });
+  CHECK(c.calls == 1);
+  CHECK(!c.ec);
+  CHECK(written() == std::array<std::uint64_t, 2>{1, 2});
+  CHECK(word[2] == 1);
+  CHECK(p.lives());
+}
 
 TEST_CASE("messages, each allocation of which fails once, lose no handler") {
   fail_each_allocation<messages>();

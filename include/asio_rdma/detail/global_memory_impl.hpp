@@ -14,7 +14,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
+#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -25,7 +25,7 @@ namespace asio_rdma::detail {
 
 class alock_view;
 
-/// The way to a node, as its introduction said it. Never changed once it is published.
+/// The way to a node, as its introduction said it. It does not change.
 struct global_lane {
   std::shared_ptr<connection_impl> link;
   std::shared_ptr<lane_link> users; ///< The same, for operations that wait for a place.
@@ -161,7 +161,7 @@ private:
   error_code take(const peer_ptr& p, const global_message& m, operation_list& done);
   error_code introduce(const peer_ptr& p, const global_message& m,
                        const std::vector<std::byte>& answer);
-  void publish(const peer& p) noexcept;
+  void publish(peer& p) noexcept;
   void replace_lane(const peer& ended) noexcept;
   void expect_introduction(const peer_ptr& p);
   bool has_introduced(const peer& p) const;
@@ -190,7 +190,7 @@ private:
   next_accept next_accept_; // for which there was no memory
   connector connector_;
   std::vector<peer_ptr> peers_;
-  std::deque<global_lane> made_; // every lane that there ever was, as a thread may be using it
+  std::list<global_lane> published_; // all that there ever were, as a thread may be using them
   std::uint32_t numbers_ = 0;
   std::map<place, loan> loans_; // of this node's memory, for descriptors of its locks
   std::shared_ptr<alock_view> locks_;
