@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <fcntl.h>
+#include <new>
 #include <utility>
 
 namespace asio_rdma::detail {
@@ -138,6 +139,8 @@ void completion_queue_impl::open_watch(error_code& ec) {
   fcntl(channel_->fd, F_SETFL, fcntl(channel_->fd, F_GETFL) | O_NONBLOCK);
   if (const int e = watch_->channel.start(context_, channel_->fd))
     ec = system_error_code(e);
+  else
+    watched_ = true;
 }
 
 completion_queue_impl::~completion_queue_impl() {
@@ -154,7 +157,7 @@ completion_queue_impl::~completion_queue_impl() {
       ibv_destroy_comp_channel(channel_);
     return;
   }
-  if (channel_ != nullptr) {
+  if (watched_) {
     read_event();
     ibv_ack_cq_events(cq_, unacknowledged_events_);
   }
@@ -276,7 +279,7 @@ void completion_queue_impl::read_event() {
   } while (all);
 }
 
-std::size_t completion_queue_impl::harvest(unsigned polls) {
+std::size_t completion_queue_impl::harvest(unsigned polls) noexcept {
   const int found = take_completions(polls);
   if (found < 0) [[unlikely]] {
     on_poll_failure();
@@ -317,18 +320,27 @@ int completion_queue_impl::take_completions(unsigned polls) {
   return found;
 }
 
-// The device has lost the queue, and may not say so by an event: what uses it ends as if it had.
-void completion_queue_impl::on_poll_failure() {
+// The device has lost the queue, and may not report that by an event: objects that use the queue
+// end as after such an event. If there is no memory to notify them, the runner polls again.
+void completion_queue_impl::on_poll_failure() noexcept {
   {
     const std::lock_guard lock(mutex_);
     if (std::exchange(poll_failed_, true))
       return;
   }
-  ibv_async_event event{};
-  event.event_type = IBV_EVENT_CQ_ERR;
-  event.element.cq = cq_;
-  std::vector<std::shared_ptr<void>> told;
-  service_.broadcast(device_, event, told);
+  try {
+    ibv_async_event event{};
+    event.event_type = IBV_EVENT_CQ_ERR;
+    event.element.cq = cq_;
+    std::vector<std::shared_ptr<void>> told;
+    service_.broadcast(device_, event, told);
+  } catch (const std::bad_alloc&) {
+    {
+      const std::lock_guard lock(mutex_);
+      poll_failed_ = false;
+    }
+    queue_runner();
+  }
 }
 
 // Their work requests name operations that are no more.
@@ -365,10 +377,7 @@ void completion_queue_impl::run_internal(batch& b) {
 
 completion_queue_impl::batch::~batch() {
   if (!operations.empty()) {
-    {
-      const std::lock_guard lock(queue.mutex_);
-      queue.ready_.splice(queue.ready_.begin(), operations);
-    }
+    queue.put_back(operations);
     queue.attend_to_ready();
   }
   (queue.*count)(done);
@@ -411,17 +420,27 @@ std::size_t completion_queue_impl::run_ready(disposal how) {
 
 // The second pass where several threads may run the context. As Asio's reactor does with what it
 // finds, it calls the first handler here; before that it puts the others into the context's queue,
-// and the role behind them, for threads that have nothing else to do.
+// and the role behind them, for threads that have nothing else to do. If the runner is in that
+// queue already, since a thread that blocks took its role, handlers wait for that turn: queued
+// behind it they would begin after those of the next completions.
 std::size_t completion_queue_impl::hand_out_ready(bool& role_given_up) {
   batch b{*this, &completion_queue_impl::operations_done};
   take_ready(b);
   if (b.operations.empty())
     return b.done;
+  spin_until_.reset();
+  role_given_up = true;
+  if (runner_queued_.exchange(true)) {
+    put_back(b.operations);
+    schedule();
+    return b.done;
+  }
+  queued_self_ = shared_from_this();
   operation& first = b.operations.front();
   b.operations.pop_front();
   const std::size_t ran = ++b.done;
   asio::detail::op_queue<scheduled_operation> queued;
-  std::size_t n = 0;
+  std::size_t n = 1;
   for (watch::handed_out& place : watch_->places) {
     if (b.operations.empty())
       break;
@@ -433,23 +452,17 @@ std::size_t completion_queue_impl::hand_out_ready(bool& role_given_up) {
     queued.push(&place);
     ++n;
   }
-  {
-    const std::lock_guard lock(mutex_); // what found no place is for the next turn
-    ready_.splice(ready_.begin(), b.operations);
-  }
-  role_given_up = true;
-  scheduler& context_scheduler = watch_->context_scheduler;
-  if (!runner_queued_.exchange(true)) {
-    queued_self_ = shared_from_this();
-    queued.push(&watch_->run_op);
-    state_.store(state::queued);
-    context_scheduler.post_immediate_completions(n + 1, queued, false);
-  } else { // it is in the context's queue since a thread that blocks took its role
-    context_scheduler.post_immediate_completions(n, queued, false);
-    schedule();
-  }
+  put_back(b.operations); // those without a place are for the next turn
+  queued.push(&watch_->run_op);
+  state_.store(state::queued);
+  watch_->context_scheduler.post_immediate_completions(n, queued, false);
   first.dispose(disposal::complete_here);
   return ran;
+}
+
+void completion_queue_impl::put_back(operation_list& operations) noexcept {
+  const std::lock_guard lock(mutex_);
+  ready_.splice(ready_.begin(), operations);
 }
 
 std::size_t completion_queue_impl::poll() {

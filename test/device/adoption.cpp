@@ -10,6 +10,7 @@
 #include <asio_rdma/connection.hpp>
 #include <asio_rdma/stream.hpp>
 #include <fcntl.h>
+#include <poll.h>
 
 #include <array>
 #include <atomic>
@@ -227,6 +228,35 @@ TEST_CASE("a completion queue that cannot be adopted stays its owner's") {
   CHECK(ec == asio::error::invalid_argument);
   CHECK_THROWS_AS(completion_queue(io, other, raw, ownership::take), system_error);
   CHECK(ibv_destroy_cq(raw) == 0);
+}
+
+TEST_CASE("a second adoption of a completion queue is refused, and takes none of its events") {
+  const site s;
+  asio::io_context io(1);
+  ibv_comp_channel* const channel = ibv_create_comp_channel(s.dev.native_handle());
+  REQUIRE(channel != nullptr);
+  ibv_cq* const raw = s.make_cq(channel);
+  REQUIRE(raw != nullptr);
+  const completion_queue cq(io, s.dev, raw, ownership::take);
+  queue_pair_options shallow;
+  shallow.send_depth = shallow.receive_depth = 16;
+  queue_pair a(io), b(io, s.pd); // completions of b go elsewhere
+  a.open(s.pd, cq, shallow);
+  connect(io, a, b);
+  got r;
+  sent w;
+  a.async_receive(s.region.buffer(0, 50), r.handler());
+  io.restart();
+  io.poll(); // arms
+  b.async_send(s.region.buffer(100, 7), w.handler());
+  pollfd event{channel->fd, POLLIN, 0};
+  REQUIRE(::poll(&event, 1, 10'000) == 1);
+  error_code ec;
+  CHECK_FALSE(completion_queue(io, s.dev, raw, ownership::take, {}, ec).is_open());
+  CHECK(ec);
+  until(io, [&] { return r.done(); });
+  CHECK(r.succeeded());
+  CHECK(cq.counters().events == 1);
 }
 
 TEST_CASE("a queue pair that someone else made is adopted, and destroyed when it closes") {

@@ -149,12 +149,13 @@ private:
   bool on_readable();
   void take_event();
   void read_event();
-  std::size_t harvest(unsigned polls);
+  std::size_t harvest(unsigned polls) noexcept;
   int take_completions(unsigned polls);
-  void on_poll_failure();
+  void on_poll_failure() noexcept;
   int drop_abandoned(ibv_wc* completions, int n) const noexcept;
   std::size_t run_ready(disposal how);
   std::size_t hand_out_ready(bool& role_given_up);
+  void put_back(operation_list& operations) noexcept;
   void take_ready(batch& b);
   void run_internal(batch& b);
   void operations_done_outside(std::size_t n) noexcept;
@@ -175,6 +176,7 @@ private:
   ibv_comp_channel* channel_ = nullptr;
   ibv_cq* cq_ = nullptr;
   ownership owns_ = ownership::take;
+  bool watched_ = false; // the channel's events are this object's
 
   std::atomic<std::uint64_t> outstanding_{0};
   std::atomic<state> state_{state::idle};
