@@ -178,6 +178,8 @@ bool stream_impl::begin(stream_reading& op) {
   op.ec = bytes_ ? error_code() : check();
   if (!op.ec && !known_)
     op.ec = asio::error::not_connected;
+  if (!op.ec && closed_) // its receives may have been released
+    op.ec = asio::error::operation_aborted;
   if (!op.ec && !is_usable(op.memory))
     op.ec = asio::error::invalid_argument;
   if (op.ec) {
@@ -714,11 +716,19 @@ void stream_impl::wait_anew() noexcept {
   looking_ = false;
 }
 
-// How long the peer may take nothing. The answer to a withdrawal is not the application's to give,
-// and a connection that is to go on waits for it, whatever the option says for a close.
+// Whether the stream waits for the answer to a withdrawal and stays open. The answer is not the
+// application's to give.
+bool stream_impl::waits_for_answer() const noexcept { return !closed_ && bytes_->withdrawing(); }
+
+// How long the peer may take nothing. The wait for an answer does not depend on the option, which
+// concerns a close.
 std::chrono::milliseconds stream_impl::patience() const noexcept {
-  return !closed_ && bytes_->withdrawing() ? std::max(usual_linger_, least_for_answer)
-                                           : stream_options_.linger;
+  return waits_for_answer() ? std::max(usual_linger_, least_for_answer) : stream_options_.linger;
+}
+
+// A peer that takes other bytes may still owe the answer.
+std::uint64_t stream_impl::signs_of_peer() const noexcept {
+  return waits_for_answer() ? bytes_->answered() : bytes_->taken();
 }
 
 // Whether the peer may still take something. Once it is asked, it has as long again to answer.
@@ -734,15 +744,15 @@ bool stream_impl::wait_for_peer(operation_list& done) {
     wait_anew();
   withdrawing_ = bytes_->withdrawing();
   bool hopes_now = false;
-  if ((!owes && !closed_) || frames().stopped()) {
+  if ((!owes && !closed_) || failing()) {
     waits_.reset();
   } else {
     const auto now = protocol_clock::now();
-    if (!waits_ || bytes_->taken() != taken_) {
+    if (!waits_ || signs_of_peer() != signs_) {
       waits_ = now;
       asked_.reset();
     }
-    taken_ = bytes_->taken();
+    signs_ = signs_of_peer();
     hopes_now = hopes(now);
     if (hopes_now && !asked_ && now - *waits_ >= patience()) {
       asked_ = now;
@@ -769,7 +779,7 @@ bool stream_impl::wait_for_peer(operation_list& done) {
 void stream_impl::look(link_impl& link) {
   auto& self = static_cast<stream_impl&>(link);
   self.looking_ = false;
-  if (!self.waits_ || !self.asked_ || self.bytes_->taken() != self.taken_)
+  if (!self.waits_ || !self.asked_ || self.signs_of_peer() != self.signs_)
     return;
   const auto limit = self.patience();
   const auto waited = protocol_clock::now() - *self.asked_;

@@ -391,6 +391,7 @@ bool stream_protocol::on_answer(const frame_header& header) {
   s.taken_ = all ? s.bytes : header.immediate;
   s.unanswered_ = false;
   ++taken_;
+  ++answered_;
   unanswered_.erase(found);
   withdraws_.erase(std::remove(withdraws_.begin(), withdraws_.end(), s.id_), withdraws_.end());
   if (!s.is_block()) {

@@ -69,7 +69,8 @@ namespace asio_rdma {
 /// - A shutdown after the peer's close succeeds, as there is nothing left to do.
 /// - A peer that closes with bytes unread ends the stream like any other close: it sends no reset.
 ///   Nor does one that has shut down both ways: it drops what still comes, and a write that it was
-///   to read by RDMA READ, and each one after that, fails with `broken_pipe`.
+///   to read by RDMA READ, and each one after that, fails with `broken_pipe`. If unread bytes fill
+///   its receives, such a write stays pending until the stream is read or closed.
 /// - When the connection fails, what had come can still be read; of writes of 32 KiB and more that
 ///   is what had been read by RDMA READ.
 /// - A read after `eof` gives `eof` again, for which Asio's sockets may wait.

@@ -185,6 +185,7 @@ protected:
   const frame_link& frames() const noexcept { return *link_; }
   /// Ends the connection, from within.
   void fail(const error_code& why);
+  bool failing() const noexcept { return failing_; }
   /// Ends a key that the peer has had (a `memory_region` or a `grant_key`), to `memory` of this
   /// side. If that fails so does the connection, and nobody else gets the memory, or the access to
   /// it, as long as the key lives.

@@ -151,7 +151,9 @@ private:
   void choose_way(stream_writing& op) const;
   bool wait_for_peer(operation_list& done);
   void wait_anew() noexcept;
+  bool waits_for_answer() const noexcept;
   std::chrono::milliseconds patience() const noexcept;
+  std::uint64_t signs_of_peer() const noexcept;
   bool hopes(protocol_clock::time_point now) const noexcept;
   static void look(link_impl& link);
   void look_later();
@@ -162,7 +164,7 @@ private:
   std::unique_ptr<closer> closer_;
   std::unique_ptr<holder> holder_;
   std::unique_ptr<background_timer> look_timer_;
-  std::uint64_t taken_ = 0;                         // by the peer
+  std::uint64_t signs_ = 0;                         // see signs_of_peer
   std::optional<protocol_clock::time_point> waits_; // for it to take more, since then
   std::optional<protocol_clock::time_point> asked_; // in this wait
   bool withdrawing_ = false;                        // what this wait is for

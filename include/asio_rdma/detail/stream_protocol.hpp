@@ -223,6 +223,8 @@ public:
   bool owes() const noexcept { return !pending_.empty() || !unanswered_.empty() || shutdown_due_; }
   /// Whether the peer has still to say how much it has read of what was withdrawn.
   bool withdrawing() const noexcept;
+  /// How many offers the peer has answered.
+  std::uint64_t answered() const noexcept { return answered_; }
   /// How often the peer has taken something, or had room for it.
   std::uint64_t taken() const noexcept { return taken_; }
   /// Asks the peer whether its application has taken something. If an earlier question has no
@@ -295,7 +297,7 @@ private:
   list writers_; // in order; the first may be begun
   list done_writes_;
   std::uint32_t small_under_way_ = 0; // frames that are not full
-  std::uint64_t taken_ = 0;
+  std::uint64_t taken_ = 0, answered_ = 0;
   enum class question { none, due, asked } question_ = question::none;
   std::uint32_t answer_ = 0; // the last one: of bytes that the peer has taken
   bool no_delay_ = false;
