@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-// Every object of devices, queue pairs and connections, with each of its operations outstanding
+// Every object of devices, queue pairs, connections and streams, with each of its operations outstanding
 // when the execution context is destroyed: the handlers are destroyed, uncalled, while Asio's
 // objects that they own can still be destroyed, whatever becomes of the library's objects.
 #include "catch.hpp"
@@ -7,14 +7,17 @@
 #include "asio_support.hpp"
 #include "connection_support.hpp"
 #include "context_property.hpp"
+#include "stream_support.hpp"
 
 #include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/write.hpp>
 
 #include <chrono>
 #include <functional>
 #include <iterator>
 #include <memory>
 #include <optional>
+#include <vector>
 
 using namespace test;
 
@@ -225,6 +228,43 @@ struct talks {
   remote_region region, moved_region;
 };
 
+/// How a stream is left to the destructor of its context.
+enum class left { open, reset, ended };
+
+/// Two streams, each of which the source opens. Of `ended` ones the peer has closed.
+template <left Left>
+struct streams {
+  explicit streams(asio::io_context& io) : a(io), b(io) {
+    a.open(pool);
+    b.open(pool);
+    acceptor listener(io, own_endpoint());
+    connector initiator(io);
+    test::connection accepted, connected;
+    listener.async_accept(b, accepted.handler());
+    initiator.async_connect(a, listener.local_endpoint(), connected.handler());
+    until(io, [&] { return accepted.done() && connected.done(); });
+    if (Left == left::reset)
+      a.set_option(asio::socket_base::linger(true, 0));
+    if (Left != left::ended)
+      return;
+    b.close();
+    sent end;
+    a.async_read_some(asio::buffer(place), end.handler());
+    until(io, [&] { return end.done(); });
+    if (end.ec != asio::error::eof)
+      throw system_error(end.ec, "read to the end");
+  }
+  void cancel() { a.cancel(); }
+  void move() { moved.emplace(std::move(a)); }
+
+  device dev = open_device();
+  memory_pool pool{protection_domain(dev)};
+  registered_buffer lent = pool.allocate(1 << 20);
+  std::vector<char> place = std::vector<char>(8 << 20);
+  asio_rdma::stream a, b;
+  std::optional<asio_rdma::stream> moved;
+};
+
 // Operations.
 
 struct kind {
@@ -252,6 +292,9 @@ kind of(const char* name, Start start) {
 
 using plain = talks<false>;
 using sharing = talks<true>;
+using open_streams = streams<left::open>;
+using reset_streams = streams<left::reset>;
+using ended_streams = streams<left::ended>;
 
 #define ON(scene, ...) of<scene>(#scene ": " #__VA_ARGS__, [](auto& s, auto h) { s.__VA_ARGS__; })
 
@@ -321,6 +364,18 @@ const kind kinds[] = {
     ON(sharing, a.async_send(s.lengthy, std::move(h))),
     ON(sharing, a.async_receive(std::move(h))),
     ON(sharing, a.async_close(std::move(h))),
+    ON(open_streams, a.async_read_some(asio::buffer(s.place), std::move(h))),
+    ON(open_streams, a.async_receive(std::move(h))),
+    ON(open_streams, a.async_wait(asio::socket_base::wait_read, std::move(h))),
+    ON(open_streams, a.async_wait(asio::socket_base::wait_error, std::move(h))),
+    ON(open_streams, a.async_write_some(asio::buffer("x", 1), std::move(h))),
+    ON(reset_streams, a.async_read_some(asio::buffer(s.place), std::move(h))),
+    ON(reset_streams, a.async_write_some(s.lent, std::move(h))),
+    of<reset_streams>(
+        "reset_streams: write all",
+        [](auto& s, auto h) { asio::async_write(s.a, asio::buffer(s.place), std::move(h)); }),
+    ON(ended_streams, a.async_read_some(asio::buffer(s.place), std::move(h))),
+    ON(ended_streams, a.async_write_some(s.lent, std::move(h))),
 };
 
 } // namespace
