@@ -82,6 +82,7 @@ public:
   std::span<alock_access> chain;
   bool unposted = false; // the chain, as there was no memory for it
   bool taken = false;    // the chain, by the link: it may have happened
+  bool paused = false;   // since there was no memory, until the next chain is done
   // Of the chain, and of what tells whether who is waited for lives. Registered, so that whoever is
   // in a queue needs nothing more to leave it.
   registered_buffer words;
@@ -282,8 +283,28 @@ void alock_remotes::run(party& p) noexcept {
   try {
     take_steps(p);
   } catch (const std::bad_alloc&) {
+    pause(p);
+  }
+}
+
+// Runs the party again after a random time that doubles. If there is no memory for a timer either,
+// in the next turn of the context.
+void alock_remotes::pause(party& p) noexcept {
+  p.paused = true;
+  try {
+    set_timer(p, longest, false);
+  } catch (const std::bad_alloc&) {
     p.next_turn.begin(service_, p.self);
   }
+}
+
+void alock_remotes::set_timer(party& p, unsigned longest_pause, bool maybe_in_vain) {
+  if (!p.timer)
+    p.timer = std::make_unique<alock_timer>(service_.context());
+  p.timer->set(longest_pause, maybe_in_vain, [&p, keep = p.self] {
+    const lock l(keep->mutex_);
+    keep->look(p);
+  });
 }
 
 void alock_remotes::take_steps(party& p) {
@@ -323,13 +344,7 @@ void alock_remotes::take_steps(party& p) {
         p.protocol->look();
         break;
       }
-      if (!p.timer)
-        p.timer = std::make_unique<alock_timer>(service_.context());
-      p.timer->set(a.what == kind::wait ? longest_if_told : longest, p.protocol->leaves(),
-                   [&p, keep = p.self] {
-                     const lock l(keep->mutex_);
-                     keep->look(p);
-                   });
+      set_timer(p, a.what == kind::wait ? longest_if_told : longest, p.protocol->leaves());
       if (p.protocol->leaves() && p.timer->in_vain())
         complete(p, error::owner_dead);
       return;
@@ -475,11 +490,12 @@ bool alock_remotes::post(party& p, error_code& ec) {
   return false;
 }
 
-// Nothing of the chain has been posted. False if it will be, in a later turn of the context.
+// Nothing of the chain has been posted. False if it will be posted after a pause. A lane that has
+// failed for lack of memory gives the same error, but for ever.
 bool alock_remotes::on_refused(party& p, const error_code& ec) noexcept {
-  if (ec == boost::system::errc::not_enough_memory) {
+  if (ec == boost::system::errc::not_enough_memory && p.from->link && p.from->link->is_alive()) {
     p.unposted = true;
-    p.next_turn.begin(service_, p.self);
+    pause(p);
     return false;
   }
   // A party that takes this one for alive would wait for ever.
@@ -496,6 +512,8 @@ void alock_remotes::on_chain(party& p) {
       run(p);
     return;
   }
+  if (std::exchange(p.paused, false))
+    p.begin_looking();
   for (std::size_t i = 0; i < p.chain.size(); ++i)
     p.chain[i].seen = p.word(i);
   p.protocol->on_done(p.ec);

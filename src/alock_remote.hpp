@@ -60,6 +60,8 @@ private:
   party* take_party(const memory_pool& memory, error_code& ec) noexcept;
   void begin(pool& from, alock_operation& op) noexcept;
   void run(party& p) noexcept;
+  void pause(party& p) noexcept;
+  void set_timer(party& p, unsigned longest_pause, bool maybe_in_vain);
   void take_steps(party& p);
   bool post(party& p, error_code& ec);
   bool on_refused(party& p, const error_code& ec) noexcept;

@@ -563,6 +563,11 @@ void link_impl::end(const error_code& why) {
   settle(l, done);
 }
 
+bool link_impl::is_alive() const {
+  const std::lock_guard guard(mutex_);
+  return !failing_ && !stopped_;
+}
+
 // Somebody may keep a link that was closed.
 void link_impl::drop_memory() {
   dropped_.drop(send_memory_);

@@ -4,8 +4,11 @@
 #include "alock_support.hpp"
 
 #include <array>
+#include <chrono>
 #include <cstddef>
+#include <new>
 #include <stdexcept>
+#include <utility>
 
 using namespace test;
 
@@ -156,6 +159,27 @@ private:
   }
 };
 
+/// The guest's lane looks often whether its peer lives.
+global_memory_options watchful() {
+  global_memory_options o;
+  o.lanes.keep_alive = std::chrono::milliseconds(2);
+  return o;
+}
+
+/// The guest's lane fails, as there is no memory for its next look.
+void starve(lock_scene& s) {
+  error_code ec;
+  while (!ec) {
+    try {
+      const failing_allocation next(1);
+      s.io.run_one();
+    } catch (const std::bad_alloc&) { // of something else
+    }
+    ec = s.read(root_of(host_id)).ec;
+  }
+  REQUIRE(ec == boost::system::errc::not_enough_memory);
+}
+
 bool has_atomics() {
   const bool result = open_device().has_atomics();
   if (!result)
@@ -185,4 +209,27 @@ TEST_CASE("a lock is given back while an allocation fails") {
 TEST_CASE("parties of both cohorts contend for a lock while an allocation fails") {
   if (has_atomics())
     fail_each_allocation<all_contend>();
+}
+
+TEST_CASE("parties whose lane has failed for lack of memory end") {
+  if (!has_atomics())
+    return;
+  lock_scene s(watchful());
+  SECTION("with the lock") {
+    auto held = s.take(s.remote);
+    REQUIRE(held.guard);
+    starve(s);
+    CHECK(s.give_back(s.remote, std::move(held.guard)));
+  }
+  SECTION("waiting for it") {
+    const auto held = s.take(s.local);
+    acquisition a;
+    s.queue(s.remote, a);
+    starve(s);
+    s.until([&] { return a.done; });
+    CHECK(a.ec);
+  }
+  s.guest.close();
+  s.host.close();
+  test::drain(s.io);
 }

@@ -135,6 +135,8 @@ public:
   void close();
   /// Ends the connection for a reason of the caller's: what is under way fails with it.
   void end(const error_code& why);
+  /// Whether it has neither failed nor been closed.
+  bool is_alive() const;
   /// Says goodbye behind what waits to be sent; `op` completes when the peer has as well.
   bool start_close(operation& op);
   /// If that is what `id` waits for: only the wait ends.
