@@ -595,14 +595,16 @@ private:
   std::size_t add(ibv_wr_opcode opcode, const aim& where, std::uint64_t compare_add = 0,
                   std::uint64_t swap = 0) {
     if (state_->posted) {
-      state_ = std::make_shared<detail::batch_state>();
-      state_->problem = asio::error::already_started;
+      auto next = std::make_shared<detail::batch_state>();
+      next->problem = asio::error::already_started;
+      state_ = std::move(next);
     }
     detail::batch_state& s = *state_;
+    const std::size_t at = s.words.size(), words = (where.bytes + 7) / 8;
+    s.reserve(words); // from here on nothing throws
     if (where.at.node() != node_ && !s.problem)
       s.problem = asio::error::invalid_argument;
-    const std::size_t at = s.words.size();
-    s.words.resize(at + (where.bytes + 7) / 8);
+    s.words.resize(at + words);
     s.aims.push_back(where);
     s.chain.push_back(detail::work_on(remote_buffer(), opcode));
     s.chain.back().compare_add = compare_add;

@@ -4,6 +4,9 @@
 #include "global_support.hpp"
 
 #include <array>
+#include <cstddef>
+#include <cstdint>
+#include <new>
 
 using namespace test;
 
@@ -92,6 +95,31 @@ struct accesses : scene {
 
 TEST_CASE("nodes join while an allocation fails") { fail_each_allocation<joins>(); }
 TEST_CASE("memory is asked for while an allocation fails") { fail_each_allocation<allocates>(); }
+TEST_CASE("an operation that there is no memory for is not in its batch") {
+  world w;
+  constexpr std::uint64_t words = 40;
+  const auto at = w.make<std::uint64_t>(words);
+  global_memory::batch b(w.guest, host_id);
+  std::size_t refused = 0;
+  const auto add = [&](std::uint64_t i, std::size_t nth) {
+    const failing_allocation failing(nth);
+    try {
+      b.write(at + i, i + 1);
+      return true;
+    } catch (const std::bad_alloc&) {
+      return false;
+    }
+  };
+  for (std::uint64_t i = 0; i < words; ++i) {
+    for (std::size_t nth = 1; !add(i, nth); ++nth, ++refused)
+      REQUIRE(b.size() == i);
+    REQUIRE(b.size() == i + 1);
+  }
+  CHECK(refused > 10);
+  CHECK(w.ask<void>([&](auto h) { b.async_post(h); }).succeeded());
+  for (std::uint64_t i = 0; i < words; ++i)
+    CHECK(w.read(at + i).value == i + 1);
+}
 TEST_CASE("memory is read and written while an allocation fails") {
   fail_each_allocation<accesses>();
 }

@@ -87,6 +87,12 @@ struct word_found {
 /// The operations of a batch, and in whole words what they write or bring. It stays until all of
 /// them have ended.
 struct batch_state {
+  /// Makes room for one more operation, of so many words. Changes nothing else.
+  void reserve(std::size_t more_words) {
+    make_room(words, more_words);
+    make_room(aims, 1);
+    make_room(chain, 1);
+  }
   /// Aims them, which where they lead may have come anew since they were added. Null if that cannot
   /// be, with the error.
   const global_lane* aim(const global_memory_impl& memory, error_code& ec) {
@@ -131,6 +137,13 @@ struct batch_state {
   std::vector<place> places;
   error_code problem;              // the first that was found
   std::atomic<bool> posted{false}; // until its operation has gone, perhaps in another thread
+
+private:
+  template <class T>
+  static void make_room(std::vector<T>& v, std::size_t more) {
+    if (v.capacity() - v.size() < more)
+      v.reserve(std::max(v.size() + more, 2 * v.capacity()));
+  }
 };
 
 class batch_operation : public placed_operation {
