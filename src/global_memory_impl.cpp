@@ -483,11 +483,15 @@ void global_memory_impl::cancel(std::uint64_t id, asio::cancellation_type_t) {
 
 // --- Messages --------------------------------------------------------------------------------
 
-// What becomes of it shows in what the peer says next.
 void global_memory_impl::say(const peer_ptr& p, const global_message& m) { send(p, encode(m)); }
 
+// A message that cannot be sent ends the connection: the peer would wait for the message, or take a
+// later one for the first.
 void global_memory_impl::send(const peer_ptr& p, const std::vector<std::byte>& bytes) {
-  p->link.async_send(asio::buffer(bytes), [s = self(), p](error_code, std::size_t) {});
+  p->link.async_send(asio::buffer(bytes), [s = self(), p](error_code ec, std::size_t) {
+    if (ec)
+      s->end(p, ec);
+  });
 }
 
 void global_memory_impl::tell_next(const connection_impl* way, segment_id segment,

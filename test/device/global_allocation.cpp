@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <new>
+#include <vector>
 
 using namespace test;
 
@@ -119,6 +120,44 @@ TEST_CASE("an operation that there is no memory for is not in its batch") {
   CHECK(w.ask<void>([&](auto h) { b.async_post(h); }).succeeded());
   for (std::uint64_t i = 0; i < words; ++i)
     CHECK(w.read(at + i).value == i + 1);
+}
+TEST_CASE("a join ends if there is no memory in the pool for an introduction") {
+  const bool of_guest = GENERATE(true, false); // else of the host
+  CAPTURE(of_guest);
+  world w;
+  memory_pool_options small;
+  small.limit = small.first_arena = std::size_t(4) << 20;
+  memory_pool pool(w.pool.get_protection_domain(), small);
+  global_memory_options forever;
+  forever.lanes.keep_alive = {};
+  asio::io_context io;
+  global_memory scarce(io, pool, 77, forever), other(w.io, w.pool, 78, forever);
+  for (int i = 0; i < 100; ++i) // so that the introduction is long
+    scarce.host(4096);
+  global_memory& host = of_guest ? other : scarce;
+  global_memory& guest = of_guest ? scarce : other;
+  host.listen({device_address(w.dev), 0});
+  const std::size_t before = pool.statistics().blocks_in_use;
+  outcome<node_id> joined;
+  guest.async_join(host.local_endpoint(), joined.handler());
+  // The connection is opened, and nothing is left in the pool.
+  w.until([&] {
+    if (pool.statistics().blocks_in_use == before)
+      io.poll_one();
+    return pool.statistics().blocks_in_use != before;
+  });
+  std::vector<registered_buffer> taken;
+  error_code ec;
+  for (std::size_t size = std::size_t(1) << 20; size >= 64; size /= 2)
+    for (ec = {}; !ec;)
+      taken.push_back(pool.allocate(size, ec));
+  w.until([&] {
+    io.restart();
+    io.poll();
+    return joined.done();
+  });
+  CHECK(joined.ec);
+  CHECK(w.read(root_of(host_id)).succeeded());
 }
 TEST_CASE("memory is read and written while an allocation fails") {
   fail_each_allocation<accesses>();
