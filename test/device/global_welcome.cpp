@@ -3,32 +3,42 @@
 #include "catch.hpp"
 #include "global_support.hpp"
 
-#include <asio_rdma/detail/global_message.hpp>
-
 #include <atomic>
-#include <cstddef>
+#include <cstdio>
 #include <cstdlib>
+#include <functional>
 #include <new>
+#include <string>
 #include <thread>
+#include <unistd.h>
+#include <utility>
 
 namespace {
 
 using namespace test;
 
-/// The size of the next allocation that is an event, or 0; and what happens then.
-std::atomic<std::size_t> awaited{0};
-std::atomic<bool> come{false}, go_on{false};
+/// Called before each allocation of a thread that has one.
+thread_local const std::function<void()>* before_allocation = nullptr;
 
 void* allocate(std::size_t bytes) {
-  std::size_t which = bytes;
-  if (bytes != 0 && awaited.compare_exchange_strong(which, 0)) {
-    come = true;
-    come.notify_one();
-    go_on.wait(false);
+  if (const auto* const f = std::exchange(before_allocation, nullptr)) {
+    (*f)();
+    before_allocation = f;
   }
   if (void* const p = std::malloc(bytes == 0 ? 1 : bytes))
     return p;
   throw std::bad_alloc();
+}
+
+/// Whether a thread of this process waits for something in the kernel.
+bool is_blocked(pid_t thread) {
+  const std::string path = "/proc/self/task/" + std::to_string(thread) + "/stat";
+  std::FILE* const f = std::fopen(path.c_str(), "r");
+  char state = 0;
+  const bool read = f != nullptr && std::fscanf(f, "%*d (%*[^)]) %c", &state) == 1;
+  if (f != nullptr)
+    std::fclose(f);
+  return read && state == 'S';
 }
 
 } // namespace
@@ -41,24 +51,37 @@ TEST_CASE("a request of another thread does not overtake the welcome of a node t
   world w;
   global_memory joins(w.io, w.pool, 77);
   joins.host(segment_bytes);
-  // The host has a thread of its own. It stops where it writes the welcome.
   asio::io_context of_host;
   global_memory host(of_host, w.pool, 41);
-  constexpr std::size_t segments = 7; // which no other message has
-  for (std::size_t i = 0; i < segments; ++i)
-    host.host(4096);
+  host.host(segment_bytes);
   host.listen({device_address(w.dev), 0});
-  std::thread serves([&] { of_host.run(); });
+
+  // The thread asks as soon as the host knows the node.
+  std::atomic<pid_t> asker{0}; // while it asks, and from then on
+  std::atomic<bool> has_asked{false};
+  std::thread asks([&] {
+    while (!host.knows(77))
+      std::this_thread::yield();
+    asker = ::gettid();
+    host.async_allocate<std::uint64_t>(77, 0, [](error_code, remote_ptr<std::uint64_t>) {});
+    has_asked = true;
+  });
+  // From then on the host's own thread does nothing before the request has been sent, or cannot be
+  // sent before the host goes on.
+  const std::function<void()> let_ask = [&] {
+    if (has_asked || !host.knows(77))
+      return;
+    while (!has_asked && (asker == 0 || !is_blocked(asker)))
+      std::this_thread::yield();
+  };
+  std::thread serves([&] {
+    before_allocation = &let_ask;
+    of_host.run();
+    before_allocation = nullptr;
+  });
 
   outcome<node_id> joined;
   joins.async_join(host.local_endpoint(), joined.handler());
-  awaited = detail::global_message::base_size + segments * detail::global_message::segment_size;
-  std::thread asks([&] {
-    come.wait(false);
-    host.async_allocate<std::uint64_t>(77, 0, [](error_code, remote_ptr<std::uint64_t>) {});
-    go_on = true;
-    go_on.notify_one();
-  });
   w.until([&] { return joined.done(); });
   CHECK(!joined.ec);
   CHECK(joined.value == 41);
