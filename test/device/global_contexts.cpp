@@ -116,3 +116,23 @@ TEST_CASE("handlers of composed operations are destroyed before their context's 
   CHECK(a.owned.late == 0);
   CHECK(a.calls == calls);
 }
+
+TEST_CASE("a global memory outlives its context, which outlives a lane") {
+  world w;
+  const auto at = w.make<word>();
+  abroad a(w);
+  w.host.close();
+  outcome<word> last;
+  while (!last.ec) {
+    last = {};
+    a.memory->async_read(at, last.handler());
+    w.until([&] {
+      a.io->restart();
+      a.io->poll();
+      return last.done();
+    });
+  }
+  CHECK(a.memory->knows(host_id));
+  a.io.reset();
+  a.memory.reset(); // and the lane
+}
