@@ -21,7 +21,7 @@ constexpr unsigned longest_pause = 10; // microseconds, as a power of two
 class alock_locals::party final : public alock_party {
 public:
   party(shard& at, std::uint64_t number) noexcept : home(at), id(number) {}
-  void unlock(alock_operation* told) noexcept override;
+  bool unlock(alock_operation* told) noexcept override;
   void look_again();
 
   shard& home; // whose lock guards the rest
@@ -64,12 +64,16 @@ public:
     return true;
   }
 
-  void unlock(party& p, alock_operation* told) noexcept {
+  bool unlock(party& p, alock_operation* told) noexcept {
     const auto keep = p.node;
     const std::lock_guard guard(mutex_);
-    p.waiter = told;
+    const bool waits =
+        told != nullptr &&
+        told->view->wait_for(*told, std::shared_ptr<alock_parties>(keep, &keep->local_parties()));
+    p.waiter = waits ? told : nullptr;
     p.protocol->unlock();
     run(p);
+    return waits;
   }
 
   void cancel(const alock_view& view, std::uint64_t id) {
@@ -84,7 +88,7 @@ public:
     }
   }
 
-  void close(const alock_view& view) {
+  void abandon(const alock_view& view) {
     const std::lock_guard guard(mutex_);
     for (party& p : parties_) {
       if (p.view == &view) {
@@ -116,6 +120,8 @@ private:
     if (p.waiter == nullptr)
       return;
     alock_operation& op = *std::exchange(p.waiter, nullptr);
+    if (op.others)
+      return op.view->complete_waiting(op, ec);
     op.ec = ec;
     operation_list done;
     done.push_back(op);
@@ -254,7 +260,9 @@ private:
   party* free_ = nullptr;
 };
 
-void alock_locals::party::unlock(alock_operation* told) noexcept { home.unlock(*this, told); }
+bool alock_locals::party::unlock(alock_operation* told) noexcept {
+  return home.unlock(*this, told);
+}
 
 void alock_locals::party::look_again() {
   std::shared_ptr<void> keep; // the shard as well
@@ -288,9 +296,9 @@ void alock_locals::cancel(const alock_view& view, std::uint64_t id) {
     shards_[i].cancel(view, id);
 }
 
-void alock_locals::close(const alock_view& view) {
+void alock_locals::abandon(const alock_view& view) {
   for (std::size_t i = 0; i < shard_count; ++i)
-    shards_[i].close(view);
+    shards_[i].abandon(view);
 }
 
 } // namespace asio_rdma::detail

@@ -13,7 +13,7 @@ namespace asio_rdma::detail {
 
 /// Those of a node's own process who take locks of the node: the local cohorts. Whoever leaves a
 /// queue carries out, by the CPU, what its successor does next. Safe from any thread.
-class alock_locals {
+class alock_locals final : public alock_parties {
 public:
   explicit alock_locals(global_node& node);
   ~alock_locals();
@@ -22,8 +22,8 @@ public:
   bool start(alock_operation& op, const std::shared_ptr<global_node>& keep);
   /// Gives up the operation of the view with that id.
   void cancel(const alock_view& view, std::uint64_t id);
-  /// Gives up all operations of the view, which has been marked as closed.
-  void close(const alock_view& view);
+  /// Gives up acquisitions as well.
+  void abandon(const alock_view& view) override;
 
 private:
   class party;

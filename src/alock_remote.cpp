@@ -26,15 +26,17 @@ class alock_remotes::party final : public remote_operation, public alock_party {
 public:
   explicit party(alock_remotes& of) noexcept : remote_operation(&party::chain_done), all(of) {}
 
-  void unlock(alock_operation* told) noexcept override {
+  bool unlock(alock_operation* told) noexcept override {
     const auto keep = self;
     const std::lock_guard guard(all.mutex_);
-    if (told != nullptr && !told->view->takes_by(all) && !told->view->wait_for(*told, keep))
-      alock_remotes::complete(*std::exchange(told, nullptr), asio::error::operation_aborted);
-    waiter = told;
+    const bool waits =
+        told != nullptr &&
+        (told->view->takes_by(all) ? all.count(*told) : told->view->wait_for(*told, keep));
+    waiter = waits ? told : nullptr;
     protocol->unlock();
     begin_looking();
     all.run(*this);
+    return waits;
   }
 
   void look_again() {
@@ -156,6 +158,13 @@ bool alock_remotes::start(alock_operation& op) {
     ask(p);
   }
   return true;
+}
+
+// Counts an operation of the view of these. False if the view is closed.
+bool alock_remotes::count(alock_operation& op) noexcept {
+  if (!closed_)
+    op.service->operation_starting();
+  return !closed_;
 }
 
 // --- Descriptors -----------------------------------------------------------------------------

@@ -17,7 +17,8 @@
 namespace asio_rdma::detail {
 
 /// The locks of other nodes that a view takes, by its lanes. Safe from any thread.
-class alock_remotes : public std::enable_shared_from_this<alock_remotes> {
+class alock_remotes final : public std::enable_shared_from_this<alock_remotes>,
+                            public alock_parties {
 public:
   explicit alock_remotes(global_memory_impl& memory);
   ~alock_remotes();
@@ -28,8 +29,7 @@ public:
   void on_next(const connection_impl* way, segment_id segment, std::uint64_t descriptor);
   /// Gives up the operation with that id.
   void cancel(std::uint64_t id);
-  /// Ends the operations of another view that wait for a lock to be given back; the locks are.
-  void abandon(const alock_view& other);
+  void abandon(const alock_view& other) override;
   void close();
 
 private:
@@ -57,6 +57,7 @@ private:
   static void fail_waiting(pool& from, const error_code& ec) noexcept;
   static bool descriptors_fit(const pool& p, std::uint64_t offset, std::uint64_t count) noexcept;
   static bool aim(const party& p, const alock_access& a, remote_buffer& target) noexcept;
+  bool count(alock_operation& op) noexcept;
   party* take_party(const memory_pool& memory, error_code& ec) noexcept;
   void begin(pool& from, alock_operation& op) noexcept;
   void run(party& p) noexcept;

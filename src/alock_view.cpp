@@ -23,19 +23,13 @@ bool alock_view::start(alock_operation& op) {
 }
 
 bool alock_view::start_unlock(alock_operation& op, alock_party* held) {
+  op.service = &service_;
+  op.view = this;
   op.ec = asio::error::invalid_argument;
   if (held == nullptr)
     return false;
-  if (closed_) {
-    held->unlock(nullptr);
-    op.ec = asio::error::bad_descriptor;
-    return false;
-  }
-  op.service = &service_;
-  op.view = this;
-  service_.operation_starting();
-  held->unlock(&op);
-  return true;
+  op.ec = asio::error::bad_descriptor;
+  return held->unlock(&op);
 }
 
 void alock_view::cancel(std::uint64_t id, asio::cancellation_type_t) {
@@ -47,10 +41,11 @@ void alock_view::on_next(const connection_impl* way, segment_id segment, std::ui
   remotes_->on_next(way, segment, descriptor);
 }
 
-bool alock_view::wait_for(alock_operation& op, std::shared_ptr<alock_remotes> others) {
+bool alock_view::wait_for(alock_operation& op, std::shared_ptr<alock_parties> others) {
   const std::lock_guard guard(mutex_);
   if (closed_)
     return false;
+  service_.operation_starting();
   op.others = std::move(others);
   waits_for_others_.push_back(op);
   return true;
@@ -72,10 +67,10 @@ void alock_view::close() {
     const std::lock_guard guard(mutex_);
     closed_ = true;
   }
-  node_->local_parties().close(*this);
+  node_->local_parties().abandon(*this);
   remotes_->close();
   for (;;) {
-    std::shared_ptr<alock_remotes> others;
+    std::shared_ptr<alock_parties> others;
     {
       const std::lock_guard guard(mutex_);
       if (waits_for_others_.empty())

@@ -5,8 +5,11 @@
 #include "context_property.hpp"
 
 #include <array>
+#include <atomic>
 #include <memory>
 #include <optional>
+#include <thread>
+#include <utility>
 
 using namespace test;
 
@@ -126,4 +129,61 @@ TEST_CASE("a lock is given back by an object of another context") {
   });
   CHECK(given_back.calls == 1);
   CHECK(given_back.ec == (closed ? error_code(asio::error::operation_aborted) : error_code()));
+}
+
+TEST_CASE("a lock is given back while the context of its lanes is destroyed") {
+  lock_scene s;
+  if (!s.atomics())
+    return;
+  const bool local = GENERATE(true, false); // the lock is of the same node
+  CAPTURE(local);
+  global_memory_options shares;
+  shares.shared_lanes = 1;
+  for (int i = 0; i < 20; ++i) {
+    asio::io_context own(1); // of the handlers
+    auto of_lanes = std::make_unique<asio::io_context>(1);
+    global_memory first(*of_lanes, s.pool, 77, shares), second(own, first, shares);
+    first.host(segment_bytes);
+    const auto until = [&](const bool& done) {
+      s.until([&] {
+        for (asio::io_context* const io : {of_lanes.get(), &own}) {
+          io->restart();
+          io->poll();
+        }
+        return done;
+      });
+    };
+    bool done = false;
+    first.async_join(s.host.local_endpoint(), [&](error_code, node_id) { done = true; });
+    until(done);
+    remote_ptr<alock_words> here;
+    done = false;
+    first.async_allocate<alock_words>(77, 0, [&](error_code, remote_ptr<alock_words> p) {
+      here = p;
+      done = true;
+    });
+    until(done);
+    alock lock(second, local ? here : s.make<alock_words>());
+    acquisition held;
+    lock.async_lock(held.handler());
+    until(held.done);
+    REQUIRE(held.guard);
+    auto handler = std::make_shared<int>();
+    const std::weak_ptr<int> alive = handler;
+    int calls = 0;
+    std::atomic<bool> go{false};
+    std::thread gives_back([&] {
+      go.wait(false);
+      lock.async_unlock(std::move(held.guard),
+                        [&, h = std::move(handler)](error_code) { ++calls; });
+    });
+    go = true;
+    go.notify_one();
+    of_lanes.reset();
+    gives_back.join();
+    own.restart();
+    own.poll();
+    CHECK(alive.expired());
+    CHECK(calls <= 1);
+  }
 }

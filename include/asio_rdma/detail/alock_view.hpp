@@ -23,12 +23,22 @@ class global_node;
 /// Who has a lock, or wants it. It stays as long as it takes part.
 class alock_party {
 public:
-  /// Gives back the lock that it has; `told` completes when that is done, unless it is null. From
-  /// any thread.
-  virtual void unlock(alock_operation* told) noexcept = 0;
+  /// Gives back the lock that it has; `told` completes when that is done, unless it is null. False
+  /// if the view of `told` is closed: the operation stays the caller's then. From any thread.
+  virtual bool unlock(alock_operation* told) noexcept = 0;
 
 protected:
   ~alock_party() = default;
+};
+
+/// The parties that give locks back for operations of views.
+class alock_parties {
+public:
+  /// Ends all operations of a view that is closed. Locks that are being given back still are.
+  virtual void abandon(const alock_view& view) = 0;
+
+protected:
+  ~alock_parties() = default;
 };
 
 /// Waits for a lock, or until one has been given back.
@@ -41,8 +51,8 @@ public:
   alock_party* granted = nullptr;
   completion_service* service = nullptr; ///< That completes it.
   alock_view* view = nullptr;            ///< That it was started on.
-  /// Those by whom the lock is given back, if that is not the view's.
-  std::shared_ptr<alock_remotes> others = nullptr;
+  /// The parties that the operation waits for by `alock_view::wait_for`.
+  std::shared_ptr<alock_parties> others = nullptr;
 
 protected:
   // Whose handler is not called leaves the lock to others.
@@ -73,10 +83,11 @@ public:
   bool is_closed() const noexcept { return closed_.load(); }
   /// Whether the locks of other nodes that it takes are these.
   bool takes_by(const alock_remotes& parties) const noexcept { return remotes_.get() == &parties; }
-  /// An operation of this view waits for a lock to be given back by a party of another one. The
-  /// view keeps the parties until then, and takes it back from them when it is closed. False if it
-  /// is closed.
-  bool wait_for(alock_operation& op, std::shared_ptr<alock_remotes> others);
+  /// An operation of this view waits for a lock to be given back by a party of another view, or of
+  /// a node. From here on the operation is counted. The view keeps the parties until the operation
+  /// completes, and takes it back from them when the view is closed. False if the view is closed.
+  /// Called under the parties' lock, as a view that is being closed asks for that lock next.
+  bool wait_for(alock_operation& op, std::shared_ptr<alock_parties> others);
   /// Completes such an operation.
   void complete_waiting(alock_operation& op, const error_code& ec);
 
