@@ -36,6 +36,7 @@ public:
   std::shared_ptr<global_node> node;
   std::unique_ptr<alock_timer> timer; // while the other cohort is waited for
   alock_next_turn<party> next_turn{*this};
+  bool free_later = false; // once the context of its view no longer has `next_turn`
   party* next_free = nullptr;
 };
 
@@ -180,6 +181,14 @@ private:
     p.timer.reset();
     p.node.reset(); // which who has called keeps
     if (reusable)
+      give_back(p);
+  }
+
+  // The next acquisition may be of another context, whose turn the party would not get as long as
+  // it waits for one here.
+  void give_back(party& p) noexcept {
+    p.free_later = p.next_turn.is_queued();
+    if (!p.free_later)
       p.next_free = std::exchange(free_, &p);
   }
 
@@ -268,7 +277,10 @@ void alock_locals::party::look_again() {
   std::shared_ptr<void> keep; // the shard as well
   const std::lock_guard guard(home.mutex_);
   keep = next_turn.end();
-  home.look(*this);
+  if (free_later)
+    home.give_back(*this);
+  else
+    home.look(*this);
 }
 
 alock_locals::alock_locals(global_node& node) : shards_(new shard[shard_count]) {

@@ -83,6 +83,8 @@ public:
     done.push_back(*this);
     service.complete(done);
   }
+  /// Whether `look_again` will be called. Under the lock of the party.
+  bool is_queued() const noexcept { return keep_ != nullptr; }
   /// To be called by `look_again` under that lock, and kept until it is released.
   std::shared_ptr<void> end() noexcept { return std::move(keep_); }
 

@@ -3,6 +3,9 @@
 #include "allocation_scene.hpp"
 #include "alock_support.hpp"
 
+#include <boost/asio/bind_cancellation_slot.hpp>
+#include <boost/asio/cancellation_signal.hpp>
+
 #include <array>
 #include <chrono>
 #include <cstddef>
@@ -232,4 +235,47 @@ TEST_CASE("parties whose lane has failed for lack of memory end") {
   s.guest.close();
   s.host.close();
   test::drain(s.io);
+}
+
+TEST_CASE("a local party whose next turn is still to come on one context is not used on another") {
+  if (!has_atomics())
+    return;
+  lock_scene s;
+  asio::io_context other(1);
+  global_memory same_node(other, s.host);
+  alock elsewhere(same_node, s.at);
+  /// Starts, with the nth allocation failing. False if there were not so many.
+  const auto start = [](std::size_t nth, auto initiate) {
+    const failing_allocation failing(nth);
+    try {
+      initiate();
+    } catch (const std::bad_alloc&) {
+    }
+    return failing.failed();
+  };
+  bool first_fails = true;
+  for (std::size_t first = 1; first_fails; ++first) {
+    bool second_fails = true;
+    for (std::size_t second = 1; second_fails; ++second) {
+      CAPTURE(first, second);
+      acquisition held = s.take(s.remote), given_up, taken;
+      REQUIRE(held.guard);
+      asio::cancellation_signal stop;
+      first_fails = start(first, [&] {
+        elsewhere.async_lock(asio::bind_cancellation_slot(stop.slot(), given_up.handler()));
+      });
+      stop.emit(asio::cancellation_type::all);
+      bool started = false;
+      second_fails = start(second, [&] {
+        s.local.async_lock(taken.handler());
+        started = true;
+      });
+      held.guard.unlock();
+      s.until([&] { return taken.done || !started; }); // while nobody runs the other context
+      taken.guard.unlock();
+      s.until([&] { return s.is_free(); });
+      other.restart();
+      other.poll();
+    }
+  }
 }
