@@ -1,11 +1,62 @@
 // SPDX-License-Identifier: BSL-1.0
 #include <asio_rdma/detail/access_service.hpp>
 
+#include "descriptor_watch.hpp"
+
 #include <algorithm>
+#include <utility>
 
 namespace asio_rdma::detail {
 
 asio::execution_context::id access_service::id;
+
+/// Completes what is ready on the context, one operation in each turn. A member of the service, so
+/// to queue it allocates nothing, and needs no executor, which might allocate or throw.
+struct access_service::runner final : scheduled_operation {
+  explicit runner(access_service& s)
+      : scheduled_operation(&runner::execute),
+        service(s),
+        context_scheduler(asio::use_service<scheduler>(s.context())) {}
+
+  static void execute(void* owner, scheduled_operation* base, const error_code&, std::size_t) {
+    if (owner != nullptr)
+      static_cast<runner*>(base)->run();
+  }
+
+  void queue() noexcept {
+    if (!std::exchange(queued, true))
+      context_scheduler.post_immediate_completion(this, false);
+  }
+
+  // What is left is queued before the handler is called: the handler may block, or throw.
+  void run() {
+    access_operation* op = nullptr;
+    {
+      const std::lock_guard lock(service.mutex_);
+      queued = false;
+      if (service.ready_.empty())
+        return;
+      op = &static_cast<access_operation&>(service.ready_.front());
+      service.ready_.pop_front();
+      if (!service.ready_.empty())
+        queue();
+    }
+    op->complete();
+  }
+
+  access_service& service;
+  scheduler& context_scheduler;
+  bool queued = false; // under the service's mutex
+};
+
+// Contexts of other libraries have no scheduler, and one that was made here would never be run.
+access_service::access_service(asio::execution_context& context)
+    : asio::execution_context::service(context) {
+  if (asio::has_service<scheduler>(context))
+    runner_ = std::make_unique<runner>(*this);
+}
+
+access_service::~access_service() = default;
 
 access_service& access_service::of(asio::execution_context& context) {
   return asio::use_service<access_service>(context);
@@ -17,21 +68,41 @@ std::uint64_t access_service::next_id() {
 }
 
 void access_service::start(access_operation& op) {
-  auto how = access_operation::outcome::granted;
   {
     const std::lock_guard lock(mutex_);
-    if (stopped_) {
-      how = access_operation::outcome::destroyed;
-    } else if (!op.access.block_->access.begin_or_wait(op)) {
-      operations_.push_back(op);
+    if (op.id == 0)
+      op.id = ++last_id_;
+    if (!stopped_) {
+      if (op.access.block_->access.begin_or_wait(op))
+        make_ready(op);
+      else
+        operations_.push_back(op);
       return;
     }
   }
-  op.finish(how);
+  op.destroy();
 }
 
-// Posts under the lock, as the context can go when the lock is free: then nothing may be posted to
-// it, nor may the handler, which may hold work of the context, be destroyed by anyone but it.
+// With the lock, as the context can go when the lock is free: then nothing may be queued in it, nor
+// may the handler, which may hold work of the context, be destroyed by anyone but it. An operation
+// that its executor could not take stays ready until the next one is, or the context shuts down.
+void access_service::make_ready(access_operation& op) noexcept {
+  ready_.push_back(op);
+  if (runner_ != nullptr)
+    return runner_->queue();
+  for (access_waiter& waiter : ready_) {
+    auto& one = static_cast<access_operation&>(waiter);
+    if (one.announced)
+      continue;
+    try {
+      one.announce();
+    } catch (...) {
+      return;
+    }
+    one.announced = true;
+  }
+}
+
 void access_service::granted(access_waiters waiters) noexcept {
   while (!waiters.empty()) {
     auto& op = static_cast<access_operation&>(waiters.front());
@@ -40,13 +111,28 @@ void access_service::granted(access_waiters waiters) noexcept {
     const std::lock_guard lock(self.mutex_);
     self.operations_.erase(self.operations_.iterator_to(op));
     if (!self.stopped_) {
-      op.finish(access_operation::outcome::granted);
+      self.make_ready(op);
       continue;
     }
     self.dropped_.push_back(op);
     if (self.operations_.empty())
       self.emptied_.notify_all();
   }
+}
+
+void access_service::run(std::uint64_t which) {
+  access_operation* op = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto i = std::find_if(ready_.begin(), ready_.end(), [which](const access_waiter& w) {
+      return static_cast<const access_operation&>(w).id == which;
+    });
+    if (i == ready_.end())
+      return;
+    op = &static_cast<access_operation&>(*i);
+    ready_.erase(i);
+  }
+  op->complete();
 }
 
 void access_service::cancel(std::uint64_t which) {
@@ -60,7 +146,8 @@ void access_service::cancel(std::uint64_t which) {
     access_operation& op = *i;
     block = op.access.block_;
     operations_.erase(i);
-    op.finish(access_operation::outcome::aborted);
+    op.aborted = true;
+    make_ready(op);
   }
   granted(block->access.resume());
 }
@@ -69,6 +156,7 @@ void access_service::shutdown() {
   {
     std::unique_lock lock(mutex_);
     stopped_ = true;
+    dropped_.splice(dropped_.end(), ready_);
     for (auto i = operations_.begin(); i != operations_.end();) {
       access_operation& op = *i;
       if (op.access.block_->access.stop_waiting(op)) {
@@ -85,7 +173,7 @@ void access_service::shutdown() {
     auto& op = static_cast<access_operation&>(dropped_.front());
     dropped_.pop_front();
     const memory_block_ptr block = op.access.block_;
-    op.finish(access_operation::outcome::destroyed);
+    op.destroy();
     granted(block->access.resume());
   }
 }

@@ -209,7 +209,7 @@ struct access_initiation {
       try {
         slot.template emplace<access_canceller>(access_canceller{&service, op->id});
       } catch (...) {
-        op->finish(access_operation::outcome::destroyed);
+        op->destroy();
         throw;
       }
     }
