@@ -454,6 +454,7 @@ std::size_t completion_queue_impl::hand_out_ready(bool& role_given_up) {
   }
   put_back(b.operations); // those without a place are for the next turn
   queued.push(&watch_->run_op);
+  self_.reset(); // set if the role was given up and taken again in this turn
   state_.store(state::queued);
   watch_->context_scheduler.post_immediate_completions(n, queued, false);
   first.dispose(disposal::complete_here);
@@ -517,6 +518,7 @@ bool completion_queue_impl::take_back(const operation& op) {
 
 void completion_queue_impl::shutdown() {
   watch_->channel.stop();
+  self_.reset();
   {
     const std::lock_guard lock(mutex_);
     stopped_ = true;
