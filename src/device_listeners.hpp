@@ -60,16 +60,18 @@ public:
     if (!next.read)
       return false;
     if (next.event.event_type == IBV_EVENT_QP_LAST_WQE_REACHED)
-      reports_last_receive_.store(true);
+      last_receive_reported_.store(true);
     for (device_listener* who : all)
       who->on_event(next.event, by);
     return true;
   }
 
-  /// Whether the device reports IBV_EVENT_QP_LAST_WQE_REACHED. True until an event was waited for
-  /// in vain, and again after one was read.
-  bool reports_last_receive() const noexcept { return reports_last_receive_.load(); }
-  void last_receive_not_reported() noexcept { reports_last_receive_.store(false); }
+  /// Whether to wait for IBV_EVENT_QP_LAST_WQE_REACHED. False if an event was waited for in vain
+  /// and the device has never reported one.
+  bool reports_last_receive() const noexcept {
+    return last_receive_reported_.load() || !last_receive_missed_.load();
+  }
+  void last_receive_not_reported() noexcept { last_receive_missed_.store(true); }
 
 private:
   std::vector<device_listener*> listeners() {
@@ -79,7 +81,7 @@ private:
 
   std::recursive_mutex reading_; // also by what a listener kept, when that is destroyed
   std::mutex mutex_;
-  std::atomic<bool> reports_last_receive_{true};
+  std::atomic<bool> last_receive_reported_{false}, last_receive_missed_{false};
   std::vector<device_listener*> all_;
 };
 

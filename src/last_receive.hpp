@@ -23,7 +23,8 @@ public:
   /// The queue pair can take receives from now on.
   void may_take() noexcept { may_take_ = true; }
   /// Waits for the event of a queue pair that is in the error state, at most 100 ms. A device that
-  /// was waited for in vain is not waited for again until it reports such an event.
+  /// was waited for in vain is not waited for again, unless it has reported such an event at any
+  /// time.
   void wait() noexcept;
 
   void on_event(const ibv_async_event& event, heard& by) override;

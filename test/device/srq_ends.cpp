@@ -177,6 +177,34 @@ TEST_CASE("a device that does not tell of the last receive is waited for once") 
   CHECK(std::chrono::steady_clock::now() - begin < ends * std::chrono::milliseconds(80));
 }
 
+TEST_CASE("a device that has told of a last receive is waited for after an event that is late") {
+  const device dev = open_device();
+  if (never_tells(dev))
+    return;
+  faults::injector faults(dev.native_handle());
+  const protection_domain pd(dev);
+  const memory m(pd, size, most_rights(dev));
+  asio::io_context io(1);
+  receives r(io, pd);
+  const auto end_one = [&] {
+    faults.flush_late();
+    end_pair q(io, pd, r.queue);
+    q.receive_unseen(faults, m);
+    q.to.close();
+  };
+  end_one();
+  until(io, [&] { return r.filled == 1; });
+  faults.clear(); // from here on rxe tells of nothing
+  {
+    end_pair q(io, pd, r.queue);
+    q.connect();
+    q.to.close();
+  }
+  end_one();
+  CHECK(faults.counts().dropped_completions == 0);
+  until(io, [&] { return r.filled == 2; });
+}
+
 TEST_CASE("connections that end leave as many shared receives as there were") {
   talk t({}, shared_receives_options{});
   if (never_tells(t.dev))
