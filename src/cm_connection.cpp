@@ -402,31 +402,42 @@ void cm_connection::give_up(const error_code& why) noexcept {
 }
 
 // Either context ends an attempt: its own, or that of its queue pair. The other one lives on, so
-// the queue pair is detached, or fails. No id may be left, as the event channel goes.
+// the queue pair is detached, or fails. An id must not outlive its event channel, which is that of
+// the attempt's own context. So an id that lingers stays until that context ends.
 void cm_connection::close(const cm_service& by) {
-  leftovers left;
   rdma_cm_id* lingering = nullptr;
   {
-    const std::lock_guard lock(mutex_);
-    if ((&by != service_ && &by != home_) || !begin(left)) // it has moved, or is closed
-      return;
-    if (op_ != nullptr)
-      finish(asio::error::operation_aborted, left);
-    retire_id(left);
-    timer_.reset();
-    state_ = state::closed;
-    qp_.reset();
-    lingering = std::exchange(lingering_, nullptr);
-    destroying_ = lingering != nullptr;
+    leftovers left;
+    {
+      const std::lock_guard lock(mutex_);
+      if ((&by != service_ && &by != home_) || !begin(left)) // it has moved, or is closed
+        return;
+      if (op_ != nullptr)
+        finish(asio::error::operation_aborted, left);
+      retire_id(left);
+      timer_.reset();
+      state_ = state::closed;
+      qp_.reset();
+      if (&by == service_) {
+        lingering = std::exchange(lingering_, nullptr);
+        destroying_ = lingering != nullptr;
+      } else if (kept_) {
+        home_->keep(kept_);
+      }
+    }
+    settle(left);
   }
-  settle(left);
   if (lingering == nullptr)
     return;
-  rdma_destroy_id(lingering);
+  rdma_destroy_id(lingering); // waits for the peer, so no gate is entered
+  cm_use home;
+  std::shared_ptr<void> kept;
+  std::shared_ptr<cm_handler> self;
   const std::lock_guard lock(mutex_);
+  home.begin(home_gate_); // if that context has ended, it does not need the gate any more
   destroying_ = false;
-  left.kept = std::move(kept_);
-  left.self = std::move(self_);
+  kept = std::move(kept_);
+  self = std::move(self_);
 }
 
 void cm_connection::cancel() {

@@ -10,6 +10,7 @@
 #include <fcntl.h>
 #include <new>
 #include <poll.h>
+#include <utility>
 
 namespace asio_rdma::detail {
 
@@ -191,6 +192,11 @@ error_code cm_service::adopt_id(rdma_cm_id* moved) {
 void cm_service::remember(const std::shared_ptr<cm_handler>& handler) {
   const std::lock_guard lock(mutex_);
   add(handler);
+}
+
+void cm_service::keep(std::shared_ptr<void> objects) {
+  const std::lock_guard lock(mutex_);
+  kept_.push_back(std::move(objects));
 }
 
 // Those that are gone are taken out when as many have been added as were left the last time.

@@ -27,8 +27,8 @@ namespace asio_rdma {
 /// since the address was resolved, the thread that is there waits for up to a second.
 ///
 /// On iWARP an attempt that was given up while the peer had not answered is over only when the peer
-/// answers or the kernel stops waiting (siw: 10 s). Destroying the execution context before that
-/// waits for it.
+/// answers or the kernel stops waiting (siw: 10 s). Destroying the connector's execution context
+/// before that waits for it.
 ///
 /// As Asio's own I/O objects, it must not outlive its execution context.
 ///

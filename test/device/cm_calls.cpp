@@ -8,6 +8,7 @@
 
 std::function<int(test::cm_call, const rdma_cm_id*)> test::before_cm_call;
 std::function<void(test::cm_call, rdma_conn_param&)> test::edit_parameters;
+std::function<void(const rdma_cm_id*)> test::before_destruction;
 std::atomic<int> test::events_read{0};
 
 namespace {
@@ -62,6 +63,12 @@ int rdma_create_id(rdma_event_channel* channel, rdma_cm_id** id, void* context,
                    rdma_port_space ps) {
   return announced(rdma_create_id, "rdma_create_id", cm_call::create_id, nullptr, channel, id,
                    context, ps);
+}
+
+int rdma_destroy_id(rdma_cm_id* id) {
+  if (test::before_destruction)
+    test::before_destruction(id);
+  return real(rdma_destroy_id, "rdma_destroy_id")(id);
 }
 
 int rdma_resolve_addr(rdma_cm_id* id, sockaddr* from, sockaddr* to, int timeout) {

@@ -28,6 +28,9 @@ extern std::function<int(cm_call, const rdma_cm_id*)> before_cm_call;
 /// Changes what rdma_connect(3) and rdma_accept(3) tell the peer. Null for no change.
 extern std::function<void(cm_call, rdma_conn_param&)> edit_parameters;
 
+/// Called before rdma_destroy_id(3). Null for no call.
+extern std::function<void(const rdma_cm_id*)> before_destruction;
+
 /// The events that rdma_get_cm_event(3) has given.
 extern std::atomic<int> events_read;
 

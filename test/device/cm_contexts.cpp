@@ -7,6 +7,7 @@
 #include <asio_rdma/stream.hpp>
 
 #include <array>
+#include <future>
 #include <initializer_list>
 #include <memory>
 #include <thread>
@@ -14,6 +15,7 @@
 namespace {
 
 using namespace test;
+using asio::ip::tcp;
 
 void until_all(std::initializer_list<asio::io_context*> contexts,
                const std::function<bool()>& condition) {
@@ -80,6 +82,42 @@ struct home {
     a.async_send(ma.buffer(0, 8), s.handler());
     until(io, [&] { return s.done() && r.done(); });
     return s.succeeded() && r.succeeded() && mb.word(0) == 42;
+  }
+};
+
+/// An attempt that has reached its peer, which does not answer: it speaks nothing but TCP.
+struct unanswered {
+  asio::io_context listening{1};
+  device dev = open_device();
+  protection_domain pd{dev};
+  tcp::acceptor listener{listening, endpoint(device_address(dev), 0)};
+  tcp::socket peer{listening};
+  makers m;
+  std::optional<asio::io_context> io{1};
+  std::optional<queue_pair> a{std::in_place, *io, pd};
+  const rdma_cm_id* id = nullptr;
+
+  void start() {
+    before_cm_call = [this](cm_call call, const rdma_cm_id* of) {
+      if (call == cm_call::connect)
+        id = of;
+      return 0;
+    };
+    outcome<void> reached;
+    m.initiator->async_connect(*a, listener.local_endpoint(), m.connected.handler());
+    listener.async_accept(peer, reached.handler());
+    until_all({&listening, &*m.connecting},
+              [&] { return reached.done() && peer.available() != 0; });
+    before_cm_call = nullptr;
+  }
+  /// Whether the peer has not heard of the end of the attempt.
+  bool lasts() {
+    std::array<char, 1024> request{};
+    error_code ec;
+    peer.non_blocking(true, ec);
+    while (!ec)
+      peer.read_some(asio::buffer(request), ec);
+    return ec == asio::error::would_block;
   }
 };
 
@@ -278,6 +316,59 @@ TEST_CASE("the queue pair's context is destroyed while another one connects it")
       destroying.join();
     CHECK(result.calls == 1);
   }
+}
+
+// On iWARP an attempt lasts until the peer answers, here after the queue pair's context has been
+// destroyed. If the destruction waited, it would wait until the kernel ends the attempt, and the
+// peer would hear of that.
+TEST_CASE("destroying the queue pair's context does not wait for the peer of an attempt") {
+  const connections_check nothing_left;
+  if (open_device().type() != transport::iwarp)
+    return not_on_this_device("an attempt that lasts until the peer answers");
+  const bool closed_before = GENERATE(false, true);
+  INFO((closed_before ? "the queue pair was closed" : "the queue pair was open"));
+  unanswered u;
+  u.start();
+  if (closed_before)
+    u.a->close();
+  u.a.reset();
+  u.io.reset();
+  CHECK(u.lasts());
+  until_all({&*u.m.connecting}, [&] { return u.m.connected.done(); });
+  CHECK(u.m.connected.ec);
+  u.peer.close();
+  const bool event_first = GENERATE(false, true);
+  if (event_first) {
+    const auto work = asio::make_work_guard(*u.m.connecting); // an id that lingers is none
+    const int before = events_read;
+    until_all({&*u.m.connecting}, [&] { return events_read != before; });
+  }
+  u.m.initiator.reset();
+  u.m.connecting.reset();
+}
+
+TEST_CASE("destroying the queue pair's context does not wait for the attempt's context") {
+  const connections_check nothing_left;
+  if (open_device().type() != transport::iwarp)
+    return not_on_this_device("an attempt that lasts until the peer answers");
+  unanswered u;
+  u.start();
+  const rdma_cm_id* const lingering = u.id;
+  std::promise<void> destroying;
+  before_destruction = [&](const rdma_cm_id* id) {
+    if (id == lingering)
+      destroying.set_value();
+  };
+  u.m.initiator.reset();
+  std::thread waiting([&] { u.m.connecting.reset(); });
+  destroying.get_future().wait();
+  before_destruction = nullptr;
+  // Owned by a handler, the queue pair closes when its context shuts down.
+  asio::post(*u.io, [a = std::move(*u.a)] {});
+  u.io.reset();
+  CHECK(u.lasts());
+  u.peer.close();
+  waiting.join();
 }
 
 TEST_CASE("a stream outlives the contexts that made it") {

@@ -128,6 +128,10 @@ public:
   /// Handlers with ids that came with a request.
   void remember(const std::shared_ptr<cm_handler>& handler);
 
+  /// Keeps verbs objects of the context until all services have shut down. Another context destroys
+  /// them otherwise, perhaps at the same time.
+  void keep(std::shared_ptr<void> objects);
+
   /// For a thread that waits and does not run the context: reads some events, as readers on the
   /// context do; and what to wait for, -1 before the first id.
   void read_events();
@@ -150,6 +154,7 @@ private:
   mutable std::mutex mutex_;
   std::unique_ptr<channel> channel_;
   std::vector<std::weak_ptr<cm_handler>> handlers_;
+  std::vector<std::shared_ptr<void>> kept_;
   std::size_t clean_at_ = 64;
 };
 
