@@ -2,8 +2,6 @@
 #include <asio_rdma/detail/connection_impl.hpp>
 #include <asio_rdma/detail/scatter_gather.hpp>
 
-#include "background_timer.hpp" // to destroy one
-
 #include <algorithm>
 #include <span>
 #include <utility>
@@ -76,12 +74,6 @@ connection_impl::connection_impl(asio::execution_context& context, const memory_
     : link_impl(context, pool, handshake::kind::message, options) {}
 
 connection_impl::~connection_impl() = default;
-
-// The timers' service is gone before a connection that outlives its context.
-void connection_impl::on_context_shutdown() {
-  link_impl::on_context_shutdown();
-  expiry_.reset();
-}
 
 void connection_impl::make_parts(frame_link& link, const handshake&) {
   message_options o;

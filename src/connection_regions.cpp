@@ -435,7 +435,7 @@ void connection_impl::set_timer() {
   const auto when = regions_->next_expiry();
   if (when == protocol_clock::time_point::max())
     return;
-  call_at(expiry_, when, [](link_impl& link) {
+  call_at(timer::expiry, when, [](link_impl& link) {
     auto& self = static_cast<connection_impl&>(link);
     self.regions_->expire();
     self.set_timer();

@@ -187,7 +187,8 @@ void link_impl::on_connected(const connection_info&) {
   operation_list done;
   lock l(mutex_);
   connected_ = true;
-  do_or_fail([this] { set_keep_alive(); });
+  if (!failing_)
+    do_or_fail([this] { set_keep_alive(); });
   run(done);
   settle(l, done);
 }
@@ -488,7 +489,7 @@ void link_impl::set_keep_alive() {
   constexpr std::chrono::milliseconds longest = std::chrono::hours(24);
   // Twice in that time: who falls silent after one look is asked at the next but one.
   const auto pause = std::chrono::microseconds(std::min(options_.keep_alive, longest)) / 2;
-  call_at(alive_timer_, protocol_clock::now() + pause, &link_impl::keep_alive);
+  call_at(timer::alive, protocol_clock::now() + pause, &link_impl::keep_alive);
 }
 
 void link_impl::keep_alive(link_impl& self) {
@@ -506,11 +507,13 @@ void link_impl::keep_alive(link_impl& self) {
   self.set_keep_alive();
 }
 
-void link_impl::call_at(std::unique_ptr<background_timer>& timer, protocol_clock::time_point when,
-                        void (*then)(link_impl&)) {
-  if (!timer)
-    timer = std::make_unique<background_timer>(context());
-  timer->set(when, [weak = weak_from_this(), &timer, then] {
+void link_impl::call_at(timer which, protocol_clock::time_point when, void (*then)(link_impl&)) {
+  if (removed_)
+    return;
+  auto& t = timers_[static_cast<std::size_t>(which)];
+  if (!t)
+    t = std::make_unique<background_timer>(context());
+  t->set(when, [weak = weak_from_this(), &t, then] {
     const auto self = std::static_pointer_cast<link_impl>(weak.lock());
     if (!self)
       return;
@@ -518,7 +521,9 @@ void link_impl::call_at(std::unique_ptr<background_timer>& timer, protocol_clock
     self->cq_->run_ready_internal();
     operation_list done;
     lock l(self->mutex_);
-    timer->ran_out();
+    if (!t) // the link was closed meanwhile
+      return;
+    t->ran_out();
     self->do_or_fail([&] { then(*self); });
     self->run(done);
     self->end_event(done);
@@ -538,13 +543,14 @@ void link_impl::close() {
 void link_impl::on_context_shutdown() {
   removed_ = true;
   end_queue_pair();
-  alive_timer_.reset();
-  memory_timer_.reset();
 }
 
+// A closed link may be kept beyond its context. A timer may not: its destructor uses a service.
 void link_impl::end_queue_pair() {
   {
+    timers ended; // destroyed once the mutex is unlocked
     const std::lock_guard guard(mutex_);
+    ended.swap(timers_);
     fail(asio::error::operation_aborted);
     told_ = true;
   }

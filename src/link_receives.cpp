@@ -91,7 +91,7 @@ void link_impl::look_for_memory() {
   constexpr std::chrono::milliseconds pause(10);
   if (failing_)
     return;
-  call_at(memory_timer_, protocol_clock::now() + pause, [](link_impl& self) {
+  call_at(timer::memory, protocol_clock::now() + pause, [](link_impl& self) {
     if (self.shared_ && self.shared_->starved())
       self.look_for_memory(); // in case `run`, which comes now, finds none
   });

@@ -4,8 +4,6 @@
 #include <asio_rdma/detail/cm_service.hpp>
 #include <asio_rdma/detail/scatter_gather.hpp>
 
-#include "background_timer.hpp"
-
 #include <algorithm>
 #include <exception>
 #include <new>
@@ -794,7 +792,7 @@ void stream_impl::look(link_impl& link) {
 // Also for the stream's destructor, so without an exception.
 void stream_impl::look_later() {
   try {
-    call_at(look_timer_, asked_.value_or(*waits_) + patience(), &stream_impl::look);
+    call_at(timer::look, asked_.value_or(*waits_) + patience(), &stream_impl::look);
     looking_ = true;
   } catch (const std::bad_alloc&) {
     fail(make_error_code(boost::system::errc::not_enough_memory));
@@ -834,11 +832,6 @@ completion_queue_impl* stream_impl::last_work() {
   const bool goes_on = hopes(protocol_clock::now());
   settle(l, done);
   return goes_on ? &completion_queue() : nullptr;
-}
-
-void stream_impl::on_context_shutdown() {
-  link_impl::on_context_shutdown();
-  look_timer_.reset();
 }
 
 } // namespace asio_rdma::detail

@@ -13,16 +13,12 @@
 
 namespace asio_rdma::detail {
 
-class background_timer;
-
 /// The logic of `basic_connection`: messages on a link, and operations on the peer's memory.
 class connection_impl final : public link_impl {
 public:
   connection_impl(asio::execution_context& context, const memory_pool& pool,
                   const connection_options& options);
   ~connection_impl() override;
-
-  void on_context_shutdown() override;
 
   /// Each gives true, or false with the error in the operation, which stays the caller's then.
   bool start(message_send& op, const payload& p, std::optional<std::uint32_t> immediate);
@@ -103,7 +99,6 @@ private:
   remote_part remote_part_{*this};
   std::size_t remote_under_way_ = 0;
   std::optional<connection_regions> regions_;
-  std::unique_ptr<background_timer> expiry_;
   operation_list active_; // the user's operations, to be found by id
   free_list<message_pull> pulls_;
   counter messages_sent_, messages_received_, rendezvous_sent_, rendezvous_received_;

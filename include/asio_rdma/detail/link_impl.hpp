@@ -205,10 +205,17 @@ protected:
       lack_memory();
     }
   }
+  /// The timers of a link and of the kinds of link.
+  enum class timer : std::uint8_t {
+    alive,  ///< To ask the peer for a sign of life.
+    memory, ///< To look for memory for receives.
+    expiry, ///< Of the leases of a connection.
+    look,   ///< Of a stream: at what the peer has taken.
+    count_
+  };
   /// Calls `then` at `when`, while the context runs, as any event is handled: locked, and not if
-  /// the link is gone. An earlier time replaces a later one.
-  void call_at(std::unique_ptr<background_timer>& timer, protocol_clock::time_point when,
-               void (*then)(link_impl&));
+  /// the link is closed or destroyed. An earlier time replaces a later one.
+  void call_at(timer which, protocol_clock::time_point when, void (*then)(link_impl&));
   /// `after_event`. If there is no memory for it, the link fails.
   void end_event(operation_list& done) noexcept;
   /// Whether the device can use the memory: if it is of the pool's protection domain, or none.
@@ -279,7 +286,8 @@ private:
   std::size_t posted_ = 0;               // work requests that the device has
   std::shared_ptr<context_member> self_; // as long as there are any
   operation* closing_ = nullptr;
-  std::unique_ptr<background_timer> alive_timer_, memory_timer_;
+  using timers = std::array<std::unique_ptr<background_timer>, std::size_t(timer::count_)>;
+  timers timers_;      // of those that were set; none once the link is closed
   link_transfer sign_; // asks the peer for a sign of life
   bool asking_ = false;
   std::uint64_t signs_ = 0, signs_before_ = 0; // work requests that came back well

@@ -112,7 +112,6 @@ public:
 
   void on_connected(const connection_info& info) override;
   completion_queue_impl* last_work() override;
-  void on_context_shutdown() override;
 
 private:
   class closer;
@@ -163,7 +162,6 @@ private:
   asio::socket_base::linger linger_option_;
   std::unique_ptr<closer> closer_;
   std::unique_ptr<holder> holder_;
-  std::unique_ptr<background_timer> look_timer_;
   std::uint64_t signs_ = 0;                         // see signs_of_peer
   std::optional<protocol_clock::time_point> waits_; // for it to take more, since then
   std::optional<protocol_clock::time_point> asked_; // in this wait
