@@ -46,6 +46,7 @@ asio::awaitable<void> client(tcp::endpoint where, asio_rdma::memory_pool pool) {
 
 } // namespace
 
+// [main]
 int main(int argc, char*[]) try {
   if (argc > 1)
     throw std::invalid_argument("takes no arguments");
@@ -62,3 +63,4 @@ int main(int argc, char*[]) try {
   std::cerr << "messages: " << e.what() << std::endl;
   return 2;
 }
+// [main]
