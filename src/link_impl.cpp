@@ -167,6 +167,8 @@ error_code link_impl::on_hello(std::span<const std::byte> data, bool accepting) 
   if (peer.what != kind_ || !frame_link::usable(o))
     return error::incompatible_peer;
   const std::lock_guard guard(mutex_);
+  if (failing_) // nothing would stop the parts of a link that has stopped
+    return reason_;
   if (link_)
     return asio::error::already_connected;
   try {

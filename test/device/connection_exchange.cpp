@@ -332,3 +332,29 @@ TEST_CASE("without a connection manager the end of a peer is noticed by keep_ali
   p.until([&] { return r.done(); });
   CHECK(r.ec == errc::timed_out);
 }
+
+TEST_CASE("a connection that has ended before its peer is known is not connected any more") {
+  place p;
+  shared_receives shared(p.io, p.pool);
+  asio_rdma::connection c(p.io, shared), peer(p.io, p.pool);
+  shared.close();
+  drain(p.io);
+  result mine, its;
+  async_exchange(p.here, c, mine.handler());
+  async_exchange(p.there, peer, its.handler());
+  p.until([&] { return mine.done(); });
+  CHECK(mine.ec);
+  p.here.close();
+  p.until([&] { return its.done(); });
+  outcome<message> whole;
+  outcome<std::uint32_t> told;
+  outcome<std::variant<registered_buffer, remote_region>> region;
+  c.async_receive(whole.handler());
+  c.async_receive_immediate(told.handler());
+  c.async_receive_region(region.handler());
+  c.close();
+  p.until([&] { return whole.done() && told.done() && region.done(); });
+  CHECK(whole.ec);
+  CHECK(told.ec);
+  CHECK(region.ec);
+}
