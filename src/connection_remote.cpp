@@ -206,14 +206,17 @@ void connection_impl::end_remote(remote_record& r, operation_list& done) {
 }
 
 // Whether it may have had an effect: the device has some of it, or had, and it does not only read.
-// Called with the queue held.
+// So has a write whose notice waits behind it, as the notice is not taken back. Called with the
+// queue held.
 bool connection_impl::has_begun(const remote_operation& op) {
   std::size_t reads = 0, waiting = 0;
   for (const remote_record& r : remote_records_.all()) {
     if (r.waiter != &op)
       continue;
     reads += r.wr.opcode == IBV_WR_RDMA_READ ? 1u : 0u;
-    waiting += r.under_way && (r.withdrawn || queue_pair()->is_waiting(r.id)) ? 1u : 0u;
+    const bool silent = r.notice == nullptr || r.notice->where() == message_out::state::waiting;
+    const bool waits = r.under_way && (r.withdrawn || queue_pair()->is_waiting(r.id));
+    waiting += silent && waits ? 1u : 0u;
   }
   return reads != op.count && waiting != op.count;
 }

@@ -452,6 +452,27 @@ TEST_CASE("an operation that waits for room is taken back; a posted view only by
   CHECK(ended.ec == asio::error::operation_aborted);
 }
 
+TEST_CASE("a write that waits for room goes on after total once its notice is behind it") {
+  connection_options o;
+  o.queue_pair.send_depth = 1;
+  reach t(o);
+  CHECK(t.lives());
+  asio::cancellation_signal cancel;
+  const registered_buffer long_one = t.filled(100000, 1), b = t.filled(8, 2);
+  sent first, write;
+  outcome<std::uint32_t> told;
+  t.b.async_receive_immediate(told.handler());
+  t.a.async_write(long_one, t.target.remote(), first.handler()); // has the only place
+  t.a.async_write(b, t.target.remote(100000), 7u,
+                  asio::bind_cancellation_slot(cancel.slot(), write.handler()));
+  cancel.emit(asio::cancellation_type::total);
+  t.until([&] { return first.done() && write.done() && told.done(); });
+  CHECK(told.value == 7);
+  CHECK(is_pattern(t.target.data() + 100000, 8, 2));
+  CHECK(write.ec == error_code());
+  CHECK(t.lives());
+}
+
 TEST_CASE("what was taken back leaves later operations nothing of its error") {
   connection_options o;
   o.queue_pair.send_depth = 1;
