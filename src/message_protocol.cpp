@@ -554,7 +554,10 @@ void message_protocol::drop_pulled(const entry& e) {
 }
 
 void message_protocol::drop_from(inbox::iterator first) {
-  std::for_each(first, messages_.end(), [this](const entry& e) { drop_pulled(e); });
+  for (auto e = first; e != messages_.end(); ++e) {
+    drop_pulled(*e);
+    link_.release(e->slot);
+  }
   messages_.erase(first, messages_.end());
 }
 

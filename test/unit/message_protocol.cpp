@@ -569,6 +569,54 @@ TEST_CASE("messages: what would have to be read again when the link has stopped 
   CHECK(waits[3].ec == asio::error::connection_reset);
 }
 
+TEST_CASE("messages: what is lost when the link stops gives its receives back") {
+  party p({}, {.prefetch = 2000});
+  a_receive first, second;
+  p.receive(first);
+  p.gets_message(1); // delivered: its receive is the application's
+  p.gets_message(2); // whole: kept for a receive to come
+  p.gets_offer(1, 10000);
+  p.gets_message(3); // behind what is lost
+  REQUIRE(p.completes(first));
+  p.receive(second);
+  REQUIRE(p.completes(second));
+  a_receive into;
+  into.capacity = 20000;
+  p.receive(into);
+  const message_action a = p.take();
+  REQUIRE(a.what == message_action::kind::pull);
+  p.messages.read_into(a.slot, into);
+  p.link.stop(asio::error::connection_reset);
+  std::set<std::uint32_t> freed;
+  while (const auto slot = p.link.next_freed())
+    CHECK(freed.insert(*slot).second);
+  CHECK(freed == std::set<std::uint32_t>{2, 3});
+  p.messages.pulled(a.slot);
+  CHECK(!p.link.next_freed());
+}
+
+TEST_CASE("messages: what has to be read again after the link has stopped gives its receive back") {
+  party p({}, {.prefetch = 2000});
+  a_receive waits[2];
+  waits[1].capacity = 20000;
+  p.receive(waits[0]);
+  p.receive(waits[1]);
+  std::uint32_t slots[2];
+  for (std::uint32_t i = 0; i < 2; ++i) {
+    p.gets_offer(i, 5000);
+    const message_action a = p.take();
+    REQUIRE(a.what == message_action::kind::pull);
+    slots[i] = a.slot;
+    p.messages.read_into(a.slot, waits[i]);
+  }
+  p.messages.pulled(slots[1]); // behind the first, which is lost
+  p.link.stop(asio::error::connection_reset);
+  std::set<std::uint32_t> freed;
+  while (const auto slot = p.link.next_freed())
+    CHECK(freed.insert(*slot).second);
+  CHECK(freed == std::set<std::uint32_t>{slots[0], slots[1]});
+}
+
 TEST_CASE("messages: several are read at a time, and ahead as far as may be") {
   party p({}, {.pulls = 2, .prefetch = 1000});
   for (std::uint32_t i = 0; i < 4; ++i)
