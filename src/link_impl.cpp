@@ -103,14 +103,16 @@ error_code link_impl::open_with(std::shared_ptr<completion_queue_impl> queue,
                                 frame_link::min_receive_size - frame_header::size,
                                 options_.receive_size - frame_header::size) +
       frame_header::size);
-  if (const error_code ec = qp_->open(std::move(queue), shared ? shared->queue() : nullptr))
-    return ec;
-  cq_ = qp_->completion_queue();
-  cq_->expect_internal();
   error_code ec;
-  bool added = false;
+  bool opened = false, added = false;
   try {
-    added = service_.add(*this, ec);
+    ec = qp_->open(std::move(queue), shared ? shared->queue() : nullptr);
+    opened = !ec;
+    if (opened) {
+      cq_ = qp_->completion_queue();
+      cq_->expect_internal();
+      added = service_.add(*this, ec);
+    }
     if (!ec)
       ec = make_parts_of(std::move(shared));
   } catch (const std::bad_alloc&) {
@@ -118,7 +120,7 @@ error_code link_impl::open_with(std::shared_ptr<completion_queue_impl> queue,
   }
   if (ec && added)
     close();
-  else if (ec)
+  else if (ec && opened)
     qp_->close();
   return ec;
 }

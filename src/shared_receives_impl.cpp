@@ -228,7 +228,10 @@ void shared_receives_impl::leave() {
 
 void shared_receives_impl::add(link_impl& link, std::uint32_t queue_pair) {
   const std::lock_guard guard(mutex_);
-  links_[queue_pair].push_back(&link);
+  std::vector<link_impl*> only{&link};
+  const auto [place, added] = links_.try_emplace(queue_pair, std::move(only));
+  if (!added)
+    place->second.push_back(&link);
 }
 
 void shared_receives_impl::remove(link_impl& link, std::uint32_t queue_pair, std::uint32_t share,

@@ -257,3 +257,32 @@ TEST_CASE("requested memory, each allocation of which fails once, loses no handl
 TEST_CASE("lent memory, each allocation of which fails once, loses no handler") {
   fail_each_allocation<loans>();
 }
+
+TEST_CASE("a connection that there is no memory to open leaves no share of its receives behind") {
+  const device dev = open_device();
+  const memory_pool pool{protection_domain(dev)};
+  asio::io_context io(1);
+  const shared_receives both(io, pool);
+  const std::size_t blocks = pool.statistics().blocks_in_use;
+  bool failed = true;
+  for (std::size_t n = 1; failed; ++n) {
+    asio_rdma::connection c(io);
+    error_code ec;
+    bool threw = false;
+    {
+      const failing_allocation failing(n);
+      try {
+        c.open(both, generous(), ec);
+      } catch (const std::bad_alloc&) {
+        threw = true;
+      }
+      failed = failing.failed();
+    }
+    CAPTURE(n, threw, ec);
+    CHECK((failed || c.is_open()));
+    c.close();
+    drain(io);
+    REQUIRE(both.statistics().links == 0);
+    REQUIRE(pool.statistics().blocks_in_use == blocks);
+  }
+}

@@ -115,7 +115,7 @@ inline std::span<const std::byte> received_bytes(const frame_receive& r) noexcep
 /// its last work request, and stops then.
 class link_impl : public context_member, public connection_target {
 public:
-  /// Makes the queue pair and posts the receives.
+  /// Makes the queue pair and posts the receives. A lack of memory is an error, not an exception.
   error_code open(std::shared_ptr<completion_queue_impl> queue);
   /// The same, with receives that are shared with others.
   error_code open(const std::shared_ptr<shared_receives_impl>& shared);
