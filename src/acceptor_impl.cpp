@@ -34,6 +34,19 @@ bool is_listened_at(cm_service& service, const std::shared_ptr<cm_handler>& hand
   return can_be_had;
 }
 
+// Drops references to queue pairs whose contexts may be destroyed before the operation's handler
+// is called. A context cannot be destroyed while a reference is dropped.
+void drop_objects(operation_list& done) noexcept {
+  for (operation& o : done) {
+    auto& op = static_cast<accept_operation&>(o);
+    cm_use home;
+    if (op.home.gate)
+      home.begin(op.home.gate);
+    op.target.reset();
+    op.qp.reset();
+  }
+}
+
 struct destroy_channel {
   void operator()(rdma_event_channel* c) const noexcept { rdma_destroy_event_channel(c); }
 };
@@ -121,29 +134,39 @@ acceptor_impl::serve(accept_operation& op,
     op.request = connection;
     return served::given;
   }
+  cm_use home;
+  if (!home.begin(op.home.gate)) { // the queue pair's context has been destroyed
+    op.ec = asio::error::bad_descriptor;
+    return served::unfit;
+  }
   op.ec = op.qp->check_attach();
   if (op.ec)
     return served::unfit;
   op.taken = true;
   const std::uint64_t id = op.id;
+  std::shared_ptr<queue_pair_impl> qp = std::move(op.qp); // the connection keeps it
   try {
     if (id != 0) {
       std::erase_if(accepting_, [](const accepting& a) { return a.connection.expired(); });
       accepting_.reserve(accepting_.size() + 1);
     }
-    const error_code ec = connection->accept(op, op.qp, op.options, true);
+    const error_code ec = connection->accept(op, qp, op.home, op.options, true);
     if (!ec) {
       if (id != 0)
         accepting_.push_back({id, connection});
       return served::going_on;
     }
-    if (ec == error::incompatible_peer)
+    if (ec == error::incompatible_peer) {
+      op.qp = std::move(qp);
       return served::refused;
+    }
     op.ec = ec;
   } catch (const std::bad_alloc&) {
     op.ec = asio::error::no_memory;
   }
-  return served::failed;
+  // A queue pair that was closed at that moment says nothing about the request.
+  op.taken = !qp->check_attach();
+  return op.taken ? served::failed : served::unfit;
 }
 
 error_code acceptor_impl::check_start(const accept_operation& op) const {
@@ -168,9 +191,14 @@ bool acceptor_impl::start(accept_operation& op) {
   completion_service& operations = service_.operations(); // the acceptor may go once it has started
   operation_list done;
   request_list ended;
+  error_code home_error;
+  if (op.qp != nullptr)
+    op.home = cm_connection::home_of(*op.qp, home_error);
   {
     const std::lock_guard lock(mutex_);
     op.ec = check_start(op);
+    if (!op.ec)
+      op.ec = home_error;
     if (op.ec)
       return false;
     operations.operation_starting();
@@ -191,6 +219,7 @@ bool acceptor_impl::start(accept_operation& op) {
   }
   for (const auto& connection : ended)
     connection->give_up(asio::error::operation_aborted);
+  drop_objects(done);
   operations.complete(done);
   return true;
 }
@@ -222,6 +251,7 @@ bool acceptor_impl::on_request(const cm_event& event) {
   }
   for (const auto& unwanted : request)
     unwanted->give_up(asio::error::operation_aborted);
+  drop_objects(done);
   service_.operations().complete(done);
   return true;
 }
@@ -277,6 +307,7 @@ void acceptor_impl::cancel(const error_code& why) {
       op.fail(why);
     done.swap(waiting_);
   }
+  drop_objects(done);
   if (!done.empty()) // else the context may be gone
     service_.operations().complete(done);
 }
@@ -298,6 +329,7 @@ void acceptor_impl::cancel(std::uint64_t operation_id, asio::cancellation_type_t
   }
   if (connection)
     connection->cancel(operation_id);
+  drop_objects(done);
   if (!done.empty())
     service_.operations().complete(done);
 }

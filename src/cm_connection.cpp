@@ -6,6 +6,7 @@
 #include "cm_device.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <new>
@@ -17,7 +18,12 @@ namespace {
 class link final : public connection_link {
 public:
   explicit link(std::shared_ptr<cm_connection> c) noexcept : connection_(std::move(c)) {}
-  ~link() override { connection_->give_up(asio::error::operation_aborted); }
+  ~link() override {
+    if (started_)
+      connection_->give_up(asio::error::operation_aborted);
+  }
+  /// From here on the connection, or its attempt, ends with this.
+  void start() noexcept { started_ = true; }
   void disconnect(const error_code& why) noexcept override { connection_->disconnect(why); }
   bool lingers() const noexcept override { return connection_->lingers(); }
   void keep(std::shared_ptr<void> queue_pair) noexcept override {
@@ -26,6 +32,7 @@ public:
 
 private:
   std::shared_ptr<cm_connection> connection_;
+  std::atomic<bool> started_{false};
 };
 
 // The interface of the connection's own GID, 0 if it is not known.
@@ -77,10 +84,13 @@ void cm_connection::leftovers::destroy_ids() noexcept {
     destroy(id);
 }
 
-// False once the service has shut down, which has closed the connection before.
+// False once the service has shut down, which has closed the connection before. If the queue pair's
+// context has shut down, it has ended the attempt before, and nothing of that context is used.
 bool cm_connection::begin(leftovers& left) noexcept {
   if (!left.own.begin(gate_))
     return false;
+  if (home_gate_ && home_gate_ != gate_)
+    left.home.begin(home_gate_);
   left.operations = &service_->operations();
   return true;
 }
@@ -92,13 +102,38 @@ error_code cm_connection::check(const connect_operation& op, const queue_pair_im
   return op.target && !data.empty() ? error_code(asio::error::invalid_argument) : error_code();
 }
 
-// The event channel is made before there is a connection that could fail for want of one.
-error_code cm_connection::find_home(const queue_pair_impl& qp) {
-  cm_service& home = cm_service::of(qp.context());
-  home_ = &home;
-  home_gate_ = home.gate();
-  return home.expect(shared_from_this());
+cm_home cm_connection::home_of(const queue_pair_impl& qp, error_code& ec) {
+  cm_service& service = cm_service::of(qp.context());
+  ec = service.prepare();
+  return {&service, service.gate()};
 }
+
+/// The home of a connection whose attempt is about to start. Until it has, a request is of no
+/// queue pair's context.
+class cm_connection::new_home {
+public:
+  explicit new_home(cm_connection& c) noexcept : connection_(c) {}
+  new_home(const new_home&) = delete;
+  ~new_home() {
+    if (started_)
+      return;
+    connection_.home_ = nullptr;
+    connection_.home_gate_.reset();
+  }
+
+  error_code set(const cm_home& home, leftovers& left) {
+    if (home.gate != connection_.gate_ && !left.home.begin(home.gate))
+      return asio::error::operation_aborted; // that context is being destroyed
+    connection_.home_ = home.service;
+    connection_.home_gate_ = home.gate;
+    return home.service->expect(connection_.shared_from_this());
+  }
+  void started() noexcept { started_ = true; }
+
+private:
+  cm_connection& connection_;
+  bool started_ = false;
+};
 
 error_code cm_connection::connect(connect_operation& op, std::shared_ptr<queue_pair_impl> qp,
                                   std::vector<asio::ip::tcp::endpoint> endpoints,
@@ -107,6 +142,10 @@ error_code cm_connection::connect(connect_operation& op, std::shared_ptr<queue_p
     return asio::error::not_found;
   if (const error_code ec = check(op, *qp, options.data))
     return ec;
+  error_code home_error;
+  const cm_home home = home_of(*qp, home_error);
+  if (home_error)
+    return home_error;
   if (op.target)
     options.data = op.target->hello();
   op.info.data.reserve(cm_data::most); // so that the end of the attempt allocates nothing
@@ -117,10 +156,13 @@ error_code cm_connection::connect(connect_operation& op, std::shared_ptr<queue_p
     const std::lock_guard lock(mutex_);
     if (!begin(left))
       return asio::error::operation_aborted;
-    if (const error_code ec = find_home(*qp))
+    new_home moving(*this);
+    if (const error_code ec = moving.set(home, left))
       return ec;
     if (const error_code ec = qp->attach(attached))
       return ec;
+    moving.started();
+    attached->start();
     left.operations->operation_starting();
     op_ = &op;
     qp_ = std::move(qp);
@@ -197,8 +239,8 @@ error_code cm_connection::hear(connection_target& target) {
   return ec;
 }
 
-error_code cm_connection::accept(connect_operation& op, std::shared_ptr<queue_pair_impl> qp,
-                                 const accept_options& options, bool counted) {
+error_code cm_connection::accept(connect_operation& op, const std::shared_ptr<queue_pair_impl>& qp,
+                                 const cm_home& home, const accept_options& options, bool counted) {
   if (const error_code ec = check(op, *qp, options.data))
     return ec;
   op.info.data.reserve(cm_data::most);
@@ -211,7 +253,8 @@ error_code cm_connection::accept(connect_operation& op, std::shared_ptr<queue_pa
       return asio::error::operation_aborted;
     if (const error_code ec = check_accept(*qp, options.data))
       return ec;
-    if (const error_code ec = find_home(*qp))
+    new_home moving(*this);
+    if (const error_code ec = moving.set(home, left))
       return ec;
     if (const error_code ec = qp->attach(attached))
       return ec;
@@ -227,10 +270,12 @@ error_code cm_connection::accept(connect_operation& op, std::shared_ptr<queue_pa
       qp->detach();
       return heard;
     }
+    moving.started();
+    attached->start();
     if (!counted)
       left.operations->operation_starting();
     op_ = &op;
-    qp_ = std::move(qp);
+    qp_ = qp;
     state_ = state::accepting;
     or_no_memory(left, [&] {
       if (const error_code ec = answer(options))
@@ -274,7 +319,7 @@ error_code cm_connection::reject(const private_data& data) {
 error_code cm_connection::move_home(leftovers& left) noexcept {
   if (home_ == service_)
     return {};
-  if (!left.home.begin(home_gate_))
+  if (!left.home.begun())
     return asio::error::operation_aborted; // that context is being destroyed
   if (const error_code ec = home_->adopt_id(id_))
     return ec;
@@ -305,6 +350,7 @@ void cm_connection::finish(const error_code& result, leftovers& left) noexcept {
     left.connected = std::move(op.target);
     return;
   }
+  left.dropped = std::move(op.target);
   left.detached = std::move(qp_);
   if (state_ == state::accepting || spent_) {
     left.failed = left.detached;

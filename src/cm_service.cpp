@@ -118,6 +118,10 @@ cm_service& cm_service::of(asio::execution_context& context) {
 }
 
 bool cm_service::open(error_code& ec) {
+  if (stopped_) {
+    ec = asio::error::operation_aborted;
+    return false;
+  }
   if (channel_)
     return true;
   rdma_event_channel* events = rdma_create_event_channel();
@@ -170,6 +174,13 @@ int cm_service::resolve_address(rdma_cm_id* resolved, sockaddr* from, sockaddr* 
   return rdma_resolve_addr(resolved, from, to, timeout);
 }
 
+error_code cm_service::prepare() {
+  const std::lock_guard lock(mutex_);
+  error_code ec;
+  open(ec);
+  return ec;
+}
+
 error_code cm_service::expect(const std::shared_ptr<cm_handler>& handler) {
   const std::lock_guard lock(mutex_);
   error_code ec;
@@ -215,6 +226,7 @@ void cm_service::shutdown() {
   {
     const std::lock_guard lock(mutex_);
     handlers.swap(handlers_);
+    stopped_ = true;
   }
   if (channel_)
     channel_->watch.stop();

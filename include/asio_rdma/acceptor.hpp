@@ -437,7 +437,10 @@ private:
       detail::start_operation<detail::connect_operation, detail::info_result, 0>(
           request, io, h, [&](auto& op) { return detail::give(end, op); },
           [&](detail::cm_connection& c, auto& op) {
-            const error_code ec = c.accept(op, end.queue_pair, options, false);
+            error_code ec;
+            const detail::cm_home home = detail::cm_connection::home_of(*end.queue_pair, ec);
+            if (!ec)
+              ec = c.accept(op, end.queue_pair, home, options, false);
             if (ec) // otherwise the operation may have completed already
               op.ec = ec;
             return !ec;

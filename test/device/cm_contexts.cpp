@@ -6,7 +6,10 @@
 
 #include <asio_rdma/stream.hpp>
 
+#include <faults/failing_allocation.hpp>
+
 #include <array>
+#include <atomic>
 #include <future>
 #include <initializer_list>
 #include <memory>
@@ -83,6 +86,37 @@ struct home {
     until(io, [&] { return s.done() && r.done(); });
     return s.succeeded() && r.succeeded() && mb.word(0) == 42;
   }
+};
+
+/// A context with a queue pair that another thread ends while this one connects the queue pair.
+struct ending_home {
+  explicit ending_home(const protection_domain& pd) : qp(std::in_place, *io, pd) {}
+  ~ending_home() { join(); }
+
+  /// Begins to close the queue pair, and to destroy the context if asked to. Returns when that is
+  /// done, or has had every chance to be.
+  void end(bool destroy) {
+    const auto impl = qp->impl();
+    thread = std::thread([this, destroy] {
+      qp.reset();
+      if (destroy)
+        io.reset();
+      ended = true;
+    });
+    while (impl->state() != queue_pair_state::closed)
+      std::this_thread::yield();
+    for (int left = 20000; left != 0 && !ended; --left)
+      std::this_thread::yield();
+  }
+  void join() {
+    if (thread.joinable())
+      thread.join();
+  }
+
+  std::optional<asio::io_context> io{1};
+  std::optional<queue_pair> qp;
+  std::thread thread;
+  std::atomic<bool> ended{false};
 };
 
 /// An attempt that has reached its peer, which does not answer: it speaks nothing but TCP.
@@ -369,6 +403,84 @@ TEST_CASE("destroying the queue pair's context does not wait for the attempt's c
   CHECK(u.lasts());
   u.peer.close();
   waiting.join();
+}
+
+TEST_CASE("a queue pair is closed or its context destroyed while a request is given to it") {
+  const connections_check nothing_left;
+  const bool destroyed = GENERATE(false, true);
+  INFO((destroyed ? "its context is destroyed" : "it is closed"));
+  bool reached = true;
+  for (int n = 0; reached; ++n) {
+    INFO("at allocation " << n);
+    makers m;
+    home h; // of a connector, and of a queue pair that accepts the request otherwise
+    ending_home e(h.pd);
+    connection ended;
+    m.listener->async_accept(*e.qp, ended.handler());
+    m.start(h.a, h.b);
+    int allocations = 0;
+    until_all({&*m.connecting, &h.io}, [&] {
+      const watched_allocations watched([&] {
+        if (allocations++ == n)
+          e.end(destroyed);
+      });
+      m.accepting->restart();
+      m.accepting->poll();
+      return ended.done() || m.accepted.done();
+    });
+    reached = allocations > n;
+    e.join();
+    until_all({&*m.connecting, &*m.accepting, &h.io}, [&] { return m.connected.done(); });
+    m.listener.reset();
+    until_all({&*m.accepting}, [&] { return ended.done() && m.accepted.done(); });
+    INFO(describe(ended.ec) << ", the other one " << describe(m.accepted.ec) << ", the connector "
+                            << describe(m.connected.ec));
+    CHECK(ended.calls == 1);
+    // It may have been accepted, and then closed.
+    CHECK((!ended.ec || ended.ec == asio::error::operation_aborted || m.connected.succeeded()));
+  }
+}
+
+TEST_CASE("the queue pair's context is not gone before a failed attempt has ended") {
+  const connections_check nothing_left;
+  const bool connecting = GENERATE(true, false);
+  INFO((connecting ? "the connecting one" : "the accepting one"));
+  makers m;
+  home h;
+  ending_home e(h.pd);
+  asio::cancellation_signal accepting;
+  const rdma_cm_id* own = nullptr;
+  before_cm_call = [&](cm_call call, const rdma_cm_id* id) {
+    if (call == (connecting ? cm_call::resolve_address : cm_call::accept))
+      own = id;
+    // On iWARP it is accepted at once, so there is nothing to cancel.
+    return call == cm_call::accept && h.dev.type() == transport::iwarp ? ENOMEM : 0;
+  };
+  queue_pair& a = connecting ? *e.qp : h.a;
+  queue_pair& b = connecting ? h.a : *e.qp;
+  m.listener->async_accept(b, asio::bind_cancellation_slot(accepting.slot(), m.accepted.handler()));
+  m.initiator->async_connect(a, m.listener->local_endpoint(), m.connected.handler());
+  int destroyed = 0;
+  bool ended = false;
+  before_destruction = [&](const rdma_cm_id* id) {
+    if (id != own || destroyed++ != 0)
+      return;
+    e.end(true);
+    ended = e.ended;
+  };
+  until_all({&*m.connecting, &*m.accepting}, [&] { return own != nullptr; });
+  before_cm_call = nullptr;
+  if (connecting)
+    m.initiator->cancel();
+  else
+    accepting.emit(asio::cancellation_type::terminal);
+  before_destruction = nullptr;
+  e.join();
+  CHECK(destroyed == 1);
+  CHECK_FALSE(ended);
+  m.listener.reset();
+  until_all({&*m.connecting, &*m.accepting},
+            [&] { return m.connected.done() && m.accepted.done(); });
 }
 
 TEST_CASE("a stream outlives the contexts that made it") {

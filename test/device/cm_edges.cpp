@@ -62,6 +62,22 @@ struct rivals {
   std::array<rdma_cm_id*, 2> ids{};
 };
 
+/// While it exists, the process can open no descriptor.
+struct no_descriptors {
+  no_descriptors() {
+    REQUIRE(getrlimit(RLIMIT_NOFILE, &before) == 0);
+    rlimit none = before;
+    const int next = dup(0);
+    close(next);
+    none.rlim_cur = static_cast<rlim_t>(next);
+    REQUIRE(setrlimit(RLIMIT_NOFILE, &none) == 0);
+  }
+  no_descriptors(const no_descriptors&) = delete;
+  ~no_descriptors() { setrlimit(RLIMIT_NOFILE, &before); }
+
+  rlimit before{};
+};
+
 endpoint unused(meeting& m) { return acceptor(m.io, {device_address(m.dev), 0}).local_endpoint(); }
 
 } // namespace
@@ -364,21 +380,57 @@ TEST_CASE("an id that cannot be listened with is given back though no descriptor
   const rivals r(m.dev, &m);
   rdma_cm_id* const id = r.ids[0];
   rdma_event_channel* const contexts = m.listener->native_handle()->channel;
-  rlimit before{};
-  REQUIRE(getrlimit(RLIMIT_NOFILE, &before) == 0);
-  rlimit none = before;
-  const int next = dup(0);
-  close(next);
-  none.rlim_cur = static_cast<rlim_t>(next);
-  REQUIRE(setrlimit(RLIMIT_NOFILE, &none) == 0);
+  std::optional<no_descriptors> none(std::in_place);
   acceptor other(m.io);
   error_code ec;
   other.assign(id, 1, ec);
-  setrlimit(RLIMIT_NOFILE, &before);
+  none.reset();
   CHECK(ec);
   CHECK_FALSE(other.is_open());
   CHECK(id->channel != contexts);
   CHECK(id->context == &m);
+}
+
+TEST_CASE("an accept that no descriptor is left for costs no connector its connection") {
+  meeting m;
+  asio::io_context other(1); // whose event channel is made for the first connection there
+  queue_pair qp(other, m.pd);
+  connection first;
+  m.connect();
+  {
+    const no_descriptors none;
+    m.listener->async_accept(qp, first.handler());
+    m.until([&] { return first.done(); });
+  }
+  CHECK(first.ec == errc::too_many_files_open);
+  m.accept();
+  m.until([&] { return m.accepted.done() && m.connected.done(); });
+  CHECK(m.accepted.succeeded());
+  CHECK(m.connected.succeeded());
+}
+
+TEST_CASE("a connection that no descriptor is left for is not begun") {
+  meeting m;
+  asio::io_context other(1);
+  queue_pair qp(other, m.pd);
+  connection first;
+  std::optional<no_descriptors> none(std::in_place);
+  const bool requested = GENERATE(false, true);
+  if (requested) {
+    none.reset();
+    outcome<connection_request> request;
+    m.listener->async_wait_request(request.handler());
+    m.connect();
+    m.until([&] { return request.done(); });
+    none.emplace();
+    m.listener->async_accept(std::move(request.value), qp, first.handler());
+  } else {
+    m.initiator->async_connect(qp, m.where(), first.handler());
+  }
+  m.until([&] { return first.done(); });
+  none.reset();
+  CHECK(first.ec == errc::too_many_files_open);
+  CHECK(qp.state() == queue_pair_state::open);
 }
 
 TEST_CASE("the events of an id that cannot be given back are passed over") {

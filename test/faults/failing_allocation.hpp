@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 
 namespace test {
 
@@ -23,6 +24,19 @@ public:
   [[nodiscard]] bool failed() const noexcept;
   /// The number of allocations since the construction.
   [[nodiscard]] std::size_t count() const noexcept;
+};
+
+/// Calls a function before each `operator new` of the thread, but not before those of the function
+/// itself, while it exists.
+class watched_allocations {
+public:
+  explicit watched_allocations(std::function<void()> before) noexcept;
+  watched_allocations(const watched_allocations&) = delete;
+  watched_allocations& operator=(const watched_allocations&) = delete;
+  ~watched_allocations();
+
+private:
+  std::function<void()> before_;
 };
 
 } // namespace test

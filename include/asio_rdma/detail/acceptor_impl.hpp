@@ -19,6 +19,7 @@ public:
 
   std::shared_ptr<cm_connection> request;
   std::shared_ptr<queue_pair_impl> qp;
+  cm_home home; ///< Of the queue pair.
   accept_options options;
   /// Whether it has taken a request.
   bool taken = false;

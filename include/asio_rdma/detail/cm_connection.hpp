@@ -51,10 +51,14 @@ public:
   connection_info info() const;
   std::string device_name() const;
   rdma_cm_id* native_handle() const;
+  /// The service that events of the queue pair's connection are to be read by, with its event
+  /// channel, so that a connection does not fail for want of one. Called by initiating functions
+  /// only: the queue pair's context lives until they return. Errors: `cm_service::prepare`.
+  static cm_home home_of(const queue_pair_impl& qp, error_code& ec);
   /// `counted`: the operation has been counted as work already. On an error, or an exception,
-  /// nothing was started.
-  error_code accept(connect_operation& op, std::shared_ptr<queue_pair_impl> qp,
-                    const accept_options& options, bool counted);
+  /// nothing was started. After most errors the request can be accepted by another queue pair.
+  error_code accept(connect_operation& op, const std::shared_ptr<queue_pair_impl>& qp,
+                    const cm_home& home, const accept_options& options, bool counted);
   error_code reject(const private_data& data);
 
   /// Errors known before a request exists: `invalid_argument`, `operation_not_supported`.
@@ -89,11 +93,13 @@ private:
     std::shared_ptr<cm_handler> self;
     std::shared_ptr<void> kept;
     std::shared_ptr<queue_pair_impl> detached, failed;
-    std::shared_ptr<connection_target> connected;
+    std::shared_ptr<connection_target> connected, dropped;
     error_code why;
 
     void destroy_ids() noexcept;
   };
+
+  class new_home;
 
   bool begin(leftovers& left) noexcept;
   /// Calls `f`. Ends the attempt if that lacks memory.
@@ -124,7 +130,6 @@ private:
   rdma_conn_param parameters(const private_data& data) const;
   void arm_timer(std::chrono::milliseconds timeout);
   void on_timeout(std::uint64_t attempt);
-  error_code find_home(const queue_pair_impl& qp);
   error_code move_home(leftovers& left) noexcept;
   void finish(const error_code& ec, leftovers& left) noexcept;
   bool destroying_would_wait() const noexcept;

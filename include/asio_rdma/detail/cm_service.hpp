@@ -91,13 +91,15 @@ public:
       gate_->leave();
   }
 
-  /// False if the service has shut down.
+  /// False if the service has shut down. Called once: a second call would leave the first gate
+  /// entered.
   bool begin(const std::shared_ptr<cm_gate>& gate) noexcept {
     if (!gate->enter())
       return false;
     gate_ = gate;
     return true;
   }
+  bool begun() const noexcept { return gate_ != nullptr; }
 
 private:
   std::shared_ptr<cm_gate> gate_;
@@ -114,13 +116,16 @@ public:
 
   static cm_service& of(asio::execution_context& context);
 
-  /// A new id of `handler`, which is told of its events. Errors: `error::no_device`, the system's.
+  /// A new id of `handler`, which is told of its events. Errors: `operation_aborted` once the
+  /// service has begun to shut down, `error::no_device`, the system's.
   rdma_cm_id* make_id(const std::shared_ptr<cm_handler>& handler, error_code& ec);
   /// rdma_resolve_addr(3) of an id that was made here. Never while an event is being read:
   /// librdmacm writes the id's addresses after the kernel has taken the call, and again with its
   /// answer.
   int resolve_address(rdma_cm_id* id, sockaddr* from, sockaddr* to, int timeout);
-  /// Makes the event channel for ids of `handler`, which hears when the context shuts down.
+  /// Makes the event channel. Errors: as of `make_id`.
+  error_code prepare();
+  /// The same for ids of `handler`, which hears when the context shuts down.
   error_code expect(const std::shared_ptr<cm_handler>& handler);
   /// Moves an id of an expected handler from another event channel, with its events. Waits until
   /// those that have been read there are acknowledged.
@@ -156,6 +161,14 @@ private:
   std::vector<std::weak_ptr<cm_handler>> handlers_;
   std::vector<std::shared_ptr<void>> kept_;
   std::size_t clean_at_ = 64;
+  bool stopped_ = false; // handlers that are added later would not be closed
+};
+
+/// The service of a queue pair's context, for another context that connects the queue pair. The
+/// service is used with its gate entered only.
+struct cm_home {
+  cm_service* service = nullptr;
+  std::shared_ptr<cm_gate> gate;
 };
 
 asio::ip::tcp::endpoint endpoint_of(const sockaddr* address);
