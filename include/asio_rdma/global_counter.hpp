@@ -4,6 +4,7 @@
 #include <asio_rdma/global_memory.hpp>
 
 #include <cstdint>
+#include <tuple>
 #include <utility>
 
 namespace asio_rdma {
@@ -37,43 +38,32 @@ private:
 
 namespace detail {
 
-/// Arrives, and reads until everybody has.
+/// An arrival, and reads until everybody has arrived.
 template <class Memory>
-class barrier_wait : retrying<Memory> {
+class barrier_attempt {
 public:
-  barrier_wait(Memory& memory, remote_ptr<counter_word> at, std::uint64_t parties)
-      : retrying<Memory>(memory), at_(at), parties_(parties) {}
+  barrier_attempt(Memory& memory, remote_ptr<counter_word> at, std::uint64_t parties)
+      : memory_(&memory), at_(at), parties_(parties) {}
 
-  template <class Self>
-  void operator()(Self& self) {
-    this->begin(self);
-    this->memory_.async_fetch_add(at_, 1, std::move(self));
-  }
-  template <class Self>
-  void operator()(Self& self, error_code ec) {
-    ec = this->error_of(self, ec);
-    if (ec)
-      self.complete(ec);
+  Memory& memory() const noexcept { return *memory_; }
+  template <class Step>
+  void start(Step&& next, bool first) {
+    if (first)
+      memory_->async_fetch_add(at_, 1, std::forward<Step>(next));
     else
-      this->memory_.async_read(at_, std::move(self));
+      memory_->async_read(at_, std::forward<Step>(next));
   }
-  template <class Self>
-  void operator()(Self& self, const error_code& ec, std::uint64_t arrived) {
-    if (ec) {
-      self.complete(ec);
-      return;
-    }
+  bool succeeded(std::uint64_t arrived) {
     if (goal_ == 0) {
       goal_ = (arrived / parties_ + 1) * parties_;
       ++arrived; // this one
     }
-    if (arrived >= goal_)
-      self.complete({});
-    else
-      this->wait(self);
+    return arrived >= goal_;
   }
+  std::tuple<> arguments(const error_code&) const { return {}; }
 
 private:
+  Memory* memory_;
   remote_ptr<counter_word> at_;
   std::uint64_t parties_;
   std::uint64_t goal_ = 0; // arrivals, of all rounds, that end this one
@@ -99,9 +89,10 @@ public:
   /// arrived all the same, unless that had not been posted.
   template <class Token = asio::default_completion_token_t<Executor>>
   auto async_arrive_and_wait(Token&& token = {}) {
-    return asio::async_compose<Token, void(error_code)>(
-        detail::barrier_wait<basic_global_memory<Executor>>(*memory_, at_, parties_), token,
-        memory_->get_executor());
+    using attempt = detail::barrier_attempt<basic_global_memory<Executor>>;
+    return asio::async_initiate<Token, void(error_code)>(
+        detail::initiate_retrying<basic_global_memory<Executor>>{memory_}, token,
+        attempt(*memory_, at_, parties_));
   }
 
 private:

@@ -8,7 +8,6 @@
 #include <asio_rdma/remote_word.hpp>
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/async_result.hpp>
-#include <boost/asio/compose.hpp>
 
 #include <array>
 #include <bit>
@@ -315,9 +314,9 @@ public:
   /// doubles up to a millisecond. Signature `void(error_code, remote_value_t<T>)`.
   template <remote_atomic T, class Token = asio::default_completion_token_t<executor_type>>
   auto async_exchange(remote_ptr<T> p, remote_value_t<T> desired, Token&& token = {}) {
-    using value = remote_value_t<T>;
-    return asio::async_compose<Token, void(error_code, value)>(
-        detail::exchange_loop<basic_global_memory, T>(*this, p, desired), token, get_executor());
+    using attempt = detail::exchange_attempt<basic_global_memory, T>;
+    return asio::async_initiate<Token, void(error_code, remote_value_t<T>)>(
+        detail::initiate_retrying<basic_global_memory>{this}, token, attempt(*this, p, desired));
   }
 
 private:

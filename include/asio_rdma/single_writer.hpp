@@ -10,6 +10,8 @@
 #include <cstdint>
 #include <cstring>
 #include <optional>
+#include <tuple>
+#include <utility>
 
 namespace asio_rdma {
 
@@ -100,36 +102,31 @@ private:
 
 namespace detail {
 
+/// A read that finds a value whole.
 template <class Memory, class T>
-class whole_read : retrying<Memory> {
+class whole_read {
   using image = typename single_writer<T>::image;
 
 public:
-  whole_read(Memory& memory, remote_ptr<const image> at) : retrying<Memory>(memory), at_(at) {}
+  whole_read(Memory& memory, remote_ptr<const image> at) : memory_(&memory), at_(at) {}
 
-  template <class Self>
-  void operator()(Self& self) {
-    this->begin(self);
-    this->memory_.async_read(at_, std::move(self));
+  Memory& memory() const noexcept { return *memory_; }
+  template <class Step>
+  void start(Step&& next, bool) {
+    memory_->async_read(at_, std::forward<Step>(next));
   }
-  template <class Self>
-  void operator()(Self& self, error_code ec) {
-    ec = this->error_of(self, ec);
-    if (ec)
-      self.complete(ec, image().contents());
-    else
-      this->memory_.async_read(at_, std::move(self));
+  bool succeeded(const image& seen) {
+    seen_ = seen;
+    return seen.is_whole();
   }
-  template <class Self>
-  void operator()(Self& self, const error_code& ec, const image& seen) {
-    if (ec || seen.is_whole())
-      self.complete(ec, seen.contents());
-    else
-      this->wait(self);
+  std::tuple<versioned<T>> arguments(const error_code& ec) const {
+    return {(ec ? image() : seen_).contents()};
   }
 
 private:
+  Memory* memory_;
   remote_ptr<const image> at_;
+  image seen_;
 };
 
 } // namespace detail
@@ -140,10 +137,10 @@ private:
 template <class Executor, class T, class Token = asio::default_completion_token_t<Executor>>
 auto async_load(basic_global_memory<Executor>& memory, remote_ptr<single_writer<T>> p,
                 Token&& token = {}) {
-  using image = typename single_writer<T>::image;
-  return asio::async_compose<Token, void(error_code, versioned<T>)>(
-      detail::whole_read<basic_global_memory<Executor>, T>(memory, p.template cast<const image>()),
-      token, memory.get_executor());
+  using attempt = detail::whole_read<basic_global_memory<Executor>, T>;
+  return asio::async_initiate<Token, void(error_code, versioned<T>)>(
+      detail::initiate_retrying<basic_global_memory<Executor>>{&memory}, token,
+      attempt(memory, p.template cast<const typename single_writer<T>::image>()));
 }
 
 } // namespace asio_rdma

@@ -3,10 +3,15 @@
 #include "allocation_scene.hpp"
 #include "global_support.hpp"
 
+#include <asio_rdma/global_counter.hpp>
+#include <asio_rdma/single_writer.hpp>
+
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <new>
+#include <stdexcept>
+#include <utility>
 #include <vector>
 
 using namespace test;
@@ -92,10 +97,56 @@ struct accesses : scene {
                                               global_memory::batch(guest, host_id)};
 };
 
+/// Composed operations, whose first attempts fail.
+struct retries : scene {
+  using value = single_writer<std::array<std::uint64_t, 4>>;
+
+  retries()
+      : gathering(make<counter_word>()),
+        exchanged(make<nic_atomic<std::uint64_t>>()),
+        stored(make<value>()) {
+    // Of another value than the first attempt expects, and torn.
+    if (write(exchanged.cast<std::uint64_t>(), 5) ||
+        write(stored.cast<value::image>().member<&value::image::check>(), 1))
+      throw std::runtime_error("write");
+  }
+  void play(handler_accounts& accounts) {
+    barrier<asio::any_io_executor> gathers(guest, gathering, 2);
+    const auto arrive = [&](const char* name) {
+      accounts.start(name,
+                     [&](auto handler) { gathers.async_arrive_and_wait(std::move(handler)); });
+    };
+    if (dev.has_atomics()) {
+      arrive("barrier");
+      accounts.start("exchange",
+                     [&](auto handler) { guest.async_exchange(exchanged, 7, std::move(handler)); });
+    }
+    accounts.start("load", [&](auto handler) { async_load(guest, stored, std::move(handler)); });
+    // What these wait for comes when some attempts have been in vain.
+    for (int i = 0; i < 100; ++i) {
+      try {
+        io.poll_one();
+      } catch (const std::bad_alloc&) { // the context may be run on
+      }
+    }
+    host.local(stored)->store({1, 2, 3, 4});
+    if (dev.has_atomics())
+      arrive("other side of the barrier");
+    accounts.run(io);
+  }
+  bool broken() const { return false; } // the sides wait for each other
+
+private:
+  remote_ptr<counter_word> gathering;
+  remote_ptr<nic_atomic<std::uint64_t>> exchanged;
+  remote_ptr<value> stored;
+};
+
 } // namespace
 
 TEST_CASE("nodes join while an allocation fails") { fail_each_allocation<joins>(); }
 TEST_CASE("memory is asked for while an allocation fails") { fail_each_allocation<allocates>(); }
+
 TEST_CASE("an operation that there is no memory for is not in its batch") {
   world w;
   constexpr std::uint64_t words = 40;
@@ -121,6 +172,7 @@ TEST_CASE("an operation that there is no memory for is not in its batch") {
   for (std::uint64_t i = 0; i < words; ++i)
     CHECK(w.read(at + i).value == i + 1);
 }
+
 TEST_CASE("a join ends if there is no memory in the pool for an introduction") {
   const bool of_guest = GENERATE(true, false); // else of the host
   CAPTURE(of_guest);
@@ -159,6 +211,9 @@ TEST_CASE("a join ends if there is no memory in the pool for an introduction") {
   CHECK(joined.ec);
   CHECK(w.read(root_of(host_id)).succeeded());
 }
+
 TEST_CASE("memory is read and written while an allocation fails") {
   fail_each_allocation<accesses>();
 }
+
+TEST_CASE("operations try again while an allocation fails") { fail_each_allocation<retries>(); }

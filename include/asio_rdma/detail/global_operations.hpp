@@ -6,6 +6,8 @@
 #include <asio_rdma/detail/connection_impl.hpp>
 #include <asio_rdma/detail/global_memory_impl.hpp>
 #include <asio_rdma/remote_word.hpp>
+#include <boost/asio/associated_cancellation_slot.hpp>
+#include <boost/asio/associator.hpp>
 #include <boost/asio/cancellation_state.hpp>
 #include <boost/asio/steady_timer.hpp>
 
@@ -17,9 +19,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <new>
+#include <optional>
 #include <random>
 #include <span>
 #include <tuple>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 namespace asio_rdma::detail {
@@ -204,79 +210,167 @@ private:
   std::uint32_t limit_ = 1; // microseconds
 };
 
-/// What composed operations have in common that try again until they succeed.
-template <class Memory>
-class retrying {
-protected:
-  explicit retrying(Memory& memory) noexcept : memory_(memory) {}
+template <class Attempt, class Handler>
+class retrying;
 
-  template <class Self>
-  static void begin(Self& self) {
-    self.reset_cancellation_state(asio::enable_total_cancellation());
-  }
-  /// The error, or that the operation was cancelled when what was under way had just completed.
-  template <class Self>
-  static error_code error_of(const Self& self, const error_code& ec) {
-    return ec || self.cancelled() == asio::cancellation_type::none
-               ? ec
-               : error_code(asio::error::operation_aborted);
-  }
-  template <class Self>
-  void wait(Self& self) {
-    if (!back_off_)
-      back_off_ = std::make_unique<back_off>(memory_.get_executor());
-    back_off& b = *back_off_; // `self` takes this object along
-    b.async_wait(std::move(self));
-  }
+/// The handler of each step of a `retrying` operation. Its executor and its allocator are those of
+/// the operation's handler.
+template <class Attempt, class Handler>
+class retrying_step {
+public:
+  using operation = retrying<Attempt, Handler>;
+  using cancellation_slot_type = asio::cancellation_slot;
 
-  Memory& memory_;
+  explicit retrying_step(std::shared_ptr<operation> of) noexcept : of_(std::move(of)) {}
+
+  cancellation_slot_type get_cancellation_slot() const noexcept { return of_->cancelled_.slot(); }
+  const Handler& handler() const noexcept { return *of_->handler_; }
+
+  template <class... Results>
+  void operator()(const error_code& ec, const Results&... results) {
+    operation::go_on(std::move(of_), ec, results...);
+  }
 
 private:
-  std::unique_ptr<back_off> back_off_; // from the first failure on
+  std::shared_ptr<operation> of_;
+};
+
+/// A composed operation that tries again until it succeeds. If there is no memory for a step, the
+/// operation completes with `no_memory`. So its handler does not go along with the steps: an
+/// initiating function that throws destroys the handler that it was given.
+///
+/// `Attempt` is what is tried, on `memory()`: `start(step, first)` starts an operation,
+/// `succeeded(result)` says whether that operation was the last one, and `arguments(ec)` gives the
+/// arguments of the handler behind the error code.
+template <class Attempt, class Handler>
+class retrying {
+public:
+  using step = retrying_step<Attempt, Handler>;
+
+  /// Takes the handler only if all of the construction succeeds.
+  retrying(const Attempt& what, Handler& handler)
+      : attempt_(what),
+        back_off_(what.memory().get_executor()),
+        cancelled_(asio::get_associated_cancellation_slot(handler),
+                   asio::enable_total_cancellation()),
+        handler_(std::move(handler)) {}
+
+  /// Throws if there is no memory for the first step.
+  static void begin(const Attempt& what, Handler& handler) {
+    auto op = std::allocate_shared<retrying>(operation_allocator<retrying>(), what, handler);
+    Attempt& a = op->attempt_;
+    a.start(step(std::move(op)), true);
+  }
+
+private:
+  friend step;
+  using pointer = std::shared_ptr<retrying>;
+
+  /// After a pause.
+  static void go_on(pointer op, error_code ec) {
+    if (!ec && op->cancelled_.cancelled() != asio::cancellation_type::none)
+      ec = asio::error::operation_aborted; // when the attempt before had just completed
+    if (ec)
+      complete(std::move(op), ec);
+    else
+      next(std::move(op), [](retrying& o, step s) { o.attempt_.start(std::move(s), false); });
+  }
+  /// After an attempt.
+  template <class Result>
+  static void go_on(pointer op, const error_code& ec, const Result& result) {
+    if (ec || op->attempt_.succeeded(result))
+      complete(std::move(op), ec);
+    else
+      next(std::move(op), [](retrying& o, step s) { o.back_off_->async_wait(std::move(s)); });
+  }
+
+  // Once `start` has started a step, another thread may complete the operation.
+  template <class Start>
+  static void next(pointer op, Start start) {
+    op->cancelled_.slot().clear();
+    try {
+      start(*op, step(op));
+      return;
+    } catch (const std::bad_alloc&) {
+      if (!op->handler_) // it has been called, and has thrown
+        throw;
+    }
+    complete(std::move(op), asio::error::no_memory);
+  }
+
+  // Only the memory of the operation may outlast the call of the handler: see `next`.
+  static void complete(pointer op, const error_code& ec) {
+    op->cancelled_.slot().clear();
+    auto arguments = op->attempt_.arguments(ec);
+    Handler handler(std::move(*op->handler_));
+    op->handler_.reset();
+    op->back_off_.reset();
+    op.reset();
+    std::apply([&](auto&... args) { std::move(handler)(ec, std::move(args)...); }, arguments);
+  }
+
+  Attempt attempt_;
+  std::optional<back_off> back_off_;
+  asio::cancellation_state cancelled_;
+  std::optional<Handler> handler_; // until it is called
+};
+
+/// The initiation of a `retrying` operation.
+template <class Memory>
+struct initiate_retrying {
+  using executor_type = typename Memory::executor_type;
+  const executor_type& get_executor() const noexcept { return memory->get_executor(); }
+
+  template <class Handler, class Attempt>
+  void operator()(Handler&& handler, const Attempt& what) const {
+    std::decay_t<Handler> h(std::forward<Handler>(handler));
+    retrying<Attempt, std::decay_t<Handler>>::begin(what, h);
+  }
+
+  Memory* memory;
 };
 
 /// Compare-and-exchange until it succeeds.
 template <class Memory, class T>
-class exchange_loop : retrying<Memory> {
+class exchange_attempt {
   using value = remote_value_t<T>;
 
 public:
-  exchange_loop(Memory& memory, remote_ptr<T> at, value desired)
-      : retrying<Memory>(memory),
-        at_(at),
-        expected_(std::bit_cast<value>(std::uint64_t(0))),
-        desired_(desired) {}
+  exchange_attempt(Memory& memory, remote_ptr<T> at, value desired)
+      : memory_(&memory), at_(at), desired_(desired) {}
 
-  template <class Self>
-  void operator()(Self& self) {
-    this->begin(self);
-    attempt(self);
+  Memory& memory() const noexcept { return *memory_; }
+  template <class Step>
+  void start(Step&& next, bool) {
+    memory_->async_compare_exchange(at_, seen_, desired_, std::forward<Step>(next));
   }
-  template <class Self>
-  void operator()(Self& self, error_code ec) {
-    ec = this->error_of(self, ec);
-    if (ec)
-      self.complete(ec, std::bit_cast<value>(std::uint64_t(0)));
-    else
-      attempt(self);
+  bool succeeded(const exchange_result<value>& result) {
+    seen_ = result.seen;
+    return result.exchanged;
   }
-  template <class Self>
-  void operator()(Self& self, const error_code& ec, const exchange_result<value>& result) {
-    expected_ = result.seen;
-    if (ec || result.exchanged)
-      self.complete(ec, result.seen);
-    else
-      this->wait(self);
-  }
+  std::tuple<value> arguments(const error_code& ec) const { return {ec ? zero() : seen_}; }
 
 private:
-  template <class Self>
-  void attempt(Self& self) {
-    this->memory_.async_compare_exchange(at_, expected_, desired_, std::move(self));
-  }
+  static value zero() { return std::bit_cast<value>(std::uint64_t(0)); }
 
+  Memory* memory_;
   remote_ptr<T> at_;
-  value expected_, desired_;
+  value seen_ = zero(), desired_;
 };
 
 } // namespace asio_rdma::detail
+
+namespace boost::asio {
+
+template <template <class, class> class Associator, class Attempt, class Handler, class Default>
+struct associator<Associator, asio_rdma::detail::retrying_step<Attempt, Handler>, Default>
+    : Associator<Handler, Default> {
+  using step = asio_rdma::detail::retrying_step<Attempt, Handler>;
+
+  static auto get(const step& s) noexcept { return Associator<Handler, Default>::get(s.handler()); }
+  static auto get(const step& s, const Default& d) noexcept {
+    return Associator<Handler, Default>::get(s.handler(), d);
+  }
+};
+
+} // namespace boost::asio
