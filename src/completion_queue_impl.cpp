@@ -172,16 +172,20 @@ completion_counters completion_queue_impl::counters() const noexcept {
   return {polls_.value(), arms_.value(), events_.value(), completions_.value()};
 }
 
-bool completion_queue_impl::reserve(std::uint32_t entries) noexcept {
+bool completion_queue_impl::reserve(std::uint32_t entries) {
   const std::lock_guard lock(mutex_);
   if (poll_failed_ || entries > options_.entries - reserved_)
     return false;
+  if (reservations_ == abandoned_.capacity())
+    abandoned_.reserve(2 * reservations_ + 8);
+  ++reservations_;
   reserved_ += entries;
   return true;
 }
 
 void completion_queue_impl::unreserve(std::uint32_t entries) noexcept {
   const std::lock_guard lock(mutex_);
+  --reservations_;
   reserved_ -= entries;
 }
 
@@ -351,7 +355,7 @@ int completion_queue_impl::drop_abandoned(ibv_wc* completions, int n) const noex
   return static_cast<int>(std::remove_if(completions, completions + n, is_abandoned) - completions);
 }
 
-void completion_queue_impl::abandon(std::uint32_t queue_pair) {
+void completion_queue_impl::abandon(std::uint32_t queue_pair) noexcept {
   const std::lock_guard lock(mutex_);
   abandoned_.push_back(queue_pair);
 }

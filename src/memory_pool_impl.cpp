@@ -421,13 +421,18 @@ memory_block_ptr memory_pool_impl::block_of(const char* address) noexcept {
 }
 
 void memory_pool_impl::find_blocks(std::span<const ibv_sge> elements,
-                                   std::vector<memory_block_ptr>& to) {
+                                   std::vector<memory_block_ptr>& to) noexcept {
   all_pools& all = all_pools::of_process();
   const std::lock_guard lock(all.mutex);
   for (const ibv_sge& e : elements)
     for (memory_pool_impl* pool : all.pools)
-      if (auto block = pool->block_of(reinterpret_cast<const char*>(e.addr)))
-        to.push_back(std::move(block));
+      if (auto block = pool->block_of(reinterpret_cast<const char*>(e.addr))) {
+        try {
+          to.push_back(std::move(block));
+        } catch (const std::bad_alloc&) {
+          block.detach();
+        }
+      }
 }
 
 memory_pool_statistics memory_pool_impl::statistics() const noexcept {

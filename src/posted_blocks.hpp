@@ -11,7 +11,7 @@ namespace asio_rdma::detail {
 
 /// Adds the blocks of any pool that the posted operations of a queue use.
 template <class Operation>
-void find_posted_blocks(const work_queue& queue, std::vector<memory_block_ptr>& to) {
+void find_posted_blocks(const work_queue& queue, std::vector<memory_block_ptr>& to) noexcept {
   queue.each_posted([&](const operation& op) {
     const auto& wr = static_cast<const Operation&>(op).wr;
     memory_pool_impl::find_blocks({wr.sg_list, static_cast<std::size_t>(wr.num_sge)}, to);

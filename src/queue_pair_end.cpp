@@ -6,6 +6,7 @@
 
 #include "last_receive.hpp"
 #include "posted_blocks.hpp"
+#include "queue_pair_remains.hpp"
 #include "withheld.hpp"
 
 #include <algorithm>
@@ -97,9 +98,10 @@ void queue_pair_impl::release_failed() {
 
 // After the destruction of the queue pair the device uses none of its memory, and after one more
 // look at the completion queue none of its requests is left there. What is still in the queues
-// will never complete. If the device refuses, none of that holds for what is posted.
+// will never complete. If the device refuses, none of that holds for what is posted. Nothing is
+// allocated: nobody could do the rest later.
 void queue_pair_impl::release_device(ibv_qp* qp, const std::shared_ptr<connection_link>& link,
-                                     const error_code& why) {
+                                     const error_code& why) noexcept {
   if (link)
     link->disconnect(why);
   // So that a shared receive that it had taken completes; destroying it may drop what is not
@@ -109,15 +111,9 @@ void queue_pair_impl::release_device(ibv_qp* qp, const std::shared_ptr<connectio
   cq_->drain();
   // rxe frees no window whose queue pair has gone before: the kernel panics.
   bool gone = windows_->free_all();
-  if (gone && link && link->lingers() && !any_posted()) {
-    if (srq_)
-      srq_->linger();
-    // The queue pair goes before what it was made of.
-    link->keep(std::shared_ptr<void>(qp, [cq = cq_, srq = srq_, pd = pd_](ibv_qp* p) {
-      ibv_destroy_qp(p);
-      if (srq)
-        srq->lingered();
-    }));
+  if (gone && lingering_ && link && link->lingers() && !any_posted()) {
+    lingering_->keep(qp);
+    link->keep(std::move(lingering_));
   } else {
     gone = gone && destroy(qp);
   }
@@ -148,7 +144,7 @@ void queue_pair_impl::release_device(ibv_qp* qp, const std::shared_ptr<connectio
     release_withheld(); // perhaps what others have left can go by now, too
 }
 
-bool queue_pair_impl::destroy(ibv_qp* qp) {
+bool queue_pair_impl::destroy(ibv_qp* qp) noexcept {
   for (int left = chances; ibv_destroy_qp(qp) != 0; --left) {
     cq_->drain();
     if (left == 0 || !any_posted())
@@ -158,38 +154,15 @@ bool queue_pair_impl::destroy(ibv_qp* qp) {
   return true;
 }
 
-/// A queue pair that the device has refused to destroy, with all that it uses.
-class queue_pair_impl::refused final : public withheld {
-public:
-  refused(std::shared_ptr<queue_pair_impl> self, ibv_qp* qp, std::vector<memory_block_ptr> memory)
-      : self_(std::move(self)), qp_(qp), memory_(std::move(memory)) {}
-
-  bool release() noexcept override {
-    if (!self_->windows_->free_all() || ibv_destroy_qp(qp_) != 0)
-      return false;
-    const auto& cq = self_->cq_;
-    cq->drain();
-    cq->forget(self_->number_);
-    cq->unreserve(self_->reserved_);
-    return true;
-  }
-
-private:
-  std::shared_ptr<queue_pair_impl> self_;
-  ibv_qp* qp_;
-  std::vector<memory_block_ptr> memory_;
-};
-
-void queue_pair_impl::abandon(ibv_qp* qp) {
-  std::vector<memory_block_ptr> memory;
+void queue_pair_impl::abandon(ibv_qp* qp) noexcept {
   cq_->abandon(number_);
   {
     const std::lock_guard lock(mutex_);
-    find_posted_blocks<send_operation>(send_, memory);
-    find_posted_blocks<receive_operation>(receive_, memory);
+    find_posted_blocks<send_operation>(send_, refused_->memory);
+    find_posted_blocks<receive_operation>(receive_, refused_->memory);
   }
-  withhold(std::make_unique<refused>(std::static_pointer_cast<queue_pair_impl>(shared_from_this()),
-                                     qp, std::move(memory)));
+  refused_->keep(std::static_pointer_cast<queue_pair_impl>(shared_from_this()), qp);
+  withhold(std::move(refused_));
 }
 
 // Of a failure beside `close`, whichever comes second drops the teardown.

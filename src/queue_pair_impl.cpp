@@ -4,6 +4,7 @@
 #include <asio_rdma/detail/shared_receive_queue_impl.hpp>
 
 #include "last_receive.hpp"
+#include "queue_pair_remains.hpp"
 
 #include <algorithm>
 #include <cerrno>
@@ -113,6 +114,7 @@ error_code queue_pair_impl::open(std::shared_ptr<completion_queue_impl> queue,
   if (ec)
     return ec;
   opening attempt(*this);
+  prepare_end();
   ec = attempt.attach();
   if (ec)
     return ec;
@@ -169,6 +171,13 @@ void queue_pair_impl::find_unsupported() noexcept {
     without({IBV_WR_LOCAL_INV, IBV_WR_SEND_WITH_INV});
   if (options_.type != IBV_QPT_RC)
     without({IBV_WR_RDMA_READ, IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD});
+}
+
+// What the end of the queue pair needs, which must not depend on memory.
+void queue_pair_impl::prepare_end() {
+  refused_ = std::make_unique<refused>();
+  if (pd_.get_device().type() == transport::iwarp)
+    lingering_ = std::make_shared<lingering>(*this);
 }
 
 // The event is of reliable connections, and not of iWARP.
@@ -235,6 +244,7 @@ error_code queue_pair_impl::adopt(std::shared_ptr<completion_queue_impl> queue,
   cq_ = std::move(queue);
   srq_ = std::move(receives);
   opening attempt(*this);
+  prepare_end();
   error_code ec = attempt.attach();
   if (!ec && pd_.get_device().has_atomics() && options_.type == IBV_QPT_RC)
     ec = send_.reserve_results();

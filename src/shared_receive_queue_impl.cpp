@@ -39,10 +39,35 @@ void shared_receive_queue_impl::receive_queue::on_completion(operation& op, cons
     (*from)->shared_receive_failed(wc, ready);
 }
 
+/// A queue that the device has refused to destroy. Allocated when the queue opens, as its end may
+/// find no memory.
+class shared_receive_queue_impl::refused final : public withheld {
+public:
+  void keep(std::shared_ptr<shared_receive_queue_impl> self, ibv_srq* srq) noexcept {
+    self_ = std::move(self);
+    srq_ = srq;
+  }
+
+  bool release() noexcept override {
+    if (ibv_destroy_srq(srq_) != 0)
+      return false;
+    self_->cq_->unreserve(self_->options_.depth);
+    const std::lock_guard lock(self_->mutex_);
+    self_->kept_memory_.clear();
+    return true;
+  }
+
+private:
+  std::shared_ptr<shared_receive_queue_impl> self_;
+  ibv_srq* srq_ = nullptr;
+};
+
 shared_receive_queue_impl::shared_receive_queue_impl(asio::execution_context& context,
                                                      const protection_domain& pd,
                                                      const shared_receive_queue_options& options)
     : service_(completion_service::of(context)), pd_(pd), options_(options), receive_(*this) {}
+
+shared_receive_queue_impl::~shared_receive_queue_impl() = default;
 
 /// An attempt to open or adopt, from the reservation of the completion queue's entries on. Undoes
 /// what was done unless it has succeeded. What was to be adopted stays the caller's.
@@ -111,6 +136,7 @@ error_code shared_receive_queue_impl::adopt(std::shared_ptr<completion_queue_imp
 // Reserves the entries that the receives may take.
 error_code shared_receive_queue_impl::use(std::shared_ptr<completion_queue_impl> queue) {
   receive_.set_depth(options_.depth);
+  refused_ = std::make_unique<refused>();
   error_code ec;
   cq_ = service_.use_queue(std::move(queue), pd_.get_device(), options_.depth, ec);
   return ec;
@@ -247,7 +273,7 @@ void shared_receive_queue_impl::fail(const error_code& why, const ibv_srq* only)
 
 // With no queue pair left, nor one to come, the device fills none of them any more: unless it has
 // refused to destroy one.
-void shared_receive_queue_impl::end_receives() {
+void shared_receive_queue_impl::end_receives() noexcept {
   cq_->drain();
   operation_list left;
   {
@@ -276,28 +302,8 @@ void shared_receive_queue_impl::close() {
     destroy();
 }
 
-/// A queue that the device has refused to destroy.
-class shared_receive_queue_impl::refused final : public withheld {
-public:
-  refused(std::shared_ptr<shared_receive_queue_impl> self, ibv_srq* srq) noexcept
-      : self_(std::move(self)), srq_(srq) {}
-
-  bool release() noexcept override {
-    if (ibv_destroy_srq(srq_) != 0)
-      return false;
-    self_->cq_->unreserve(self_->options_.depth);
-    const std::lock_guard lock(self_->mutex_);
-    self_->kept_memory_.clear();
-    return true;
-  }
-
-private:
-  std::shared_ptr<shared_receive_queue_impl> self_;
-  ibv_srq* srq_;
-};
-
 // A completion that comes later is of a queue pair that was not destroyed either, and is dropped.
-void shared_receive_queue_impl::destroy() {
+void shared_receive_queue_impl::destroy() noexcept {
   service_.remove(*this);
   bool late = false, kept = false;
   {
@@ -322,10 +328,10 @@ void shared_receive_queue_impl::destroy() {
   cq_->complete(left);
 }
 
-bool shared_receive_queue_impl::destroy(ibv_srq* srq) {
+bool shared_receive_queue_impl::destroy(ibv_srq* srq) noexcept {
   if (ibv_destroy_srq(srq) != 0) {
-    withhold(std::make_unique<refused>(
-        std::static_pointer_cast<shared_receive_queue_impl>(shared_from_this()), srq));
+    refused_->keep(std::static_pointer_cast<shared_receive_queue_impl>(shared_from_this()), srq);
+    withhold(std::move(refused_));
     return false;
   }
   cq_->unreserve(options_.depth);

@@ -1,34 +1,36 @@
 // SPDX-License-Identifier: BSL-1.0
 #include "withheld.hpp"
 
-#include <list>
+#include <array>
+#include <cstddef>
+#include <memory>
 #include <mutex>
-#include <utility>
+#include <new>
 
 namespace asio_rdma::detail {
 namespace {
 
-using withheld_list = std::list<std::unique_ptr<withheld>>;
+using withheld_list = boost::intrusive::list<withheld, boost::intrusive::constant_time_size<false>>;
 
 struct store {
   std::mutex mutex;
   withheld_list all;
 
-  // Never destroyed: what is left is in use to the end.
-  static store& of_process() {
-    static store& s = *new store;
+  // Never destroyed: what is left is in use to the end. Not on the heap, as the first use may find
+  // no memory.
+  static store& of_process() noexcept {
+    alignas(store) static std::array<std::byte, sizeof(store)> memory;
+    static store& s = *::new (static_cast<void*>(memory.data())) store;
     return s;
   }
 };
 
 } // namespace
 
-void withhold(std::unique_ptr<withheld> w) {
-  withheld_list added;
-  added.push_back(std::move(w));
+void withhold(std::unique_ptr<withheld> w) noexcept {
   store& s = store::of_process();
   const std::lock_guard lock(s.mutex);
-  s.all.splice(s.all.end(), added);
+  s.all.push_back(*w.release());
 }
 
 void release_withheld() noexcept {
@@ -38,7 +40,13 @@ void release_withheld() noexcept {
     const std::lock_guard lock(s.mutex);
     tried.swap(s.all);
   }
-  tried.remove_if([](const std::unique_ptr<withheld>& w) { return w->release(); });
+  for (auto i = tried.begin(); i != tried.end();) {
+    withheld& w = *i;
+    if (w.release())
+      i = tried.erase_and_dispose(i, std::default_delete<withheld>());
+    else
+      ++i;
+  }
   const std::lock_guard lock(s.mutex);
   s.all.splice(s.all.begin(), tried);
 }

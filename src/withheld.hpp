@@ -2,6 +2,7 @@
 #pragma once
 
 #include <asio_rdma/memory_region.hpp>
+#include <boost/intrusive/list.hpp>
 
 #include <memory>
 #include <utility>
@@ -11,7 +12,8 @@ namespace asio_rdma::detail {
 /// What a device may still use because the call that ends its use has failed. Nobody gets it until
 /// the call succeeds: that is tried again by `release_withheld`, and else it stays to the end of
 /// the process.
-class withheld {
+class withheld : public boost::intrusive::list_base_hook<
+                     boost::intrusive::link_mode<boost::intrusive::normal_link>> {
 public:
   withheld() = default;
   withheld(const withheld&) = delete;
@@ -20,8 +22,8 @@ public:
   virtual bool release() noexcept = 0;
 };
 
-/// From any thread, under any lock: releases nothing.
-void withhold(std::unique_ptr<withheld> w);
+/// From any thread, under any lock: releases nothing, and allocates nothing.
+void withhold(std::unique_ptr<withheld> w) noexcept;
 /// A registration or another key, with the memory that it is of.
 template <class Key>
 void withhold(Key key, std::shared_ptr<void> memory) {

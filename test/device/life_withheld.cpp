@@ -3,11 +3,13 @@
 // What a device does not let go of: nobody else gets the memory, whose it is is told, and it comes
 // back when the device has let go after all.
 #include "connection_support.hpp"
+#include "faults/failing_allocation.hpp"
 #include "faults/faults.hpp"
 #include "life_resources.hpp"
 
 #include <catch.hpp>
 
+#include <new>
 #include <sys/mman.h>
 #include <variant>
 
@@ -104,6 +106,24 @@ struct keeping_queue_pair {
   sent written, read;
   outcome<std::uint64_t> added;
 };
+
+/// Calls `end` while the n-th allocation fails, and expects that nothing comes of it. False if
+/// there are not so many.
+template <class Function>
+bool ends_without(std::size_t n, Function end) {
+  bool failed = false, thrown = false;
+  {
+    const failing_allocation failing(n);
+    try {
+      end();
+    } catch (const std::bad_alloc&) {
+      thrown = true;
+    }
+    failed = failing.failed();
+  }
+  CHECK_FALSE(thrown);
+  return failed;
+}
 
 } // namespace
 
@@ -426,6 +446,98 @@ TEST_CASE("shared receives of a queue that the device does not destroy") {
   faults.clear();
   pool.trim();
   CHECK(pool.statistics().blocks_in_use == 0);
+}
+
+// --- Without memory --------------------------------------------------------------------------
+
+TEST_CASE("a queue pair that the device does not destroy ends though memory fails") {
+  const connections_check nothing_left;
+  bool failed = true;
+  for (std::size_t n = 1; failed; ++n) {
+    CAPTURE(n);
+    keeping_queue_pair k;
+    failed = ends_without(n, [&] { k.p.a.close(); });
+    k.expect_kept();
+    k.faults.clear();
+    memory_pool(k.p.pd).trim();
+  }
+}
+
+TEST_CASE("a shared queue that the device does not destroy ends though memory fails") {
+  const connections_check nothing_left;
+  const bool for_queue_pair = GENERATE(false, true);
+  bool failed = true;
+  for (std::size_t n = 1; failed; ++n) {
+    CAPTURE(for_queue_pair, n);
+    asio::io_context io(1);
+    const device dev = open_device();
+    const protection_domain pd(dev);
+    faults::injector faults(dev.native_handle());
+    memory m(pd, 64, access::local_write);
+    shared_receive_queue srq(io, pd);
+    queue_pair a(io, pd), b(io);
+    b.open(pd, srq);
+    connect(io, a, b);
+    got r;
+    srq.async_receive(m.buffer(), r.handler());
+    if (for_queue_pair)
+      faults.fail(call::destroy_qp, EBUSY, {1, forever}, b.native_handle()->qp_num);
+    faults.fail(call::destroy_srq, EBUSY, {1, forever});
+    failed = ends_without(n, [&] {
+      b.close();
+      srq.close();
+    });
+    drain(io);
+    CHECK(r.calls == 1);
+    CHECK(r.ec == error::device_keeps_memory);
+    faults.clear();
+    memory_pool(pd).trim();
+  }
+}
+
+TEST_CASE("a queue pair whose connection lingers ends though memory fails") {
+  const connections_check nothing_left;
+  bool failed = true;
+  for (std::size_t n = 1; failed; ++n) {
+    CAPTURE(n);
+    meeting m;
+    outcome<connection_request> unanswered;
+    m.listener->async_wait_request(unanswered.handler());
+    m.connect();
+    m.until([&] { return unanswered.done(); });
+    REQUIRE(unanswered.succeeded());
+    failed = ends_without(n, [&] { m.a.close(); });
+    m.until([&] { return m.connected.done(); });
+    CHECK(m.connected.ec == asio::error::operation_aborted);
+    unanswered.value = {};
+    drain(m.io);
+  }
+}
+
+TEST_CASE("a block that a device keeps does not return to its pool though memory fails") {
+  // Without memory for the list of what is kept, the block is kept to the end of the process.
+  bool failed = true;
+  for (std::size_t n = 1; failed; ++n) {
+    CAPTURE(n);
+    pair p;
+    const memory_pool pool(p.pd);
+    faults::injector faults(p.dev.native_handle());
+    const std::uint32_t number = p.a.native_handle()->qp_num;
+    faults.hold_completions({nullptr, number});
+    faults.fail(call::destroy_qp, EBUSY, {1, forever}, number);
+    got r;
+    registered_buffer block = pool.allocate(1000);
+    p.a.async_receive(block, r.handler());
+    failed = ends_without(n, [&] { p.a.close(); });
+    p.drain();
+    CHECK(r.calls == 1);
+    CHECK(r.ec == error::device_keeps_memory);
+    block = {};
+    CHECK(pool.statistics().blocks_in_use == 1);
+    faults.clear();
+    pool.trim();
+    CHECK(pool.statistics().blocks_in_use == (failed ? 1 : 0));
+  }
 }
 
 TEST_CASE("a connection whose queue pair the device does not destroy keeps all that was posted") {

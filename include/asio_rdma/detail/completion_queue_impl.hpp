@@ -46,8 +46,8 @@ public:
   const completion_queue_options& options() const noexcept { return options_; }
   completion_counters counters() const noexcept;
 
-  /// Sets entries aside for a queue pair; false if too few are left.
-  bool reserve(std::uint32_t entries) noexcept;
+  /// Sets entries aside for a queue pair or a shared receive queue; false if too few are left.
+  bool reserve(std::uint32_t entries);
   void unreserve(std::uint32_t entries) noexcept;
 
   /// Around the start of each operation: counts it as work of the execution context, and once it
@@ -98,7 +98,7 @@ public:
   void drain();
   /// From here on the completions of this queue pair are dropped: its operations have ended, though
   /// the device has it still; until it has gone, and its last completions were drained.
-  void abandon(std::uint32_t queue_pair);
+  void abandon(std::uint32_t queue_pair) noexcept;
   void forget(std::uint32_t queue_pair) noexcept;
   /// Lets the runner complete these operations, which no longer belong to the device.
   void complete(operation_list& done);
@@ -194,9 +194,10 @@ private:
   mutex mutex_;          // polling, and the lists below
   operation_list ready_;
   std::uint32_t reserved_ = 0;
+  std::size_t reservations_ = 0;
   bool stopped_ = false;
   bool poll_failed_ = false;
-  std::vector<std::uint32_t> abandoned_; // numbers of queue pairs
+  std::vector<std::uint32_t> abandoned_; // numbers of queue pairs; has room for all reservations
 
   counter polls_, arms_, events_, completions_;
   std::atomic<bool> has_internal_{false};

@@ -40,8 +40,10 @@ public:
   memory_pool_statistics statistics() const noexcept;
 
   /// Adds those blocks of any pool of the process that the elements lie in and somebody has: for
-  /// who must keep them, and knows no more. Takes its time.
-  static void find_blocks(std::span<const ibv_sge> elements, std::vector<memory_block_ptr>& to);
+  /// who must keep them, and knows no more. Takes its time. A block for which there is no memory in
+  /// the list is kept to the end of the process.
+  static void find_blocks(std::span<const ibv_sge> elements,
+                          std::vector<memory_block_ptr>& to) noexcept;
 
   friend void intrusive_ptr_add_ref(memory_pool_impl* p) noexcept {
     p->references_.fetch_add(1, std::memory_order_relaxed);

@@ -121,6 +121,7 @@ private:
   friend class receive_queue;
   class opening;
   class refused;
+  class lingering;
 
   /// Releases the device's part of a queue pair that has failed, where nothing is locked: on the
   /// execution context, or in completion_queue::poll().
@@ -141,6 +142,7 @@ private:
   };
 
   error_code initialize();
+  void prepare_end();
   void expect_last_receive();
   void may_receive(ibv_qp_state state) noexcept;
   std::optional<gid_entry> find_gid() const;
@@ -162,9 +164,9 @@ private:
   bool any_posted() const;
   void release_failed();
   void release_device(ibv_qp* qp, const std::shared_ptr<connection_link>& link,
-                      const error_code& why);
-  bool destroy(ibv_qp* qp);
-  void abandon(ibv_qp* qp);
+                      const error_code& why) noexcept;
+  bool destroy(ibv_qp* qp) noexcept;
+  void abandon(ibv_qp* qp) noexcept;
 
   completion_service& service_;
   protection_domain pd_;
@@ -186,6 +188,8 @@ private:
   send_queue send_;
   receive_queue receive_;
   std::unique_ptr<last_receive> last_receive_; // where one may be waited for
+  std::unique_ptr<refused> refused_;
+  std::shared_ptr<lingering> lingering_; // where destroying the verbs object may wait for the peer
   const std::shared_ptr<bound_windows> windows_ = std::make_shared<bound_windows>();
   operation_list waiters_;
   operation* last_ = nullptr;

@@ -22,6 +22,7 @@ class shared_receive_queue_impl final : public context_member {
 public:
   shared_receive_queue_impl(asio::execution_context& context, const protection_domain& pd,
                             const shared_receive_queue_options& options);
+  ~shared_receive_queue_impl();
 
   error_code open(std::shared_ptr<completion_queue_impl> queue);
   error_code adopt(std::shared_ptr<completion_queue_impl> queue, ibv_srq* srq);
@@ -69,11 +70,11 @@ private:
   };
 
   error_code use(std::shared_ptr<completion_queue_impl> queue);
-  void destroy();
-  bool destroy(ibv_srq* srq);
+  void destroy() noexcept;
+  bool destroy(ibv_srq* srq) noexcept;
   void fail(const error_code& why, const ibv_srq* only = nullptr);
   void fail_waiters(const error_code& ec);
-  void end_receives();
+  void end_receives() noexcept;
 
   completion_service& service_;
   protection_domain pd_;
@@ -83,6 +84,7 @@ private:
 
   mutable mutex mutex_;
   ibv_srq* srq_ = nullptr;
+  std::unique_ptr<refused> refused_;
   receive_queue receive_;
   operation_list waiters_;
   std::vector<queue_pair_impl*> attached_;
