@@ -32,7 +32,7 @@ private:
   using tracked = std::decay_t<decltype(asio::prefer(std::declval<const IoExecutor&>(),
                                                      asio::execution::outstanding_work.tracked))>;
 
-  // Its turn on the I/O executor; owns it until then.
+  // The completion step, posted to the I/O executor. It owns the operation until it runs.
   class turn {
   public:
     using allocator_type = operation_allocator<void>;
@@ -63,14 +63,16 @@ private:
       return self.give_up();
     if (what == step::complete && self.plain_)
       return self.call();
-    const tracked io_work(self.io_work_); // the operation may go before this is through
+    const tracked io_work(self.io_work_); // the operation may be destroyed before this function
+                                          // returns
     if (what == step::complete)
       asio::dispatch(io_work, turn(self));
     else
       asio::post(io_work, [at = &self.service, which = self.id] { at->run(which); });
   }
 
-  // The memory is freed before the handler goes, which may own what the destruction needs.
+  // The operation's memory is released before the handler is destroyed: the handler may own the
+  // resource of its allocator.
   void give_up() noexcept {
     allocator_type alloc(asio::get_associated_allocator(handler_, operation_allocator<void>()));
     const tracked io_work(std::move(io_work_));

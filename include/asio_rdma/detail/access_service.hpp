@@ -16,8 +16,8 @@ namespace asio_rdma::detail {
 struct waiters_of_service;
 class access_service;
 
-/// An asynchronous operation that waits for access to a buffer. It is in the list of its block
-/// while it waits, and in that of its context's service until it completes.
+/// An asynchronous wait for access to a buffer. While it waits it is in the list of the buffer's
+/// block. Until it completes it is in the list of its context's service.
 class access_operation : public access_waiter,
                          public boost::intrusive::list_base_hook<
                              boost::intrusive::tag<waiters_of_service>,
@@ -29,17 +29,17 @@ public:
   access_operation(function f, access_service& s) noexcept : service(s), function_(f) {}
   access_operation(const access_operation&) = delete;
 
-  /// Posts a call of `access_service::run` to the I/O executor. Throws if the executor does; then
-  /// nothing has been posted.
+  /// Posts a call of `access_service::run` to the I/O executor. If the executor throws, the
+  /// exception is passed on and nothing has been posted.
   void announce() { function_(this, step::announce); }
-  /// Frees the operation and calls its handler by way of the I/O executor. Throws as that executor
-  /// and the handler do.
+  /// Frees the operation and calls its handler on the I/O executor. Exceptions of the executor and
+  /// of the handler are passed on.
   void complete() { function_(this, step::complete); }
   /// Frees the operation and destroys its handler.
   void destroy() noexcept { function_(this, step::destroy); }
 
   access_service& service;
-  std::uint64_t id = 0; ///< Names the operation to a cancellation slot.
+  std::uint64_t id = 0; ///< Identifies the operation in its cancellation slot.
   buffer_access access;
   bool aborted = false;
   bool announced = false;
@@ -51,8 +51,8 @@ private:
   function function_;
 };
 
-/// Those of one execution context who wait for access to a buffer. Its lock is taken before that
-/// of a block's access state.
+/// The pending waits for access to buffers of one execution context. The service's mutex is locked
+/// before that of a block's access state.
 class access_service : public asio::execution_context::service {
 public:
   using key_type = access_service;
@@ -63,12 +63,13 @@ public:
   static access_service& of(asio::execution_context& context);
 
   std::uint64_t next_id();
-  /// Lets the operation wait. If its access is free it completes, but not inside this call.
+  /// Starts the wait. If the access is free the operation completes, but not inside this call.
   void start(access_operation& op);
   void cancel(std::uint64_t which);
-  /// Completes operations whose access has been granted, on their contexts. Allocates nothing.
+  /// Completes operations whose access has been granted, each on its own context. Allocates
+  /// nothing.
   static void granted(access_waiters waiters) noexcept;
-  /// Completes an operation that has been announced.
+  /// Completes an operation that has been announced. If it has completed already, nothing happens.
   void run(std::uint64_t which);
 
 private:
@@ -82,8 +83,8 @@ private:
   std::uint64_t last_id_ = 0;
   bool stopped_ = false;
   access_waiters ready_;           // granted or aborted
-  access_waiters dropped_;         // when it has stopped
-  std::unique_ptr<runner> runner_; // null if the context is not of Asio's kind
+  access_waiters dropped_;         // after shutdown
+  std::unique_ptr<runner> runner_; // null if the context has no Asio scheduler
   boost::intrusive::list<access_operation,
                          boost::intrusive::base_hook<boost::intrusive::list_base_hook<
                              boost::intrusive::tag<waiters_of_service>,
@@ -92,7 +93,8 @@ private:
       operations_;
 };
 
-/// Put into a handler's cancellation slot, which may keep it long after: it keeps no memory.
+/// The cancellation handler of the operation. A cancellation slot may keep it long after the
+/// operation, so it keeps no memory alive.
 struct access_canceller {
   access_service* service;
   std::uint64_t id;

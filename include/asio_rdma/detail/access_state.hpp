@@ -10,17 +10,17 @@
 namespace asio_rdma::detail {
 
 enum class access_kind : std::uint8_t {
-  shared,   ///< Reads: of the device or of the CPU.
-  exclusive ///< Writes.
+  shared,   ///< A read, by the device or by the CPU.
+  exclusive ///< A write.
 };
 
-/// One access to a range of addresses, while it lasts or while it is waited for.
+/// An access to a range of addresses, granted or waited for.
 struct access_node
     : boost::intrusive::set_base_hook<boost::intrusive::link_mode<boost::intrusive::normal_link>,
                                       boost::intrusive::optimize_size<true>> {
   std::uintptr_t begin = 0, end = 0;
   access_kind kind = access_kind::shared;
-  bool granted = false; // an empty range is granted at once, and in no set
+  bool granted = false; // an empty range is granted at once and is in no set
 
   bool conflicts_with(const access_node& other) const noexcept {
     return begin < other.end && other.begin < end &&
@@ -28,36 +28,36 @@ struct access_node
   }
 };
 
-/// Who waits for an access.
+/// A wait for an access.
 struct access_waiter
     : boost::intrusive::list_base_hook<boost::intrusive::link_mode<boost::intrusive::normal_link>> {
   access_node* wanted = nullptr;
-  bool waits = false; // is in the list of its access state, whose lock guards this
+  bool waits = false; // it is in the list of its access state; guarded by the access state's mutex
 };
 
 using access_waiters =
     boost::intrusive::list<access_waiter, boost::intrusive::constant_time_size<false>>;
 
-/// Who reads and writes which part of a block now, and who waits for that. Two accesses conflict if
-/// their ranges overlap and one of them writes. Nobody passes one that waits and conflicts with
-/// it, so that a writer does not starve among readers. Safe from any thread; allocates nothing.
+/// The accesses to a block of memory that are granted, and those that wait. Two accesses conflict
+/// if their ranges overlap and one of them writes. An access waits behind every earlier waiter that
+/// it conflicts with, so readers do not starve a writer. Thread-safe; allocates nothing.
 class access_state {
 public:
   access_state() = default;
   access_state(const access_state&) = delete;
 
-  /// Begins the access, or gives false.
+  /// Begins the access. Returns false if it conflicts with a granted access or with a waiter.
   bool try_begin(access_node& node) noexcept;
-  /// Ends an access that was granted. Gives who need not wait any more.
+  /// Ends a granted access. Returns the waiters that have now been granted.
   access_waiters end(access_node& node) noexcept;
-  /// The access `from`, which was granted, is from now on `to`.
+  /// Replaces the granted access `from` by `to`.
   void move(access_node& from, access_node& to) noexcept;
 
-  /// Begins the access of a waiter (true), or lets it wait.
+  /// Begins the access and returns true, or queues the waiter and returns false.
   bool begin_or_wait(access_waiter& waiter) noexcept;
-  /// Takes away a waiter; false if it does not wait any more. Call `resume` afterwards.
+  /// Removes a waiter. Returns false if it is no longer waiting. Call `resume` afterwards.
   bool stop_waiting(access_waiter& waiter) noexcept;
-  /// Gives who need not wait any more.
+  /// Grants the waiters that no longer conflict, and returns them.
   access_waiters resume() noexcept;
 
 private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-// What of a lock, and of its queue, lies in shared memory.
+// The words of a lock and of its queue in shared memory.
 #pragma once
 
 #include <asio_rdma/detail/alock_protocol.hpp>
@@ -15,8 +15,8 @@ namespace detail {
 struct alock_layout;
 } // namespace detail
 
-/// What an `alock` is made of: zeroed memory is one that is free, as `async_allocate` gives it.
-/// Nothing but an `alock` may touch it.
+/// The words of an `alock`. Zeroed memory, as `async_allocate` returns it, is a free lock. Only an
+/// `alock` may access the words.
 class alignas(64) alock_words {
   friend detail::alock_layout;
 
@@ -28,11 +28,11 @@ class alignas(64) alock_words {
 
 namespace detail {
 
-/// Of a remote party, in the segment of the locks that it takes.
+/// The descriptor of a remote party, in the segment of the locks that it takes.
 struct alignas(32) alock_descriptor {
   shared_word<std::uint64_t> next, turn;
-  /// Not 0 from when the owner's device has let go of the queue pair of the party: whatever that
-  /// had under way has happened, or never will.
+  /// Set by the owner when its device has released the party's queue pair. From then on no
+  /// outstanding access of the party can take effect.
   cpu_atomic<std::uint64_t> dead;
 };
 
@@ -43,7 +43,7 @@ struct alock_layout {
   }
   static shared_word<std::uint64_t>& victim(alock_words& w) noexcept { return w.victim_; }
 
-  /// Where a word lies as a remote party sees it, from the beginning of the lock or descriptor.
+  /// The offset of a word from the beginning of the lock or of the descriptor, for remote access.
   static constexpr std::uint64_t offset(alock_word w) noexcept {
     switch (w) {
     case alock_word::own_tail:

@@ -9,29 +9,32 @@
 
 namespace asio_rdma::detail {
 
-/// Who takes a lock by the CPU of the machine where it is, and who by the device. The values are
-/// those of the word `victim`.
+/// How a party takes a lock: `local` by the CPU of the lock's machine, `remote` by the device. The
+/// values are those of the word `victim`.
 enum class alock_cohort : std::uint8_t { local, remote };
 
-/// A word of the lock, or of a descriptor. All are 0 in a lock that nobody has used. The local tail
-/// is changed by the CPU only and the remote one by the device only, because the atomic operations
-/// of one are not atomic for the other; the victim is only read and written.
+/// A word of the lock, or of a descriptor. In an unused lock all words are 0. Only the CPU changes
+/// the local tail and only the device changes the remote tail, because atomic operations of the CPU
+/// and of the device are not atomic with respect to each other. The victim is only read and
+/// written.
 enum class alock_word : std::uint8_t {
-  own_tail,   ///< Of the cohort's queue: its last descriptor, `alock_free` or `alock_abandoned`.
-  other_tail, ///< Of the other cohort's.
-  victim,     ///< The cohort that came last to contend, and lets the other go first.
-  next,       ///< Of a descriptor: the one behind it, or 0.
-  turn        ///< Of a descriptor: `alock_turn`.
+  own_tail,   ///< The tail of the cohort's queue: its last descriptor, `alock_free` or
+              ///< `alock_abandoned`.
+  other_tail, ///< The tail of the other cohort's queue.
+  victim,     ///< The cohort that was the last to contend; it yields to the other cohort.
+  next,       ///< In a descriptor: the successor in the queue, or 0.
+  turn        ///< In a descriptor: a value of `alock_turn`.
 };
 
 inline constexpr std::uint64_t alock_free = 0;
-/// Somebody in the queue has died: its cohort has the lock for ever.
+/// A party of the queue has died: its cohort keeps the lock for ever.
 inline constexpr std::uint64_t alock_abandoned = ~std::uint64_t(0);
 
-/// What the predecessor in a queue hands over; n more is the lock for n critical sections in a row.
+/// The values that a predecessor in the queue writes to `turn`. `contend` + n passes on the lock
+/// for n critical sections in a row.
 namespace alock_turn {
 inline constexpr std::uint64_t wait = 0;
-inline constexpr std::uint64_t contend = 1; ///< The other cohort's turn, if it wants the lock.
+inline constexpr std::uint64_t contend = 1; ///< The party must contend with the other cohort.
 inline constexpr std::uint64_t dead = ~std::uint64_t(0);
 } // namespace alock_turn
 
@@ -39,23 +42,24 @@ struct alock_access {
   enum class kind : std::uint8_t { read, write, compare_exchange };
   kind what = kind::read;
   alock_word word = alock_word::own_tail;
-  std::uint64_t descriptor = 0; ///< Whose word, if of a descriptor.
-  std::uint64_t expected = 0;   ///< `compare_exchange`: exchanges if the word is this.
-  std::uint64_t value = 0;      ///< Written.
-  std::uint64_t seen = 0;       ///< The driver's answer: what the word was. Not for `write`.
+  std::uint64_t descriptor = 0; ///< The owner of the word, if it is a word of a descriptor.
+  std::uint64_t expected = 0;   ///< `compare_exchange`: the value to be replaced.
+  std::uint64_t value = 0;      ///< The value to be written.
+  std::uint64_t seen = 0;       ///< The driver's answer: the previous value. Unused by `write`.
 };
 
-/// What the driver is to do.
+/// The next step of the driver.
 struct alock_action {
   enum class kind : std::uint8_t {
     none,
-    access,  ///< All of `chain`, each after the one before it; then `on_done`.
-    wait,    ///< `look` when woken by `wake` of another; where nobody can do that, as `poll`.
-    poll,    ///< `look` some time later.
-    granted, ///< The lock is held, until `unlock`.
-    failed,  ///< It will not be, for `ec`. More actions follow.
-    wake,    ///< Let the driver of `descriptor` call `look`, if it can be reached.
-    ended    ///< Nothing more follows, after an error or not; see `reusable`.
+    access,  ///< Carry out the accesses of `chain` in order; then call `on_done`.
+    wait,    ///< Call `look` when another driver's `wake` arrives. Without wake-ups, treat as
+             ///< `poll`.
+    poll,    ///< Call `look` after a delay.
+    granted, ///< The lock is held until `unlock`.
+    failed,  ///< The acquisition has failed with `ec`. More actions follow.
+    wake,    ///< Make the driver of `descriptor` call `look`, if it can be reached.
+    ended    ///< No action follows, with or without an error; see `reusable`.
   };
   kind what = kind::none;
   std::span<alock_access> chain = {};
@@ -63,66 +67,70 @@ struct alock_action {
   error_code ec = {};
 };
 
-/// One acquisition of a lock that is asymmetric (ALock, SPAA 2024): each cohort has a queue (that
-/// of Mellor-Crummey and Scott), and the heads of the queues contend by Peterson's algorithm. A
-/// cohort passes the lock on within itself, `budget` times in a row at most, then contends again.
-/// test/model/alock.pml is the same as a model.
+/// One acquisition of an asymmetric lock (ALock, SPAA 2024). Each cohort has a queue (that of
+/// Mellor-Crummey and Scott), and the heads of the two queues contend by Peterson's algorithm. A
+/// cohort passes the lock on within itself at most `budget` times in a row, then it contends again.
+/// test/model/alock.pml is a model of this class.
 ///
-/// Does no I/O: after each event the driver does what `next` says until that is `none`, `wait`,
-/// `poll` or `ended`.
-/// A free lock takes two chains: into the queue; victim written and other tail read.
+/// Does no I/O: after each event the driver carries out the actions of `next` until that returns
+/// `none`, `wait`, `poll` or `ended`. An uncontended acquisition takes two chains: one enqueues the
+/// descriptor, the other writes the victim and reads the other tail.
 ///
-/// Who dies while it holds the lock or waits for it keeps everybody out, for ever: who waits gets
-/// `error::owner_dead`, as does who comes later. The driver finds out who has died (`waits_for`).
+/// If a party dies while it holds the lock or waits for it, the lock is lost for ever. All present
+/// and later waiters get `error::owner_dead`. The driver detects the death (`waits_for`).
 class alock_protocol {
 public:
-  /// The descriptor is nobody else's, and neither `alock_free` nor `alock_abandoned`. The budget is
-  /// 1 at least.
+  /// The descriptor belongs to this acquisition alone, and is neither `alock_free` nor
+  /// `alock_abandoned`. The budget is at least 1.
   alock_protocol(alock_cohort cohort, std::uint64_t descriptor, std::uint32_t budget) noexcept
       : budget_(budget), me_(descriptor), cohort_(cohort) {}
 
   alock_action next() noexcept;
 
-  /// The chain is done, or has failed: whether it has happened is not known then.
+  /// Reports that the chain has completed or failed. After a failure it is unknown which accesses
+  /// have taken effect.
   void on_done(const error_code& ec) noexcept;
-  /// The chain has not been started, and never will be. True if this is in no queue: else nobody
-  /// behind it gets the lock, until it is known to be dead.
+  /// Reports that the chain was not started and never will be. Returns true if this acquisition is
+  /// in no queue. Otherwise its successors get the lock only when this party is known to be dead.
   bool on_refused(const error_code& ec) noexcept;
-  /// Looks whether what is waited for has come.
+  /// Makes `next` read again the word that the acquisition waits for.
   void look() noexcept { look_ = true; }
-  /// Gives the acquisition up, if neither `granted` nor `failed` has been told; neither will be
-  /// then. It may stay in the queue, to pass the lock on. False if it was too late.
+  /// Cancels the acquisition unless `granted` or `failed` has been returned; neither is returned
+  /// afterwards. A cancelled acquisition may stay in the queue to pass the lock on. Returns false
+  /// if it was too late.
   bool cancel() noexcept;
-  /// After `granted`.
+  /// Releases the lock, after `granted`.
   void unlock() noexcept;
 
-  /// Whose party must live for this to go on: a descriptor, or 0 for nobody's.
+  /// The descriptor of the party that this acquisition depends on, or 0.
   std::uint64_t waits_for() const noexcept;
-  /// Its party has died, and no access of it will happen any more.
+  /// Reports that the party of `descriptor` has died and that no access of it will take effect any
+  /// more.
   void on_dead(std::uint64_t descriptor) noexcept {
     dead_ = descriptor;
     look();
   }
 
   bool held() const noexcept { return state_ == state::held; }
-  /// Waits for a successor to be linked, which never is if it died before.
+  /// Whether the acquisition waits for its successor to link itself. A successor that has died
+  /// never does.
   bool leaves() const noexcept { return state_ == state::successor; }
-  /// After `ended`: whether nobody will write to the descriptor any more.
+  /// After `ended`: whether no party will write to the descriptor any more.
   bool reusable() const noexcept { return reusable_; }
 
 private:
   enum class state : std::uint8_t {
-    enter,     // into the queue
-    link,      // to the one before
-    turn,      // comes from the one before
-    contend,   // with the other cohort: the first time
-    other,     // cohort is waited for
-    granted,   // to be told
-    held,      //
-    leave,     // the queue
-    successor, // is in the queue but not linked yet
-    hand_over, //
-    wake,      // to be told
+    enter,   // enqueue the descriptor
+    link,    // link the predecessor to this descriptor
+    turn,    // wait for the predecessor to write `turn`
+    contend, // first look at the other cohort
+    other,   // wait for the other cohort
+    granted, // `next` has to return `granted`
+    held,
+    leave,     // leave the queue, unless there is a successor
+    successor, // wait for the successor to link itself
+    hand_over, // write `turn` of the successor
+    wake,      // `next` has to return `wake`
     ended
   };
 
@@ -155,15 +163,16 @@ private:
   std::array<alock_access, 3> chain_;
   std::uint32_t budget_;
   std::uint64_t me_;
-  std::uint64_t other_ = 0; // before me, whose tail is waited for, or behind me
+  std::uint64_t other_ = 0; // predecessor, tail of the other cohort or successor, depending on the
+                            // state
   std::uint64_t turn_ = alock_turn::wait;
-  std::uint64_t dead_ = 0, known_dead_ = 0; // told; told before the access under way
+  std::uint64_t dead_ = 0, known_dead_ = 0; // as reported; as reported before the chain began
   error_code ec_;
   state state_ = state::enter;
   alock_cohort cohort_;
   bool under_way_ = false;
   bool look_ = false;
-  bool told_ = false; // the user, or need not be
+  bool told_ = false; // `granted` or `failed` was returned, or must not be
   bool cancelled_ = false;
   bool reusable_ = false;
 };

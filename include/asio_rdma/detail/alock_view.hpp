@@ -20,28 +20,29 @@ class connection_impl;
 class global_memory_impl;
 class global_node;
 
-/// Who has a lock, or wants it. It stays as long as it takes part.
+/// A holder of a lock, or a waiter. The object exists as long as it takes part.
 class alock_party {
 public:
-  /// Gives back the lock that it has; `told` completes when that is done, unless it is null. False
-  /// if the view of `told` is closed: the operation stays the caller's then. From any thread.
+  /// Releases the lock that the party holds. `told` completes when the lock has been released; it
+  /// may be null. Returns false if the view of `told` is closed; `told` then stays the caller's.
+  /// Thread-safe.
   virtual bool unlock(alock_operation* told) noexcept = 0;
 
 protected:
   ~alock_party() = default;
 };
 
-/// The parties that give locks back for operations of views.
+/// The parties that release locks for operations of views.
 class alock_parties {
 public:
-  /// Ends all operations of a view that is closed. Locks that are being given back still are.
+  /// Ends all operations of a closed view. Releases of locks that have begun go on.
   virtual void abandon(const alock_view& view) = 0;
 
 protected:
   ~alock_parties() = default;
 };
 
-/// Waits for a lock, or until one has been given back.
+/// A wait for a lock, or for the release of a lock.
 class alock_operation : public operation {
 public:
   explicit alock_operation(function f) noexcept : operation(f) {}
@@ -49,46 +50,47 @@ public:
   remote_word at;
   std::uint32_t local_budget = 1, remote_budget = 1;
   alock_party* granted = nullptr;
-  completion_service* service = nullptr; ///< That completes it.
-  alock_view* view = nullptr;            ///< That it was started on.
-  /// The parties that the operation waits for by `alock_view::wait_for`.
+  completion_service* service = nullptr; ///< The service that completes the operation.
+  alock_view* view = nullptr;            ///< The view that the operation was started on.
+  /// The parties that release the lock for this operation (`alock_view::wait_for`).
   std::shared_ptr<alock_parties> others = nullptr;
 
 protected:
-  // Whose handler is not called leaves the lock to others.
+  // If the handler has not been called, the lock is released here.
   ~alock_operation() {
     if (granted != nullptr)
       granted->unlock(nullptr);
   }
 };
 
-/// The locks that a view of a node takes: those of its own node as one of the local cohort, others
-/// as one of the remote cohort. Safe from any thread; who calls keeps it.
+/// The locks that a view of a node takes. Locks of its own node are taken as the local cohort,
+/// locks of other nodes as the remote cohort. Thread-safe; the caller keeps the view alive.
 class alock_view final {
 public:
   explicit alock_view(global_memory_impl& memory);
   ~alock_view();
 
-  /// Gives true, or false with the error in the operation, which stays the caller's then.
+  /// Return true, or false with the error in the operation, which then stays the caller's.
   bool start(alock_operation& op);
   bool start_unlock(alock_operation& op, alock_party* held);
   void cancel(std::uint64_t id, asio::cancellation_type_t type);
   std::uint64_t next_id() noexcept { return ++ids_; }
-  /// The node that the link leads to says that the one of whom this descriptor is has been handed a
-  /// lock there. It may be wrong.
+  /// The node at the other end of the link reports that the party of this descriptor has been
+  /// handed a lock there. The report may be wrong.
   void on_next(const connection_impl* way, segment_id segment, std::uint64_t descriptor);
-  /// Ends what waits. The ways to other nodes are closed.
+  /// Ends all waits. The lanes to other nodes are closed already.
   void close();
 
   bool is_closed() const noexcept { return closed_.load(); }
-  /// Whether the locks of other nodes that it takes are these.
+  /// Whether `parties` are the remote parties of this view.
   bool takes_by(const alock_remotes& parties) const noexcept { return remotes_.get() == &parties; }
-  /// An operation of this view waits for a lock to be given back by a party of another view, or of
-  /// a node. From here on the operation is counted. The view keeps the parties until the operation
-  /// completes, and takes it back from them when the view is closed. False if the view is closed.
-  /// Called under the parties' lock, as a view that is being closed asks for that lock next.
+  /// Registers an operation of this view that waits for a party of another view, or of a node, to
+  /// release a lock. The operation then counts as work. The view keeps the parties until the
+  /// operation completes. When the view is closed it asks the parties to abandon the operation.
+  /// Returns false if the view is closed. Called with the parties' mutex locked, which `close`
+  /// locks afterwards.
   bool wait_for(alock_operation& op, std::shared_ptr<alock_parties> others);
-  /// Completes such an operation.
+  /// Completes an operation that was registered by `wait_for`.
   void complete_waiting(alock_operation& op, const error_code& ec);
 
 private:
@@ -97,8 +99,8 @@ private:
   const std::shared_ptr<alock_remotes> remotes_;
   std::atomic<std::uint64_t> ids_{0};
   std::atomic<bool> closed_{false};
-  std::mutex mutex_;                // after those of all parties
-  operation_list waits_for_others_; // whose `others` is not null
+  std::mutex mutex_;                // locked after those of all parties
+  operation_list waits_for_others_; // operations whose `others` is not null
 };
 
 } // namespace asio_rdma::detail

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-// What the asynchronous functions of a connection take and give.
+// The arguments and results of a connection's asynchronous functions.
 #pragma once
 
 #include <asio_rdma/detail/connection_operations.hpp>
@@ -35,7 +35,7 @@ struct immediate_result {
   static std::tuple<std::uint32_t> arguments(const message_receive& op) { return {op.word}; }
 };
 
-/// Any Asio buffers as a payload, for as long as the initiation lasts.
+/// The payload of any Asio buffers. Valid during the initiation only.
 template <class Buffers>
 class payload_of : public payload {
 public:
@@ -57,7 +57,7 @@ public:
   }
 
 private:
-  // As many as Asio takes of a sequence at a time.
+  // Asio takes at most 64 elements of a sequence at a time.
   static constexpr std::size_t max_parts = max_elements<Buffers>() == 1 ? 1 : 64;
 
   std::array<part, max_parts> parts_;

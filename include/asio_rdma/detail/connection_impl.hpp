@@ -20,34 +20,34 @@ public:
                   const connection_options& options);
   ~connection_impl() override;
 
-  /// Each gives true, or false with the error in the operation, which stays the caller's then.
+  /// Return true, or false with the error in the operation, which then stays the caller's.
   bool start(message_send& op, const payload& p, std::optional<std::uint32_t> immediate);
   bool start(message_receive& op);
-  /// One chain of work requests, posted by one doorbell; the last one tells that all are done.
+  /// Posts the work requests as one chain. Only the last one is signaled.
   bool start(remote_operation& op, std::span<const remote_work> chain);
-  /// A request, a renewal, a wait for a region, or a region handed back, as the operation says.
+  /// Starts a request, a renewal, a wait for a region or a hand-back, as the operation says.
   bool start(region_operation& op);
-  /// Lends `memory` as the operation's lease says.
+  /// Lends `memory` for the operation's lease.
   bool start(region_operation& op, const registered_buffer& memory);
 
-  /// Makes a wait in the background one that the context has as work, if it still waits.
+  /// Makes a pending background wait count as work of the context.
   void to_foreground(message_receive& op);
 
   void release_lease(std::uint32_t id);
   protocol_clock::time_point lease_deadline(std::uint32_t id) const;
-  /// Ends what the peer may reach of `memory`, or of any. Gives the number of grants.
+  /// Revokes the peer's access to `memory`, or to all memory if null. Returns the number of grants.
   std::size_t revoke(const registered_buffer* memory);
   void cancel(std::uint64_t id, asio::cancellation_type_t type);
-  /// From any thread.
+  /// Thread-safe.
   connection_statistics statistics() const noexcept;
-  /// Ends every wait for a message; what is being sent goes on. No message is lost.
+  /// Cancels every wait for a message. No message is lost, and sends go on.
   void cancel_receives();
 
 private:
   friend connection_regions;
   friend message_pull;
 
-  /// Holds the goodbye back until nothing of the peer's memory is being used.
+  /// Delays the goodbye while operations on the peer's memory are outstanding.
   struct remote_part final : link_part {
     explicit remote_part(connection_impl& c) noexcept : owner(c) {}
     disposition on_frame(const frame_header&, std::span<const std::byte>, std::uint32_t,
@@ -77,7 +77,7 @@ private:
   bool cancel(remote_operation& op, asio::cancellation_type_t type, operation_list& done);
   bool has_begun(const remote_operation& op);
 
-  /// Nothing, or why the region is of no use here.
+  /// Returns an error if the region cannot be used on this connection.
   error_code check_region(const remote_region& r) const;
   remote_region make_region(const remote_lease& l);
   void begin(region_operation& op);
@@ -99,7 +99,7 @@ private:
   remote_part remote_part_{*this};
   std::size_t remote_under_way_ = 0;
   std::optional<connection_regions> regions_;
-  operation_list active_; // the user's operations, to be found by id
+  operation_list active_; // the user's operations, by id
   free_list<message_pull> pulls_;
   counter messages_sent_, messages_received_, rendezvous_sent_, rendezvous_received_;
   counter remote_operations_, remote_bytes_;

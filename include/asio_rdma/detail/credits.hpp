@@ -6,28 +6,31 @@
 
 namespace asio_rdma::detail {
 
-/// The flow control of one link, seen from one side: how many of the peer's receives may still be
-/// sent to, and where the receives posted here are.
+/// The flow control of one side of a link: how many frames the peer can still receive, and where
+/// the receives of this side are.
 ///
-/// A data frame may hold its receive for as long as the application likes, so data leaves `reserve`
-/// credits untouched. A frame of control leaves one, unless it returns credits itself. Credits go
-/// back in every frame; alone when half of what is promised is owed, or two while the peer has no
-/// more than the reserve. Of two sides at rest one can then always send, what it sends lets the
-/// other go on, and frames of credits end because each needs two owed and makes one.
+/// The application may keep the receive of a data frame for any time, so data leaves `reserve`
+/// credits untouched. A control frame leaves one credit, unless it returns credits itself. Every
+/// frame returns the credits that are owed. A frame is sent for credits alone when half of the
+/// promise is owed, or when two are owed and the peer has no more than the reserve. Therefore one
+/// of two idle sides can always send, and its frame enables the other. An exchange of credits
+/// frames ends, because each needs two owed credits and causes one.
 ///
-/// A link has a *share* of receives: what it holds, what it owes and what is with the peer. It has
-/// at least `promise` of them and at most `receives`, and promises the peer no more than `promise`
-/// at a time. Where links have receives of their own the three are the same; of shared ones a link
-/// gets one more while its application holds one, if there is one, and gives it back afterwards.
+/// A link has a *share* of receives: those that it holds, those that it owes and those promised to
+/// the peer. The share is at least `promise` and at most `receives`. At most `promise` receives are
+/// promised to the peer at a time. If a link has receives of its own, share, promise and receives
+/// are equal. If receives are shared, a link gets one more, if available, while its application
+/// holds one, and gives it back afterwards.
 class credits {
 public:
   static constexpr std::uint32_t reserve = 3;
-  /// The fewest receives of a side with which data always gets through.
+  /// The fewest receives of a side with which data can always be sent.
   static constexpr std::uint32_t minimum = 5;
 
   credits(std::uint32_t receives, std::uint32_t peer_receives) noexcept
       : credits(receives, receives, peer_receives, peer_receives) {}
-  /// Each `promise` is what the other side may send at first, at most its `receives`.
+  /// Each `promise` is the number of frames that the other side may send at first, at most its
+  /// `receives`.
   credits(std::uint32_t receives, std::uint32_t promise, std::uint32_t peer_receives,
           std::uint32_t peer_promise) noexcept
       : receives_(receives),
@@ -46,7 +49,7 @@ public:
     return available_ > 0 && owed_ >= 2 && (owed_ >= promise_ / 2 || with_peer_ <= reserve);
   }
 
-  /// Counts a frame that is sent now; gives the credits that it returns.
+  /// Counts a frame that is being sent. Returns the credits that the frame returns.
   std::uint16_t spend() noexcept {
     const auto returned = static_cast<std::uint16_t>(std::min<std::uint32_t>(owed_, 0xffff));
     --available_;
@@ -55,7 +58,7 @@ public:
     return returned;
   }
 
-  /// Counts a frame that came, and the credits in it. False if the peer had no right to either.
+  /// Counts a received frame and the credits in it. Returns false if the peer violated its credits.
   [[nodiscard]] bool arrived(std::uint16_t returned) noexcept {
     if (with_peer_ == 0 || returned > peer_receives_ - available_)
       return false;
@@ -64,7 +67,8 @@ public:
     return true;
   }
 
-  /// The receive that just came holds data until `release`. False if the peer used its reserve.
+  /// Marks the last received frame's receive as held until `release`. Returns false if the peer
+  /// used its reserve for data.
   [[nodiscard]] bool hold() noexcept {
     if (held_ >= share_ - reserve)
       return false;
@@ -73,22 +77,25 @@ public:
   }
   void release() noexcept { --held_; }
 
-  /// A receive of the share is needed no more.
+  /// A receive of the share has been given up.
   void freed() noexcept { --share_; }
-  /// Whether the peer is to be promised one more, if there is one.
+  /// Whether another receive should be promised to the peer.
   bool wants() const noexcept { return owed_ + with_peer_ < promise_ && share_ < receives_; }
-  /// Whether the next one is of those that a link always has.
+  /// Whether the share is below the number that the link is always entitled to.
   bool below_promise() const noexcept { return share_ < promise_; }
-  /// One more receive is of the share, and posted.
+  /// A posted receive has been added to the share.
   void granted() noexcept {
     ++share_;
     ++owed_;
   }
 
-  std::uint32_t available() const noexcept { return available_; } ///< Of the peer's receives.
+  std::uint32_t available() const noexcept { return available_; } ///< Receives of the peer.
   std::uint32_t held() const noexcept { return held_; }
   std::uint32_t owed() const noexcept { return owed_; }
-  std::uint32_t with_peer() const noexcept { return with_peer_; } ///< And under way to and from it.
+  std::uint32_t with_peer() const noexcept {
+    return with_peer_;
+  } ///< Including those in transit to
+    ///< and from it.
   std::uint32_t share() const noexcept { return share_; }
   std::uint32_t receives() const noexcept { return receives_; }
   std::uint32_t peer_receives() const noexcept { return peer_receives_; }

@@ -14,65 +14,68 @@
 
 namespace asio_rdma::detail {
 
-/// What a frame is. Those up to `returned` may stay in the receive that they came in until the
-/// peer's application takes them; all others are consumed at once. docs/protocol.md has the rules.
+/// The type of a frame. Frames with a type up to `returned` may stay in their receive until the
+/// peer's application takes them. All other frames are consumed at once. docs/protocol.md has the
+/// rules.
 enum class frame_type : std::uint8_t {
   message = 1,  ///< A whole message.
   data = 2,     ///< Bytes of a stream.
   offer = 3,    ///< Bytes to be read from the sender's memory (`offer_payload`).
   written = 4,  ///< Immediate data of an RDMA WRITE before it.
-  lent = 5,     ///< Access to the sender's memory, not asked for (`grant_payload`).
-  returned = 6, ///< Access that the receiver had granted, handed back to it.
+  lent = 5,     ///< Unsolicited access to the sender's memory (`grant_payload`).
+  returned = 6, ///< A grant of the receiver, handed back to it.
 
-  credits = 16,   ///< Nothing but the header.
+  credits = 16,   ///< The header only.
   taken = 17,     ///< The offer has been read.
-  refused = 18,   ///< The offer will not be read; the reason in the header.
+  refused = 18,   ///< The offer will not be read; the reason is in the header.
   request = 19,   ///< Asks for memory (`request_payload`).
   granted = 20,   ///< Answers a request (`grant_payload`).
-  denied = 21,    ///< Answers a request or a renew; the reason in the header.
+  denied = 21,    ///< Refuses a `request` or a `renew`; the reason is in the header.
   renew = 22,     ///< Asks for a longer lease (`lease_payload`).
-  renewed = 23,   ///< Answers it (`lease_payload`).
+  renewed = 23,   ///< Answers `renew` (`lease_payload`).
   ended = 24,     ///< A grant has been revoked.
-  release = 25,   ///< The peer has no more use for a grant.
+  release = 25,   ///< The peer no longer needs the grant.
   shutdown = 26,  ///< No stream data follows.
-  goodbye = 27,   ///< Nothing follows but credits.
-  withdraw = 28,  ///< No more of the offer is to be read.
-  withdrawn = 29, ///< Answers it: how much had been read is in the header.
-  dropped = 30,   ///< The same, not asked for: nothing that follows will be read either.
+  goodbye = 27,   ///< Only `credits` may follow.
+  withdraw = 28,  ///< Asks the peer to stop reading the offer.
+  withdrawn = 29, ///< Answers `withdraw`: the number of bytes read is in the header.
+  dropped = 30,   ///< Like `withdrawn`, without a `withdraw`; nothing that follows will be read
+                  ///< either.
   query = 31,     ///< Asks how many bytes of the stream the application has taken.
-  progress = 32   ///< Answers a query: the number, modulo 2^32, is in the header.
+  progress = 32   ///< Answers `query`: the number, modulo 2^32, is in the header.
 };
 
-constexpr std::size_t frame_types = 33; ///< One more than the highest.
+constexpr std::size_t frame_types = 33; ///< The highest type plus one.
 
-/// Why a peer was refused: the `immediate` of `refused`, `denied` and `ended`.
+/// The reason of a refusal: the `immediate` of `refused`, `denied` and `ended`.
 enum class refusal : std::uint32_t {
-  size = 1,    ///< More bytes than are accepted at a time.
-  memory = 2,  ///< No memory is to be had.
-  rights = 3,  ///< The owner does not give these rights.
-  quota = 4,   ///< As many bytes or grants as the owner gives a peer.
-  revoked = 5, ///< By the owner.
-  expired = 6, ///< The lease.
-  closed = 7   ///< The peer is closing.
+  size = 1,    ///< More bytes than the side accepts at a time.
+  memory = 2,  ///< No memory is available.
+  rights = 3,  ///< The owner does not grant these rights.
+  quota = 4,   ///< The limit of bytes or grants for one peer is reached.
+  revoked = 5, ///< The owner has revoked the grant.
+  expired = 6, ///< The lease has expired.
+  closed = 7   ///< This side is closing.
 };
 
-/// What the local user is told of it.
+/// The error that the local user gets for a refusal.
 error_code to_error(refusal r) noexcept;
 
-/// The beginning of every frame, little-endian:
+/// The header of every frame, little-endian:
 ///
 ///   0  type   1  flags   2  credits returned (16)   4  length (32)   8  id (32)   12  immediate
 ///   (32)
 ///
-/// What a type has no use for is zero.
+/// Fields that a type does not use are zero.
 struct frame_header {
   static constexpr std::size_t size = 16;
-  static constexpr std::uint8_t has_immediate = 1; ///< The flag, of `message`, `offer`, `written`.
+  static constexpr std::uint8_t has_immediate = 1; ///< The flag of `message`, `offer` and
+                                                   ///< `written`.
 
   frame_type type = frame_type::credits;
   std::uint8_t flags = 0;
   std::uint16_t credits = 0;
-  std::uint32_t length = 0; ///< Bytes of payload behind the header.
+  std::uint32_t length = 0; ///< Bytes of payload after the header.
   std::uint32_t id = 0;
   std::uint32_t immediate = 0; ///< Immediate data, a reason, or a number of bytes.
 
@@ -83,14 +86,14 @@ using frame_bytes = std::array<std::byte, frame_header::size>;
 
 frame_bytes encode(const frame_header& h) noexcept;
 
-/// Checks a whole received frame, header and payload: the type, the length against what was
-/// received and what the type has, and that what must be zero is. Errors:
+/// Decodes and checks a whole received frame, header and payload: the type, the length against the
+/// received bytes and against the type, and that unused fields are zero. Errors:
 /// `error::protocol_violation`.
 error_code decode(std::span<const std::byte> frame, frame_header& result) noexcept;
 
 // --- Payloads of fixed size -------------------------------------------------------------------
 
-/// Rights that one side gives the other, in this protocol's own bits.
+/// Rights that one side grants the other, in the bits of this protocol.
 enum class remote_rights : std::uint32_t { none = 0, read = 1, write = 2, atomic = 4, all = 7 };
 
 constexpr remote_rights operator|(remote_rights a, remote_rights b) noexcept {
@@ -99,17 +102,17 @@ constexpr remote_rights operator|(remote_rights a, remote_rights b) noexcept {
 constexpr remote_rights operator&(remote_rights a, remote_rights b) noexcept {
   return static_cast<remote_rights>(static_cast<std::uint32_t>(a) & static_cast<std::uint32_t>(b));
 }
-/// Whether `b` has all of `a`.
+/// Whether `b` contains all rights of `a`.
 constexpr bool within(remote_rights a, remote_rights b) noexcept { return (a & b) == a; }
 
 access to_access(remote_rights r) noexcept;
 remote_rights to_rights(access a) noexcept;
 
-/// A lease that does not end by time.
+/// A lease without an end.
 constexpr std::chrono::microseconds no_lease = std::chrono::microseconds::max();
-/// The longest that ends: about 35 years, so that adding it to a clock does not overflow.
+/// The longest finite lease, about 35 years, so that adding it to a clock does not overflow.
 constexpr std::chrono::microseconds longest_lease{std::int64_t(1) << 50};
-/// The nearest that can be sent.
+/// The nearest lease that a frame can carry.
 constexpr std::chrono::microseconds fitting(std::chrono::microseconds lease) noexcept {
   return lease == no_lease ? no_lease
                            : std::clamp(lease, std::chrono::microseconds::zero(), longest_lease);
@@ -121,8 +124,8 @@ struct offer_payload {
   remote_buffer memory;
 };
 
-/// 0 bytes (64)  8 lease (64)  16 rights (32)  20 zero. The lease is in microseconds, 0 stands for
-/// the owner's default and all ones for `no_lease`.
+/// 0 bytes (64)  8 lease (64)  16 rights (32)  20 zero. The lease is in microseconds; 0 means the
+/// owner's default and all ones mean `no_lease`.
 struct request_payload {
   static constexpr std::size_t size = 24;
   std::uint64_t bytes = 0;
@@ -155,7 +158,7 @@ void encode(const request_payload& p, payload_bytes& to) noexcept;
 void encode(const grant_payload& p, payload_bytes& to) noexcept;
 void encode(const lease_payload& p, payload_bytes& to) noexcept;
 
-/// Each checks every byte of a payload of the type's size. Errors: `error::protocol_violation`.
+/// Decode a payload of the type's size and check every byte. Errors: `error::protocol_violation`.
 error_code decode(std::span<const std::byte> bytes, offer_payload& result) noexcept;
 error_code decode(std::span<const std::byte> bytes, request_payload& result) noexcept;
 error_code decode(std::span<const std::byte> bytes, grant_payload& result) noexcept;
