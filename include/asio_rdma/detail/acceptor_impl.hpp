@@ -12,7 +12,8 @@
 
 namespace asio_rdma::detail {
 
-/// Waits for a connection request; where a queue pair is given, until that is connected.
+/// A wait for a connection request. If a queue pair is given, the operation completes when that is
+/// connected.
 class accept_operation : public connect_operation {
 public:
   using connect_operation::connect_operation;
@@ -23,13 +24,13 @@ public:
   accept_options options;
   /// Whether it has taken a request.
   bool taken = false;
-  /// Those of the acceptor when it began, if it goes on after a connector that failed: then one
-  /// since has ended it.
+  /// For an operation that goes on after errors of one connector: `acceptor_impl::cancels` at its
+  /// start. A different value means that it has been cancelled.
   std::optional<std::uint64_t> cancels;
 };
 
-/// The logic of `basic_acceptor`: a listening id, the requests that nobody has taken, and the
-/// operations that wait for one. One of the two lists is empty.
+/// The logic of `basic_acceptor`: a listening id, the requests that no operation has taken, and the
+/// operations that wait for a request. One of the two lists is empty.
 class acceptor_impl final : public cm_handler {
 public:
   acceptor_impl(cm_service& service, asio::any_io_executor executor);
@@ -46,7 +47,7 @@ public:
   void close(const cm_service&) override { close(); }
   std::uint64_t next_id() noexcept { return ++ids_; }
   std::uint64_t cancels() const;
-  /// An error of accepting that says nothing about the next connector.
+  /// Whether an error of accepting concerns one connector only.
   bool is_of_connector(const error_code& ec) const;
 
   void on_cm_event(const cm_event& event) override;
@@ -67,10 +68,10 @@ private:
   /// The result of giving a request to an operation.
   enum class served {
     going_on, ///< The operation ends when the request is connected.
-    given,    ///< The operation is done, and has the request.
-    unfit,    ///< The operation is done, as it can take no request.
-    failed,   ///< The operation is done, and the request is to be ended.
-    refused   ///< The operation waits on, and the request is to be ended.
+    given,    ///< The operation has completed with the request.
+    unfit,    ///< The operation has completed because it can take no request.
+    failed,   ///< The operation has completed; the request must be ended.
+    refused   ///< The operation continues to wait; the request must be ended.
   };
   served serve(accept_operation& op, const std::shared_ptr<cm_connection>& connection) noexcept;
 
@@ -84,9 +85,9 @@ private:
   std::uint64_t cancels_ = 0;
   std::size_t backlog_ = 0;
   request_list requests_;
-  std::size_t asked_ = 0; // of the requests, the next that is asked whether it is withdrawn
+  std::size_t asked_ = 0; // index of the request that was last checked for withdrawal
   operation_list waiting_;
-  std::vector<accepting> accepting_; // what can be cancelled
+  std::vector<accepting> accepting_; // pending accepts, to be cancelled
 };
 
 } // namespace asio_rdma::detail

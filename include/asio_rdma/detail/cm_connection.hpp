@@ -20,7 +20,7 @@
 
 namespace asio_rdma::detail {
 
-/// An operation that ends with a connection.
+/// An operation that establishes a connection.
 class connect_operation : public operation {
 public:
   using operation::operation;
@@ -28,37 +28,34 @@ public:
   std::shared_ptr<connection_target> target; ///< Null for a bare queue pair.
 };
 
-/// One connection by rdma_cm, from the first step to the disconnect: connecting, or accepting a
-/// request. The queue pair is one of the library's own, on the library's own opened device;
-/// rdma_cm only knows its number and gives the attributes to connect it with.
+/// One connection by rdma_cm, from its first step to the disconnect: connecting, or accepting a
+/// request. The queue pair is one of the library's own, on the library's own opened device. rdma_cm
+/// only knows its number and provides the attributes to connect it.
 ///
-/// An attempt belongs to the execution context of its acceptor or connector. A connection that has
-/// been made moves to the context of its queue pair, which its events are read on.
+/// An attempt belongs to the execution context of its acceptor or connector. An established
+/// connection moves to the context of its queue pair, which then reads its events.
 class cm_connection final : public cm_handler {
 public:
   cm_connection(cm_service& service, const asio::any_io_executor& executor);
   ~cm_connection();
 
-  /// Connects to the endpoints in order, until one answers. On an error, or an exception, nothing
+  /// Connects to the first endpoint that answers, in order. After an error or an exception nothing
   /// was started.
   error_code connect(connect_operation& op, std::shared_ptr<queue_pair_impl> qp,
                      std::vector<asio::ip::tcp::endpoint> endpoints, connect_options options);
 
-  /// Takes the id of a request.
+  /// Takes over the id of a request.
   void adopt(const cm_event& request) noexcept;
-  /// A request that its connector has given up, as far as the device knows. One system call.
+  /// Whether the connector has withdrawn its request, as far as the device knows. Costs one system
+  /// call.
   bool withdrawn() const;
   connection_info info() const;
   std::string device_name() const;
   rdma_cm_id* native_handle() const;
-  /// The service that events of the queue pair's connection are to be read by, with its event
-  /// channel, so that a connection does not fail for want of one. Called by initiating functions
-  /// only: the queue pair's context lives until they return. Errors: `cm_service::prepare`.
-  static cm_home home_of(const queue_pair_impl& qp, error_code& ec);
-  /// `counted`: the operation has been counted as work already. On an error, or an exception,
-  /// nothing was started. After most errors the request can be accepted by another queue pair.
-  error_code accept(connect_operation& op, const std::shared_ptr<queue_pair_impl>& qp,
-                    const cm_home& home, const accept_options& options, bool counted);
+  /// `counted`: the operation counts as work already. After an error or an exception nothing was
+  /// started.
+  error_code accept(connect_operation& op, std::shared_ptr<queue_pair_impl> qp,
+                    const accept_options& options, bool counted);
   error_code reject(const private_data& data);
 
   /// Errors known before a request exists: `invalid_argument`, `operation_not_supported`.
@@ -68,12 +65,12 @@ public:
   void close(const cm_service& by) override;
   /// Ends the connection, or the attempt with `why`.
   void give_up(const error_code& why) noexcept;
-  /// As `give_up`; but the attempt of a queue pair that does not know why it failed, a
-  /// `connection_reset`, ends with the event that tells.
+  /// Like `give_up`. But if `why` is `connection_reset`, an attempt continues to the next event,
+  /// which reports the cause.
   void disconnect(const error_code& why) noexcept;
   bool lingers() const noexcept;
   void keep(std::shared_ptr<void> queue_pair) noexcept;
-  /// Ends the attempt with `operation_aborted`; a connection that was made stays.
+  /// Ends an attempt with `operation_aborted`. An established connection is not affected.
   void cancel();
   void cancel(std::uint64_t operation_id);
   void cancel(std::uint64_t operation_id, asio::cancellation_type_t) { cancel(operation_id); }
@@ -84,12 +81,12 @@ public:
 private:
   enum class state { idle, requested, resolving, connecting, accepting, established, closed };
 
-  /// What is left to do once the mutex is free, because it calls or waits for others.
+  /// Actions to be done after the mutex is unlocked, because they call or wait for other objects.
   struct leftovers {
-    cm_use own, home; // the first, so that the services are there for all that follows
+    cm_use own, home; // first, so that the services exist for all that follows
     completion_service* operations = nullptr;
     connect_operation* done = nullptr;
-    std::array<rdma_cm_id*, 2> ids{}; // one that is retired, one that lingered
+    std::array<rdma_cm_id*, 2> ids{}; // a retired one and one that lingered
     std::shared_ptr<cm_handler> self;
     std::shared_ptr<void> kept;
     std::shared_ptr<queue_pair_impl> detached, failed;
@@ -102,7 +99,7 @@ private:
   class new_home;
 
   bool begin(leftovers& left) noexcept;
-  /// Calls `f`. Ends the attempt if that lacks memory.
+  /// Calls `f`. If that lacks memory, ends the attempt.
   template <class Function>
   void or_no_memory(leftovers& left, Function&& f) {
     try {
@@ -140,34 +137,35 @@ private:
   std::atomic<std::uint64_t> ids_{0};
 
   mutable std::mutex mutex_;
-  cm_service* service_; // used with its gate entered; once moved, that of the queue pair
+  cm_service* service_; // used with its gate entered; that of the queue pair once moved
   std::shared_ptr<cm_gate> gate_;
-  cm_service* home_ = nullptr; // that of the queue pair
+  cm_service* home_ = nullptr; // the service of the queue pair's context
   std::shared_ptr<cm_gate> home_gate_;
   std::optional<asio::steady_timer> timer_; // until the attempt ends
   state state_ = state::idle;
   rdma_cm_id* id_ = nullptr;
-  rdma_cm_id* lingering_ = nullptr;  // given up, and waiting for its last event
-  bool destroying_ = false;          // which waits for that event
-  std::shared_ptr<cm_handler> self_; // as long
-  std::shared_ptr<void> kept_;       // the queue pair's verbs object, as long as this or an attempt
+  rdma_cm_id* lingering_ = nullptr;  // a retired id that waits for its last event
+  bool destroying_ = false;          // rdma_destroy_id waits for the last event
+  std::shared_ptr<cm_handler> self_; // while an id lingers
+  std::shared_ptr<void> kept_;       // the queue pair's verbs object, while its destruction would
+                                     // wait for the peer
   cm_event request_;
   cm_data reply_;
   connect_operation* op_ = nullptr;
   std::shared_ptr<queue_pair_impl> qp_;
   std::vector<asio::ip::tcp::endpoint> endpoints_;
   std::size_t next_ = 0;
-  bool in_event_ = false; // only then librdmacm does not write to the id
+  bool in_event_ = false; // only then may the id be read: librdmacm does not write to it
   bool loopback_replaced_ = false;
   int port_trials_ = 0;
-  asio::ip::tcp::endpoint to_; // of the attempt
+  asio::ip::tcp::endpoint to_; // the endpoint of the attempt
   std::chrono::milliseconds patience_{0};
-  // The queue pair ends with the attempt: it has left its first state, or on iWARP the peer has
+  // The queue pair fails if the attempt does: it has left its first state, or on iWARP the peer has
   // been reached.
   bool spent_ = false;
-  std::uint8_t reads_out_ = 0; // that the peer answers at a time
+  std::uint8_t reads_out_ = 0; // reads and atomics that the peer answers at a time
   connect_options options_;
-  std::uint64_t attempt_ = 0; // tells a timer that is late
+  std::uint64_t attempt_ = 0; // a timer of an earlier attempt is ignored
 };
 
 } // namespace asio_rdma::detail

@@ -16,10 +16,10 @@
 
 namespace asio_rdma::detail {
 
-/// The private data of an event, in place: a copy allocates nothing.
+/// The private data of an event, stored in place: a copy allocates nothing.
 class cm_data {
 public:
-  static constexpr std::size_t most = 255; // rdma_cm counts it in eight bits
+  static constexpr std::size_t most = 255; // rdma_cm stores the size in eight bits
 
   void assign(const void* data, std::size_t size) noexcept {
     const auto* first = static_cast<const std::byte*>(data);
@@ -50,10 +50,10 @@ struct cm_event {
 /// The owner of an rdma_cm_id, which is found by `rdma_cm_id::context`.
 class cm_handler : public std::enable_shared_from_this<cm_handler> {
 public:
-  /// Called by one thread at a time. Runs no handlers.
+  /// Called by one thread at a time. Must not run handlers.
   virtual void on_cm_event(const cm_event& event) = 0;
-  /// The service's context shuts down: operations are given up, ids are destroyed. The handler uses
-  /// nothing of the context afterwards.
+  /// Called when the context of `by` shuts down. The handler ends its operations and destroys its
+  /// ids, and does not use the context afterwards.
   virtual void close(const cm_service& by) = 0;
   /// A connection request. If the result is false, or an exception is thrown, the request's id
   /// stays the caller's. Otherwise its `context` has been set to its new owner.
@@ -65,7 +65,8 @@ protected:
   ~cm_handler() = default;
 };
 
-/// Counts the threads that use a service, so that its shutdown waits for threads of other contexts.
+/// Counts the threads that use a service. The service's shutdown waits for threads of other
+/// contexts.
 class cm_gate {
 public:
   /// False once the gate is closed.
@@ -81,7 +82,7 @@ private:
   bool closed_ = false;
 };
 
-/// The use of a service by a thread, until the destruction.
+/// The use of a service by a thread, until destruction.
 class cm_use {
 public:
   cm_use() = default;
@@ -116,34 +117,32 @@ public:
 
   static cm_service& of(asio::execution_context& context);
 
-  /// A new id of `handler`, which is told of its events. Errors: `operation_aborted` once the
-  /// service has begun to shut down, `error::no_device`, the system's.
+  /// Makes an id of `handler`, which then receives its events. Errors: `error::no_device`; those of
+  /// the system.
   rdma_cm_id* make_id(const std::shared_ptr<cm_handler>& handler, error_code& ec);
-  /// rdma_resolve_addr(3) of an id that was made here. Never while an event is being read:
-  /// librdmacm writes the id's addresses after the kernel has taken the call, and again with its
-  /// answer.
+  /// rdma_resolve_addr(3) of an id of this service, never while an event is being read: librdmacm
+  /// writes the id's addresses after the kernel has accepted the call, and again with its answer.
   int resolve_address(rdma_cm_id* id, sockaddr* from, sockaddr* to, int timeout);
-  /// Makes the event channel. Errors: as of `make_id`.
-  error_code prepare();
-  /// The same for ids of `handler`, which hears when the context shuts down.
+  /// Makes the event channel for ids of `handler`, and registers it for the shutdown.
   error_code expect(const std::shared_ptr<cm_handler>& handler);
-  /// Moves an id of an expected handler from another event channel, with its events. Waits until
-  /// those that have been read there are acknowledged.
+  /// Moves an id of an expected handler and its events from another event channel. Waits until the
+  /// events that were read there have been acknowledged.
   error_code adopt_id(rdma_cm_id* id);
-  /// Handlers with ids that came with a request.
+  /// Registers a handler whose id came with a request.
   void remember(const std::shared_ptr<cm_handler>& handler);
 
-  /// Keeps verbs objects of the context until all services have shut down. Another context destroys
-  /// them otherwise, perhaps at the same time.
+  /// Keeps verbs objects of the context until all its services have shut down. Otherwise another
+  /// context would destroy them, perhaps at the same time.
   void keep(std::shared_ptr<void> objects);
 
-  /// For a thread that waits and does not run the context: reads some events, as readers on the
-  /// context do; and what to wait for, -1 before the first id.
+  /// For a thread that waits and does not run the context. `read_events` reads some events, like
+  /// readers on the context. `descriptor` becomes readable when there are events; -1 before the
+  /// first id.
   void read_events();
   int descriptor() const;
 
   completion_service& operations() const noexcept { return operations_; }
-  /// To be entered by threads that do not run the context.
+  /// Must be entered by threads that do not run the context.
   const std::shared_ptr<cm_gate>& gate() const noexcept { return gate_; }
 
 private:

@@ -20,20 +20,20 @@ namespace asio_rdma::detail {
 
 class completion_service;
 
-/// A completion queue and its channel, and the one runner that takes completions from it.
+/// A completion queue with its channel and its one runner, which takes completions from the queue.
 ///
-/// At any time the runner is in one of four states. `idle`: nothing is outstanding and nobody
-/// looks. `armed`: the device will raise an event, which makes it active. `queued`: it will be
-/// active when the execution context comes to it. `active`: it runs there, or a thread that blocks
-/// (`drive`) has its role for a moment. Only one thread at a time has it. If several threads may
-/// run the context, the runner gives the role up before it calls a handler: handlers begin in the
-/// order of their completions, each on the next thread that has nothing to do.
+/// The runner is in one of four states. `idle`: no operation is outstanding, and no thread polls.
+/// `armed`: an event of the device will make the runner active. `queued`: the execution context
+/// will run the runner. `active`: the runner runs on the context, or a blocking thread (`drive`)
+/// has its role for a moment. Only one thread at a time has the role. If several threads may run
+/// the context, the runner gives up the role before it calls a handler. Then handlers begin in the
+/// order of their completions, each on the next thread without work.
 class completion_queue_impl : public std::enable_shared_from_this<completion_queue_impl> {
 public:
-  /// Called by the service; `mode` other than `manual` watches the channel.
+  /// Called by the service. If `mode` is not `manual`, the channel is watched.
   completion_queue_impl(completion_service& service, const device& d,
                         const completion_queue_options& options, error_code& ec);
-  /// Adopts a queue and the channel that it was made with. They stay the caller's until `own`.
+  /// Adopts a queue and its channel, which stay the caller's until `own`.
   completion_queue_impl(completion_service& service, const device& d,
                         const completion_queue_options& options, ibv_cq* cq, error_code& ec);
   void own(ownership owns) noexcept { owns_ = owns; }
@@ -46,12 +46,13 @@ public:
   const completion_queue_options& options() const noexcept { return options_; }
   completion_counters counters() const noexcept;
 
-  /// Sets entries aside for a queue pair or a shared receive queue; false if too few are left.
-  bool reserve(std::uint32_t entries);
+  /// Reserves entries for a queue pair. Returns false if there are not enough.
+  bool reserve(std::uint32_t entries) noexcept;
   void unreserve(std::uint32_t entries) noexcept;
 
-  /// Around the start of each operation: counts it as work of the execution context, and once it
-  /// is posted sees to it that somebody looks for its completion.
+  /// Called before and after each operation is started. `operation_starting` counts the operation
+  /// as work of the execution context. `operation_started` makes sure that its completion will be
+  /// polled.
   void operation_starting() {
     if ((outstanding_.fetch_add(1) & holds_work) == 0) [[unlikely]]
       hold_work();
@@ -62,50 +63,52 @@ public:
   }
   void operation_not_started() noexcept { leave_to_runner(1); }
 
-  /// Likewise for an operation that is looked for, but is no work of the context: the library's own
-  /// receives, which would keep an idle program from its end. Each tells, once it has left the
-  /// device and before it is done, that from here on it is an operation as others are.
+  /// The same for an operation that does not count as work: a receive of the library's own, which
+  /// must not keep an idle program running. `background_ending` makes it count as work, after the
+  /// device has completed the operation and before the operation is disposed of.
   void background_starting() noexcept { outstanding_.fetch_add(background_one | 1); }
   void background_ending() {
     if ((outstanding_.fetch_sub(background_one) & holds_work) == 0)
       hold_work();
   }
 
-  /// Mode `manual`: runs the handlers of what has completed; gives their number.
+  /// In mode `manual`: runs the handlers of completed operations. Returns their number.
   std::size_t poll();
 
-  /// Comes before the first of the library's own operations.
+  /// Called before the first internal operation.
   void expect_internal() noexcept { has_internal_.store(true); }
-  /// For a thread that waits for one of these and may not run handlers: does what there is to do of
-  /// them, else sleeps until the device, `other` (a descriptor) or its waker tells of something, or
-  /// a while has passed.
+  /// For a thread that waits for an internal operation and must not run handlers. Disposes of the
+  /// completed internal operations. If there are none, sleeps for a short time, or until the
+  /// device, `other` (a descriptor) or the thread's waker wakes it.
   void drive(int other, waker& own);
-  /// Does what has completed of them, also while the runner is in a handler on another thread; true
-  /// if there was something.
+  /// Disposes of the completed internal operations, also while the runner is in a handler on
+  /// another thread. Returns true if there were any.
   bool run_ready_internal();
 
-  /// When the context shuts down, and no thread runs it any more: does what there is to do of the
-  /// library's own operations. If that was nothing, the channel's descriptor tells of more; -1 if
-  /// there is none.
+  /// For the shutdown of the context, when no thread runs it: disposes of the completed internal
+  /// operations. If there were none, `descriptor` becomes readable when there may be some; -1 if
+  /// there is no descriptor.
   struct last_found {
     bool worked = false;
     int descriptor = -1;
   };
   last_found last_look();
 
-  /// Takes every completion that is in the queue now. After the destruction of a queue pair this
-  /// leaves none of its work requests in it.
+  /// Takes all completions that are in the queue now. Called after a queue pair is destroyed, so
+  /// that none of its work requests is left.
   void drain();
-  /// From here on the completions of this queue pair are dropped: its operations have ended, though
-  /// the device has it still; until it has gone, and its last completions were drained.
-  void abandon(std::uint32_t queue_pair) noexcept;
+  /// `abandon`: from now on the completions of this queue pair are dropped, because its operations
+  /// have ended although the device still has it. `forget`: the queue pair has been destroyed and
+  /// its last completions have been drained.
+  void abandon(std::uint32_t queue_pair);
   void forget(std::uint32_t queue_pair) noexcept;
-  /// Lets the runner complete these operations, which no longer belong to the device.
+  /// Completes operations that the device no longer uses, by the runner.
   void complete(operation_list& done);
-  /// Takes back what was given to `complete`; false if it is disposed of already, or about to be.
+  /// Removes an operation that was passed to `complete`. Returns false if it is being disposed of,
+  /// or was.
   bool take_back(const operation& op);
 
-  /// Called when the execution context shuts down: destroys what is ready.
+  /// Called at the shutdown of the execution context. Destroys the ready operations.
   void shutdown();
 
 private:
@@ -113,18 +116,18 @@ private:
   static constexpr int poll_batch = 32;
   struct watch;
 
-  // Two counts in one word: all operations in the low half, background ones in the high half. The
-  // highest bit says that the context has been given work for the operations that are not in the
-  // background. An operation that does not find the bit brings work of its own, so no operation
-  // relies on work that another thread is only about to add.
+  // Two counters in one word: all operations in the low half, background ones in the high half. The
+  // highest bit says that the context counts work for the operations that are not in the
+  // background. An operation that does not find the bit set adds work itself, so no operation
+  // relies on work that another thread has yet to add.
   static constexpr std::uint64_t background_one = std::uint64_t(1) << 32;
   static constexpr std::uint64_t holds_work = std::uint64_t(1) << 63;
   static constexpr bool all_background(std::uint64_t counts) noexcept {
     return (counts & ~holds_work) >> 32 == (counts & (background_one - 1));
   }
 
-  /// Operations that are taken to be run, and how many have been. At its end it counts these, and
-  /// what one that throws has left behind goes back in front.
+  /// Operations that were taken to be run, and the number of those that have run. The destructor
+  /// counts these, and puts the rest back in front if an operation has thrown.
   struct batch {
     completion_queue_impl& queue;
     void (completion_queue_impl::*count)(std::size_t) noexcept;
@@ -134,7 +137,7 @@ private:
     ~batch();
   };
 
-  // A constructor that delegates to this one and throws leaves what it has made to the destructor.
+  // If a constructor that delegates to this one throws, the destructor releases what it has made.
   completion_queue_impl(completion_service& service, const device& d,
                         const completion_queue_options& options);
   void open_watch(error_code& ec);
@@ -176,28 +179,28 @@ private:
   ibv_comp_channel* channel_ = nullptr;
   ibv_cq* cq_ = nullptr;
   ownership owns_ = ownership::take;
-  bool watched_ = false; // the channel's events are this object's
+  bool watched_ = false; // the channel is read by this object
 
   std::atomic<std::uint64_t> outstanding_{0};
   std::atomic<state> state_{state::idle};
   std::atomic<bool> notified_{false};
-  bool notify_requested_ = false;                                   // the runner's
-  unsigned unacknowledged_events_ = 0;                              // the runner's
-  std::optional<std::chrono::steady_clock::time_point> spin_until_; // the runner's
-  std::shared_ptr<completion_queue_impl> self_;                     // of who becomes active
-  std::atomic<std::uint32_t> blocked_{0};                           // threads in `drive`
-  std::atomic<std::size_t> left_to_runner_{0}; // operations that are done, but for their count
-  std::atomic<bool> runner_queued_{false};     // also when its role is another's
-  std::shared_ptr<completion_queue_impl> queued_self_; // as long
+  bool notify_requested_ = false;                                   // owned by the runner
+  unsigned unacknowledged_events_ = 0;                              // owned by the runner
+  std::optional<std::chrono::steady_clock::time_point> spin_until_; // owned by the runner
+  std::shared_ptr<completion_queue_impl> self_;                     // for the next active thread
+  std::atomic<std::uint32_t> blocked_{0};                           // threads that are in `drive`
+  std::atomic<std::size_t> left_to_runner_{0}; // completed operations that the runner has to count
+  std::atomic<bool> runner_queued_{false};     // true also while another thread has the role
+  std::shared_ptr<completion_queue_impl> queued_self_; // while the runner is queued
 
-  mutex internal_mutex_; // the operations of the library's own, to keep their order
-  mutex mutex_;          // polling, and the lists below
+  mutex internal_mutex_; // guards internal operations, to keep their order
+  mutex mutex_;          // guards polling and the lists below
   operation_list ready_;
   std::uint32_t reserved_ = 0;
   std::size_t reservations_ = 0;
   bool stopped_ = false;
   bool poll_failed_ = false;
-  std::vector<std::uint32_t> abandoned_; // numbers of queue pairs; has room for all reservations
+  std::vector<std::uint32_t> abandoned_; // numbers of abandoned queue pairs
 
   counter polls_, arms_, events_, completions_;
   std::atomic<bool> has_internal_{false};

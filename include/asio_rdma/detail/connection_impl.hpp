@@ -23,7 +23,8 @@ public:
   /// Return true, or false with the error in the operation, which then stays the caller's.
   bool start(message_send& op, const payload& p, std::optional<std::uint32_t> immediate);
   bool start(message_receive& op);
-  /// Posts the work requests as one chain. Only the last one is signaled.
+  /// Posts the work requests as one chain, by one doorbell. The operation completes when all of
+  /// them have completed.
   bool start(remote_operation& op, std::span<const remote_work> chain);
   /// Starts a request, a renewal, a wait for a region or a hand-back, as the operation says.
   bool start(region_operation& op);

@@ -14,35 +14,35 @@
 
 namespace asio_rdma::detail {
 
-/// Makes the key of a grant, where that is a window's.
+/// The work request that binds the memory window of a grant, if its key has one.
 struct grant_bind final : link_transfer {
   grant_bind(connection_impl& connection, grant_record& r) noexcept;
   grant_record& grant;
 };
 
-/// Memory that the peer may reach, by a key of its own.
+/// Memory that the peer may access, by a key of its own.
 struct grant_record final : lend_request {
   explicit grant_record(connection_impl& connection) noexcept : bind(connection, *this) {}
 
   registered_buffer memory;
-  buffer_access access; ///< To what the user has lent.
+  buffer_access access; ///< Access to lent memory.
   grant_key key;
   grant_bind bind;
   region_operation* waiter = nullptr;
-  bool lending = false;  ///< The protocol has it, until `lent`.
-  bool returned = false; ///< Its memory has come back; no operation has received it.
+  bool lending = false;  ///< Until the protocol reports `lent`.
+  bool returned = false; ///< The memory has been handed back; no operation has received it yet.
   std::uint32_t id = 0;
-  grant_record* next_free = nullptr; ///< Or the next one whose memory has come back.
+  grant_record* next_free = nullptr; ///< Or the next record whose memory has been handed back.
 };
 
-/// A lease on its way back to the owner.
+/// A lease that is being handed back to the owner.
 struct gift_record final : lease_request {
   region_operation* waiter = nullptr;
   gift_record* next_free = nullptr;
 };
 
-/// The remote memory of a connection, of either side: does what the protocol says with memory and
-/// keys. Called with the link locked.
+/// The remote memory of a connection, for both sides: carries out the protocol's actions on memory
+/// and keys. Called with the link locked.
 class connection_regions {
 public:
   connection_regions(connection_impl& connection, frame_link& link,
@@ -52,7 +52,7 @@ public:
   void lend(region_operation& op, const registered_buffer& memory);
   void give(region_operation& op);
   bool cancel(region_operation& op, asio::cancellation_type_t type, operation_list& done);
-  /// True if there was something to do.
+  /// Carries out the pending actions. Returns true if there were any.
   bool run(operation_list& done);
 
   error_code check_lease(std::uint32_t id) const {
@@ -61,13 +61,13 @@ public:
   protocol_clock::time_point deadline(std::uint32_t id) const;
   void release(std::uint32_t id) { leases_.release(id); }
 
-  /// Ends what the peer may reach of these bytes; of all, if `memory` is null. The keys end with
-  /// the next `run`, or `run_grants` if there is none any more.
+  /// Revokes the grants of `memory`, or all if it is null. The keys end with the next `run`, or
+  /// with `run_grants` if no `run` follows.
   std::size_t revoke(const registered_buffer* memory);
   bool run_grants(operation_list& done);
   void expire() { grants_.expire(protocol_clock::now()); }
   protocol_clock::time_point next_expiry() const noexcept { return grants_.next_expiry(); }
-  /// Whether there are new grants since the last call, and so the next expiry may be earlier.
+  /// Whether grants were added since the last call, so the next expiry may be earlier.
   bool has_new_grants() noexcept { return std::exchange(new_grants_, false); }
 
 private:
@@ -91,8 +91,10 @@ private:
   lease_table leases_;
   free_list<grant_record> grant_records_;
   bool new_grants_ = false;
-  std::vector<grant_record*> granted_; // with a key, or one being made; by their place in the table
-  grant_record* returned_ = nullptr;   // those whose memory has come back, by `next_free`
+  std::vector<grant_record*> granted_; // those whose key is made or being made, by their place in
+                                       // the table
+  grant_record* returned_ = nullptr;   // those whose memory has been handed back, linked by
+                                       // `next_free`
   free_list<gift_record> gift_records_;
 };
 

@@ -10,7 +10,7 @@
 
 namespace asio_rdma::detail {
 
-/// The logic of `basic_connector`: it knows the attempts that are under way, to cancel them.
+/// The logic of `basic_connector`: it knows the pending attempts, to cancel them.
 class connector_impl {
 public:
   connector_impl(cm_service& service, asio::any_io_executor executor)

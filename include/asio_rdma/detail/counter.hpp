@@ -6,8 +6,8 @@
 
 namespace asio_rdma::detail {
 
-/// Counts for one writer at a time, under a lock of its own, and may be read by any thread. As fast
-/// as a plain number.
+/// A counter that is incremented under a lock and may be read by any thread. As fast as a plain
+/// integer.
 class counter {
 public:
   void add(std::uint64_t n = 1) noexcept {

@@ -92,10 +92,7 @@ public:
   std::uint32_t available() const noexcept { return available_; } ///< Receives of the peer.
   std::uint32_t held() const noexcept { return held_; }
   std::uint32_t owed() const noexcept { return owed_; }
-  std::uint32_t with_peer() const noexcept {
-    return with_peer_;
-  } ///< Including those in transit to
-    ///< and from it.
+  std::uint32_t with_peer() const noexcept { return with_peer_; } ///< Including those in transit.
   std::uint32_t share() const noexcept { return share_; }
   std::uint32_t receives() const noexcept { return receives_; }
   std::uint32_t peer_receives() const noexcept { return peer_receives_; }

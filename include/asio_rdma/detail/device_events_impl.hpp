@@ -12,7 +12,7 @@
 
 namespace asio_rdma::detail {
 
-/// The logic of `basic_device_events`: events that nobody waited for, or operations that wait.
+/// The logic of `basic_device_events`: events that no operation has taken, or operations that wait.
 class device_events_impl final : public context_member {
 public:
   device_events_impl(asio::execution_context& context, const device& d);
@@ -39,7 +39,7 @@ private:
   operation_list waiters_;
 };
 
-/// How an event is carried by an operation.
+/// Store an event in the result of an operation, and retrieve it.
 void set_event(operation& op, const device_event& event) noexcept;
 device_event get_event(const operation& op) noexcept;
 

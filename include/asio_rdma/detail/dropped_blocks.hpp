@@ -7,9 +7,10 @@
 
 namespace asio_rdma::detail {
 
-/// Drops references to memory where a lock is held. If one is the last to memory of the user's,
-/// that goes with this object, which is destroyed without the lock: its deleter may close and
-/// destroy anything. It may not wait: operations of the library's own are held up meanwhile.
+/// References to memory that are dropped while a mutex is locked. If a reference is the last one to
+/// the user's memory, that memory is released by the destructor, which is called without the mutex.
+/// The user's deleter may therefore close and destroy any object. It must not block: it would delay
+/// operations of the library.
 class dropped_blocks {
 public:
   dropped_blocks() noexcept = default;
@@ -23,7 +24,7 @@ public:
   }
 
   void drop(registered_buffer& memory) noexcept { drop(memory.release()); }
-  /// Ends the access.
+  /// Ends the access, and drops its reference.
   void drop(buffer_access& access) noexcept { drop(access.end()); }
 
 private:

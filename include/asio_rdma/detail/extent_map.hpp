@@ -8,25 +8,26 @@
 
 namespace asio_rdma::detail {
 
-/// Which pages of an arena are taken: runs of pages, handed out by a good fit and joined with
-/// their free neighbours when they come back. Nothing is allocated after the construction, so that
-/// giving back cannot fail. Pages are numbers; the memory itself is not touched.
+/// The used and the free pages of an arena. Runs of pages are allocated by good fit, and a released
+/// run is merged with its free neighbours. Only the constructor allocates memory, so `release`
+/// cannot fail. Pages are numbers; the arena's memory is not accessed.
 class extent_map {
 public:
   static constexpr std::uint32_t none = static_cast<std::uint32_t>(-1);
 
   explicit extent_map(std::uint32_t pages);
 
-  /// The first of so many (at least one) adjacent pages, or `none`, if there are not so many.
+  /// The first of `pages` adjacent pages (at least one), or `none` if no run is long enough.
   std::uint32_t allocate(std::uint32_t pages) noexcept;
-  /// Takes back what begins there.
+  /// Releases the run that begins with page `first`.
   void release(std::uint32_t first) noexcept;
 
   std::uint32_t pages() const noexcept { return static_cast<std::uint32_t>(pages_.size()); }
   std::uint32_t pages_used() const noexcept { return used_; }
 
 private:
-  // Valid for the first and the last page of each run; the links for the first of a free one.
+  // Valid for the first and the last page of a run; the links only for the first page of a free
+  // run.
   struct page {
     std::uint32_t length = 0;
     std::uint32_t previous = none, next = none;
@@ -43,7 +44,7 @@ private:
 
   std::vector<page> pages_;
   std::array<std::uint32_t, bins> heads_;
-  std::array<std::uint64_t, 2> filled_{}; // which bins have a run
+  std::array<std::uint64_t, 2> filled_{}; // bit set of the bins that have a run
   std::uint32_t used_ = 0;
 };
 

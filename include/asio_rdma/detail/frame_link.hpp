@@ -52,8 +52,8 @@ public:
   virtual void on_dropped(const frame_header&, frame_operation*, const error_code&) {}
 
   enum class disposition { consumed, held, violation };
-  /// Handles a frame of one of the part's types. If the result is `held`, the part calls
-  /// `frame_link::release` later.
+  /// Handles a frame of one of the part's types. If the result is `held`, the receive stays in use
+  /// until `frame_link::release`.
   virtual disposition on_frame(const frame_header& header, std::span<const std::byte> payload,
                                std::uint32_t slot, protocol_clock::time_point now) = 0;
   /// Whether `on_frame` needs the time, which may cost a system call.

@@ -10,13 +10,13 @@
 
 namespace asio_rdma::detail {
 
-/// A receive of the library's own, with the memory that a frame comes into.
+/// A receive of the library's own, with memory for one frame.
 class frame_receive : public receive_operation {
 public:
   frame_receive(const frame_receive&) = delete;
 
-  /// Before it is posted: memory of so many bytes, if it has none any more. False, and why in `ec`,
-  /// if there is none.
+  /// Prepares for posting: allocates `size` bytes, unless the receive still has memory. Returns
+  /// false with the error in `ec` if that fails.
   bool fill(const memory_pool& pool, std::size_t size) {
     ec = {};
     if (memory.size() != size)
@@ -26,7 +26,7 @@ public:
   }
 
   const std::uint32_t slot;
-  registered_buffer memory; ///< A message may have taken it along.
+  registered_buffer memory; ///< A received message may have taken it.
 
 protected:
   frame_receive(function f, std::uint32_t number) noexcept : receive_operation(f), slot(number) {

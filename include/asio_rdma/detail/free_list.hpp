@@ -6,12 +6,12 @@
 
 namespace asio_rdma::detail {
 
-/// Objects that are made when there is none to be used again, and stay where they are. `next_free`
-/// of each leads to the next that is free.
+/// A pool of objects with stable addresses. A new object is made only if none is free. `next_free`
+/// links the free objects.
 template <class T>
 class free_list {
 public:
-  /// One that was given back, as it is, or else a new one made of the arguments.
+  /// Returns a free object unchanged, or a new one constructed from the arguments.
   template <class... Args>
   T& take(Args&&... args) {
     if (first_ == nullptr)
@@ -19,7 +19,7 @@ public:
     return *std::exchange(first_, first_->next_free);
   }
   void give_back(T& object) noexcept { object.next_free = std::exchange(first_, &object); }
-  /// Those in use and those that are free.
+  /// All objects, in use or free.
   std::deque<T>& all() noexcept { return all_; }
 
 private:

@@ -25,16 +25,16 @@ namespace asio_rdma::detail {
 
 class alock_view;
 
-/// The way to a node, as its introduction said it. It does not change.
+/// The lane to a node, as the node's introduction described it. Never changes.
 struct global_lane {
   std::shared_ptr<connection_impl> link;
-  std::shared_ptr<lane_link> users; ///< The same, for operations that wait for a place.
+  std::shared_ptr<lane_link> users; ///< The same link, for operations that may wait for a place.
   std::uint64_t incarnation = 0;
   ibv_atomic_cap atomics = IBV_ATOMIC_NONE;
   std::vector<remote_buffer> segments;
 };
 
-/// What an operation is aimed at, and what has to hold for it.
+/// The target of an operation, and its requirements.
 struct global_aim {
   remote_word at;
   std::uint64_t bytes = 0;
@@ -42,52 +42,53 @@ struct global_aim {
   bool atomic = false;
 };
 
-/// Waits for another node: for it to be joined, or to answer.
+/// A wait for another node to be joined or to answer.
 class global_request : public operation {
 public:
   using operation::operation;
 
-  global_message message; ///< What is asked, and what of it was answered: of a join the node.
-  asio::ip::tcp::endpoint endpoint; ///< Of a join.
-  std::uint32_t number = 0;         ///< Names the request to the peer; 0 for a join.
+  global_message message; ///< The request; then the answer. After a join it contains the node's id.
+  asio::ip::tcp::endpoint endpoint; ///< The endpoint of a join.
+  std::uint32_t number = 0;         ///< Identifies the request to the peer; 0 for a join.
   bool is_join() const noexcept { return message.what == global_message::kind::join; }
 };
 
-/// The logic of `basic_global_memory`: the ways to other nodes, and what is said on them. Safe from
-/// any thread.
+/// The logic of `basic_global_memory`: the lanes to other nodes and the messages on them.
+/// Thread-safe.
 class global_memory_impl final : public context_member {
 public:
   global_memory_impl(const asio::any_io_executor& executor, std::shared_ptr<global_node> node,
                      const global_memory_options& options);
   ~global_memory_impl();
 
-  /// For one more object of the node: a new one, or where lanes are shared perhaps another's. Null
-  /// if that fails, with the error.
+  /// The implementation for another object of the node: a new one, or, if lanes are shared, perhaps
+  /// that of another object. Null with the error if that fails.
   static std::shared_ptr<global_memory_impl> open(const asio::any_io_executor& executor,
                                                   const std::shared_ptr<global_node>& node,
                                                   const global_memory_options& options,
                                                   error_code& ec);
-  /// One object uses it no more. With the last one it ends.
+  /// Removes a user. The last one ends the implementation.
   void close();
-  /// False if nobody uses it any more.
+  /// Returns false if there are no users any more.
   bool add_user() noexcept;
-  /// 0 once it has ended.
+  /// 0 once the implementation has ended.
   std::size_t users() const noexcept { return removed_.load() ? 0 : users_.load(); }
 
   error_code listen(const asio::ip::tcp::endpoint& endpoint);
   asio::ip::tcp::endpoint local_endpoint(error_code& ec) const;
 
-  /// Joins, or asks the node. Gives true, or false with the error in the operation, which stays the
-  /// caller's then.
+  /// Joins a node, or sends it a request. Returns true, or false with the error in the operation,
+  /// which then stays the caller's.
   bool start(global_request& op, node_id to);
   void cancel(std::uint64_t id, asio::cancellation_type_t type);
   std::uint64_t next_id() noexcept { return ++ids_; }
 
-  /// The way to a node, or null.
+  /// The lane to a node, or null.
   const global_lane* lane(node_id node) const noexcept {
     return node <= max_node ? lanes_[node].load(std::memory_order_acquire) : nullptr;
   }
-  /// The way to what is aimed at, and what there is to be reached by it, if it can be.
+  /// Finds the lane to the target and the remote memory of the target. Returns null with the error
+  /// if the target cannot be accessed.
   const global_lane* find(const global_aim& aim, remote_buffer& target,
                           error_code& ec) const noexcept {
     const remote_word p = aim.at;
@@ -105,7 +106,8 @@ public:
       ec = error::misaligned;
       return nullptr;
     }
-    if (aim.atomic && l->atomics == IBV_ATOMIC_NONE) [[unlikely]] { // the peer's device has none
+    if (aim.atomic && l->atomics == IBV_ATOMIC_NONE) [[unlikely]] { // the peer's device has no
+                                                                    // atomic operations
       ec = asio::error::operation_not_supported;
       return nullptr;
     }
@@ -114,13 +116,13 @@ public:
     return l;
   }
 
-  /// Lets the node to which the link leads know who of its locks' parties is next: the one of whom
-  /// this descriptor is. He may come to know.
+  /// Hints to the node at the other end of the link that the party of this descriptor has been
+  /// handed a lock. The hint may be lost.
   void tell_next(const connection_impl* way, segment_id segment, std::uint64_t descriptor) noexcept;
 
   const std::shared_ptr<global_node>& node() const noexcept { return node_; }
   completion_service& service() const noexcept { return service_; }
-  /// The locks that it takes.
+  /// The locks of this memory.
   std::shared_ptr<alock_view> locks();
 
   void on_context_shutdown() override;
@@ -147,17 +149,17 @@ private:
   void accept_next();
   void accept_again() noexcept;
   void accept(connection_request request);
-  /// Adds the peer, unless `start` throws.
+  /// Adds the peer, and removes it if `start` throws.
   template <class Start>
   void keep_while_starting(const peer_ptr& p, Start start);
   void on_connected(const peer_ptr& p, error_code ec) noexcept;
   void say(const peer_ptr& p, const global_message& m);
   void send(const peer_ptr& p, const std::vector<std::byte>& bytes);
-  std::shared_ptr<alock_view> open_locks() const; // if there are any
+  std::shared_ptr<alock_view> open_locks() const; // null if none has been made
   peer_ptr borrower(segment_id segment, std::uint64_t descriptor) const;
   void listen_to(const peer_ptr& p) noexcept;
   void on_message(const peer_ptr& p, const error_code& ec, const message& m) noexcept;
-  /// What is wrong with it, if so: then the peer's connection ends.
+  /// Returns an error if the message is invalid; the peer's connection then ends.
   error_code take(const peer_ptr& p, const global_message& m, operation_list& done);
   error_code introduce(const peer_ptr& p, const global_message& m,
                        const std::vector<std::byte>& answer);
@@ -179,7 +181,7 @@ private:
   std::atomic<std::uint64_t> ids_{0};
   std::array<std::atomic<const global_lane*>, max_node + 1> lanes_{};
 
-  mutable std::mutex mutex_; // before all others
+  mutable std::mutex mutex_; // locked before all others
   struct next_accept final : operation {
     next_accept() noexcept;
     static void come(operation* base, disposal how);
@@ -187,16 +189,16 @@ private:
   };
 
   acceptor listener_;
-  next_accept next_accept_; // for which there was no memory
+  next_accept next_accept_; // for an accept that lacked memory
   connector connector_;
   std::vector<peer_ptr> peers_;
-  std::list<global_lane> published_; // all that there ever were, as a thread may be using them
+  std::list<global_lane> published_; // all lanes ever made: other threads may still use an old one
   std::uint32_t numbers_ = 0;
-  std::map<place, loan> loans_; // of this node's memory, for descriptors of its locks
+  std::map<place, loan> loans_; // of this node's memory, for descriptors of locks
   std::shared_ptr<alock_view> locks_;
   bool closed_ = false;
   std::atomic<std::size_t> users_{1};
-  std::atomic<bool> removed_{false}; // from the service
+  std::atomic<bool> removed_{false}; // it is no member of the service
 };
 
 } // namespace asio_rdma::detail

@@ -24,33 +24,33 @@ namespace asio_rdma::detail {
 class alock_locals;
 class global_memory_impl;
 
-/// What a node is and what it hosts, which its views share. Safe from any thread.
+/// A node and the segments that it hosts, shared by its views. Thread-safe.
 class global_node {
 public:
-  /// Of each segment, for its root.
+  /// Bytes at the beginning of each segment, for its root.
   static constexpr std::uint64_t reserved = 64;
 
   global_node(const memory_pool& pool, node_id id);
   ~global_node();
 
-  /// Adds a segment, before anybody is told of the node.
+  /// Adds a segment. An error once the node has introduced itself.
   error_code host(std::uint64_t bytes, segment_id& given);
   global_message introduction(global_message::kind what);
-  /// A request of the owner's or of a peer's; gives the answer. Descriptors of locks are never
-  /// freed: who has used a lock may yet write to those of others.
+  /// Carries out a request of the owner's or of a peer's, and returns the answer. Descriptors of
+  /// locks are never freed: a former party may still write to descriptors of others.
   global_message serve(const global_message& request);
-  /// The bytes, if they lie in a segment of this node; else null.
+  /// The address of the bytes, or null if they are not in a segment of this node.
   void* local(remote_word p, std::uint64_t bytes, std::uint64_t alignment) const noexcept;
 
-  /// Who has made these descriptors of locks has died, or has left.
+  /// Marks descriptors of locks whose party has died or left.
   void mark_dead(segment_id where, std::uint64_t offset, std::uint64_t count) const noexcept;
-  /// The lanes of the least used of `most` objects that share theirs: of a new one, as `make` makes
-  /// it, as long as they are fewer. Null if that fails, with the error.
+  /// Returns shared lanes: those of the object with the fewest users, if there are `most` objects;
+  /// otherwise those of a new object from `make`. Null with the error if that fails.
   std::shared_ptr<global_memory_impl>
   share(std::size_t most,
         const std::function<std::shared_ptr<global_memory_impl>(error_code&)>& make,
         error_code& ec);
-  /// Those that take locks of this node by the CPU.
+  /// The parties that take locks of this node by the CPU.
   alock_locals& local_parties() noexcept { return *local_parties_; }
 
   node_id id() const noexcept { return id_; }
@@ -62,7 +62,7 @@ private:
   struct segment {
     registered_buffer memory;
     segment_allocator space;
-    std::set<std::uint64_t> descriptors; // where there are some
+    std::set<std::uint64_t> descriptors; // the offsets of descriptors of locks
   };
 
   const memory_pool pool_;
@@ -71,11 +71,12 @@ private:
   mutable std::mutex mutex_;
   std::array<std::atomic<segment*>, global_message::max_segments> published_{};
   std::deque<segment> segments_;
-  std::atomic<std::uint64_t> zeroed_{0}; // counts what was allocated for peers
+  std::atomic<std::uint64_t> zeroed_{0}; // counts the allocations; orders the zeroing before uses
+                                         // of the memory
   bool told_ = false;
   const std::unique_ptr<alock_locals> local_parties_;
 
-  std::mutex sharing_mutex_; // before the other
+  std::mutex sharing_mutex_; // locked before `mutex_`
   std::vector<std::weak_ptr<global_memory_impl>> sharing_;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-// What users start on a global memory, and what its handlers are told.
+// The operations on a global memory and their results.
 #pragma once
 
 #include <asio_rdma/detail/connection_arguments.hpp>
@@ -35,7 +35,7 @@ std::uint64_t word_bits(const T& value) noexcept {
   return std::bit_cast<std::uint64_t>(value);
 }
 
-/// A read with a place for what it brings, which is zero after an error.
+/// A read with room for its value, which is zero after an error.
 template <class Value>
 class value_read_operation : public placed_operation {
 public:
@@ -51,7 +51,7 @@ struct value_read {
   }
 };
 
-/// A write, with a place for what the read behind it brings.
+/// A write with room for the byte that the following READ returns.
 class write_operation : public placed_operation {
 public:
   using placed_operation::placed_operation;
@@ -90,17 +90,17 @@ struct word_found {
   }
 };
 
-/// The operations of a batch, and in whole words what they write or bring. It stays until all of
-/// them have ended.
+/// The operations of a batch, and as whole words the bytes that they write or read. Exists until
+/// all operations have ended.
 struct batch_state {
-  /// Makes room for one more operation, of so many words. Changes nothing else.
+  /// Makes room for one more operation of `more_words` words. Changes nothing else.
   void reserve(std::size_t more_words) {
     make_room(words, more_words);
     make_room(aims, 1);
     make_room(chain, 1);
   }
-  /// Aims them, which where they lead may have come anew since they were added. Null if that cannot
-  /// be, with the error.
+  /// Resolves the targets at the start, because lanes may have changed since the operations were
+  /// added. Returns null with the error if that fails.
   const global_lane* aim(const global_memory_impl& memory, error_code& ec) {
     const global_lane* result = nullptr;
     for (std::size_t i = 0; i < chain.size(); ++i) {
@@ -113,7 +113,7 @@ struct batch_state {
     }
     return result;
   }
-  /// Lets each operation know where its bytes are: they no longer move.
+  /// Sets the addresses of the operations' bytes, which no longer move.
   std::span<const remote_work> prepare() {
     std::uint64_t* at = words.data();
     places.resize(chain.size());
@@ -141,8 +141,8 @@ struct batch_state {
   std::vector<remote_work> chain;
   std::vector<std::uint64_t> words;
   std::vector<place> places;
-  error_code problem;              // the first that was found
-  std::atomic<bool> posted{false}; // until its operation has gone, perhaps in another thread
+  error_code problem;              // the first error while the batch was built
+  std::atomic<bool> posted{false}; // until its operation is destroyed, perhaps by another thread
 
 private:
   template <class T>
@@ -186,7 +186,7 @@ struct pointer_result {
   }
 };
 
-/// A random time that doubles with each failure, so that those that collide come apart.
+/// A random delay whose limit doubles with each failure, so that competing operations separate.
 class back_off {
 public:
   template <class Executor>
@@ -210,16 +210,31 @@ private:
   std::uint32_t limit_ = 1; // microseconds
 };
 
-template <class Attempt, class Handler>
-class retrying;
+/// The base of composed operations that retry until they succeed.
+template <class Memory>
+class retrying {
+protected:
+  explicit retrying(Memory& memory) noexcept : memory_(memory) {}
 
-/// The handler of each step of a `retrying` operation. Its executor and its allocator are those of
-/// the operation's handler.
-template <class Attempt, class Handler>
-class retrying_step {
-public:
-  using operation = retrying<Attempt, Handler>;
-  using cancellation_slot_type = asio::cancellation_slot;
+  template <class Self>
+  static void begin(Self& self) {
+    self.reset_cancellation_state(asio::enable_total_cancellation());
+  }
+  /// The error, or `operation_aborted` if the operation was cancelled when its last step had just
+  /// completed.
+  template <class Self>
+  static error_code error_of(const Self& self, const error_code& ec) {
+    return ec || self.cancelled() == asio::cancellation_type::none
+               ? ec
+               : error_code(asio::error::operation_aborted);
+  }
+  template <class Self>
+  void wait(Self& self) {
+    if (!back_off_)
+      back_off_ = std::make_unique<back_off>(memory_.get_executor());
+    back_off& b = *back_off_; // `self` takes this object along when it is moved
+    b.async_wait(std::move(self));
+  }
 
   explicit retrying_step(std::shared_ptr<operation> of) noexcept : of_(std::move(of)) {}
 
@@ -232,105 +247,10 @@ public:
   }
 
 private:
-  std::shared_ptr<operation> of_;
+  std::unique_ptr<back_off> back_off_; // null before the first failure
 };
 
-/// A composed operation that tries again until it succeeds. If there is no memory for a step, the
-/// operation completes with `no_memory`. So its handler does not go along with the steps: an
-/// initiating function that throws destroys the handler that it was given.
-///
-/// `Attempt` is what is tried, on `memory()`: `start(step, first)` starts an operation,
-/// `succeeded(result)` says whether that operation was the last one, and `arguments(ec)` gives the
-/// arguments of the handler behind the error code.
-template <class Attempt, class Handler>
-class retrying {
-public:
-  using step = retrying_step<Attempt, Handler>;
-
-  /// Takes the handler only if all of the construction succeeds.
-  retrying(const Attempt& what, Handler& handler)
-      : attempt_(what),
-        back_off_(what.memory().get_executor()),
-        cancelled_(asio::get_associated_cancellation_slot(handler),
-                   asio::enable_total_cancellation()),
-        handler_(std::move(handler)) {}
-
-  /// Throws if there is no memory for the first step.
-  static void begin(const Attempt& what, Handler& handler) {
-    auto op = std::allocate_shared<retrying>(operation_allocator<retrying>(), what, handler);
-    Attempt& a = op->attempt_;
-    a.start(step(std::move(op)), true);
-  }
-
-private:
-  friend step;
-  using pointer = std::shared_ptr<retrying>;
-
-  /// After a pause.
-  static void go_on(pointer op, error_code ec) {
-    if (!ec && op->cancelled_.cancelled() != asio::cancellation_type::none)
-      ec = asio::error::operation_aborted; // when the attempt before had just completed
-    if (ec)
-      complete(std::move(op), ec);
-    else
-      next(std::move(op), [](retrying& o, step s) { o.attempt_.start(std::move(s), false); });
-  }
-  /// After an attempt.
-  template <class Result>
-  static void go_on(pointer op, const error_code& ec, const Result& result) {
-    if (ec || op->attempt_.succeeded(result))
-      complete(std::move(op), ec);
-    else
-      next(std::move(op), [](retrying& o, step s) { o.back_off_->async_wait(std::move(s)); });
-  }
-
-  // Once `start` has started a step, another thread may complete the operation.
-  template <class Start>
-  static void next(pointer op, Start start) {
-    op->cancelled_.slot().clear();
-    try {
-      start(*op, step(op));
-      return;
-    } catch (const std::bad_alloc&) {
-      if (!op->handler_) // it has been called, and has thrown
-        throw;
-    }
-    complete(std::move(op), asio::error::no_memory);
-  }
-
-  // Only the memory of the operation may outlast the call of the handler: see `next`.
-  static void complete(pointer op, const error_code& ec) {
-    op->cancelled_.slot().clear();
-    auto arguments = op->attempt_.arguments(ec);
-    Handler handler(std::move(*op->handler_));
-    op->handler_.reset();
-    op->back_off_.reset();
-    op.reset();
-    std::apply([&](auto&... args) { std::move(handler)(ec, std::move(args)...); }, arguments);
-  }
-
-  Attempt attempt_;
-  std::optional<back_off> back_off_;
-  asio::cancellation_state cancelled_;
-  std::optional<Handler> handler_; // until it is called
-};
-
-/// The initiation of a `retrying` operation.
-template <class Memory>
-struct initiate_retrying {
-  using executor_type = typename Memory::executor_type;
-  const executor_type& get_executor() const noexcept { return memory->get_executor(); }
-
-  template <class Handler, class Attempt>
-  void operator()(Handler&& handler, const Attempt& what) const {
-    std::decay_t<Handler> h(std::forward<Handler>(handler));
-    retrying<Attempt, std::decay_t<Handler>>::begin(what, h);
-  }
-
-  Memory* memory;
-};
-
-/// Compare-and-exchange until it succeeds.
+/// A compare-and-exchange that is retried until it succeeds.
 template <class Memory, class T>
 class exchange_attempt {
   using value = remote_value_t<T>;

@@ -9,32 +9,34 @@
 
 namespace asio_rdma::detail {
 
-/// The key of a grant, for exactly its memory. Where the device has memory windows of type 2 it is
-/// one's, good on the peer's queue pair only, and the region that it is bound to has no rights for
-/// anybody. Elsewhere it is the region's, which every peer in the protection domain could use.
+/// The key of a grant, for exactly its memory. If the device has memory windows of type 2, it is
+/// the key of a window: valid only on the peer's queue pair, bound to a region that has no remote
+/// rights. Otherwise it is the key of the region, which every peer in the protection domain could
+/// use.
 ///
-/// The region is the grant's own in either case: rxe of Linux 6.1 does not keep an access within
-/// its window, only within the region.
+/// The region belongs to the grant alone in either case: rxe of Linux 6.1 confines an access to the
+/// window's region, not to the window.
 class grant_key {
 public:
-  /// Not open.
+  /// A key that is not open.
   grant_key() noexcept = default;
-  /// Registers the memory. A key with a window is made by binding that. Errors: as of a
-  /// `memory_region`, and of a `memory_window`.
+  /// Registers the memory. If the key has a window, `window` must then be bound. Errors: those of
+  /// `memory_region` and of `memory_window`.
   grant_key(const protection_domain& pd, void* data, std::size_t bytes, access rights,
             error_code& ec);
 
-  /// Nothing can be reached by it before it is made, nor when it is closed.
+  /// Whether the memory is registered. The key gives no access before it is made, or after it is
+  /// closed.
   bool is_open() const noexcept { return region_.is_open(); }
-  /// Null on a device without them, and when closed.
+  /// Null if the device has no memory windows, or if closed.
   const std::shared_ptr<memory_window_impl>& window() const noexcept { return window_; }
-  /// What `window` is to be bound to.
+  /// The arguments for binding `window`.
   ibv_mw_bind_info binding() const noexcept;
-  /// What to tell the peer. Needs an open key that is made.
+  /// The key and range for the peer. The key must be open and made.
   remote_buffer remote() const noexcept;
 
-  /// Ends it now, which needs that no bind of it is under way. Errors: the system's; then it is
-  /// still open, the device may still reach the memory, and closing may be tried again.
+  /// Ends the key at once; no bind of it may be outstanding. Errors: those of the system; the key
+  /// is then still open, the device may still access the memory, and closing may be retried.
   void close(error_code& ec);
 
 private:

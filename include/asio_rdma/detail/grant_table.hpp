@@ -7,7 +7,8 @@
 
 namespace asio_rdma::detail {
 
-/// Lends memory of this side to the peer unasked. The driver derives its operation from it.
+/// A loan of this side's memory that the peer has not asked for. The driver derives its operation
+/// from it.
 class lend_request : public frame_operation {
 public:
   std::uint64_t bytes = 0;
@@ -15,33 +16,33 @@ public:
   std::chrono::microseconds lease = no_lease;
 
   error_code ec;           ///< The result.
-  std::uint32_t grant = 0; ///< Whose `end` comes in any case.
+  std::uint32_t grant = 0; ///< The grant. If its key was made, its `end` follows in any case.
 
 protected:
   ~lend_request() = default;
 };
 
-/// What a peer may ask for.
+/// The limits of a peer's requests.
 struct grant_limits {
   remote_rights rights = remote_rights::none;
-  std::uint64_t bytes = 0;  ///< At a time.
+  std::uint64_t bytes = 0;  ///< Granted at a time.
   std::uint32_t grants = 0; ///< At a time, at most 65535.
   std::chrono::microseconds default_lease = std::chrono::seconds(10);
   std::chrono::microseconds longest_lease = std::chrono::minutes(10);
-  /// How much longer than the lease the key lives, so that what the peer has started in time does
-  /// not break the connection.
+  /// How long the key outlives the lease, so that an access that the peer began in time does not
+  /// break the connection.
   std::chrono::microseconds grace = std::chrono::milliseconds(500);
 };
 
 struct grant_action {
   enum class kind {
     none,
-    make, ///< A key for the peer's queue pair only, if the device has such, with `rights`, for
-          ///< exactly `bytes` of zeroed memory, or of `lend`'s; then, now or later, `made` or
-          ///< `not_made`.
-    end,  ///< The key; when nothing can be reached by it any more, `ended`. If `returned`, a
-          ///< `region_receive` gets the memory after that.
-    lent  ///< `lend` is complete.
+    make, ///< Make a key with `rights` for exactly `bytes` bytes of zeroed memory, or for the
+          ///< memory of `lend`. If possible, only the peer's queue pair can use the key. Then, now
+          ///< or later, call `made` or `not_made`.
+    end,  ///< End the key; call `ended` when it gives no access any more. If `returned`, a
+          ///< `region_receive` gets the memory afterwards.
+    lent  ///< `lend` has completed.
   };
   kind what = kind::none;
   std::uint32_t grant = 0;
@@ -51,39 +52,41 @@ struct grant_action {
   bool returned = false;
 };
 
-/// The owner's side of remote memory: which memory the peer may reach, and until when. Bytes count
-/// from the request until the key has ended. A request beyond the limits is denied; one that only
-/// waits for keys to end, waits.
+/// The owner's side of remote memory: which memory the peer may access, and until when. Bytes count
+/// from the request until the key has ended. A request beyond the limits is denied. A request that
+/// fits when ending keys have ended waits for that.
 class grant_table final : private link_part {
 public:
   grant_table(frame_link& link, region_inbox& inbox, const grant_limits& limits);
 
   grant_action next();
 
-  /// The key for `grant` is made; its lease counts from here.
+  /// Reports that the key of `grant` has been made; its lease begins now.
   void made(std::uint32_t grant, const remote_buffer& memory, protocol_clock::time_point now);
-  /// It could not be made. The grant is gone.
+  /// Reports that the key could not be made. The grant is removed.
   void not_made(std::uint32_t grant, const error_code& ec);
-  /// Nothing can be reached by the key any more. The grant is gone.
+  /// Reports that the key gives no access any more. The grant is removed.
   void ended(std::uint32_t grant);
 
-  /// Takes a grant back: the peer is told, and `end` follows. One whose key is being made the peer
-  /// does not get: that `end` follows on `made`. False if it has ended or was taken back before.
+  /// Revokes a grant: the peer is told, and `end` follows. If its key is being made, the peer does
+  /// not get the grant, and `end` follows after `made`. Returns false if the grant has ended or was
+  /// revoked before.
   bool revoke(std::uint32_t grant);
-  /// Ends the grants whose lease and grace are over.
+  /// Ends the grants whose lease and grace have passed.
   void expire(protocol_clock::time_point now);
-  /// When `expire` is to be called next; `max()` for never.
+  /// The time of the next call of `expire`; `max()` for never.
   protocol_clock::time_point next_expiry() const noexcept;
 
   void lend(lend_request& op);
-  /// So that the next `lend` does not fail for want of memory.
+  /// Reserves memory for one grant, so that the next `lend` cannot fail.
   void reserve_one();
-  /// The numbers of grants, in their lower 16 bits, are below this.
+  /// An upper bound of the lower 16 bits of a grant's number.
   std::size_t places() const noexcept { return grants_.size(); }
 
-  std::uint64_t bytes() const noexcept { return bytes_; }    ///< Granted on request, not ended.
-  std::uint32_t grants() const noexcept { return granted_; } ///< The same.
-  std::size_t live() const noexcept;                         ///< Of any kind, not gone.
+  std::uint64_t bytes() const noexcept { return bytes_; }    ///< Of requested grants.
+  std::uint32_t grants() const noexcept { return granted_; } ///< Requested grants.
+  std::size_t live() const noexcept;                         ///< All grants that have not been
+                                                             ///< removed.
 
 private:
   enum class state : std::uint8_t { free, making, live, ending };
@@ -91,9 +94,9 @@ private:
     state where = state::free;
     bool returned = false;
     bool revoked = false; // while its key was being made
-    bool notice = false;  // of the revocation, not sent
+    bool notice = false;  // the revocation must be sent to the peer
     std::uint16_t generation = 0;
-    std::uint32_t request = 0; // of the peer
+    std::uint32_t request = 0; // the number of the peer's request
     std::uint64_t bytes = 0;
     remote_rights rights = remote_rights::none;
     std::chrono::microseconds lease{};
@@ -149,18 +152,18 @@ private:
   grant_limits limits_;
   std::vector<grant> grants_;
   std::vector<std::uint16_t> free_;
-  // Each has room for all grants, so that nothing that ends one can fail.
-  boost::circular_buffer<std::uint32_t> work_; // whose make or end the driver has not been told
+  // Each has room for all grants, so that ending a grant cannot fail.
+  boost::circular_buffer<std::uint32_t> work_; // grants whose `make` or `end` has not been returned
   boost::circular_buffer<std::uint32_t> notices_;
   boost::circular_buffer<pending> pending_;
   boost::circular_buffer<answer> answers_;
   std::size_t unanswered_ = 0;
   std::uint64_t bytes_ = 0, ending_bytes_ = 0;
   std::uint32_t granted_ = 0, ending_ = 0;
-  list lends_; // whose key is made, to be sent
+  list lends_; // those whose key is made; to be sent
   list done_lends_;
-  error_code closed_;   // why there are no more grants
-  bool silent_ = false; // the peer hears nothing more
+  error_code closed_;   // why no grants are made any more
+  bool silent_ = false; // the peer gets no more frames
 };
 
 } // namespace asio_rdma::detail

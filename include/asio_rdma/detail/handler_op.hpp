@@ -28,8 +28,8 @@
 
 namespace asio_rdma::detail {
 
-/// The context if `ex` is simply its executor, so that a thread that runs the context may call a
-/// handler without asking the executor; else null.
+/// The context, if `ex` is its plain executor: a thread that runs the context may then call a
+/// handler without asking the executor. Otherwise null.
 template <class Executor>
 asio::io_context* plain_context(const Executor& ex) noexcept {
   if constexpr (std::is_same_v<Executor, asio::io_context::executor_type>) {
@@ -41,15 +41,16 @@ asio::io_context* plain_context(const Executor& ex) noexcept {
   return nullptr;
 }
 
-/// The executor of an I/O object, and what is to be known of it for each operation.
+/// The executor of an I/O object, with properties that each operation needs.
 template <class Executor>
 class io_executor {
 public:
   explicit io_executor(const Executor& ex) noexcept : executor_(ex), plain_(plain_context(ex)) {}
-  /// Of an I/O object whose operations complete on that context, which may be another's.
+  /// For an I/O object whose operations complete on the context `completing`, perhaps not that of
+  /// `ex`.
   io_executor(const Executor& ex, const asio::execution_context& completing) noexcept
       : executor_(ex), plain_(&context() == &completing ? plain_context(ex) : nullptr) {}
-  // Only copied, so that an I/O object that was moved from still has its executor.
+  // Copied, never moved, so that a moved-from I/O object still has its executor.
   io_executor(const io_executor&) = default;
   io_executor& operator=(const io_executor&) = default;
 
@@ -64,7 +65,7 @@ private:
   asio::io_context* plain_;
 };
 
-/// A handler with its arguments, and the handler's own allocator and nothing else of it: the
+/// A handler with its arguments. It has the handler's associated allocator only: the associated
 /// executor has been asked already.
 template <class Handler, class... Args>
 class bound_handler {
@@ -85,9 +86,9 @@ private:
   std::tuple<Args...> args_;
 };
 
-/// The executor that a handler runs on, kept from the start of the operation to its end. Where
-/// that is the I/O object's own context, the completion queue counts the work for all its
-/// operations, and none is counted here.
+/// The executor of a handler, kept from the start of the operation to its end. If that is the I/O
+/// object's own context, the completion queue counts the work of all its operations, and this
+/// object counts none.
 template <class Handler, class IoExecutor>
 class handler_work {
 public:
@@ -114,7 +115,7 @@ public:
       kept_.~kept_type();
   }
 
-  /// Whether a thread that runs the context may call the handler as it is.
+  /// Whether a thread that runs the context may call the handler directly.
   bool is_plain() const noexcept { return plain_ != nullptr; }
 
   template <class Function>
@@ -126,7 +127,8 @@ public:
   }
 
 private:
-  // Asio's own mark of a handler that has no executor; without it every handler is asked.
+  // Asio's marker of handlers without an associated executor. If Asio lacks it, every handler is
+  // asked.
   static constexpr bool has_no_executor = requires {
     typename asio::associated_executor<Handler,
                                        IoExecutor>::asio_associated_executor_is_unspecialised;
@@ -147,8 +149,8 @@ private:
   };
 };
 
-/// Completes a handler whose operation is over at once, on its executor, by way of its immediate
-/// executor, which by default posts to the I/O executor. Boost 1.81 has none and always posts.
+/// Calls the handler of an operation that has completed at once, by its immediate executor, which
+/// by default posts to the I/O executor. Boost 1.81 has no immediate executors and always posts.
 template <class Handler, class IoExecutor, class... Args>
 void complete_immediately(Handler&& handler, const IoExecutor& io, Args... args) {
 #if BOOST_VERSION >= 108200
@@ -159,8 +161,8 @@ void complete_immediately(Handler&& handler, const IoExecutor& io, Args... args)
 #endif
 }
 
-/// An operation of kind `Base` with its handler. `Result` says what the handler is told:
-/// `Result::arguments(const operation&)` gives a tuple that follows the error code.
+/// An operation of kind `Base` with its handler. `Result::arguments(const operation&)` returns the
+/// handler's arguments after the error code, as a tuple.
 template <class Base, class Result, class Handler, class IoExecutor, std::size_t Buffers>
 class handler_op final : public Base {
 public:
@@ -190,7 +192,7 @@ public:
     handler_op& operator*() const noexcept { return *op_; }
     void release() noexcept { op_ = nullptr; }
 
-    /// Frees the operation and gives its handler back.
+    /// Frees the operation and returns its handler.
     Handler take_handler() {
       Handler handler(std::move(op_->handler_));
       destroy(alloc_, std::exchange(op_, nullptr));
@@ -213,8 +215,9 @@ private:
     std::allocator_traits<allocator_type>::deallocate(alloc, self, 1);
   }
 
-  // The memory is freed before the handler runs, so that an operation that the handler starts
-  // finds it again; and before the handler goes, which may own what the destruction needs.
+  // The operation's memory is released before the handler runs, so the handler's next operation can
+  // reuse it. It is also released before the handler is destroyed: the handler may own the resource
+  // of its allocator.
   static void dispose_this(operation* base, disposal how) {
     auto* self = static_cast<handler_op*>(base);
     if (how != disposal::complete_here || !self->work_.is_plain()) [[unlikely]] {

@@ -13,29 +13,29 @@
 
 namespace asio_rdma::detail {
 
-/// The places for operations that a global memory has under way, on all its lanes together; those
-/// for which there is none wait, in order. Safe from any thread.
+/// The limit of outstanding operations of a global memory, on all its lanes together. An
+/// outstanding operation has a place; operations without a place wait in order. Thread-safe.
 class in_flight {
 public:
   in_flight(completion_service& service, std::size_t most);
 
-  /// An operation that waits.
+  /// A waiting operation.
   class waiter {
   public:
     waiter(connection_impl& on, operation& which, bool places) noexcept
         : link(on), op(which), needs_place(places) {}
     virtual ~waiter() = default;
-    /// Gives true, or false with the error in the operation.
+    /// Returns true, or false with the error in the operation.
     virtual bool start() = 0;
-    /// The same if there is no memory for it.
+    /// The same without exceptions: a lack of memory is an error.
     bool try_start() noexcept;
 
     connection_impl& link;
     operation& op;
-    const bool needs_place; ///< Else it only waits behind those of the same link.
+    const bool needs_place; ///< If false, it only waits behind operations of the same link.
   };
 
-  /// Takes a place, unless others wait for one.
+  /// Takes a place, unless operations wait for one.
   bool take() noexcept { return !anyone_waits() && take_free(); }
   bool anyone_waits() const noexcept { return waiting_.load() != 0; }
   void give_back() {
@@ -43,16 +43,18 @@ public:
     if (anyone_waits()) [[unlikely]]
       start_waiting();
   }
-  /// Starts it as soon as there is a place. False, with the error in the operation, if closed.
+  /// Queues an operation and starts it when there is a place. Returns false with the error in the
+  /// operation if closed.
   bool wait(std::unique_ptr<waiter> w);
-  /// Ends the one with that id, if it waits.
+  /// Cancels the operation with this id, if it waits.
   bool cancel(const connection_impl& on, std::uint64_t id);
-  /// Ends those that wait; who gives back a place starts nobody any more.
+  /// Ends the waiting operations. From now on `give_back` starts none.
   void close();
 
 private:
   bool take_free() noexcept {
-    std::size_t n = free_.load(); // in one order with `waiting_`, or both might miss the other
+    std::size_t n = free_.load(); // sequentially consistent with `waiting_`: otherwise each side
+                                  // could miss the other's change
     while (n != 0 && !free_.compare_exchange_weak(n, n - 1))
       continue;
     return n != 0;
@@ -62,14 +64,14 @@ private:
 
   completion_service& service_;
   std::atomic<std::size_t> free_;
-  std::atomic<std::size_t> waiting_{0}; // that have not been started: nobody overtakes them
-  std::mutex mutex_;                    // before those of links
+  std::atomic<std::size_t> waiting_{0}; // queued operations: new ones must not overtake them
+  std::mutex mutex_;                    // locked before those of links
   std::list<std::unique_ptr<waiter>> waiters_;
-  std::size_t placeless_ = 0; // of these
+  std::size_t placeless_ = 0; // waiters without `needs_place`
   bool closed_ = false;
 };
 
-/// An operation on a node's memory, which has a place while it is under way.
+/// An operation on a node's memory. It has a place while it is outstanding.
 class placed_operation : public remote_operation {
 public:
   using remote_operation::remote_operation;
@@ -77,20 +79,21 @@ public:
   std::shared_ptr<in_flight> place;
 
 protected:
-  // The next one is posted before the handler of this runs.
+  // The place is given back before the handler runs, so the next operation can be posted.
   ~placed_operation() {
     if (place)
       place->give_back();
   }
 };
 
-/// A connection to a node, as its user's operations take it.
+/// A connection to a node for operations of users.
 class lane_link {
 public:
   lane_link(std::shared_ptr<connection_impl> link, std::shared_ptr<in_flight> places) noexcept
       : link_(std::move(link)), places_(std::move(places)) {}
 
-  /// `start(link, op)` gives true, or false with the error in the operation, and so does this.
+  /// `start(link, op)` returns true, or false with the error in the operation; so does this
+  /// function.
   template <class Operation, class Start>
   bool start(Operation& op, Start&& start) {
     if (places_->take()) [[likely]] {
@@ -104,7 +107,7 @@ public:
                   return start(link, o);
                 });
   }
-  /// The same of an operation that takes no place, but keeps the order.
+  /// The same for an operation that needs no place but must keep the order.
   template <class Operation, class Start>
   bool start_behind(Operation& op, Start&& start) {
     if (!places_->anyone_waits()) [[likely]]
@@ -121,7 +124,7 @@ public:
 private:
   template <class Operation, class Start>
   bool wait(Operation& op, bool needs_place, Start&& start) {
-    const auto places = places_; // once it is started another thread may let go of this
+    const auto places = places_; // once `op` is started, another thread may destroy this object
     return places->wait(std::make_unique<waiting<Operation, std::decay_t<Start>>>(
         link_, op, needs_place, std::forward<Start>(start)));
   }

@@ -10,14 +10,14 @@
 
 namespace asio_rdma::detail {
 
-/// Put into a handler's cancellation slot, where it may stay for long after the operation. So it
-/// knows that by a number, not by its address, and does not keep the object.
+/// The cancellation handler of an operation. A slot may keep it long after the operation, so it
+/// identifies the operation by a number and does not keep the object alive.
 template <class Impl>
 struct canceller {
   std::weak_ptr<Impl> impl;
   std::uint64_t id;
 
-  // The operation's end on another thread may clear the slot, and this with it.
+  // The end of the operation on another thread may clear the slot, which destroys this object.
   void operator()(asio::cancellation_type_t type) const {
     const std::uint64_t which = id;
     if (const auto keep = impl.lock())
@@ -25,8 +25,8 @@ struct canceller {
   }
 };
 
-/// Completes an operation that could not be started. What its handler is told besides the error is
-/// what an untouched operation says.
+/// Completes an operation that could not be started. The handler's arguments after the error are
+/// those of an untouched operation.
 template <class Result, class Owner, class Executor>
 [[gnu::noinline]] void complete_unstarted(Owner& op, const io_executor<Executor>& io) {
   op->fail(op->ec);
@@ -39,12 +39,12 @@ template <class Result, class Owner, class Executor>
       arguments);
 }
 
-/// The initiation of every asynchronous function of the library: makes an operation of kind `Base`
-/// with the handler, and starts it on an implementation object, which is null if that is closed.
-/// `prepare(op)` fills the operation and gives an error that stops it; `start(impl, op)` starts it
-/// and gives true, or false with the error in the operation. Once it has been started another
-/// thread may run the handler, with which `impl`, the owner of what `start` was given, and the
-/// initiation itself may go: from there on nothing but locals is touched.
+/// The initiation of every asynchronous function of the library. It makes an operation of kind
+/// `Base` with the handler and starts it on an implementation object, which is null if the I/O
+/// object is closed. `prepare(op)` fills the operation and returns true, or false with the error in
+/// the operation. `start(impl, op)` starts it and returns true, or false with the error in the
+/// operation. Once started, another thread may run the handler, which may destroy `impl`, the owner
+/// of `start`'s arguments and the initiation itself. From then on only local variables are used.
 template <class Base, class Result, std::size_t Buffers, class Impl, class Handler, class Executor,
           class Prepare, class Start>
 void start_operation(const std::shared_ptr<Impl>& impl, const io_executor<Executor>& io,
@@ -67,7 +67,7 @@ void start_operation(const std::shared_ptr<Impl>& impl, const io_executor<Execut
   complete_unstarted<Result>(op, io);
 }
 
-/// An initiation whose operation is filled from a request.
+/// An initiation that fills its operation from a request.
 template <class Base, class Result, class Object>
 struct initiate_request {
   using executor_type = typename Object::executor_type;
@@ -76,7 +76,7 @@ struct initiate_request {
   template <class Handler, class Request>
   void operator()(Handler&& handler, const Request& request) const {
     if constexpr (std::is_same_v<Handler, std::decay_t<Handler>>) {
-      start(handler, request); // a temporary: it need not be moved twice
+      start(handler, request); // a temporary: one move is enough
     } else {
       std::decay_t<Handler> copy(std::forward<Handler>(handler));
       start(copy, request);

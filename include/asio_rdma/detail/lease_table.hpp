@@ -9,31 +9,32 @@
 
 namespace asio_rdma::detail {
 
-/// Memory of the peer that this side may reach.
+/// Memory of the peer that this side may access.
 struct remote_lease {
-  std::uint32_t id = 0; ///< This side's: the owner's number is another's once the lease has ended.
+  std::uint32_t id = 0; ///< This side's number. The owner may reuse its own number after the lease
+                        ///< has ended.
   remote_buffer memory;
   remote_rights rights = remote_rights::none;
   protocol_clock::time_point until = protocol_clock::time_point::max();
 };
 
-/// Something asked of the memory's owner, or handed to him. The driver derives its operation from
-/// it.
+/// A request to the owner of the memory, or a lease that is handed back. The driver derives its
+/// operation from it.
 class lease_request : public frame_operation {
 public:
   enum class kind {
-    memory, ///< `bytes` with `rights` for `lease`; gives `result`.
-    renew,  ///< The lease `id` for another `lease`; gives `result`.
-    give    ///< Hands the lease `id` back to the memory's owner, who receives it as a region.
+    memory, ///< Requests `bytes` bytes with `rights` for `lease`; sets `result`.
+    renew,  ///< Renews lease `id` for `lease`; sets `result`.
+    give    ///< Hands lease `id` back to its owner, who receives the memory as a region.
   };
 
   kind what = kind::memory;
   std::uint32_t id = 0;
   std::uint64_t bytes = 0;
   remote_rights rights = remote_rights::none;
-  std::chrono::microseconds lease{}; ///< 0 for what the owner gives by default.
+  std::chrono::microseconds lease{}; ///< 0 for the owner's default.
 
-  error_code ec; ///< The result: a refusal by `to_error`, `lease_expired` and the like.
+  error_code ec; ///< The result: a refusal as by `to_error`, `lease_expired` and others.
   remote_lease result;
 
 protected:
@@ -43,32 +44,32 @@ private:
   friend class lease_table;
   enum class state { idle, queued, asked, done };
   state state_ = state::idle;
-  std::uint32_t grant_ = 0; // the owner's number of `id`
+  std::uint32_t grant_ = 0; // the owner's number of lease `id`
   protocol_clock::time_point asked_;
 };
 
-/// The peer's side of remote memory: what it has been given, and until when. A lease counts from
-/// when it was asked for, and so ends before the owner ends it. One that was lent unasked, and not
-/// for good, begins when it is renewed.
+/// The user's side of remote memory: what this side has been granted, and until when. A lease
+/// counts from its request, so it ends before the owner ends it. A lent region with a finite lease
+/// begins when it is first renewed.
 class lease_table final : private link_part {
 public:
   lease_table(frame_link& link, region_inbox& inbox);
 
-  /// An operation that is complete, or none.
+  /// An operation that has completed, or null.
   lease_request* next();
 
   void start(lease_request& op, protocol_clock::time_point now);
-  /// Takes `op` out: true, and it is the driver's again. What the owner grants after that is
-  /// released. False if it is complete, or has been handed to the owner.
+  /// Cancels a request. Returns true if it was removed; `op` is the driver's again, and a later
+  /// grant for it is released. Returns false if `op` has completed or is a `give`.
   bool cancel(lease_request& op);
-  /// What `cancel` would say.
+  /// The result that `cancel` would have.
   bool may_cancel(const lease_request& op) const noexcept;
 
-  /// Whether the lease may be used: nothing, `lease_expired` or `lease_revoked`.
+  /// Whether the lease may be used: no error, `lease_expired` or `lease_revoked`.
   error_code check(std::uint32_t id, protocol_clock::time_point now) const;
-  /// The lease as it stands, if it is one.
+  /// The present state of the lease, if it exists.
   std::optional<remote_lease> get(std::uint32_t id) const;
-  /// The last handle is gone: the owner is told, if he does not know.
+  /// Releases a lease without handles. The owner is told, unless it has ended the grant.
   void release(std::uint32_t id);
 
   std::size_t size() const noexcept { return leases_.size(); } ///< Not released.
@@ -84,7 +85,7 @@ private:
     lease_request* op = nullptr;
     bool used = false;
     bool renew = false;
-    std::uint32_t grant = 0; // that is renewed
+    std::uint32_t grant = 0; // the grant that is renewed
     std::uint16_t generation = 0;
   };
   using list = boost::intrusive::list<frame_operation, boost::intrusive::constant_time_size<false>>;
@@ -117,15 +118,15 @@ private:
   region_inbox& inbox_;
   std::unordered_map<std::uint32_t, lease> leases_;
   std::unordered_map<std::uint32_t, std::uint32_t>
-      live_; // by the owner's number, until it has ended
+      live_; // by the owner's number, until the lease has ended
   std::uint32_t last_id_ = 0;
   std::size_t most_asked_; // the owner keeps an answer for each
   std::vector<request_slot> asked_;
   std::vector<std::uint16_t> free_;
   list queued_, gifts_, done_;
-  // The owner is to be told of. With room for all leases, so that giving one up cannot fail.
+  // Releases to be sent to the owner. There is room for all leases, so that a release cannot fail.
   boost::circular_buffer<std::uint32_t> releases_;
-  error_code closed_; // why nothing more can be asked
+  error_code closed_; // why nothing more can be requested
 };
 
 } // namespace asio_rdma::detail

@@ -25,8 +25,8 @@
 
 namespace asio_rdma::detail {
 
-/// Whether a cancellation may end an operation that has begun, and so may have had an effect.
-/// `total` alone may not (Boost.Asio, `cancellation_type`).
+/// Whether this cancellation may end an operation that has begun and may have had effects. `total`
+/// alone may not (Boost.Asio, `cancellation_type`).
 inline bool may_leave_effects(asio::cancellation_type_t type) noexcept {
   return (type & (asio::cancellation_type::partial | asio::cancellation_type::terminal)) !=
          asio::cancellation_type::none;
@@ -36,7 +36,7 @@ class background_timer;
 class link_impl;
 class link_pull;
 
-/// A link's own receive.
+/// A receive that belongs to one link.
 class link_receive final : public frame_receive {
 public:
   link_receive(link_impl& link, std::uint32_t number) noexcept
@@ -48,8 +48,8 @@ private:
   link_impl& link_;
 };
 
-/// The last operation of a queue pair whose receives are shared: tells the link of its end, as its
-/// own receives would.
+/// The last operation of a queue pair with shared receives. It reports the end of the queue pair to
+/// the link, as the link's own receives would.
 class link_end final : public operation {
 public:
   explicit link_end(link_impl& link) noexcept;
@@ -60,15 +60,15 @@ private:
   link_impl& link_;
 };
 
-/// A work request of the library's own. `done` is called with the link locked, and once in any
-/// case; what completes by it goes to the list.
+/// A work request of the library's own. `done` is called exactly once, with the link locked, and
+/// adds the operations that it completes to the list.
 class link_transfer : public send_operation {
 public:
   using done_function = void (*)(link_impl&, link_transfer&, operation_list&);
   link_transfer(link_impl& link, done_function done) noexcept;
 
   std::array<ibv_sge, 4> elements{};
-  bool withdrawn = false; ///< Before it was posted: its failure is not the link's.
+  bool withdrawn = false; ///< Before it was posted, so its failure is not the link's.
 
 private:
   friend link_impl;
@@ -76,10 +76,10 @@ private:
 
   link_impl& link_;
   done_function done_;
-  memory_region sink_; // see link_impl::open_sink
+  memory_region sink_; // see `link_impl::open_sink`
 };
 
-/// The SEND of a frame: the header lies in memory of its own, with room for small payloads.
+/// The SEND of a frame. The header has memory of its own, with room for small payloads.
 class frame_transfer final : public link_transfer {
 public:
   static constexpr std::size_t room = 256;
@@ -87,9 +87,9 @@ public:
 
   frame_transfer(link_impl& link, std::uint32_t slot, std::byte* place) noexcept;
 
-  /// Adds payload that is copied behind the header, at most `payload_room` in all.
+  /// Copies payload behind the header, at most `payload_room` bytes in total.
   void copy(const void* data, std::size_t bytes) noexcept;
-  /// Adds payload that the device reads where it is; at most three elements, after what is copied.
+  /// Adds payload that the device reads in place: at most three elements, after the copied bytes.
   void add(const ibv_sge& element) noexcept;
 
 private:
@@ -100,24 +100,25 @@ private:
   std::byte* place_;
 };
 
-/// What has come into the memory of a receive. Nothing, and that is no frame, if the receive was
-/// used up by an RDMA WRITE with immediate data, which left there what an earlier one had brought.
+/// The bytes that arrived in a receive. Empty if the completion carries immediate data or an
+/// invalidated key, because that is no frame. After an RDMA WRITE with immediate data the memory
+/// has its old contents.
 inline std::span<const std::byte> received_bytes(const frame_receive& r) noexcept {
   if ((r.flags & (IBV_WC_WITH_IMM | IBV_WC_WITH_INV)) != 0)
     return {};
   return {static_cast<const std::byte*>(r.memory.data()), r.bytes};
 }
 
-/// What drives a `frame_link` on a queue pair: posts its receives and its frames, and brings it
-/// what came of them. A connection and a stream are links with parts of their own.
+/// The driver of a `frame_link` on a queue pair: it posts receives and frames and reports their
+/// completions. The base of connections and streams, which add their own parts.
 ///
-/// The device lets go of everything before anything ends: a link that fails or is closed waits for
-/// its last work request, and stops then.
+/// A link that fails or is closed stops only when its last work request has completed. No operation
+/// ends while the device may use its memory.
 class link_impl : public context_member, public connection_target {
 public:
   /// Makes the queue pair and posts the receives. A lack of memory is an error, not an exception.
   error_code open(std::shared_ptr<completion_queue_impl> queue);
-  /// The same, with receives that are shared with others.
+  /// The same with shared receives.
   error_code open(const std::shared_ptr<shared_receives_impl>& shared);
 
   const std::shared_ptr<queue_pair_impl>& target_queue_pair() const noexcept override {
@@ -131,15 +132,16 @@ public:
   void on_device_event(const ibv_async_event&) override {}
   const device& member_device() const noexcept override { return qp_->member_device(); }
 
-  /// Also more than once: ends everything with `operation_aborted` once the device has let go.
+  /// Ends everything with `operation_aborted` once no work request is outstanding. May be called
+  /// more than once.
   void close();
-  /// Ends the connection for a reason of the caller's: what is under way fails with it.
+  /// Ends the connection with an error of the caller's, with which outstanding operations fail.
   void end(const error_code& why);
-  /// Whether it has neither failed nor been closed.
+  /// Whether the link has neither failed nor been closed.
   bool is_alive() const;
-  /// Says goodbye behind what waits to be sent; `op` completes when the peer has as well.
+  /// Says goodbye after the waiting frames. `op` completes when the peer has said goodbye as well.
   bool start_close(operation& op);
-  /// If that is what `id` waits for: only the wait ends.
+  /// If `id` is the operation of `start_close`, cancels its wait only and returns true.
   bool cancel_close(std::uint64_t id, asio::cancellation_type_t type);
 
   std::uint64_t next_id() noexcept { return qp_->next_id(); }
@@ -147,7 +149,7 @@ public:
   const std::shared_ptr<queue_pair_impl>& queue_pair() const noexcept { return qp_; }
   const memory_pool& pool() const noexcept { return pool_; }
   const connection_options& options() const noexcept { return options_; }
-  /// From any thread.
+  /// Thread-safe.
   link_statistics statistics() const noexcept;
 
 protected:
@@ -157,46 +159,47 @@ protected:
 
   using lock = std::unique_lock<mutex>;
 
-  /// For what follows the mutex is locked.
+  /// The following functions are called with the mutex locked.
   ///@{
 
-  /// The peer is known: makes the parts.
+  /// Makes the parts, once the peer's values are known.
   virtual void make_parts(frame_link& link, const handshake& peer) = 0;
-  /// Does what the parts want done; true if there was something.
+  /// Carries out the actions of the parts. Returns true if there were any.
   virtual bool run_parts(operation_list& done) = 0;
-  /// A work request has come back, and what came of it is done.
+  /// Called after the completion of a work request has been processed.
   virtual void after_event() {}
-  /// Adds the payload of a frame of an operation of a part.
+  /// Adds a payload that lies in the buffers of a part's operation.
   virtual void add_payload(const outgoing_frame& frame, frame_transfer& to) = 0;
-  /// Why nothing can be started, if so.
+  /// The error with which new operations fail, if any.
   error_code check() const;
   bool post(link_transfer& t);
-  /// What a READ needs before it is posted. On iWARP the peer is told the key of its one element,
-  /// and may write by it (RFC 5040, section 5.2): it becomes a key of nothing else, and ends with
-  /// the READ.
+  /// Prepares a READ before it is posted. On iWARP the request carries the key of the READ's one
+  /// element, and the peer could write by that key (RFC 5040, section 5.2). Therefore the element
+  /// is registered by a key of its own, which ends with the READ.
   error_code open_sink(link_transfer& read);
-  /// If it has one.
+  /// Ends the key of `open_sink`, if there is one.
   void close_sink(link_transfer& t);
-  /// Takes back a transfer that waits for room in the queue: true, and it is done at once.
+  /// Removes a transfer that waits for room in the send queue. Returns true if it will not be
+  /// posted; it is then done at once.
   bool withdraw(link_transfer& t);
-  /// The memory of a receive. A message may take it along.
+  /// The memory of a receive. A received message may take it.
   registered_buffer& received(std::uint32_t slot) noexcept {
     return shared_ ? shared_->receive(slot).memory : receives_[slot]->memory;
   }
   frame_link& frames() noexcept { return *link_; }
   const frame_link& frames() const noexcept { return *link_; }
-  /// Ends the connection, from within.
+  /// Ends the connection with an error of the library's.
   void fail(const error_code& why);
   bool failing() const noexcept { return failing_; }
-  /// Ends a key that the peer has had (a `memory_region` or a `grant_key`), to `memory` of this
-  /// side. If that fails so does the connection, and nobody else gets the memory, or the access to
-  /// it, as long as the key lives.
+  /// Ends a key (`memory_region` or `grant_key`) to `memory` that the peer knows. If that fails the
+  /// connection fails too. Then the memory and its access are withheld as long as the key exists.
   template <class Key>
   bool end_key(Key& key, const registered_buffer& memory, buffer_access& access);
-  /// After any event. Throws nothing: without memory for a step the link fails.
+  /// Carries out all actions, after any event. Does not throw: if a step lacks memory, the link
+  /// fails.
   void run(operation_list& done) noexcept;
-  /// Does a step that the link cannot do without. If there is no memory for it, the link fails with
-  /// `no_memory`, which ends everything on it.
+  /// Does a step that the link cannot do without. If there is no memory for the step, the link
+  /// fails with `no_memory`, which ends all its operations.
   template <class Step>
   void do_or_fail(Step&& step) noexcept {
     try {
@@ -205,32 +208,34 @@ protected:
       lack_memory();
     }
   }
-  /// The timers of a link and of the kinds of link.
+  /// The timers of links and of their derived classes.
   enum class timer : std::uint8_t {
-    alive,  ///< To ask the peer for a sign of life.
-    memory, ///< To look for memory for receives.
-    expiry, ///< Of the leases of a connection.
-    look,   ///< Of a stream: at what the peer has taken.
+    alive,  ///< Asks the peer for a sign of life.
+    memory, ///< Retries to allocate memory for receives.
+    expiry, ///< Ends the expired leases of a connection.
+    look,   ///< Checks whether the peer of a stream has taken bytes.
     count_
   };
-  /// Calls `then` at `when`, while the context runs, as any event is handled: locked, and not if
-  /// the link is closed or destroyed. An earlier time replaces a later one.
+  /// Calls `then` at `when` while the context runs, with the mutex locked; not if the link is
+  /// closed or destroyed before. An earlier time replaces a later one.
   void call_at(timer which, protocol_clock::time_point when, void (*then)(link_impl&));
-  /// `after_event`. If there is no memory for it, the link fails.
+  /// Calls `after_event`. If there is no memory for it, the link fails.
   void end_event(operation_list& done) noexcept;
-  /// Whether the device can use the memory: if it is of the pool's protection domain, or none.
+  /// Whether the device can use the memory: it belongs to the pool's protection domain, or it is
+  /// empty.
   bool is_usable(const registered_buffer& memory) const noexcept;
   ///@}
 
   /// Counts an operation of the user, which `settle` completes.
   void operation_starting() { cq_->operation_starting(); }
   completion_queue_impl& completion_queue() const noexcept { return *cq_; }
-  /// Unlocks, and completes and does what may not be done under the lock.
+  /// Unlocks, then completes operations and does everything else that must not be done under the
+  /// lock.
   void settle(lock& l, operation_list& done);
 
   mutable mutex mutex_;
-  dropped_blocks dropped_;              // once the mutex is unlocked
-  counter bytes_sent_, bytes_received_; // which the kinds of link count differently
+  dropped_blocks dropped_;              // released after the mutex is unlocked
+  counter bytes_sent_, bytes_received_; // counted by the derived classes
 
 private:
   friend link_end;
@@ -277,29 +282,30 @@ private:
   std::deque<std::unique_ptr<link_receive>> receives_;
   std::deque<frame_transfer> sends_;
   registered_buffer send_memory_;
-  std::vector<std::uint32_t> starved_; // receives for which there is no memory
+  std::vector<std::uint32_t> starved_; // receives without memory
   std::shared_ptr<shared_receives_impl> shared_;
-  operation_list in_hands_;              // of the shared receives
-  std::uint32_t hands_ = 0;              // so many
-  link_end end_{*this};                  // of the queue pair, if they are shared
-  bool left_ = false;                    // the shared receives
-  std::size_t posted_ = 0;               // work requests that the device has
-  std::shared_ptr<context_member> self_; // as long as there are any
+  operation_list in_hands_;              // shared receives that this link holds
+  std::uint32_t hands_ = 0;              // their number
+  link_end end_{*this};                  // used with shared receives
+  bool left_ = false;                    // the link has left the shared receives
+  std::size_t posted_ = 0;               // outstanding work requests
+  std::shared_ptr<context_member> self_; // while there are outstanding work requests
   operation* closing_ = nullptr;
   using timers = std::array<std::unique_ptr<background_timer>, std::size_t(timer::count_)>;
-  timers timers_;      // of those that were set; none once the link is closed
+  timers timers_;      // null until first used; all null once the link is closed
   link_transfer sign_; // asks the peer for a sign of life
   bool asking_ = false;
-  std::uint64_t signs_ = 0, signs_before_ = 0; // work requests that came back well
+  std::uint64_t signs_ = 0, signs_before_ = 0; // successful work requests, now and at the last
+                                               // check
   counter frames_sent_, frames_received_, credit_waits_;
   error_code reason_;
   bool connected_ = false;
-  bool holding_ = false; // the queue pair, which may not speak first
+  bool holding_ = false; // the queue pair may not send before the peer
   bool failing_ = false;
-  bool kept_ = false; // by the device: memory of what was posted
-  bool told_ = false; // the queue pair, that the link fails
+  bool kept_ = false; // the device keeps memory of posted work requests
+  bool told_ = false; // the queue pair knows that the link fails
   bool stopped_ = false;
-  std::atomic<bool> removed_{false}; // from the service
+  std::atomic<bool> removed_{false}; // the link is no member of the service
 };
 
 } // namespace asio_rdma::detail

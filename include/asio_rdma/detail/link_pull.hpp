@@ -9,26 +9,26 @@
 
 namespace asio_rdma::detail {
 
-/// Memory of the peer that is read to memory of this side, by several READs at a time. Its
-/// functions are called with the link locked.
+/// A copy of memory of the peer to local memory, by several READs at a time. Functions are called
+/// with the link locked.
 class link_pull {
 public:
   using done_function = void (*)(link_impl&, link_pull&);
-  /// `done` is called when nothing is read any more, perhaps by `start`; not if the link fails
-  /// first.
+  /// `done` is called when no READ is outstanding any more, perhaps by `start`. If the link fails
+  /// first, `done` is not called.
   link_pull(link_impl& link, done_function done) noexcept;
   link_pull(const link_pull&) = delete;
 
-  /// Both of the same size, which is not 0. Nothing of it is under way.
+  /// Starts reading. Both buffers have the same size, not 0. No READ of this pull is outstanding.
   void start(const mutable_buffer& to, const remote_buffer& from);
-  /// What has not been asked for yet is not read. `done` is called all the same.
+  /// Posts no more READs. `done` is called nevertheless.
   void stop() noexcept {
     left_ += from_.size;
     from_.size = 0;
   }
-  /// How many of the last bytes have not been asked for, and are not read.
+  /// The number of bytes at the end that were not requested, and are not read.
   std::uint64_t left() const noexcept { return left_; }
-  /// Why not all has been read: what a READ goes to could not be registered (iWARP).
+  /// Why not all bytes were read: the target of a READ could not be registered (iWARP).
   const error_code& failure() const noexcept { return failure_; }
 
 private:
@@ -42,9 +42,9 @@ private:
 
   link_impl& link_;
   done_function done_;
-  mutable_buffer to_;      // for what has not been asked for yet
-  remote_buffer from_;     // likewise
-  std::uint64_t left_ = 0; // once it was stopped
+  mutable_buffer to_;      // for the bytes that are not requested yet
+  remote_buffer from_;     // the same
+  std::uint64_t left_ = 0; // set by `stop`
   std::size_t under_way_ = 0;
   error_code failure_;
   std::array<read, 4> reads_;

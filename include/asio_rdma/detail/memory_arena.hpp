@@ -10,7 +10,7 @@
 
 namespace asio_rdma::detail {
 
-/// Memory of a pool. It begins with a page.
+/// Registered memory of a pool. It begins on a page boundary.
 struct memory_arena {
   memory_arena() = default;
   memory_arena(const memory_arena&) = delete;
@@ -23,10 +23,10 @@ struct memory_arena {
   bool huge = false; ///< In reserved huge pages.
 };
 
-/// Makes an arena of so many bytes, a multiple of `page_bytes`.
+/// A function that makes an arena of `bytes` bytes, a multiple of `page_bytes`.
 using arena_maker = std::function<std::unique_ptr<memory_arena>(std::size_t bytes, error_code&)>;
 
-/// Makes arenas that are mapped for the purpose and registered.
+/// A maker of arenas that are mapped and registered.
 arena_maker registered_arenas(const protection_domain& pd, const memory_pool_options& options);
 
 } // namespace asio_rdma::detail

@@ -14,9 +14,9 @@ class memory_region;
 
 namespace asio_rdma::detail {
 
-/// What is known of a piece of registered memory that buffers share: a block of a pool, or a
-/// region of the user's. It lies apart from the memory, so that the memory has any alignment and
-/// no device can reach this.
+/// The record of registered memory that buffers share: a block of a pool, or a region of the
+/// user's. It is separate from the memory, so that the memory may have any alignment and no device
+/// can access the record.
 struct memory_block {
   using disposer = void (*)(memory_block*) noexcept;
 
@@ -30,9 +30,9 @@ struct memory_block {
     if (b->release())
       b->dispose(b);
   }
-  /// Gives up a reference. True if it was the last: the block is to be disposed of.
+  /// Drops a reference. Returns true if it was the last: the caller must then call `dispose`.
   bool release() noexcept {
-    // The holder of the only reference needs no atomic exchange: nobody else could copy it.
+    // The holder of the only reference needs no atomic exchange: no other thread can copy it.
     return references.load(std::memory_order_acquire) == 1 ||
            references.fetch_sub(1, std::memory_order_acq_rel) == 1;
   }
@@ -40,13 +40,14 @@ struct memory_block {
   std::atomic<std::uint32_t> references{0};
   std::uint32_t lkey = 0;
   char* data = nullptr;
-  std::size_t size = 0; ///< As it was asked for.
+  std::size_t size = 0; ///< The size that was requested.
   const memory_region* region = nullptr;
   disposer dispose = nullptr;
-  bool of_user = false;             ///< Disposing of it calls the user's code.
-  void* owner = nullptr;            ///< What `dispose` gives it back to.
-  memory_block* next = nullptr;     ///< While nobody has it; of one that is no slab's, always.
-  memory_block* previous = nullptr; ///< Of one that is no slab's, while somebody has it.
+  bool of_user = false;             ///< `dispose` calls code of the user's.
+  void* owner = nullptr;            ///< The object to which `dispose` returns the block.
+  memory_block* next = nullptr;     ///< Of a slab: the next free block. Otherwise the next in the
+                                    ///< pool's list of free or used blocks.
+  memory_block* previous = nullptr; ///< Not of a slab: the previous block in use.
   access_state access;
 };
 

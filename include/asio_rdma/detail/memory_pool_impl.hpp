@@ -21,29 +21,27 @@
 
 namespace asio_rdma::detail {
 
-/// The bookkeeping of a `memory_pool`. Blocks of up to 64 KiB come from slabs, one list of them for
-/// each size class; larger ones, and the slabs, are runs of pages of the arenas. Handles and blocks
-/// count as references, so that the pool lives on until the last block is returned.
+/// The bookkeeping of a `memory_pool`. Blocks of up to 64 KiB come from slabs, with one list for
+/// each size class. Larger blocks, and the slabs, are runs of pages of the arenas. Handles and
+/// blocks count as references, so the pool exists until the last block is returned.
 ///
-/// Locks: each class has its own, the arenas have `mutex_`, and under `growth_`, of which
-/// `allocate` and `trim` have need only for whole arenas, any one of the others may be taken.
+/// Each size class has a mutex, and `mutex_` guards the arenas. `growth_` is locked only to add or
+/// remove whole arenas; while it is locked, any one of the others may be locked too.
 class memory_pool_impl {
 public:
   memory_pool_impl(const memory_pool_options& options, arena_maker maker);
   memory_pool_impl(const memory_pool_impl&) = delete;
 
-  /// A block of at least one byte with one reference, or null.
+  /// Returns a block of at least one byte with one reference, or null with the error.
   memory_block* allocate(std::size_t bytes, std::size_t alignment, error_code& ec) noexcept;
   void reserve(std::size_t bytes, error_code& ec) noexcept;
   std::size_t trim() noexcept;
   std::optional<mutable_buffer> find(const void* data, std::size_t bytes) const noexcept;
   memory_pool_statistics statistics() const noexcept;
 
-  /// Adds those blocks of any pool of the process that the elements lie in and somebody has: for
-  /// who must keep them, and knows no more. Takes its time. A block for which there is no memory in
-  /// the list is kept to the end of the process.
-  static void find_blocks(std::span<const ibv_sge> elements,
-                          std::vector<memory_block_ptr>& to) noexcept;
+  /// Adds the blocks in use, of any pool of the process, in which the elements lie. For callers
+  /// that must keep memory known only by its address. Slow.
+  static void find_blocks(std::span<const ibv_sge> elements, std::vector<memory_block_ptr>& to);
 
   friend void intrusive_ptr_add_ref(memory_pool_impl* p) noexcept {
     p->references_.fetch_add(1, std::memory_order_relaxed);
@@ -111,12 +109,12 @@ private:
   std::array<size_class, size_classes> classes_;
 
   std::mutex growth_;
-  mutable detail::mutex mutex_;                // guards what follows
-  std::vector<std::unique_ptr<pages>> arenas_; // by address
+  mutable detail::mutex mutex_;                // guards the following members
+  std::vector<std::unique_ptr<pages>> arenas_; // in order of address
   std::size_t registered_ = 0;
   std::size_t large_blocks_ = 0, large_bytes_ = 0;
   memory_block* spare_ = nullptr;
-  memory_block* large_ = nullptr; // those that somebody has
+  memory_block* large_ = nullptr; // blocks in use
 };
 
 using memory_pool_ptr = boost::intrusive_ptr<memory_pool_impl>;

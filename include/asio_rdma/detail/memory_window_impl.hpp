@@ -13,8 +13,8 @@ namespace asio_rdma::detail {
 
 class bound_windows;
 
-/// A memory window: kept by its handle and by the binds of it that have not ended. It belongs to
-/// the queue pair that bound it first, and goes before that at the latest. From any thread.
+/// A memory window, kept by its handle and by its outstanding binds. It belongs to the queue pair
+/// that bound it first, and is freed before that at the latest. Thread-safe.
 class memory_window_impl : public boost::intrusive::list_base_hook<
                                boost::intrusive::link_mode<boost::intrusive::auto_unlink>> {
 public:
@@ -26,15 +26,16 @@ public:
   ibv_mw* native_handle() const noexcept { return mw_; }
   /// The key of the last bind; 0 before the first.
   std::uint32_t rkey() const noexcept { return rkey_; }
-  /// Takes the key of the next bind: a new tag in the low eight bits.
+  /// Returns the key of the next bind, with a new tag in the low eight bits.
   std::uint32_t next_key() noexcept;
 
-  /// Frees it now, which ends its key; a bind of it that is under way fails. Errors: the system's;
-  /// then it may be tried again.
+  /// Frees the window at once, which ends its key; an outstanding bind fails. Errors: those of the
+  /// system; closing may then be retried.
   error_code close() noexcept;
 
-  /// To be called before it is bound, while the queue pair cannot end. Errors: `bad_descriptor`
-  /// when it has gone with its queue pair, `invalid_argument` if it belongs to another one.
+  /// Assigns the window to a queue pair; called before a bind, while the queue pair cannot end.
+  /// Errors: `bad_descriptor` if the window was freed with its queue pair; `invalid_argument` if it
+  /// belongs to another one.
   error_code give_to(const std::shared_ptr<bound_windows>& queue_pair);
 
 private:
@@ -48,14 +49,14 @@ private:
   std::atomic<std::uint32_t> rkey_{0};
   ownership owns_;
   std::mutex mutex_;
-  std::shared_ptr<bound_windows> queue_pair_; // set once
+  std::shared_ptr<bound_windows> queue_pair_; // set at most once
 };
 
-/// The windows that belong to a queue pair. It keeps none of them.
+/// The windows that belong to a queue pair. Does not keep them alive.
 class bound_windows {
 public:
-  /// Frees them, and waits for those that go meanwhile. False if the device refuses; it may be
-  /// tried again.
+  /// Frees all windows, and waits for those being destroyed. Returns false if the device refuses;
+  /// the call may be repeated.
   bool free_all() noexcept;
 
 private:
@@ -65,7 +66,7 @@ private:
   boost::intrusive::list<memory_window_impl, boost::intrusive::constant_time_size<false>> all_;
 };
 
-/// Errors as of `memory_window`.
+/// Errors: those of `memory_window`.
 std::shared_ptr<memory_window_impl> make_window(const protection_domain& pd, error_code& ec);
 
 } // namespace asio_rdma::detail

@@ -9,12 +9,12 @@ namespace asio_rdma::detail {
 
 class message_protocol;
 
-/// Something that is to arrive at the peer in order. The driver derives its operation from it.
+/// A message or notice that is sent to the peer in order. The driver derives its operation from it.
 class message_out : public frame_operation {
 public:
   enum class kind {
     message, ///< `bytes` of the operation's buffers.
-    written  ///< Notice of an RDMA WRITE that was posted before; `immediate` and no bytes.
+    written  ///< The notice of an RDMA WRITE that was posted before: `immediate` and no bytes.
   };
 
   kind what = kind::message;
@@ -23,7 +23,7 @@ public:
 
   error_code ec; ///< The result.
 
-  /// Where it is; the protocol's own.
+  /// The progress of the operation, set by the protocol.
   enum class state { idle, waiting, preparing, ready, eager, offered, done };
   state where() const noexcept { return state_; }
 
@@ -33,7 +33,7 @@ protected:
 private:
   friend message_protocol;
   state state_ = state::idle;
-  bool under_way_ = false; // its frame's SEND
+  bool under_way_ = false; // the SEND of its frame is outstanding
   bool answered_ = false;
   std::uint32_t id_ = 0; // of the offer
   remote_buffer memory_;
@@ -44,14 +44,14 @@ class message_in : public frame_operation {
 public:
   enum class kind { message, written };
   enum class place {
-    none,   ///< There is no payload.
-    slot,   ///< Behind the header in the receive `slot`; `frame_link::release` it after use.
-    pulled, ///< Where the driver had it read to, on the `pull` of `slot`.
-    direct  ///< In the operation's own memory.
+    none,   ///< The message has no payload.
+    slot,   ///< After the header in receive `slot`; call `frame_link::release` after use.
+    pulled, ///< In the memory that the driver chose for the `pull` of `slot`.
+    direct  ///< In the memory of the operation.
   };
 
   kind what = kind::message;
-  /// A longer message is not taken: the result is `message_size` with its length, and it stays.
+  /// A longer message is not taken and stays first. The result is `message_size` with its length.
   std::uint64_t capacity = static_cast<std::uint64_t>(-1);
 
   // The result.
@@ -67,83 +67,86 @@ protected:
 private:
   friend message_protocol;
   bool waiting_ = false;
-  bool pinned_ = false; // the message that it is to get is read, or has been, to its own memory
-  bool busy_ = false;   // one that it does not get is read to its own memory
-  bool left_ = false;   // it waits for nothing but the end of that
+  bool pinned_ = false; // its message is being read, or was read, into its own memory
+  bool busy_ = false;   // another wait's message is being read into its memory
+  bool left_ = false;   // it only waits for the end of `busy_`
 };
 
 struct message_options {
-  std::uint64_t limit = std::uint64_t(1) << 30; ///< Bytes of a message that is offered.
-  std::uint32_t offers = 16; ///< Messages offered at a time, each with a key of its own.
-  std::uint32_t pulls = 4;   ///< Messages read at a time, at least one.
-  /// Bytes that may be read before anybody asked for the message.
+  std::uint64_t limit = std::uint64_t(1) << 30; ///< Bytes of an offered message, at most.
+  std::uint32_t offers = 16; ///< Messages that are offered at a time, each with a key of its own.
+  std::uint32_t pulls = 4;   ///< Messages that are read at a time, at least one.
+  /// Bytes that may be read before an operation waits for the message.
   std::uint64_t prefetch = 0;
 };
 
-/// What the driver is to do.
+/// The next step of the driver.
 struct message_action {
   enum class kind {
     none,
-    prepare, ///< Make a key for reading exactly the buffers of `send`, then `prepared` or
+    prepare, ///< Make a key for reading exactly the buffers of `send`; then call `prepared` or
              ///< `fail_send`.
-    pull,    ///< Read what is at `memory`, then `pulled(slot)` or `refuse(slot)`.
-    drop,    ///< Nobody gets what was read, or was being read, on the `pull` of `slot`.
-    sent,    ///< `send` is complete; a key that was made for it has to end first.
-    received ///< `receive` is complete.
+    pull,    ///< Read `memory`; then call `pulled(slot)` or `refuse(slot)`.
+    drop,    ///< Discard the bytes of the `pull` of `slot`, also if it is still in progress.
+    sent,    ///< `send` has completed; end its key first, if it has one.
+    received ///< `receive` has completed.
   };
   kind what = kind::none;
   message_out* send = nullptr;
-  /// On `pull`: who waits for it and has room, if its own memory may be read to (then `read_into`).
+  /// For `pull`: the operation that waits for the message and has room, if its own memory may be
+  /// used (call `read_into`). Otherwise null.
   message_in* receive = nullptr;
   std::uint32_t slot = 0;
   remote_buffer memory;
 };
 
-/// Messages, whole and in order, whatever their size, and notices of writes. A message that fits
-/// the peer's receives goes eagerly, in a frame; it is complete when its SEND is. A longer one is
-/// offered: the peer reads it and says so, and then it is complete. An offer that waits for its key
-/// lets those behind it wait.
+/// Messages of any size, whole and in order, and notices of RDMA WRITEs. A message that fits the
+/// peer's receives is sent eagerly, in one frame, and completes when its SEND does. A longer
+/// message is offered; it completes when the peer has read it and said so. While an offer waits for
+/// its key, later messages wait too.
 ///
-/// Received messages are taken in order. Those that nobody has taken hold their receives, and so
-/// the peer waits; an offered one is read when somebody waits for it, or within `prefetch`.
+/// Messages are received in order. A message that is not taken holds its receive, which slows down
+/// the peer. An offered message is read when an operation waits for it, or within `prefetch`.
 ///
-/// After the peer's goodbye, what it sent can still be received, then waits end with `eof`; sends
-/// end with `broken_pipe`. After a failure, messages that had arrived whole can still be received,
-/// up to the first that had not.
+/// After the peer's goodbye, the messages that it sent can still be received; then waits end with
+/// `eof`. Sends end with `broken_pipe`. After a failure, the messages that have arrived whole can
+/// still be received, up to the first incomplete one.
 class message_protocol final : private link_part {
 public:
-  /// The link must be of use as long as this is.
+  /// The link must outlive this object.
   message_protocol(frame_link& link, const message_options& o);
 
   message_action next();
 
-  /// The longest message that goes eagerly.
+  /// The longest message that is sent eagerly.
   std::uint64_t eager_size() const noexcept { return eager_; }
 
   void send(message_out& op);
-  /// The key for `op` is made.
+  /// Reports that the key for `op` has been made.
   void prepared(message_out& op, const remote_buffer& memory);
-  /// There is none: `op` ends with that error, and the others go on.
+  /// Reports that the key could not be made. `op` ends with the error; other operations go on.
   void fail_send(message_out& op, const error_code& ec);
-  /// Takes `op` out if nothing has been sent of it: true, and it is the driver's again (as is the
-  /// key that it made or is making). Else it goes on to its end.
+  /// Cancels a send. Returns true if nothing of `op` has been sent; `op` is the driver's again, and
+  /// so is a key that was or is being made. Otherwise `op` continues to its end.
   bool cancel(message_out& op);
 
   void receive(message_in& op);
-  /// Takes `op` out; no message is lost. False if its memory is being read to: it ends with
-  /// `operation_aborted` when that is over, and the message can be read again.
+  /// Cancels a receive; no message is lost. Returns false while the device reads into its memory.
+  /// Then `op` ends with `operation_aborted` when the device has finished, and the message can be
+  /// read again.
   bool cancel(message_in& op);
-  /// After that: the driver keeps the memory until `pulled`, and `op` is the driver's again.
+  /// Called after `cancel` returned false. `op` is the driver's again, and the driver keeps its
+  /// memory until `pulled`.
   void abandon(message_in& op);
 
-  /// The message of `slot` is read to the memory of the request that the pull named. To be called
-  /// before anything else.
+  /// Declares that the message of `slot` is read into the memory of `op`, which the `pull` action
+  /// named. Must be the first call after that action.
   void read_into(std::uint32_t slot, message_in& op);
-  /// The message of `slot` has been read. What was read to memory of a request that was cancelled
-  /// need not have been read to its end.
+  /// Reports that the message of `slot` has been read. If it was read into memory of a cancelled
+  /// operation, it may be incomplete.
   void pulled(std::uint32_t slot);
-  /// There is no memory for it: the sender is told, and the message takes no place. Nothing is read
-  /// any more.
+  /// Refuses the message of `slot` because there is no memory for it. The sender is told, and the
+  /// message is removed. No READ is outstanding any more.
   void refuse(std::uint32_t slot, refusal why = refusal::memory);
 
   struct counters {
@@ -159,9 +162,9 @@ private:
     std::uint32_t slot = 0;
     std::uint32_t id = 0;
     std::optional<std::uint32_t> immediate = {};
-    remote_buffer memory = {};  // its size is the message's
-    message_in* into = nullptr; // whose memory it is read to
-    bool spoiled = false;       // who does not get it that way: it has to be read again
+    remote_buffer memory = {};  // its size is the size of the message
+    message_in* into = nullptr; // the operation whose memory it is read into
+    bool spoiled = false;       // `into` was cancelled, so it has to be read again
 
     bool pinned() const noexcept { return into != nullptr && !spoiled; }
   };
@@ -219,27 +222,27 @@ private:
   std::uint64_t eager_;
 
   request_list queue_;                  // sends that have not begun, in order
-  request_list::iterator next_prepare_; // the first of them not looked at for a key
+  request_list::iterator next_prepare_; // the first of them whose key was not requested
   std::vector<offer> offers_;
   std::vector<std::uint16_t> free_offers_;
-  std::uint32_t under_offer_ = 0; // sent and not complete
+  std::uint32_t under_offer_ = 0; // sent and not completed
   request_list done_sends_;
 
   request_list waiters_;
-  std::uint32_t waiting_ = 0, pinned_ = 0; // of waiters_
+  std::uint32_t waiting_ = 0, pinned_ = 0; // of those in `waiters_`
   inbox messages_;
-  std::uint32_t unread_ = 0; // offers in messages_ that nobody reads
+  std::uint32_t unread_ = 0; // offers in `messages_` that are not being read
   std::uint32_t pulling_ = 0;
-  std::vector<std::uint32_t> dropped_; // slots whose pulls the driver is to drop
+  std::vector<std::uint32_t> dropped_; // slots of pulls that the driver has to drop
   request_list written_waiters_;
   inbox written_;
   request_list done_receives_;
   boost::circular_buffer<answer> answers_;
   std::uint32_t unanswered_ = 0; // offers of the peer
 
-  error_code no_sends_;    // why there are no more
-  error_code no_receives_; // what they get when there are no messages left
-  bool dropping_ = false;  // what arrives is for nobody
+  error_code no_sends_;    // why sends are not possible
+  error_code no_receives_; // the error of receives when no messages are left
+  bool dropping_ = false;  // arriving messages are dropped
   counters count_;
 };
 

@@ -8,8 +8,8 @@
 
 namespace asio_rdma::detail {
 
-/// Opens an I/O object: makes its implementation of `arguments`, and keeps it if `open` of it gives
-/// no error.
+/// Opens an I/O object: makes its implementation from `arguments`, and keeps it if `open(impl)`
+/// returns no error.
 template <class Impl, class Open, class... Arguments>
 void open_impl(std::shared_ptr<Impl>& held, error_code& ec, Open&& open, Arguments&&... arguments) {
   if (held) {

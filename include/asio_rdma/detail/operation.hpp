@@ -14,15 +14,15 @@ namespace asio_rdma::detail {
 class memory_window_impl;
 class work_queue;
 
-/// What to do with an operation that has left its queue.
+/// How to dispose of an operation that has left its queue.
 enum class disposal {
   complete_here, ///< Run the handler; this thread runs the completion queue's execution context.
   complete,      ///< Run the handler; this thread may be any.
   destroy        ///< Destroy the handler without running it.
 };
 
-/// An asynchronous operation: its place in one queue, its result, and one function that turns it
-/// back into a handler. `wr_id` of its work request is its address.
+/// An asynchronous operation: its place in one queue, its result, and the function that disposes of
+/// it. The `wr_id` of its work request is its address.
 class operation : public boost::intrusive::list_base_hook<
                       boost::intrusive::link_mode<boost::intrusive::normal_link>> {
 public:
@@ -31,29 +31,32 @@ public:
   explicit operation(function f) noexcept : function_(f) {}
   operation(const operation&) = delete;
 
-  /// Frees the operation; whoever calls has taken it from its list.
+  /// Frees the operation, which the caller has removed from its list.
   void dispose(disposal how) { function_(this, how); }
 
-  /// Gives the operation an error for its result.
+  /// Sets an error as the result.
   void fail(error_code why) noexcept {
     ec = why;
     bytes = word = flags = qp_num = 0;
     value = 0;
   }
 
-  // The result. What follows `ec` is written by the completion or by fail().
+  // The result. The members after `ec` are set by the completion or by `fail`.
   error_code ec;
-  std::uint32_t bytes;  ///< Received, or of the local buffers; 0 after an error.
-  std::uint32_t word;   ///< Immediate data (host order) or the key that was invalidated.
+  std::uint32_t bytes;  ///< Bytes received, or of the local buffers; 0 after an error.
+  std::uint32_t word;   ///< Immediate data (host order), or the key that was invalidated.
   std::uint32_t flags;  ///< `ibv_wc_flags` of the completion.
-  std::uint32_t qp_num; ///< Whose completion it was.
-  std::uint64_t value;  ///< What an atomic operation found; of a receive, whether it was a WRITE's.
+  std::uint32_t qp_num; ///< Of the queue pair that reported the completion.
+  std::uint64_t value;  ///< The previous value for an atomic operation; 1 for a receive that an
+                        ///< RDMA WRITE consumed.
 
-  std::uint64_t id = 0; ///< Names the operation to a cancellation slot.
-  /// The library's own, which calls nothing of the user's: any thread may dispose of it.
+  std::uint64_t id = 0; ///< Identifies the operation to a cancellation slot.
+  /// An operation of the library's own that calls no code of the user's: any thread may dispose of
+  /// it.
   bool internal = false;
-  /// Where it is, or was. Stored before the device has the operation: another thread may find it
-  /// completed, and from there its queue's lock, before the one that posted it has gone on.
+  /// The queue that has the operation, or had it. Stored before the operation is posted: another
+  /// thread may see its completion, and lock the queue's mutex, before the posting thread
+  /// continues.
   std::atomic<work_queue*> queue;
 
 protected:
@@ -78,19 +81,19 @@ public:
     wr.next = nullptr;
   }
 
-  // Filled by the request, but for wr_id and next.
-  bool usual; ///< Signaled, not fenced, of one buffer, and not atomic: for the shortest way.
-  std::uint32_t inline_bytes; ///< Of the payload, if it may go with the request; else the most.
-  std::uint32_t result_slot;  ///< An atomic operation's, while posted.
+  // Filled by the request, except `wr_id` and `next`.
+  bool usual; ///< Signaled, not fenced, one buffer, not atomic: posted by the shortest path.
+  std::uint32_t inline_bytes; ///< The payload's bytes if it may be inline, else `never_inline`.
+  std::uint32_t result_slot;  ///< Of a posted atomic operation.
   ibv_send_wr wr;
 
   static constexpr std::uint32_t never_inline = static_cast<std::uint32_t>(-1);
-  /// Beside the `ibv_send_flags` until it is started: whether the queue pair has such an operation
-  /// could not be asked before.
+  /// An internal flag in addition to the `ibv_send_flags`, until the start. Whether the queue pair
+  /// supports the operation must then be checked.
   static constexpr unsigned ask_when_started = 1u << 31;
 };
 
-/// The binding of a memory window, which it keeps.
+/// The binding of a memory window. Keeps the window.
 class bind_operation : public send_operation {
 public:
   using send_operation::send_operation;
@@ -98,7 +101,7 @@ public:
   std::shared_ptr<memory_window_impl> window;
 };
 
-/// An operation of a receive queue, a queue pair's own or a shared one.
+/// An operation of a receive queue, of one queue pair or shared.
 class receive_operation : public operation {
 public:
   explicit receive_operation(function f) noexcept : operation(f) {
@@ -107,8 +110,8 @@ public:
   }
 
   ibv_recv_wr wr;
-  /// The library's own, which is no work of the context until it has completed
-  /// (completion_queue_impl::background_starting).
+  /// A receive of the library's own that does not count as work until it has completed
+  /// (`completion_queue_impl::background_starting`).
   bool background = false;
 };
 

@@ -6,13 +6,13 @@
 
 namespace asio_rdma::detail {
 
-/// Memory of operations, which the thread that returns it keeps for its next ones.
+/// Memory for operations. The thread that deallocates it caches it for its next operations.
 void* allocate_operation(std::size_t bytes);
 void deallocate_operation(void* memory, std::size_t bytes) noexcept;
 
-/// The allocator of a handler that has none. Asio's own (`asio::recycling_allocator`) keeps two
-/// blocks for each thread, so that only an operation that follows another one finds memory. This
-/// one has it too for operations that start in groups, or that are of different sizes.
+/// The allocator of handlers without an associated allocator. Asio's own
+/// (`asio::recycling_allocator`) caches two blocks for each thread, which only serves an operation
+/// that follows another. This one also serves operations that start in groups or differ in size.
 template <class T>
 class operation_allocator {
 public:

@@ -19,14 +19,14 @@ namespace asio_rdma::detail {
 class last_receive;
 class shared_receive_queue_impl;
 
-/// What connected a queue pair and can tell the peer of its end. Destroyed at close.
+/// The connection of a queue pair, by which its peer learns of its end. Destroyed at close.
 class connection_link {
 public:
   virtual ~connection_link() = default;
-  /// Tells the peer, or gives an attempt up, which ends with `why`; does not wait.
+  /// Disconnects from the peer, or ends an attempt with `why`. Does not block.
   virtual void disconnect(const error_code& why) noexcept = 0;
-  /// After `disconnect`: whether destroying the queue pair now would wait for the peer. It is then
-  /// given to `keep`, which lets go of it in time.
+  /// After `disconnect`: whether destroying the queue pair now would wait for the peer. If so, the
+  /// queue pair is passed to `keep`, which releases it later.
   virtual bool lingers() const noexcept = 0;
   virtual void keep(std::shared_ptr<void> queue_pair) noexcept = 0;
 };
@@ -38,21 +38,22 @@ public:
                   const queue_pair_options& options);
   ~queue_pair_impl();
 
-  /// Makes the queue pair, ready for receives. `queue` may be null: a shared one is found.
+  /// Makes the queue pair, ready for receives. If `queue` is null, a shared completion queue is
+  /// used.
   error_code open(std::shared_ptr<completion_queue_impl> queue,
                   std::shared_ptr<shared_receive_queue_impl> receives);
-  /// Adopts a queue pair whose completion queue is `queue`, or that of `receives`; the other one is
-  /// null.
+  /// Adopts a queue pair that uses the completion queue `queue`, or the receive queue `receives`.
+  /// One of them is null.
   error_code adopt(std::shared_ptr<completion_queue_impl> queue,
                    std::shared_ptr<shared_receive_queue_impl> receives, ibv_qp* qp);
 
   error_code local_address(queue_pair_address& result) const;
   error_code connect(const queue_pair_address& peer);
 
-  /// Connecting by other hands (rdma_cm). From `attach` on the link hears of a close; `detach`
-  /// undoes it; `connected` lets sends be started.
+  /// For connecting by rdma_cm. From `attach` on the link is told of a close. `detach` undoes
+  /// `attach`. `connected` allows sends.
   error_code attach(std::shared_ptr<connection_link> link);
-  /// What `attach` would say.
+  /// The error that `attach` would return.
   error_code check_attach() const;
   void detach();
   /// `reads`: whether the peer answers READs and atomics.
@@ -62,32 +63,33 @@ public:
   std::uint32_t vendor_error() const;
   unsigned access_flags() const noexcept;
 
-  /// Ends every operation with `operation_aborted` once the device has let go of its memory.
+  /// Ends every operation with `operation_aborted` once the device no longer uses its memory.
   void close();
-  /// Ends every operation, the posted ones by way of the error state.
+  /// Cancels every operation. Posted ones are ended by the error state.
   void cancel();
-  /// The peer is gone or the device failed: ends every operation with `why`.
+  /// Ends every operation with `why`, after a failure of the device or the end of the peer.
   void fail(const error_code& why);
-  /// The same, of a receive that it took from the shared queue. Called with that queue's lock.
+  /// The same after a failed receive of the shared receive queue. Called with that queue's mutex
+  /// locked.
   void shared_receive_failed(const ibv_wc& wc, operation_list& ready);
-  /// Cancels one operation; a posted one only if `terminal` is asked for.
+  /// Cancels one operation. A posted operation is cancelled only if `type` contains `terminal`.
   void cancel(std::uint64_t id, asio::cancellation_type_t type);
-  /// Cancels a send operation if it waits for room, else gives false.
+  /// Cancels a send operation that waits for room. Otherwise returns false.
   bool withdraw(std::uint64_t id);
-  /// Whether a send operation waits for room: while the queue is held, until it is released.
+  /// Whether a send operation waits for room, or for the release of a held queue.
   bool is_waiting(std::uint64_t id) const;
 
-  /// Each gives true, or false with the error in the operation, which stays the caller's then.
+  /// Return true, or false with the error in the operation, which then stays the caller's.
   bool start(send_operation& op);
   bool start(bind_operation& op);
-  /// What makes a window this queue pair's, and gives it the key of the bind that is to be started
-  /// next. Errors: of `memory_window_impl::give_to`, or why nothing can be started.
+  /// Assigns a window to this queue pair, and sets the key of its next bind. Errors: those of
+  /// `memory_window_impl::give_to`, or the reason why no operation can be started.
   error_code prepare_bind(memory_window_impl& window, ibv_send_wr& wr);
   bool start(receive_operation& op);
-  /// An operation that completes when the queue pair fails or is closed.
+  /// Starts an operation that completes when the queue pair fails or is closed.
   bool start(operation& op);
-  /// One operation of the library's own, in the background: it completes with why the queue pair
-  /// has ended, behind all that had completed, once the device has let go.
+  /// Starts the one last operation, internal and in the background. It completes after all others,
+  /// with the reason of the queue pair's end, when the device has released the queue pair.
   bool start_last(operation& op);
   void hold();
   void release();
@@ -102,12 +104,12 @@ public:
     const std::lock_guard lock(mutex_);
     return qp_;
   }
-  /// 0 before it is made.
+  /// 0 before the queue pair is made.
   std::uint32_t number() const noexcept { return number_.load(std::memory_order_relaxed); }
   bool has_shared_receives() const noexcept { return srq_ != nullptr; }
   queue_pair_state state() const;
-  /// Whether the device, the type of queue pair and the peer have the operation; all have SEND and
-  /// WRITE.
+  /// Whether the device, the queue pair's type and the peer support an operation. All support SEND
+  /// and WRITE.
   bool supports(ibv_wr_opcode o) const noexcept {
     return (unsupported_.load(std::memory_order_relaxed) >> o & 1) == 0;
   }
@@ -123,15 +125,15 @@ private:
   class refused;
   class lingering;
 
-  /// Releases the device's part of a queue pair that has failed, where nothing is locked: on the
-  /// execution context, or in completion_queue::poll().
+  /// Releases the device's part of a failed queue pair without any mutex locked: on the execution
+  /// context, or in completion_queue::poll().
   class teardown final : public operation {
   public:
     explicit teardown(queue_pair_impl& qp) noexcept : operation(&teardown::run), qp_(qp) {
       internal = true;
     }
     void keep(std::shared_ptr<context_member> self) noexcept { self_ = std::move(self); }
-    /// Once nobody else has it.
+    /// Called when no other owner is left.
     std::shared_ptr<context_member> dropped() noexcept { return std::move(self_); }
 
   private:
@@ -150,7 +152,7 @@ private:
   void connected_locked(bool reads) noexcept;
   error_code attachable() const;
   error_code check_start(queue_pair_state least) const;
-  // With the mutex locked, which they unlock.
+  // Called with the mutex locked; they unlock it.
   template <class Operation>
   [[gnu::noinline]] bool start_slowly(work_queue& queue, Operation& op, std::uint32_t max_sge,
                                       queue_pair_state least);
@@ -174,22 +176,20 @@ private:
   std::shared_ptr<completion_queue_impl> cq_;
   std::shared_ptr<shared_receive_queue_impl> srq_;
   std::uint32_t reserved_ = 0;
-  std::atomic<std::uint32_t> unsupported_{0}; // a bit for each ibv_wr_opcode
+  std::atomic<std::uint32_t> unsupported_{0}; // one bit for each `ibv_wr_opcode`
   std::atomic<std::uint64_t> ids_{0};
 
   mutable mutex mutex_;
   ibv_qp* qp_ = nullptr;
   std::atomic<queue_pair_state> state_{queue_pair_state::closed};
-  error_code reason_; // why operations end, once failed or closed
+  error_code reason_; // the error of operations, once failed or closed
   std::uint32_t vendor_error_ = 0;
   std::atomic<std::uint32_t> number_{0};
   std::uint32_t packet_number_ = 0;
-  mutable std::optional<gid_entry> gid_; // that the peer has been told, once it has
+  mutable std::optional<gid_entry> gid_; // the GID that the peer was given, if it was
   send_queue send_;
   receive_queue receive_;
-  std::unique_ptr<last_receive> last_receive_; // where one may be waited for
-  std::unique_ptr<refused> refused_;
-  std::shared_ptr<lingering> lingering_; // where destroying the verbs object may wait for the peer
+  std::unique_ptr<last_receive> last_receive_; // only if one may be needed
   const std::shared_ptr<bound_windows> windows_ = std::make_shared<bound_windows>();
   operation_list waiters_;
   operation* last_ = nullptr;

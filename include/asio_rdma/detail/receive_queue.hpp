@@ -11,11 +11,11 @@ namespace asio_rdma::detail {
 
 class queue_pair_impl;
 
-/// Chains the work requests of receives; gives the first.
+/// Links the work requests of receives to a chain and returns the first.
 ibv_recv_wr* link_receives(operation_list::iterator first, operation_list::iterator last) noexcept;
-/// work_queue::post for receives, by `post(head, &bad)`, one of ibv_post_recv and
-/// ibv_post_srq_recv. No device is told of a receive that is in its queue, so, other than with
-/// sends, an error means that some were not taken; without `bad` (rxe before INIT) it is all.
+/// work_queue::post for receives, by `post(head, &bad)`: ibv_post_recv or ibv_post_srq_recv.
+/// Posting a receive rings no doorbell. So, unlike with sends, an error means that some receives
+/// were not taken; without `bad` (rxe before INIT) none was.
 template <class Post>
 int post_receives(operation_list::iterator first, operation_list::iterator last, operation*& failed,
                   Post post) {
@@ -25,14 +25,14 @@ int post_receives(operation_list::iterator first, operation_list::iterator last,
   if (e == 0) [[likely]]
     return 0;
   failed = reinterpret_cast<operation*>((bad != nullptr ? bad : head)->wr_id);
-  return std::abs(e); // siw turns the sign
+  return std::abs(e); // siw returns a negative value
 }
-/// siw refuses a receive without elements; one of no length does the same.
+/// Gives a receive without elements one of length 0 on iWARP, because siw refuses it otherwise.
 void give_element(receive_operation& op, const device& d) noexcept;
-/// What a receive's completion says.
+/// Sets the result of a receive from its completion.
 void take_receive_result(operation& op, const ibv_wc& wc) noexcept;
 
-/// A queue pair's own receive queue.
+/// The receive queue of one queue pair.
 class receive_queue final : public work_queue {
 public:
   receive_queue(queue_pair_impl& qp, std::uint32_t depth) noexcept;

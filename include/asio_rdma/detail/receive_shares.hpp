@@ -6,9 +6,10 @@
 
 namespace asio_rdma::detail {
 
-/// Who may count on how many of the receives that links share. A link claims `promise` of them for
-/// as long as it is there. Beyond that it gets what nobody has claimed, one at a time. What links
-/// have is never more than what is posted or in their hands, so no frame ever lacks a receive.
+/// The division of shared receives among links. Each link claims `promise` receives as long as it
+/// exists. Further receives are given one at a time from those that are not claimed. All shares
+/// together never exceed the receives that are posted or held by links, so every frame finds a
+/// receive.
 class receive_shares {
 public:
   receive_shares(std::uint32_t receives, std::uint32_t promise) noexcept
@@ -16,7 +17,7 @@ public:
 
   std::uint32_t promise() const noexcept { return promise_; }
 
-  /// A link comes, and has `promise` receives from then on. False if so many are not there.
+  /// Adds a link with a share of `promise` receives. Returns false if there are not enough.
   [[nodiscard]] bool join() noexcept {
     if (receives_ - claimed_ < promise_ || receives_ - missing_ < given_ + promise_)
       return false;
@@ -25,14 +26,15 @@ public:
     ++links_;
     return true;
   }
-  /// It goes with a share of so many, of which it keeps some until they are `given_back`.
+  /// Removes a link with a share of `share` receives. It keeps `kept` of them until `give_back`.
   void leave(std::uint32_t share, std::uint32_t kept) noexcept {
     claimed_ -= std::max(share, promise_) - kept;
     given_ -= share - kept;
     --links_;
   }
 
-  /// One more for a link, or not. `below_promise`: it has fewer than it has claimed.
+  /// Adds a receive to a link's share, if possible. `below_promise`: the share is smaller than the
+  /// link's claim.
   [[nodiscard]] bool take(bool below_promise) noexcept {
     if (!any_left() || (!below_promise && claimed_ == receives_))
       return false;
@@ -40,17 +42,18 @@ public:
     claimed_ += below_promise ? 0 : 1;
     return true;
   }
-  /// One is needed no more, by which its link has fewer than it has claimed, or not.
+  /// Removes a receive from a link's share. `below_promise`: the share is then smaller than the
+  /// link's claim.
   void give_back(bool below_promise) noexcept {
     --given_;
     claimed_ -= below_promise ? 0 : 1;
   }
 
-  /// A receive that is nobody's cannot be posted for want of memory, until it is `found`.
+  /// A receive outside of all shares cannot be posted for lack of memory, until `found`.
   void lost() noexcept { ++missing_; }
   void found() noexcept { --missing_; }
 
-  /// Whether there is one that no link has.
+  /// Whether a receive is in no share.
   bool any_left() const noexcept { return given_ < receives_ - missing_; }
   std::uint32_t links() const noexcept { return links_; }
   std::uint32_t unclaimed() const noexcept { return receives_ - claimed_; }
@@ -60,8 +63,8 @@ public:
 private:
   std::uint32_t receives_;
   std::uint32_t promise_;
-  std::uint32_t claimed_ = 0; // by each link its share or `promise`, whichever is more
-  std::uint32_t given_ = 0;   // the shares
+  std::uint32_t claimed_ = 0; // the sum over the links of share or `promise`, whichever is larger
+  std::uint32_t given_ = 0;   // the sum of the shares
   std::uint32_t missing_ = 0;
   std::uint32_t links_ = 0;
 };

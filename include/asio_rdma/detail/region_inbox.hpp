@@ -7,12 +7,13 @@
 
 namespace asio_rdma::detail {
 
-/// A wait for the next region that the peer passes.
+/// A wait for the next region from the peer.
 class region_receive : public frame_operation {
 public:
   error_code ec;
-  bool returned = false; ///< One of this side's own, else one that the peer lends.
-  std::uint32_t id = 0;  ///< Of the grant in this side's `grant_table`, or of the lease.
+  bool returned = false; ///< The region is memory of this side that was handed back; otherwise it
+                         ///< is lent by the peer.
+  std::uint32_t id = 0;  ///< The grant in this side's `grant_table`, or the lease.
 
 protected:
   ~region_receive() = default;
@@ -22,7 +23,8 @@ private:
   bool waiting_ = false;
 };
 
-/// Regions that came, lent or handed back, in order. They hold their receives until taken.
+/// Regions that were lent or handed back, in order of arrival. They hold their receives until
+/// taken.
 class region_inbox final : private link_part {
 public:
   explicit region_inbox(frame_link& link) : link_(link), arrived_(link.options().receives) {
@@ -30,18 +32,19 @@ public:
   }
 
   void receive(region_receive& op);
-  /// Takes `op` out; no region is lost. False if it is complete.
+  /// Cancels a wait; no region is lost. Returns false if `op` has completed.
   bool cancel(region_receive& op);
-  /// An operation that is complete, or none.
+  /// An operation that has completed, or null.
   region_receive* next();
-  /// A lease that `next` gave, and that is the next one's after all.
+  /// Puts back a lease that `next` returned: the next operation gets it.
   void put_back(std::uint32_t id) { put_back_.push_back(id); }
 
-  /// Whether what comes is for nobody.
+  /// Whether no more regions are accepted.
   bool ended() const noexcept { return static_cast<bool>(why_); }
-  /// Whether nobody gets what has come either.
+  /// Whether the regions that have arrived are dropped as well.
   bool dropping() const noexcept { return dropping_; }
-  /// A region has come in `slot`. One that is not ready waits, and so do those behind it.
+  /// Adds a region that arrived in `slot`. If it is not ready, it and later regions wait for
+  /// `ready`.
   void push(std::uint32_t slot, bool returned, std::uint32_t id, bool ready);
   void ready(std::uint32_t id);
 
@@ -66,7 +69,7 @@ private:
   boost::circular_buffer<arrival> arrived_;
   std::deque<std::uint32_t> put_back_;
   list waiting_;
-  error_code why_; // why nothing more comes
+  error_code why_; // why no more regions arrive
   bool dropping_ = false;
 };
 

@@ -15,13 +15,13 @@
 #include <type_traits>
 #include <utility>
 
-// What an asynchronous function asks for, as plain values that an initiation can carry and that
-// fill an operation in its place. No larger than each kind needs: they are built and copied for
-// every operation.
+// The requests of asynchronous functions, as plain values that an initiation carries and that fill
+// an operation in place. Each kind is as small as possible, because requests are built and copied
+// for every operation.
 
 namespace asio_rdma::detail {
 
-/// What is wrong with a request, found while it was built.
+/// An error that was detected while the request was built.
 enum class request_error : std::uint8_t {
   none,
   too_many_buffers,
@@ -52,7 +52,7 @@ inline error_code make_error_code(request_error e) noexcept {
   return {};
 }
 
-/// How many elements an operation on such buffers needs at the most.
+/// The most elements that an operation on such buffers needs.
 template <class Buffers>
 constexpr std::size_t max_elements() {
   if constexpr (std::convertible_to<Buffers, const_buffer>)
@@ -63,11 +63,11 @@ constexpr std::size_t max_elements() {
     return 16;
 }
 
-/// Scatter/gather elements of a buffer sequence; empty buffers are left out.
+/// The scatter/gather elements of a buffer sequence, without empty buffers.
 template <std::size_t N>
 struct elements {
   static constexpr std::size_t max_elements = N;
-  /// A message has up to 2^31 bytes (ibv_port_attr, `max_msg_sz`).
+  /// The longest message, 2^31 bytes (ibv_port_attr, `max_msg_sz`).
   static constexpr std::uint64_t max_bytes = std::uint64_t(1) << 31;
 
   elements() noexcept = default;
@@ -139,7 +139,7 @@ struct send_request : elements<N> {
   std::uint32_t word; // immediate data in network order, or the key to invalidate
 };
 
-/// SEND with invalidate. siw looks for the key where others have it for RDMA, and takes no inline.
+/// SEND with invalidate. siw takes the key from the RDMA field, and does not support inline.
 template <std::size_t N>
 struct invalidate_request : send_request<N> {
   using send_request<N>::send_request;
@@ -175,7 +175,7 @@ struct remote_request : send_request<N> {
   std::uint32_t rkey;
 };
 
-/// An atomic operation; the queue pair has a place for what it finds.
+/// An atomic operation. The queue pair provides the memory for the previous value.
 struct atomic_request {
   static constexpr std::size_t max_elements = 1;
 
@@ -213,7 +213,7 @@ struct atomic_request {
   std::uint64_t compare_add, swap;
 };
 
-/// Binding a memory window, whose key it gets when it starts.
+/// The binding of a memory window. Its key is set at the start.
 struct bind_request {
   static constexpr std::size_t max_elements = 1;
 
@@ -228,7 +228,7 @@ struct bind_request {
     op.wr.num_sge = 0;
     op.wr.opcode = IBV_WR_BIND_MW;
     op.wr.send_flags = flags;
-    op.wr.imm_data = 0; // rxe insists
+    op.wr.imm_data = 0; // required by rxe
     op.wr.bind_mw = {window->native_handle(), 0, info};
     op.bytes = 0;
     op.usual = false;
@@ -253,7 +253,7 @@ struct receive_request : elements<N> {
   }
 };
 
-/// Waiting, which asks for nothing.
+/// The request of a wait: no data.
 struct no_request {
   static constexpr std::size_t max_elements = 0;
   static constexpr request_error problem = request_error::none;

@@ -18,14 +18,14 @@ class registered_buffer;
 
 namespace asio_rdma::detail {
 
-/// A buffer as the device takes it. It has fewer than 2^32 bytes.
+/// The scatter/gather element of a buffer of fewer than 2^32 bytes.
 inline ibv_sge element_of(const const_buffer& b) noexcept {
   return {reinterpret_cast<std::uintptr_t>(b.data()), static_cast<std::uint32_t>(b.size()),
           b.lkey()};
 }
 
-/// The number of elements of a READ, which has at least one: a READ of nothing gets an element of
-/// no length. siw writes a READ without elements to the memory of an earlier work request.
+/// The number of elements of a READ, at least one. A READ of no bytes gets an element of length 0,
+/// because siw writes a READ without elements to the memory of an earlier work request.
 inline int give_read_element(ibv_sge* elements, int count) noexcept {
   if (count != 0) [[likely]]
     return count;
@@ -33,9 +33,9 @@ inline int give_read_element(ibv_sge* elements, int count) noexcept {
   return 1;
 }
 
-/// Calls `f` with each of these Asio buffers that is not empty, until `f` gives false. The key of
-/// one that is not registered is 0. Not for several owners: only of views is it plain to everybody
-/// that their memory must be kept.
+/// Calls `f` with each non-empty Asio buffer until `f` returns false. The key is 0 if the buffer is
+/// not registered. A sequence of `registered_buffer` objects is ill-formed: pass views, and keep
+/// the buffers alive.
 template <class Buffers, class Function>
 void for_each_buffer(const Buffers& buffers, Function&& f) {
   const auto give = [&](const auto& b) {
@@ -57,7 +57,7 @@ void for_each_buffer(const Buffers& buffers, Function&& f) {
   }
 }
 
-/// Calls `f` with the elements, or parts of them, that are so many bytes from `offset` on.
+/// Calls `f` with the elements, or parts of them, of `bytes` bytes from `offset` on.
 template <class Function>
 void for_range(std::span<const ibv_sge> elements, std::uint64_t offset, std::uint64_t bytes,
                Function&& f) {
@@ -75,7 +75,7 @@ void for_range(std::span<const ibv_sge> elements, std::uint64_t offset, std::uin
   }
 }
 
-/// Copies so many bytes to the elements, from `offset` on.
+/// Copies `bytes` bytes into the elements, from `offset` on.
 inline void scatter(const void* from, std::span<const ibv_sge> to, std::uint64_t offset,
                     std::size_t bytes) noexcept {
   auto p = static_cast<const std::byte*>(from);
@@ -85,7 +85,7 @@ inline void scatter(const void* from, std::span<const ibv_sge> to, std::uint64_t
   });
 }
 
-/// Copies so many bytes of the elements, from `offset` on.
+/// Copies `bytes` bytes from the elements, from `offset` on.
 inline void gather(std::span<const ibv_sge> from, std::uint64_t offset, std::size_t bytes,
                    void* to) noexcept {
   auto p = static_cast<std::byte*>(to);

@@ -17,13 +17,13 @@ class send_queue final : public work_queue {
 public:
   send_queue(queue_pair_impl& qp, std::uint32_t depth) noexcept;
 
-  /// Makes the places for what atomic operations find. Before it none may be started.
+  /// Allocates the slots for results of atomic operations. None may be started before.
   error_code reserve_results();
-  /// Gives up those places: the device has let go.
+  /// Returns the memory of the slots. The device no longer uses it.
   memory_region release_results() noexcept { return std::move(results_region_); }
-  /// Whether a completion of a write may come while an earlier read is under way, as on siw.
+  /// Whether the completion of a write may precede that of an earlier read, as on siw.
   void set_reads_overtaken(bool overtaken) noexcept { reads_overtaken_ = overtaken; }
-  /// Whether a bind is done again, and fails, when requests before it are repeated, as on rxe.
+  /// Whether a bind is repeated, and then fails, when earlier requests are repeated, as on rxe.
   void set_binds_repeated(bool repeated) noexcept { binds_repeated_ = repeated; }
 
   void on_completion(operation& op, const ibv_wc& wc, operation_list& ready) override;
@@ -43,7 +43,7 @@ private:
   bool reads_overtaken_ = false;
   bool binds_repeated_ = false;
   std::uint32_t unsignaled_run_ = 0;
-  // Where atomic operations put what they found: a slot for each that is posted.
+  // The previous values of atomic operations: one slot for each posted operation.
   std::vector<std::uint64_t> results_;
   std::vector<std::uint32_t> free_results_;
   memory_region results_region_;

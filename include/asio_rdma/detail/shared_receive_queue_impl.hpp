@@ -26,20 +26,20 @@ public:
 
   error_code open(std::shared_ptr<completion_queue_impl> queue);
   error_code adopt(std::shared_ptr<completion_queue_impl> queue, ibv_srq* srq);
-  /// Takes effect once the last attached queue pair has gone, which may be filling a receive.
+  /// Takes effect when the last attached queue pair has been destroyed: it may be using a receive.
   void close();
-  /// A queue pair is to use the queue, and `detach`es when it has gone, or if that is refused by
-  /// the device. In between it fails when a receive that came by it does.
+  /// Announces a queue pair that will use the queue. It calls `detach` when it has been destroyed
+  /// or could not be made. Until then it fails if one of its receives fails.
   error_code attach(queue_pair_impl& qp);
   void detach(queue_pair_impl& qp, bool gone = true);
-  /// One that has detached and fills nothing any more is destroyed later: until `lingered` the
-  /// verbs object stays.
+  /// `linger`: a detached queue pair that uses no receive is destroyed later. The verbs object
+  /// exists until `lingered`.
   void linger();
   void lingered();
   void cancel();
   void cancel(std::uint64_t id, asio::cancellation_type_t type);
   bool start(receive_operation& op);
-  /// Arms the limit; completes when fewer receives than that are posted.
+  /// Arms the limit. `op` completes when fewer receives than `limit` are posted.
   bool start_wait_limit(operation& op, std::uint32_t limit);
 
   std::uint64_t next_id() noexcept { return ids_.fetch_add(1, std::memory_order_relaxed) + 1; }
@@ -88,12 +88,13 @@ private:
   receive_queue receive_;
   operation_list waiters_;
   std::vector<queue_pair_impl*> attached_;
-  bool kept_ = false;                         // by a queue pair that could not be destroyed
-  std::vector<memory_block_ptr> kept_memory_; // of receives that have ended, but not on the device
-  std::uint32_t lingering_ = 0;               // queue pairs
-  ibv_srq* destroyed_late_ = nullptr;         // by the last of these
+  bool kept_ = false;                         // a queue pair could not be destroyed
+  std::vector<memory_block_ptr> kept_memory_; // of receives that have ended, but that the device
+                                              // still has
+  std::uint32_t lingering_ = 0;               // the number of lingering queue pairs
+  ibv_srq* destroyed_late_ = nullptr;         // to be destroyed by the last lingering queue pair
   bool closing_ = false;
-  error_code reason_; // for which it has failed
+  error_code reason_; // why the queue has failed
 };
 
 } // namespace asio_rdma::detail

@@ -19,7 +19,7 @@ namespace asio_rdma::detail {
 class link_impl;
 class shared_receives_impl;
 
-/// A receive that links share. While a link has it in its hands it is in that link's list.
+/// A receive that links share. While a link holds it, it is in the link's list.
 class shared_receive final : public frame_receive {
 public:
   shared_receive(shared_receives_impl& owner, std::uint32_t number) noexcept
@@ -31,13 +31,14 @@ private:
   shared_receives_impl& owner_;
 };
 
-/// The logic of `shared_receives`: receives posted to one shared receive queue, and who may count
-/// on how many of them. What comes is brought to the link whose queue pair took it.
+/// The logic of `shared_receives`: receives that are posted to one shared receive queue, and their
+/// division among links. A received frame is passed to the link whose queue pair took it.
 ///
-/// Links call it with their lock; it calls none with its own.
+/// Links call these functions with their mutex locked. This class calls no link with its own mutex
+/// locked.
 class shared_receives_impl final : public std::enable_shared_from_this<shared_receives_impl> {
 public:
-  /// Opens one. It is for users only: when the last has let go of it, the receives end.
+  /// Makes an object for users. When the last user releases it, the receives end.
   static std::shared_ptr<shared_receives_impl> make(asio::execution_context& context,
                                                     const memory_pool& pool,
                                                     std::shared_ptr<completion_queue_impl> queue,
@@ -53,28 +54,29 @@ public:
   const std::shared_ptr<shared_receive_queue_impl>& queue() const noexcept { return srq_; }
   shared_receives_statistics statistics() const;
   bool is_open() const;
-  /// The links fail.
+  /// Closes the receives. Their links fail.
   void close();
 
-  /// A link is to come, and has its promise: then `add`, or `leave`.
+  /// `join` reserves the promise of a new link. Call `add` or `leave` afterwards.
   error_code join();
   void leave();
-  /// What its queue pair takes is brought to the link; until `remove`, behind the last of it. It
-  /// leaves with a share of so many and keeps those in its hands until they are given back.
+  /// From `add` on, frames of the queue pair are passed to the link. `remove` is called after its
+  /// last completion. The link gives up `share` receives, but keeps `kept` of them until they are
+  /// given back.
   void add(link_impl& link, std::uint32_t queue_pair);
   void remove(link_impl& link, std::uint32_t queue_pair, std::uint32_t share, std::uint32_t kept);
 
   shared_receive& receive(std::uint32_t slot) noexcept { return receives_[slot]; }
-  /// As of `receive_shares`. What is given back is posted.
+  /// As in `receive_shares`. A receive that is given back is posted.
   bool take(bool below_promise);
   void give_back(shared_receive& r, bool below_promise);
-  /// Posts one that a link which has failed does not want.
+  /// Posts a receive that a failed link does not want.
   void discard(shared_receive& r);
-  /// It has fewer than it was promised: is woken when there is one.
+  /// Queues a link that has fewer receives than promised; `wake` wakes it when there is one.
   void wait(link_impl& link);
   bool anyone_waits() const noexcept { return waits_.load(std::memory_order_relaxed); }
   void wake();
-  /// Tries to get memory for what lacks it.
+  /// Retries to allocate memory for starved receives.
   bool starved() const noexcept { return starving_.load(std::memory_order_relaxed); }
   void refill();
 
@@ -97,13 +99,13 @@ private:
   mutable mutex mutex_;
   std::deque<shared_receive> receives_;
   receive_shares shares_;
-  /// By number; of a queue pair that has gone and one that got its number, the old one in front.
+  /// By queue pair number. If a destroyed queue pair's number was reused, its link comes first.
   std::unordered_map<std::uint32_t, std::vector<link_impl*>> links_;
-  std::vector<std::uint32_t> starved_; // that could not be posted
+  std::vector<std::uint32_t> starved_; // receives that could not be posted
   std::vector<link_impl*> waiting_;
   std::atomic<bool> starving_{false}, waits_{false};
   std::uint32_t posted_ = 0;
-  std::shared_ptr<shared_receives_impl> self_; // as long as any are posted
+  std::shared_ptr<shared_receives_impl> self_; // while any receive is posted
   bool closed_ = false;
 };
 

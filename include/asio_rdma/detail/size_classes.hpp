@@ -4,8 +4,8 @@
 #include <bit>
 #include <cstddef>
 
-// The sizes of small blocks: multiples of a cache line, four to each doubling, so that at most a
-// fifth of a block (of those over 256 bytes) is not asked for.
+// The sizes of small blocks: multiples of a cache line, four to each doubling. Of a block over 256
+// bytes at most a fifth is unused.
 
 namespace asio_rdma::detail {
 
@@ -18,14 +18,14 @@ constexpr std::size_t round_up(std::size_t n, std::size_t multiple) noexcept {
   return (n + multiple - 1) / multiple * multiple;
 }
 
-/// Bytes of the blocks of a class.
+/// The size of the blocks of a class, in bytes.
 constexpr std::size_t class_bytes(std::size_t index) noexcept {
   if (index < 4)
     return cache_line * (index + 1);
   return (5 + index % 4) << (6 + (index - 4) / 4);
 }
 
-/// The class of the smallest blocks that hold so many bytes, from 1 to `largest_small`.
+/// The class of the smallest blocks with at least `bytes` bytes, from 1 to `largest_small`.
 constexpr std::size_t class_of(std::size_t bytes) noexcept {
   if (bytes <= 4 * cache_line)
     return (bytes - 1) / cache_line;
@@ -33,8 +33,8 @@ constexpr std::size_t class_of(std::size_t bytes) noexcept {
   return 4 * (exponent - 7) + (((bytes - 1) >> (exponent - 2)) & 3);
 }
 
-/// The same for blocks of an alignment, a power of two up to a page. A slab begins with a page, so
-/// its blocks have the alignment that their size has.
+/// The same for an alignment, a power of two up to a page. A slab begins on a page boundary, so its
+/// blocks are aligned as their size is.
 constexpr std::size_t class_of(std::size_t bytes, std::size_t alignment) noexcept {
   std::size_t index = class_of(bytes);
   while (class_bytes(index) % alignment != 0)
@@ -42,7 +42,7 @@ constexpr std::size_t class_of(std::size_t bytes, std::size_t alignment) noexcep
   return index;
 }
 
-/// Bytes of a slab, which holds blocks of one class.
+/// The size of a slab of blocks of one class, in bytes.
 constexpr std::size_t slab_bytes(std::size_t index) noexcept {
   const std::size_t bytes = class_bytes(index);
   return bytes <= largest_small / 4 ? largest_small : 4 * bytes;

@@ -30,8 +30,8 @@ struct stream_piece_result {
   }
 };
 
-/// Takes as many buffers as `parts` has room for. Errors: `error::buffer_in_use` of a
-/// `registered_buffer`, which the operation keeps.
+/// Gives buffers to the operation, as many as `parts` has room for. Errors: `error::buffer_in_use`
+/// for a `registered_buffer`, which the operation keeps.
 template <class Op, class Buffers>
 error_code give_buffers(Op& op, ibv_sge* parts, std::size_t most, const Buffers& buffers) {
   constexpr bool reads = std::derived_from<Op, stream_reading>;

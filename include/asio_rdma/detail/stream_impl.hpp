@@ -27,9 +27,9 @@ public:
   kind what;
   ibv_sge* parts = nullptr;
   std::size_t part_count = 0;
-  std::uint64_t size = 0;   ///< Of the parts.
-  bool registered = false;  ///< All the parts, so their keys hold.
-  registered_buffer memory; ///< The buffer itself, if that was given.
+  std::uint64_t size = 0;   ///< The bytes of the parts.
+  bool registered = false;  ///< All parts are, so their keys are valid.
+  registered_buffer memory; ///< The buffer, if the operation was given a `registered_buffer`.
   buffer_access access;
 
 protected:
@@ -38,8 +38,8 @@ protected:
 
 private:
   friend class stream_impl;
-  bool blocking_ = false;   // there is no handler
-  waker* waiter_ = nullptr; // of the thread that waits for it
+  bool blocking_ = false;   // it has no handler
+  waker* waiter_ = nullptr; // of the thread that waits for the operation
   bool finished_ = false;
 };
 
@@ -51,7 +51,7 @@ public:
     stream_reading* op = nullptr;
   };
   request_type request;
-  registered_buffer result; ///< Of a `piece`.
+  registered_buffer result; ///< The result of a `piece`.
 };
 
 class stream_writing : public stream_operation {
@@ -62,7 +62,7 @@ public:
     stream_writing* op = nullptr;
   };
   request_type request;
-  memory_region exposed; ///< For the peer to read.
+  memory_region exposed; ///< The memory that the peer may read.
 };
 
 /// A wait for the end of the connection.
@@ -82,14 +82,15 @@ public:
   using link_impl::open;
   error_code open(const std::shared_ptr<shared_receives_impl>& shared);
 
-  /// Each gives true, or false with the result in the operation, which stays the caller's then.
+  /// Return true, or false with the result in the operation, which then stays the caller's.
   bool start(stream_reading& op);
   bool start(stream_writing& op);
   bool start(stream_error_wait& op);
   void cancel(std::uint64_t id, asio::cancellation_type_t type);
   void cancel();
 
-  /// Without a handler: waits if `wait` says so, else gives `would_block`. The result is in `op`.
+  /// Run an operation without a handler. If it would block, it blocks if `wait`; otherwise its
+  /// error is `would_block`. The result is in `op`.
   void run_here(stream_reading& op, bool wait);
   void run_here(stream_writing& op, bool wait);
   void run_here(stream_error_wait& op, bool wait);
@@ -100,13 +101,13 @@ public:
   void set_no_delay(bool on);
   bool no_delay() const;
 
-  /// Ends every operation; what was written is sent in the background.
+  /// Ends every operation. Written bytes are sent in the background.
   void close();
 
   const stream_options& options() const noexcept { return stream_options_; }
   bool non_blocking = false;
 
-  /// As the socket's option.
+  /// The same as the socket option.
   void set_linger(const asio::socket_base::linger& option);
   asio::socket_base::linger linger() const;
 
@@ -162,22 +163,23 @@ private:
   asio::socket_base::linger linger_option_;
   std::unique_ptr<closer> closer_;
   std::unique_ptr<holder> holder_;
-  std::uint64_t signs_ = 0;                         // see signs_of_peer
-  std::optional<protocol_clock::time_point> waits_; // for it to take more, since then
-  std::optional<protocol_clock::time_point> asked_; // in this wait
-  bool withdrawing_ = false;                        // what this wait is for
-  bool looking_ = false;                            // when that has been too long
-  bool leaving_ = false;                            // as the context shuts down
+  std::uint64_t signs_ = 0;                         // the last value of `signs_of_peer`
+  std::optional<protocol_clock::time_point> waits_; // the beginning of the wait for the peer to
+                                                    // take bytes
+  std::optional<protocol_clock::time_point> asked_; // when the peer was asked during the wait
+  bool withdrawing_ = false;                        // the wait is for the answer to a withdrawal
+  bool looking_ = false;                            // the timer `look` is set
+  bool leaving_ = false;                            // the context shuts down
   std::optional<stream_protocol> bytes_;
   std::vector<block> blocks_;
   std::vector<std::unique_ptr<chunk>> chunks_;
   std::unique_ptr<direct_pull> direct_;
-  operation_list active_; // to be found by id
+  operation_list active_; // the pending operations, to be found by id
   std::size_t error_waits_ = 0;
   connection_info info_;
   bool no_delay_ = false;
-  bool closed_ = false; // by its user, so nothing fails for another reason
-  bool known_ = false;  // whom it is connected to
+  bool closed_ = false; // by its user; it does not fail for another reason
+  bool known_ = false;  // `info_` is known
 };
 
 } // namespace asio_rdma::detail

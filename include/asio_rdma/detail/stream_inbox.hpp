@@ -10,8 +10,8 @@
 
 namespace asio_rdma::detail {
 
-/// Memory that a part of an offer is read to before anybody takes it. The driver has the memory,
-/// known by the index, from `stream_inbox::pulling` until it is told that the chunk is free.
+/// Memory for a part of an offer that is read ahead. The driver owns the memory, which `index`
+/// identifies, from `stream_inbox::pulling` until `next_free` returns the chunk.
 class stream_chunk {
 public:
   explicit stream_chunk(std::uint32_t number) noexcept : index(number) {}
@@ -27,30 +27,30 @@ private:
 };
 
 struct stream_read_limits {
-  std::uint64_t read_ahead = 1 << 20; ///< Bytes of offers that are read before they are taken.
-  std::uint32_t chunk = 1 << 19;      ///< Of these, at most so many by one READ.
+  std::uint64_t read_ahead = 1 << 20; ///< Bytes of offers that are read ahead.
+  std::uint32_t chunk = 1 << 19;      ///< Bytes that one READ reads ahead, at most.
 };
 
-/// The bytes of a stream that have come, and those that the peer offers, in their order.
+/// The bytes of a stream that have arrived, and the peer's offers, in order.
 ///
-/// Offers are read ahead to chunks, so far as the limit goes; or the first of them directly to
-/// where its bytes are wanted. An offer is answered as soon as all of it has been read, or, if the
-/// peer withdraws it or this side drops it, as soon as nothing of it is being read.
+/// Offers are read ahead into chunks up to a limit; or the first offer is read directly into a
+/// reader's memory. An offer is answered when all of it has been read. If the peer withdraws it, or
+/// this side drops it, it is answered when none of its bytes is being read.
 class stream_inbox {
 public:
-  /// Some bytes that have come: in a receive, or in a chunk.
+  /// Arrived bytes in one receive or one chunk.
   struct part {
-    stream_chunk* chunk = nullptr; ///< Else in the receive `slot`.
+    stream_chunk* chunk = nullptr; ///< If null, the bytes are in receive `slot`.
     std::uint32_t slot = 0;
-    std::uint32_t at = 0; ///< Of the payload, or of the chunk.
+    std::uint32_t at = 0; ///< The offset in the payload or in the chunk.
     std::uint32_t bytes = 0;
-    bool emptied = false; ///< The receive is to be released; a chunk will be free.
+    bool emptied = false; ///< The receive must be released; a chunk is returned by `next_free`.
   };
 
-  /// Offers may come if they can be read: `reads`.
+  /// Offers are accepted only if they can be read: `reads`.
   stream_inbox(frame_link& link, const stream_read_limits& o, bool reads);
 
-  /// What comes from the peer. False for a violation.
+  /// Take what the peer has sent. Return false for a protocol violation.
   ///@{
   bool on_data(std::uint32_t slot, std::uint32_t bytes);
   bool on_offer(std::uint32_t id, const remote_buffer& memory);
@@ -58,46 +58,49 @@ public:
   ///@}
   bool next_answer(outgoing_frame& f);
 
-  /// Whether all has been taken that came or is offered.
+  /// Whether all bytes that arrived or are offered have been taken.
   bool empty() const noexcept { return pieces_.empty(); }
-  /// How many bytes have been taken since the beginning, modulo 2^32.
+  /// The number of bytes taken so far, modulo 2^32.
   std::uint32_t taken() const noexcept { return taken_; }
-  /// Whether the next bytes are here.
+  /// Whether the next bytes have arrived.
   bool has_bytes() const noexcept { return !pieces_.empty() && is_here(pieces_.front()); }
   std::uint64_t available() const noexcept;
-  /// There are bytes. Takes what lies together, at most so many of them.
+  /// Takes contiguous bytes, at most `most`. Requires `has_bytes`.
   part take(std::uint64_t most);
-  /// A chunk that is not needed any more, or null.
+  /// A chunk whose memory is no longer needed, or null.
   stream_chunk* next_free();
 
-  /// What is to be read now, if anything: a chunk with so many `bytes`, to be read from `from`.
-  /// Then `pulling`, with no more bytes, and `pulled` when they have been read; or nothing of it.
+  /// The next chunk to be read, or null: read `bytes` of the chunk from `from`. The driver either
+  /// calls `pulling`, perhaps with fewer `bytes`, and `pulled` when they have been read; or does
+  /// nothing.
   stream_chunk* next_pull(remote_buffer& from);
   void pulling(stream_chunk& c);
   void pulled(stream_chunk& c);
 
-  /// The first bytes of all, if they are offered and nobody reads them: at most so many of them.
-  /// Of size 0 else.
+  /// The first unread bytes, at most `most`, if they are offered and not being read; otherwise
+  /// empty.
   remote_buffer offered(std::uint64_t most) const noexcept;
-  /// They are read to where they are wanted; nothing else is then. `took` tells the end of that,
-  /// how many have been read, and whether they were still wanted.
+  /// Begins to read the bytes of `offered` directly into a reader's memory; meanwhile nothing is
+  /// read ahead. `took` reports the end, the number of bytes read and whether the reader still
+  /// wanted them.
   void taking();
   void took(std::uint64_t bytes, bool wanted);
   bool is_taking() const noexcept { return taking_ != nullptr; }
-  /// No more of them is to be read than is being read.
+  /// Asks to stop the direct read.
   void stop_taking() noexcept;
-  /// Whether that is to be told to who reads: once.
+  /// Whether the driver must be told to stop the direct read; true once.
   bool next_stop() noexcept { return std::exchange(stop_due_, false); }
 
   bool reading() const noexcept { return reading_ != 0; }
   bool unread() const noexcept { return unread_ != 0; }
   bool unanswered() const noexcept { return unanswered_ != 0; }
 
-  /// Nothing of it is wanted any more, nor is what comes.
+  /// Drops all bytes, and those that arrive later.
   void drop() { drop_from(pieces_.begin()); }
-  /// The same, but for the bytes that are here.
+  /// Drops all bytes that have not arrived.
   void drop_rest() { drop_from(first_not_here()); }
-  /// The device has let go: what has not come never will. True if that is something.
+  /// Called when no READ is outstanding any more: drops what has not arrived. Returns true if that
+  /// was anything.
   bool stop();
 
 private:
@@ -106,11 +109,11 @@ private:
     kind what;
     std::uint32_t index; // of the receive, the chunk or the offer
     std::uint32_t at = 0;
-    std::uint32_t left = 0; // of an offer it is in `rest`
+    std::uint32_t left = 0; // unused for an offer, which has `rest`
   };
   struct offer {
     std::uint32_t id = 0;
-    remote_buffer rest; // nobody has asked for it
+    remote_buffer rest; // not requested yet
     std::uint32_t read = 0;
     std::uint32_t under_way = 0;
     bool live = false;
@@ -141,10 +144,10 @@ private:
   boost::circular_buffer<answer> answers_;
   std::uint32_t next_id_ = 0;
   std::uint32_t unanswered_ = 0;
-  std::uint32_t unread_ = 0;  // offers of which some is not asked for
-  std::uint32_t reading_ = 0; // chunks, and what is taken directly
-  offer* taking_ = nullptr;   // is taken directly
-  bool stopping_ = false;     // that, before its end
+  std::uint32_t unread_ = 0;  // offers that are not requested to their end
+  std::uint32_t reading_ = 0; // chunks, and the direct read
+  offer* taking_ = nullptr;   // the offer that is read directly
+  bool stopping_ = false;     // the direct read is to stop
   bool stop_due_ = false;
   std::uint32_t taken_ = 0;
   bool dropping_ = false;

@@ -12,16 +12,16 @@ namespace asio_rdma::detail {
 
 class stream_protocol;
 
-/// Bytes that are sent in frames of data, or offered to be read where they lie.
+/// Bytes that are sent in data frames, or offered for the peer to read.
 class stream_source : public frame_operation {
 public:
   bool is_block() const noexcept { return is_block_; }
 
   std::uint64_t bytes = 0;
 
-  /// Where the payload of the frame that was just begun lies within the bytes.
+  /// The offset, within the bytes, of the payload of the last frame that was begun.
   std::uint64_t frame_offset() const noexcept { return frame_offset_; }
-  /// How many of the bytes the peer has read.
+  /// The number of bytes that the peer has read from the offer.
   std::uint64_t taken() const noexcept { return taken_; }
 
 protected:
@@ -36,10 +36,10 @@ private:
 
   bool is_block_;
   way way_ = way::frames;
-  bool ended_ = false;          // nothing more of it is begun
-  bool unanswered_ = false;     // as an offer
-  bool withdrawn_ = false;      // likewise
-  std::uint32_t under_way_ = 0; // frames
+  bool ended_ = false;          // no more frames or offers follow
+  bool unanswered_ = false;     // it is an offer without an answer
+  bool withdrawn_ = false;      // it is a withdrawn offer
+  std::uint32_t under_way_ = 0; // outstanding frames
   std::uint64_t begun_ = 0;     // bytes in frames
   std::uint64_t frame_offset_ = 0;
   std::uint64_t taken_ = 0;
@@ -47,8 +47,8 @@ private:
   remote_buffer memory_;
 };
 
-/// Copied bytes: of one frame, or of many, to be offered. The driver has the memory, known by the
-/// index, from the first `fill` until it is `freed`.
+/// Bytes that were copied: for one frame, or a large block for an offer. The driver owns the
+/// memory, which `index` identifies, from the first `fill` until `freed`.
 class stream_block final : public stream_source {
 public:
   stream_block(std::uint32_t number, std::uint32_t size, bool offers) noexcept
@@ -59,24 +59,24 @@ public:
   const bool is_large;
 };
 
-/// Bytes to be written. The driver derives its operation from it.
+/// A write, or a wait for room. The driver derives its operation from it.
 class stream_write : public stream_source {
 public:
   enum class kind {
-    copy, ///< Complete once some have been copied, as many as there is room for, or `whole`.
-    lend, ///< Sent from where they lie; complete once the peer has all. Of `offer_from` bytes and
-          ///< more they are one piece.
-    wait  ///< For room to copy to, and for no bytes.
+    copy, ///< Completes when some bytes have been copied, or all if `whole`.
+    lend, ///< Sends the bytes from the caller's memory; completes when the peer has all of them. If
+          ///< there are `offer_from` bytes or more, the memory is contiguous.
+    wait  ///< Waits until there is room to copy to; writes nothing.
   };
 
   stream_write() noexcept : stream_source(false) {}
 
-  kind what = kind::copy; ///< `bytes` is not 0.
-  bool whole = false;     ///< All have to be copied.
+  kind what = kind::copy; ///< `bytes` is not 0, except for `wait`.
+  bool whole = false;     ///< `copy` completes only when all bytes have been copied.
 
   // The result.
   error_code ec;
-  std::uint64_t done = 0; ///< Bytes that were written, after an error too.
+  std::uint64_t done = 0; ///< Bytes written, also after an error.
 
 protected:
   ~stream_write() = default;
@@ -84,21 +84,21 @@ protected:
 private:
   friend stream_protocol;
   bool queued_ = false;
-  bool in_frames_ = false; // there is no memory for a large block
+  bool in_frames_ = false; // no memory is available for a large block
 };
 
-/// A wait for bytes.
+/// A read, or a wait for bytes.
 class stream_read : public frame_operation {
 public:
   enum class kind {
-    copy,  ///< As many as there are, at most `capacity`.
-    piece, ///< What is left in one receive, with its memory.
-    wait   ///< Until a read would not wait, and for no bytes.
+    copy,  ///< Reads the available bytes, at most `capacity`.
+    piece, ///< Takes the rest of one receive together with its memory.
+    wait   ///< Waits until a read would not block; takes nothing.
   };
 
   kind what = kind::copy;
-  std::uint64_t capacity = 0; ///< Not 0.
-  bool direct = false;        ///< The device may write to its memory, which is one piece.
+  std::uint64_t capacity = 0; ///< Bytes, not 0.
+  bool direct = false;        ///< The device may write to the read's memory, which is contiguous.
 
   // The result.
   error_code ec;
@@ -113,39 +113,41 @@ private:
 };
 
 struct stream_limits {
-  std::uint32_t blocks = 16;          ///< Copied and not yet sent, at most.
-  std::uint32_t block_size = 1 << 18; ///< Bytes; less if the peer's receives are smaller.
+  std::uint32_t blocks = 16;          ///< Blocks that are copied and not sent, at most.
+  std::uint32_t block_size = 1 << 18; ///< Bytes; limited by the size of the peer's receives.
 
-  /// So many bytes, or more, are offered; more than a frame's in any case.
+  /// The fewest bytes that are offered; always more than fit in one frame.
   std::uint32_t offer_from = 1 << 15;
   std::uint32_t large_block_size = 1 << 19; ///< Bytes; at least `offer_from`.
-  /// Large blocks, and lent writes that are offered, at most of each.
+  /// Large blocks that are offered at a time, and likewise lent writes.
   std::uint32_t offers = 4;
-  /// Each side can READ the other's memory. Else nothing is offered, and the peer must not either.
+  /// Each side can READ the other's memory. Otherwise neither side may offer.
   bool reads = true;
 
-  /// A read of so many bytes, or more, is direct if it can be.
+  /// A read of at least this many bytes is direct, if possible.
   std::uint32_t direct_from = 1 << 15;
   stream_read_limits inbox = {};
 };
 
-/// What the driver is to do.
+/// The next step of the driver.
 struct stream_action {
   enum class kind {
     none,
-    fill,   ///< Copy `bytes` at `offset` of `write` to `at` in `block`, or `no_memory`.
-    freed,  ///< The memory of `block`, or of `chunk`, is needed no more; nor a key to it.
-    expose, ///< Make a key for reading exactly the bytes of `source`, then `exposed`, or
+    fill,   ///< Copy `bytes` bytes at `offset` of `write` to `at` in `block`; or call `no_memory`.
+    freed,  ///< The memory of `block` or `chunk` and its key are no longer needed.
+    expose, ///< Make a key for reading exactly the bytes of `source`; then `exposed` or
             ///< `not_exposed`.
-    wrote,  ///< `write` is complete.
-    take,   ///< Copy `bytes` at `at` of the payload in receive `slot`, or of `chunk` if there is
-            ///< one, to `offset` of `read`, or, of `piece`, keep the memory. Then release the slot
-            ///< if it is `emptied`.
-    read,   ///< `read` is complete.
-    pull,   ///< Read all of `memory`, or less that is then the `bytes` of `chunk`, to memory for
-            ///< it: call `pulling` now and `pulled` when it is done, or `no_memory`.
-    pull_direct, ///< Read all of `memory` to the memory of `read`, then `pulled`.
-    stop         ///< Read no more to the memory of `read` than is being read, then `pulled`.
+    wrote,  ///< `write` has completed.
+    take,   ///< Copy `bytes` bytes at `at` of `chunk`, or of the payload in receive `slot` if that
+            ///< is null, to `offset` of `read`. For a `piece`, keep the memory instead. Then
+            ///< release the slot if `emptied`.
+    read,   ///< `read` has completed.
+    pull,   ///< Allocate memory for `chunk` and read all of `memory` into it, or less after
+            ///< reducing `bytes` of `chunk`. Call `pulling` now and `pulled` at the end; or
+            ///< `no_memory`.
+    pull_direct, ///< Read all of `memory` into the memory of `read`; then call `pulled`.
+    stop         ///< Post no more READs into the memory of `read`; call `pulled` when the
+                 ///< outstanding ones end.
   };
   kind what = kind::none;
   stream_write* write = nullptr;
@@ -161,77 +163,81 @@ struct stream_action {
   bool emptied = false;
 };
 
-/// Bytes in order, both ways, each of which can be shut down.
+/// A stream of bytes in each direction; each direction can be shut down.
 ///
-/// What is written is copied to blocks, of which there are only so many, or sent from where it
-/// lies. Few bytes go in frames; many are offered, in order with the frames, and the peer reads
-/// them. A block that is not full waits while a frame that was not full is on its way and nothing
-/// follows, so that small writes meet in one frame; one alone goes at once (Minshall's modification
-/// of Nagle's algorithm, RFC 896). A large one waits in the same way for the answer to an offer.
+/// Written bytes are copied to a limited number of blocks, or are sent from the caller's memory.
+/// Small amounts are sent in frames. Large amounts are offered, in order with the frames, and the
+/// peer reads them. A block that is not full waits while an earlier frame that was not full is
+/// outstanding, so that small writes share a frame. A single small write is sent at once
+/// (Minshall's modification of Nagle's algorithm, RFC 896). In the same way a large block waits for
+/// the answer to an offer.
 ///
-/// Received bytes stay in their receives until they are read, and only so many of those that are
-/// offered are read ahead; that is the back-pressure. What came before the peer's shutdown or
+/// Received bytes stay in their receives until they are read, and only a limited number of offered
+/// bytes is read ahead: this is the backpressure. Bytes that arrived before the peer's shutdown or
 /// goodbye, or before a failure, can still be read.
 class stream_protocol final : private link_part {
 public:
-  /// The link must be of use as long as this is.
+  /// The link must outlive this object.
   stream_protocol(frame_link& link, const stream_limits& o);
 
   stream_action next();
 
   void write(stream_write& op);
-  /// There is no memory for the block of the `fill` that was just said.
+  /// Reports that there is no memory for the block of the last `fill`.
   void no_memory(stream_write& op, stream_block& block, const error_code& ec);
-  /// The key for the source is made, or there is none: then it goes in frames.
+  /// Report that the key for the source has been made, or could not be made. Without a key, the
+  /// bytes are sent in frames.
   void exposed(stream_source& s, const remote_buffer& memory);
   void not_exposed(stream_source& s);
-  /// Takes `op` out if nothing of it was written: true, and it is the driver's again. Else as
-  /// little more as can be is written, and it ends with `operation_aborted`.
+  /// Cancels a write. Returns true if nothing of `op` was written; `op` is the driver's again.
+  /// Otherwise as little more as possible is written, and `op` ends with `operation_aborted`.
   bool cancel(stream_write& op);
-  /// Whether something of it may have been written, so that it could not be taken out.
+  /// Whether some of `op` may have been written, so that it can no longer be removed.
   bool has_begun(const stream_write& op) const noexcept {
     return !op.queued_ || op.done != 0 || op.begun_ != 0;
   }
 
   void read(stream_read& op);
-  /// Takes `op` out: true, and it has taken nothing. False if its memory is being written: then it
-  /// ends with `operation_aborted`, having taken nothing, when that is over.
+  /// Cancels a read. Returns true if `op` was removed; it has taken no bytes. Returns false while
+  /// the device writes to its memory. Then `op` takes no bytes and ends with `operation_aborted`
+  /// when the device has finished.
   bool cancel(stream_read& op);
 
   void pulling(stream_chunk& c) { inbox_.pulling(c); }
   void pulled(stream_chunk& c) { inbox_.pulled(c); }
-  /// So many bytes have been read; fewer than were asked for if it was stopped or could not be read
-  /// any further. If none, and it goes on, it is not direct any more.
+  /// Reports that `bytes` bytes have been read. Fewer than requested means that the read was
+  /// stopped or could not continue. If 0, an `op` that goes on is no longer direct.
   void pulled(stream_read& op, std::uint64_t bytes);
-  /// There is none for the chunk: a read that waits for it ends with that.
+  /// Reports that there is no memory for the chunk. A read that waits for it ends with the error.
   void no_memory(const error_code& ec) { starved_ = ec; }
 
-  /// After both, in either order, nothing is read but the bytes that are here. Bytes that arrive
-  /// later are dropped.
+  /// After both shutdowns, in either order, only the bytes that have arrived can be read. Later
+  /// ones are dropped.
   ///@{
-  /// Nothing more is written; the peer hears of it behind what was.
+  /// Ends writing. The peer is told after all written bytes.
   void shut_down_writes();
-  /// Reads no longer wait.
+  /// From now on reads do not wait.
   void shut_down_reads();
   ///@}
 
-  /// Small writes go at once, whatever is on its way.
+  /// If on, small writes are sent at once, even while a frame is outstanding.
   void set_no_delay(bool on) noexcept { no_delay_ = on; }
 
-  std::uint64_t available() const noexcept { return inbox_.available(); } ///< To be read.
-  /// Whether something was written that is not under way, or not read by a peer that is to.
+  std::uint64_t available() const noexcept { return inbox_.available(); } ///< Readable.
+  /// Whether written bytes, or the shutdown, wait to be sent, or offers wait for the peer to read
+  /// them.
   bool owes() const noexcept { return !pending_.empty() || !unanswered_.empty() || shutdown_due_; }
-  /// Whether the peer has still to say how much it has read of what was withdrawn.
+  /// Whether the peer has yet to report how much of a withdrawn offer it has read.
   bool withdrawing() const noexcept;
   /// How many offers the peer has answered.
   std::uint64_t answered() const noexcept { return answered_; }
-  /// How often the peer has taken something, or had room for it.
+  /// How often the peer has taken something or had room for it.
   std::uint64_t taken() const noexcept { return taken_; }
-  /// Asks the peer whether its application has taken something. If an earlier question has no
-  /// answer yet, that answer counts. A peer that has said goodbye is not asked.
+  /// Asks the peer whether its application has taken bytes. If an earlier question is unanswered,
+  /// its answer counts. A peer that has said goodbye is not asked.
   void ask() noexcept;
   bool readable() const noexcept { return inbox_.has_bytes() || at_end(); }
-  /// Of how many bytes something is offered.
+  /// The fewest bytes that are offered.
   std::uint64_t offer_from() const noexcept { return offer_from_; }
   std::uint64_t direct_from() const noexcept { return direct_from_; }
 
@@ -291,30 +297,30 @@ private:
   bool has_large_blocks_;
   list pending_;                           // blocks to be sent; the last may have room
   std::vector<stream_source*> unanswered_; // offers
-  std::uint32_t lent_offers_ = 0;          // of them
+  std::uint32_t lent_offers_ = 0;          // of lent writes
   std::uint32_t next_offer_ = 0;
   boost::circular_buffer<std::uint32_t> withdraws_;
-  list writers_; // in order; the first may be begun
+  list writers_; // in order; the first may have begun
   list done_writes_;
-  std::uint32_t small_under_way_ = 0; // frames that are not full
+  std::uint32_t small_under_way_ = 0; // outstanding frames that are not full
   std::uint64_t taken_ = 0, answered_ = 0;
   enum class question { none, due, asked } question_ = question::none;
-  std::uint32_t answer_ = 0; // the last one: of bytes that the peer has taken
+  std::uint32_t answer_ = 0; // the last answer: the bytes that the peer has taken
   bool no_delay_ = false;
   bool shutdown_due_ = false;
-  bool shut_writes_ = false; // here
+  bool shut_writes_ = false; // by this side
 
   stream_inbox inbox_;
-  error_code starved_; // why nothing is read ahead
+  error_code starved_; // why nothing can be read ahead
   list readers_;       // the first may be direct
   list done_reads_;
   bool peer_shut_down_ = false;
-  bool no_waits_ = false; // reads were shut down here
-  bool dropping_ = false; // what arrives is for nobody
-  bool asked_ = false;    // by the peer, and not answered
+  bool no_waits_ = false; // this side has shut down reads
+  bool dropping_ = false; // arriving bytes are dropped
+  bool asked_ = false;    // the peer has asked, and was not answered
 
-  error_code no_writes_; // why there are no more
-  error_code no_reads_;  // what they get when there are no bytes left
+  error_code no_writes_; // why writes are not possible
+  error_code no_reads_;  // the error of reads when no bytes are left
 };
 
 } // namespace asio_rdma::detail

@@ -24,7 +24,7 @@ class basic_stream;
 
 namespace detail {
 
-/// Shuts down, drops what still comes, and closes.
+/// Shuts down sending, drops the bytes that still arrive, and closes.
 template <class Stream>
 struct teardown_op {
   template <class Self>
@@ -61,7 +61,8 @@ struct teardown_op {
 
 } // namespace detail
 
-/// How Boost.Beast's WebSocket ends the stream below it (boost::beast::websocket::teardown).
+/// Customizes how a WebSocket of Boost.Beast ends the stream below it
+/// (boost::beast::websocket::teardown).
 template <class Executor>
 void teardown(boost::beast::role_type, basic_stream<Executor>& s, error_code& ec) {
   s.shutdown(asio::socket_base::shutdown_send, ec);
@@ -77,7 +78,7 @@ void async_teardown(boost::beast::role_type, basic_stream<Executor>& s, Handler&
   asio::async_compose<Handler, void(error_code)>(detail::teardown_op<basic_stream<Executor>>{s},
                                                  handler, s);
 }
-/// And how its timeouts do (boost::beast::close_socket).
+/// Customizes how a timeout of Boost.Beast closes the stream (boost::beast::close_socket).
 template <class Executor>
 void beast_close_socket(basic_stream<Executor>& s) {
   s.close();

@@ -8,7 +8,7 @@
 
 namespace asio_rdma::detail {
 
-/// Wakes its thread from poll(2), by a descriptor that becomes readable.
+/// A descriptor by which other threads wake its thread from poll(2).
 class waker {
 public:
   static waker& of_this_thread() {
@@ -19,9 +19,9 @@ public:
   waker(const waker&) = delete;
   ~waker() { ::close(descriptor_); }
 
-  /// -1 if the system has no more; then nothing wakes the thread before its time.
+  /// -1 if no descriptor was available; then the thread waits for its timeout.
   int descriptor() const noexcept { return descriptor_; }
-  /// Does nothing on the thread itself, which is awake.
+  /// Makes the descriptor readable. On the waker's own thread, does nothing.
   void wake() noexcept {
     if (std::this_thread::get_id() != thread_)
       ::eventfd_write(descriptor_, 1);
