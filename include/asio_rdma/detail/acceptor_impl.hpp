@@ -24,7 +24,7 @@ public:
   accept_options options;
   /// Whether it has taken a request.
   bool taken = false;
-  /// For an operation that goes on after errors of one connector: `acceptor_impl::cancels` at its
+  /// For an operation that continues after errors of one connector: `acceptor_impl::cancels` at its
   /// start. A different value means that it has been cancelled.
   std::optional<std::uint64_t> cancels;
 };

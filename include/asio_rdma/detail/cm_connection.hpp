@@ -165,7 +165,7 @@ private:
   bool spent_ = false;
   std::uint8_t reads_out_ = 0; // reads and atomics that the peer answers at a time
   connect_options options_;
-  std::uint64_t attempt_ = 0; // a timer of an earlier attempt is ignored
+  std::uint64_t attempt_ = 0; // identifies the attempt of a timer that may be late
 };
 
 } // namespace asio_rdma::detail

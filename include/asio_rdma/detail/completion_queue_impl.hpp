@@ -117,7 +117,7 @@ private:
   struct watch;
 
   // Two counters in one word: all operations in the low half, background ones in the high half. The
-  // highest bit says that the context counts work for the operations that are not in the
+  // highest bit is set while the context counts work for the operations that are not in the
   // background. An operation that does not find the bit set adds work itself, so no operation
   // relies on work that another thread has yet to add.
   static constexpr std::uint64_t background_one = std::uint64_t(1) << 32;
@@ -187,7 +187,8 @@ private:
   bool notify_requested_ = false;                                   // owned by the runner
   unsigned unacknowledged_events_ = 0;                              // owned by the runner
   std::optional<std::chrono::steady_clock::time_point> spin_until_; // owned by the runner
-  std::shared_ptr<completion_queue_impl> self_;                     // for the next active thread
+  std::shared_ptr<completion_queue_impl> self_;                     // keeps the object while the
+                                                                    // runner is active
   std::atomic<std::uint32_t> blocked_{0};                           // threads that are in `drive`
   std::atomic<std::size_t> left_to_runner_{0}; // completed operations that the runner has to count
   std::atomic<bool> runner_queued_{false};     // true also while another thread has the role

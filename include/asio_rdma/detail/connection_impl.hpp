@@ -26,7 +26,7 @@ public:
   /// Posts the work requests as one chain, by one doorbell. The operation completes when all of
   /// them have completed.
   bool start(remote_operation& op, std::span<const remote_work> chain);
-  /// Starts a request, a renewal, a wait for a region or a hand-back, as the operation says.
+  /// Starts a request, a renewal, a wait for a region or a hand-back: `op.why` selects which.
   bool start(region_operation& op);
   /// Lends `memory` for the operation's lease.
   bool start(region_operation& op, const registered_buffer& memory);

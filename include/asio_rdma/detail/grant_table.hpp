@@ -68,9 +68,9 @@ public:
   /// Reports that the key gives no access any more. The grant is removed.
   void ended(std::uint32_t grant);
 
-  /// Revokes a grant: the peer is told, and `end` follows. If its key is being made, the peer does
-  /// not get the grant, and `end` follows after `made`. Returns false if the grant has ended or was
-  /// revoked before.
+  /// Revokes a grant: the peer is notified, and `end` follows. If its key is being made, the peer
+  /// does not get the grant, and `end` follows after `made`. Returns false if the grant has ended
+  /// or was revoked before.
   bool revoke(std::uint32_t grant);
   /// Ends the grants whose lease and grace have passed.
   void expire(protocol_clock::time_point now);

@@ -69,7 +69,7 @@ public:
   error_code check(std::uint32_t id, protocol_clock::time_point now) const;
   /// The present state of the lease, if it exists.
   std::optional<remote_lease> get(std::uint32_t id) const;
-  /// Releases a lease without handles. The owner is told, unless it has ended the grant.
+  /// Releases a lease without handles. The owner is notified, unless it has ended the grant.
   void release(std::uint32_t id);
 
   std::size_t size() const noexcept { return leases_.size(); } ///< Not released.

@@ -139,7 +139,8 @@ public:
   void end(const error_code& why);
   /// Whether the link has neither failed nor been closed.
   bool is_alive() const;
-  /// Says goodbye after the waiting frames. `op` completes when the peer has said goodbye as well.
+  /// Sends the goodbye after the waiting frames. `op` completes when the peer has said goodbye as
+  /// well.
   bool start_close(operation& op);
   /// If `id` is the operation of `start_close`, cancels its wait only and returns true.
   bool cancel_close(std::uint64_t id, asio::cancellation_type_t type);
@@ -180,7 +181,7 @@ protected:
   /// Ends the key of `open_sink`, if there is one.
   void close_sink(link_transfer& t);
   /// Removes a transfer that waits for room in the send queue. Returns true if it will not be
-  /// posted; it is then done at once.
+  /// posted; its `done` is called soon.
   bool withdraw(link_transfer& t);
   /// The memory of a receive. A received message may take it.
   registered_buffer& received(std::uint32_t slot) noexcept {

@@ -25,7 +25,7 @@ namespace asio_rdma::detail {
 /// each size class. Larger blocks, and the slabs, are runs of pages of the arenas. Handles and
 /// blocks count as references, so the pool exists until the last block is returned.
 ///
-/// Each size class has a mutex, and `mutex_` guards the arenas. `growth_` is locked only to add or
+/// Each size class has a mutex, and `mutex_` guards the arenas. `growth_` is needed only to add or
 /// remove whole arenas; while it is locked, any one of the others may be locked too.
 class memory_pool_impl {
 public:

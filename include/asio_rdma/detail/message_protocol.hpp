@@ -145,8 +145,8 @@ public:
   /// Reports that the message of `slot` has been read. If it was read into memory of a cancelled
   /// operation, it may be incomplete.
   void pulled(std::uint32_t slot);
-  /// Refuses the message of `slot` because there is no memory for it. The sender is told, and the
-  /// message is removed. No READ is outstanding any more.
+  /// Refuses the message of `slot` because there is no memory for it. The sender is notified, and
+  /// the message is removed. No READ of it may be outstanding.
   void refuse(std::uint32_t slot, refusal why = refusal::memory);
 
   struct counters {

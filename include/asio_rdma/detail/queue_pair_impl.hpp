@@ -50,7 +50,7 @@ public:
   error_code local_address(queue_pair_address& result) const;
   error_code connect(const queue_pair_address& peer);
 
-  /// For connecting by rdma_cm. From `attach` on the link is told of a close. `detach` undoes
+  /// For connecting by rdma_cm. From `attach` on, a close is reported to the link. `detach` undoes
   /// `attach`. `connected` allows sends.
   error_code attach(std::shared_ptr<connection_link> link);
   /// The error that `attach` would return.
@@ -133,7 +133,7 @@ private:
       internal = true;
     }
     void keep(std::shared_ptr<context_member> self) noexcept { self_ = std::move(self); }
-    /// Called when no other owner is left.
+    /// Returns the reference of a teardown that was taken back and will not run.
     std::shared_ptr<context_member> dropped() noexcept { return std::move(self_); }
 
   private:

@@ -19,7 +19,7 @@ public:
 
   /// Allocates the slots for results of atomic operations. None may be started before.
   error_code reserve_results();
-  /// Returns the memory of the slots. The device no longer uses it.
+  /// Releases the slots; called when the device no longer uses them.
   memory_region release_results() noexcept { return std::move(results_region_); }
   /// Whether the completion of a write may precede that of an earlier read, as on siw.
   void set_reads_overtaken(bool overtaken) noexcept { reads_overtaken_ = overtaken; }

@@ -88,7 +88,7 @@ public:
   bool is_taking() const noexcept { return taking_ != nullptr; }
   /// Asks to stop the direct read.
   void stop_taking() noexcept;
-  /// Whether the driver must be told to stop the direct read; true once.
+  /// Whether the driver must stop the direct read; true once.
   bool next_stop() noexcept { return std::exchange(stop_due_, false); }
 
   bool reading() const noexcept { return reading_ != 0; }
@@ -99,8 +99,8 @@ public:
   void drop() { drop_from(pieces_.begin()); }
   /// Drops all bytes that have not arrived.
   void drop_rest() { drop_from(first_not_here()); }
-  /// Called when no READ is outstanding any more: drops what has not arrived. Returns true if that
-  /// was anything.
+  /// Called when no READ is outstanding any more: drops the bytes and offers that have not arrived.
+  /// Returns true if there were any.
   bool stop();
 
 private:

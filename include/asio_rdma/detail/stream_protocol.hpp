@@ -71,7 +71,7 @@ public:
 
   stream_write() noexcept : stream_source(false) {}
 
-  kind what = kind::copy; ///< `bytes` is not 0, except for `wait`.
+  kind what = kind::copy; ///< `bytes` must not be 0.
   bool whole = false;     ///< `copy` completes only when all bytes have been copied.
 
   // The result.
@@ -119,7 +119,7 @@ struct stream_limits {
   /// The fewest bytes that are offered; always more than fit in one frame.
   std::uint32_t offer_from = 1 << 15;
   std::uint32_t large_block_size = 1 << 19; ///< Bytes; at least `offer_from`.
-  /// Large blocks that are offered at a time, and likewise lent writes.
+  /// The most large blocks, and the most lent writes that are offered at a time.
   std::uint32_t offers = 4;
   /// Each side can READ the other's memory. Otherwise neither side may offer.
   bool reads = true;
@@ -206,7 +206,7 @@ public:
   void pulling(stream_chunk& c) { inbox_.pulling(c); }
   void pulled(stream_chunk& c) { inbox_.pulled(c); }
   /// Reports that `bytes` bytes have been read. Fewer than requested means that the read was
-  /// stopped or could not continue. If 0, an `op` that goes on is no longer direct.
+  /// stopped or could not continue. If 0 and `op` continues, it is no longer direct.
   void pulled(stream_read& op, std::uint64_t bytes);
   /// Reports that there is no memory for the chunk. A read that waits for it ends with the error.
   void no_memory(const error_code& ec) { starved_ = ec; }
@@ -214,7 +214,7 @@ public:
   /// After both shutdowns, in either order, only the bytes that have arrived can be read. Later
   /// ones are dropped.
   ///@{
-  /// Ends writing. The peer is told after all written bytes.
+  /// Ends writing. A `shutdown` frame follows the written bytes.
   void shut_down_writes();
   /// From now on reads do not wait.
   void shut_down_reads();
