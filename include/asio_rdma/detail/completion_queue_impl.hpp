@@ -187,8 +187,8 @@ private:
   bool notify_requested_ = false;                                   // owned by the runner
   unsigned unacknowledged_events_ = 0;                              // owned by the runner
   std::optional<std::chrono::steady_clock::time_point> spin_until_; // owned by the runner
-  std::shared_ptr<completion_queue_impl> self_;                     // keeps the object while the
-                                                                    // runner is active
+  std::shared_ptr<completion_queue_impl> self_;                     // set while the runner is
+                                                                    // active
   std::atomic<std::uint32_t> blocked_{0};                           // threads that are in `drive`
   std::atomic<std::size_t> left_to_runner_{0}; // completed operations that the runner has to count
   std::atomic<bool> runner_queued_{false};     // true also while another thread has the role
