@@ -12,15 +12,15 @@
 
 namespace asio_rdma {
 
-/// How many critical sections in a row one cohort may have while the other waits, at least 1: a
-/// cohort that keeps the lock takes fewer round trips, and lets the other wait. Each party's counts
-/// while it is the first of its cohort.
+/// The budgets of an `alock`: the number of critical sections that one cohort may have in a row
+/// while the other cohort waits, at least 1. A larger budget saves round trips but lets the other
+/// cohort wait longer. The options of the party at the head of its cohort's queue apply.
 struct alock_options {
   std::uint32_t local_budget = 8;
   std::uint32_t remote_budget = 8;
 };
 
-/// An `alock` that is held, given back when this goes. Move-only; false if it holds none.
+/// A held `alock`. The destructor releases the lock. Move-only; false if the guard holds no lock.
 class alock_guard {
 public:
   alock_guard() noexcept = default;
@@ -36,9 +36,9 @@ public:
 
   explicit operator bool() const noexcept { return party_ != nullptr; }
 
-  /// Begins to give the lock back, which takes up to two round trips where it is another node's,
-  /// or longer if who is next is only just coming: the context has work until then. From any
-  /// thread.
+  /// Starts to release the lock. The release of another node's lock takes up to two round trips, or
+  /// longer if the successor is still joining the queue. The context has work until the release is
+  /// complete. May be called from any thread.
   void unlock() noexcept {
     if (auto* const p = std::exchange(party_, nullptr))
       p->unlock(nullptr);
@@ -53,11 +53,11 @@ private:
   detail::alock_party* party_ = nullptr;
 };
 
-/// A lock in the memory of one node that every node may take, which is asymmetric (Baran,
+/// A lock in the memory of one node that every node may acquire. The lock is asymmetric (Baran,
 /// Nelson-Slivon, Tseng, Palmieri, "ALock: Asymmetric Lock Primitive for RDMA Systems", SPAA 2024):
-/// the node where it lies takes it by its CPU, without its device; others by their devices, without
-/// that CPU. Each cohort has a queue, first come, first served, and Peterson's algorithm is between
-/// the two queues' heads.
+/// the node that hosts it acquires it by its CPU, without its device; other nodes acquire it by
+/// their devices, without that CPU. Each cohort has a first-come, first-served queue. Peterson's
+/// algorithm decides between the heads of the two queues.
 ///
 ///     alock lock(memory, where);
 ///     {
@@ -65,39 +65,42 @@ private:
 ///       // ...
 ///     }
 ///
-/// It needs no more than what devices keep to: reads and writes of 8 bytes are whole for each other
-/// whoever makes them, and so are the atomic operations of one side, but not of a CPU and a device
-/// on one word (table 1 of Nelson-Slivon, Tseng, Palmieri, "Technical Report: Asymmetric Mutual
-/// Exclusion for RDMA", arXiv 2208.09540). So each word is changed by atomic operations of one side
-/// only.
+/// The lock relies only on guarantees that devices give. Reads and writes of 8 bytes are atomic to
+/// each other, whether a CPU or a device performs them. Atomic operations of one side are atomic to
+/// each other, but those of a CPU and of a device on one word are not (table 1 of Nelson-Slivon,
+/// Tseng, Palmieri, "Technical Report: Asymmetric Mutual Exclusion for RDMA", arXiv 2208.09540). So
+/// the atomic operations of one side only change each word.
 ///
-/// A free lock takes a local party no round trip and a remote one two, and one to give back. Who
-/// waits for a party of its own cohort is woken by it: a remote one by a message of the lock's
-/// node, whose program must run its context for that and join both at one object; else, and for the
-/// other cohort, it looks again by itself, after random times of up to 16 milliseconds, or of up to
-/// one for the other cohort. No handler waits.
+/// To acquire a free lock takes a local party no round trip and a remote party two; a remote party
+/// releases it in one. A party that releases the lock wakes its successor in its own cohort. A
+/// remote successor of another object is woken by a message through the lock's node. That node's
+/// program must run its context, and both parties must be connected to the same object of that
+/// node. Without a wake-up a waiting party polls, after random pauses of up to 16 milliseconds, or
+/// up to 1 millisecond if it waits for the other cohort. No completion handler blocks.
 ///
-/// *Order.* Who has the lock finds what had completed under it before (for a CPU: as `flushed`); a
-/// remote party, in the lock's node, also what remote ones before it had only started, as their
-/// devices gave the lock back behind that.
+/// *Order.* The holder sees every operation that completed under the lock before (for a CPU: with
+/// visibility `flushed`). In the memory of the lock's node, a remote holder also sees operations
+/// that earlier remote holders only started, because their devices released the lock after these
+/// operations.
 ///
-/// *Death.* A lock whose holder has died, or somebody who waits for it, is not given to anybody any
-/// more, as nobody knows how it left what it protects: who waits, and who comes later, gets
-/// `error::owner_dead`. A `global_memory` that is closed, or whose connection to the lock's node
-/// fails, is as good as dead there: what it had under way in that node has happened or never will,
-/// but it may not know yet, and it may still write in other nodes. That somebody is dead is known
-/// when the lock's node knows it, whose program must run its context: at once for a process that
-/// ends, else as `connection_options::keep_alive` says. Who lives and keeps the lock is waited for.
+/// *Death.* If the holder of a lock or a party that waits for it dies, the lock is never granted
+/// again, because the state of the protected data is unknown. Waiting and later acquisitions fail
+/// with `error::owner_dead`. A `global_memory` that is closed, or whose connection to the lock's
+/// node fails, counts as dead there. Its outstanding operations on that node have happened or never
+/// will, but the object may not know yet that it counts as dead, and it may still write to other
+/// nodes. The lock's node detects the death, so its program must run its context: at once if a
+/// process terminates, otherwise within the time that `connection_options::keep_alive` describes.
+/// There is no timeout for a live holder.
 ///
-/// Each acquisition has a descriptor of its own, so coroutines may nest locks and wait. They are
-/// asked for 16 at a time, by a message that the lock's node answers, and used again; 512 bytes of
-/// its segment for each time. They stay there when a node leaves.
+/// Each acquisition has a descriptor of its own, so coroutines may nest locks and wait. A node
+/// requests descriptors 16 at a time by a message to the lock's node, and reuses them. A request
+/// takes 512 bytes of the lock's segment, which stay allocated when the requesting node leaves.
 template <class Executor = asio::any_io_executor>
 class basic_alock {
 public:
   using executor_type = Executor;
 
-  /// The memory must stay. Errors (thrown): `invalid_argument` for a budget of 0.
+  /// `memory` must outlive this object. Errors (thrown): `invalid_argument` for a budget of 0.
   basic_alock(basic_global_memory<Executor>& memory, remote_ptr<alock_words> at,
               const alock_options& options = {})
       : memory_(&memory), at_(at), options_(options) {
@@ -107,22 +110,24 @@ public:
 
   const executor_type& get_executor() const noexcept { return memory_->get_executor(); }
 
-  /// Takes the lock. Signature `void(error_code, alock_guard)`. Errors: `error::owner_dead`; those
-  /// of `basic_global_memory`, such as `operation_not_supported` for a lock of another node where
-  /// one of the devices has no atomic operations; `not_enough_memory` if the segment has none for
-  /// descriptors. Cancellation: all types, until the lock is there. Who gives up stays in the queue
-  /// and passes the lock on when it comes; the context has work until then.
+  /// Acquires the lock. Signature `void(error_code, alock_guard)`. Errors: `error::owner_dead`;
+  /// those of `basic_global_memory`, such as `operation_not_supported` for a lock of another node
+  /// where one of the devices has no atomic operations; `not_enough_memory` if the segment has no
+  /// memory for descriptors. Cancellation: all types, until the lock is granted. A cancelled
+  /// acquisition stays queued; when it reaches the head of the queue, it passes the lock to its
+  /// successor. The context has work until then.
   template <class Token = asio::default_completion_token_t<executor_type>>
   auto async_lock(Token&& token = {}) {
     return asio::async_initiate<Token, void(error_code, alock_guard)>(initiate_lock{this}, token);
   }
 
-  /// Gives back a lock, this or another, and tells when others may have it. To be waited for before
-  /// the global memory is closed, which would leave the lock to nobody. Signature
-  /// `void(error_code)`. Errors: `invalid_argument` if none is held; that of the connection: the
-  /// lock's node has this one for dead then, or will soon; `error::owner_dead` if who is next has
-  /// come but not said who it is, for a second or so, as it has died, though it gets the lock if it
-  /// has not. Not cancelled.
+  /// Releases a lock, of this object or of another one. The operation completes when other parties
+  /// may have the lock. Wait for its completion before the global memory is closed; otherwise the
+  /// lock is never granted again. Signature `void(error_code)`. Errors: `invalid_argument` if
+  /// `held` is empty; the error of the connection, after which the lock's node considers this party
+  /// dead or soon will; `error::owner_dead` if a successor has entered the queue but has not linked
+  /// itself within about one second, because it probably died. A successor that links itself later
+  /// still gets the lock. Cancellation: none.
   template <class Token = asio::default_completion_token_t<executor_type>>
   auto async_unlock(alock_guard held, Token&& token = {}) {
     return asio::async_initiate<Token, void(error_code)>(initiate_unlock{this}, token,

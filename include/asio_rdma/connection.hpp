@@ -23,46 +23,48 @@
 #include <variant>
 
 namespace asio_rdma {
-/// Messages between two programs, whole, in order and of any size, and operations on each other's
-/// memory, as an Asio I/O object. Connected by `acceptor` and `connector`.
+/// An Asio I/O object that carries messages between two programs, whole, in order and of any size,
+/// and operations on each other's memory. It is connected by `acceptor` and `connector`.
 ///
-/// A message of up to the peer's `connection_options::receive_size` less 16 bytes is sent whole
-/// into a receive that the peer has posted ahead. A longer one stays where it is: the peer reads it
-/// (RDMA READ) when it is waited for there. A sender that is ahead of the receiving program waits;
-/// nothing is lost and nothing is buffered beyond the receives.
+/// A message of up to the peer's `connection_options::receive_size` less 16 bytes is sent whole,
+/// into a posted receive of the peer. A longer message stays in the sender's memory until a receive
+/// waits for it at the peer, which then reads it by RDMA READ. If the sender is ahead of the
+/// receiving program, its sends wait; no message is lost, and nothing is buffered beyond the
+/// receives.
 ///
-/// *Buffers.* Whatever Asio takes as buffers may be sent, up to 64 of them; a receive may have 16
-/// in a sequence of run-time length (`error::too_many_buffers`). Registered memory
-/// (`registered_buffer`, `const_buffer`, and what lies in the connection's pool) is not copied,
-/// unless the message has at most 240 bytes, or is a long one in several parts, or a short one in
-/// more than three; other memory is copied into the pool when the operation is started. A long
-/// message that a receive waits for with one registered buffer is read to it at once; the region
-/// needs `access::local_write`. What is received into other memory is copied. An operation keeps a
-/// `registered_buffer` that it is given by itself; several in a sequence do not compile: what they
-/// are viewed by (`const_buffer`, `mutable_buffer`) is the caller's to keep.
+/// *Buffers.* Any Asio buffer sequence of up to 64 buffers can be sent; a receive may have 16
+/// buffers in a sequence of run-time length (`error::too_many_buffers`). Registered memory
+/// (`registered_buffer`, `const_buffer`, and memory of the connection's pool) is not copied, unless
+/// the message has at most 240 bytes, or is a long one in several parts, or a short one in more
+/// than three. Other memory is copied into the pool when the operation is started. If a receive
+/// with one registered buffer waits for a long message, the message is read into that buffer
+/// directly; the region needs `access::local_write`. Messages that are received into other memory
+/// are copied. An operation keeps a single `registered_buffer` alive. A sequence of
+/// `registered_buffer` objects is ill-formed: pass views (`const_buffer`, `mutable_buffer`), and
+/// keep the buffers alive.
 ///
 /// *Errors.* `not_connected`; `invalid_argument` for a `registered_buffer` of another protection
 /// domain than the pool's; `error::buffer_in_use`; `error::pool_limit` and others of
 /// `memory_pool::allocate`; `message_size` for a message that the peer does not accept and
-/// `no_memory` for one that it has no memory for (the connection lives); `broken_pipe` for sends
-/// and `eof` for receives after the peer has closed with `async_close`; `operation_aborted` after
-/// `close` here; `connection_reset`, `errc::timed_out` and the device's own when the connection has
-/// failed; `error::protocol_violation` when the peer has broken the protocol. What had arrived
-/// whole before a failure can still be received, up to the first message that had not.
-/// `error::device_keeps_memory` where the device does not let go at the end: then the memory of the
-/// user's that an operation used, if any, is in use still (a message may have arrived all the
-/// same); memory of a pool does not return to it before the device has let go
+/// `no_memory` for one that the peer has no memory for (after both the connection remains usable);
+/// `broken_pipe` for sends and `eof` for receives after the peer has closed with `async_close`;
+/// `operation_aborted` after `close` here; `connection_reset`, `errc::timed_out` and the device's
+/// own errors when the connection has failed; `error::protocol_violation` when the peer has broken
+/// the protocol. After a failure, messages that had arrived completely can still be received, up to
+/// the first that had not. `error::device_keeps_memory` if the device refuses to release the
+/// memory: the user's memory that the operation used, if any, is still in use (a message may have
+/// arrived nevertheless). Memory of a pool returns to the pool only when the device has released it
 /// (`memory_pool::trim`).
 ///
-/// *Cancellation.* All types, of every operation. A receive that is cancelled has taken nothing; a
-/// message that was being read to its memory is read again for another one. Its handler gets
-/// `operation_aborted` at once, or, if the caller keeps that memory (a `mutable_buffer`), when
-/// nothing is written to it any more; the content of the memory is indeterminate then. A send that
-/// has not begun is taken back. `total` has no effect on a send that has begun. By `partial` and
-/// `terminal` the handler of such a send gets `operation_aborted` at once and the message may
-/// arrive; the memory of a `registered_buffer` stays with the connection until the device has let
-/// go of it. Only where the caller keeps the memory that the device uses (`const_buffer`) the send
-/// goes on: then `terminal` ends the connection, and `partial` has no effect, either.
+/// *Cancellation.* All types, for every operation. A cancelled receive has taken no message; a
+/// message that was being read into its memory is read again for another receive. Its handler gets
+/// `operation_aborted` at once, or, if the caller owns the memory (a `mutable_buffer`), when the
+/// device no longer writes to the memory; the content of the memory is then indeterminate. A send
+/// that has not begun is withdrawn. For a send that has begun, `total` has no effect. By `partial`
+/// and `terminal` the handler of such a send gets `operation_aborted` at once and the message may
+/// arrive; the memory of a `registered_buffer` stays with the connection until the device has
+/// released it. Only if the caller owns the memory that the device uses (`const_buffer`), the send
+/// continues: then `terminal` ends the connection, and `partial` has no effect, either.
 ///
 /// *Thread safety.* Distinct objects: safe. Shared objects: unsafe, as for Asio's sockets.
 template <class Executor = asio::any_io_executor>
@@ -140,11 +142,11 @@ public:
     open(pool, queue, options, ec);
     detail::throw_if(ec, "connection::open");
   }
-  /// The same with receives that it shares with others: memory, completion queue and the size of
-  /// the receives are theirs, and they are of the object's execution context. Its own
-  /// `receives` are the most that it has of them, at least `shared_receives_options::per_link`.
-  /// Errors besides: `bad_descriptor` if there are none,
-  /// `error::shared_receives_full`, `error::shared_receives_closed`.
+  /// The same, with shared receives. `receives` determines the memory, the completion queue and the
+  /// size of the receives, and must belong to the object's execution context.
+  /// `connection_options::receives` limits how many of the shared receives the connection uses; at
+  /// least `shared_receives_options::per_link`. Additional errors: `bad_descriptor` if `receives`
+  /// is not open, `error::shared_receives_full`, `error::shared_receives_closed`.
   void open(const shared_receives& receives, const connection_options& options, error_code& ec) {
     if (!receives.impl()) {
       ec = asio::error::bad_descriptor;
@@ -161,7 +163,8 @@ public:
   }
 
   bool is_open() const noexcept { return impl_ != nullptr; }
-  /// The queue pair that carries it, to look at. Null when not open, or when it has failed.
+  /// The underlying queue pair, for inspection only. Null if the connection is not open or its
+  /// queue pair has failed.
   native_handle_type native_handle() const noexcept {
     return impl_ ? impl_->target_queue_pair()->native_handle() : nullptr;
   }
@@ -170,63 +173,67 @@ public:
   const connection_options& options() const noexcept { return impl_->options(); }
   const std::shared_ptr<impl_type>& impl() const noexcept { return impl_; }
 
-  /// What has been done since it was opened; nothing if it is not open. From any thread, at any
-  /// time but while another one opens, closes or moves the object.
+  /// The counters since the connection was opened; zeros if it is not open. May be called from any
+  /// thread, except while another thread opens, closes or moves the object.
   connection_statistics statistics() const noexcept {
     return impl_ ? impl_->statistics() : connection_statistics();
   }
 
-  /// Ends the connection now. Every operation ends with `operation_aborted` if it was not complete,
-  /// once the device has let go of its memory. What the peer has not received is lost.
+  /// Ends the connection immediately. Every operation that is not complete ends with
+  /// `operation_aborted`, once the device has released its memory. Messages that the peer has not
+  /// received are lost.
   void close() {
     if (impl_)
       std::exchange(impl_, nullptr)->close();
   }
 
-  /// Ends every wait for a message, for immediate data or for a region with `operation_aborted`.
-  /// Nothing is lost.
+  /// Cancels every pending receive of a message, of immediate data or of a region, with
+  /// `operation_aborted`. No data is lost.
   void cancel() {
     if (impl_)
       impl_->cancel_receives();
   }
 
-  /// Says goodbye behind everything that was sent before, and waits for the peer to do so as well:
-  /// then everything has arrived, and the connection has ended. Nothing can be sent or received any
-  /// more: receives end with `operation_aborted`, and what the peer still sends is refused or
-  /// dropped. Signature `void(error_code)`. Errors: as the connection's, if it fails before.
-  /// Cancellation: by `partial` and `terminal` only the wait ends; `total` has no effect.
+  /// Closes the connection gracefully: sends a goodbye after everything that was sent before, and
+  /// waits for the peer's goodbye. On completion everything has arrived, and the connection has
+  /// ended. Further sends and receives are impossible: pending receives end with
+  /// `operation_aborted`, and messages that the peer still sends are refused or dropped. Signature
+  /// `void(error_code)`. Errors: as the connection's, if it fails before. Cancellation: `partial`
+  /// and `terminal` end only the wait; `total` has no effect.
   template <class Token = asio::default_completion_token_t<executor_type>>
   auto async_close(Token&& token = {}) {
     return asio::async_initiate<Token, void(error_code)>(initiate_close{this}, token);
   }
 
-  /// Sends one message. It is complete when the peer's device has received it, or its program, if
-  /// it is a long one, has read it. Signature `void(error_code, std::size_t bytes)`.
+  /// Sends one message. The operation completes when the peer's device has received the message,
+  /// or, for a long message, when the peer's program has read it. Signature `void(error_code,
+  /// std::size_t bytes)`.
   template <class Buffers, class Token = asio::default_completion_token_t<executor_type>>
   requires(!std::integral<std::decay_t<Token>>) //
       auto async_send(const Buffers& buffers, Token&& token = {}) {
     return asio::async_initiate<Token, detail::sent_result::signature>(
         initiate_send{this}, token, buffers, std::optional<std::uint32_t>());
   }
-  /// The same, with 32 bits that the message carries along.
+  /// The same, with 32 bits of immediate data.
   template <class Buffers, class Token = asio::default_completion_token_t<executor_type>>
   auto async_send(const Buffers& buffers, std::uint32_t immediate, Token&& token = {}) {
     return asio::async_initiate<Token, detail::sent_result::signature>(
         initiate_send{this}, token, buffers, std::optional<std::uint32_t>(immediate));
   }
 
-  /// Takes the next message, with its memory. Signature `void(error_code, message)`.
+  /// Receives the next message, with its memory. Signature `void(error_code, message)`.
   template <class Token = asio::default_completion_token_t<executor_type>>
   auto async_receive(Token&& token = {}) {
     return asio::async_initiate<Token, detail::message_result::signature>(
         initiate_receive<detail::message_result>{this}, token, detail::message_in::kind::message);
   }
 
-  /// Copies the next message into buffers of the caller's, Asio's or registered ones, and gives its
-  /// size. Signature `void(error_code, std::size_t)`. If it is longer than the buffers the error is
-  /// `message_size`, with its size, and it is still there to be received. A `registered_buffer` is
-  /// kept, and written (see `buffer_access`), until then, or, if it is cancelled, until the device
-  /// has let go of it; `error::buffer_in_use` if it cannot be.
+  /// Copies the next message into the caller's buffers, Asio's or registered ones, and reports its
+  /// size. Signature `void(error_code, std::size_t)`. If the message is longer than the buffers,
+  /// the error is `message_size`, with the message's size, and the message can still be received.
+  /// The operation keeps a `registered_buffer`, with write access (see `buffer_access`), until it
+  /// completes, or, if it is cancelled, until the device has released the buffer;
+  /// `error::buffer_in_use` if write access conflicts.
   template <class Buffers, class Token = asio::default_completion_token_t<executor_type>>
   requires asio::is_mutable_buffer_sequence<Buffers>::value //
       auto
@@ -235,19 +242,21 @@ public:
                                                                        buffers);
   }
 
-  /// RDMA WRITE to memory of the peer, whose program takes no part. Signature
-  /// `void(error_code, std::size_t bytes)`. It is complete when the peer's device has the bytes; on
-  /// iWARP already when they are on their way: a read behind it, or an answer, tells more.
+  /// RDMA WRITE to memory of the peer, whose program takes no part. Signature `void(error_code,
+  /// std::size_t bytes)`. The operation completes when the peer's device has the bytes; on iWARP
+  /// already when the bytes have been sent. A later read, or an answer of the peer, confirms that
+  /// the bytes have arrived.
   ///
-  /// This and the operations below use registered memory where it is, and other memory by way of
-  /// the pool. Errors, besides the connection's: `error::remote_range` if `to` is shorter than the
-  /// buffers, `message_size` over 2^31 bytes, `error::too_many_buffers` over four registered ones,
-  /// or to read to, and over 64 in any case; then nothing is posted, and the connection lives. What
-  /// the device or the peer's device refuses ends the connection, with that error
-  /// (`IBV_WC_REM_ACCESS_ERR`, for instance).
+  /// This operation and those below access registered memory directly, and other memory through the
+  /// pool. Errors, besides the connection's: `error::remote_range` if `to` is shorter than the
+  /// buffers, `message_size` over 2^31 bytes, `error::too_many_buffers` for over four registered
+  /// buffers or over four buffers to read into, and for over 64 in any case. After these nothing is
+  /// posted, and the connection remains usable. If the device or the peer's device refuses the
+  /// operation, the connection ends with that error (`IBV_WC_REM_ACCESS_ERR`, for instance).
   ///
-  /// Cancellation: as for a send. One that waits for room in the device's queue is taken back;
-  /// `total` has no effect on one that does not; otherwise it may have happened.
+  /// Cancellation: as for a send. An operation that waits for room in the device's queue is
+  /// withdrawn; for one that does not wait, `total` has no effect; otherwise the operation may have
+  /// happened.
   template <class Buffers, remote_memory Remote,
             class Token = asio::default_completion_token_t<executor_type>>
   requires(!std::integral<std::decay_t<Token>>) //
@@ -255,8 +264,8 @@ public:
     return asio::async_initiate<Token, detail::sent_result::signature>(
         initiate_write{this}, token, buffers, to, std::optional<std::uint32_t>());
   }
-  /// The same, and then the peer gets 32 bits by `async_receive_immediate`. It is complete when its
-  /// device has received these as well.
+  /// The same, and then the peer receives 32 bits by `async_receive_immediate`. The operation
+  /// completes when the peer's device has received these 32 bits as well.
   template <class Buffers, remote_memory Remote,
             class Token = asio::default_completion_token_t<executor_type>>
   auto async_write(const Buffers& buffers, const Remote& to, std::uint32_t immediate,
@@ -265,8 +274,9 @@ public:
         initiate_write{this}, token, buffers, to, std::optional<std::uint32_t>(immediate));
   }
 
-  /// Waits for the peer's next `async_write` with 32 bits: what it wrote is there. Signature
-  /// `void(error_code, std::uint32_t)`. In the order of the writes, apart from messages.
+  /// Waits for the peer's next `async_write` with 32 bits: on completion the written bytes are in
+  /// place. Signature `void(error_code, std::uint32_t)`. The values arrive in the order of the
+  /// writes, but independently of messages.
   template <class Token = asio::default_completion_token_t<executor_type>>
   auto async_receive_immediate(Token&& token = {}) {
     return asio::async_initiate<Token, detail::immediate_result::signature>(
@@ -276,7 +286,7 @@ public:
   /// RDMA READ from memory of the peer, as many bytes as the buffers have. Signature
   /// `void(error_code, std::size_t bytes)`. See `async_write`. A read has no effect at the peer, so
   /// `total` does what `partial` does. A cancelled read leaves a `registered_buffer` in use until
-  /// the device has let go of it, and other memory untouched.
+  /// the device has released it, and other memory untouched.
   template <class Buffers, remote_memory Remote,
             class Token = asio::default_completion_token_t<executor_type>>
   requires(asio::is_mutable_buffer_sequence<Buffers>::value || mutable_buffer_sequence<Buffers>) //
@@ -285,18 +295,19 @@ public:
                                                                        buffers, from);
   }
 
-  /// Atomic, on the first eight bytes at `target`: if they are `expected` they become `desired`.
-  /// Signature `void(error_code, std::uint64_t old)`; it has happened if `old` is `expected`.
-  /// Atomic to other such operations by way of the same device. Errors, besides those of
-  /// `async_write`: `error::misaligned`, and `operation_not_supported` where the device has no
-  /// atomics. Cancellation: as for a write from memory that the library keeps.
+  /// Atomic compare-and-swap on the first eight bytes at `target`: if they equal `expected`, they
+  /// become `desired`. Signature `void(error_code, std::uint64_t old)`; the swap has happened if
+  /// `old` is `expected`. It is atomic with respect to other atomic operations of the same device.
+  /// Errors, besides those of `async_write`: `error::misaligned`, and `operation_not_supported`
+  /// where the device has no atomics. Cancellation: as for a write from memory that the library
+  /// owns.
   template <remote_memory Remote, class Token = asio::default_completion_token_t<executor_type>>
   auto async_compare_and_swap(const Remote& target, std::uint64_t expected, std::uint64_t desired,
                               Token&& token = {}) {
     return asio::async_initiate<Token, detail::value_result::signature>(
         initiate_atomic{this}, token, target, IBV_WR_ATOMIC_CMP_AND_SWP, expected, desired);
   }
-  /// The same: adds `addend`, modulo 2^64.
+  /// Atomic fetch-and-add: adds `addend`, modulo 2^64. Otherwise as `async_compare_and_swap`.
   template <remote_memory Remote, class Token = asio::default_completion_token_t<executor_type>>
   auto async_fetch_add(const Remote& target, std::uint64_t addend, Token&& token = {}) {
     return asio::async_initiate<Token, detail::value_result::signature>(
@@ -304,12 +315,12 @@ public:
         std::uint64_t(0));
   }
 
-  /// Asks the peer for `bytes` of its memory, zeroed, with the rights (`remote_read`,
-  /// `remote_write`, `remote_atomic`) and for so long; 0 is what the peer gives by default, and the
-  /// peer may give less. Signature `void(error_code, remote_region)`. Errors, besides the
+  /// Requests `bytes` of zeroed memory from the peer, with the given rights (`remote_read`,
+  /// `remote_write`, `remote_atomic`) and lease. A lease of 0 means the peer's default; the peer
+  /// may grant a shorter lease. Signature `void(error_code, remote_region)`. Errors, besides the
   /// connection's: `error::rights_refused`; `error::remote_memory_limit`; `no_memory`;
-  /// `invalid_argument` for no bytes or no rights. Supports all cancellation types: what is granted
-  /// after that is released.
+  /// `invalid_argument` for no bytes or no rights. Cancellation: all types; a grant that arrives
+  /// afterwards is released.
   template <class Token = asio::default_completion_token_t<executor_type>>
   requires(!std::same_as<std::decay_t<Token>, access>) //
       auto async_request_memory(std::uint64_t bytes, Token&& token = {}) {
@@ -328,9 +339,9 @@ public:
         initiate_request{this}, token, bytes, rights, lease);
   }
 
-  /// Asks for a lease of so much from now, or, with 0, of as much as the owner gives by default.
-  /// The deadline does not become earlier. Signature `void(error_code)`. Errors and cancellation as
-  /// for a request; `error::lease_expired` and `error::lease_revoked`.
+  /// Renews a lease, for the given time from now, or, with 0, for the owner's default. The deadline
+  /// does not become earlier. Signature `void(error_code)`. Errors and cancellation as for
+  /// `async_request_memory`; also `error::lease_expired` and `error::lease_revoked`.
   template <class Token = asio::default_completion_token_t<executor_type>>
   auto async_renew(const remote_region& region, std::chrono::microseconds lease,
                    Token&& token = {}) {
@@ -338,14 +349,15 @@ public:
                                                          lease);
   }
 
-  /// Lends memory of this side to the peer, whose program gets it by `async_receive_region`: with
-  /// `remote_read`, or other rights, and for good, or for so long from then. While it is lent the
-  /// memory is read here, or, if the peer may write it, written: see `buffer_access`. That ends
-  /// when the peer has let go of it, by `revoke`, with the lease, or with the connection. It is
-  /// complete when the peer's device has heard of it. Signature `void(error_code)`. Errors, besides
-  /// the connection's: `error::buffer_in_use`, `invalid_argument` for no bytes or no rights, and
-  /// those of `memory_region`. Cancellation: by `partial` and `terminal` only the wait ends, and
-  /// the memory may be lent all the same; `total` has no effect.
+  /// Lends memory of this side to the peer, whose program receives it by `async_receive_region`. By
+  /// default the right is `remote_read` and the loan is unlimited; a lease begins when the memory
+  /// is lent. While the memory is lent, it counts as being read here, or, if the peer may write it,
+  /// as being written: see `buffer_access`. The loan ends when the peer has released the region, by
+  /// `revoke`, with the lease, or with the connection. The operation completes when the peer's
+  /// device has received the notification. Signature `void(error_code)`. Errors, besides the
+  /// connection's: `error::buffer_in_use`, `invalid_argument` for no bytes or no rights, and those
+  /// of `memory_region`. Cancellation: `partial` and `terminal` end only the wait, and the memory
+  /// may be lent nevertheless; `total` has no effect.
   template <class Token = asio::default_completion_token_t<executor_type>>
   requires(!std::same_as<std::decay_t<Token>, access>) //
       auto async_send_region(const registered_buffer& memory, Token&& token = {}) {
@@ -364,36 +376,37 @@ public:
                                                          lease);
   }
 
-  /// Hands memory of the peer back, all that the lease is for: the peer's program gets it by
-  /// `async_receive_region`, behind all that was written to it. No handle is of use any more.
-  /// Signature `void(error_code)`. Errors, besides the connection's: `error::lease_expired`,
-  /// `error::lease_revoked`, `invalid_argument` for a region of another connection. Cancellation:
-  /// by `partial` and `terminal` only the wait ends, and the region may be handed back all the
-  /// same; `total` has no effect.
+  /// Hands the peer's memory back to it, all that the lease covers. The peer's program receives it
+  /// by `async_receive_region`, after everything that was written to it. All handles to the region
+  /// become useless. Signature `void(error_code)`. Errors, besides the connection's:
+  /// `error::lease_expired`, `error::lease_revoked`, `invalid_argument` for a region of another
+  /// connection. Cancellation: `partial` and `terminal` end only the wait, and the region may be
+  /// handed back nevertheless; `total` has no effect.
   template <class Token = asio::default_completion_token_t<executor_type>>
   auto async_send_region(const remote_region& region, Token&& token = {}) {
     return asio::async_initiate<Token, void(error_code)>(initiate_give{this}, token, region);
   }
 
-  /// Takes the next region that the peer has sent: a `registered_buffer` if it is memory of this
-  /// side that is handed back, which the peer can reach no longer, and a `remote_region` if it is
-  /// the peer's. Signature `void(error_code, std::variant<registered_buffer, remote_region>)`.
-  /// Supports all cancellation types: no region is lost.
+  /// Receives the next region that the peer has sent: a `registered_buffer` if the peer hands back
+  /// memory of this side, which the peer can no longer access, or a `remote_region` if the memory
+  /// is the peer's. Signature `void(error_code, std::variant<registered_buffer, remote_region>)`.
+  /// Cancellation: all types; no region is lost.
   template <class Token = asio::default_completion_token_t<executor_type>>
   auto async_receive_region(Token&& token = {}) {
     return asio::async_initiate<Token, detail::arrival_result::signature>(initiate_region{this},
                                                                           token);
   }
 
-  /// Takes back what the peer may reach of these bytes, or of any: all that was granted or lent of
-  /// them. When it returns, the peer's device is refused; an operation of the peer that was under
-  /// way has ended (siw goes on answering a READ that it has begun to answer), one that comes later
-  /// ends the connection. What the device is still making the key of the peer never gets; that
-  /// memory is in use until the device is done. Gives the number of grants.
+  /// Revokes every grant and loan of these bytes, or of all memory, to the peer. When the function
+  /// returns, the peer's device can no longer access the memory. An operation of the peer that was
+  /// under way has ended (siw continues to answer a READ that it has begun to answer); a later
+  /// operation ends the connection. If a window bind is in progress, its key is never sent to the
+  /// peer, and that memory is in use until the device has completed the bind. Returns the number of
+  /// grants.
   std::size_t revoke(const registered_buffer& memory) { return impl_ ? impl_->revoke(&memory) : 0; }
   std::size_t revoke() { return impl_ ? impl_->revoke(nullptr) : 0; }
 
-  /// Waits until the connection has failed or was closed, for the reason. Supports all cancellation
+  /// Waits until the connection has failed or was closed, and reports the reason. Cancellation: all
   /// types.
   template <class Token = asio::default_completion_token_t<executor_type>>
   auto async_wait_disconnect(Token&& token = {}) {

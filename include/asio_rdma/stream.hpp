@@ -23,75 +23,78 @@
 
 namespace asio_rdma {
 
-/// A stream of bytes between two programs, with the interface and the behaviour of
-/// `boost::asio::ip::tcp::socket`: Asio's AsyncReadStream, AsyncWriteStream, SyncReadStream and
-/// SyncWriteStream. Connected by `acceptor` and `connector`.
+/// An Asio I/O object that carries a stream of bytes between two programs, with the interface and
+/// the behaviour of `boost::asio::ip::tcp::socket`: Asio's AsyncReadStream, AsyncWriteStream,
+/// SyncReadStream and SyncWriteStream. It is connected by `acceptor` and `connector`.
 ///
-/// *Writing.* A write copies its bytes to the send buffer (`stream_options::sends`), as much as
-/// there is room for, and is complete then. Asynchronous writes of registered memory
-/// (`registered_buffer`, `const_buffer`, and in up to three parts what else lies in the stream's
-/// pool and is more than 240 bytes) take all of it, of a sequence whose length is not known by its
-/// type up to 16 parts. Of more than 240 bytes and less than 32 KiB, or
-/// of at least 128 KiB in one piece, it is not copied: the write is complete when the peer's device
-/// has read or received it. `asio::async_write` hands a stream at most 64 KiB at a time, so long
-/// memory that shall not be copied is given to `async_write_some`. Small writes meet while an
-/// earlier one is on its way, unless `tcp::no_delay` is set. Of 32 KiB and more the peer reads by
-/// RDMA READ.
+/// *Writing.* A write copies its bytes to the send buffer (`stream_options::sends`), as many as
+/// fit, and then completes. An asynchronous write of registered memory takes all of it, of a
+/// sequence of run-time length up to 16 parts. Registered memory is `registered_buffer`,
+/// `const_buffer`, and other memory of the stream's pool in up to three parts of more than 240
+/// bytes in total. Registered memory is not copied if it has more than 240 bytes and less than 32
+/// KiB, or at least 128 KiB in one piece: the write completes when the peer's device has read or
+/// received it. `asio::async_write` passes at most 64 KiB at a time, so use `async_write_some` for
+/// long memory that shall not be copied. Unless `tcp::no_delay` is set, small writes are combined
+/// while an earlier one is outstanding. The peer reads writes of 32 KiB and more by RDMA READ.
 ///
-/// *Reading.* What has come stays in the receives, or in memory of the pool, until it is read. A
-/// peer that is ahead of its reader by `stream_options::receives` and the send buffer waits.
-/// An asynchronous read of at least 32 KiB of registered memory in one piece, which the device must
-/// be allowed to write (`access::local_write`), that waits when the peer writes as much gets it
-/// there directly.
+/// *Reading.* Received bytes stay in the receives, or in memory of the pool, until they are read.
+/// If the peer is ahead of its reader by `stream_options::receives` and the send buffer, its writes
+/// wait. A pending asynchronous read of at least 32 KiB of registered memory in one piece receives
+/// a write of that size directly into its memory. The device must have the right to write that
+/// memory (`access::local_write`).
 ///
-/// *Allocations.* None from the heap for a read or a write, once it has warmed up, but for what the
-/// peer reads by RDMA READ, which is registered: libibverbs allocates for that.
+/// *Allocations.* After warming up, a read or a write allocates nothing from the heap. An exception
+/// is memory that the peer reads by RDMA READ: it is registered, and libibverbs allocates for that.
 ///
 /// *Errors.* As a TCP socket's on Linux: `bad_descriptor` if not open; before it is connected
-/// `not_connected` for reads and `broken_pipe` for writes; `eof` for reads behind the peer's
-/// shutdown or close, `broken_pipe` for writes after a shutdown here or a close there;
-/// `connection_reset` or what the device tells when the connection has failed; `operation_aborted`
-/// after `cancel` and `close`; `would_block`. Besides, those of `memory_pool::allocate`,
+/// `not_connected` for reads and `broken_pipe` for writes; `eof` for reads after the peer's
+/// shutdown or close, `broken_pipe` for writes after a shutdown here or a close by the peer;
+/// `connection_reset` or the device's error when the connection has failed; `operation_aborted`
+/// after `cancel` and `close`; `would_block`. Also those of `memory_pool::allocate`,
 /// `error::buffer_in_use`, `invalid_argument` for a `registered_buffer` of another protection
 /// domain than the pool's, `error::protocol_violation` for a peer that breaks the protocol, and
 /// `error::device_keeps_memory` as for `basic_connection`.
 ///
-/// *What differs from TCP*, whose connections are the kernel's: here they are the program's.
-/// - What was written is sent, and the peer told of a close, by the context that runs, or by the
-///   stream's blocking functions: `run()` has work until the peer has it. A context that is
-///   destroyed before sends it first, so its destructor blocks, and the peer reads `eof` behind it.
-///   Both wait as long as the peer takes some in every `stream_options::linger`, however few bytes.
-///   Lost is what a
-///   process has that ends without (`std::_Exit`, a signal), or that a stream has whose acceptor or
-///   connector was of another context, destroyed before it: the peer gets `connection_reset`.
-/// - An error of the connection stays, and is given again; the endpoints are told afterwards, too.
-/// - A write hears of the peer's close at once, not from the second on, as that is told by a frame.
-/// - A shutdown after the peer's close succeeds, as there is nothing left to do.
-/// - A peer that closes with bytes unread ends the stream like any other close: it sends no reset.
-///   Nor does one that has shut down both ways: it drops what still comes, and a write that it was
-///   to read by RDMA READ, and each one after that, fails with `broken_pipe`. If unread bytes fill
-///   its receives, such a write stays pending until the stream is read or closed.
-/// - When the connection fails, what had come can still be read; of writes of 32 KiB and more that
-///   is what had been read by RDMA READ.
-/// - A read after `eof` gives `eof` again, for which Asio's sockets may wait.
-/// - Of the socket options there are `no_delay` and `linger`: TCP's other ones name what RDMA has
-///   not, or what `stream_options` says (`keep_alive`, sizes). Nor are there message flags: with
-///   others than 0 nothing is read or written (`operation_not_supported`).
-/// - A read of registered memory that gets its bytes directly gets all of them or, if the
-///   connection fails before the last, none.
+/// *Differences from TCP.* The kernel owns a TCP connection; the program owns a stream.
+/// - Written bytes, and the goodbye of a close, are sent by the running context or by the stream's
+///   blocking functions: `run()` has work until the peer has everything. A context that is
+///   destroyed before sends the rest first, so its destructor blocks, and the peer reads `eof`
+///   after the last byte. Both wait as long as the peer takes at least one byte in every
+///   `stream_options::linger`. Unsent bytes are lost if the process terminates without destroying
+///   the context (`std::_Exit`, a signal): the peer gets `connection_reset`. The contexts of the
+///   acceptor and the connector may be destroyed before the stream.
+/// - An error of the connection persists and is reported again. The endpoints remain available
+///   after it.
+/// - A write fails at once after the peer's close, not from the second write on, because a frame
+///   announces the close.
+/// - A shutdown after the peer's close succeeds, because nothing is left to do.
+/// - A peer that closes with unread bytes ends the stream like any other close: it sends no reset.
+///   Neither does a peer that has shut down both ways: it discards the bytes that still arrive. A
+///   write that such a peer would read by RDMA READ, and each later write, fails with
+///   `broken_pipe`. If unread bytes fill the peer's receives, such a write stays pending until the
+///   peer's stream is read or closed.
+/// - When the connection fails, the bytes that had arrived can still be read; of writes of 32 KiB
+///   and more, the bytes that had been read by RDMA READ.
+/// - A read after `eof` reports `eof` again; Asio's sockets may wait instead.
+/// - The socket options are `no_delay` and `linger`. TCP's other options have no counterpart in
+///   RDMA, or are in `stream_options` (`keep_alive`, sizes). There are no message flags: with flags
+///   other than 0 nothing is read or written (`operation_not_supported`).
+/// - A read of registered memory that receives its bytes directly receives all of them or, if the
+///   connection fails before the last byte, none.
 ///
-/// *Cancellation.* All types, of every operation; but `total` has no effect on a write once some of
-/// it is sent or offered. A cancelled read has taken nothing; if the device is writing to its
-/// memory, it ends when that is over. A cancelled write tells how many bytes it has written, which
-/// are not 0 only where it was sending registered memory: then it ends when the device has let go,
-/// or the peer has answered how much of it has been read. If the connection fails before that
-/// answer, the peer may have read more than is reported.
+/// *Cancellation.* All types, for every operation; but `total` has no effect on a write of which
+/// some bytes have been sent or offered. A cancelled read has taken no bytes; if the device is
+/// writing to its memory, the read completes when the device has finished. A cancelled write
+/// reports how many bytes it has written. That number can differ from 0 only for registered memory;
+/// the write then completes when the device has released the memory, or when the peer has answered
+/// how much it has read. If the connection fails before that answer, the peer may have read more
+/// than is reported.
 ///
-/// *Blocking functions* do for their stream what the context would do, so they need no thread that
-/// runs it. They sleep until the device or the connection manager tells of something; while another
-/// thread, or the handler that calls them, has taken that on, they look every millisecond. They
-/// call no handlers. With `non_blocking` they look once, and so does `available`. A silent peer is
-/// asked whether it lives (`stream_options::keep_alive`) only while the context runs.
+/// *Blocking functions* do the work of the context for their stream, so no thread needs to run the
+/// context. They sleep until the device or the connection manager reports an event. While another
+/// thread, or the handler that calls them, is processing events, they poll every millisecond. They
+/// call no handlers. With `non_blocking` they poll once, and so does `available`. A silent peer is
+/// probed (`stream_options::keep_alive`) only while the context runs.
 ///
 /// *Thread safety.* Distinct objects: safe. Shared objects: unsafe, as for Asio's sockets.
 template <class Executor = asio::any_io_executor>
@@ -171,11 +174,11 @@ public:
     open(pool, queue, options, ec);
     detail::throw_if(ec, "stream::open");
   }
-  /// The same with receives that it shares with others: memory, completion queue and the size of
-  /// the receives are theirs, and they are of the object's execution context. Its own
-  /// `receives` are the most that it has of them, at least `shared_receives_options::per_link`.
-  /// Errors besides: `bad_descriptor` if there are none,
-  /// `error::shared_receives_full`, `error::shared_receives_closed`.
+  /// The same, with shared receives. `receives` determines the memory, the completion queue and the
+  /// size of the receives, and must belong to the object's execution context.
+  /// `stream_options::receives` limits how many of the shared receives the stream uses; at least
+  /// `shared_receives_options::per_link`. Additional errors: `bad_descriptor` if `receives` is not
+  /// open, `error::shared_receives_full`, `error::shared_receives_closed`.
   void open(const shared_receives& receives, const stream_options& options, error_code& ec) {
     if (!receives.impl()) {
       ec = asio::error::bad_descriptor;
@@ -192,25 +195,27 @@ public:
   }
 
   bool is_open() const noexcept { return impl_ != nullptr; }
-  /// The queue pair that carries it, to look at. Null when not open, or when it has failed.
+  /// The underlying queue pair, for inspection only. Null if the stream is not open or its queue
+  /// pair has failed.
   native_handle_type native_handle() const noexcept {
     return impl_ ? impl_->target_queue_pair()->native_handle() : nullptr;
   }
-  /// Only of a stream that is open.
+  /// The stream must be open.
   const memory_pool& pool() const noexcept { return impl_->pool(); }
-  /// The options in force, of a stream that is open.
+  /// The options in force. The stream must be open.
   const stream_options& options() const noexcept { return impl_->options(); }
   const std::shared_ptr<impl_type>& impl() const noexcept { return impl_; }
 
-  /// What has been done since it was opened; nothing if it is not open. From any thread, at any
-  /// time but while another one opens, closes or moves the object.
+  /// The counters since the stream was opened; zeros if it is not open. May be called from any
+  /// thread, except while another thread opens, closes or moves the object.
   stream_statistics statistics() const noexcept {
     return impl_ ? impl_->statistics() : stream_statistics();
   }
 
-  /// Ends every operation with `operation_aborted`. What was written is still sent, and then the
-  /// peer told, by the context, which has work until the peer has heard (`stream_options::linger`).
-  /// After `set_option(linger(true, 0))` nothing is sent, and the peer gets `connection_reset`.
+  /// Ends every operation with `operation_aborted`. The context still sends the written bytes and
+  /// then the goodbye, and has work until the peer has acknowledged them
+  /// (`stream_options::linger`). After `set_option(linger(true, 0))` nothing is sent, and the peer
+  /// gets `connection_reset`.
   void close(error_code& ec) {
     ec = {};
     close();
@@ -232,7 +237,7 @@ public:
     detail::throw_if(ec, "stream::cancel");
   }
 
-  /// Ends one way or both: the peer reads `eof` behind what was written. Errors:
+  /// Shuts down one direction or both: the peer reads `eof` after the written bytes. Errors:
   /// `bad_descriptor`, `not_connected`.
   void shutdown(shutdown_type what, error_code& ec) {
     ec = state();
@@ -274,7 +279,7 @@ public:
     return result;
   }
 
-  /// Whether `read_some`, `write_some` and `wait` give `would_block` where they would wait.
+  /// Whether `read_some`, `write_some` and `wait` fail with `would_block` instead of blocking.
   bool non_blocking() const noexcept { return impl_ && impl_->non_blocking; }
   void non_blocking(bool on, error_code& ec) {
     ec = state();
@@ -287,8 +292,8 @@ public:
     detail::throw_if(ec, "stream::non_blocking");
   }
 
-  /// `tcp::no_delay` lets small writes go at once. `linger` says how long a close goes on (see
-  /// `stream_options::linger`; what that was if disabled), 0 to reset the connection. Others:
+  /// `tcp::no_delay`: small writes are sent at once. `linger`: the timeout of a close, 0 to reset
+  /// the connection; a disabled `linger` restores `stream_options::linger`. Other options:
   /// `operation_not_supported`.
   template <class Option>
   void set_option(const Option& option, error_code& ec) {
@@ -327,23 +332,23 @@ public:
     detail::throw_if(ec, "stream::get_option");
   }
 
-  /// Reads what there is, at most the buffers' size, and waits until there is something. Signature
-  /// `void(error_code, std::size_t)`.
+  /// Reads the available bytes, at most the buffers' size, and waits until there are some.
+  /// Signature `void(error_code, std::size_t)`.
   template <detail::memory_to_fill Buffers,
             class Token = asio::default_completion_token_t<executor_type>>
   auto async_read_some(const Buffers& buffers, Token&& token = {}) {
     return asio::async_initiate<Token, detail::stream_size_result::signature>(
         initiate_some<detail::stream_reading>{{this}}, token, buffers);
   }
-  /// Writes some of the buffers, and waits until there is room. Signature
-  /// `void(error_code, std::size_t)`.
+  /// Writes some bytes of the buffers, and waits until there is room. Signature `void(error_code,
+  /// std::size_t)`.
   template <class Buffers, class Token = asio::default_completion_token_t<executor_type>>
   auto async_write_some(const Buffers& buffers, Token&& token = {}) {
     return asio::async_initiate<Token, detail::stream_size_result::signature>(
         initiate_some<detail::stream_writing>{{this}}, token, buffers);
   }
 
-  /// The next bytes that came, at least one, in their own registered memory. Signature
+  /// Receives the next bytes, at least one, in their own registered memory. Signature
   /// `void(error_code, registered_buffer)`.
   template <class Token = asio::default_completion_token_t<executor_type>>
   requires(!detail::memory_to_fill<std::decay_t<Token>>) //
@@ -375,15 +380,14 @@ public:
         initiate_some<detail::stream_writing>{{this}, flags}, token, buffers);
   }
 
-  /// Waits until a read or a write would not, or until the connection has ended (`wait_error`).
-  /// Signature `void(error_code)`.
+  /// Waits until a read or a write would not wait, or until the connection has ended
+  /// (`wait_error`). Signature `void(error_code)`.
   template <class Token = asio::default_completion_token_t<executor_type>>
   auto async_wait(wait_type what, Token&& token = {}) {
     return asio::async_initiate<Token, void(error_code)>(initiate_wait{this}, token, what);
   }
 
-  /// The same without a handler.
-  ///@{
+  /// Blocking forms of the same operations.
   template <detail::memory_to_fill Buffers>
   std::size_t read_some(const Buffers& buffers, error_code& ec) {
     return some<detail::stream_reading>(buffers, ec);

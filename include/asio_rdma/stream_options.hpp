@@ -8,39 +8,40 @@
 
 namespace asio_rdma {
 
-/// What a stream is opened with. Each side chooses for itself; the other one adapts.
+/// Options of a stream. Each side chooses its own; the other side adapts.
 struct stream_options {
   stream_options() {} // gcc 12 destroys a temporary aggregate in a co_await expression twice
 
-  /// Receives posted ahead, at least 5, each of `receive_size` bytes, at least 56. They are what a
-  /// peer may send before anything is read here, as a socket's receive buffer is, and nearly all
-  /// that an idle stream costs. Of longer writes 1 MiB is read ahead besides, or as many
-  /// bytes as these have, to memory that is the pool's again when it has been taken.
+  /// The number of posted receives, at least 5, each of `receive_size` bytes, at least 56. They
+  /// bound how much the peer may send before this program reads, as a socket's receive buffer does,
+  /// and are nearly the whole cost of an idle stream. Longer writes are read ahead in addition, up
+  /// to 1 MiB, or up to the size of these receives if that is more, into memory that returns to the
+  /// pool when the application has read it.
   std::uint32_t receives = 16;
   std::uint32_t receive_size = 16384; ///< 16 of them are not payload.
-  /// Frames under way at a time, and frames whose bytes have been copied: the send buffer. A frame
-  /// has at most the peer's receive size. Writes of 32 KiB and more are copied to up to 4 blocks of
-  /// 512 KiB besides.
+  /// The send buffer: the number of frames outstanding at a time, and of frames whose bytes have
+  /// been copied. A frame has at most the peer's receive size. Writes of 32 KiB and more are copied
+  /// to up to 4 additional blocks of 512 KiB.
   std::uint32_t sends = 16;
 
-  /// How long the peer may take nothing of what was written, at most a day. Then the peer is asked
-  /// whether its application has taken anything, and has as long again to answer: a program that
-  /// uses blocking functions answers when it calls the next one. If the application has taken
-  /// nothing, the connection of a stream that was closed is reset, and a context that runs, or is
-  /// destroyed, waits no longer. 0: a close resets the connection, and nobody waits.
-  /// `socket_base::linger` changes it.
+  /// How long the peer may take none of the written bytes, at most a day. After that time the peer
+  /// is asked whether its application has taken any bytes, and has the same time again to answer: a
+  /// program that uses blocking functions answers when it calls the next one. If the application
+  /// has taken none, the connection of a closed stream is reset, and a context that runs, or is
+  /// destroyed, no longer waits. 0: a close resets the connection without waiting.
+  /// `socket_base::linger` changes this value.
   ///
-  /// The connection of a write that was cancelled (or ended by a shutdown) is reset if the peer
-  /// does not say in twice this time, at least two seconds, how much it has read.
-  /// `socket_base::linger` does not change that.
+  /// If a write was cancelled (or ended by a shutdown) and the peer does not report within twice
+  /// this time, at least two seconds, how many bytes it has read, the connection is reset.
+  /// `socket_base::linger` does not change that time.
   std::chrono::milliseconds linger{30000};
 
-  /// At most so long after its last sign the peer is asked for one: see
-  /// `connection_options::keep_alive`. 0 for never.
+  /// The interval after which a silent peer is probed: see `connection_options::keep_alive`. 0:
+  /// never.
   std::chrono::milliseconds keep_alive = std::chrono::seconds(10);
 
-  /// What the queue pair is opened with: a reliable one; as far as it concerns neither the depth of
-  /// its queues nor its buffers.
+  /// Options of the queue pair, whose type must be `IBV_QPT_RC`. The stream itself chooses the
+  /// depths of the queues and the numbers of buffers.
   queue_pair_options queue_pair;
 };
 
