@@ -20,64 +20,66 @@
 
 namespace asio_rdma {
 
-/// What a write has reached when its handler is called.
+/// How far a write has got when its handler is called.
 enum class visibility {
-  completed, ///< The other device has acknowledged it, on iWARP this one has sent it.
+  completed, ///< The other device has acknowledged it; on iWARP: this device has sent it.
   flushed    ///< It is in the other machine's memory: a read behind it has returned.
 };
 
-/// Where the root of a segment is: a word for whoever hosts or joins to leave a pointer in, by
-/// which the others find what the segment holds. Null at first.
+/// The word at the root of a segment. The host or a joining node stores a pointer in it, by which
+/// other nodes find the segment's contents. Initially null.
 using root_word = shared_word<remote_ptr<void>>;
 constexpr remote_ptr<root_word> root_of(node_id node, segment_id segment = 0) {
   return {node, segment, 0};
 }
 
-/// Memory of many machines in one address space, as an Asio I/O object: a node that hosts segments
-/// or none, and the ways to the nodes that it has joined or that have joined it. `remote_ptr` says
-/// where something is, and one call reads or changes it there by the device; the program there
-/// takes no part.
+/// An Asio I/O object that presents the memory of many machines as one address space: a node that
+/// hosts any number of segments, and its lanes to the nodes that it has joined or that have joined
+/// it. A `remote_ptr` locates an object, and one call reads or changes the object there by the
+/// device; the program there takes no part.
 ///
-/// Each object has one connection for each node, on its own execution context: its *lane*. So a
-/// program with a context for each thread has an object for each, which share the node (see the
-/// constructors), and no lane is used by two threads. Operations under way are bounded, with a node
-/// by the depth of its queue pair and together by `global_memory_options::in_flight`; more wait
-/// their turn, in order.
+/// Each object has one connection to each node, on its own execution context: a *lane*. A program
+/// with one context per thread has one object per thread; these objects share the node (see the
+/// constructors), and no lane is used by two threads. The number of outstanding operations is
+/// bounded, with a node by the depth of its queue pair and in total by
+/// `global_memory_options::in_flight`; more wait their turn, in order.
 ///
-/// Where that would be too many lanes, objects may share them (`global_memory_options::
-/// shared_lanes`): what one of them joins all may reach. Operations are completed by the context of
-/// the object that made the lanes, by its options, which has to run, and their handlers run on
-/// their own executors, whose contexts must not be destroyed before. The lanes end when the last
-/// object that uses them is closed; an object that is closed before ends nothing. With the context
-/// of the one that made them they end, too, and handlers that wait are destroyed.
+/// If that would be too many lanes, objects may share lanes
+/// (`global_memory_options::shared_lanes`): a node that one of these objects joins can be reached
+/// by all of them. Operations are completed by the context of the object that made the lanes, with
+/// that object's options, so that context must run. The handlers run on their own executors, whose
+/// contexts must not be destroyed before. The lanes end when the last object that uses them is
+/// closed; closing an object earlier ends nothing. If the context of the object that made the lanes
+/// is destroyed, the lanes end too, and pending handlers are destroyed.
 ///
-/// *Order.* Operations with one node are carried out in the order in which they were started; what
-/// one reads or exchanges may be taken after what a later one wrote was placed (ibv_post_send(3),
-/// IBV_SEND_FENCE). Start an operation when another has completed to be sure. Reads of more than 8
-/// bytes, or not aligned to 8, may see parts of what is written at the time: see `single_writer`.
+/// *Order.* Operations with one node are carried out in the order in which they were started, but a
+/// read or an exchange may observe the effect of a write that was started later (ibv_post_send(3),
+/// IBV_SEND_FENCE). To exclude that, start the write when the earlier operation has completed.
+/// Reads of more than 8 bytes, or not aligned to 8, may see parts of a concurrent write: see
+/// `single_writer`.
 ///
-/// *Errors.* `error::node_unknown` for a node that has not been joined, and null; before anything
-/// is posted, `error::remote_range` for what is not within a segment and `error::misaligned` for
-/// what is not aligned as its type is (to 8 bytes, if atomic); `operation_not_supported` for
-/// atomic operations by a device, or on a node with a device, that has none. A node that leaves or
-/// dies ends the operations that touch it, and those that are started later, with the error of its
-/// connection
-/// (`connection_reset`, `errc::timed_out`...; see `connection`) and nothing else. `bad_descriptor`
-/// when this object is closed.
+/// *Errors.* `error::node_unknown` for a node that has not been joined, and for null; before
+/// anything is posted, `error::remote_range` for an object that is not within a segment and
+/// `error::misaligned` for an object that is not aligned as its type requires (to 8 bytes, if
+/// atomic); `operation_not_supported` for atomic operations if this node's device or the other
+/// node's has none; `bad_descriptor` if this object is closed. If a node leaves or dies, the
+/// operations on that node, and later ones, fail with the error of its connection
+/// (`connection_reset`, `errc::timed_out`...; see `connection`); nothing else is affected.
 ///
-/// *Cancellation.* All types. What has not been posted does not happen, else it may have, and its
-/// place is free at once. The device cannot be made to let go of a buffer that is viewed: until it
-/// has, a read or write of one that has been posted goes on, but for `terminal`, which ends the
-/// connection to the node (see `connection::async_write`).
+/// *Cancellation.* All types. An operation that has not been posted does not happen; a posted one
+/// may have happened. Its place among the outstanding operations is free at once. The device cannot
+/// be made to release a buffer that is passed as a view: a posted read or write of a view continues
+/// until the device has released the buffer. Only `terminal` ends it, and ends the connection to
+/// the node (see `connection::async_write`).
 ///
-/// *Trust.* Every node may read and write all of every segment that it has joined. What a node says
-/// is checked; what it writes is not. Who connects and does not say which node it is, is left after
-/// `connection_options::keep_alive`. A segment's key is good on every queue pair of the pool's
-/// protection domain.
+/// *Trust.* Every node may read and write all of every segment that it has joined. The messages of
+/// a node are checked; the data that it writes is not. A peer that does not identify itself within
+/// `connection_options::keep_alive` is disconnected. A segment's key is valid on every queue pair
+/// of the pool's protection domain.
 ///
 /// *Thread safety.* Distinct objects: safe. Shared objects: unsafe, as for Asio's sockets. The
-/// object must stay, and not be moved, while a composed operation of its own is under way
-/// (`async_exchange`).
+/// object must not be destroyed or moved while a composed operation on it (`async_exchange`) is
+/// pending.
 template <class Executor = asio::any_io_executor>
 class basic_global_memory {
   using impl_type = detail::global_memory_impl;
@@ -91,10 +93,10 @@ public:
 
   class batch;
 
-  /// A node with that id, which no other node has or will have: pointers into a node that is gone
-  /// would lead to who has its id. Its connections use memory of the pool. Errors (thrown):
-  /// `invalid_argument` for the id or no places, `bad_descriptor` for no pool or one of a
-  /// protection domain that is not open, or the system's.
+  /// Creates a node. No other node may have its id, now or later: pointers into a node that has
+  /// left would lead to the new owner of the id. The node's connections use memory of the pool.
+  /// Errors (thrown): `invalid_argument` for the id or if `in_flight` is 0, `bad_descriptor` for a
+  /// pool that is not open or of a protection domain that is not open, or the system's.
   template <class ExecutorOrContext>
   basic_global_memory(ExecutorOrContext&& ex, const memory_pool& pool, node_id node,
                       const global_memory_options& options = {})
@@ -103,8 +105,8 @@ public:
       detail::throw_error(asio::error::invalid_argument, "global_memory");
     open(std::make_shared<detail::global_node>(pool, node), options);
   }
-  /// The same node on another executor, with lanes of its own, for which it joins for itself,
-  /// unless they are shared.
+  /// The same node on another executor. The object has lanes of its own, for which it must join
+  /// other nodes itself, unless the lanes are shared.
   template <class ExecutorOrContext, class Executor1>
   basic_global_memory(ExecutorOrContext&& ex, const basic_global_memory<Executor1>& same_node,
                       const global_memory_options& options = {})
@@ -129,20 +131,21 @@ public:
 
   const executor_type& get_executor() const noexcept { return io_.get(); }
   bool is_open() const noexcept { return impl_ != nullptr; }
-  /// This node.
+  /// The id of this node.
   node_id id() const noexcept { return node_->id(); }
 
-  /// Leaves: ends the connections to all nodes and every operation, with `operation_aborted`, or
-  /// nothing while others share the lanes. The segments go with the last object of the node.
+  /// Leaves the global memory: ends the connections to all nodes, and ends every operation with
+  /// `operation_aborted`. While other objects share the lanes, nothing ends. The segments are
+  /// released with the last object of the node.
   void close() {
     if (impl_)
       std::exchange(impl_, nullptr)->close();
   }
 
   /// Hosts a segment of `bytes`, zeroed, of huge pages where the system has them, which every node
-  /// may reach by the device. Its first 64 bytes are for the root. Before the node listens or
-  /// joins. Errors: `invalid_argument` for the size, `already_started`, `no_buffer_space` for more
-  /// than 256 segments, or those of `memory_pool::allocate`.
+  /// can access by the device. Its first 64 bytes are reserved for the root. Call it before the
+  /// node listens or joins. Errors: `invalid_argument` for the size, `already_started`,
+  /// `no_buffer_space` for more than 256 segments, or those of `memory_pool::allocate`.
   segment_id host(std::uint64_t bytes, error_code& ec) {
     segment_id result = 0;
     ec = node_->host(bytes, result);
@@ -155,7 +158,7 @@ public:
     return result;
   }
 
-  /// Lets other nodes join at the endpoint: see `acceptor::open`. From then on the context has work
+  /// Listens for joining nodes at the endpoint: see `acceptor::open`. The context then has work
   /// until `close`.
   void listen(const asio::ip::tcp::endpoint& endpoint, error_code& ec) {
     ec = impl_ ? impl_->listen(endpoint) : error_code(asio::error::bad_descriptor);
@@ -178,11 +181,11 @@ public:
     return result;
   }
 
-  /// Joins the node that listens at the endpoint, and gives its id: each reaches the other's
-  /// segments from then on. Signature `void(error_code, node_id)`. A node may join itself, to reach
-  /// its own segments by the device. While it hosts segments the context has work until `close`, as
-  /// the other may ask for memory of them. Errors: `error::node_in_use` for another node that has
-  /// the id of one that is known to either, those of `connector::async_connect`,
+  /// Joins the node that listens at the endpoint, and reports its id. On completion each node can
+  /// access the other's segments. Signature `void(error_code, node_id)`. A node may join itself, to
+  /// access its own segments by the device. If this node hosts segments, the context has work until
+  /// `close`, because the other node may request memory of them. Errors: `error::node_in_use` if
+  /// another node that either side knows has the same id, those of `connector::async_connect`,
   /// `error::protocol_violation`.
   template <class Token = asio::default_completion_token_t<executor_type>>
   auto async_join(const asio::ip::tcp::endpoint& endpoint, Token&& token = {}) {
@@ -190,28 +193,30 @@ public:
                                                                        endpoint);
   }
 
-  /// Whether there is a way to the node, or was: it may have died since.
+  /// Whether this object has, or had, a lane to the node. The node may have died since.
   bool knows(node_id node) const noexcept { return impl_ && impl_->lane(node) != nullptr; }
   /// How the atomic operations of the node's device relate to its CPU (ibv_query_device(3),
-  /// `atomic_cap`), as it said when it was joined; IBV_ATOMIC_NONE if it is not known.
+  /// `atomic_cap`), as the node reported when it was joined; IBV_ATOMIC_NONE for an unknown node.
   ibv_atomic_cap atomics(node_id node) const noexcept {
     const detail::global_lane* const l = impl_ ? impl_->lane(node) : nullptr;
     return l != nullptr ? l->atomics : IBV_ATOMIC_NONE;
   }
 
-  /// The object itself, if it is of this node, within a segment and aligned; else null. What a
-  /// device may change at the time is to be looked at through the words of remote_word.hpp only.
+  /// The local address of the object, if it is in a segment of this node and aligned; otherwise
+  /// null. Access data that a device may change concurrently only through the words of
+  /// remote_word.hpp.
   template <remote_object T>
   T* local(remote_ptr<T> p) const noexcept {
     return static_cast<T*>(node_->local(detail::remote_word(p.bits()), sizeof(T), alignof(T)));
   }
 
-  /// Memory of a segment for `count` objects, zeroed and aligned for them: of this node at once, of
-  /// another by a message, which is answered while the program there runs its context. It belongs
-  /// to the segment, whoever asked for it, until it is freed, and takes up to a quarter more than
-  /// its size. Signature `void(error_code,
-  /// remote_ptr<T>)`. Errors: `not_enough_memory`; `invalid_argument` for no objects, a segment
-  /// that there is not, or an alignment over 4096. A cancelled request gives back what comes.
+  /// Allocates zeroed memory for `count` objects in a segment, aligned for them. Memory of this
+  /// node is allocated at once; memory of another node is requested by a message, which is answered
+  /// while the program there runs its context. The memory belongs to the segment, not to the node
+  /// that requested it, until it is freed, and takes up to a quarter more than its size. Signature
+  /// `void(error_code, remote_ptr<T>)`. Errors: `not_enough_memory`; `invalid_argument` for no
+  /// objects, a segment that does not exist, or an alignment over 4096. Memory that arrives for a
+  /// cancelled request is freed.
   template <remote_object T, class Token = asio::default_completion_token_t<executor_type>>
   auto async_allocate(node_id node, segment_id segment, std::uint64_t count, Token&& token = {}) {
     detail::global_message m;
@@ -222,14 +227,14 @@ public:
     return asio::async_initiate<Token, typename detail::pointer_result<T>::signature>(
         initiate_request<detail::pointer_result<T>>{this}, token, node, m);
   }
-  /// One object.
+  /// Allocates one object.
   template <remote_object T, class Token = asio::default_completion_token_t<executor_type>>
   requires(!std::integral<std::decay_t<Token>>) //
       auto async_allocate(node_id node, segment_id segment, Token&& token = {}) {
     return async_allocate<T>(node, segment, std::uint64_t(1), std::forward<Token>(token));
   }
-  /// Gives back what begins at `p`. Signature `void(error_code)`. Errors: `invalid_argument` if
-  /// nothing that was allocated begins there.
+  /// Frees the memory that begins at `p`. Signature `void(error_code)`. Errors: `invalid_argument`
+  /// if no allocation begins there.
   template <class T, class Token = asio::default_completion_token_t<executor_type>>
   auto async_free(remote_ptr<T> p, Token&& token = {}) {
     detail::global_message m;
@@ -257,7 +262,8 @@ public:
         visibility::completed);
   }
 
-  /// Writes the object. Signature `void(error_code)`. Complete as the visibility says.
+  /// Writes the object. `until` determines when the operation completes. Signature
+  /// `void(error_code)`.
   template <remote_writable T, class Token = asio::default_completion_token_t<executor_type>>
   auto async_write(remote_ptr<T> p, const std::type_identity_t<remote_value_t<T>>& value,
                    visibility until, Token&& token = {}) {
@@ -289,8 +295,8 @@ public:
     return async_write(p, buffers, visibility::completed, std::forward<Token>(token));
   }
 
-  /// If the word is `expected` it becomes `desired`. Says which it was. Signature
-  /// `void(error_code, exchange_result<remote_value_t<T>>)`.
+  /// Atomically replaces the word by `desired` if it equals `expected`, and reports the previous
+  /// value. Signature `void(error_code, exchange_result<remote_value_t<T>>)`.
   template <remote_atomic T, class Token = asio::default_completion_token_t<executor_type>>
   auto async_compare_exchange(remote_ptr<T> p, remote_value_t<T> expected,
                               remote_value_t<T> desired, Token&& token = {}) {
@@ -299,7 +305,7 @@ public:
         token, IBV_WR_ATOMIC_CMP_AND_SWP, place<T>(p, true), detail::word_bits(expected),
         detail::word_bits(desired));
   }
-  /// Adds, modulo 2^64, and gives what the word was. Signature
+  /// Atomically adds `addend`, modulo 2^64, and reports the previous value. Signature
   /// `void(error_code, remote_value_t<T>)`.
   template <remote_atomic T, class Token = asio::default_completion_token_t<executor_type>>
   requires std::integral<remote_value_t<T>> //
@@ -309,9 +315,10 @@ public:
         token, IBV_WR_ATOMIC_FETCH_AND_ADD, place<T>(p, true), detail::word_bits(addend),
         std::uint64_t(0));
   }
-  /// Makes the word `desired` and gives what it was. Devices cannot do that at once: it is
-  /// compare-and-exchange, again with what was seen until it succeeds, after a random time that
-  /// doubles up to a millisecond. Signature `void(error_code, remote_value_t<T>)`.
+  /// Atomically replaces the word by `desired` and reports the previous value. Devices have no such
+  /// operation: it is a compare-and-exchange that is repeated with the last value seen until it
+  /// succeeds, after a random pause that doubles up to a millisecond. Signature `void(error_code,
+  /// remote_value_t<T>)`.
   template <remote_atomic T, class Token = asio::default_completion_token_t<executor_type>>
   auto async_exchange(remote_ptr<T> p, remote_value_t<T> desired, Token&& token = {}) {
     using attempt = detail::exchange_attempt<basic_global_memory, T>;
@@ -347,9 +354,9 @@ private:
     io_ = {io_.get(), impl_->service().context()};
   }
 
-  /// Starts an operation on a lane, by `start(link, op)`, or ends it with `ec` if there is none. It
-  /// may have to wait for that, so `start` has copies of all that it needs; what has to be done at
-  /// once `prepare(op)` does.
+  /// Starts an operation on a lane, by `start(link, op)`, or completes it with `ec` if `lane` is
+  /// null. The operation may have to wait for its turn, so `start` has copies of everything that it
+  /// needs. `prepare(op)` is called immediately.
   template <class Base, class Result, class Handler, class Prepare, class Start>
   void start_on(const detail::global_lane* lane, const error_code& ec, Handler&& handler,
                 Prepare&& prepare, Start&& start) {
@@ -372,7 +379,7 @@ private:
         });
   }
 
-  /// The same on the lane of the node that is aimed at: `start(link, op, target)`.
+  /// The same, on the lane of the node of `where`: `start(link, op, target)`.
   template <class Base, class Result, class Handler, class Start>
   void start_at(Handler&& handler, const aim& where, Start&& start) {
     error_code ec = asio::error::bad_descriptor;
@@ -512,10 +519,10 @@ private:
   std::shared_ptr<impl_type> impl_;
 };
 
-/// Operations on one node that are posted together, by one doorbell, and told of together, by one
-/// completion: carried out in their order (see `basic_global_memory`), in one round trip. When one
-/// of them is refused by the other node, those behind it have not been carried out; after any other
-/// error each of them may have been.
+/// A batch: operations on one node that are posted by one doorbell, reported by one completion, and
+/// carried out in order (see `basic_global_memory`) in one round trip. If the other node refuses
+/// one of them, the operations after it have not been carried out; after any other error each of
+/// them may have been.
 ///
 ///     global_memory::batch b(memory, node);
 ///     b.write(victim, 1);
@@ -523,12 +530,12 @@ private:
 ///     co_await b.async_post(asio::use_awaitable);
 ///     use(b[tail]);
 ///
-/// It may be posted again, as it is or after `clear`. What is added while it is posted makes it a
-/// new one that fails, with `already_started`.
+/// A batch may be posted again, unchanged or after `clear`. If an operation is added to a batch
+/// while it is posted, a new batch begins that fails with `already_started`.
 template <class Executor>
 class basic_global_memory<Executor>::batch {
 public:
-  /// Names what an operation of a batch brings.
+  /// Identifies the result of an operation of a batch.
   template <class T>
   class result {
     friend batch;
@@ -536,7 +543,7 @@ public:
     std::size_t at_;
   };
 
-  /// The memory must stay.
+  /// `memory` must outlive this object.
   batch(basic_global_memory& memory, node_id node) : memory_(&memory), node_(node) {}
 
   template <remote_writable T>
@@ -548,14 +555,14 @@ public:
   result<remote_value_t<T>> read(remote_ptr<T> p) {
     return result<remote_value_t<T>>(add(IBV_WR_RDMA_READ, place<T>(p)));
   }
-  /// Its result is what was seen: it has exchanged if that is `expected`.
+  /// The result is the previous value: the exchange has happened if it equals `expected`.
   template <remote_atomic T>
   result<remote_value_t<T>> compare_exchange(remote_ptr<T> p, remote_value_t<T> expected,
                                              remote_value_t<T> desired) {
     return result<remote_value_t<T>>(add(IBV_WR_ATOMIC_CMP_AND_SWP, place<T>(p, true),
                                          detail::word_bits(expected), detail::word_bits(desired)));
   }
-  /// Its result is what the word was.
+  /// The result is the previous value.
   template <remote_atomic T>
   requires std::integral<remote_value_t<T>> result<remote_value_t<T>>
   fetch_add(remote_ptr<T> p, remote_value_t<T> addend) {
@@ -573,15 +580,15 @@ public:
     state_->problem = {};
   }
 
-  /// Signature `void(error_code)`. Errors: those of `basic_global_memory`, by which nothing was
-  /// posted if they are found before; `invalid_argument` for a pointer to another node.
-  /// Cancellation: all types; the operations may have happened.
+  /// Posts the batch. Signature `void(error_code)`. Errors: those of `basic_global_memory`; if an
+  /// error is detected before posting, nothing is posted; `invalid_argument` for a pointer to
+  /// another node. Cancellation: all types; the operations may have happened.
   template <class Token = asio::default_completion_token_t<executor_type>>
   auto async_post(Token&& token = {}) {
     return asio::async_initiate<Token, void(error_code)>(initiate_batch{memory_}, token, state_);
   }
 
-  /// What an operation brought, once the batch has succeeded. Zero if it is none of this batch.
+  /// The result of an operation, after the batch has succeeded. Zero if `r` is not of this batch.
   template <class T>
   T operator[](result<T> r) const noexcept {
     std::array<std::byte, sizeof(T)> bytes{};

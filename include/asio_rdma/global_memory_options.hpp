@@ -7,7 +7,7 @@
 
 namespace asio_rdma {
 
-/// What a `global_memory` is opened with.
+/// Options of a `global_memory`.
 struct global_memory_options {
   global_memory_options() {
     lanes.receives = 8;
@@ -15,21 +15,23 @@ struct global_memory_options {
     lanes.sends = 8;
   }
 
-  /// Operations that are under way at a time, a batch being one, with all nodes together; more wait
-  /// their turn, in order. More of them than the device's caches hold make it slower (Ren et al.,
-  /// "Scaling Up Memory Disaggregated Applications with SMART", ASPLOS 2024). A node that
-  /// does not answer keeps its places until it is known to be dead. What locks do is not counted,
-  /// but keeps its order with what was started on their node before. At least 1.
+  /// The number of operations that are outstanding at a time with all nodes together, at least 1; a
+  /// batch counts as one. More wait their turn, in order. Operations beyond what the device's
+  /// caches hold slow the device down (Ren et al., "Scaling Up Memory Disaggregated Applications
+  /// with SMART", ASPLOS 2024). The operations on a node that does not answer keep their places
+  /// until the node is known to be dead. The accesses of locks are not counted, but keep their
+  /// order with the operations that were started on their node before.
   std::size_t in_flight = 256;
 
-  /// Of the connection to each node. `lanes.queue_pair.send_depth` bounds the operations that are
-  /// under way with a node; more wait their turn. The receives carry joins, allocations and who has
-  /// a lock next only.
+  /// Options of the connection to each node. `lanes.queue_pair.send_depth` bounds the operations
+  /// outstanding with a node; more wait their turn. The receives carry only joins, allocations and
+  /// wake-ups of locks.
   connection_options lanes;
 
-  /// 0: the object has a lane of its own to each node. Else it uses those of another object of its
-  /// node that says so too, once there are so many of them: fewer lanes where there are very many
-  /// nodes, which threads have to take turns at. See `basic_global_memory`.
+  /// The number of objects' lanes after which lanes are shared. 0: the object has its own lane to
+  /// each node. Otherwise, once that many lanes exist, the object uses the lanes of another object
+  /// of its node that also sets this option. With very many nodes this saves lanes, but threads
+  /// must take turns at them. See `basic_global_memory`.
   std::size_t shared_lanes = 0;
 };
 

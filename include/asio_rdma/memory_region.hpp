@@ -13,8 +13,8 @@ namespace asio_rdma {
 template <class Executor>
 class basic_queue_pair;
 
-/// What may be done to registered memory (ibv_reg_mr(3)). The owner may always let the device read
-/// it (sends and the source of writes).
+/// The access rights of registered memory (ibv_reg_mr(3)). The owner may always let the device read
+/// the memory (for sends and as the source of writes).
 enum class access : unsigned {
   local_read = 0,
   local_write = 1,  ///< Receives, and the sink of RDMA READ. See `memory_region`.
@@ -33,24 +33,26 @@ constexpr bool has(access set, access flag) noexcept {
   return (static_cast<unsigned>(set) & static_cast<unsigned>(flag)) != 0;
 }
 
-/// A protection domain (ibv_alloc_pd(3)): queue pairs use only memory of their own one. A cheap,
-/// shared handle; the domain goes when the last copy and the last object made in it are gone.
+/// A protection domain (ibv_alloc_pd(3)). A queue pair can use only memory of its own protection
+/// domain. A cheap, shared handle; the domain is released with the last copy and the last object
+/// made in it.
 class protection_domain {
 public:
   using native_handle_type = ibv_pd*;
 
-  /// Not open, as after an error: what is made in it fails with `bad_descriptor`.
+  /// A domain that is not open, as after an error: objects cannot be made in it (`bad_descriptor`).
   protection_domain() noexcept = default;
   /// Errors: `bad_descriptor` for a device that is not open, or the system's.
   explicit protection_domain(const device& d);
   protection_domain(const device& d, error_code& ec);
-  /// Adopts a domain of the device's context. Not open if the device is not, or for null.
+  /// Adopts a domain of the device's context. The result is not open if the device is not open or
+  /// `pd` is null.
   protection_domain(const device& d, native_handle_type pd, ownership owns);
 
   bool is_open() const noexcept { return impl_ != nullptr; }
   /// Null when not open.
   native_handle_type native_handle() const noexcept;
-  /// Needs an open domain.
+  /// The domain must be open.
   const device& get_device() const noexcept;
 
   friend bool operator==(const protection_domain&, const protection_domain&) = default;
@@ -61,11 +63,12 @@ private:
   std::shared_ptr<impl> impl_;
 };
 
-/// Registered memory (ibv_reg_mr(3)): its pages are pinned, and the device may reach them by key.
-/// Owns the registration, not the memory, which must outlive it. Move-only. Deregistering while an
-/// operation uses the memory fails that operation; it does not wait for it. Destruction and
-/// assignment deregister too, but cannot tell if that fails: the registration then lasts until
-/// `memory_pool::trim` succeeds with it; who has reason to expect that calls `close` before.
+/// Registered memory (ibv_reg_mr(3)): its pages are pinned, and the device can access them by key.
+/// Owns the registration, not the memory, which must outlive the registration. Move-only.
+/// Deregistering fails an operation that uses the memory; it does not wait for the operation. The
+/// destructor and assignment deregister too, but cannot report a failure: the registration then
+/// lasts until `memory_pool::trim` succeeds in releasing it. To detect such a failure, call `close`
+/// first.
 ///
 /// On iWARP the sink of an RDMA READ must be remotely writable (RFC 5040, section 5.2), so
 /// `local_write` includes `remote_write` there.
@@ -91,10 +94,11 @@ public:
       : memory_region(pd, memory.data(), memory.size(), rights, ec) {}
 
   /// Registers `bytes` at `offset` of a dma-buf (a GPU's memory, for instance). `iova` is the
-  /// region's address in every request, here and at peers (ibv_reg_dmabuf_mr(3)), so `data` is that
-  /// and nothing that the CPU could follow: only for queue pairs whose `max_inline` is 0, and for
-  /// peers; neither for messages nor for streams, which copy what is short. Errors: as above, or
-  /// `operation_not_supported` where the device, or rdma-core (before 34), cannot.
+  /// region's address in every request, here and at peers (ibv_reg_dmabuf_mr(3)). `data` returns
+  /// `iova`, which the CPU cannot dereference. Such a region is usable only by peers and by queue
+  /// pairs whose `max_inline` is 0. It is not usable for messages and streams, which copy short
+  /// payloads. Errors: as above, or `operation_not_supported` if the device, or rdma-core (before
+  /// 34), does not support it.
   static memory_region from_dmabuf(const protection_domain& pd, int descriptor,
                                    std::uint64_t offset, std::size_t bytes, std::uint64_t iova,
                                    access rights, error_code& ec);
@@ -107,7 +111,7 @@ public:
     return result;
   }
 
-  /// Adopts a region of the domain. What it may be used for its maker has said.
+  /// Adopts a region of the domain. The access rights are those that it was registered with.
   memory_region(const protection_domain& pd, native_handle_type mr, ownership owns);
 
   memory_region(memory_region&& other) noexcept;
@@ -115,8 +119,8 @@ public:
   ~memory_region();
 
   bool is_open() const noexcept { return mr_ != nullptr; }
-  /// Deregisters now. Errors: the system's; then the region is still open, the device may still
-  /// reach the memory, and closing may be tried again.
+  /// Deregisters the memory. Errors: the system's. After an error the region is still open, the
+  /// device may still access the memory, and `close` may be called again.
   void close(error_code& ec);
   void close() {
     error_code ec;
@@ -126,7 +130,7 @@ public:
 
   native_handle_type native_handle() const noexcept { return mr_; }
   const protection_domain& get_protection_domain() const noexcept { return pd_; }
-  /// What follows needs an open region.
+  /// The functions below need an open region.
   void* data() const noexcept { return data_; }
   std::size_t size() const noexcept { return mr_->length; }
   std::uint32_t lkey() const noexcept { return mr_->lkey; }
@@ -138,7 +142,8 @@ public:
     return (mutable_buffer(data(), size(), lkey()) + offset).first(bytes);
   }
 
-  /// What to tell a peer that shall access the region, or a part of it (clamped to the end).
+  /// The description of the region, or of a part of it (clamped to the end), for a peer that shall
+  /// access it.
   remote_buffer remote(std::uint64_t offset = 0,
                        std::uint64_t bytes = static_cast<std::uint64_t>(-1)) const noexcept {
     return (remote_buffer{reinterpret_cast<std::uintptr_t>(data()), size(), rkey()} + offset)
@@ -148,7 +153,7 @@ public:
 private:
   protection_domain pd_;
   ibv_mr* mr_ = nullptr;
-  void* data_ = nullptr; // not in the handle for a dma-buf, which has the offset there
+  void* data_ = nullptr; // the handle of a dma-buf has the offset instead
   ownership owns_ = ownership::take;
 };
 
@@ -156,12 +161,12 @@ namespace detail {
 class memory_window_impl;
 } // namespace detail
 
-/// A memory window of type 2 (ibv_alloc_mw(3)): a key for a part of a region, given to the peer of
-/// one queue pair by `async_bind` there and taken back by `async_invalidate`. Move-only.
+/// A memory window of type 2 (ibv_alloc_mw(3)): a key for a part of a region. `async_bind` of a
+/// queue pair grants the key to that queue pair's peer; `async_invalidate` revokes it. Move-only.
 ///
-/// It belongs to the queue pair that binds it first, and goes with that at the latest: when that
-/// has failed or is closed, the window is closed, too. Dropping it before ends its key, after the
-/// binds of it that were started.
+/// The window belongs to the queue pair that first binds it. When that queue pair has failed or is
+/// closed, the window is closed too. Destroying the window earlier ends its key, after the binds
+/// that were started.
 class memory_window {
 public:
   using native_handle_type = ibv_mw*;
@@ -171,15 +176,16 @@ public:
   /// where the device has none of type 2, or the system's.
   explicit memory_window(const protection_domain& pd);
   memory_window(const protection_domain& pd, error_code& ec);
-  /// Adopts a window of type 2 of the domain, which is bound to nothing. A borrowed one its owner
-  /// must have freed or invalidated before its queue pair ends.
+  /// Adopts an unbound window of type 2 of the domain. The owner of a borrowed window must free or
+  /// invalidate it before its queue pair ends.
   memory_window(const protection_domain& pd, native_handle_type mw, ownership owns);
   memory_window(memory_window&&) noexcept = default;
   memory_window& operator=(memory_window&&) noexcept = default;
 
   bool is_open() const noexcept { return native_handle() != nullptr; }
   native_handle_type native_handle() const noexcept;
-  /// The key of the last bind that was started, good once that has succeeded; 0 before the first.
+  /// The key of the last bind that was started, valid once that bind has succeeded; 0 before the
+  /// first.
   std::uint32_t rkey() const noexcept;
 
 private:
@@ -191,11 +197,12 @@ private:
 
 namespace detail {
 
-/// As the constructor, but `local_write` lets no peer write, on iWARP either: no sink of a READ.
+/// As the constructor, but `local_write` does not include `remote_write` on iWARP, so the region
+/// cannot be the sink of a READ there.
 memory_region register_exactly(const protection_domain& pd, void* data, std::size_t bytes,
                                access rights, error_code& ec);
 
-/// Rights as ibv_reg_mr(3) and as the binding of a window take them.
+/// The rights as flags of ibv_reg_mr(3), and as flags for binding a memory window.
 unsigned verbs_access(access rights) noexcept;
 inline unsigned window_access(access rights) noexcept {
   return verbs_access(rights) & ~unsigned(IBV_ACCESS_LOCAL_WRITE);

@@ -8,21 +8,22 @@
 
 namespace asio_rdma {
 
-/// Which memory of this side the peer of a connection may ask for (`async_request_memory`). What is
-/// lent unasked (`async_send_region`) does not count.
+/// Limits of the memory of this side that the peer of a connection may request
+/// (`async_request_memory`). Memory lent by `async_send_region` does not count.
 struct remote_memory_options {
-  access rights = access::remote_read | access::remote_write; ///< None but these are given.
-  /// At a time; with 0 every request is refused. What the peer has handed back counts no more,
-  /// though it is kept until `async_receive_region` gives it away: at most one for each receive.
+  access rights = access::remote_read | access::remote_write; ///< The rights that may be granted.
+  /// Bytes granted at a time; with 0 every request is refused. Memory that the peer has handed back
+  /// no longer counts, but is kept until `async_receive_region` receives it: at most one grant for
+  /// each posted receive.
   std::uint64_t bytes = 0;
   std::uint32_t grants = 16; ///< Requests granted at a time, at most 65535.
-  /// For a request that names no lease, and the longest; a longer one is cut down to it. Zero and
-  /// more.
+  /// The lease of a request that specifies none, and the longest lease; a longer one is shortened
+  /// to it. Not negative.
   std::chrono::microseconds default_lease = std::chrono::seconds(10);
   std::chrono::microseconds longest_lease = std::chrono::minutes(10);
-  /// How much longer than the lease the device lets the peer in, so that an operation that was
-  /// started in time, and has not waited for longer than this behind others, does not break the
-  /// connection. A lease ends by time only while this side's context runs.
+  /// The time after the end of a lease during which the device still admits the peer. An operation
+  /// that was started within the lease, and has not waited longer than this time, thus does not
+  /// break the connection. A lease expires only while this side's context runs.
   std::chrono::microseconds grace = std::chrono::milliseconds(500);
 };
 

@@ -6,34 +6,36 @@
 #include <cstdint>
 #include <type_traits>
 
-// Words of shared memory that know who may change them.
+// Words of shared memory whose types determine which side may change them.
 //
 // The atomicity of a CPU and that of a device are two different things. An atomic operation of a
-// device excludes the other atomic operations of that device and, unless it says more
-// (`ibv_device_attr::atomic_cap` above IBV_ATOMIC_HCA), nothing else: neither the CPU's, nor its
+// device excludes the other atomic operations of that device. Unless `ibv_device_attr::atomic_cap`
+// is above IBV_ATOMIC_HCA, it excludes nothing else, neither accesses of the CPU nor the device's
 // own plain writes (InfiniBand Architecture Specification, volume 1, 9.4.5; Kalia, Kaminsky,
 // Andersen, "Design Guidelines for High Performance RDMA Systems", USENIX ATC 2016, on what atomics
-// cost and lock). A read-modify-write of the one between the read and the write of the other is
-// lost. So a word is changed by one side only, and which it is is its type; what does not fit that
-// does not compile. No word here may be changed by atomic operations of both.
+// cost and lock). If one side changes a word between the read and the write of the other side's
+// read-modify-write, the change is lost. So only one side changes a word. The word's type says
+// which side, and operations of the other side do not compile. No word here may be changed by
+// atomic operations of both sides.
 //
-// An aligned load or store of 8 bytes is whole on both sides: it is one access of the CPU (and
-// `std::atomic_ref` of 8 bytes is lock-free), and lies within one cache line, which a device reads
-// or writes at once on coherent platforms. The specification does not promise it; every platform
-// that verbs run on does.
+// An aligned load or store of 8 bytes is not torn on either side: it is one access of the CPU
+// (`std::atomic_ref` of 8 bytes is lock-free), and lies within one cache line, which a device reads
+// or writes at once on coherent platforms. The specification does not guarantee this; every
+// platform that verbs run on does.
 //
-// *Order.* What the CPU stored before a release store is in the memory that the device reads when
-// the word's new value is: device reads are coherent with the CPU's caches, and x86 and the
-// barriers of a release store elsewhere order the stores before. A CPU that finds a value by an
-// acquire load finds what the device had placed before by operations that *completed* before the
-// one that changed the word was started; of operations of one chain nothing is said, as a device
-// may place what it writes in any order until the completion (9.5 there; `flushed` writes say it).
-// A device's load is a read of the whole word and orders nothing behind it: another read is ordered
-// only if it was started after the first had completed.
+// *Order.* A device that reads the new value of a release store also finds all earlier stores of
+// the CPU in memory: device reads are coherent with the CPU's caches, and x86, or the barriers of a
+// release store elsewhere, order the stores. A CPU that reads a value by an acquire load finds the
+// data that the device placed by operations that *completed* before the operation that changed the
+// word was started. There is no such guarantee within one chain, because a device may place its
+// writes in any order until the completion (9.5 of the specification; use `flushed` writes). A
+// device's load is a read of the whole word and orders no later read: a second read is ordered only
+// if it was started after the first had completed.
 
 namespace asio_rdma {
 
-/// What fits a word: 8 bytes that can be compared as bits, such as an integer or a `remote_ptr`.
+/// The type of a word's value: 8 bytes that can be compared as bits, such as an integer or a
+/// `remote_ptr`.
 template <class T>
 concept word_value =
     sizeof(T) == 8 &&
@@ -50,7 +52,7 @@ public:
   word_base(const word_base&) = delete;
   word_base& operator=(const word_base&) = delete;
 
-  /// What the word is now, by this machine's CPU. Acquires.
+  /// Loads the word by this machine's CPU, with acquire order.
   T load() const noexcept { return reference().load(std::memory_order_acquire); }
 
 protected:
@@ -68,58 +70,60 @@ private:
 
 } // namespace detail
 
-/// A word that devices change, by compare-and-swap and fetch-and-add, the owner's own included. The
-/// owner's CPU loads it and changes nothing once peers may reach it. No plain write: one between
-/// the two halves of an atomic operation would be lost.
+/// A word that devices, including the owner's own, change by compare-and-swap and fetch-and-add.
+/// The owner's CPU loads it, and does not change it once peers can access it. There are no plain
+/// writes: a write between the two halves of an atomic operation would be lost.
 template <word_value T>
 class nic_atomic : public detail::word_base<T> {
 public:
   constexpr explicit nic_atomic(T value = T()) noexcept : detail::word_base<T>(value) {}
 };
 
-/// A word that the owner's CPU changes, as a `std::atomic`. Devices read it.
+/// A word that the owner's CPU changes, like a `std::atomic`. Devices read it.
 template <word_value T>
 class cpu_atomic : public detail::word_base<T> {
 public:
   constexpr explicit cpu_atomic(T value = T()) noexcept : detail::word_base<T>(value) {}
 
-  /// Releases. The others below both acquire and release.
+  /// Stores with release order. The read-modify-write functions below both acquire and release.
   void store(T value) noexcept { this->reference().store(value, std::memory_order_release); }
   T exchange(T value) noexcept { return this->reference().exchange(value); }
-  /// Whether the word was `expected` and is `desired` now; else gives what it is in `expected`.
+  /// Replaces the word by `desired` if it equals `expected`, and returns true. Otherwise stores the
+  /// word's value in `expected` and returns false.
   bool compare_exchange(T& expected, T desired) noexcept {
     return this->reference().compare_exchange_strong(expected, desired);
   }
-  /// Gives what the word was. Modulo 2^64.
+  /// Adds modulo 2^64 and returns the previous value.
   T fetch_add(T addend) noexcept requires std::integral<T> {
     return this->reference().fetch_add(addend);
   }
 };
 
-/// What a compare-and-exchange of a device did, and what it saw: `expected`, if it exchanged.
+/// The result of a compare-and-exchange by a device. `seen` is the previous value: `expected`, if
+/// `exchanged`.
 template <word_value T>
 struct exchange_result {
   bool exchanged = false;
   T seen;
 };
 
-/// A word of plain loads and stores, by the CPU and by devices: the last store counts.
+/// A word of plain loads and stores, by the CPU and by devices. The last store wins.
 template <word_value T>
 class shared_word : public detail::word_base<T> {
 public:
   constexpr explicit shared_word(T value = T()) noexcept : detail::word_base<T>(value) {}
 
-  /// Releases.
+  /// Stores with release order.
   void store(T value) noexcept { this->reference().store(value, std::memory_order_release); }
 };
 
 namespace detail {
 
-/// What a remote operation makes of a type: what it reads or writes as a value, and what it may do.
+/// How remote operations treat a type: the type of its value, and the operations allowed.
 template <class T>
 struct remote_traits {
   using value = T;
-  // The second, as what contains a word is trivially copyable, but cannot be copied.
+  // A class that contains a word is trivially copyable, but not copy-constructible.
   static constexpr bool readable =
       std::is_trivially_copyable_v<T> && std::is_copy_constructible_v<T> && !std::is_pointer_v<T>;
   static constexpr bool writable = readable;
@@ -149,23 +153,24 @@ struct remote_traits<const void> : remote_traits<void> {};
 
 } // namespace detail
 
-/// What an object of type T in remote memory is as a value: of a word what it holds.
+/// The type of the value of a remote object of type T: for a word, the type of the word's value.
 template <class T>
 using remote_value_t = typename detail::remote_traits<T>::value;
 
-/// What may be read from, or written to, remote memory: trivially copyable types, and words whose
-/// kind allows it. Whatever contains a word is neither, as copying it would go by the word's rules.
+/// Types that may be read from, or written to, remote memory: trivially copyable types, and words
+/// whose kind allows the access. A class that contains a word is excluded, because a copy of the
+/// class would break the word's rules.
 template <class T>
 concept remote_readable = detail::remote_traits<T>::readable;
 template <class T>
 concept remote_writable = detail::remote_traits<T>::writable;
-/// What may be in remote memory at all, where there is an object without a constructor or an end:
-/// no class with a destructor of its own or with virtual functions, and no pointer, which would
-/// mean something in one process only.
+/// Types that may be in remote memory, where no constructor or destructor is called: no class with
+/// a nontrivial destructor or with virtual functions, and no pointer, which would be meaningful in
+/// one process only.
 template <class T>
 concept remote_object = std::is_trivially_destructible_v<T> && !std::is_polymorphic_v<T> &&
                         !std::is_pointer_v<T> && !std::is_reference_v<T>;
-/// What a device may change by an atomic operation.
+/// Types that a device may change by an atomic operation.
 template <class T>
 concept remote_atomic = detail::remote_traits<T>::atomic;
 
