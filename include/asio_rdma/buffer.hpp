@@ -12,7 +12,7 @@
 namespace asio_rdma {
 
 /// A view of registered memory that the device may read: an Asio buffer with its lkey. The memory
-/// and its registration must stay until the operation that was given the view has completed.
+/// and its registration must remain valid until the operation that uses the view has completed.
 class const_buffer : public asio::const_buffer {
 public:
   const_buffer() noexcept = default;
@@ -65,8 +65,8 @@ private:
   std::uint32_t lkey_ = 0;
 };
 
-/// Memory of another machine, as its owner described it: what an RDMA READ, WRITE or atomic
-/// operation is aimed at. A value; it grants nothing and keeps nothing alive.
+/// Memory of another machine, as its owner described it: the target of an RDMA READ, WRITE or
+/// atomic operation. A value; it grants no access and keeps nothing alive.
 struct remote_buffer {
   std::uint64_t address = 0; ///< In the owner's address space.
   std::uint64_t size = 0;    ///< Bytes.

@@ -14,13 +14,14 @@ class dropped_blocks;
 struct access_initiation;
 } // namespace detail
 
-/// Access to a `registered_buffer` for as long as this object lives, and a reference to its memory:
-/// an operation of the device has it from its start to its completion, a program while it reads
-/// or writes the bytes. Any number may read the same bytes; who writes them is alone. It concerns
-/// only the bytes of the buffer it was made from: slices that do not overlap do not conflict.
+/// Access to a `registered_buffer` while this object lives, and a reference to its memory. An
+/// operation of the device has access from its start to its completion, a program while it reads or
+/// writes the bytes. Any number of accesses may read the same bytes; an access that writes them is
+/// exclusive. An access covers only the bytes of the buffer that it was made from: slices that do
+/// not overlap do not conflict.
 ///
-/// Move-only. True if access was granted; ends with the object, or by `reset`. Ending it never
-/// blocks and runs no handler. Distinct objects are safe from any thread.
+/// Move-only. True if access was granted. The access ends with the object, or by `reset`. Ending it
+/// never blocks and runs no handler. Distinct objects are safe from any thread.
 class buffer_access {
 public:
   /// No access.
@@ -35,9 +36,9 @@ public:
   }
   ~buffer_access() { reset(); }
 
-  /// Begins to read or to write in place of any access that this had. No access and
-  /// `error::buffer_in_use` if that conflicts with an access that lasts or is waited for. An empty
-  /// buffer never conflicts.
+  /// Begins a read or write access, which replaces any access of this object. If the new access
+  /// conflicts with an existing or awaited one, this object has no access and the error is
+  /// `error::buffer_in_use`. An empty buffer never conflicts.
   error_code try_begin_read(const registered_buffer& buffer) noexcept {
     return try_begin(buffer, detail::access_kind::shared);
   }
@@ -47,7 +48,7 @@ public:
 
   explicit operator bool() const noexcept { return node_.granted; }
 
-  /// Ends the access and lets go of the memory.
+  /// Ends the access and releases the reference to the memory.
   void reset() noexcept { static_cast<void>(end()); }
 
 private:

@@ -11,9 +11,9 @@
 
 namespace asio_rdma {
 
-/// Bytes that travel with a connection request or its answer, besides the connection itself.
-/// InfiniBand and RoCE carry up to 56 with a request, 196 with an acceptance and 148 with a
-/// rejection; iWARP up to 251 each. More fails with `asio::error::message_size`.
+/// Bytes that are carried by a connection request or its answer. InfiniBand and RoCE carry up to 56
+/// with a request, 196 with an acceptance and 148 with a rejection; iWARP up to 251 each. More
+/// fails with `asio::error::message_size`.
 using private_data = std::vector<std::byte>;
 
 // These have constructors because gcc 12 destroys a temporary aggregate in a co_await expression
@@ -23,7 +23,7 @@ struct connect_options {
   connect_options() {}
 
   private_data data;
-  std::chrono::milliseconds timeout{10000}; ///< For each endpoint tried; `timed_out` when over.
+  std::chrono::milliseconds timeout{10000}; ///< For each endpoint tried; then `timed_out`.
   std::optional<boost::asio::ip::tcp::endpoint> local; ///< The address to connect from.
 };
 
@@ -34,7 +34,7 @@ struct accept_options {
   std::chrono::milliseconds timeout{10000}; ///< From the request to the connection.
 };
 
-/// What is known of a connection when it has been made, or of a refusal.
+/// The endpoints and the private data of a new connection, or of a refusal.
 struct connection_info {
   boost::asio::ip::tcp::endpoint local;
   boost::asio::ip::tcp::endpoint remote;

@@ -12,7 +12,7 @@ namespace asio_rdma {
 
 namespace detail {
 
-/// What is to be connected: a queue pair, and who speaks over it.
+/// A queue pair to be connected, and the object that uses it, if any.
 struct connection_end {
   connection_end() = default;
   template <class Executor>
@@ -31,8 +31,8 @@ struct connection_end {
 
 } // namespace detail
 
-/// What acceptor, connector and `async_exchange` connect: an open `basic_queue_pair`, or an I/O
-/// object with a protocol of its own, such as `basic_connection` and `basic_stream`.
+/// An object that acceptor, connector and `async_exchange` can connect: an open `basic_queue_pair`,
+/// or an I/O object with a protocol of its own, such as `basic_connection` and `basic_stream`.
 template <class Object>
 concept connectable = std::constructible_from<detail::connection_end, const Object&>;
 

@@ -13,24 +13,25 @@
 
 namespace asio_rdma {
 
-/// Connects queue pairs by rdma_cm (rdma_cm(7)), as an Asio I/O object. Any number of connections
-/// may be under way at a time. Nothing here blocks, with three exceptions of the kernel's.
+/// An Asio I/O object that connects queue pairs by rdma_cm (rdma_cm(7)). Any number of connection
+/// attempts may be pending. No function blocks, with three exceptions inside the kernel.
 ///
-/// siw makes its TCP connection inside the system call that starts it (rdma_connect(3)). A peer
-/// that does not answer TCP holds up, for as long as TCP tries (tcp_syn_retries, two minutes), the
-/// thread of the execution context that is there, whoever closes or cancels that attempt, its
-/// timeout, and the other connections of that context where they are made or the peer ends them.
-/// A program that must not wait connects on a context of its own: a connection that has been made
-/// is looked after by its queue pair's context only, and the connector's may end then.
+/// siw makes its TCP connection inside the system call that starts it (rdma_connect(3)). If the
+/// peer does not answer TCP, that call lasts as long as TCP tries (tcp_syn_retries, two minutes).
+/// Until then it blocks the thread of the execution context that made the call, any thread that
+/// closes or cancels the attempt, the attempt's timeout, and the other connections of that context
+/// while they are made or the peer ends them. A program that must not block connects on a separate
+/// context. An established connection depends only on its queue pair's context, so the connector's
+/// context may be destroyed then.
 ///
-/// On RoCE the step to RTR looks for the neighbour once more (ibv_modify_qp(3)); if that has gone
-/// since the address was resolved, the thread that is there waits for up to a second.
+/// On RoCE the step to RTR resolves the neighbour once more (ibv_modify_qp(3)). If the neighbour
+/// entry has expired since the address was resolved, the calling thread waits for up to a second.
 ///
-/// On iWARP an attempt that was given up while the peer had not answered is over only when the peer
-/// answers or the kernel stops waiting (siw: 10 s). Destroying the connector's execution context
-/// before that waits for it.
+/// On iWARP an attempt that was abandoned before the peer answered ends only when the peer answers
+/// or the kernel stops waiting (siw: 10 s). The destruction of the connector's execution context
+/// waits for that.
 ///
-/// As Asio's own I/O objects, it must not outlive its execution context.
+/// Like Asio's own I/O objects, a connector must not outlive its execution context.
 ///
 /// Thread safety: distinct objects safe, shared objects unsafe.
 template <class Executor = asio::any_io_executor>
@@ -51,7 +52,7 @@ public:
   explicit basic_connector(ExecutionContext& context)
       : basic_connector(executor_type(context.get_executor())) {}
 
-  /// The moved-from object has no attempts under way, and can make others.
+  /// The moved-from object has no pending attempts, and can start new ones.
   basic_connector(basic_connector&&) noexcept = default;
   template <class Executor1>
   requires std::convertible_to<Executor1, Executor>
@@ -70,26 +71,27 @@ public:
 
   const executor_type& get_executor() const noexcept { return io_.get(); }
 
-  /// Ends every attempt with `operation_aborted`. Connections that were made stay.
+  /// Ends every attempt with `operation_aborted`. Established connections remain.
   void cancel() {
     if (impl_)
       impl_->cancel();
   }
 
-  /// Connects an open queue pair to who listens at the endpoint. Receives may be started before.
-  /// A loopback address stands for the queue pair's own device where loopback has none; if that has
-  /// no address of the family that leads there, the error is `error::loopback_address`, and its
-  /// message names those that can be used. Gives the endpoints and what the acceptor sent
-  /// along, after a rejection too. Errors:
+  /// Connects an open queue pair to the listener at the endpoint. Receives may be started before. A
+  /// loopback address stands for the queue pair's own device if loopback has no RDMA device. If the
+  /// queue pair's device has no suitable address of that family, the error is
+  /// `error::loopback_address`, and its message names the usable addresses. The result is the
+  /// endpoints and the acceptor's private data, after a rejection too. Errors:
   /// `error::peer_not_listening`, `error::rejected` (by the peer's program, or its backlog is
-  /// full), `error::unreachable`, `error::wrong_device` when the way to the endpoint leads by
+  /// full), `error::unreachable`, `error::wrong_device` if the route to the endpoint leads through
   /// another device than the queue pair's, `timed_out`, `already_connected`, `message_size`,
   /// `invalid_argument` for private data with anything but a bare queue pair,
   /// `operation_not_supported` for a queue pair that is not of type `IBV_QPT_RC`, `bad_descriptor`,
-  /// the system's, or why the queue pair failed meanwhile, such as `error::device_fatal`. The queue
-  /// pair can then be used for another attempt, unless it has failed, as it has when the peer had
-  /// accepted, and on iWARP when the peer had been reached. Supports all cancellation types: the
-  /// queue pair is as after an error. Closing the queue pair cancels too.
+  /// the system's, or the reason of a concurrent failure of the queue pair, such as
+  /// `error::device_fatal`. After an error the queue pair can be used for another attempt, unless
+  /// it has failed. It has failed if the peer had accepted, and on iWARP if the peer had been
+  /// reached. Cancellation: all types; the queue pair is in the state that it has after an error.
+  /// Closing the queue pair also cancels the attempt.
   template <connectable Object, class Token = asio::default_completion_token_t<executor_type>>
   auto async_connect(Object& object, const endpoint_type& endpoint, const connect_options& options,
                      Token&& token = {}) {
@@ -104,8 +106,9 @@ public:
   }
 
   /// Tries the endpoints of a range, such as a resolver's results, in order until one connects;
-  /// `connection_info::remote` tells which. The error is that of the last tried; `not_found` if
-  /// there are none. On iWARP the first that could be reached is the last.
+  /// `connection_info::remote` reports that endpoint. The error is that of the last endpoint tried;
+  /// `not_found` if the range is empty. On iWARP no further endpoint is tried after the first one
+  /// that could be reached.
   template <connectable Object, std::ranges::input_range Endpoints,
             class Token = asio::default_completion_token_t<executor_type>>
   requires std::convertible_to<std::ranges::range_reference_t<const Endpoints>, endpoint_type>
@@ -143,7 +146,7 @@ private:
     void operator()(Handler&& handler, const detail::connection_end& end,
                     const std::vector<endpoint_type>& endpoints,
                     const connect_options& options) const {
-      if (!self->impl_) // which has been moved from
+      if (!self->impl_) // moved from
         self->impl_ = self->make_impl();
       std::decay_t<Handler> h(std::forward<Handler>(handler));
       detail::start_operation<detail::connect_operation, detail::info_result, 0>(

@@ -14,12 +14,13 @@
 
 namespace asio_rdma {
 
-/// Who destroys a handle that someone else made. `take`: the object that adopts it, as one that it
-/// made itself. `borrow`: whoever made it, when that object and all that was made on it have gone.
-/// Where adopting fails the handle stays with the caller in either case.
+/// The ownership of an adopted handle. `take`: the adopting object destroys the handle like one
+/// that it made itself. `borrow`: the caller destroys the handle, after the adopting object and
+/// everything made on it have been released. If adopting fails, the caller keeps the handle in
+/// either case.
 enum class ownership { take, borrow };
 
-/// How a device's packets travel, as the device says (ibv_get_device_list(3), `transport_type`).
+/// The transport of a device (ibv_get_device_list(3), `transport_type`).
 enum class transport { infiniband, iwarp, other };
 
 /// An entry of a port's GID table (ibv_query_gid_ex(3)).
@@ -32,28 +33,28 @@ struct gid_entry {
   kind type = kind::infiniband;
   std::uint32_t interface_index = 0; ///< Of the port's network interface; 0 where it has none.
 
-  /// The IP address that the GID stands for; an IPv4-mapped GID gives the IPv4 address, and a
+  /// The IP address that the GID represents. An IPv4-mapped GID gives the IPv4 address, and a
   /// link-local address has the interface as its scope id.
   asio::ip::address address() const;
 };
 
-/// What a port has counted of all its queue pairs, of all programs, since its driver was loaded.
+/// Counters of a port, over all its queue pairs and all programs, since its driver was loaded.
 struct port_counters {
-  /// Requests that found no receive at the peer, and are sent again (RNR).
+  /// Requests that were retransmitted because the peer had no posted receive (RNR).
   std::optional<std::uint64_t> rnr;
-  /// Requests that are sent again because no answer came, or one that told of a gap.
+  /// Requests that were retransmitted because no answer arrived, or the answer reported a gap.
   std::optional<std::uint64_t> retries;
 };
 
 namespace detail {
 class device_listeners;
 
-/// Whether `a` stands before `b` in `device::gids`.
+/// Whether `a` precedes `b` in `device::gids`.
 bool better_gid(const gid_entry& a, const gid_entry& b);
 } // namespace detail
 
-/// An opened RDMA device. A cheap, shared handle: copies mean the same device, which is closed
-/// when the last copy and the last object made on it are gone. Safe from any thread.
+/// An opened RDMA device. A cheap, shared handle: copies refer to the same device, which is closed
+/// with the last copy and the last object made on it. Safe from any thread.
 class device {
 public:
   using native_handle_type = ibv_context*;
@@ -66,11 +67,11 @@ public:
     error_code open_error;    ///< Why it could not be opened.
   };
 
-  /// Not opened: what is made on it fails with `bad_descriptor`. Every other member but `is_open`
-  /// and assignment needs an opened device.
+  /// A device that is not open: objects cannot be made on it (`bad_descriptor`). Every other member
+  /// but `is_open` and assignment needs an opened device.
   device() noexcept = default;
 
-  /// The devices of this machine (ibv_get_device_list(3)); none when that fails.
+  /// The devices of this machine (ibv_get_device_list(3)); empty on failure.
   static std::vector<description> list();
 
   /// Opens a device by its name, such as "rxe0".
@@ -83,13 +84,14 @@ public:
   static device open_first();
   static device open_first(error_code& ec);
 
-  /// Opens the device that has the address; of a link-local address without a scope id, the first
-  /// that has it. Errors: `error::no_gid` when none has.
+  /// Opens the device that has the address; for a link-local address without a scope id, the first
+  /// device that has it. Errors: `error::no_gid` if no device has the address.
   static device open_for(const asio::ip::address& local);
   static device open_for(const asio::ip::address& local, error_code& ec);
 
-  /// Adopts an opened device. Its asynchronous events are read here from the first queue pair on,
-  /// and their descriptor no longer blocks. Errors: `invalid_argument` for null, or the system's.
+  /// Adopts an opened device. From the first queue pair on, the library reads the device's
+  /// asynchronous events, and their descriptor is nonblocking. Errors: `invalid_argument` for null,
+  /// or the system's.
   device(native_handle_type context, ownership owns);
   device(native_handle_type context, ownership owns, error_code& ec);
 
@@ -98,50 +100,52 @@ public:
   std::string name() const;
   transport type() const noexcept;
 
-  /// The limits and abilities that ibv_query_device(3) gives, asked when the device was opened.
+  /// The limits and abilities from ibv_query_device(3), queried when the device was opened.
   const ibv_device_attr& attributes() const noexcept;
 
-  /// What this device can do, as it says itself.
+  /// Abilities that the device reports.
   bool has_atomics() const noexcept;
   bool has_immediate() const noexcept;      ///< Immediate data with sends and writes: not on iWARP.
   bool has_memory_windows() const noexcept; ///< Of type 2 (bound to a queue pair).
   bool has_invalidation() const noexcept;   ///< Of keys, here and by SEND (memory extensions).
   bool has_on_demand_paging() const noexcept; ///< For RC's sends, receives, reads and writes.
-  /// Buffers that one READ fills at most: one on iWARP (RFC 5040, section 4.4).
+  /// The maximum number of buffers that one READ fills: one on iWARP (RFC 5040, section 4.4).
   std::uint32_t max_read_buffers() const noexcept;
 
-  /// A port's state, LID, link layer and MTU now (ibv_query_port(3)). Ports count from 1.
+  /// The current state, LID, link layer and MTU of a port (ibv_query_port(3)). Ports count from 1.
   ibv_port_attr port(std::uint8_t number) const;
   ibv_port_attr port(std::uint8_t number, error_code& ec) const;
 
-  /// From the driver's files (/sys/class/infiniband/NAME/ports/N/hw_counters). What it does not
-  /// tell is empty: siw tells neither, as it is TCP that repeats there; rxe and mlx5 tell both; and
-  /// in a network namespace other than the system's first there are no such files.
+  /// The counters of a port, from the driver's files
+  /// (/sys/class/infiniband/NAME/ports/N/hw_counters). A counter that the driver does not provide
+  /// is empty. siw provides neither, because TCP retransmits there; rxe and mlx5 provide both. In a
+  /// network namespace other than the initial one these files do not exist.
   port_counters counters(std::uint8_t number) const;
 
-  /// The first active port, else port 1. A port that cannot be asked is not active.
+  /// The first active port; port 1 if there is none. A port that cannot be queried counts as
+  /// inactive.
   std::uint8_t first_port() const;
 
   /// The used entries of every port's GID table, the best one for a connection first: RoCE v2
-  /// before v1, and IPv4-mapped before global IPv6 before link-local addresses; equals in the
-  /// table's order. Empty when the table cannot be read (ibv_query_gid_table(3)).
+  /// before v1, and IPv4-mapped before global IPv6 before link-local addresses; equal entries in
+  /// the table's order. Empty if the table cannot be read (ibv_query_gid_table(3)).
   std::vector<gid_entry> gids() const;
 
-  /// The best entry of a port, or of the given local address, in which the scope id of a link-local
-  /// one may be missing.
+  /// The best entry of a port, or of the given local address. A link-local address may lack its
+  /// scope id.
   std::optional<gid_entry> best_gid(std::uint8_t port) const;
   std::optional<gid_entry> best_gid(const asio::ip::address& local) const;
 
   /// The IP addresses by which rdma_cm reaches the device: those of its GIDs, or on iWARP those of
-  /// the network interface whose hardware address the GID is. IPv4 before IPv6, link-local last,
-  /// these with their interface as scope id; equals in the order of `gids`, and empty where that
-  /// is.
+  /// the network interface whose hardware address the GID is. IPv4 addresses precede IPv6 ones, and
+  /// link-local addresses, with their interface as scope id, come last; equal ones are in the order
+  /// of `gids`. Empty if `gids` is empty.
   std::vector<asio::ip::address> addresses() const;
 
   friend bool operator==(const device&, const device&) = default;
 
   struct impl;
-  /// Who hears of the device's asynchronous events.
+  /// The subscribers to the device's asynchronous events.
   detail::device_listeners& listeners() const noexcept;
 
 private:

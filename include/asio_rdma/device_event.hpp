@@ -7,7 +7,7 @@
 
 namespace asio_rdma {
 
-/// Something that a device reported by itself (ibv_get_async_event(3)).
+/// An asynchronous event of a device (ibv_get_async_event(3)).
 struct device_event {
   ibv_event_type type = IBV_EVENT_DEVICE_FATAL;
   std::uint8_t port = 0;               ///< Of the port events; else 0.

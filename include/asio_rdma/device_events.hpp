@@ -14,10 +14,11 @@
 
 namespace asio_rdma {
 
-/// The asynchronous events of a device, as an Asio I/O object: ports that go up and down, queue
-/// pairs and devices that fail. Queue pairs and receive queues take what concerns them by
-/// themselves; this is for programs that want to know too. Each object hears of every event from
-/// its opening on; up to 64 are kept for it while it does not wait.
+/// An Asio I/O object that reports the asynchronous events of a device: ports that go up and down,
+/// queue pairs and devices that fail. Queue pairs and receive queues process the events that
+/// concern them by themselves; this object is for programs that also need the events. Each object
+/// receives every event from its opening on; up to 64 events are kept for it while no wait is
+/// pending.
 template <class Executor = asio::any_io_executor>
 class basic_device_events {
   using impl_type = detail::device_events_impl;
@@ -30,7 +31,7 @@ public:
     using other = basic_device_events<Executor1>;
   };
 
-  /// Hears of nothing, as it is not open.
+  /// An object that is not open. It receives no events.
   explicit basic_device_events(const executor_type& ex) : io_(ex) {}
   template <class ExecutionContext>
   requires std::convertible_to<ExecutionContext&, asio::execution_context&>
@@ -60,8 +61,8 @@ public:
 
   const executor_type& get_executor() const noexcept { return io_.get(); }
 
-  /// Hears of the device's events from here on. Errors: `already_open`, `bad_descriptor` for a
-  /// device that is not open, or the system's when they cannot be watched.
+  /// Subscribes to the device's events. Errors: `already_open`, `bad_descriptor` for a device that
+  /// is not open, or the system's if the events cannot be watched.
   void open(const device& d, error_code& ec) {
     detail::open_impl(
         impl_, ec, [](impl_type& i) { return i.open(); }, io_.context(), d);
@@ -73,12 +74,12 @@ public:
   }
 
   bool is_open() const noexcept { return impl_ != nullptr; }
-  /// Whose events they are.
+  /// The device's context.
   native_handle_type native_handle() const noexcept {
     return impl_ ? impl_->get_device().native_handle() : nullptr;
   }
 
-  /// Ends every wait with `operation_aborted` and hears of no more events.
+  /// Ends every wait with `operation_aborted` and ends the subscription.
   void close() {
     if (impl_)
       std::exchange(impl_, nullptr)->close();
@@ -89,8 +90,8 @@ public:
       impl_->cancel();
   }
 
-  /// Gives the next event. Errors: `bad_descriptor` when not open, `operation_aborted`. Supports
-  /// all cancellation types; a cancelled wait loses no event.
+  /// Waits for the next event and reports it. Errors: `bad_descriptor` if not open,
+  /// `operation_aborted`. Cancellation: all types; a cancelled wait loses no event.
   template <class Token = asio::default_completion_token_t<executor_type>>
   auto async_wait_event(Token&& token = {}) {
     return asio::async_initiate<Token, void(error_code, device_event)>(

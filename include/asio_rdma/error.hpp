@@ -15,14 +15,14 @@ namespace asio = boost::asio;
 using boost::system::error_code;
 using boost::system::system_error;
 
-/// Errors of this library's own. Each message says what happened and, where a person meets it on
-/// the first day, what to do about it.
+/// The errors of this library. Each message describes the error and, for errors that are common in
+/// first use, the remedy.
 enum class error {
   no_device = 1,         ///< The machine has no RDMA device, or none with an active port.
   device_not_found,      ///< No RDMA device has that name.
-  device_permission,     ///< The device's file may not be opened by this user.
+  device_permission,     ///< This user has no permission to open the device's file.
   device_fatal,          ///< The device reported a fatal error; its queue pairs are gone.
-  memory_limit,          ///< Registering memory failed for the limit on locked memory.
+  memory_limit,          ///< The limit on locked memory prevents registration.
   no_gid,                ///< The device's port has no usable GID for the address.
   wrong_device,          ///< The address belongs to another device than the queue pair's.
   loopback_address,      ///< No RDMA device serves loopback; the message names other addresses.
@@ -32,21 +32,21 @@ enum class error {
   rejected,              ///< The peer's program refused the connection.
   peer_not_listening,    ///< The address answers, but nothing listens at that port.
   unreachable,           ///< No route or no answer from the address.
-  incompatible_peer,     ///< What the peer sent in the handshake is not ours.
+  incompatible_peer,     ///< The peer's handshake is not of this library or version.
   protocol_violation,    ///< The peer broke the protocol.
   queue_pair_fatal,      ///< The device moved the queue pair to the error state.
   completion_queue_full, ///< The completion queue has no room for the queue pair's entries.
   pool_limit,            ///< The memory pool may not grow beyond its limit.
-  buffer_in_use,         ///< Bytes of the buffer are read or written by someone else.
+  buffer_in_use,         ///< Another operation or access uses bytes of the buffer.
   lease_expired,         ///< The lease on remote memory has ended.
   lease_revoked,         ///< The owner has taken remote memory back.
   rights_refused,        ///< The owner of remote memory does not give these rights.
   remote_memory_limit,   ///< The owner gives a peer no more remote memory.
-  node_unknown,          ///< There is no way to that node of a global memory.
+  node_unknown,          ///< That node of a global memory has not been joined.
   node_in_use,           ///< Another node of a global memory has that id.
-  owner_dead,            ///< Who held a lock, or waited for it before this, has died.
-  device_keeps_memory,   ///< The device did not let go: it may still use the operation's memory.
-  shared_receives_full,  ///< As many links share the receives as there is a promise for.
+  owner_dead,            ///< The lock's holder, or a party that waited for it, has died.
+  device_keeps_memory,   ///< The device may still use the operation's memory.
+  shared_receives_full,  ///< The shared receives are too few for another link.
   shared_receives_closed ///< The receives that the link shared with others have been closed.
 };
 
@@ -55,9 +55,9 @@ const boost::system::error_category& library_category() noexcept;
 
 /// The category of work completion statuses (`ibv_wc_status`, ibv_poll_cq(3)). Each maps onto a
 /// generic condition: access errors onto `permission_denied`, exceeded retries onto `timed_out`,
-/// and so on. A flushed request is never reported in it: it becomes
-/// `asio::error::operation_aborted` where this side closed or cancelled, and
-/// `asio::error::connection_reset` where the connection failed.
+/// and so on. A flushed request is never reported in this category: it becomes
+/// `asio::error::operation_aborted` if this side closed or cancelled, and
+/// `asio::error::connection_reset` if the connection failed.
 const boost::system::error_category& completion_category() noexcept;
 
 inline error_code make_error_code(error e) noexcept {
@@ -90,7 +90,7 @@ template <>
 struct is_error_code_enum<asio_rdma::error> : std::true_type {};
 } // namespace boost::system
 
-/// `ec == IBV_WC_REM_ACCESS_ERR` and the like.
+/// Allows comparisons such as `ec == IBV_WC_REM_ACCESS_ERR`.
 inline boost::system::error_code make_error_code(ibv_wc_status status) noexcept {
   return asio_rdma::detail::completion_error(status);
 }

@@ -28,10 +28,10 @@ struct global_memory_options {
   /// wake-ups of locks.
   connection_options lanes;
 
-  /// The number of objects' lanes after which lanes are shared. 0: the object has its own lane to
-  /// each node. Otherwise, once that many lanes exist, the object uses the lanes of another object
-  /// of its node that also sets this option. With very many nodes this saves lanes, but threads
-  /// must take turns at them. See `basic_global_memory`.
+  /// The number of the node's objects that have lanes to share. 0: the object has lanes of its own
+  /// and does not share them. Otherwise, once that many objects have lanes to share, further
+  /// objects that set this option use those lanes. With very many nodes this saves lanes, but
+  /// threads must take turns at them. See `basic_global_memory`.
   std::size_t shared_lanes = 0;
 };
 

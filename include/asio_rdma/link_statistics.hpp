@@ -7,20 +7,22 @@
 
 namespace asio_rdma {
 
-/// What a connection or a stream has done since it was opened. The figures are exact, each by
-/// itself; what another thread counts meanwhile may be in one and not yet in another.
+/// Counters of a connection or a stream since it was opened. Each counter is exact, but the
+/// counters are not read at the same instant.
 ///
-/// What a device repeats, because a packet was lost or the peer had no receive (RNR), happens below
-/// the verbs, which tell it of no queue pair: `device::counters` gives what the port counts.
+/// The device retransmits, after the loss of a packet or because the peer had no receive (RNR),
+/// below the verbs, which do not report it for a single queue pair. `device::counters` reports it
+/// for the port.
 struct link_statistics {
   std::uint64_t frames_sent = 0; ///< SENDs: data and the library's own.
   std::uint64_t frames_received = 0;
   std::uint64_t bytes_sent = 0; ///< Of messages or of the stream, without headers.
   std::uint64_t bytes_received = 0;
-  /// How often data had to wait because the peer had no receive left for it: its program takes
-  /// more slowly than this one sends, or has too few receives for the distance.
+  /// How often data waited because the peer had no receive for it: the peer's program receives more
+  /// slowly than this one sends, or has too few receives for the latency of the network.
   std::uint64_t credit_waits = 0;
-  /// The completion queue's, which others may share: calls of ibv_poll_cq, wake-ups (`events`).
+  /// Of the completion queue, which other objects may share: calls of ibv_poll_cq, wake-ups
+  /// (`events`).
   completion_counters queue;
 };
 
@@ -28,14 +30,14 @@ struct link_statistics {
 struct connection_statistics : link_statistics {
   std::uint64_t messages_sent = 0;
   std::uint64_t messages_received = 0;
-  std::uint64_t rendezvous_sent = 0;     ///< Of the messages: those that the peer has read.
+  std::uint64_t rendezvous_sent = 0;     ///< Those of the messages that the peer has read.
   std::uint64_t rendezvous_received = 0; ///< Likewise.
   std::uint64_t remote_operations = 0;   ///< Reads, writes and atomics on the peer's memory.
-  std::uint64_t remote_bytes = 0;        ///< That these read and wrote.
+  std::uint64_t remote_bytes = 0;        ///< Bytes that these operations read and wrote.
 };
 
-/// Bytes count when their frame is sent, or when the peer has told that it has read them, and when
-/// the program has read them.
+/// Sent bytes count when their frame is sent, or when the peer has reported that it has read them;
+/// received bytes count when the program has read them.
 using stream_statistics = link_statistics;
 
 } // namespace asio_rdma

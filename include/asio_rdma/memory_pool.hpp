@@ -11,31 +11,32 @@
 
 namespace asio_rdma {
 
-/// Registered memory, handed out by size. A cheap, shared handle: copies mean the same pool, which
-/// lives until the last copy and the last buffer are gone. Safe from any thread.
+/// A pool of registered memory. A cheap, shared handle: copies refer to the same pool, which lives
+/// until the last copy and the last buffer are destroyed. Safe from any thread.
 ///
-/// Memory is registered in arenas, when it is needed: then `allocate` takes as long as that
-/// (ibv_reg_mr(3)), unless `reserve` has been there before. Otherwise blocks of up to 64 KiB are
+/// Memory is registered in arenas, on demand. An allocation that needs a new arena takes as long as
+/// its registration (ibv_reg_mr(3)); `reserve` avoids that. Otherwise blocks of up to 64 KiB are
 /// allocated and returned in constant time and without the heap. Larger blocks are whole pages.
 class memory_pool {
 public:
   static constexpr std::size_t default_alignment = detail::cache_line;
   static constexpr std::size_t max_alignment = detail::page_bytes;
 
-  /// No pool; every other member but `is_open` and assignment needs one.
+  /// A handle without a pool. Every other member but `is_open` and assignment needs a pool.
   memory_pool() noexcept = default;
-  /// Registers nothing yet.
+  /// Creates a pool. Memory is registered later.
   explicit memory_pool(const protection_domain& pd, const memory_pool_options& options = {});
-  /// A pool of other memory.
+  /// A pool with another implementation.
   explicit memory_pool(detail::memory_pool_ptr impl) noexcept : impl_(std::move(impl)) {}
 
   bool is_open() const noexcept { return impl_ != nullptr; }
   const protection_domain& get_protection_domain() const noexcept { return pd_; }
 
-  /// A buffer of exactly `bytes` (of none: an empty one), at a multiple of `alignment`, which is a
-  /// power of two up to `max_alignment`. Its content is indeterminate, unless the pool's options
-  /// say otherwise. Errors: `error::pool_limit`; those of `memory_region` when memory cannot be
-  /// registered, such as `error::memory_limit`; `invalid_argument` for the alignment; `no_memory`.
+  /// Allocates a buffer of exactly `bytes` (for 0 an empty buffer), at a multiple of `alignment`,
+  /// which is a power of two up to `max_alignment`. Its content is indeterminate, unless
+  /// `memory_pool_options::zeroed` is set. Errors: `error::pool_limit`; those of `memory_region` if
+  /// memory cannot be registered, such as `error::memory_limit`; `invalid_argument` for the
+  /// alignment; `no_memory`.
   registered_buffer allocate(std::size_t bytes, std::size_t alignment, error_code& ec) const {
     if (bytes == 0) {
       ec.clear();
@@ -54,8 +55,7 @@ public:
     return result;
   }
 
-  /// Registers so much memory that the pool has `bytes` of it, in use or not. Errors: as
-  /// `allocate`.
+  /// Registers memory until the pool has `bytes` in total, in use or not. Errors: as `allocate`.
   void reserve(std::size_t bytes, error_code& ec) const { impl_->reserve(bytes, ec); }
   void reserve(std::size_t bytes) const {
     error_code ec;
@@ -63,12 +63,13 @@ public:
     detail::throw_if(ec, "memory_pool::reserve");
   }
 
-  /// Gives back the arenas of which nothing is in use. Gives their bytes. First tries again to free
-  /// what is kept in use because a device did not let go of it (`error::device_keeps_memory`).
+  /// Releases the arenas of which no block is in use, and returns the number of bytes released.
+  /// Before that, it tries again to release memory that a device had refused to release
+  /// (`error::device_keeps_memory`).
   std::size_t trim() const noexcept;
 
-  /// The bytes with their lkey, if they lie in the pool's memory: a part of one of its buffers, for
-  /// instance. Takes a time logarithmic in the number of arenas.
+  /// The bytes with their lkey, if they are in the pool's memory, such as a part of one of its
+  /// buffers. Takes a time logarithmic in the number of arenas.
   std::optional<mutable_buffer> find(const void* data, std::size_t bytes) const noexcept {
     return impl_->find(data, bytes);
   }

@@ -9,8 +9,8 @@
 
 namespace asio_rdma {
 
-/// A message that was received. Its payload lies in registered memory and is owned: it may be kept,
-/// sliced, sent on and written to without a copy.
+/// A received message. It owns its payload, which is in registered memory: the payload may be kept,
+/// sliced, forwarded and written to without a copy.
 struct message {
   registered_buffer payload;
   std::optional<std::uint32_t> immediate; ///< As given to `async_send`.

@@ -10,31 +10,33 @@
 
 namespace asio_rdma {
 
-/// What a queue pair is opened with. Where a limit of the device is lower, that limit holds.
+/// Options of a queue pair. A lower limit of the device takes precedence.
 struct queue_pair_options {
   ibv_qp_type type = IBV_QPT_RC; ///< IBV_QPT_RC or IBV_QPT_UC
 
   std::uint32_t send_depth = 128;    ///< Work requests posted at a time; more wait their turn.
   std::uint32_t receive_depth = 128; ///< Likewise for receives.
-  // Of a sequence whose length is not known when the program is compiled, at most 16.
+  // A buffer sequence of run-time length may have at most 16.
   std::uint32_t max_send_sge = 4;    ///< Buffers in one send, read or write.
   std::uint32_t max_receive_sge = 4; ///< Buffers in one receive.
   std::uint32_t max_inline = 64;     ///< Bytes; payloads up to this are copied into the request.
 
-  std::uint8_t port = 0; ///< 0: the first active one, or that of `local`.
-  /// Index of the partition key in the port's table, for a queue pair that is connected by hand.
-  /// The connection manager takes the one of the address's network interface.
+  std::uint8_t port = 0; ///< 0: the first active port, or the port of `local`.
+  /// Index of the partition key in the port's table, for a queue pair that is connected without the
+  /// connection manager. The connection manager uses the key of the address's network interface.
   std::uint16_t pkey_index = 0;
-  /// The address of this side for a queue pair that is connected by hand: its port's GID is of that
-  /// address. Empty: `device::best_gid` of the port. The connection manager takes its own.
+  /// The address of this side, for a queue pair that is connected without the connection manager:
+  /// selects the GID of that address. Empty: `device::best_gid` of the port. The connection manager
+  /// chooses the address itself.
   std::optional<asio::ip::address> local;
   ibv_mtu path_mtu = ibv_mtu(0); ///< 0: the port's active MTU, or the smaller of both sides.
   std::uint8_t max_reads = 16; ///< RDMA READs and atomics in flight, each way, up to the device's;
                                ///< at least 1.
-  // How long the peer may be silent: at least (retry_count + 1) times the timeout. A network that
-  // carries again before that is not noticed; then everything ends, the operation that was repeated
-  // with `errc::timed_out`. On iWARP it is TCP that repeats (tcp(7), tcp_retries2). rxe and the siw
-  // of Linux 6.1 end a queue pair at once when the link of their own port goes down.
+  // The peer may be silent for at least (retry_count + 1) times the timeout. An interruption of the
+  // network that ends before that has no effect. After that time the queue pair ends, and the
+  // operation that was retransmitted fails with `errc::timed_out`. On iWARP TCP retransmits
+  // (tcp(7), tcp_retries2). rxe and the siw of Linux 6.1 end a queue pair at once if the link of
+  // their own port goes down.
   std::uint8_t timeout = 14;       ///< 4.096 µs * 2^timeout to the first retransmission (67 ms).
   std::uint8_t retry_count = 6;    ///< Retransmissions before "the peer does not answer".
   std::uint8_t rnr_retry = 6;      ///< Retries when the peer has no receive posted; 7: for ever.
@@ -44,8 +46,7 @@ struct queue_pair_options {
   std::uint8_t service_level = 0;
 };
 
-/// Where a queue pair is to be found: what two sides tell each other to connect without the
-/// connection manager.
+/// The address of a queue pair, which two sides exchange to connect without the connection manager.
 struct queue_pair_address {
   std::uint32_t number = 0;        ///< Queue pair number, 24 bits.
   std::uint32_t packet_number = 0; ///< First packet sequence number, 24 bits.
@@ -56,12 +57,12 @@ struct queue_pair_address {
                               ///< peer with 0 these fail with `operation_not_supported`.
 };
 
-/// The states of a queue pair as this library sees them.
+/// The states of a queue pair in this library.
 enum class queue_pair_state {
   closed,
   open,      ///< Receives may be started.
-  connected, ///< Everything may be started.
-  failed     ///< Everything ends with an error.
+  connected, ///< All operations may be started.
+  failed     ///< All operations end with an error.
 };
 
 } // namespace asio_rdma

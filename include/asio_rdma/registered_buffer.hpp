@@ -17,17 +17,18 @@ namespace asio_rdma {
 
 class memory_pool;
 
-/// Registered memory with its owners counted: a block of a `memory_pool`, a memory region of the
-/// user's own, or a slice of either. Copies and slices share the memory; with the last of them, and
-/// the last operation that keeps it, it goes back to its pool, or the region is deregistered and
-/// its memory freed. Slices keep the whole block.
+/// A counted reference to registered memory: a block of a `memory_pool`, a memory region of the
+/// user's own, or a slice of either. Copies and slices share the memory. When the last of them and
+/// the last operation that keeps it are gone, the memory returns to its pool, or the region is
+/// deregistered and its memory freed. Slices keep the whole block.
 ///
-/// A buffer sequence of one buffer, Asio's and this library's. As with a shared pointer, a const
-/// object gives memory that may be written.
+/// The type is a buffer sequence of one buffer, Asio's and this library's. As with a shared
+/// pointer, a const object gives access to writable memory.
 ///
 /// The memory has an access state: see `buffer_access`. Operations of a `connection` and of a
-/// `stream` that take the buffer itself keep it and keep to its state. A view of it
-/// (`mutable_buffer`, an Asio buffer) does not know of either, and to a `queue_pair` it is a view.
+/// `stream` that take the buffer itself keep it alive and obey its access state. A view of the
+/// buffer (`mutable_buffer`, an Asio buffer) does neither, and a `queue_pair` treats the buffer as
+/// a view.
 ///
 /// Copying, slicing and access are safe from any thread; one object is unsafe while it is assigned.
 class registered_buffer {
@@ -35,12 +36,12 @@ public:
   using value_type = mutable_buffer;
   using const_iterator = const mutable_buffer*;
 
-  /// Of no memory and no bytes.
+  /// An empty buffer without memory.
   registered_buffer() noexcept = default;
-  /// A whole region, and its memory, which is kept, by its deleter, until after the deregistration.
-  /// The deleter may be called by any thread that uses the context; it may close and destroy, but
-  /// neither block nor poll.
-  /// The memory of a null pointer is the caller's to keep. An open region.
+  /// A buffer of a whole region, which must be open. `memory` keeps the region's memory until after
+  /// the deregistration. Its deleter may be called by any thread that uses the context; it may
+  /// close and destroy objects, but must neither block nor poll. If `memory` is null, the caller
+  /// keeps the memory alive.
   explicit registered_buffer(memory_region region, std::shared_ptr<void> memory = nullptr);
 
   registered_buffer(const registered_buffer&) noexcept = default;
@@ -63,16 +64,17 @@ public:
   const_iterator begin() const noexcept { return &view_; }
   const_iterator end() const noexcept { return &view_ + 1; }
 
-  /// The region that the memory lies in; null if there is none. It belongs to the pool: its keys
-  /// reach everything in it.
+  /// The region of the memory; null if there is none. A pool's region belongs to the pool: its keys
+  /// give access to everything in it.
   const memory_region* region() const noexcept { return block_ ? block_->region : nullptr; }
-  /// Whether the two share memory, if not necessarily bytes.
+  /// Whether both buffers share one block of memory. Their bytes need not overlap.
   bool shares_memory_with(const registered_buffer& other) const noexcept {
     return block_ != nullptr && block_ == other.block_;
   }
 
-  /// `bytes` from `offset` on, or all from there. Errors: `result_out_of_range` (of the generic
-  /// category) if they are not within this buffer; one past the end is an empty slice.
+  /// The slice of `bytes` from `offset`, or of all bytes from `offset`. Errors:
+  /// `result_out_of_range` (of the generic category) if the slice is not within this buffer; a
+  /// slice at the end is empty.
   registered_buffer slice(std::size_t offset, std::size_t bytes, error_code& ec) const;
   registered_buffer slice(std::size_t offset, std::size_t bytes) const;
   registered_buffer slice(std::size_t offset, error_code& ec) const {
@@ -86,11 +88,11 @@ public:
     return slice(0, bytes < size() ? bytes : size());
   }
 
-  /// Writes zeros. By the CPU: so not while the device uses the bytes.
+  /// Writes zeros by the CPU. The device must not use the bytes at the time.
   void zero() const noexcept;
 
-  /// Begins to read the bytes (shared) or to write them (exclusive); see `buffer_access`, which is
-  /// false if they are in use. Never waits.
+  /// Begins a read access (shared) or a write access (exclusive). The result is false if the bytes
+  /// are in use: see `buffer_access`. Never blocks.
   [[nodiscard]] buffer_access try_read_access() const noexcept {
     return {*this, detail::access_kind::shared};
   }
@@ -98,10 +100,10 @@ public:
     return {*this, detail::access_kind::exclusive};
   }
 
-  /// The same, but waits, in the order of asking, until nothing conflicts. Signature
-  /// `void(error_code, buffer_access)`; the handler's executor is `ex`, if it has none of its own.
-  /// Errors: `operation_aborted` after a cancellation. Supports all cancellation types: a cancelled
-  /// wait has no effect.
+  /// The same, but waits, first come, first served, until no access conflicts. Signature
+  /// `void(error_code, buffer_access)`; `ex` is the handler's executor if the handler has no
+  /// associated one. Errors: `operation_aborted` after a cancellation. Cancellation: all types; a
+  /// cancelled wait has no effect.
   template <class Executor, class Token = asio::default_completion_token_t<Executor>>
   auto async_read_access(const Executor& ex, Token&& token = {}) const {
     return async_access(ex, detail::access_kind::shared, token);
@@ -117,7 +119,7 @@ private:
   friend class detail::dropped_blocks;
   friend struct detail::access_initiation;
 
-  /// Takes a reference that is counted already.
+  /// Takes over a reference that has already been counted.
   explicit registered_buffer(detail::memory_block* block) noexcept
       : block_(block, false), view_(block->data, block->size, block->lkey) {}
 

@@ -18,7 +18,7 @@ using node_id = std::uint16_t;
 using segment_id = std::uint8_t;
 
 inline constexpr node_id max_node = 4095;
-/// Bytes that a segment has at most (16 TiB).
+/// The maximum size of a segment in bytes (16 TiB).
 inline constexpr std::uint64_t max_segment_bytes = std::uint64_t(1) << 44;
 
 template <class T>
@@ -57,7 +57,7 @@ private:
   std::uint64_t bits_ = 0;
 };
 
-/// Where a member lies in an object of standard layout.
+/// The offset of a member in an object of standard layout.
 template <class T, class Member>
 std::uint64_t member_offset(Member T::*m) noexcept {
   alignas(T) static const unsigned char space[sizeof(T)] = {};
@@ -77,13 +77,13 @@ struct member_of<Member> {
 
 } // namespace detail
 
-/// A pointer to an object in a segment of a node: node, segment and offset in 64 bits, never an
-/// address, so it means the same on every node. Trivially copyable and without padding: it may lie
-/// in remote memory itself, and be compared and swapped there.
+/// A pointer to an object in a segment of a node: node, segment and offset in 64 bits, not an
+/// address, so it means the same on every node. Trivially copyable and without padding: it may be
+/// stored in remote memory itself, and be compared and swapped there.
 ///
-/// It is a value that grants nothing and keeps nothing alive; what it points to is checked by the
-/// operation that uses it. Arithmetic, in elements, is on the offset alone, modulo 2^44: it never
-/// leads to another segment. `T` may be incomplete, or void, where nothing asks for its size.
+/// It is a value that grants no access and keeps nothing alive. The operation that uses it checks
+/// where it points. Arithmetic, in elements, changes only the offset, modulo 2^44: it never leads
+/// to another segment. `T` may be incomplete, or void, where its size is not needed.
 template <class T>
 class remote_ptr {
   static_assert(!std::is_reference_v<T> && !std::is_volatile_v<T>);
@@ -91,13 +91,13 @@ class remote_ptr {
 public:
   using element_type = T;
 
-  /// Null, as zeroed memory is.
+  /// Null, which zeroed memory also represents.
   constexpr remote_ptr() noexcept = default;
   constexpr remote_ptr(std::nullptr_t) noexcept {}
-  /// Throws `std::out_of_range` if a field does not have so many bits, and for node 0.
+  /// Throws `std::out_of_range` for node 0, or if a value does not fit its field.
   constexpr remote_ptr(node_id node, segment_id segment, std::uint64_t offset)
       : word_(node, segment, offset) {}
-  /// As `T*` converts: to const, and to void.
+  /// Converts as `T*` does: to const, and to void.
   template <class U>
   requires(!std::same_as<T, U> &&
            (std::same_as<T, const U> ||
@@ -105,7 +105,7 @@ public:
       constexpr remote_ptr(remote_ptr<U> other) noexcept
       : word_(other.bits()) {}
 
-  /// The 64 bits, to be carried by other means.
+  /// The 64 bits, for transfer by other means.
   constexpr std::uint64_t bits() const noexcept { return word_.bits(); }
   static constexpr remote_ptr from_bits(std::uint64_t bits) noexcept {
     return remote_ptr(detail::remote_word(bits));
@@ -118,7 +118,7 @@ public:
 
   constexpr explicit operator bool() const noexcept { return bits() != 0; }
 
-  /// The same place as of another type, as `reinterpret_cast` would have it.
+  /// The same location with another type, like `reinterpret_cast`.
   template <class U>
   constexpr remote_ptr<U> cast() const noexcept {
     return remote_ptr<U>::from_bits(bits());
@@ -170,7 +170,7 @@ public:
     return before;
   }
 
-  /// Elements between two pointers into one segment.
+  /// The number of elements between two pointers into one segment.
   friend constexpr std::ptrdiff_t operator-(remote_ptr a, remote_ptr b) noexcept
       requires(!std::is_void_v<T>) {
     return (static_cast<std::ptrdiff_t>(a.offset()) - static_cast<std::ptrdiff_t>(b.offset())) /
@@ -180,7 +180,7 @@ public:
   friend constexpr bool operator==(remote_ptr a, remote_ptr b) noexcept {
     return a.bits() == b.bits();
   }
-  /// By node, segment and offset; null comes first.
+  /// Orders by node, segment and offset; null is first.
   friend constexpr std::strong_ordering operator<=>(remote_ptr a, remote_ptr b) noexcept {
     return a.bits() <=> b.bits();
   }

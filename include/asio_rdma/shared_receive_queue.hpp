@@ -10,13 +10,13 @@
 
 namespace asio_rdma {
 
-/// Receives that several queue pairs share (ibv_create_srq(3)), as an Asio I/O object. Whichever
-/// queue pair a message comes for takes the next receive; `received::queue_pair_number` tells
-/// which it was. It and its queue pairs use one completion queue.
+/// An Asio I/O object with receives that several queue pairs share (ibv_create_srq(3)). A message
+/// for any of these queue pairs takes the next receive; `received::queue_pair_number` identifies
+/// the queue pair. The shared receive queue and its queue pairs use one completion queue.
 ///
-/// Errors, cancellation and thread safety as for `basic_queue_pair`, except that a posted receive
-/// is not cancelled in any way but `close`, as another queue pair may be filling it, and that the
-/// end of one queue pair leaves the others' receives as they are.
+/// Errors, cancellation and thread safety as for `basic_queue_pair`, with two exceptions. Only
+/// `close` cancels a posted receive, because another queue pair may be filling it. The end of one
+/// queue pair does not affect the others' receives.
 template <class Executor = asio::any_io_executor>
 class basic_shared_receive_queue {
   using impl_type = detail::shared_receive_queue_impl;
@@ -76,10 +76,11 @@ public:
     detail::throw_if(ec, "shared_receive_queue::open");
   }
 
-  /// Adopts an empty queue of the protection domain, for queue pairs that use the completion queue,
-  /// or one that the context's queue pairs share. `options` tells what it was made with, as not
-  /// every device does. It is destroyed at close; after an error it stays the caller's. Errors: as
-  /// `open`; `invalid_argument` for null or another domain's.
+  /// Adopts an empty queue of the protection domain, for queue pairs that use the given completion
+  /// queue, or the one that the context's queue pairs share. `options` must be those that the queue
+  /// was made with, because not every device reports them. The queue is destroyed at close; after
+  /// an error the caller still owns it. Errors: as `open`; `invalid_argument` for null or a queue
+  /// of another domain.
   void assign(const protection_domain& pd, const completion_queue& queue, native_handle_type srq,
               const shared_receive_queue_options& options, error_code& ec) {
     open_with(pd, options, ec, [&](impl_type& i) { return i.adopt(queue.impl(), srq); });
@@ -97,24 +98,24 @@ public:
   }
   const std::shared_ptr<impl_type>& impl() const noexcept { return impl_; }
 
-  /// Ends the operations with `operation_aborted`: those that wait at once, those that are posted
-  /// when the last queue pair that uses this queue has been closed; these with
-  /// `error::device_keeps_memory` if the device refuses to destroy it or this queue.
+  /// Ends the operations with `operation_aborted`: those that wait for room at once, posted ones
+  /// when the last queue pair that uses this queue has been closed. Posted ones end with
+  /// `error::device_keeps_memory` if the device refuses to destroy that queue pair or this queue.
   void close() {
     if (impl_)
       std::exchange(impl_, nullptr)->close();
   }
 
-  /// Ends the operations that wait for room, and those of `async_wait_limit`.
+  /// Cancels the operations that wait for room, and those of `async_wait_limit`.
   void cancel() {
     if (impl_)
       impl_->cancel();
   }
 
-  /// RECEIVE into the queue. Errors: `asio::error::connection_reset` when the queue pair that took
+  /// Posts a receive (RECEIVE). Errors: `asio::error::connection_reset` if the queue pair that took
   /// the receive failed before it was filled; `error::device_fatal`, or `error::queue_pair_fatal`
-  /// after an error of this queue or of its completion queue, once the last queue pair that uses it
-  /// has gone (the queue then has to be closed).
+  /// after an error of this queue or of its completion queue. These two are reported when the last
+  /// queue pair that uses the queue has ended; the queue must then be closed.
   template <mutable_buffer_sequence Buffers,
             class Token = asio::default_completion_token_t<executor_type>>
   auto async_receive(const Buffers& buffers, Token&& token = {}) {
@@ -124,9 +125,9 @@ public:
         token, detail::receive_request<detail::max_elements<Buffers>()>(buffers));
   }
 
-  /// Waits until fewer than `limit` receives are posted (ibv_modify_srq(3)). One limit holds at a
-  /// time: a later call replaces it for all who wait. Errors: `bad_descriptor` when not open,
-  /// `operation_aborted`, or the system's. Supports all cancellation types.
+  /// Waits until fewer than `limit` receives are posted (ibv_modify_srq(3)). Only one limit is in
+  /// force: a later call replaces the limit of all pending waits. Errors: `bad_descriptor` if not
+  /// open, `operation_aborted`, or the system's. Cancellation: all types.
   template <class Token = asio::default_completion_token_t<executor_type>>
   auto async_wait_limit(std::uint32_t limit, Token&& token = {}) {
     return asio::async_initiate<Token, void(error_code)>(initiate_wait{this}, token, limit);

@@ -12,23 +12,25 @@
 namespace asio_rdma {
 
 /// Receives that connections and streams of one execution context share (ibv_create_srq(3)), with
-/// memory of one pool, so that one that is idle costs little. A cheap, shared handle: copies mean
-/// the same receives, which last until the last copy and the last connection or stream that uses
-/// them are gone. Safe from any thread.
+/// memory of one pool, so that an idle connection costs little. A cheap, shared handle: copies
+/// refer to the same receives, which live until the last copy and the last connection or stream
+/// that uses them are destroyed. Safe from any thread.
 ///
-/// Each that uses them has some for itself (`shared_receives_options::per_link`), so none waits for
-/// a reader of another, and no message ever lacks a receive: where so many are not left, it is
-/// not opened. All of them use one completion queue.
+/// Each connection or stream has some receives reserved for itself
+/// (`shared_receives_options::per_link`). So none waits for a slow reader of another one, and no
+/// message ever lacks a receive: if too few receives are left, `open` fails. All of them use one
+/// completion queue.
 class shared_receives {
 public:
-  /// None; every other member but `is_open`, `close` and assignment needs some.
+  /// A handle without receives. Every other member but `is_open`, `close` and assignment needs
+  /// receives.
   shared_receives() noexcept = default;
 
-  /// Posts receives for memory of the pool's device. All use the completion queue; if none is
-  /// given, one of the context's that has room for as many as there can be, if the device has such
-  /// long ones. Errors: `bad_descriptor` for no pool or one of a protection domain that is not
-  /// open, `invalid_argument` for the options or a completion queue of another context,
-  /// `operation_not_supported` where the device has no shared receives,
+  /// Posts receives with memory of the pool. All of them use the given completion queue. If none is
+  /// given, they use a completion queue of the context with room for as many links as possible,
+  /// within the device's limits. Errors: `bad_descriptor` for a pool that is not open or is of a
+  /// protection domain that is not open, `invalid_argument` for the options or a completion queue
+  /// of another context, `operation_not_supported` if the device has no shared receive queues,
   /// `error::completion_queue_full`, `error::wrong_device`, those of `memory_pool::allocate`, or
   /// the system's.
   shared_receives(asio::execution_context& context, const memory_pool& pool,
@@ -54,8 +56,8 @@ public:
   const shared_receives_options& options() const noexcept { return impl_->options(); }
   shared_receives_statistics statistics() const { return impl_->statistics(); }
 
-  /// Ends the connections and streams that use them with `error::shared_receives_closed`; none can
-  /// be opened with them any more.
+  /// Ends the connections and streams that use the receives with `error::shared_receives_closed`.
+  /// No further ones can be opened with them.
   void close() {
     if (impl_)
       impl_->close();
