@@ -37,7 +37,7 @@ concept opened_from = connectable<Object> && requires(Object& o, const Source& s
 template <class Token>
 concept no_options = !std::same_as<std::decay_t<Token>, accept_options>;
 
-/// False, with the error in the operation, if there is nothing to be connected.
+/// Returns false and stores the error in the operation if there is no queue pair to connect.
 inline bool give(const connection_end& end, connect_operation& op) {
   if (end.queue_pair == nullptr)
     op.ec = asio::error::bad_descriptor;
@@ -47,8 +47,9 @@ inline bool give(const connection_end& end, connect_operation& op) {
 
 } // namespace detail
 
-/// A request for a connection that has been neither accepted nor rejected. Move-only; what is
-/// dropped is rejected. It must not outlive the execution context of the acceptor that it came by.
+/// A request for a connection that has been neither accepted nor rejected. Move-only; the
+/// destructor rejects the request. It must not outlive the execution context of the acceptor that
+/// received it.
 class connection_request {
 public:
   connection_request() noexcept = default;
@@ -65,19 +66,20 @@ public:
   ~connection_request() { drop(); }
 
   bool is_open() const noexcept { return connection_ != nullptr; }
-  /// To look at and to set options of (rdma_set_option(3)); it stays this object's. Null when not
-  /// open, or when the connector has given up.
+  /// The id of the request, for inspection and for options (rdma_set_option(3)); this object owns
+  /// it. Null if the request is not open, or if the connector has given up.
   rdma_cm_id* native_handle() const { return connection_ ? connection_->native_handle() : nullptr; }
-  /// The endpoints and what the connector sent along. Empty when not open.
+  /// The endpoints and the connector's private data. Empty if the request is not open.
   connection_info info() const { return connection_ ? connection_->info() : connection_info(); }
-  /// The device that the request came by: a queue pair of that device can accept it. Empty when
-  /// not open.
+  /// The device that received the request: a queue pair of that device can accept it. Empty if the
+  /// request is not open.
   std::string device_name() const {
     return connection_ ? connection_->device_name() : std::string();
   }
 
-  /// Rejects; the connector gets `error::rejected` and `data`. Errors: `connection_aborted` when
-  /// the connector has given up, `message_size`, `bad_descriptor`, or the system's.
+  /// Rejects the request. The connector gets `error::rejected` and `data`. Errors:
+  /// `connection_aborted` if the connector has given up, `message_size`, `bad_descriptor`, or the
+  /// system's.
   void reject(const private_data& data, error_code& ec) {
     ec = connection_ ? connection_->reject(data) : error_code(asio::error::bad_descriptor);
     drop();
@@ -99,16 +101,17 @@ private:
   std::shared_ptr<detail::cm_connection> connection_;
 };
 
-/// Listens for connections by rdma_cm (rdma_cm(7)), as an Asio I/O object. Nothing here blocks, but
-/// on RoCE for up to a second when the connector's neighbour entry has gone (as in
-/// `basic_connector`): the connection manager's events come through the execution context. Private
-/// data is for bare queue pairs only (`invalid_argument`).
+/// An Asio I/O object that listens for connections by rdma_cm (rdma_cm(7)). The connection
+/// manager's events are processed in the execution context, and no function blocks. An exception is
+/// RoCE: if the connector's neighbour entry has expired, accepting blocks for up to a second (as in
+/// `basic_connector`). Private data is for bare queue pairs only (`invalid_argument`).
 ///
-/// A queue pair that shall accept is open, on the device of the address that it is reached by, and
-/// has its receives started: the connector may send at once. On iWARP the connector must send
-/// first: until something has been received the accepting side does not send (RFC 5044, section 7).
+/// A queue pair that accepts must be open, on the device of the address that the connector uses,
+/// and its receives must have been started, because the connector may send at once. On iWARP the
+/// connector must send first: the accepting side does not send before it has received something
+/// (RFC 5044, section 7).
 ///
-/// As Asio's own I/O objects, it must not outlive its execution context.
+/// Like Asio's own I/O objects, an acceptor must not outlive its execution context.
 ///
 /// Thread safety: distinct objects safe, shared objects unsafe.
 template <class Executor = asio::any_io_executor>
@@ -155,14 +158,15 @@ public:
 
   const executor_type& get_executor() const noexcept { return io_.get(); }
 
-  /// Listens at the endpoint: an RDMA device's address, or any (0.0.0.0, ::) for all devices. Port
-  /// 0 chooses one. At most `backlog` requests wait to be accepted, and more
-  /// are rejected: peers that connect at the same time and are accepted one after the other all
-  /// wait. A request that its connector has given up makes room for another where
-  /// the device knows of it (siw does not). What is lost in the kernel before it gets here ends
-  /// with the connector's timeout at the latest. Errors: `already_open`, `address_in_use`,
-  /// `error::no_gid` when no RDMA device has the address, `error::loopback_address`,
-  /// `error::no_device`, `access_denied` for a port that is the system's, or what it says.
+  /// Listens at the endpoint: the address of an RDMA device, or the unspecified address (0.0.0.0,
+  /// ::) for all devices. With port 0 the system chooses the port. At most `backlog` requests wait
+  /// to be accepted, and further ones are rejected, also if the peers connect at the same time and
+  /// the requests are accepted one after the other. A request that its connector has abandoned
+  /// makes room for another one if the device reports that (siw does not). A request that is lost
+  /// in the kernel ends with the connector's timeout at the latest. Errors: `already_open`,
+  /// `address_in_use`, `error::no_gid` if no RDMA device has the address,
+  /// `error::loopback_address`, `error::no_device`, `access_denied` for a privileged port, or the
+  /// system's.
   void open(const endpoint_type& endpoint, int backlog, error_code& ec) {
     open_with(ec, [&](impl_type& i) {
       const error_code failure = i.open(endpoint, backlog);
@@ -179,12 +183,12 @@ public:
   }
 
   /// Listens with an id that has been bound (rdma_bind_addr(3)) and does not listen yet, so that
-  /// options can be set of it before. It moves to the context's event channel (rdma_migrate_id(3),
-  /// which waits until the events that it had are acknowledged), its `context` is the acceptor's,
-  /// and it is destroyed at close. After an error it stays the caller's, with an event channel of
-  /// its own if it had moved already; if it cannot move back, for want of a descriptor or of the
-  /// kernel's memory, its `context` is null, and it is the caller's to destroy. Errors:
-  /// `already_open`, `invalid_argument` for null, or the system's.
+  /// its options can be set before. The id moves to the context's event channel
+  /// (rdma_migrate_id(3), which blocks until the id's earlier events are acknowledged), its
+  /// `context` member belongs to the acceptor, and it is destroyed at close. After an error the
+  /// caller still owns the id, with an event channel of its own if it had already moved. If the id
+  /// cannot move back, for lack of a descriptor or of kernel memory, its `context` is null, and the
+  /// caller must destroy it. Errors: `already_open`, `invalid_argument` for null, or the system's.
   void assign(native_handle_type id, int backlog, error_code& ec) {
     open_with(ec, [&](impl_type& i) { return i.adopt(id, backlog); });
   }
@@ -195,9 +199,9 @@ public:
   }
 
   bool is_open() const noexcept { return impl_ != nullptr; }
-  /// Null when not open, or when its device has gone.
+  /// Null if the acceptor is not open or its device has been removed.
   native_handle_type native_handle() const { return impl_ ? impl_->native_handle() : nullptr; }
-  /// Where it listens. Errors: `bad_descriptor` when not open.
+  /// The endpoint at which the acceptor listens. Errors: `bad_descriptor` if not open.
   endpoint_type local_endpoint(error_code& ec) const {
     ec = impl_ ? error_code() : error_code(asio::error::bad_descriptor);
     return impl_ ? impl_->local_endpoint() : endpoint_type();
@@ -209,8 +213,8 @@ public:
     return result;
   }
 
-  /// Stops listening, rejects the requests that wait, and ends the operations that wait for one
-  /// with `operation_aborted`. A request that is being accepted goes on.
+  /// Stops listening, rejects the waiting requests, and ends the operations that wait for a request
+  /// with `operation_aborted`. The acceptance of a request that was taken continues.
   void close() {
     if (impl_)
       std::exchange(impl_, nullptr)->close();
@@ -221,17 +225,18 @@ public:
       impl_->cancel();
   }
 
-  /// Takes the next request and connects the queue pair, or what has one; a request of a peer that
-  /// does not speak the object's protocol is refused, and the next one awaited. Errors:
-  /// `already_connected`, at once, when the queue pair is connected or being connected, or waits
-  /// in another `async_accept` of the acceptor, `operation_not_supported` for a queue pair that is
-  /// not of type `IBV_QPT_RC`,
-  /// `error::wrong_device`, `connection_aborted` when the connector gave up, `timed_out`,
-  /// `message_size`, `error::device_fatal` when the acceptor's device is gone, `bad_descriptor`
-  /// when the queue pair is closed before the request comes, the system's, or why the queue pair
-  /// failed meanwhile. Supports all cancellation types. Cancelled before a request came, the queue
-  /// pair stays as it was and no request is lost; after that it has failed. Closing the queue pair
-  /// then cancels too. What has failed accepts again when it has been closed and opened.
+  /// Takes the next request and connects the queue pair, or the object that has one. A request of a
+  /// peer that does not use the object's protocol is rejected, and the operation waits for the next
+  /// one. Errors: `already_connected`, at once, if the queue pair is connected or being connected,
+  /// or waits in another `async_accept` of the acceptor; `operation_not_supported` for a queue pair
+  /// that is not of type `IBV_QPT_RC`; `error::wrong_device`; `connection_aborted` if the connector
+  /// gave up; `timed_out`; `message_size`; `error::device_fatal` if the acceptor's device was
+  /// removed; `bad_descriptor` if the queue pair is closed before a request arrives; the system's;
+  /// or the reason of a concurrent failure of the queue pair. Cancellation: all types. If the
+  /// operation is cancelled before a request arrives, the queue pair is unchanged and no request is
+  /// lost; after that the queue pair has failed. Closing the queue pair after a request has arrived
+  /// also cancels the operation. A failed object can accept again after it has been closed and
+  /// opened.
   template <connectable Object, class Token = asio::default_completion_token_t<executor_type>>
   auto async_accept(Object& object, const accept_options& options, Token&& token = {}) {
     return asio::async_initiate<Token, detail::info_result::signature>(
@@ -243,18 +248,18 @@ public:
     return async_accept(object, accept_options(), std::forward<Token>(token));
   }
 
-  /// The same with an object that is opened here, on the acceptor's executor, with a pool or shared
-  /// receives and its options: `async_accept<stream>(pool, {}, token)`. Signature
-  /// `void(error_code, Object)`: not open after an error, which may also be one of its `open`. Whom
-  /// it has been connected to a stream tells (`remote_endpoint`), as a socket does; for the
-  /// `connection_info` of another object there is the form above.
+  /// The same, with a new object that the operation opens, on the acceptor's executor, with a pool
+  /// or shared receives and the object's options: `async_accept<stream>(pool, {}, token)`.
+  /// Signature `void(error_code, Object)`: after an error, which may also be one of the object's
+  /// `open`, the object is not open. A stream reports its peer by `remote_endpoint`, as a socket
+  /// does; to get the `connection_info` of another object, use the form above.
   ///
-  /// Errors that one connector causes, once its request has been taken, are not reported:
-  /// after `connection_aborted`, `connection_reset`, `broken_pipe`, `timed_out`,
-  /// `error::unreachable`, and what its first bytes made of the queue pair, the next request is
-  /// taken, with an object that is opened anew; after `error::wrong_device` too, if the acceptor
-  /// listens at the addresses of all devices. `close` and `cancel` of the acceptor end it with
-  /// `operation_aborted` then.
+  /// Errors caused by one connector, once its request has been taken, are not reported: the next
+  /// request is taken, with an object that is opened anew. These errors are `connection_aborted`,
+  /// `connection_reset`, `broken_pipe`, `timed_out`, `error::unreachable`, and errors of the queue
+  /// pair that the connector's first bytes caused. If the acceptor listens at the addresses of all
+  /// devices, `error::wrong_device` is one of them too. `close` and `cancel` of the acceptor then
+  /// end the operation with `operation_aborted`.
   template <class Object, class Source,
             class Token = asio::default_completion_token_t<executor_type>>
   requires detail::opened_from<Object, Source> && detail::no_options<Token>
@@ -271,16 +276,16 @@ public:
                                                                  token, source, options, how);
   }
 
-  /// Takes the next request, to look at it before it is accepted or rejected. Errors:
-  /// `bad_descriptor` when not open, `operation_aborted`, `error::device_fatal` when the acceptor's
-  /// device is gone. Supports all cancellation types; no request is lost.
+  /// Takes the next request, for inspection before it is accepted or rejected. Errors:
+  /// `bad_descriptor` if not open, `operation_aborted`, `error::device_fatal` if the acceptor's
+  /// device was removed. Cancellation: all types; no request is lost.
   template <class Token = asio::default_completion_token_t<executor_type>>
   auto async_wait_request(Token&& token = {}) {
     return asio::async_initiate<Token, void(error_code, connection_request)>(
         initiate_wait_request{this}, token);
   }
 
-  /// Accepts a request that was taken. Otherwise as the other `async_accept`.
+  /// Accepts a request taken by `async_wait_request`. Otherwise as the other `async_accept`.
   template <connectable Object, class Token = asio::default_completion_token_t<executor_type>>
   auto async_accept(connection_request request, Object& object, const accept_options& options,
                     Token&& token = {}) {
@@ -320,12 +325,12 @@ private:
         [](impl_type& i, auto& op) { return i.start(op); });
   }
 
-  // Whether an error is one of connecting a request, so that it may be the connector's.
+  // Whether the error occurred after a request was taken, so that the connector may have caused it.
   struct taken_result {
     static std::tuple<bool> arguments(const detail::accept_operation& op) { return {op.taken}; }
   };
 
-  // The acceptor may be moved or destroyed meanwhile, so it does not refer to that.
+  // The operation keeps no reference to the acceptor, which may be moved or destroyed meanwhile.
   template <class Object, class Source>
   struct accept_made {
     template <class Self>
@@ -342,7 +347,7 @@ private:
           return accept(self);
         ec = asio::error::operation_aborted;
       }
-      const auto made = std::move(object); // which self has no more while the handler runs
+      const auto made = std::move(object); // moved out of self before the handler runs
       self.complete(ec, std::move(*made));
     }
     template <class Self>
@@ -369,8 +374,8 @@ private:
     std::unique_ptr<Object> object;
   };
 
-  // Makes the object when it is launched: a deferred one can be copied, and launched more than
-  // once.
+  // Makes the object when the operation is launched: a deferred operation can be copied, and
+  // launched more than once.
   template <class Object>
   struct initiate_accept_made {
     using executor_type = Executor;

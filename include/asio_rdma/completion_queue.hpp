@@ -12,9 +12,9 @@
 namespace asio_rdma {
 
 /// A completion queue of an execution context and a device (ibv_create_cq(3)), for as many queue
-/// pairs as have room in it. A queue pair that is opened without one uses a shared one, so most
-/// programs need this only to choose a mode. A cheap, shared handle, safe from any thread: the
-/// queue lives while a queue pair uses it.
+/// pairs as it has room for. A queue pair that is opened without one uses a shared one, so most
+/// programs need this class only to choose a mode. A cheap, shared handle, safe from any thread:
+/// the queue lives while a queue pair uses it.
 ///
 /// The handlers of one completion queue begin in the order in which their operations completed. If
 /// several threads run the context, handlers run on all of them at the same time, as those of
@@ -39,10 +39,10 @@ public:
   }
 
   /// Adopts a queue of the device's context that has no events outstanding. Its completion channel
-  /// may serve no other queue, goes where the queue goes, and no longer blocks; without one it is
-  /// polled (modes `busy` and `manual`). Only operations of this library may use it. Errors:
-  /// `bad_descriptor` for a device that is not open, `invalid_argument` for null,
-  /// `error::wrong_device`, or the system's.
+  /// has the same owner as the queue, must not serve another queue, and becomes nonblocking. A
+  /// queue without a channel is polled (modes `busy` and `manual`). Only operations of this library
+  /// may use the queue. Errors: `bad_descriptor` for a device that is not open, `invalid_argument`
+  /// for null, `error::wrong_device`, or the system's.
   completion_queue(asio::execution_context& context, const device& d, native_handle_type cq,
                    ownership owns, const completion_queue_options& options, error_code& ec)
       : impl_(detail::completion_service::of(context).adopt_queue(d, options, cq, owns, ec)) {}
@@ -58,13 +58,13 @@ public:
   native_handle_type native_handle() const noexcept {
     return impl_ ? impl_->native_handle() : nullptr;
   }
-  /// What is in force. These, and `poll`, need an open queue.
+  /// The mode in force. This function and those below, including `poll`, need an open queue.
   completion_mode mode() const noexcept { return impl_->options().mode; }
   std::uint32_t entries() const noexcept { return impl_->options().entries; }
   completion_counters counters() const noexcept { return impl_->counters(); }
 
-  /// Mode `manual`: takes what has completed and runs its handlers by `dispatch` on their
-  /// executors; gives the number of operations completed. Not from two threads at a time.
+  /// Mode `manual`: polls completions and runs their handlers by `dispatch` on their executors.
+  /// Returns the number of completed operations. Must not be called by two threads at a time.
   std::size_t poll() { return impl_->poll(); }
 
   /// The options of the shared queues that the context makes from now on.

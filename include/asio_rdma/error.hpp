@@ -21,7 +21,7 @@ enum class error {
   no_device = 1,         ///< The machine has no RDMA device, or none with an active port.
   device_not_found,      ///< No RDMA device has that name.
   device_permission,     ///< This user has no permission to open the device's file.
-  device_fatal,          ///< The device reported a fatal error; its queue pairs are gone.
+  device_fatal,          ///< The device reported a fatal error; its queue pairs have failed.
   memory_limit,          ///< The limit on locked memory prevents registration.
   no_gid,                ///< The device's port has no usable GID for the address.
   wrong_device,          ///< The address belongs to another device than the queue pair's.

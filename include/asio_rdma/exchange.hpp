@@ -17,13 +17,14 @@
 namespace asio_rdma {
 namespace detail {
 
-/// What this side says, without an address if it has none to be connected by: then `ec` says why.
+/// The handshake of this side. If the queue pair has no address for connecting, the handshake has
+/// none, and `ec` is the reason.
 handshake exchange_hello(const connection_end& end, error_code& ec);
 
-/// Connects, also if the queue pair was closed meanwhile.
+/// Connects the queue pair, even if its object was closed meanwhile.
 error_code exchange_connect(const connection_end& end, const handshake& peer);
 
-/// Between whom the stream is, if it is one of TCP.
+/// The endpoints of the stream, if it is a TCP stream.
 template <class Stream>
 connection_info exchange_endpoints(Stream& s) {
   using endpoint = asio::ip::tcp::endpoint;
@@ -47,7 +48,7 @@ public:
   template <class Self>
   void operator()(Self& self, error_code ec = {}, std::size_t bytes = 0) {
     if (steps_ == nullptr) {
-      if (ec) // not open, told again
+      if (ec) // not open: the second call reports it
         return self.complete(ec);
       if (!start(self))
         return;
@@ -115,40 +116,41 @@ private:
 
 } // namespace detail
 
-/// Connects a queue pair, a connection or a stream to the one for which the program at the other
-/// end of `s` calls `async_exchange` too: each side tells the other what it is and where its queue
-/// pair is, and both confirm. For machines where rdma_cm is not to be had, or what is set up by
-/// hand, over any Asio stream (TCP, a Unix socket, TLS). Both sides do the same. When it has
-/// succeeded here, the peer's queue pair takes messages; receives that the first ones need are
-/// started before, as connections and streams do by themselves.
+/// Connects a queue pair, a connection or a stream to the object for which the program at the other
+/// end of `s` also calls `async_exchange`. Each side sends the kind of its object and the address
+/// of its queue pair, and both sides confirm. It is an alternative to rdma_cm, over any Asio stream
+/// (TCP, a Unix socket, TLS). Both sides call the same function. After success the peer's queue
+/// pair accepts messages. Start the receives for the first messages before; connections and streams
+/// do that by themselves.
 ///
-/// The stream `s`, the buffers of which take 64 bytes each way, must outlive the operation and is
-/// in use by nothing else meanwhile. Nothing beyond the exchange is read from it, so after a
-/// success it may be used for anything. After an error it is not closed, but there is no telling
-/// what is to be read from it. Signature: `void(error_code)`.
+/// The stream `s`, whose buffers must hold 64 bytes in each direction, must outlive the operation,
+/// and no other operation may use it meanwhile. The operation reads nothing beyond the exchange
+/// from `s`, so after success `s` may be used for any purpose. After an error `s` is not closed,
+/// but the position of its input is unspecified. Signature: `void(error_code)`.
 ///
-/// The endpoints of an `asio_rdma::stream` are those of `s` if that is one of TCP, else
-/// unspecified. No connection manager tells of the peer's end: after a peer's `close` without a
-/// goodbye, or its death, sends end with `errc::timed_out`, and an idle side hears of it by
+/// The endpoints of an `asio_rdma::stream` are those of `s` if `s` is a TCP stream, otherwise
+/// unspecified. No connection manager reports the end of the peer: after a peer's `close` without a
+/// goodbye, or its death, sends end with `errc::timed_out`, and an idle side detects it by
 /// `keep_alive`.
 ///
-/// *Blocking.* On RoCE the kernel looks for the peer's neighbour or gateway inside the system call
-/// that connects the queue pair (ibv_modify_qp(3)), by the GID that the peer sent. If nobody
-/// answers there, the thread of the execution context that is there waits for up to a second, and
-/// whoever uses the queue pair meanwhile. Who does not trust its peers exchanges on a context of
-/// its own.
+/// *Blocking.* On RoCE the kernel resolves the peer's neighbour or gateway inside the system call
+/// that connects the queue pair (ibv_modify_qp(3)), by the GID that the peer sent. If no host
+/// answers, the calling thread of the execution context blocks for up to a second, and so does
+/// every thread that uses the queue pair meanwhile. If the peers are not trusted, use a separate
+/// context for exchanges.
 ///
-/// *Errors.* `error::incompatible_peer` at both ends if what came is not this protocol or version,
-/// or the two are of different kinds (queue pair, connection, stream), or the queue pairs of
-/// different types; `operation_not_supported` at both ends if one is of an iWARP device, which only
-/// its connection manager can connect; `error::rejected` if the peer could not connect its queue
-/// pair, which reports the reason; `already_connected`, `error::no_gid`, `bad_descriptor` (not
-/// open), and the stream's errors, such as `eof`. The queue pair stays open if it was not yet
-/// connected, nor half-way, when the error came, else it fails (`queue_pair_state::failed`), and so
-/// do the connection or the stream.
+/// *Errors.* `error::incompatible_peer` at both ends if the received data is not of this protocol
+/// and version, if the two objects are of different kinds (queue pair, connection, stream), or if
+/// the queue pairs are of different types; `operation_not_supported` at both ends if a queue pair
+/// is of an iWARP device, which only its connection manager can connect; `error::rejected` if the
+/// peer could not connect its queue pair (the peer reports the reason); `already_connected`,
+/// `error::no_gid`, `bad_descriptor` (not open), and the stream's errors, such as `eof`. If the
+/// queue pair was not connected when the error occurred, not even in part, it remains open.
+/// Otherwise it fails (`queue_pair_state::failed`), and so does the connection or the stream.
 ///
 /// *Cancellation.* `terminal` and `partial`, as far as the stream supports them. `total` has no
-/// effect, as a part may have been sent. The queue pair is left as by other errors.
+/// effect, because a part may have been sent. The state of the queue pair is that after other
+/// errors.
 template <class AsyncStream, connectable Object,
           class Token = asio::default_completion_token_t<typename AsyncStream::executor_type>>
 auto async_exchange(AsyncStream& s, Object& object, Token&& token = {}) {

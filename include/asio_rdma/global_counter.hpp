@@ -9,23 +9,24 @@
 
 namespace asio_rdma {
 
-/// What counters and barriers are made of: zeroed memory is one that begins.
+/// The memory of a counter or a barrier. Zeroed memory is its initial state.
 using counter_word = nic_atomic<std::uint64_t>;
 
-/// A number that every node may raise, by its devices' atomic operations. The memory must stay.
+/// A number that every node may increase, by the atomic operations of its device. `memory` must
+/// outlive this object.
 template <class Executor>
 class counter {
 public:
   counter(basic_global_memory<Executor>& memory, remote_ptr<counter_word> at)
       : memory_(&memory), at_(at) {}
 
-  /// Adds `n` and gives what it was before. Signature `void(error_code, std::uint64_t)`. Errors and
-  /// cancellation as `basic_global_memory::async_fetch_add`.
+  /// Adds `n` and reports the previous value. Signature `void(error_code, std::uint64_t)`. Errors
+  /// and cancellation as `basic_global_memory::async_fetch_add`.
   template <class Token = asio::default_completion_token_t<Executor>>
   auto async_add(std::uint64_t n, Token&& token = {}) {
     return memory_->async_fetch_add(at_, n, std::forward<Token>(token));
   }
-  /// Gives what it is now. Signature `void(error_code, std::uint64_t)`.
+  /// Reports the current value. Signature `void(error_code, std::uint64_t)`.
   template <class Token = asio::default_completion_token_t<Executor>>
   auto async_get(Token&& token = {}) {
     return memory_->async_read(at_, std::forward<Token>(token));
@@ -66,27 +67,28 @@ private:
   Memory* memory_;
   remote_ptr<counter_word> at_;
   std::uint64_t parties_;
-  std::uint64_t goal_ = 0; // arrivals, of all rounds, that end this one
+  std::uint64_t goal_ = 0; // the number of arrivals, over all rounds, that ends this round
 };
 
 } // namespace detail
 
-/// A point that so many parties pass together, again and again: a word that counts the arrivals.
-/// The memory must stay.
+/// A barrier that a fixed number of parties pass together, any number of times: a word that counts
+/// the arrivals. `memory` must outlive this object.
 template <class Executor>
 class barrier {
 public:
-  /// All give the same number. Errors (thrown): `invalid_argument` for no parties.
+  /// `parties` must be the same at all parties. Errors (thrown): `invalid_argument` for 0.
   barrier(basic_global_memory<Executor>& memory, remote_ptr<counter_word> at, std::uint64_t parties)
       : memory_(&memory), at_(at), parties_(parties) {
     if (parties == 0)
       detail::throw_error(asio::error::invalid_argument, "barrier");
   }
 
-  /// Arrives and waits for the others, by reading again after random times of up to a millisecond.
-  /// Signature `void(error_code)`. Who does not come is waited for: nobody knows who is missing.
-  /// Errors as `basic_global_memory::async_fetch_add`. Supports all cancellation types; it has
-  /// arrived all the same, unless that had not been posted.
+  /// Arrives and waits for the other parties, by reading the word after random pauses of up to a
+  /// millisecond. There is no timeout for a party that does not arrive: the barrier does not know
+  /// which party is missing. Signature `void(error_code)`. Errors as
+  /// `basic_global_memory::async_fetch_add`. Cancellation: all types; the party has arrived
+  /// nevertheless, unless its arrival had not been posted.
   template <class Token = asio::default_completion_token_t<Executor>>
   auto async_arrive_and_wait(Token&& token = {}) {
     using attempt = detail::barrier_attempt<basic_global_memory<Executor>>;

@@ -20,14 +20,14 @@ namespace asio_rdma {
 template <class Executor>
 class basic_shared_receive_queue;
 
-/// What a receive brought.
+/// The result of a receive.
 struct received {
-  std::size_t bytes = 0; ///< Of the message; of an RDMA WRITE with immediate, what it wrote.
+  std::size_t bytes = 0; ///< Of the message, or of an RDMA WRITE with immediate data.
   std::optional<std::uint32_t> immediate;       ///< In host byte order, as given to the sender.
   std::optional<std::uint32_t> invalidated_key; ///< The rkey that the sender invalidated.
   std::uint32_t queue_pair_number = 0;          ///< The local queue pair that received it.
-  /// By an RDMA WRITE with immediate: what it brought is where it was written to, and the receive's
-  /// own buffers are as they were.
+  /// Whether an RDMA WRITE with immediate data completed the receive: the data is at the address
+  /// that the WRITE named, and the receive's own buffers are unchanged.
   bool written = false;
 };
 
@@ -68,14 +68,15 @@ struct no_result {
 /// Constants of `basic_queue_pair`.
 class queue_pair_base {
 public:
-  /// How a work request is posted (ibv_post_send(3)); to be combined by `|`.
+  /// How a work request is posted (ibv_post_send(3)); combined by `|`.
   enum class flags : unsigned {
     none = 0,
     solicited = 1, ///< The receiver's completion is a solicited one.
     fenced = 2,    ///< Waits until the earlier RDMA READs and atomics have completed.
-    /// The device reports no completion of its own: the handler runs when a later operation
-    /// completes, or fails. Saves completions where operations come in groups. If the device takes
-    /// no later one, for an error, the queue pair fails with that, as nothing would tell any more.
+    /// The device reports no separate completion: the handler runs when a later operation
+    /// completes, or fails. Saves completions for groups of operations. If a later operation cannot
+    /// be posted because of an error, the queue pair fails with that error, because otherwise this
+    /// operation would never be reported.
     unsignaled = 4
   };
   friend constexpr flags operator|(flags a, flags b) noexcept {
@@ -86,30 +87,30 @@ public:
   }
 };
 
-/// A connected queue pair as an Asio I/O object: a reliable one (RC), or an unreliable one (UC,
+/// An Asio I/O object for a connected queue pair: a reliable one (RC), or an unreliable one (UC,
 /// `queue_pair_options::type`), which has no reads and no atomics.
 ///
-/// Operations are posted at once while the device's queue has room and wait their turn when it is
-/// full; any number may be started. Sends, writes, reads and atomics are carried out in the order
-/// in which they were started, and so are receives filled. A buffer belongs to the device until
-/// its operation's handler has been called.
+/// Operations are posted at once while the device's queue has room, and wait when it is full; any
+/// number may be started. Sends, writes, reads and atomics are carried out in the order in which
+/// they were started, and receives are filled in their order. The device may use a buffer until the
+/// operation's handler is called.
 ///
-/// *Errors.* `asio::error::bad_descriptor` when closed, `not_connected` before `connect`,
-/// `operation_aborted` after `close` or `cancel` here, `connection_reset` when the connection
-/// failed or the peer ended it, `invalid_argument` for a queue of depth 0, a status of
-/// `completion_category()` for the operation that the device failed, `error::too_many_buffers`,
-/// `message_size` (over 2^31 bytes), and `operation_not_supported` where the device cannot.
-/// `error::device_keeps_memory` in place of any other end where the device refuses to destroy the
-/// queue pair: the operation's memory stays in use, to the end of the process unless the device
-/// lets go before (`memory_pool::trim`). When an operation fails on the device the queue pair has
-/// failed (`queue_pair_state::failed`): its verbs object is destroyed, the peer is told where there
-/// is a connection manager, and all other operations end.
+/// *Errors.* `asio::error::bad_descriptor` if closed; `not_connected` before `connect`;
+/// `operation_aborted` after `close` or `cancel` here; `connection_reset` if the connection failed
+/// or the peer ended it; `invalid_argument` for a queue of depth 0; a status of
+/// `completion_category()` for the operation that the device failed; `error::too_many_buffers`;
+/// `message_size` (over 2^31 bytes); `operation_not_supported` if the device does not support the
+/// operation. If the device refuses to destroy the queue pair, `error::device_keeps_memory`
+/// replaces any other result: the operation's memory stays in use until the end of the process,
+/// unless the device releases it before (`memory_pool::trim`). When an operation fails on the
+/// device, the queue pair has failed (`queue_pair_state::failed`): its verbs object is destroyed,
+/// the connection manager, if there is one, notifies the peer, and all other operations end.
 ///
-/// *Cancellation.* Each operation supports `terminal`, `partial` and `total` cancellation as long
-/// as it waits for room. Once posted it cannot be recalled: `terminal` then moves the queue pair to
-/// the failed state, so that all its operations end with `operation_aborted` when the device has
-/// let go of their memory; `partial` and `total` have no effect. A cancelled write, read or atomic
-/// operation may have happened.
+/// *Cancellation.* An operation that waits for room supports `terminal`, `partial` and `total`. A
+/// posted operation cannot be withdrawn: `terminal` moves the queue pair to the failed state, so
+/// that all its operations end with `operation_aborted` when the device has released their memory;
+/// `partial` and `total` have no effect. A cancelled write, read or atomic operation may have
+/// happened.
 ///
 /// *Thread safety.* Distinct objects: safe. Shared objects: unsafe, as for Asio's sockets.
 ///
@@ -161,12 +162,12 @@ public:
 
   const executor_type& get_executor() const noexcept { return io_.get(); }
 
-  /// Makes the queue pair, ready for receives, in a completion queue that the context's queue
-  /// pairs share, or in the given one. Limits that the device does not have are lowered; `options`
-  /// tells what came out. Errors: `asio::error::already_open`, `bad_descriptor` for a protection
-  /// domain that is not open, `invalid_argument` for a type that is not connected or a completion
-  /// queue of another execution context,
-  /// `error::completion_queue_full`, `error::wrong_device`, or the system's.
+  /// Makes the queue pair, ready for receives, in the given completion queue, or in one that the
+  /// context's queue pairs share. Options that exceed the device's limits are lowered; `options`
+  /// returns the options in force. Errors: `asio::error::already_open`, `bad_descriptor` for a
+  /// protection domain that is not open, `invalid_argument` for a type that is not connected or a
+  /// completion queue of another execution context, `error::completion_queue_full`,
+  /// `error::wrong_device`, or the system's.
   void open(const protection_domain& pd, const queue_pair_options& options, error_code& ec) {
     open(pd, completion_queue(), options, ec);
   }
@@ -184,8 +185,9 @@ public:
     detail::throw_if(ec, "queue_pair::open");
   }
 
-  /// Likewise, with receives from a shared receive queue, in its completion queue. Errors also:
-  /// `invalid_argument` if that is not open or is of another execution context.
+  /// The same, with receives from a shared receive queue, in its completion queue. Additional
+  /// error: `invalid_argument` if the shared receive queue is not open or is of another execution
+  /// context.
   template <class Executor1>
   void open(const protection_domain& pd, basic_shared_receive_queue<Executor1>& receives,
             const queue_pair_options& options, error_code& ec) {
@@ -202,13 +204,13 @@ public:
   }
 
   /// Adopts a queue pair of a connected type and of the protection domain, with empty queues, made
-  /// without a shared receive queue, both of whose completion queues are `queue`. It is destroyed
-  /// at close, as that alone gives its memory back; after an error it stays the caller's, and so
-  /// does at any time an rdma_cm_id that it was made with, which must not destroy it
-  /// (rdma_destroy_qp(3)). One that the device does not tell to be connected (iWARP) counts as not
-  /// connected before `set_connected`.
-  /// Errors: `already_open`, `invalid_argument` if it is not as said here,
-  /// `error::completion_queue_full`, or the system's.
+  /// without a shared receive queue, both of whose completion queues are `queue`. The queue pair is
+  /// destroyed at close, because only its destruction releases its memory; after an error the
+  /// caller still owns it. An rdma_cm_id that the queue pair was made with always remains the
+  /// caller's, and must not destroy the queue pair (rdma_destroy_qp(3)). If the device does not
+  /// report that the queue pair is connected (iWARP), it counts as not connected before
+  /// `set_connected`. Errors: `already_open`, `invalid_argument` if the queue pair is not as
+  /// described here, `error::completion_queue_full`, or the system's.
   void assign(const protection_domain& pd, const completion_queue& queue, native_handle_type qp,
               error_code& ec) {
     open_with(pd, {}, ec, [&](impl_type& i) { return i.adopt(queue.impl(), nullptr, qp); });
@@ -219,7 +221,7 @@ public:
     detail::throw_if(ec, "queue_pair::assign");
   }
 
-  /// Likewise, one with receives from a shared receive queue, in its completion queue.
+  /// The same, for a queue pair with receives from a shared receive queue, in its completion queue.
   template <class Executor1>
   void assign(const protection_domain& pd, basic_shared_receive_queue<Executor1>& receives,
               native_handle_type qp, error_code& ec) {
@@ -233,8 +235,8 @@ public:
     detail::throw_if(ec, "queue_pair::assign");
   }
 
-  /// Says of an adopted queue pair, if it is open, that whoever made it has connected it: that
-  /// operations may be posted.
+  /// Marks an adopted queue pair as connected, so that operations may be posted. Has no effect if
+  /// the queue pair is not open.
   void set_connected() {
     if (impl_)
       impl_->connected(true);
@@ -245,15 +247,15 @@ public:
   native_handle_type native_handle() const noexcept {
     return impl_ ? impl_->native_handle() : nullptr;
   }
-  /// The options in force: as asked for, within what the device can. These two need an open
-  /// queue pair.
+  /// The options in force: those requested, within the device's limits. This function and the next
+  /// need an open queue pair.
   const queue_pair_options& options() const noexcept { return impl_->options(); }
   const protection_domain& get_protection_domain() const noexcept {
     return impl_->get_protection_domain();
   }
   const std::shared_ptr<impl_type>& impl() const noexcept { return impl_; }
 
-  /// Attributes as the device has them now (ibv_query_qp(3), `ibv_qp_attr_mask`). Errors:
+  /// The current attributes, from the device (ibv_query_qp(3), `ibv_qp_attr_mask`). Errors:
   /// `bad_descriptor`, the reason of a queue pair that has failed, or the system's.
   ibv_qp_attr query(int mask, error_code& ec) const {
     ibv_qp_attr attr{};
@@ -267,28 +269,28 @@ public:
     return result;
   }
 
-  /// What the device says for its vendor (ibv_poll_cq(3), `vendor_err`) of a work request that
-  /// failed by itself, the first of which it says anything; 0 if there is none.
+  /// The vendor's error code (ibv_poll_cq(3), `vendor_err`) of the first failed work request that
+  /// reported one; flushed requests do not count. 0 if there is none.
   std::uint32_t vendor_error() const { return impl_ ? impl_->vendor_error() : 0; }
 
-  /// Destroys the queue pair. Every operation ends, with its own result if it had completed, else
-  /// with `operation_aborted`, and its memory is the caller's again when its handler is called,
-  /// unless that is told `error::device_keeps_memory`.
-  /// What the peer has not acknowledged may be lost. Handlers are not called from here. If the
-  /// queue pair has failed and another thread is releasing it, waits until that is done.
+  /// Destroys the queue pair. Every operation ends, with its own result if it had completed,
+  /// otherwise with `operation_aborted`. When its handler is called, the operation's memory is the
+  /// caller's again, unless the handler gets `error::device_keeps_memory`. Data that the peer has
+  /// not acknowledged may be lost. No handler is called from within this function. If the queue
+  /// pair has failed and another thread is releasing it, this function blocks until that is done.
   void close() {
     if (impl_)
       std::exchange(impl_, nullptr)->close();
   }
 
-  /// Ends every operation with `operation_aborted`. If any is posted the queue pair goes to the
-  /// error state; if all waited for room, it stays usable.
+  /// Ends every operation with `operation_aborted`. If any operation is posted, the queue pair
+  /// fails; if all of them waited for room, it remains usable.
   void cancel() {
     if (impl_)
       impl_->cancel();
   }
 
-  /// What the peer needs to know to connect to this queue pair. Errors: `error::no_gid`,
+  /// The address that the peer needs to connect to this queue pair. Errors: `error::no_gid`,
   /// `bad_descriptor`, or the system's.
   queue_pair_address local_address(error_code& ec) const {
     queue_pair_address result;
@@ -302,10 +304,11 @@ public:
     return result;
   }
 
-  /// Connects to a queue pair that connects to this one. Does not wait for it. Not on iWARP, where
-  /// only the connection manager can: `operation_not_supported`. Other errors: `already_connected`,
-  /// `error::no_gid`, `bad_descriptor`, the reason of a queue pair that has failed, or the
-  /// system's; the queue pair stays as it was, but fails if the device refuses the last step.
+  /// Connects to the peer's queue pair, which must also connect to this one. Does not wait for the
+  /// peer. On iWARP only the connection manager can connect: `operation_not_supported`. Other
+  /// errors: `already_connected`, `error::no_gid`, `bad_descriptor`, the reason of a queue pair
+  /// that has failed, or the system's. After an error the queue pair is unchanged, but if the
+  /// device refuses the last step, it fails.
   void connect(const queue_pair_address& peer, error_code& ec) {
     ec = impl_ ? impl_->connect(peer) : error_code(asio::error::bad_descriptor);
   }
@@ -315,7 +318,7 @@ public:
     detail::throw_if(ec, "queue_pair::connect");
   }
 
-  /// SEND: a message for one receive of the peer. Gives its size in bytes.
+  /// Sends a message to one receive of the peer (SEND). Reports its size in bytes.
   template <const_buffer_sequence Buffers,
             class Token = asio::default_completion_token_t<executor_type>>
   auto async_send(const Buffers& buffers, flags how, Token&& token) {
@@ -361,10 +364,10 @@ public:
     return async_send_invalidate(buffers, rkey, flags::none, std::forward<Token>(token));
   }
 
-  /// RECEIVE: takes one message, or one RDMA WRITE with immediate data, in which case the buffers
-  /// stay as they are. A message longer than the buffers fails with IBV_WC_LOC_LEN_ERR. Errors:
-  /// `operation_not_supported` for a queue pair with a shared receive queue, which is where its
-  /// receives are started.
+  /// Posts a receive (RECEIVE) for one message, or for one RDMA WRITE with immediate data, which
+  /// leaves the buffers unchanged. A message longer than the buffers fails with IBV_WC_LOC_LEN_ERR.
+  /// Errors: `operation_not_supported` for a queue pair with a shared receive queue, which starts
+  /// the receives itself.
   template <mutable_buffer_sequence Buffers,
             class Token = asio::default_completion_token_t<executor_type>>
   auto async_receive(const Buffers& buffers, Token&& token = {}) {
@@ -372,8 +375,8 @@ public:
         token, detail::receive_request<detail::max_elements<Buffers>()>(buffers));
   }
 
-  /// RDMA WRITE of the buffers into the peer's memory. Gives the bytes written. It has completed
-  /// when the peer's device has acknowledged it. Errors: `error::remote_range`.
+  /// RDMA WRITE of the buffers into the peer's memory. Reports the bytes written. The operation
+  /// completes when the peer's device has acknowledged it. Errors: `error::remote_range`.
   template <const_buffer_sequence Buffers,
             class Token = asio::default_completion_token_t<executor_type>>
   auto async_write(const Buffers& buffers, const remote_buffer& to, flags how, Token&& token) {
@@ -406,8 +409,8 @@ public:
     return async_write_immediate(buffers, to, immediate, flags::none, std::forward<Token>(token));
   }
 
-  /// RDMA READ of the peer's memory into the buffers (of `device::max_read_buffers` at most, and on
-  /// iWARP remotely writable, see `memory_region`). Gives the bytes read. Errors:
+  /// RDMA READ of the peer's memory into the buffers (at most `device::max_read_buffers`; on iWARP
+  /// they must be remotely writable, see `memory_region`). Reports the bytes read. Errors:
   /// `error::remote_range`, `error::too_many_buffers`.
   template <mutable_buffer_sequence Buffers,
             class Token = asio::default_completion_token_t<executor_type>>
@@ -425,10 +428,10 @@ public:
   }
 
   /// Replaces the eight bytes at `target`, in the peer's byte order, by `desired` if they are
-  /// `expected`. Gives what they were: the exchange happened if that is `expected`. Atomic towards
-  /// other operations of the peer's device; towards its CPU only where the device says so
-  /// (`ibv_device_attr::atomic_cap`). Errors: `error::misaligned`, `error::remote_range`,
-  /// `operation_not_supported` where the device has no atomics.
+  /// `expected`. Reports the previous value: the exchange happened if it equals `expected`. Atomic
+  /// with respect to other operations of the peer's device, and to its CPU only if the device
+  /// supports that (`ibv_device_attr::atomic_cap`). Errors: `error::misaligned`,
+  /// `error::remote_range`, `operation_not_supported` where the device has no atomics.
   template <class Token = asio::default_completion_token_t<executor_type>>
   auto async_compare_and_swap(const remote_buffer& target, std::uint64_t expected,
                               std::uint64_t desired, flags how, Token&& token) {
@@ -445,7 +448,7 @@ public:
                                   std::forward<Token>(token));
   }
 
-  /// Adds `addend` to the eight bytes at `target`. Gives what they were. Otherwise as
+  /// Adds `addend` to the eight bytes at `target`, and reports the previous value. Otherwise as
   /// `async_compare_and_swap`.
   template <class Token = asio::default_completion_token_t<executor_type>>
   auto async_fetch_add(const remote_buffer& target, std::uint64_t addend, flags how,
@@ -461,12 +464,12 @@ public:
     return async_fetch_add(target, addend, flags::none, std::forward<Token>(token));
   }
 
-  /// Binds a memory window to part of a region that was registered with `access::window_bind`: the
-  /// peer of this queue pair, and nobody else, may use `window.rkey()` once this has completed. The
-  /// window belongs to this queue pair then and goes with it. A key that it had before ends; some
-  /// devices (rxe) want it invalidated first, and the queue pair ends where it was not.
-  /// Errors: IBV_WC_MW_BIND_ERR, `error::remote_range`, `bad_descriptor` for a window or region
-  /// that is closed, `invalid_argument` for a window that belongs to another queue pair.
+  /// Binds a memory window to part of a region that was registered with `access::window_bind`. On
+  /// completion the peer of this queue pair, and no other, may use `window.rkey()`. The window then
+  /// belongs to this queue pair and is released with it. Binding ends an earlier key of the window;
+  /// some devices (rxe) require that it was invalidated before, and end the queue pair if it was
+  /// not. Errors: IBV_WC_MW_BIND_ERR, `error::remote_range`, `bad_descriptor` for a window or
+  /// region that is closed, `invalid_argument` for a window that belongs to another queue pair.
   template <class Token = asio::default_completion_token_t<executor_type>>
   auto async_bind(memory_window& window, const memory_region& region, std::size_t offset,
                   std::size_t bytes, access rights, flags how, Token&& token) {
@@ -492,8 +495,8 @@ public:
                       std::forward<Token>(token));
   }
 
-  /// Ends a memory window's key (or a region's) here. When it has completed no peer reaches the
-  /// memory by it. Errors: as the device says if it is not a key that may be invalidated.
+  /// Invalidates the key of a memory window or region on this side. On completion no peer can
+  /// access the memory by that key. Errors: the device's error if the key cannot be invalidated.
   template <class Token = asio::default_completion_token_t<executor_type>>
   auto async_invalidate(std::uint32_t rkey, flags how, Token&& token) {
     return initiate<detail::no_result>(
@@ -506,9 +509,9 @@ public:
     return async_invalidate(rkey, flags::none, std::forward<Token>(token));
   }
 
-  /// Waits until the queue pair fails: `connection_reset` when the peer disconnected or went away,
+  /// Waits until the queue pair fails: `connection_reset` if the peer disconnected or vanished,
   /// `error::queue_pair_fatal` or `device_fatal`, `operation_aborted` after `close` or `cancel`
-  /// here. Supports all cancellation types.
+  /// here. Cancellation: all types.
   template <class Token = asio::default_completion_token_t<executor_type>>
   auto async_wait_disconnect(Token&& token = {}) {
     return asio::async_initiate<Token, void(error_code)>(
@@ -532,7 +535,7 @@ private:
         detail::initiate_request<Base, Result, basic_queue_pair>{this}, token, request);
   }
 
-  // SEND and WRITE need not be asked for: there is no device without them.
+  // SEND and WRITE need no check, because every device supports them.
   template <class Request>
   Request supported(ibv_wr_opcode opcode, Request r) const {
     if (!impl_)
@@ -572,9 +575,9 @@ private:
   std::shared_ptr<impl_type> impl_;
 };
 
-/// While a batch exists, operations of its queue pair are gathered; at `commit`, or with the
-/// batch, they are posted as one chain with one doorbell. The queue pair may not be moved
-/// meanwhile. Gathered operations report their errors when they are posted, to their handlers.
+/// Collects the operations of a queue pair while the batch exists. `commit`, or the destructor,
+/// posts them as one chain with one doorbell. The queue pair must not be moved meanwhile. Errors of
+/// collected operations are reported to their handlers when they are posted.
 template <class Executor>
 class basic_queue_pair<Executor>::batch {
 public:

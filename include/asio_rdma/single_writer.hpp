@@ -15,27 +15,27 @@
 
 namespace asio_rdma {
 
-/// What a `single_writer` held: the value, and the how manieth it was.
+/// The value of a `single_writer` and its version number.
 template <class T>
 struct versioned {
   T value;
   std::uint64_t version = 0;
 };
 
-/// A value of any size that the owner's CPU stores and every node reads by the device, whole or not
-/// at all. No lock, and the writer never waits: a version and a check value go with the bytes, and
-/// a reader that finds them torn reads again. Small values are torn too: neither device nor CPU
-/// promises more than 8 bytes at once, nor any order between them. So the check is over all of them
-/// (Mitchell, Geng, Li, "Using One-Sided RDMA Reads to Build a Fast, CPU-Efficient Key-Value
-/// Store", USENIX ATC 2013). It takes a torn value for a whole one with a chance of 2^-64, and is
-/// no protection against who forges it.
+/// A value of any size that the owner's CPU stores and every node reads by the device. A read
+/// returns a complete value. There is no lock, and the writer never waits: a version and a check
+/// value are stored with the bytes, and a reader that finds a torn value reads again. Small values
+/// can be torn too: neither device nor CPU guarantees more than 8 bytes at once, nor any order
+/// between them. So the check covers all bytes (Mitchell, Geng, Li, "Using One-Sided RDMA Reads to
+/// Build a Fast, CPU-Efficient Key-Value Store", USENIX ATC 2013). The check accepts a torn value
+/// with a probability of 2^-64. It does not protect against deliberate forgery.
 ///
-/// Zeroed memory is one, of version 0 and zero bytes.
+/// Zeroed memory is a valid `single_writer`, of version 0 and zero bytes.
 template <class T>
 requires std::is_trivially_copyable_v<T>
 class single_writer {
 public:
-  /// The bytes as they are, perhaps torn.
+  /// The stored bytes, possibly torn.
   struct image {
     std::uint64_t version = 0;
     std::uint64_t check = 0;
@@ -55,7 +55,7 @@ public:
 
   private:
     friend single_writer;
-    // A permutation, so that no word is lost in another; of zero it is zero.
+    // A permutation, so that every word affects the result; it maps zero to zero.
     static std::uint64_t mix(std::uint64_t h) noexcept {
       return std::rotl((h ^ h >> 32) * 0x9e3779b97f4a7c15, 29);
     }
@@ -65,7 +65,7 @@ public:
   single_writer(const single_writer&) = delete;
   single_writer& operator=(const single_writer&) = delete;
 
-  /// By the owner's CPU, from one thread at a time.
+  /// Stores a value by the owner's CPU. Only one thread at a time may store.
   void store(const T& value) noexcept {
     image next;
     std::memcpy(next.words.data(), &value, sizeof(T));
@@ -78,7 +78,8 @@ public:
       put(put_.words[i], next.words[i]);
     put(put_.check, next.check);
   }
-  /// By the owner's CPU, from any thread; nothing while it is being stored.
+  /// Loads the value by the owner's CPU, from any thread. Returns `std::nullopt` while a value is
+  /// being stored.
   std::optional<versioned<T>> try_load() const noexcept {
     image seen;
     seen.version = get(put_.version);
@@ -89,7 +90,8 @@ public:
   }
 
 private:
-  // Whole words, so that the language has no race; what orders them is the check.
+  // Atomic accesses to whole words, so there is no data race. The check makes an order of the
+  // accesses unnecessary.
   static void put(std::uint64_t& word, std::uint64_t value) noexcept {
     std::atomic_ref(word).store(value, std::memory_order_relaxed);
   }
@@ -131,9 +133,9 @@ private:
 
 } // namespace detail
 
-/// Reads the value whole, again and again if need be, after a random time that doubles up to a
-/// millisecond. Signature `void(error_code, versioned<T>)`. Errors as `basic_global_memory`, which
-/// must stay meanwhile. Supports all cancellation types.
+/// Reads a complete value. A torn value is read again, after a random pause that doubles up to a
+/// millisecond. Signature `void(error_code, versioned<T>)`. Errors as `basic_global_memory`;
+/// `memory` must outlive the operation. Cancellation: all types.
 template <class Executor, class T, class Token = asio::default_completion_token_t<Executor>>
 auto async_load(basic_global_memory<Executor>& memory, remote_ptr<single_writer<T>> p,
                 Token&& token = {}) {
