@@ -160,8 +160,8 @@ public:
 
   /// Listens at the endpoint: the address of an RDMA device, or the unspecified address (0.0.0.0,
   /// ::) for all devices. With port 0 the system chooses the port. At most `backlog` requests wait
-  /// to be accepted, and further ones are rejected, also if the peers connect at the same time and
-  /// the requests are accepted one after the other. A request that its connector has abandoned
+  /// to be accepted, and further ones are rejected. Peers that connect at the same time all count,
+  /// even if they are accepted one after the other. A request that its connector has abandoned
   /// makes room for another one if the device reports that (siw does not). A request that is lost
   /// in the kernel ends with the connector's timeout at the latest. Errors: `already_open`,
   /// `address_in_use`, `error::no_gid` if no RDMA device has the address,

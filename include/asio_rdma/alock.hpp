@@ -69,7 +69,7 @@ private:
 /// each other, whether a CPU or a device performs them. Atomic operations of one side are atomic to
 /// each other, but those of a CPU and of a device on one word are not (table 1 of Nelson-Slivon,
 /// Tseng, Palmieri, "Technical Report: Asymmetric Mutual Exclusion for RDMA", arXiv 2208.09540). So
-/// the atomic operations of one side only change each word.
+/// each word is changed by the atomic operations of one side only.
 ///
 /// To acquire a free lock takes a local party no round trip and a remote party two; a remote party
 /// releases it in one. A party that releases the lock wakes its successor in its own cohort. A

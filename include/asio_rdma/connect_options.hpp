@@ -38,7 +38,7 @@ struct accept_options {
 struct connection_info {
   boost::asio::ip::tcp::endpoint local;
   boost::asio::ip::tcp::endpoint remote;
-  private_data data; ///< The peer's. On a receiver it may be longer than what was sent, padded by
+  private_data data; ///< The peer's. It may be longer than the sent data, padded with
                      ///< zeros (rdma_get_cm_event(3)).
 };
 

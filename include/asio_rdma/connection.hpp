@@ -24,7 +24,7 @@
 
 namespace asio_rdma {
 /// An Asio I/O object that carries messages between two programs, whole, in order and of any size,
-/// and operations on each other's memory. It is connected by `acceptor` and `connector`.
+/// and performs operations on the peer's memory. It is connected by `acceptor` and `connector`.
 ///
 /// A message of up to the peer's `connection_options::receive_size` less 16 bytes is sent whole,
 /// into a posted receive of the peer. A longer message stays in the sender's memory until a receive
@@ -119,9 +119,9 @@ public:
 
   const executor_type& get_executor() const noexcept { return io_.get(); }
 
-  /// Makes a queue pair on the pool's device, in a completion queue that the context's queue pairs
-  /// share or in the given one, and posts its receives with memory of the pool. Then it can be
-  /// connected. Errors: `already_open`, `invalid_argument` for the options,
+  /// Makes a queue pair on the pool's device, in the given completion queue or in one that the
+  /// context's queue pairs share, and posts its receives with memory of the pool. The connection
+  /// can then be connected. Errors: `already_open`, `invalid_argument` for the options,
   /// `error::completion_queue_full`, `error::wrong_device`, those of `memory_pool::allocate`, or
   /// the system's.
   void open(const memory_pool& pool, const completion_queue& queue,
@@ -144,9 +144,10 @@ public:
   }
   /// The same, with shared receives. `receives` determines the memory, the completion queue and the
   /// size of the receives, and must belong to the object's execution context.
-  /// `connection_options::receives` limits how many of the shared receives the connection uses; at
-  /// least `shared_receives_options::per_link`. Additional errors: `bad_descriptor` if `receives`
-  /// is not open, `error::shared_receives_full`, `error::shared_receives_closed`.
+  /// `connection_options::receives` limits how many of the shared receives the connection uses; a
+  /// value below `shared_receives_options::per_link` counts as `per_link`. Additional errors:
+  /// `bad_descriptor` if `receives` is not open, `error::shared_receives_full`,
+  /// `error::shared_receives_closed`.
   void open(const shared_receives& receives, const connection_options& options, error_code& ec) {
     if (!receives.impl()) {
       ec = asio::error::bad_descriptor;

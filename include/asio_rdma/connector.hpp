@@ -29,7 +29,7 @@ namespace asio_rdma {
 ///
 /// On iWARP an attempt that was abandoned before the peer answered ends only when the peer answers
 /// or the kernel stops waiting (siw: 10 s). The destruction of the connector's execution context
-/// waits for that.
+/// waits for the end of the attempt.
 ///
 /// Like Asio's own I/O objects, a connector must not outlive its execution context.
 ///

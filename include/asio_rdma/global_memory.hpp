@@ -23,7 +23,7 @@ namespace asio_rdma {
 /// How far a write has got when its handler is called.
 enum class visibility {
   completed, ///< The other device has acknowledged it; on iWARP: this device has sent it.
-  flushed    ///< It is in the other machine's memory: a read behind it has returned.
+  flushed    ///< It is in the other machine's memory: a later read has returned.
 };
 
 /// The word at the root of a segment. The host or a joining node stores a pointer in it, by which
@@ -295,8 +295,9 @@ public:
     return async_write(p, buffers, visibility::completed, std::forward<Token>(token));
   }
 
-  /// Atomically replaces the word by `desired` if it equals `expected`, and reports the previous
-  /// value. Signature `void(error_code, exchange_result<remote_value_t<T>>)`.
+  /// Atomically replaces the word by `desired` if it equals `expected`. Reports whether it was
+  /// replaced, and its previous value. Signature `void(error_code,
+  /// exchange_result<remote_value_t<T>>)`.
   template <remote_atomic T, class Token = asio::default_completion_token_t<executor_type>>
   auto async_compare_exchange(remote_ptr<T> p, remote_value_t<T> expected,
                               remote_value_t<T> desired, Token&& token = {}) {

@@ -30,8 +30,8 @@ struct link_statistics {
 struct connection_statistics : link_statistics {
   std::uint64_t messages_sent = 0;
   std::uint64_t messages_received = 0;
-  std::uint64_t rendezvous_sent = 0;     ///< Those of the messages that the peer has read.
-  std::uint64_t rendezvous_received = 0; ///< Likewise.
+  std::uint64_t rendezvous_sent = 0;     ///< Sent messages that the peer has read.
+  std::uint64_t rendezvous_received = 0; ///< Received messages that this side has read.
   std::uint64_t remote_operations = 0;   ///< Reads, writes and atomics on the peer's memory.
   std::uint64_t remote_bytes = 0;        ///< Bytes that these operations read and wrote.
 };

@@ -34,7 +34,7 @@ struct memory_pool_options {
 struct memory_pool_statistics {
   std::size_t arenas = 0;
   std::size_t bytes_registered = 0;
-  std::size_t bytes_huge = 0;    ///< Those of them in reserved huge pages.
+  std::size_t bytes_huge = 0;    ///< Registered bytes in reserved huge pages.
   std::size_t blocks_in_use = 0; ///< Allocated and not returned.
   std::size_t bytes_in_use = 0;  ///< Requested bytes of these blocks.
 };

@@ -40,7 +40,7 @@ struct queue_pair_options {
   std::uint8_t timeout = 14;       ///< 4.096 µs * 2^timeout to the first retransmission (67 ms).
   std::uint8_t retry_count = 6;    ///< Retransmissions before "the peer does not answer".
   std::uint8_t rnr_retry = 6;      ///< Retries when the peer has no receive posted; 7: for ever.
-  std::uint8_t min_rnr_timer = 12; ///< How long the peer waits then (ibv_modify_qp(3)): 0.64 ms.
+  std::uint8_t min_rnr_timer = 12; ///< The peer's pause before a retry (ibv_modify_qp(3)): 0.64 ms.
   std::uint8_t hop_limit = 64;
   std::uint8_t traffic_class = 0;
   std::uint8_t service_level = 0;
@@ -53,8 +53,8 @@ struct queue_pair_address {
   ibv_gid gid{};
   std::uint16_t lid = 0;
   ibv_mtu mtu = IBV_MTU_1024;
-  std::uint8_t max_reads = 1; ///< RDMA READs and atomics that this side answers at a time; of a
-                              ///< peer with 0 these fail with `operation_not_supported`.
+  std::uint8_t max_reads = 1; ///< RDMA READs and atomics that this side answers at a time; if
+                              ///< it is 0, the peer's fail with `operation_not_supported`.
 };
 
 /// The states of a queue pair in this library.

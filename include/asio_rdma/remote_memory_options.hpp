@@ -14,7 +14,7 @@ struct remote_memory_options {
   access rights = access::remote_read | access::remote_write; ///< The rights that may be granted.
   /// Bytes granted at a time; with 0 every request is refused. Memory that the peer has handed back
   /// no longer counts, but is kept until `async_receive_region` receives it: at most one grant for
-  /// each posted receive.
+  /// each receive of the connection.
   std::uint64_t bytes = 0;
   std::uint32_t grants = 16; ///< Requests granted at a time, at most 65535.
   /// The lease of a request that specifies none, and the longest lease; a longer one is shortened

@@ -28,9 +28,9 @@ struct lease_handle {
 
 } // namespace detail
 
-/// Memory of the peer of a connection, or a slice of it, that this side may use until its lease
-/// ends. Copies and slices share the lease; the memory is released with the last of them. Distinct
-/// objects are safe from any thread; one object is unsafe while it is assigned.
+/// Memory of the peer of a connection, or a slice of such memory, that this side may use until its
+/// lease ends. Copies and slices share the lease; the memory is released with the last of them.
+/// Distinct objects are safe from any thread; one object is unsafe while it is assigned.
 ///
 /// Each operation is checked before it is posted: `error::lease_expired` after the deadline, or if
 /// the region was handed back; `error::lease_revoked`; `error::rights_refused`;

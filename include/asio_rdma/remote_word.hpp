@@ -14,9 +14,8 @@
 // own plain writes (InfiniBand Architecture Specification, volume 1, 9.4.5; Kalia, Kaminsky,
 // Andersen, "Design Guidelines for High Performance RDMA Systems", USENIX ATC 2016, on what atomics
 // cost and lock). If one side changes a word between the read and the write of the other side's
-// read-modify-write, the change is lost. So only one side changes a word. The word's type says
-// which side, and operations of the other side do not compile. No word here may be changed by
-// atomic operations of both sides.
+// read-modify-write, the change is lost. So the atomic operations of only one side may change a
+// word. The word's type says which side; other operations do not compile.
 //
 // An aligned load or store of 8 bytes is not torn on either side: it is one access of the CPU
 // (`std::atomic_ref` of 8 bytes is lock-free), and lies within one cache line, which a device reads

@@ -152,9 +152,9 @@ public:
   lowest_layer_type& lowest_layer() noexcept { return *this; }
   const lowest_layer_type& lowest_layer() const noexcept { return *this; }
 
-  /// Makes a queue pair on the pool's device, in a completion queue that the context's queue pairs
-  /// share or in the given one, and posts its receives with memory of the pool. Then it can be
-  /// connected. Errors: `already_open`, `invalid_argument` for the options,
+  /// Makes a queue pair on the pool's device, in the given completion queue or in one that the
+  /// context's queue pairs share, and posts its receives with memory of the pool. The stream can
+  /// then be connected. Errors: `already_open`, `invalid_argument` for the options,
   /// `error::completion_queue_full`, `error::wrong_device`, those of `memory_pool::allocate`, or
   /// the system's.
   void open(const memory_pool& pool, const completion_queue& queue, const stream_options& options,
@@ -176,9 +176,10 @@ public:
   }
   /// The same, with shared receives. `receives` determines the memory, the completion queue and the
   /// size of the receives, and must belong to the object's execution context.
-  /// `stream_options::receives` limits how many of the shared receives the stream uses; at least
-  /// `shared_receives_options::per_link`. Additional errors: `bad_descriptor` if `receives` is not
-  /// open, `error::shared_receives_full`, `error::shared_receives_closed`.
+  /// `stream_options::receives` limits how many of the shared receives the stream uses; a value
+  /// below `shared_receives_options::per_link` counts as `per_link`. Additional errors:
+  /// `bad_descriptor` if `receives` is not open, `error::shared_receives_full`,
+  /// `error::shared_receives_closed`.
   void open(const shared_receives& receives, const stream_options& options, error_code& ec) {
     if (!receives.impl()) {
       ec = asio::error::bad_descriptor;
@@ -213,7 +214,7 @@ public:
   }
 
   /// Ends every operation with `operation_aborted`. The context still sends the written bytes and
-  /// then the goodbye, and has work until the peer has acknowledged them
+  /// then the goodbye, and has work until the peer has acknowledged the goodbye
   /// (`stream_options::linger`). After `set_option(linger(true, 0))` nothing is sent, and the peer
   /// gets `connection_reset`.
   void close(error_code& ec) {
