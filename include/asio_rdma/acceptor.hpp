@@ -106,8 +106,8 @@ private:
 /// RoCE: if the connector's neighbour entry has expired, accepting blocks for up to a second (as in
 /// `basic_connector`). Private data is for bare queue pairs only (`invalid_argument`).
 ///
-/// A queue pair that accepts must be open, on the device of the address that the connector uses,
-/// and its receives must have been started, because the connector may send at once. On iWARP the
+/// A queue pair that accepts must be open, on the device of the address that the connector uses.
+/// Its receives must have been started, because the connector may send at once. On iWARP the
 /// connector must send first: the accepting side does not send before it has received something
 /// (RFC 5044, section 7).
 ///
@@ -184,8 +184,8 @@ public:
 
   /// Listens with an id that has been bound (rdma_bind_addr(3)) and does not listen yet, so that
   /// its options can be set before. The id moves to the context's event channel
-  /// (rdma_migrate_id(3), which blocks until the id's earlier events are acknowledged), its
-  /// `context` member belongs to the acceptor, and it is destroyed at close. After an error the
+  /// (rdma_migrate_id(3), which blocks until the id's earlier events are acknowledged). Its
+  /// `context` member belongs to the acceptor, and the id is destroyed at close. After an error the
   /// caller still owns the id, with an event channel of its own if it had already moved. If the id
   /// cannot move back, for lack of a descriptor or of kernel memory, its `context` is null, and the
   /// caller must destroy it. Errors: `already_open`, `invalid_argument` for null, or the system's.

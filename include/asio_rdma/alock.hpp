@@ -87,10 +87,10 @@ private:
 /// again, because the state of the protected data is unknown. Waiting and later acquisitions fail
 /// with `error::owner_dead`. A `global_memory` that is closed, or whose connection to the lock's
 /// node fails, counts as dead there. Its outstanding operations on that node have happened or never
-/// will, but the object may not know yet that it counts as dead, and it may still write to other
-/// nodes. The lock's node detects the death, so its program must run its context: at once if a
-/// process terminates, otherwise within the time that `connection_options::keep_alive` describes.
-/// There is no timeout for a live holder.
+/// will. The object may not know yet that it counts as dead, and may still write to other nodes.
+/// The lock's node, whose program must run its context, detects a death at once if the process
+/// terminates, otherwise within the time that `connection_options::keep_alive` describes. There is
+/// no timeout for a live holder.
 ///
 /// Each acquisition has a descriptor of its own, so coroutines may nest locks and wait. A node
 /// requests descriptors 16 at a time by a message to the lock's node, and reuses them. A request

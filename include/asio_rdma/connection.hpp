@@ -34,13 +34,13 @@ namespace asio_rdma {
 ///
 /// *Buffers.* Any Asio buffer sequence of up to 64 buffers can be sent; a receive may have 16
 /// buffers in a sequence of run-time length (`error::too_many_buffers`). Registered memory
-/// (`registered_buffer`, `const_buffer`, and memory of the connection's pool) is not copied, unless
-/// the message has at most 240 bytes, or is a long one in several parts, or a short one in more
-/// than three. Other memory is copied into the pool when the operation is started. If a receive
-/// with one registered buffer waits for a long message, the message is read into that buffer
-/// directly; the region needs `access::local_write`. Messages that are received into other memory
-/// are copied. An operation keeps a single `registered_buffer` alive. A sequence of
-/// `registered_buffer` objects is ill-formed: pass views (`const_buffer`, `mutable_buffer`), and
+/// (`registered_buffer`, `const_buffer`, and memory of the connection's pool) is not copied, with
+/// three exceptions: messages of at most 240 bytes, long messages in several parts, and short
+/// messages in more than three parts. Other memory is copied into the pool when the operation is
+/// started. If a receive with one registered buffer waits for a long message, the message is read
+/// into that buffer directly; the region needs `access::local_write`. Messages that are received
+/// into other memory are copied. An operation keeps a single `registered_buffer` alive. A sequence
+/// of `registered_buffer` objects is ill-formed: pass views (`const_buffer`, `mutable_buffer`), and
 /// keep the buffers alive.
 ///
 /// *Errors.* `not_connected`; `invalid_argument` for a `registered_buffer` of another protection
@@ -119,9 +119,9 @@ public:
 
   const executor_type& get_executor() const noexcept { return io_.get(); }
 
-  /// Makes a queue pair on the pool's device, in the given completion queue or in one that the
-  /// context's queue pairs share, and posts its receives with memory of the pool. The connection
-  /// can then be connected. Errors: `already_open`, `invalid_argument` for the options,
+  /// Makes a queue pair on the pool's device, and posts its receives with memory of the pool. The
+  /// queue pair uses the given completion queue, or one that the context's queue pairs share. The
+  /// connection can then be connected. Errors: `already_open`, `invalid_argument` for the options,
   /// `error::completion_queue_full`, `error::wrong_device`, those of `memory_pool::allocate`, or
   /// the system's.
   void open(const memory_pool& pool, const completion_queue& queue,

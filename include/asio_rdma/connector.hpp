@@ -18,11 +18,11 @@ namespace asio_rdma {
 ///
 /// siw makes its TCP connection inside the system call that starts it (rdma_connect(3)). If the
 /// peer does not answer TCP, that call lasts as long as TCP tries (tcp_syn_retries, two minutes).
-/// Until then it blocks the thread of the execution context that made the call, any thread that
-/// closes or cancels the attempt, the attempt's timeout, and the other connections of that context
-/// while they are made or the peer ends them. A program that must not block connects on a separate
-/// context. An established connection depends only on its queue pair's context, so the connector's
-/// context may be destroyed then.
+/// Until then the thread of the execution context that made the call is blocked, and so is any
+/// thread that closes or cancels the attempt. The attempt's timeout is delayed, and so are the
+/// other connections of that context while they are made or the peer ends them. A program that must
+/// not block connects on a separate context. An established connection depends only on its queue
+/// pair's context, so the connector's context may be destroyed then.
 ///
 /// On RoCE the step to RTR resolves the neighbour once more (ibv_modify_qp(3)). If the neighbour
 /// entry has expired since the address was resolved, the calling thread waits for up to a second.

@@ -152,9 +152,9 @@ public:
   lowest_layer_type& lowest_layer() noexcept { return *this; }
   const lowest_layer_type& lowest_layer() const noexcept { return *this; }
 
-  /// Makes a queue pair on the pool's device, in the given completion queue or in one that the
-  /// context's queue pairs share, and posts its receives with memory of the pool. The stream can
-  /// then be connected. Errors: `already_open`, `invalid_argument` for the options,
+  /// Makes a queue pair on the pool's device, and posts its receives with memory of the pool. The
+  /// queue pair uses the given completion queue, or one that the context's queue pairs share. The
+  /// stream can then be connected. Errors: `already_open`, `invalid_argument` for the options,
   /// `error::completion_queue_full`, `error::wrong_device`, those of `memory_pool::allocate`, or
   /// the system's.
   void open(const memory_pool& pool, const completion_queue& queue, const stream_options& options,

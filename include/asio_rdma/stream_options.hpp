@@ -15,7 +15,7 @@ struct stream_options {
   /// The number of posted receives, at least 5, each of `receive_size` bytes, at least 56. They
   /// bound how much the peer may send before this program reads, as a socket's receive buffer does,
   /// and are nearly the whole cost of an idle stream. Longer writes are read ahead in addition, up
-  /// to 1 MiB, or up to the size of these receives if that is more, into memory that returns to the
+  /// to 1 MiB, or up to the size of these receives if that is more. Their memory returns to the
   /// pool when the application has read it.
   std::uint32_t receives = 16;
   std::uint32_t receive_size = 16384; ///< 16 of them are not payload.
@@ -31,9 +31,9 @@ struct stream_options {
   /// destroyed, no longer waits. 0: a close resets the connection without waiting.
   /// `socket_base::linger` changes this value.
   ///
-  /// If a write was cancelled (or ended by a shutdown) and the peer does not report within twice
-  /// this time, at least two seconds, how many bytes it has read, the connection is reset.
-  /// `socket_base::linger` does not change that time.
+  /// After a write was cancelled (or ended by a shutdown), the peer must report how many bytes it
+  /// has read. If it does not report that within twice this time, at least two seconds, the
+  /// connection is reset. `socket_base::linger` does not change that time.
   std::chrono::milliseconds linger{30000};
 
   /// The interval after which a silent peer is probed: see `connection_options::keep_alive`. 0:
