@@ -10,8 +10,8 @@ namespace asio_rdma::detail {
 
 asio::execution_context::id access_service::id;
 
-/// Completes what is ready on the context, one operation in each turn. A member of the service, so
-/// to queue it allocates nothing, and needs no executor, which might allocate or throw.
+/// Completes ready operations on the context, one operation in each turn. A member of the service:
+/// queuing it allocates nothing and needs no executor, which might allocate or throw.
 struct access_service::runner final : scheduled_operation {
   explicit runner(access_service& s)
       : scheduled_operation(&runner::execute),
@@ -28,7 +28,7 @@ struct access_service::runner final : scheduled_operation {
       context_scheduler.post_immediate_completion(this, false);
   }
 
-  // What is left is queued before the handler is called: the handler may block, or throw.
+  // Remaining operations are queued before the handler is called: the handler may block or throw.
   void run() {
     access_operation* op = nullptr;
     {
@@ -49,7 +49,8 @@ struct access_service::runner final : scheduled_operation {
   bool queued = false; // under the service's mutex
 };
 
-// Contexts of other libraries have no scheduler, and one that was made here would never be run.
+// Contexts of other libraries have no scheduler, and a scheduler that was made here would never
+// run.
 access_service::access_service(asio::execution_context& context)
     : asio::execution_context::service(context) {
   if (asio::has_service<scheduler>(context))
@@ -83,9 +84,10 @@ void access_service::start(access_operation& op) {
   op.destroy();
 }
 
-// With the lock, as the context can go when the lock is free: then nothing may be queued in it, nor
-// may the handler, which may hold work of the context, be destroyed by anyone but it. An operation
-// that its executor could not take stays ready until the next one is, or the context shuts down.
+// Called with the lock held. The context may be destroyed once the lock is free: then nothing may
+// be queued in the context, and no other thread may destroy the handler, which may hold work of the
+// context. If its executor fails, an operation stays ready until the next operation becomes ready
+// or the context shuts down.
 void access_service::make_ready(access_operation& op) noexcept {
   ready_.push_back(op);
   if (runner_ != nullptr)
@@ -166,7 +168,8 @@ void access_service::shutdown() {
         ++i;
       }
     }
-    // The rest has been granted by other threads, which are on their way to `dropped_`.
+    // Other threads have been granted the remaining operations and are about to add them to
+    // `dropped_`.
     emptied_.wait(lock, [this] { return operations_.empty(); });
   }
   while (!dropped_.empty()) {

@@ -6,7 +6,7 @@
 
 namespace asio_rdma::detail {
 
-// A range that reaches into this one begins at most the longest one's length before it.
+// A range that overlaps `node` begins at most `longest_` bytes before it.
 bool access_state::is_free(const access_node& node) const noexcept {
   if (active_.empty())
     return true;

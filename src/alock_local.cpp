@@ -24,24 +24,24 @@ public:
   bool unlock(alock_operation* told) noexcept override;
   void look_again();
 
-  shard& home; // whose lock guards the rest
+  shard& home; // its lock guards the other members
   const std::uint64_t id;
   std::uint64_t next = 0, turn = 0;
-  std::optional<alock_protocol> protocol; // while it takes part
+  std::optional<alock_protocol> protocol; // set while the party takes part
   alock_words* words = nullptr;
   remote_word lock;
   alock_operation* waiter = nullptr;
   const alock_view* view = nullptr;
-  completion_service* service = nullptr; // of the view, until that is closed
+  completion_service* service = nullptr; // of the view, until the view is closed
   std::shared_ptr<global_node> node;
-  std::unique_ptr<alock_timer> timer; // while the other cohort is waited for
+  std::unique_ptr<alock_timer> timer; // set while the party waits for the other cohort
   alock_next_turn<party> next_turn{*this};
-  bool free_later = false; // once the context of its view no longer has `next_turn`
+  bool free_later = false; // set until the context of the view has run `next_turn`
   party* next_free = nullptr;
 };
 
-/// The locks whose place in memory has the same hash. Of a lock all that the local cohort does is
-/// done here, one at a time, so nobody sees a queue with a link that is missing.
+/// The locks whose addresses have the same hash. Operations of the local cohort on such a lock are
+/// serialized here, so a queue with a missing link is never visible.
 class alock_locals::shard {
 public:
   void init(global_node& node) noexcept { node_ = &node; }
@@ -94,7 +94,7 @@ public:
     for (party& p : parties_) {
       if (p.view == &view) {
         p.timer.reset();
-        p.service = nullptr; // a guard may outlive it
+        p.service = nullptr; // a guard may outlive the service
       }
       if (p.waiter == nullptr || p.waiter->view != &view)
         continue;
@@ -115,8 +115,8 @@ private:
     return id != 0 && id <= parties_.size() ? &parties_[id - 1] : nullptr;
   }
 
-  // The context's own operation, so nothing is called here. Under the lock: once a view has given
-  // up what waits, its context may go.
+  // Completes an operation of the context, so no handler is called here. Called with the lock held:
+  // once a view has abandoned its waiting operations, its context may be destroyed.
   static void complete(party& p, const error_code& ec) {
     if (p.waiter == nullptr)
       return;
@@ -129,13 +129,13 @@ private:
     op.service->complete(done);
   }
 
-  // The steps of a party that is in the queue allocate nothing.
+  // The steps of a queued party allocate nothing.
   void run(party& first) noexcept {
     for (party* p = &first; p != nullptr;)
       p = step(*p);
   }
 
-  /// Gives who is to be looked after next.
+  /// Returns the party to process next, or null.
   party* step(party& p) {
     using kind = alock_action::kind;
     party* woken = nullptr;
@@ -179,13 +179,13 @@ private:
     const bool reusable = p.protocol->reusable();
     p.protocol.reset();
     p.timer.reset();
-    p.node.reset(); // which who has called keeps
+    p.node.reset(); // the caller keeps the node
     if (reusable)
       give_back(p);
   }
 
-  // The next acquisition may be of another context, whose turn the party would not get as long as
-  // it waits for one here.
+  // A party that waits for a turn of this context cannot be reused at once: the next acquisition
+  // may be of another context.
   void give_back(party& p) noexcept {
     p.free_later = p.next_turn.is_queued();
     if (!p.free_later)
@@ -218,7 +218,7 @@ private:
 
   friend party;
 
-  // Only the head waits for somebody of the other cohort.
+  // Only the head of the queue waits for a party of the other cohort.
   bool is_dead(const party& p, std::uint64_t descriptor) const noexcept {
     if (!p.timer || descriptor == 0)
       return false;
@@ -250,7 +250,7 @@ private:
       case alock_word::next:
       case alock_word::turn: {
         party* const whose = find(a.descriptor);
-        if (whose == nullptr) // somebody has written to the tail who may not
+        if (whose == nullptr) // a program without the right to do so has written to the tail
           return error::protocol_violation;
         std::uint64_t& word = a.word == alock_word::next ? whose->next : whose->turn;
         if (a.what == alock_access::kind::read)
@@ -274,7 +274,7 @@ bool alock_locals::party::unlock(alock_operation* told) noexcept {
 }
 
 void alock_locals::party::look_again() {
-  std::shared_ptr<void> keep; // the shard as well
+  std::shared_ptr<void> keep; // keeps the shard as well
   const std::lock_guard guard(home.mutex_);
   keep = next_turn.end();
   if (free_later)

@@ -11,18 +11,18 @@
 
 namespace asio_rdma::detail {
 
-/// Those of a node's own process who take locks of the node: the local cohorts. Whoever leaves a
-/// queue carries out, by the CPU, what its successor does next. Safe from any thread.
+/// The parties of a node's own process at locks of the node: the local cohorts. A party that leaves
+/// a queue carries out its successor's next steps by the CPU. Thread-safe.
 class alock_locals final : public alock_parties {
 public:
   explicit alock_locals(global_node& node);
   ~alock_locals();
 
-  /// As `alock_view::start`. The node is this one's.
+  /// As `alock_view::start`. The lock's node is the node of this object.
   bool start(alock_operation& op, const std::shared_ptr<global_node>& keep);
-  /// Gives up the operation of the view with that id.
+  /// Cancels the operation of the view with that id.
   void cancel(const alock_view& view, std::uint64_t id);
-  /// Gives up acquisitions as well.
+  /// Cancels acquisitions as well.
   void abandon(const alock_view& view) override;
 
 private:

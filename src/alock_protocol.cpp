@@ -25,7 +25,7 @@ alock_action alock_protocol::next() noexcept {
   }
   switch (state_) {
   case state::enter:
-    // Nobody knows the descriptor before it is in the queue.
+    // The descriptor is visible to other parties only once it is in the queue.
     return access(write(alock_word::next, 0, me_), write(alock_word::turn, alock_turn::wait, me_),
                   exchange_tail(other_, me_));
   case state::link:
@@ -132,7 +132,7 @@ void alock_protocol::on_entered(std::uint64_t before) noexcept {
   if (before != std::exchange(other_, before)) {
     if (cancelled_)
       end({}, true);
-    return; // again, with what was seen
+    return; // try again with the value that was read
   }
   turn_ = alock_turn::contend;
   if (before != alock_free)
@@ -166,7 +166,7 @@ void alock_protocol::on_other(std::uint64_t tail, bool other_is_victim) noexcept
     return leave(alock_turn::contend);
   if (tail == alock_free || other_is_victim)
     return won(alock_turn::contend + budget_);
-  // What the device has put into the remote tail only the device may change.
+  // Only the device may change a value that it has written to the remote tail.
   if (cohort_ == alock_cohort::local && (tail == alock_abandoned || tail == known_dead_)) {
     ec_ = error::owner_dead;
     return leave(alock_turn::contend);

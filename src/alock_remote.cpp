@@ -12,16 +12,17 @@
 namespace asio_rdma::detail {
 namespace {
 
-// Asked for at a time, if no more are wanted at once.
+// The number of descriptors in one request, if no more are needed at once.
 constexpr std::uint64_t usual_descriptors = 16;
-// Round trips in a row before there is a pause.
+// Round trips in a row before a pause.
 constexpr unsigned looks_at_once = 2;
-// Microseconds, as powers of two, between looks: at what nobody tells, and at what somebody may.
+// The longest pauses between two looks, as powers of two of microseconds: for changes that are
+// never announced, and for changes that may be.
 constexpr unsigned longest = 10, longest_if_told = 14;
 
 } // namespace
 
-/// An acquisition, and the chain of accesses that it has under way.
+/// An acquisition and its outstanding chain of accesses.
 class alock_remotes::party final : public remote_operation, public alock_party {
 public:
   explicit party(alock_remotes& of) noexcept : remote_operation(&party::chain_done), all(of) {}
@@ -40,13 +41,13 @@ public:
   }
 
   void look_again() {
-    std::shared_ptr<void> keep; // the other parties as well
+    std::shared_ptr<void> keep; // keeps the other parties as well
     const std::lock_guard guard(all.mutex_);
     keep = next_turn.end();
     all.look(*this);
   }
 
-  // What is waited for now is something else.
+  // The party now waits for something else.
   void begin_looking() noexcept {
     looks = 0;
     if (timer)
@@ -70,26 +71,26 @@ public:
     return static_cast<std::uint64_t*>(words.data())[i];
   }
 
-  alock_remotes& all;                     // whose lock guards the rest
-  std::optional<alock_protocol> protocol; // while it takes part
+  alock_remotes& all;                     // its lock guards the other members
+  std::optional<alock_protocol> protocol; // set while the party takes part
   pool* from = nullptr;
   std::uint64_t descriptor = 0;
-  std::uint64_t lock_at = 0; // in the segment
+  std::uint64_t lock_at = 0; // the offset in the segment
   alock_operation* waiter = nullptr;
-  std::shared_ptr<alock_remotes> self; // while it takes part
+  std::shared_ptr<alock_remotes> self; // set while the party takes part
   std::unique_ptr<alock_timer> timer;
   unsigned looks = 0;
   alock_action::kind looks_as = alock_action::kind::wait;
   alock_next_turn<party> next_turn{*this};
   std::span<alock_access> chain;
-  bool unposted = false; // the chain, as there was no memory for it
-  bool taken = false;    // the chain, by the link: it may have happened
-  bool paused = false;   // since there was no memory, until the next chain is done
-  // Of the chain, and of what tells whether who is waited for lives. Registered, so that whoever is
-  // in a queue needs nothing more to leave it.
+  bool unposted = false; // the chain, as there was no memory to post it
+  bool taken = false;    // the chain was given to the link: it may have taken effect
+  bool paused = false;   // since memory ran out, until the next chain is done
+  // The values of the chain, and the word that tells whether the awaited party is alive. Registered
+  // in advance, so that a queued party needs no memory to leave the queue.
   registered_buffer words;
   std::array<place, max_chain> places;
-  std::uint64_t asked_of = 0; // whether that descriptor's party lives
+  std::uint64_t asked_of = 0; // the descriptor whose party's death was asked about, or 0
   party* next_free = nullptr;
 };
 
@@ -160,7 +161,7 @@ bool alock_remotes::start(alock_operation& op) {
   return true;
 }
 
-// Counts an operation of the view of these. False if the view is closed.
+// Counts an operation of the view. Returns false if the view is closed.
 bool alock_remotes::count(alock_operation& op) noexcept {
   if (!closed_)
     op.service->operation_starting();
@@ -213,7 +214,7 @@ void alock_remotes::on_answer(pool& from, error_code ec, std::uint64_t offset,
   ask(from);
 }
 
-// There is room for each among those that are free, so that it can be given back.
+// Reserves room in the free list for each descriptor, so that returning one cannot fail.
 void alock_remotes::add_descriptors(pool& to, std::uint64_t first, std::uint64_t count) {
   to.free.reserve(to.parties.size() + count);
   for (std::uint64_t i = count; i-- != 0;) {
@@ -240,7 +241,8 @@ bool alock_remotes::descriptors_fit(const pool& p, std::uint64_t offset,
 
 // --- An acquisition --------------------------------------------------------------------------
 
-// With all that it needs from here on. Null if there is no memory for that, with the error.
+// Takes a party with all that its later steps need. Returns null with the error if there is no
+// memory.
 alock_remotes::party* alock_remotes::take_party(const memory_pool& memory,
                                                 error_code& ec) noexcept {
   try {
@@ -272,7 +274,7 @@ void alock_remotes::begin(pool& from, alock_operation& op) noexcept {
   run(p);
 }
 
-// The contexts' own operation, so nothing is called here.
+// Completes operations of the contexts, so no handler is called here.
 void alock_remotes::complete(alock_operation& op, const error_code& ec) noexcept {
   if (op.others)
     return op.view->complete_waiting(op, ec);
@@ -287,7 +289,7 @@ void alock_remotes::complete(party& p, const error_code& ec) noexcept {
     complete(*std::exchange(p.waiter, nullptr), ec);
 }
 
-// Whoever is in a queue goes on though there is no memory for the next step, as soon as there is.
+// If there is no memory for its next step, a queued party continues as soon as there is.
 void alock_remotes::run(party& p) noexcept {
   try {
     take_steps(p);
@@ -297,7 +299,7 @@ void alock_remotes::run(party& p) noexcept {
 }
 
 // Runs the party again after a random time that doubles. If there is no memory for a timer either,
-// in the next turn of the context.
+// runs it in the next turn of the context.
 void alock_remotes::pause(party& p) noexcept {
   p.paused = true;
   try {
@@ -342,7 +344,7 @@ void alock_remotes::take_steps(party& p) {
       complete(p, a.ec);
       break;
     case kind::wake:
-      if (a.descriptor != p.descriptor) // as somebody may have written who may not
+      if (a.descriptor != p.descriptor) // else a program without that right may have written
         wake(*p.from, a.descriptor);
       break;
     case kind::wait:
@@ -364,7 +366,7 @@ void alock_remotes::take_steps(party& p) {
   }
 }
 
-// Who has called keeps this object.
+// The caller keeps this object alive.
 void alock_remotes::end(party& p) {
   p.from->parties[p.descriptor] = nullptr;
   if (p.protocol->reusable())
@@ -374,8 +376,8 @@ void alock_remotes::end(party& p) {
   p.self.reset();
 }
 
-// Who is not of this view is told by the lock's node, if it has the time: the lock is his already,
-// and he looks by himself now and then.
+// If the party belongs to another view, the lock's node passes the news on when it can: the party
+// owns the lock already and polls from time to time.
 void alock_remotes::wake(pool& from, std::uint64_t descriptor) {
   if (wake_here(from, descriptor))
     return;
@@ -429,7 +431,7 @@ bool alock_remotes::aim(const party& p, const alock_access& a, remote_buffer& ta
   return true;
 }
 
-// Posts the chain. False if nothing is under way, with the error.
+// Posts the chain. Returns false with the error if nothing is outstanding.
 bool alock_remotes::post(party& p, error_code& ec) {
   std::array<remote_work, party::max_chain> works{};
   std::size_t n = 0;
@@ -478,11 +480,11 @@ bool alock_remotes::post(party& p, error_code& ec) {
     return false;
   }
   p.ec = p.first = {};
-  // Behind what the same program has started before, which may wait for its turn: whoever is to see
-  // it looks once the lock has been given back.
+  // Operations that the same program started earlier may wait for their turn, so the chain is
+  // posted behind them: other nodes see their effects before the lock is released.
   p.taken = false;
   const auto start = [works, n](connection_impl& link, party& which) {
-    which.taken = true; // once it is, the party is others' to read
+    which.taken = true; // once started, other threads may read the party
     try {
       if (link.start(which, {works.data(), n}))
         return true;
@@ -499,15 +501,15 @@ bool alock_remotes::post(party& p, error_code& ec) {
   return false;
 }
 
-// Nothing of the chain has been posted. False if it will be posted after a pause. A lane that has
-// failed for lack of memory gives the same error, but for ever.
+// Called if nothing of the chain has been posted. Returns false if the chain will be posted after a
+// pause. A lane that has failed for lack of memory reports the same error, but permanently.
 bool alock_remotes::on_refused(party& p, const error_code& ec) noexcept {
   if (ec == boost::system::errc::not_enough_memory && p.from->link && p.from->link->is_alive()) {
     p.unposted = true;
     pause(p);
     return false;
   }
-  // A party that takes this one for alive would wait for ever.
+  // A party that takes this party for alive would wait forever.
   if (!p.protocol->on_refused(ec) && p.from->link)
     p.from->link->end(ec);
   return true;
@@ -516,7 +518,7 @@ bool alock_remotes::on_refused(party& p, const error_code& ec) noexcept {
 void alock_remotes::on_chain(party& p) {
   const auto keep = p.self;
   const lock l(mutex_);
-  if (!p.taken) { // it waited for its turn
+  if (!p.taken) { // the chain waited for its turn
     if (on_refused(p, p.ec))
       run(p);
     return;
@@ -561,8 +563,8 @@ void alock_remotes::abandon(const alock_view& other) {
       complete(p, asio::error::operation_aborted);
 }
 
-// The links are closed, so whatever is still wanted of them fails. Nor is there a context for
-// timers.
+// The links are closed, so the remaining operations on them fail. There is no context for timers
+// any more.
 void alock_remotes::close() {
   const lock l(mutex_);
   closed_ = true;
@@ -573,7 +575,7 @@ void alock_remotes::close() {
     p.protocol->look();
     run(p);
   }
-  for (auto& [where, from] : pools_) { // which guards may outlive, and this with them
+  for (auto& [where, from] : pools_) { // guards may outlive the pools, and keep this object
     fail_waiting(from, asio::error::operation_aborted);
     from.link.reset();
     from.users.reset();

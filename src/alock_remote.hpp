@@ -16,7 +16,7 @@
 
 namespace asio_rdma::detail {
 
-/// The locks of other nodes that a view takes, by its lanes. Safe from any thread.
+/// The locks of other nodes that a view takes, over its lanes. Thread-safe.
 class alock_remotes final : public std::enable_shared_from_this<alock_remotes>,
                             public alock_parties {
 public:
@@ -27,7 +27,7 @@ public:
   bool start(alock_operation& op);
   /// As `alock_view::on_next`.
   void on_next(const connection_impl* way, segment_id segment, std::uint64_t descriptor);
-  /// Gives up the operation with that id.
+  /// Cancels the operation with that id.
   void cancel(std::uint64_t id);
   void abandon(const alock_view& other) override;
   void close();
@@ -37,18 +37,18 @@ private:
   class request;
   using lock = std::unique_lock<std::mutex>;
 
-  /// The descriptors that there are on a lane, of a segment there. Each, as a word, is a
-  /// `remote_ptr` to it, but for the node: that is its party's.
+  /// The descriptors of a lane in one segment of its node. As a word, a descriptor is a
+  /// `remote_ptr` to itself with the node of its party instead of its own.
   struct pool {
     std::shared_ptr<connection_impl> link;
-    std::shared_ptr<lane_link> users; // the same
+    std::shared_ptr<lane_link> users; // of `link`
     node_id node = 0;
     segment_id segment_number = 0;
     remote_buffer segment;
     std::vector<std::uint64_t> free;
     std::unordered_map<std::uint64_t, party*> parties; // of each descriptor, or null
-    operation_list waiting;                            // for one
-    bool asked = false;                                // for more
+    operation_list waiting;                            // the operations that wait for a descriptor
+    bool asked = false;                                // more descriptors were requested
   };
 
   void ask(pool& from) noexcept;
@@ -77,7 +77,7 @@ private:
   const std::weak_ptr<global_memory_impl> memory_;
   completion_service& service_;
   const node_id id_;
-  std::mutex mutex_; // before those of the memory and of its links
+  std::mutex mutex_; // locked before the mutexes of the memory and of its links
   std::map<std::pair<const global_lane*, segment_id>, pool> pools_;
   std::deque<party> parties_;
   party* free_ = nullptr;

@@ -17,8 +17,7 @@
 
 namespace asio_rdma::detail {
 
-/// When to look at a lock again: after a random time that doubles. Not safe from several threads at
-/// a time.
+/// A timer for polling a lock, with random intervals that double. Not thread-safe.
 class alock_timer {
 public:
   explicit alock_timer(asio::execution_context& context)
@@ -28,11 +27,11 @@ public:
             reinterpret_cast<std::uintptr_t>(this) >> 4 ^
             static_cast<std::uintptr_t>(clock::now().time_since_epoch().count()))) {}
 
-  /// The next time is the first one again.
+  /// Begins anew with the shortest interval.
   void begin() noexcept { times_ = 0; }
-  /// Calls `f` on a thread of the context, in place of what was set before, unless that is being
-  /// called; within 2^longest microseconds. If that may be in vain, and has been so for long, it is
-  /// rare and does not keep the context from its end. Throws if there is no memory for it.
+  /// Calls `f` on a thread of the context within 2^longest microseconds. Replaces the preceding
+  /// call unless that call has begun. If polling may be in vain and has been for long, the calls
+  /// become rare and do not count as work of the context. Throws `std::bad_alloc`.
   template <class Function>
   void set(unsigned longest, bool maybe_in_vain, Function f) {
     ++times_;
@@ -42,7 +41,7 @@ public:
     timer_.expires_after(std::chrono::microseconds(random_() % limit));
     timer_.async_wait([&s = scheduler_, background, f = std::move(f)](const error_code& ec) {
       if (background)
-        s.work_started(); // which the context takes off now
+        s.work_started(); // balances the decrement by the context
       if (!ec)
         f();
     });
@@ -50,14 +49,14 @@ public:
       scheduler_.work_finished();
   }
 
-  /// What was set is not called, unless it is being called.
+  /// Cancels the pending call, unless it has begun.
   void stop() { timer_.cancel(); }
-  /// Whether it was set often since the first time.
+  /// Whether `set` was called often since `begin`.
   bool in_vain() const noexcept { return times_ > patience; }
 
 private:
   using clock = std::chrono::steady_clock;
-  static constexpr std::uint32_t patience = 2000; // times, of half a millisecond
+  static constexpr std::uint32_t patience = 2000; // calls, half a millisecond each
   static constexpr unsigned rare = 20;
 
   scheduler& scheduler_;
@@ -66,14 +65,15 @@ private:
   std::uint32_t times_ = 0;
 };
 
-/// In place of a timer, or of anything else for which there is no memory: looks at a party's lock
-/// again in the next turn of the context, for which no memory is needed.
+/// A replacement for a timer when there is no memory for one: looks at a party's lock again in the
+/// next turn of the context. Allocates nothing.
 template <class Party>
 class alock_next_turn final : public operation {
 public:
   explicit alock_next_turn(Party& p) noexcept : operation(&alock_next_turn::come), party_(p) {}
 
-  /// Calls `party.look_again()`, once, and keeps `keep` until then. Under the lock of the party.
+  /// Calls `party.look_again()` once, and keeps `keep` until then. Called with the party's lock
+  /// held.
   void begin(completion_service& service, std::shared_ptr<void> keep) noexcept {
     if (keep_)
       return;
@@ -83,9 +83,9 @@ public:
     done.push_back(*this);
     service.complete(done);
   }
-  /// Whether `look_again` will be called. Under the lock of the party.
+  /// Whether `look_again` will be called. Called with the party's lock held.
   bool is_queued() const noexcept { return keep_ != nullptr; }
-  /// To be called by `look_again` under that lock, and kept until it is released.
+  /// Called by `look_again` with the lock held. The caller keeps the result until it unlocks.
   std::shared_ptr<void> end() noexcept { return std::move(keep_); }
 
 private:
@@ -94,7 +94,7 @@ private:
   }
 
   Party& party_;
-  std::shared_ptr<void> keep_; // while it is queued
+  std::shared_ptr<void> keep_; // set while the operation is queued
 };
 
 } // namespace asio_rdma::detail

@@ -51,7 +51,7 @@ bool alock_view::wait_for(alock_operation& op, std::shared_ptr<alock_parties> ot
   return true;
 }
 
-// Under the lock: once the view has been closed its context may go.
+// Called with the lock held: once the view is closed, its context may be destroyed.
 void alock_view::complete_waiting(alock_operation& op, const error_code& ec) {
   const std::lock_guard guard(mutex_);
   waits_for_others_.erase(waits_for_others_.iterator_to(op));

@@ -12,8 +12,8 @@
 
 namespace asio_rdma::detail {
 
-/// A timer that does not keep an idle context from its end: it runs out while the context runs for
-/// other reasons.
+/// A timer that does not count as work of the context: it expires while other work keeps the
+/// context running.
 class background_timer {
 public:
   using clock = std::chrono::steady_clock;
@@ -21,29 +21,29 @@ public:
   explicit background_timer(asio::execution_context& context)
       : scheduler_(asio::use_service<scheduler>(context)), timer_(inline_executor{&context}) {}
 
-  /// Calls `f` once at `when`, if that is before it would otherwise be called. `f` may set it
-  /// again, and must not count on this still to be there.
+  /// Calls `f` once at `when`, if no earlier call is pending. `f` may set the timer again, and must
+  /// not assume that this object still exists.
   template <class Function>
   void set(clock::time_point when, Function f) {
     if (when >= when_)
       return;
     auto taken_off = std::make_unique<uncounting>(scheduler_);
-    ran_out(); // whatever fails from here on, the wait before is over
+    ran_out(); // even if a later step fails, the earlier wait is over
     timer_.expires_at(when);
     timer_.async_wait([&s = scheduler_, f = std::move(f)](error_code ec) {
-      s.work_started(); // which the context takes off now
+      s.work_started(); // balances the decrement by the context
       if (!ec)
         f();
     });
     when_ = when;
     scheduler_.post_immediate_completion(taken_off.release(), false);
   }
-  /// To be called by `f`.
+  /// Called by `f`.
   void ran_out() noexcept { when_ = clock::time_point::max(); }
 
 private:
-  // Takes the timer off the context's work, but in the context: by the end of the last work it
-  // would stop there, though it may not be running.
+  // Takes the timer off the work count, inside the context: elsewhere the count could reach zero
+  // and stop a context that no thread is running.
   struct uncounting final : scheduled_operation {
     explicit uncounting(scheduler& s) noexcept
         : scheduled_operation(&uncounting::execute), context_scheduler(s) {}

@@ -13,13 +13,13 @@ bool connector_impl::start(connect_operation& op, const std::shared_ptr<queue_pa
     attempts_.push_back({op.id, connection});
   }
   const error_code ec = connection->connect(op, qp, endpoints, options);
-  if (ec) // otherwise the operation may have completed already
+  if (ec) // on success the operation may have completed already
     op.ec = ec;
   return !ec;
 }
 
 void connector_impl::cancel() {
-  std::vector<attempt> cancelled; // which end, and need not be known any more
+  std::vector<attempt> cancelled; // they end here and are no longer tracked
   {
     const std::lock_guard lock(mutex_);
     cancelled.swap(attempts_);

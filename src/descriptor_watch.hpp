@@ -3,7 +3,7 @@
 
 #include <asio_rdma/error.hpp>
 #include <boost/asio/io_context.hpp>
-// After io_context.hpp: these do not stand alone.
+// After io_context.hpp, because these headers do not include what they use.
 #include <boost/asio/detail/concurrency_hint.hpp>
 #include <boost/asio/detail/reactor.hpp>
 #include <boost/asio/detail/reactor_op.hpp>
@@ -15,17 +15,17 @@
 #error "asio_rdma needs Asio's epoll reactor (not BOOST_ASIO_HAS_IO_URING_AS_DEFAULT)"
 #endif
 
-// The only place that uses what Asio keeps for itself, as its signal sets do, because nothing
-// public does either of two things: wait for a descriptor without keeping run() from returning,
-// and wait again without a system call (posix::descriptor::async_wait costs an epoll_ctl each).
+// The only file that uses private parts of Asio, as Asio's signal sets do. Asio's public interface
+// cannot wait for a descriptor without keeping `run()` from returning. Nor can it wait again
+// without a system call (`posix::descriptor::async_wait` costs an `epoll_ctl` each time).
 
 namespace asio_rdma::detail {
 
 using scheduler = asio::detail::scheduler;
 using scheduled_operation = asio::detail::scheduler_operation;
 
-/// Whether only one thread at a time may run the context, as the program has said by the context's
-/// concurrency hint. The scheduler concludes it in the same way.
+/// Whether only one thread at a time may run the context, according to its concurrency hint. Same
+/// conclusion as in Asio's scheduler.
 inline bool has_one_thread(const scheduler& s) noexcept {
   const int hint = s.concurrency_hint();
   return hint == 1 || !BOOST_ASIO_CONCURRENCY_HINT_IS_LOCKING(SCHEDULER, hint) ||
@@ -33,9 +33,10 @@ inline bool has_one_thread(const scheduler& s) noexcept {
 }
 
 /// Calls `on_readable` on a thread of the context each time the descriptor becomes readable, until
-/// `stop`. Does not count as work. The call may not stop the watch nor run handlers: it is made
-/// under the reactor's lock for the descriptor. With an `on_ready` it gives a bool:
-/// if true, `on_ready` follows at once, which may, and the watch rests until `resume`.
+/// `stop`. Does not count as work. `on_readable` runs under the reactor's lock for the descriptor,
+/// so it must neither stop the watch nor run handlers. If there is an `on_ready`, `on_readable`
+/// returns a bool. If it returns true, `on_ready` follows at once, with no such restrictions, and
+/// the watch pauses until `resume`.
 template <class Owner, auto OnReadable, auto OnReady = nullptr>
 class descriptor_watch {
 public:
@@ -43,7 +44,7 @@ public:
   descriptor_watch(const descriptor_watch&) = delete;
   ~descriptor_watch() { stop(); }
 
-  /// Gives an errno value, 0 for success.
+  /// Returns an errno value, 0 for success.
   int start(asio::execution_context& context, int descriptor) {
     reactor_ = &asio::use_service<asio::detail::reactor>(context);
     scheduler_ = &asio::use_service<scheduler>(context);
@@ -52,21 +53,21 @@ public:
     const int e = reactor_->register_internal_descriptor(asio::detail::reactor::read_op, descriptor,
                                                          data_, &op_);
     if (e != 0) {
-      // The operation is queued all the same, and has to leave the reactor's record of the
-      // descriptor before the record is used again. Another record may have the descriptor.
+      // The operation is queued nevertheless. It must leave the reactor's record of the descriptor
+      // before the record is reused. Another record may have the descriptor.
       reactor_->deregister_internal_descriptor(-1, data_);
       release();
     }
     return e;
   }
 
-  /// After `on_ready`. Tells at once, by `on_readable`, what came meanwhile; that may not give
-  /// true. The context must have other work.
+  /// Continues after `on_ready`. Events since then are reported at once by `on_readable`, which
+  /// must not return true here. The context must have other work.
   void resume() {
     if (!resting_)
       return;
     resting_ = false;
-    // As a speculative read this costs no system call. It counts as work, which this does not.
+    // A speculative read costs no system call. It counts as work, which the watch must not.
     reactor_->start_op(asio::detail::reactor::read_op, descriptor_, data_, &op_, false, true);
     scheduler_->work_finished();
   }
@@ -90,13 +91,13 @@ private:
       if constexpr (!has_on_ready) {
         (self.owner.*OnReadable)();
       } else if ((self.owner.*OnReadable)()) {
-        self.watch.scheduler_->work_started(); // the completion counts as the end of some
+        self.watch.scheduler_->work_started(); // the completion counts as the end of work
         self.watch.resting_ = true;
         return done_and_exhausted;
       }
       return not_done;
     }
-    // Called by the reactor without another look at the context's queue.
+    // The reactor calls this without checking the context's queue again.
     static void complete([[maybe_unused]] void* context,
                          [[maybe_unused]] asio::detail::operation* base, const error_code&,
                          std::size_t) {

@@ -97,7 +97,7 @@ int gid_rank(const gid_entry& e) {
   return (e.type == gid_entry::kind::roce_v1 ? 3 : 0) + address_rank(e.address());
 }
 
-// A link-local address leads somewhere only with the interface to its link.
+// A link-local address is reachable only with the interface of its link.
 asio::ip::address_v6 scoped(const asio::ip::address_v6::bytes_type& bytes,
                             std::uint32_t interface_index) {
   asio::ip::address_v6 result(bytes);
@@ -106,14 +106,14 @@ asio::ip::address_v6 scoped(const asio::ip::address_v6::bytes_type& bytes,
   return result;
 }
 
-// Whether one is asked for by `a`, which may leave the interface open.
+// Whether address `one` matches `a`, in which the interface may be unspecified.
 bool is_asked_for(const asio::ip::address& one, const asio::ip::address& a) {
   if (one.is_v6() && a.is_v6() && a.to_v6().scope_id() == 0)
     return one.to_v6().to_bytes() == a.to_v6().to_bytes();
   return one == a;
 }
 
-// The addresses of the interface with that hardware address.
+// The addresses of the interface with this hardware address.
 std::vector<asio::ip::address> addresses_of_hardware(const std::uint8_t* hardware) {
   std::vector<asio::ip::address> result;
   ifaddrs* first = nullptr;
@@ -144,7 +144,7 @@ std::vector<asio::ip::address> addresses_of_hardware(const std::uint8_t* hardwar
   return result;
 }
 
-// What was opened here, which is to be closed here if it cannot be used.
+// Adopts a context that was opened here. On failure the context is closed.
 device adopt_opened(ibv_context* context, error_code& ec) {
   device result(context, ownership::take, ec);
   if (ec)
@@ -238,7 +238,7 @@ device device::open_for(const asio::ip::address& local, error_code& ec) {
     error_code failed;
     device candidate = open(ibv_get_device_name(d), failed);
     if (failed == error::device_permission)
-      ec = failed; // perhaps it was that one
+      ec = failed; // it may have been the device of that address
     if (failed)
       continue;
     const auto own = candidate.addresses();
@@ -281,7 +281,7 @@ device::device(native_handle_type context, ownership owns, error_code& ec) {
   ibv_device_attr_ex extended{};
   if (ibv_query_device_ex(context, nullptr, &extended) == 0)
     impl_->on_demand_paging = pages_connections(extended.odp_caps);
-  // Events are read when the descriptor is ready; a read that finds none must not block.
+  // Events are read when the descriptor is ready; a read without an event must not block.
   fcntl(context->async_fd, F_SETFL, fcntl(context->async_fd, F_GETFL) | O_NONBLOCK);
 }
 
@@ -338,7 +338,7 @@ ibv_port_attr device::port(std::uint8_t number) const {
 port_counters device::counters(std::uint8_t number) const {
   const std::string folder =
       "/sys/class/infiniband/" + name() + "/ports/" + std::to_string(number) + "/hw_counters/";
-  // Drivers have names of their own for the same.
+  // Drivers use different names for the same counter.
   const auto sum = [&folder](std::initializer_list<const char*> names) {
     std::optional<std::uint64_t> result;
     for (const char* name : names) {

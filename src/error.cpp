@@ -10,7 +10,7 @@ namespace {
 
 namespace errc = boost::system::errc;
 
-// Of each device the best address.
+// Returns the best address of each device.
 std::string usable_addresses() {
   std::string all;
   for (const auto& d : device::list()) {

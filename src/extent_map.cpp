@@ -12,7 +12,7 @@ extent_map::extent_map(std::uint32_t pages) : pages_(pages) {
     link(0, pages);
 }
 
-// Four bins to each doubling, and one each for 1 to 3 pages.
+// Each doubling has four bins; lengths of 1 to 3 pages have one each.
 std::size_t extent_map::bin_of(std::uint32_t pages) noexcept {
   if (pages < 4)
     return pages;
@@ -61,7 +61,7 @@ std::uint32_t extent_map::look_in(std::size_t bin, std::uint32_t pages,
   return none;
 }
 
-// The bin of this length may have runs that are too short, those above it have none.
+// This length's bin may contain runs that are too short; higher bins do not.
 std::uint32_t extent_map::find(std::uint32_t pages) const noexcept {
   const std::size_t bin = bin_of(pages);
   if (const std::uint32_t near = look_in(bin, pages, 8); near != none)

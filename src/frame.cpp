@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::uint64_t no_lease_wire = std::numeric_limits<std::uint64_t>::max();
 
-/// What the header of a type may have besides credits.
+/// The fields that the header of a frame type may have besides credits.
 struct shape {
   bool known = false;
   bool any_length = false;
@@ -88,7 +88,7 @@ bool decode_rights(std::uint32_t wire, remote_rights& result) noexcept {
   return wire != 0 && wire <= static_cast<std::uint32_t>(remote_rights::all);
 }
 
-/// A range that does not wrap around.
+/// Whether the range is not empty and does not wrap around.
 bool valid(const remote_buffer& memory) noexcept {
   return memory.size != 0 &&
          memory.size - 1 <= std::numeric_limits<std::uint64_t>::max() - memory.address;
