@@ -30,16 +30,16 @@ error_code error_of(result r) {
   return error::protocol_violation;
 }
 
-// To one peer, on their way: more would only wait behind them.
+// Outstanding hints to one peer: further hints would only wait behind these.
 constexpr std::size_t most_hints = 64;
 
 } // namespace
 
 // --- Opening and closing ---------------------------------------------------------------------
 
-/// A connection to another node, from either side, and who waits for it.
+/// A connection to another node, from either side, and the requests that wait for its answers.
 struct global_memory_impl::peer {
-  /// The next message of it.
+  /// The receive of the next message.
   class arrival final : public message_receive {
   public:
     arrival(std::shared_ptr<global_memory_impl> to, peer_ptr from)
@@ -51,7 +51,7 @@ struct global_memory_impl::peer {
       if (how == disposal::destroy)
         self.fail(asio::error::operation_aborted);
       const auto to = std::move(self.to_);
-      const peer_ptr from = std::move(self.from_); // which this is part of
+      const peer_ptr from = std::move(self.from_); // which owns this receive
       const error_code ec = self.ec;
       to->on_message(from, ec, std::exchange(self.result, {}));
     }
@@ -64,26 +64,26 @@ struct global_memory_impl::peer {
 
   asio_rdma::connection link;
   const bool accepted;
-  bool serves = false;                        // it may ask at any time, so the context has work
-  std::optional<global_message> introduction; // when it has said it
-  std::list<global_lane> lane;                // from then on until it is published, if it may be
-  std::unique_ptr<background_timer> silence;  // until then
+  bool serves = false;                        // the peer may ask at any time: work of the context
+  std::optional<global_message> introduction; // once received
+  std::list<global_lane> lane;                // set with the introduction, until published
+  std::unique_ptr<background_timer> silence;  // until the introduction
   std::optional<arrival> listening;
-  std::size_t hints = 0; // under way to it
+  std::size_t hints = 0; // on their way to the peer
   bool ended = false;
   operation_list requests;
-  std::size_t forgotten = 0; // requests that were cancelled and will be answered
+  std::size_t forgotten = 0; // cancelled requests whose answers are outstanding
 };
 
-/// Nobody depends on it. So it is no work of the context while the peer does not take it.
+/// A message that no operation depends on. Not work of the context while the peer does not take it.
 class global_memory_impl::hint final : public message_send {
 public:
-  /// Not sent if many wait already, so no more memory is spent on who takes none.
+  /// Not sent if `most_hints` are outstanding, so a peer that takes none costs no more memory.
   static void send(const std::shared_ptr<global_memory_impl>& s, const peer_ptr& to,
                    const global_message& m) noexcept {
     try {
       try_send(s, to, m);
-    } catch (const std::bad_alloc&) { // nobody depends on it
+    } catch (const std::bad_alloc&) { // no operation depends on it
     }
   }
 
@@ -152,7 +152,7 @@ bool global_memory_impl::add_user() noexcept {
   return n != 0 && !removed_.load();
 }
 
-// Who uses it still has no context any more by which anything could be completed.
+// The remaining users have no context any more, so none of their operations can complete.
 void global_memory_impl::on_context_shutdown() {
   removed_ = true;
   end_all();
@@ -201,8 +201,8 @@ std::shared_ptr<alock_view> global_memory_impl::locks() {
   return locks_;
 }
 
-// Ends the connection, and who waits for something of it. Operations on the node's memory end with
-// the connection's error, and those that are started later get it too.
+// Ends the connection and the requests that wait for its answers. Outstanding and later operations
+// on the node's memory fail with the connection's error.
 void global_memory_impl::end(const peer_ptr& p, const error_code& why) noexcept {
   operation_list done;
   std::map<place, loan> lent;
@@ -229,15 +229,16 @@ void global_memory_impl::end(const peer_ptr& p, const error_code& why) noexcept 
   }
   if (p->link.is_open())
     p->link.impl()->close();
-  // The device has let go: what the peer had under way has happened, or will not.
+  // The device no longer uses the memory: each outstanding access of the peer has happened or never
+  // will.
   for (const auto& [where, l] : lent)
     node_->mark_dead(where.first, where.second, l.count);
   service_.complete(done);
 }
 
-// Memory that a peer has for its part in the queues of locks, until its end.
+// Gives the peer memory for its descriptors in the queues of locks, until the connection ends.
 void global_memory_impl::add_descriptors(const peer_ptr& p, const global_message& m) {
-  std::map<place, loan> lent{{{m.segment, 0}, {m.value, p}}}; // while nothing depends on it
+  std::map<place, loan> lent{{{m.segment, 0}, {m.value, p}}}; // allocated in advance
   const global_message reply = node_->serve(m);
   if (reply.status == result::ok) {
     const std::lock_guard guard(mutex_);
@@ -297,7 +298,7 @@ void global_memory_impl::accept_next() {
   listener_.async_wait_request([s = self()](error_code ec, connection_request request) {
     if (ec)
       return;
-    try { // a request that is not accepted is rejected
+    try { // on failure the request is rejected
       s->accept(std::move(request));
     } catch (const std::bad_alloc&) {
     }
@@ -305,7 +306,8 @@ void global_memory_impl::accept_next() {
   });
 }
 
-// If there is no memory for it, once more in the next turn of the context.
+// Accepts the next request. If there is no memory for that, tries again in the next turn of the
+// context.
 void global_memory_impl::accept_again() noexcept {
   try {
     accept_next();
@@ -392,7 +394,7 @@ bool global_memory_impl::has_introduced(const peer& p) const {
 
 bool global_memory_impl::start(global_request& op, node_id to) {
   if (op.is_join()) {
-    peer_ptr p; // which is not destroyed under the lock
+    peer_ptr p; // declared first: not destroyed under the lock
     const std::lock_guard guard(mutex_);
     op.ec = closed_ ? error_code(asio::error::bad_descriptor) : error_code();
     if (!closed_)
@@ -431,7 +433,7 @@ bool global_memory_impl::start(global_request& op, node_id to) {
     service_.complete(done);
     return true;
   }
-  const auto keep = self(); // from its owner, which the operation's end may let go of it
+  const auto keep = self(); // the end of the operation may drop the owner's reference
   peer_ptr found;
   {
     const std::lock_guard guard(mutex_);
@@ -456,7 +458,7 @@ bool global_memory_impl::start(global_request& op, node_id to) {
   return true;
 }
 
-// What has been asked is answered all the same: memory that comes then is given back.
+// The owner still answers a cancelled request: memory that it then allocates is given back.
 void global_memory_impl::cancel(std::uint64_t id, asio::cancellation_type_t) {
   operation_list done;
   peer_ptr joining;
@@ -485,8 +487,8 @@ void global_memory_impl::cancel(std::uint64_t id, asio::cancellation_type_t) {
 
 void global_memory_impl::say(const peer_ptr& p, const global_message& m) { send(p, encode(m)); }
 
-// A message that cannot be sent ends the connection: the peer would wait for the message, or take a
-// later one for the first.
+// If a message cannot be sent, the connection ends: the peer would wait for the message, or take a
+// later message for the first one.
 void global_memory_impl::send(const peer_ptr& p, const std::vector<std::byte>& bytes) {
   p->link.async_send(asio::buffer(bytes), [s = self(), p](error_code ec, std::size_t) {
     if (ec)
@@ -513,7 +515,7 @@ void global_memory_impl::tell_next(const connection_impl* way, segment_id segmen
   hint::send(self(), p, m);
 }
 
-// Waits for the next message. Where none need come, that is no work of the context.
+// Waits for the next message. If no message is due, the wait is not work of the context.
 void global_memory_impl::listen_to(const peer_ptr& p) noexcept {
   error_code ec;
   {
@@ -566,7 +568,7 @@ void global_memory_impl::on_message(const peer_ptr& p, const error_code& ec,
 
 error_code global_memory_impl::take(const peer_ptr& p, const global_message& m,
                                     operation_list& done) {
-  // It introduces itself once and before all else, with a join if it is who has connected.
+  // The peer introduces itself once, in its first message: with a join if the peer has connected.
   const bool first = m.what == kind::join || m.what == kind::welcome || m.what == kind::refuse;
   if (first ? p->introduction || p->accepted != (m.what == kind::join) : !p->introduction)
     return error::protocol_violation;
@@ -590,7 +592,7 @@ error_code global_memory_impl::take(const peer_ptr& p, const global_message& m,
     if (ec)
       return ec;
     const std::lock_guard guard(mutex_);
-    if (!p->requests.empty()) { // it may have been cancelled
+    if (!p->requests.empty()) { // the join may have been cancelled
       auto& op = static_cast<global_request&>(p->requests.front());
       op.message.node = m.node;
       done.splice(done.end(), p->requests, p->requests.begin());
@@ -629,15 +631,15 @@ error_code global_memory_impl::take(const peer_ptr& p, const global_message& m,
     back.value = m.value;
     {
       const std::lock_guard guard(mutex_);
-      ++p->forgotten; // the answer to this
+      ++p->forgotten; // the answer to this request
     }
     say(p, back);
   }
   return ec;
 }
 
-// The first way to a node that lives is the way to it; another view of it may have connected too.
-// The answer is sent before anything else can be, as nobody finds the way to the peer before.
+// The first live connection to a node becomes its lane; another view of the node may be connected
+// too. The answer is the first message to the peer: before this, no other thread can find the lane.
 error_code global_memory_impl::introduce(const peer_ptr& p, const global_message& m,
                                          const std::vector<std::byte>& answer) {
   const std::lock_guard guard(mutex_);
@@ -650,7 +652,7 @@ error_code global_memory_impl::introduce(const peer_ptr& p, const global_message
   if (lives && before->incarnation != m.incarnation)
     return error::node_in_use;
   std::list<global_lane> made;
-  if (!own || !p->accepted) { // else the other end has the lane
+  if (!own || !p->accepted) { // otherwise the other end has the lane
     const auto& link = p->link.impl();
     auto users = std::make_shared<lane_link>(link, places_);
     made.push_back({link, std::move(users), m.incarnation, m.atomics, m.segments});
@@ -658,7 +660,7 @@ error_code global_memory_impl::introduce(const peer_ptr& p, const global_message
   p->introduction.emplace(m);
   if (!answer.empty())
     send(p, answer);
-  p->lane.swap(made); // from here on it may be published
+  p->lane.swap(made); // from here on the lane may be published
   if (!lives && !p->lane.empty())
     publish(*p);
   return {};
@@ -669,7 +671,7 @@ void global_memory_impl::publish(peer& p) noexcept {
   lanes_[p.introduction->node].store(&published_.back(), std::memory_order_release);
 }
 
-// Another view of the node may have a connection that lives.
+// Another view of the node may have a live connection.
 void global_memory_impl::replace_lane(const peer& ended) noexcept {
   const global_message& who = *ended.introduction;
   const global_lane* const used = lane(who.node);

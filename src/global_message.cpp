@@ -11,7 +11,7 @@ using result = global_message::result;
 
 bool introduces(kind k) noexcept { return k == kind::join || k == kind::welcome; }
 
-// Addresses that would wrap round, or that no remote_ptr reaches, are none.
+// Whether the addresses neither wrap around nor exceed the range of `remote_ptr`.
 bool is_segment(const remote_buffer& s) noexcept {
   return s.size != 0 && s.size <= max_segment_bytes && s.address <= UINT64_MAX - s.size;
 }

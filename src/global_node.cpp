@@ -32,7 +32,7 @@ global_node::global_node(const memory_pool& pool, node_id id)
 
 global_node::~global_node() = default;
 
-// A pool for each, so that the key of a segment covers nothing else.
+// Each segment has a pool of its own, so its key covers nothing else.
 error_code global_node::host(std::uint64_t bytes, segment_id& given) {
   if (bytes <= reserved || bytes > max_segment_bytes)
     return asio::error::invalid_argument;
@@ -47,7 +47,7 @@ error_code global_node::host(std::uint64_t bytes, segment_id& given) {
   if (pd.get_device().has_atomics())
     o.rights = o.rights | access::remote_atomic;
   constexpr std::size_t huge_page = std::size_t(2) << 20;
-  const std::size_t whole = std::max<std::size_t>(bytes, largest_small + 1); // pages of its own
+  const std::size_t whole = std::max<std::size_t>(bytes, largest_small + 1); // whole pages
   o.first_arena = o.limit = round_up(whole, whole < huge_page ? page_bytes : huge_page);
   o.zeroed = true;
   error_code ec;
@@ -91,7 +91,7 @@ global_message global_node::serve(const global_message& request) {
   const std::uint64_t bytes = request.value * (locks ? sizeof(alock_descriptor) : 1);
   const std::uint64_t alignment = locks ? alignof(alock_descriptor) : request.alignment;
   void* memory = nullptr;
-  std::set<std::uint64_t> noted; // while nothing depends on it
+  std::set<std::uint64_t> noted; // allocated before anything depends on it
   if (locks)
     noted.insert(0);
   {
@@ -138,7 +138,7 @@ global_node::share(std::size_t most,
                    error_code& ec) {
   const std::lock_guard guard(sharing_mutex_);
   sharing_.reserve(sharing_.size() + 1);
-  std::multimap<std::size_t, std::shared_ptr<global_memory_impl>> there; // by their users now
+  std::multimap<std::size_t, std::shared_ptr<global_memory_impl>> there; // by user count
   for (const auto& weak : sharing_)
     if (auto one = weak.lock(); one && one->users() != 0)
       there.emplace(one->users(), std::move(one));
@@ -159,7 +159,8 @@ void* global_node::local(remote_word p, std::uint64_t bytes,
                          std::uint64_t alignment) const noexcept {
   if (p.node() != id_)
     return nullptr;
-  // Who has the address from a peer has it by the device, which orders nothing between CPUs.
+  // A peer that passed on the address got it through the device, which does not order memory
+  // accesses between CPUs. Acquiring `zeroed_` does.
   static_cast<void>(zeroed_.load(std::memory_order_acquire));
   const segment* const s = published_[p.segment()].load(std::memory_order_acquire);
   if (s == nullptr || bytes > s->memory.size() || p.offset() > s->memory.size() - bytes ||

@@ -6,7 +6,7 @@
 namespace asio_rdma::detail {
 namespace {
 
-// A window needs the right to be bound, and the local one to write (ibv_bind_mw(3)).
+// A window needs the rights to bind and, for remote writes, to write locally (ibv_bind_mw(3)).
 access rights_for_window(access rights) noexcept {
   const bool writes = has(rights, access::remote_write | access::remote_atomic);
   return access::window_bind | (writes ? access::local_write : access::local_read);

@@ -57,7 +57,7 @@ link_part::disposition grant_table::on_frame(const frame_header& header,
     return disposition::violation;
   grant* const g = find(header.id);
   if (g == nullptr || g->where != state::live)
-    return disposition::consumed; // it has ended, and the peer did not know
+    return disposition::consumed; // the grant has ended without the peer's knowledge
   if (header.type == frame_type::returned && !inbox_.ended()) {
     g->returned = true;
     inbox_.push(slot, true, header.id, false);
@@ -93,7 +93,7 @@ void grant_table::admit() {
         (free_.empty() && grants_.size() == most_grants)) {
       deny(p.request, refusal::quota);
     } else if (p.what.bytes > room || granted_ >= limits_.grants) {
-      return; // when keys have ended
+      return; // retried when keys have ended
     } else {
       reserve_one();
       bytes_ += p.what.bytes;
@@ -123,7 +123,7 @@ link_part::disposition grant_table::on_renew(const frame_header& header,
     deny(header.id, refusal::expired);
     return disposition::consumed;
   }
-  // The owner may have lent for longer than it grants on request.
+  // A grant that was lent may have a longer lease than grants on request.
   const auto lease = g->on_request ? lease_for(p.lease) : g->lease;
   g->until = std::max(g->until, until(now, lease));
   answers_.push_back({frame_type::renewed, header.id, p.grant, {}, lease});
@@ -164,7 +164,7 @@ void grant_table::reserve_one() {
   grants_.emplace_back();
 }
 
-// After `reserve_one`.
+// Call `reserve_one` first.
 std::uint32_t grant_table::add(grant g) {
   const std::uint16_t index = free_.back();
   free_.pop_back();
@@ -197,7 +197,7 @@ void grant_table::made(std::uint32_t id, const remote_buffer& memory,
   if (g.lend != nullptr && (silent_ || g.revoked)) {
     finish(*std::exchange(g.lend, nullptr), silent_ ? closed_ : error::lease_revoked);
     begin_end(g);
-  } else if (g.lend != nullptr) { // also while closing, as it was lent before
+  } else if (g.lend != nullptr) { // also while closing: the memory was lent before
     lends_.push_back(*g.lend);
   } else if (closed_ || g.revoked) {
     deny(g.request, closed_ ? refusal::closed : refusal::revoked);
@@ -248,7 +248,7 @@ void grant_table::gone(grant& g) {
 
 void grant_table::free_if_done(grant& g) {
   if (g.where != state::free || g.notice)
-    return; // the number is needed for the notice
+    return; // the notice needs the number
   ++g.generation;
   free_.push_back(static_cast<std::uint16_t>(&g - grants_.data()));
 }
@@ -308,7 +308,7 @@ bool grant_table::next_data(outgoing_frame& f) {
     auto& op = static_cast<lend_request&>(lends_.front());
     lends_.pop_front();
     grant* const g = find(op.grant);
-    if (g == nullptr || g->where != state::live) { // revoked meanwhile
+    if (g == nullptr || g->where != state::live) { // revoked in the meantime
       finish(op, error::lease_revoked);
       continue;
     }
@@ -347,7 +347,7 @@ bool grant_table::next_control(outgoing_frame& f) {
     --unanswered_;
     const grant* const g = a.type == frame_type::granted ? find(a.grant) : nullptr;
     if (a.type == frame_type::granted && (g == nullptr || g->where != state::live)) {
-      a.type = frame_type::denied; // it has ended before the peer has heard of it
+      a.type = frame_type::denied; // the grant ended before the peer got it
       a.why = refusal::revoked;
     }
     f.header.type = a.type;
@@ -396,7 +396,7 @@ void grant_table::end_all() {
 }
 
 void grant_table::on_closing() {
-  // The peer uses what it has until the goodbye has come.
+  // The peer uses its grants until it sends its goodbye.
   if (!closed_)
     closed_ = asio::error::operation_aborted;
   while (!pending_.empty()) {
@@ -429,7 +429,7 @@ bool grant_table::on_goodbye() {
 }
 
 void grant_table::on_stopped(const error_code& ec) {
-  closed_ = ec; // better than that the user has closed
+  closed_ = ec; // more precise than the error of a close
   on_goodbye();
 }
 

@@ -22,7 +22,7 @@ bool begins_with(std::span<const std::byte> bytes, const std::array<char, 4>& ma
                     magic.begin() + static_cast<std::ptrdiff_t>(n), same);
 }
 
-// 0 and 1 are the management queue pairs, the highest number means multicast.
+// 0 and 1 are the management queue pairs; the highest number is for multicast.
 bool may_be_connected_to(std::uint32_t number) noexcept {
   return number > 1 && number < low_24_bits;
 }
@@ -144,7 +144,7 @@ void exchange_steps::on_read(const error_code& ec, std::size_t bytes) {
       result_ = ec;
     next_ = action::finish;
   } else if (!concluded_) {
-    // A peer of another protocol or version may never send as many bytes.
+    // A peer of another protocol or version may never send that many bytes.
     if (!is_handshake_prefix({input_.data(), std::min(received_, handshake::prefix_size)})) {
       in_step_ = false;
       conclude(verdict::incompatible, error::incompatible_peer);

@@ -20,7 +20,7 @@ bool in_flight::wait(std::unique_ptr<waiter> w) {
   service_.operation_starting();
   ++waiting_;
   placeless_ += waiters_.back()->needs_place ? 0u : 1u;
-  run(); // a place may have come back since
+  run(); // a place may be free again
   return true;
 }
 
@@ -38,11 +38,11 @@ bool in_flight::waiter::try_start() noexcept {
   }
 }
 
-// Once it is closed there is nobody, and the context may have gone.
+// Once closed, fails all waiting operations: the context may be gone.
 void in_flight::run() noexcept {
   operation_list done;
   for (auto i = waiters_.begin(); i != waiters_.end();) {
-    const auto overtakes = [&] { // those before it wait on
+    const auto overtakes = [&] { // operations before it stay queued
       return std::any_of(waiters_.begin(), i,
                          [&](const auto& before) { return &before->link == &(*i)->link; });
     };
@@ -60,7 +60,7 @@ void in_flight::run() noexcept {
     if (closed_)
       op.ec = asio::error::operation_aborted;
     if (!closed_ && w->try_start()) {
-      asio::use_service<scheduler>(service_.context()).work_finished(); // its link counts it
+      asio::use_service<scheduler>(service_.context()).work_finished(); // counted by the link
     } else {
       op.fail(op.ec);
       done.push_back(op);
@@ -87,7 +87,7 @@ bool in_flight::cancel(const connection_impl& on, std::uint64_t id) {
   op.fail(asio::error::operation_aborted);
   done.push_back(op);
   service_.complete(done);
-  run(); // who was behind it may need no place
+  run(); // an operation behind it may need no place
   return true;
 }
 

@@ -8,7 +8,7 @@
 
 namespace asio_rdma::detail {
 
-/// Of a timer of the library's own: what the timer calls is called in the loop of the context.
+/// The executor of the library's timers: handlers run directly in the context's event loop.
 struct inline_executor {
   boost::asio::execution_context* context;
 

@@ -8,7 +8,7 @@
 namespace asio_rdma::detail {
 namespace {
 
-// A ConnectX-4 was seen to take 25 ms.
+// A ConnectX-4 took up to 25 ms.
 constexpr std::chrono::milliseconds patience(100);
 // Another thread may read the event.
 constexpr std::chrono::milliseconds between_looks(1);

@@ -9,22 +9,22 @@
 
 namespace asio_rdma::detail {
 
-/// The end of what a queue pair takes from its shared receive queue.
+/// Waits until a queue pair no longer uses its shared receive queue.
 ///
-/// A queue pair in the error state completes the receives that it has taken, and then the device
-/// reports IBV_EVENT_QP_LAST_WQE_REACHED (InfiniBand Architecture Specification, o11-5.2.5). Some
-/// devices drop the completions that were not polled when the queue pair is destroyed, so that the
-/// receives would never end (rdma-core: mlx5, mlx4, hns).
+/// A queue pair in the error state completes its receives; then the device reports
+/// IBV_EVENT_QP_LAST_WQE_REACHED (InfiniBand Architecture Specification, o11-5.2.5). When a queue
+/// pair is destroyed, some devices drop completions that were not polled, so those receives would
+/// never complete (rdma-core: mlx5, mlx4, hns).
 class last_receive final : public device_listener {
 public:
   last_receive(const device& d, const ibv_qp* qp);
   ~last_receive();
 
-  /// The queue pair can take receives from now on.
+  /// From now on the queue pair can take receives.
   void may_take() noexcept { may_take_ = true; }
-  /// Waits for the event of a queue pair that is in the error state, at most 100 ms. A device that
-  /// was waited for in vain is not waited for again, unless it has reported such an event at any
-  /// time.
+  /// Waits for the event, at most 100 ms. The queue pair is in the error state. If a device has
+  /// once not reported the event in time, later calls do not wait, unless the device has ever
+  /// reported such an event.
   void wait() noexcept;
 
   void on_event(const ibv_async_event& event, heard& by) override;

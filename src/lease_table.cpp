@@ -62,7 +62,7 @@ void lease_table::start(lease_request& op, protocol_clock::time_point now) {
   op.state_ = lease_request::state::queued;
   if (op.what == lease_request::kind::give) {
     live_.erase(op.grant_);
-    leases_.erase(op.id); // it may not be used from here on
+    leases_.erase(op.id); // unusable from here on
     gifts_.push_back(op);
   } else {
     queued_.push_back(op);
@@ -91,7 +91,7 @@ bool lease_table::cancel(lease_request& op) {
 bool lease_table::next_control(outgoing_frame& f) {
   if (!releases_.empty()) {
     f.header.type = frame_type::release;
-    f.fenced = true; // with it the key ends, which READs under way still need
+    f.fenced = true; // the release ends the key, which outstanding READs still need
     f.header.id = releases_.front();
     releases_.pop_front();
     return true;
@@ -102,7 +102,7 @@ bool lease_table::next_control(outgoing_frame& f) {
     if (asked_.size() == most_asked_)
       return false;
     asked_.emplace_back();
-    free_.reserve(asked_.capacity()); // so that giving it back cannot fail
+    free_.reserve(asked_.capacity()); // so that returning an index cannot fail
     free_.push_back(static_cast<std::uint16_t>(asked_.size() - 1));
   }
   lease_request& op = as_request(queued_.front());
@@ -163,7 +163,7 @@ link_part::disposition lease_table::on_frame(const frame_header& header,
     leases_.at(i->second).ended = to_error(static_cast<refusal>(header.immediate));
     live_.erase(i);
   }
-  return disposition::consumed; // one that is not known has been released meanwhile
+  return disposition::consumed; // an unknown lease was released in the meantime
 }
 
 link_part::disposition lease_table::on_answer(const frame_header& header,
@@ -184,7 +184,7 @@ link_part::disposition lease_table::on_answer(const frame_header& header,
       (decode(payload, grant) || is_live(grant.grant, now) ||
        (s.op != nullptr && (grant.memory.size != s.op->bytes || grant.rights != s.op->rights))))
     return disposition::violation;
-  // First, as it may fail.
+  // First, because `add` and `reserve_release` may throw.
   const lease* made = nullptr;
   if (header.type == frame_type::granted && s.op != nullptr)
     made = &add(grant, after(s.op->asked_, grant.lease));
@@ -221,7 +221,7 @@ void lease_table::on_renewed(lease_request& op, const lease_payload& p) {
   finish(op, {});
 }
 
-// The owner need not tell that a lease has run out, and may use its number again.
+// When a lease expires, the owner may reuse the grant's number without notice.
 bool lease_table::is_live(std::uint32_t grant, protocol_clock::time_point now) {
   const auto i = live_.find(grant);
   if (i == live_.end())
@@ -256,7 +256,7 @@ link_part::disposition lease_table::on_lent(std::span<const std::byte> payload, 
   if (decode(payload, p) || is_live(p.grant, now))
     return disposition::violation;
   if (closed_ || inbox_.ended())
-    return disposition::consumed; // the goodbye will end it
+    return disposition::consumed; // the goodbye will end the lease
   const bool for_good = p.lease == no_lease;
   lease& l =
       add(p, for_good ? protocol_clock::time_point::max() : protocol_clock::time_point::min());
@@ -313,7 +313,7 @@ void lease_table::end_asked(const error_code& ec) {
 }
 
 void lease_table::on_closing() {
-  // The goodbye ends what the owner has granted; nothing needs to be released any more.
+  // The goodbye ends all grants, so nothing needs to be released any more.
   closed_ = asio::error::operation_aborted;
   finish_all(queued_, closed_);
   end_asked(closed_);
@@ -328,7 +328,7 @@ bool lease_table::on_goodbye() {
 }
 
 void lease_table::on_stopped(const error_code& ec) {
-  closed_ = ec; // better than that the user has closed
+  closed_ = ec; // more precise than the error of a close
   finish_all(queued_, closed_);
   finish_all(gifts_, closed_);
   end_asked(closed_);

@@ -7,7 +7,7 @@
 namespace asio_rdma::detail {
 namespace {
 
-// Four READs of this many bytes at a time are enough to keep a device busy.
+// Four READs of this size at a time keep a device busy.
 constexpr std::uint64_t read_piece = std::uint64_t(1) << 20;
 
 } // namespace

@@ -24,7 +24,7 @@ void link_end::run(operation* base, disposal how) {
 error_code link_impl::make_receives() {
   error_code ec;
   options_.receives = std::min(options_.receives, qp_->options().receive_depth);
-  starved_.reserve(options_.receives); // so that noting one never fails
+  starved_.reserve(options_.receives); // so that adding a slot never fails
   for (std::uint32_t i = 0; i < options_.receives && !ec; ++i) {
     receives_.push_back(std::make_unique<link_receive>(*this, i));
     if (!receives_.back()->fill(pool_, options_.receive_size))
@@ -33,7 +33,7 @@ error_code link_impl::make_receives() {
   return ec;
 }
 
-// From here on the link keeps itself until its queue pair has ended.
+// From here on the link keeps itself alive until its queue pair has ended.
 error_code link_impl::begin(std::shared_ptr<shared_receives_impl> shared) {
   operation_list done;
   lock l(mutex_);
@@ -70,7 +70,7 @@ bool link_impl::post_receive(std::uint32_t slot) {
   return false;
 }
 
-// A link that has left the shared receives counts on none any more.
+// A link that has left the shared receives no longer counts on any.
 void link_impl::free_receive(std::uint32_t slot) {
   if (!shared_) {
     if (post_receive(slot))
@@ -86,14 +86,14 @@ void link_impl::free_receive(std::uint32_t slot) {
     look_for_memory();
 }
 
-// A pool does not tell when memory has come back to it, and the peer may be waiting.
+// A pool does not report freed memory, and the peer may be waiting, so this polls.
 void link_impl::look_for_memory() {
   constexpr std::chrono::milliseconds pause(10);
   if (failing_)
     return;
   call_at(timer::memory, protocol_clock::now() + pause, [](link_impl& self) {
     if (self.shared_ && self.shared_->starved())
-      self.look_for_memory(); // in case `run`, which comes now, finds none
+      self.look_for_memory(); // in case `run`, which follows, finds no memory
   });
 }
 
@@ -102,7 +102,7 @@ void link_impl::take_receives() {
     while (!starved_.empty()) {
       const std::uint32_t slot = starved_.back();
       starved_.pop_back();
-      if (!post_receive(slot)) // nor the others, which are of the same size
+      if (!post_receive(slot)) // other receives have the same size and would fail too
         return;
       link_->reposted();
     }
@@ -143,7 +143,7 @@ void link_impl::on_shared_receive(shared_receive& r) {
   settle(l, done);
 }
 
-// Its own reason, or one that is better than what its queue pair will tell.
+// `why` is this link's own reason, or more precise than the error that its queue pair will report.
 void link_impl::on_shared_failure(const error_code& why) {
   operation_list done;
   lock l(mutex_);

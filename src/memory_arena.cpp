@@ -15,8 +15,7 @@ namespace asio_rdma::detail {
 namespace {
 
 constexpr std::size_t huge_page = std::size_t(2) << 20;
-// MAP_HUGE_2MB (mmap(2)), which the C library's headers do not have: the default size may be
-// another.
+// MAP_HUGE_2MB (mmap(2)), which the C library's headers lack. The default size may be different.
 constexpr int two_megabytes = 21 << 26;
 
 void* map(std::size_t bytes, int flags) noexcept {
@@ -25,7 +24,7 @@ void* map(std::size_t bytes, int flags) noexcept {
   return at == MAP_FAILED ? nullptr : at;
 }
 
-// At a multiple of a huge page, which mmap does not promise.
+// Maps memory at a multiple of a huge page, which mmap does not guarantee.
 void* map_aligned(std::size_t bytes) noexcept {
   auto* const begin = static_cast<char*>(map(bytes + huge_page, 0));
   if (begin == nullptr)
@@ -54,7 +53,8 @@ public:
       unmap(data);
   }
 
-  /// Gives what went wrong with reserved huge pages, or 0; `ec` says whether there is memory.
+  /// Returns the errno value of a failure to get reserved huge pages, or 0. `ec` is set if there is
+  /// no memory at all.
   int map_memory(std::size_t bytes, bool huge_pages, error_code& ec) noexcept {
     int reason = 0;
     void* at = nullptr;

@@ -15,20 +15,20 @@ namespace asio_rdma::detail {
 namespace {
 
 constexpr std::size_t huge_page = std::size_t(2) << 20;
-// What an extent map can count, and then some.
+// Below the range of an extent map.
 constexpr std::size_t most_bytes = std::size_t(1) << 43;
 
 bool is_within(const char* address, const char* data, std::size_t bytes) noexcept {
   return !std::less<>()(address, data) && std::less<>()(address, data + bytes);
 }
 
-// For `find_blocks`.
+// The registry that `find_blocks` searches.
 struct all_pools {
   std::mutex mutex;
   std::vector<memory_pool_impl*> pools;
 
   static all_pools& of_process() {
-    static all_pools& all = *new all_pools; // a pool may be destroyed at the very end
+    static all_pools& all = *new all_pools; // never destroyed: a pool may be destroyed last
     return all;
   }
 };
@@ -45,7 +45,7 @@ memory_pool_impl::memory_pool_impl(const memory_pool_options& options, arena_mak
   all.pools.push_back(this);
 }
 
-// Nobody has a block any more.
+// No block is in use any more.
 memory_pool_impl::~memory_pool_impl() {
   {
     all_pools& all = all_pools::of_process();
@@ -132,7 +132,7 @@ memory_block* memory_pool_impl::allocate_small(std::size_t index, std::size_t by
   if (made == nullptr) {
     if (ec != error::pool_limit)
       return nullptr;
-    // What is left may be too little for a slab only.
+    // The remaining memory may be too little for a slab but enough for this block.
     ec.clear();
     return allocate_pages(bytes, ec);
   }
@@ -275,7 +275,7 @@ memory_pool_impl::run memory_pool_impl::take_run(std::size_t bytes, error_code& 
     if (const run r = take_present_run(bytes); r.arena != nullptr)
       return r;
     const std::lock_guard growing(growth_);
-    // Another thread may have grown the pool meanwhile.
+    // Another thread may have grown the pool in the meantime.
     run r = take_present_run(bytes);
     if (r.arena == nullptr && reclaim_slabs())
       r = take_present_run(bytes);
@@ -316,12 +316,12 @@ memory_pool_impl::make_arena(std::size_t registered, std::size_t bytes, error_co
     auto made = maker_(wanted, ec);
     if (made != nullptr || wanted == bytes)
       return made;
-    // Less may do where the system has no more.
+    // A smaller arena may succeed.
     wanted = std::max(bytes, round_up(wanted / 4, page_bytes));
   }
 }
 
-// Called under `growth_` only, so `registered_` changes nowhere else.
+// Called under `growth_`, so no other thread changes `registered_`.
 bool memory_pool_impl::grow(std::size_t bytes, error_code& ec) {
   std::size_t registered = 0;
   {
@@ -361,7 +361,7 @@ std::size_t memory_pool_impl::trim() noexcept {
   reclaim_slabs();
   std::size_t bytes = 0;
   for (;;) {
-    std::unique_ptr<pages> unused; // deregistered outside of the lock
+    std::unique_ptr<pages> unused; // deregistered outside the lock
     const std::lock_guard lock(mutex_);
     const auto i = std::find_if(arenas_.begin(), arenas_.end(),
                                 [](const auto& a) { return a->taken.pages_used() == 0; });

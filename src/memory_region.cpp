@@ -23,7 +23,7 @@ struct protection_domain::impl {
 
 namespace {
 
-// RFC 5040 lets the responder write the sink of a read only if it is remotely writable.
+// RFC 5040 lets the responder write the sink of a READ only if the sink is remotely writable.
 int registration_access(const device& d, access rights) {
   if (has(rights, access::local_write) && d.type() == transport::iwarp)
     rights = rights | access::remote_write;
@@ -40,8 +40,8 @@ error_code check_rights(const protection_domain& pd, access rights) {
   return {};
 }
 
-// rdma-core 33 has no such function. Its name is looked up where the template is used, by the type
-// of the domain.
+// rdma-core 33 has no such function. In a template, its name is looked up by argument at the
+// instantiation.
 template <class Domain>
 ibv_mr* register_dmabuf(Domain* pd, std::uint64_t offset, std::size_t bytes, std::uint64_t iova,
                         int descriptor, int rights) {
@@ -54,7 +54,7 @@ ibv_mr* register_dmabuf(Domain* pd, std::uint64_t offset, std::size_t bytes, std
 }
 
 error_code registration_error(int value) {
-  // The kernel answers ENOMEM where the pages would pass RLIMIT_MEMLOCK (ibv_reg_mr(3)).
+  // The kernel returns ENOMEM if the pages would exceed RLIMIT_MEMLOCK (ibv_reg_mr(3)).
   if (value == ENOMEM)
     return error::memory_limit;
   return detail::system_error_code(value);
@@ -179,7 +179,7 @@ memory_region& memory_region::operator=(memory_region&& other) noexcept {
 memory_region::~memory_region() {
   error_code ec;
   close(ec);
-  if (ec) // nobody else can try again
+  if (ec) // no other owner can try again
     detail::withhold(std::move(*this), nullptr);
 }
 

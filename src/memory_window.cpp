@@ -22,7 +22,7 @@ error_code memory_window_impl::close() noexcept {
   const std::lock_guard own(mutex_);
   if (!queue_pair_)
     return free();
-  // The lock until it is free, so that its queue pair does not end before.
+  // Holds the lock until the window is free, so that its queue pair does not end before.
   const std::lock_guard lock(queue_pair_->mutex_);
   const error_code ec = free();
   if (!ec)

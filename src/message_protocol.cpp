@@ -35,7 +35,7 @@ message_protocol::message_protocol(frame_link& link, const message_options& o)
       written_(link.options().receives),
       answers_(link.options().receives) {
   options_.pulls = std::max(options_.pulls, 1u);
-  // The peer keeps an answer for each.
+  // The peer keeps an answer for each offer.
   const std::uint32_t most = std::min(link.options().peer_receives,
                                       std::uint32_t(std::numeric_limits<std::uint16_t>::max()));
   offers_.resize(std::clamp<std::uint32_t>(o.offers, 1, most));
@@ -100,7 +100,7 @@ bool message_protocol::next_prepare(message_action& a) {
 
 void message_protocol::prepared(message_out& op, const remote_buffer& memory) {
   if (op.state_ != message_out::state::preparing)
-    return; // has ended meanwhile
+    return; // the operation has ended in the meantime
   op.memory_ = memory;
   op.state_ = message_out::state::ready;
 }
@@ -328,7 +328,7 @@ bool message_protocol::cancel(message_in& op) {
   if (!op.waiting_)
     return false;
   if (pinned_ != 0 && op.what == message_in::kind::message)
-    // Those behind it get other messages than they were to.
+    // The receives behind it are now matched with other messages.
     unpin_from(
         static_cast<std::size_t>(std::distance(waiters_.begin(), request_list::s_iterator_to(op))));
   return leave(op, asio::error::operation_aborted);
@@ -341,7 +341,8 @@ void message_protocol::abandon(message_in& op) {
   op.busy_ = op.left_ = false;
 }
 
-// Takes it out. False if it has to wait for its memory.
+// Removes the receive from the queue. Returns false if it must wait until its memory is no longer
+// in use.
 bool message_protocol::leave(message_in& op, const error_code& ec) {
   stop_waiting(op);
   op.ec = ec;
@@ -363,7 +364,7 @@ void message_protocol::match() {
       return;
     if (e.memory.size > op.capacity) {
       op.bytes = e.memory.size;
-      unpin_from(0); // which get other messages now
+      unpin_from(0); // the receives now get other messages
       finish(op, asio::error::message_size);
       continue;
     }
@@ -423,7 +424,7 @@ void message_protocol::finish(message_in& op, const error_code& ec) {
 bool message_protocol::next_pull(message_action& a) {
   if (unread_ == 0 || pulling_ == options_.pulls || link_.stopped())
     return false;
-  std::uint64_t ahead = 0; // bytes read before anybody asked
+  std::uint64_t ahead = 0; // bytes read before a receive was started
   auto waiter = waiters_.begin();
   for (entry& e : messages_) {
     message_in* const op = waiter != waiters_.end() ? &as_receive(*waiter++) : nullptr;
@@ -435,7 +436,7 @@ bool message_protocol::next_pull(message_action& a) {
     if (e.where != entry::state::offered)
       continue;
     if (op != nullptr && (op->busy_ || e.memory.size > op->capacity))
-      continue; // it can be read later to memory that a receive has, or goes to another one
+      continue; // to be read later, into memory of this receive or of another one
     a.receive = op;
     e.where = entry::state::pulling;
     --unread_;
@@ -466,7 +467,7 @@ void message_protocol::read_into(std::uint32_t slot, message_in& op) {
 void message_protocol::pulled(std::uint32_t slot) {
   const auto e = find(slot);
   if (e == messages_.end())
-    return; // the link was stopped meanwhile
+    return; // the link was stopped in the meantime
   --pulling_;
   if (!dropping_) {
     if (e->spoiled) {
@@ -474,7 +475,8 @@ void message_protocol::pulled(std::uint32_t slot) {
       ++unread_;
     } else {
       e->where = entry::state::whole;
-      // Until its turn has come the other one may still have to be read again.
+      // A pinned message may still have to be read again before it is delivered, so it is answered
+      // later.
       if (!e->pinned())
         answers_.push_back({e->id, {}});
     }
@@ -492,7 +494,7 @@ void message_protocol::refuse(std::uint32_t slot, refusal why) {
   const auto e = find(slot);
   if (e == messages_.end())
     return;
-  if (e->spoiled) // whoever gets it may have memory
+  if (e->spoiled) // the next receive may have memory
     return pulled(slot);
   --pulling_;
   ++count_.refused;
@@ -506,9 +508,9 @@ void message_protocol::refuse(std::uint32_t slot, refusal why) {
   messages_.erase(e);
 }
 
-// Whoever is to get the messages from there on gets others now: what is read, or has been, to their
-// memory has to be read again. Once the link has stopped it cannot be, and is lost with what is
-// behind it.
+// The receives from here on are now matched with other messages. Messages that were read into their
+// memory are read again. Once the link has stopped they cannot be: the first of them and all
+// messages behind it are lost.
 void message_protocol::unpin_from(std::size_t index) {
   if (link_.stopped()) {
     index = std::min(index, messages_.size());
@@ -538,7 +540,7 @@ void message_protocol::unpin_from(std::size_t index) {
   }
 }
 
-// Nothing is read any more to memory that is not to have it.
+// Ends a receive that waited until its memory was no longer being read into.
 void message_protocol::let_go(entry& e) {
   if (!std::exchange(e.spoiled, false) || e.into == nullptr)
     return;
@@ -569,7 +571,8 @@ void message_protocol::on_closing() {
   no_receives_ = asio::error::operation_aborted;
   dropping_ = true;
   unpin_from(0);
-  // What is being read stays until it has been, and so does whose memory it is.
+  // Messages that are being read stay until the READ has ended, and so do the receives whose memory
+  // is in use.
   auto keep = messages_.begin();
   for (entry& e : messages_) {
     if (e.where == entry::state::pulling) {

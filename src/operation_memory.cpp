@@ -11,8 +11,9 @@ namespace asio_rdma::detail {
 namespace {
 
 constexpr std::size_t step = 64;
-constexpr std::size_t size_classes = 16; // larger ones are the heap's
-// Where operations start on one thread and complete on another, that one would keep all of them.
+constexpr std::size_t size_classes = 16; // larger blocks are allocated from the heap
+// If operations start on one thread and complete on another, the other thread would keep all
+// blocks.
 constexpr std::uint32_t most_kept = 1024;
 
 struct block {
@@ -31,7 +32,7 @@ struct thread_blocks {
   stage now = stage::unused;
 };
 
-// Without a destructor: operations may be returned while the thread's other objects are destroyed.
+// No destructor: operations may be freed during the destruction of the thread's other objects.
 constinit thread_local thread_blocks blocks;
 
 struct cleaner {

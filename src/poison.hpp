@@ -14,7 +14,7 @@
 #include <sanitizer/asan_interface.h>
 #endif
 
-// Tells AddressSanitizer which of the pool's bytes nobody may touch.
+// Tells AddressSanitizer which bytes of a pool are not in use.
 
 namespace asio_rdma::detail {
 

@@ -9,7 +9,7 @@
 
 namespace asio_rdma::detail {
 
-/// Adds the blocks of any pool that the posted operations of a queue use.
+/// Adds the blocks, of any pool, that are in use by posted operations of the queue.
 template <class Operation>
 void find_posted_blocks(const work_queue& queue, std::vector<memory_block_ptr>& to) noexcept {
   queue.each_posted([&](const operation& op) {

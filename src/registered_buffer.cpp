@@ -17,7 +17,7 @@ struct user_memory {
   static void dispose(detail::memory_block* block) noexcept {
     const std::unique_ptr<user_memory> self(static_cast<user_memory*>(block->owner));
     error_code ec;
-    self->region.close(ec); // before the memory goes
+    self->region.close(ec); // before the memory is released
     if (ec)
       detail::withhold(std::move(self->region), std::move(self->memory));
   }

@@ -12,7 +12,7 @@ std::optional<std::uint64_t> segment_allocator::allocate(std::uint64_t bytes,
     return {};
   const std::size_t least = class_of(bytes, alignment);
   const std::uint64_t size = class_bytes(least);
-  // Every block of a class is as aligned as the class's size, so that any of them will do.
+  // Each block of a class is aligned to the class's size, so any free block of the class fits.
   const std::uint64_t natural = std::min(size & (0 - size), max_alignment);
   const std::uint64_t at = round_up(next_, natural);
   std::size_t chosen = least;

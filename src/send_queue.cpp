@@ -31,8 +31,9 @@ error_code send_queue::reserve_results() {
   return ec;
 }
 
-// `full`: nothing more fits behind this one, so it must be heard of, or nothing would be posted
-// any more. Inline data is taken now, so before what a fence waits for.
+// `full`: the queue is full after this operation. The operation must then be signaled: without its
+// completion nothing would be posted any more. Inline data is copied when posted, so it cannot
+// follow a fence.
 void send_queue::prepare(send_operation& op, bool full) noexcept {
   if (op.inline_bytes <= qp_.options_.max_inline && (op.wr.send_flags & IBV_SEND_FENCE) == 0)
     op.wr.send_flags |= IBV_SEND_INLINE;
@@ -68,8 +69,8 @@ int send_queue::post(operation_list::iterator first, operation_list::iterator la
     note_bound(first, last);
     return 0;
   }
-  const error_code ec = system_error_code(std::abs(e)); // siw turns the sign
-  if (bad == nullptr) { // all taken, but the device could not be told
+  const error_code ec = system_error_code(std::abs(e)); // siw negates the value
+  if (bad == nullptr) { // all were accepted, but the doorbell failed
     qp_.enter_failed(ec, ended);
     return 0;
   }
@@ -85,7 +86,7 @@ void send_queue::note_bound(operation_list::iterator first,
                             operation_list::iterator last) noexcept {
   for (; first != last; ++first)
     if (ibv_send_wr& wr = static_cast<send_operation&>(*first).wr; is_bind(*first))
-      wr.bind_mw.mw->rkey = wr.bind_mw.rkey; // by which the provider finds it the next time
+      wr.bind_mw.mw->rkey = wr.bind_mw.rkey; // the provider expects it in the next bind
 }
 
 void send_queue::on_retired(operation& op) noexcept {
@@ -101,17 +102,17 @@ bool send_queue::waits_for_others(const operation& op) const noexcept {
   return binds_repeated_ && is_bind(op);
 }
 
-// Not what is silent: nothing would tell that it has completed.
+// Unsignaled operations do not count: their completion would go unnoticed.
 bool send_queue::is_waited_for(const operation& op) const noexcept {
   return !is_bind(op) && !is_silent(op);
 }
 
-// The unsignaled ones before it may have counted on its completion.
+// Unsignaled operations before it may have depended on its completion.
 void send_queue::on_refused(const error_code& ec, operation_list& ended) {
   if (!any_posted() || !is_silent(last_posted()))
     return;
   if (any_waiting())
-    unsignaled_run_ = depth(); // so the next one is signaled
+    unsignaled_run_ = depth(); // so that the next operation is signaled
   else
     qp_.enter_failed(ec, ended);
 }
