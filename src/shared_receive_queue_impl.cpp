@@ -28,7 +28,7 @@ void shared_receive_queue_impl::receive_queue::on_completion(operation& op, cons
     op.fail(srq_.reason_ ? srq_.reason_ : error_code(asio::error::connection_reset));
   else if (wc.status != IBV_WC_SUCCESS)
     op.fail(completion_error(wc.status));
-  op.qp_num = wc.qp_num; // also of one that it did not fill
+  op.qp_num = wc.qp_num; // also for a receive that was not filled
   complete(op, ready);
   if (wc.status == IBV_WC_SUCCESS)
     return;
@@ -67,10 +67,9 @@ shared_receive_queue_impl::shared_receive_queue_impl(asio::execution_context& co
                                                      const shared_receive_queue_options& options)
     : service_(completion_service::of(context)), pd_(pd), options_(options), receive_(*this) {}
 
-shared_receive_queue_impl::~shared_receive_queue_impl() = default;
-
-/// An attempt to open or adopt, from the reservation of the completion queue's entries on. Undoes
-/// what was done unless it has succeeded. What was to be adopted stays the caller's.
+/// An attempt to open or adopt, beginning with the reservation of completion queue entries. Unless
+/// it succeeds, its destructor undoes all steps. After a failure, an adopted queue still belongs to
+/// the caller.
 class shared_receive_queue_impl::opening {
 public:
   opening(shared_receive_queue_impl& srq, const ibv_srq* adopted) noexcept
@@ -85,7 +84,7 @@ public:
     srq_.cq_->unreserve(srq_.options_.depth);
   }
 
-  /// From here on events of the device reach it.
+  /// Subscribes to events of the device.
   error_code finish() {
     error_code ec;
     succeeded_ = srq_.service_.add(srq_, ec);
@@ -133,7 +132,7 @@ error_code shared_receive_queue_impl::adopt(std::shared_ptr<completion_queue_imp
   return attempt.finish();
 }
 
-// Reserves the entries that the receives may take.
+// Reserves completion queue entries for the receives.
 error_code shared_receive_queue_impl::use(std::shared_ptr<completion_queue_impl> queue) {
   receive_.set_depth(options_.depth);
   refused_ = std::make_unique<refused>();
@@ -159,7 +158,7 @@ bool shared_receive_queue_impl::start(receive_operation& op) {
   if (op.ec)
     return false;
   op.background ? cq_->background_starting() : cq_->operation_starting();
-  operation_list none; // a receive ends no other
+  operation_list none; // starting a receive ends no other operation
   if (receive_.start(op, none)) {
     cq_->operation_started();
     return true;
@@ -193,7 +192,7 @@ void shared_receive_queue_impl::fail_waiters(const error_code& ec) {
   service_.complete(waiters_);
 }
 
-// Receives that are posted stay so: another queue pair may be filling one of them.
+// Posted receives are not cancelled: another queue pair may be filling one of them.
 void shared_receive_queue_impl::cancel() {
   operation_list ready;
   {
@@ -252,8 +251,8 @@ void shared_receive_queue_impl::detach(queue_pair_impl& qp, bool gone) {
     end_receives();
 }
 
-// Its queue pairs fail too. The last one that goes ends what is posted. With `only`, if that is
-// still the verbs object.
+// Fails the queue and its queue pairs. The last queue pair to be destroyed ends the posted
+// receives. If `only` is set, does nothing unless `only` is still the verbs object.
 void shared_receive_queue_impl::fail(const error_code& why, const ibv_srq* only) {
   operation_list left;
   bool in_use = false;
@@ -271,9 +270,9 @@ void shared_receive_queue_impl::fail(const error_code& why, const ibv_srq* only)
     end_receives();
 }
 
-// With no queue pair left, nor one to come, the device fills none of them any more: unless it has
-// refused to destroy one.
-void shared_receive_queue_impl::end_receives() noexcept {
+// Without present or future queue pairs the device fills no receive any more, unless it has refused
+// to destroy a queue pair.
+void shared_receive_queue_impl::end_receives() {
   cq_->drain();
   operation_list left;
   {
@@ -302,8 +301,28 @@ void shared_receive_queue_impl::close() {
     destroy();
 }
 
-// A completion that comes later is of a queue pair that was not destroyed either, and is dropped.
-void shared_receive_queue_impl::destroy() noexcept {
+/// A shared receive queue that the device has refused to destroy.
+class shared_receive_queue_impl::refused final : public withheld {
+public:
+  refused(std::shared_ptr<shared_receive_queue_impl> self, ibv_srq* srq) noexcept
+      : self_(std::move(self)), srq_(srq) {}
+
+  bool release() noexcept override {
+    if (ibv_destroy_srq(srq_) != 0)
+      return false;
+    self_->cq_->unreserve(self_->options_.depth);
+    const std::lock_guard lock(self_->mutex_);
+    self_->kept_memory_.clear();
+    return true;
+  }
+
+private:
+  std::shared_ptr<shared_receive_queue_impl> self_;
+  ibv_srq* srq_;
+};
+
+// Later completions come from a queue pair that was not destroyed either; they are dropped.
+void shared_receive_queue_impl::destroy() {
   service_.remove(*this);
   bool late = false, kept = false;
   {

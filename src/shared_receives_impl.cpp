@@ -10,8 +10,8 @@
 namespace asio_rdma::detail {
 namespace {
 
-// What a link's queue pair may take of the completion queue, as a rule: to make one that is large
-// enough.
+// The number of completion queue entries that a link's queue pair usually needs. Determines the
+// size of a new completion queue.
 constexpr std::uint64_t entries_of_link = 32;
 
 shared_receive_queue_options queue_options(const shared_receives_options& o) {
@@ -30,15 +30,15 @@ void shared_receive::run(operation* base, disposal how) {
   self.owner_.on_receive(self, how);
 }
 
-// Internal operations of a completion queue are disposed of one after the other, and the last one
-// of a link's queue pair, which removes the link, behind what that has received: so the link is
-// there as long as it is found.
+// Internal operations of a completion queue are disposed of one after another. The last operation
+// of a link's queue pair, which removes the link, follows the receives of that queue pair: a link
+// that is found here is alive.
 void shared_receives_impl::on_receive(shared_receive& r, disposal how) {
   if (how != disposal::destroy)
     srq_->completion_queue()->background_ending();
   std::shared_ptr<shared_receives_impl> last;
   link_impl* link = nullptr;
-  const error_code ec = r.ec; // it may be posted again, and complete elsewhere
+  const error_code ec = r.ec; // saved: `r` may be posted again and complete on another thread
   {
     const std::lock_guard guard(mutex_);
     unposted(last);
@@ -47,7 +47,7 @@ void shared_receives_impl::on_receive(shared_receive& r, disposal how) {
     const auto found = links_.find(r.qp_num);
     if (found != links_.end())
       link = found->second.front();
-    // A receive that a queue pair took and did not fill; or of one that nobody knows any more.
+    // A receive that a queue pair took but did not fill, or one of an unknown queue pair.
     if (ec || link == nullptr)
       post(r);
   }
@@ -64,8 +64,8 @@ void shared_receives_impl::unposted(std::shared_ptr<shared_receives_impl>& last)
     last = std::move(self_);
 }
 
-// What is refused is tried again like what lacks memory: a queue that has failed ends its queue
-// pairs, and so the links.
+// A refused receive is retried like one without memory. If the queue has failed, its queue pairs
+// end, and so do the links.
 bool shared_receives_impl::post(shared_receive& r) {
   if (closed_)
     return false;
@@ -75,7 +75,7 @@ bool shared_receives_impl::post(shared_receive& r) {
     if (srq_->start(r))
       return true;
     std::shared_ptr<shared_receives_impl> last;
-    unposted(last); // whose caller keeps this
+    unposted(last); // the caller keeps this object alive
   }
   starved_.push_back(r.slot);
   starving_ = true;
@@ -90,14 +90,14 @@ void shared_receives_impl::refill() {
     const std::uint32_t slot = starved_.back();
     starved_.pop_back();
     shares_.found();
-    if (!post(receives_[slot])) // nor the others, which are of the same size
+    if (!post(receives_[slot])) // other receives have the same size and would fail too
       return;
   }
 }
 
 // --- Opening and closing ---------------------------------------------------------------------
 
-/// What users share. The receives keep the rest for themselves as long as they are posted.
+/// The object that users share. While posted, the receives keep only the rest alive.
 struct shared_receives_impl::user {
   explicit user(std::shared_ptr<shared_receives_impl> i) noexcept : impl(std::move(i)) {}
   user(const user&) = delete;
@@ -154,7 +154,7 @@ error_code shared_receives_impl::open(std::shared_ptr<completion_queue_impl> que
   const std::lock_guard guard(mutex_);
   options_.receives = std::min(options_.receives, srq_->options().depth);
   shares_ = receive_shares(options_.receives, options_.per_link);
-  starved_.reserve(options_.receives); // so that noting one never fails
+  starved_.reserve(options_.receives); // so that adding a slot never fails
   for (std::uint32_t i = 0; i < options_.receives; ++i)
     if (!receives_.emplace_back(*this, i).fill(pool_, options_.receive_size))
       return receives_.back().ec;
@@ -177,7 +177,7 @@ void shared_receives_impl::end() {
   srq_->close();
 }
 
-// Called with the mutex locked.
+// Call with the mutex locked.
 std::vector<std::shared_ptr<link_impl>> shared_receives_impl::links() const {
   std::vector<std::shared_ptr<link_impl>> result;
   for (const auto& [number, links] : links_)
@@ -192,7 +192,7 @@ void shared_receives_impl::close() {
     const std::lock_guard guard(mutex_);
     if (closed_)
       return;
-    users = links(); // which may fail
+    users = links(); // may throw
     closed_ = true;
   }
   for (const auto& link : users)
@@ -213,7 +213,7 @@ shared_receives_statistics shared_receives_impl::statistics() const {
 // --- Links -----------------------------------------------------------------------------------
 
 error_code shared_receives_impl::join() {
-  if (starved()) // for which there may be no link that looks for memory
+  if (starved()) // there may be no link that looks for memory
     refill();
   const std::lock_guard guard(mutex_);
   if (closed_)

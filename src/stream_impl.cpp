@@ -12,7 +12,7 @@
 namespace asio_rdma::detail {
 namespace {
 
-// READs that are posted at a time beside the frames; more wait.
+// The number of READs that are posted at a time beside the frames.
 constexpr std::uint32_t reads = 9;
 
 connection_options link_options_of(const stream_options& o) {
@@ -26,10 +26,10 @@ connection_options link_options_of(const stream_options& o) {
   return result;
 }
 
-// A frame's elements, less that of the header.
+// The scatter/gather elements of a frame, without that of the header.
 constexpr std::size_t most_lent = 3;
-// A write of fewer bytes is copied rather than offered: so it needs not wait for the peer, and
-// meets others in one offer.
+// Smaller writes are copied rather than offered: a copied write does not wait for the peer, and
+// several share one offer.
 constexpr std::uint64_t lent_from = std::uint64_t(1) << 17;
 
 std::chrono::milliseconds limited(std::chrono::milliseconds linger) {
@@ -40,7 +40,7 @@ std::chrono::milliseconds limited(std::chrono::milliseconds linger) {
 // If the timer fires so late, the context may have been blocked.
 constexpr std::chrono::milliseconds late(100);
 
-// The least time in which a peer may say how much it has read of what was withdrawn.
+// The least time for a peer to report how much of a withdrawn offer it has read.
 constexpr std::chrono::milliseconds least_for_answer(1000);
 
 registered_buffer allocate(const memory_pool& pool, std::size_t bytes, error_code& ec) {
@@ -54,7 +54,7 @@ registered_buffer allocate(const memory_pool& pool, std::size_t bytes, error_cod
 
 } // namespace
 
-/// Waits for the goodbyes of a stream that was closed.
+/// Waits for the goodbyes of a closed stream.
 class stream_impl::closer final : public operation {
 public:
   closer() noexcept : operation(&closer::run) {}
@@ -69,7 +69,8 @@ private:
   }
 };
 
-/// Is work of the context while the peer is waited for, and nothing else is under way.
+/// Counts as work of the context while the stream waits for the peer with no other operation
+/// outstanding.
 class stream_impl::holder final : public operation {
 public:
   enum class state { idle, holding, ending };
@@ -93,16 +94,16 @@ private:
   }
 };
 
-/// Copied bytes, and the key for the peer to read them.
+/// Copied bytes and the key by which the peer reads them.
 struct stream_impl::block {
   registered_buffer memory;
   memory_region exposed;
 };
 
-/// What is read ahead.
+/// A READ of offered bytes before the application asks for them.
 struct stream_impl::chunk final : link_pull {
   explicit chunk(stream_impl& s) noexcept : link_pull(s, &chunk::on_done) {}
-  // One that could not be read was not begun.
+  // If `pull` could not start the READ, the protocol counts it as not begun.
   static void on_done(link_impl& link, link_pull& p) {
     if (!p.failure())
       static_cast<stream_impl&>(link).bytes_->pulled(*static_cast<chunk&>(p).of);
@@ -112,7 +113,7 @@ struct stream_impl::chunk final : link_pull {
   registered_buffer memory;
 };
 
-/// What is read to the reader's own memory.
+/// A READ into the reader's own memory.
 struct stream_impl::direct_pull final : link_pull {
   explicit direct_pull(stream_impl& s) noexcept : link_pull(s, &direct_pull::on_done) {}
   static void on_done(link_impl& link, link_pull& p) {
@@ -151,7 +152,8 @@ void stream_impl::make_parts(frame_link& link, const handshake& peer) {
   o.blocks = stream_options_.sends;
   o.inbox.read_ahead = std::max<std::uint64_t>(
       o.inbox.read_ahead, std::uint64_t(stream_options_.receives) * stream_options_.receive_size);
-  // The protocol uses the link, which is destroyed if anything here throws: so it comes last.
+  // If a later step throws, the link is destroyed. The protocol uses the link, so it is created
+  // last.
   blocks_.resize(std::size_t(o.blocks) + o.offers);
   direct_ = std::make_unique<direct_pull>(*this);
   bytes_.emplace(link, o);
@@ -176,7 +178,7 @@ bool stream_impl::begin(stream_reading& op) {
   op.ec = bytes_ ? error_code() : check();
   if (!op.ec && !known_)
     op.ec = asio::error::not_connected;
-  if (!op.ec && closed_) // its receives may have been released
+  if (!op.ec && closed_) // the receives may have been released
     op.ec = asio::error::operation_aborted;
   if (!op.ec && !is_usable(op.memory))
     op.ec = asio::error::invalid_argument;
@@ -223,8 +225,8 @@ bool stream_impl::begin(stream_error_wait& op) {
   return true;
 }
 
-// What the device may read where it lies is lent, if that pays: if it is not copied anyway, and if
-// it takes the peer long enough to read what is offered.
+// Sends registered memory in place (`lend`) if that pays: if a frame would not copy the bytes
+// anyway, and if the peer would need long enough to read an offer of them.
 void stream_impl::choose_way(stream_writing& op) const {
   op.request.whole = op.registered;
   if (op.size <= frame_transfer::payload_room || op.part_count > most_lent || !find_keys(op))
@@ -235,7 +237,7 @@ void stream_impl::choose_way(stream_writing& op) const {
     op.request.whole = true;
 }
 
-// Whether all of it lies in registered memory.
+// Whether all buffers lie in registered memory.
 bool stream_impl::find_keys(stream_operation& op) const {
   if (op.registered)
     return true;
@@ -249,11 +251,11 @@ bool stream_impl::find_keys(stream_operation& op) const {
   return true;
 }
 
-// What has been decided is done, on a link that fails too: what had arrived is still to be had. An
-// operation may be in the lists already, so a failure is the link's.
+// Carries out the protocol's actions, even if the link fails: bytes that have arrived can still be
+// read. The operation may be queued already, so an exception fails the link.
 void stream_impl::progress(operation_list& done) noexcept {
   run(done);
-  bool again = true; // what the parts did may be for the link, and so may its failure
+  bool again = true; // actions of the parts, or their failure, may need the link
   do_or_fail([&] {
     bool any = false;
     while (run_parts(done))
@@ -283,7 +285,7 @@ bool stream_impl::start(stream_error_wait& op) { return start_op(op); }
 
 // --- Without a handler -----------------------------------------------------------------------
 
-/// Takes an operation of a blocking function, which lies on the caller's stack, out of the lists
+/// Removes the operation of a blocking function, which lies on the caller's stack, from all lists
 /// when the function ends, also by an exception or a forced unwind (of a cancelled thread).
 class stream_impl::stay {
 public:
@@ -291,7 +293,7 @@ public:
   stay(const stay&) = delete;
   ~stay() { end(asio::error::operation_aborted); }
 
-  /// The operation ends with `why`, unless it has its result.
+  /// Ends the operation with `why`, unless it has its result.
   void end(const error_code& why) {
     if (!std::exchange(over_, true))
       stream_.give_up(op_, why);
@@ -305,8 +307,8 @@ private:
 
 template <class Op>
 void stream_impl::run_op_here(Op& op, bool wait) {
-  // Bytes at hand are no reason not to answer the peer: nobody need run the context. An exception
-  // loses nothing here.
+  // Answers the peer even if bytes are at hand, because perhaps no thread runs the context. An
+  // exception here loses nothing.
   completion_queue().run_ready_internal();
   operation_list done;
   lock l(mutex_);
@@ -324,7 +326,7 @@ void stream_impl::run_op_here(Op& op, bool wait) {
   stay here(*this, op);
   try {
     wait ? wait_for(op) : look_here();
-  } catch (const std::exception&) { // of an operation of another object
+  } catch (const std::exception&) { // from an operation of another object
     here.end(asio::error::operation_aborted);
     if (op.ec == asio::error::operation_aborted)
       throw;
@@ -332,7 +334,7 @@ void stream_impl::run_op_here(Op& op, bool wait) {
   here.end(asio::error::would_block);
 }
 
-// It is on the caller's stack: from here on nothing names it.
+// The operation lies on the caller's stack: no list may refer to it after this.
 void stream_impl::give_up(stream_operation& op, const error_code& why) {
   operation_list done;
   lock l(mutex_);
@@ -347,7 +349,7 @@ void stream_impl::give_up(stream_operation& op, const error_code& why) {
   settle(l, done);
 }
 
-// Nobody need run the context.
+// Replaces the context's work: perhaps no thread runs the context.
 void stream_impl::look_here() {
   cm_service::of(context()).read_events();
   completion_queue().run_ready_internal();
@@ -364,7 +366,7 @@ void stream_impl::wait_for(stream_operation& op) {
     if (op.finished_)
       return;
     operation_list done;
-    progress(done); // perhaps there is memory again: nobody need run the context and its timers
+    progress(done); // memory may be free again, and perhaps no thread runs the context's timers
     settle(l, done);
     l.lock();
   }
@@ -373,10 +375,10 @@ void stream_impl::wait_for(stream_operation& op) {
 void stream_impl::run_here(stream_reading& op, bool wait) { run_op_here(op, wait); }
 void stream_impl::run_here(stream_error_wait& op, bool wait) { run_op_here(op, wait); }
 
-// A socket that blocks writes everything, as send(2).
+// A blocking socket writes all bytes, as send(2).
 void stream_impl::run_here(stream_writing& op, bool wait) {
   const bool waits = op.request.what == stream_write::kind::wait;
-  // To the end, which is not that of each part.
+  // Until all bytes are written, not only the bytes of one call.
   const registered_buffer memory = op.memory;
   const buffer_access access = std::move(op.access);
   std::uint64_t total = 0;
@@ -483,7 +485,7 @@ void stream_impl::pull(const stream_action& a) {
   chunk& c = *chunks_[a.chunk->index];
   c.of = a.chunk;
   c.memory = allocate(pool(), a.memory.size, ec);
-  if (ec) { // then less of it, if that is to be had
+  if (ec) { // then fewer bytes, if there is memory for those
     a.chunk->bytes = std::min(a.chunk->bytes, stream_options_.receive_size);
     c.memory = allocate(pool(), a.chunk->bytes, ec);
   }
@@ -513,7 +515,7 @@ void stream_impl::take(const stream_action& a) {
   if (a.read->what == stream_read::kind::piece) {
     op.result = memory.slice(at, a.bytes);
     if (a.chunk == nullptr)
-      memory = {}; // the next frame comes into another
+      memory = {}; // the next frame uses other memory
   } else {
     scatter(static_cast<const std::byte*>(memory.data()) + at, {op.parts, op.part_count}, a.offset,
             a.bytes);
@@ -597,7 +599,7 @@ void stream_impl::finish(stream_operation& op, const error_code& ec, std::uint64
 
 // --- Cancelling ------------------------------------------------------------------------------
 
-// False if it goes on to its end.
+// Returns false if the operation continues.
 bool stream_impl::withdraw_op(stream_operation& op) {
   if (op.what == stream_operation::kind::read)
     return bytes_->cancel(static_cast<stream_reading&>(op).request);
@@ -656,7 +658,7 @@ error_code stream_impl::shutdown(asio::socket_base::shutdown_type what) {
   lock l(mutex_);
   if (!known_ || !bytes_)
     return asio::error::not_connected;
-  if (frames().stopped()) // if by the peer's close, nothing is left to shut down
+  if (frames().stopped()) // after the peer's close nothing is left to shut down
     return frames().said_goodbye() ? error_code() : error_code(asio::error::not_connected);
   if (what != asio::socket_base::shutdown_receive)
     bytes_->shut_down_writes();
@@ -708,18 +710,18 @@ void stream_impl::close() {
   link_impl::close();
 }
 
-// Perhaps for another time than before.
+// The new wait may be of another length.
 void stream_impl::wait_anew() noexcept {
   waits_.reset();
   looking_ = false;
 }
 
-// Whether the stream waits for the answer to a withdrawal and stays open. The answer is not the
-// application's to give.
+// Whether an open stream waits for the answer to a withdrawal. The peer's library sends that
+// answer, not its application.
 bool stream_impl::waits_for_answer() const noexcept { return !closed_ && bytes_->withdrawing(); }
 
-// How long the peer may take nothing. The wait for an answer does not depend on the option, which
-// concerns a close.
+// The longest time without progress of the peer. A wait for an answer does not depend on the linger
+// option, which concerns a close.
 std::chrono::milliseconds stream_impl::patience() const noexcept {
   return waits_for_answer() ? std::max(usual_linger_, least_for_answer) : stream_options_.linger;
 }
@@ -729,16 +731,17 @@ std::uint64_t stream_impl::signs_of_peer() const noexcept {
   return waits_for_answer() ? bytes_->answered() : bytes_->taken();
 }
 
-// Whether the peer may still take something. Once it is asked, it has as long again to answer.
+// Whether progress of the peer is still possible. Once asked, the peer has the same time again to
+// answer.
 bool stream_impl::hopes(protocol_clock::time_point now) const noexcept {
   const auto limit = patience();
   return waits_ && limit != limit.zero() && (!asked_ || now - *asked_ < limit);
 }
 
-// When there is nothing that could be done now. True if there is something then.
+// Called when no action is left. Returns true if there is an action now.
 bool stream_impl::wait_for_peer(operation_list& done) {
   const bool owes = bytes_->owes();
-  if (bytes_->withdrawing() != withdrawing_) // another patience
+  if (bytes_->withdrawing() != withdrawing_) // the patience changes
     wait_anew();
   withdrawing_ = bytes_->withdrawing();
   bool hopes_now = false;
@@ -758,7 +761,7 @@ bool stream_impl::wait_for_peer(operation_list& done) {
       return true;
     }
   }
-  // In mode `manual` its end would wait for the user.
+  // In mode `manual`, the end of the holder would wait for the user.
   const bool holds = owes && hopes_now && frames().sends_under_way() == 0 &&
                      completion_queue().options().mode != completion_mode::manual;
   if (holds && holder_->now == holder::state::idle) {
@@ -781,15 +784,15 @@ void stream_impl::look(link_impl& link) {
     return;
   const auto limit = self.patience();
   const auto waited = protocol_clock::now() - *self.asked_;
-  if (waited < limit) // the wait has begun anew since
+  if (waited < limit) // the wait has begun anew
     return;
-  if (waited > limit + std::max(limit / 2, late)) // nobody ran the context: is there news?
+  if (waited > limit + std::max(limit / 2, late)) // the context was blocked: look for news
     self.waits_.reset();
   else if (self.closed_ || self.bytes_->withdrawing())
     self.fail(asio::error::timed_out);
 }
 
-// Also for the stream's destructor, so without an exception.
+// Called by the stream's destructor too, so this does not throw.
 void stream_impl::look_later() {
   try {
     call_at(timer::look, asked_.value_or(*waits_) + patience(), &stream_impl::look);
@@ -815,7 +818,7 @@ asio::socket_base::linger stream_impl::linger() const {
   return linger_option_;
 }
 
-// What was written is sent, as a kernel would that has it from a socket.
+// Sends bytes that were written, as the kernel does for a socket.
 completion_queue_impl* stream_impl::last_work() {
   operation_list done;
   lock l(mutex_);

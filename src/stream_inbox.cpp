@@ -7,7 +7,7 @@
 
 namespace asio_rdma::detail {
 
-// There is an offer at most for each receive, and no more chunks.
+// There is at most one offer and one chunk for each receive.
 stream_inbox::stream_inbox(frame_link& link, const stream_read_limits& o, bool reads)
     : link_(link),
       limits_(o),
@@ -25,7 +25,7 @@ stream_inbox::stream_inbox(frame_link& link, const stream_read_limits& o, bool r
 }
 
 bool stream_inbox::on_data(std::uint32_t slot, std::uint32_t bytes) {
-  if (pieces_.full()) // the link finds that too many are held
+  if (pieces_.full()) // more held receives than the link allows; the link reports that
     return false;
   pieces_.push_back({piece::kind::slot, slot, 0, bytes});
   return true;
@@ -50,7 +50,7 @@ bool stream_inbox::on_offer(std::uint32_t id, const remote_buffer& memory) {
   return true;
 }
 
-// One that is answered already crossed the answer.
+// The withdrawal may have crossed the answer to the same offer.
 bool stream_inbox::on_withdraw(std::uint32_t id) {
   if (static_cast<std::int32_t>(id - next_id_) >= 0)
     return false;
@@ -240,7 +240,7 @@ stream_inbox::pieces::iterator stream_inbox::first_not_here() {
                           [this](const piece& p) { return is_here(p); });
 }
 
-// An offer that is not read to its end is never here, so none is left.
+// An offer that was not read completely is never at hand, so no offer is left.
 void stream_inbox::drop_from(pieces::iterator first) {
   dropping_ = true;
   for (auto p = first; p != pieces_.end(); ++p) {
@@ -271,7 +271,7 @@ bool stream_inbox::stop() {
       free(chunks_[p->index]);
   }
   pieces_.erase(lost, pieces_.end());
-  for (stream_chunk& c : chunks_) // whose READ has not ended well
+  for (stream_chunk& c : chunks_) // the READ has failed
     if (std::exchange(c.dropped_, false) && !c.here_)
       free(c);
   unread_ = reading_ = unanswered_ = 0;

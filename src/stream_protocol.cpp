@@ -8,19 +8,20 @@
 namespace asio_rdma::detail {
 namespace {
 
-// Bytes; a peer may say that its receives have room for more than a device sends at once.
+// In bytes. A peer may announce receives larger than a device sends at once.
 constexpr std::uint32_t largest_frame = std::uint32_t(1) << 20;
 
 stream_write& as_write(frame_operation& op) { return static_cast<stream_write&>(op); }
 stream_read& as_read(frame_operation& op) { return static_cast<stream_read&>(op); }
 stream_block& as_block(frame_operation& op) { return static_cast<stream_block&>(op); }
 
-// Who waits for a state has it when nothing is to be had any more, as poll(2) tells it.
+// A wait for a state succeeds when nothing more can arrive, as poll(2) reports it.
 error_code of_wait(const error_code& ec) {
   return ec == asio::error::operation_aborted ? ec : error_code();
 }
 
-// Who lent memory must know above all that it is not his again.
+// If the device still uses the buffer, report that error first: the caller must not reuse the
+// buffer.
 error_code worse(const error_code& first, const error_code& second) {
   return second == error::device_keeps_memory || !first ? second : first;
 }
@@ -35,7 +36,7 @@ stream_protocol::stream_protocol(frame_link& link, const stream_limits& o)
       offer_from_(o.reads ? std::max<std::uint64_t>(o.offer_from, frame_size_ + std::uint64_t(1))
                           : std::numeric_limits<std::uint64_t>::max()),
       direct_from_(o.direct_from),
-      // The peer keeps an answer for each, and there are two kinds.
+      // The peer keeps an answer for each offer, be it of a block or of lent memory.
       offers_(std::min(o.offers, link.options().peer_receives / 2)),
       withdraws_(offers_),
       inbox_(link, o.inbox, o.reads) {
@@ -114,13 +115,13 @@ bool stream_protocol::has_room(const stream_block& b) noexcept {
   return b.bytes < b.capacity && b.way_ != stream_source::way::offer && b.begun_ == 0;
 }
 
-// Large and small alike, so that a wait for room means the same for every write.
+// Requires room in blocks of both sizes, so that a wait for room means the same for every write.
 bool stream_protocol::has_room() const noexcept {
   return (!free_blocks_.empty() && (!free_large_blocks_.empty() || !has_large_blocks_)) ||
          (!pending_.empty() && has_room(static_cast<const stream_block&>(pending_.back())));
 }
 
-// There is room.
+// Call only if there is room.
 stream_block& stream_protocol::block_for(const stream_write& op) {
   const bool many =
       op.bytes - op.done >= offer_from_ && !op.in_frames_ && !free_large_blocks_.empty();
@@ -202,7 +203,7 @@ void stream_protocol::finish(stream_write& op, const error_code& ec) {
   done_writes_.push_back(op);
 }
 
-// What is offered is withdrawn. The answer tells how much of it the peer has read.
+// Withdraws the outstanding offer. The answer says how many bytes the peer has read.
 void stream_protocol::nothing_more_of(stream_source& s) {
   if (s.unanswered_ && !std::exchange(s.withdrawn_, true))
     withdraws_.push_back(s.id_);
@@ -273,7 +274,7 @@ bool stream_protocol::in_frames(const stream_source& s) const noexcept {
 bool stream_protocol::next_data(outgoing_frame& f) {
   if (!has_data())
     return false;
-  ++taken_; // if it waited for room, that came by what the peer has read
+  ++taken_; // if the data waited for room, the peer made it by reading
   auto* const s = const_cast<stream_source*>(next_source());
   if (s == nullptr) {
     shutdown_due_ = false;
@@ -366,7 +367,7 @@ void stream_protocol::frame_ended(const frame_header& header, frame_operation& e
 }
 
 void stream_protocol::on_sent(const frame_header& header, frame_operation* op) {
-  // What answers the peer's own frames says nothing of these.
+  // Answers to the peer's own frames are no sign of progress.
   taken_ += header.type == frame_type::data || header.type == frame_type::offer;
   if (op != nullptr)
     frame_ended(header, *op, {});
@@ -399,7 +400,7 @@ bool stream_protocol::on_answer(const frame_header& header) {
     stream_write& op = as_write(s);
     op.done += s.taken_;
     if (all)
-      op.ec = {}; // it was too late to cancel it
+      op.ec = {}; // too late to cancel the write
     else if (!op.ec)
       op.ec = asio::error::broken_pipe;
   }
@@ -635,7 +636,7 @@ void stream_protocol::on_closing() {
   inbox_.drop();
   end_reads(no_reads_);
   end_writes(asio::error::operation_aborted);
-  shutdown_due_ = false; // the goodbye says it
+  shutdown_due_ = false; // the goodbye implies it
 }
 
 bool stream_protocol::drained() const {

@@ -6,7 +6,7 @@
 
 namespace asio_rdma::detail {
 
-// `before`: the end of those of the waiting that will be posted before it.
+// `before`: the end of the waiting operations that will be posted before `op`.
 bool work_queue::must_wait(const operation& op,
                            operation_list::const_iterator before) const noexcept {
   const auto waited_for = [this](const operation& o) {
@@ -62,7 +62,7 @@ void work_queue::post_waiting(operation_list& ended) {
     const int e = post(first, posted_.end(), bad, ended);
     if (e == 0)
       continue;
-    // Only the refused one fails; those behind it go back and are tried again, in order.
+    // Only the refused operation fails. The operations behind it are queued again in order.
     const auto refused = operation_list::s_iterator_to(*bad);
     const auto behind = std::next(refused);
     const auto unposted = static_cast<std::uint32_t>(std::distance(refused, posted_.end()));
@@ -88,7 +88,7 @@ void work_queue::complete_silent(const operation& op, bool (*is_silent)(const op
                                  operation_list& ready) {
   for (auto i = posted_.begin(); i != posted_.end() && &*i != &op;) {
     const auto before = i++;
-    if (!is_silent(*before)) // it has a completion of its own, which siw may report later
+    if (!is_silent(*before)) // it has its own completion, which siw may report later
       continue;
     --used_;
     on_retired(*before);
