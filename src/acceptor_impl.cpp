@@ -19,9 +19,8 @@ acceptor_impl::~acceptor_impl() {
 
 namespace {
 
-// The kernel says the same of a port that is taken as of an address that nobody has, if this
-// address or the other one is that of all (cma_check_port). The address can be had with another
-// port, then.
+// If either address is the wildcard address, the kernel reports the same error for a port in use as
+// for an address of no interface (cma_check_port). Then the address is usable with another port.
 bool is_listened_at(cm_service& service, const std::shared_ptr<cm_handler>& handler,
                     asio::ip::tcp::endpoint endpoint) {
   endpoint.port(0);
@@ -66,7 +65,7 @@ error_code acceptor_impl::open(asio::ip::tcp::endpoint endpoint, int backlog) {
     return error::loopback_address;
   if (bound)
     return listen(backlog);
-  if (e == EACCES) // a port of the system's
+  if (e == EACCES) // a privileged port
     return asio::error::access_denied;
   if (e == EADDRNOTAVAIL && is_listened_at(service_, shared_from_this(), endpoint))
     return asio::error::address_in_use;
@@ -75,16 +74,16 @@ error_code acceptor_impl::open(asio::ip::tcp::endpoint endpoint, int backlog) {
 
 error_code acceptor_impl::listen(int backlog) {
   backlog_ = static_cast<std::size_t>(std::max(backlog, 1));
-  // What exceeds the kernel's own backlog is dropped there, and asked for again seconds later. So
-  // that one is as large as may be, and what exceeds this one is rejected.
+  // The kernel drops requests beyond its own backlog, and the peer retries seconds later. So the
+  // kernel's backlog is as large as possible, and requests beyond `backlog` are rejected.
   if (rdma_listen(id_, 0) == 0)
     return {};
   const int e = errno;
   return e == EADDRNOTAVAIL ? error_code(asio::error::address_in_use) : cm_error(e);
 }
 
-// It moves before it listens: librdmacm gives a request the channel that its listening id had. The
-// way back may need an event channel when there is no descriptor left for one.
+// The id moves before it listens: librdmacm gives a request the channel of its listening id. If no
+// descriptor is left for a channel, the way back needs the event channel made here.
 error_code acceptor_impl::adopt(rdma_cm_id* id, int backlog) {
   if (id == nullptr)
     return asio::error::invalid_argument;
@@ -104,7 +103,7 @@ error_code acceptor_impl::adopt(rdma_cm_id* id, int backlog) {
         if (rdma_migrate_id(id, back.get()) == 0) {
           static_cast<void>(back.release());
         } else {
-          id->context = nullptr; // it stays on the context's channel, whose reader passes over it
+          id->context = nullptr; // it stays on the context's channel, whose reader ignores it
           return ec;
         }
       }
@@ -125,8 +124,8 @@ asio::ip::tcp::endpoint acceptor_impl::local_endpoint() const {
   return id_ != nullptr ? endpoint_of(rdma_get_local_addr(id_)) : asio::ip::tcp::endpoint();
 }
 
-// Gives the request to the operation. One that speaks another protocol than the operation's
-// connection is refused, and the operation waits on.
+// Gives the request to the operation. A request of another protocol than the operation's connection
+// is refused, and the operation keeps waiting.
 acceptor_impl::served
 acceptor_impl::serve(accept_operation& op,
                      const std::shared_ptr<cm_connection>& connection) noexcept {
@@ -188,7 +187,7 @@ error_code acceptor_impl::check_start(const accept_operation& op) const {
 }
 
 bool acceptor_impl::start(accept_operation& op) {
-  completion_service& operations = service_.operations(); // the acceptor may go once it has started
+  completion_service& operations = service_.operations(); // once started, the acceptor may be gone
   operation_list done;
   request_list ended;
   error_code home_error;
@@ -224,7 +223,7 @@ bool acceptor_impl::start(accept_operation& op) {
   return true;
 }
 
-// Whatever allocates comes before the request is taken.
+// Allocates all memory before it takes the request.
 bool acceptor_impl::on_request(const cm_event& event) {
   request_list request(1, std::make_shared<cm_connection>(service_, executor_));
   const auto& connection = request.front();
@@ -247,7 +246,7 @@ bool acceptor_impl::on_request(const cm_event& event) {
       request.clear();
     else if (how.value_or(served::unfit) == served::unfit && id_ != nullptr && has_room())
       requests_.splice(requests_.end(), request);
-    // Else the acceptor is closed, or has more than its backlog, or the request is to be ended.
+    // Otherwise the acceptor is closed or its backlog is full, or the request is to be ended.
   }
   for (const auto& unwanted : request)
     unwanted->give_up(asio::error::operation_aborted);
@@ -256,7 +255,7 @@ bool acceptor_impl::on_request(const cm_event& event) {
   return true;
 }
 
-// Asks some at a time, each in its turn, as that costs a system call for each.
+// Asks a few requests in turn each time, because each costs a system call.
 bool acceptor_impl::has_room() {
   if (requests_.size() < backlog_)
     return true;
@@ -285,12 +284,13 @@ bool acceptor_impl::is_of_connector(const error_code& ec) const {
     return true;
   if (ec != error::wrong_device)
     return false;
-  // Of all devices the connector has chosen one; of a single one the object can be of no use.
+  // If the acceptor listens on all devices, the connector has chosen the wrong one. If it listens
+  // on a single device, the local object is of no use.
   const std::lock_guard lock(mutex_);
   return id_ != nullptr && id_->verbs == nullptr;
 }
 
-// A listening id has no events but requests, unless its device goes away.
+// A listening id has no events but requests and the removal of its device.
 void acceptor_impl::on_cm_event(const cm_event& event) {
   if (event.type == RDMA_CM_EVENT_DEVICE_REMOVAL)
     close(error::device_fatal);

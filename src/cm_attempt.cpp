@@ -12,16 +12,17 @@
 namespace asio_rdma::detail {
 namespace {
 
-// Reasons of InfiniBand's connection manager (enum ib_cm_rej_reason): these two are told apart.
+// The reasons of InfiniBand's connection manager (enum ib_cm_rej_reason) that have errors of their
+// own.
 constexpr int reject_no_listener = 8;
 constexpr int reject_timeout = 4;
 
-// milliseconds::max() is not a number of nanoseconds.
+// milliseconds::max() overflows in nanoseconds.
 constexpr std::chrono::hours longest{24 * 365};
 
-// The kernel misses a neighbour's answer that comes before it waits for it, as it does between the
-// namespaces of one machine, and looks again only when the time that it was given is over
-// (process_one_req in drivers/infiniband/core/addr.c). So it gets little time, then twice that...
+// The kernel misses a neighbour's answer that arrives before the kernel waits for it, as between
+// namespaces of one machine. It looks again only when the given time is over (process_one_req in
+// drivers/infiniband/core/addr.c). So the time begins short and is doubled after each attempt.
 constexpr std::chrono::milliseconds first_patience{100}, most_patience{600000};
 
 error_code rejection(const cm_event& event) {
@@ -38,15 +39,15 @@ bool is_incompatible(std::span<const std::byte> data) {
          v == verdict::incompatible;
 }
 
-// siw takes a port for each connect, which may be in use for a moment.
+// siw takes a local port for each connect, which may be in use for a moment.
 constexpr int most_port_trials = 3;
 
-// No device leads there; which there are is known.
+// ENODEV: no device leads to the address.
 error_code way_error(int value) {
   return value == ENODEV ? error_code(error::unreachable) : cm_error(value);
 }
 
-// librdmacm opens the device that leads there, and says what it lacks.
+// librdmacm opens the device on the way to the address, and reports a failure to do so.
 error_code way_failure(int status) {
   switch (status) {
   case -ETIMEDOUT:
@@ -62,7 +63,7 @@ error_code way_failure(int status) {
 
 } // namespace
 
-// Each step that fails at once or later goes on with the next endpoint.
+// After each failed step, at once or later, the attempt continues with the next endpoint.
 void cm_connection::next_endpoint(error_code why, leftovers& left) {
   if (spent_) {
     finish(why, left);
@@ -70,7 +71,7 @@ void cm_connection::next_endpoint(error_code why, leftovers& left) {
   }
   do {
     const auto own = own_address_for_loopback();
-    // What devices say of a loopback address that leads to none differs, and names no other.
+    // For a loopback address that no device leads to, devices report different errors.
     const bool nowhere = why == error::unreachable || (why == asio::error::invalid_argument &&
                                                        !loopback_replaced_ && !options_.local);
     const bool loopback =
@@ -93,7 +94,7 @@ void cm_connection::next_endpoint(error_code why, leftovers& left) {
 }
 
 // The loopback interface seldom has an RDMA device; the queue pair's own device reaches the same
-// machine by its own address.
+// machine by the device's own address.
 std::optional<asio::ip::tcp::endpoint> cm_connection::own_address_for_loopback() const {
   if (next_ == 0 || loopback_replaced_ || state_ != state::resolving)
     return {};
@@ -108,9 +109,9 @@ std::optional<asio::ip::tcp::endpoint> cm_connection::own_address_for_loopback()
 
 error_code cm_connection::resolve(const asio::ip::tcp::endpoint& to, leftovers& left) {
   retire_id(left);
-  left.destroy_ids(); // the next one may be bound to the same port
+  left.destroy_ids(); // the next id may be bound to the same port
   state_ = state::resolving;
-  if (to.address().is_unspecified()) // the kernel takes it for its own, and fails at a later step
+  if (to.address().is_unspecified()) // the kernel would fail in a later step
     return error::unreachable;
   error_code ec;
   id_ = service_->make_id(shared_from_this(), ec);
@@ -182,7 +183,7 @@ void cm_connection::take_event(const cm_event& event, leftovers& left) {
   case RDMA_CM_EVENT_ROUTE_ERROR:
     ec = way_failure(event.status);
     break;
-  case RDMA_CM_EVENT_UNREACHABLE: // the kernel's own time is up: no answer (10 s by siw)
+  case RDMA_CM_EVENT_UNREACHABLE: // the kernel's own timeout: no answer (10 s by siw)
     ec = event.status == -ETIMEDOUT ? error_code(asio::error::timed_out)
                                     : error_code(error::unreachable);
     break;
@@ -253,7 +254,7 @@ error_code cm_connection::on_route_resolved() {
   state_ = state::connecting;
   rdma_conn_param p = parameters(options_.data);
   if (rdma_connect(id_, &p) != 0) {
-    state_ = state::idle; // no event will come of it
+    state_ = state::idle; // no event will follow
     return cm_error(errno);
   }
   spent_ = is_iwarp(id_->verbs);
@@ -271,12 +272,13 @@ error_code cm_connection::on_reply(const cm_event& event) {
                                        : error_code();
 }
 
-// The responder's answer says how many reads it starts and answers; rdma_cm has matched them.
+// The response says how many READs the responder starts and answers; rdma_cm has matched the
+// numbers.
 error_code cm_connection::on_response(const cm_event& event) {
   if (const error_code ec = on_reply(event))
     return ec;
   const std::uint8_t in = std::min(qp_->options().max_reads, event.responder_resources);
-  spent_ = op_ != nullptr && op_->target; // which has taken this peer's hello
+  spent_ = op_ != nullptr && op_->target; // the target has taken this peer's hello
   if (const error_code ec = prepare_queue_pair(IBV_QPS_RTR, reads_out_, in))
     return ec;
   if (const error_code ec = prepare_queue_pair(IBV_QPS_RTS, reads_out_, in))
@@ -284,7 +286,7 @@ error_code cm_connection::on_response(const cm_event& event) {
   return rdma_establish(id_) == 0 ? error_code() : step_error(errno);
 }
 
-// rdma_cm knows the path; what concerns this side alone is the queue pair's own choice.
+// rdma_cm knows the path; attributes of this side alone come from the queue pair's options.
 error_code cm_connection::prepare_queue_pair(ibv_qp_state to, std::uint8_t reads_out,
                                              std::uint8_t reads_in) {
   const queue_pair_options& o = qp_->options();
@@ -323,12 +325,12 @@ error_code cm_connection::prepare_queue_pair(ibv_qp_state to, std::uint8_t reads
   if (mask == 0)
     return {};
   if (to != IBV_QPS_INIT)
-    spent_ = true; // half connected, it is of no use for another peer
+    spent_ = true; // half connected, unusable for another peer
   const error_code ec = qp_->modify(attr, mask);
   return ec == boost::system::errc::host_unreachable ? error_code(error::unreachable) : ec;
 }
 
-// No step follows when the peer has given up (EINVAL), though the event that tells is yet to come.
+// EINVAL: the peer has given up, so no step can follow, though its event is still to come.
 error_code cm_connection::step_error(int value) const {
   if (value != EINVAL)
     return cm_error(value);

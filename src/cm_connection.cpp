@@ -35,7 +35,7 @@ private:
   std::atomic<bool> started_{false};
 };
 
-// The interface of the connection's own GID, 0 if it is not known.
+// The interface of the connection's local GID, 0 if unknown.
 std::uint32_t interface_of(const rdma_cm_id& id) noexcept {
   ibv_port_attr port{};
   if (id.verbs == nullptr || is_iwarp(id.verbs) ||
@@ -50,8 +50,8 @@ std::uint32_t interface_of(const rdma_cm_id& id) noexcept {
   return 0;
 }
 
-// A link-local address leads somewhere only with the interface to its link, which the kernel does
-// not tell of a request by RoCE.
+// A link-local address is reachable only with the interface of its link, which the kernel does not
+// report for a request by RoCE.
 asio::ip::tcp::endpoint scoped_endpoint(const rdma_cm_id& id, const sockaddr* address) noexcept {
   asio::ip::tcp::endpoint result = endpoint_of(address);
   if (!result.address().is_v6())
@@ -84,8 +84,7 @@ void cm_connection::leftovers::destroy_ids() noexcept {
     destroy(id);
 }
 
-// False once the service has shut down, which has closed the connection before. If the queue pair's
-// context has shut down, it has ended the attempt before, and nothing of that context is used.
+// Returns false once the service has shut down; the connection is closed then.
 bool cm_connection::begin(leftovers& left) noexcept {
   if (!left.own.begin(gate_))
     return false;
@@ -102,10 +101,12 @@ error_code cm_connection::check(const connect_operation& op, const queue_pair_im
   return op.target && !data.empty() ? error_code(asio::error::invalid_argument) : error_code();
 }
 
-cm_home cm_connection::home_of(const queue_pair_impl& qp, error_code& ec) {
-  cm_service& service = cm_service::of(qp.context());
-  ec = service.prepare();
-  return {&service, service.gate()};
+// Creates the event channel early: a connection must not fail because there is none.
+error_code cm_connection::find_home(const queue_pair_impl& qp) {
+  cm_service& home = cm_service::of(qp.context());
+  home_ = &home;
+  home_gate_ = home.gate();
+  return home.expect(shared_from_this());
 }
 
 /// The home of a connection whose attempt is about to start. Until it has, a request is of no
@@ -182,8 +183,8 @@ void cm_connection::adopt(const cm_event& request) noexcept {
   state_ = state::requested;
 }
 
-// The kernel keeps the events of a request to itself until it is accepted (ucma_event_handler in
-// drivers/infiniband/core/ucma.c), so it is asked. siw does not know.
+// The kernel holds back the events of a request until the request is accepted (ucma_event_handler
+// in drivers/infiniband/core/ucma.c), so this asks the kernel. siw cannot tell.
 bool cm_connection::withdrawn() const {
   const std::lock_guard lock(mutex_);
   return state_ != state::requested || given_up();
@@ -228,7 +229,7 @@ error_code cm_connection::check_accept(const queue_pair_impl& qp, const private_
   return {};
 }
 
-// Of an attached queue pair nobody else makes anything.
+// While attached, a queue pair is not connected by any other operation.
 error_code cm_connection::hear(connection_target& target) {
   const error_code ec = target.on_hello(request_.data.bytes(), true);
   if (ec == error::incompatible_peer) {
@@ -314,13 +315,13 @@ error_code cm_connection::reject(const private_data& data) {
   return ec;
 }
 
-// From here on the queue pair's context reads the events of the connection. All events that were
-// read are acknowledged: this is in the last of them.
+// From here on the queue pair's context reads the events of the connection. Called in the last
+// event that was read, so all events are acknowledged.
 error_code cm_connection::move_home(leftovers& left) noexcept {
   if (home_ == service_)
     return {};
-  if (!left.home.begun())
-    return asio::error::operation_aborted; // that context is being destroyed
+  if (!left.home.begin(home_gate_))
+    return asio::error::operation_aborted; // the queue pair's context is being destroyed
   if (const error_code ec = home_->adopt_id(id_))
     return ec;
   service_ = home_;
@@ -328,8 +329,8 @@ error_code cm_connection::move_home(leftovers& left) noexcept {
   return {};
 }
 
-// Gives the operation its result. After a failure the id goes, and the queue pair may be used for
-// another attempt unless it has left its first state.
+// Gives the operation its result. After a failure the id is retired. The queue pair can be used for
+// another attempt unless it has left its initial state.
 void cm_connection::finish(const error_code& result, leftovers& left) noexcept {
   ++attempt_;
   timer_.reset();
@@ -339,11 +340,11 @@ void cm_connection::finish(const error_code& result, leftovers& left) noexcept {
     op.info.remote = scoped_endpoint(*id_, rdma_get_peer_addr(id_));
   }
   const auto data = request_.id != nullptr ? request_.data.bytes() : reply_.bytes();
-  op.info.data.assign(data.begin(), data.end()); // there is room for it
+  op.info.data.assign(data.begin(), data.end()); // the memory is reserved
   op.ec = result ? result : move_home(left);
   left.done = &op;
   if (!result && op.ec)
-    rdma_disconnect(id_); // as the peer is connected, or about to be
+    rdma_disconnect(id_); // the peer is connected, or about to be
   if (!op.ec) {
     state_ = state::established;
     qp_->connected(reads_out_ != 0);
@@ -360,14 +361,14 @@ void cm_connection::finish(const error_code& result, leftovers& left) noexcept {
   state_ = state::closed;
 }
 
-// On iWARP destroying an id whose connection is under way would wait for the peer (iw_destroy_cm_id
-// in the kernel), and so would destroying its queue pair.
+// On iWARP, to destroy an id that is being connected would wait for the peer (iw_destroy_cm_id in
+// the kernel), as would destroying its queue pair.
 bool cm_connection::destroying_would_wait() const noexcept {
   return state_ == state::connecting && id_ != nullptr && id_->verbs != nullptr &&
          is_iwarp(id_->verbs);
 }
 
-// It stays until its last event if it has to.
+// Destroys the id, or keeps it until its last event if destroying it would wait.
 void cm_connection::retire_id(leftovers& left) noexcept {
   if (id_ == nullptr)
     return;
@@ -378,7 +379,7 @@ void cm_connection::retire_id(leftovers& left) noexcept {
 }
 
 void cm_connection::settle(leftovers& left) noexcept {
-  if (left.failed) // its end needs to know that the id lingers, so it stays attached
+  if (left.failed) // its teardown must know that the id lingers, so it stays attached
     left.failed->fail(left.why);
   else if (left.detached)
     left.detached->detach();
@@ -405,8 +406,8 @@ void cm_connection::disconnect(const error_code& why) noexcept {
       rdma_disconnect(id_);
       return;
     }
-    // A peer's refusal makes siw give back the receives, and that may be seen before its event,
-    // which tells more.
+    // If a peer refuses, siw flushes the receives, perhaps before the event, which gives the
+    // precise reason.
     if (state_ == state::connecting && why == asio::error::connection_reset) {
       spent_ = true;
       return;
@@ -447,16 +448,16 @@ void cm_connection::give_up(const error_code& why) noexcept {
   settle(left);
 }
 
-// Either context ends an attempt: its own, or that of its queue pair. The other one lives on, so
-// the queue pair is detached, or fails. An id must not outlive its event channel, which is that of
-// the attempt's own context. So an id that lingers stays until that context ends.
+// Either context ends an attempt: the attempt's own, or the queue pair's. The other context lives
+// on, so the queue pair is detached, or fails. An id must not outlive its event channel, which
+// belongs to the attempt's own context. So a lingering id is kept until that context ends.
 void cm_connection::close(const cm_service& by) {
   rdma_cm_id* lingering = nullptr;
   {
     leftovers left;
     {
       const std::lock_guard lock(mutex_);
-      if ((&by != service_ && &by != home_) || !begin(left)) // it has moved, or is closed
+      if ((&by != service_ && &by != home_) || !begin(left)) // moved away, or closed
         return;
       if (op_ != nullptr)
         finish(asio::error::operation_aborted, left);
@@ -480,7 +481,7 @@ void cm_connection::close(const cm_service& by) {
   std::shared_ptr<void> kept;
   std::shared_ptr<cm_handler> self;
   const std::lock_guard lock(mutex_);
-  home.begin(home_gate_); // if that context has ended, it does not need the gate any more
+  home.begin(home_gate_); // if that context has ended, it no longer needs the gate
   destroying_ = false;
   kept = std::move(kept_);
   self = std::move(self_);

@@ -12,13 +12,13 @@ inline bool is_iwarp(const ibv_context* device) {
   return device->device->transport_type == IBV_TRANSPORT_IWARP;
 }
 
-/// librdmacm opens devices for itself: one device may be open twice.
+/// librdmacm opens devices itself, so one device may be open twice.
 inline bool same_device(const ibv_context* a, const ibv_context* b) {
   return std::strcmp(ibv_get_device_name(a->device), ibv_get_device_name(b->device)) == 0;
 }
 
-/// The private data of a message that has room for so much on InfiniBand. siw counts what is sent
-/// in eight bits, with four bytes of its own (RFC 6581, section 9).
+/// The size of a message's private data, if InfiniBand has room for `infiniband` bytes. siw counts
+/// the bytes in eight bits, including four of its own (RFC 6581, section 9).
 inline std::size_t most_data(const ibv_context* device, std::size_t infiniband) {
   return is_iwarp(device) ? 251 : infiniband;
 }

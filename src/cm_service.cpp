@@ -46,9 +46,10 @@ struct cm_service::channel {
       context_scheduler.post_immediate_completion(&read_op, false);
   }
 
-  // Reads some events, so that the context's other work gets its turn; true if there may be more.
-  // Each is acknowledged before its handler is told of it, because the handler may destroy the id,
-  // which waits for that (rdma_destroy_id(3)). Until then the owner of the id cannot be gone.
+  // Reads some events, so that other work of the context gets its turn; returns true if there may
+  // be more. Each event is acknowledged before its handler is called, because the handler may
+  // destroy the id, which waits for acknowledgement (rdma_destroy_id(3)). Until the acknowledgement
+  // the owner of the id exists.
   bool read() {
     constexpr int at_a_time = 16;
     const std::lock_guard lock(mutex);
@@ -88,7 +89,7 @@ struct cm_service::channel {
       rdma_destroy_id(event.id);
   }
 
-  // librdmacm tells of its own failures by -1 and errno, of the kernel's by the number itself.
+  // librdmacm reports its own failures by -1 and errno, the kernel's by the error number.
   bool next(rdma_cm_event*& event) {
     const std::lock_guard lock(addresses);
     errno = 0;
@@ -104,7 +105,7 @@ struct cm_service::channel {
   reader read_op;
   std::atomic<bool> queued{false};
   std::mutex mutex;
-  std::mutex addresses; // what librdmacm writes to ids
+  std::mutex addresses; // guards what librdmacm writes to ids
   descriptor_watch<channel, &channel::on_readable> watch;
 };
 
@@ -165,7 +166,7 @@ rdma_cm_id* cm_service::make_id(const std::shared_ptr<cm_handler>& handler, erro
     ec = cm_error(errno);
     return nullptr;
   }
-  ++handler->ids_made; // before it has events, and after an id of the same address has gone
+  ++handler->ids_made; // before it has events, and after an id of the same address is gone
   return result;
 }
 
@@ -193,7 +194,7 @@ error_code cm_service::adopt_id(rdma_cm_id* moved) {
   channel* const c = opened();
   if (rdma_migrate_id(moved, c->events) != 0)
     return cm_error(errno);
-  // The kernel moves events that wait, and wakes nobody for them.
+  // The kernel moves pending events without waking a reader of the new channel.
   pollfd waiting{c->events->fd, POLLIN, 0};
   if (::poll(&waiting, 1, 0) != 0)
     c->on_readable();
@@ -210,7 +211,7 @@ void cm_service::keep(std::shared_ptr<void> objects) {
   kept_.push_back(std::move(objects));
 }
 
-// Those that are gone are taken out when as many have been added as were left the last time.
+// Removes expired handlers whenever the number of handlers has doubled.
 void cm_service::add(const std::shared_ptr<cm_handler>& handler) {
   if (handlers_.size() >= clean_at_) {
     std::erase_if(handlers_, [](const auto& w) { return w.expired(); });
@@ -220,7 +221,7 @@ void cm_service::add(const std::shared_ptr<cm_handler>& handler) {
 }
 
 void cm_service::shutdown() {
-  // On connections, which end here.
+  // Last work on connections, which end here.
   operations_.do_last_work(descriptor(), [this] { read_events(); });
   std::vector<std::weak_ptr<cm_handler>> handlers;
   {
@@ -246,7 +247,7 @@ bool cm_gate::enter() noexcept {
 void cm_gate::leave() noexcept {
   const std::lock_guard lock(mutex_);
   if (--users_ == 0)
-    empty_.notify_all(); // under the lock, as the gate may go with the last thread that waits
+    empty_.notify_all(); // under the lock, as the last waiting thread may destroy the gate
 }
 
 void cm_gate::close() noexcept {

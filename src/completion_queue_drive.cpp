@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <poll.h>
 
-// What a thread does that blocks in a function of the library, whether or not others run the
-// context: it looks for completions itself, but handlers are the context's to run.
+// The work of a thread that blocks in a function of the library, whether or not other threads run
+// the context. It polls for completions itself, but only the context calls handlers.
 
 namespace asio_rdma::detail {
 
@@ -27,8 +27,8 @@ bool completion_queue_impl::run_ready_internal() {
   return b.done != 0;
 }
 
-// The last one ends in the context: its work would end here, and it would stop, though it may not
-// be running.
+// The last operation ends in the context. Otherwise the work count could reach zero and stop a
+// context that no thread is running.
 void completion_queue_impl::operations_done_outside(std::size_t n) noexcept {
   if (n == 0)
     return;
@@ -48,8 +48,8 @@ bool completion_queue_impl::has_handlers() {
                      [](const operation& op) { return !op.internal; });
 }
 
-// For who has the role, and gives it up: true if the device will tell of what completes. Armed
-// first, so that it does of what is not seen here.
+// Called by the runner; may give the role up. Returns true if the device will report further
+// completions. Arms first, so that completions missed here are reported.
 bool completion_queue_impl::look_and_arm(bool& worked) {
   struct role {
     completion_queue_impl& queue;
@@ -73,7 +73,7 @@ bool completion_queue_impl::look_and_arm(bool& worked) {
   return true;
 }
 
-// Whoever had the role will not come back to it.
+// The thread that had the role will not return to it.
 completion_queue_impl::last_found completion_queue_impl::last_look() {
   last_found result;
   if (channel_ != nullptr && options_.mode != completion_mode::manual) {
@@ -87,8 +87,8 @@ completion_queue_impl::last_found completion_queue_impl::last_look() {
 }
 
 void completion_queue_impl::drive(int other, waker& own) {
-  // The one costs nothing; what nobody tells of is looked at in between. The other is for the time
-  // in which another thread has the role.
+  // `patience` costs nothing: it limits the time until changes without notification are looked at.
+  // `nap` is for the time in which another thread has the role.
   constexpr int patience = 50, nap = 1; // ms
   bool worked = run_ready_internal();
   if (worked)
@@ -104,13 +104,13 @@ void completion_queue_impl::drive(int other, waker& own) {
       (become_active(state::queued) || become_active(state::armed) || become_active(state::idle)))
     armed = look_and_arm(worked);
   if (!worked) {
-    // poll(2) passes over what is negative.
+    // poll(2) ignores negative descriptors
     pollfd descriptors[] = {
         {own.descriptor(), POLLIN, 0}, {other, POLLIN, 0}, {armed ? channel_->fd : -1, POLLIN, 0}};
     ::poll(descriptors, 3, armed ? patience : nap);
     if (descriptors[2].revents == POLLIN)
       notified_.store(true);
-    else if (descriptors[2].revents != 0) // the device has gone
+    else if (descriptors[2].revents != 0) // the device is gone
       ::poll(descriptors, 2, nap);
     if (descriptors[0].revents != 0)
       own.clear();

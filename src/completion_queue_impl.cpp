@@ -14,18 +14,17 @@
 namespace asio_rdma::detail {
 namespace {
 
-// Between two looks at the execution context's other work, each of which is a system call: this
-// many batches or operations, or, in the modes that poll, this many empty polls (some ten
-// microseconds).
+// Limits of a turn, after which the context does other work, at the cost of a system call: this
+// many batches or operations, or, in polling modes, this many empty polls (about ten microseconds).
 constexpr unsigned batches_per_turn = 128;
 constexpr std::size_t operations_per_turn = 512;
 constexpr unsigned polls_per_turn = 512;
-// Acknowledging takes a lock (ibv_ack_cq_events(3)), so it is done for many at a time.
+// Acknowledging takes a lock (ibv_ack_cq_events(3)), so events are acknowledged in groups.
 constexpr unsigned acknowledge_batch = 64;
 
 } // namespace
 
-/// What the completion queue has in the context's queue, and the watch of its channel.
+/// The queue's operations in the context, and the watch of its channel.
 struct completion_queue_impl::watch {
   struct runner final : scheduled_operation {
     explicit runner(completion_queue_impl& q) noexcept
@@ -38,7 +37,7 @@ struct completion_queue_impl::watch {
       if (owner == nullptr)
         return;
       const done_at_end left{queue, queue.left_to_runner_.exchange(0)};
-      // A thread that blocks may have taken the role, and given it up again.
+      // A blocked thread may have taken the role and given it up again.
       if (queue.become_active(state::queued) || queue.become_active(state::armed))
         queue.run();
     }
@@ -46,7 +45,7 @@ struct completion_queue_impl::watch {
     completion_queue_impl& queue;
   };
 
-  /// Counts operations as done when their handlers have run, or one has thrown.
+  /// Counts operations as done when their handlers have returned or thrown.
   struct done_at_end {
     completion_queue_impl& queue;
     std::size_t n;
@@ -54,14 +53,14 @@ struct completion_queue_impl::watch {
     ~done_at_end() { queue.operations_done(n); }
   };
 
-  /// A place in the context's queue for one operation whose handler is to be called.
+  /// A reusable operation of the context that calls the handler of one completed operation.
   struct handed_out final : scheduled_operation {
     handed_out() noexcept : scheduled_operation(&handed_out::execute) {}
 
     static void execute(void* owner, scheduled_operation* base, const error_code&, std::size_t) {
       auto& self = *static_cast<handed_out*>(base);
       const auto queue = std::move(self.queue);
-      // From here on the runner may use the place again.
+      // From here on the runner may reuse the place.
       operation* const op = self.op.exchange(nullptr);
       if (op == nullptr) // the context has shut down
         return;
@@ -135,7 +134,7 @@ completion_queue_impl::completion_queue_impl(completion_service& service, const 
 void completion_queue_impl::open_watch(error_code& ec) {
   if (options_.mode == completion_mode::manual || channel_ == nullptr)
     return;
-  // The runner reads only when an event is announced, but an announced event can be gone.
+  // The runner reads only if an event was announced, but the event may be gone.
   fcntl(channel_->fd, F_SETFL, fcntl(channel_->fd, F_GETFL) | O_NONBLOCK);
   if (const int e = watch_->channel.start(context_, channel_->fd))
     ec = system_error_code(e);
@@ -145,7 +144,7 @@ void completion_queue_impl::open_watch(error_code& ec) {
 
 completion_queue_impl::~completion_queue_impl() {
   watch_->channel.stop();
-  // Mode `manual`: nobody can poll any more.
+  // Mode `manual`: no thread can poll any more.
   if (const std::size_t left = ready_.size(); left != 0) {
     for (std::size_t i = 0; i < left; ++i)
       service_.operation_starting();
@@ -189,11 +188,11 @@ void completion_queue_impl::unreserve(std::uint32_t entries) noexcept {
   reserved_ -= entries;
 }
 
-// The caller has counted an operation that is not in the background, and that is not done before
-// this returns.
+// The caller has counted an operation that is neither in the background nor done before this
+// returns.
 void completion_queue_impl::hold_work() noexcept {
   watch_->context_scheduler.work_started();
-  if ((outstanding_.fetch_or(holds_work) & holds_work) != 0) // another thread came first
+  if ((outstanding_.fetch_or(holds_work) & holds_work) != 0) // another thread was first
     watch_->context_scheduler.work_finished();
 }
 
@@ -208,8 +207,8 @@ void completion_queue_impl::operations_done(std::size_t n) noexcept {
     }
 }
 
-// The count may not drop here: with nothing else to do the context would stop, before the handler
-// that hears of the failure is in it, or though no thread is running it.
+// The count is not reduced here: it could reach zero and stop the context before the handler of the
+// failed operation is queued, or while no thread is running the context.
 void completion_queue_impl::leave_to_runner(std::size_t n) noexcept {
   left_to_runner_ += n;
   queue_runner();
@@ -218,7 +217,7 @@ void completion_queue_impl::leave_to_runner(std::size_t n) noexcept {
 bool completion_queue_impl::become_active(state from) {
   if (!state_.compare_exchange_strong(from, state::active))
     return false;
-  // Null when the last owner has let go and an event comes while the watch is being stopped.
+  // Null when the last reference is gone and an event arrives while the watch is being stopped.
   self_ = weak_from_this().lock();
   return self_ != nullptr;
 }
@@ -228,22 +227,23 @@ void completion_queue_impl::attend() {
     schedule();
 }
 
-// An armed runner would wait for a completion that does not come.
+// A runner that waits for an event would wait in vain.
 void completion_queue_impl::attend_to_ready() {
   if (options_.mode != completion_mode::manual &&
       (become_active(state::idle) || become_active(state::armed)))
     schedule();
 }
 
-// Gives the role to a runner that is queued.
+// Gives the role to a queued runner.
 void completion_queue_impl::schedule() {
   const auto self = std::move(self_);
   state_.store(state::queued);
   queue_runner();
 }
 
-// Behind what the context already has to do. Not as a continuation: that would stay with this
-// thread while a handler blocks it, and no other would be told if the thread left the context.
+// Queues the runner behind the context's other work. Not as a continuation, which would stay with
+// this thread while a handler blocks, and of which no other thread would learn if this thread left
+// the context.
 void completion_queue_impl::queue_runner() {
   if (runner_queued_.exchange(true))
     return;
@@ -257,7 +257,7 @@ bool completion_queue_impl::on_readable() {
 }
 
 // One request for notification gives one event (ibv_req_notify_cq(3)), and the channel has only
-// this queue, so one read leaves it empty.
+// this queue, so one read empties the channel.
 void completion_queue_impl::take_event() {
   if (!notified_.load(std::memory_order_relaxed) || !notified_.exchange(false))
     return;
@@ -265,8 +265,8 @@ void completion_queue_impl::take_event() {
   read_event();
 }
 
-// Events that nobody asked for would stay behind, one more each time. To look for them costs a
-// system call, so it is done as often as events are acknowledged.
+// Spurious events would accumulate. To look for them costs a system call, so it is done as often as
+// events are acknowledged.
 void completion_queue_impl::read_event() {
   ibv_cq* cq = nullptr;
   void* context = nullptr;
@@ -292,12 +292,12 @@ std::size_t completion_queue_impl::harvest(unsigned polls) noexcept {
   return static_cast<std::size_t>(found);
 }
 
-// First pass: each completion finds its operation by wr_id, and the operation its queue, whose
-// lock is kept from one completion to the next of the same owner.
+// First pass: `wr_id` is the address of the operation. Consecutive completions of the same queue
+// are processed under one lock.
 int completion_queue_impl::take_completions(unsigned polls) {
   const std::lock_guard lock(mutex_);
   if (!ready_.empty())
-    polls = 1; // there is something to do already
+    polls = 1; // there is work already
   ibv_wc completions[poll_batch];
   int n = 0;
   do {
@@ -324,8 +324,8 @@ int completion_queue_impl::take_completions(unsigned polls) {
   return found;
 }
 
-// The device has lost the queue, and may not report that by an event: objects that use the queue
-// end as after such an event. If there is no memory to notify them, the runner polls again.
+// The device has lost the queue and may not report an event, so objects that use the queue end as
+// after such an event. If there is no memory to notify them, the runner polls again.
 void completion_queue_impl::on_poll_failure() noexcept {
   {
     const std::lock_guard lock(mutex_);
@@ -347,7 +347,7 @@ void completion_queue_impl::on_poll_failure() noexcept {
   }
 }
 
-// Their work requests name operations that are no more.
+// The operations of abandoned work requests no longer exist.
 int completion_queue_impl::drop_abandoned(ibv_wc* completions, int n) const noexcept {
   const auto is_abandoned = [this](const ibv_wc& wc) {
     return std::find(abandoned_.begin(), abandoned_.end(), wc.qp_num) != abandoned_.end();
@@ -365,8 +365,8 @@ void completion_queue_impl::forget(std::uint32_t queue_pair) noexcept {
   std::erase(abandoned_, queue_pair);
 }
 
-// The library's own operations come first, and in their order whatever threads take them: so no
-// handler that blocks has one behind it.
+// Internal operations are disposed of first, and in order whichever threads take them, so none
+// waits behind a handler that blocks.
 void completion_queue_impl::run_internal(batch& b) {
   for (auto i = b.operations.begin(); i != b.operations.end();) {
     operation& op = *i;
@@ -387,7 +387,7 @@ completion_queue_impl::batch::~batch() {
   (queue.*count)(done);
 }
 
-// Disposes of the library's own operations; the others are in the batch then.
+// Disposes of internal operations; the others are in the batch afterwards.
 void completion_queue_impl::take_ready(batch& b) {
   std::unique_lock in_order(internal_mutex_, std::defer_lock);
   if (has_internal_.load()) [[unlikely]]
@@ -402,10 +402,10 @@ void completion_queue_impl::take_ready(batch& b) {
     before = b.done;
     if (in_order.owns_lock())
       run_internal(b);
-  } while (b.done != before); // handlers of what these completed run before the queue is armed
+  } while (b.done != before); // also handlers of operations that these completed run before arming
 }
 
-// Second pass: handlers may do anything, so nothing is locked.
+// Second pass: handlers may call any function, so no mutex is locked.
 std::size_t completion_queue_impl::run_ready(disposal how) {
   std::size_t ran = 0;
   {
@@ -422,11 +422,11 @@ std::size_t completion_queue_impl::run_ready(disposal how) {
   return ran;
 }
 
-// The second pass where several threads may run the context. As Asio's reactor does with what it
-// finds, it calls the first handler here; before that it puts the others into the context's queue,
-// and the role behind them, for threads that have nothing else to do. If the runner is in that
-// queue already, since a thread that blocks took its role, handlers wait for that turn: queued
-// behind it they would begin after those of the next completions.
+// The second pass if several threads may run the context. The first handler is called here, as
+// Asio's reactor does. Before that, the other operations are put into the context's queue, and the
+// role behind them, for idle threads. If the runner is queued already, because a blocked thread
+// took its role, all handlers wait for that turn: behind the runner they would begin after the
+// handlers of later completions.
 std::size_t completion_queue_impl::hand_out_ready(bool& role_given_up) {
   batch b{*this, &completion_queue_impl::operations_done};
   take_ready(b);
@@ -456,7 +456,7 @@ std::size_t completion_queue_impl::hand_out_ready(bool& role_given_up) {
     queued.push(&place);
     ++n;
   }
-  put_back(b.operations); // those without a place are for the next turn
+  put_back(b.operations); // operations without a place wait for the next turn
   queued.push(&watch_->run_op);
   self_.reset(); // set if the role was given up and taken again in this turn
   state_.store(state::queued);
@@ -471,7 +471,7 @@ void completion_queue_impl::put_back(operation_list& operations) noexcept {
 }
 
 std::size_t completion_queue_impl::poll() {
-  const auto self = shared_from_this(); // a handler may drop the last handle
+  const auto self = shared_from_this(); // a handler may drop the last reference
   std::size_t ran = 0;
   for (bool full = true; full;) {
     full = harvest(1) == poll_batch;
@@ -535,8 +535,8 @@ void completion_queue_impl::shutdown() {
 }
 
 void completion_queue_impl::run() {
-  // Keeps the queue while handlers destroy everything else. A turn that is not over goes on behind
-  // the context's other work; so it does when a handler throws.
+  // Keeps the queue alive while handlers destroy all other references. An unfinished turn continues
+  // behind the context's other work, also if a handler throws.
   struct turn {
     completion_queue_impl& queue;
     std::shared_ptr<completion_queue_impl> self;
@@ -555,7 +555,7 @@ void completion_queue_impl::run() {
   for (unsigned batches = 0; batches < batches_per_turn && operations < operations_per_turn;) {
     take_event();
     if (blocked_.load(std::memory_order_relaxed) != 0)
-      arm(); // what completes while handlers run is told to who sleeps
+      arm(); // completions during handlers wake the blocked threads
     const std::size_t found = harvest(polls ? polls_per_turn : 1);
     const std::size_t ran =
         watch_->places.empty() ? run_ready(disposal::complete_here) : hand_out_ready(t.over);
@@ -594,7 +594,8 @@ bool completion_queue_impl::spun_enough() {
   return now >= *spin_until_;
 }
 
-// A queue that cannot be armed is polled: a broken device may still flush what it has.
+// If the completion queue cannot be armed, poll it: a failed device may still flush outstanding
+// work requests.
 bool completion_queue_impl::arm() {
   if (!notify_requested_) {
     arms_.add();
@@ -603,8 +604,8 @@ bool completion_queue_impl::arm() {
   return notify_requested_;
 }
 
-// Once armed, polls once more and only then waits: what completed before the request was accepted
-// raises no event. True if the role has been given up.
+// Polls once more after arming: completions before the request was accepted raise no event. Returns
+// true if the role has been given up.
 bool completion_queue_impl::sleep() {
   spin_until_.reset();
   watch_->channel.resume();
@@ -613,7 +614,7 @@ bool completion_queue_impl::sleep() {
   harvest(1);
   if (!any_ready() && !notified_.load())
     return true;
-  // If this fails, the event has made somebody else the runner.
+  // On failure, the event has made another thread the runner.
   return !become_active(state::armed);
 }
 
@@ -622,12 +623,12 @@ bool completion_queue_impl::any_ready() {
   return !ready_.empty();
 }
 
-// What is in the background is no reason to poll, so without a channel nobody looks for it.
+// Background operations are no reason to poll, so without a channel the queue rests.
 bool completion_queue_impl::nothing_to_look_for(std::uint64_t counts) const noexcept {
   return (counts & ~holds_work) == 0 || (channel_ == nullptr && all_background(counts));
 }
 
-// True if the role has been given up.
+// Returns true if the role has been given up.
 bool completion_queue_impl::rest() {
   self_.reset();
   state_.store(state::idle);

@@ -11,7 +11,7 @@ namespace asio_rdma::detail {
 
 asio::execution_context::id completion_service::id;
 
-// Runs what is ready on the context, as the runner of a completion queue does.
+// Completes ready operations on the context, as the runner of a completion queue does.
 struct completion_service::runner final : scheduled_operation {
   explicit runner(completion_service& s)
       : scheduled_operation(&runner::execute),
@@ -23,8 +23,8 @@ struct completion_service::runner final : scheduled_operation {
       static_cast<runner*>(base)->run();
   }
 
-  // One operation at a time, and what is left is queued before its handler is called: the handler
-  // may block until another has run, or throw.
+  // Completes one operation. The remaining ones are queued before its handler is called: the
+  // handler may block until another handler has run, or throw.
   void run() {
     operation* op = nullptr;
     bool again = false;
@@ -94,7 +94,7 @@ completion_service::adopt_queue(const device& d, const completion_queue_options&
   if (ec)
     return nullptr;
   auto q = remember(std::make_shared<completion_queue_impl>(*this, d, options, cq, ec), ec);
-  if (q) // else it stays the caller's
+  if (q) // else the completion queue stays the caller's
     q->own(owns);
   return q;
 }
@@ -105,7 +105,7 @@ completion_service::use_queue(std::shared_ptr<completion_queue_impl> queue, cons
   if (!queue)
     return shared_queue(d, entries, ec);
   if (&queue->context() != &context())
-    ec = asio::error::invalid_argument; // handlers would run on its threads
+    ec = asio::error::invalid_argument; // handlers would run on another context
   else if (queue->get_device() != d)
     ec = error::wrong_device;
   else if (!queue->reserve(entries))
@@ -152,7 +152,7 @@ void completion_service::operation_starting() noexcept {
   runner_->context_scheduler.work_started();
 }
 
-// Callers may hold their own locks, so no handler is run or destroyed here.
+// Callers may hold locks, so no handler is called or destroyed here.
 void completion_service::complete(operation_list& done) {
   {
     const std::lock_guard lock(mutex_);
@@ -164,7 +164,7 @@ void completion_service::complete(operation_list& done) {
   runner_->context_scheduler.post_immediate_completion(runner_.get(), false);
 }
 
-// The disposal of an operation of the library's own may complete others.
+// Disposing of an internal operation may complete other operations.
 void completion_service::drop_ready() {
   for (;;) {
     operation_list dropped;
@@ -208,7 +208,7 @@ bool completion_service::add(context_member& member, error_code& ec) {
   return true;
 }
 
-// The reactor takes a descriptor once, so the watch leaves it before another can be made.
+// A reactor accepts a descriptor only once, so the watch leaves it before another watch is created.
 void completion_service::remove(context_member& member) noexcept {
   std::shared_ptr<device_watch> last;
   {
@@ -258,7 +258,7 @@ void completion_service::do_last_work(int other, const std::function<void()>& lo
         queues.push_back(q);
     if (queues.empty())
       return;
-    descriptors.assign(1, {other, POLLIN, 0}); // poll(2) passes over what is negative
+    descriptors.assign(1, {other, POLLIN, 0}); // poll(2) ignores negative descriptors
     bool worked = false, all_tell = true;
     for (completion_queue_impl* const q : queues) {
       const auto found = q->last_look();

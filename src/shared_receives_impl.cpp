@@ -97,7 +97,7 @@ void shared_receives_impl::refill() {
 
 // --- Opening and closing ---------------------------------------------------------------------
 
-/// The object that users share. While posted, the receives keep only the rest alive.
+/// The object that users share. Posted receives keep only `impl` alive.
 struct shared_receives_impl::user {
   explicit user(std::shared_ptr<shared_receives_impl> i) noexcept : impl(std::move(i)) {}
   user(const user&) = delete;

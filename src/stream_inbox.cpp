@@ -25,7 +25,7 @@ stream_inbox::stream_inbox(frame_link& link, const stream_read_limits& o, bool r
 }
 
 bool stream_inbox::on_data(std::uint32_t slot, std::uint32_t bytes) {
-  if (pieces_.full()) // more held receives than the link allows; the link reports that
+  if (pieces_.full()) // too many receives are held; the link reports that
     return false;
   pieces_.push_back({piece::kind::slot, slot, 0, bytes});
   return true;
@@ -271,7 +271,7 @@ bool stream_inbox::stop() {
       free(chunks_[p->index]);
   }
   pieces_.erase(lost, pieces_.end());
-  for (stream_chunk& c : chunks_) // the READ has failed
+  for (stream_chunk& c : chunks_) // chunks whose READ has failed
     if (std::exchange(c.dropped_, false) && !c.here_)
       free(c);
   unread_ = reading_ = unanswered_ = 0;
