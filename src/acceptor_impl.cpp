@@ -187,7 +187,7 @@ error_code acceptor_impl::check_start(const accept_operation& op) const {
 }
 
 bool acceptor_impl::start(accept_operation& op) {
-  completion_service& operations = service_.operations(); // once started, the acceptor may be gone
+  completion_service& operations = service_.operations(); // once started, this may be destroyed
   operation_list done;
   request_list ended;
   error_code home_error;
@@ -307,8 +307,7 @@ void acceptor_impl::cancel(const error_code& why) {
       op.fail(why);
     done.swap(waiting_);
   }
-  drop_objects(done);
-  if (!done.empty()) // else the context may be gone
+  if (!done.empty()) // else the context may be destroyed
     service_.operations().complete(done);
 }
 

@@ -90,7 +90,7 @@ public:
   // in advance, so that a queued party needs no memory to leave the queue.
   registered_buffer words;
   std::array<place, max_chain> places;
-  std::uint64_t asked_of = 0; // the descriptor whose party's death was asked about, or 0
+  std::uint64_t asked_of = 0; // the party that this chain checks for life, or 0
   party* next_free = nullptr;
 };
 

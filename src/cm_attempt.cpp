@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-// An attempt to connect: its steps, and what ends them.
+// An attempt to connect: its steps and its end.
 #include <asio_rdma/detail/cm_connection.hpp>
 
 #include <asio_rdma/detail/handshake.hpp>

@@ -105,7 +105,7 @@ struct cm_service::channel {
   reader read_op;
   std::atomic<bool> queued{false};
   std::mutex mutex;
-  std::mutex addresses; // guards what librdmacm writes to ids
+  std::mutex addresses; // guards the addresses that librdmacm writes to ids
   descriptor_watch<channel, &channel::on_readable> watch;
 };
 

@@ -134,7 +134,7 @@ completion_queue_impl::completion_queue_impl(completion_service& service, const 
 void completion_queue_impl::open_watch(error_code& ec) {
   if (options_.mode == completion_mode::manual || channel_ == nullptr)
     return;
-  // The runner reads only if an event was announced, but the event may be gone.
+  // The runner reads only if an event was announced, but another thread may have read the event.
   fcntl(channel_->fd, F_SETFL, fcntl(channel_->fd, F_GETFL) | O_NONBLOCK);
   if (const int e = watch_->channel.start(context_, channel_->fd))
     ec = system_error_code(e);

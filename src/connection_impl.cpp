@@ -23,7 +23,7 @@ void message_pull::on_done(link_impl& link, link_pull& p) {
     c.give_back(self);
 }
 
-// Nothing is read any more, and nobody needs what has been.
+// Releases the pull and its memory: no READ is outstanding, and the bytes read are not needed.
 void connection_impl::give_back(message_pull& p) noexcept {
   if (p.into != nullptr)
     std::exchange(p.into, nullptr)->pull = nullptr;
@@ -85,7 +85,7 @@ void connection_impl::make_parts(frame_link& link, const handshake&) {
     link.add(remote_part_, {});
     regions_.emplace(*this, link, options().remote_memory);
   } catch (...) {
-    messages_.reset(); // which would keep a link that is no more
+    messages_.reset(); // the messages would refer to a destroyed link
     throw;
   }
 }
@@ -100,8 +100,8 @@ void connection_impl::give_back(message_record& r) noexcept {
   records_.give_back(r);
 }
 
-// What is not registered is copied at once, so nothing of it is needed any more, and memory that is
-// not to be had is the operation's error.
+// Unregistered buffers are copied at once, so they are not needed any more. If there is no memory
+// for that, the operation fails.
 error_code connection_impl::fill(message_record& r, const payload& p) {
   const std::uint64_t eager = messages_->eager_size();
   if (p.owner != nullptr) {
@@ -116,7 +116,7 @@ error_code connection_impl::fill(message_record& r, const payload& p) {
     return error::too_many_buffers;
   bool registered = p.registered;
   std::array<payload::part, message_record::max_views> found;
-  if (!registered && p.count <= found.size()) { // perhaps it lies in the pool all the same
+  if (!registered && p.count <= found.size()) { // the buffers may lie in the pool nevertheless
     registered = true;
     for (std::size_t i = 0; i < p.count && registered; ++i) {
       const auto b = pool().find(p.parts[i].data, p.parts[i].bytes);
@@ -224,7 +224,7 @@ void connection_impl::complete_send(message_record& r, operation_list& done) {
 
 // --- Receiving -------------------------------------------------------------------------------
 
-// Whether it is registered, perhaps without knowing.
+// Whether the buffer is registered, perhaps without the caller's knowledge.
 bool connection_impl::find_key(ibv_sge& e) const {
   if (e.lkey != 0)
     return true;
@@ -261,7 +261,7 @@ bool connection_impl::start(message_receive& op) {
   return true;
 }
 
-// After a failure, what had arrived is still to be had.
+// After a failure, messages that have arrived can still be received.
 void connection_impl::take_arrived(operation_list& done) {
   do_or_fail([&] {
     while (run_parts(done))
@@ -309,7 +309,7 @@ void connection_impl::complete_receive(message_receive& op, operation_list& done
   if (op.owning) {
     op.result.payload = std::move(memory);
     if (in_slot)
-      received(result.slot) = {}; // the next frame comes into another
+      received(result.slot) = {}; // the next frame uses other memory
   } else if (!memory.empty()) {
     scatter(memory.data(), {op.targets, op.target_count}, 0, memory.size());
   }
@@ -406,7 +406,8 @@ void connection_impl::cancel(connection_operation& op, asio::cancellation_type_t
     fail(asio::error::operation_aborted);
 }
 
-// False if it goes on: the device may have the caller's memory, or the peer the message.
+// Returns false if the operation continues: the device may use the caller's memory, or the peer may
+// have the message.
 bool connection_impl::cancel(message_send& op, asio::cancellation_type_t type,
                              operation_list& done) {
   message_record& r = *op.record;
@@ -422,14 +423,14 @@ bool connection_impl::cancel(message_send& op, asio::cancellation_type_t type,
   return true;
 }
 
-// What is being read to the caller's memory is read again, for another one.
+// A message that is being read into the caller's memory will be read again for another receive.
 void connection_impl::cancel(message_receive& op, operation_list& done) {
   if (!messages_->cancel(op.request)) {
     if (op.pull == nullptr)
       return;
     message_pull& p = *op.pull;
     p.stop();
-    if (!op.memory.region()) // its end has to wait
+    if (!op.memory.region()) // the operation ends after its READ
       return;
     p.memory = std::move(op.memory);
     p.access = std::move(op.access);

@@ -146,7 +146,7 @@ void connection_regions::not_made(grant_record& r, const error_code& ec) {
   give_back(r);
 }
 
-// Deregistering waits until the device has nothing more to do with the key.
+// Deregistering waits until the device no longer uses the key.
 void connection_regions::end_key(const grant_action& a) {
   grant_record& r = *std::exchange(granted_[a.grant & 0xffff], nullptr);
   const bool ended = connection_.end_key(r.key, r.memory, r.access);
@@ -215,7 +215,7 @@ void connection_regions::received(region_operation& op, operation_list& done) {
   const auto lease = leases_.get(a.id);
   op.lease.op = &op;
   op.lease.id = a.id;
-  if (lease && lease->until == protocol_clock::time_point::min()) { // which begins by a renewal
+  if (lease && lease->until == protocol_clock::time_point::min()) { // the lease begins by a renewal
     op.lease.what = lease_request::kind::renew;
     op.lease.lease = {};
     leases_.start(op.lease, protocol_clock::now());
@@ -239,7 +239,7 @@ void connection_regions::leased(region_operation& op, operation_list& done) {
     if (ec && (!op.lease.ec || op.why == region_operation::purpose::receive))
       release(op.lease.id);
   }
-  // To the one who asks it is the owner's limit, not a message that is too long.
+  // For a request this error means the owner's limit, not the length of a message.
   complete(op, ec == asio::error::message_size ? error_code(error::remote_memory_limit) : ec, done);
 }
 
@@ -301,8 +301,8 @@ bool connection_regions::run(operation_list& done) {
   return false;
 }
 
-// What has been handed to the protocol goes on without its user. A region that has come is on its
-// way to him.
+// A request that the protocol has taken continues without its operation. A region that has arrived
+// is about to be delivered.
 bool connection_regions::cancel(region_operation& op, asio::cancellation_type_t type,
                                 operation_list& done) {
   switch (op.why) {
@@ -314,9 +314,9 @@ bool connection_regions::cancel(region_operation& op, asio::cancellation_type_t 
   case region_operation::purpose::receive:
     if (inbox_.cancel(op.arrival))
       break;
-    if (!leases_.may_cancel(op.lease)) // it has come, and its lease is being renewed
+    if (!leases_.may_cancel(op.lease)) // the region has arrived, and its lease is being renewed
       return false;
-    inbox_.put_back(op.lease.id); // first, as it may fail
+    inbox_.put_back(op.lease.id); // first, because it may throw
     leases_.cancel(op.lease);
     break;
   case region_operation::purpose::lend:
@@ -365,7 +365,7 @@ bool connection_impl::start(region_operation& op) {
   }
   if (op.ec)
     return false;
-  if (op.why == purpose::give) // first, as it may fail
+  if (op.why == purpose::give) // first, because it may throw
     regions_->give(op);
   else
     regions_->start(op);

@@ -42,7 +42,7 @@ error_code connection_impl::check_work(const remote_work& w) const {
   return w.local->too_many ? error_code(error::too_many_buffers) : error_code();
 }
 
-// Registered memory is used where it is. For other memory there is some of the pool's.
+// Registered memory is used in place. Other memory is replaced by memory of the pool.
 error_code connection_impl::fill(remote_record& r, const remote_work& w) {
   const bool reads = w.opcode == IBV_WR_RDMA_READ;
   r.wr.opcode = w.opcode;
@@ -144,7 +144,7 @@ bool connection_impl::start(remote_operation& op, std::span<const remote_work> c
     if (chained)
       r.usual = false;
     if (first != nullptr)
-      r.wr.send_flags = 0; // it has completed when the last one has
+      r.wr.send_flags = 0; // it has completed when the last work request has
     if (!post(r)) {
       remote_done(*this, r, done);
       if (notice != nullptr)
@@ -172,7 +172,7 @@ void connection_impl::remote_done(link_impl& link, link_transfer& t, operation_l
   --self.remote_under_way_;
   self.dropped_.drop(r.access);
   if (r.ec) {
-    r.result = r.ec; // and a notice of it does not matter
+    r.result = r.ec; // the result of a notice does not matter then
   } else {
     self.remote_operations_.add();
     for (int i = 0; i < r.wr.num_sge; ++i)
@@ -185,7 +185,7 @@ void connection_impl::remote_done(link_impl& link, link_transfer& t, operation_l
   self.end_remote(r, done);
 }
 
-// It has ended when it is done and its notice is sent.
+// The access ends when it is done and its notice has been sent.
 void connection_impl::end_remote(remote_record& r, operation_list& done) {
   if (r.under_way || r.notice != nullptr)
     return;
@@ -205,9 +205,9 @@ void connection_impl::end_remote(remote_record& r, operation_list& done) {
   remote_records_.give_back(r);
 }
 
-// Whether it may have had an effect: the device has some of it, or had, and it does not only read.
-// So has a write whose notice waits behind it, as the notice is not taken back. Called with the
-// queue held.
+// Whether the operation may have had an effect: it does not only read, and the device has, or had,
+// some of its work requests. A write whose notice waits behind it counts too, because the notice is
+// not withdrawn. Call with the queue held.
 bool connection_impl::has_begun(const remote_operation& op) {
   std::size_t reads = 0, waiting = 0;
   for (const remote_record& r : remote_records_.all()) {
@@ -221,7 +221,8 @@ bool connection_impl::has_begun(const remote_operation& op) {
   return reads != op.count && waiting != op.count;
 }
 
-// False if it goes on: the device may have the caller's memory, or have done it.
+// Returns false if the operation continues: the device may use the caller's memory, or may have
+// carried it out.
 bool connection_impl::cancel(remote_operation& op, asio::cancellation_type_t type,
                              operation_list& done) {
   const error_code aborted = asio::error::operation_aborted;
@@ -231,7 +232,7 @@ bool connection_impl::cancel(remote_operation& op, asio::cancellation_type_t typ
     ~held() { qp.release(); }
     queue_pair_impl& qp;
   };
-  const held what_waits(*queue_pair()); // does so until this is over
+  const held what_waits(*queue_pair()); // holds waiting work requests until this returns
   if (!may_leave_effects(type) && has_begun(op))
     return false;
   for (remote_record& r : remote_records_.all()) {

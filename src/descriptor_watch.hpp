@@ -15,9 +15,9 @@
 #error "asio_rdma needs Asio's epoll reactor (not BOOST_ASIO_HAS_IO_URING_AS_DEFAULT)"
 #endif
 
-// The only file that uses private parts of Asio, as Asio's signal sets do. Asio's public interface
-// cannot wait for a descriptor without keeping `run()` from returning. Nor can it wait again
-// without a system call (`posix::descriptor::async_wait` costs an `epoll_ctl` each time).
+// Adapts private parts of Asio, as Asio's signal sets do. Its public interface cannot wait for a
+// descriptor without keeping `run()` from returning. Nor can it wait again without a system call
+// (`posix::descriptor::async_wait` costs an `epoll_ctl` each time).
 
 namespace asio_rdma::detail {
 

@@ -6,7 +6,7 @@
 namespace asio_rdma::detail {
 namespace {
 
-// What nobody waits for is kept up to this number; then the oldest go.
+// The number of events that are kept without a waiting operation; then the oldest are dropped.
 constexpr std::size_t most_kept = 64;
 
 device_event describe(const ibv_async_event& from) noexcept {
@@ -58,7 +58,7 @@ error_code device_events_impl::open() {
     return asio::error::bad_descriptor;
   error_code ec;
   open_ = true;
-  if (!service_.add(*this, ec)) // from here on events reach it
+  if (!service_.add(*this, ec)) // from here on events arrive
     open_ = false;
   return ec;
 }
@@ -112,7 +112,7 @@ void device_events_impl::cancel() {
       op.fail(asio::error::operation_aborted);
     done.swap(waiters_);
   }
-  if (!done.empty()) // else the context may be gone
+  if (!done.empty()) // else the context may be destroyed
     service_.complete(done);
 }
 

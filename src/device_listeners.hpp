@@ -11,38 +11,40 @@
 
 namespace asio_rdma::detail {
 
-/// Who is told of an event, kept until it is acknowledged.
+/// References to the objects that an event was reported to, kept until the event is acknowledged.
 using heard = std::vector<std::shared_ptr<void>>;
 
-/// Hears of a device's asynchronous events, on any thread.
+/// A subscriber to a device's asynchronous events. Called on any thread.
 class device_listener {
 public:
-  /// May not add or remove listeners.
+  /// Must not add or remove listeners. References added to `by` live until the acknowledgement.
   virtual void on_event(const ibv_async_event& event, heard& by) = 0;
 
 protected:
   ~device_listener() = default;
 };
 
-/// All that listen to a device. An event can be read once (ibv_get_async_event(3)), and each
-/// execution context that uses the device tries to: who gets it tells all.
+/// The subscribers to a device's asynchronous events. Each event can be read only once
+/// (ibv_get_async_event(3)), by any of the contexts that use the device. The context that reads an
+/// event reports it to all subscribers.
 class device_listeners {
 public:
-  /// Does not wait.
+  /// Does not block.
   void add(device_listener& who) {
     const std::lock_guard lock(mutex_);
     all_.push_back(&who);
   }
-  /// When this returns `who` hears of nothing more, and nothing that it kept is left.
+  /// After the return, `who` is not called any more, and all references that it kept are released.
   void remove(device_listener& who) {
     const std::lock_guard reading(reading_);
     const std::lock_guard lock(mutex_);
     std::erase(all_, &who);
   }
-  /// Reads an event and tells all of it; false if there is none. It is acknowledged only after
-  /// everybody has heard of it, as until then the object that it names cannot be destroyed; and
-  /// what has heard of it goes only after that, as it may own that object. One at a time, so that
-  /// nobody who lets something go waits for another's acknowledgement.
+  /// Reads an event and reports it to all subscribers. Returns false if there is no event. The
+  /// event is acknowledged after the reports: until then the object that it names cannot be
+  /// destroyed. References kept in `heard` are released after the acknowledgement, because they may
+  /// own that object. Only one thread reads at a time, so that releasing one of them never waits
+  /// for the acknowledgement of another thread.
   bool read(ibv_context* context) {
     const std::lock_guard reading(reading_);
     const auto all = listeners();
@@ -66,8 +68,8 @@ public:
     return true;
   }
 
-  /// Whether to wait for IBV_EVENT_QP_LAST_WQE_REACHED. False if an event was waited for in vain
-  /// and the device has never reported one.
+  /// Whether to wait for IBV_EVENT_QP_LAST_WQE_REACHED. False if the device has once failed to
+  /// report it in time and has never reported one.
   bool reports_last_receive() const noexcept {
     return last_receive_reported_.load() || !last_receive_missed_.load();
   }
@@ -79,7 +81,7 @@ private:
     return all_;
   }
 
-  std::recursive_mutex reading_; // also by what a listener kept, when that is destroyed
+  std::recursive_mutex reading_; // recursive: a released listener may lock it
   std::mutex mutex_;
   std::atomic<bool> last_receive_reported_{false}, last_receive_missed_{false};
   std::vector<device_listener*> all_;

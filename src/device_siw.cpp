@@ -10,9 +10,9 @@
 namespace asio_rdma::detail {
 namespace {
 
-constexpr std::uint32_t vendor = 0x626d74; // "bmt", as the driver says
+constexpr std::uint32_t vendor = 0x626d74; // "bmt", as in the driver
 
-// siw rounds entries up to a power of two, and puts its control block behind them.
+// siw rounds the entries up to a power of two and puts its control block behind them.
 std::size_t pages_of(int entries, std::size_t page) {
   const std::size_t bytes =
       static_cast<std::size_t>(entries) * sizeof(siw_cqe) + sizeof(siw_cq_ctrl);
@@ -25,8 +25,8 @@ ibv_cq* occupy_invalid_offset(ibv_context* context, const ibv_device_attr& attri
   if (context->device->transport_type != IBV_TRANSPORT_IWARP || attributes.vendor_id != vendor)
     return nullptr;
   const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
-  // Completion queues fill what is in front of the page before it; they go when the one that
-  // remains is there.
+  // Other completion queues fill the offsets up to the page before the invalid one. They are
+  // destroyed once the remaining completion queue exists.
   std::size_t before = SIW_INVAL_UOBJ_KEY / page - 1;
   std::vector<ibv_cq*> fill;
   bool filled = true;

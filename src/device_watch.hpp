@@ -11,17 +11,18 @@
 
 namespace asio_rdma::detail {
 
-/// Reads a device's asynchronous events on the execution context, and tells the service of each
-/// that any context has read.
+/// Reads a device's asynchronous events on the execution context, and reports events that any
+/// context has read to the service.
 class device_watch final : public device_listener,
                            public std::enable_shared_from_this<device_watch> {
 public:
   device_watch(completion_service& service, const device& d);
 
   error_code start();
-  /// Leaves the descriptor to another watch, which may `start` then. Does not wait.
+  /// Leaves the descriptor to another watch, which may then call `start`. Does not block.
   void leave();
-  /// When this returns the service hears of nothing more. It waits for an event that is being told.
+  /// After the return, the service is not called any more. Waits for an event that is being
+  /// reported.
   void stop();
   const device& get_device() const noexcept { return device_; }
 
@@ -43,7 +44,7 @@ private:
   scheduler& scheduler_;
   reader reader_;
   std::atomic<bool> queued_{false};
-  std::shared_ptr<device_watch> self_; // while the reader is queued
+  std::shared_ptr<device_watch> self_; // set while the reader is queued
   descriptor_watch<device_watch, &device_watch::on_readable> channel_;
 };
 

@@ -32,7 +32,7 @@ error_code exchange_connect(const connection_end& end, const handshake& peer) {
     return asio::error::operation_aborted;
   if (!end.target)
     return qp.connect(peer.address->address);
-  // What the peer sends at once is read by who knows the peer.
+  // The target must know the peer before the peer's first frame arrives.
   if (const error_code ec = end.target->on_hello(encode(peer), false))
     return ec;
   const error_code ec = qp.connect(peer.address->address);

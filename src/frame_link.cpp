@@ -121,7 +121,7 @@ bool frame_link::next_frame() {
   return false;
 }
 
-// Counts each wait once, even if `next` is called repeatedly meanwhile.
+// Counts each wait once, even if `next` is called repeatedly during it.
 void frame_link::note_wait() {
   if (waits_for_credits_ || goodbye_sent_ ||
       std::none_of(parts_.begin(), parts_.end(), [](link_part* p) { return p->has_data(); }))

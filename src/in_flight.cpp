@@ -38,7 +38,7 @@ bool in_flight::waiter::try_start() noexcept {
   }
 }
 
-// Once closed, fails all waiting operations: the context may be gone.
+// Once closed, fails all waiting operations: the context may be destroyed.
 void in_flight::run() noexcept {
   operation_list done;
   for (auto i = waiters_.begin(); i != waiters_.end();) {

@@ -97,7 +97,7 @@ error_code link_impl::open_with(std::shared_ptr<completion_queue_impl> queue,
   if (options_.receive_size < frame_link::min_receive_size || options_.sends == 0 ||
       options_.queue_pair.type != IBV_QPT_RC)
     return asio::error::invalid_argument;
-  // The peer sends no more at once than it believes a receive to have room for.
+  // The peer fits its frames to this size, so this limits them to `max_message`.
   options_.receive_size = static_cast<std::uint32_t>(
       std::clamp<std::uint64_t>(options_.max_message,
                                 frame_link::min_receive_size - frame_header::size,
@@ -162,14 +162,14 @@ error_code link_impl::on_hello(std::span<const std::byte> data, bool accepting) 
   o.peer_promise = peer.promise;
   o.peer_receive_size = peer.receive_size;
   o.sends = options_.sends;
-  // The side that was connected to may not send before it has received (RFC 5044, section 7).
+  // The accepting side must not send before it has received (RFC 5044, section 7).
   const bool iwarp = member_device().type() == transport::iwarp;
   o.speaks_first = iwarp && !accepting;
   o.waits_for_peer = iwarp && accepting;
   if (peer.what != kind_ || !frame_link::usable(o))
     return error::incompatible_peer;
   const std::lock_guard guard(mutex_);
-  if (failing_) // nothing would stop the parts of a link that has stopped
+  if (failing_) // parts that were made now would never be stopped
     return reason_;
   if (link_)
     return asio::error::already_connected;
@@ -214,7 +214,7 @@ bool link_impl::post(link_transfer& t) {
   posted();
   t.ec = {};
   t.withdrawn = false;
-  t.wr.next = nullptr; // it may have been in a chain the last time
+  t.wr.next = nullptr; // the work request may have been in a chain before
   if (qp_->start(static_cast<send_operation&>(t)))
     return true;
   --posted_;
@@ -288,7 +288,7 @@ void link_impl::run(operation_list& done) noexcept {
   if (failing_ && posted_ == 0 && !stopped_)
     stop(done);
   if (stopped_ && closing_ != nullptr) {
-    // A peer that has heard the goodbye may be gone before this side hears that it has.
+    // After both goodbyes, the peer may be gone before this side's goodbye completes: no error.
     closing_->ec = link_->said_goodbye() ? error_code() : reason_;
     done.push_back(*std::exchange(closing_, nullptr));
   }
@@ -334,7 +334,7 @@ void link_impl::drive(operation_list& done) {
   credit_waits_.add(link_->credit_waits() - credit_waits_.value());
 }
 
-// The parts allocate nothing to end what they have.
+// To end their operations, the parts allocate nothing.
 void link_impl::stop(operation_list& done) {
   stopped_ = true;
   if (!link_)
@@ -347,8 +347,8 @@ void link_impl::stop(operation_list& done) {
   });
 }
 
-// Once the mutex is unlocked only locals are touched: an operation that was started may have ended
-// on another thread, and with the last owner of the link gone.
+// Once the mutex is unlocked, only locals are used: an operation that was started may have ended on
+// another thread and released the last reference to the link.
 void link_impl::settle(lock& l, operation_list& done) {
   if (removed_ && stopped_ && posted_ == 0 && !kept_)
     drop_memory();
@@ -399,7 +399,7 @@ bool link_impl::end_key(Key& key, const registered_buffer& memory, buffer_access
     return true;
   const auto k = std::make_shared<kept>(kept{memory, std::move(access), {}});
   if constexpr (std::same_as<Key, memory_region>) {
-    // What the caller keeps may be a pool's, too.
+    // The caller's memory may belong to a pool, too.
     const ibv_sge all = element_of(mutable_buffer(key.data(), key.size(), 0));
     if (memory.empty())
       memory_pool_impl::find_blocks({&all, 1}, k->viewed);
@@ -412,7 +412,7 @@ bool link_impl::end_key(Key& key, const registered_buffer& memory, buffer_access
 template bool link_impl::end_key(memory_region&, const registered_buffer&, buffer_access&);
 template bool link_impl::end_key(grant_key&, const registered_buffer&, buffer_access&);
 
-// What a work request was for is done by `f`, with the link locked.
+// Calls `f`, with the link locked, to process a returned work request.
 template <class Function>
 void link_impl::returned(operation_list& done, disposal how, Function&& f) {
   lock l(mutex_);
@@ -431,7 +431,7 @@ void link_impl::returned(operation_list& done, disposal how, Function&& f) {
   const auto last = posted_ == 0 ? std::move(self_) : nullptr;
   const auto cq = cq_;
   l.unlock();
-  cq->complete(done); // which destroys them, as the context has ended
+  cq->complete(done); // destroys them, as the context has ended
 }
 
 void link_impl::on_receive(link_receive& r, disposal how) {
@@ -452,7 +452,7 @@ void link_impl::on_receive(link_receive& r, disposal how) {
   });
 }
 
-// It comes behind all that the queue pair has received.
+// Comes after all receives of the queue pair.
 void link_impl::on_end(disposal how) {
   operation_list done;
   if (how == disposal::destroy)
@@ -491,7 +491,8 @@ void link_impl::set_keep_alive() {
   if (options_.keep_alive <= options_.keep_alive.zero())
     return;
   constexpr std::chrono::milliseconds longest = std::chrono::hours(24);
-  // Twice in that time: who falls silent after one look is asked at the next but one.
+  // Checks twice per interval: a peer that falls silent after one check is probed at the next but
+  // one.
   const auto pause = std::chrono::microseconds(std::min(options_.keep_alive, longest)) / 2;
   call_at(timer::alive, protocol_clock::now() + pause, &link_impl::keep_alive);
 }
@@ -521,11 +522,12 @@ void link_impl::call_at(timer which, protocol_clock::time_point when, void (*the
     const auto self = std::static_pointer_cast<link_impl>(weak.lock());
     if (!self)
       return;
-    // What is judged by the time must not lie there unseen: the runner may be in a handler.
+    // First process completions, because the runner may be blocked in a handler: `then` judges by
+    // what has arrived.
     self->cq_->run_ready_internal();
     operation_list done;
     lock l(self->mutex_);
-    if (!t) // the link was closed meanwhile
+    if (!t) // the link was closed in the meantime
       return;
     t->ran_out();
     self->do_or_fail([&] { then(*self); });
@@ -543,16 +545,16 @@ void link_impl::close() {
   end_queue_pair();
 }
 
-// From here on there are no services that it could leave.
+// The services are about to be destroyed, so the link does not leave them.
 void link_impl::on_context_shutdown() {
   removed_ = true;
   end_queue_pair();
 }
 
-// A closed link may be kept beyond its context. A timer may not: its destructor uses a service.
+// A closed link may outlive its context. A timer must not: its destructor uses a service.
 void link_impl::end_queue_pair() {
   {
-    timers ended; // destroyed once the mutex is unlocked
+    timers ended; // destroyed after the mutex is unlocked
     const std::lock_guard guard(mutex_);
     ended.swap(timers_);
     fail(asio::error::operation_aborted);
@@ -578,7 +580,7 @@ bool link_impl::is_alive() const {
   return !failing_ && !stopped_;
 }
 
-// Somebody may keep a link that was closed.
+// The application may keep a closed link, so its memory is released here.
 void link_impl::drop_memory() {
   dropped_.drop(send_memory_);
   for (const auto& r : receives_)
@@ -588,7 +590,7 @@ void link_impl::drop_memory() {
 bool link_impl::start_close(operation& op) {
   operation_list done;
   lock l(mutex_);
-  // Both may have said goodbye, and the queue pair's end not be through: it is waited for.
+  // After both goodbyes, the end of the queue pair may still be outstanding: wait for it.
   const bool said = link_ && link_->said_goodbye();
   const bool over = stopped_ && said;
   op.ec = said ? error_code() : check();

@@ -419,7 +419,7 @@ void message_protocol::finish(message_in& op, const error_code& ec) {
   done_receives_.push_back(op);
 }
 
-// --- Reading what is offered -----------------------------------------------------------------
+// --- Reading offers --------------------------------------------------------------------------
 
 bool message_protocol::next_pull(message_action& a) {
   if (unread_ == 0 || pulling_ == options_.pulls || link_.stopped())

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-// How a queue pair is connected, by an exchange of addresses or by a connection manager.
+// Connecting a queue pair, by an exchange of addresses or by a connection manager.
 #include <asio_rdma/detail/queue_pair_impl.hpp>
 
 #include <algorithm>
@@ -40,7 +40,7 @@ error_code queue_pair_impl::local_address(queue_pair_address& result) const {
 error_code queue_pair_impl::connect(const queue_pair_address& peer) {
   const device& d = pd_.get_device();
   if (d.type() == transport::iwarp)
-    return asio::error::operation_not_supported; // only its connection manager can
+    return asio::error::operation_not_supported; // only its connection manager can connect
   queue_pair_address local;
   if (const error_code ec = local_address(local))
     return ec;
@@ -88,7 +88,7 @@ error_code queue_pair_impl::connect(const queue_pair_address& peer) {
     mask |= IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
   if (const int e = ibv_modify_qp(qp_, &attr, mask)) {
     lock.unlock();
-    fail(system_error_code(e)); // half connected, it is of no use for another peer
+    fail(system_error_code(e)); // half connected, unusable for another peer
     return system_error_code(e);
   }
   connected_locked(attr.max_rd_atomic != 0);
@@ -128,7 +128,7 @@ void queue_pair_impl::connected(bool reads) {
     connected_locked(reads);
 }
 
-// A READ that the peer answers none of would never end, nor anything behind it.
+// A READ to a peer that answers none would never complete, nor any later work request.
 void queue_pair_impl::connected_locked(bool reads) noexcept {
   if (!reads)
     unsupported_ |= 1u << IBV_WR_RDMA_READ | 1u << IBV_WR_ATOMIC_CMP_AND_SWP |
@@ -148,7 +148,7 @@ error_code queue_pair_impl::query(ibv_qp_attr& attr, int mask) const {
 error_code queue_pair_impl::modify(ibv_qp_attr& attr, int mask) {
   const std::lock_guard lock(mutex_);
   if (state_ == queue_pair_state::failed || state_ == queue_pair_state::closed)
-    return reason_; // as the operation that this is a step of
+    return reason_; // the error of the operation that this is a step of
   if (const int e = ibv_modify_qp(qp_, &attr, mask))
     return system_error_code(std::abs(e));
   if ((mask & IBV_QP_STATE) != 0)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-// How a queue pair ends: failing, cancelling, closing.
+// The end of a queue pair: failure, cancellation, close.
 #include <asio_rdma/detail/queue_pair_impl.hpp>
 
 #include <asio_rdma/detail/shared_receive_queue_impl.hpp>
@@ -18,8 +18,8 @@
 namespace asio_rdma::detail {
 namespace {
 
-// A device that refuses to destroy a queue pair gets so many more chances to give back what is
-// posted, so long after each other.
+// If a device refuses to destroy a queue pair, the call is repeated so many times, at this
+// interval, while work requests are posted.
 constexpr int chances = 10;
 constexpr std::chrono::milliseconds between_chances(1);
 
@@ -50,9 +50,9 @@ std::uint32_t queue_pair_impl::vendor_error() const {
   return vendor_error_;
 }
 
-// A device need not give back what is posted to a queue pair in the error state: siw does not, and
-// none does after a fatal error. Destroying the queue pair gives it back for certain. That may
-// wait for an event to be acknowledged, so it is done later, where nothing is locked.
+// A device need not flush the work requests of a queue pair in the error state: siw does not, and
+// no device does after a fatal error. Destroying the queue pair ends them for certain. That may
+// wait for the acknowledgement of an event, so it is done later, with no mutex locked.
 void queue_pair_impl::enter_failed(const error_code& why, operation_list& ready) {
   if (state_ == queue_pair_state::failed || state_ == queue_pair_state::closed)
     return;
@@ -96,24 +96,30 @@ void queue_pair_impl::release_failed() {
   release_device(qp, link, why);
 }
 
-// After the destruction of the queue pair the device uses none of its memory, and after one more
-// look at the completion queue none of its requests is left there. What is still in the queues
-// will never complete. If the device refuses, none of that holds for what is posted. Nothing is
-// allocated: nobody could do the rest later.
+// After the destruction of the queue pair the device does not use its memory, and after one more
+// poll the completion queue has none of its completions. Outstanding work requests will never
+// complete then. If the device refuses the destruction, it may still use the memory of posted work
+// requests.
 void queue_pair_impl::release_device(ibv_qp* qp, const std::shared_ptr<connection_link>& link,
                                      const error_code& why) noexcept {
   if (link)
     link->disconnect(why);
-  // So that a shared receive that it had taken completes; destroying it may drop what is not
-  // polled.
+  // Lets the shared receives that it took complete: destroying the queue pair may drop completions
+  // that were not polled.
   if (move_to_error(qp) && last_receive_)
     last_receive_->wait();
   cq_->drain();
-  // rxe frees no window whose queue pair has gone before: the kernel panics.
+  // rxe cannot free a window after its queue pair: the kernel panics.
   bool gone = windows_->free_all();
-  if (gone && lingering_ && link && link->lingers() && !any_posted()) {
-    lingering_->keep(qp);
-    link->keep(std::move(lingering_));
+  if (gone && link && link->lingers() && !any_posted()) {
+    if (srq_)
+      srq_->linger();
+    // The queue pair is destroyed before the objects that it uses.
+    link->keep(std::shared_ptr<void>(qp, [cq = cq_, srq = srq_, pd = pd_](ibv_qp* p) {
+      ibv_destroy_qp(p);
+      if (srq)
+        srq->lingered();
+    }));
   } else {
     gone = gone && destroy(qp);
   }
@@ -141,7 +147,7 @@ void queue_pair_impl::release_device(ibv_qp* qp, const std::shared_ptr<connectio
   if (srq_)
     srq_->detach(*this, gone);
   if (gone)
-    release_withheld(); // perhaps what others have left can go by now, too
+    release_withheld(); // other withheld objects may be releasable now, too
 }
 
 bool queue_pair_impl::destroy(ibv_qp* qp) noexcept {
@@ -154,7 +160,30 @@ bool queue_pair_impl::destroy(ibv_qp* qp) noexcept {
   return true;
 }
 
-void queue_pair_impl::abandon(ibv_qp* qp) noexcept {
+/// A queue pair that the device has refused to destroy, with all objects that it uses.
+class queue_pair_impl::refused final : public withheld {
+public:
+  refused(std::shared_ptr<queue_pair_impl> self, ibv_qp* qp, std::vector<memory_block_ptr> memory)
+      : self_(std::move(self)), qp_(qp), memory_(std::move(memory)) {}
+
+  bool release() noexcept override {
+    if (!self_->windows_->free_all() || ibv_destroy_qp(qp_) != 0)
+      return false;
+    const auto& cq = self_->cq_;
+    cq->drain();
+    cq->forget(self_->number_);
+    cq->unreserve(self_->reserved_);
+    return true;
+  }
+
+private:
+  std::shared_ptr<queue_pair_impl> self_;
+  ibv_qp* qp_;
+  std::vector<memory_block_ptr> memory_;
+};
+
+void queue_pair_impl::abandon(ibv_qp* qp) {
+  std::vector<memory_block_ptr> memory;
   cq_->abandon(number_);
   {
     const std::lock_guard lock(mutex_);
@@ -165,14 +194,14 @@ void queue_pair_impl::abandon(ibv_qp* qp) noexcept {
   withhold(std::move(refused_));
 }
 
-// Of a failure beside `close`, whichever comes second drops the teardown.
+// If a failure and `close` run concurrently, the later one drops the teardown.
 void queue_pair_impl::publish(operation_list& ready) {
   cq_->complete(ready);
   if (state_ == queue_pair_state::closed)
     drop_teardown();
 }
 
-// A teardown that nobody runs, as in mode `manual`, would keep the queue pair.
+// A queued teardown keeps the queue pair alive. In mode `manual` perhaps no thread runs it.
 void queue_pair_impl::drop_teardown() {
   std::shared_ptr<context_member> keep;
   if (cq_->take_back(teardown_))
@@ -181,7 +210,7 @@ void queue_pair_impl::drop_teardown() {
 
 void queue_pair_impl::fail(const error_code& why) { fail(why, nullptr); }
 
-// With `only`, if that is still the verbs object.
+// If `only` is set, does nothing unless `only` is still the verbs object.
 void queue_pair_impl::fail(const error_code& why, const ibv_qp* only) {
   operation_list ready;
   {
@@ -256,9 +285,9 @@ bool queue_pair_impl::is_waiting(std::uint64_t id) const {
   return send_.is_waiting(id);
 }
 
-// When it returns the device has let go: if the teardown on another thread sees to that, after it.
-// That one calls nothing of the user's but the destruction of handlers when the context ends, and
-// so, on its own thread, perhaps this.
+// When this returns, the device no longer uses the queue pair. If another thread runs the teardown,
+// this waits for it. The teardown calls no function of the application, except that it destroys
+// handlers when the context ends. Such a destructor may call this on the same thread.
 void queue_pair_impl::close() {
   operation_list left, waiters;
   ibv_qp* qp = nullptr;
@@ -281,7 +310,7 @@ void queue_pair_impl::close() {
   service_.remove(*this);
   cq_->complete(left);
   service_.complete(waiters);
-  if (qp == nullptr) { // it has failed, and its teardown ends what is posted
+  if (qp == nullptr) { // failed: the teardown ends the posted work requests
     const std::lock_guard released(releasing_);
     return;
   }
@@ -296,7 +325,7 @@ void queue_pair_impl::on_device_event(const ibv_async_event& event) {
   case IBV_EVENT_QP_ACCESS_ERR:
     fail(error::queue_pair_fatal, event.element.qp);
     break;
-  case IBV_EVENT_QP_LAST_WQE_REACHED: // with shared receives, all that tells of the error state
+  case IBV_EVENT_QP_LAST_WQE_REACHED: // with shared receives, the only report of the error state
     fail(asio::error::connection_reset, event.element.qp);
     break;
   case IBV_EVENT_DEVICE_FATAL:

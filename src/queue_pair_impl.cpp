@@ -16,7 +16,7 @@
 namespace asio_rdma::detail {
 namespace {
 
-constexpr std::uint32_t rxe_vendor = 0xffffff; // no driver but it has that
+constexpr std::uint32_t rxe_vendor = 0xffffff; // no other driver has this vendor id
 
 std::uint32_t random_packet_number() {
   std::random_device source;
@@ -45,8 +45,8 @@ queue_pair_impl::queue_pair_impl(asio::execution_context& context, const protect
 
 queue_pair_impl::~queue_pair_impl() = default;
 
-/// An attempt to open or adopt, from the reservation of the completion queue's entries on. Undoes
-/// what was done unless it has succeeded.
+/// An attempt to open or adopt, beginning with the reservation of completion queue entries. Unless
+/// it succeeds, its destructor undoes all steps.
 class queue_pair_impl::opening {
 public:
   explicit opening(queue_pair_impl& qp) noexcept : qp_(qp) {}
@@ -70,7 +70,7 @@ public:
     attached_ = qp_.srq_ && !ec;
     return ec;
   }
-  /// That one stays the caller's.
+  /// After a failure, the adopted queue pair still belongs to the caller.
   void adopt(ibv_qp* qp) noexcept { qp_.qp_ = adopted_ = qp; }
   void succeeded() noexcept { succeeded_ = true; }
 
@@ -129,9 +129,9 @@ error_code queue_pair_impl::open(std::shared_ptr<completion_queue_impl> queue,
   init.cap.max_send_sge = options_.max_send_sge;
   init.cap.max_recv_sge = srq_ ? 0 : options_.max_receive_sge;
   init.cap.max_inline_data = options_.max_inline;
-  errno = 0; // libsiw need not set it
+  errno = 0; // libsiw may leave it unset
   qp_ = ibv_create_qp(pd_.native_handle(), &init);
-  if (qp_ == nullptr && options_.max_inline != 0) { // the one limit that no attribute tells
+  if (qp_ == nullptr && options_.max_inline != 0) { // no attribute reports this limit
     options_.max_inline = init.cap.max_inline_data = 0;
     qp_ = ibv_create_qp(pd_.native_handle(), &init);
   }
@@ -146,7 +146,7 @@ error_code queue_pair_impl::open(std::shared_ptr<completion_queue_impl> queue,
     ec = initialize();
   if (!ec) {
     state_ = queue_pair_state::open;
-    service_.add(*this, ec); // last: from here on events of the device reach it, on any thread
+    service_.add(*this, ec); // last: from here on events of the device arrive, on any thread
   }
   if (!ec)
     attempt.succeeded();
@@ -173,14 +173,7 @@ void queue_pair_impl::find_unsupported() noexcept {
     without({IBV_WR_RDMA_READ, IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD});
 }
 
-// What the end of the queue pair needs, which must not depend on memory.
-void queue_pair_impl::prepare_end() {
-  refused_ = std::make_unique<refused>();
-  if (pd_.get_device().type() == transport::iwarp)
-    lingering_ = std::make_shared<lingering>(*this);
-}
-
-// The event is of reliable connections, and not of iWARP.
+// Only reliable connections have this event, and iWARP does not.
 void queue_pair_impl::expect_last_receive() {
   if (srq_ && options_.type == IBV_QPT_RC && pd_.get_device().type() != transport::iwarp)
     last_receive_ = std::make_unique<last_receive>(pd_.get_device(), qp_);
@@ -191,7 +184,7 @@ void queue_pair_impl::may_receive(ibv_qp_state state) noexcept {
     last_receive_->may_take();
 }
 
-// All that the device can: the rights of each region decide.
+// All accesses that the device can do: the rights of each memory region decide.
 unsigned queue_pair_impl::access_flags() const noexcept {
   const device& d = pd_.get_device();
   unsigned flags = IBV_ACCESS_REMOTE_WRITE;
@@ -267,7 +260,7 @@ error_code queue_pair_impl::adopt(std::shared_ptr<completion_queue_impl> queue,
   default:
     state_ = queue_pair_state::open;
   }
-  service_.add(*this, ec); // last, as in open
+  service_.add(*this, ec); // last, as in `open`
   if (!ec)
     attempt.succeeded();
   return ec;
@@ -286,10 +279,10 @@ error_code queue_pair_impl::check_start(queue_pair_state least) const {
   return asio::error::not_connected;
 }
 
-// In these, nothing but locals is touched once the mutex is unlocked with an operation started: its
-// handler may have run on another thread, and with the last owner of all this gone.
+// Once the mutex is unlocked after starting an operation, the functions below use only locals:
+// the handler may have run on another thread and destroyed this object.
 
-// What holds an operation up, or lets it wait.
+// The slow path: errors, and operations that must wait.
 template <class Operation>
 bool queue_pair_impl::start_slowly(work_queue& queue, Operation& op, std::uint32_t max_sge,
                                    queue_pair_state least) {
@@ -331,7 +324,7 @@ bool queue_pair_impl::start_slowly(work_queue& queue, Operation& op, std::uint32
   return started;
 }
 
-// As in send_queue::post.
+// As in `send_queue::post`.
 bool queue_pair_impl::start_failed(send_operation& op, const error_code& ec, bool is_refused) {
   const auto cq = cq_;
   operation_list ended;

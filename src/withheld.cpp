@@ -16,11 +16,9 @@ struct store {
   std::mutex mutex;
   withheld_list all;
 
-  // Never destroyed: what is left is in use to the end. Not on the heap, as the first use may find
-  // no memory.
-  static store& of_process() noexcept {
-    alignas(store) static std::array<std::byte, sizeof(store)> memory;
-    static store& s = *::new (static_cast<void*>(memory.data())) store;
+  // Never destroyed: the remaining objects are in use until the process ends.
+  static store& of_process() {
+    static store& s = *new store;
     return s;
   }
 };

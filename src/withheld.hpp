@@ -9,22 +9,20 @@
 
 namespace asio_rdma::detail {
 
-/// What a device may still use because the call that ends its use has failed. Nobody gets it until
-/// the call succeeds: that is tried again by `release_withheld`, and else it stays to the end of
-/// the process.
-class withheld : public boost::intrusive::list_base_hook<
-                     boost::intrusive::link_mode<boost::intrusive::normal_link>> {
+/// An object that the device may still use because the call that ends its use has failed. It is not
+/// reused until `release_withheld` repeats the call with success, or until the process ends.
+class withheld {
 public:
   withheld() = default;
   withheld(const withheld&) = delete;
   virtual ~withheld() = default;
-  /// Tries the call again. True if the device has let go.
+  /// Repeats the call. Returns true if the device no longer uses the object.
   virtual bool release() noexcept = 0;
 };
 
-/// From any thread, under any lock: releases nothing, and allocates nothing.
-void withhold(std::unique_ptr<withheld> w) noexcept;
-/// A registration or another key, with the memory that it is of.
+/// Thread-safe, under any lock: releases nothing.
+void withhold(std::unique_ptr<withheld> w);
+/// Withholds a registration or another key, with its memory.
 template <class Key>
 void withhold(Key key, std::shared_ptr<void> memory) {
   class withheld_key final : public withheld {
@@ -45,7 +43,8 @@ void withhold(Key key, std::shared_ptr<void> memory) {
   withhold(std::make_unique<withheld_key>(std::move(key), std::move(memory)));
 }
 
-/// Tries with all of them. Where nothing is locked, as it may destroy queue pairs.
+/// Repeats the calls of all withheld objects. Call with no mutex locked, because it may destroy
+/// queue pairs.
 void release_withheld() noexcept;
 
 } // namespace asio_rdma::detail
