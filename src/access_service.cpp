@@ -84,10 +84,10 @@ void access_service::start(access_operation& op) {
   op.destroy();
 }
 
-// Called with the lock held. The context may be destroyed once the lock is free: then nothing may
-// be queued in the context, and no other thread may destroy the handler, which may hold work of the
-// context. If its executor fails, an operation stays ready until the next operation becomes ready
-// or the context shuts down.
+// Called with the lock held: once the lock is free, the context may be destroyed. Nothing may be
+// queued in a destroyed context. Handlers may hold work of the context, so only the context may
+// destroy them. If its executor fails, an operation stays ready until the next operation becomes
+// ready or the context shuts down.
 void access_service::make_ready(access_operation& op) noexcept {
   ready_.push_back(op);
   if (runner_ != nullptr)

@@ -376,8 +376,8 @@ void alock_remotes::end(party& p) {
   p.self.reset();
 }
 
-// If the party belongs to another view, the lock's node passes the news on when it can: the party
-// owns the lock already and polls from time to time.
+// If the party belongs to another view, this sends a hint by way of the lock's node. The hint may
+// be dropped: the party owns the lock already and polls from time to time.
 void alock_remotes::wake(pool& from, std::uint64_t descriptor) {
   if (wake_here(from, descriptor))
     return;
@@ -480,8 +480,8 @@ bool alock_remotes::post(party& p, error_code& ec) {
     return false;
   }
   p.ec = p.first = {};
-  // Operations that the same program started earlier may wait for their turn, so the chain is
-  // posted behind them: other nodes see their effects before the lock is released.
+  // Posts the chain behind operations that the same program started earlier, which may wait for
+  // their turn: other nodes see their effects before the lock is released.
   p.taken = false;
   const auto start = [works, n](connection_impl& link, party& which) {
     which.taken = true; // once started, other threads may read the party

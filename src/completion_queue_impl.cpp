@@ -14,8 +14,9 @@
 namespace asio_rdma::detail {
 namespace {
 
-// Limits of a turn, after which the context does other work, at the cost of a system call: this
-// many batches or operations, or, in polling modes, this many empty polls (about ten microseconds).
+// Limits of a turn, after which the context does other work at the cost of a system call. The
+// limits count batches, operations and, in polling modes, empty polls (512 take about ten
+// microseconds).
 constexpr unsigned batches_per_turn = 128;
 constexpr std::size_t operations_per_turn = 512;
 constexpr unsigned polls_per_turn = 512;
@@ -207,8 +208,8 @@ void completion_queue_impl::operations_done(std::size_t n) noexcept {
     }
 }
 
-// The count is not reduced here: it could reach zero and stop the context before the handler of the
-// failed operation is queued, or while no thread is running the context.
+// The count is not reduced here: it could reach zero while no thread is running the context. Or the
+// context could stop before the handler of the failed operation is queued.
 void completion_queue_impl::leave_to_runner(std::size_t n) noexcept {
   left_to_runner_ += n;
   queue_runner();
@@ -241,9 +242,9 @@ void completion_queue_impl::schedule() {
   queue_runner();
 }
 
-// Queues the runner behind the context's other work. Not as a continuation, which would stay with
-// this thread while a handler blocks, and of which no other thread would learn if this thread left
-// the context.
+// Queues the runner behind the context's other work. Not as a continuation: while a handler blocks,
+// that would stay with this thread. If this thread left the context, no other thread would be woken
+// for it.
 void completion_queue_impl::queue_runner() {
   if (runner_queued_.exchange(true))
     return;
@@ -425,7 +426,7 @@ std::size_t completion_queue_impl::run_ready(disposal how) {
 // The second pass if several threads may run the context. The first handler is called here, as
 // Asio's reactor does. Before that, the other operations are put into the context's queue, and the
 // role behind them, for idle threads. If the runner is queued already, because a blocked thread
-// took its role, all handlers wait for that turn: behind the runner they would begin after the
+// took its role, all handlers wait for that turn. Behind the runner they would begin after the
 // handlers of later completions.
 std::size_t completion_queue_impl::hand_out_ready(bool& role_given_up) {
   batch b{*this, &completion_queue_impl::operations_done};

@@ -347,7 +347,7 @@ void link_impl::stop(operation_list& done) {
   });
 }
 
-// Once the mutex is unlocked, only locals are used: an operation that was started may have ended on
+// Once the mutex is unlocked, only locals are used. An operation that was started may have ended on
 // another thread and released the last reference to the link.
 void link_impl::settle(lock& l, operation_list& done) {
   if (removed_ && stopped_ && posted_ == 0 && !kept_)

@@ -225,8 +225,8 @@ bool stream_impl::begin(stream_error_wait& op) {
   return true;
 }
 
-// Sends registered memory in place (`lend`) if that pays: if a frame would not copy the bytes
-// anyway, and if the peer would need long enough to read an offer of them.
+// Sends registered memory in place (`lend`) if that pays. A frame must not copy the bytes anyway,
+// and the peer must need long enough to read an offer of them.
 void stream_impl::choose_way(stream_writing& op) const {
   op.request.whole = op.registered;
   if (op.size <= frame_transfer::payload_room || op.part_count > most_lent || !find_keys(op))
@@ -285,8 +285,8 @@ bool stream_impl::start(stream_error_wait& op) { return start_op(op); }
 
 // --- Without a handler -----------------------------------------------------------------------
 
-/// Removes the operation of a blocking function, which lies on the caller's stack, from all lists
-/// when the function ends, also by an exception or a forced unwind (of a cancelled thread).
+/// Removes the operation of a blocking function from all lists when the function ends, also by an
+/// exception or a forced unwind (of a cancelled thread). The operation lies on the caller's stack.
 class stream_impl::stay {
 public:
   stay(stream_impl& s, stream_operation& op) noexcept : stream_(s), op_(op) {}
