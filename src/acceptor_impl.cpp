@@ -307,6 +307,7 @@ void acceptor_impl::cancel(const error_code& why) {
       op.fail(why);
     done.swap(waiting_);
   }
+  drop_objects(done);
   if (!done.empty()) // else the context may be destroyed
     service_.operations().complete(done);
 }

@@ -101,12 +101,10 @@ error_code cm_connection::check(const connect_operation& op, const queue_pair_im
   return op.target && !data.empty() ? error_code(asio::error::invalid_argument) : error_code();
 }
 
-// Creates the event channel early: a connection must not fail because there is none.
-error_code cm_connection::find_home(const queue_pair_impl& qp) {
-  cm_service& home = cm_service::of(qp.context());
-  home_ = &home;
-  home_gate_ = home.gate();
-  return home.expect(shared_from_this());
+cm_home cm_connection::home_of(const queue_pair_impl& qp, error_code& ec) {
+  cm_service& service = cm_service::of(qp.context());
+  ec = service.prepare();
+  return {&service, service.gate()};
 }
 
 /// The home of a connection whose attempt is about to start. Until it has, a request is of no
@@ -320,8 +318,8 @@ error_code cm_connection::reject(const private_data& data) {
 error_code cm_connection::move_home(leftovers& left) noexcept {
   if (home_ == service_)
     return {};
-  if (!left.home.begin(home_gate_))
-    return asio::error::operation_aborted; // the queue pair's context is being destroyed
+  if (!left.home.begun())
+    return asio::error::operation_aborted; // that context is being destroyed
   if (const error_code ec = home_->adopt_id(id_))
     return ec;
   service_ = home_;

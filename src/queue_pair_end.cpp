@@ -99,7 +99,7 @@ void queue_pair_impl::release_failed() {
 // After the destruction of the queue pair the device does not use its memory, and after one more
 // poll the completion queue has none of its completions. Outstanding work requests will never
 // complete then. If the device refuses the destruction, it may still use the memory of posted work
-// requests.
+// requests. Allocates nothing: no later call could do the rest.
 void queue_pair_impl::release_device(ibv_qp* qp, const std::shared_ptr<connection_link>& link,
                                      const error_code& why) noexcept {
   if (link)
@@ -111,15 +111,9 @@ void queue_pair_impl::release_device(ibv_qp* qp, const std::shared_ptr<connectio
   cq_->drain();
   // rxe cannot free a window after its queue pair: the kernel panics.
   bool gone = windows_->free_all();
-  if (gone && link && link->lingers() && !any_posted()) {
-    if (srq_)
-      srq_->linger();
-    // The queue pair is destroyed before the objects that it uses.
-    link->keep(std::shared_ptr<void>(qp, [cq = cq_, srq = srq_, pd = pd_](ibv_qp* p) {
-      ibv_destroy_qp(p);
-      if (srq)
-        srq->lingered();
-    }));
+  if (gone && lingering_ && link && link->lingers() && !any_posted()) {
+    lingering_->keep(qp);
+    link->keep(std::move(lingering_));
   } else {
     gone = gone && destroy(qp);
   }
@@ -160,30 +154,7 @@ bool queue_pair_impl::destroy(ibv_qp* qp) noexcept {
   return true;
 }
 
-/// A queue pair that the device has refused to destroy, with all objects that it uses.
-class queue_pair_impl::refused final : public withheld {
-public:
-  refused(std::shared_ptr<queue_pair_impl> self, ibv_qp* qp, std::vector<memory_block_ptr> memory)
-      : self_(std::move(self)), qp_(qp), memory_(std::move(memory)) {}
-
-  bool release() noexcept override {
-    if (!self_->windows_->free_all() || ibv_destroy_qp(qp_) != 0)
-      return false;
-    const auto& cq = self_->cq_;
-    cq->drain();
-    cq->forget(self_->number_);
-    cq->unreserve(self_->reserved_);
-    return true;
-  }
-
-private:
-  std::shared_ptr<queue_pair_impl> self_;
-  ibv_qp* qp_;
-  std::vector<memory_block_ptr> memory_;
-};
-
-void queue_pair_impl::abandon(ibv_qp* qp) {
-  std::vector<memory_block_ptr> memory;
+void queue_pair_impl::abandon(ibv_qp* qp) noexcept {
   cq_->abandon(number_);
   {
     const std::lock_guard lock(mutex_);

@@ -173,6 +173,13 @@ void queue_pair_impl::find_unsupported() noexcept {
     without({IBV_WR_RDMA_READ, IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD});
 }
 
+// Allocates the parts of the queue pair's end: the end must not depend on memory.
+void queue_pair_impl::prepare_end() {
+  refused_ = std::make_unique<refused>();
+  if (pd_.get_device().type() == transport::iwarp)
+    lingering_ = std::make_shared<lingering>(*this);
+}
+
 // Only reliable connections have this event, and iWARP does not.
 void queue_pair_impl::expect_last_receive() {
   if (srq_ && options_.type == IBV_QPT_RC && pd_.get_device().type() != transport::iwarp)

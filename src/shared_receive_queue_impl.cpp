@@ -67,6 +67,8 @@ shared_receive_queue_impl::shared_receive_queue_impl(asio::execution_context& co
                                                      const shared_receive_queue_options& options)
     : service_(completion_service::of(context)), pd_(pd), options_(options), receive_(*this) {}
 
+shared_receive_queue_impl::~shared_receive_queue_impl() = default;
+
 /// An attempt to open or adopt, beginning with the reservation of completion queue entries. Unless
 /// it succeeds, its destructor undoes all steps. After a failure, an adopted queue still belongs to
 /// the caller.
@@ -272,7 +274,7 @@ void shared_receive_queue_impl::fail(const error_code& why, const ibv_srq* only)
 
 // Without present or future queue pairs the device fills no receive any more, unless it has refused
 // to destroy a queue pair.
-void shared_receive_queue_impl::end_receives() {
+void shared_receive_queue_impl::end_receives() noexcept {
   cq_->drain();
   operation_list left;
   {
@@ -301,28 +303,8 @@ void shared_receive_queue_impl::close() {
     destroy();
 }
 
-/// A shared receive queue that the device has refused to destroy.
-class shared_receive_queue_impl::refused final : public withheld {
-public:
-  refused(std::shared_ptr<shared_receive_queue_impl> self, ibv_srq* srq) noexcept
-      : self_(std::move(self)), srq_(srq) {}
-
-  bool release() noexcept override {
-    if (ibv_destroy_srq(srq_) != 0)
-      return false;
-    self_->cq_->unreserve(self_->options_.depth);
-    const std::lock_guard lock(self_->mutex_);
-    self_->kept_memory_.clear();
-    return true;
-  }
-
-private:
-  std::shared_ptr<shared_receive_queue_impl> self_;
-  ibv_srq* srq_;
-};
-
-// Later completions come from a queue pair that was not destroyed either; they are dropped.
-void shared_receive_queue_impl::destroy() {
+// A completion that comes later is of a queue pair that was not destroyed either, and is dropped.
+void shared_receive_queue_impl::destroy() noexcept {
   service_.remove(*this);
   bool late = false, kept = false;
   {

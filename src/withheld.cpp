@@ -16,9 +16,11 @@ struct store {
   std::mutex mutex;
   withheld_list all;
 
-  // Never destroyed: the remaining objects are in use until the process ends.
-  static store& of_process() {
-    static store& s = *new store;
+  // Never destroyed: the remaining objects are in use until the process ends. Not on the heap, as
+  // the first use may find no memory.
+  static store& of_process() noexcept {
+    alignas(store) static std::array<std::byte, sizeof(store)> memory;
+    static store& s = *::new (static_cast<void*>(memory.data())) store;
     return s;
   }
 };

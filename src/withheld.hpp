@@ -11,7 +11,8 @@ namespace asio_rdma::detail {
 
 /// An object that the device may still use because the call that ends its use has failed. It is not
 /// reused until `release_withheld` repeats the call with success, or until the process ends.
-class withheld {
+class withheld : public boost::intrusive::list_base_hook<
+                     boost::intrusive::link_mode<boost::intrusive::normal_link>> {
 public:
   withheld() = default;
   withheld(const withheld&) = delete;
@@ -20,8 +21,8 @@ public:
   virtual bool release() noexcept = 0;
 };
 
-/// Thread-safe, under any lock: releases nothing.
-void withhold(std::unique_ptr<withheld> w);
+/// Thread-safe, under any lock: releases nothing and allocates nothing.
+void withhold(std::unique_ptr<withheld> w) noexcept;
 /// Withholds a registration or another key, with its memory.
 template <class Key>
 void withhold(Key key, std::shared_ptr<void> memory) {

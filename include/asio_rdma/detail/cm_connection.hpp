@@ -52,10 +52,15 @@ public:
   connection_info info() const;
   std::string device_name() const;
   rdma_cm_id* native_handle() const;
+  /// The service that will read the events of the queue pair's connection. Its event channel is
+  /// made here, so that a connection does not fail for lack of one. Called by initiating functions
+  /// only: the queue pair's context exists until they return. Errors: those of
+  /// `cm_service::prepare`.
+  static cm_home home_of(const queue_pair_impl& qp, error_code& ec);
   /// `counted`: the operation counts as work already. After an error or an exception nothing was
-  /// started.
-  error_code accept(connect_operation& op, std::shared_ptr<queue_pair_impl> qp,
-                    const accept_options& options, bool counted);
+  /// started. After most errors another queue pair can accept the request.
+  error_code accept(connect_operation& op, const std::shared_ptr<queue_pair_impl>& qp,
+                    const cm_home& home, const accept_options& options, bool counted);
   error_code reject(const private_data& data);
 
   /// Errors known before a request exists: `invalid_argument`, `operation_not_supported`.

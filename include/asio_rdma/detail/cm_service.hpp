@@ -92,8 +92,8 @@ public:
       gate_->leave();
   }
 
-  /// False if the service has shut down. Called once: a second call would leave the first gate
-  /// entered.
+  /// Returns false if the service has shut down. Called at most once: a second call would leave the
+  /// first gate entered.
   bool begin(const std::shared_ptr<cm_gate>& gate) noexcept {
     if (!gate->enter())
       return false;
@@ -117,13 +117,16 @@ public:
 
   static cm_service& of(asio::execution_context& context);
 
-  /// Makes an id of `handler`, which then receives its events. Errors: `error::no_device`; those of
-  /// the system.
+  /// Makes an id of `handler`, which then receives its events. Errors: `operation_aborted` once the
+  /// service has begun to shut down; `error::no_device`; those of the system.
   rdma_cm_id* make_id(const std::shared_ptr<cm_handler>& handler, error_code& ec);
   /// rdma_resolve_addr(3) of an id of this service, never while an event is being read: librdmacm
   /// writes the id's addresses after the kernel has accepted the call, and again with its answer.
   int resolve_address(rdma_cm_id* id, sockaddr* from, sockaddr* to, int timeout);
-  /// Makes the event channel for ids of `handler`, and registers it for the shutdown.
+  /// Makes the event channel. Errors: those of `make_id`.
+  error_code prepare();
+  /// Makes the event channel for ids of `handler`, and registers the handler for the shutdown.
+  /// Errors: those of `make_id`.
   error_code expect(const std::shared_ptr<cm_handler>& handler);
   /// Moves an id of an expected handler and its events from another event channel. Waits until the
   /// events that were read there have been acknowledged.
@@ -164,7 +167,7 @@ private:
 };
 
 /// The service of a queue pair's context, for another context that connects the queue pair. The
-/// service is used with its gate entered only.
+/// service is used only with its gate entered.
 struct cm_home {
   cm_service* service = nullptr;
   std::shared_ptr<cm_gate> gate;

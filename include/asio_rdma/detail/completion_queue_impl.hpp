@@ -46,8 +46,9 @@ public:
   const completion_queue_options& options() const noexcept { return options_; }
   completion_counters counters() const noexcept;
 
-  /// Reserves entries for a queue pair. Returns false if there are not enough.
-  bool reserve(std::uint32_t entries) noexcept;
+  /// Reserves entries for a queue pair or a shared receive queue. Returns false if there are not
+  /// enough.
+  bool reserve(std::uint32_t entries);
   void unreserve(std::uint32_t entries) noexcept;
 
   /// Called before and after each operation is started. `operation_starting` counts the operation
@@ -100,7 +101,7 @@ public:
   /// `abandon`: from now on the completions of this queue pair are dropped, because its operations
   /// have ended although the device still has it. `forget`: the queue pair has been destroyed and
   /// its last completions have been drained.
-  void abandon(std::uint32_t queue_pair);
+  void abandon(std::uint32_t queue_pair) noexcept;
   void forget(std::uint32_t queue_pair) noexcept;
   /// Completes operations that the device no longer uses, by the runner.
   void complete(operation_list& done);
@@ -201,7 +202,8 @@ private:
   std::size_t reservations_ = 0;
   bool stopped_ = false;
   bool poll_failed_ = false;
-  std::vector<std::uint32_t> abandoned_; // numbers of abandoned queue pairs
+  std::vector<std::uint32_t> abandoned_; // numbers of abandoned queue pairs; has room for all
+                                         // reservations
 
   counter polls_, arms_, events_, completions_;
   std::atomic<bool> has_internal_{false};

@@ -210,31 +210,16 @@ private:
   std::uint32_t limit_ = 1; // microseconds
 };
 
-/// The base of composed operations that retry until they succeed.
-template <class Memory>
-class retrying {
-protected:
-  explicit retrying(Memory& memory) noexcept : memory_(memory) {}
+template <class Attempt, class Handler>
+class retrying;
 
-  template <class Self>
-  static void begin(Self& self) {
-    self.reset_cancellation_state(asio::enable_total_cancellation());
-  }
-  /// The error, or `operation_aborted` if the operation was cancelled when its last step had just
-  /// completed.
-  template <class Self>
-  static error_code error_of(const Self& self, const error_code& ec) {
-    return ec || self.cancelled() == asio::cancellation_type::none
-               ? ec
-               : error_code(asio::error::operation_aborted);
-  }
-  template <class Self>
-  void wait(Self& self) {
-    if (!back_off_)
-      back_off_ = std::make_unique<back_off>(memory_.get_executor());
-    back_off& b = *back_off_; // `self` takes this object along when it is moved
-    b.async_wait(std::move(self));
-  }
+/// The handler of each step of a `retrying` operation. It has the executor and the allocator of the
+/// operation's handler.
+template <class Attempt, class Handler>
+class retrying_step {
+public:
+  using operation = retrying<Attempt, Handler>;
+  using cancellation_slot_type = asio::cancellation_slot;
 
   explicit retrying_step(std::shared_ptr<operation> of) noexcept : of_(std::move(of)) {}
 
@@ -247,7 +232,102 @@ protected:
   }
 
 private:
-  std::unique_ptr<back_off> back_off_; // null before the first failure
+  std::shared_ptr<operation> of_;
+};
+
+/// A composed operation that is retried until it succeeds. If there is no memory for a step, the
+/// operation completes with `no_memory`. Therefore its handler is not moved into the steps: an
+/// initiating function that throws destroys the handler that it was given.
+///
+/// `Attempt` is the operation to be retried, on `memory()`. `start(step, first)` starts an attempt,
+/// `succeeded(result)` returns whether it was the last one, and `arguments(ec)` returns the
+/// handler's arguments after the error code.
+template <class Attempt, class Handler>
+class retrying {
+public:
+  using step = retrying_step<Attempt, Handler>;
+
+  /// Takes the handler only if the construction succeeds.
+  retrying(const Attempt& what, Handler& handler)
+      : attempt_(what),
+        back_off_(what.memory().get_executor()),
+        cancelled_(asio::get_associated_cancellation_slot(handler),
+                   asio::enable_total_cancellation()),
+        handler_(std::move(handler)) {}
+
+  /// Throws if there is no memory for the first step.
+  static void begin(const Attempt& what, Handler& handler) {
+    auto op = std::allocate_shared<retrying>(operation_allocator<retrying>(), what, handler);
+    Attempt& a = op->attempt_;
+    a.start(step(std::move(op)), true);
+  }
+
+private:
+  friend step;
+  using pointer = std::shared_ptr<retrying>;
+
+  /// Called after a pause.
+  static void go_on(pointer op, error_code ec) {
+    if (!ec && op->cancelled_.cancelled() != asio::cancellation_type::none)
+      ec = asio::error::operation_aborted; // cancelled when the previous attempt had just completed
+    if (ec)
+      complete(std::move(op), ec);
+    else
+      next(std::move(op), [](retrying& o, step s) { o.attempt_.start(std::move(s), false); });
+  }
+  /// Called after an attempt.
+  template <class Result>
+  static void go_on(pointer op, const error_code& ec, const Result& result) {
+    if (ec || op->attempt_.succeeded(result))
+      complete(std::move(op), ec);
+    else
+      next(std::move(op), [](retrying& o, step s) { o.back_off_->async_wait(std::move(s)); });
+  }
+
+  // Once `start` has started a step, another thread may complete the operation.
+  template <class Start>
+  static void next(pointer op, Start start) {
+    op->cancelled_.slot().clear();
+    try {
+      start(*op, step(op));
+      return;
+    } catch (const std::bad_alloc&) {
+      if (!op->handler_) // the handler was called and has thrown
+        throw;
+    }
+    complete(std::move(op), asio::error::no_memory);
+  }
+
+  // Only the operation's memory may outlast the call of the handler: see `next`.
+  static void complete(pointer op, const error_code& ec) {
+    op->cancelled_.slot().clear();
+    auto arguments = op->attempt_.arguments(ec);
+    Handler handler(std::move(*op->handler_));
+    op->handler_.reset();
+    op->back_off_.reset();
+    op.reset();
+    std::apply([&](auto&... args) { std::move(handler)(ec, std::move(args)...); }, arguments);
+  }
+
+  Attempt attempt_;
+  std::optional<back_off> back_off_;
+  asio::cancellation_state cancelled_;
+  std::optional<Handler> handler_; // empty once it is called
+};
+
+/// The initiation of a `retrying` operation.
+template <class Memory>
+struct initiate_retrying {
+  using executor_type = typename Memory::executor_type;
+  const executor_type& get_executor() const noexcept { return memory->get_executor(); }
+
+  template <class Handler, class Attempt>
+  void operator()(Handler&& handler, const Attempt& what) const {
+    std::decay_t<Handler> h(std::forward<Handler>(handler));
+    retrying<Attempt, std::decay_t<Handler>>::begin(what, h);
+  }
+
+  Memory* memory;
 };
 
 /// A compare-and-exchange that is retried until it succeeds.

@@ -40,8 +40,10 @@ public:
   memory_pool_statistics statistics() const noexcept;
 
   /// Adds the blocks in use, of any pool of the process, in which the elements lie. For callers
-  /// that must keep memory known only by its address. Slow.
-  static void find_blocks(std::span<const ibv_sge> elements, std::vector<memory_block_ptr>& to);
+  /// that must keep memory known only by its address. Slow. If there is no memory to add a block to
+  /// the list, the block is kept until the process ends.
+  static void find_blocks(std::span<const ibv_sge> elements,
+                          std::vector<memory_block_ptr>& to) noexcept;
 
   friend void intrusive_ptr_add_ref(memory_pool_impl* p) noexcept {
     p->references_.fetch_add(1, std::memory_order_relaxed);

@@ -190,6 +190,8 @@ private:
   send_queue send_;
   receive_queue receive_;
   std::unique_ptr<last_receive> last_receive_; // only if one may be needed
+  std::unique_ptr<refused> refused_;
+  std::shared_ptr<lingering> lingering_; // set if destroying the verbs object may wait for the peer
   const std::shared_ptr<bound_windows> windows_ = std::make_shared<bound_windows>();
   operation_list waiters_;
   operation* last_ = nullptr;
