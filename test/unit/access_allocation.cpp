@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-// Access to a registered buffer that is granted, or given up, while there is no memory.
+// Access to a registered buffer that is granted, or cancelled, while allocations fail.
 #include <catch.hpp>
 
 #include "plain_arenas.hpp"
@@ -28,7 +28,7 @@ using test::failing_allocation;
 namespace {
 
 struct ground {
-  /// A handler that nobody keeps memory for.
+  /// A handler without recycled memory.
   auto handler() {
     return asio::bind_allocator(std::allocator<int>(), [this](error_code e, buffer_access a) {
       ++calls;
@@ -48,7 +48,7 @@ struct ground {
   buffer_access access;
 };
 
-/// A context that is none of Asio's, with a queue of its own.
+/// A context that is none of Asio's, with its own queue.
 class foreign_context : public asio::execution_context {
 public:
   ~foreign_context() { shutdown(); }

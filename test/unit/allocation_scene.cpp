@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-// The frame of scenes with failing allocations, played with Asio's own operations.
+// The framework of scenes with failing allocations, tested with Asio's own operations.
 #include <catch.hpp>
 
 #include "../device/allocation_scene.hpp"
@@ -32,7 +32,7 @@ struct waits {
   void close() { timer.cancel(); }
 };
 
-/// Forgets to call its handler.
+/// A scene that does not call its handler.
 struct forgetful : waits {
   void play(handler_accounts& accounts) {
     accounts.start("forgotten", [](auto handler) { auto dropped = std::move(handler); });
@@ -40,7 +40,7 @@ struct forgetful : waits {
   }
 };
 
-/// Throws after it has called its handler.
+/// A scene whose initiating function throws after its handler was called.
 struct indecisive : waits {
   void play(handler_accounts& accounts) {
     accounts.start("told twice", [](auto handler) {

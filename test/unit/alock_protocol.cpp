@@ -16,7 +16,7 @@ using access_kind = alock_access::kind;
 
 constexpr alock_cohort local = alock_cohort::local, remote = alock_cohort::remote;
 
-/// The words of one lock, as one cohort sees them.
+/// The words of one lock, from the view of one cohort.
 struct words {
   std::uint64_t own = alock_free, other = alock_free, victim = 0;
   std::map<std::uint64_t, std::uint64_t> next, turn;
@@ -45,7 +45,7 @@ struct words {
   }
 };
 
-/// Does what the protocol wants until it is not an access. Counts the chains.
+/// Carries out the protocol's accesses until its next action is another one. Counts the chains.
 struct driver {
   words& memory;
   alock_protocol& p;
@@ -97,7 +97,7 @@ TEST_CASE("alock: the descriptor is clean before it is in the queue") {
   REQUIRE(a.what == kind::access);
   REQUIRE(a.chain.size() == 3);
   CHECK(a.chain[2].what == access_kind::compare_exchange);
-  CHECK(p.next().what == kind::none); // until it is done
+  CHECK(p.next().what == kind::none); // nothing more until the chain is done
   for (alock_access& one : a.chain.first(2))
     m.carry_out(one);
   CHECK(m.next[7] == 0);
@@ -144,13 +144,13 @@ TEST_CASE("alock: while the other cohort has the lock") {
   CHECK(d.look().what == r.expected);
 }
 
-TEST_CASE("alock: who is not the first links itself and waits") {
+TEST_CASE("alock: a party that is not the first links itself and waits") {
   words m;
   m.own = 5;
   alock_protocol p(remote, 7, 1);
   driver d{m, p};
   CHECK(d.run().what == kind::wait);
-  CHECK(d.chains == 3); // it found out whose queue it is
+  CHECK(d.chains == 3); // one chain more to find the tail's value
   CHECK(m.own == 7);
   CHECK(m.next[5] == 7);
   CHECK(p.waits_for() == 5);
@@ -167,12 +167,12 @@ TEST_CASE("alock: a wake-up that comes early is not lost") {
   m.own = 5;
   alock_protocol p(local, 8, 1);
   driver d{m, p};
-  for (int chain = 0; chain < 3; ++chain) { // into the queue, at the second try, and linked
+  for (int chain = 0; chain < 3; ++chain) { // entered the queue at the second try, and linked
     const alock_action a = p.next();
     REQUIRE(a.what == kind::access);
     for (alock_access& one : a.chain)
       m.carry_out(one);
-    if (m.next[5] == 8) { // by which it is known to the one before
+    if (m.next[5] == 8) { // now its predecessor knows it
       m.turn[8] = alock_turn::contend + 1;
       p.look();
     }
@@ -200,7 +200,7 @@ TEST_CASE("alock: the lock is handed over with what is left of the budget") {
   CHECK(d.chains == 4);
 }
 
-TEST_CASE("alock: who gets no budget contends, and has a new one then") {
+TEST_CASE("alock: a party that gets no budget contends, and then has a new budget") {
   words m;
   m.own = 5;
   m.other = 3;
@@ -210,7 +210,7 @@ TEST_CASE("alock: who gets no budget contends, and has a new one then") {
   m.turn[7] = alock_turn::contend;
   CHECK(d.look().what == kind::poll);
   CHECK(m.victim == 1);
-  CHECK(p.waits_for() == 0); // the other cohort is the machine itself
+  CHECK(p.waits_for() == 0); // the other cohort is on this machine
   m.victim = 0;
   CHECK(d.look().what == kind::granted);
   m.own = 8;
@@ -253,8 +253,8 @@ TEST_CASE("alock: the tail is tried again with what was seen") {
   CHECK(m.next[6] == 7);
 }
 
-TEST_CASE("alock: who gives up passes the lock on") {
-  // Where it is cancelled, and what its successor gets.
+TEST_CASE("alock: a cancelled acquisition passes the lock on") {
+  // The step at which it is cancelled, and the turn of its successor.
   words m;
   SECTION("not yet in the queue") {
     alock_protocol p(remote, 7, 1);
@@ -340,7 +340,7 @@ TEST_CASE("alock: who gives up passes the lock on") {
   }
 }
 
-TEST_CASE("alock: who waits for the dead gets owner_dead, and so do those behind") {
+TEST_CASE("alock: a party that waits for a dead one gets owner_dead, and so do those behind it") {
   words m;
   m.own = 5;
   alock_protocol p(remote, 7, 1);
@@ -354,7 +354,7 @@ TEST_CASE("alock: who waits for the dead gets owner_dead, and so do those behind
     CHECK(a.ec == error::owner_dead);
     CHECK(d.run().what == kind::ended);
     CHECK(m.own == alock_abandoned);
-    CHECK_FALSE(p.reusable()); // what the dead has sent may still come
+    CHECK_FALSE(p.reusable()); // accesses of the dead party may still arrive
     alock_protocol late(remote, 8, 1);
     driver l{m, late};
     CHECK(l.run().ec == error::owner_dead);
@@ -428,7 +428,7 @@ TEST_CASE("alock: the local cohort learns that a remote party is dead") {
     return;
   }
   CHECK(d.run().what == kind::ended);
-  CHECK(m.own == alock_free); // the next one asks for itself
+  CHECK(m.own == alock_free); // the next party finds that out by itself
   CHECK(m.other != alock_free);
   CHECK(p.reusable());
 }
@@ -471,7 +471,7 @@ TEST_CASE("alock: an access that fails ends the acquisition") {
   CHECK_FALSE(p.reusable());
 }
 
-TEST_CASE("alock: who is refused an access is in no queue only before the first") {
+TEST_CASE("alock: a party that is refused an access is in no queue only before the first") {
   const error_code refused = error::pool_limit;
   const int after = GENERATE(0, 1, 2, 3);
   INFO(after);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSL-1.0
 // Local and remote parties that take one lock, one access to memory at a time in any order. Some
-// give up, some die. The device's compare-and-exchange is two accesses: the CPU may come in
-// between, and it writes the old value back where it does not exchange, as rxe does.
+// parties cancel, some die. The device's compare-and-exchange is two accesses, and the CPU may
+// access memory in between. If the device does not exchange, it writes the old value back, as rxe
+// does.
 #include "../protocol/simulation.hpp"
 
 #include <asio_rdma/detail/alock_protocol.hpp>
@@ -32,11 +33,11 @@ struct totals {
 struct party {
   alock_cohort cohort = alock_cohort::local;
   std::uint64_t descriptor = 0;
-  std::unique_ptr<alock_protocol> p; // while it takes part
-  std::span<alock_access> chain;     // to be done
+  std::unique_ptr<alock_protocol> p; // while the party takes part
+  std::span<alock_access> chain;     // accesses to do
   kind stays = kind::none;           // `wait` or `poll`
-  bool half = false;                 // of a compare-and-exchange is done
-  bool told = false;                 // what came of it, or it has given up
+  bool half = false;                 // one access of a compare-and-exchange is done
+  bool told = false;                 // the party has its result, or has cancelled
   bool dead = false;
   std::size_t place = 0; // in the order of the cohort's queue
 };
@@ -61,7 +62,7 @@ public:
   void play(std::size_t steps) {
     for (std::size_t s = 0; s < steps; ++s)
       step(parties_[below(static_cast<std::uint32_t>(parties_.size()))], true);
-    // Everything comes to its end once nothing new begins.
+    // All acquisitions end once no new one begins.
     for (std::size_t s = 0; !at_rest(); ++s) {
       must(s < 100'000, "who waits gets the lock, or learns that it will not");
       step(parties_[below(static_cast<std::uint32_t>(parties_.size()))], false);
@@ -80,7 +81,7 @@ private:
 
   bool at_rest() const {
     return std::all_of(parties_.begin(), parties_.end(), [](const party& p) {
-      // One who has left may wait for a successor that has died.
+      // A party that has left may wait for a successor that has died.
       return p.dead || !p.p || (p.told && !p.p->held() && p.stays == kind::poll);
     });
   }
@@ -134,7 +135,7 @@ private:
         return go_on(who);
       }
     }
-    // Local parties are woken, remote ones only if messages lead to them.
+    // Local parties are woken; remote parties only if messages reach them.
     if (who.stays == kind::wait && (messages_ || who.cohort == alock_cohort::local))
       return;
     who.p->look();
@@ -143,12 +144,12 @@ private:
 
   void die(party& who) {
     who.dead = died_ = true;
-    if (who.half) // the device ends what it has begun
+    if (who.half) // the device ends its access
       access(who);
     ++total_.deaths;
     who.p.reset();
     who.chain = {};
-    // `inside_` stays: nobody else may come in.
+    // `inside_` stays set: no other party may enter.
   }
 
   void go_on(party& who) {
@@ -268,7 +269,7 @@ private:
     }
   }
 
-  /// The queue: its next head contends anew, if it does.
+  /// The next head of the party's queue contends anew, if it must.
   void leaves(const party& who) { contends_[index(who)] = false; }
 
   std::mt19937 random_;
@@ -292,7 +293,7 @@ private:
 
 } // namespace
 
-TEST_CASE("alock: one at a time, in order, within the budget, and nobody is forgotten") {
+TEST_CASE("alock: one at a time, in order, within the budget, and no party is forgotten") {
   const totals t = simulation::simulate<world, totals>(400'000);
   WARN(t.steps << " steps in " << t.worlds << " worlds: held " << t.held << " times, handed over "
                << t.handed_over << " times, contended " << t.contended << " times, " << t.cancelled

@@ -13,7 +13,7 @@
 
 using namespace asio_rdma;
 
-// Asio's own views are what they say they are, and ours are Asio's too.
+// Asio's own views are as expected, and this library's views are Asio buffers too.
 static_assert(asio::is_const_buffer_sequence<asio_rdma::const_buffer>::value);
 static_assert(asio::is_const_buffer_sequence<asio_rdma::mutable_buffer>::value);
 static_assert(asio::is_mutable_buffer_sequence<asio_rdma::mutable_buffer>::value);
@@ -30,7 +30,7 @@ static_assert(const_buffer_sequence<std::list<asio_rdma::const_buffer>>);
 static_assert(const_buffer_sequence<std::span<const asio_rdma::const_buffer>>);
 static_assert(mutable_buffer_sequence<asio_rdma::mutable_buffer>);
 static_assert(mutable_buffer_sequence<std::vector<asio_rdma::mutable_buffer>>);
-// The device writes only what may be written.
+// The device writes only to mutable buffers.
 static_assert(!mutable_buffer_sequence<asio_rdma::const_buffer>);
 static_assert(!mutable_buffer_sequence<std::vector<asio_rdma::const_buffer>>);
 // Memory without a key is not registered.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSL-1.0
 //
-// Who may read and write a registered buffer, and when: on memory that no device knows.
+// Access to registered buffers for reading and writing, on memory that no device knows.
 #include <catch.hpp>
 
 #include "plain_arenas.hpp"
@@ -35,7 +35,7 @@ struct ground {
   asio::io_context io{1};
 };
 
-/// What a handler of async access was given.
+/// The result of async access.
 struct asked {
   int calls = 0;
   error_code ec;
@@ -79,7 +79,7 @@ TEST_CASE_METHOD(ground, "only slices that overlap conflict") {
   CHECK(!buffer.slice(100, 1).try_read_access());
   CHECK(!buffer.slice(0, 101).try_read_access());
   CHECK(!buffer.try_read_access());
-  // Empty slices touch nothing, wherever they are.
+  // Empty slices touch no byte, at any position.
   for (const std::size_t offset : {0u, 100u, 150u, 200u, 1000u})
     CHECK(buffer.slice(offset, 0).try_write_access());
   CHECK(registered_buffer().try_write_access());
@@ -167,7 +167,7 @@ TEST_CASE_METHOD(ground, "async access that is free is granted, but not from ins
   asked w;
   buffer.async_write_access(io.get_executor(), w.handler());
   CHECK(w.calls == 0);
-  CHECK(!buffer.try_read_access()); // it has it already
+  CHECK(!buffer.try_read_access()); // the waiting access already has it
   io.run();
   CHECK(w.calls == 1);
   CHECK(!w.ec);
@@ -194,8 +194,8 @@ TEST_CASE_METHOD(
   CHECK(w.access);
 }
 
-TEST_CASE_METHOD(ground,
-                 "access is granted in the order of asking; nobody passes whom he would delay") {
+TEST_CASE_METHOD(
+    ground, "access is granted in the order of asking; no access passes one that it would delay") {
   buffer_access reads = buffer.try_read_access();
   asked w, r1, r2, elsewhere;
   buffer.first(100).async_write_access(io.get_executor(), w.handler());
@@ -205,7 +205,7 @@ TEST_CASE_METHOD(ground,
   io.poll();
   CHECK(elsewhere.calls == 1);
   CHECK(w.calls + r1.calls + r2.calls == 0);
-  CHECK(!buffer.first(1).try_read_access()); // behind the writer who waits
+  CHECK(!buffer.first(1).try_read_access()); // behind the waiting writer
   CHECK(buffer.slice(100).try_read_access());
   reads.reset();
   io.poll();
@@ -218,7 +218,7 @@ TEST_CASE_METHOD(ground,
   CHECK(r1.access);
 }
 
-TEST_CASE_METHOD(ground, "a cancelled wait ends and delays nobody any more") {
+TEST_CASE_METHOD(ground, "a cancelled wait ends and delays no access any more") {
   buffer_access reads = buffer.try_read_access();
   const auto type = GENERATE(asio::cancellation_type::total, asio::cancellation_type::partial,
                              asio::cancellation_type::terminal);
@@ -237,7 +237,7 @@ TEST_CASE_METHOD(ground, "a cancelled wait ends and delays nobody any more") {
   CHECK(!w.access);
   CHECK(r.calls == 1);
   CHECK(r.access);
-  signal.emit(type); // too late for anything
+  signal.emit(type); // too late for any effect
   reads.reset();
   r.access.reset();
   CHECK(buffer.try_write_access());
@@ -258,7 +258,8 @@ TEST_CASE_METHOD(ground, "a slot that was used keeps no memory") {
   CHECK(pool.statistics().blocks_in_use == 0);
 }
 
-TEST_CASE_METHOD(ground, "a handler runs on its own executor, whoever ends the access") {
+TEST_CASE_METHOD(ground,
+                 "a handler runs on its own executor, on whichever thread the access ends") {
   buffer_access reads = buffer.try_read_access();
   asio::io_context other{1};
   auto strand = asio::make_strand(other);
@@ -337,7 +338,8 @@ TEST_CASE("a context that goes with access granted but not told lets go of it") 
   CHECK(buffer.try_write_access());
 }
 
-TEST_CASE("threads read and write slices: nobody reads what is being written, all get their turn") {
+TEST_CASE(
+    "threads read and write slices: no byte is read while it is written, all get their turn") {
   test::plain_arenas arenas;
   const memory_pool pool = arenas.pool();
   constexpr std::size_t parts = 4, bytes = 64;

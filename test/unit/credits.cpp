@@ -17,21 +17,21 @@ namespace {
 using asio_rdma::detail::credits;
 using asio_rdma::detail::receive_shares;
 
-/// A receive of the link's own is posted again.
+/// One of the link's own receives is posted again.
 void repost(credits& c) {
   c.freed();
   c.granted();
 }
 
-/// What a link shares its receives with: another that may take and give back so many more, and a
-/// pool that so often has no memory for one.
+/// The receives that a link shares: another link may take and give back `rival_left` more, and the
+/// pool has no memory for a receive `losses_left` times.
 struct sharing {
   receive_shares shares;
   std::uint32_t rival_left, losses_left;
   std::uint32_t rival_has = 0;
 };
 
-/// The same of a link whose receives may be shared.
+/// Posts a receive again, for a link whose receives may be shared.
 void repost(credits& c, std::optional<sharing>& with, bool loses = false) {
   if (!with)
     return repost(c);
@@ -48,7 +48,7 @@ void top_up(credits& c, sharing& with) {
     c.granted();
 }
 
-/// Two sides with their links, and all that decides what may happen next.
+/// Two sides with their links, and all state that decides the possible next steps.
 struct world {
   enum frame : std::uint8_t { data, control, alone };
   struct flying {
@@ -58,8 +58,8 @@ struct world {
   struct side {
     credits flow;
     std::uint32_t data_left, control_left; // yet to be sent
-    std::deque<flying> out;                // under way to the other
-    bool takes;                            // does its application take?
+    std::deque<flying> out;                // in flight to the other side
+    bool takes;                            // whether its application takes data
     std::optional<sharing> with = {};
   };
   std::array<side, 2> sides;
@@ -90,20 +90,20 @@ constexpr std::uint32_t receives_shared = 12;
 struct searched {
   std::size_t states = 0, ends = 0;
   std::size_t overruns = 0;      // a frame that finds no receive, or a broken count
-  std::size_t stuck_control = 0; // an end where control waits
-  std::size_t stuck_data = 0;    // an end where data waits though the application took all
-  std::size_t endless = 0;       // a way back to the same state
+  std::size_t stuck_control = 0; // an end state in which control waits
+  std::size_t stuck_data = 0;    // an end in which data waits though the application took all
+  std::size_t endless = 0;       // a cycle of states
   std::size_t grown = 0;         // a share beyond the promise
 };
 
-/// All the ways in which two sides can go, to the end.
+/// All sequences of steps of two sides, to their ends.
 class search {
 public:
   explicit search(const world& start) { visit(start); }
   searched found;
 
 private:
-  /// Sends as the link does: control first, then data, then credits alone.
+  /// Sends in the order of the link: control first, then data, then credits alone.
   static bool send(world& w, std::size_t who, world::frame what) {
     world::side& s = w.sides[who];
     if (what == world::control && s.control_left != 0 && s.flow.may_send_control())
@@ -148,7 +148,7 @@ private:
 
   static bool may_lose(const world::side& s) { return s.with && s.with->losses_left != 0; }
 
-  /// There is memory again.
+  /// The pool has memory again.
   static bool find(world& w, std::size_t who) {
     world::side& s = w.sides[who];
     if (!s.with || s.with->shares.missing() == 0)
@@ -158,7 +158,7 @@ private:
     return true;
   }
 
-  /// The other link takes one more, or gives it back.
+  /// The other link takes a receive, or gives one back.
   static bool rival(world& w, std::size_t who, bool takes) {
     world::side& s = w.sides[who];
     if (!s.with || (takes ? s.with->rival_left == 0 : s.with->rival_has == 0))
@@ -177,7 +177,7 @@ private:
     for (std::size_t i = 0; i < 2; ++i) {
       const world::side& s = w.sides[i];
       const world::side& o = w.sides[1 - i];
-      // Every receive of s is somewhere, once.
+      // Each receive of s is counted exactly once.
       std::size_t n = s.flow.held() + s.flow.owed() + o.flow.available() + o.out.size();
       for (const world::flying& f : s.out)
         n += f.returned;
@@ -187,8 +187,8 @@ private:
         found.overruns += s.flow.share() != s.flow.receives();
         continue;
       }
-      // Of those that are shared, no more is given than is there; and what a link has claimed it
-      // has, unless some are missing.
+      // No more shared receives are given than exist, and a link has all that it has claimed,
+      // unless some are missing.
       const receive_shares& shares = s.with->shares;
       found.grown += s.flow.share() > shares.promise();
       const std::uint32_t others = shares.promise() + s.with->rival_has;
@@ -320,7 +320,7 @@ TEST_CASE("credits: alone when half are owed") {
   CHECK(c.should_return());
 }
 
-TEST_CASE("credits: nothing is stuck, overrun or endless, whatever the order") {
+TEST_CASE("credits: nothing is stuck, overrun or endless, in any order") {
   struct row {
     std::uint32_t receives[2], data[2], control[2];
     bool takes[2];
@@ -333,7 +333,7 @@ TEST_CASE("credits: nothing is stuck, overrun or endless, whatever the order") {
       rows.push_back({{5, 6}, {3, 0}, {5, 1}, {first, second}});
       rows.push_back({{6, 5}, {0, 4}, {6, 0}, {first, second}});
     }
-  // Where both could spend their last credits at once.
+  // Both sides could spend their last credits at once.
   rows.push_back({{5, 5}, {2, 2}, {4, 4}, {false, false}});
   std::size_t states = 0;
   for (const row& r : rows) {
@@ -370,7 +370,7 @@ TEST_CASE("credits: the same of receives that are shared") {
     }
   std::size_t states = 0, grown = 0;
   for (const row& r : rows) {
-    // The second side shares: its link, another, and two receives that nobody has claimed.
+    // The second side shares: its link, another link, and two unclaimed receives.
     sharing with{receive_shares(receives_shared, 5), r.rival, r.losses};
     REQUIRE(with.shares.join());
     REQUIRE(with.shares.join());

@@ -44,7 +44,7 @@ TEST_CASE("the first day's errors say what to do") {
   CHECK(make_error_code(error::device_permission).message().find("/dev/infiniband") !=
         std::string::npos);
   CHECK(make_error_code(error::memory_limit).message().find("ulimit -l") != std::string::npos);
-  // Which one depends on the machine; test/device/cm_refused.cpp looks for it.
+  // The message depends on the machine; test/device/cm_refused.cpp checks it.
   const std::string loopback = make_error_code(error::loopback_address).message();
   CHECK((loopback.find("use the address of one: ") != std::string::npos ||
          loopback.find("there is none with another") != std::string::npos));
@@ -92,7 +92,7 @@ TEST_CASE("completion statuses are error codes that compare with generic conditi
 
 TEST_CASE("a flushed request would be a cancelled one") {
   CHECK(error_code(IBV_WC_WR_FLUSH_ERR) == errc::operation_canceled);
-  // Code written for sockets compares with this.
+  // Code written for sockets compares with this error.
   CHECK(error_code(asio::error::operation_aborted) == errc::operation_canceled);
 }
 

@@ -13,7 +13,7 @@ using asio_rdma::detail::extent_map;
 
 namespace {
 
-/// What is taken, page by page.
+/// The taken pages, in a simple model.
 class model {
 public:
   explicit model(std::uint32_t pages) : taken_(pages) {}
@@ -75,8 +75,8 @@ TEST_CASE("neighbours that come back in any order become one run") {
   } while (std::next_permutation(order.begin(), order.end()));
 }
 
-TEST_CASE(
-    "whatever is taken and given back, pages are taken once and any run that is free is found") {
+TEST_CASE("with any sequence of takes and returns, pages are taken once and any run that is free "
+          "is found") {
   const std::uint64_t seed = GENERATE(1u, 2u, 3u, 4u);
   INFO("seed " << seed);
   constexpr std::uint32_t pages = 700;

@@ -22,7 +22,7 @@ TEST_CASE("the n-th allocation throws, and no other") {
       asm volatile(""
                    :
                    : "g"(p.get())
-                   : "memory"); // so that the compiler does not elide the allocation
+                   : "memory"); // keeps the compiler from eliding the allocation
     } catch (const std::bad_alloc&) {
       threw = true;
     }

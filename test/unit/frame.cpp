@@ -27,7 +27,7 @@ frame_header a_header(frame_type t) {
   return h;
 }
 
-/// Each type as it may be sent.
+/// A valid header of each type.
 std::vector<frame_header> good_headers() {
   std::vector<frame_header> result;
   const auto add = [&](frame_type t, std::uint32_t length, std::uint32_t id,
@@ -81,7 +81,7 @@ bool accepts(std::span<const std::byte> bytes) {
   return !decode(bytes, p);
 }
 
-/// The bytes with a number of four bytes put in.
+/// The bytes with a 32-bit number replaced.
 std::vector<std::byte> with(std::span<const std::byte> bytes, std::size_t at, std::uint32_t v) {
   std::vector<std::byte> result(bytes.begin(), bytes.end());
   for (std::size_t i = 0; i < 4; ++i)
@@ -215,7 +215,7 @@ TEST_CASE("payloads that cannot be are a violation") {
   CHECK(accepts<request_payload>(b));
   CHECK(!accepts<request_payload>(b.first(8)));
   CHECK(!accepts<request_payload>(with(b, 0, 0)));           // no bytes
-  CHECK(!accepts<request_payload>(with(b, 12, 0x00040001))); // a lease of too long
+  CHECK(!accepts<request_payload>(with(b, 12, 0x00040001))); // too long a lease
   CHECK(!accepts<request_payload>(with(b, 12, ones)));
   CHECK(!accepts<request_payload>(with(b, 16, 0))); // no rights
   CHECK(!accepts<request_payload>(with(b, 16, 8)));

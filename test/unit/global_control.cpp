@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-// What nodes of a global memory tell each other, and the allocator of a segment.
+// The messages of a global memory's nodes, and the allocator of a segment.
 #include <catch.hpp>
 
 #include <asio_rdma/detail/global_message.hpp>
@@ -68,7 +68,7 @@ TEST_CASE("requests and their answers") {
   }
 }
 
-TEST_CASE("what is not such a message to the last byte is refused") {
+TEST_CASE("a message that is wrong in any byte is refused") {
   const auto good = encode(introduction());
   REQUIRE(decodes(good));
   const auto with = [](std::vector<std::byte> bytes, std::size_t at, int value) {
@@ -106,7 +106,7 @@ TEST_CASE("what is not such a message to the last byte is refused") {
   CHECK_FALSE(decodes(encode(m)));
 }
 
-TEST_CASE("bytes that nobody made are never more than refused") {
+TEST_CASE("random bytes are never more than refused") {
   std::mt19937 random(1);
   for (int i = 0; i < 20000; ++i) {
     auto bytes = encode(introduction());
@@ -150,7 +150,7 @@ TEST_CASE("blocks lie in the segment, aligned, and do not overlap") {
       live.erase(victim);
     }
   }
-  CHECK(refused > 0); // it was full at times
+  CHECK(refused > 0); // it was full sometimes
   CHECK(a.blocks_in_use() == live.size());
 }
 
@@ -176,7 +176,7 @@ TEST_CASE("a freed block of a larger class is used when nothing else is left") {
   CHECK(a.allocate(1, 4096) == 0);
 }
 
-TEST_CASE("what is not to be had is refused") {
+TEST_CASE("memory that is not available is refused") {
   segment_allocator a(64, 4096);
   for (const std::uint64_t bytes : {std::uint64_t(0), std::uint64_t(4097), UINT64_MAX})
     CHECK_FALSE(a.allocate(bytes, 8));

@@ -35,13 +35,13 @@ struct side {
   lease_table leases{link, inbox};
 };
 
-/// An owner of memory and its user, between whom frames go when the test says so.
+/// An owner of memory and its user. Frames move between them when the test says so.
 struct two {
   side owner, user;
   protocol_clock::time_point now{std::chrono::hours(1)};
   error_code failure;
-  std::vector<frame_type> frames; // of both
-  std::uint32_t number = 0;       // the owner's number of the last one
+  std::vector<frame_type> frames; // of both sides
+  std::uint32_t number = 0;       // the owner's number of the last grant
 
   bool carry(side& from, side& to) {
     bool moved = false;
@@ -68,7 +68,7 @@ struct two {
     while (carry(owner, user) || carry(user, owner)) {
     }
   }
-  /// Asks, makes the key, and gives the answer.
+  /// Requests memory, makes the key and delivers the answer.
   remote_lease granted(std::uint64_t bytes = 100, microseconds lease = seconds(1)) {
     a_lease op;
     ask(op, bytes, some_rights, lease);
@@ -88,7 +88,7 @@ struct two {
     op.lease = lease;
     user.leases.start(op, now);
   }
-  /// Lends, and makes the key: the action that asked for it.
+  /// Lends memory and makes the key. Returns the action that requested the key.
   grant_action lends(a_lend& op, microseconds lease) {
     op.bytes = 77;
     op.rights = some_rights;
@@ -96,13 +96,13 @@ struct two {
     owner.grants.lend(op);
     const grant_action a = owner.grants.next();
     REQUIRE(a.what == make_or_end::make);
-    CHECK(owner.grants.bytes() == 0); // the owner's own doing is not counted
+    CHECK(owner.grants.bytes() == 0); // memory that the owner lends is not counted
     number = a.grant;
     owner.grants.made(number, {0x1000, 77, 5}, now);
     exchange();
     return a;
   }
-  /// The key that the owner has to end, which it does.
+  /// Checks that the owner must end this key, and ends it.
   void ends(std::uint32_t grant) {
     const grant_action a = owner.grants.next();
     REQUIRE(a.what == make_or_end::end);
@@ -113,7 +113,7 @@ struct two {
 
 } // namespace
 
-TEST_CASE("grants: what is asked for within the limits is given") {
+TEST_CASE("grants: a request within the limits is granted") {
   two t;
   a_lease op;
   t.ask(op, 100, remote_rights::read, seconds(3));
@@ -130,12 +130,12 @@ TEST_CASE("grants: what is asked for within the limits is given") {
   REQUIRE(t.user.leases.next() == &op);
   REQUIRE(!op.ec);
   CHECK(op.result.memory == remote_buffer{0x1000, 100, 5});
-  // The user counts from when it asked, the owner from when it gave, and lets the grace pass.
+  // The user counts from its request, the owner from its grant plus the grace.
   CHECK(op.result.until == t.now - seconds(1) + seconds(3));
   CHECK(t.owner.grants.next_expiry() == t.now + seconds(3) + milliseconds(500));
 }
 
-TEST_CASE("grants: what is beyond the limits is denied with the reason") {
+TEST_CASE("grants: a request beyond the limits is denied with the reason") {
   struct row {
     std::uint64_t bytes;
     remote_rights rights;
@@ -176,7 +176,7 @@ TEST_CASE("grants: there are no more at a time than the limit says, however smal
   CHECK(op.ec == error::remote_memory_limit);
 }
 
-TEST_CASE("grants: what cannot be asked for is refused before it is sent") {
+TEST_CASE("grants: an invalid request is refused before it is sent") {
   two t;
   a_lease none, rightless;
   t.ask(none, 0, remote_rights::read, {});
@@ -240,7 +240,7 @@ TEST_CASE("grants: a lease ends by time, at the user's side first") {
   CHECK(t.owner.grants.bytes() == 100); // until the key has ended
   t.ends(t.number);
   CHECK(t.owner.grants.bytes() == 0);
-  t.user.leases.release(l.id); // which is too late, and does no harm
+  t.user.leases.release(l.id); // too late, and harmless
   t.exchange();
   CHECK(!t.failure);
 }
@@ -288,19 +288,19 @@ TEST_CASE("grants: a revoked one cannot be used, and its number is not used for 
     return a.grant;
   }();
   CHECK(other != t.number);
-  CHECK((other & 0xffff) != (t.number & 0xffff)); // its notice has not gone yet
+  CHECK((other & 0xffff) != (t.number & 0xffff)); // its notice has not been sent yet
   t.exchange();
   CHECK(t.user.leases.check(l.id, t.now) == error::lease_revoked);
   t.user.leases.release(l.id);
   t.exchange();
-  CHECK(t.frames.back() == frame_type::ended); // and so no release
+  CHECK(t.frames.back() == frame_type::ended); // so there is no release
 }
 
-TEST_CASE("grants: who keeps a region that has ended has no part in one that gets its number") {
+TEST_CASE("grants: an ended region that is kept does not affect one that gets its number") {
   two t;
   const remote_lease kept = t.granted(100, seconds(1));
   const std::uint32_t old = t.number;
-  const bool by_time = GENERATE(false, true); // of which the owner says nothing
+  const bool by_time = GENERATE(false, true); // the owner sends nothing then
   if (by_time) {
     t.now += seconds(2);
     t.owner.grants.expire(t.now);
@@ -421,7 +421,8 @@ TEST_CASE("grants: one that is revoked while its key is being made the peer does
   CHECK(t.owner.grants.live() == 0);
 }
 
-TEST_CASE("grants: what was lent before closing is sent before the goodbye, however late its key") {
+TEST_CASE("grants: memory that was lent before closing is sent before the goodbye, however late "
+          "its key") {
   two t;
   a_lend lend;
   lend.bytes = 77;
@@ -450,7 +451,7 @@ TEST_CASE("grants: what was lent before closing is sent before the goodbye, howe
   CHECK(t.owner.grants.live() == 0);
 }
 
-TEST_CASE("grants: what comes for a cancelled request is released") {
+TEST_CASE("grants: an answer to a cancelled request is released") {
   two t;
   a_lease op;
   t.ask(op, 100, some_rights, seconds(1));
@@ -480,7 +481,7 @@ TEST_CASE("grants: a region goes to the peer, and back to its owner") {
   CHECK(!wait.returned);
   const std::uint32_t id = wait.id;
   CHECK(t.user.leases.get(id)->memory == remote_buffer{0x1000, 77, 5});
-  // Nobody can tell when its lease began, so it begins with a renewal.
+  // The beginning of its lease is unknown, so the region begins with a renewal.
   CHECK(t.user.leases.check(id, t.now) == error::lease_expired);
   a_lease renewal;
   renewal.what = lease_request::kind::renew;
@@ -508,7 +509,7 @@ TEST_CASE("grants: a region goes to the peer, and back to its owner") {
   CHECK(t.owner.grants.live() == 0);
 }
 
-TEST_CASE("grants: what is lent for longer than can be told, or for less than no time, is told all "
+TEST_CASE("grants: a lease longer than can be encoded, or negative, is sent all "
           "the same") {
   const auto asked = GENERATE(microseconds(std::chrono::years(50)), microseconds(-1));
   two t;
@@ -535,7 +536,7 @@ TEST_CASE("grants: a region whose receive has been given up is the next one's") 
   CHECK(!next.returned);
 }
 
-TEST_CASE("grants: what has ended meanwhile is not handed back") {
+TEST_CASE("grants: a region that has ended meanwhile is not handed back") {
   two t;
   const remote_lease l = t.granted();
   a_lease gift;
@@ -585,7 +586,7 @@ TEST_CASE("grants: with a goodbye all grants end") {
   CHECK(!t.failure);
 }
 
-TEST_CASE("grants: what makes no sense is a violation") {
+TEST_CASE("grants: a frame that makes no sense is a violation") {
   struct row {
     frame_header header;
     const char* what;
@@ -616,7 +617,7 @@ TEST_CASE("grants: a grant of other memory than was asked for is a violation") {
     t.owner.grants.made(t.owner.grants.next().grant, {0x1000, bytes, 5}, t.now);
     t.exchange();
     CHECK(t.failure == error::protocol_violation);
-    CHECK(t.user.leases.next() == nullptr); // with the connection
+    CHECK(t.user.leases.next() == nullptr); // it ends with the connection
     t.user.link.stop(error::protocol_violation);
     REQUIRE(t.user.leases.next() == &op);
     CHECK(op.ec == error::protocol_violation);

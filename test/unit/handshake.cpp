@@ -132,7 +132,7 @@ TEST_CASE("a handshake record out of range is refused") {
   result.receives = 77;
   INFO(what);
   CHECK(decode(bytes, result) == error::incompatible_peer);
-  CHECK(result.receives == 77); // nothing of it is taken
+  CHECK(result.receives == 77); // `result` is unchanged
 }
 
 TEST_CASE("a handshake record with an address that cannot be is refused") {
@@ -211,12 +211,12 @@ handshake raw(std::uint32_t number) {
   return h;
 }
 
-/// One side: its steps, and what has been written to it and not yet read.
+/// One side: its steps, and the bytes that were written to it and not yet read.
 struct side {
   explicit side(const handshake& h, error_code why = {}) : steps(h, why) {}
 
-  /// Does what comes next as long as there is something to read; at most `chunk` bytes at a time.
-  /// True if anything was done.
+  /// Performs the next steps while there is something to read; reads at most `chunk` bytes at a
+  /// time. True if any step was made.
   bool run(side& other, std::size_t chunk = 1000) {
     bool any = false;
     for (;; any = true) {
@@ -292,7 +292,7 @@ TEST_CASE("two sides connect to each other, however their bytes are cut") {
 TEST_CASE("no side has finished well before the other has connected") {
   side a(raw(20)), b(raw(30));
   a.run(b);
-  b.steps.on_written({}); // its record is on the way, and a reads it
+  b.steps.on_written({}); // its record has been written, and a reads it
   a.receive(encode(raw(30)));
   a.run(b);
   CHECK(a.connected_to == 30);

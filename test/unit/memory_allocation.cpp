@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSL-1.0
 //
-// What is done for every operation does not use the heap.
+// The work of every operation does not use the heap.
 #include <catch.hpp>
 
 #include "../device/life_counted_heap.hpp"
@@ -14,7 +14,7 @@ using namespace asio_rdma;
 
 namespace {
 
-/// How often the heap is used once the work has been done a few times.
+/// The number of heap allocations after some warm-up.
 template <class Work>
 std::size_t allocations_of(Work&& work) {
   for (int i = 0; i < 10; ++i)
@@ -64,7 +64,7 @@ TEST_CASE("waiting for access uses Asio's recycled memory") {
         extra = test::allocations - at_half;
         return;
       }
-      // The next one waits for the end of this one.
+      // The next wait is for the end of this access.
       auto next = [this](error_code ec, const buffer_access& granted) {
         (*this)(ec, granted);
       };

@@ -43,7 +43,7 @@ std::uintptr_t address(const registered_buffer& b) {
   return reinterpret_cast<std::uintptr_t>(b.data());
 }
 
-/// Writes a mark that tells the buffer from all others, and looks whether it is still there.
+/// Fills the buffer with a mark that differs from all other buffers' marks.
 void mark(const registered_buffer& b, std::uint64_t value) {
   std::memset(b.data(), static_cast<int>(value & 0xff), b.size());
 }
@@ -113,7 +113,7 @@ TEST_CASE(
   test::plain_arenas arenas;
   memory_pool_options options;
   options.first_arena = 64 * 1024;
-  options.limit = 1000 * 1024; // no multiple of what is doubled
+  options.limit = 1000 * 1024; // not a multiple of the doublings
   const memory_pool pool = arenas.pool(options);
   std::vector<registered_buffer> all;
   std::vector<std::size_t> sizes;
@@ -147,7 +147,7 @@ TEST_CASE(
   CHECK(s.bytes_registered == 1000 * 1024);
 }
 
-TEST_CASE("what small blocks do not use any more serves others before the pool grows") {
+TEST_CASE("memory that small blocks no longer use serves other sizes before the pool grows") {
   test::plain_arenas arenas;
   memory_pool_options options;
   options.first_arena = options.limit = 1024 * 1024;
@@ -160,7 +160,7 @@ TEST_CASE("what small blocks do not use any more serves others before the pool g
       all.push_back(pool.allocate(bytes, ec));
     CHECK(all.size() > 1);
     if (bytes == options.limit)
-      CHECK(all.size() == 2); // the last one is the one that failed
+      CHECK(all.size() == 2); // the last one failed
   }
   CHECK(arenas.made == 1);
 }
@@ -237,7 +237,7 @@ TEST_CASE("find knows the pool's memory and its key, and nothing else") {
     REQUIRE(part);
     CHECK(part->size() == 1);
     CHECK(part->lkey() == b.lkey());
-    // No further than the largest arena, even if another follows.
+    // No range reaches beyond its arena, even if another arena follows.
     CHECK(!pool.find(b.data(), pool.statistics().bytes_registered));
   }
   const std::vector<char> other(100);
@@ -397,14 +397,14 @@ TEST_CASE(
 }
 
 #ifdef ASIO_RDMA_TEST_POISON
-TEST_CASE("AddressSanitizer knows what of the pool nobody has") {
+TEST_CASE("AddressSanitizer knows which memory of the pool is unused") {
   test::plain_arenas arenas;
   const memory_pool pool = arenas.pool();
   for (const std::size_t bytes : {100u, 5000u, 100000u}) {
     registered_buffer b = pool.allocate(bytes);
     auto* const data = static_cast<char*>(b.data());
     CHECK(!__asan_region_is_poisoned(data, bytes));
-    CHECK(__asan_address_is_poisoned(data + bytes)); // not asked for, if in the same block
+    CHECK(__asan_address_is_poisoned(data + bytes)); // not requested, if in the same block
     b = {};
     CHECK(__asan_address_is_poisoned(data));
     CHECK(__asan_address_is_poisoned(data + bytes - 1));

@@ -31,11 +31,11 @@ struct sent_frame {
   bool operation_payload;
 };
 
-/// One side, whose peer is the test.
+/// One side; the test acts as its peer.
 struct party {
   explicit party(link_options l = {}, message_options m = {}) : link(l), messages(link, m) {}
 
-  /// Does what the machines say. What they say of messages is kept in `actions`.
+  /// Carries out the actions of the link. Actions on messages are kept in `actions`.
   void run() {
     for (message_action a = messages.next(); a.what != message_action::kind::none;
          a = messages.next())
@@ -67,7 +67,7 @@ struct party {
     }
   }
 
-  /// A frame of the peer.
+  /// Delivers a frame of the peer.
   void gets(frame_header h, const payload_bytes& payload = {}) {
     const frame_bytes head = encode(h);
     std::vector<std::byte> bytes(head.begin(), head.end());
@@ -111,7 +111,7 @@ struct party {
       result.push_back(f.header.type);
     return result;
   }
-  /// What the oldest action is, which is taken.
+  /// Takes the oldest action.
   message_action take() {
     if (actions.empty())
       return {};
@@ -119,14 +119,14 @@ struct party {
     actions.pop_front();
     return a;
   }
-  /// The slots of the next actions, as long as they say that what was read is dropped.
+  /// Takes the next actions while they drop read messages; returns their slots.
   std::set<std::uint32_t> drops() {
     std::set<std::uint32_t> result;
     while (!actions.empty() && actions.front().what == message_action::kind::drop)
       result.insert(take().slot);
     return result;
   }
-  /// Whether the next action is that `op` is complete.
+  /// Whether the next action completes `op`.
   bool completes(const message_out& op) {
     const message_action a = take();
     return a.what == message_action::kind::sent && a.send == &op;
@@ -183,7 +183,7 @@ TEST_CASE("messages: a long one is offered with its key, and complete when taken
   const message_action a = p.take();
   REQUIRE(a.what == message_action::kind::prepare);
   CHECK(a.send == &op);
-  CHECK(p.frames.empty()); // also what is behind it
+  CHECK(p.frames.empty()); // nor anything behind it
   p.messages.prepared(op, key);
   p.run();
   REQUIRE(p.types() == std::vector{frame_type::offer, frame_type::message});
@@ -296,7 +296,7 @@ TEST_CASE("messages: a cancelled receive loses nothing, and too small a one neit
   CHECK(three.bytes == 10);
 }
 
-TEST_CASE("messages: an offer is read when somebody waits, and keeps its place") {
+TEST_CASE("messages: an offer is read when a receive waits, and keeps its place") {
   party p;
   p.gets_offer(77, 100000);
   p.gets_message(1);
@@ -388,7 +388,7 @@ TEST_CASE("messages: an offer is read when somebody waits, and keeps its place")
   CHECK(p.frames[0].header == frame_header{.type = frame_type::taken, .credits = 1, .id = 77});
 }
 
-TEST_CASE("messages: who is cancelled makes those behind him get other messages") {
+TEST_CASE("messages: a cancelled receive makes those behind it get other messages") {
   party p;
   a_receive waits[4];
   for (a_receive& w : waits)
@@ -402,14 +402,14 @@ TEST_CASE("messages: who is cancelled makes those behind him get other messages"
     REQUIRE(a.receive == &waits[i]);
     p.messages.read_into(slots[i] = a.slot, waits[i]);
   }
-  p.messages.pulled(slots[2]); // is ready, and waits for its turn
+  p.messages.pulled(slots[2]); // complete, and waits for its turn
   p.run();
   CHECK(p.actions.empty());
   CHECK(p.frames.empty());
   p.messages.cancel(waits[0]);
   p.messages.abandon(waits[0]);
   p.run();
-  // The third is read again: its waiter gets the second one, and has his memory.
+  // The third message is read again: its receive gets the second message, in the same memory.
   const message_action third = p.take();
   REQUIRE(third.what == message_action::kind::pull);
   CHECK(third.memory.size == 1002);
@@ -417,7 +417,7 @@ TEST_CASE("messages: who is cancelled makes those behind him get other messages"
   p.messages.read_into(third.slot, waits[3]);
   p.messages.pulled(slots[0]);
   p.run();
-  CHECK(p.actions.empty());            // the first: its waiter's memory is still written to
+  CHECK(p.actions.empty());            // its receive's memory is still written to
   CHECK(!p.messages.cancel(waits[1])); // likewise
   p.run();
   const message_action first = p.take();
@@ -433,7 +433,7 @@ TEST_CASE("messages: who is cancelled makes those behind him get other messages"
   SECTION("the link fails") {
     p.link.stop(asio::error::connection_reset);
     p.run();
-    CHECK(p.drops() == std::set{slots[1], slots[2]}); // each read to memory that is not for it
+    CHECK(p.drops() == std::set{slots[1], slots[2]}); // each was read to another receive's memory
     REQUIRE(p.completes(waits[1]));
     CHECK(waits[1].ec == asio::error::operation_aborted);
     REQUIRE(p.completes(waits[3]));
@@ -445,8 +445,7 @@ TEST_CASE("messages: who is cancelled makes those behind him get other messages"
   p.run();
   REQUIRE(p.completes(waits[1]));
   CHECK(waits[1].ec == asio::error::operation_aborted);
-  CHECK(
-      p.actions.empty()); // the last one, who gets the second, has the third written to his memory
+  CHECK(p.actions.empty()); // its memory is still written to
   p.messages.pulled(slots[2]);
   p.run();
   const message_action second = p.take();
@@ -464,7 +463,7 @@ TEST_CASE("messages: one that is too long for its receive goes to the one behind
   std::uint32_t slots[3];
   for (std::uint32_t i = 0; i < 3; ++i) {
     p.gets_offer(i, 5000 + i);
-    if (i == 1) { // is not read for somebody who cannot have it
+    if (i == 1) { // not read for a receive with too little room
       CHECK(p.actions.empty());
       continue;
     }
@@ -480,7 +479,7 @@ TEST_CASE("messages: one that is too long for its receive goes to the one behind
   REQUIRE(p.completes(waits[1]));
   CHECK(waits[1].ec == asio::error::message_size);
   CHECK(waits[1].bytes == 5001);
-  CHECK(p.actions.empty()); // the third message is read to the memory that the second is for
+  CHECK(p.actions.empty()); // the memory for the second message has the third
   p.messages.pulled(slots[2]);
   p.run();
   const message_action second = p.take();
@@ -492,12 +491,12 @@ TEST_CASE("messages: one that is too long for its receive goes to the one behind
   REQUIRE(p.completes(waits[2]));
   CHECK(waits[2].where == place::direct);
   CHECK(waits[2].bytes == 5001);
-  CHECK(p.actions.empty()); // nobody waits for the third
+  CHECK(p.actions.empty()); // no receive waits for the third message
   p.receive(waits[0]);
   CHECK(p.take().what == message_action::kind::pull);
 }
 
-TEST_CASE("messages: what has been read is dropped when nobody can get it any more") {
+TEST_CASE("messages: a read message is dropped when no receive can get it any more") {
   party p;
   a_receive waits[3];
   for (a_receive& w : waits)
@@ -536,7 +535,7 @@ TEST_CASE("messages: what has been read is dropped when nobody can get it any mo
   }
 }
 
-TEST_CASE("messages: what would have to be read again when the link has stopped is lost") {
+TEST_CASE("messages: a message to be read again when the link has stopped is lost") {
   party p({}, {.prefetch = 2000});
   a_receive waits[4];
   waits[1].capacity = 1000;
@@ -551,7 +550,7 @@ TEST_CASE("messages: what would have to be read again when the link has stopped 
     if (i != 1)
       p.messages.read_into(a.slot, waits[i]);
     else
-      p.receive(waits[1]); // it is read ahead
+      p.receive(waits[1]); // its message is read ahead
   }
   p.receive(waits[3]);
   for (const std::uint32_t slot : {slots[1], slots[2], slots[0]})
@@ -569,14 +568,14 @@ TEST_CASE("messages: what would have to be read again when the link has stopped 
   CHECK(waits[3].ec == asio::error::connection_reset);
 }
 
-TEST_CASE("messages: what is lost when the link stops gives its receives back") {
+TEST_CASE("messages: lost messages give their receives back when the link stops") {
   party p({}, {.prefetch = 2000});
   a_receive first, second;
   p.receive(first);
-  p.gets_message(1); // delivered: its receive is the application's
-  p.gets_message(2); // whole: kept for a receive to come
+  p.gets_message(1); // delivered: the application has its receive
+  p.gets_message(2); // complete: kept for a later receive
   p.gets_offer(1, 10000);
-  p.gets_message(3); // behind what is lost
+  p.gets_message(3); // behind the lost message
   REQUIRE(p.completes(first));
   p.receive(second);
   REQUIRE(p.completes(second));
@@ -595,7 +594,8 @@ TEST_CASE("messages: what is lost when the link stops gives its receives back") 
   CHECK(!p.link.next_freed());
 }
 
-TEST_CASE("messages: what has to be read again after the link has stopped gives its receive back") {
+TEST_CASE(
+    "messages: a message to be read again after the link has stopped gives its receive back") {
   party p({}, {.prefetch = 2000});
   a_receive waits[2];
   waits[1].capacity = 20000;
@@ -688,7 +688,7 @@ TEST_CASE("messages: data waits for credits, answers do not") {
   p.run();
   CHECK(p.frames.back().header.type == frame_type::taken);
   p.gets({.type = frame_type::credits, .credits = 2});
-  CHECK(p.types().size() == 4); // and one more message, of two
+  CHECK(p.types().size() == 4); // and one more message, of two frames
 }
 
 TEST_CASE("messages: a goodbye follows what was sent, and ends the peer's") {
@@ -709,7 +709,7 @@ TEST_CASE("messages: a goodbye follows what was sent, and ends the peer's") {
   p.send(late);
   REQUIRE(p.completes(late));
   CHECK(late.ec == asio::error::operation_aborted);
-  p.gets_message(5); // for nobody
+  p.gets_message(5); // no receive gets it
   CHECK(p.reposted.size() == 1);
   p.gets_offer(3, 100);
   CHECK(p.frames.back().header.type == frame_type::refused);
@@ -780,7 +780,7 @@ TEST_CASE("messages: when the link stops every operation ends once") {
     p.send(*op);
   CHECK(p.take().send == &preparing);
   p.gets_offer(1, 100000);
-  p.gets_message(1); // behind what is lost
+  p.gets_message(1); // behind the lost message
   p.receive(one);
   REQUIRE(p.take().what == message_action::kind::pull);
   p.messages.read_into(0, one);
@@ -808,7 +808,7 @@ TEST_CASE("messages: when the link stops every operation ends once") {
   CHECK(later[0].ec == asio::error::connection_reset);
 }
 
-TEST_CASE("messages: what had arrived whole before a failure is still received") {
+TEST_CASE("messages: a message that had arrived whole before a failure is still received") {
   party p;
   p.gets_message(3);
   p.gets_offer(1, 10000);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSL-1.0
 //
-// What is made on a device that is not open.
+// Objects that are made on a device that is not open.
 #include <catch.hpp>
 
 #include <asio_rdma/completion_queue.hpp>

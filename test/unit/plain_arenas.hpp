@@ -10,7 +10,7 @@
 
 namespace test {
 
-/// Where a pool of memory that no device knows gets its arenas from, and how many there are.
+/// A source of arenas for a pool, without registration. Counts the arenas.
 struct plain_arenas {
   struct arena final : asio_rdma::detail::memory_arena {
     arena(plain_arenas& f, std::size_t bytes) : from(f) {
@@ -43,7 +43,7 @@ struct plain_arenas {
 
   std::atomic<std::size_t> made{0}, asked{0};
   std::atomic<int> alive{0};
-  std::size_t largest = static_cast<std::size_t>(-1); // more than this cannot be had
+  std::size_t largest = static_cast<std::size_t>(-1); // larger arenas fail
 };
 
 } // namespace test

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSL-1.0
-// Two whole parties over links that lose nothing but are as slow as they like, either of which may
-// die at any step.
+// Two whole parties over links that lose nothing but have any delay. Either party may die at any
+// step.
 #include "../protocol/party.hpp"
 
 #include "catch.hpp"
@@ -24,7 +24,8 @@ public:
   world(std::uint32_t seed, totals& t) : random_(seed), total_(t) {
     ++total_.worlds;
     const std::uint32_t receives[2] = {5 + below(12), 5 + below(12)};
-    // What are shared are promised by fewer, and one more is to be had for one that is held.
+    // A side with shared receives is promised fewer of them, and may take a further one for one
+    // that it holds.
     std::uint32_t promises[2] = {};
     for (std::size_t i = 0; i < 2; ++i)
       if (below(3) == 0)
@@ -79,7 +80,7 @@ public:
         for (std::uint32_t n = below(40); n != 0; --n)
           step();
       }
-      // One is gone; the other sees it some time later.
+      // One party dies; the other notices it some time later.
       const std::size_t who = below(2);
       parties_[who]->die(asio::error::operation_aborted);
       gone_ = true;
@@ -210,7 +211,7 @@ private:
     }
   }
 
-  /// Whether anything moved without an application.
+  /// Runs everything except the applications. Returns whether anything moved.
   bool settle() {
     bool moved = false;
     for (bool again = true; again;) {
@@ -227,7 +228,7 @@ private:
     return moved;
   }
 
-  /// Both applications take everything, and then nothing is left anywhere.
+  /// Both applications receive everything; then nothing may be left anywhere.
   void drain() {
     settle();
     for (bool again = true; again;) {
@@ -275,7 +276,7 @@ private:
 
   void close() {
     begin_close();
-    // The other one must take what is offered to it.
+    // The other party must receive everything that is offered to it.
     for (bool again = true; again;) {
       again = false;
       for (auto& p : parties_) {
@@ -298,7 +299,8 @@ private:
     ++total_.goodbyes;
   }
 
-  /// What `i` has received: all that was sent, or at least what was sent well.
+  /// Checks the messages that `i` has received: with `all`, all that were sent; with `well`, at
+  /// least those that were sent successfully.
   void check_messages(std::size_t i, bool all, bool well) {
     const party& from = *parties_[1 - i];
     const party& to = *parties_[i];
@@ -337,7 +339,7 @@ private:
 
 } // namespace
 
-TEST_CASE("two parties lose and double nothing, whatever happens in whatever order") {
+TEST_CASE("two parties lose and double nothing, with any actions in any order") {
   const totals t = simulation::simulate<world, totals>(400'000);
   WARN(t.steps << " steps in " << t.worlds << " worlds: " << t.messages << " messages received, "
                << t.pulled << " READs, " << t.direct << " messages read directly, " << t.abandoned

@@ -21,7 +21,7 @@ TEST_CASE("as many links as there are promises for may join") {
   CHECK(!s.join());
 }
 
-TEST_CASE("what nobody has claimed may be taken, and given back") {
+TEST_CASE("unclaimed receives may be taken, and given back") {
   receive_shares s(17, 5);
   REQUIRE(s.join());
   REQUIRE(s.join());
@@ -30,11 +30,11 @@ TEST_CASE("what nobody has claimed may be taken, and given back") {
   CHECK(s.take(false));
   CHECK(!s.take(false));
   CHECK(!s.any_left());
-  // A link with two more gives back one of these, and takes it again.
+  // A link that has taken two gives one of them back, and takes it again.
   s.give_back(false);
   CHECK(s.unclaimed() == 1);
   CHECK(s.take(false));
-  // A link gives back one of its own, which nobody else gets.
+  // A link gives back one of its own; no other link gets it.
   s.give_back(true);
   CHECK(!s.take(false));
   CHECK(s.take(true));
@@ -72,7 +72,7 @@ TEST_CASE("a link leaves with fewer than it has claimed") {
   CHECK(s.join());
 }
 
-TEST_CASE("what is missing is given to nobody") {
+TEST_CASE("missing receives are given to no link") {
   receive_shares s(12, 5);
   REQUIRE(s.join());
   for (int i = 0; i < 3; ++i) {
@@ -89,7 +89,8 @@ TEST_CASE("what is missing is given to nobody") {
   CHECK(s.take(true));
 }
 
-TEST_CASE("whatever links do, no more is given than there is, and each has what it has claimed") {
+TEST_CASE(
+    "with any actions of links, no more is given than there is, and each has what it has claimed") {
   constexpr std::uint32_t total = 40, promise = 5;
   std::mt19937 random(1);
   receive_shares s(total, promise);

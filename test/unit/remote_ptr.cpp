@@ -26,7 +26,7 @@ struct record {
 
 struct unknown; // never defined
 
-// A word that the device can compare and swap.
+// A remote_ptr fits a word on which the device can compare and swap.
 static_assert(sizeof(remote_ptr<record>) == 8);
 static_assert(alignof(remote_ptr<record>) == 8);
 static_assert(std::is_trivially_copyable_v<remote_ptr<record>>);
@@ -34,7 +34,7 @@ static_assert(std::is_standard_layout_v<remote_ptr<record>>);
 static_assert(std::has_unique_object_representations_v<remote_ptr<record>>);
 static_assert(sizeof(remote_ptr<unknown>) == 8);
 
-// What does not convert, or compare, as pointers do not.
+// Remote pointers convert and compare as pointers do.
 static_assert(std::is_convertible_v<remote_ptr<int>, remote_ptr<const int>>);
 static_assert(std::is_convertible_v<remote_ptr<int>, remote_ptr<void>>);
 static_assert(std::is_convertible_v<remote_ptr<int>, remote_ptr<const void>>);
@@ -87,7 +87,7 @@ concept has_member = requires(remote_ptr<T> p) {
 static_assert(has_member<record, &record::next>);
 static_assert(!has_member<header, &record::next>);
 
-// The fields are checked where they are constants, too.
+// The fields of constants are checked at compile time.
 constexpr remote_ptr<int> last(max_node, 255, max_segment_bytes - 1);
 static_assert(last.node() == 4095 && last.segment() == 255 &&
               last.offset() == (std::uint64_t(1) << 44) - 1);

@@ -28,7 +28,7 @@ struct padded {
   std::uint8_t b;
 };
 
-// Who may do what. Each line that is false here is an operation that does not compile.
+// The permitted operations of each kind. An operation that is false here does not compile.
 template <class T, bool Read, bool Write, bool Atomic>
 constexpr bool allows =
     remote_readable<T> == Read&& remote_writable<T> == Write&& remote_atomic<T> == Atomic;
@@ -48,7 +48,7 @@ static_assert(allows<void, false, false, false>);
 static_assert(std::is_same_v<remote_value_t<nic_atomic<remote_ptr<int>>>, remote_ptr<int>>);
 static_assert(std::is_same_v<remote_value_t<const plain>, plain>);
 
-// And what the owner's CPU may do.
+// The permitted operations of the owner's CPU.
 template <class W>
 concept stores = requires(W w) {
   w.store({});
@@ -77,7 +77,7 @@ static_assert(!std::is_copy_constructible_v<nic_atomic<word>>);
 static_assert(!std::is_assignable_v<nic_atomic<word>&, word>);
 static_assert(!std::is_assignable_v<shared_word<word>&, const shared_word<word>&>);
 
-// A word is 8 bytes of which all count.
+// A word value has 8 bytes without padding.
 static_assert(word_value<std::int64_t> && word_value<remote_ptr<void>> && word_value<void*>);
 static_assert(!word_value<std::uint32_t> && !word_value<double> && !word_value<padded>);
 static_assert(!word_value<const word>);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-// Must not compile: an operation would use memory that nobody keeps any more.
+// Must not compile: an operation would use memory without an owner.
 #include <asio_rdma/connection.hpp>
 #include <boost/asio/detached.hpp>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-// Bytes of a stream that are offered, and read from where they lie.
+// Bytes of a stream that are offered, and read from the writer's memory.
 #include "../protocol/stream_two.hpp"
 
 #include "catch.hpp"
@@ -29,14 +29,14 @@ struct offering : two {
     b.read(op);
     return op;
   }
-  /// What is said to b.
+  /// The types of the frames on the way to b.
   std::vector<frame_type> types() const {
     std::vector<frame_type> result;
     for (const wire_frame& f : a.wire)
       result.push_back(f.header.type);
     return result;
   }
-  /// All that b can read, which is in order.
+  /// Reads all bytes that b can get, and checks their order.
   std::uint64_t read_all() {
     for (;;) {
       a_read& r = read(10000);
@@ -90,11 +90,11 @@ TEST_CASE("few bytes go in frames, many are offered") {
   CHECK(w.ec == none);
   CHECK(w.done == 300);
   CHECK(lent.a.keys.empty());
-  CHECK(lent.b.bytes.available() == 300); // nobody had to ask
+  CHECK(lent.b.bytes.available() == 300); // before any read
   CHECK(lent.read_all() == 300);
 }
 
-TEST_CASE("what is offered keeps its place") {
+TEST_CASE("offered bytes keep their place") {
   offering t;
   const auto lend = [&](std::uint64_t n) {
     a_write& w = t.lend(n);
@@ -122,7 +122,7 @@ TEST_CASE("writes meet in one offer while another is not answered") {
     t.b.complete_pull(t.a);
   t.b.deliver_to(t.a);
   REQUIRE(t.types() == types{frame_type::offer});
-  CHECK(t.a.keys.size() == 2); // the first goes when its SEND has completed too
+  CHECK(t.a.keys.size() == 2); // the first key ends when its SEND has completed too
   t.a.complete_send();
   REQUIRE(t.a.keys.size() == 1);
   CHECK(t.a.keys.begin()->second.size() == 340);
@@ -164,7 +164,7 @@ TEST_CASE("only so much is read ahead, and only so much is copied") {
   a_write& stuck = t.writes.back();
   CHECK(!stuck.ended);
   CHECK(t.b.bytes.available() == ahead);
-  CHECK(taken == 2 * large); // of the first of which 600 have been read
+  CHECK(taken == 2 * large); // two blocks; 600 bytes of the first have been read
   CHECK(t.read(ahead).done == ahead);
   t.settle();
   CHECK(stuck.ended);
@@ -193,13 +193,13 @@ TEST_CASE("a waiting read of much memory is direct") {
   t.settle();
   CHECK(r.done == 2000);
   CHECK(w.done == 2000);
-  // One with less room takes a part, and what is read ahead comes then.
+  // With less room a read takes a part; then bytes are read ahead.
   a_read& part = t.read_direct(direct);
   t.lend(1000);
   t.settle();
   CHECK(part.done == direct);
   CHECK(t.b.bytes.available() == ahead);
-  // A small one is not.
+  // A small read is not direct.
   a_read& small = t.read_direct(direct - 1);
   CHECK(small.ended);
   t.settle();
@@ -221,7 +221,7 @@ TEST_CASE("a direct read that is cancelled ends when its memory is not written a
   CHECK(r.ended);
   CHECK(r.ec == aborted);
   CHECK(r.done == 0);
-  CHECK(!t.writes.back().ended); // nothing of it has been taken
+  CHECK(!t.writes.back().ended); // no byte of it has been taken
   CHECK(t.read_all() == 500);
   CHECK(t.writes.back().ended);
 }
@@ -345,7 +345,7 @@ TEST_CASE("a failure ends a direct read and what is offered") {
   CHECK((t.a.keys.empty() && t.a.blocks.empty()));
 }
 
-TEST_CASE("what there is no memory for") {
+TEST_CASE("operations for which there is no memory") {
   offering t;
   SECTION("a key: then in frames") {
     t.a.refuses_key = [] {
@@ -523,7 +523,7 @@ TEST_CASE("a side that drops what still comes") {
       REQUIRE(t.write(250).ended);
       t.settle();
     }
-    a_write& w = t.lend(500); // when it hears of that
+    a_write& w = t.lend(500); // when it gets the notice
     t.settle();
     CHECK(w.ec == pipe_broken);
     CHECK(w.done == 0);
@@ -562,7 +562,7 @@ TEST_CASE("a side that drops what still comes") {
   }
 }
 
-TEST_CASE("what is withdrawn while it is read directly ends where it has been asked for") {
+TEST_CASE("a write that is withdrawn during a direct read ends at the bytes already requested") {
   offering t;
   t.b.read_at_a_time = 300;
   a_read& r = t.read_direct(1000);
@@ -642,7 +642,7 @@ TEST_CASE("a peer that is asked tells whether its application has taken somethin
   SECTION("twice is a violation") {
     t.b.posted.clear();
     t.b.posted = {5000, 5001};
-    t.b.bytes.ask(); // so that b's frames lie on the wire
+    t.b.bytes.ask(); // leaves b's frames on the wire
     t.b.link.on_received(1000, raw({.type = frame_type::query}), {});
     t.b.link.on_received(1001, raw({.type = frame_type::query}), {});
     t.b.run();

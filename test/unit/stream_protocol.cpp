@@ -11,7 +11,7 @@ using lengths = std::vector<std::uint32_t>;
 using read_kind = stream_read::kind;
 using write_kind = stream_write::kind;
 
-/// Something that ends a stream, and what each function gives afterwards.
+/// An action that ends a stream, and the result of each function afterwards.
 struct ending {
   const char* name;
   void (*happens)(two&);
@@ -66,7 +66,7 @@ TEST_CASE("a small write goes at once, more of them meet in a frame while one is
   t.a.complete_send();
   CHECK(t.lengths() == lengths{10, 30});
   t.write(70);
-  t.write(50); // the block is full, so it need not wait; what is left does
+  t.write(50); // the full block need not wait; the rest waits
   CHECK(t.lengths() == lengths{10, 30, 100});
   t.settle();
   a_read& r = t.read(1000);
@@ -81,7 +81,7 @@ TEST_CASE("the end of a long write does not wait for its beginning") {
   CHECK(t.lengths() == lengths{100, 100, 50});
 }
 
-TEST_CASE("what a small write waits for") {
+TEST_CASE("a small write waits for the frame before it") {
   SECTION("nothing, if that is wished") {
     two t;
     t.a.bytes.set_no_delay(true);
@@ -129,7 +129,7 @@ TEST_CASE("nothing is buffered beyond the peer's receives and the blocks") {
   CHECK(taken == (8 - credits::reserve + 4) * frame);
   a_write& stuck = t.writes.back();
   CHECK(!stuck.ended);
-  a_read& r = t.read(2 * frame); // one credit does not go back alone
+  a_read& r = t.read(2 * frame); // one credit is not returned alone
   CHECK(r.ended);
   t.settle();
   CHECK(stuck.ended);
@@ -177,7 +177,7 @@ TEST_CASE("waits end with the state and take nothing") {
   a_write& writable = t.write(t.a, 0, write_kind::wait);
   CHECK(!readable.ended);
   CHECK(writable.ended);
-  t.write(100); // under way, so there is no block
+  t.write(100); // in flight, so no block is free
   a_write& again = t.write(t.a, 0, write_kind::wait);
   CHECK(!again.ended);
   t.a.deliver_to(t.b);
@@ -214,7 +214,7 @@ TEST_CASE("the peer's shutdown is behind what came before it, and the other way 
   CHECK(!t.b.failure);
 }
 
-TEST_CASE("what follows each end") {
+TEST_CASE("calls after each end give its results") {
   const ending endings[] = {
       {"shutdown of writes here", [](two& t) { t.a.bytes.shut_down_writes(); }, none, pipe_broken,
        none, pipe_broken},
@@ -254,7 +254,7 @@ TEST_CASE("what follows each end") {
   for (const ending& e : endings) {
     CAPTURE(e.name);
     two t(5, 1);
-    // Two blocks of b's receives are taken and one is full here: the next write waits.
+    // Two blocks of b's receives are taken, and here one block is full: the next write waits.
     a_read waiting_read(10), wait(1, read_kind::wait);
     t.a.read(waiting_read);
     t.a.read(wait);
@@ -284,7 +284,7 @@ TEST_CASE("what follows each end") {
   }
 }
 
-TEST_CASE("what had come before a failure can be read") {
+TEST_CASE("bytes that had arrived before a failure can be read") {
   two t;
   t.write(150);
   t.settle();

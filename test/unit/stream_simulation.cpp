@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSL-1.0
-// Two sides of a stream over a link that loses nothing but is as slow as it likes, with all that
-// programs may do, in any order.
+// Two sides of a stream over a link that loses nothing but has any delay, with all actions of
+// programs in any order.
 #include "../protocol/stream_party.hpp"
 
 #include "catch.hpp"
@@ -150,7 +150,7 @@ private:
     reads_shut_[who] = true;
   }
 
-  // What comes is for nobody.
+  // Whether arriving bytes are dropped.
   bool drops(std::size_t who) const { return writes_shut_[who] && reads_shut_[who]; }
 
   bool complete_pull(std::size_t who) {
@@ -176,7 +176,7 @@ private:
     return p.deliver_to(*party_[1 - who]);
   }
 
-  // The number that the peer tells is that of bytes that it has taken, and of no others.
+  // Checks that the peer reports the number of bytes that its application has taken.
   void hear_progress(std::size_t who, std::uint32_t bytes) {
     ++told_[who];
     ++total_.asked;
@@ -189,8 +189,8 @@ private:
     progress_[who] = bytes;
   }
 
-  // One write at a time, as a program that minds the order has it: only then is known which bytes
-  // are next.
+  // One write at a time, as in a program that needs the order: otherwise the next bytes would be
+  // unknown.
   void write(std::size_t who) {
     if (write_[who] || write_end_[who])
       return;
@@ -245,7 +245,7 @@ private:
         must(b == byte_at(taken_[who]++), "bytes come in order and as they were");
       const bool goes_on = (r->late && r->ec == asio::error::operation_aborted && !closing_) ||
                            r->ec == asio::error::no_memory ||
-                           (reads_shut_[who] && !finishing_); // more may come
+                           (reads_shut_[who] && !finishing_); // more may arrive
       if (r->ec && !goes_on)
         read_end_[who] = r->ec;
       r.reset();
@@ -282,14 +282,14 @@ private:
     return moved;
   }
 
-  // Both read to the end, which is a shutdown or a close.
+  // Both sides read to the end, which is a shutdown or a close.
   void finish(bool closes) {
     finishing_ = true;
     for (auto& p : party_)
-      p->refuses_memory = nullptr; // for a read that ends with that is not the last
+      p->refuses_memory = nullptr; // otherwise a read could end with that error before the end
     for (std::size_t i = 0; i < 2; ++i)
       if (reads_shut_[i] && !writes_shut_[i])
-        shut_writes(i); // or the peer would wait for a reader
+        shut_writes(i); // otherwise the peer would wait for a reader
     std::size_t rounds = 0;
     for (bool again = true; again;) {
       must(++rounds < 100'000, "what both read comes to an end");
@@ -322,7 +322,7 @@ private:
         p->run();
       }
     }
-    // Four rounds may be four waits for a state, which tell of no end.
+    // Four rounds, as there may be four waits for a state, which do not report the end.
     for (int n = 0; n < 4 || (n < 1000 && !(read_end_[0] && read_end_[1])); ++n) {
       settle();
       for (std::size_t i = 0; i < 2; ++i) {
@@ -373,7 +373,7 @@ private:
   bool write_end_[2] = {}, lost_[2] = {};
   bool writes_shut_[2] = {}, reads_shut_[2] = {};
   std::uint64_t asked_[2] = {}, told_[2] = {};
-  std::uint32_t progress_[2] = {}; // of the peer's program
+  std::uint32_t progress_[2] = {}; // of the peer's application
   bool closing_ = false, finishing_ = false;
 };
 

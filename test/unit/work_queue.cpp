@@ -33,7 +33,7 @@ ids ids_of(const operation_list& list) {
   return result;
 }
 
-/// A queue whose device is a list of chains, and which refuses what a test tells it to.
+/// A queue whose device is a list of chains. It refuses the work requests that the test names.
 class test_queue final : public work_queue {
 public:
   test_queue(detail::mutex& m, std::uint32_t depth, bool ordered)
@@ -55,8 +55,8 @@ public:
   std::vector<ids> chains;
   ids retired;
   std::function<int(std::uint64_t)> refuse; // gives an errno value, 0 to accept
-  ids apart;                                // wait for those before them, but for their like
-  std::size_t most_posted = 0;              // what the device had at a time
+  ids apart;                                // wait for those before, not for one another
+  std::size_t most_posted = 0;              // the most that the device had at a time
   std::size_t posted_now = 0;
 
 private:
@@ -249,7 +249,7 @@ TEST_CASE("a refused post gives the error back and keeps no trace of the operati
   CHECK(f.op(1).ec == no_memory);
   CHECK(f.queue.empty());
   CHECK_FALSE(f.queue.is_posted(1));
-  f.start(2, 3); // the whole depth is still there
+  f.start(2, 3); // the whole depth is still free
   CHECK(f.queue.is_posted(2));
   CHECK(f.queue.is_posted(3));
 }
@@ -380,7 +380,8 @@ TEST_CASE("the short way: posted by the owner, completed at the front") {
   CHECK(f.queue.may_post());
 }
 
-TEST_CASE("what waited and was removed, failed or refused no longer keeps others from the device") {
+TEST_CASE("operations that waited and were removed, failed or refused no longer keep others from "
+          "the device") {
   const int how = GENERATE(0, 1, 2);
   fixture f(1);
   f.start(1, 2);
@@ -400,7 +401,7 @@ TEST_CASE("what waited and was removed, failed or refused no longer keeps others
 }
 
 TEST_CASE("any interleaving keeps the order, the depth and every operation") {
-  // Completions by an own small generator: the same run each time.
+  // Completions in the order of a small generator here: the same run each time.
   const bool ordered = GENERATE(true, false);
   const std::uint32_t depth = GENERATE(1u, 2u, 7u);
   detail::mutex m;
@@ -455,7 +456,7 @@ TEST_CASE("any interleaving keeps the order, the depth and every operation") {
     continue;
   CHECK(queue.empty());
   CHECK(ready.size() + rejected == total);
-  // The device got them in the order in which they were started.
+  // The device got the operations in the order in which they were started.
   ids posted;
   for (const ids& chain : queue.chains)
     posted.insert(posted.end(), chain.begin(), chain.end());
