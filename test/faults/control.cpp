@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSL-1.0
-// The control functions that libibverbs exports, and the ones it calls through the extended table.
+// The control functions that libibverbs exports, and those that it calls through the extended
+// table.
 #include "state.hpp"
 
 #include <algorithm>
@@ -34,9 +35,9 @@ auto make(ibv_context* context, call which, Make real) -> decltype(real(*state_o
   return real(*state);
 }
 
-// Queues and queue pairs are created with the descriptor for their asynchronous events, which the
-// kernel must know. A program that reads context->async_fd in another thread meanwhile sees that
-// one; ThreadSanitizer is not told of it, as no other library writes there.
+// Queues and queue pairs are created with the descriptor for their asynchronous events, which must
+// be one that the kernel knows. Another thread that reads context->async_fd meanwhile sees that
+// descriptor; ThreadSanitizer is not informed, as no other library writes there.
 class real_async_fd {
 public:
   explicit real_async_fd(context_state& state) : lock_(state.creation_mutex), state_(state) {
@@ -68,7 +69,7 @@ int act(ibv_context* context, call which, std::uint32_t qp_num, int qp_state, Do
   return real(*state);
 }
 
-// The kernel knows the real channel only; the completion queue shows the caller's.
+// The kernel knows the real channel only; the completion queue shows the caller's channel.
 ibv_comp_channel* real_channel(context_state& state, ibv_comp_channel* facade) {
   std::lock_guard lock(state.mutex);
   const auto i = state.channels.find(facade);
@@ -182,7 +183,7 @@ ibv_srq* create_srq_ex(ibv_context* context, ibv_srq_init_attr_ex* attr) {
   });
 }
 
-// As libibverbs' inline functions find a member: the library may be older than the header.
+// Finds a member as libibverbs' inline functions do: the library may be older than the header.
 template <class Function, class Ours>
 Function swap_member(ibv_context* context, Function verbs_context::*member, Ours ours) {
   verbs_context* const table = verbs_get_ctx(context);

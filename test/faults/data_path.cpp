@@ -16,7 +16,7 @@ unsigned chain_length(const Request* wr) {
   return n;
 }
 
-// Posts the part of a chain before the refused request.
+// Posts the requests before the refused one.
 template <class Queue, class Request, class Post>
 int post_part(const refusal& r, Queue* queue, Request* wr, Request** bad_wr, Post post) {
   if (r.index == unnamed) {
@@ -110,7 +110,7 @@ void context_state::swap_table() {
   ops.post_srq_recv = faults::post_srq_recv;
   ops.poll_cq = faults::poll_cq;
   ops.req_notify_cq = faults::req_notify_cq;
-  // Null where the device has no windows: libibverbs asks.
+  // Null if the device has no windows: libibverbs checks that.
   if (ops.alloc_mw)
     ops.alloc_mw = faults::alloc_mw;
   if (ops.bind_mw)
@@ -131,7 +131,8 @@ void context_state::restore_table_locked() {
 }
 
 bool context_state::holds_locked(ibv_cq* cq, const cq_state& s, std::uint32_t qp_num) const {
-  // The last look at the queue after its queue pair was destroyed finds what is left of it.
+  // The last poll after the queue pair was destroyed finds its remaining completions; they are not
+  // held.
   if (!qps.contains(qp_num))
     return false;
   // A completion behind held ones of its queue pair may not overtake them.
@@ -316,7 +317,7 @@ int context_state::poll(ibv_cq* cq, int n, ibv_wc* wc) {
   counts.completions += static_cast<std::uint64_t>(got);
   if (!got) {
     ++counts.empty_polls;
-    // An armed queue may not be polled again before its event.
+    // An armed queue need not be polled again before its event, so a hold ends here.
     if (s.plan_hold && (--s.plan_hold == 0 || s.armed)) {
       s.plan_hold = 0;
       release_locked(cq, s, s.held.size());

@@ -30,7 +30,7 @@ void context_state::inject_async_locked(const ibv_async_event& e) {
 
 namespace {
 
-// Whether an event read from the device is to be seen by the caller.
+// Whether the caller may see an event that was read from the device.
 bool visible_locked(context_state& state, ibv_cq* cq, cq_state& s) {
   const auto discard = [&] {
     FAULTS_REAL(ibv_ack_cq_events)(cq, 1);
@@ -41,7 +41,7 @@ bool visible_locked(context_state& state, ibv_cq* cq, cq_state& s) {
   if (state.swapped && (s.plan_hold || !state.holds.empty() || !s.held.empty())) {
     state.pull_locked(cq, s);
     if (s.ready.empty() && !s.held.empty()) {
-      // What is held has not happened as far as the caller knows, so the queue is still armed.
+      // A held completion does not exist for the caller, so the queue must still be armed.
       discard();
       state.original.req_notify_cq(cq, s.solicited_only);
       state.pull_locked(cq, s);
@@ -108,7 +108,8 @@ outcome next_async_event(context_state& state, ibv_async_event* event) {
   const auto n = ::read(state.async->real(), &raw, sizeof raw);
   if (n != sizeof raw)
     return n < 0 && errno == EAGAIN ? outcome::nothing : outcome::error;
-  // The element is what libibverbs gave the kernel when it made the object, or a port number.
+  // The element is the value that libibverbs gave the kernel when it made the object, or a port
+  // number.
   *event = {};
   event->event_type = static_cast<ibv_event_type>(raw.event_type);
   switch (event->event_type) {
@@ -206,7 +207,7 @@ FAULTS_EXPORT void ibv_ack_async_event(ibv_async_event* event) {
     if (not_the_kernels || erase_event(state->async_real_unacked, *event)) {
       ++state->counts.async_events_acked;
       state->acknowledged.notify_all();
-      // libibverbs counts what is acknowledged and waits for as many as the kernel reported.
+      // libibverbs counts acknowledgements and waits for as many as the kernel has reported events.
       if (not_the_kernels)
         return;
       break;

@@ -76,7 +76,7 @@ std::size_t failing_allocation::count() const noexcept { return counted; }
 
 } // namespace test
 
-// The linker puts this in the place of aligned_alloc in all objects of the program (--wrap).
+// The linker replaces aligned_alloc by this function in all objects of the program (--wrap).
 extern "C" void* __real_aligned_alloc(std::size_t, std::size_t);
 extern "C" void* __wrap_aligned_alloc(std::size_t, std::size_t);
 void* __wrap_aligned_alloc(std::size_t alignment, std::size_t bytes) {

@@ -3,13 +3,13 @@
 // Fault injection between a program and a real RDMA device.
 //
 // The data path (post, poll, arm, memory windows) goes through the function table of an opened
-// ibv_context, which an injector swaps. Control functions are exported by libibverbs, so this
-// library defines functions of the same names; they come first in the search order of an executable
-// that links it, also for calls made by librdmacm, and forward to libibverbs. libibverbs must be a
-// shared library.
+// ibv_context, which an injector replaces. Control functions are exported by libibverbs, so this
+// library defines functions of the same names. They come first in the search order of an executable
+// that links this library, also for calls by librdmacm, and forward to libibverbs. libibverbs must
+// be a shared library.
 //
 // Completion channels and asynchronous event descriptors of every context opened in the process are
-// descriptors of this library that become readable for the device's events and for injected ones.
+// descriptors of this library. They become readable for the device's events and for injected ones.
 //
 // Not covered: extended polling (ibv_start_poll) and extended posting (ibv_wr_start).
 //
@@ -65,7 +65,7 @@ enum class call : std::uint8_t {
 };
 const char* name(call which);
 
-// Which calls a fault applies to, counted from when the fault was added.
+// The calls to which a fault applies, counted since the fault was added.
 struct occurrence {
   std::uint64_t first = 1;
   std::uint64_t times = 1;
@@ -81,22 +81,22 @@ struct completion_fault {
   occurrence when = {};
 };
 
-// Which completions to hold back; null and 0 mean any.
+// The completions to hold back; null and 0 mean any.
 struct completion_filter {
   ibv_cq* cq = nullptr;
   std::uint32_t qp_num = 0;
 };
 
-// Random faults. A decision depends on the seed, the kind of fault and how many decisions of that
-// kind were made before it, not on how calls of different kinds interleave. Values are
+// Random faults. A decision depends on the seed, the kind of fault and the number of earlier
+// decisions of that kind, not on the interleaving of calls of different kinds. Values are
 // probabilities.
 struct plan {
   std::uint64_t seed = 0;
   double refuse_send = 0;     // ENOMEM, at a random position of the chain
   double refuse_receive = 0;  // ENOMEM, queue pairs and shared receive queues
-  double fail_completion = 0; // the queue pair goes to the error state
-  // Held until the completion queue has been polled empty a few times, or is armed (then found by
-  // the poll that follows arming), or was polled empty after arming (then there is a channel
+  double fail_completion = 0; // the queue pair enters the error state
+  // Held until the completion queue has been polled empty a few times, or is armed (then the poll
+  // after arming finds the completion), or was polled empty after arming (then there is a channel
   // event).
   double hold_completion = 0;
   double spurious_event = 0; // per arming: an event without a completion
@@ -107,7 +107,7 @@ struct plan {
 };
 std::ostream& operator<<(std::ostream& out, const plan& p);
 
-// The value of ASIO_RDMA_FAULT_SEED, or else a random one.
+// The value of ASIO_RDMA_FAULT_SEED, or a random one.
 std::uint64_t seed_from_environment();
 
 struct counters {
@@ -118,20 +118,20 @@ struct counters {
   unsigned last_send_flags = 0;    // send_flags of the last work request of the last chain
   std::uint32_t last_send_key = 0; // of its first buffer
   ibv_mw_bind_info last_bind{};    // of the last work request that binds a window
-  std::uint64_t completions = 0;   // given to the caller
+  std::uint64_t completions = 0;   // returned to the caller
   std::uint64_t failed_completions = 0;
   std::uint64_t held_completions = 0;
   std::uint64_t dropped_completions = 0; // held ones whose queue pair was destroyed
   std::uint64_t empty_polls = 0;
-  std::uint64_t channel_events = 0; // given to the caller
+  std::uint64_t channel_events = 0; // returned to the caller
   std::uint64_t channel_events_acked = 0;
   std::uint64_t channel_ack_calls = 0;
   std::uint64_t channel_events_lost = 0;
   std::uint64_t channel_events_injected = 0;
-  std::uint64_t async_events = 0; // given to the caller
+  std::uint64_t async_events = 0; // returned to the caller
   std::uint64_t async_events_acked = 0;
-  // Events whose object was destroyed while they were not acknowledged. libibverbs waits for ever
-  // there; this library gives up after a while, so that a test can fail instead.
+  // Events whose object was destroyed before they were acknowledged. libibverbs would wait for
+  // ever; this library gives up after a while, so that a test can fail instead.
   std::uint64_t unacknowledged_at_destroy = 0;
 
   std::uint64_t operator[](call which) const { return calls[static_cast<std::size_t>(which)]; }
@@ -140,10 +140,10 @@ struct counters {
 
 class injector {
 public:
-  // Attaches to an opened context. Throws std::logic_error when another injector is attached to it.
+  // Attaches to an opened context. Throws std::logic_error if another injector is attached to it.
   explicit injector(ibv_context* context);
-  // Removes all faults, releases what is held and restores the table (at once, or when the last
-  // completion that was held has been polled). The context may already have been closed.
+  // Removes all faults, releases held completions and restores the table: at once, or when the last
+  // held completion has been polled. The context may already have been closed.
   ~injector();
   injector(const injector&) = delete;
   injector& operator=(const injector&) = delete;
@@ -151,54 +151,55 @@ public:
   // Fails whole calls with an errno value. qp_num limits posts, modify_qp, query_qp and bind_mw.
   void fail(call which, int error, occurrence when = {}, std::uint32_t qp_num = 0);
   void fail_modify_qp(ibv_qp_state to, int error, occurrence when = {});
-  // Refuses the work request at an index of the chain: those before it are posted, bad_wr names it.
-  // A call whose chain is shorter is not counted.
+  // Refuses the work request at an index of the chain: those before it are posted, and bad_wr
+  // points to it. A call with a shorter chain is not counted.
   void refuse_post(call which, int error = ENOMEM, occurrence when = {}, unsigned index = 0,
                    std::uint32_t qp_num = 0);
 
   // Fails a post without naming a work request: bad_wr is null. Sends are all posted, as by rxe
-  // when its doorbell fails; of receives none is, as by rxe before the state INIT.
+  // when its doorbell fails. Receives are not posted, as by rxe before the state INIT.
   void fail_post_unnamed(call which, int error, occurrence when = {}, std::uint32_t qp_num = 0);
 
-  // Rewrites the status of a completion. Fields that verbs leaves undefined then are overwritten.
-  // With qp_to_error what follows in the same send or receive queue is flushed.
+  // Rewrites the status of a completion. The fields that verbs then leaves undefined are
+  // overwritten. With qp_to_error, later work requests of the same send or receive queue are
+  // flushed.
   void fail_completion(const completion_fault& fault);
 
-  // From now on these completions stay out of sight, as if the device had not finished them: not
-  // polled, no channel event. Several filters add up.
+  // From now on these completions are hidden, as if the device had not finished them: they are not
+  // polled, and raise no channel event. Several filters add up.
   void hold_completions(completion_filter filter = {});
-  // Makes the oldest held completions visible, with a channel event where the queue is armed.
-  // Completions that come later are still held.
+  // Makes the oldest held completions visible, with a channel event if the queue is armed. Later
+  // completions are still held.
   std::size_t release_completions(std::size_t n);
-  // Releases everything and ends holding.
+  // Releases all held completions and ends holding.
   std::size_t release_completions();
-  // Completions held back now. Looks at the device first.
+  // The number of completions that are held now. Polls the device first.
   std::size_t held();
 
-  // As mlx5: a queue pair with a shared receive queue that reaches the error state completes what
-  // it has taken later. From then on its completions are held, and those that were held by its
-  // number stay so, until IBV_EVENT_QP_LAST_WQE_REACHED is read, which is raised at once.
-  // Destroying it drops its completions that were not polled.
+  // As mlx5: if a queue pair with a shared receive queue reaches the error state, it completes the
+  // receives that it has taken later. From then on its completions are held, and those that were
+  // held by its number stay held, until IBV_EVENT_QP_LAST_WQE_REACHED is read. That event is raised
+  // at once. Destroying the queue pair drops its completions that were not polled.
   void flush_late();
 
-  // The next channel events are read from the device and thrown away.
+  // The next channel events are read from the device and discarded.
   void lose_channel_events(unsigned n = 1);
-  // An event for a queue that may have no completion.
+  // Raises an event for a queue, which may have no completion.
   void raise_channel_event(ibv_cq* cq);
 
-  // IBV_EVENT_QP_FATAL also moves the queue pair to the error state, as a device would.
+  // IBV_EVENT_QP_FATAL also moves the queue pair to the error state, as a device does.
   void raise_qp_event(ibv_qp* qp, ibv_event_type type = IBV_EVENT_QP_FATAL);
   void raise_cq_error(ibv_cq* cq);
   void raise_srq_event(ibv_srq* srq, ibv_event_type type = IBV_EVENT_SRQ_ERR);
   void raise_port_event(ibv_event_type type = IBV_EVENT_PORT_ERR, int port = 1);
-  // After it every call that posts, arms, creates or modifies fails with EIO.
+  // After this event every call that posts, arms, creates or modifies fails with EIO.
   void raise_device_fatal();
 
-  // How long destroying waits for the acknowledgement of events: 5 s if not set.
+  // The time for which destroying waits for the acknowledgement of events: 5 s by default.
   void set_patience(std::chrono::milliseconds patience);
 
   void run(const plan& p);
-  void clear(); // no further faults; what is held is released
+  void clear(); // no further faults; held completions are released
 
   counters counts() const;
   ibv_context* context() const { return context_; }

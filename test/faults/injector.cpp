@@ -76,7 +76,7 @@ injector::injector(ibv_context* context) : context_(context), state_(state_of(co
       throw std::logic_error("faults: the context has an injector already");
     state_->attached = true;
     state_->counts = {};
-    // Whether they are armed was not seen. An event too many does no harm.
+    // The injector has not seen whether they are armed. A superfluous event does no harm.
     for (auto& [cq, s] : state_->cqs)
       s.armed = true;
   }

@@ -36,7 +36,7 @@ sockaddr_in address() {
   return result;
 }
 
-// The identifier of the next event, which must be the expected one.
+// The identifier of the next event. Throws if the event is not the expected one.
 rdma_cm_id* expect(rdma_event_channel* events, rdma_cm_event_type type) {
   rdma_cm_event* event;
   check(rdma_get_cm_event(events, &event), "rdma_get_cm_event");

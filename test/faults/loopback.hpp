@@ -11,18 +11,17 @@
 #include <memory>
 #include <vector>
 
-// Calls a condition until it holds. Throws when it does not for longer than any machine should
-// need.
+// Calls a condition until it holds. Throws if that takes longer than any machine should need.
 void until(const std::function<bool()>& condition);
 
-// An int: ibv_reg_mr is a macro that mixes it with another enumeration.
+// An int: the macro ibv_reg_mr combines it with another enumeration.
 constexpr int local_write = IBV_ACCESS_LOCAL_WRITE;
 
 using id_list = std::vector<std::uint64_t>;
-// The `wr_id` of each.
+// The `wr_id` of each completion.
 id_list ids(const std::vector<ibv_wc>& completions);
 
-// An opened device that rdma_cm has chosen for an address, taken from an identifier.
+// An opened device that rdma_cm has chosen for an address. The device belongs to an rdma_cm_id.
 class cm_device {
 public:
   cm_device();
@@ -36,7 +35,7 @@ private:
   rdma_cm_id* id_;
 };
 
-// Two connected queue pairs in this process, on one completion queue each with a channel.
+// Two connected queue pairs in this process, each with one completion queue and a channel.
 class loopback {
 public:
   struct end {
@@ -58,12 +57,13 @@ public:
   int receive_chain(const std::vector<std::uint64_t>& wr_ids, std::uint64_t* bad_wr_id = nullptr);
 
   static bool readable(int fd);
-  // Reads an event of the channel: the queue, or null when there is none.
+  // Reads an event of the channel. Returns its queue; null if there is no event.
   static ibv_cq* event(end& e);
   static std::vector<ibv_wc> poll(end& e, std::size_t limit = 32);
   static std::vector<ibv_wc> await(end& e, std::size_t n); // polls until there are n
-  // A receive at a that nothing arrives for shows whether a has gone to the error state: siw does
-  // not tell the state of a queue pair, and does not flush what is posted later.
+  // Posts a receive at a for which no message arrives. Its flush shows that a is in the error
+  // state: siw does not report the state of a queue pair, and does not flush receives that are
+  // posted later.
   int post_unused();
   bool flushed();
 

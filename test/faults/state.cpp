@@ -59,7 +59,7 @@ void merged_descriptor::signal() {
 }
 
 void merged_descriptor::clear() {
-  const int saved = errno; // nothing to read is no error
+  const int saved = errno; // an empty read is no error
   std::uint64_t value;
   [[maybe_unused]] const auto r = ::read(event_, &value, sizeof value);
   errno = saved;
@@ -104,7 +104,7 @@ std::vector<std::shared_ptr<context_state>> all_states() {
 }
 
 void* next_symbol(const char* symbol) {
-  // dlsym with RTLD_NEXT gives the base version, which for many functions is the incompatible one
+  // dlsym with RTLD_NEXT returns the base version, which for many functions is the incompatible one
   // of libibverbs 1.0. The newest version is the default one.
   static constexpr int newest_version = 31;
   for (int minor = newest_version; minor >= 0; --minor) {

@@ -14,8 +14,8 @@
 
 namespace faults {
 
-// A descriptor that is readable when either the device's descriptor or this side's queue has
-// something.
+// A descriptor that is readable if the device's descriptor is, or if this side's queue is not
+// empty.
 class merged_descriptor {
 public:
   explicit merged_descriptor(int real);
@@ -27,8 +27,8 @@ public:
   int real() const { return real_; }
   void signal();
   void clear();
-  // To be called when there was nothing to read: false when the caller asked for a non-blocking
-  // descriptor (errno is EAGAIN), else true after something has become readable.
+  // Call it if there was nothing to read. False if the caller asked for a non-blocking descriptor
+  // (errno is EAGAIN); otherwise it waits and returns true when there is something to read.
   bool wait() const;
 
 private:
@@ -45,7 +45,7 @@ struct channel_state {
 
 struct cq_state {
   std::deque<ibv_wc> ready, held;
-  bool armed = false; // as the caller sees it
+  bool armed = false; // for the caller
   int solicited_only = 0;
   unsigned plan_hold = 0; // empty polls left
   std::uint64_t real_unacked = 0, injected_unacked = 0, forgiven = 0;
@@ -53,7 +53,7 @@ struct cq_state {
 
 struct qp_state {
   ibv_qp* qp;
-  // What follows a failed completion in its queue is flushed.
+  // After a failed completion, later work requests of its queue are flushed.
   bool send_failed = false, receive_failed = false;
   bool flushing = false, flushed = false;
 };
@@ -94,11 +94,11 @@ constexpr unsigned unnamed = static_cast<unsigned>(-1);
 
 struct refusal {
   int error = 0;
-  unsigned index = 0; // of the chain, or unnamed
+  unsigned index = 0; // in the chain, or unnamed
 };
 
-// What is known of one opened context, from ibv_open_device to ibv_close_device. Members ending in
-// _locked want the mutex held.
+// The state of one opened context, from ibv_open_device to ibv_close_device. The mutex must be
+// locked for members whose names end in _locked.
 struct context_state : std::enable_shared_from_this<context_state> {
   explicit context_state(ibv_context* c);
   ~context_state();
@@ -111,14 +111,14 @@ struct context_state : std::enable_shared_from_this<context_state> {
   refusal check_locked(call which, std::uint32_t qp_num, int qp_state, unsigned chain);
   void rewrite_locked(ibv_wc& wc);
   bool holds_locked(ibv_cq* cq, const cq_state& s, std::uint32_t qp_num) const;
-  // Takes completions from the device, rewrites and sorts them. Returns how many may be seen, or
-  // the device's error.
+  // Takes completions from the device, rewrites and sorts them. Returns the number of visible ones,
+  // or the device's error.
   int take_locked(ibv_cq* cq, cq_state& s, int n, ibv_wc* wc);
   void pull_locked(ibv_cq* cq, cq_state& s);
   std::size_t release_locked(ibv_cq* cq, cq_state& s, std::size_t n);
   std::size_t release_all_locked();
-  // Of a queue pair that flushes late: that it is in the error state, and that the caller has read
-  // so.
+  // For a queue pair that flushes late: it has reached the error state; the caller has read the
+  // event.
   void flush_locked(ibv_qp* qp);
   void flushed_locked(std::uint32_t qp_num);
   void drop_completions_locked(std::uint32_t qp_num);
@@ -127,11 +127,11 @@ struct context_state : std::enable_shared_from_this<context_state> {
   std::uint64_t draw_locked(chance kind);
   bool happens_locked(chance kind, double probability);
   void swap_table();
-  void restore_table_locked(); // unless undelivered completions are left
+  void restore_table_locked(); // unless undelivered completions remain
 
   mutable std::mutex mutex;
   std::mutex creation_mutex;
-  ibv_context* context; // null once closed
+  ibv_context* context; // null after closing
   bool attached = false;
   bool swapped = false;
   ibv_context_ops original{};
@@ -159,16 +159,16 @@ struct context_state : std::enable_shared_from_this<context_state> {
 
 bool same_element(const ibv_async_event& a, const ibv_async_event& b);
 
-// The state of a context that was opened here, or a new one for a context that came from elsewhere.
+// The state of a context that was opened here, or a new state for another context.
 std::shared_ptr<context_state> state_of(ibv_context* context);
 void forget(ibv_context* context);
 std::vector<std::shared_ptr<context_state>> all_states();
 
-// create_*_ex of a context's extended table, for as long as it is open.
+// Replaces create_*_ex in a context's extended table, while the context is open.
 void swap_extended(ibv_context* context);
 void forget_extended(ibv_context* context);
 
-// A function of libibverbs behind the one of the same name in this library.
+// The function of libibverbs that a function of the same name in this library hides.
 void* next_symbol(const char* symbol);
 
 void link_control_functions(); // their object files must not be left out of a static link
@@ -176,8 +176,8 @@ void link_event_functions();
 
 } // namespace faults
 
-// libibverbs hides some functions behind macros of the same name; a file that wants those undefines
-// them.
+// libibverbs hides some functions behind macros of the same name. A file that needs these functions
+// undefines the macros.
 #define FAULTS_REAL(function)                                                                      \
   [] {                                                                                             \
     static const auto next =                                                                       \

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-// What is done to registrations and creations.
+// Faults of registrations and creations.
 #include "faults.hpp"
 #include "loopback.hpp"
 
@@ -32,7 +32,7 @@ TEST_CASE("registrations and creations fail with the chosen error at the chosen 
     REQUIRE_FALSE(ibv_reg_mr(pd, memory, sizeof memory, local_write));
     REQUIRE(errno == ENOMEM);
     unsigned access = IBV_ACCESS_LOCAL_WRITE;
-    asm volatile("" : "+r"(access)); // not a constant: libibverbs takes another way
+    asm volatile("" : "+r"(access)); // not a constant: libibverbs treats constants differently
     REQUIRE_FALSE(ibv_reg_mr(pd, memory, sizeof memory, access));
     REQUIRE_FALSE(ibv_reg_mr_iova(pd, memory, sizeof memory, 0, access));
     REQUIRE(ibv_dereg_mr(mr) == 0);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-// What is done to posts and completions.
+// Faults of posts and completions.
 #include "faults.hpp"
 #include "loopback.hpp"
 
@@ -153,7 +153,7 @@ TEST_CASE("destroying a queue pair drops what was held of it") {
   REQUIRE(loopback::poll(pair.b).front().wr_id == 10);
 }
 
-TEST_CASE("what the device still has of a destroyed queue pair is not held") {
+TEST_CASE("completions that the device still has of a destroyed queue pair are not held") {
   cm_device device;
   injector inj(device.context());
   loopback pair(device.context());
@@ -161,7 +161,7 @@ TEST_CASE("what the device still has of a destroyed queue pair is not held") {
   REQUIRE(ibv_req_notify_cq(pair.a.cq, 0) == 0);
   inj.hold_completions();
   REQUIRE(pair.send(1) == 0);
-  until([&] { return loopback::readable(pair.a.channel->fd); }); // nobody has polled it yet
+  until([&] { return loopback::readable(pair.a.channel->fd); }); // not polled yet
   rdma_destroy_qp(pair.a.id);
   until([&] { return inj.held() != 0; });
   REQUIRE(inj.held() == 1); // b's
@@ -203,7 +203,7 @@ TEST_CASE("a completion fails with the chosen status") {
   }
 }
 
-TEST_CASE("what follows a failed completion is flushed") {
+TEST_CASE("work requests behind a failed completion are flushed") {
   cm_device device;
   injector inj(device.context());
   loopback pair(device.context());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-// What is done to the events of channels and devices.
+// Faults of the events of channels and devices.
 #include "faults.hpp"
 #include "loopback.hpp"
 
@@ -25,7 +25,7 @@ TEST_CASE("an edge-triggered reactor sees every event") {
   REQUIRE(::epoll_ctl(reactor, EPOLL_CTL_ADD, pair.b.channel->fd, &interest) == 0);
   const auto events = [&] {
     int n = 0;
-    while (!n) { // woken for a held completion's event, there is none
+    while (!n) { // an event of a held completion may wake it
       epoll_event e;
       REQUIRE(::epoll_wait(reactor, &e, 1, 30000) == 1);
       while (loopback::event(pair.b))
@@ -119,7 +119,7 @@ TEST_CASE("a blocking channel wakes for injected and real events") {
   REQUIRE(inj.counts().unacknowledged_at_destroy == 0);
 }
 
-TEST_CASE("events that nobody acknowledged are told, and destroying does not hang") {
+TEST_CASE("events that were not acknowledged are counted, and destroying does not hang") {
   cm_device device;
   injector inj(device.context());
   inj.set_patience(std::chrono::milliseconds(10));

@@ -117,7 +117,7 @@ TEST_CASE("an event loop survives held completions, spurious events and refusals
   INFO(text.str());
   inj.run(plan);
 
-  // One message at a time; both ends sleep in their channel, as an event-driven program does.
+  // One message at a time. Both ends sleep on their channel, as an event-driven program does.
   const auto wait = [&](loopback::end& e) {
     for (;;) {
       auto wc = loopback::poll(e);

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
-// Everything that reads a peer's bytes, with what the fuzzer makes of them: the handshake, its
-// verdict and steps, what nodes of a global memory tell each other, and a whole party, of messages
-// or of a stream, whose peer sends anything while its own application, driver and device do
-// anything.
+// All code that reads a peer's bytes, with bytes from the fuzzer: the handshake, its verdict and
+// steps, the messages of a global memory's nodes, and a whole party, of messages or of a stream.
+// The party's peer sends anything, while its own application, driver and device do anything.
 #include "../protocol/party.hpp"
 #include "../protocol/stream_party.hpp"
 
@@ -94,7 +93,7 @@ void exchange(input in) {
   }
 }
 
-/// Whole, but for one that is to be wrong.
+/// Encodes a frame correctly, except that `how` may make one byte wrong.
 std::vector<std::byte> encoded(const frame_header& h, const payload_bytes& payload,
                                std::uint8_t how, input& in) {
   const frame_bytes head = encode(h);
@@ -106,7 +105,7 @@ std::vector<std::byte> encoded(const frame_header& h, const payload_bytes& paylo
   return result;
 }
 
-/// A frame that is near enough to a right one to go far.
+/// A frame that is nearly correct, so that it passes the first checks.
 std::vector<std::byte> a_frame(input& in, const party& p) {
   static constexpr frame_type types[] = {
       frame_type::message,  frame_type::data,     frame_type::offer,   frame_type::written,
@@ -179,7 +178,7 @@ std::vector<std::byte> a_frame(input& in, const party& p) {
 void conversation(input in) {
   link_options l;
   l.receives = 5 + in.below(8);
-  const std::uint32_t said = in.below(256); // by the peer's handshake
+  const std::uint32_t said = in.below(256); // in the peer's handshake
   l.peer_receives = said < 240 ? 5 + said % 8 : said < 248 ? said % 8 : 0xffff - said % 8;
   l.receive_size = l.peer_receive_size = 128;
   l.sends = 1 + in.below(4);
@@ -191,7 +190,7 @@ void conversation(input in) {
   m.pulls = 1 + in.below(3);
   const std::uint32_t kind = in.below(4);
   m.prefetch = kind % 2 * 2000;
-  l.promise = kind / 2 * 5; // of receives that are shared
+  l.promise = kind / 2 * 5; // the receives are shared
   grant_limits g;
   g.rights = remote_rights::all;
   g.bytes = 2000;
@@ -232,7 +231,7 @@ void conversation(input in) {
     if (!p.failure && p.shared)
       must(p.shared->shares.given() == p.link.flow().share() + p.shared->rival,
            "shared receives are the link's, a rival's or nobody's");
-    // What a peer can make this side keep.
+    // Limits of the memory and the requests that a peer can make this side keep.
     must(p.pulls.size() <= m.pulls, "no more is read at a time than may be");
     must(p.link.flow().held() <= l.receives, "no more is held than was posted");
     must(p.grants.bytes() <= g.bytes && p.grants.grants() <= g.grants, "grants keep to the limits");
@@ -303,11 +302,11 @@ void stream_conversation(input in) {
   p.refuses_key = p.refuses_memory = p.has_little_memory = [&] {
     return in.below(16) == 15;
   };
-  std::uint32_t offers = 0; // of the peer
+  std::uint32_t offers = 0; // offers of the peer
   std::deque<stream_test::a_write> writes;
   std::deque<stream_test::a_read> reads;
   const auto write = [&] {
-    const std::uint32_t bytes = 1 + in.below(700); // arguments are read in any order
+    const std::uint32_t bytes = 1 + in.below(700); // arguments are evaluated in any order
     auto& w = writes.emplace_back(bytes, static_cast<stream_write::kind>(in.below(3)));
     w.data.resize(w.bytes);
     p.write(w);

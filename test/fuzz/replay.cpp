@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSL-1.0
-// Gives the fuzz target each file of the folders named on the command line, where the compiler has
-// no fuzzer.
+// Passes each file of the folders on the command line to the fuzz target, if the compiler has no
+// fuzzer.
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>

@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: BSL-1.0
-// The asymmetric lock (Baran, Nelson-Slivon, Tseng, Palmieri: ALock, SPAA 2024): a queue for each of two
-// cohorts and Peterson's algorithm between their heads. Local and remote parties, four in all, each of which
-// takes it as often as it likes. A step is one access to memory. The program's is detail/alock_protocol.hpp.
+// The asymmetric lock (Baran, Nelson-Slivon, Tseng, Palmieri: ALock, SPAA 2024): a queue for each of two cohorts and
+// Peterson's algorithm between their heads. Local and remote parties, four in all, take the lock any number of times. A
+// step is one access to memory. detail/alock_protocol.hpp is the program.
 //
-// Local parties use the CPU, remote ones the device. What one does is atomic for the other only where it
-// is a read or a write of 8 bytes: a compare-and-swap of the device is a read and, whether it exchanged or
-// not, a write, between which the CPU may do anything; only other atomics of the device are kept off.
+// Local parties use the CPU, remote parties the device. Only reads and writes of 8 bytes are atomic between CPU and device.
+// A compare-and-swap of the device is a read followed by a write, even if it does not exchange; the CPU may access memory
+// in between, but no other atomic of the device may.
 //
 //   BUDGET=n      critical sections in a row of a cohort for which the other waits
-//   REMOTES=n     of the four: 2 or 3
-//   SPLIT         the device's compare-and-swap in two steps. In one it is the same as long as the CPU
-//                 writes no word that the device changes
-//   CANCEL        parties 2 and 4 may give up, whether they wait for their turn or for the other cohort
+//   REMOTES=n     number of remote parties: 2 or 3
+//   SPLIT         the device's compare-and-swap has two steps. With one step the result is the same as
+//                 long as the CPU writes no word that the device changes
+//   CANCEL        parties 2 and 4 may cancel, while they wait for their turn or for the other cohort
 //   CRASH         party 4 dies at any moment
 //   BROKEN=1      the victim is not written
 //   BROKEN=2      one queue for all, as if the atomics of CPU and device were atomic with each other
 //   BROKEN=3      the other cohort's tail is read before the victim is written
-//   BROKEN=4      who has found its predecessor dead frees the tail
+//   BROKEN=4      a party that has found its predecessor dead frees the tail
 //   BROKEN=5      the budget is never used up
 
 #ifndef BUDGET
@@ -33,11 +33,11 @@
 #define REMOTE 1
 #define PARTIES 4
 
-// Of a tail, beside the numbers of parties.
+// Values of a tail, besides the numbers of parties.
 #define FREE 0
 #define ABANDONED 9
 
-// Of a turn: n > CONTEND is n - CONTEND critical sections.
+// Values of a turn: n > CONTEND allows n - CONTEND critical sections.
 #define WAIT 0
 #define CONTEND 1
 #define DEAD 9
@@ -49,7 +49,7 @@ byte next[PARTIES + 1], turn[PARTIES + 1];
 bit device_busy; // with an atomic
 bit dead;        // party 4
 
-// For what is claimed.
+// For the claims.
 bit inside;
 bit queued[PARTIES + 1], holds[PARTIES + 1];
 bit waits[2];
@@ -170,11 +170,11 @@ leave:
      :: seen == me
      :: seen != me ->
 #ifdef CRASH
-end_linking: // for good, where the next one has died before it was linked: others may be linked yet
+end_linking: // for good, if the next one died before it was linked: others may be linked yet
 #endif
         atomic { next[me] != 0 -> turn[next[me]] = left; next[me] = 0 }
      fi;
-     // Its descriptor may be written to later, nobody knows when, so it is not used again.
+     // The descriptor may still be written to at any later time, so it is not used again.
      if
      :: left == DEAD -> goto stop
      :: left != DEAD -> d_step { left = 0; seen = 0 }
@@ -182,7 +182,7 @@ end_linking: // for good, where the next one has died before it was linked: othe
   od
 #ifdef CRASH
   } unless { dead && me == 4 }
-  // What it held is nobody's now, and nobody else's either.
+  // Everything that the dead party held stays held for ever.
 #else
   }
 #endif
@@ -204,6 +204,6 @@ init {
   atomic { run party(1, LOCAL); run party(2, (REMOTES == 2 -> LOCAL : REMOTE)); run party(3, REMOTE); run party(4, REMOTE) }
 }
 
-// Who is in the queue gets the lock, or is told that it never will.
+// A party in the queue gets the lock, or learns that it never will.
 ltl local_served { [] (queued[1] -> <> (holds[1] || !queued[1])) }
 ltl remote_served { [] (queued[3] -> <> (holds[3] || !queued[3])) }

@@ -26,13 +26,13 @@ using simulation::must;
 /// A number below n.
 using chooser = std::function<std::uint32_t(std::uint32_t n)>;
 
-/// An operation of a party, of whichever kind, that has to end exactly once.
+/// An operation of a party, of any kind, which must end exactly once.
 template <class Request>
 struct op_of final : Request {
-  std::uint32_t sequence = 0; // of messages
+  std::uint32_t sequence = 0; // for messages
   bool keyed = false, preparing = false, ended = false;
   std::uint64_t key = 0;
-  bool written_to = false;            // by the device, now
+  bool written_to = false;            // the device is writing to its memory
   std::optional<std::uint32_t> holds; // the message that was read to its memory
 };
 using send_op = op_of<message_out>;
@@ -46,7 +46,7 @@ struct wire_frame {
   std::uint16_t credits;
 };
 
-/// Receives that a party shares with a rival, who wants what nobody has claimed.
+/// Receives that a party shares with a rival, which takes and returns unclaimed receives.
 struct shared_receives {
   static constexpr std::uint32_t spare = 4; // more than the party may have
 
@@ -56,8 +56,8 @@ struct shared_receives {
   }
 
   receive_shares shares;
-  std::uint32_t rival = 0; // has so many
-  bool left = false;       // the party has
+  std::uint32_t rival = 0; // number of receives that the rival has
+  bool left = false;       // the party has left
 
   void act(const chooser& pick) {
     if (rival != 0 && pick(2) == 0) {
@@ -69,8 +69,8 @@ struct shared_receives {
   }
 };
 
-/// One side of a connection with a driver whose device is made of lists: everything that would be
-/// under way waits in one until it is chosen.
+/// One side of a connection. The device of its driver consists of lists: each pending action waits
+/// in a list until it is chosen.
 class party {
 public:
   party(const link_options& l, const message_options& m, const grant_limits& g)
@@ -94,40 +94,40 @@ public:
 
   std::optional<shared_receives> shared;
 
-  // What is under way.
+  // Pending actions.
   std::deque<std::uint32_t> posted;     // receives
-  std::set<std::uint32_t> hands;        // receives that the link has got and not given back
+  std::set<std::uint32_t> hands;        // taken by the link and not returned
   std::deque<wire_frame> wire;          // to the peer
   std::deque<std::uint32_t> unsent;     // SENDs to complete
   std::deque<std::uint32_t> lent_slots; // messages that the application holds
   struct pull {
     std::uint32_t slot;
     remote_buffer memory;
-    receive_op* into; // whose memory it goes to, as long as that lives
+    receive_op* into; // its receive, until that ends
     bool direct;
   };
   std::vector<pull> pulls;
-  std::set<std::uint32_t> read; // the memory of those that are not direct
+  std::set<std::uint32_t> read; // the memory of pulls that are not direct
   std::vector<send_op*> preparing;
   std::vector<std::uint32_t> making, ending;
-  std::map<std::uint64_t, std::uint64_t> keys; // of offered messages, their sizes
-  std::set<std::uint32_t> grant_keys;          // the peer may reach these
+  std::map<std::uint64_t, std::uint64_t> keys; // of offered messages: their sizes
+  std::set<std::uint32_t> grant_keys;          // keys by which the peer may access
   std::set<std::uint32_t> revoked;
-  std::set<std::uint32_t> unheard; // while their keys were being made
+  std::set<std::uint32_t> unheard; // revoked while their keys were being made
   std::set<std::uint32_t> my_leases;
 
-  // What happened.
+  // Records.
   std::map<std::uint32_t, std::uint64_t> sent_sizes; // by sequence
   std::set<std::uint32_t> sent_well, written_well;
   std::vector<std::pair<std::uint32_t, std::uint64_t>> received; // sequence and size, in order
   std::vector<std::uint32_t> noticed;
   std::size_t ended_ops = 0, made_ops = 0, regions = 0, granted = 0, failed_sends = 0;
-  bool honest_peer = true;               // whose keys of long messages are their numbers
+  bool honest_peer = true;               // its keys of long messages are their numbers
   std::size_t direct = 0, abandoned = 0; // messages read to the receiver's own memory
   std::map<int, std::size_t> frames;     // by type
   error_code failure;
   bool closed = false;
-  bool dead = false; // the device has let go
+  bool dead = false; // the device has ended its accesses
   std::uint32_t sequence = 0;
   std::uint64_t next_key = 1;
   protocol_clock::time_point now{std::chrono::hours(1)};
@@ -155,7 +155,7 @@ public:
     }
   }
 
-  /// Ends everything, as when the queue pair has been destroyed.
+  /// Ends everything, as if the queue pair had been destroyed.
   void die(const error_code& why) {
     dead = true;
     wire.clear();
@@ -170,7 +170,7 @@ public:
     }
     run();
     finish_local_work();
-    // What had come can still be taken.
+    // Messages that had arrived can still be received.
     for (bool again = true; again;) {
       const std::size_t before = received.size() + noticed.size() + regions;
       receive(std::numeric_limits<std::uint64_t>::max());
@@ -183,7 +183,7 @@ public:
     run();
     while (const auto slot = link.next_freed())
       post(*slot);
-    while (!hands.empty()) // of messages that nobody can have any more
+    while (!hands.empty()) // of messages that cannot be received any more
       post(*hands.begin());
     if (shared)
       must(shared->shares.given() == shared->rival &&
@@ -195,7 +195,7 @@ public:
     must(grant_keys.empty() && keys.empty(), "every key ends");
   }
 
-  /// Completes what needs no peer.
+  /// Completes all actions that need no peer.
   void finish_local_work() {
     run();
     while (!preparing.empty() || !pulls.empty() || !making.empty() || !ending.empty()) {
@@ -208,7 +208,7 @@ public:
     }
   }
 
-  /// Something that the device or the system does: false if there is nothing to do.
+  /// Performs one action of the device or the system. False if there is none.
   bool local_step(const chooser& pick) {
     const auto some = [&](auto& list) {
       return pick(static_cast<std::uint32_t>(list.size()));
@@ -273,7 +273,7 @@ public:
     return true;
   }
 
-  /// False if there is no receive for it.
+  /// False if there is no posted receive for the frame.
   bool arrives(std::span<const std::byte> frame) {
     if (posted.empty())
       return false;
@@ -288,7 +288,7 @@ public:
     return true;
   }
 
-  // What the application does.
+  // Actions of the application.
 
   void send(std::uint64_t bytes, bool written = false) {
     send_op& op = make(sends);
@@ -319,7 +319,7 @@ public:
   }
   void cancel_receive(const chooser& pick) {
     receive_op* op = some_of(receives, pick);
-    if (pick(2) == 0) // one whose memory is being read to, rather
+    if (pick(2) == 0) // prefers a receive whose memory is being written to
       for (const pull& p : pulls)
         op = p.into != nullptr ? p.into : op;
     if (op != nullptr) {
@@ -418,7 +418,7 @@ public:
     must(grants.next_expiry() > now, "what has expired ends");
   }
 
-  /// One thing of all that an application may do.
+  /// Performs one of all the actions that an application may do.
   void act(const chooser& pick) {
     const std::chrono::microseconds lease(std::uint64_t(1) << pick(24));
     switch (pick(20)) {

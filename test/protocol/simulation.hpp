@@ -8,10 +8,10 @@
 
 namespace simulation {
 
-/// Of the run, to repeat it.
+/// The seed of the current run, to repeat it.
 inline std::uint32_t run_seed = 0;
 
-/// Ends the program: what must always hold does not.
+/// Ends the program if an invariant does not hold.
 inline void must(bool holds, const char* what) {
   if (holds)
     return;
@@ -19,9 +19,9 @@ inline void must(bool holds, const char* what) {
   std::abort();
 }
 
-/// Plays worlds of successive seeds until so many steps have been made. In the environment
-/// ASIO_RDMA_SIMULATION_STEPS asks for another number of them, ASIO_RDMA_SIMULATION_SEED for
-/// another first seed than 1.
+/// Plays worlds of successive seeds until `steps` steps have been made. The environment variable
+/// ASIO_RDMA_SIMULATION_STEPS changes the number of steps, ASIO_RDMA_SIMULATION_SEED the first seed
+/// (default 1).
 template <class World, class Totals>
 Totals simulate(std::size_t steps) {
   if (const char* const wanted = std::getenv("ASIO_RDMA_SIMULATION_STEPS"))

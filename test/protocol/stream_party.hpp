@@ -19,7 +19,7 @@ using namespace asio_rdma;
 using namespace asio_rdma::detail;
 using simulation::must;
 
-/// The byte at a place of a stream.
+/// The byte at a position of a stream.
 inline std::byte byte_at(std::uint64_t i) {
   return static_cast<std::byte>((i * 2654435761u) >> 13 & 0xff);
 }
@@ -39,11 +39,11 @@ struct a_read final : stream_read {
     what = k;
   }
   std::vector<std::byte> data;
-  std::vector<std::byte> memory;                       // which the device writes to
-  bool ended = false, cancelled = false, late = false; // cancelled, but not at once
+  std::vector<std::byte> memory;                       // the device writes to it
+  bool ended = false, cancelled = false, late = false; // late: cancelled, but not at once
 };
 
-/// What is being read of the peer's memory.
+/// A READ of the peer's memory.
 struct a_pull {
   stream_chunk* chunk;
   a_read* read;
@@ -55,8 +55,8 @@ struct wire_frame {
   std::vector<std::byte> bytes; // with the header
 };
 
-/// One side of a stream, with a driver whose device is made of lists: what is under way waits in
-/// one until the test goes on.
+/// One side of a stream. The device of its driver consists of lists: each pending action waits in a
+/// list until the test continues it.
 class party {
 public:
   party(const link_options& l, const stream_limits& o) : link(l), bytes(link, o) {
@@ -75,7 +75,7 @@ public:
   std::map<std::uint32_t, std::vector<std::byte>> slots;
   std::map<std::uint32_t, std::vector<std::byte>> blocks;
   std::map<std::uint32_t, std::vector<std::byte>> chunks;
-  std::map<std::uint32_t, std::span<const std::byte>> keys; // by which the peer may read
+  std::map<std::uint32_t, std::span<const std::byte>> keys; // for the peer's READs
   std::map<const stream_source*, std::uint32_t> key_of;
   std::uint32_t next_key = 1;
   std::deque<a_pull> pulls; // READs to complete
@@ -84,7 +84,7 @@ public:
   std::function<bool()> refuses_memory;    ///< For a block, or for a chunk.
   std::function<bool()> has_little_memory; ///< For a chunk, which then is smaller.
   std::function<bool()> refuses_key;
-  /// Of a direct read: more than the first so many bytes are not asked for yet.
+  /// For direct reads: no more bytes than this are requested at a time.
   std::uint64_t read_at_a_time = ~std::uint64_t(0);
 
   void run() {
@@ -107,7 +107,7 @@ public:
     }
   }
 
-  /// The first that is on the wire arrives at the other.
+  /// Delivers the oldest frame on the wire to `other`.
   bool deliver_to(party& other) {
     if (wire.empty())
       return false;
@@ -133,7 +133,7 @@ public:
     run();
     return true;
   }
-  /// The READ that was posted first ends.
+  /// Completes the oldest READ.
   bool complete_pull(party& from) {
     if (pulls.empty())
       return false;
@@ -146,7 +146,7 @@ public:
     read_ended(p, key->second.subspan(at, p.from.size));
     return true;
   }
-  /// The same, of a peer that is not there.
+  /// Completes the oldest READ, without a peer.
   bool complete_pull() {
     if (pulls.empty())
       return false;
@@ -200,7 +200,7 @@ private:
     run();
   }
 
-  // What has not been asked for is not read.
+  // Bytes that have not been requested are not read.
   void stop_read(const stream_read& r) {
     const auto found =
         std::find_if(pulls.begin(), pulls.end(), [&](const a_pull& p) { return p.read == &r; });

@@ -15,7 +15,7 @@ inline link_options link_of(std::uint32_t receives = 8) {
   return l;
 }
 
-/// Two sides; a writes, b reads, unless the test says otherwise.
+/// Two sides: a writes and b reads, unless the test does otherwise.
 struct two {
   explicit two(std::uint32_t receives = 8, std::uint32_t blocks = 4)
       : two(receives, stream_limits{blocks, 1000}) {}
@@ -25,7 +25,7 @@ struct two {
   party a, b;
   std::uint64_t written = 0;
 
-  /// Every byte has the value of its place in the stream.
+  /// Starts a write. The value of every byte is a function of its position in the stream.
   a_write& write(party& p, std::uint64_t n, stream_write::kind k = stream_write::kind::copy) {
     a_write& op = writes.emplace_back(n, k);
     for (std::uint64_t i = 0; i < n; ++i)
