@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-// The asymmetric lock, by nodes of one process.
+// The asymmetric lock, used by nodes of one process.
 #include "alock_support.hpp"
 #include "catch.hpp"
 

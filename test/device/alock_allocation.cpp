@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-// Locks while an allocation fails: each handler is called once, and nobody is left in a queue.
+// Locks while an allocation fails: each handler is called once, and no party is left in a queue.
 #include "allocation_scene.hpp"
 #include "alock_support.hpp"
 
@@ -26,13 +26,13 @@ struct scene : lock_scene {
   }
 
 protected:
-  /// Takes the lock, and gives it back as soon as it is there.
+  /// Takes the lock and gives it back at once.
   void take(handler_accounts& accounts, const char* name, alock& lock) {
     accounts.start(
         name, [&](auto handler) { lock.async_lock(std::move(handler)); },
         [](error_code, alock_guard g) { g.unlock(); });
   }
-  /// Runs until all have completed, and then until the lock is free.
+  /// Runs until all operations have completed, and then until the lock is free.
   void finish(handler_accounts& accounts) {
     accounts.run(io);
     if (!accounts.any_failed() && !accounts.refused())
@@ -40,7 +40,7 @@ protected:
   }
 };
 
-/// Local parties, while the other cohort has the lock.
+/// Local parties wait while the other cohort has the lock.
 struct locals_behind_remote : scene {
   alock_guard held = take_first();
 
@@ -55,7 +55,7 @@ struct locals_behind_remote : scene {
   }
 };
 
-/// Remote parties of one object, while the other cohort has the lock.
+/// Remote parties of one object wait while the other cohort has the lock.
 struct remotes_behind_local : scene {
   alock_guard held = scene::lock_scene::take(local).guard;
 
@@ -70,7 +70,7 @@ struct remotes_behind_local : scene {
 };
 
 /// A remote party gives a lock back behind a batch, so that its accesses need more memory than the
-/// lane has had until then.
+/// lane has used before.
 struct given_back : scene {
   explicit given_back(const global_memory_options& of_guest = {}) : scene(of_guest) {
     for (int i = 0; i < 20; ++i)
@@ -95,7 +95,7 @@ private:
   alock_guard held = scene::lock_scene::take(remote).guard;
 };
 
-/// The same, while the batch waits for the only place, and the accesses behind it.
+/// Like given_back, but the batch waits for the only place, and the accesses wait behind the batch.
 struct given_back_in_turn : given_back {
   static global_memory_options one_place() {
     global_memory_options o;
@@ -124,7 +124,8 @@ struct given_back_in_turn : given_back {
   }
 };
 
-/// Both, with a remote party of another node, and guards that are given back by operations.
+/// Local and remote parties with a remote party of another node, and guards that are given back by
+/// operations.
 struct all_contend : scene {
   global_memory third{io, pool, 77};
   alock other{third, at};
@@ -162,21 +163,21 @@ private:
   }
 };
 
-/// The guest's lane looks often whether its peer lives.
+/// Options by which the guest's lane often checks that its peer lives.
 global_memory_options watchful() {
   global_memory_options o;
   o.lanes.keep_alive = std::chrono::milliseconds(2);
   return o;
 }
 
-/// The guest's lane fails, as there is no memory for its next look.
+/// Makes the guest's lane fail: there is no memory for its next check of the peer.
 void starve(lock_scene& s) {
   error_code ec;
   while (!ec) {
     try {
       const failing_allocation next(1);
       s.io.run_one();
-    } catch (const std::bad_alloc&) { // of something else
+    } catch (const std::bad_alloc&) { // thrown by another function
     }
     ec = s.read(root_of(host_id)).ec;
   }
@@ -244,7 +245,7 @@ TEST_CASE("a local party whose next turn is still to come on one context is not 
   asio::io_context other(1);
   global_memory same_node(other, s.host);
   alock elsewhere(same_node, s.at);
-  /// Starts, with the nth allocation failing. False if there were not so many.
+  /// Starts an operation with the nth allocation failing. False if there were fewer allocations.
   const auto start = [](std::size_t nth, auto initiate) {
     const failing_allocation failing(nth);
     try {
@@ -271,7 +272,7 @@ TEST_CASE("a local party whose next turn is still to come on one context is not 
         started = true;
       });
       held.guard.unlock();
-      s.until([&] { return taken.done || !started; }); // while nobody runs the other context
+      s.until([&] { return taken.done || !started; }); // the other context is not run
       taken.guard.unlock();
       s.until([&] { return s.is_free(); });
       other.restart();

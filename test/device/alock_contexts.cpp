@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-// Contexts that are destroyed while locks are waited for, or given back.
+// Contexts that are destroyed while lock operations are pending.
 #include "alock_support.hpp"
 #include "catch.hpp"
 #include "context_property.hpp"
@@ -15,7 +15,7 @@ using namespace test;
 
 namespace {
 
-/// A view of a node on a context of its own, which can be destroyed before the view.
+/// A view of a node on its own context, which can be destroyed before the view.
 struct abroad {
   abroad(lock_scene& s, node_id id) : memory(std::in_place, *io, s.pool, id) { enter(s); }
   abroad(lock_scene& s, global_memory& same_node) : memory(std::in_place, *io, same_node) {
@@ -23,7 +23,7 @@ struct abroad {
   }
   ~abroad() { io.reset(); }
 
-  /// A handler of an operation, whose destruction and call are counted.
+  /// A completion handler; its destruction and its call are counted.
   auto handler() {
     return [this, p = context_property(*io, owned)](auto&&...) mutable {
       ++calls;
@@ -135,12 +135,12 @@ TEST_CASE("a lock is given back while the context of its lanes is destroyed") {
   lock_scene s;
   if (!s.atomics())
     return;
-  const bool local = GENERATE(true, false); // the lock is of the same node
+  const bool local = GENERATE(true, false); // the lock is on the same node
   CAPTURE(local);
   global_memory_options shares;
   shares.shared_lanes = 1;
   for (int i = 0; i < 20; ++i) {
-    asio::io_context own(1); // of the handlers
+    asio::io_context own(1); // the context of the handlers
     auto of_lanes = std::make_unique<asio::io_context>(1);
     global_memory first(*of_lanes, s.pool, 77, shares), second(own, first, shares);
     first.host(segment_bytes);

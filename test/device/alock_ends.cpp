@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-// Who waits for the asymmetric lock and gives up, or has it and dies.
+// Parties of the asymmetric lock that cancel, close or die.
 #include "alock_support.hpp"
 #include "catch.hpp"
 
@@ -13,7 +13,7 @@ using namespace test;
 
 namespace {
 
-/// One that waits and may give up.
+/// A party whose acquisition can be cancelled.
 struct quitter {
   void start(alock& lock) {
     lock.async_lock(asio::bind_cancellation_slot(signal.slot(), result.handler()));
@@ -26,7 +26,7 @@ struct quitter {
 
 } // namespace
 
-TEST_CASE("who gives up passes the lock on") {
+TEST_CASE("a cancelled acquisition passes the lock on") {
   lock_scene s;
   if (!s.atomics())
     return;
@@ -112,12 +112,12 @@ TEST_CASE("a holder that has left, or waits in between, is told of") {
     CHECK(s.take(s.remote).ec == error::owner_dead);
     CHECK(s.take(s.local).ec == error::owner_dead);
   }
-  const auto other = s.make<alock_words>(); // which has nothing to do with it
+  const auto other = s.make<alock_words>(); // an unrelated lock
   alock next(s.guest, other);
   CHECK(s.take(next).guard);
 }
 
-TEST_CASE("who has left without the lock leaves it free") {
+TEST_CASE("an acquisition that ends without the lock leaves the lock free") {
   lock_scene s;
   if (!s.atomics())
     return;
@@ -220,7 +220,7 @@ TEST_CASE("a guard that its context does not outlive") {
   CHECK(late);
 }
 
-TEST_CASE("whoever has the lock can give it back though the pool is full") {
+TEST_CASE("a lock can be given back although the pool is full") {
   lock_scene s;
   if (!s.atomics())
     return;
@@ -242,7 +242,7 @@ TEST_CASE("whoever has the lock can give it back though the pool is full") {
   held.guard.unlock();
   s.until([&] { return next.done; });
   CHECK(next.guard);
-  // Who gets none of it is not in the queue.
+  // A party for which there is no memory does not enter the queue.
   acquisition first, second;
   s.queue(of_tight, first);
   of_tight.async_lock(second.handler());

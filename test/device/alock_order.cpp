@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-// Who gets the asymmetric lock next.
+// The order in which parties get the asymmetric lock.
 #include "alock_support.hpp"
 #include "catch.hpp"
 
@@ -10,7 +10,7 @@ using namespace test;
 
 namespace {
 
-/// Parties that note in which order they had the lock, each for a moment.
+/// Parties that record the order in which they held the lock.
 struct order {
   explicit order(lock_scene& s) : scene(s) {}
 
@@ -65,7 +65,7 @@ TEST_CASE("a cohort has the lock as often in a row as its budget says, if the ot
   order o(s);
   auto held = s.take(many); // the first of the row
   o.queue(locals ? s.remote : s.local, 'x');
-  s.pass_time(); // it has written the victim
+  s.pass_time(); // the other party has written the victim word
   for (int i = 0; i < 2 * budget + 1; ++i)
     o.queue(many, 'm');
   held.guard.unlock();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSL-1.0
-// The asymmetric lock, by processes: some of the lock's own node, in threads, others by the device.
+// The asymmetric lock between processes: some parties are threads on the lock's own node, others
+// use the device.
 #include "alock_support.hpp"
 #include "catch.hpp"
 #include "child_process.hpp"
@@ -25,14 +26,14 @@ constexpr int owner_died = 3; // an exit status
 
 int variable(const char* name) { return child_process::variable(name); }
 
-/// A process that does `what` on the lock.
+/// A process that runs the test case `what` on the lock.
 child_process start_child(lock_scene& s, const char* what, int number, int times) {
   return {what,
           {"ALOCK_PORT=" + std::to_string(s.host.local_endpoint().port()),
            "ALOCK_NODE=" + std::to_string(200 + number), "ALOCK_TIMES=" + std::to_string(times)}};
 }
 
-/// The node of such a process.
+/// The node of a child process.
 struct child_node {
   child_node() {
     outcome<node_id> joined;
@@ -50,7 +51,7 @@ struct child_node {
   global_memory memory{io, pool, static_cast<node_id>(variable("ALOCK_NODE"))};
 };
 
-/// Coroutines of the host on a thread of their own.
+/// Coroutines of the host on their own thread.
 class local_thread {
 public:
   local_thread(global_memory& host, int coroutines, int times)
@@ -155,7 +156,7 @@ TEST_CASE("a process that will be killed", "[.peer]") {
   n.memory.async_write(protected_at.cast<shared_word<std::uint64_t>>(), 1, asio::detached);
   n.io.restart();
   n.io.run();
-  for (;;) // with the lock
+  for (;;) // it keeps the lock
     ::pause();
 }
 
@@ -201,7 +202,7 @@ TEST_CASE("a holder is killed: those who wait are told, not left waiting") {
   joins.join();
 }
 
-TEST_CASE("a process is killed at any moment: nobody waits for ever, or finds what it left") {
+TEST_CASE("a process is killed at any moment: no party waits for ever or finds partial changes") {
   for (int round = 0; round < 4; ++round) {
     CAPTURE(round);
     lock_scene s;
@@ -222,7 +223,8 @@ TEST_CASE("a process is killed at any moment: nobody waits for ever, or finds wh
       std::this_thread::yield();
     children[0].kill();
     CHECK(children[0].wait() == -SIGKILL);
-    // It may have died outside of the queue: then the others go on until they are told.
+    // The process may have died outside of the queue; then the others continue until they are
+    // stopped.
     const std::uint64_t after = p.words[0].load();
     while (locals.result.left == 0 && p.words[0].load() < after + 500)
       std::this_thread::yield();

@@ -15,7 +15,7 @@
 
 namespace test {
 
-/// A guard that a handler was given, or was not.
+/// The result of an acquisition: a guard or an error.
 struct acquisition {
   auto handler() {
     return [this](error_code e, alock_guard g) {
@@ -53,13 +53,13 @@ struct lock_scene : world {
     return {words[0].load(), words[1].load()};
   }
   bool is_free() const { return tails() == std::array<std::uint64_t, 2>{}; }
-  /// Starts to wait, and is in the queue when this returns.
+  /// Starts an acquisition. It is in the queue when this returns.
   void queue(alock& lock, acquisition& a) {
     const auto before = tails();
     lock.async_lock(a.handler());
     until([&] { return tails() != before; });
   }
-  /// Something is done elsewhere, so that what is not to happen has time to.
+  /// Does something else meanwhile, so that a forbidden event would have time to happen.
   void pass_time() {
     for (int i = 0; i < 20; ++i)
       static_cast<void>(read(root_of(host_id)));
@@ -69,7 +69,8 @@ struct lock_scene : world {
   alock local{host, at}, remote{guest, at};
 };
 
-/// What a lock protects: three words, raised by one at a time; and whether that is to end.
+/// The data that a lock protects: three words, incremented by one party at a time, and a request to
+/// stop.
 struct protectorate {
   shared_word<std::uint64_t> words[3], stop;
 };
@@ -77,11 +78,11 @@ struct protectorate {
 struct tally {
   int inside = 0, entered = 0, broken = 0;
   error_code ec;
-  std::atomic<int> left{0}; // who has come to an end
+  std::atomic<int> left{0}; // the number of parties that have ended
 };
 
-/// Takes the lock so many times, and raises each of the words, by the device or, on their own node,
-/// the CPU.
+/// Takes the lock `times` times and increments each word: by the device or, on the words' own node,
+/// by the CPU.
 inline asio::awaitable<void> raise(global_memory& m, remote_ptr<alock_words> at,
                                    remote_ptr<protectorate> p, int times, tally& t,
                                    alock_options options = {}) {

@@ -25,7 +25,7 @@ struct scene : world {
   }
 };
 
-/// Nodes that join: a third one, the guest again by another object, and a node itself.
+/// Nodes that join: a third one, the guest again through another object, and a node itself.
 struct joins : scene {
   global_memory third{io, pool, 77}, same{io, guest};
 
@@ -60,7 +60,7 @@ struct allocates : scene {
   }
 };
 
-/// Operations on memory, of which some wait for a place.
+/// Operations on memory, some of which wait for a place.
 struct accesses : scene {
   accesses() : at(make<std::uint64_t>(2048)) {}
 
@@ -174,7 +174,7 @@ TEST_CASE("an operation that there is no memory for is not in its batch") {
 }
 
 TEST_CASE("a join ends if there is no memory in the pool for an introduction") {
-  const bool of_guest = GENERATE(true, false); // else of the host
+  const bool of_guest = GENERATE(true, false); // of the guest, or of the host
   CAPTURE(of_guest);
   world w;
   memory_pool_options small;
@@ -184,7 +184,7 @@ TEST_CASE("a join ends if there is no memory in the pool for an introduction") {
   forever.lanes.keep_alive = {};
   asio::io_context io;
   global_memory scarce(io, pool, 77, forever), other(w.io, w.pool, 78, forever);
-  for (int i = 0; i < 100; ++i) // so that the introduction is long
+  for (int i = 0; i < 100; ++i) // makes the introduction long
     scarce.host(4096);
   global_memory& host = of_guest ? other : scarce;
   global_memory& guest = of_guest ? scarce : other;
@@ -192,7 +192,7 @@ TEST_CASE("a join ends if there is no memory in the pool for an introduction") {
   const std::size_t before = pool.statistics().blocks_in_use;
   outcome<node_id> joined;
   guest.async_join(host.local_endpoint(), joined.handler());
-  // The connection is opened, and nothing is left in the pool.
+  // Waits until the connection is open and the pool is exhausted.
   w.until([&] {
     if (pool.statistics().blocks_in_use == before)
       io.poll_one();

@@ -23,7 +23,7 @@ global_memory_options one_place() {
   return o;
 }
 
-/// A node on a context of its own. Of its operations one at a time may be under way.
+/// A node on its own context, with one operation in flight at a time.
 struct abroad {
   explicit abroad(world& where) : w(where), memory(std::in_place, *io, w.pool, 77, one_place()) {
     outcome<node_id> joined;
@@ -38,7 +38,7 @@ struct abroad {
   }
   ~abroad() { io.reset(); }
 
-  /// A handler of an operation, whose destruction and call are counted.
+  /// A completion handler; its destruction and its call are counted.
   auto handler() {
     return [this, p = context_property(*io, owned)](auto&&...) mutable {
       ++calls;
@@ -63,17 +63,17 @@ TEST_CASE("handlers of a global memory are destroyed before their context's serv
   std::array<char, 1000> bytes{};
   std::optional<global_memory::batch> b(std::in_place, *a.memory, host_id);
   b->write(at.cast<word>(), 1);
-  // The first is under way; the others wait for its place.
+  // The first operation is in flight; the others wait for its place.
   a.memory->async_read(at.cast<word>(), asio::buffer(bytes, 8), a.handler());
   a.memory->async_read(at.cast<word>(), a.handler());
   a.memory->async_write(at.cast<word>(), 5, visibility::flushed, a.handler());
   a.memory->async_write(at.cast<word>(), asio::buffer(bytes, 8), a.handler());
   b->async_post(a.handler());
-  // These wait for the other node.
+  // These operations wait for the other node.
   a.memory->async_allocate<word>(host_id, 0, a.handler());
   a.memory->async_free(at, a.handler());
   a.memory->async_join(w.host.local_endpoint(), a.handler());
-  // This one has completed.
+  // This operation has completed.
   a.memory->async_allocate<word>(99, 0, a.handler());
   if (w.dev.has_atomics()) {
     a.memory->async_fetch_add(at, 1, a.handler());
@@ -98,10 +98,10 @@ TEST_CASE("handlers of composed operations are destroyed before their context's 
   }
   const auto at = w.make<nic_atomic<word>>(2);
   const auto value = w.make<single_writer<word>>();
-  const int turns = GENERATE(0, 1, 1000); // of the context before it is destroyed
+  const int turns = GENERATE(0, 1, 1000); // turns of the context before its destruction
   CAPTURE(turns);
   abroad a(w);
-  barrier<asio::any_io_executor> gathers(*a.memory, at, 2); // which the other never reaches
+  barrier<asio::any_io_executor> gathers(*a.memory, at, 2); // the second party never arrives
   gathers.async_arrive_and_wait(a.handler());
   a.memory->async_exchange(at + 1, 7, a.handler());
   async_load(*a.memory, value, a.handler());
@@ -134,5 +134,5 @@ TEST_CASE("a global memory outlives its context, which outlives a lane") {
   }
   CHECK(a.memory->knows(host_id));
   a.io.reset();
-  a.memory.reset(); // and the lane
+  a.memory.reset(); // also destroys the lane
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSL-1.0
-// Faults of a device under locks and batches of a global memory: everything ends, and once.
+// Faults of a device during lock operations and batches of a global memory: every operation ends
+// once.
 #include "alock_support.hpp"
 #include "catch.hpp"
 
@@ -36,7 +37,7 @@ struct fault_scene : lock_scene {
   alock other{third, at};
   std::array<taker, 6> takers;
 
-  /// Two of each node, so that there are queues; until all of them have ended.
+  /// Starts two parties of each node, so that there are queues, and waits until all have ended.
   void contend() {
     for (std::size_t i = 0; i < takers.size(); ++i)
       takers[i].start(i % 3 == 0 ? local : i % 3 == 1 ? remote : other);
@@ -51,7 +52,7 @@ struct fault_scene : lock_scene {
 
 } // namespace
 
-TEST_CASE("a post that is refused while locks are taken keeps nobody waiting") {
+TEST_CASE("a post that is refused while locks are taken keeps no party waiting") {
   std::uint64_t posts = 0;
   {
     fault_scene s;
@@ -75,12 +76,12 @@ TEST_CASE("a post that is refused while locks are taken keeps nobody waiting") {
     s.contend();
     for (const taker& t : s.takers)
       CHECK(t.calls == 1);
-    // Who comes later gets it, or is told why not.
+    // A later party gets the lock, or the error `owner_dead`.
     const auto late = s.take(s.local);
     CHECK((late.guard || late.ec == error::owner_dead));
     abandoned += late.ec == error::owner_dead;
   }
-  CHECK(abandoned != 0); // or no party was in the queue when it was struck
+  CHECK(abandoned != 0); // at least one fault hit a party in the queue
 }
 
 TEST_CASE("a batch whose post is refused ends, and the memory comes back") {
@@ -100,7 +101,7 @@ TEST_CASE("a batch whose post is refused ends, and the memory comes back") {
     CHECK(posted.calls == 1);
     if (faults.counts().refused_of(call::post_send) != 0) {
       CHECK(posted.ec == boost::system::errc::not_enough_memory);
-      CHECK(w.read(p).ec); // its connection has ended with it
+      CHECK(w.read(p).ec); // the connection has failed
     }
     w.guest.close();
     w.until([&] { return w.pool.statistics().blocks_in_use < blocks; });

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-// The memory of a node to which others connect again and again.
+// The memory of a node to which other nodes connect repeatedly.
 #include "catch.hpp"
 #include "global_support.hpp"
 
@@ -12,7 +12,7 @@ namespace {
 
 using namespace test;
 
-std::atomic<std::ptrdiff_t> blocks{0}; // of the heap, in use
+std::atomic<std::ptrdiff_t> blocks{0}; // blocks of the heap in use
 
 } // namespace
 
@@ -41,7 +41,7 @@ TEST_CASE("further connections of a node leave nothing behind") {
   const std::ptrdiff_t before = blocks;
   constexpr int times = 200;
   connect(times);
-  // The host hears later that a connection has ended.
+  // The host is notified later that a connection has ended.
   w.until([&] { return blocks < before + times; });
-  CHECK(w.read(root_of(host_id)).succeeded()); // by the first one
+  CHECK(w.read(root_of(host_id)).succeeded()); // by the first connection
 }

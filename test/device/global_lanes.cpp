@@ -29,7 +29,7 @@ global_memory_options sharing(std::size_t lanes) {
   return o;
 }
 
-/// An object of a node on a context of its own, which a thread of its own runs.
+/// An object of a node on its own context, which its own thread runs.
 struct on_thread {
   on_thread(const memory_pool& pool, std::size_t lanes)
       : memory(io, pool, shared_id, sharing(lanes)) {
@@ -89,8 +89,7 @@ TEST_CASE("objects that share lanes reach what one of them has joined, each on i
     CHECK(*w.host.local(place) == word(times) * elsewhere.size());
   else
     not_on_this_device("atomic operations");
-  while (
-      !all.empty()) // the one that made the lanes last: its context has work as long as they live
+  while (!all.empty()) // the maker of the lanes last: its context works until they end
     all.pop_back();
   asio::post(w.io, [&] {
     w.guest.close();
@@ -114,10 +113,10 @@ TEST_CASE("shared lanes end with the last object that uses them") {
   while (!all.empty()) {
     CHECK(reaches(*all.back(), place));
     CHECK(reaches(w.host, back));
-    all.erase(all.begin()); // the one that made them first
+    all.erase(all.begin()); // the object that made the lanes
   }
   for (int i = 0; i < 1000 && reaches(w.host, back); ++i)
-    continue; // until the host has heard of it
+    continue; // until the host is notified
   CHECK_FALSE(reaches(w.host, back));
 }
 
@@ -137,14 +136,14 @@ TEST_CASE("as many lanes to a node as the objects are to share, and no more") {
   REQUIRE(!w.join(own).ec);
   CHECK(know() == 5);
   first.close();
-  third.close(); // one of these two shared with the first: its place is free
+  third.close(); // one of these two shared its lane with the first
   fourth.close();
   CHECK(know() == 2);
   global_memory fifth(w.io, second, sharing(2));
   CHECK_FALSE(fifth.knows(host_id));
 }
 
-TEST_CASE("the context of who made the lanes goes before the others") {
+TEST_CASE("the context of the object that made the lanes is destroyed before the others") {
   world w;
   auto io = std::make_unique<asio::io_context>(1);
   global_memory maker(*io, w.pool, shared_id, sharing(1));
@@ -152,7 +151,7 @@ TEST_CASE("the context of who made the lanes goes before the others") {
   global_memory other(w.io, maker, sharing(1));
   outcome<node_id> joined;
   other.async_join(w.host.local_endpoint(), joined.handler());
-  while (!joined.done()) // neither sleeps while the other has something to do
+  while (!joined.done()) // neither context sleeps while the other has work
     for (asio::io_context* const one : {io.get(), &w.io}) {
       one->restart();
       one->poll();
@@ -164,7 +163,7 @@ TEST_CASE("the context of who made the lanes goes before the others") {
   const auto pending = [&calls, held](auto&&...) {
     ++calls;
   };
-  for (int i = 0; i < 300; ++i) // more than may be under way
+  for (int i = 0; i < 300; ++i) // more than may be in flight
     other.async_read(place, pending);
   alock lock(other, remote_ptr<alock_words>(host_id, 0, 128));
   lock.async_lock(pending);
@@ -173,7 +172,7 @@ TEST_CASE("the context of who made the lanes goes before the others") {
   io.reset();
   while (w.io.poll() != 0)
     continue;
-  const int refused = w.dev.has_atomics() ? 0 : 1; // the lock, at once
+  const int refused = w.dev.has_atomics() ? 0 : 1; // the lock is refused at once
   CHECK(calls == refused);
   CHECK(held.use_count() == 2);
   CHECK(w.ask<word>([&](auto h) { other.async_read(place, h); }).ec);

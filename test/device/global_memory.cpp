@@ -33,7 +33,7 @@ struct shape {
   remote_ptr<shape> next;
 };
 
-// What a word's kind forbids is not there to be called.
+// An operation that the kind of a word forbids does not compile.
 template <class T>
 concept reads = requires(global_memory m, remote_ptr<T> p) {
   m.async_read(p, [](auto&&...) {});
@@ -82,7 +82,7 @@ TEST_CASE("a pointer is followed to another node as one on the same machine") {
   const auto first = w.make<shape>(), second = w.make<shape>();
   CHECK(first.node() == host_id);
   CHECK(first != second);
-  CHECK(w.read(first).value.next == nullptr); // memory comes zeroed
+  CHECK(w.read(first).value.next == nullptr); // allocated memory is zeroed
   CHECK(!w.write(second, {2, {5, 0.5, "corner"}, nullptr}));
   CHECK(!w.write(first, {1, {}, second}));
   CHECK(!w.write(root_of(host_id), first));
@@ -96,7 +96,7 @@ TEST_CASE("a pointer is followed to another node as one on the same machine") {
   CHECK(corner.value.x == 5);
   CHECK(corner.value.y == 0.5);
   CHECK(std::strcmp(corner.value.name, "corner") == 0);
-  CHECK(w.host.local(second)->corner.x == 5); // the owner sees it
+  CHECK(w.host.local(second)->corner.x == 5); // the owner sees the write
   CHECK(w.guest.local(second) == nullptr);
   CHECK(w.host.local(root_of(host_id))->load() == first);
 }
@@ -181,13 +181,13 @@ TEST_CASE("a batch is carried out in order, and gives what it brought") {
   const auto post = [&] {
     return w.ask<void>([&](auto h) { b.async_post(h); }).ec;
   };
-  CHECK(!post()); // nothing
+  CHECK(!post()); // an empty batch
   b.write(p + 1, {1, {2, 0.25, "one"}, p});
   const auto whole = b.read(p + 1);
   b.write((p + 1).member<&shape::kind>(), 9);
   const auto kind = b.read((p + 1).member<&shape::kind>());
   CHECK(b.size() == 4);
-  for (int i = 0; i < 2; ++i) { // it can be posted again
+  for (int i = 0; i < 2; ++i) { // the batch can be posted again
     CHECK(!post());
     CHECK(b[whole].corner.y == 0.25);
     CHECK(b[kind] == 9);
@@ -209,9 +209,9 @@ TEST_CASE("a batch is carried out in order, and gives what it brought") {
     b.write(after, 1);
     b.fetch_add(n, word(5));
     CHECK(post() == asio::error::operation_not_supported);
-    CHECK(w.read(after).value == 0); // nothing of it was posted
+    CHECK(w.read(after).value == 0); // no operation of the batch was posted
   }
-  // More than the queue pair takes at a time.
+  // More operations than the queue pair takes at a time.
   b.clear();
   const auto many = w.make<word>(1000);
   for (word i = 0; i < 1000; ++i)
@@ -221,7 +221,7 @@ TEST_CASE("a batch is carried out in order, and gives what it brought") {
   CHECK(b[last] == 999);
   for (word i = 0; i < 1000; ++i)
     REQUIRE(*w.host.local(many + i) == i);
-  // What is wrong with one of them stops them all.
+  // If one operation is invalid, none is posted.
   b.clear();
   b.write(after, 1);
   b.write(remote_ptr<word>(host_id, 0, segment_bytes), 1);
@@ -236,7 +236,7 @@ TEST_CASE("a batch is carried out in order, and gives what it brought") {
   CHECK(post() == asio::error::bad_descriptor);
 }
 
-TEST_CASE("what is added to a batch that is posted, or posted twice, is refused") {
+TEST_CASE("an operation added to a posted batch, or a second post of the batch, is refused") {
   world w;
   const auto p = w.make<word>(100);
   global_memory::batch b(w.guest, host_id);
@@ -245,7 +245,7 @@ TEST_CASE("what is added to a batch that is posted, or posted twice, is refused"
   outcome<void> posted, again, grown;
   b.async_post(posted.handler());
   b.async_post(again.handler());
-  for (word i = 0; i < 100; ++i) // it would move what it has
+  for (word i = 0; i < 100; ++i) // would reallocate the batch's storage
     b.write(p + i, 2);
   const auto last = b.read(p + 99);
   b.async_post(grown.handler());
@@ -257,7 +257,7 @@ TEST_CASE("what is added to a batch that is posted, or posted twice, is refused"
   CHECK(w.read(p + 99).value == 0);
   static_cast<void>(first);
   global_memory::batch other(w.guest, host_id);
-  CHECK(other[last] == 0); // is none of its own
+  CHECK(other[last] == 0); // the result belongs to another batch
   b.clear();
   b.write(p, 3);
   const auto now = b.read(p);
@@ -265,13 +265,13 @@ TEST_CASE("what is added to a batch that is posted, or posted twice, is refused"
   CHECK(b[now] == 3);
   outcome<void> dropped;
   b.async_post(dropped.handler());
-  b.clear(); // which goes on with what it has
+  b.clear(); // the posted operations continue
   CHECK(b.size() == 0);
   w.until([&] { return dropped.done(); });
   CHECK(dropped.succeeded());
 }
 
-TEST_CASE("what leads nowhere is refused before it is posted, and everything lives") {
+TEST_CASE("an access to an invalid address is refused before it is posted, and everything lives") {
   world w;
   const remote_ptr<word> nowhere, unknown(guest_id + 1, 0, 64), none(host_id, 1, 64),
       end(host_id, 0, segment_bytes), last(host_id, 0, segment_bytes - 8),
@@ -322,9 +322,9 @@ TEST_CASE("memory is asked of the owner, and given back") {
   CHECK(ask(host_id, 0, UINT64_MAX).ec == boost::system::errc::not_enough_memory);
   CHECK(ask(host_id, 0, 0).ec == asio::error::invalid_argument);
   CHECK(ask(host_id, 1, 1).ec == asio::error::invalid_argument);
-  CHECK(ask(guest_id, 0, 1).ec == asio::error::invalid_argument); // it hosts nothing
+  CHECK(ask(guest_id, 0, 1).ec == asio::error::invalid_argument); // it hosts no memory
   CHECK(ask(3, 0, 1).ec == error::node_unknown);
-  // The owner's own, and several at a time.
+  // Memory of the owner itself, and several requests at a time.
   outcome<remote_ptr<word>> own, a, b;
   w.host.async_allocate<word>(host_id, 0, own.handler());
   w.guest.async_allocate<word>(host_id, 0, a.handler());
@@ -346,7 +346,7 @@ TEST_CASE("each reaches what the other hosts, and a node itself") {
            w.host.async_write(there, 5, visibility::flushed, h);
          }).succeeded());
   CHECK(*third.local(there) == 5);
-  CHECK(w.read(there).ec == error::node_unknown); // of the guest, which has not joined it
+  CHECK(w.read(there).ec == error::node_unknown); // the guest has not joined it
   const auto p =
       w.ask<remote_ptr<word>>([&](auto h) { w.host.async_allocate<word>(max_node, 0, h); });
   CHECK(p.succeeded());
@@ -369,7 +369,7 @@ TEST_CASE("a connection of a node to itself ends, and the node goes on") {
     const remote_ptr<word> own(host_id, 0, 64);
     CHECK(w.ask<word>([&](auto h) { view.async_read(own, h); }).succeeded());
   }
-  for (int steps = 0; steps < 40; ++steps) { // cancelled at any of them
+  for (int steps = 0; steps < 40; ++steps) { // cancelled at each step
     CAPTURE(steps);
     global_memory view(w.io, w.host);
     asio::cancellation_signal stop;
@@ -397,7 +397,7 @@ TEST_CASE("a connection of a node to itself ends, and the node goes on") {
   CHECK(w.read(remote_ptr<word>(host_id, 0, 64)).succeeded());
 }
 
-TEST_CASE("who is joined and does not say who it is, is not waited for") {
+TEST_CASE("a node that is joined and does not introduce itself is not waited for") {
   world w;
   global_memory_options o;
   o.lanes.keep_alive = std::chrono::milliseconds(50);
@@ -502,7 +502,7 @@ TEST_CASE("a node is reached as long as one of its views is") {
   CHECK(read());
   first->close();
   int in_a_row = 0;
-  for (int i = 0; i < 1000 && in_a_row < 10; ++i) // once the host has heard of it
+  for (int i = 0; i < 1000 && in_a_row < 10; ++i) // until the host is notified
     in_a_row = read() ? in_a_row + 1 : 0;
   CHECK(in_a_row == 10);
   second.close();
@@ -535,7 +535,7 @@ TEST_CASE("a batch that is posted again finds what a node that came back hosts n
   const registered_buffer where_it_was = w.pool.allocate(8192);
   global_memory after(w.io, w.pool, 9);
   host_at(after, 65536);
-  error_code ec = error::node_in_use; // until the guest has heard that the other has gone
+  error_code ec = error::node_in_use; // until the guest is notified of the other's end
   for (int i = 0; i < 1000 && ec == error::node_in_use; ++i)
     ec = join(after);
   REQUIRE(!ec);
@@ -575,7 +575,7 @@ TEST_CASE("a cancelled operation ends at once") {
   b.read(p);
   CHECK(cancelled([&](auto h) { b.async_post(h); }) == aborted);
   CHECK(cancelled([&](auto h) { w.guest.async_join(w.host.local_endpoint(), h); }) == aborted);
-  // What came for the cancelled request was given back: the next one gets the same.
+  // The memory of the cancelled request was given back: the next request gets the same block.
   const auto q = w.make<word>();
   CHECK(!w.ask<void>([&](auto h) { w.guest.async_free(q, h); }).ec);
   CHECK(cancelled([&](auto h) { w.guest.async_allocate<word>(host_id, 0, h); }) == aborted);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-// Operations of a global memory that wait, as others are under way.
+// Operations of a global memory that wait for a place because others are in flight.
 #include "catch.hpp"
 #include "global_support.hpp"
 
@@ -43,7 +43,7 @@ bool all_told(const std::vector<told>& all) {
 
 } // namespace
 
-TEST_CASE("what waits for a place and is cancelled does not happen") {
+TEST_CASE("an operation that is cancelled while it waits for a place does not happen") {
   world w(at_most(1));
   const auto total = asio::cancellation_type::total;
   asio::cancellation_signal stop;
@@ -59,7 +59,7 @@ TEST_CASE("what waits for a place and is cancelled does not happen") {
   CHECK(first.succeeded());
   CHECK(last.succeeded());
   CHECK(last.value == 0);
-  stop.emit(total); // of nothing any more
+  stop.emit(total); // no operation has this signal any more
   CHECK(w.read(place).value == 0);
   CHECK_THROWS_AS(global_memory(w.io, w.pool, 9, at_most(0)), system_error);
 }
@@ -126,7 +126,7 @@ TEST_CASE("a lock is taken though operations on another node wait for places") {
   }
   const auto at = w.make<alock_words>();
   alock lock(w.guest, at);
-  asio::io_context sleeping(1); // nobody runs it: what it is asked for it does not answer
+  asio::io_context sleeping(1); // not run, so the node does not answer
   global_memory other(sleeping, w.pool, 9);
   other.host(segment_bytes);
   other.listen({device_address(w.dev), 0});
@@ -151,7 +151,7 @@ TEST_CASE("a lock is taken though operations on another node wait for places") {
   w.until([&] { return all_told(writes); });
 }
 
-TEST_CASE("who waits for a place needs nothing of its initiation") {
+TEST_CASE("an operation that waits for a place needs no object of its initiation") {
   world w(at_most(1));
   const auto blocks = w.pool.statistics().blocks_in_use;
   const std::string text(3000, 'x');
@@ -171,7 +171,7 @@ TEST_CASE("who waits for a place needs nothing of its initiation") {
     b.write(place + 300, 7);
     b.async_post(all[4].handler());
     told again;
-    b.async_post(again.handler()); // though it has not been posted to the device yet
+    b.async_post(again.handler()); // the batch has not been posted to the device yet
     w.until([&] { return again.calls != 0; });
     CHECK(again.ec == asio::error::already_started);
   }
@@ -214,7 +214,7 @@ TEST_CASE("those that wait for a place end with the object, and with the node") 
     if (here)
       CHECK(!staying[i].ec);
     else
-      CHECK((staying[i].ec == asio::error::operation_aborted || i == 0)); // it may have ended
+      CHECK((staying[i].ec == asio::error::operation_aborted || i == 0)); // it may have completed
   }
   CHECK(going.back().ec);
 }

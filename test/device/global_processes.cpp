@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-// Nodes that are processes of their own.
+// Nodes in separate processes.
 #include "catch.hpp"
 #include "child_process.hpp"
 #include "global_support.hpp"

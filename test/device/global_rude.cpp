@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-// Peers that do not keep to what nodes of a global memory say to each other.
+// Peers that break the protocol of a global memory's nodes.
 #include "catch.hpp"
 #include "global_support.hpp"
 
@@ -15,7 +15,7 @@ using namespace test;
 using detail::global_message;
 using kind = global_message::kind;
 
-/// A connection to the host that says what it likes.
+/// A connection to the host that can send any message.
 struct rude {
   explicit rude(world& where) : w(where), link(w.io, w.pool), connector(w.io) {
     test::connection connected;
@@ -30,7 +30,7 @@ struct rude {
     w.until([&] { return s.done(); });
   }
   void say(const global_message& m) { say(encode(m)); }
-  /// What the host says; nothing if it has ended the connection.
+  /// The next message of the host; empty if the host has ended the connection.
   std::optional<global_message> hear() {
     outcome<message> m;
     link.async_receive(m.handler());
@@ -67,10 +67,10 @@ struct rude {
   world& w;
   asio_rdma::connection link;
   asio_rdma::connector connector;
-  remote_buffer segment; // of the host
+  remote_buffer segment; // the host's
 };
 
-/// A party that a peer has put at the end of the remote queue of a lock, and not linked.
+/// A party that a peer has put at the end of the remote queue of a lock without linking it.
 struct unlinked {
   unlinked(rude& of_peer, remote_ptr<alock_words> at, const global_message& lent)
       : mine(detail::remote_word(99, 0, lent.value).bits()) {
@@ -85,7 +85,7 @@ struct unlinked {
   }
 
   const std::uint64_t mine; // the descriptor
-  std::uint64_t before = 0; // the one of whom is before it
+  std::uint64_t before = 0; // the descriptor of its predecessor
 };
 
 global_message of(kind k) {
@@ -99,7 +99,7 @@ global_message of(kind k) {
 
 } // namespace
 
-TEST_CASE("who does not introduce itself is not talked to") {
+TEST_CASE("a peer that does not introduce itself gets no answer") {
   world w;
   for (const kind k : {kind::welcome, kind::refuse, kind::allocate, kind::allocated, kind::free,
                        kind::freed, kind::descriptors}) {
@@ -120,7 +120,7 @@ TEST_CASE("who does not introduce itself is not talked to") {
   CHECK(w.read(root_of(host_id)).succeeded());
 }
 
-TEST_CASE("what is longer than anything that nodes say is not read") {
+TEST_CASE("a message longer than any of the protocol is not read") {
   world w;
   rude r(w);
   const std::vector<std::byte> much(64 << 20, std::byte(1));
@@ -190,12 +190,12 @@ TEST_CASE("requests for what there is not are answered so") {
   const auto lent = r.hear();
   REQUIRE(lent);
   m = of(kind::free);
-  m.value = lent->value; // which others may yet write to
+  m.value = lent->value; // others may still write to it
   CHECK(ask(m) == result::invalid);
-  CHECK(w.make<char>().offset() != 64); // which is the peer's
+  CHECK(w.make<char>().offset() != 64); // the block is still the peer's
 }
 
-TEST_CASE("who says nothing does not stay") {
+TEST_CASE("a peer that sends nothing is disconnected") {
   const device dev = open_device();
   const memory_pool pool{protection_domain(dev)};
   asio::io_context io(1);
@@ -216,7 +216,8 @@ TEST_CASE("who says nothing does not stay") {
   CHECK(heard.ec != asio::error::operation_aborted);
 }
 
-TEST_CASE("who has a lock next is told of it by the lock's node, and nobody has to listen") {
+TEST_CASE(
+    "the next holder of a lock is notified by the lock's node, and need not receive the notice") {
   world w;
   rude waits(w), tells(w);
   waits.join();
@@ -240,7 +241,7 @@ TEST_CASE("who has a lock next is told of it by the lock's node, and nobody has 
   CHECK(heard->segment == 0);
   CHECK(heard->value == m.value);
 
-  // Of nobody.
+  // The descriptors of no party.
   for (const std::uint64_t value :
        {std::uint64_t(0), lent->value - 1, lent->value + 2 * sizeof(detail::alock_descriptor),
         max_segment_bytes - 1}) {
@@ -250,11 +251,11 @@ TEST_CASE("who has a lock next is told of it by the lock's node, and nobody has 
   m.value = lent->value;
   m.segment = 1;
   tells.say(m);
-  // Of somebody who does not take it: what he is not told does not pile up.
+  // The descriptor of a peer that does not receive: its notices do not pile up.
   m.segment = 0;
   for (int i = 0; i < 300; ++i)
     tells.say(m);
-  tells.say(of(kind::allocate)); // when this is answered the host has taken them all
+  tells.say(of(kind::allocate)); // its answer shows that the host has received all
   REQUIRE(tells.hear());
   waits.say(of(kind::allocate));
   int told = 0;
@@ -268,7 +269,7 @@ TEST_CASE("who has a lock next is told of it by the lock's node, and nobody has 
   CHECK(heard->what == kind::allocated);
 }
 
-TEST_CASE("who hands a lock over lets its successor know, by way of the lock's node") {
+TEST_CASE("a party that hands a lock over notifies its successor through the lock's node") {
   world w;
   if (!w.dev.has_atomics()) {
     not_on_this_device("atomic operations");
@@ -296,10 +297,11 @@ TEST_CASE("who hands a lock over lets its successor know, by way of the lock's n
   CHECK(heard->value == lent->value);
   const auto* const descriptor =
       w.host.local(remote_ptr<detail::alock_descriptor>(host_id, 0, lent->value));
-  CHECK(descriptor->turn.load() != 0); // before he was told
+  CHECK(descriptor->turn.load() != 0); // written before the notice
 }
 
-TEST_CASE("who is next for a lock dies before it has said so: who had it is not kept") {
+TEST_CASE(
+    "the next party for a lock dies before it has linked itself: the holder does not wait for it") {
   world w;
   if (!w.dev.has_atomics()) {
     not_on_this_device("atomic operations");
@@ -342,18 +344,18 @@ TEST_CASE("a node is told of locks that it does not want") {
 TEST_CASE("atomic operations of a node whose device has none are not posted") {
   world w;
   rude r(w);
-  r.join(); // it says that its device has none
+  r.join(); // its introduction says that it has no atomic operations
   const remote_ptr<nic_atomic<std::uint64_t>> p(99, 0, 0);
   const auto fetched = w.ask<std::uint64_t>([&](auto h) { w.host.async_fetch_add(p, 1, h); });
   CHECK(fetched.ec == asio::error::operation_not_supported);
   global_memory::batch b(w.host, 99);
   b.fetch_add(p, 1);
   CHECK(w.ask<void>([&](auto h) { b.async_post(h); }).ec == asio::error::operation_not_supported);
-  r.say(of(kind::allocate)); // and so the connection lives
+  r.say(of(kind::allocate)); // the connection is still open
   CHECK(r.hear());
 }
 
-TEST_CASE("what a node says of its segments is believed, and its device refuses") {
+TEST_CASE("a node's statement about its segments is believed, and its device refuses the access") {
   world w;
   rude r(w);
   r.join();

@@ -31,7 +31,7 @@ struct world {
   }
   void until(const std::function<bool()>& condition) { test::until(io, condition); }
 
-  /// What an operation told its handler: `ask<T>([&](auto h) { m.async_read(p, h); })`.
+  /// The result of an operation: `ask<T>([&](auto h) { m.async_read(p, h); })`.
   template <class T, class Start>
   outcome<T> ask(Start&& start) {
     outcome<T> result;

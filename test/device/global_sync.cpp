@@ -33,7 +33,7 @@ struct uniform {
 
 using value = uniform<32>;
 using image = single_writer<value>::image;
-static_assert(!remote_readable<single_writer<value>>); // but by async_load
+static_assert(!remote_readable<single_writer<value>>); // only async_load can read it
 static_assert(!std::is_copy_constructible_v<single_writer<value>>);
 
 } // namespace
@@ -46,10 +46,10 @@ TEST_CASE("a mixture of two values is never taken for one") {
     std::memcpy(&i, static_cast<const void*>(&w), sizeof i);
     return i;
   };
-  CHECK(bytes().is_whole()); // zeroed memory is one
+  CHECK(bytes().is_whole()); // zeroed memory is a whole value
   for (word i = 1; i < 50; ++i) {
     images.push_back(bytes());
-    w.store(value(i % 3 == 0 ? i - 1 : i)); // at times the same again
+    w.store(value(i % 3 == 0 ? i - 1 : i)); // sometimes the same value again
     CHECK(w.try_load()->version == i);
   }
   const std::size_t words = sizeof(image) / 8;
@@ -62,7 +62,7 @@ TEST_CASE("a mixture of two values is never taken for one") {
         std::memcpy(&mixed, &images[first ? i - 1 : i], split * 8);
         if (mixed.words == images[i].words && mixed.version == images[i].version &&
             mixed.check == images[i].check)
-          continue; // the bytes that differ come from one
+          continue; // all differing bytes are of one value
         if (mixed.words == images[i - 1].words && mixed.version == images[i - 1].version &&
             mixed.check == images[i - 1].check)
           continue;
@@ -119,7 +119,7 @@ TEST_CASE("readers of a single writer see no torn value") {
   writer.join();
   std::printf("single writer: %d of %d naive reads torn, %d of %d of its own\n", naive_torn,
               naive_done, torn, reads);
-  CHECK(naive_torn != 0); // or the rest would show nothing
+  CHECK(naive_torn != 0); // otherwise the test proves nothing
   CHECK(torn == 0);
   CHECK(backwards == 0);
   CHECK(last != 0);
@@ -129,7 +129,7 @@ TEST_CASE("readers of a single writer see no torn value") {
 TEST_CASE("a load that finds no whole value waits until it is cancelled") {
   world w;
   const auto p = w.make<single_writer<value>>();
-  CHECK(!w.write(p.cast<image>().member<&image::check>(), word(1))); // as if its writer had died
+  CHECK(!w.write(p.cast<image>().member<&image::check>(), word(1))); // as if the writer had died
   asio::cancellation_signal stop;
   outcome<versioned<value>> load;
   async_load(w.guest, p, asio::bind_cancellation_slot(stop.slot(), load.handler()));
@@ -155,13 +155,13 @@ TEST_CASE("a counter counts") {
   CHECK(w.ask<word>([&](auto h) { c.async_get(h); }).value == 6);
 }
 
-TEST_CASE("a barrier is of somebody") {
+TEST_CASE("a barrier has at least one party") {
   world w;
   using point = barrier<asio::any_io_executor>;
   CHECK_THROWS_AS(point(w.guest, remote_ptr<counter_word>(host_id, 0, 64), 0), system_error);
 }
 
-TEST_CASE("nobody passes a barrier before all have come") {
+TEST_CASE("no party passes a barrier before all have arrived") {
   world w;
   if (!w.dev.has_atomics())
     return not_on_this_device("atomic operations");
@@ -182,7 +182,7 @@ TEST_CASE("nobody passes a barrier before all have come") {
         CHECK(!passed[std::size_t(j)].done());
       sides[std::size_t(i)].async_arrive_and_wait(passed[std::size_t(i)].handler());
       if (i != parties - 1)
-        CHECK(w.read(at).succeeded()); // something completes meanwhile
+        CHECK(w.read(at).succeeded()); // another operation completes meanwhile
     }
     w.until([&] {
       return std::all_of(passed.begin(), passed.end(), [](auto& p) { return p.done(); });
@@ -191,7 +191,7 @@ TEST_CASE("nobody passes a barrier before all have come") {
       CHECK(p.succeeded());
   }
   CHECK(w.read(at).value == parties * rounds);
-  // Who waits in vain can give up.
+  // A party that waits in vain can be cancelled.
   asio::cancellation_signal stop;
   outcome<void> alone;
   sides[0].async_arrive_and_wait(asio::bind_cancellation_slot(stop.slot(), alone.handler()));
@@ -209,7 +209,7 @@ TEST_CASE("exchanges that collide lose nothing") {
   const auto p = w.make<nic_atomic<word>>();
   constexpr int chains = 8, each = 50;
   int done = 0;
-  word next = 0, sum = 0; // each value that was put in comes out once, but for the last
+  word next = 0, sum = 0; // each value that was put in comes out once, except the last
   std::function<void(int)> chain = [&](int left) {
     w.guest.async_exchange(p, ++next, [&, left](error_code ec, word before) {
       CHECK(!ec);

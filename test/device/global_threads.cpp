@@ -18,7 +18,8 @@ namespace {
 using namespace test;
 using word = std::uint64_t;
 
-/// A context that several threads run, as long as this lives and then until it has no work.
+/// A context that several threads run during the lifetime of this object, and then until it has no
+/// work.
 class threads {
 public:
   explicit threads(int n) {
@@ -47,7 +48,7 @@ struct member {
   asio::awaitable<void> join(world& w) {
     co_await memory.async_join(w.host.local_endpoint(), asio::use_awaitable);
   }
-  /// Until it fails.
+  /// Works until an operation fails.
   asio::awaitable<error_code> work(remote_ptr<word> at, std::atomic<int>& done) {
     error_code ec;
     auto token = asio::redirect_error(asio::use_awaitable, ec);
@@ -74,7 +75,7 @@ struct member {
   global_memory memory;
 };
 
-/// The host's context, run by a thread of its own.
+/// The host's context, run by its own thread.
 struct served : world {
   served() : thread([this] { io.run(); }) {}
   ~served() {
@@ -113,7 +114,7 @@ TEST_CASE("one object is closed while others work, on many threads") {
                          asio::use_future));
   for (std::size_t i = 0; i < 3; ++i) {
     for (const auto& n : done)
-      if (&n >= &done[i]) // those that are open go on
+      if (&n >= &done[i]) // objects that are open continue
         wait_for(n, n.load() + 20);
     all[i]->close();
     for (std::size_t k = 0; k < 2; ++k) {
@@ -156,7 +157,7 @@ TEST_CASE("a lock is taken by objects on many threads, one of which is closed me
   const auto p = remote_ptr<protectorate>(host_id, 0, 128);
   constexpr int times = 40;
   std::vector<std::unique_ptr<member>> all;
-  std::vector<std::unique_ptr<tally>> tallies; // each of one strand
+  std::vector<std::unique_ptr<tally>> tallies; // each is used by one strand
   std::vector<std::future<void>> ends;
   for (node_id id = 100; id < 104; ++id) {
     all.push_back(std::make_unique<member>(t, w, id));

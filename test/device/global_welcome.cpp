@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-// What another thread starts while a node is being joined.
+// Operations that another thread starts while a node is being joined.
 #include "catch.hpp"
 #include "global_support.hpp"
 
@@ -17,7 +17,7 @@ namespace {
 
 using namespace test;
 
-/// Called before each allocation of a thread that has one.
+/// Called before each allocation of a thread for which it is set.
 thread_local const std::function<void()>* before_allocation = nullptr;
 
 void* allocate(std::size_t bytes) {
@@ -30,7 +30,7 @@ void* allocate(std::size_t bytes) {
   throw std::bad_alloc();
 }
 
-/// Whether a thread of this process waits for something in the kernel.
+/// Whether a thread of this process is blocked in the kernel.
 bool is_blocked(pid_t thread) {
   const std::string path = "/proc/self/task/" + std::to_string(thread) + "/stat";
   std::FILE* const f = std::fopen(path.c_str(), "r");
@@ -56,8 +56,8 @@ TEST_CASE("a request of another thread does not overtake the welcome of a node t
   host.host(segment_bytes);
   host.listen({device_address(w.dev), 0});
 
-  // The thread asks as soon as the host knows the node.
-  std::atomic<pid_t> asker{0}; // while it asks, and from then on
+  // The thread sends its request as soon as the host knows the node.
+  std::atomic<pid_t> asker{0}; // set while the thread asks, and afterwards
   std::atomic<bool> has_asked{false};
   std::thread asks([&] {
     while (!host.knows(77))
@@ -66,8 +66,8 @@ TEST_CASE("a request of another thread does not overtake the welcome of a node t
     host.async_allocate<std::uint64_t>(77, 0, [](error_code, remote_ptr<std::uint64_t>) {});
     has_asked = true;
   });
-  // From then on the host's own thread does nothing before the request has been sent, or cannot be
-  // sent before the host goes on.
+  // From then on the host's own thread does nothing until the request has been sent, or until the
+  // request turns out to wait for the host.
   const std::function<void()> let_ask = [&] {
     if (has_asked || !host.knows(77))
       return;
