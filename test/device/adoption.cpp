@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 //
-// Handles that someone else made: each works for an operation, and is destroyed by whom it is said
-// to be, once.
+// Handles that other code made. Each works for an operation, and is destroyed once, by its declared
+// owner.
 #include "catch.hpp"
 #include "faults/faults.hpp"
 #include "life_resources.hpp"
@@ -25,7 +25,7 @@ namespace {
 
 bool is_descriptor(int fd) { return fcntl(fd, F_GETFD) != -1; }
 
-/// What the handles are made on, by the library.
+/// The library's objects on which the handles are made.
 struct site {
   device dev = open_device();
   protection_domain pd{dev};
@@ -35,7 +35,7 @@ struct site {
   ibv_cq* make_cq(ibv_comp_channel* channel = nullptr) const {
     return ibv_create_cq(dev.native_handle(), 128, nullptr, channel, 0);
   }
-  /// In the state INIT, as the library's own are.
+  /// In the state INIT, as the library's own queue pairs are.
   ibv_qp* make_qp(ibv_cq* cq, ibv_srq* srq = nullptr) const {
     ibv_qp_init_attr init{};
     init.send_cq = init.recv_cq = cq;
@@ -55,7 +55,7 @@ struct site {
   }
 };
 
-/// Whether a message goes from one to the other. `to` is who receives at b.
+/// Whether a message arrives. `to` is the receiver at b: b itself or its shared receive queue.
 template <class Receiver>
 bool carries(asio::io_context& io, queue_pair& a, Receiver& to, const memory_region& region) {
   auto* const bytes = static_cast<char*>(region.data());
@@ -70,7 +70,7 @@ bool carries(asio::io_context& io, queue_pair& a, Receiver& to, const memory_reg
          std::string_view(bytes, 7) == "adopted";
 }
 
-/// The same on queue pairs of its own.
+/// The same with queue pairs made here.
 bool carries(const protection_domain& pd, const memory_region& region) {
   asio::io_context io(1);
   queue_pair a(io, pd), b(io, pd);
@@ -117,7 +117,7 @@ TEST_CASE("a protection domain that someone else made is adopted") {
     CHECK(carries(pd, memory_region(pd, bytes.data(), bytes.size())));
   }
   if (owns == ownership::borrow)
-    CHECK(ibv_dealloc_pd(raw) == 0); // would be refused if anything were left in it
+    CHECK(ibv_dealloc_pd(raw) == 0); // would be refused if the protection domain contained anything
 }
 
 TEST_CASE("memory that someone else registered is adopted") {
@@ -240,7 +240,7 @@ TEST_CASE("a second adoption of a completion queue is refused, and takes none of
   const completion_queue cq(io, s.dev, raw, ownership::take);
   queue_pair_options shallow;
   shallow.send_depth = shallow.receive_depth = 16;
-  queue_pair a(io), b(io, s.pd); // completions of b go elsewhere
+  queue_pair a(io), b(io, s.pd); // b's completions are in another queue
   a.open(s.pd, cq, shallow);
   connect(io, a, b);
   got r;
@@ -271,7 +271,7 @@ TEST_CASE("a queue pair that someone else made is adopted, and destroyed when it
   CHECK(adopted.state() == queue_pair_state::open);
   CHECK(adopted.options().send_depth >= 16);
   connect(io, adopted, other);
-  // The queue is polled by nobody: it has no channel.
+  // The queue has no channel, so the library does not poll it.
   CHECK(cq.mode() == completion_mode::manual);
   sent to_other;
   got at_other;
@@ -286,7 +286,7 @@ TEST_CASE("a queue pair that someone else made is adopted, and destroyed when it
   CHECK(at_other.value.bytes == 7);
 }
 
-// By rdma_cm and without the library. siw of Linux 6.1 does not tell that it is connected.
+// By rdma_cm and without the library. siw of Linux 6.1 does not report the connection.
 TEST_CASE("a queue pair that someone else has connected is adopted") {
   const site s;
   asio::io_context io(1);
@@ -400,7 +400,7 @@ TEST_CASE("an adopted queue pair answers no more reads than the device can") {
   const site s;
   asio::io_context io(1);
   const completion_queue cq(io, s.dev);
-  // As a device with a limit below the default, which rxe and siw do not have.
+  // Imitates a device with a limit below the default; rxe and siw have no such limit.
   const_cast<ibv_device_attr&>(s.dev.attributes()).max_qp_init_rd_atom = 3;
   queue_pair opened(io, s.pd), adopted(io);
   adopted.assign(s.pd, cq, s.make_qp(cq.native_handle()));
@@ -408,8 +408,8 @@ TEST_CASE("an adopted queue pair answers no more reads than the device can") {
   CHECK(adopted.options().max_reads == 3);
 }
 
-// What the other thread reads of an object must have been written before that can reach it:
-// ThreadSanitizer looks.
+// All that the event thread reads of an object must have been written before that thread can reach
+// the object: ThreadSanitizer checks.
 TEST_CASE("the device's events may come while an object is opened or adopted") {
   const resource_check nothing_left;
   const site s;
@@ -438,7 +438,7 @@ TEST_CASE("the device's events may come while an object is opened or adopted") {
   };
   asio::post(io, raise);
   std::thread runner([&] { io.run(); });
-  // Taking no lock, as that would put right what is looked for.
+  // Takes no lock, as a lock would hide the missing synchronisation that this test looks for.
   const auto hear_some = [&] {
     const unsigned before = told.load(std::memory_order_relaxed);
     while (told.load(std::memory_order_relaxed) < before + 4)
@@ -488,14 +488,14 @@ TEST_CASE(
   } else {
     ibv_qp* const raw_qp = s.make_qp(cq.native_handle(), raw);
     error_code ec;
-    b.assign(s.pd, cq, raw_qp, ec); // its receives are not its own
+    b.assign(s.pd, cq, raw_qp, ec); // it has no receive queue of its own
     CHECK(ec == asio::error::invalid_argument);
     b.assign(s.pd, srq, raw_qp);
     CHECK(b.native_handle() == raw_qp);
   }
   connect(io, a, b);
   CHECK(carries(io, a, srq, s.region));
-  // Closed before its queue pair, which still uses it.
+  // The shared receive queue is closed before the queue pair that uses it.
   got left;
   srq.async_receive(s.region.buffer(), left.handler());
   srq.close();
@@ -576,7 +576,7 @@ TEST_CASE("an rdma_cm_id that cannot be adopted stays its owner's") {
   REQUIRE(rdma_create_id(channel, &id, &id, RDMA_PS_TCP) == 0);
   auto where = own_endpoint();
   REQUIRE(rdma_bind_addr(id, static_cast<sockaddr*>(where.data())) == 0);
-  REQUIRE(rdma_listen(id, 1) == 0); // by its owner already
+  REQUIRE(rdma_listen(id, 1) == 0); // the owner has already called it
   {
     asio::io_context io(1);
     acceptor listener(io);

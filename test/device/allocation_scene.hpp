@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-// Scenes that are played again and again, each time with another allocation failing.
+// Scenes that are played repeatedly, each time with another failing allocation.
 #pragma once
 
 #include <catch.hpp>
@@ -18,7 +18,7 @@
 
 namespace test {
 
-/// The account of a scene's handlers: whether each was called once, or was destroyed without a call
+/// A record of a scene's handlers: whether each was called once, or was destroyed without a call
 /// because its initiating function threw. It allocates nothing while a scene is played.
 class handler_accounts {
   struct entry {
@@ -30,8 +30,8 @@ class handler_accounts {
   };
 
 public:
-  /// A completion handler of any signature that begins with an error code. `Then` is called with
-  /// the same arguments after the call has been noted.
+  /// A completion handler of any signature that begins with an error code. The call is recorded,
+  /// then `Then` is called with the same arguments.
   template <class Then>
   class handler {
   public:
@@ -55,7 +55,7 @@ public:
     Then then_;
   };
 
-  /// Calls `initiate(handler)`. The name is for the report of a failure.
+  /// Calls `initiate(handler)`. `name` is used in the report of a failure.
   template <class Initiate, class Then>
   void start(const char* name, Initiate&& initiate, Then then) {
     entry& e = entries_.at(used_++);
@@ -89,26 +89,26 @@ public:
     return true;
   }
 
-  /// Runs the context until each operation that was started has completed. False at once if an
-  /// initiating function has thrown or an operation has failed, as the peer of its operation may
-  /// wait then, or if the context has nothing more to do.
+  /// Runs the context until each operation that was started has completed. Returns false at once if
+  /// an initiating function has thrown or an operation has failed, as the peer's operation may then
+  /// wait for ever, or if the context has no more work.
   bool run(boost::asio::io_context& io) {
     const auto stuck = [this] {
       return refused_ || any_failed();
     };
     return run(io, [&] { return stuck() || all_called(); }) && !stuck();
   }
-  /// The same, whatever has failed.
+  /// Like run(), but continues after failures.
   bool run_to_last(boost::asio::io_context& io) {
     return run(io, [this] { return all_called(); });
   }
-  /// Runs the context until it has nothing more to do; false if that does not come.
+  /// Runs the context until it has no more work; false if that takes too long.
   bool run_to_end(boost::asio::io_context& io) {
     run(io, [] { return false; });
     return io.stopped();
   }
 
-  /// Nothing, or what is wrong after the context has ended.
+  /// An empty string, or the error found after the context has ended.
   std::string problem() const {
     for (std::size_t i = 0; i < used_; ++i) {
       const entry& e = entries_[i];
@@ -136,7 +136,7 @@ private:
       try {
         if (io.run_one_until(end) == 0)
           return false;
-      } catch (const std::bad_alloc&) { // the context may be run on, as any of Asio's
+      } catch (const std::bad_alloc&) { // a context may be run on after that
       }
     }
     return true;
@@ -147,14 +147,15 @@ private:
   bool refused_ = false;
 };
 
-/// Plays a scene whose n-th allocation fails: 0 for none. Gives what went wrong, or nothing.
+/// Plays a scene whose n-th allocation fails; 0 for none. Returns the problem, or an empty string.
 ///
-/// `Scene` is made before allocations are counted. It has a member `io`, the context;
+/// `Scene` is constructed before allocations are counted. It has a member `io`, the context;
 /// `play(accounts)`, which starts operations by `accounts.start` and may run the context by
 /// `accounts.run`; and `close()`, which closes the I/O objects. If each initiating function has
-/// returned, all their operations complete without `close`. A scene in which the failure of one
-/// operation may leave another one waiting has a member `broken()`, too, which tells that the
-/// connection has failed: all operations complete without `close` then, or if none has failed.
+/// returned, all operations complete without `close`. If the failure of one operation may leave
+/// another one waiting, the scene also has a member `broken()`, which returns whether the
+/// connection has failed. Then all operations complete without `close` only if the connection or no
+/// operation has failed.
 template <class Scene>
 std::string play_scene(std::size_t n, bool& reached) {
   handler_accounts accounts;
@@ -164,7 +165,7 @@ std::string play_scene(std::size_t n, bool& reached) {
     const failing_allocation failing(n);
     try {
       scene.play(accounts);
-    } catch (const std::bad_alloc&) { // of a function that is not an initiating one
+    } catch (const std::bad_alloc&) { // thrown by another function
     }
     accounts.run(scene.io);
     reached = failing.failed();
@@ -182,8 +183,8 @@ std::string play_scene(std::size_t n, bool& reached) {
   return problem.empty() ? accounts.problem() : problem;
 }
 
-/// Plays a scene once for each allocation in it. Each time is on a thread of its own, so that no
-/// memory is left from the last time in what threads keep for operations.
+/// Plays a scene once for each of its allocations, each time on a new thread: the memory that
+/// threads cache for operations must not outlast one play.
 template <class Scene>
 void fail_each_allocation() {
   bool reached = true;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSL-1.0
-// Queue pairs, completion queues and waits for access whose allocations fail, and descriptors
-// that cannot be watched.
+// Failing allocations of queue pairs, completion queues and waits for access, and descriptors that
+// cannot be watched.
 #include "catch.hpp"
 
 #include "allocation_scene.hpp"
@@ -19,7 +19,7 @@ using namespace test;
 
 namespace {
 
-/// Calls `f(n)` with the n-th allocation failing, for each n, until none has failed.
+/// Calls `f(n)` with the n-th allocation failing, for each n until no allocation has failed.
 template <class F>
 void fail_each(F f) {
   for (std::size_t n = 1;; ++n) {
@@ -81,7 +81,7 @@ TEST_CASE("a queue pair that cannot be opened for want of memory gives its entri
           qp.open(g.pd, cq, shallow());
       });
     }
-    // There is room for exactly this one.
+    // There is room for exactly this queue pair.
     queue_pair second(io);
     error_code ec;
     if (shared)
@@ -131,7 +131,7 @@ TEST_CASE("a wait for access that cannot be started for want of memory is no wor
     asio::io_context io(1);
     int calls = 0;
     buffer_access writer = buffer.try_write_access();
-    asio::cancellation_signal cancel; // with a slot that has no memory yet
+    asio::cancellation_signal cancel; // its slot has no memory yet
     const bool result = succeeds(n, failed, [&] {
       auto handler =
           asio::bind_cancellation_slot(cancel.slot(), [&](error_code, buffer_access) { ++calls; });
@@ -159,7 +159,7 @@ TEST_CASE("a descriptor that the context watches already is refused, and nothing
     second.open(again, ec);
     CHECK(ec);
   }
-  // The reactor's record of the refused one is used again.
+  // The reactor's record of the refused descriptor is used again.
   completion_queue_options options;
   const completion_queue cq(io, dev, options);
   const protection_domain pd(dev);
@@ -178,7 +178,7 @@ TEST_CASE(
     "an operation that was made before the queue pair was open is refused if there is none such") {
   ground g;
   if (g.dev.type() == transport::iwarp)
-    return; // has no other type than RC
+    return; // the device has no other type than RC
   queue_pair_options options;
   options.type = IBV_QPT_UC; // has no READ
   asio::io_context io(1);

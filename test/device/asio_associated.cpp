@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSL-1.0
 //
-// What a handler brings along: its executor, its allocator, its cancellation slot.
+// The properties of a handler: its executor, its allocator, its cancellation slot.
 #include <catch.hpp>
 
 #include "asio_support.hpp"
@@ -29,8 +29,8 @@ namespace {
 using io_executor = asio::io_context::executor_type;
 using strand_type = asio::strand<io_executor>;
 
-/// Starts one operation of each kind from a, with handlers that `make(name)` gives. Needs a
-/// receive at b, which is one of them.
+/// Starts one operation of each kind from a, with handlers that `make(name)` returns. One of them
+/// is a receive at b, which others need.
 template <class QueuePair, class Make>
 int start_each_kind(QueuePair& a, QueuePair& b, const ground& g, Make make) {
   int n = 5;
@@ -195,7 +195,7 @@ TEST_CASE(
   CHECK(count.outstanding != 0);
   io.run();
   CHECK(done == started);
-  CHECK(count.allocations == static_cast<std::size_t>(started)); // no second one to get it run
+  CHECK(count.allocations == static_cast<std::size_t>(started)); // none for running the handler
   CHECK(count.outstanding == 0);
 
   bool called = false;
@@ -236,7 +236,7 @@ TEST_CASE("the handler's allocator is used, and its memory returned, on the way 
     io.restart();
     io.run();
     CHECK(done == 2);
-    // Never run at all: the handler is destroyed with the context.
+    // Never run: the handler is destroyed with the context.
     q.b.async_receive(g.part(1), asio::bind_allocator(counting_allocator<void>(count),
                                                       [](error_code, received) {}));
     CHECK(count.outstanding != 0);
@@ -249,7 +249,7 @@ TEST_CASE("the handler's allocator is used, and its memory returned, on the way 
 
 namespace {
 
-/// A cancellable operation and what came of it.
+/// A cancellable operation and its result.
 template <class T>
 struct cancellable : outcome<T> {
   asio::cancellation_signal signal;
@@ -284,7 +284,8 @@ TEST_CASE("cancelled while it waits for room an operation is removed, and the ot
   q.a.async_write(g.part(0), g.remote_part(4), last.handler());
   middle.signal.emit(type);
   CHECK(middle.calls == 0); // not from inside emit
-  // The second message has a receive once the first has come, and iWARP waits for none.
+  // The second message is sent when its receive is posted, which is after the first receive has
+  // completed: iWARP does not wait for a posted receive.
   while (!(first_got.done() && last.done()) && io.run_one() != 0) {
   }
   q.a.async_send(g.part(5, 32), message.handler());
@@ -344,7 +345,7 @@ TEST_CASE("a slot that is asked after the operation has completed does nothing")
   io.run();
   CHECK(second.succeeded());
   q.reset();
-  w.signal.emit(asio::cancellation_type::terminal); // nor after the queue pair has gone
+  w.signal.emit(asio::cancellation_type::terminal); // nor after the queue pair has been closed
   CHECK(w.calls == 1);
 }
 
@@ -415,7 +416,7 @@ TEST_CASE("an immediate error never calls the handler from inside the initiating
   };
   start();
   CHECK(done == 0);
-  // Not from a thread that runs the context either.
+  // Nor on a thread that runs the context.
   asio::dispatch(io, start);
   asio::post(io, start);
   io.run();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-// What becomes of operations when the execution context is destroyed.
+// The fate of operations when the execution context is destroyed.
 #include <catch.hpp>
 
 #include "asio_support.hpp"
@@ -128,7 +128,7 @@ TEST_CASE(
     "the context goes while a failure waits to be noticed, and the handlers own the queue pair") {
   ground g;
   std::weak_ptr<queue_pair> alive;
-  std::unique_ptr<linked<asio::any_io_executor>> q; // whose manager outlives the queue pairs
+  std::unique_ptr<linked<asio::any_io_executor>> q; // its manager outlives the queue pairs
   {
     asio::io_context io(1);
     q = std::make_unique<linked<asio::any_io_executor>>(io, g);
@@ -136,12 +136,12 @@ TEST_CASE(
     alive = b;
     for (int i = 0; i < 3; ++i)
       b->async_receive(g.part(1), [](error_code, received) {});
-    b->async_wait_disconnect([b](error_code) {}); // the last owner
-    // The device fails b's receives; nobody has looked at the completion queue yet.
+    b->async_wait_disconnect([b](error_code) {}); // the handler is the last owner
+    // The device flushes b's receives; the completion queue has not been polled yet.
     ibv_qp_attr attr{};
     attr.qp_state = IBV_QPS_ERR;
     REQUIRE(ibv_modify_qp(b->native_handle(), &attr, IBV_QP_STATE) == 0);
-    // Closing a looks, while the context shuts down.
+    // Closing a polls the completion queue, while the context shuts down.
     q->a.async_receive(g.part(2), [](error_code, received) {});
     auto keeps_a = std::make_shared<queue_pair>(std::move(q->a));
     keeps_a->async_wait_disconnect([keeps_a](error_code) {});
@@ -149,7 +149,7 @@ TEST_CASE(
   CHECK(alive.expired());
 }
 
-TEST_CASE("what a destroyed handler starts, or closes, harms nobody") {
+TEST_CASE("a destroyed handler that starts operations, or closes its queue pair, does no harm") {
   ground g;
   int destroyed = 0;
   {

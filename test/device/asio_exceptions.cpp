@@ -47,7 +47,7 @@ TEST_CASE("an exception from a handler leaves run, and nothing is lost") {
   CHECK(io.stopped());
 }
 
-// Memory that runs out does that to one of the library's own.
+// An operation of the library's own that throws, as it does if memory runs out.
 struct internal_operation final : detail::operation {
   internal_operation(std::vector<int>& o, int n, bool t)
       : operation(&internal_operation::run), order(o), number(n), throws(t) {
@@ -89,7 +89,7 @@ TEST_CASE("an internal operation that throws is counted, and what is behind it r
     CHECK_THROWS_AS(io.run(), std::bad_alloc);
   CHECK(order == std::vector{1, 2});
   CHECK_FALSE(io.stopped());
-  io.run(); // ends: all three have been counted
+  io.run(); // returns: all three have been counted
   CHECK(order == std::vector{1, 2, 3});
 }
 
@@ -112,7 +112,7 @@ TEST_CASE("an exception leaves poll of a manual queue, and nothing is lost") {
         throw 0;
       });
   };
-  // Outside of the context the handlers are posted: each exception leaves a run of its own.
+  // Outside of the context the handlers are posted: each exception leaves its own call of run().
   start_ten();
   for (std::size_t n = 0; n != 10;)
     n += cq.poll();
@@ -125,7 +125,8 @@ TEST_CASE("an exception leaves poll of a manual queue, and nothing is lost") {
     }
   }
   CHECK(done == 10);
-  // Inside, dispatch runs them in poll, and Asio throws what they threw when poll has returned.
+  // Inside the context, dispatch runs the handlers in poll, and Asio throws their exceptions when
+  // poll has returned.
   start_ten();
   while (done != 20) {
     io.restart();

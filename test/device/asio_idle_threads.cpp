@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSL-1.0
 // Handlers that block, throw or stop the context, beside idle threads: every kind of operation
-// behaves as Asio's own do in the same program.
+// behaves as Asio's own operations do in the same program.
 #include "catch.hpp"
 
 #include "asio_support.hpp"
@@ -35,7 +35,7 @@ constexpr int count = 6;
 
 using done = std::function<void()>;
 
-/// Operations of one kind. `complete` lets all complete that have been started.
+/// Operations of one kind. `complete` makes all started operations complete.
 class operations {
 public:
   virtual ~operations() = default;
@@ -43,7 +43,7 @@ public:
   virtual void complete() = 0;
 };
 
-// Asio's own.
+// Asio's own operations.
 
 struct posted : operations {
   explicit posted(asio::io_context& c) : io(c) {}
@@ -88,7 +88,7 @@ struct tcp_accepts : operations {
   asio::ip::tcp::acceptor listener;
 };
 
-// The library's.
+// Operations of the library.
 
 struct queue_pairs : operations {
   queue_pairs(asio::io_context& io, completion_mode m)
@@ -171,7 +171,7 @@ struct access_waits : operations {
   buffer_access writer;
 };
 
-/// Two connections or streams, which the context is run to connect.
+/// Two connections or streams. The context is run to connect them.
 template <class Object>
 void connect_both(asio::io_context& io, const memory_pool& pool, Object& a, Object& b) {
   acceptor listener(io, own_endpoint());
@@ -198,7 +198,7 @@ struct messages : operations {
   asio_rdma::connection a, b;
 };
 
-/// Each of a stream of its own, as a stream has one read at a time.
+/// Each read is on its own stream, as a stream has one read at a time.
 struct stream_reads : operations {
   explicit stream_reads(asio::io_context& io) {
     for (int i = 0; i < count; ++i) {
@@ -253,7 +253,7 @@ const kind kinds[] = {
     {"reads of streams", make<stream_reads>()},
 };
 
-/// Which handlers have begun, in their order.
+/// The handlers that have begun, in their order.
 class record {
 public:
   void begin(int i) {
@@ -261,7 +261,7 @@ public:
     begun_.push_back(i);
     changed_.notify_all();
   }
-  /// Only a failure takes that long.
+  /// Returns false only after a failure.
   bool wait_for(std::size_t n) {
     std::unique_lock lock(mutex_);
     return changed_.wait_for(lock, std::chrono::seconds(10), [&] { return begun_.size() >= n; });
@@ -283,7 +283,7 @@ std::vector<int> all_in_order() {
   return result;
 }
 
-/// Threads that run a context; one that meets an exception does not come back to it.
+/// Threads that run a context. A thread that catches an exception does not run the context again.
 class two_threads {
 public:
   explicit two_threads(asio::io_context& io) : io_(io), work_(io.get_executor()) {
@@ -294,7 +294,7 @@ public:
         } catch (int) {
         }
       });
-    for (int i = 0; i < 2; ++i) // both are in the context before anything happens
+    for (int i = 0; i < 2; ++i) // both threads are in the context before any operation completes
       asio::post(io, [this] {
         there_.begin(0);
         there_.wait_for(2);
@@ -367,7 +367,7 @@ TEST_CASE(
   CHECK(r.begun() == all_in_order());
 }
 
-TEST_CASE("what is behind a handler that throws is run by an idle thread") {
+TEST_CASE("handlers behind one that throws are run by an idle thread") {
   const kind k = GENERATE(from_range(std::begin(kinds), std::end(kinds)));
   INFO(k.name);
   asio::io_context io;

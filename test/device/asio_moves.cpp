@@ -22,7 +22,7 @@ namespace {
 
 using strand_type = asio::strand<asio::io_context::executor_type>;
 
-/// What co_spawn is told.
+/// The completion handler of co_spawn.
 void rethrow(std::exception_ptr e) {
   if (e)
     std::rethrow_exception(e);
@@ -88,7 +88,7 @@ TEST_CASE("default completion tokens by rebinding the executor") {
       [&]() -> asio::awaitable<void> {
         const std::size_t n = co_await a.async_write(g.part(0), g.remote_part(1));
         CHECK(n == 64);
-        // Not in CHECK, whose macro names its expression twice.
+        // Not in CHECK: its macro evaluates the expression in two places.
         const std::size_t read = co_await a.async_read(g.part(2), g.remote_part(1));
         CHECK(read == 64);
         const std::size_t sent =

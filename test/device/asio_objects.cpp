@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 //
-// What a handler brings along, as in asio_associated.cpp, for what is not a queue pair's operation.
+// The properties of a handler, as in asio_associated.cpp, for operations of objects other than
+// queue pairs.
 #include <asio_rdma/stream.hpp>
 
 #include <catch.hpp>
@@ -29,7 +30,7 @@ using endpoints = std::vector<asio::ip::tcp::endpoint>;
 template <class Executor>
 using unix_socket = asio::basic_stream_socket<asio::local::stream_protocol, Executor>;
 
-/// An object of each kind, and what its operations need to succeed.
+/// An object of each kind, with all that its operations need to succeed.
 template <class Executor>
 struct objects {
   template <class ExecutorOrContext>
@@ -60,8 +61,8 @@ struct objects {
   unix_socket<Executor> here, there;
 };
 
-/// Starts an operation of each kind, with handlers of `make(name, error, then)`, which call `then`
-/// with what they are given besides the error.
+/// Starts an operation of each kind, with handlers of `make(name, error, then)`. They call `then`
+/// with their arguments after the error.
 template <class Executor, class Make>
 int start_each(objects<Executor>& o, const ground& g, Make make) {
   const error_code none;
@@ -95,7 +96,7 @@ int start_each(objects<Executor>& o, const ground& g, Make make) {
   return 10;
 }
 
-/// Objects of which some are closed.
+/// Objects, some of which are closed.
 template <class Executor>
 struct unusable {
   template <class ExecutorOrContext>

@@ -17,7 +17,7 @@
 
 namespace test {
 
-/// What tests with queue pairs of their own kind start from.
+/// The device, protection domain and memory of tests that make their own queue pairs.
 struct ground {
   device dev = open_device();
   protection_domain pd{dev};
@@ -37,11 +37,11 @@ inline completion_queue_options in_mode(completion_mode mode) {
   return options;
 }
 
-/// Those in which completions need no call of the user's.
+/// The modes in which completions need no call of the user.
 inline constexpr completion_mode running_modes[] = {
     completion_mode::event, completion_mode::adaptive, completion_mode::busy};
 
-/// Runs the context by so many threads, until all have returned.
+/// Runs the context by `n` threads, until all have returned.
 inline void run_by_threads(asio::io_context& io, int n) {
   std::vector<std::thread> threads;
   for (int i = 0; i < n; ++i)
@@ -50,7 +50,7 @@ inline void run_by_threads(asio::io_context& io, int n) {
     t.join();
 }
 
-/// Two connected queue pairs of any executor or context, which is not run for it.
+/// Two connected queue pairs of any executor or context. The context is not run to connect them.
 template <class Executor>
 struct linked {
   template <class ExecutorOrContext>
@@ -58,7 +58,7 @@ struct linked {
       : a(ex, g.pd, options), b(ex, g.pd, options) {
     connect(manager, a, b);
   }
-  asio::io_context manager{1}; // of connections that cannot be made by hand
+  asio::io_context manager{1}; // the context of connections that cannot be made by hand
   basic_queue_pair<Executor> a, b;
 };
 
@@ -77,12 +77,12 @@ struct joined {
   queue_pair a, b;
 };
 
-/// An executor that runs functions as the context's own does and records that it was asked to.
+/// An executor that runs functions as the context's own executor does and records each call.
 class recording_executor {
 public:
   struct record {
     int executed = 0;
-    int running = 0; // functions of this executor that run on a thread now
+    int running = 0; // functions of this executor that a thread runs now
   };
 
   recording_executor(asio::io_context& io, record& r) noexcept : io_(&io), record_(&r) {}
@@ -119,7 +119,7 @@ private:
   bool may_block_ = true;
 };
 
-/// Counts what is allocated by it and not returned.
+/// Counts the memory that was allocated and not returned.
 struct allocation_count {
   std::size_t allocations = 0;
   std::size_t outstanding = 0; // bytes

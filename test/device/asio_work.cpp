@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-// What counts as work of the execution context.
+// The work of the execution context.
 #include <catch.hpp>
 
 #include "asio_support.hpp"
@@ -34,7 +34,7 @@ TEST_CASE("run returns when the last handler has run") {
   completion_queue::set_default_options(io, in_mode(mode));
   linked<asio::any_io_executor> q(io, g);
   int done = 0;
-  // More than the queue is deep, and each starts another one.
+  // More operations than the queue is deep; each starts another one.
   for (int i = 0; i < 500; ++i)
     q.a.async_write(g.part(0), g.remote_part(1), [&](error_code ec, std::size_t) {
       CHECK_FALSE(ec);
@@ -47,7 +47,7 @@ TEST_CASE("run returns when the last handler has run") {
   io.run();
   CHECK(done == 1000);
   CHECK(io.stopped());
-  // And again, from the idle state.
+  // Again, from the idle state.
   for (int round = 0; round < 100; ++round) {
     io.restart();
     bool called = false;
@@ -66,7 +66,7 @@ TEST_CASE("a pending receive is work, until it is cancelled, closed or filled") 
   got r;
   q.b.async_receive(g.part(1), r.handler());
   q.a.async_write(g.part(0), g.remote_part(2), [&](error_code, std::size_t) {
-    // Once this has run, only the receive is left.
+    // When this function has run, only the receive is left.
     asio::post(io, [&] {
       io.poll(); // nothing is ready
       CHECK_FALSE(io.stopped());

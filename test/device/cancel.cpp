@@ -16,7 +16,7 @@ queue_pair_options shallow() {
   return options;
 }
 
-// A pair whose sends complete only when they are let, so that what is posted stays posted.
+// A pair whose sends complete only when the test permits, so that posted operations stay posted.
 struct held_pair {
   explicit held_pair(const queue_pair_options& options = impatient()) : p(options) {
     faults.hold_completions();
@@ -56,7 +56,7 @@ TEST_CASE("closing ends every operation once, posted or not") {
   CHECK(disconnect.ec == asio::error::operation_aborted);
 }
 
-TEST_CASE("what had completed before the close keeps its result") {
+TEST_CASE("an operation that had completed before the close keeps its result") {
   pair p;
   sent s;
   got r;
@@ -103,7 +103,7 @@ TEST_CASE("a peer that closes is noticed by what is sent to it") {
   }
 }
 
-TEST_CASE("what is posted after the peer has closed, and before that is known, ends") {
+TEST_CASE("an operation that is posted after the peer has closed, and before that is known, ends") {
   pair p(impatient());
   sent write;
   std::vector<got> receives(3);
@@ -175,14 +175,14 @@ TEST_CASE("an operation that waits is removed by any kind of cancellation") {
   p.until([&] { return second.done(); });
   CHECK(second.ec == asio::error::operation_aborted);
   CHECK(first.calls + third.calls == 0);
-  // Nothing was lost: the messages come to those that stay.
+  // No message is lost: the messages arrive at the remaining receives.
   p.ma.put(0, "message1message2");
   p.a.async_send(p.ma.buffer(0, 8), asio::detached);
   p.until([&] { return first.done(); });
   p.a.async_send(p.ma.buffer(8, 8), asio::detached);
   p.until([&] { return third.done(); });
   CHECK(p.mb.text(0, 24) == std::string("message1\0\0\0\0\0\0\0\0message2", 24));
-  signal.emit(type); // of an operation that is over
+  signal.emit(type); // the operation has completed
   p.drain();
   CHECK(second.calls == 1);
 }
@@ -288,7 +288,7 @@ TEST_CASE("a cancelled operation's handler runs when the device has let go of th
   signal.emit(cancellation_type::terminal);
   p.io.restart();
   p.io.poll();
-  // No flush has been seen, but the queue pair is gone from the device, and with it its receives.
+  // No flush has been polled, but the device has destroyed the queue pair and its receives.
   CHECK(p.b.native_handle() == nullptr);
   CHECK(r.calls == 1);
   CHECK(r.ec == asio::error::operation_aborted);

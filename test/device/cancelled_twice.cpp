@@ -22,12 +22,12 @@ constexpr std::array types{cancellation_type::terminal, cancellation_type::parti
                            cancellation_type::total};
 constexpr std::size_t lengthy = 100'000;
 
-/// What becomes of an operation that is cancelled.
+/// The effect of a cancellation on an operation.
 enum class fate {
-  taken_back,     ///< Nothing of it has happened: it ends at once, by any type.
-  let_go,         ///< It may happen: it ends at once, but by `total` alone it goes on.
-  left_alone,     ///< It goes on, by any type.
-  ends_connection ///< It goes on, but `terminal` ends it with all others.
+  taken_back,     ///< Not begun: any type ends it at once.
+  let_go,         ///< It may happen. It ends at once, except by `total`.
+  left_alone,     ///< It continues after any type.
+  ends_connection ///< It continues, but `terminal` ends all operations.
 };
 
 /// Two cancellations of one operation.
@@ -109,7 +109,7 @@ TEST_CASE("a queue pair's operation that waits is taken back, however often it i
       sent first, last;
       p.b.async_receive(p.mb.buffer(0, 10), answer.handler());
       p.a.async_receive(p.ma.buffer(0, 10), before.handler()); // has the only place
-      p.a.async_send(p.ma.buffer(10, 10), first.handler());    // likewise
+      p.a.async_send(p.ma.buffer(10, 10), first.handler());    // has the only place
       start(p, c);
       c.cancel();
       p.until([&] { return c.calls != 0 && first.done() && answer.done(); });
@@ -169,7 +169,7 @@ TEST_CASE("a queue pair's posted receive goes on, or ends with the queue pair; w
 namespace {
 
 /// A talk with one place in a's send queue and one frame at a time, and memory of b that a may
-/// reach.
+/// access.
 struct narrow : talk {
   static connection_options one_place() {
     connection_options o;
@@ -185,7 +185,7 @@ struct narrow : talk {
       throw std::runtime_error("not connected");
     settle();
   }
-  /// Until what the parties tell each other on their own is over.
+  /// Runs until the parties have no more work of their own.
   void settle() {
     while (io.poll() != 0)
       io.restart();
@@ -206,14 +206,15 @@ struct narrow : talk {
 
 using start_on_talk = std::function<void(narrow&, twice&)>;
 
-/// An operation, and what becomes of it when it is cancelled twice.
+/// An operation, and the effect of two cancellations.
 struct subject {
   const char* name;
   fate becomes;
   start_on_talk start;
 };
 
-/// Starts it, behind `before`, cancels it twice, and looks what became of it and of the connection.
+/// Starts the operation behind `before`, cancels it twice, and checks the effect on it and on the
+/// connection.
 void check(const subject& s, const std::function<void(narrow&)>& before,
            const std::function<void(narrow&)>& behind = {}) {
   each_pair([&](twice& c) {
@@ -284,7 +285,8 @@ void receive_view(narrow& t, twice& c) { t.a.async_receive(mutable_buffer(t.own)
 
 } // namespace
 
-TEST_CASE("what waits for room on a connection is taken back, however often it is cancelled") {
+TEST_CASE("an operation that waits for room on a connection is taken back, however often it is "
+          "cancelled") {
   const std::vector<subject> waiting{
       {"write from a buffer", fate::taken_back, write_buffer},
       {"write from a view", fate::taken_back, write_view},
@@ -308,7 +310,7 @@ TEST_CASE("what waits for room on a connection is taken back, however often it i
     check({"fetch and add", fate::taken_back, fetch_and_add}, occupy);
 }
 
-TEST_CASE("what has begun on a connection is let go of but by total, or ends it where the caller "
+TEST_CASE("a begun operation ends at once, except by total, or ends the connection if the caller "
           "keeps the memory") {
   const std::vector<subject> begun{
       {"write from a buffer", fate::let_go, write_buffer},
@@ -378,7 +380,7 @@ TEST_CASE("a wait on a connection takes nothing when it is cancelled twice") {
 TEST_CASE("a receive whose memory is being written takes nothing when it is cancelled twice") {
   const auto long_message = [](narrow& t) {
     t.b.async_send(t.pool.allocate(lengthy), [](error_code, std::size_t) {});
-    t.settle(); // the offer has come
+    t.settle(); // the offer has arrived
   };
   const std::vector<subject> receives{
       {"receive to a buffer", fate::taken_back, receive_buffer},

@@ -11,12 +11,12 @@
 namespace test {
 
 /// Asio objects that a handler owns. Their destructors use services of the context, so the handler
-/// must be destroyed before these.
+/// must be destroyed before these services.
 class context_property {
 public:
   struct count {
     int alive = 0;
-    int late = 0; ///< Destroyed when the context's services were being destroyed.
+    int late = 0; ///< Objects destroyed after the services.
   };
 
   context_property(asio::io_context& io, count& c)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSL-1.0
 //
-// When a device is closed: its context goes on.
+// The lifetime of a device: when its ibv_context is closed.
 #include "catch.hpp"
 #include "faults/faults.hpp"
 #include "life_resources.hpp"
@@ -43,7 +43,7 @@ TEST_CASE("a device is closed when the last copy and the last object made on it 
       qp.async_wait_disconnect([](error_code) {});
       faults.raise_port_event();
       io.restart();
-      io.poll_one(); // the reactor sees it
+      io.poll_one(); // the reactor handles the event
     };
   }
   const auto open_and_drop = [&] {

@@ -25,7 +25,7 @@ bool is_all(const void* data, char c) {
   return std::all_of(p, p + bytes, [c](char x) { return x == c; });
 }
 
-/// Calls `f` with each kind of buffers of no bytes, of which some are a part of `memory`.
+/// Calls `f` with each kind of empty buffers, some of which are a part of `memory`.
 template <class Function>
 void each_empty(const mutable_buffer& memory, Function&& f) {
   f("no memory", mutable_buffer());
@@ -35,7 +35,7 @@ void each_empty(const mutable_buffer& memory, Function&& f) {
   f("a sequence of one", std::vector{memory.first(0)});
 }
 
-/// So many writes of a whole buffer that each place in the device's queue has had it.
+/// The number of writes by which each place in the device's queue is used for a whole buffer.
 constexpr std::uint32_t places = 8, enough_writes = 40;
 constexpr int enough_for_any_queue = 1000;
 

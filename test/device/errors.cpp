@@ -9,8 +9,7 @@ namespace test {
 namespace {
 
 // An operation at a fails with one of the statuses, and the connection with it. On iWARP a write
-// has completed when it was handed to TCP, and the end of the connection is all that its sender
-// hears of the peer's refusal.
+// completes when it is handed to TCP: its sender only notices the end of the connection.
 void expect_failure(pair& p, const sent& s, std::initializer_list<ibv_wc_status> statuses) {
   p.until([&] { return s.done(); });
   INFO(describe(s.ec));
@@ -33,8 +32,8 @@ void expect_failure(pair& p, const sent& s, std::initializer_list<ibv_wc_status>
   CHECK(behind.ec == asio::error::connection_reset);
 }
 
-// What a device says of a local buffer without the key or the rights: rxe of Linux 6.1 the second,
-// of Linux 7.3 the third.
+// A device's status for a local buffer without the key or the rights: rxe of Linux 6.1 reports the
+// second, rxe of Linux 7.3 the third.
 constexpr auto local_protection = {IBV_WC_LOC_PROT_ERR, IBV_WC_LOC_QP_OP_ERR, IBV_WC_WR_FLUSH_ERR};
 
 } // namespace
@@ -47,7 +46,7 @@ TEST_CASE("a message larger than the receive") {
   p.b.async_receive(p.mb.buffer(0, 10), r.handler());
   p.a.async_send(p.ma.buffer(0, 11), s.handler());
   p.until([&] { return r.done(); });
-  CHECK((r.ec == IBV_WC_LOC_LEN_ERR || r.ec == IBV_WC_LOC_QP_OP_ERR)); // rxe says the latter
+  CHECK((r.ec == IBV_WC_LOC_LEN_ERR || r.ec == IBV_WC_LOC_QP_OP_ERR)); // rxe reports the latter
   if (r.ec == IBV_WC_LOC_LEN_ERR)
     CHECK(r.ec == errc::message_size);
   CHECK(p.b.state() == queue_pair_state::failed);
@@ -95,7 +94,7 @@ TEST_CASE("a wrong lkey of what is sent") {
     CHECK(s.ec == errc::bad_address);
 }
 
-TEST_CASE("what is sent lies beyond the region by one byte") {
+TEST_CASE("the buffer of a send lies beyond the region by one byte") {
   pair p(impatient());
   sent s;
   got r;
@@ -197,12 +196,12 @@ TEST_CASE("rights that the peer did not give") {
     p.a.async_fetch_add(target.remote(0, 8), 1, old.handler());
     p.until([&] { return old.done(); });
     CHECK(old.ec == IBV_WC_REM_ACCESS_ERR);
-    CHECK(old.value == 0); // and not what the one before brought
+    CHECK(old.value == 0); // not the result of the previous operation
     CHECK(target.word(0) == 0);
   }
 }
 
-// siw (Linux 6.1) does not ask for this right.
+// siw (Linux 6.1) does not check this right.
 TEST_CASE("a read of what may only be written") {
   pair p(impatient());
   if (p.dev.type() == transport::iwarp && is_software(p.dev))

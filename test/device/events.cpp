@@ -21,7 +21,7 @@ namespace {
 
 using event = outcome<device_event>;
 
-// The name of the network interface that the device's first port stands on.
+// The name of the network interface of the device's first port.
 std::string interface_of(const device& d) {
   std::ifstream file("/sys/class/infiniband/" + d.name() + "/ports/1/gid_attrs/ndevs/0");
   std::string name;
@@ -34,7 +34,7 @@ void change_link(const std::string& interface, const char* to) {
   REQUIRE(std::system(command.c_str()) == 0);
 }
 
-// Takes from this thread the right to lock memory beyond the limit.
+// Removes this thread's right to lock memory beyond the limit.
 class limited_memory {
 public:
   explicit limited_memory(rlim_t bytes) {
@@ -60,7 +60,7 @@ private:
   bool done_ = false;
 };
 
-/// Does something when it hears of an event.
+/// Calls a function on an event.
 class at_event final : public detail::context_member {
 public:
   at_event(const device& d, std::function<void()> f) : device_(d), do_(std::move(f)) {}
@@ -339,7 +339,7 @@ TEST_CASE("an overrun of the completion queue, which must not happen, ends its q
   CHECK(of_a.ec == error::queue_pair_fatal);
 }
 
-// The last one: the interface loses its IPv6 addresses when it goes down.
+// The last test: the interface loses its IPv6 addresses when it goes down.
 TEST_CASE("a port goes down and comes up") {
   const device dev = open_device();
   const std::string interface = interface_of(dev);

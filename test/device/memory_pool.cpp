@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSL-1.0
 //
-// The pool of registered memory: its registrations, and what the device makes of them.
+// The pool of registered memory: its registrations, and the device's checks of its keys.
 #include "catch.hpp"
 #include "faults/faults.hpp"
 #include "life_resources.hpp"
@@ -32,7 +32,7 @@ std::string text(const registered_buffer& b) {
   return {static_cast<const char*>(b.data()), b.size()};
 }
 
-/// What a peer would need to know of the buffer.
+/// The address and key of the buffer for a peer.
 remote_buffer remote(const registered_buffer& b) {
   return b.region()->remote(static_cast<std::uint64_t>(static_cast<char*>(b.data()) -
                                                        static_cast<char*>(b.region()->data())),
@@ -73,7 +73,7 @@ TEST_CASE("buffers of a pool carry messages") {
   CHECK(text(to.slice(6)) + text(to.first(6)) == "ijklabcdefgh");
 }
 
-TEST_CASE("what is found in the pool need not be registered") {
+TEST_CASE("memory that is found in the pool need not be registered") {
   pair p;
   const memory_pool pool(p.pd);
   const registered_buffer b = pool.allocate(4096);
@@ -94,11 +94,11 @@ TEST_CASE("the device keeps to the pool's rights") {
   pair p(impatient());
   memory_pool_options options;
   SECTION("a write from afar to a pool that is not open to peers") {
-    options.rights = access::local_write; // which lets peers write to a region on iWARP
+    options.rights = access::local_write; // on iWARP this lets peers write to a region
     const registered_buffer b = memory_pool(p.pd, options).allocate(64);
     put(b, "intact");
     sent s;
-    outcome<void> gone; // all that a writer on iWARP hears
+    outcome<void> gone; // the only result of a refused write on iWARP
     p.a.async_wait_disconnect(gone.handler());
     p.a.async_write(p.ma.buffer(0, 6), remote(b), s.handler());
     p.until([&] { return s.done() && gone.done(); });
@@ -187,7 +187,7 @@ TEST_CASE("arenas are registrations: one each, and none is left") {
     CHECK(pool.statistics().arenas == 1);
     CHECK(registrations() == 1);
   }
-  // The buffer keeps its pool, that its domain, and that its device.
+  // The buffer keeps its pool alive, the pool its domain, and the domain its device.
   CHECK(registrations() == 1);
   put(survivor, "still there");
   survivor = {};
@@ -282,7 +282,7 @@ TEST_CASE("memory of the user's own is kept and let go like the pool's") {
     CHECK(r.succeeded());
     CHECK(text(b) == "0123456789");
     b = {};
-    CHECK(freed == 0); // the access keeps it
+    CHECK(freed == 0); // the access keeps the memory
   }
   CHECK(freed == 1);
   CHECK(deregistered_at_free == 1);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-// What others got wrong, one test each.
+// Mistakes of other libraries, one test for each.
 #include "catch.hpp"
 #include "faults/faults.hpp"
 #include "pair.hpp"
@@ -29,8 +29,8 @@ bool readable(const completion_queue& cq) {
   return ::poll(&p, 1, 0) == 1;
 }
 
-// Messages one after the other. A receive that nothing comes for keeps the completion queue
-// waiting, so that it sleeps between them.
+// Exchanges messages one after the other. A receive without a message keeps an operation
+// outstanding, so the completion queue sleeps between the messages.
 void exchange(pair& p, unsigned rounds) {
   p.a.async_receive(p.ma.buffer(8000, 8), asio::detached);
   for (unsigned i = 0; i < rounds; ++i)
@@ -54,7 +54,7 @@ TEST_CASE("a completion queue polled and then armed without polling again", "[mi
   faults::injector faults(p.dev.native_handle());
   faults::plan plan;
   plan.seed = 1;
-  plan.hold_completion = 1; // in sight when the queue is armed, and for many no event comes
+  plan.hold_completion = 1; // visible when the queue is armed, often without an event
   faults.run(plan);
   exchange(p, 100);
 }
@@ -126,7 +126,7 @@ TEST_CASE("a completion queue smaller than the queues that feed it", "[mistake]"
   queue_pair_options options;
   options.send_depth = options.receive_depth = 32;
   completion_queue_options queues;
-  queues.entries = 128; // just what two such queue pairs need
+  queues.entries = 128; // exactly the need of two such queue pairs
   pair p(queues, options);
   faults::injector faults(p.dev.native_handle());
   faults.hold_completions();
@@ -213,7 +213,7 @@ TEST_CASE("errno read after ibv_post_*, whose value is the error", "[mistake]") 
   CHECK(r.calls == 1);
   CHECK(p.carries("goes on"));
 
-  // In the middle of a chain only the one that was refused fails.
+  // In the middle of a chain only the refused request fails.
   std::vector<sent> writes(5);
   faults.refuse_post(call::post_send, EAGAIN, {}, 2);
   {
@@ -242,7 +242,7 @@ TEST_CASE("flags compared with == instead of &", "[mistake]") {
              ((posted & IBV_SEND_FENCE) != 0) == (how & flags::fenced) &&
              ((posted & IBV_SEND_SIGNALED) != 0) == !(how & flags::unsignaled);
     };
-    const auto is_done = [&](const auto& o) { // an unsignaled one by what follows it
+    const auto is_done = [&](const auto& o) { // for an unsignaled write, a later completion
       sent write;
       p.a.async_write(p.ma.buffer(0, 8), p.mb.remote(), write.handler());
       p.drain();
@@ -297,7 +297,7 @@ TEST_CASE("a handler run on the poller's thread instead of its executor", "[mist
   asio::thread_pool pool(1);
   auto strand = asio::make_strand(p.io);
   const auto work = asio::make_work_guard(p.io);
-  int done = 0; // counted on the context
+  int done = 0; // used on the context only
   std::atomic<int> on_pool{0}, on_strand{0};
   auto of_pool = asio::bind_executor(pool, [&](error_code, received) {
     on_pool += pool.get_executor().running_in_this_thread() ? 1 : 0;
@@ -310,7 +310,7 @@ TEST_CASE("a handler run on the poller's thread instead of its executor", "[mist
                    ++done;
                  }));
   p.until([&] { return done == 2; });
-  p.b.close(); // what is aborted, and what fails at once, goes the same way
+  p.b.close(); // aborted and immediately failing operations use the executor too
   p.b.async_receive(p.mb.buffer(0, 8), of_pool);
   p.until([&] { return done == 4; });
   pool.join();
@@ -373,7 +373,7 @@ TEST_CASE("a peer's death that leaves a receive waiting for ever", "[mistake]") 
   got r;
   p.a.async_receive(p.ma.buffer(0, 8), r.handler());
   p.b.close();
-  if (p.dev.type() != transport::iwarp) // nothing tells of it but what is sent to it
+  if (p.dev.type() != transport::iwarp) // only a send makes the death visible
     p.a.async_write(const_buffer(), remote_buffer(), asio::detached);
   p.until([&] { return r.done(); });
   CHECK(r.ec == asio::error::connection_reset);
@@ -447,7 +447,7 @@ TEST_CASE("depth of reads left at 1", "[mistake]") {
   queue_pair_options few;
   few.max_reads = 2;
   pair uneven(few, {});
-  CHECK(attributes(uneven.b).max_rd_atomic == 2); // what the other side answers
+  CHECK(attributes(uneven.b).max_rd_atomic == 2); // the other side's limit
   CHECK(attributes(uneven.a).max_dest_rd_atomic == 2);
 }
 
@@ -461,7 +461,7 @@ TEST_CASE("an event queue handled by a blocking call inside the event loop", "[m
   got r;
   p.b.async_receive(p.mb.buffer(0, 8), r.handler());
   p.io.restart();
-  p.io.poll(); // armed, with nothing to come
+  p.io.poll(); // armed, with no completion to come
   int turns = 0;
   const std::function<void()> turn = [&] {
     if (++turns < 10)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSL-1.0
 //
-// What cannot work is refused.
+// Impossible requests are refused.
 #include <catch.hpp>
 
 #include "asio_support.hpp"

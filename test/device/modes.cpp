@@ -19,7 +19,7 @@ completion_queue_options mode(completion_mode m) {
   return options;
 }
 
-// Messages one after the other, each answered before the next is sent.
+// Exchanges messages one after the other; each is answered before the next is sent.
 unsigned ping_pong(pair& p, unsigned rounds) {
   unsigned done = 0;
   const std::function<void()> round = [&] {
@@ -56,7 +56,7 @@ TEST_CASE("mode event: sleeps between completions, reads and acknowledges every 
     const auto counts = faults->counts();
     CHECK(counts.channel_events == c.events);
     CHECK(counts.channel_ack_calls < counts.channel_events); // in batches
-    // Nothing is looked for while nothing is outstanding.
+    // While nothing is outstanding, the queue is not polled.
     const auto polls = c.polls;
     p.io.restart();
     p.io.poll();
@@ -100,7 +100,7 @@ TEST_CASE("mode busy: never arms, and leaves the context live") {
   CHECK(c.completions == 800);
   CHECK(c.arms == 0);
   CHECK(c.events == 0);
-  // Other work of the context runs while a receive is outstanding that nothing comes for.
+  // Other work of the context runs while a receive is outstanding for which no message arrives.
   got r;
   p.b.async_receive(p.mb.buffer(0, 8), r.handler());
   int turns = 0;
@@ -130,7 +130,7 @@ TEST_CASE("mode manual: only poll() looks") {
   while (completed < 2)
     completed += p.cq.poll();
   CHECK(completed == 2);
-  // The handlers go to their executor.
+  // The handlers are called on their executor.
   p.drain();
   CHECK(s.succeeded());
   CHECK(r.succeeded());
@@ -170,7 +170,7 @@ TEST_CASE("completions that come while the queue is being armed are found") {
   faults::injector faults(p.dev.native_handle());
   faults::plan plan;
   plan.seed = faults::seed_from_environment();
-  plan.hold_completion = 0.5; // among others until after arming
+  plan.hold_completion = 0.5; // held among others until after arming
   plan.spurious_event = 0.1;
   INFO("ASIO_RDMA_FAULT_SEED=" << plan.seed);
   faults.run(plan);
@@ -194,7 +194,7 @@ TEST_CASE("the shared completion queue is followed by another when it is full") 
   }
   CHECK(pairs[0].native_handle()->send_cq == pairs[1].native_handle()->send_cq);
   CHECK(pairs[0].native_handle()->send_cq != pairs[2].native_handle()->send_cq);
-  // Each of them carries traffic, whichever queue it is in.
+  // Each queue pair carries traffic, in either completion queue.
   for (std::size_t i = 0; i < pairs.size(); i += 2)
     connect(io, pairs[i], pairs[(i + 3) % 6]);
   int done = 0;
@@ -206,7 +206,7 @@ TEST_CASE("the shared completion queue is followed by another when it is full") 
     pairs[i].async_send(m.buffer(8, 8), asio::detached);
   }
   until(io, [&] { return done == 3; });
-  // What a queue pair gives back when it closes is used again.
+  // Entries that a queue pair returns when it closes are used again.
   auto* first = pairs[0].native_handle()->send_cq;
   pairs[0].close();
   drain(io);
@@ -243,7 +243,7 @@ TEST_CASE(
   CHECK(p.carries("without a handle"));
 }
 
-TEST_CASE("the objects go in whatever order they are dropped") {
+TEST_CASE("the objects are destroyed in any order") {
   asio::io_context io(1);
   auto dev = std::make_unique<device>(open_device());
   auto pd = std::make_unique<protection_domain>(*dev);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSL-1.0
-// Every object of devices, queue pairs, connections and streams, with each of its operations outstanding
-// when the execution context is destroyed: the handlers are destroyed, uncalled, while Asio's
-// objects that they own can still be destroyed, whatever becomes of the library's objects.
+// Every object of devices, queue pairs, connections and streams, with each of its operations
+// outstanding when the execution context is destroyed. The handlers are destroyed, uncalled, while
+// Asio objects that they own can still be destroyed, in every order of destruction of the library's
+// objects.
 #include "catch.hpp"
 
 #include "asio_support.hpp"
@@ -26,7 +27,7 @@ namespace {
 enum class fate {
   before_context, ///< The objects are destroyed before the context.
   after_context,
-  moved,   ///< After the context, and others that they were moved to as well.
+  moved,   ///< After the context; moved to other objects first.
   handlers ///< The handler owns them.
 };
 
@@ -42,7 +43,7 @@ struct world {
   std::unique_ptr<asio::io_context> io = std::make_unique<asio::io_context>(1);
 };
 
-// Objects. Each scene can move its own to others.
+// Objects. Each scene can move its own objects to others.
 
 struct accesses {
   explicit accesses(asio::io_context& c) : io(c) {}
@@ -69,7 +70,7 @@ struct queue_pairs {
   ground g;
   joined q;
   std::optional<queue_pair> moved;
-  memory_window window; // not open where the device has none
+  memory_window window; // not open if the device has none
 };
 
 struct polled_queue_pairs {
@@ -132,7 +133,7 @@ struct exchanges {
   ground g;
   queue_pair a;
   std::optional<queue_pair> moved;
-  std::shared_ptr<both> sockets; // Asio's, so they go with the handler
+  std::shared_ptr<both> sockets; // Asio objects, destroyed with the handler
 };
 
 struct meetings {
@@ -153,7 +154,7 @@ struct meetings {
     moved_initiator.emplace(std::move(initiator));
     moved_request = std::move(request);
   }
-  /// A request has come, and has been taken.
+  /// Waits until a request has arrived and has been taken.
   void take_request() {
     bool here = false;
     listener.async_wait_request([&](error_code ec, connection_request r) {
@@ -184,7 +185,7 @@ connection_options with_memory() {
   return o;
 }
 
-/// Two connections, each of which the source opens.
+/// Two connections. The source opens each.
 template <bool Shares>
 struct talks {
   explicit talks(asio::io_context& io) : a(io), b(io) {
@@ -228,10 +229,10 @@ struct talks {
   remote_region region, moved_region;
 };
 
-/// How a stream is left to the destructor of its context.
+/// The state of a stream at the destruction of its context.
 enum class left { open, reset, ended };
 
-/// Two streams, each of which the source opens. Of `ended` ones the peer has closed.
+/// Two streams. The source opens each. With `ended` the peer has closed.
 template <left Left>
 struct streams {
   explicit streams(asio::io_context& io) : a(io), b(io) {
@@ -269,7 +270,7 @@ struct streams {
 
 struct kind {
   const char* name;
-  /// Starts the operation; gives the objects, unless the handler owns them.
+  /// Starts the operation; returns the objects, unless the handler owns them.
   std::function<std::shared_ptr<void>(world&, fate)> start;
 };
 
@@ -282,7 +283,8 @@ kind of(const char* name, Start start) {
               scene->move();
             if (f == fate::handlers)
               return nullptr;
-            // Cancelled before they are destroyed, unless they have moved.
+            // The operations are cancelled before the objects are destroyed, unless they have
+            // moved.
             return {scene.get(), [scene, f](void*) {
                       if (f != fate::moved)
                         scene->cancel();

@@ -9,7 +9,7 @@ namespace test {
 
 namespace {
 
-// No test waits for a time to pass: this only ends one that would hang.
+// A limit for a test that hangs; no test waits for a time to pass.
 constexpr std::chrono::seconds patience{30};
 
 } // namespace

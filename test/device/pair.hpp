@@ -35,13 +35,13 @@ asio::ip::address device_address(const device& d);
 /// rxe or siw: a device without hardware.
 bool is_software(const device& d);
 
-/// Runs the context until the condition holds; throws if it does not come to hold.
+/// Runs the context until the condition holds; throws if that takes too long.
 void until(asio::io_context& io, const std::function<bool()>& condition);
 
-/// Runs the context until it has nothing left to do; throws if that does not come.
+/// Runs the context until it has no work; throws if that takes too long.
 void drain(asio::io_context& io);
 
-/// What a handler was told, and how often. Outlives the operation.
+/// The result that a handler received, and the number of its calls. Outlives the operation.
 template <class T>
 struct outcome {
   int calls = 0;
@@ -77,11 +77,11 @@ struct outcome<void> {
 using sent = outcome<std::size_t>;
 using got = outcome<received>;
 
-/// An endpoint by which the connection manager reaches the device, of any port.
+/// An endpoint through which the connection manager reaches the device, with any port.
 asio::ip::tcp::endpoint own_endpoint();
 
-/// Connects two open queue pairs of one device to each other by the connection manager in `io`,
-/// which it runs and which has to outlive them.
+/// Connects two open queue pairs of one device to each other by the connection manager in `io`.
+/// Runs `io`, which must outlive the queue pairs.
 template <class Executor>
 void connect_by_manager(asio::io_context& io, basic_queue_pair<Executor>& a,
                         basic_queue_pair<Executor>& b) {
@@ -95,7 +95,7 @@ void connect_by_manager(asio::io_context& io, basic_queue_pair<Executor>& a,
     throw system_error(accepted.ec ? accepted.ec : connected.ec, "connect");
 }
 
-/// The same, by hand where that is possible.
+/// Connects two open queue pairs, by hand if that is possible.
 template <class Executor>
 void connect(asio::io_context& io, basic_queue_pair<Executor>& a, basic_queue_pair<Executor>& b) {
   if (a.get_protection_domain().get_device().type() == transport::iwarp)
@@ -106,10 +106,10 @@ void connect(asio::io_context& io, basic_queue_pair<Executor>& a, basic_queue_pa
 }
 
 constexpr access all_rights = access::local_write | access::remote_write | access::remote_read;
-/// `all_rights` and what else the device offers: atomics, the binding of windows.
+/// `all_rights` and the further rights that the device offers: atomics, the binding of windows.
 access most_rights(const device& d);
 
-/// Registered memory of its own.
+/// Memory with its own registration.
 class memory {
 public:
   memory(const protection_domain& pd, std::size_t bytes, access rights);
@@ -144,13 +144,13 @@ public:
   memory_region region;
 };
 
-/// Two queue pairs of one context that are connected to each other, and memory for each side.
+/// Two connected queue pairs of one context, and memory for each side.
 struct pair {
   static constexpr std::size_t memory_size = 64 * 1024;
 
   explicit pair(const queue_pair_options& options = {}) : pair(options, options) {}
   pair(const queue_pair_options& of_a, const queue_pair_options& of_b);
-  /// Each side with completion queues of these options, or opened but not connected.
+  /// Each side has completion queues with these options.
   explicit pair(const completion_queue_options& queues, const queue_pair_options& options = {});
 
   void connect() { test::connect(io, a, b); }
@@ -160,10 +160,10 @@ struct pair {
       asio::post(io, std::exchange(when_drained, {}));
     test::drain(io);
   }
-  /// What the next drain() is to begin with.
+  /// Called at the beginning of the next drain().
   std::function<void()> when_drained;
 
-  /// Receives at b, sends from a, and waits for both. True if it arrived as it was sent.
+  /// Receives at b, sends from a, and waits for both. True if the text arrived unchanged.
   bool carries(std::string_view text);
 
   asio::io_context io{1};
@@ -175,10 +175,10 @@ struct pair {
   queue_pair a{io}, b{io};
 };
 
-/// Options with which a peer that is gone is noticed within a second.
+/// Options by which a vanished peer is noticed within a second.
 queue_pair_options impatient();
 
-/// Which status a completion failed with, for messages of tests.
+/// The status of a failed completion, for messages of tests.
 std::string describe(const error_code& ec);
 
 } // namespace test

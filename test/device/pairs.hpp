@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSL-1.0
-// What the pairs of objects that tests begin with have in common.
+// The common parts of pairs of objects with which tests begin.
 #pragma once
 
 #include "cm_support.hpp"
 
 namespace test {
 
-/// Connects a to b, which are open, by the connection manager on the pair's device. Throws if that
+/// Connects the open objects a and b by the connection manager on the pair's device. Throws if that
 /// fails.
 template <class Pair>
 void connect_by_manager(Pair& p) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSL-1.0
 //
-// What a device says of its ports and addresses, beside what the system says of them.
+// A device's information about its ports and addresses, compared with that of the system.
 #include "catch.hpp"
 #include "pair.hpp"
 
@@ -28,7 +28,7 @@ std::string sysfs(const device& d, const std::string& name) {
   return line;
 }
 
-/// The port's value of that name in what ibv_devinfo prints.
+/// The value of that name in the output of ibv_devinfo for the port.
 std::string devinfo(const device& d, const std::string& name) {
   FILE* const lines = ::popen(("ibv_devinfo -d " + d.name() + " -i 1").c_str(), "r");
   REQUIRE(lines != nullptr);
@@ -45,7 +45,7 @@ std::string devinfo(const device& d, const std::string& name) {
   return result;
 }
 
-/// A GID as sysfs writes it.
+/// A GID in the format of sysfs.
 std::string text(const ibv_gid& gid) {
   std::ostringstream out;
   out << std::hex << std::setfill('0');
@@ -56,7 +56,7 @@ std::string text(const ibv_gid& gid) {
 
 bool run(const std::string& command) { return std::system(command.c_str()) == 0; }
 
-/// Changes an interface's addresses, and waits until the device has them.
+/// Changes an interface's addresses, and waits until the device has changed its GIDs.
 void change(const device& d, const std::string& command, const std::string& address, bool there) {
   asio::io_context io(1);
   device_events events(io, d);
@@ -74,7 +74,7 @@ void change(const device& d, const std::string& command, const std::string& addr
   until(io, is_there);
 }
 
-/// The network interfaces that have the address, whatever its scope id.
+/// The network interfaces that have the address, with any scope id.
 std::set<std::uint32_t> interfaces_of(const asio::ip::address_v6& address) {
   ifaddrs* all = nullptr;
   REQUIRE(getifaddrs(&all) == 0);
@@ -153,7 +153,7 @@ TEST_CASE("a port's GIDs are those of the system") {
     CHECK(e.port == 1);
     CHECK(text(e.gid) == sysfs(dev, "gids/" + index));
     if (dev.type() == transport::iwarp)
-      continue; // neither has a type nor an interface
+      continue; // neither has a type or an interface
     CHECK(sysfs(dev, "gid_attrs/types/" + index) ==
           (e.type == gid_entry::kind::roce_v2 ? "RoCE v2" : "IB/RoCE v1"));
     CHECK(if_nametoindex(sysfs(dev, "gid_attrs/ndevs/" + index).c_str()) == e.interface_index);
@@ -202,7 +202,7 @@ TEST_CASE("link-local addresses come last, and lead to the device by their scope
   const auto addresses = dev.addresses();
   const auto local = std::find_if(addresses.begin(), addresses.end(), is_local);
   CHECK(std::all_of(local, addresses.end(), is_local));
-  // The first GID of a RoCE port is link-local, whether its interface has that address or not.
+  // The first GID of a RoCE port is link-local, even if its interface has no such address.
   const auto interfaces =
       local == addresses.end() ? std::set<std::uint32_t>() : interfaces_of(local->to_v6());
   if (interfaces.empty())
@@ -210,7 +210,7 @@ TEST_CASE("link-local addresses come last, and lead to the device by their scope
   const std::uint32_t interface = local->to_v6().scope_id();
   CHECK(interfaces.count(interface) == 1);
 
-  // It is found without its interface too, but not of another one.
+  // The GID is also found without its interface, but not with another interface.
   asio::ip::address_v6 other = local->to_v6();
   other.scope_id(0);
   CHECK(device::open_for(other).name() == dev.name());
@@ -242,7 +242,7 @@ TEST_CASE("link-local addresses come last, and lead to the device by their scope
   CHECK(connected.value.remote.address() == *local);
 }
 
-// The last one, as it changes the interface's addresses.
+// The last test, as it changes the interface's addresses.
 TEST_CASE("the best GID follows the addresses of the interface") {
   const device dev = open_device();
   if (dev.type() == transport::iwarp)
@@ -261,7 +261,8 @@ TEST_CASE("the best GID follows the addresses of the interface") {
   CHECK(of_global->type == gid_entry::kind::roce_v2);
   CHECK(dev.best_gid(asio::ip::make_address(second)).has_value());
 
-  // A queue pair takes that of the address that it is given, and keeps to what it has told.
+  // A queue pair takes the GID of the address that it is given, and keeps the GID that it has
+  // reported.
   asio::io_context io(1);
   const protection_domain pd(dev);
   queue_pair_options options;
@@ -274,7 +275,7 @@ TEST_CASE("the best GID follows the addresses of the interface") {
   queue_pair(io, pd, options).local_address(ec);
   CHECK(ec == error::no_gid);
 
-  // Else the best one of its port.
+  // Otherwise it takes the best GID of its port.
   change(dev, "ip addr flush" + of_interface + " to " + own, own, false);
   CHECK(dev.best_gid(1)->address().to_string() == second);
   const std::string gid = text(queue_pair(io, pd).local_address().gid);

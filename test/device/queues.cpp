@@ -18,8 +18,8 @@ queue_pair_options shallow(std::uint32_t depth) {
   return options;
 }
 
-// iWARP has no RNR: what no receive is posted for ends the connection. So there a test that has
-// more receives than the queue is deep gets a deeper one.
+// iWARP has no RNR: a message without a posted receive ends the connection. On iWARP a test with
+// more receives than the queue is deep gets a deeper queue.
 queue_pair_options receiving(const queue_pair_options& options, std::uint32_t receives) {
   queue_pair_options result = options;
   if (open_device().type() == transport::iwarp)
@@ -139,7 +139,7 @@ TEST_CASE("an unsignaled operation that fails tells its handler, and ends those 
   CHECK(before.calls == 1);
   CHECK(wrong.calls == 1);
   CHECK(behind.calls == 1);
-  if (p.dev.type() != transport::iwarp) { // where TCP has taken them all
+  if (p.dev.type() != transport::iwarp) { // there TCP has taken all of them
     CHECK(before.succeeded());
     CHECK(wrong.ec);
     CHECK(behind.ec == asio::error::connection_reset);
@@ -164,7 +164,7 @@ TEST_CASE("a batch is posted when it is committed, in order") {
     p.io.poll();
     CHECK(sends.numbers.empty());
     batch.commit();
-    batch.commit(); // nothing is left to it
+    batch.commit(); // the batch is empty now
   }
   p.drain();
   CHECK(sends.is_sequence(10));
@@ -178,7 +178,7 @@ TEST_CASE("batches larger than the queues") {
   pair p(shallow(4), receiving(shallow(4), count));
   order sends, receives;
   {
-    queue_pair::batch of_a(p.a), of_b(p.b); // the receives are posted first: iWARP wants them
+    queue_pair::batch of_a(p.a), of_b(p.b); // the receives are posted first, as iWARP requires
     for (unsigned i = 0; i < count; ++i) {
       p.b.async_receive(p.mb.buffer(i, 1), receives.handler(i));
       p.a.async_send(p.ma.buffer(i, 1), i % 3 == 0 ? flags::none : flags::unsignaled,
@@ -247,7 +247,7 @@ TEST_CASE("a message waits for a receive that is posted late") {
   got r;
   p.ma.put(0, "early");
   p.a.async_send(p.ma.buffer(0, 5), s.handler());
-  // Something that completes at b only if the connection goes on while the message waits.
+  // An operation that completes at b only if the connection continues while the message waits.
   p.b.async_write(p.mb.buffer(0, 0), p.ma.remote(), after.handler());
   p.until([&] { return after.done(); });
   CHECK(s.calls == 0);
@@ -264,7 +264,7 @@ TEST_CASE("a message that no receive is posted for ends with an error") {
   sent s, behind;
   p.a.async_send(p.ma.buffer(0, 5), s.handler());
   p.a.async_send(p.ma.buffer(0, 5), behind.handler());
-  if (p.dev.type() == transport::iwarp) { // that of the connection; TCP has the messages
+  if (p.dev.type() == transport::iwarp) { // the connection's error: TCP has the messages
     outcome<void> gone;
     p.a.async_wait_disconnect(gone.handler());
     p.until([&] { return gone.done() && s.done() && behind.done(); });
@@ -327,7 +327,7 @@ TEST_CASE("a queue pair is closed and opened again") {
   CHECK(p.carries("second life"));
 }
 
-// siw fails in the midst of a hundred unless its invalid offset is kept from use.
+// siw fails among a hundred queue pairs if its invalid offset is used.
 TEST_CASE("hundreds of queue pairs are open at a time, and others in their place") {
   asio::io_context io(1);
   const protection_domain pd(open_device());
@@ -353,7 +353,7 @@ TEST_CASE("options are lowered to what the device can, and tell what came out") 
   queue_pair q(p.io);
   error_code ec;
   q.open(p.pd, options, ec);
-  if (!ec) { // the largest of everything may be too much at once
+  if (!ec) { // the largest value of everything may be too much at once
     CHECK(q.options().send_depth <= std::uint32_t(limits.max_qp_wr));
     CHECK(q.options().max_send_sge <= std::uint32_t(limits.max_sge));
     CHECK(q.options().max_reads <= std::max(limits.max_qp_rd_atom, 1));

@@ -24,8 +24,8 @@ void wait_until_held(faults::injector& injector, std::size_t n) {
     std::this_thread::yield();
 }
 
-/// Starts an operation that the device refuses. Its count is left to the runner, which is queued
-/// for it whoever has the role.
+/// Starts an operation that the device refuses. The runner must count the refused operation, and is
+/// queued for that even if its role is taken.
 void start_refused(joined& q, const ground& g, faults::injector& injector) {
   injector.refuse_post(faults::call::post_recv);
   q.a.async_receive(g.part(3), [](error_code, received) {});
@@ -43,7 +43,7 @@ TEST_CASE("steady operations with gaps below the spin time never let the queue b
   options.spin = std::chrono::milliseconds(300);
   const completion_queue cq(io, g.dev, options);
   joined q(io, g, cq);
-  // A machine that pauses for longer than the spin time makes a gap of its own.
+  // A machine that pauses for longer than the spin time causes a gap itself.
   for (bool steady = false; !steady;) {
     const std::uint64_t arms = cq.counters().arms;
     const auto start = clock::now();
@@ -55,7 +55,7 @@ TEST_CASE("steady operations with gaps below the spin time never let the queue b
       q.a.async_write(g.part(0), g.remote_part(1), s.handler());
       wait_until_held(injector, 1);
       const std::uint64_t polls = cq.counters().polls;
-      // The runner finds nothing, more than once.
+      // The runner polls in vain, more than once.
       while (cq.counters().polls < polls + 2000 && cq.counters().arms == arms)
         io.run_one();
       injector.release_completions();
@@ -86,12 +86,12 @@ TEST_CASE("handlers begin in the order of completions though the runner is queue
     q.a.async_write(g.part(0), g.remote_part(1), [&, i](error_code, std::size_t) {
       order.push_back(i);
       if (i == 0)
-        q.b.close(); // its receive is the next that completes
+        q.b.close(); // its receive completes next
     });
   wait_until_held(injector, writes);
   io.poll(); // arms
   REQUIRE(order.empty());
-  // The reactor's turn with the event comes first, so this handler runs when the event has taken
+  // The reactor's turn with the event comes first. So this handler runs after the event has taken
   // the runner's role, and before the runner's turn.
   asio::post(io, [&] { start_refused(q, g, injector); });
   injector.release_completions();
@@ -103,7 +103,7 @@ TEST_CASE("a completion that is found once the queue is armed does not keep the 
   const bool throws = GENERATE(false, true);
   ground g;
   faults::injector injector(g.dev.native_handle());
-  // With some seeds the completion comes in time for the poll that follows arming.
+  // With some seeds the completion is visible to the poll that follows arming.
   bool found = false;
   for (std::uint64_t seed = 1; !found; ++seed) {
     CAPTURE(throws, seed);
@@ -142,7 +142,7 @@ TEST_CASE("a handler that throws in the runner's own turn leaves no work behind"
   q.a.async_write(g.part(0), g.remote_part(1), [](error_code, std::size_t) { throw 1; });
   wait_until_held(injector, 1);
   io.poll();                      // arms
-  injector.lose_channel_events(); // so the runner that is queued finds the completion
+  injector.lose_channel_events(); // so the queued runner finds the completion
   injector.release_completions();
   start_refused(q, g, injector);
   CHECK_THROWS_AS(io.run(), int);

@@ -16,7 +16,7 @@
 namespace test {
 namespace {
 
-// Two queue pairs that receive from one queue, and a peer of each.
+// Two queue pairs that receive from one shared queue, and a peer of each.
 struct shared {
   explicit shared(const shared_receive_queue_options& options = {}, bool by_manager = false)
       : srq(io, pd, options) {
@@ -107,7 +107,7 @@ TEST_CASE("a shared receive with each kind of completion token") {
     asio::co_spawn(
         s.io,
         [&]() -> asio::awaitable<void> {
-          asio::post(s.io, send); // on iWARP the receive must be there first
+          asio::post(s.io, send); // on iWARP the receive must be posted first
           result = co_await receive(asio::use_awaitable);
         },
         asio::detached);
@@ -191,7 +191,7 @@ TEST_CASE("a message larger than a shared receive fails its queue pair") {
   until(s.io, [&] { return too_small.done() && ended.done(); });
   INFO(describe(too_small.ec));
   CHECK(too_small.ec);
-  // siw tells by an event too, which may be first.
+  // siw also raises an event, which may come first.
   CHECK((ended.ec == asio::error::connection_reset || ended.ec == error::queue_pair_fatal));
   CHECK(s.to[0].state() == queue_pair_state::failed);
 

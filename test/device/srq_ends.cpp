@@ -15,7 +15,8 @@ using namespace test;
 
 namespace {
 
-/// True, and says so, where the device need not tell that a queue pair has taken its last receive.
+/// Reports and returns true if the device need not announce that a queue pair has taken its last
+/// receive.
 bool never_tells(const device& dev) {
   if (dev.type() != transport::iwarp)
     return false;
@@ -32,7 +33,7 @@ shared_receive_queue_options of_depth() {
   return o;
 }
 
-/// Receives of a shared queue, each of which is started again when it completes.
+/// Receives of a shared queue. Each is started again when it completes.
 class receives {
 public:
   receives(asio::io_context& io, const protection_domain& pd)
@@ -67,7 +68,7 @@ struct end_pair {
     to.open(pd, queue, impatient());
   }
   void connect() { test::connect(io, from, to); }
-  /// A message comes, whose completion the device keeps until the last receive is reached.
+  /// Sends a message whose completion the device keeps until the last receive is reached.
   void receive_unseen(faults::injector& device, const memory& m) {
     connect();
     device.hold_completions({nullptr, to.native_handle()->qp_num});
@@ -107,7 +108,7 @@ TEST_CASE("a shared queue has as many receives as before when 1000 of its queue 
   CHECK(faults.counts().dropped_completions == 0);
   faults.clear();
 
-  // Each of them can be filled.
+  // Checks that each of the receives can be filled.
   end_pair q(io, pd, r.queue);
   q.connect();
   for (std::uint32_t i = 0; i < 2 * depth; ++i)
@@ -173,7 +174,7 @@ TEST_CASE("a device that does not tell of the last receive is waited for once") 
     q.connect();
     q.to.close();
   }
-  // It would be waited for 100 ms each time.
+  // Each wait would take 100 ms.
   CHECK(std::chrono::steady_clock::now() - begin < ends * std::chrono::milliseconds(80));
 }
 
@@ -194,7 +195,7 @@ TEST_CASE("a device that has told of a last receive is waited for after an event
   };
   end_one();
   until(io, [&] { return r.filled == 1; });
-  faults.clear(); // from here on rxe tells of nothing
+  faults.clear(); // from here on rxe raises no such event
   {
     end_pair q(io, pd, r.queue);
     q.connect();
@@ -221,7 +222,7 @@ TEST_CASE("connections that end leave as many shared receives as there were") {
     t.until([&] { return accepted.done() && connected.done(); });
     REQUIRE(accepted.succeeded());
     REQUIRE(connected.succeeded());
-    // What it is sent is in its receives when it ends.
+    // A message is in its receives when it ends.
     faults.hold_completions({nullptr, b.native_handle()->qp_num});
     const std::uint64_t before = faults.held();
     a.async_send(asio::buffer("some", 4), asio::detached);

@@ -16,8 +16,8 @@ namespace test {
 
 namespace {
 
-// Calls `f(name, start)` for every operation of a queue pair: `start(token)` starts it at p.a with
-// something at p.b that lets it succeed.
+// Calls `f(name, start)` for every operation of a queue pair. `start(token)` starts the operation
+// at p.a, and at p.b an operation that lets it succeed.
 template <class F>
 void each_operation(F&& f) {
   using qp = queue_pair;
@@ -43,7 +43,7 @@ void each_operation(F&& f) {
                           std::forward<decltype(token)>(token));
   });
   run("receive", [](pair& p, auto&& token) {
-    // Sent a turn later, because on iWARP the receive must be there first.
+    // Sent a turn later, because on iWARP the receive must be posted first.
     const auto later = [&p] {
       p.b.async_send(p.mb.buffer(0, 8), asio::detached);
     };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-// What each kind of operation does.
+// The effect of each kind of operation.
 #include "catch.hpp"
 #include "pair.hpp"
 
@@ -192,9 +192,9 @@ TEST_CASE("fenced and solicited operations") {
   using flags = queue_pair::flags;
   p.b.async_receive(p.mb.buffer(500, 10), r.handler());
   {
-    const queue_pair::batch together(p.a); // so that the read is not over when the send is posted
+    const queue_pair::batch together(p.a); // so that the read has not ended when the send is posted
     p.a.async_read(p.ma.buffer(0, 5), p.mb.remote(0, 5), read.handler());
-    // What the read brings goes out again: only the fence makes that sure.
+    // The read's data is sent on: only the fence makes that safe.
     p.a.async_send(p.ma.buffer(0, 5), flags::fenced | flags::solicited, write.handler());
   }
   p.drain();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-// Which memory an operation moves: many buffers, none, inline, large.
+// The memory that an operation moves: many buffers, none, inline, large.
 #include "catch.hpp"
 #include "pair.hpp"
 
@@ -117,7 +117,7 @@ TEST_CASE("sizes around the inline limit") {
   }
 }
 
-TEST_CASE("what is sent inline may be overwritten at once, and needs no key") {
+TEST_CASE("memory that is sent inline may be overwritten at once, and needs no key") {
   pair p;
   if (p.a.options().max_inline < 8)
     return not_on_this_device("inline data");

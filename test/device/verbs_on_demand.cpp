@@ -15,7 +15,7 @@ namespace {
 
 using query = int (*)(ibv_context*, const ibv_query_device_ex_input*, ibv_device_attr_ex*,
                       std::size_t);
-query asked; // the device's own
+query asked; // the device's own function
 
 int pages_datagrams_only(ibv_context* context, const ibv_query_device_ex_input* input,
                          ibv_device_attr_ex* attributes, std::size_t size) {
@@ -25,7 +25,7 @@ int pages_datagrams_only(ibv_context* context, const ibv_query_device_ex_input* 
   return e;
 }
 
-/// Pages of the process that nothing has touched.
+/// Pages of the process that have not been touched.
 class pages {
 public:
   explicit pages(std::size_t count)
@@ -38,7 +38,7 @@ public:
 
   char* data() const { return static_cast<char*>(data_); }
   std::size_t size() const { return size_; }
-  /// The kernel takes them away: what they held is lost.
+  /// Makes the kernel take the pages away: their contents are lost.
   void drop() const { REQUIRE(::madvise(data_, size_, MADV_DONTNEED) == 0); }
 
 private:
@@ -77,7 +77,7 @@ TEST_CASE("memory registered on demand is sent, received, read and written") {
   const pages pages_a(16), pages_b(16);
   const memory_region a(p.pd, pages_a.data(), pages_a.size(), all_rights | access::on_demand);
   const memory_region b(p.pd, pages_b.data(), pages_b.size(), all_rights | access::on_demand);
-  for (int round = 0; round < 3; ++round) { // the device's translations follow the kernel's
+  for (int round = 0; round < 3; ++round) { // the device's translations must follow the kernel's
     const std::string text(pages_a.size() / 4, static_cast<char>('a' + round));
     std::memcpy(pages_a.data(), text.data(), text.size());
     sent s, written, read;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSL-1.0
-// Whose a memory window is, and how long it lasts. On rxe a window that is freed after its queue
-// pair is the end of the kernel.
+// The owner of a memory window, and its lifetime. On rxe a window that is freed after its queue
+// pair crashes the kernel.
 #include "catch.hpp"
 #include "pair.hpp"
 
@@ -37,7 +37,7 @@ error_code write_error(pair& p, std::uint32_t rkey) {
 } // namespace
 
 TEST_CASE("a queue pair that ends takes along the memory windows that it has bound") {
-  memory_window window, invalidated, rebound; // go last
+  memory_window window, invalidated, rebound; // destroyed last
   pair p;
   if (!p.dev.has_memory_windows())
     return not_on_this_device("memory windows");

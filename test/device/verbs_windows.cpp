@@ -52,7 +52,7 @@ TEST_CASE("a memory window gives the peer a part of a region, until it is invali
     REQUIRE(s.ec == error_code());
     REQUIRE(r.succeeded());
     CHECK(r.value.bytes == 3);
-    // rxe of Linux 6.1 gives the key without the flag that it is there.
+    // rxe of Linux 6.1 reports the key without IBV_WC_WITH_INV.
     CHECK(r.value.invalidated_key.value_or(window.rkey()) == window.rkey());
     sent late;
     p.a.async_write(p.ma.buffer(0, 4), inside, late.handler());
@@ -70,7 +70,8 @@ TEST_CASE("a memory window gives the peer a part of a region, until it is invali
     const auto old = window.rkey();
     p.b.async_bind(window, p.mb.region, 0, 64, access::remote_read, again.handler());
     p.drain();
-    // A device may want it invalidated first; rxe of later kernels then flushes what it refuses.
+    // A device may require an invalidation first; rxe of later kernels then flushes the refused
+    // request.
     if (again.ec == IBV_WC_MW_BIND_ERR || again.ec == asio::error::connection_reset)
       return;
     REQUIRE(again.succeeded());
@@ -145,7 +146,7 @@ TEST_CASE("a bind and an invalidation take flags, and an unsignaled one tells by
   CHECK(refused.ec == IBV_WC_REM_ACCESS_ERR);
 }
 
-// rxe does what it has done of the send queue once more with what it has to send once more.
+// If rxe retransmits a send, it processes the later requests of the send queue again.
 TEST_CASE("a bind behind a send that is repeated") {
   pair p;
   if (!p.dev.has_memory_windows())
@@ -155,7 +156,7 @@ TEST_CASE("a bind behind a send that is repeated") {
   got r;
   outcome<void> bound, bound_too;
   const auto before = p.dev.counters(1).rnr;
-  p.b.async_send(p.mb.buffer(0, 4), first.handler()); // for which there is no receive
+  p.b.async_send(p.mb.buffer(0, 4), first.handler()); // there is no receive for it
   p.b.async_bind(window, p.mb.region, 1000, 100, access::remote_write, bound.handler());
   p.b.async_bind(another, p.mb.region, 1000, 100, access::remote_write, bound_too.handler());
   const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(30);
