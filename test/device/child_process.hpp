@@ -14,7 +14,7 @@
 
 namespace test {
 
-/// This program once more, for one of its hidden test cases.
+/// A process that runs this program for one of its hidden test cases.
 class child_process {
 public:
   child_process(std::string what, const std::vector<std::string>& variables) {
@@ -37,14 +37,14 @@ public:
   }
 
   void kill() { ::kill(pid_, SIGKILL); }
-  /// Its exit status; negative after a signal.
+  /// Waits for the end of the process and returns its exit status; negative after a signal.
   int wait() {
     int status = 0;
     ::waitpid(std::exchange(pid_, 0), &status, 0);
     return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
   }
 
-  /// A number that it was told; -1 if it is no such process.
+  /// A number from the environment that the parent set; -1 if this is no such process.
   static int variable(const char* name) {
     const char* text = std::getenv(name);
     return text != nullptr ? std::stoi(text) : -1;

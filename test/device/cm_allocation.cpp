@@ -10,7 +10,7 @@ namespace {
 
 using namespace test;
 
-/// The handler, for which an end that the scene brings about is no error.
+/// Wraps a handler: the error `end`, which the scene brings about, is no error for it.
 template <class Handler>
 auto expecting(error_code end, Handler h) {
   return [end, h = std::move(h)](error_code ec, auto&&... args) mutable {
@@ -18,7 +18,7 @@ auto expecting(error_code end, Handler h) {
   };
 }
 
-/// An acceptor, a connector and two objects to be connected, which are open.
+/// An acceptor, a connector and two open objects to be connected.
 template <class Object, class Source>
 struct scene {
   asio::io_context io{1};
@@ -29,10 +29,11 @@ struct scene {
   connector initiator{io};
   Object a{io}, b{io};
   connection_request request;
-  // What a peer waits for is not always told: siw does not notice that it is given up.
+  // A peer is not always notified that its attempt was given up: siw does not notice. So waits have
+  // a time limit.
   connect_options soon;
   accept_options in_time;
-  error_code end; // that the scene brings about
+  error_code end; // the error that the scene brings about
 
   scene() {
     a.open(source);
@@ -40,7 +41,8 @@ struct scene {
     soon.timeout = in_time.timeout = std::chrono::milliseconds(500);
   }
 
-  // An operation whose connector has failed waits for the next one, so it is cancelled then.
+  // If the connector's operation fails, the acceptor's waits for the next request, so it is
+  // cancelled then.
   void connect(handler_accounts& accounts) {
     accounts.start(
         "connect",

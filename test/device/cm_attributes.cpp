@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSL-1.0
-// What a queue pair is that rdma_cm has connected, how it ends, and mistakes of others.
+// The attributes of a queue pair that rdma_cm has connected, how it ends, and mistakes of other
+// libraries.
 #include "catch.hpp"
 #include "cm_support.hpp"
 #include "sleep_count.hpp"
@@ -26,7 +27,7 @@ ibv_qp_attr attributes(const queue_pair& qp) {
   return result;
 }
 
-// As many reads as the queues take at once, which is more than the device has in flight.
+// As many reads as the queues take at once, which is more than the device may have in flight.
 void read_many(meeting& m, queue_pair& reader, memory& to, memory& from) {
   constexpr int count = 200;
   for (int i = 0; i < count; ++i)
@@ -73,7 +74,7 @@ TEST_CASE("each side's own options are in force") {
   CHECK(a.path_mtu == b.path_mtu);
 }
 
-TEST_CASE("both sides read, whatever each can") {
+TEST_CASE("both sides read, with any limits of each side") {
   struct depths {
     std::uint8_t a, b;
   };
@@ -137,7 +138,7 @@ TEST_CASE("a sleep in a connect path", "[mistake]") {
   const int threads = count_threads(), sleeps = count_sleeps();
   m.connect();
   m.accept();
-  // Neither does anything but what the context runs, nor is there a thread that would.
+  // Both operations run only in the context, and there is no other thread that could work for them.
   m.until([&] {
     CHECK(count_threads() == threads);
     return m.connected.done() && m.accepted.done();
@@ -146,7 +147,7 @@ TEST_CASE("a sleep in a connect path", "[mistake]") {
   CHECK(count_sleeps() == sleeps);
   timespec none{};
   ::nanosleep(&none, nullptr);
-  REQUIRE(count_sleeps() == sleeps + 1); // it is this program's functions that are called
+  REQUIRE(count_sleeps() == sleeps + 1); // the count is of this program's calls
 }
 
 TEST_CASE("an event queue handled by a blocking call inside the event loop, while connecting",
@@ -156,7 +157,7 @@ TEST_CASE("an event queue handled by a blocking call inside the event loop, whil
   outcome<connection_request> request;
   m.listener->async_wait_request(request.handler());
   m.until([&] { return request.done(); });
-  // Nobody answers yet: whoever waited for that here would wait for ever.
+  // No answer has come yet, so a wait for it inside the event loop would block for ever.
   int ran = 0;
   for (int i = 0; i < 10; ++i) {
     asio::post(m.io, [&] { ++ran; });

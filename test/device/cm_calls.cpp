@@ -15,7 +15,7 @@ namespace {
 
 using test::cm_call;
 
-/// librdmacm's own function, after the test has been told, unless the test lets it fail.
+/// Calls librdmacm's own function after notifying the test, unless the test makes the call fail.
 template <class Function, class... Arguments>
 int announced(Function*, const char* name, cm_call call, const rdma_cm_id* id,
               Arguments... arguments) {

@@ -8,7 +8,7 @@
 
 namespace test {
 
-/// The calls of librdmacm that take an attempt to connect further.
+/// The calls of librdmacm that advance an attempt to connect.
 enum class cm_call {
   create_id,
   resolve_address,
@@ -20,22 +20,23 @@ enum class cm_call {
   migrate
 };
 
-/// Called before each of them, by the thread that makes it; null for an id that is to be created.
-/// The call then fails with the errno value that is returned, unless that is 0. To be changed while
-/// nobody makes any.
+/// Called before each of the calls, on the same thread; the id is null if it is yet to be created.
+/// If a value other than 0 is returned, the call fails with this errno value. Change it only while
+/// no thread makes such a call.
 extern std::function<int(cm_call, const rdma_cm_id*)> before_cm_call;
 
-/// Changes what rdma_connect(3) and rdma_accept(3) tell the peer. Null for no change.
+/// Changes the parameters that rdma_connect(3) and rdma_accept(3) send to the peer. Null for no
+/// change.
 extern std::function<void(cm_call, rdma_conn_param&)> edit_parameters;
 
 /// Called before rdma_destroy_id(3). Null for no call.
 extern std::function<void(const rdma_cm_id*)> before_destruction;
 
-/// The events that rdma_get_cm_event(3) has given.
+/// The number of events that rdma_get_cm_event(3) has returned.
 extern std::atomic<int> events_read;
 
-/// Waits until the kernel knows that the peer of the id has given up: the id has no next state then
-/// (EINVAL). False if that does not come, as on iWARP. The call is not announced.
+/// Waits until the kernel knows that the peer of the id has given up: the id then has no next state
+/// (EINVAL). False if the kernel does not learn that, as on iWARP. `before_cm_call` is not called.
 bool wait_until_given_up(rdma_cm_id* id);
 
 } // namespace test

@@ -99,7 +99,7 @@ TEST_CASE("an attempt is given up at each of its steps") {
       m.io.run_one();
     reached_the_end = m.connected.done() && m.accepted.done();
     w.give_up(m);
-    // Whoever is left is given up too, so that each must end.
+    // The other side is given up too, so that each operation must end.
     if (m.listener)
       m.listener->close();
     if (m.initiator)
@@ -129,7 +129,7 @@ TEST_CASE("a cancelled attempt leaves the queue pair for the next") {
   m.initiator->async_connect(m.a, m.where(),
                              asio::bind_cancellation_slot(signal.slot(), m.connected.handler()));
   signal.emit(type);
-  CHECK_FALSE(m.connected.done()); // not from inside
+  CHECK_FALSE(m.connected.done()); // not from inside cancel
   m.until([&] { return m.connected.done(); });
   CHECK(m.connected.ec == asio::error::operation_aborted);
   CHECK(m.a.state() == queue_pair_state::open);
@@ -145,10 +145,10 @@ TEST_CASE("a cancelled attempt leaves the queue pair for the next") {
   CHECK(m.carries("the next"));
 }
 
-// siw holds a connection that it asked for until it is answered, for ten seconds (MPAREQ_TIMEOUT in
-// siw_cm.h), and with it the queue pair. So whoever waits for the end of the attempt finds that the
-// request has gone.
-TEST_CASE("giving up an attempt that nobody answers stops nobody else") {
+// siw keeps a connection that it requested until it is answered, for ten seconds (MPAREQ_TIMEOUT in
+// siw_cm.h), and the queue pair with it. The end of such an attempt must not block other
+// operations.
+TEST_CASE("giving up an attempt without an answer stops no other operation") {
   const connections_check nothing_left;
   meeting m;
   connector other_initiator(m.io);
@@ -186,7 +186,7 @@ TEST_CASE("giving up an attempt that nobody answers stops nobody else") {
   if (m.dev.type() == transport::iwarp) {
     error_code ec;
     unanswered.value.reject({}, ec);
-    CHECK_FALSE(ec); // the attempt is still there
+    CHECK_FALSE(ec); // the attempt still exists
   }
   m.a.close();
   if (receives)
@@ -232,7 +232,7 @@ TEST_CASE("a context goes with everything pending") {
       };
       m.listener->async_accept(m.b, handler);
       m.initiator->async_connect(m.a, m.where(), handler);
-      m.initiator->async_connect(c, other.local_endpoint(), handler); // nobody accepts
+      m.initiator->async_connect(c, other.local_endpoint(), handler); // is not accepted
       m.a.async_wait_disconnect(handler);
       m.b.async_receive(m.mb.buffer(0, 64), handler);
       m.listener->async_accept(d, handler);

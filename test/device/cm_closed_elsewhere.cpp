@@ -10,8 +10,8 @@ namespace {
 
 using namespace test;
 
-/// The chosen side's queue pair is closed in its n-th call of librdmacm: when the call is made, the
-/// closing has begun, and goes on beside it.
+/// Closes the chosen side's queue pair in its n-th call of librdmacm, on another thread. The call
+/// is made when the closing has begun; both then continue in parallel.
 class closing_in_a_step {
 public:
   closing_in_a_step(bool connecting, int step) : connecting_(connecting), step_(step) {
@@ -31,7 +31,7 @@ public:
   }
 
   bool closed() const { return calls_ > step_; }
-  /// The peer may have been reached before the queue pair was closed.
+  /// Whether the peer may have been reached before the queue pair was closed.
   bool offered() const { return offered_; }
   const connection& result() const { return connecting_ ? connected_ : accepted_; }
   const connection& peer_result() const { return connecting_ ? accepted_ : connected_; }
@@ -47,8 +47,8 @@ private:
     offered_ = offered_ || call == cm_call::connect || call == cm_call::accept;
   }
 
-  // This thread is inside of the attempt, so closing waits for it, but not before the queue pair
-  // takes nothing more. Then the other side gives up too.
+  // This thread is inside of the attempt, so closing waits for it, but first makes the queue pair
+  // refuse operations. Then the other side gives up too.
   void begin_to_close() {
     queue_pair& qp = connecting_ ? a_ : b_;
     const auto impl = qp.impl();
@@ -93,7 +93,7 @@ TEST_CASE("a queue pair is closed beside each step that connects it") {
     INFO(describe(result.ec) << ", the peer " << describe(attempt.peer_result().ec));
     CHECK(result.calls == 1);
     CHECK(attempt.peer_result().calls == 1);
-    // The connection may have come first.
+    // The connection may have been made before the close.
     CHECK((result.ec == asio::error::operation_aborted || (attempt.offered() && !result.ec)));
     if (!closed) {
       CHECK(result.succeeded());

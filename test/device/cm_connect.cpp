@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-// Connections by rdma_cm that come about.
+// Connections by rdma_cm that succeed.
 #include "catch.hpp"
 #include "cm_support.hpp"
 
@@ -152,7 +152,7 @@ TEST_CASE("requests wait until they are accepted") {
   CHECK(m.carries("late"));
 }
 
-TEST_CASE("requests that came before anybody accepts are served in their order") {
+TEST_CASE("requests that arrived before the first accept are served in their order") {
   meeting m;
   queue_pair a2(m.io, m.pd), b2(m.io, m.pd);
   connection connected, accepted;
@@ -318,7 +318,7 @@ TEST_CASE("connections that were leave no memory behind with the context") {
     void on_cm_event(const detail::cm_event&) override {}
     void close(const detail::cm_service&) override {}
   };
-  counting_resource memory; // a weak pointer keeps what allocate_shared has allocated
+  counting_resource memory; // a weak pointer keeps the memory of allocate_shared
   asio::io_context io(1);
   for (int i = 0; i < 1000; ++i)
     detail::cm_service::of(io).remember(
@@ -326,7 +326,8 @@ TEST_CASE("connections that were leave no memory behind with the context") {
   CHECK(memory.blocks <= 100);
 }
 
-TEST_CASE("what a connector had under way goes on where it was moved; it can be used again") {
+TEST_CASE(
+    "the attempts of a moved connector continue in the new object; the old one can be used again") {
   meeting m;
   queue_pair c(m.io, m.pd), d(m.io, m.pd);
   connection accepted, connected;
@@ -337,7 +338,7 @@ TEST_CASE("what a connector had under way goes on where it was moved; it can be 
   else
     moved.emplace(std::move(*m.initiator));
   CHECK(m.initiator->get_executor() == m.io.get_executor());
-  m.initiator->cancel(); // nothing, as it has nothing
+  m.initiator->cancel(); // no effect, as it has no attempt
   m.initiator->async_connect(c, m.where(), connected.handler());
   m.accept();
   m.listener->async_accept(d, accepted.handler());
@@ -356,7 +357,7 @@ TEST_CASE("many that connect at once are accepted one after the other") {
   queue_pair_options small;
   small.send_depth = small.receive_depth = 4;
   meeting m;
-  acceptor listener(m.io, {device_address(m.dev), 0}); // whose backlog is the default one
+  acceptor listener(m.io, {device_address(m.dev), 0}); // with the default backlog
   std::list<queue_pair> connecting, accepting;
   std::vector<error_code> connected, accepted;
   for (std::size_t i = 0; i < count; ++i) {
@@ -419,7 +420,7 @@ TEST_CASE("many connections at once through one acceptor") {
   }
   CHECK(names.size() == static_cast<std::size_t>(count));
   CHECK(ports.size() == static_cast<std::size_t>(count));
-  // Each has its own peer: the message arrives where its name was told.
+  // Each queue pair has its own peer: the message arrives at the side that was given its name.
   int arrived = 0;
   std::size_t index = 0;
   for (both& one : all)

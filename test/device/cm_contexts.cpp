@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-// Acceptors and connectors of other contexts than the queue pairs that they connect.
+// Acceptors and connectors on other contexts than the queue pairs that they connect.
 #include "catch.hpp"
 #include "cm_calls.hpp"
 #include "cm_support.hpp"
@@ -34,7 +34,7 @@ void until_all(std::initializer_list<asio::io_context*> contexts,
   }
 }
 
-/// A context that connects, and another one that accepts, for queue pairs of a third.
+/// A context that connects and a context that accepts, for queue pairs of a third context.
 struct makers {
   connection connected, accepted;
   std::optional<asio::io_context> connecting{1}, accepting{1};
@@ -55,7 +55,7 @@ struct makers {
     REQUIRE(connected.succeeded());
     REQUIRE(accepted.succeeded());
   }
-  // On iWARP a connector's context waits for an answer, which a listening id gives when it goes.
+  // On iWARP the connector's context waits for an answer. Destroying a listening id answers.
   void destroy_connecting() {
     if (open_device().type() == transport::iwarp)
       destroy_accepting();
@@ -144,7 +144,7 @@ struct unanswered {
               [&] { return reached.done() && peer.available() != 0; });
     before_cm_call = nullptr;
   }
-  /// Whether the peer has not heard of the end of the attempt.
+  /// Whether the attempt still exists: the peer has not received its end.
   bool lasts() {
     std::array<char, 1024> request{};
     error_code ec;
@@ -197,8 +197,9 @@ TEST_CASE("an event that comes before the connection has moved is read where it 
   const connections_check nothing_left;
   home h;
   makers m;
-  // The connector's context does not run while the peer ends what it has accepted. On iWARP the
-  // acceptor is connected at once; on RoCE it fails before it has heard of the connector again.
+  // The connector's context does not run while the peer closes the accepted connection. On iWARP
+  // the acceptor is connected at once. On RoCE the acceptor would fail before it receives the
+  // connector's next message.
   m.listener->async_accept(h.b, m.accepted.handler());
   m.initiator->async_connect(h.a, m.listener->local_endpoint(), m.connected.handler());
   if (h.dev.type() != transport::iwarp)
@@ -226,7 +227,7 @@ TEST_CASE("a connection that cannot move to its queue pair's context ends") {
       connecting_id = id;
     return call == cm_call::migrate && (id == connecting_id) == connecting ? ENOMEM : 0;
   };
-  outcome<void> ended; // of the peer, which may be connected by then
+  outcome<void> ended; // the peer may be connected by then
   (connecting ? h.b : h.a).async_wait_disconnect(ended.handler());
   m.start(h.a, h.b);
   const connection& own = connecting ? m.connected : m.accepted;
@@ -283,8 +284,8 @@ TEST_CASE("the context of an attempt is destroyed after each of its steps") {
       CHECK(qp.state() != queue_pair_state::open);
       continue;
     }
-    // It can be connected, at once or when it has been opened again. Perhaps it is connected, and
-    // only the handler has not been called.
+    // The queue pair can be connected, at once or after it has been opened again. It may already be
+    // connected, with only its handler not yet called.
     if (qp.state() != queue_pair_state::open) {
       CHECK(qp.state() != queue_pair_state::closed);
       qp.close();
@@ -341,7 +342,7 @@ TEST_CASE("the queue pair's context is destroyed while another one connects it")
       context.reset();
     });
     const connection& result = connecting ? m.connected : m.accepted;
-    // An acceptor that no request has come to waits for another one; a request is rejected.
+    // If no request has arrived, the acceptor waits for another one; a request is rejected.
     if (!connecting)
       destroying.join();
     m.listener.reset();
@@ -354,7 +355,7 @@ TEST_CASE("the queue pair's context is destroyed while another one connects it")
 
 // On iWARP an attempt lasts until the peer answers, here after the queue pair's context has been
 // destroyed. If the destruction waited, it would wait until the kernel ends the attempt, and the
-// peer would hear of that.
+// peer would notice that.
 TEST_CASE("destroying the queue pair's context does not wait for the peer of an attempt") {
   const connections_check nothing_left;
   if (open_device().type() != transport::iwarp)
@@ -373,7 +374,7 @@ TEST_CASE("destroying the queue pair's context does not wait for the peer of an 
   u.peer.close();
   const bool event_first = GENERATE(false, true);
   if (event_first) {
-    const auto work = asio::make_work_guard(*u.m.connecting); // an id that lingers is none
+    const auto work = asio::make_work_guard(*u.m.connecting); // a lingering id is no work
     const int before = events_read;
     until_all({&*u.m.connecting}, [&] { return events_read != before; });
   }
@@ -397,7 +398,7 @@ TEST_CASE("destroying the queue pair's context does not wait for the attempt's c
   std::thread waiting([&] { u.m.connecting.reset(); });
   destroying.get_future().wait();
   before_destruction = nullptr;
-  // Owned by a handler, the queue pair closes when its context shuts down.
+  // A handler owns the queue pair, so it closes when its context shuts down.
   asio::post(*u.io, [a = std::move(*u.a)] {});
   u.io.reset();
   CHECK(u.lasts());

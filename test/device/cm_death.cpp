@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-// A peer that is killed while everything is under way.
+// A peer that is killed while operations of every kind are pending.
 #include "catch.hpp"
 #include "cm_support.hpp"
 #include "peer_process.hpp"
@@ -23,7 +23,7 @@ TEST_CASE("the peer that is killed", "[.peer]") {
   memory shared(m.pd, size, all_rights);
   connect_options c;
   c.data = described(shared.remote());
-  got held[4]; // what the other side sends beyond these waits
+  got held[4]; // receives for the messages that the other side sends before its waiting ones
   for (std::size_t i = 0; i < 4; ++i)
     m.a.async_receive(m.ma.buffer(i * 64, 64), held[i].handler());
   const endpoint to(device_address(m.dev), *port);
@@ -40,7 +40,7 @@ TEST_CASE("the peer that is killed", "[.peer]") {
 TEST_CASE("a peer's death that leaves a receive waiting for ever, a killed process", "[mistake]") {
   const connections_check nothing_left;
   queue_pair_options patient;
-  patient.rnr_retry = 7; // only the end of the connection ends what waits for a receive
+  patient.rnr_retry = 7; // only the end of the connection ends a send that waits for a receive
   const bool sends = GENERATE(false, true);
   meeting m({}, patient);
   if (sends && m.dev.type() == transport::iwarp)
@@ -61,10 +61,10 @@ TEST_CASE("a peer's death that leaves a receive waiting for ever, a killed proce
   outcome<void> gone;
   m.b.async_wait_disconnect(gone.handler());
   std::list<sent> waiting;
-  if (sends) // for these the peer has no receives, and what is behind them waits too
+  if (sends) // the peer has no receives for these sends, so the operations behind them wait too
     for (int i = 0; i < 20; ++i)
       m.b.async_send(m.mb.buffer(128, 64), waiting.emplace_back().handler());
-  // Operations that start the next one, so that some are under way at any time.
+  // Each operation starts the next one, so that some are pending at any time.
   int started = 0, ended = 0, failed_by_device = 0, reset = 0;
   std::function<void(bool)> start = [&](bool write) {
     ++started;
@@ -103,6 +103,6 @@ TEST_CASE("a peer's death that leaves a receive waiting for ever, a killed proce
   }
   CHECK(ended == started);
   CHECK(reset + failed_by_device >= chains);
-  CHECK(failed_by_device <= 1); // the one that the device had in hand
+  CHECK(failed_by_device <= 1); // the operation that the device was processing
   CHECK(m.b.state() == queue_pair_state::failed);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-// What acceptors and connectors do at the edges of an attempt.
+// Acceptors and connectors at the edges of an attempt.
 #include "catch.hpp"
 #include "cm_calls.hpp"
 #include "cm_support.hpp"
@@ -39,7 +39,7 @@ struct hooks {
   }
 };
 
-/// Two ids that are bound to one port, so that rdma_listen(3) fails for either.
+/// Two ids bound to one port, so that rdma_listen(3) fails for either.
 struct rivals {
   rivals(const device& dev, void* context) {
     endpoint at(device_address(dev), 0);
@@ -164,8 +164,8 @@ TEST_CASE("an acceptor gives up before each call that answers it") {
     INFO(describe(m.connected.ec));
     if (!given_up) {
       CHECK(m.connected.succeeded());
-      CHECK(step == 3);     // two states, and that they are reached
-    } else if (step == 0) { // the queue pair has not left its first state
+      CHECK(step == 3);     // two states, and the notice of the last
+    } else if (step == 0) { // the queue pair is in its first state
       CHECK(m.connected.succeeded());
       CHECK(m.connected.value.remote == other.local_endpoint());
     } else {
@@ -210,7 +210,7 @@ TEST_CASE("a peer that answers no reads") {
   reading.async_read(m.ma.buffer(0, 8), m.mb.remote(0, 8), read.handler());
   m.until([&] { return read.done(); });
   INFO(describe(read.ec));
-  // What is told depends on the device: siw agrees on one read at least.
+  // The error depends on the device: siw agrees on one read at least.
   if (m.dev.type() == transport::iwarp && !read.ec)
     return;
   CHECK(read.ec == asio::error::operation_not_supported);
@@ -220,7 +220,7 @@ TEST_CASE("a peer that answers no reads") {
     m.until([&] { return added.done(); });
     CHECK(added.ec == asio::error::operation_not_supported);
   }
-  if (m.dev.type() != transport::iwarp || connecting) { // the connector sends first there
+  if (m.dev.type() != transport::iwarp || connecting) { // there the connector sends first
     reading.async_write(m.ma.buffer(0, 8), m.mb.remote(0, 8), wrote.handler());
     m.until([&] { return wrote.done(); });
     CHECK(wrote.succeeded());
@@ -258,7 +258,7 @@ TEST_CASE("requests beyond the backlog cost a few system calls each") {
   for (int i = 0; i < more; ++i)
     connect();
   m.until([&] { return ended == more; });
-  // Each connector calls once, to prepare its own.
+  // Each connector calls once, to prepare its own queue pair.
   CHECK(asked - backlog - more <= 8 * more);
 }
 
@@ -336,7 +336,7 @@ TEST_CASE("a request that no accept can take waits for the next one") {
   CHECK(m.accepted.succeeded());
 }
 
-TEST_CASE("what is wrong with an accept from the start is told at once") {
+TEST_CASE("an invalid argument of an accept is reported at once") {
   meeting m;
   connection wrong;
   SECTION("the queue pair of another accept that waits") {
@@ -376,7 +376,7 @@ TEST_CASE("a queue pair that is being connected is not connected by hand") {
 }
 
 TEST_CASE("an id that cannot be listened with is given back though no descriptor is left") {
-  meeting m; // whose context has its event channel
+  meeting m; // its context has its event channel
   const rivals r(m.dev, &m);
   rdma_cm_id* const id = r.ids[0];
   rdma_event_channel* const contexts = m.listener->native_handle()->channel;
@@ -437,7 +437,7 @@ TEST_CASE("the events of an id that cannot be given back are passed over") {
   const hooks h;
   meeting m;
   std::array<std::uintptr_t, 8> of_caller{};
-  of_caller.fill(1); // an address that nothing can be read at
+  of_caller.fill(1); // an address that cannot be read
   const rivals r(m.dev, &of_caller);
   rdma_cm_id* const id = r.ids[0];
   int moves = 0;
@@ -456,7 +456,7 @@ TEST_CASE("the events of an id that cannot be given back are passed over") {
   REQUIRE(rdma_resolve_addr(id, nullptr, static_cast<sockaddr*>(to.data()), 5000) == 0);
   m.accept();
   m.until([&] { return events_read != before; });
-  m.connect(); // the channel serves the others
+  m.connect(); // the channel serves other ids
   m.until([&] { return m.connected.done() && m.accepted.done(); });
   CHECK(m.connected.succeeded());
   CHECK(m.accepted.succeeded());

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSL-1.0
-// Queue pairs that are set up by hand over a stream. iWARP ones cannot be, and both sides are told.
+// Queue pairs that are set up by hand over a stream. On iWARP that is impossible, and both sides
+// get an error.
 #include <asio_rdma/exchange.hpp>
 
 #include "catch.hpp"
@@ -46,7 +47,7 @@ struct sides {
   unix_stream::socket here{io}, there{io};
 };
 
-/// A stream of which reading or writing gets stuck after so many times.
+/// A stream on which reading or writing blocks for ever after a number of calls.
 class stuck_stream {
 public:
   using executor_type = unix_stream::socket::executor_type;
@@ -92,7 +93,7 @@ private:
   asio::steady_timer never_;
 };
 
-/// Posts a receive before the exchange, as the peer may send right after it.
+/// Posts a receive before the exchange, as the peer may send right after the exchange.
 template <class Socket>
 asio::awaitable<void> talk(Socket& stream, queue_pair& qp, memory& m, std::string text,
                            got& heard) {
@@ -100,7 +101,7 @@ asio::awaitable<void> talk(Socket& stream, queue_pair& qp, memory& m, std::strin
   co_await async_exchange(stream, qp, asio::use_awaitable);
   m.put(0, text);
   co_await qp.async_send(m.buffer(0, text.size()), asio::use_awaitable);
-  // The stream is free again.
+  // The exchange no longer uses the stream.
   std::array<char, 1> byte{};
   co_await asio::async_write(stream, asio::buffer(byte), asio::use_awaitable);
   co_await asio::async_read(stream, asio::buffer(byte), asio::use_awaitable);
@@ -139,7 +140,7 @@ void talk_both(sides& s, Socket& here, Socket& there) {
     CHECK(s.b.state() == queue_pair_state::open);
     s.a.close();
     s.b.close();
-    drain(s.io); // the receives
+    drain(s.io); // runs the handlers of the receives
   }
 }
 
@@ -215,7 +216,7 @@ TEST_CASE("a peer that closes ends the exchange") {
   SECTION("after its record, when this side has connected") {
     result b;
     stuck_stream there(s.there);
-    there.writes = 1; // only the record comes
+    there.writes = 1; // only the record is sent
     async_exchange(there, s.b, b.handler());
     until(s.io, [&] { return there.is_stuck() && s.there.available() == 8; });
     std::array<char, 8> verdict{};
@@ -322,7 +323,7 @@ TEST_CASE("an exchange is cancelled in each of its steps") {
   until(s.io, [&] { return a.done(); });
   CHECK(a.ec == asio::error::operation_aborted);
   CHECK(s.a.state() == after);
-  CHECK(s.here.is_open()); // the stream is the caller's
+  CHECK(s.here.is_open()); // the caller still owns the stream
   s.here.close();
   drain(s.io);
   CHECK(b.calls == 1);

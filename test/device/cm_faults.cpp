@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSL-1.0
-// What fails on the way to a connection, on the device or in the connection manager: each side
-// hears of it once, nothing is left, and the next attempt succeeds.
+// Faults of the device or of the connection manager on the way to a connection. Each side gets one
+// error, nothing is left, and the next attempt succeeds.
 #include "catch.hpp"
 #include "cm_calls.hpp"
 #include "cm_support.hpp"
@@ -18,8 +18,8 @@ using namespace test;
 using unix_stream = asio::local::stream_protocol;
 using result = outcome<void>;
 
-/// One who is to be connected, on a device that is open for it alone, so that a fault is of one
-/// only.
+/// A side of a connection, on a device that is opened for it alone, so that a fault affects one
+/// side only.
 struct party {
   explicit party(asio::io_context& io) : qp(io, pd) {}
 
@@ -49,7 +49,7 @@ bool carries(asio::io_context& io, party& from, party& to) {
 
 /// An attempt by rdma_cm.
 struct attempt {
-  // What was under way goes with its context, and the parties' devices after that.
+  // Pending operations are destroyed with the context, and the parties' devices after that.
   attempt() = default;
   attempt(const attempt&) = delete;
   ~attempt() { before_cm_call = nullptr; }
@@ -62,7 +62,8 @@ struct attempt {
   endpoint where() const { return listener.local_endpoint(); }
   void until(const std::function<bool()>& condition) { test::until(io, condition); }
 
-  // Whoever has not ended yet would go on waiting: the other side of one that never asked.
+  // Cancels the operations that have not ended: if one side never sent its request, the other side
+  // would wait for ever.
   void end() {
     listener.cancel();
     initiator.cancel();
@@ -71,8 +72,8 @@ struct attempt {
     CHECK(accepted.calls == 1);
   }
 
-  /// A queue pair that has not failed is good for another attempt. At another port, where no
-  /// request of the attempt that failed comes late.
+  /// Checks that a queue pair that has not failed can be used for another attempt. The attempt uses
+  /// another port, where no request of the failed attempt arrives late.
   void check_next() {
     before_cm_call = nullptr;
     listener.close();
@@ -117,13 +118,13 @@ TEST_CASE("a queue pair that cannot be taken to a state that connects it") {
   t.start();
   t.until([&] { return own.done(); });
   if (failing.faults.counts().refused_of(faults::call::modify_qp) == 0) {
-    CHECK(failing.is_iwarp()); // which the kernel takes to the states beyond
+    CHECK(failing.is_iwarp()); // the kernel sets the other states there
     CHECK(own.succeeded());
     return;
   }
   INFO(describe(own.ec));
   CHECK(own.ec == errc::network_down);
-  if (connecting && state == IBV_QPS_INIT) { // the peer was not asked yet
+  if (connecting && state == IBV_QPS_INIT) { // the request was not sent yet
     CHECK(failing.qp.state() == queue_pair_state::open);
     t.io.poll();
     CHECK(peers.calls == 0);
@@ -211,10 +212,10 @@ TEST_CASE("a fatal event in each call of the connection manager that connects") 
     t.until([&] { return own.done(); });
     raised = calls > step;
     if (raised) {
-      // The connection may have come first. A step may have failed before the event was read: no
-      // state follows the one of an error (EINVAL), and a dead device refuses (EIO).
+      // The connection may have been made before. A step may have failed before the event was read:
+      // no state follows an error state (EINVAL), and a dead device refuses (EIO).
       const error_code fatal = of_device ? error::device_fatal : error::queue_pair_fatal;
-      const auto working = asio::make_work_guard(t.io); // waiting for an event is none
+      const auto working = asio::make_work_guard(t.io); // waiting for an event is no work
       t.until([&] {
         return ended.done() && (!of_device || failing.faults.counts().async_events_acked == 1);
       });
@@ -241,8 +242,8 @@ TEST_CASE("a fatal event ends the wait for the peer's answer") {
   t.initiator.async_connect(t.a.qp, t.where(), t.connected.handler());
   t.until([&] { return request.done(); });
   REQUIRE(request.succeeded());
-  // A receive that a device does not flush stays with it until the queue pair is destroyed, and
-  // that waits on iWARP for the peer's answer.
+  // If the device does not flush a receive, the receive stays posted until the queue pair is
+  // destroyed. On iWARP the destruction waits for the peer's answer.
   const bool receives = !t.a.is_iwarp();
   got receiving;
   if (receives)
@@ -259,7 +260,7 @@ TEST_CASE("a fatal event ends the wait for the peer's answer") {
     CHECK(receiving.ec == fatal);
   CHECK(t.a.qp.state() == queue_pair_state::failed);
 
-  // On iWARP the attempt goes on in the kernel until it is answered.
+  // On iWARP the attempt continues in the kernel until the peer answers.
   t.listener.async_accept(std::move(request.value), t.b.qp, t.accepted.handler());
   t.until([&] { return t.accepted.done(); });
   INFO(describe(t.accepted.ec));
@@ -334,7 +335,7 @@ TEST_CASE("a queue pair that an exchange cannot connect") {
   if (state == IBV_QPS_RTR) {
     CHECK(t.a.qp.state() == queue_pair_state::open);
     CHECK(receiving.calls == 0);
-  } else { // half connected: never again to anybody
+  } else { // half connected: it cannot be connected any more
     CHECK(t.a.qp.state() == queue_pair_state::failed);
     until(t.io, [&] { return receiving.done(); });
     CHECK(receiving.ec == errc::network_down);

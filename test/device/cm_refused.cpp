@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-// Connections by rdma_cm that do not come about.
+// Connections by rdma_cm that fail.
 #include "catch.hpp"
 #include "cm_support.hpp"
 #include "silent_connector.hpp"
@@ -15,7 +15,7 @@ namespace {
 using namespace test;
 using std::chrono::milliseconds;
 
-// A port of the device that nobody listens at.
+// A port of the device without a listener.
 endpoint nobody(meeting& m) {
   acceptor other(m.io, {device_address(m.dev), 0});
   return other.local_endpoint();
@@ -23,8 +23,8 @@ endpoint nobody(meeting& m) {
 
 enum class peer { reached, not_reached };
 
-// After an attempt that failed the queue pair can be used for another, but on iWARP when the peer
-// had been reached.
+// Checks that the queue pair of a failed attempt can be used for another one. On iWARP it cannot if
+// the peer had been reached.
 void check_next_attempt(meeting& m, peer p = peer::not_reached) {
   if (p == peer::reached && m.dev.type() == transport::iwarp) {
     CHECK(m.a.state() == queue_pair_state::failed);
@@ -37,7 +37,7 @@ void check_next_attempt(meeting& m, peer p = peer::not_reached) {
   CHECK(m.carries("the second attempt"));
 }
 
-// So that what is posted comes back.
+// Makes the device flush the posted operations.
 void to_error(queue_pair& qp) {
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_ERR;
@@ -89,7 +89,7 @@ TEST_CASE("a rejection that comes after the receives have come back is told as o
   m.initiator->async_connect(qp, m.where(), m.connected.handler());
   m.until([&] { return request.done(); });
   request.value.reject(bytes_of("no"));
-  if (m.dev.type() != transport::iwarp) // there the device does it by itself
+  if (m.dev.type() != transport::iwarp) // there the device enters the error state by itself
     to_error(qp);
   const auto patience = std::chrono::steady_clock::now() + std::chrono::seconds(30);
   while (qp.state() != queue_pair_state::failed && std::chrono::steady_clock::now() < patience)
@@ -101,7 +101,7 @@ TEST_CASE("a rejection that comes after the receives have come back is told as o
   CHECK(text_of(m.connected.value.data) == "no");
 }
 
-TEST_CASE("a queue pair that fails before the peer has answered keeps nobody waiting") {
+TEST_CASE("a queue pair that fails before the peer has answered does not keep the peer waiting") {
   const connections_check nothing_left;
   meeting m;
   got receiving;
@@ -116,7 +116,7 @@ TEST_CASE("a queue pair that fails before the peer has answered keeps nobody wai
   CHECK_FALSE(m.connected.done());
   request.value.reject(bytes_of("no"));
   m.until([&] { return m.connected.done(); });
-  CHECK(m.connected.ec == error::rejected); // and not that time was up
+  CHECK(m.connected.ec == error::rejected); // not timed_out
 }
 
 TEST_CASE("a shared receive queue is closed while the peer of its queue pair has not answered") {
@@ -156,7 +156,7 @@ TEST_CASE("a request that is dropped is rejected") {
   check_next_attempt(m, peer::reached);
 }
 
-TEST_CASE("nobody listens") {
+TEST_CASE("no acceptor listens") {
   meeting m;
   m.initiator->async_connect(m.a, nobody(m), m.connected.handler());
   m.until([&] { return m.connected.done(); });
@@ -173,12 +173,12 @@ TEST_CASE("an address that nothing leads to") {
   INFO(describe(m.connected.ec));
   if (std::getenv("ASIO_RDMA_IN_LAB") != nullptr)
     CHECK(m.connected.ec == error::unreachable);
-  else // the way there may lead by a network interface that is no RDMA device's
+  else // the route may use a network interface that belongs to no RDMA device
     CHECK(m.connected.ec);
   check_next_attempt(m);
 }
 
-TEST_CASE("what is not open says so") {
+TEST_CASE("objects that are not open report that") {
   asio::io_context io;
   error_code ec;
   const acceptor listener(io);
@@ -281,7 +281,7 @@ TEST_CASE("requests that were withdrawn leave the backlog") {
   m.until([&] { return ended == 2; });
   for (const caller& c : given_up)
     CHECK(c.connected.ec == asio::error::timed_out);
-  // Of three there is room for two, and the accepting sides get these.
+  // Of three requests two have room, and the accepting sides get these.
   for (int i = 0; i < 3; ++i)
     connect(callers.emplace_back(m.io, m.pd), {});
   m.until([&] { return ended >= 3; });
@@ -313,14 +313,14 @@ TEST_CASE("an acceptor that closes rejects what waits") {
   m.until([&] { return connected.done(); });
   INFO(describe(connected.ec));
   CHECK((connected.ec == error::rejected || connected.ec == error::peer_not_listening));
-  // The one that was taken is the program's.
+  // The request that was taken belongs to the program.
   CHECK_FALSE(m.connected.done());
   first.value = {};
   m.until([&] { return m.connected.done(); });
   CHECK(m.connected.ec == error::rejected);
 }
 
-TEST_CASE("nobody accepts in time") {
+TEST_CASE("no acceptor accepts in time") {
   meeting m;
   connect_options c;
   c.timeout = milliseconds(50);
@@ -328,7 +328,7 @@ TEST_CASE("nobody accepts in time") {
   m.until([&] { return m.connected.done(); });
   CHECK(m.connected.ec == asio::error::timed_out);
   CHECK(m.connected.ec == errc::timed_out);
-  m.listener->close(); // with the request that was given up
+  m.listener->close(); // with the request of the attempt that timed out
   m.listener->open({device_address(m.dev), 0});
   check_next_attempt(m, peer::reached);
 }
@@ -363,7 +363,7 @@ TEST_CASE("a connector that does not go on") {
   INFO(describe(m.accepted.ec));
   CHECK(m.accepted.ec == asio::error::timed_out);
   CHECK(m.b.state() == queue_pair_state::failed);
-  // The acceptor serves the next.
+  // The acceptor serves the next request.
   m.b.close();
   m.b.open(m.pd);
   m.accepted = {};
@@ -435,7 +435,7 @@ TEST_CASE("a queue pair that is connected, or being connected, is not connected 
 TEST_CASE("closed and failed queue pairs, and a closed acceptor") {
   meeting m;
   m.meet();
-  outcome<void> gone; // is work until it is known
+  outcome<void> gone; // is work until the end is noticed
   m.b.async_wait_disconnect(gone.handler());
   m.a.close();
   m.connected = {};
@@ -485,11 +485,11 @@ TEST_CASE("addresses that cannot be listened at") {
   other.open({asio::ip::address_v4::loopback(), 0}, 1, ec);
   INFO(describe(ec));
   CHECK(ec == error::loopback_address);
-  // It says which address to use.
+  // The message names the address to use.
   CHECK(ec.message().find(device_address(m.dev).to_string() + " (" + m.dev.name() + ")") !=
         std::string::npos);
 
-  // Where one of the two is the address of all, the kernel tells of no address.
+  // If one of the two addresses is the wildcard, the kernel reports no address.
   {
     const auto all = device_address(m.dev).is_v6() ? asio::ip::address(asio::ip::address_v6::any())
                                                    : asio::ip::address(asio::ip::address_v4::any());
@@ -502,7 +502,7 @@ TEST_CASE("addresses that cannot be listened at") {
     CHECK(ec == asio::error::address_in_use);
   }
 
-  // A port is free again at once.
+  // The port can be used again at once.
   const endpoint before = m.where();
   m.meet();
   m.listener->close();
@@ -538,7 +538,7 @@ TEST_CASE("another device's queue pair") {
   check_next_attempt(m, peer::reached);
 }
 
-// The kernel tells a listening id that its device goes away; here it is told without.
+// The kernel notifies a listening id that its device is removed. Here the notice is imitated.
 TEST_CASE("an acceptor whose device is removed") {
   meeting m;
   const auto impl =

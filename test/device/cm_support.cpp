@@ -49,7 +49,8 @@ bool meeting::carries(std::string_view text) {
   return s.succeeded() && r.succeeded() && mb.text(0, text.size()) == text;
 }
 
-// rdma_cm keeps every device open that it has used once (rdma_cm(7)).
+// rdma_cm keeps every device open that it has used once (rdma_cm(7)), so the device is used before
+// the resources are counted.
 connections_check::connections_check() {
   { const meeting used; }
   check_.emplace();

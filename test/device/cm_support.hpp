@@ -18,10 +18,10 @@ using endpoint = asio::ip::tcp::endpoint;
 using connection = outcome<connection_info>;
 
 private_data bytes_of(std::string_view text);
-/// Without the zeros that the connection manager may have padded it with.
+/// The data as text, without the zeros by which the connection manager may have padded it.
 std::string text_of(const private_data& data);
 
-/// What more than this many bytes of private data is refused.
+/// The largest private data, in bytes; more are refused.
 struct data_limits {
   explicit data_limits(const device& d);
   std::size_t request, acceptance, rejection;
@@ -35,13 +35,13 @@ struct meeting {
   endpoint where() const { return listener->local_endpoint(); }
   void accept() { listener->async_accept(b, accepted.handler()); }
   void connect() { initiator->async_connect(a, where(), connected.handler()); }
-  /// Both, until both are done; throws if they failed.
+  /// Connects and accepts, and runs until both operations are done. Throws if they failed.
   void meet();
   void until(const std::function<bool()>& condition) { test::until(io, condition); }
-  /// The connector sends, the acceptor receives.
+  /// Whether a message from the connector arrives at the acceptor.
   bool carries(std::string_view text);
 
-  // Operations use these, so they go after the context.
+  // Operations use these objects, so they are destroyed after the context.
   device dev = open_device();
   protection_domain pd{dev};
   memory ma{pd, 64 * 1024, most_rights(dev)}, mb{pd, 64 * 1024, most_rights(dev)};
@@ -61,7 +61,7 @@ private:
   std::optional<resource_check> check_;
 };
 
-/// The threads of this process.
+/// The number of threads of this process.
 int count_threads();
 
 } // namespace test

@@ -26,8 +26,8 @@ constexpr auto with_ec = asio::as_tuple(asio::use_awaitable);
 
 constexpr int clients = 40, thread_count = 4;
 
-/// The result of an operation that a coroutine of the same strand waits for later than it starts
-/// it.
+/// The result of an operation. A coroutine of the same strand starts the operation and waits for it
+/// later.
 template <class T>
 class pending {
 public:
@@ -51,7 +51,7 @@ private:
   asio::steady_timer over_;
 };
 
-/// Clients of one acceptor, each with a strand and a connector of its own; some give up.
+/// Clients of one acceptor, each with its own strand and connector; some give up.
 class crowd {
   auto counted() {
     return [this](std::exception_ptr e) {
@@ -74,7 +74,7 @@ public:
   static bool gives_up(int client) { return client % 4 == 1; }
 
   std::atomic<int> thrown{0}, failed{0}, answered{0}, asked{0}, given_up{0};
-  std::string unexpected; // what those who gave up were told instead
+  std::string unexpected; // unexpected errors of clients that gave up
 
 private:
   asio::awaitable<void> talk(int i) {
@@ -99,7 +99,7 @@ private:
     co_await over();
   }
 
-  // Between none and a few turns after the start, by each of the ways.
+  // Gives up after none to a few turns, in each of the ways.
   asio::awaitable<void> give_up(int i) {
     const auto ex = co_await asio::this_coro::executor;
     queue_pair qp(ex, pd_);
@@ -130,7 +130,7 @@ private:
     co_await over();
   }
 
-  // After the last client nobody comes any more.
+  // After the last client the acceptor closes.
   asio::awaitable<void> over() {
     if (++ended_ == clients)
       co_await asio::co_spawn(
@@ -160,7 +160,7 @@ private:
     qp.async_receive(m.buffer(0, 8), question.handler());
     const auto [ec, info] = co_await accepting.async_accept(std::move(request), qp, with_ec);
     if (ec)
-      qp.close(); // its client has given up
+      qp.close(); // the client has given up
     co_await question.wait();
     if (question.result.succeeded()) {
       ++asked;

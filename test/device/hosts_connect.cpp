@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-// Two hosts: attempts to connect to an address at which nobody is, or where nobody answers.
+// Two hosts: attempts to connect to an unused address, or to a host that does not answer.
 #include "catch.hpp"
 #include "hosts_support.hpp"
 
@@ -22,10 +22,10 @@ struct caller {
   void until(const std::function<bool()>& condition) { test::until(io, condition); }
 };
 
-// Of the network of both hosts, where nobody is.
+// An unused address of the network of both hosts.
 const endpoint nowhere(asio::ip::make_address("10.0.0.9"), 7471);
 
-// Whom the caller reaches after all.
+// An acceptor that the caller can reach.
 struct listening {
   explicit listening(caller& c) : listener(c.io), qp(c.io) {
     const on_host there(1);
@@ -52,7 +52,7 @@ void connects_after_all(caller& c) {
 
 } // namespace
 
-TEST_CASE("an address where nobody is: the attempt times out and the queue pair stays usable") {
+TEST_CASE("an unused address: the attempt times out and the queue pair stays usable") {
   caller c;
   connection connected;
   connect_options options;
@@ -66,7 +66,7 @@ TEST_CASE("an address where nobody is: the attempt times out and the queue pair 
   connects_after_all(c);
 }
 
-TEST_CASE("an address where nobody is: the attempt can be cancelled, and the next succeeds") {
+TEST_CASE("an unused address: the attempt can be cancelled, and the next succeeds") {
   caller c;
   connection connected;
   asio::cancellation_signal signal;
@@ -85,7 +85,7 @@ TEST_CASE("an address where nobody is: the attempt can be cancelled, and the nex
   connects_after_all(c);
 }
 
-TEST_CASE("an address where nobody is goes before one that answers") {
+TEST_CASE("an unused address goes before one that answers") {
   caller c;
   listening there(c);
   connection connected;
@@ -100,7 +100,7 @@ TEST_CASE("an address where nobody is goes before one that answers") {
 }
 
 TEST_CASE("a loopback address of a family that the device has no address of") {
-  run("ip -n h2 -6 addr flush dev v2"); // a RoCE device keeps a GID that is no address of it
+  run("ip -n h2 -6 addr flush dev v2"); // a RoCE device keeps a GID without an address
   caller c;
   connection connected;
   c.initiator.async_connect(c.qp, endpoint(asio::ip::address_v6::loopback(), 7471),

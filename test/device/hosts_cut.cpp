@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-// Two hosts, and a network between them that stops to carry anything.
+// Two hosts, and a network between them that stops to carry packets.
 #include "catch.hpp"
 #include "hosts_support.hpp"
 
@@ -23,7 +23,7 @@ std::string describe(const burden& b) {
          std::to_string(b.failed_otherwise) + " otherwise " + b.other;
 }
 
-// Every operation ended, once, and told why.
+// Checks that every operation ended once, with an error.
 void check_ends(const burden& b) {
   INFO(describe(b));
   CHECK(b.ended == b.started);
@@ -40,7 +40,7 @@ bool went_on(const burden& b) {
   return b.timed_out + b.reset + b.failed_otherwise == 0 && !b.gone.done();
 }
 
-// Waits for an event of a port; others may come before it.
+// Waits for an event of a port; other events may come before it.
 void wait_for(busy_hosts& h, device_events& events, ibv_event_type type) {
   outcome<device_event> event;
   do {
@@ -61,7 +61,7 @@ TEST_CASE("a black hole ends everything that is under way at both hosts") {
   h.until([&] { return h.b1.over() && h.b2.over(); });
   for (const burden* b : {&h.b1, &h.b2}) {
     check_ends(*b);
-    CHECK(b->timed_out == (h.iwarp() ? 0 : 1)); // the write that was repeated in vain
+    CHECK(b->timed_out == (h.iwarp() ? 0 : 1)); // the write that was retried in vain
   }
   CHECK(h.q1.state() == queue_pair_state::failed);
   CHECK(h.q2.state() == queue_pair_state::failed);
@@ -74,7 +74,7 @@ TEST_CASE("a black hole in one direction ends everything that is under way at bo
   h.until([&] { return h.b1.over() && h.b2.over(); });
   check_ends(h.b1);
   check_ends(h.b2);
-  if (!h.iwarp()) // the second host can still tell the first that it has given up
+  if (!h.iwarp()) // the second host can still report to the first that it has given up
     CHECK(h.b1.timed_out + h.b2.timed_out > 0);
 }
 
@@ -96,8 +96,8 @@ TEST_CASE("operations go on after a black hole of less time than the retries tak
   }
 }
 
-// rxe ends a queue pair at the first packet that it cannot hand over, so everything ends there, and
-// so does the connection manager's own queue pair, which is why these connect without.
+// rxe fails a queue pair at the first packet that it cannot transmit, so all operations end. The
+// connection manager's own queue pair fails too, so these queue pairs connect without it.
 TEST_CASE("a link that stays down ends everything, and its device tells") {
   const short_tcp short_retries;
   busy_hosts h(impatient(), way::by_hand_where_possible);

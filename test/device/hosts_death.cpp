@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-// A peer on another host that is killed while everything is under way.
+// A peer on another host that is killed while operations of every kind are pending.
 #include "catch.hpp"
 #include "hosts_support.hpp"
 #include "peer_process.hpp"
@@ -76,7 +76,7 @@ TEST_CASE("a peer that is killed on the other host ends everything that is under
 
   INFO(b.timed_out << " timed out, " << b.reset << " reset, other: " << b.other);
   CHECK(b.timed_out + b.reset + b.failed_otherwise == burden::chains);
-  CHECK(b.timed_out + b.failed_otherwise <= 1); // the one that the device had in hand
+  CHECK(b.timed_out + b.failed_otherwise <= 1); // the operation that the device was processing
   for (const got& r : b.receives) {
     CHECK(r.calls == 1);
     CHECK(r.ec == asio::error::connection_reset);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-// Two hosts, connections and streams between them, and a network that stops to carry anything.
+// Two hosts, connections and streams between them, and a network that stops to carry packets.
 #include "connection_support.hpp"
 #include "hosts_support.hpp"
 #include "stream_support.hpp"
@@ -17,7 +17,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// Operations of one side: those that follow each other without end, and those that wait.
+/// Operations of one side: chains, which restart themselves, and operations that wait for ever.
 class load {
 public:
   load() = default;
@@ -39,7 +39,7 @@ public:
         restart(chain);
     };
   }
-  /// For one that nothing is to come for.
+  /// The handler of an operation that nothing completes.
   auto once() {
     ++under_way_;
     return [this](error_code ec, auto&&...) {
@@ -47,14 +47,14 @@ public:
       note(ec);
     };
   }
-  /// Whose chain is being started.
+  /// The chain that is being started.
   std::size_t current() const { return current_; }
   bool over() const { return under_way_ == 0; }
 
   std::size_t ended = 0;
   std::set<std::string> reasons; ///< Other than `timed_out` and `connection_reset`.
   int failed = 0;
-  bool found = false; ///< That the device had repeated something in vain.
+  bool found = false; ///< The device had retried an operation in vain.
 
 private:
   void restart(std::size_t chain) {
@@ -92,7 +92,8 @@ struct link_of_hosts {
       listener.open({address_of(1), 0});
     }
     listener.async_accept(a, accepted.handler());
-    // siw makes its socket in the network of who asks for a connection, a later step of this one.
+    // siw creates its socket in the network of the thread that requests a connection; that is a
+    // later step of this thread.
     const on_host here(2);
     initiator.async_connect(b, listener.local_endpoint(), connected.handler());
     until([&] { return connected.done() && (connected.ec || accepted.done()); });
@@ -100,7 +101,7 @@ struct link_of_hosts {
       throw system_error(accepted.ec ? accepted.ec : connected.ec, "connect");
   }
 
-  /// Without the connection manager, which on rxe does not survive a link that goes down.
+  /// Connects without the connection manager, which on rxe does not survive a link that goes down.
   void connect_by_hand() {
     queue_pair_address of_a, of_b;
     const auto check = [](const error_code& ec) {
@@ -127,7 +128,7 @@ struct link_of_hosts {
   Link a{io}, b{io};
 };
 
-/// Connections with something of every kind under way.
+/// Connections with operations of every kind pending.
 struct connections : link_of_hosts<asio_rdma::connection, connection_options> {
   static connection_options options() {
     connection_options o;
@@ -160,7 +161,7 @@ private:
   }
   void load_with(asio_rdma::connection& c, load& l, const memory_pool& pool,
                  const remote_region& there) {
-    // As many of each are sent as received, or nothing more would go on at some time.
+    // As many of each kind are sent as received; otherwise the traffic would stop at some time.
     for (int i = 0; i < 2; ++i) {
       l.repeat([&c](load& x) { c.async_receive(x.again(x.current())); });
       l.repeat(
@@ -226,13 +227,14 @@ private:
   const std::vector<std::uint8_t> plain_ = pattern(100000, 1);
 };
 
-// As documented of `keep_alive`: within it, 20 ms here, and the queue pair's retries, 12 ms at the
-// most, or those of TCP, which gives up after some 1.4 s. Where the kernel no longer knows the
-// neighbour, what rxe sends waits for ARP first: three probes, a second each (mcast_solicit). The
-// rest is for a machine that is busy.
+// The limit that the documentation of `keep_alive` gives: its interval, 20 ms here, and the queue
+// pair's retries, 12 ms at most, or those of TCP, which gives up after some 1.4 s. If the kernel no
+// longer knows the neighbour, rxe's packets wait for ARP first: three probes of a second each
+// (mcast_solicit). The rest allows for a busy machine.
 constexpr auto documented = 8s;
 
-// Every operation ends, once, in time, and is told why; the pools get everything back.
+// Checks that every operation ends once, in time and with an error, and that the pools get all
+// memory back.
 template <class Links>
 void check_ends(Links& links) {
   const auto cut = std::chrono::steady_clock::now();
@@ -281,7 +283,7 @@ TEMPLATE_TEST_CASE("a black hole is found by both sides when nothing is under wa
   check_ends(links);
 }
 
-// rxe ends a queue pair at the first packet that it cannot hand over.
+// rxe fails a queue pair at the first packet that it cannot transmit.
 TEMPLATE_TEST_CASE("a link that stays down ends all that is under way", "", connections, streams) {
   const short_tcp short_retries;
   TestType links;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-// Two hosts between which packets are lost: everything arrives, once, whole and in order.
+// Two hosts between which packets are lost: all data arrives once, whole and in order.
 #include "catch.hpp"
 #include "hosts_support.hpp"
 
@@ -15,7 +15,7 @@ using namespace test;
 constexpr std::size_t block = 4096;
 constexpr std::size_t slots = 16;
 
-// What a block holds that is the so-and-so-many-th of its kind.
+// The content of the block with this number of its kind.
 std::string content(char kind, std::uint64_t number) {
   std::string result(block, '\0');
   std::uint64_t state = number * 1000003 + static_cast<unsigned char>(kind);
@@ -33,8 +33,8 @@ struct round {
   std::string failure;
 };
 
-// SEND, WRITE and READ in one direction. Each side's memory: what is sent, written and read by one
-// lane, then where it arrives.
+// SEND, WRITE and READ in one direction. The memory of each side has the source areas of the lane
+// first, then the areas where the data arrives.
 class lane {
   enum area : std::size_t { sends, writes, reads, arrivals, written, read };
   static std::size_t at(area a, std::size_t slot) { return (a * slots + slot) * block; }
@@ -74,7 +74,7 @@ public:
   }
   bool over() const { return round_->received.size() >= slots && round_->ended >= 3 * slots; }
 
-  // On iWARP a write has arrived when what was sent behind it has.
+  // On iWARP a write has arrived when a later SEND has arrived.
   void check() {
     INFO("first failure: " << round_->failure);
     REQUIRE(round_->failures == 0);

@@ -164,13 +164,14 @@ void two_hosts::connect() {
     listener.open({address_of(1), 0});
   }
   listener.async_accept(q1, accepted.handler());
-  // siw makes its socket in the network of who asks for a connection, a later step of this one.
+  // siw creates its socket in the network of the thread that requests a connection; that is a later
+  // step of this thread.
   const on_host here(2);
   initiator.async_connect(q2, listener.local_endpoint(), connected.handler());
   until([&] { return connected.done() && (connected.ec || accepted.done()); });
   if (accepted.ec || connected.ec)
     throw system_error(accepted.ec ? accepted.ec : connected.ec, "connect");
-  // On iWARP the side that connected speaks first.
+  // On iWARP the connecting side sends first.
   got first;
   sent hello;
   q1.async_receive(m1.buffer(0, 64), first.handler());

@@ -11,7 +11,8 @@ namespace test {
 /// Runs a shell command; throws if it fails.
 void run(const std::string& command);
 
-/// While it lives, what this thread makes belongs to the network of that host of the lab (1, 2).
+/// During its lifetime, objects that this thread makes belong to the network of this host of the
+/// lab (1, 2).
 class on_host {
 public:
   explicit on_host(int host);
@@ -27,21 +28,21 @@ private:
 device device_of(int host);
 asio::ip::address address_of(int host);
 
-/// While it lives, this share of what the host sends is lost.
+/// During its lifetime, this share of the host's outgoing packets is lost.
 class loss {
 public:
   loss(int host, int percent);
   ~loss();
   loss(const loss&) = delete;
   loss& operator=(const loss&) = delete;
-  /// How many packets it has lost.
+  /// The number of packets lost.
   std::uint64_t packets() const;
 
 private:
   std::string interface_;
 };
 
-/// While it lives and `up` has not been called, the host's network interface is down.
+/// Until it is destroyed or `up` is called, the host's network interface is down.
 class link_down {
 public:
   explicit link_down(int host);
@@ -55,9 +56,9 @@ private:
   bool down_ = true;
 };
 
-/// While it lives, TCP of both hosts gives up within seconds. siw has TCP below it, which goes on
-/// for a quarter of an hour unless told otherwise (tcp(7), tcp_retries2); the queue pair's options
-/// do not reach it.
+/// During its lifetime, TCP of both hosts gives up within seconds. siw uses TCP, which by default
+/// continues for a quarter of an hour (tcp(7), tcp_retries2); the queue pair's options do not
+/// affect it.
 class short_tcp {
 public:
   short_tcp();
@@ -66,8 +67,8 @@ public:
   short_tcp& operator=(const short_tcp&) = delete;
 };
 
-/// What a queue pair of a host has under way: writes that follow each other without end, receives
-/// that nothing comes for, and a wait for the disconnect.
+/// The pending operations of a host's queue pair: writes that follow each other without end,
+/// receives for which no message arrives, and a wait for the disconnect.
 class burden {
 public:
   static constexpr int chains = 8;
@@ -75,14 +76,14 @@ public:
   burden(const burden&) = delete;
   burden& operator=(const burden&) = delete;
 
-  /// The writes that are under way are the last.
+  /// Starts no more writes.
   void stop() { stopped_ = true; }
   bool over() const { return ended == started && receives_over() && gone.done(); }
   bool writes_over() const { return ended == started; }
 
   int started = 0, ended = 0;
   int timed_out = 0, reset = 0, failed_otherwise = 0; // of the writes
-  std::string other;                                  // one of the latter
+  std::string other;                                  // one of those that failed otherwise
   got receives[chains];
   outcome<void> gone;
 
@@ -98,7 +99,7 @@ private:
 
 enum class way { connection_manager, by_hand_where_possible };
 
-/// A queue pair on each host, connected: the second host's asked for it.
+/// A connected queue pair on each host. The second host has requested the connection.
 struct two_hosts {
   static constexpr std::size_t memory_size = 256 * 1024;
 
@@ -106,7 +107,7 @@ struct two_hosts {
   bool iwarp() const { return d1.type() == transport::iwarp; }
   void until(const std::function<bool()>& condition) { test::until(io, condition); }
 
-  // Operations use these, so they go after the context.
+  // Operations use these objects, so they are destroyed after the context.
   device d1 = device_of(1), d2 = device_of(2);
   protection_domain pd1{d1}, pd2{d2};
   memory m1{pd1, memory_size, all_rights}, m2{pd2, memory_size, all_rights};

@@ -10,28 +10,28 @@
 
 namespace test {
 
-/// This program once more, as the peer: it runs the test case "the peer that is killed". It has
-/// devices and queue pairs of its own, and the network of the thread that started it.
+/// A process of this program that acts as the peer: it runs the test case "the peer that is
+/// killed". It has its own devices and queue pairs, and the network of the thread that started it.
 class peer_process {
 public:
-  /// It is told the port.
+  /// Starts the process, which gets the port of `to`.
   explicit peer_process(const endpoint& to);
   ~peer_process() { kill(); }
   peer_process(const peer_process&) = delete;
   peer_process& operator=(const peer_process&) = delete;
 
   void kill();
-  /// Until it is killed it does nothing any more, and its device what devices do.
+  /// Stops the process until it is killed; its device continues.
   void stop();
 
 private:
   pid_t pid_ = 0;
 };
 
-/// The port that this process was told, if it is such a peer.
+/// The port that the parent gave this process; empty if this is not a peer process.
 std::optional<std::uint16_t> port_of_tester();
 
-/// Where memory is, as private data of a connection, and back.
+/// The address of memory as private data of a connection, and the reverse.
 private_data described(const remote_buffer& memory);
 remote_buffer described(const private_data& data);
 

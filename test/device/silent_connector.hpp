@@ -10,7 +10,8 @@
 
 namespace test {
 
-/// A connector that asks and then does not go on: rdma_cm's own calls, whose events nobody reads.
+/// A connector that sends its request and then does not continue: rdma_cm's own calls, without
+/// reading their events.
 class silent_connector {
 public:
   explicit silent_connector(const endpoint& to, const ibv_qp& qp, private_data data = {}) {
@@ -32,7 +33,7 @@ public:
     give_up();
     rdma_destroy_event_channel(channel_);
   }
-  /// Looks whether it has been accepted.
+  /// Whether it has been accepted.
   bool accepted() {
     rdma_cm_event* event = nullptr;
     if (rdma_get_cm_event(channel_, &event) != 0)
