@@ -5,7 +5,7 @@
 
 namespace test {
 
-/// What an operation's handler was told; its memory is counted.
+/// The result that an operation's handler received; its memory is counted.
 struct ending {
   int calls = 0;
   error_code ec;

@@ -19,7 +19,7 @@ namespace {
 constexpr std::size_t window = 32;
 constexpr std::size_t warm_up = 1000;
 constexpr std::size_t million = 1'000'000;
-constexpr std::size_t some = 100'000; // where only what surrounds the operation differs
+constexpr std::size_t some = 100'000; // if only the surroundings of the operation differ
 
 template <class QueuePair>
 struct writer {
@@ -130,7 +130,7 @@ TEST_CASE("operations with cancellation slots allocate nothing") {
 
 namespace {
 
-/// What is counted over the operations of several kinds, and when the context is stopped.
+/// Counts over the operations of several kinds. Stops the context at the end.
 struct tally {
   asio::io_context& io;
   const std::size_t operations;
@@ -152,8 +152,8 @@ struct tally {
   }
 };
 
-/// One end of traffic both ways. It writes into the other's memory, more at a time than its send
-/// queue has room for; between these it answers each message that comes with another.
+/// One end of traffic in both directions. It writes into the peer's memory, more at a time than its
+/// send queue has room for. Between the writes it answers each message with another message.
 struct busy_end {
   queue_pair& qp;
   const ground& g;
@@ -202,7 +202,7 @@ TEST_CASE("traffic both ways through queues that are full allocates nothing") {
   joined q(io, g, options);
   tally count{io, some};
   busy_end a{q.a, g, count, true}, b{q.b, g, count, false};
-  b.start(); // its receives are there first
+  b.start(); // its receives must be posted first
   a.start();
   io.run();
   CHECK(b.writes);
@@ -214,7 +214,7 @@ TEST_CASE("batches, each started when the one before has completed, allocate not
   ground g;
   asio::io_context io(1);
   queue_pair_options options;
-  // Room for one chain, or not.
+  // The queue has room for one chain, or for less.
   options.send_depth = GENERATE(2u * std::uint32_t{batch_size}, std::uint32_t{batch_size} / 2);
   joined q(io, g, options);
   tally count{io, some / 2};
@@ -237,7 +237,7 @@ TEST_CASE("batches, each started when the one before has completed, allocate not
         pair.a.async_write(g.part(0, 8), g.remote_part(1, 8),
                            [this](error_code ec, std::size_t) { ended(ec); });
       }
-      receives.commit(); // before the sends that they are for
+      receives.commit(); // before the sends that need them
     }
   } all{q, g, count};
   all.start();

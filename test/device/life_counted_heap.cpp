@@ -7,7 +7,7 @@ namespace test {
 std::atomic<std::size_t> allocations{0};
 } // namespace test
 
-// glibc's own, by the names that they keep where they are replaced.
+// glibc's own functions, by the names that they keep if they are replaced.
 extern "C" {
 void* __libc_malloc(std::size_t);
 void* __libc_calloc(std::size_t, std::size_t);

@@ -6,8 +6,8 @@
 
 namespace test {
 
-/// How often memory was taken from the heap. A program with this has malloc and its kind replaced:
-/// operator new is not all, as Asio's recycled memory comes from std::aligned_alloc.
+/// The number of heap allocations. A program that links this has malloc and its kind replaced.
+/// Replacing operator new is not enough, as Asio takes recycled memory from std::aligned_alloc.
 extern std::atomic<std::size_t> allocations;
 
 } // namespace test

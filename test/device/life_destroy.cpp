@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSL-1.0
 //
-// Handlers that destroy what they ran for, and objects dropped in many orders.
+// Handlers that destroy the object of their operation, and objects destroyed in many orders.
 #include <catch.hpp>
 
 #include "asio_support.hpp"
@@ -19,12 +19,12 @@
 
 using namespace test;
 
-TEST_CASE("what is left open is seen") {
+TEST_CASE("objects that are left open are noticed") {
   const std::string before = device_resources();
   const std::size_t descriptors = open_descriptors();
   {
     const ground g;
-    if (is_software(g.dev)) // of another the kernel may not tell
+    if (is_software(g.dev)) // of other devices the kernel may report nothing
       CHECK(device_resources() != before);
     CHECK(open_descriptors() > descriptors);
   }
@@ -46,7 +46,7 @@ TEST_CASE("a handler destroys its queue pair, and every other operation ends onc
     if (!ec)
       ++completed;
     else if (ec == asio::error::operation_aborted ||
-             // Where the connection manager tells of a peer that goes first.
+             // Reported if the connection manager notices that the peer ends first.
              (destroys_peer_too && ec == asio::error::connection_reset))
       ++aborted;
     if (completed == nth && q) {
@@ -114,7 +114,7 @@ TEST_CASE("a handler destroys its completion queue with its queue pairs") {
   for (int i = 0; i < 200; ++i)
     q->a.async_write(g.part(0), g.remote_part(1), [&](error_code ec, std::size_t) {
       ++calls;
-      // Reset, where the connection manager tells of the other end's going first.
+      // Reset, if the connection manager reports that the other end has ended first.
       if (ec)
         CHECK((ec == asio::error::operation_aborted || ec == asio::error::connection_reset));
       cq.reset();
@@ -210,7 +210,7 @@ TEST_CASE("a handler of a wait destroys everything") {
 
 namespace {
 
-/// One of each handle, with operations outstanding. Each can be dropped by its number.
+/// One handle of each kind, with operations outstanding. Each can be destroyed by its number.
 struct everything {
   enum { handles = 7 };
 
@@ -281,7 +281,7 @@ TEST_CASE("handles are dropped in many orders, the context among them") {
   std::vector<char> bytes(4096);
   std::array<int, everything::handles> order;
   std::iota(order.begin(), order.end(), 0);
-  // Every eleventh: all take a minute.
+  // Every eleventh order: all of them take a minute.
   int tried = 0;
   do {
     if (tried++ % 11 != 0)
@@ -311,7 +311,7 @@ TEST_CASE("handles are dropped in every order, and the context runs when all but
   CHECK(tried == 720);
 }
 
-TEST_CASE("opening and closing leaves nothing, whatever fails on the way") {
+TEST_CASE("opening and closing leaves nothing, with any failure on the way") {
   const resource_check nothing_left;
   ground g;
   asio::io_context io(1);

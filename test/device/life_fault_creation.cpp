@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 //
-// What cannot be registered, created or set up: an error, nothing left behind, and the next try
-// works.
+// Objects that cannot be registered, created or set up: an error, nothing left behind, and the next
+// attempt succeeds.
 #include "asio_support.hpp"
 #include "faults/faults.hpp"
 #include "life_resources.hpp"
@@ -162,7 +162,7 @@ TEST_CASE("a queue pair that cannot be connected by its peer's address") {
   a.async_receive(g.part(0), r.handler());
   a.connect(b.local_address(), ec);
   CHECK(ec == errc::network_unreachable);
-  const bool half = state == IBV_QPS_RTS; // then nothing more can be done with it
+  const bool half = state == IBV_QPS_RTS; // then the queue pair cannot be used any more
   CHECK(a.state() == (half ? queue_pair_state::failed : queue_pair_state::open));
   if (half)
     until(io, [&] { return r.done(); });
@@ -174,7 +174,7 @@ TEST_CASE("a queue pair that cannot be connected by its peer's address") {
   joined q(io, g);
 }
 
-TEST_CASE("whatever fails on the way, and however often, nothing is left") {
+TEST_CASE("nothing is left after any failure on the way, however often") {
   const resource_check nothing_left;
   ground g;
   faults::injector faults(g.dev.native_handle());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 //
-// Each fault of posting, completing and waking, at each kind of operation: its handler runs once
-// with the error that says so, and what was started besides goes its way.
+// Each fault of posting, completing and waking, at each kind of operation: the handler runs once
+// with the corresponding error, and other operations are not affected.
 #include "life_fault_scene.hpp"
 #include "life_resources.hpp"
 
@@ -53,7 +53,7 @@ TEST_CASE("a chain that is refused in its middle fails that operation only") {
 using flags = queue_pair::flags;
 
 struct unsignaled_writes {
-  // Started one by one, or as one chain.
+  // Starts operations one by one, or as one chain.
   void start(std::initializer_list<flags> how, bool chain) {
     std::optional<queue_pair::batch> batch;
     if (chain)
@@ -87,7 +87,7 @@ TEST_CASE("the queue pair fails if what would tell of unsignaled operations is r
   CHECK(w.p.a.state() == queue_pair_state::failed);
 }
 
-TEST_CASE("what is behind a refused operation tells of the unsignaled ones before it") {
+TEST_CASE("an operation behind a refused one reports the unsignaled ones before it") {
   const resource_check nothing_left;
   unsignaled_writes w;
   w.faults.refuse_post(call::post_send, ENOMEM, {}, 2, w.p.a.native_handle()->qp_num);
@@ -189,7 +189,8 @@ TEST_CASE("a completion's status reaches its handler, and ends what is behind it
   }
 }
 
-// What a device announces and then does not have is found in the completion queue.
+// An event that the device announces but does not deliver: the completion is found in the
+// completion queue.
 TEST_CASE("an event that is gone when it is read costs no completion") {
   const resource_check nothing_left;
   each_operation([](const operation_kind& kind) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSL-1.0
 //
-// Each asynchronous event of a device while operations of each kind are under way.
+// Each asynchronous event of a device while operations of each kind are pending.
 #include "life_fault_scene.hpp"
 #include "life_resources.hpp"
 
@@ -9,7 +9,7 @@
 namespace test {
 namespace {
 
-// Two operations whose completions do not come.
+// Starts two operations whose completions are held back.
 void start_two(scene& s) {
   s.hold();
   s.start(0);
@@ -20,11 +20,12 @@ void start_two(scene& s) {
     s.io.poll();
 }
 
-// The queue pair has failed, and nothing completes by itself.
+// Checks that the queue pair has failed and its operations have ended, although no completion came.
 void expect_ended(scene& s, const error_code& why) {
   until(s.io, [&] { return s.disconnect.done(); });
   const auto is_reason = [&](const error_code& ec) {
-    // siw closes the connection when the queue pair reaches the error state, and may tell first.
+    // siw closes the connection when the queue pair reaches the error state, and may report that
+    // first.
     return ec == why ||
            (s.is_iwarp() && why == error::queue_pair_fatal && ec == asio::error::connection_reset);
   };
@@ -41,7 +42,7 @@ void expect_ended(scene& s, const error_code& why) {
   CHECK(is_reason(s.ends[2].ec));
 }
 
-// Receives of a shared queue outlive a queue pair: they are for the others.
+// Receives of a shared queue outlive a queue pair: other queue pairs use them.
 void expect_kept(scene& s) {
   until(s.io, [&] { return s.disconnect.done(); });
   CHECK(s.actor->state() == queue_pair_state::failed);
@@ -51,7 +52,7 @@ void expect_kept(scene& s) {
   CHECK(s.ends[1].ec == asio::error::operation_aborted);
 }
 
-// A queue pair made afterwards on the same device works.
+// Checks that a queue pair made afterwards on the same device works.
 void expect_next_works(const operation_kind& kind) {
   scene s(kind);
   s.start(0);

@@ -12,7 +12,7 @@
 namespace test {
 namespace {
 
-constexpr std::size_t size = 8; // of what an operation moves
+constexpr std::size_t size = 8; // bytes that an operation moves
 
 bool always(const device&) { return true; }
 bool with_immediate(const device& d) { return d.has_immediate(); }
@@ -169,7 +169,7 @@ void scene::wait_held(unsigned n) {
       throw std::runtime_error("too few completions are held back");
   }
   io.restart();
-  io.poll(); // so that what is in sight is handled, and the queue armed
+  io.poll(); // handles the visible completions, and arms the queue
 }
 
 void scene::start_held() {

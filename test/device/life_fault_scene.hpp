@@ -20,7 +20,7 @@ struct operation_kind {
   bool (*offered)(const device&);
   void (*start)(scene&, unsigned i, ending_handler);
   faults::call post = faults::call::post_send;
-  bool takes_receive = false; // of the peer's
+  bool takes_receive = false; // uses one of the peer's receives
   enum class keys { none, unbound_here, bound_here, bound_at_peer } windows = keys::none;
 
   bool receives() const { return post != faults::call::post_send; }
@@ -30,7 +30,7 @@ struct operation_kind {
 /// Calls `f` with each kind of operation that the device offers.
 void each_operation(const std::function<void(const operation_kind&)>& f);
 
-/// Two connected queue pairs with completion queues of their own, all that the operations of a kind
+/// Two connected queue pairs with their own completion queues, all that the operations of a kind
 /// need to succeed, and an injector.
 class scene {
 public:
@@ -40,20 +40,20 @@ public:
   scene(const scene&) = delete;
   scene& operator=(const scene&) = delete;
 
-  /// Starts the operation with this index. A receive stays until `feed`.
+  /// Starts the operation with this index. A receive stays pending until `feed`.
   void start(unsigned i);
-  /// Starts several as one chain. Not on a shared receive queue, which has no batches.
+  /// Starts `n` operations as one chain. Not for a shared receive queue, which has no batches.
   void start_chain(unsigned n);
-  /// Sends what so many receives wait for.
+  /// Sends the messages that `n` receives wait for.
   void feed(unsigned n);
   void wait(unsigned first, unsigned n);
-  /// Runs the context until so many completions of the actor are held back.
+  /// Runs the context until `n` completions of the actor are held back.
   void wait_held(unsigned n);
   void hold() { faults.hold_completions({nullptr, number}); }
-  /// Starts the first operation, whose completion is held back.
+  /// Starts the first operation; its completion is held back.
   void start_held();
-  /// Closes and drops all; checks that every started operation has ended once and that nothing is
-  /// left of it.
+  /// Closes and destroys all objects. Checks that every started operation has ended once and that
+  /// nothing is left of it.
   void finish();
 
   bool is_iwarp() const { return dev.type() == transport::iwarp; }
@@ -69,7 +69,7 @@ public:
   std::optional<shared_receive_queue> srq;
   std::optional<queue_pair> actor{io}, peer{io};
   std::vector<memory_window> windows;
-  std::uint32_t number = 0; // the actor's
+  std::uint32_t number = 0; // of the actor
   std::array<ending, most> ends;
   ending disconnect;
 

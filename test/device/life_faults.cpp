@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 //
-// The runner of a completion queue when completions and events come at the worst moments: none
-// lost, none twice, and nobody left waiting.
+// The runner of a completion queue when completions and events come at the worst moments: none is
+// lost, none is handled twice, and no operation waits for ever.
 #include <catch.hpp>
 
 #include "asio_support.hpp"
@@ -22,7 +22,7 @@ using namespace test;
 
 namespace {
 
-/// A window of writes, each of which starts the next, until so many have ended.
+/// A window of writes, each of which starts the next, until `total` writes have ended.
 struct traffic {
   traffic(joined& q, const ground& g, std::size_t total) : pair(q), where(g), left(total) {}
 
@@ -192,7 +192,7 @@ TEST_CASE(
   CHECK(q.b.state() == queue_pair_state::connected);
 }
 
-TEST_CASE("a completion that comes while nobody looks wakes the context") {
+TEST_CASE("a completion that comes while no thread polls wakes the context") {
   ground g;
   faults::injector injector(g.dev.native_handle());
   asio::io_context io(1);
@@ -205,7 +205,7 @@ TEST_CASE("a completion that comes while nobody looks wakes the context") {
     io.poll(); // arms
     REQUIRE_FALSE(called);
     REQUIRE_FALSE(io.stopped());
-    // While the context looks, arms, or sleeps: whatever this thread happens to meet.
+    // At a random moment: while the context polls, arms or sleeps.
     std::thread releaser([&] {
       while (injector.held() == 0)
         std::this_thread::yield();
@@ -218,7 +218,7 @@ TEST_CASE("a completion that comes while nobody looks wakes the context") {
   }
 }
 
-TEST_CASE("events for nothing harm nobody, at any time") {
+TEST_CASE("events without completions do no harm, at any time") {
   ground g;
   faults::injector injector(g.dev.native_handle());
   {
@@ -298,7 +298,7 @@ TEST_CASE("an event of a queue pair reaches it, whichever context of the device 
       io[i].poll();
     }
     injector.raise_qp_event(q[victim]->a.native_handle());
-    // The other context looks first.
+    // The other context polls first.
     for (int i = 0; i < 100; ++i)
       io[1 - victim].poll();
     until(io[victim], [&] { return ended[victim].done(); });

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSL-1.0
 //
 // A handler may run on another thread before the function that started its operation has returned,
-// and with the handler the object may go that the operation was started on. What is touched after
-// that, ThreadSanitizer sees.
+// and the handler may destroy the object of the operation. ThreadSanitizer finds later accesses to
+// that object.
 #include <catch.hpp>
 
 #include "asio_support.hpp"
@@ -21,8 +21,8 @@ using namespace test;
 
 namespace {
 
-/// The first ibv_post_send returns to the library only when another thread has been told of the
-/// completion. Nothing here orders the two threads.
+/// The first ibv_post_send returns to the library only when another thread has handled the
+/// completion. No synchronisation here orders the two threads.
 class told_at_once {
 public:
   explicit told_at_once(ibv_context* c) noexcept : context_(c) {
@@ -79,7 +79,7 @@ struct rethrown {
   }
 };
 
-/// Runs the coroutine, which owns `Object`, by two threads.
+/// Runs the coroutine, which owns `Object`, on two threads.
 template <class Start>
 void run_to_its_end(asio::io_context& io, const device& d, Start&& start) {
   rethrown end;

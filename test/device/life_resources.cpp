@@ -16,7 +16,7 @@
 namespace test {
 
 std::string device_resources() {
-  // Not "ctx": librdmacm keeps one open from its first use on.
+  // Not "ctx": librdmacm keeps one open from its first use.
   FILE* const lines =
       ::popen("PATH=$PATH:/usr/sbin:/sbin; printf 'resource show %s\\n' pd cq qp mr "
               "cm_id srq | rdma -b -",
@@ -48,7 +48,7 @@ std::size_t open_descriptors() {
 }
 
 resource_check::resource_check() : before_(device_resources()) {
-  // librdmacm opens every device when it is first used, and keeps it open.
+  // librdmacm opens every device at its first use, and keeps it open.
   static const bool used = [] {
     rdma_free_devices(rdma_get_devices(nullptr));
     return true;

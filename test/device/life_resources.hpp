@@ -6,14 +6,14 @@
 
 namespace test {
 
-/// What the kernel holds for this process ("rdma resource"), by kind.
+/// The resources that the kernel holds for this process ("rdma resource"), by kind.
 std::string device_resources();
 
-/// The open descriptors of this process.
+/// The number of open descriptors of this process.
 std::size_t open_descriptors();
 
-/// Fails the test if at its end the kernel holds other resources than at its construction, or other
-/// descriptors are open.
+/// Fails the test if the kernel holds other resources, or other descriptors are open, at its
+/// destruction than at its construction.
 class resource_check {
 public:
   resource_check();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSL-1.0
 //
-// A queue pair is closed while its teardown is under way, or waits to be run.
+// A queue pair is closed while its teardown is in progress, or waits to be run.
 #include <catch.hpp>
 
 #include "asio_support.hpp"
@@ -23,7 +23,7 @@ TEST_CASE("close returns when the device has let go, though another thread sees 
   joined q(io, g);
   faults::injector faults(g.dev.native_handle());
   const std::uint32_t number = q.a.native_handle()->qp_num;
-  faults.hold_completions({nullptr, number}); // so something stays posted
+  faults.hold_completions({nullptr, number}); // so some work requests stay posted
   got r;
   sent s;
   q.a.async_receive(g.part(0), r.handler());
@@ -55,7 +55,7 @@ TEST_CASE("the handler of an operation that a teardown has ended may close the q
   CHECK(calls == 1);
 }
 
-TEST_CASE("mode manual: a queue pair that has failed is closed before anybody polls") {
+TEST_CASE("mode manual: a queue pair that has failed is closed before it is polled") {
   const resource_check nothing_left;
   ground g;
   asio::io_context io;

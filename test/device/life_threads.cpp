@@ -26,7 +26,7 @@ constexpr int thread_count = 4;
 
 using strand_type = asio::strand<asio::any_io_executor>;
 
-/// A queue pair with a window of operations, each of which starts the next from its handler.
+/// A queue pair with a window of operations. Each handler starts the next operation.
 class endpoint {
 public:
   endpoint(asio::io_context& io, const ground& g, bool with_strand)
@@ -36,7 +36,7 @@ public:
     qp.open(g.pd, options);
   }
 
-  /// Before the context runs, and before any end sends: no message shall find no receive.
+  /// Call it before the context runs and before any end sends: each message needs a posted receive.
   void start_receives(int n) {
     for (int i = 0; i < n; ++i)
       receive();
@@ -171,7 +171,7 @@ TEST_CASE("queue pairs are closed while other threads complete their operations"
                 asio::bind_executor(s->strand, [s, &ended](error_code, received) { ++ended; }));
           }
         });
-        // And from outside of its handlers, once some have completed.
+        // Also from outside of its handlers, once some operations have completed.
         if (i % 3 == 0)
           asio::post(s->strand, [s] { asio::post(s->strand, [s] { s->qp.close(); }); });
         else
@@ -212,7 +212,7 @@ TEST_CASE("queue pairs come and go by threads that share a completion queue") {
     });
   for (std::thread& t : users)
     t.join();
-  // The context has other work: wait for the handlers through it.
+  // The context has other work, so its end cannot be waited for: wait for the handlers.
   while (ended != started)
     std::this_thread::yield();
   io.stop();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 //
-// What a device does not let go of: nobody else gets the memory, whose it is is told, and it comes
-// back when the device has let go after all.
+// Objects that a device refuses to release. Their memory is not reused, its owner gets an error,
+// and it is released when the device has released the object after all.
 #include "connection_support.hpp"
 #include "faults/failing_allocation.hpp"
 #include "faults/faults.hpp"
@@ -29,9 +29,9 @@ connection_options generous() {
   return o;
 }
 
-/// Two connections whose keys cannot be ended, as this call fails.
+/// Two connections whose keys cannot be ended, as `fails` fails.
 struct keeping_keys {
-  // On iWARP the READ of a long message has a key, too, which ends first.
+  // On iWARP the READ of a long message also has a key, which ends first.
   enum class keys { all, but_of_first_read };
   explicit keeping_keys(call which = call::dereg_mr, keys of = keys::all) : fails(which) {
     const bool lets_one_go = of == keys::but_of_first_read && t.dev.type() == transport::iwarp;
@@ -49,23 +49,23 @@ struct keeping_keys {
     CHECK(s.calls == 1);
     return s.ec;
   }
-  /// What is in use when both connections are gone.
+  /// The number of blocks in use when both connections are closed.
   std::size_t kept() {
     t.a.close();
     t.b.close();
     drain(t.io);
     return t.pool.statistics().blocks_in_use;
   }
-  /// The same when the keys could be ended.
+  /// The number of blocks in use after the keys could be ended.
   std::size_t kept_later() {
     faults.clear();
     t.pool.trim();
     return t.pool.statistics().blocks_in_use;
   }
 
-  /// On a device without memory windows nothing of them can fail.
+  /// On a device without memory windows no call for them can fail.
   bool not_here() const { return fails == call::dealloc_mw && !t.dev.has_memory_windows(); }
-  /// Whether the queue pair that has the window is kept too, with what is still posted to it.
+  /// Whether the queue pair that has the window is kept too, with its posted work requests.
   bool keeps_queue_pair() const { return fails == call::dealloc_mw; }
 
   const connections_check nothing_left;
@@ -74,8 +74,8 @@ struct keeping_keys {
   faults::injector faults{t.dev.native_handle()};
 };
 
-/// Two connected queue pairs. What is posted at a does not come back, and the device refuses to
-/// destroy it.
+/// Two connected queue pairs. Completions of a's work requests are held back, and the device
+/// refuses to destroy a.
 struct keeping_queue_pair {
   keeping_queue_pair() {
     const std::uint32_t number = p.a.native_handle()->qp_num;
@@ -279,7 +279,7 @@ TEST_CASE("a key of lent memory that cannot be ended keeps the memory, and the a
   const std::size_t kept = k.kept();
   CHECK((kept == 1 || (kept > 1 && k.keeps_queue_pair())));
   CHECK_FALSE(mine.try_read_access());
-  CHECK(k.kept_later() == 1); // by its owner
+  CHECK(k.kept_later() == 1); // its owner has it
   CHECK(mine.try_write_access());
   mine = {};
   CHECK(k.t.pool.statistics().blocks_in_use == 0);
@@ -294,7 +294,7 @@ TEST_CASE("a queue pair that the device destroys only later ends as any other") 
   got r;
   sent w;
   p.a.async_receive(p.ma.buffer(0, 64), r.handler());
-  faults.hold_completions({nullptr, p.a.native_handle()->qp_num}); // so something stays posted
+  faults.hold_completions({nullptr, p.a.native_handle()->qp_num}); // some requests stay posted
   p.a.async_write(p.ma.buffer(64, 64), p.mb.remote(), w.handler());
   faults.fail(call::destroy_qp, EBUSY, {1, 3});
   p.a.close();
@@ -315,7 +315,7 @@ TEST_CASE("a queue pair that the device does not destroy ends its operations wit
   SECTION("failed") { k.faults.raise_qp_event(k.p.a.native_handle()); }
   k.expect_kept();
   k.p.a.close();
-  // What the device gives back when nobody waits for it any more finds nothing to touch.
+  // Completions that the device reports now find no operation.
   k.faults.release_completions();
   queue_pair c(k.p.io, k.p.pd), d(k.p.io, k.p.pd);
   connect(k.p.io, c, d);
@@ -386,7 +386,7 @@ TEST_CASE("blocks that a device keeps do not return to their pool") {
   CHECK(pool.statistics().blocks_in_use == 0);
 }
 
-TEST_CASE("what a device keeps outlives the context") {
+TEST_CASE("work requests that a device keeps outlive the context") {
   const connections_check nothing_left;
   const device dev = open_device();
   faults::injector faults(dev.native_handle());
@@ -570,7 +570,7 @@ TEST_CASE("a connection whose queue pair the device does not destroy keeps all t
   region.value.reset();
   const std::size_t by_user = t.pool.statistics().blocks_in_use;
   lent = sink = {};
-  CHECK(t.pool.statistics().blocks_in_use == by_user); // none has come back
+  CHECK(t.pool.statistics().blocks_in_use == by_user); // no block was returned
   CHECK(by_user > connection_options().receives);
   faults.clear();
   t.pool.trim();

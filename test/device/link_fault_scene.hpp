@@ -21,19 +21,20 @@ template <class Scene>
 struct link_kind {
   const char* name;
   void (*start)(Scene&, unsigned i, ending_handler);
-  void (*feed)(Scene&, unsigned i) = nullptr;  ///< What the peer does so that it completes.
-  faults::call post = faults::call::post_send; ///< What it, or the link for it, posts.
-  bool (*offered)(const device&) = nullptr;    ///< If not by every device.
-  bool registers = false;                      ///< Memory for it alone.
-  bool exposes = false;                        ///< The user's own memory, to the peer.
-  bool is_last = false;                        ///< Nothing can be started behind it.
+  void (*feed)(Scene&, unsigned i) = nullptr;  ///< The peer's part, so that it completes.
+  faults::call post = faults::call::post_send; ///< The call by which it is posted.
+  bool (*offered)(const device&) = nullptr;    ///< Null: every device offers it.
+  bool registers = false;                      ///< It registers memory for itself.
+  bool exposes = false;                        ///< It exposes user memory to the peer.
+  bool is_last = false;                        ///< No operation may follow it.
   enum class end { reason, none, only } ends = end::reason; ///< See below.
 };
-// With the connection an operation ends with its reason; or it waits for a state, which is had
-// then, without an error (`none`); or for that end `only`.
+// `reason`: at the end of the connection the operation ends with the reason of that end. `none`: it
+// waits for a state that exists after the end too, so it ends without an error. `only`: it waits
+// for the end of the connection.
 
-/// Two connections (`talk`) or streams (`stream_pair`), a from b, and an injector. `Scene` adds
-/// what the operations of its kinds need to succeed.
+/// Two connections (`talk`) or streams (`stream_pair`), a and b, and an injector. `Scene` adds all
+/// that the operations of its kinds need to succeed.
 template <class Scene, class Pair>
 class link_scene {
 public:
@@ -62,7 +63,7 @@ public:
   bool is_iwarp() const { return pair_->dev.type() == transport::iwarp; }
   ibv_qp* native() { return a().impl()->queue_pair()->native_handle(); }
 
-  /// How many are started at a time.
+  /// The number of operations that are started at a time.
   unsigned at_once() const { return kind.is_last ? 1 : 2; }
   void start(unsigned i) {
     started_[i] = true;
@@ -79,8 +80,8 @@ public:
       feed(i);
     }
   }
-  /// The same, and no completion comes to `a` from here on. Nor to b, if the connection would end
-  /// by what b hears.
+  /// Starts all operations, with all later completions of `a` held back. The completions of b are
+  /// held back too, if b's reaction would end the connection.
   void start_held() {
     faults.hold_completions({nullptr, kind.is_last ? 0 : number});
     start_all();
@@ -109,7 +110,7 @@ public:
       CHECK(ends[i].succeeded());
     }
   }
-  /// Who has had his result before a fault is none that has to end with its reason.
+  /// An operation that succeeded before the fault need not end with the reason.
   void expect_some_failed(const is_reason& right) {
     wait(0, at_once());
     for (unsigned i = 0; i < at_once(); ++i)
@@ -117,7 +118,7 @@ public:
         check_failed(i, right);
     expect_end(right);
   }
-  /// All of them end with a reason, and so does what comes later.
+  /// All operations end with the reason, and so does a later one.
   void expect_failed(const is_reason& right) {
     wait(0, at_once());
     for (unsigned i = 0; i < at_once(); ++i)
@@ -129,7 +130,7 @@ private:
   void expect_end(const is_reason& right) {
     for (const auto* buffers : {&mine, &big})
       for (const registered_buffer& m : *buffers)
-        CHECK_FALSE(buffer_access().try_begin_write(m)); // nobody uses it any more
+        CHECK_FALSE(buffer_access().try_begin_write(m)); // the buffer is no longer in use
     until([&] { return disconnect.done(); });
     start(2);
     wait(2, 1);
@@ -137,8 +138,8 @@ private:
   }
 
 public:
-  /// Closes both sides; checks that every operation has ended once, that the pool has everything
-  /// back, and that the device has nothing left.
+  /// Closes both sides. Checks that every operation has ended once, that the pool has all its
+  /// blocks back, and that the device holds no resources.
   void finish() {
     a().close();
     b().close();
@@ -163,7 +164,7 @@ public:
   faults::injector faults;
   std::uint32_t number; ///< Of the queue pair below `a`.
   std::array<ending, most> ends;
-  ending disconnect;                                 ///< What waits for the end.
+  ending disconnect;                                 ///< The wait for the disconnect.
   std::array<std::vector<std::uint8_t>, most> plain; ///< Not registered.
   std::array<registered_buffer, most> mine, big;     ///< 2048 bytes; `large` bytes.
 
@@ -188,7 +189,7 @@ protected:
   ending_handler disconnected() { return {&disconnect, &count_}; }
 
 private:
-  /// Runs the context until so many completions of `a` are held back.
+  /// Runs the context until `n` completions of `a` are held back.
   void wait_held(std::size_t n) {
     const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(30);
     while (faults.held() < n) {
@@ -196,7 +197,7 @@ private:
       if (std::chrono::steady_clock::now() > limit)
         throw std::runtime_error("too few completions are held back");
     }
-    turn(); // so that what is in sight is handled, and the queue armed
+    turn(); // handles the visible completions, and arms the queue
   }
   void turn() {
     pair_->io.restart();

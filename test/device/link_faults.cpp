@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 //
-// Each fault of a device while operations of each kind wait on a connection or a stream: every one
-// ends once, with the error that says so, and the memory returns to the pool.
+// Each fault of a device while operations of each kind wait on a connection or a stream: every
+// operation ends once, with the corresponding error, and its memory returns to the pool.
 #include "connection_fault_scene.hpp"
 #include "stream_fault_scene.hpp"
 
@@ -18,7 +18,7 @@ auto each(const std::function<void(const typename Scene::kind_type&)>& f) {
   Scene::each(f);
 }
 
-// On iWARP the device may close the connection before it tells why.
+// On iWARP the device may close the connection before it reports the reason.
 template <class Scene>
 auto reason(const Scene& s, const error_code& why) {
   return [iwarp = s.is_iwarp(), why](const error_code& ec) {
@@ -134,7 +134,7 @@ TEMPLATE_TEST_CASE("a failed completion ends what waits", "", connection_scene, 
     INFO("status: " << ibv_wc_status_str(status));
     each<TestType>([&](const auto& kind) {
       if (kind.ends == TestType::end::only)
-        return; // nothing of it completes
+        return; // it has no completion
       TestType s(kind);
       s.faults.fail_completion({.status = status, .qp_num = s.number});
       s.start_all();
@@ -218,7 +218,7 @@ TEMPLATE_TEST_CASE("a port that goes down ends nothing by itself", "", connectio
   });
 }
 
-TEMPLATE_TEST_CASE("whatever fails at random, every operation ends once and leaves nothing", "",
+TEMPLATE_TEST_CASE("faults at random: every operation ends once and leaves nothing", "",
                    connection_scene, stream_scene) {
   const std::uint64_t seed = faults::seed_from_environment();
   for (unsigned n = 0; n < 6; ++n) {
@@ -263,7 +263,7 @@ TEST_CASE(
       return;
     connection_scene s(kind);
     const std::size_t before = s.pool().statistics().bytes_in_use;
-    // On iWARP the READ at the other side has a key, too, which ends first.
+    // On iWARP the READ at the other side also has a key, which ends first.
     s.faults.fail(call::dereg_mr, EBUSY, {s.is_iwarp() ? 2u : 1u, faults::forever});
     s.start(0);
     s.feed(0);
@@ -303,7 +303,7 @@ TEMPLATE_TEST_CASE("a queue pair that the device does not destroy ends what wait
   });
 }
 
-TEMPLATE_TEST_CASE("what cannot be opened leaves nothing, and can be opened then", "",
+TEMPLATE_TEST_CASE("a link that cannot be opened leaves nothing, and can be opened then", "",
                    connection_scene, stream_scene) {
   const connections_check nothing_left;
   using object = std::remove_reference_t<decltype(std::declval<TestType&>().a())>;
@@ -316,7 +316,7 @@ TEMPLATE_TEST_CASE("what cannot be opened leaves nothing, and can be opened then
                            call::create_qp, call::modify_qp, call::post_recv}) {
     INFO(faults::name(which));
     error_code ec;
-    // Tried again are a queue pair, without inline data, and an arena, with fewer bytes.
+    // The library retries a queue pair without inline data, and an arena with fewer bytes.
     faults.fail(which, EACCES, {1, faults::forever});
     o.open(pool, {}, ec);
     CHECK(ec == errc::permission_denied);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSL-1.0
-// For what moves many bytes: contents that take no room, and whether memory stays flat.
+// Help for tests that move many bytes: contents that need little memory, and a check that memory
+// does not grow.
 #pragma once
 
 #include <cstdint>
@@ -21,15 +22,15 @@ inline constexpr bool is_sanitized = true;
 inline constexpr bool is_sanitized = false;
 #endif
 
-/// What a pool is to have from the beginning: a pool doubles when it grows, and may do so late,
-/// when two parties happen to have more under way than before.
+/// The initial size of a pool. A pool doubles when it grows, and may do so late, when two parties
+/// happen to have more pending than before.
 inline constexpr std::size_t most_registered = std::size_t(16) << 20;
 
-/// Random bytes with a period that is a prime, so that a piece that is lost, doubled or out of
-/// place shows at the next comparison, or in the number of all.
+/// Random bytes with a prime period. A lost, doubled or misplaced piece is found by the next
+/// comparison, or by the total number.
 class endless_bytes {
 public:
-  /// What can be had at a time.
+  /// The most bytes that `at` gives at a time.
   static constexpr std::size_t longest = std::size_t(1) << 20;
 
   explicit endless_bytes(std::uint32_t seed) : bytes_(period + longest) {
@@ -40,10 +41,10 @@ public:
       bytes_[period + i] = bytes_[i];
   }
 
-  /// At most `longest` from there.
+  /// Up to `longest` bytes from `offset`.
   const std::uint8_t* at(std::uint64_t offset) const { return bytes_.data() + offset % period; }
 
-  /// Throws if they are others.
+  /// Throws if the bytes differ.
   void compare(std::uint64_t offset, const void* got, std::size_t n) const {
     if (std::memcmp(got, at(offset), n) != 0)
       throw std::runtime_error("other bytes than were sent, after " + std::to_string(offset));
@@ -54,7 +55,7 @@ private:
   std::vector<std::uint8_t> bytes_;
 };
 
-/// What a process has in memory, and a pool has registered.
+/// The memory in use by the process, and the memory registered by a pool.
 struct memory_in_use {
   std::uint64_t resident = 0; ///< In bytes (proc(5)).
   std::uint64_t registered = 0;
@@ -67,7 +68,8 @@ struct memory_in_use {
     resident = pages * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
   }
 
-  /// Throws if it is more than before. The allocators of sanitizers keep what is freed.
+  /// Throws if more memory is in use than before. Not with sanitizers, whose allocators keep freed
+  /// memory.
   void compare(const memory_in_use& before) const {
     constexpr std::uint64_t noise = std::uint64_t(2) << 20; // threads' heaps, stacks
     if (!is_sanitized && resident > before.resident + noise)
