@@ -23,14 +23,14 @@ constexpr std::size_t warm_up = 2000;
 constexpr std::size_t messages = 50'000;
 constexpr std::size_t window = 16;
 
-// The wait for the next look at the peer allocates, too.
+// Waiting for the next check of the peer would allocate.
 connection_options without_keep_alive() {
   connection_options o;
   o.keep_alive = std::chrono::milliseconds(0);
   return o;
 }
 
-// What is sent: copied into the frame, copied into the pool, or not copied.
+// The sources of messages: copied into the frame, copied into the pool, or not copied.
 struct sources {
   explicit sources(const memory_pool& pool) : registered(pool.allocate(2000)), view(registered) {}
 
@@ -53,8 +53,8 @@ struct sources {
   const_buffer view;
 };
 
-// Sends with callbacks, a window at a time; the other end takes half of the messages with their
-// memory, and half into memory of its own.
+// Sends with callbacks, a window at a time. The other end receives half of the messages with their
+// memory, and half into its own memory.
 struct exchange {
   talk& t;
   sources from{t.pool};
@@ -121,7 +121,7 @@ TEST_CASE("eager messages there and back by coroutines allocate nothing") {
   };
   const auto ask = [&](std::size_t exchanges) -> asio::awaitable<void> {
     for (std::size_t n = 0; n < exchanges; ++n) {
-      if (n == 1) // both coroutines are under way
+      if (n == 1) // both coroutines are running
         before = allocations;
       if (n == exchanges - 1) // the end of a coroutine may allocate
         after = allocations;
@@ -143,7 +143,7 @@ TEST_CASE("eager messages there and back by coroutines allocate nothing") {
     }
     t.until([&] { return over == 2 * pairs; });
   };
-  play(4, warm_up / 4); // more at once than the one pair ever has under way
+  play(4, warm_up / 4); // more at once than a single pair of coroutines ever has
   play(1, messages);
   CHECK(after - before == 0);
 }
@@ -181,7 +181,7 @@ TEST_CASE("operations on the peer's memory allocate nothing") {
   }
   after = allocations;
   CHECK(failed == 0);
-  // libibverbs allocates one object for the key of a READ's sink.
+  // For each READ libibverbs allocates one object for the key of the sink.
   const std::size_t keys = t.dev.type() == transport::iwarp ? 2 * (messages / 10) : 0;
   CHECK(after - before == keys);
 }

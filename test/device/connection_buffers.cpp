@@ -19,7 +19,7 @@ void check_refused(Outcomes&... outcomes) {
     CHECK(ec == asio::error::invalid_argument);
 }
 
-/// Address space without memory, but where something is written.
+/// Address space in which only written pages take memory.
 class mapping {
 public:
   explicit mapping(std::size_t bytes)
@@ -66,7 +66,7 @@ TEST_CASE("registered memory of another protection domain is refused, and the co
   check_refused(send, receive, write, with_immediate, read, lend);
   CHECK(!in_use(foreign));
   CHECK(t.lives());
-  sent copied; // as a view of memory without a key it is memory like any other
+  sent copied; // a view without a key is treated as plain memory
   t.a.async_write(asio::const_buffer(foreign.data(), foreign.size()), region.value,
                   copied.handler());
   t.until([&] { return copied.done(); });

@@ -43,7 +43,7 @@ struct letter {
     else
       t.a.async_send(const_buffer(owned), h);
   }
-  /// Of a plain message, as soon as it is cancelled.
+  /// Overwrites a plain message. Call it when the message has been cancelled.
   void overwrite() { std::fill(plain.begin(), plain.end(), std::uint8_t(0xee)); }
 
   kind what;
@@ -58,7 +58,7 @@ letter::kind any_kind() {
   return GENERATE(letter::kind::plain, letter::kind::owned, letter::kind::view);
 }
 
-/// Takes as many messages as there are seeds, and compares.
+/// Receives as many messages as there are seeds, and compares them.
 void expect(talk& t, const std::vector<std::pair<std::size_t, std::uint32_t>>& messages) {
   for (const auto& [bytes, seed] : messages) {
     CAPTURE(bytes, seed);
@@ -159,7 +159,7 @@ TEST_CASE("a receive that is cancelled while its message is being read takes not
     send(t, eager, 2, behind);
     wait_for_frames(t, 2);
     const bool both = GENERATE(false, true);
-    cancelled.receive(t); // posts the READ, whose completion is seen when the context runs
+    cancelled.receive(t); // posts the READ, whose completion is polled when the context runs
     if (both)
       other.receive(t);
     cancelled.cancel.emit(type);
@@ -209,7 +209,7 @@ TEST_CASE("cancelled receives in the middle of several leave the others in order
     std::uint32_t next = 0;
     for (std::uint32_t i = 0; i < count; ++i) {
       CAPTURE(i, next);
-      // What was whole already was not cancelled: it has its message.
+      // A receive whose message was already complete is not cancelled: it has its message.
       if ((which >> i & 1) != 0 && takers[i].ec()) {
         CHECK(takers[i].ec() == asio::error::operation_aborted);
         CHECK(takers[i].calls() == 1);
@@ -238,7 +238,7 @@ TEST_CASE("cancel ends every wait, and nothing is lost") {
   outcome<std::uint32_t> immediate, told;
   outcome<std::variant<registered_buffer, remote_region>> region, lent;
   sent s, goes_on, written;
-  t.b.async_send(asio::buffer(pattern(lengthy, 5)), goes_on.handler()); // that is no wait
+  t.b.async_send(asio::buffer(pattern(lengthy, 5)), goes_on.handler()); // a send is no wait
   send(t, lengthy, 1, s);
   wait_for_frames(t, 1);
   waits.receive(t); // its message is being read
@@ -330,7 +330,7 @@ TEST_CASE("a send that has begun arrives; where the library keeps its memory it 
     victim.send(t);
     send(t, 100, 2, behind);
     if (when != stage::posted)
-      t.until([&] { return behind.done(); }); // and so is an eager victim
+      t.until([&] { return behind.done(); }); // an eager victim completes too
     t.b.async_receive(first.handler());
     if (when == stage::being_read)
       t.b.async_receive(second.handler());
@@ -358,7 +358,7 @@ TEST_CASE("a send that has begun arrives; where the library keeps its memory it 
     CHECK(victim.result.calls == 1);
   }
   CHECK(t.lives());
-  // A copy stays until the peer has said that it has read it, which is nobody's work.
+  // A copy is kept until the peer has acknowledged reading it. That wait is no work.
   const auto work = asio::make_work_guard(t.io);
   t.until([&] { return t.pool.statistics().blocks_in_use == blocks; });
 }
@@ -399,12 +399,12 @@ TEST_CASE("a view that is being sent goes on, or ends with the connection") {
   t.until(
       [&] { return victim.result.done() && behind.done() && ended.done() && ended_there.done(); });
   CHECK(victim.result.calls == 1);
-  // The device may have been faster.
+  // The device may have completed before the cancellation.
   CHECK((!victim.result.ec || victim.result.ec == asio::error::operation_aborted));
   CHECK((!behind.ec || behind.ec == asio::error::operation_aborted));
   CHECK(ended.ec == asio::error::operation_aborted);
   CHECK(ended_there.ec == asio::error::connection_reset);
-  // Whole, or not at all.
+  // The message arrives whole, or not at all.
   if (!r.done()) {
     t.b.async_receive(r.handler());
     t.until([&] { return r.done(); });
@@ -419,7 +419,7 @@ TEST_CASE("a view that is being sent goes on, or ends with the connection") {
 
 namespace {
 
-/// Sends and receives, of which a part is cancelled soon after its start.
+/// Sends and receives, some of which are cancelled soon after their start.
 class unsteady {
 public:
   explicit unsteady(std::uint32_t seed) : random_(seed) {}
@@ -430,7 +430,7 @@ public:
       receive();
     }
     t_.until([this] { return sends_over_ == count && receiving_ == 0; });
-    // A message whose send succeeded has arrived; one that was cancelled may have.
+    // A message whose send succeeded has arrived; a cancelled one may have.
     for (std::uint32_t n = 0; n < count; ++n) {
       CAPTURE(n);
       CHECK((!succeeded_[n] || arrived_[n]));
@@ -544,7 +544,7 @@ private:
 
 } // namespace
 
-TEST_CASE("messages arrive whole and in order whatever is cancelled") {
+TEST_CASE("messages arrive whole and in order, with any cancellations") {
   const auto seed = GENERATE(1u, 2u, 3u);
   CAPTURE(seed);
   unsteady u(seed);
@@ -555,5 +555,5 @@ TEST_CASE("messages arrive whole and in order whatever is cancelled") {
   u.both().a.close();
   u.both().b.close();
   drain(u.both().io);
-  CHECK(u.blocks() == 0); // though the signals are still there
+  CHECK(u.blocks() == 0); // though the signals still exist
 }

@@ -16,7 +16,7 @@ using asio_rdma::access;
 
 using arrival = outcome<std::variant<registered_buffer, remote_region>>;
 
-/// A connection whose peer is another process, and has lent it a region.
+/// A connection whose peer is another process, which has lent this side a region.
 struct to_other_process {
   to_other_process() {
     listener.open({device_address(dev), 0});
@@ -56,7 +56,7 @@ struct to_other_process {
 
 } // namespace
 
-// Holds memory of the other side and lends some, and takes no message.
+// Holds memory of the other side, lends some, and receives no message.
 TEST_CASE("the peer that is killed", "[.peer]") {
   const auto port = port_of_tester();
   if (!port)
@@ -96,7 +96,7 @@ TEST_CASE("every operation ends with a peer that is killed, and the memory retur
   c.async_receive_region(next.handler());
   c.async_wait_disconnect(gone.handler());
   c.async_send(asio::buffer(pattern(1 << 20, 1)), offered.handler());
-  // Operations that start the next one, so that some are under way at any time.
+  // Each operation starts the next one, so that some are pending at any time.
   int started = 0, ended = 0;
   std::vector<error_code> reasons;
   const int kinds = t.dev.has_atomics() ? 4 : 2;
@@ -125,7 +125,7 @@ TEST_CASE("every operation ends with a peer that is killed, and the memory retur
   t.peer->kill();
   drain(t.io);
 
-  // The region may be gone before the connection is.
+  // The region may end before the connection.
   const auto is_reason = [](const error_code& ec) {
     return ec == asio::error::connection_reset || ec == IBV_WC_REM_ACCESS_ERR;
   };
@@ -153,14 +153,14 @@ TEST_CASE("every operation ends with a peer that is killed, and the memory retur
   t.gives_everything_back();
 }
 
-// A process that is stopped answers nothing, and takes nothing: when its receives are used up, all
-// that is to go to it waits.
-TEST_CASE("what waits for a peer's process ends with that") {
+// A stopped process answers and receives nothing. When its receives are used up, everything sent to
+// it waits.
+TEST_CASE("operations that wait for a peer's process end with that process") {
   to_other_process t;
   auto& c = t.c;
   t.peer->stop();
   allocation_count count;
-  std::deque<ending> ends, waits; // `waits` are for what a close ends
+  std::deque<ending> ends, waits; // `waits` are those that a close ends
   const auto next = [&] {
     return ending_handler{&ends.emplace_back(), &count};
   };
@@ -172,7 +172,7 @@ TEST_CASE("what waits for a peer's process ends with that") {
   std::vector<std::uint8_t> to(100);
   const bool closes = GENERATE(false, true);
   CAPTURE(closes);
-  // What the peer has receives for is sent; the others stay.
+  // The messages for which the peer has receives are sent; the others wait.
   std::vector<sent> messages(2 * t.o.receives);
   for (auto& m : messages)
     c.async_send(asio::buffer(plain, 100), m.handler());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-// Long messages that are read to the receiver's registered memory.
+// Long messages that are read directly to the receiver's registered memory.
 #include "catch.hpp"
 #include "connection_support.hpp"
 #include "faults/faults.hpp"
@@ -24,7 +24,7 @@ memory_pool_options limited(std::size_t limit) {
   return o;
 }
 
-/// Their pool has less memory than a message.
+/// The parties' pool has less memory than a message needs.
 struct narrow : talk {
   explicit narrow(std::size_t limit = std::size_t(4) << 20) : talk({}, {}, limited(limit)) {
     const auto bytes = pattern(lengthy, 1);
@@ -34,7 +34,7 @@ struct narrow : talk {
   void send(sent& s, std::size_t bytes = lengthy) {
     a.async_send(const_buffer(from.buffer(0, bytes)), s.handler());
   }
-  /// Until b knows of it.
+  /// Sends a message and waits until b has its offer.
   void offer(sent& s) {
     const std::uint64_t before = b.statistics().frames_received;
     send(s);
@@ -73,7 +73,7 @@ TEST_CASE("a long message is read to registered memory, and not copied") {
   if (!waits)
     receive();
   if (!waits)
-    CHECK(in_use(to) == !view); // no completion has been seen yet
+    CHECK(in_use(to) == !view); // no completion has been polled yet
   t.until([&] { return s.done() && r.done(); });
   CHECK(s.succeeded());
   REQUIRE(r.succeeded());
@@ -99,10 +99,10 @@ TEST_CASE("long messages are read to memory that lies in the pool, in order") {
   std::deque<registered_buffer> into;
   for (std::uint32_t i = 0; i < count; ++i) {
     into.push_back(t.pool.allocate(200'000));
-    // Of which the library is not told that it is registered.
+    // The library does not know that this memory is registered.
     t.b.async_receive(asio::buffer(into[i].data(), into[i].size()), taken.emplace_back().handler());
   }
-  for (std::uint32_t i = 0; i < count; ++i) // the first ones are longer
+  for (std::uint32_t i = 0; i < count; ++i) // the first buffers are longer
     t.a.async_send(asio::buffer(pattern(200'000 - 10'000 * i, i)), sends.emplace_back().handler());
   t.until([&] {
     return std::all_of(taken.begin(), taken.end(), [](auto& r) { return r.done(); }) &&
@@ -124,7 +124,8 @@ TEST_CASE("a message is refused if what it is read to cannot be registered") {
   t.pool.reserve(std::size_t(32) << 20);
   const std::uint64_t in_use = t.pool.statistics().blocks_in_use;
   faults::injector faults(t.dev.native_handle());
-  // The sender's is the first; there are six READs, of which four are under way at a time.
+  // The sender's registration is the first. There are six READs, four of which are in progress at a
+  // time.
   const unsigned failing = GENERATE(2u, 4u, 6u);
   const bool direct = GENERATE(true, false);
   const registered_buffer to = t.of_user(lengthy);
@@ -150,7 +151,8 @@ TEST_CASE("a message is refused if what it is read to cannot be registered") {
 }
 
 // The pool has no room for a message.
-TEST_CASE("who is cancelled while messages are read leaves them to those behind him") {
+TEST_CASE(
+    "a receive that is cancelled while messages are read leaves them to the receives behind it") {
   narrow t;
   REQUIRE(t.lives());
   const registered_buffer to[3] = {t.of_user(lengthy), t.of_user(lengthy), t.of_user(lengthy)};
@@ -159,7 +161,7 @@ TEST_CASE("who is cancelled while messages are read leaves them to those behind 
   sent taken[3], sends[2];
   t.b.async_receive(to[0], asio::bind_cancellation_slot(cancels.slot(), taken[0].handler()));
   t.b.async_receive(to[1], taken[1].handler());
-  // Until b has both offers, and reads.
+  // Waits until b has both offers, and reads.
   faults.hold_completions({.qp_num = t.b.native_handle()->qp_num});
   const std::uint64_t offered = t.b.statistics().frames_received + 2;
   t.send(sends[0]);
@@ -223,12 +225,12 @@ TEST_CASE("a cancelled receive gives its memory back when the device has let go,
   else
     t.b.async_receive(first, asio::bind_cancellation_slot(cancel.slot(), cancelled.handler()));
   cancel.emit(type);
-  CHECK(in_use(first) == !view); // no completion has been seen yet
+  CHECK(in_use(first) == !view); // no completion has been polled yet
   t.b.async_receive(second, r.handler());
   t.until([&] { return cancelled.done(); });
   CHECK(cancelled.ec == asio::error::operation_aborted);
   CHECK(cancelled.value == 0);
-  if (view) // is the caller's again
+  if (view) // the memory belongs to the caller again
     std::memset(first.data(), 0xee, first.size());
   else
     t.until([&] { return !in_use(first); });
@@ -306,14 +308,15 @@ TEST_CASE("a connection that ends while a message is read to a receive's memory 
   CHECK(t.pool.statistics().blocks_in_use == 0);
 }
 
-TEST_CASE("memory of a cancelled receive's that nobody else has goes when the device has let go") {
+TEST_CASE(
+    "unshared memory of a cancelled receive is released when the device has finished with it") {
   narrow t;
   REQUIRE(t.lives());
   bool freed = false;
   std::shared_ptr<std::uint8_t[]> bytes(new std::uint8_t[lengthy](), [&](std::uint8_t* p) {
     delete[] p;
     freed = true;
-    t.b.close(); // nothing is locked
+    t.b.close(); // no lock is held
   });
   std::optional<registered_buffer> to = t.of_user(std::move(bytes), lengthy);
   sent s, cancelled;

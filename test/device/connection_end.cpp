@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-// How a connection ends, and that an idle one finds out.
+// How a connection ends, and that an idle connection notices the end.
 #include "catch.hpp"
 #include "connection_support.hpp"
 
@@ -49,11 +49,11 @@ TEST_CASE("an idle connection finds out that its peer is gone without a word") {
   outcome<message> waiting;
   t.a.async_receive(waiting.handler());
   ibv_qp_attr attr{};
-  attr.qp_state = IBV_QPS_ERR; // and b's context does not run any more
+  attr.qp_state = IBV_QPS_ERR; // b's context is not run any more
   REQUIRE(ibv_modify_qp(t.b.impl()->queue_pair()->native_handle(), &attr, IBV_QP_STATE) == 0);
   until(t.here, [&] { return waiting.done(); });
   CHECK(waiting.ec);
-  if (t.dev.type() != transport::iwarp) // where TCP tells
+  if (t.dev.type() != transport::iwarp) // on iWARP TCP reports the end
     CHECK(waiting.ec == errc::timed_out);
 }
 
@@ -70,7 +70,7 @@ TEST_CASE("a receive of a region ends when it is cancelled, though the peer does
     }
   };
   sent greeting;
-  outcome<message> greeted; // on iWARP the side that connected speaks first
+  outcome<message> greeted; // on iWARP the connecting side sends first
   t.a.async_send(asio::buffer("hello"), greeting.handler());
   t.b.async_receive(greeted.handler());
   both([&] { return greeting.done() && greeted.done(); });
@@ -85,7 +85,7 @@ TEST_CASE("a receive of a region ends when it is cancelled, though the peer does
   cancel.emit(asio::cancellation_type::total);
   until(t.here, [&] { return cancelled.done(); });
   CHECK(cancelled.ec == asio::error::operation_aborted);
-  outcome<std::uint32_t> idle; // so that b's context goes on when it has lent
+  outcome<std::uint32_t> idle; // keeps b's context running after it has lent
   t.b.async_receive_immediate(idle.handler());
   t.a.async_receive_region(received.handler());
   both([&] { return received.done() && lent.done(); });
@@ -109,10 +109,10 @@ TEST_CASE("keeping alive does no harm, nor keeps a context running") {
   CHECK(r.succeeded());
   CHECK(s.succeeded());
   t.io.restart();
-  t.io.run(); // returns, as nothing is awaited
+  t.io.run(); // returns, as there is no work
 }
 
-TEST_CASE("who closes when he hears of the peer's close has closed well") {
+TEST_CASE("a side that closes when it learns of the peer's close closes successfully") {
   talk t;
   outcome<void> ours, theirs;
   error_code heard;

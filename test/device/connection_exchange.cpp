@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSL-1.0
-// Connections and streams that are made over an Asio stream, without rdma_cm. iWARP ones cannot be,
-// and both sides are told.
+// Connections and streams that are made over an Asio stream, without rdma_cm. On iWARP that is
+// impossible, and both sides get an error.
 #include <asio_rdma/exchange.hpp>
 
 #include "catch.hpp"
@@ -35,7 +35,8 @@ struct place {
   unix_stream::socket here{io}, there{io};
 };
 
-/// Runs both sides of an exchange. True if they are connected; on iWARP both say that they cannot.
+/// Runs both sides of an exchange. True if the objects are connected. On iWARP it checks that both
+/// sides get an error.
 template <class Socket, class A, class B>
 bool connects(place& p, Socket& here, Socket& there, A& a, B& b) {
   result ra, rb;
@@ -100,10 +101,10 @@ void talk_and_part(place& p, asio_rdma::connection& a, asio_rdma::connection& b)
   CHECK(closed_b.succeeded());
 }
 
-/// What an object says first, taken from the wire.
+/// The first record that an object sends, taken from the wire.
 template <class Object>
 std::array<char, 56> record_of(place& p, Object& object, result& r) {
-  static std::deque<unix_stream::socket> kept; // as long as the exchange
+  static std::deque<unix_stream::socket> kept; // until the exchange ends
   kept.clear();
   unix_stream::socket& mine = kept.emplace_back(p.io);
   unix_stream::socket& its = kept.emplace_back(p.io);
@@ -140,7 +141,7 @@ TEST_CASE("a connection over TCP") {
   asio_rdma::connection a(p.io, p.pool), b(p.io, p.pool, generous());
   if (!connects(p, here, there, a, b))
     return;
-  char byte = 'x'; // the socket is free again, and has nothing left in it
+  char byte = 'x'; // the socket can be used again, and has no bytes left in it
   asio::write(here, asio::buffer(&byte, 1));
   CHECK(there.available() == 1);
   talk_and_part(p, a, b);
@@ -202,7 +203,7 @@ TEST_CASE("different kinds do not fit: both sides are told, as by rdma_cm, and a
   if (connects(p, p.here, p.there, c, c2))
     one_message(p, c, c2, 100);
 
-  // The connecting side by rdma_cm gets the same.
+  // By rdma_cm the connecting side gets the same error.
   acceptor listener(p.io, {device_address(p.dev), 0});
   asio_rdma::connection c3(p.io, p.pool);
   connector initiator(p.io);
@@ -213,7 +214,7 @@ TEST_CASE("different kinds do not fit: both sides are told, as by rdma_cm, and a
   CHECK(connected.ec == error::incompatible_peer);
 }
 
-TEST_CASE("what is no handshake, or none that fits, ends the exchange and is answered") {
+TEST_CASE("an invalid or unsuitable handshake ends the exchange and is answered") {
   place p;
   if (!p.by_hand())
     return not_on_this_device("connecting by address");
@@ -244,7 +245,7 @@ TEST_CASE("what is no handshake, or none that fits, ends the exchange and is ans
   CHECK(std::string(heard.data() + 56, 5) == std::string("ARDV\x01"));
   unix_stream::socket here(p.io), there(p.io);
   asio::local::connect_pair(here, there);
-  if (connects(p, here, there, a, c)) // nothing has happened to it
+  if (connects(p, here, there, a, c)) // its state has not changed
     one_message(p, a, c, 100);
 }
 

@@ -8,13 +8,13 @@
 
 namespace test {
 
-/// Two connections, each with memory of the other.
+/// Two connections, each with access to memory of the other.
 class connection_scene : public link_scene<connection_scene, talk> {
 public:
   explicit connection_scene(const kind_type& kind);
 
   static std::span<const kind_type> kinds();
-  /// Whether messages go from a to b.
+  /// Whether messages arrive from a at b.
   bool works();
   void drop();
 

@@ -27,7 +27,7 @@ connection_options generous() {
   return o;
 }
 
-/// A connection that may go, with operations of every kind, and its peer.
+/// A connection that can be destroyed or moved, with operations of every kind, and its peer.
 struct scene : talk {
   scene() : talk(generous(), generous()) {
     outcome<remote_region> r;
@@ -57,7 +57,7 @@ struct scene : talk {
     }
   }
 
-  /// What the handler of the trigger is to do besides.
+  /// A handler that keeps the result in `o` and then calls `f`.
   template <class T>
   auto once(std::function<void()> f, outcome<T>& o) {
     return [f = std::move(f), &o](error_code ec, T v) {
@@ -89,7 +89,7 @@ TEST_CASE("a connection may go, or move, in a handler of its own") {
     t.end(how);
   };
 
-  // It is the first of what completes.
+  // The trigger completes first.
   switch (first) {
   case trigger::send:
     c.async_send(asio::buffer(pattern(600, 1)), t.once(end, s));
@@ -131,7 +131,7 @@ TEST_CASE("a connection may go, or move, in a handler of its own") {
   c.async_receive_region(next.handler());
   c.async_wait_disconnect(gone.handler());
   t.b.async_wait_disconnect(peer_gone.handler());
-  // Without receives there, so that they stay offered.
+  // The peer has no receives for these messages, so their offers stay pending.
   c.async_send(asio::buffer(pattern(lengthy, 2)), sends.emplace_back().handler());
   c.async_send(buffer, sends.emplace_back().handler());
   c.async_send(const_buffer(buffer), sends.emplace_back().handler());
@@ -146,7 +146,7 @@ TEST_CASE("a connection may go, or move, in a handler of its own") {
     return s.done() || m.done() || word.done() || region.done();
   };
   t.until(triggered);
-  if (how == ending::moved) { // all goes on
+  if (how == ending::moved) { // all operations continue
     CHECK(!t.mine);
     REQUIRE(t.other->is_open());
     CHECK(!r[1].done());
@@ -171,7 +171,7 @@ TEST_CASE("a connection may go, or move, in a handler of its own") {
     CHECK(!immediate.done());
     t.other->close();
   }
-  drain(t.io); // of what goes on at b nothing is left either
+  drain(t.io); // b's remaining operations keep nothing either
   CHECK(s.calls + m.calls + word.calls + region.calls == 1);
   CHECK((!s.ec && !m.ec && !word.ec && !region.ec));
   const error_code aborted = asio::error::operation_aborted;
@@ -180,7 +180,7 @@ TEST_CASE("a connection may go, or move, in a handler of its own") {
     CHECK((!x.ec || x.ec == aborted));
   }
   if (how != ending::moved) {
-    // Nobody has taken them.
+    // These messages have not been received.
     for (int i = 1; i < 3; ++i)
       CHECK(sends[static_cast<std::size_t>(i)].ec == aborted);
     for (const outcome<message>& x : r) {
@@ -205,7 +205,7 @@ TEST_CASE("a connection may go, or move, in a handler of its own") {
   CHECK(!in_use(buffer));
   CHECK(!in_use(to));
 
-  // What had arrived whole can still be received at the other end; then it is told.
+  // Complete messages can still be received at the other end; then the receive reports the end.
   for (int n = 0; n < 100 && !peer.ec; ++n) {
     peer = {};
     t.b.async_receive(peer.handler());

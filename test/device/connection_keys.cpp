@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSL-1.0
-// Whom a grant's key lets in: where the device has memory windows, the peer that it was made for.
+// The peers that a grant's key admits: if the device has memory windows, only the peer that it was
+// made for.
 #include "catch.hpp"
 #include "connection_support.hpp"
 #include "faults/faults.hpp"
@@ -14,7 +15,7 @@ using arrival = outcome<std::variant<registered_buffer, remote_region>>;
 
 constexpr access read_write = access::remote_read | access::remote_write;
 
-/// A server with two clients in one protection domain. It gives memory to the first.
+/// A server with two clients in one protection domain. It grants memory to the first client.
 struct server_of_two : talk {
   server_of_two() : talk({}, generous()) {
     second.open(pool);
@@ -54,7 +55,7 @@ struct server_of_two : talk {
     until([&] { return s.done(); });
     return s.ec;
   }
-  /// The device refuses it, which ends the connection.
+  /// Uses the key. The device refuses the access, which ends the connection.
   void is_refused(asio_rdma::connection& by, const remote_buffer& key, bool writes) {
     outcome<void> ended;
     sent s;
@@ -82,11 +83,11 @@ struct server_of_two : talk {
   const registered_buffer text = filled(pool, 64, 2);
 };
 
-/// Two connections. No work request of b's comes back for the time being.
+/// Two connections. Completions of b's work requests are held back.
 struct binding : private connections_check, talk {
   binding() : talk({}, server_of_two::generous()), faults(dev.native_handle()) {}
 
-  /// b lends `memory`, and the device is making the key.
+  /// b lends `memory`, and the bind of its key is in progress.
   void lend() {
     faults.hold_completions({nullptr, b.impl()->queue_pair()->number()});
     b.async_send_region(memory, read_write, lent.handler());
@@ -148,12 +149,12 @@ TEST_CASE("a grant that is revoked while its key is being made") {
   t.lend();
   CHECK(t.b.revoke(t.memory) == 1);
   CHECK(t.b.revoke() == 0);
-  CHECK_FALSE(t.memory.try_read_access()); // it may be reached yet, by who guesses the key
+  CHECK_FALSE(t.memory.try_read_access()); // a guessed key may still reach it
   t.faults.release_completions();
   t.until([&] { return t.lent.done(); });
   CHECK(t.lent.ec == error::lease_revoked);
   CHECK(t.memory.try_write_access());
-  // The peer hears of the next one only.
+  // The peer gets the next region only.
   outcome<void> next;
   t.b.async_send_region(t.memory.slice(0, 7), next.handler());
   t.until([&] { return next.done() && t.arrived.done(); });

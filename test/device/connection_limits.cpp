@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSL-1.0
-// Messages that the receiver does not accept, has no memory for, or has no room for where it waits.
+// Messages that the receiver does not accept, for which it has no memory, or for which a waiting
+// receive has no room.
 #include "catch.hpp"
 #include "connection_support.hpp"
 
@@ -72,7 +73,7 @@ TEST_CASE("a message over the peer's limit is refused, and those around it arriv
   talk t({}, limited(most));
   REQUIRE(t.lives());
   const std::size_t blocks = t.pool.statistics().blocks_in_use;
-  const bool waits = GENERATE(false, true); // the receiver, before anything is sent
+  const bool waits = GENERATE(false, true); // the receive is started before the send
   const int how = GENERATE(0, 1, 2);
   CAPTURE(waits, how);
   constexpr std::array<std::size_t, 8> sizes{5, most + 1, 300, most, 4 * most, most + 1, 9000, 0};
@@ -206,7 +207,7 @@ TEST_CASE("receives that there was no memory for are posted when there is some a
   memory_pool_options little;
   little.limit = little.first_arena;
   connection_options silent;
-  silent.keep_alive = silent.keep_alive.zero(); // or that would look for memory
+  silent.keep_alive = silent.keep_alive.zero(); // keep-alive would post them too
   talk t(silent, silent, little);
   const memory own(t.pd, 100, access::local_write);
   std::vector<registered_buffer> rest;
@@ -220,12 +221,12 @@ TEST_CASE("receives that there was no memory for are posted when there is some a
     t.a.async_send(const_buffer(own.buffer()), s.handler());
   for (auto& r : received)
     t.b.async_receive(r.handler());
-  // The messages keep their receives' memory, so no more come than there are receives for data; on
-  // iWARP the connecting side has used one to speak first.
+  // The messages keep the memory of their receives, so no more arrive than there are receives for
+  // data. On iWARP the connecting side has used one for its first frame.
   const std::size_t most = t.b.options().receives - asio_rdma::detail::credits::reserve -
                            (t.dev.type() == transport::iwarp ? 1 : 0);
   t.until([&] { return received[most - 1].done(); });
-  rest.clear(); // of which no event tells
+  rest.clear(); // no event reports that
   t.until([&] {
     return std::all_of(sends.begin(), sends.end(), is_done) &&
            std::all_of(received.begin(), received.end(), is_done);

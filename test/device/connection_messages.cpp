@@ -19,7 +19,7 @@ namespace {
 using namespace test;
 using namespace std::chrono_literals;
 
-/// A talk on given completion queues, which may be one.
+/// A talk on given completion queues, which may be the same.
 struct talk_on_queues {
   talk_on_queues(asio::io_context& context, const device& d, const completion_queue& of_a,
                  const completion_queue& of_b)
@@ -188,13 +188,13 @@ TEST_CASE("connections that share a given completion queue, in each mode") {
   CHECK(t.pool.statistics().blocks_in_use == 0);
 }
 
-// Armed before, what the handler starts would raise an event of its own.
+// If the queue were armed first, the operations that the handler starts would raise an event.
 TEST_CASE("a message's handler is called before its completion queue is armed again") {
   const device dev = open_device();
   asio::io_context io(1);
   const completion_queue of_a(io, dev), of_b(io, dev);
   talk_on_queues t(io, dev, of_a, of_b);
-  REQUIRE(t.carries(1, 4)); // before which the other side may not send on iWARP
+  REQUIRE(t.carries(1, 4)); // until then the other side may not send on iWARP
   const int channel = of_a.native_handle()->channel->fd;
   bool came = false;
   std::uint64_t arms = 0;

@@ -74,7 +74,7 @@ TEST_CASE("a closed connection that is kept beyond its context has no timer of t
   const auto of_a = a->impl(), of_b = b->impl();
   SECTION("that was connected") {
     meet(*io, *a, *b);
-    outcome<remote_region> region; // whose lease b has a timer for
+    outcome<remote_region> region; // b has a timer for its lease
     a->async_request_memory(1000, access::remote_read, std::chrono::minutes(1), region.handler());
     until(*io, [&] { return region.done(); });
     CHECK(region.succeeded());
@@ -98,7 +98,7 @@ TEST_CASE("a closed stream that is kept beyond its context has no timer of the c
   b->open(pool);
   const auto of_a = a->impl(), of_b = b->impl();
   meet(*io, *a, *b);
-  const std::vector<char> bytes(100'000); // which b does not read, so a looks after a while
+  const std::vector<char> bytes(100'000); // b does not read them, so a checks b later
   sent written;
   a->async_write_some(asio::buffer(bytes), written.handler());
   until(*io, [&] { return written.done(); });

@@ -32,7 +32,7 @@ remote_memory_options megabyte() {
   return m;
 }
 
-/// a may use memory of b.
+/// A talk in which a may use memory of b.
 struct lender : talk {
   explicit lender(const remote_memory_options& m = megabyte()) : talk({}, giving(m)) {
     b.async_receive_immediate(idle.handler());
@@ -97,7 +97,7 @@ struct lender : talk {
     until([&] { return s[0].done() && r[0].done() && s[1].done() && r[1].done(); });
     return s[0].succeeded() && r[0].succeeded() && s[1].succeeded() && r[1].succeeded();
   }
-  /// Aims at the key alone, which must have ended, so the connection does.
+  /// Uses the region's key, which must have ended. The device refuses, so the connection ends.
   template <class Start>
   void refused_by_device(Start&& start) {
     outcome<void> ended;
@@ -106,12 +106,12 @@ struct lender : talk {
     start(s);
     until([&] { return s.done() && ended.done(); });
     CHECK(ended.ec);
-    if (dev.type() != transport::iwarp) // where a write is not acknowledged
+    if (dev.type() != transport::iwarp) // there a write is not acknowledged
       CHECK(s.ec == make_error_code(IBV_WC_REM_ACCESS_ERR));
   }
   std::size_t in_use() const { return pool.statistics().blocks_in_use; }
 
-  outcome<std::uint32_t> idle; ///< So that the context has work while it waits for what is none.
+  outcome<std::uint32_t> idle; ///< Keeps the context at work during waits that are no work.
   void wait(std::chrono::steady_clock::time_point until_then) {
     asio::steady_timer timer(io, until_then);
     bool over = false;
@@ -129,7 +129,7 @@ bool all_are(const registered_buffer& b, char c) {
   return std::all_of(p, p + b.size(), [c](char x) { return x == c; });
 }
 
-/// Takes the freed memory for somebody else, so that it is seen if anybody writes to it.
+/// Allocates the freed memory again, so that a write to it is noticed.
 std::vector<registered_buffer> occupy(const memory_pool& pool, std::size_t bytes) {
   std::vector<registered_buffer> result;
   for (int i = 0; i < 8; ++i) {
@@ -168,8 +168,8 @@ TEST_CASE("memory of the peer is asked for, written, read and handed back") {
   CHECK(t.in_use() == before);
 }
 
-// The owner ends the key when it hears of it, and siw looks for the memory of each READ when it
-// begins to answer that.
+// The owner ends the key when it is notified. siw looks up the memory of each READ when it begins
+// to answer.
 TEST_CASE("a region that is let go of, or handed back, while it is read from") {
   const bool hands_back = GENERATE(false, true);
   constexpr std::size_t bytes = 100'000, count = 8;
@@ -283,7 +283,7 @@ TEST_CASE("the owner refuses with a reason, and gives again when there is room")
   CHECK(t.refusal(1, access::remote_write) == error::remote_memory_limit);
   CHECK(t.lives());
 
-  m.bytes = 100'000; // which leaves the number of grants
+  m.bytes = 100'000; // leaves the limit of grants
   lender two(m);
   const remote_region one = two.request(10, access::remote_write);
   const remote_region other = two.request(10, access::remote_write);
@@ -313,7 +313,7 @@ TEST_CASE("an access to memory that is the owner's again is refused by the devic
   } else if (how == kind::revoked) {
     CHECK(t.b.revoke() == 1);
     CHECK(t.in_use() == before);
-    CHECK(t.lives()); // and a has heard of it
+    CHECK(t.lives()); // a has received the notice
     CHECK(t.write("x", r) == error::lease_revoked);
   }
   t.until([&] { return t.in_use() == before; });
@@ -333,7 +333,7 @@ TEST_CASE("an access to memory that is the owner's again is refused by the devic
 }
 
 TEST_CASE("an access beyond what was granted is refused by the device") {
-  enum class kind { before, behind, rights }; // the first two by one byte
+  enum class kind { before, behind, rights }; // `before`, `behind`: by one byte
   const auto how = GENERATE(kind::before, kind::behind, kind::rights);
   const bool reads = GENERATE(false, true);
   CAPTURE(static_cast<int>(how), reads);
@@ -418,7 +418,7 @@ TEST_CASE("memory that is lent: for reading, for writing, taken back, handed bac
   CHECK(memory.try_read_access());
   CHECK(!memory.try_write_access());
   CHECK(memory.slice(500).try_write_access());
-  r.reset(); // which releases it
+  r.reset(); // releases it
   bool free = false;
   memory.async_write_access(t.io.get_executor(), [&](error_code ec, buffer_access) { free = !ec; });
   t.until([&] { return free; });
@@ -533,11 +533,11 @@ TEST_CASE("every wait ends with the connection, and all memory returns") {
   t.until([&] { return t.in_use() < before; });
 }
 
-TEST_CASE("what is revoked while the connection is about to end is revoked at once") {
+TEST_CASE("a grant that is revoked while the connection is about to end is revoked at once") {
   lender t;
   const registered_buffer memory = t.pool.allocate(1000);
   const remote_region lent = t.lend(memory, read_write);
-  std::string view(200000, 'x'); // posted, and so cancelled by terminal only
+  std::string view(200000, 'x'); // is posted, so only terminal cancels it
   const registered_buffer large = t.pool.allocate(view.size());
   memory_region target(t.pd, view.data(), view.size(), most_rights(t.dev));
   asio::cancellation_signal cancel;
@@ -558,6 +558,6 @@ TEST_CASE("a lease does not keep an idle context running") {
   const remote_region r = t.request(64, read_write, 10min);
   t.b.cancel();
   t.io.restart();
-  t.io.run(); // returns, as nothing is awaited
+  t.io.run(); // returns, as there is no work
   CHECK(t.lives());
 }

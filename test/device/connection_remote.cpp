@@ -13,7 +13,7 @@ namespace {
 
 using namespace test;
 
-/// A talk, and memory of b that a may reach. b has a word from a first, as iWARP wants.
+/// A talk, and memory of b that a may access. a has sent b a word first, as iWARP requires.
 struct reach : talk {
   explicit reach(const connection_options& of_a = {}, const connection_options& of_b = {})
       : talk(of_a, of_b) {}
@@ -164,7 +164,7 @@ TEST_CASE(
   if (t.dev.type() == transport::iwarp)
     return not_on_this_device("no immediate data");
   const std::string text(64, 'm');
-  for (std::uint32_t i = 0; i < few.receives; ++i) { // so that each receive has had one
+  for (std::uint32_t i = 0; i < few.receives; ++i) { // so that each receive has been used once
     sent s, r;
     std::string into(text.size(), ' ');
     t.a.async_send(asio::buffer(text), s.handler());
@@ -178,7 +178,7 @@ TEST_CASE(
   t.b.async_wait_disconnect(ended.handler());
   ibv_sge from{};
   from.addr = reinterpret_cast<std::uintptr_t>(t.target.data());
-  from.length = static_cast<std::uint32_t>(16 + text.size()); // of such a message's frame
+  from.length = static_cast<std::uint32_t>(16 + text.size()); // the length of such a frame
   from.lkey = t.target.region.lkey();
   ibv_send_wr wr{}, *bad = nullptr;
   wr.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
@@ -236,7 +236,7 @@ TEST_CASE("atomic operations tell the old value") {
   CHECK(t.lives());
 }
 
-TEST_CASE("what does not fit is not posted, and the connection lives") {
+TEST_CASE("an operation that does not fit is not posted, and the connection lives") {
   reach t;
   const registered_buffer b = t.pool.allocate(100);
   sent w, r;
@@ -261,7 +261,7 @@ TEST_CASE("a buffer is in use while an operation has it") {
   const registered_buffer b = t.filled(100000, 1);
   sent written, again, read, other;
   t.a.async_write(b, t.target.remote(), written.handler());
-  t.a.async_write(b, t.target.remote(), again.handler()); // both only read it
+  t.a.async_write(b, t.target.remote(), again.handler()); // both operations only read it
   t.a.async_read(b.slice(99999), t.target.remote(), read.handler());
   t.a.async_read(t.pool.allocate(10), t.target.remote(), other.handler());
   CHECK(b.try_read_access());
@@ -353,20 +353,21 @@ TEST_CASE("a cancelled operation leaves an owned buffer in use until it is over"
   sent s;
   t.start(reads, *b, asio::bind_cancellation_slot(cancel.slot(), s.handler()));
   cancel.emit(asio::cancellation_type::partial);
-  CHECK(static_cast<bool>(b->try_read_access()) == !reads); // until its completion is seen
+  CHECK(static_cast<bool>(b->try_read_access()) == !reads); // until its completion is polled
   CHECK(!b->try_write_access());
   t.until([&] { return s.done(); });
   CHECK(s.ec == asio::error::operation_aborted);
   bool free = false;
   b->async_write_access(t.io.get_executor(), [&](error_code ec, buffer_access) { free = !ec; });
-  b.reset(); // whoever uses it keeps it
+  b.reset(); // the operation keeps it
   CHECK(t.pool.statistics().bytes_in_use == in_use);
   t.until([&] { return free; });
   CHECK(t.lives());
   t.until([&] { return t.pool.statistics().bytes_in_use <= in_use - 200000; });
 }
 
-TEST_CASE("memory of a cancelled operation is nobody else's until the device has completed it") {
+TEST_CASE(
+    "memory of a cancelled operation is not reused until the device has completed the operation") {
   reach t;
   REQUIRE(t.lives());
   faults::injector faults(t.dev.native_handle());
@@ -425,7 +426,7 @@ TEST_CASE("an operation that waits for room is taken back; a posted view only by
   connection_options o;
   o.queue_pair.send_depth = 1;
   reach t(o);
-  CHECK(t.lives()); // so nothing is under way
+  CHECK(t.lives()); // no operation is pending
   asio::cancellation_signal cancel_first, cancel_second;
   const registered_buffer b = t.filled(100000, 1);
   t.target.put_word(100000, 77);
@@ -473,7 +474,7 @@ TEST_CASE("a write that waits for room goes on after total once its notice is be
   CHECK(t.lives());
 }
 
-TEST_CASE("what was taken back leaves later operations nothing of its error") {
+TEST_CASE("an operation that was taken back leaves later operations no error") {
   connection_options o;
   o.queue_pair.send_depth = 1;
   reach t(o);
@@ -495,7 +496,7 @@ TEST_CASE("what was taken back leaves later operations nothing of its error") {
   CHECK(t.lives());
 }
 
-TEST_CASE("what the peer's device refuses ends every operation, and the memory is free") {
+TEST_CASE("an access that the peer's device refuses ends every operation, and the memory is free") {
   reach t;
   const std::size_t in_use = t.pool.statistics().bytes_in_use;
   {
@@ -513,7 +514,7 @@ TEST_CASE("what the peer's device refuses ends every operation, and the memory i
     t.until([&] {
       return refused.done() && behind.done() && waiting.done() && peer.done() && told.done();
     });
-    if (t.dev.type() != transport::iwarp) { // where a write is not acknowledged
+    if (t.dev.type() != transport::iwarp) { // there a write is not acknowledged
       CHECK(refused.ec == make_error_code(IBV_WC_REM_ACCESS_ERR));
       CHECK(behind.ec);
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-// Everything that a connection does, with each allocation failing once.
+// All operations of a connection, with each allocation failing once.
 #include <catch.hpp>
 
 #include "allocation_scene.hpp"
@@ -48,7 +48,7 @@ struct parties : talk {
   void receive(handler_accounts& accounts, const auto& buffers) {
     accounts.start("receive to memory", [&](auto h) { b.async_receive(buffers, std::move(h)); });
   }
-  /// Both say goodbye.
+  /// Both sides say goodbye.
   void part(handler_accounts& accounts) {
     accounts.start("a's close", [&](auto h) { a.async_close(std::move(h)); });
     accounts.start("b's close", [&](auto h) { b.async_close(std::move(h)); });
@@ -158,7 +158,7 @@ struct loans : parties {
     accounts.start("hand back", [&](auto h) { b.async_send_region(region, std::move(h)); });
     if (!accounts.run(io))
       return;
-    lend(accounts, std::chrono::minutes(1)); // which begins with a renewal
+    lend(accounts, std::chrono::minutes(1)); // the lease begins with a renewal
     if (!accounts.run(io))
       return;
     accounts.start("read it",
@@ -183,7 +183,7 @@ private:
   }
 };
 
-/// A chain of work requests, as the library's own users start one.
+/// A chain of work requests, started as the library itself starts one.
 struct chain final : detail::remote_operation {
   chain() noexcept : remote_operation(&chain::done) {}
   static void done(detail::operation* base, detail::disposal) {

@@ -15,11 +15,11 @@ namespace test {
 struct talk {
   explicit talk(const connection_options& of_a = {}, const connection_options& of_b = {},
                 const memory_pool_options& memory = {});
-  /// Both share receives of these options.
+  /// Both connections share receives with these options.
   talk(const connection_options& of_each, const shared_receives_options& options);
 
   void until(const std::function<bool()>& condition) { test::until(io, condition); }
-  /// Whether a message goes from a to b.
+  /// Whether a message from a arrives at b.
   bool lives();
 
   device dev = open_device();
@@ -31,11 +31,11 @@ struct talk {
   asio_rdma::connection a{io}, b{io}; ///< a has connected to b.
 };
 
-/// Bytes that tell by their values where they belong.
+/// Bytes that depend on their position and on `seed`.
 std::vector<std::uint8_t> pattern(std::size_t bytes, std::uint32_t seed);
 /// Memory of the pool with that pattern.
 registered_buffer filled(const memory_pool& pool, std::size_t bytes, std::uint32_t seed);
-/// Whether an operation keeps writers out.
+/// Whether an operation has locked the buffer against writers.
 bool in_use(const registered_buffer& b);
 bool is_pattern(const void* data, std::size_t bytes, std::uint32_t seed);
 

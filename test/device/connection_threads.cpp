@@ -25,7 +25,7 @@ using asio::use_awaitable;
 constexpr auto with_ec = asio::as_tuple(use_awaitable);
 
 constexpr std::uint32_t pairs = 16, threads = 4, count = 60, rounds = 8;
-// The last ones are closed by another thread while there is more to come.
+// The last connections are closed by another thread during the traffic.
 constexpr std::uint32_t closed = 4;
 constexpr std::size_t most = 150'000;
 
@@ -62,7 +62,7 @@ public:
     }
   }
 
-  /// With the executor of the object that it is about.
+  /// Spawns the coroutine on the executor of its connection.
   template <class Coroutine>
   void spawn(asio_rdma::connection& c, Coroutine&& f) {
     ++started;
@@ -77,7 +77,7 @@ public:
             ++failed;
             const error_code ec = failure.code();
             if (ec != asio::error::operation_aborted && ec != asio::error::connection_reset &&
-                ec != asio::error::bad_descriptor) // it was closed before this was started
+                ec != asio::error::bad_descriptor) // the connection was closed before this started
               tell(failure.what());
           }
         });
@@ -149,7 +149,7 @@ asio::awaitable<void> receive(crowd& c, asio_rdma::connection& to, std::uint32_t
   }
 }
 
-/// Memory of the peer: asked for, written, read and let go, and asked for again.
+/// Memory of the peer: requested, written, read and released, repeatedly.
 asio::awaitable<void> reach(crowd& c, asio_rdma::connection& from, std::uint32_t seed,
                             std::uint32_t times) {
   for (std::uint32_t n = 0; n < times; ++n) {
@@ -196,7 +196,7 @@ TEST_CASE("16 pairs on 4 threads: messages, remote memory, and closes from elsew
     c.spawn(a, hear(a, times));
   }
   c.run();
-  // Each at a moment of its own in the traffic, one side or both.
+  // Each closes at a different moment in the traffic, one side or both.
   for (std::uint32_t i = pairs - closed; i < pairs; ++i) {
     while (c.right < (i - (pairs - closed) + 1) * 150)
       std::this_thread::yield();
@@ -222,7 +222,7 @@ TEST_CASE("four threads use one connection by its strand, and it is closed by on
   crowd c;
   asio_rdma::connection &a = c.a[0], &b = c.b[0];
   std::atomic<std::uint32_t> sent_well{0}, taken{0};
-  // Each starts an operation where it is, and is completed on the strand.
+  // Each thread starts an operation, which completes on the strand.
   const auto each = [](asio_rdma::connection& on, std::atomic<std::uint32_t>& good,
                        auto start) -> asio::awaitable<void> {
     for (;;) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSL-1.0
-// Operations of a connection by coroutines that give up, futures and deferred operations.
+// Operations of a connection by coroutines with a time limit, by futures and by deferred
+// operations.
 #define BOOST_ASIO_ENABLE_HANDLER_TYPE_REQUIREMENTS
 #include "catch.hpp"
 #include "connection_support.hpp"
@@ -45,7 +46,7 @@ connection_options generous() {
 struct tokens : talk {
   tokens() : talk(generous(), generous()) {}
 
-  /// Runs the context until the coroutine is over, and throws what it has thrown.
+  /// Runs the context until the coroutine has ended, and throws its exception.
   void play(asio::awaitable<void> what) {
     bool over = false;
     std::exception_ptr thrown;
@@ -61,7 +62,8 @@ struct tokens : talk {
     asio::steady_timer timer(io, asio::steady_timer::time_point::min());
     co_await timer.async_wait(use_awaitable);
   }
-  /// After none to a few turns of the context, each time another number, or for a timer.
+  /// Completes after none to a few turns of the context, each time another number, or after a
+  /// timer.
   asio::awaitable<void> soon() {
     const std::uint32_t turns = calls_++ % 8;
     if (turns == 7)
@@ -73,7 +75,7 @@ struct tokens : talk {
       co_await asio::post(io, use_awaitable);
   }
   static std::size_t size_of(std::uint32_t n) { return n % 3 == 2 ? lengthy : 100 + n; }
-  /// Sends so many messages from a, each with its number.
+  /// Sends `count` messages from a, each with its number.
   asio::awaitable<void> send_all(std::uint32_t count) {
     for (std::uint32_t n = 0; n < count; ++n) {
       const auto bytes = pattern(size_of(n), n);
@@ -86,7 +88,7 @@ private:
   std::uint32_t calls_ = 0;
 };
 
-/// Runs the context on a thread of its own.
+/// Runs the context on its own thread.
 class runner {
 public:
   explicit runner(asio::io_context& io) : io_(io), work_(asio::make_work_guard(io)) {
@@ -106,7 +108,7 @@ private:
   std::thread thread_;
 };
 
-/// Ready within the tests' patience.
+/// Checks that the future becomes ready within the tests' patience.
 template <class T>
 std::future<T>& ready(std::future<T>& f) {
   REQUIRE(f.wait_for(std::chrono::seconds(30)) == std::future_status::ready);
@@ -138,7 +140,7 @@ TEST_CASE("a receive that is given up, again and again, loses no message") {
       std::size_t got = 0;
       const void* data = nullptr;
       message whole;
-      // Whether its message came first.
+      // Whether its message arrived first.
       if (n / 3 % 3 == 0) {
         auto r = co_await (t.b.async_receive(use_awaitable) || t.soon());
         if (r.index() == 0) {
@@ -158,7 +160,7 @@ TEST_CASE("a receive that is given up, again and again, loses no message") {
         if (r.index() == 0) {
           got = std::get<0>(r);
           data = owned.data();
-        } else { // until nothing writes to it
+        } else { // until no operation writes to it
           co_await owned.async_write_access(t.io.get_executor(), use_awaitable);
         }
       }
@@ -234,7 +236,7 @@ TEST_CASE("a send that is given up arrives whole or not at all") {
       if (n % 4 < 2) {
         won =
             (co_await (t.a.async_send(asio::buffer(plain), n, use_awaitable) || t.soon())).index();
-        std::fill(plain.begin(), plain.end(), std::uint8_t(0xee)); // it is the caller's again
+        std::fill(plain.begin(), plain.end(), std::uint8_t(0xee)); // the caller's again
       } else {
         won = (co_await (t.a.async_send(owned, n, use_awaitable) || t.soon())).index();
         if (won != 0) {
@@ -338,7 +340,8 @@ TEST_CASE("futures, while another thread runs the context, and a close while one
     CHECK(waiting.wait_for(std::chrono::seconds(0)) == std::future_status::timeout);
     asio::post(t.io, [&] { t.b.close(); });
     ready(waiting), ready(into), ready(immediate), ready(offered), ready(disconnect);
-    // The threads share the exceptions by a count in libstdc++, which ThreadSanitizer does not see.
+    // The threads share the exceptions by a reference count in libstdc++, which ThreadSanitizer
+    // does not see.
     runs.reset();
     CHECK(error_of(waiting) == asio::error::operation_aborted);
     CHECK(error_of(into) == asio::error::operation_aborted);
@@ -401,7 +404,7 @@ TEST_CASE("deferred operations begin when they are launched") {
   CHECK(r.value.size() == 500);
   CHECK(is_pattern(r.value.payload.data(), 500, 1));
 
-  // One behind the other, as one operation.
+  // One operation behind the other, as one deferred operation.
   outcome<message> echo;
   t.b.async_send(asio::buffer("back", 4), asio::detached);
   t.a.async_send(asio::buffer(bytes), asio::deferred([&](error_code, std::size_t) {

@@ -27,8 +27,8 @@ shared_receives_options few(std::uint32_t receives) {
   return o;
 }
 
-/// Pairs of links in one process. The accepting sides share their receives, and the connecting ones
-/// theirs.
+/// Pairs of links in one process. The accepting sides share receives, and the connecting sides
+/// share others.
 template <class Link>
 struct crowd {
   explicit crowd(std::size_t pairs, const shared_receives_options& options = {},
@@ -49,7 +49,7 @@ struct crowd {
   }
   void until(const std::function<bool()>& condition) { test::until(io, condition); }
 
-  /// One message, with the right bytes.
+  /// Sends one message and checks its bytes.
   void carries(Link& from, Link& to, std::size_t bytes, std::uint32_t seed) {
     const auto text = pattern(bytes, seed);
     outcome<std::size_t> s;
@@ -77,7 +77,7 @@ struct crowd {
 using talks = crowd<asio_rdma::connection>;
 using streams = crowd<asio_rdma::stream>;
 
-/// Everything is closed: then nothing of the pools is in use.
+/// Closes everything and checks that nothing of the pools is in use.
 template <class Crowd>
 void gives_everything_back(Crowd& c) {
   c.a.clear();
@@ -89,7 +89,7 @@ void gives_everything_back(Crowd& c) {
   CHECK(c.pool_b.statistics().blocks_in_use == 0);
 }
 
-/// Messages of all sizes from one to the other, `window` at a time.
+/// Messages of all sizes in one direction, `window` at a time.
 struct traffic {
   static constexpr std::uint32_t count = 150, window = 4;
 
@@ -161,8 +161,8 @@ TEST_CASE("messages of all sizes among connections that share arrive whole and i
   gives_everything_back(c);
 }
 
-TEST_CASE("who does not read holds up nobody else") {
-  // So few that the one who does not read would have all of them.
+TEST_CASE("a link that does not read holds up no other link") {
+  // So few receives that the link that does not read would occupy all of them.
   talks c(3, few(20));
   constexpr std::uint32_t count = 100;
   std::deque<outcome<std::size_t>> sent;
@@ -175,7 +175,7 @@ TEST_CASE("who does not read holds up nobody else") {
       c.carries(c.b[n], c.a[n], 100 * i, i);
     }
   CHECK(!sent.back().done());
-  CHECK(c.of_b.statistics().room == 0); // some wait in receives beyond its own
+  CHECK(c.of_b.statistics().room == 0); // some messages occupy receives beyond the link's own
   for (std::uint32_t i = 0; i < count; ++i) {
     outcome<message> r;
     c.b[0].async_receive(r.handler());
@@ -214,7 +214,7 @@ TEST_CASE("more connections than there are receives for are refused") {
   gives_everything_back(c);
 }
 
-TEST_CASE("what shared receives and what is opened with them cannot be") {
+TEST_CASE("shared receives, and links on them, that cannot be opened are refused") {
   const device dev = open_device();
   const memory_pool pool{protection_domain(dev)};
   asio::io_context io, other;
@@ -249,7 +249,7 @@ TEST_CASE("the end of one leaves the others as they are") {
     CAPTURE(accepting);
     auto& ended = accepting ? c.b[0] : c.a[0];
     auto& left = accepting ? c.a[0] : c.b[0];
-    // Some wait to be read, some to be sent.
+    // Some messages wait to be read, some to be sent.
     std::deque<outcome<std::size_t>> sent;
     for (int i = 0; i < 30; ++i) {
       left.async_send(asio::buffer(text), sent.emplace_back().handler());
@@ -268,7 +268,7 @@ TEST_CASE("the end of one leaves the others as they are") {
         c.carries(c.a[n], c.b[n], 100 * i, i);
         c.carries(c.b[n], c.a[n], 100 * i, i);
       }
-    // What had come whole is still to be had, and has the receives until then.
+    // Complete messages can still be received, and occupy their receives until then.
     std::size_t received = 0;
     for (outcome<message> r; !r.ec; ++received) {
       r = {};
@@ -363,7 +363,7 @@ TEST_CASE("a connection whose queue pair fails ends with that queue pair's reaso
   for (const auto& r : received) {
     INFO(describe(r.ec));
     CHECK(r.calls == 1);
-    // On iWARP the device may close the connection before it tells why.
+    // On iWARP the device may close the connection before it reports the reason.
     CHECK((r.ec == why || (iwarp && r.ec == asio::error::connection_reset)));
   }
   c.until([&] { return c.of_b.statistics().links == 1; });
@@ -373,14 +373,14 @@ TEST_CASE("a connection whose queue pair fails ends with that queue pair's reaso
   gives_everything_back(c);
 }
 
-TEST_CASE("receives last as long as somebody shares them") {
+TEST_CASE("shared receives last as long as a link uses them") {
   talks c(2, few(24));
   c.of_a = c.of_b = {};
   c.carries(c.a[0], c.b[0], 10000, 1);
   c.a.pop_front();
   c.b.pop_front();
   c.carries(c.a[0], c.b[0], 10000, 2);
-  message kept; // its memory is the pool's
+  message kept; // its memory belongs to the pool
   outcome<message> r;
   c.b[0].async_receive(r.handler());
   const auto text = pattern(1000, 3);
@@ -397,18 +397,18 @@ TEST_CASE("receives last as long as somebody shares them") {
   gives_everything_back(c);
 }
 
-TEST_CASE("receives that nobody has used go") {
+TEST_CASE("receives that no link has used are released") {
   talks c(0, few(24));
   drain(c.io); // they are no work
   CHECK(c.pool_a.statistics().blocks_in_use == 24);
   gives_everything_back(c);
 }
 
-TEST_CASE("what lacks memory is received when there is some again") {
+TEST_CASE("messages for which memory was lacking are received when there is some again") {
   memory_pool_options little;
   little.limit = little.first_arena;
   connection_options silent;
-  silent.keep_alive = silent.keep_alive.zero(); // or that would look for memory
+  silent.keep_alive = silent.keep_alive.zero(); // keep-alive would look for memory too
   talks c(0, few(16), little);
   for (int i = 0; i < 2; ++i)
     c.connect(c.a.emplace_back(c.io, c.of_a, silent), c.b.emplace_back(c.io, c.of_b, silent));
@@ -438,8 +438,8 @@ TEST_CASE("what lacks memory is received when there is some again") {
       send(n);
   }
   while (received < count) {
-    // At the latest when so many are missing that each peer is left with what data may not use,
-    // nothing comes any more.
+    // Data stops at the latest when so many receives are missing that only those reserved for
+    // control frames are left.
     c.until([&] { return r[0].done() || r[1].done() || c.of_b.statistics().missing >= 8; });
     for (std::size_t n = 0; n < 2; ++n)
       if (r[n].done())
@@ -466,14 +466,15 @@ TEST_CASE("one that fails while receives lack memory counts on none any more") {
   talks c(0, few(16), little);
   for (int i = 0; i < 2; ++i)
     c.connect(c.a.emplace_back(c.io, c.of_a, silent), c.b.emplace_back(c.io, c.of_b, silent));
-  std::deque<outcome<void>> work; // of the context, to the end
+  std::deque<outcome<void>> work; // work of the context, until the end
   for (int round = 0; round < 4; ++round) {
     std::deque<registered_buffer> hog;
     error_code ec;
     for (std::size_t bytes = little.limit; bytes >= 4096; bytes /= 2)
       for (ec.clear(); !ec;)
         hog.push_back(c.pool_b.allocate(bytes, ec));
-    // What one receives is kept, with its memory, until it has fewer receives than it was promised.
+    // b[0] keeps its messages, with their memory, until fewer receives are posted than it was
+    // promised.
     const auto text = pattern(3000, 1);
     std::deque<outcome<message>> kept;
     while (c.of_b.statistics().missing < 6) {
@@ -482,13 +483,13 @@ TEST_CASE("one that fails while receives lack memory counts on none any more") {
       c.a[0].async_send(asio::buffer(text), s.handler());
       c.until([&] { return kept.back().done() && s.done(); });
     }
-    c.carries(c.a[1], c.b[1], 100, 1); // which looks for memory from now on, too
+    c.carries(c.a[1], c.b[1], 100, 1); // b[1] looks for memory from now on, too
     outcome<void> gone;
     c.b[0].async_wait_disconnect(gone.handler());
     c.b[1].async_wait_disconnect(work.emplace_back().handler());
     c.a[0].close();
     c.until([&] { return gone.done() && c.of_b.statistics().links == 1; });
-    asio::steady_timer later(c.io, std::chrono::milliseconds(30)); // than any look for memory
+    asio::steady_timer later(c.io, std::chrono::milliseconds(30)); // later than any look for memory
     bool is_later = false;
     later.async_wait([&](error_code) { is_later = true; });
     c.until([&] { return is_later; });

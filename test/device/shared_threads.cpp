@@ -20,7 +20,7 @@ using namespace test;
 
 constexpr std::uint32_t pairs = 6, count = 200, threads = 3, endless = 1u << 30;
 
-/// Each object with a strand of its own.
+/// Connections, each with its own strand.
 struct crowd {
   crowd() {
     shared_receives_options o;
@@ -80,7 +80,7 @@ TEST_CASE("connections that share their receives, some of which are closed, on s
     failed += e ? 1 : 0;
   };
   for (std::uint32_t i = 0; i < pairs; ++i) {
-    // Two end while there is more to come.
+    // Two connections end during the traffic.
     const std::uint32_t most = i < 2 ? 50 + 20 * i : count, others = i < 2 ? endless : count;
     asio::co_spawn(c.a[i].get_executor(), send(c.a[i], i, most), ended);
     asio::co_spawn(c.b[i].get_executor(), receive(c.b[i], i, others), ended);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-// What connections, streams and ports count.
+// The counters of connections, streams and ports.
 #include "catch.hpp"
 #include "stream_support.hpp"
 
@@ -71,7 +71,7 @@ TEST_CASE("a connection counts messages, bytes, long messages and remote operati
   CHECK(a.remote_operations == 2);
   CHECK(a.remote_bytes == 3500);
   CHECK(t.b.statistics().remote_operations == 0);
-  CHECK(a.messages_sent == 3); // none of it was a message
+  CHECK(a.messages_sent == 3); // no operation was a message
 
   t.a.close();
   CHECK(t.a.statistics().messages_sent == 0);
@@ -86,7 +86,7 @@ TEST_CASE("a sender that is ahead of the receiver counts that it waits") {
   for (sent& s : sends)
     t.a.async_send(asio::buffer(data), s.handler());
   t.until([&] { return t.a.statistics().credit_waits != 0; });
-  CHECK(t.a.statistics().credit_waits == 1); // one wait, however many wait
+  CHECK(t.a.statistics().credit_waits == 1); // one wait, however many sends wait
   CHECK(t.a.statistics().frames_sent == 5);  // three of eight are for control
   CHECK(t.b.statistics().credit_waits == 0);
   std::vector<outcome<message>> received(sends.size());
@@ -102,7 +102,8 @@ TEST_CASE("a stream counts its bytes") {
   sent wrote, read;
   asio::async_write(p.a, asio::buffer(bytes), wrote.handler());
   asio::async_read(p.b, asio::buffer(back), read.handler());
-  // What is read from the sender's memory counts when the sender hears that it has been.
+  // Bytes that the peer reads from the sender's memory count when the sender gets the answer to its
+  // offer.
   p.until(
       [&] { return wrote.done() && read.done() && p.a.statistics().bytes_sent >= bytes.size(); });
   CHECK(p.a.statistics().bytes_sent == bytes.size());
