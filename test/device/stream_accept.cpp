@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-// Streams that an acceptor makes, as that of sockets does.
+// Streams that an acceptor makes, as an acceptor of sockets does.
 #define BOOST_ASIO_ENABLE_HANDLER_TYPE_REQUIREMENTS
 #include "catch.hpp"
 #include "silent_connector.hpp"
@@ -25,7 +25,7 @@ namespace {
 using namespace test;
 using asio_rdma::stream;
 
-/// What an acceptor has made.
+/// The result of an accept that makes a stream.
 struct made {
   int calls = 0;
   error_code ec;
@@ -42,7 +42,7 @@ struct made {
   bool refused(const error_code& why) const { return calls == 1 && ec == why && !value->is_open(); }
 };
 
-/// An acceptor, and who connects to it.
+/// An acceptor, and a stream that connects to it.
 struct reception {
   void accept() { listener->async_accept<stream>(pool, {}, accepted.handler()); }
   void connect() {
@@ -60,7 +60,7 @@ struct reception {
   test::connection connected;
 };
 
-/// Whether a byte goes from one to the other.
+/// Whether a byte arrives.
 bool carries(asio::io_context& io, stream& from, stream& to) {
   char c = 0;
   outcome<std::size_t> read, write;
@@ -70,7 +70,7 @@ bool carries(asio::io_context& io, stream& from, stream& to) {
   return write.succeeded() && read.succeeded() && c == 'c';
 }
 
-/// Runs the context until the connector has been answered.
+/// Runs the context until the connector has its answer.
 bool accepts(asio::io_context& io, silent_connector& by) {
   const auto patience = std::chrono::steady_clock::now() + std::chrono::seconds(30);
   bool accepted = false;
@@ -130,12 +130,12 @@ TEST_CASE("an acceptor makes the stream, also from what is moved to another exec
   stream& server = *r.accepted.value;
   CHECK(server.get_executor() == r.io.get_executor());
   CHECK(carries(r.io, r.client, server));
-  // Asio's gives no more than the socket, which knows the rest.
+  // Asio's form gives only the socket, which knows the endpoints.
   CHECK(server.remote_endpoint() == r.connected.value.local);
   CHECK(server.local_endpoint() == r.connected.value.remote);
 }
 
-TEST_CASE("what cannot be opened is not accepted, and takes no request") {
+TEST_CASE("an object that cannot be opened is not accepted, and takes no request") {
   reception r;
   made none;
   stream_options wrong;
@@ -176,7 +176,7 @@ TEST_CASE("an accept that is given up leaves nothing behind, and the request to 
   r.listener->async_accept<stream>(r.pool, {},
                                    asio::bind_cancellation_slot(signal.slot(), given_up.handler()));
   w.give_up(r, signal);
-  CHECK_FALSE(given_up.done()); // not from inside
+  CHECK_FALSE(given_up.done()); // not from inside cancel
   r.until([&] { return given_up.done(); });
   CHECK(given_up.refused(asio::error::operation_aborted));
   drain(r.io);
@@ -206,7 +206,7 @@ TEST_CASE("an accept is given up at each of its steps") {
       r.io.run_one();
     reached_the_end = r.connected.done() && r.accepted.done();
     w.give_up(r, signal);
-    // Whoever is left is given up too, so that each must end.
+    // The other side is given up too, so that each operation must end.
     if (r.listener)
       r.listener->close();
     r.initiator.cancel();
@@ -268,7 +268,7 @@ TEST_CASE("an acceptor that ends takes no other request for one that gives up") 
   CHECK(r.accepted.refused(asio::error::operation_aborted));
 }
 
-TEST_CASE("a stream that is connected accepts nobody, and takes no request") {
+TEST_CASE("a stream that is connected accepts no peer, and takes no request") {
   reception r;
   r.accept();
   r.connect();

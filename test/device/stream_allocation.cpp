@@ -28,7 +28,7 @@ namespace {
 constexpr std::size_t warm_up = 2000;
 constexpr std::size_t writes = 30'000;
 
-// The wait for the next look at the peer allocates, too; so none comes due meanwhile.
+// Waiting for the next check of the peer would allocate, so no check is due.
 stream_options never_looking() {
   stream_options o;
   o.keep_alive = std::chrono::milliseconds(0);
@@ -36,8 +36,8 @@ stream_options never_looking() {
   return o;
 }
 
-// One way: bytes copied into a small frame, copied into the pool, and lent; read into memory of the
-// reader's own, and taken with theirs.
+// One direction: bytes copied into a small frame, copied into the pool, and lent; read into the
+// reader's own memory, and received with their memory.
 struct flow {
   stream_pair& s;
   registered_buffer registered{s.pool.allocate(20'000)};
@@ -87,7 +87,7 @@ std::size_t registrations = 0;
 
 } // namespace
 
-// As libibverbs has it, and counted.
+// libibverbs' function, with a counter.
 #undef ibv_reg_mr
 extern "C" {
 ibv_mr* ibv_reg_mr(ibv_pd* pd, void* data, std::size_t bytes, int access) {
@@ -116,7 +116,7 @@ TEST_CASE("writes and reads of a stream allocate nothing") {
   CHECK(f.after - f.before == 0);
 }
 
-TEST_CASE("what is offered allocates as its registrations do, and nothing else") {
+TEST_CASE("an offer allocates as its registrations do, and nothing else") {
   stream_pair s(never_looking(), never_looking());
   const bool lent = GENERATE(true, false);
   constexpr std::size_t size = std::size_t(1) << 20, exchanges = 300;
@@ -149,7 +149,7 @@ TEST_CASE("what is offered allocates as its registrations do, and nothing else")
     failed += !exchange();
   CHECK(failed == 0);
   CHECK(registrations - registered_before >= exchanges);
-  // The pool may grow once more: by less than one for each exchange.
+  // The pool may grow once more, which allocates less than once for each exchange.
   const std::size_t by_all = by_one * (registrations - registered_before);
   CHECK(allocations - before >= by_all);
   CHECK(allocations - before < by_all + exchanges / 10);
@@ -169,7 +169,7 @@ TEST_CASE("a stream's echo by coroutines allocates nothing") {
     asio::co_spawn(s.io, std::move(of_a), rethrow);
     s.until([&] { return over == 2; });
   };
-  // More at once than the echo ever has under way: both sides write, and only then read.
+  // More at once than the echo ever has pending: both sides write, and only then read.
   const auto burst = [](stream& of) -> asio::awaitable<void> {
     std::array<std::byte, 64> bytes{};
     for (std::size_t n = 0; n < 8; ++n)

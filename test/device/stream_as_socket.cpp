@@ -9,8 +9,8 @@ namespace {
 
 using namespace test;
 
-// After an asynchronous read has given `eof`, Boost.Asio 1.81's sockets let the next one wait for
-// ever, so no script has two.
+// After an asynchronous read has returned `eof`, the next read on Boost.Asio 1.81's sockets waits
+// for ever, so no script has two.
 const std::vector<script> scripts = {
     {"bytes arrive, in parts",
      {{'a', verb::write, 10},

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-// Functions that block, of streams whose context other threads run, or nobody.
+// Blocking functions of streams whose context other threads run, or no thread runs.
 #include "catch.hpp"
 #include "pairs.hpp"
 #include "stream_support.hpp"
@@ -41,7 +41,7 @@ struct shared_pair {
   asio_rdma::stream a{io}, b{io};
 };
 
-/// Two streams on contexts of their own, which nobody runs once they are connected.
+/// Two streams, each on its own context. No thread runs the contexts after connecting.
 struct apart {
   apart() : pool(pd) {
     a.open(pool);
@@ -67,7 +67,7 @@ struct apart {
       }
     }
   }
-  /// On iWARP the context has to send it once the connector has been heard.
+  /// On iWARP the context sends it once the connector's first frame has arrived.
   void send_hello() {
     asio::write(b, asio::buffer("hello", 5));
     run(there);
@@ -86,7 +86,7 @@ struct apart {
   asio_rdma::stream a{here}, b{there};
 };
 
-/// What a call comes to that would block at first.
+/// Repeats a call that would block, and returns its final error.
 template <class Call>
 error_code spin(Call&& call) {
   const auto patience = std::chrono::steady_clock::now() + std::chrono::seconds(30);
@@ -96,7 +96,7 @@ error_code spin(Call&& call) {
   return ec;
 }
 
-/// Sends back what comes, until the peer sends no more.
+/// Sends all bytes back, until the peer sends no more.
 struct echo {
   explicit echo(asio_rdma::stream& s)
       : thread([this, &s] {
@@ -109,7 +109,7 @@ struct echo {
   std::thread thread;
 };
 
-/// The number of rounds in which what was sent came back.
+/// The number of rounds in which the echo was right.
 std::uint32_t talk_to_echo(asio_rdma::stream& s, std::uint32_t rounds) {
   std::uint32_t right = 0;
   bytes got(200);
@@ -134,7 +134,7 @@ TEST_CASE("blocking functions need no thread that runs the context") {
   CHECK(peer.ec == asio::error::eof);
 }
 
-TEST_CASE("blocking functions go on beside handlers that nobody runs") {
+TEST_CASE("blocking functions continue beside handlers that no thread runs") {
   shared_pair t;
   outcome<void> writable;
   t.a.async_wait(asio::socket_base::wait_write, writable.handler());
@@ -163,8 +163,8 @@ TEST_CASE("blocking functions go on beside a thread that runs the context") {
   runner.join();
 }
 
-// None of these operations has anything that the device would tell of, so if they waited for the
-// thread to look around the time limit would be over.
+// The device reports nothing for these operations. If they waited until the blocked thread polls,
+// the time limit would be exceeded.
 TEST_CASE("a thread that blocks keeps no handler waiting") {
   shared_pair t;
   std::size_t n = 0;
@@ -308,7 +308,7 @@ TEST_CASE("non-blocking functions need no thread that runs the context") {
 
 namespace {
 
-/// An operation of the library's own whose disposal throws, on whatever thread.
+/// An operation of the library's own whose disposal throws, on any thread.
 template <class Exception>
 struct throwing final : detail::operation {
   explicit throwing(std::function<void()> f) : operation(&run), before(std::move(f)) {
@@ -331,12 +331,12 @@ struct throwing final : detail::operation {
   int calls = 0;
 };
 
-/// As a forced unwind, it has no base.
+/// Has no base class, like a forced unwind.
 struct unwinding {};
 
 struct failure : std::exception {};
 
-/// Completes another one, in time for the next look at the queue.
+/// Completes another operation, in time for the next poll of the queue.
 struct leading final : detail::operation {
   explicit leading(std::function<void()> f) : operation(&run), then(std::move(f)) {
     internal = true;
@@ -360,10 +360,10 @@ TEMPLATE_TEST_CASE("a blocking function that an exception leaves has no operatio
   CAPTURE(reads, ended);
   detail::completion_queue_impl& queue = *t.b.impl()->queue_pair()->completion_queue();
   char c = 0;
-  sent pending; // of others, which go on
+  sent pending; // of other operations, which continue
   t.a.async_read_some(asio::buffer(&c, 1), pending.handler());
   throwing<TestType> second([&] {
-    if (ended) // the function has its result when the exception comes
+    if (ended) // the function has its result when the exception is thrown
       t.b.shutdown(asio::socket_base::shutdown_receive);
   });
   leading first([&] { second.complete_on(queue); });
@@ -383,7 +383,7 @@ TEMPLATE_TEST_CASE("a blocking function that an exception leaves has no operatio
   }
   CHECK(first.calls == 1);
   CHECK(second.calls == 1);
-  // Of two failures the function's own result is told; an unwinding goes on.
+  // Of two failures the function's own result is reported; an unwinding continues.
   CHECK(threw == (!ended || std::is_same_v<TestType, unwinding>));
   if (!threw)
     CHECK(ec == (reads ? error_code(asio::error::eof) : error_code()));

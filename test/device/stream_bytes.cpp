@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-// Bytes through a stream: in order, of any size, both ways at once.
+// Bytes through a stream: in order, of any size, in both directions at once.
 #include "catch.hpp"
 #include "stream_support.hpp"
 

@@ -27,13 +27,13 @@ constexpr cancellation_type types[] = {cancellation_type::total, cancellation_ty
 
 bool ends(cancellation_type t) { return t != cancellation_type::total; }
 
-/// A write in one state: how many bytes were accepted before it, and what it does.
+/// A write in one state, and the number of bytes accepted before it.
 struct scene {
   explicit scene(std::size_t bytes) : memory(filled(t.pool, bytes, 1)) {}
 
   auto bind() { return asio::bind_cancellation_slot(signal.slot(), write.handler()); }
   void start() { t.a.async_write_some(memory, bind()); }
-  /// Copied bytes until there is no room, which stays so.
+  /// Writes copied bytes until there is no room. No room becomes free.
   void fill_room() {
     faults.hold_completions();
     const auto values = pattern(20'000, 1);
@@ -52,7 +52,7 @@ struct scene {
     t.io.restart();
     t.io.poll();
   }
-  /// The reader takes everything: what came is what the handlers told.
+  /// Reads everything, and compares the number of bytes with the handlers' results.
   void read_all() {
     faults.release_completions();
     std::vector<std::uint8_t> got;
@@ -121,13 +121,13 @@ TEST_CASE("a write in frames that has begun ends by the types that allow a part 
   const auto second = GENERATE(from_range(std::begin(types), std::end(types)));
   CAPTURE(first, second);
   scene s(20'000); // two frames
-  // The frame that a connector on iWARP begins with has used a receive, which the peer returns.
+  // On iWARP the connector's first frame has used a receive, whose credit the peer returns.
   char c = 'x';
   asio::write(s.t.a, asio::buffer(&c, 1));
   asio::read(s.t.b, asio::buffer(&c, 1));
   asio::write(s.t.b, asio::buffer(&c, 1));
   asio::read(s.t.a, asio::buffer(&c, 1));
-  // One fewer than the peer has receives for data, so the second frame waits for room.
+  // One frame fewer than the peer has receives for data, so the second frame waits for room.
   const std::size_t frames = s.t.b.options().receives - 3 - 1;
   const std::size_t payload = s.t.b.options().receive_size - 16;
   const registered_buffer full = filled(s.t.pool, payload, 1);

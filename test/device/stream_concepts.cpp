@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-// Asio's type requirements, as the tables of its reference put them, of a stream as of a socket.
+// Asio's type requirements, as in the tables of its reference, for a stream as for a socket.
 #include <asio_rdma/stream.hpp>
 
 #include <boost/asio/as_tuple.hpp>
@@ -36,7 +36,7 @@ concept writes_some = requires(S& s, const Buffers& b, error_code& ec) {
   { s.write_some(b, ec) } -> std::same_as<std::size_t>;
 };
 
-// The signature is void(error_code, size_t), by what each token makes of it.
+// The signature is void(error_code, size_t), checked by the result of each token.
 template <class S, class Buffers>
 concept reads_some_later = requires(S& s, const Buffers& b) {
   { s.async_read_some(b, asio::use_future) } -> std::same_as<std::future<std::size_t>>;
@@ -66,7 +66,7 @@ concept has_executor = asio::execution::executor<typename S::executor_type> && r
   noexcept->is_one_of<typename S::executor_type, const typename S::executor_type&>;
 };
 
-/// What code for sockets uses besides: of sockets whose names are the same.
+/// Further functions that code for sockets uses: they have the same names as a socket's.
 template <class S>
 concept is_like_a_socket = requires(S& s, const S& c, error_code& ec) {
   typename S::lowest_layer_type;
@@ -100,7 +100,7 @@ concept is_like_a_socket = requires(S& s, const S& c, error_code& ec) {
   s.set_option(asio::socket_base::linger(true, 1), ec);
 };
 
-/// Reads to memory that may not be written.
+/// Reads into memory that may not be written.
 template <class S>
 concept reads_to_constant_memory = requires(S& s, asio::const_buffer b, error_code& ec) {
   s.read_some(b);
@@ -128,7 +128,7 @@ constexpr bool is_stream() {
 static_assert(is_stream<asio_rdma::stream>());
 static_assert(is_stream<asio_rdma::basic_stream<asio::io_context::executor_type>>());
 static_assert(!reads_to_constant_memory<asio_rdma::stream>);
-// What it is compared with; and something that is none.
+// A socket satisfies the requirements; an acceptor does not.
 static_assert(is_stream<asio::ip::tcp::socket>());
 static_assert(!is_stream<asio::ip::tcp::acceptor>());
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSL-1.0
-// How a stream ends: writes from registered memory that are cancelled, what is still sent behind a
-// close, and a peer that is killed.
+// The end of a stream: cancelled writes of registered memory, bytes that are sent after a close,
+// and a killed peer.
 #include "catch.hpp"
 #include "faults/faults.hpp"
 #include "peer_process.hpp"
@@ -24,7 +24,7 @@ using asio_rdma::stream;
 constexpr std::size_t megabyte = std::size_t(1) << 20;
 constexpr std::size_t many = 4 * megabyte; // more than is read ahead
 
-/// What the peer takes of an offer before anybody reads there.
+/// The number of bytes of an offer that the peer takes before its application reads.
 std::size_t taken_ahead(const stream_options& o) {
   return std::max(megabyte, std::size_t(o.receives) * o.receive_size);
 }
@@ -59,7 +59,7 @@ TEST_CASE("a write of registered memory that is cancelled tells how much was wri
   CHECK(is_pattern(got.data(), got.size(), 1));
   if (how == 2)
     return;
-  // What follows comes behind it.
+  // A later write follows the accepted bytes.
   sent next;
   t.a.async_write_some(asio::buffer("next", 4), next.handler());
   std::array<char, 5> text{};
@@ -90,7 +90,7 @@ TEST_CASE("a cancelled write keeps its memory until the device has let go") {
   CHECK_FALSE(in_use(memory));
 }
 
-TEST_CASE("what was written before a close arrives, and then the end") {
+TEST_CASE("bytes that were written before a close arrive, and then the end") {
   stream_pair t;
   sent write;
   const auto values = pattern(200000, 4);
@@ -116,7 +116,7 @@ TEST_CASE("a closed stream whose peer takes nothing gives up when it has lingere
   stream_pair t(o);
   const std::size_t before = t.pool.statistics().blocks_in_use;
   sent write;
-  const auto values = pattern(megabyte + megabyte / 2, 4); // what is read ahead, and copied
+  const auto values = pattern(megabyte + megabyte / 2, 4); // read ahead, and copied
   asio::async_write(t.a, asio::buffer(values), write.handler());
   t.until([&] { return write.done() && t.b.available() == taken_ahead(t.b.options()); });
   CHECK(t.pool.statistics().blocks_in_use > before);
@@ -124,7 +124,7 @@ TEST_CASE("a closed stream whose peer takes nothing gives up when it has lingere
   outcome<void> end;
   t.b.async_wait(stream::wait_error, end.handler());
   t.until([&] { return end.done(); });
-  // What had come is there, and then why there is no more.
+  // Bytes that had arrived can be read; then the read reports the reason of the end.
   std::vector<std::uint8_t> got(values.size());
   sent read;
   asio::async_read(t.b, asio::buffer(got), read.handler());
@@ -143,7 +143,7 @@ TEST_CASE("a blocking read and a blocking write end with a connection that fails
   const std::uint32_t number = t.a.impl()->queue_pair()->native_handle()->qp_num;
   faults.fail_completion({.status = IBV_WC_FATAL_ERR, .qp_num = number});
   const bool reads = GENERATE(false, true);
-  std::thread peer([&] { // whose write the first failed completion of a is for
+  std::thread peer([&] { // the first failed completion of a belongs to its write
     error_code ignored;
     if (reads)
       t.b.write_some(asio::buffer("x", 1), ignored);
@@ -157,7 +157,7 @@ TEST_CASE("a blocking read and a blocking write end with a connection that fails
   CHECK(ec == IBV_WC_FATAL_ERR);
 }
 
-// Takes nothing that is sent to it.
+// Receives nothing that is sent to it.
 TEST_CASE("the peer that is killed", "[.peer]") {
   const auto port = port_of_tester();
   if (!port)
@@ -225,7 +225,7 @@ TEST_CASE("every operation of a stream ends with a peer that is killed, and the 
     drain(io);
     for (const error_code& ec : {read.ec, received.ec, copied.ec, lent[0].ec, lent[4].ec}) {
       INFO(describe(ec));
-      // The device had some of the write in hand.
+      // The device was processing a part of the write.
       CHECK((ec == asio::error::connection_reset || ec == errc::timed_out));
     }
     for (const outcome<void>* o : {&readable, &writable, &end})

@@ -8,8 +8,9 @@ namespace {
 
 using faults::call;
 
-// One that is closed while the device keeps completions back gives up soon. Where the peer takes no
-// more and nothing is posted, only a sign of life finds that the device refuses it.
+// A stream that is closed while the device keeps completions back gives up soon. If the peer takes
+// no more bytes and nothing is posted, only the keep-alive finds that the device refuses the next
+// post.
 stream_options brief() {
   stream_options o;
   o.keep_alive = std::chrono::milliseconds(200);
@@ -92,8 +93,8 @@ stream_scene::stream_scene(const kind_type& k) : link_scene(k, brief()) {
     long_in[i] = pool().allocate(2 * large);
   }
   a().async_wait(stream::wait_error, disconnected());
-  // On iWARP b sends nothing before it has received, and two writes would meet in one frame. The
-  // write of registered memory ends with its SEND, so a has nothing under way then.
+  // On iWARP b sends nothing before it has received, and two writes would share one frame. The
+  // write of registered memory ends with its SEND, so a then has nothing in flight.
   sent write, read;
   std::array<char, 512> there{};
   b().async_read_some(asio::buffer(there), read.handler());

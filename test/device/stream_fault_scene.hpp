@@ -13,7 +13,7 @@ public:
   explicit stream_scene(const kind_type& kind);
 
   static std::span<const kind_type> kinds();
-  /// Whether bytes go both ways.
+  /// Whether bytes arrive in both directions.
   bool works();
   void drop() { long_out = long_in = {}; }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-// Boost.Beast's HTTP and WebSocket over a stream, as they are.
+// Boost.Beast's HTTP and WebSocket over a stream, without changes.
 #include "catch.hpp"
 #include "long_run.hpp"
 #include "stream_web.hpp"
@@ -21,7 +21,7 @@ using namespace asio::experimental::awaitable_operators;
 static_assert(beast::is_async_stream<asio_rdma::stream>::value);
 static_assert(beast::is_sync_stream<asio_rdma::stream>::value);
 
-constexpr std::size_t piece = std::size_t(1) << 18; // of a body that is handed over by pieces
+constexpr std::size_t piece = std::size_t(1) << 18; // of a body that is produced in pieces
 
 /// Writes a message whose body is generated.
 template <bool is_request>
@@ -49,7 +49,7 @@ template <bool is_request, class Look>
 asio::awaitable<void> read_endless(asio_rdma::stream& s, std::uint64_t bytes,
                                    const endless_bytes& expected, Look look) {
   beast::flat_buffer buffer;
-  buffer.reserve(piece); // or Beast reads 512 bytes at a time
+  buffer.reserve(piece); // otherwise Beast reads 512 bytes at a time
   http::parser<is_request, http::buffer_body> parser;
   parser.body_limit(boost::none);
   co_await http::async_read_header(s, buffer, parser, asio::use_awaitable);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-// Layers that own the stream below them, as programs have them, and those that end it.
+// Layers that own the stream below them, and layers that end it.
 #include "catch.hpp"
 #include "stream_web.hpp"
 #include "tls_identity.hpp"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-// What was written and not yet sent: who waits for it, and how long.
+// Bytes that were written but not yet sent: which calls wait for them, and how long.
 #include "catch.hpp"
 #include "pairs.hpp"
 #include "stream_support.hpp"
@@ -23,7 +23,7 @@ using namespace std::chrono_literals;
 using asio_rdma::stream;
 using bytes = std::vector<std::uint8_t>;
 
-// In copied blocks, of which the first are offered and the last is not full.
+// Copied in blocks; the first blocks are offered, and the last one is not full.
 constexpr std::size_t megabyte = std::size_t(1) << 20;
 
 stream_options patient_for(std::chrono::milliseconds linger) {
@@ -32,7 +32,7 @@ stream_options patient_for(std::chrono::milliseconds linger) {
   return o;
 }
 
-/// What b reads until there is no more, on a thread of its own.
+/// Reads from b until the end, on its own thread.
 struct reader {
   explicit reader(stream& s)
       : thread([this, &s] { asio::read(s, asio::dynamic_buffer(got), ec); }) {}
@@ -51,7 +51,8 @@ struct reader {
 
 } // namespace
 
-TEST_CASE("what was written comes though nobody runs the context, which is then destroyed") {
+TEST_CASE(
+    "bytes that were written arrive though no thread runs the context, which is then destroyed") {
   two_contexts t;
   const auto values = pattern(GENERATE(std::size_t(10), 20000u, 100000u, 3 * megabyte), 1);
   const auto how = GENERATE(0, 1, 2);
@@ -63,10 +64,10 @@ TEST_CASE("what was written comes though nobody runs the context, which is then 
     asio::write(*t.a, asio::buffer(values));
     if (how == 0) { // as a program that returns from main
       t.a.reset();
-    } else if (how == 1) { // a handler that nobody calls has it
+    } else if (how == 1) { // a handler that is never called owns it
       auto s = std::make_shared<stream>(std::move(*t.a));
       s->async_wait(stream::wait_read, [s](const error_code&) {});
-    } // or it is there still, and is destroyed when its context is no more
+    } // otherwise it is destroyed after its context
     if (!r)
       r.emplace(t.b);
     t.io_a.reset();
@@ -83,7 +84,7 @@ TEST_CASE("a context has work until the peer has read what was written") {
   test::until(*t.io_a, [&] { return write.done(); });
   REQUIRE(write.value == values.size());
   t.io_a->restart();
-  t.io_a->run_for(50ms); // what else there is to do is over by then
+  t.io_a->run_for(50ms); // all other work is done by then
   CHECK_FALSE(t.io_a->stopped());
   sent read;
   bytes got(values.size());
@@ -93,12 +94,12 @@ TEST_CASE("a context has work until the peer has read what was written") {
   other.join();
   CHECK(t.io_a->stopped());
   CHECK(got == values);
-  // The same again: it has been let go of, and is taken up.
+  // Once more: the context has stopped, and works again.
   sent again;
   t.a->async_write_some(asio::buffer(values), again.handler());
   test::until(*t.io_a, [&] { return again.done(); });
   t.io_a->restart();
-  t.io_a->run_for(50ms); // what else there is to do is over by then
+  t.io_a->run_for(50ms); // all other work is done by then
   CHECK_FALSE(t.io_a->stopped());
   reader r(t.b);
   t.a->close();
@@ -130,7 +131,7 @@ TEST_CASE("a context waits no longer for a peer that takes nothing") {
     CHECK(ec == asio::error::connection_reset);
     return t.a.reset();
   }
-  // It is still sent to one that takes it later.
+  // The bytes are still sent to a peer that reads later.
   sent read;
   asio::async_read(t.b, asio::buffer(got), read.handler());
   std::thread other([&] { test::until(t.io_b, [&] { return read.done(); }); });
@@ -143,7 +144,7 @@ TEST_CASE("a context waits no longer for a peer that takes nothing") {
 TEST_CASE("a close goes on as long as the peer takes something now and then") {
   constexpr auto linger = 1000ms;
   stream_pair t(patient_for(linger));
-  // Frames, so each receive that is read is a step.
+  // Frames, so each receive that is read is progress.
   const auto values = pattern(20000, 1);
   std::size_t written = 0;
   t.a.non_blocking(true);
@@ -168,13 +169,13 @@ TEST_CASE("a close goes on as long as the peer takes something now and then") {
   t.until([&] { return some.done(); });
   CHECK(some.ec == asio::error::eof);
   CHECK(read == written);
-  CHECK(std::chrono::steady_clock::now() - start > 2 * linger); // or it would show nothing
+  CHECK(std::chrono::steady_clock::now() - start > 2 * linger); // otherwise the test proves nothing
 }
 
 TEST_CASE("a close goes on while a handler keeps the thread that takes completions") {
   stream_options patient = patient_for(500ms), few;
   patient.sends = 8;
-  few.receives = 5; // so most of it waits for what the peer answers
+  few.receives = 5; // so most bytes wait for the peer's answers
   two_contexts t(patient, few, 2);
   const auto values = pattern(megabyte, 1);
   std::size_t written = 0;
@@ -185,7 +186,7 @@ TEST_CASE("a close goes on while a handler keeps the thread that takes completio
   char c = 0;
   t.a->async_read_some(asio::buffer(&c, 1), [&](auto...) {
     entered.set_value();
-    heard.get_future().wait_for(20s); // a stream that had ended would not be heard of before
+    heard.get_future().wait_for(20s); // an ended stream would make this time out
   });
   t.a->close();
   t.io_a->restart();
@@ -210,7 +211,7 @@ TEST_CASE("a cancelled write ends though its peer does not say how much it has r
   t.io_a->poll();
   REQUIRE(write.calls == 0);
   signal.emit(asio::cancellation_type::partial);
-  // Reads that are cancelled meanwhile change nothing.
+  // Reads that are cancelled meanwhile do not affect the write.
   asio::steady_timer pause(*t.io_a);
   char c = 0;
   std::function<void()> read = [&] {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-// Streams where an allocation fails.
+// Streams while an allocation fails.
 #include "allocation_scene.hpp"
 #include "catch.hpp"
 #include "stream_support.hpp"
@@ -25,7 +25,7 @@ TEST_CASE("a blocking function for which memory is refused leaves nothing behind
   for (std::size_t n = 1, failed = 1; failed != 0; ++n) {
     CAPTURE(waits, n);
     stream_pair t;
-    const auto values = pattern(100'000, 1); // which is read ahead
+    const auto values = pattern(100'000, 1); // is read ahead
     asio::write(t.a, asio::buffer(values));
     std::vector<std::uint8_t> got(values.size());
     std::size_t taken = 0;
@@ -42,7 +42,7 @@ TEST_CASE("a blocking function for which memory is refused leaves nothing behind
       failed = failing.failed();
     }
     t.b.non_blocking(false);
-    // The rest comes, or the reason why it does not.
+    // The rest arrives, or the read reports the error.
     sent rest;
     asio::async_read(t.b, asio::buffer(got) + taken, rest.handler());
     t.until([&] { return rest.done(); });
@@ -110,7 +110,7 @@ TEST_CASE("a handshake for which memory is refused leaves nothing of the protoco
     const auto impl = s.impl();
     if (closes)
       s.close();
-    CHECK(impl->available() == 0); // which asks the protocol, if there is one
+    CHECK(impl->available() == 0); // asks the protocol, if there is one
     if (failed && !closes)
       CHECK(impl->on_hello(hello, true) == error_code());
   }
@@ -133,7 +133,7 @@ struct stream_scene_of_allocations {
         "connect",
         [&](auto h) { initiator.async_connect(a, listener.local_endpoint(), std::move(h)); },
         [this](const error_code& ec, auto&&...) {
-          if (ec) // an acceptor waits for the next one
+          if (ec) // an acceptor waits for the next request
             listener.close();
         });
     if (!accounts.run(io) || accounts.any_failed())
@@ -182,7 +182,7 @@ struct stream_scene_of_allocations {
     a.shutdown(stream::shutdown_send, ec);
     b.close();
   }
-  /// The peer of an operation that fails by itself may wait for it.
+  /// The peer of an operation that fails by itself may wait for it, so both sides close.
   auto closing() {
     return [this](const error_code& ec, auto&&...) {
       if (ec) {

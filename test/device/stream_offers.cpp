@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-// Long writes of a stream, which the peer reads from where they lie.
+// Long writes of a stream, which the peer reads from the writer's memory.
 #include "catch.hpp"
 #include "faults/faults.hpp"
 #include "stream_support.hpp"
@@ -28,7 +28,7 @@ bool is_filled(const registered_buffer& b, std::uint32_t seed) {
 
 std::uint32_t number_of(stream& s) { return s.impl()->queue_pair()->native_handle()->qp_num; }
 
-/// Runs the context until so many completions are held back.
+/// Runs the context until `n` completions are held back.
 void wait_held(stream_pair& t, faults::injector& faults, std::size_t n) {
   while (faults.held() < n) {
     t.io.restart();
@@ -71,7 +71,7 @@ TEST_CASE("a read whose memory is written ends when it is not any more, and has 
   t.a.async_write_some(from, write.handler());
   wait_held(t, faults, 1); // the offer
   faults.release_completions(1);
-  wait_held(t, faults, 1); // what is read
+  wait_held(t, faults, 1); // the READs
   const auto how = GENERATE(0, 1, 2);
   if (how == 0)
     signal.emit(asio::cancellation_type::total);
@@ -103,7 +103,7 @@ TEST_CASE("a read whose memory is written ends when it is not any more, and has 
   CHECK(is_filled(to, 7));
 }
 
-TEST_CASE("what a cancelled read has not asked for yet is not read") {
+TEST_CASE("bytes that a cancelled read has not yet requested are not read") {
   constexpr std::size_t reads = 32, under_way = 4;
   stream_pair t;
   faults::injector faults(t.dev.native_handle());
@@ -124,7 +124,7 @@ TEST_CASE("what a cancelled read has not asked for yet is not read") {
   faults.release_completions();
   t.until([&] { return read.done(); });
   CHECK(read.ec == asio::error::operation_aborted);
-  // Some is read ahead for the next read.
+  // Some bytes are read ahead for the next read.
   CHECK(faults.counts().send_requests - posted < (reads - under_way) / 2);
   sent again;
   asio::async_read(t.b, asio::buffer(to.data(), to.size()), again.handler());
@@ -134,7 +134,7 @@ TEST_CASE("what a cancelled read has not asked for yet is not read") {
   CHECK(is_filled(to, 7));
 }
 
-TEST_CASE("what is copied to be read comes in order with everything else") {
+TEST_CASE("bytes that are copied and offered arrive in order with all others") {
   stream_pair t;
   const auto values = pattern(6 * megabyte, 3);
   const registered_buffer lent = filled(t.pool, many, 5);
@@ -157,7 +157,7 @@ TEST_CASE("what is copied to be read comes in order with everything else") {
   CHECK(is_pattern(&got[values.size() + many], values.size(), 3));
   t.b.close();
   drain(t.io);
-  CHECK(t.pool.statistics().blocks_in_use == 1); // what the test has
+  CHECK(t.pool.statistics().blocks_in_use == 1); // the test has one
 }
 
 TEST_CASE("both sides write as much as is read ahead before they read") {
@@ -175,13 +175,13 @@ TEST_CASE("both sides write as much as is read ahead before they read") {
   CHECK(is_pattern(got.data(), got.size(), 2));
 }
 
-TEST_CASE("what cannot be registered goes in frames") {
+TEST_CASE("memory that cannot be registered is sent in frames") {
   stream_pair t;
   faults::injector faults(t.dev.native_handle());
   const registered_buffer lent = filled(t.pool, megabyte, 1);
   const registered_buffer to = t.pool.allocate(megabyte);
   const bool copies = GENERATE(false, true);
-  if (copies) // what it would be copied to is registered already
+  if (copies) // the blocks for the copies are registered already
     t.pool.reserve(64 * megabyte);
   faults.fail(call::reg_mr, ENOMEM, {1, faults::forever});
   const auto values = pattern(megabyte, 1);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-// Every end at every point, on streams and on TCP sockets: what is told from then on.
+// Every end at every point, on streams and on TCP sockets: the results of all later calls.
 #include "catch.hpp"
 #include "stream_scripts.hpp"
 
@@ -13,11 +13,11 @@ using namespace test;
 
 using steps = std::vector<step>;
 
-/// What there is, and what is under way, of a.
+/// The state of a and its pending operation.
 struct point {
   const char* name;
   steps what;
-  char unread = 0; ///< Who has not read everything.
+  char unread = 0; ///< The side that has not read all bytes.
 };
 
 const std::vector<point> points = {
@@ -49,7 +49,8 @@ const std::vector<end> ends = {
     {"the peer sends no more", {'b', verb::shutdown_send}},
 };
 
-/// How what a had begun ends; then, of one side, how it hears of the end, and each kind of call.
+/// The result of a's pending operation; then, for one side, its notice of the end, and each kind of
+/// call.
 steps all_of(const point& where, const step& by, char who) {
   steps result = where.what;
   const auto add = [&result](const steps& more) {
@@ -70,8 +71,9 @@ steps all_of(const point& where, const step& by, char who) {
   if (by.who != who) {
     if (by.what == verb::die)
       add({{who, verb::wait_error}});
-    // By reads it hears that its peer has left, but for a read that was begun: Boost.Asio 1.81's
-    // sockets tell that to one only. How much of a long write had come when it failed differs.
+    // A read notices that the peer has left, except a read that was pending: Boost.Asio 1.81's
+    // sockets report that to one read only. The number of bytes of a long write that arrived before
+    // a failure differs.
     const bool leaves = by.what == verb::close || by.what == verb::shutdown_send ||
                         by.what == verb::shutdown_both ||
                         (by.what == verb::die && who == 'b' && writes);
@@ -81,7 +83,7 @@ steps all_of(const point& where, const step& by, char who) {
   if (who == 'b')
     add({{who, verb::non_blocking}}); // there may be nothing to read
   add({{who, verb::is_open}});
-  if (who == 'a' || !writes) // how much has come differs
+  if (who == 'a' || !writes) // the number of arrived bytes differs
     add({{who, verb::available}});
   add({{who, verb::non_blocking},
        {who, verb::sync_read, 3},
@@ -99,28 +101,28 @@ steps all_of(const point& where, const step& by, char who) {
   return result;
 }
 
-/// What stream.hpp says to differ from TCP, and after which ends by the peer.
+/// A difference from TCP that stream.hpp documents, and the ends by the peer after which it occurs.
 struct difference {
   verb what;
   std::string of_tcp, of_stream;
   std::vector<verb> after;
-  bool unread = false; ///< And only if the peer has not read everything.
+  bool unread = false; ///< Only if the peer has unread bytes.
 };
 const char* const not_connected = "0 Transport endpoint is not connected";
 const char* const reset = "0 Connection reset by peer";
 const std::vector<difference> differences = {
-    // An error of the connection stays.
+    // An error of the connection is kept.
     {verb::sync_read, "0 eof", reset, {verb::die}},
     {verb::sync_write, "0 Broken pipe", reset, {verb::die}},
-    // The endpoints are told afterwards, too.
+    // The endpoints are known afterwards, too.
     {verb::remote, not_connected, "0 ok", {verb::die, verb::close}},
-    // A write hears of the peer's close at once.
+    // A write notices the peer's close at once.
     {verb::sync_write, "5 ok", "0 Broken pipe", {verb::close}},
     // A shutdown after the peer's close succeeds.
     {verb::shutdown_send, not_connected, "0 ok", {verb::close}},
-    // A peer that closes with bytes unread sends no reset.
+    // A peer that closes with unread bytes sends no reset.
     {verb::drain, reset, "0 eof", {verb::close}, true},
-    // Nor does one that has shut down both ways: the write has reset the TCP connection.
+    // Nor does a peer that has shut down both ways: the write has reset the TCP connection.
     {verb::remote, not_connected, "0 ok the peer's", {verb::shutdown_both}},
     {verb::shutdown_send, not_connected, "0 ok", {verb::shutdown_both}},
 };

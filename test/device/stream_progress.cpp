@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-// Peers that are slow, that take nothing more, and whose devices read nothing.
+// Peers that are slow, that take no more bytes, or whose devices answer no READs.
 #include "catch.hpp"
 #include "faults/faults.hpp"
 #include "stream_support.hpp"
@@ -26,7 +26,7 @@ using asio_rdma::stream;
 constexpr std::size_t megabyte = std::size_t(1) << 20;
 constexpr std::size_t many = 4 * megabyte; // more than is read ahead
 
-/// Writes copied bytes until no more fit; gives their number.
+/// Writes copied bytes until no more fit; returns their number.
 std::size_t fill(stream& s, const std::vector<std::uint8_t>& values) {
   s.non_blocking(true);
   std::size_t written = 0;
@@ -46,9 +46,9 @@ TEST_CASE("a close goes on as long as the peer takes few of the bytes that were 
   stream_pair t(patient);
   const auto values = pattern(many, 1);
   const std::size_t written = fill(t.a, values);
-  REQUIRE(written >= 2 * megabyte); // of which one is read ahead
+  REQUIRE(written >= 2 * megabyte); // one of them is read ahead
   t.a.close();
-  // Far fewer than are read at a time.
+  // Far fewer bytes than are read at a time.
   std::vector<std::uint8_t> got(written + 1);
   std::size_t taken = 0;
   error_code failure;
@@ -88,7 +88,7 @@ TEST_CASE("a close goes on while the peer takes few bytes by functions that find
   CAPTURE(blocking);
   const auto values = pattern(many, 1);
   const std::size_t written = fill(*t.a, values);
-  REQUIRE(written >= 2 * megabyte); // of which one is read ahead
+  REQUIRE(written >= 2 * megabyte); // one of them is read ahead
   t.a->close();
   std::thread closing([&] {
     t.io_a->restart();
@@ -106,7 +106,7 @@ TEST_CASE("a close goes on while the peer takes few bytes by functions that find
       ec = {};
   }
   CHECK(taken > 1000);
-  CHECK(taken < megabyte / 2); // so that no memory that was read ahead is free yet
+  CHECK(taken < megabyte / 2); // so no memory that was read ahead is free yet
   t.b.non_blocking(false);
   if (!ec)
     taken += asio::read(t.b, asio::buffer(&got[taken], got.size() - taken), ec);
@@ -126,11 +126,11 @@ TEST_CASE("a peer is asked before a close gives up, also if the context was bloc
   t.until([&] { return t.b.available() == megabyte; });
   t.a.close();
   t.io.restart();
-  t.io.run_for(linger / 10); // what moves comes to rest
+  t.io.run_for(linger / 10); // until no more bytes move
   std::vector<std::uint8_t> got(written + 1);
   std::size_t taken = asio::read(t.b, asio::buffer(got.data(), 1000));
-  // Later than a question that was sent in time would be answered, and not so late that the stream
-  // can tell that the context was blocked.
+  // Later than the answer to a question that was sent in time, but early enough that the stream
+  // does not notice the blocked context.
   std::this_thread::sleep_for(linger + linger * 2 / 5);
   t.io.restart();
   t.io.poll();
@@ -151,9 +151,9 @@ TEST_CASE("a shutdown both ways drops what still comes") {
   sent write;
   t.a.async_write_some(asio::buffer("before", 6), [](auto...) {});
   t.until([&] { return t.b.available() == 6; });
-  if (form == 0) // the peer reads it where it lies
+  if (form == 0) // the peer reads it from a's memory
     t.a.async_write_some(lent, write.handler());
-  else // it is copied to blocks, of which the peer reads some
+  else // copied to blocks, some of which the peer reads
     asio::async_write(t.a, asio::buffer(lent.data(), form == 1 ? lent.size() : 20000),
                       write.handler());
   t.until([&] { return t.b.available() > 6; });
@@ -165,7 +165,7 @@ TEST_CASE("a shutdown both ways drops what still comes") {
   }
   t.until([&] { return write.done(); });
   CHECK(write.ec == (form == 2 ? error_code() : error_code(asio::error::broken_pipe)));
-  // What had come is there.
+  // Bytes that had arrived before can be read.
   std::array<char, 6> before{};
   asio::read(t.b, asio::buffer(before));
   CHECK(std::string(before.data(), before.size()) == "before");
@@ -173,7 +173,7 @@ TEST_CASE("a shutdown both ways drops what still comes") {
   std::vector<char> rest(2 * megabyte);
   asio::read(t.b, asio::buffer(rest), ec);
   CHECK(ec == asio::error::eof);
-  // Frames that come are dropped as well, so nobody waits for room.
+  // Later frames are dropped as well, so the writer does not wait for room.
   if (form == 2)
     for (int i = 0; i < 100; ++i) {
       sent small;
@@ -247,7 +247,7 @@ TEST_CASE("a write that is withdrawn while the peer reads it directly ends at th
   t.a.async_write_some(from, write.handler());
   wait_held(1); // the offer
   faults.release_completions(1);
-  wait_held(4); // what is read at a time
+  wait_held(4); // the READs that are posted at a time
   t.a.cancel();
   wait_held(5); // the withdrawal
   faults.release_completions();
@@ -257,7 +257,7 @@ TEST_CASE("a write that is withdrawn while the peer reads it directly ends at th
   CHECK(write.ec == asio::error::operation_aborted);
   CHECK(write.value == read.value);
   CHECK(is_pattern(to.data(), read.value, 7));
-  // What follows comes behind it.
+  // A later write follows the accepted bytes.
   sent next, after;
   t.a.async_write_some(asio::buffer("next", 4), next.handler());
   std::array<char, 5> text{};
@@ -282,8 +282,8 @@ TEST_CASE("a write whose reader closes tells how much of it was read") {
 
 namespace {
 
-/// A peer whose frames are sent on a queue pair by hand. Its handshake says how many READs it
-/// answers at a time; it answers none.
+/// A peer that sends its frames on a queue pair directly. Its handshake announces a number of READs
+/// that it answers at a time, but it answers none.
 struct frames_only {
   static constexpr std::size_t size = 16384, count = 16;
 
@@ -309,7 +309,7 @@ struct frames_only {
     until(io, [&] { return accepted.done() && connected.done(); });
     if (accepted.ec || connected.ec)
       throw system_error(accepted.ec ? accepted.ec : connected.ec, "connect");
-    // On iWARP the side that has connected speaks first.
+    // On iWARP the connecting side sends first.
     const detail::frame_bytes credits = encode(detail::frame_header{});
     send(credits);
   }
@@ -319,7 +319,7 @@ struct frames_only {
         frames.emplace_back(static_cast<const std::uint8_t*>(place(i).data()), r.bytes);
     });
   }
-  /// Posts the receives of the frames that have come again, and returns their credits.
+  /// Posts the receives of the frames that have arrived again, and returns their credits.
   void return_credits() {
     detail::frame_header h;
     for (; returned < frames.size(); ++returned, ++h.credits)
@@ -396,7 +396,7 @@ TEST_CASE("a peer that answers no READs may not offer what cannot be read") {
 
 TEST_CASE("a write that is withdrawn because another one was dropped ends without an answer") {
   stream_options o;
-  o.linger = 1ms; // of which a withdrawal has a second
+  o.linger = 1ms; // a withdrawal has one second more
   frames_only t(1, o);
   t.s.set_option(asio::socket_base::linger(true, 3600));
   const registered_buffer first = t.pool.allocate(150'000), second = t.pool.allocate(150'000);
@@ -419,7 +419,7 @@ TEST_CASE("a write that is withdrawn because another one was dropped ends withou
 
 TEST_CASE("a write that is withdrawn ends without an answer though other bytes flow") {
   stream_options o;
-  o.linger = 1ms; // of which a withdrawal has a second
+  o.linger = 1ms; // a withdrawal has one second more
   frames_only t(1, o);
   const registered_buffer lent = t.pool.allocate(150'000);
   asio::cancellation_signal cancel;
@@ -454,7 +454,7 @@ TEST_CASE("memory that a READ cannot be let into is filled otherwise, or not now
   sent write, read;
   if (reads_directly)
     t.b.async_read_some(to, read.handler());
-  // The first is that of the offer. Of the others iWARP has one for each READ.
+  // The first registration is that of the offer. The later ones on iWARP: one for each READ.
   faults.fail(faults::call::reg_mr, ENOMEM, {2, faults::forever});
   t.a.async_write_some(lent, write.handler());
   if (!reads_directly) {
@@ -466,7 +466,7 @@ TEST_CASE("memory that a READ cannot be let into is filled otherwise, or not now
   const bool tells = t.dev.type() == transport::iwarp;
   CHECK(bool(read.ec) == tells);
   faults.clear();
-  // The connection lives, and nothing is lost.
+  // The connection lives, and no byte is lost.
   sent rest;
   std::vector<std::uint8_t> got(lent.size() - read.value);
   asio::async_read(t.b, asio::buffer(got), rest.handler());

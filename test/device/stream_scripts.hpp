@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-// Scripts that are played on streams and on TCP sockets, to be compared.
+// Scripts that are played on streams and on TCP sockets, to compare the results.
 #pragma once
 
 #include "stream_support.hpp"
@@ -18,14 +18,14 @@
 namespace test {
 
 enum class verb {
-  write,       // until it is complete
-  read,        // likewise
-  begin_read,  // and go on
-  begin_write, // likewise
-  begin_wait,  // for something to read, and go on
-  end,         // until what was begun is complete
-  cancel_one,  // what was begun
-  cancel,      // everything of the object
+  write,       // waits until it is complete
+  read,        // waits until it is complete
+  begin_read,  // does not wait
+  begin_write, // does not wait
+  begin_wait,  // for bytes to read; does not wait
+  end,         // waits for the begun operation
+  cancel_one,  // cancels the begun operation
+  cancel,      // cancels all operations
   wait_read,
   wait_write,
   wait_error,
@@ -34,7 +34,7 @@ enum class verb {
   shutdown_receive,
   shutdown_both,
   close,
-  die, // the connection is reset
+  die, // resets the connection
   remote,
   local,
   is_open,
@@ -42,8 +42,8 @@ enum class verb {
   sync_read,
   non_blocking,
   move, // to another object and back
-  fill, // until it would block
-  drain // until there is no more to come
+  fill, // writes until it would block
+  drain // reads until the end
 };
 
 /// a and b are connected, u is open and not connected, n is not open.
@@ -58,7 +58,7 @@ struct script {
   std::vector<step> steps;
 };
 
-/// What the two kinds have not in common: how they come to be connected.
+/// The part in which the two kinds differ: making the connection.
 struct stream_world {
   using socket = asio_rdma::stream;
 
@@ -84,7 +84,7 @@ struct tcp_world {
   socket a{io}, b{io}, unconnected{io}, never_open{io};
 };
 
-/// Plays scripts on one kind, and tells what came of each step.
+/// Plays scripts on one kind of object, and records the result of each step.
 template <class World>
 class player {
 public:
@@ -124,7 +124,7 @@ private:
   }
 
   static std::string text(const error_code& ec, std::size_t bytes = 0) {
-    // By its value: one is of Asio's category, or of the system's.
+    // Compared by value: the same error has Asio's or the system's category.
     const std::string name = !ec ? "ok" : ec == asio::error::eof ? "eof" : ec.message();
     return std::to_string(bytes) + " " + name;
   }
@@ -248,7 +248,7 @@ private:
     case verb::non_blocking:
       o.non_blocking(true, ec);
       break;
-    // How much that is differs, so only why it ends is told.
+    // The number of bytes differs, so only the final error is recorded.
     case verb::fill:
       memory.resize(100000, 'x');
       while (!ec)

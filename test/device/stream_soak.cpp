@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
-// Bytes through a stream, both ways at once, in reads and writes of random sizes from 1 byte to
-// 1 MiB, copied, lent and read where they are to lie, and cancelled now and then, for as long as it
-// is told: every byte is compared, and memory must not grow.
+// Bytes through a stream in both directions, in reads and writes of random sizes from 1 byte to 1
+// MiB: copied, lent, read directly to their place, and sometimes cancelled. The length is an
+// option. Every byte is compared, and memory must not grow.
 #include "long_run.hpp"
 #include "pair.hpp"
 
@@ -36,12 +36,12 @@ using clock_type = std::chrono::steady_clock;
 constexpr std::size_t longest = endless_bytes::longest;
 
 struct options {
-  std::uint64_t bytes = 0; // each way, if not 0
+  std::uint64_t bytes = 0; // in each direction, if not 0
   double seconds = 0;      // if not 0
   std::uint32_t seed = 1;
   clock_type::time_point begin = clock_type::now();
 
-  /// Of what is to be done, 1 and more when it is.
+  /// The share of the work that is done; 1 and more at the end.
   double progress(std::uint64_t done) const {
     double result = 0;
     if (bytes != 0)
@@ -53,12 +53,12 @@ struct options {
   }
 };
 
-// As many of them are of a few bytes as are of hundreds of thousands.
+// Sizes of a few bytes are as frequent as sizes of hundreds of thousands.
 std::size_t any_size(std::mt19937& random) {
   return 1 + random() % (std::size_t(1) << random() % 21);
 }
 
-/// One end, with a thread of its own.
+/// One end, with its own thread.
 struct side {
   explicit side(const device& d) : pool(protection_domain(d)) {
     pool.reserve(most_registered);
@@ -145,7 +145,7 @@ struct side {
       throw system_error(ec, what);
   }
 
-  // Compares memory with what it was when a fifth was done, at each further fifth.
+  // Compares the memory in use, at each fifth of the work, with that at the first fifth.
   void look(double progress) {
     if (progress < next_look)
       return;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSL-1.0
-// Stackful coroutines on a stream. Of Boost.Context; Boost.Coroutine is what Asio had before.
+// Stackful coroutines on a stream, by Boost.Context. Boost.Coroutine is what older versions of Asio
+// used.
 #define BOOST_ASIO_DISABLE_BOOST_COROUTINE
 #include "catch.hpp"
 #include "stream_support.hpp"
@@ -18,7 +19,7 @@ namespace {
 
 using namespace test;
 
-/// How a coroutine ended.
+/// The end of a coroutine.
 struct course {
   bool over = false;
   std::exception_ptr failure;

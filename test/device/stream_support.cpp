@@ -50,7 +50,7 @@ void stream_pair::play(asio::awaitable<void> coroutine, std::chrono::seconds lon
   try {
     if (failure)
       std::rethrow_exception(failure);
-  } catch (const asio::multiple_exceptions& e) { // one of two failed, and the other was cancelled
+  } catch (const asio::multiple_exceptions& e) { // one failed, which cancelled the other
     std::rethrow_exception(e.first_exception());
   }
 }

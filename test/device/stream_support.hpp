@@ -18,7 +18,8 @@ struct stream_pair {
   explicit stream_pair(const stream_options& of_a = {}, const stream_options& of_b = {});
 
   void until(const std::function<bool()>& condition) { test::until(io, condition); }
-  /// Runs the context until a coroutine is over; throws what it throws, or if that takes longer.
+  /// Runs the context until a coroutine has ended. Throws the coroutine's exception, or if it takes
+  /// longer than `longest`.
   void play(asio::awaitable<void> coroutine,
             std::chrono::seconds longest = std::chrono::seconds(30));
 
@@ -31,7 +32,7 @@ struct stream_pair {
   asio_rdma::stream a{io}, b{io}; ///< a has connected to b.
 };
 
-/// Two streams, each of a context of its own. That of a may end before that of b.
+/// Two streams, each on its own context. a's context may end before b's.
 struct two_contexts {
   explicit two_contexts(const stream_options& of_a = {}, const stream_options& of_b = {},
                         int threads_of_a = 1);

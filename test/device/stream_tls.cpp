@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-// asio::ssl::stream over a stream: both sides show a certificate, and HTTP and WebSocket on top.
+// asio::ssl::stream over a stream, with a certificate of each side, and HTTP and WebSocket on top.
 #include "catch.hpp"
 #include "stream_web.hpp"
 #include "tls_identity.hpp"

@@ -39,7 +39,7 @@ static_assert(std::is_nothrow_move_constructible_v<stream>);
 static_assert(!std::is_copy_constructible_v<stream>);
 static_assert(asio_rdma::connectable<stream>);
 
-/// A protocol of somebody's own: a line is sent, and a line comes back.
+/// A user's own protocol: a line is sent, and a line is received.
 struct ask_op {
   stream& s;
   const std::string& question;
@@ -164,7 +164,8 @@ TEST_CASE("a stream of another executor") {
   CHECK(any.is_open());
 }
 
-TEST_CASE("streams, an acceptor and a connector with a default token, which nobody names") {
+TEST_CASE(
+    "streams, an acceptor and a connector with a default token, which the program does not name") {
   using awaiting_stream = asio::use_awaitable_t<>::as_default_on_t<stream>;
   stream_pair t;
   auto listener = asio::use_awaitable.as_default_on(std::move(t.listener));
@@ -179,7 +180,7 @@ TEST_CASE("streams, an acceptor and a connector with a default token, which nobo
     co_await asio::async_write(s, asio::buffer(line));
     const registered_buffer piece = co_await s.async_receive();
     CHECK(piece.size() == 3);
-    // The other form, with an object that is there.
+    // The other form, with an existing object.
     awaiting_stream other(t.io, t.pool);
     const connection_info info = co_await listener.async_accept(other);
     CHECK(info.remote == other.remote_endpoint());
@@ -252,7 +253,7 @@ TEST_CASE("of a range of endpoints a stream takes the first that answers") {
   b.async_read_some(asio::buffer(&c, 1), read.handler());
   test::until(io, [&] { return read.done() && write.done(); });
   CHECK(c == 'c');
-  // Where nobody answers the last failure is told, and nothing is connected.
+  // If no endpoint answers, the last failure is reported, and the stream is not connected.
   stream lone(io);
   lone.open(pool);
   test::connection refused;

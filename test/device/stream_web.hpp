@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-// What is said by HTTP and by WebSocket, over whatever carries it.
+// Conversations by HTTP and WebSocket, over any stream.
 #pragma once
 
 #include "catch.hpp"
@@ -28,7 +28,8 @@ inline std::string text_of_size(std::size_t n) {
   return s;
 }
 
-// Answers what a target asks for: /echo, /chunked, /large; until the client wants no more.
+// Answers requests for the targets /echo, /chunked and /large, until the client ends the
+// connection.
 template <class Stream>
 asio::awaitable<void> serve(Stream& s, std::size_t large) {
   beast::flat_buffer buffer;
@@ -71,7 +72,7 @@ asio::awaitable<std::string> ask(Stream& s, beast::flat_buffer& buffer, const ch
   co_return parser.release().body();
 }
 
-/// Keep-alive, chunked both ways, and a large body; the connection is the server's to end.
+/// Keep-alive, chunked bodies in both directions, and a large body; the server ends the connection.
 template <class Stream>
 asio::awaitable<void> ask_all(Stream& s, std::size_t large) {
   beast::flat_buffer buffer;
@@ -98,7 +99,7 @@ void compress(WebSocket& s) {
   s.set_option(deflate);
 }
 
-/// Sends back what comes, until the peer closes.
+/// Sends all messages back, until the peer closes.
 template <class WebSocket>
 asio::awaitable<void> echo_messages(WebSocket& s) {
   co_await s.async_accept(asio::use_awaitable);

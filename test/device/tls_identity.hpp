@@ -23,7 +23,7 @@ struct freed_by {
   }
 };
 
-/// A key and a certificate that it has signed itself.
+/// A key and a self-signed certificate.
 struct identity {
   identity() {
     const std::unique_ptr<EVP_PKEY, freed_by<EVP_PKEY_free>> k(
@@ -55,7 +55,7 @@ struct identity {
   std::string certificate, key;
 };
 
-/// Shows `mine`, and wants to see `theirs`.
+/// A context that presents `mine` and requires `theirs`.
 inline asio::ssl::context context_of(const identity& mine, const identity& theirs) {
   asio::ssl::context c(asio::ssl::context::tls);
   c.use_certificate(asio::buffer(mine.certificate), asio::ssl::context::pem);
