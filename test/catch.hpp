@@ -12,8 +12,8 @@
 
 namespace test {
 
-/// To be called by a test case, or a part of one, that the device has nothing for, before it
-/// returns: tools/test-summary counts the line that this prints.
+/// Reports that the device lacks a feature that a test case, or a part of one, needs. Call it
+/// before the test case returns: tools/test-summary counts the printed line.
 void not_on_this_device(const char* what);
 
 } // namespace test

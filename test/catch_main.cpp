@@ -9,5 +9,5 @@ void test::not_on_this_device(const char* what) {
             << what << std::endl;
 }
 
-// Both versions have the session, and its macro for a ready-made main is in different places.
+// Both versions have the session, but the macro for a ready-made main is in different places.
 int main(int argc, char* argv[]) { return Catch::Session().run(argc, argv); }

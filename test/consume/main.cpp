@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSL-1.0
-// That headers, library and its dependencies are found, linked and loaded: templates of each kind
-// of object are instantiated, so that no symbol behind them is missing.
+// Checks that headers, library and dependencies are found, linked and loaded. Templates of each
+// kind of object are instantiated, so that no symbol is missing.
 #include <asio_rdma/asio_rdma.hpp>
 #include <asio_rdma/version.hpp>
 
@@ -21,7 +21,7 @@ int main() {
   const asio::ip::tcp::endpoint nowhere;
   asio_rdma::error_code ec;
   acceptor.open(nowhere, 1, ec);
-  // All of them fail: nothing is open.
+  // All of them fail, as nothing is open.
   qp.async_send(asio_rdma::const_buffer(), asio::detached);
   qp.async_receive(asio_rdma::mutable_buffer(), asio::detached);
   if (acceptor.is_open())
