@@ -27,7 +27,7 @@ inline asio_rdma::completion_queue_options completion_options(const plan& p) {
           1024};
 }
 
-/// Calls the one, or spawns the coroutine that the other makes.
+/// Calls `callbacks`, or spawns the coroutine that `coroutine` makes.
 template <class Callbacks, class Coroutine>
 void start_as(asio::io_context& io, style s, Callbacks&& callbacks, Coroutine&& coroutine) {
   if (s == style::callbacks)
@@ -110,7 +110,7 @@ private:
 
   void adopt(queue_pair& qp, const cm_end& end) {
     qp.assign(pd_, queue_, end.qp());
-    qp.set_connected(); // siw does not tell
+    qp.set_connected(); // siw does not report the connection
   }
 
   template <class F>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSL-1.0
 //
-// The ends that the loops drive: queue pairs made and connected by librdmacm, the same way for
-// every loop, so that loops differ in nothing but what they do per operation. Nothing is torn
-// down: the programs end with the process.
+// The ends that the loops drive: queue pairs made and connected by librdmacm, in the same way for
+// every loop, so that loops differ only in their work per operation. Nothing is torn down: the
+// programs end with the process.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -38,8 +38,8 @@ struct plan {
   mode how = mode::busy;
   std::uint32_t bytes = 64;
   std::string address;
-  std::uint32_t in_flight = 0; ///< 0: as the work wants it.
-  std::uint32_t local = 0;     ///< Of the locks that are taken, so many per cent.
+  std::uint32_t in_flight = 0; ///< 0: as the work needs.
+  std::uint32_t local = 0;     ///< Percentage of locks that are local.
   std::uint32_t locks = 100;   ///< On each node.
 
   /// Operations in flight.
@@ -48,13 +48,13 @@ struct plan {
       return in_flight;
     return what == work::rate ? 64 : what == work::write || what == work::bulk ? 8 : 1;
   }
-  /// Receives posted at an end that gets messages. Of one message in flight four, because a
+  /// Receives posted at an end that gets messages. Four for one message in flight, because a
   /// coroutine posts its next receive only when its answer has been sent.
   std::uint32_t receives() const { return what == work::rate ? 128 : 4; }
 };
 
-/// Memory of an end: what it sends or reads into at the front, what it receives into behind. Of
-/// long messages each has a place of its own there, as what has arrived is not overwritten.
+/// Memory of an end. The front half is sent from or read into; the rear half is received into. Each
+/// long message has its own place in the rear half, because an arrived message is not overwritten.
 struct memory {
   static constexpr std::size_t half = 1 << 20;
 
@@ -71,11 +71,11 @@ struct memory {
   ibv_mr* mr;
 };
 
-/// One end of a connection, the active one or the passive one, each step as blocking as it must be
-/// for both to be made by one thread.
+/// One end of a connection, active or passive. Each step blocks only as far as needed for one
+/// thread to make both ends.
 class cm_end {
 public:
-  /// An address of this machine says which device.
+  /// The device is found by an address of this machine.
   explicit cm_end(const std::string& address)
       : channel_(rdma_create_event_channel()), address_(address) {
     check(channel_ != nullptr, "rdma_create_event_channel");
@@ -163,7 +163,7 @@ private:
   std::uint32_t inline_limit_ = 0;
 };
 
-/// What the other process of a pair is told through pipes: the port to connect to, and that the
+/// A pipe to the other process of a pair. It carries the port to connect to, and the news that the
 /// receives are posted.
 struct process_pipe {
   process_pipe() { check(::pipe(ends) == 0, "pipe"); }
@@ -181,7 +181,7 @@ struct process_pipe {
   int ends[2];
 };
 
-/// The port that the passive end listens at, at both.
+/// Gives both processes the port on which the passive end listens.
 inline std::uint16_t exchange_port(std::uint16_t listening, const cm_end* active,
                                    const cm_end* passive, process_pipe* to_active) {
   if (!passive)
@@ -191,7 +191,7 @@ inline std::uint16_t exchange_port(std::uint16_t listening, const cm_end* active
   return listening;
 }
 
-/// Connects the ends, of which the one may be another process's.
+/// Connects the ends, one of which may be in another process.
 inline void connect_ends(cm_end* active, cm_end* passive, ibv_pd* pd, ibv_cq* cq,
                          process_pipe* to_active) {
   const std::uint16_t port =
@@ -206,7 +206,7 @@ inline void connect_ends(cm_end* active, cm_end* passive, ibv_pd* pd, ibv_cq* cq
     passive->established();
 }
 
-/// What a loop did to its completion queue so far.
+/// Counts of a loop's calls on its completion queue.
 struct queue_counters {
   std::uint64_t polls = 0, arms = 0, events = 0;
 };
@@ -216,9 +216,9 @@ class loop {
 public:
   virtual ~loop() = default;
   virtual queue_counters counters() const = 0;
-  /// Carries out so many operations (round trips, for `work::send`) from the active end.
+  /// Carries out `operations` operations (round trips, for `work::send`) from the active end.
   virtual void run(std::uint64_t operations) = 0;
-  /// Answers at the passive end as long as the process lives.
+  /// Answers at the passive end until the process ends.
   [[noreturn]] virtual void serve() = 0;
 };
 

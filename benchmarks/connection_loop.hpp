@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 //
-// Messages by `asio_rdma::connection`, with the options that it has by default: what
-// verbs_loop does with receives that it knows the size and the number of.
+// Messages by `asio_rdma::connection` with its default options. verbs_loop does the same with
+// receives whose size and number it knows.
 #pragma once
 
 #include "asio_loop.hpp"
@@ -14,7 +14,7 @@ namespace bench {
 
 class connection_loop final : public loop {
 public:
-  /// The ends in this process; each may be null. They only tell the device.
+  /// The ends in this process; each may be null. They only name the device.
   connection_loop(const plan& p, style s, const cm_end* active, const cm_end* passive,
                   process_pipe* to_active)
       : plan_(p),
@@ -101,7 +101,7 @@ private:
       io_.stop();
   }
 
-  // Round trips: what arrives is sent back as it is
+  // Round trips: each message is sent back unchanged
 
   void answer() {
     passive_.async_receive([this](const asio_rdma::error_code& ec, asio_rdma::message m) {

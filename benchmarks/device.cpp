@@ -52,7 +52,7 @@ std::unique_ptr<loop> make(const std::string& by, const plan& p, bool messages, 
   return std::make_unique<asio_loop>(p, s, active, passive, to_active);
 }
 
-// A loop, its ends, and the other process where there is one.
+// A loop, its ends, and the other process if there is one.
 struct contestant {
   std::string by;
   std::unique_ptr<cm_end> active, passive;
@@ -91,7 +91,7 @@ struct contestant {
   }
 };
 
-// As many operations as take about so long.
+// The number of operations that take about `seconds`.
 std::uint64_t calibrate(contestant& c, double seconds) {
   std::uint64_t n = 16;
   for (double t = c.run(n); t < seconds / 4; t = c.run(n))
@@ -181,7 +181,7 @@ int main(int argc, char* argv[]) {
     return 2;
   }
 
-  // Whose work is one kind only.
+  // Loops that can do one kind of work only.
   const std::map<std::string, work> only{{"global", work::read},   {"singles", work::batch},
                                          {"batches", work::batch}, {"alock", work::lock},
                                          {"spin", work::lock},     {"mcs", work::lock}};

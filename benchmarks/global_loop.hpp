@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 //
-// The memory of another node by `global_memory`: `work::read` are values of 8 bytes, `work::batch`
-// is eight words written, one by one or as a batch. Both nodes are of this process.
+// The memory of another node by `global_memory`. `work::read` reads values of 8 bytes;
+// `work::batch` writes eight words, one by one or as a batch. Both nodes are in this process.
 #pragma once
 
 #include "asio_loop.hpp"
@@ -12,7 +12,7 @@
 
 namespace bench {
 
-/// Nodes that have joined each other and themselves, each with a segment.
+/// Two nodes that have joined each other and themselves, each with a segment.
 struct two_nodes {
   static constexpr std::uint64_t segment_bytes = 1 << 20;
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSL-1.0
 //
-// Many streams between two processes: how long they take to connect, what an idle one costs in
-// registered memory, and whether all get on, with receives that they share and with their own.
-// Status 1: an idle stream costs more than it may, or some get on far slower than others.
+// Many streams between two processes: the time they take to connect, the registered memory of an
+// idle stream, and whether all streams make progress, with shared receives and with receives of
+// their own. Status 1: an idle stream costs more than its limit, or some streams are far slower
+// than others.
 #include <asio_rdma/asio_rdma.hpp>
 
 #include <CLI/CLI.hpp>
@@ -36,7 +37,7 @@ using namespace asio_rdma;
 using asio::use_awaitable, asio::ip::tcp;
 using clock_type = std::chrono::steady_clock;
 
-// Of registered memory, for an idle stream.
+// Limits of registered memory for an idle stream.
 constexpr double most_shared = 64 * 1024, most_own = 300 * 1024;
 constexpr std::size_t connecting_at_a_time = 32;
 
@@ -44,8 +45,8 @@ struct plan {
   std::size_t streams = 1000;
   std::size_t exchanges = 20; // on the average
   std::size_t bytes = 2000;
-  double within = 0;                  // seconds, to connect; 0 if it does not matter
-  bool own = false;                   // receives
+  double within = 0;                  // seconds, to connect; 0: no limit
+  bool own = false;                   // each stream has its own receives
   std::optional<unsigned short> port; // of the process that accepts
 };
 
@@ -54,7 +55,7 @@ device open_device() {
   return name != nullptr ? device::open(name) : device::open_first();
 }
 
-/// The streams of one process, and what they stand on.
+/// The streams of one process, with their context, device and pool.
 struct party {
   explicit party(const plan& p) : what(p) {
     if (p.own) {
@@ -104,7 +105,7 @@ struct party {
 
 // --- The process that accepts ----------------------------------------------------------------
 
-/// Sends everything back.
+/// Sends all bytes back.
 asio::awaitable<void> echo(asio_rdma::stream& s) {
   std::vector<char> buffer(4096);
   for (;;) {
@@ -195,7 +196,7 @@ asio::awaitable<void> connect_some(party& p, const tcp::endpoint& to, std::size_
   }
 }
 
-/// Each stream sends and waits for what comes back, until all together have done enough.
+/// Each stream sends and reads the echo, until the streams together have done enough exchanges.
 asio::awaitable<void> exchange(party& p, exchanges& all, std::size_t i) {
   asio_rdma::stream& s = p.streams[i];
   std::vector<char> out(p.what.bytes), in(p.what.bytes);

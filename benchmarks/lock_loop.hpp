@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSL-1.0
 //
-// Tables of locks on two nodes, and coroutines of both that take them: `alock`, and what there is
-// without it, by which a node takes its own locks by the device as well, because the device's
-// atomic operations are none for the CPU. An operation is a lock taken and given back.
+// Tables of locks on two nodes, and coroutines of both nodes that take them: by `alock`, and by
+// locks without it. Without `alock` a node takes its own locks by the device as well, because the
+// device's atomic operations are not atomic with those of the CPU. An operation is a lock taken and
+// given back.
 #pragma once
 
 #include "global_loop.hpp"
@@ -19,7 +20,7 @@
 
 namespace bench {
 
-/// A word that is 0, or who has the lock.
+/// A word that is 0, or the number of the lock's holder.
 class spin_lock {
 public:
   struct words {
@@ -45,7 +46,7 @@ private:
   asio_rdma::remote_ptr<asio_rdma::nic_atomic<std::uint64_t>> at_;
 };
 
-/// The queue of Mellor-Crummey and Scott: who waits looks at a word of its own node.
+/// The queue lock of Mellor-Crummey and Scott: a waiting party polls a word of its own node.
 class mcs_lock {
 public:
   struct entry {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 //
-// What a memory pool, its buffers and their access state cost the CPU. Needs no device: what is
-// registered does not matter to the bookkeeping.
+// The CPU cost of a memory pool, of its buffers and of their access state. Needs no device: the
+// bookkeeping does not depend on the registration.
 #include <asio_rdma/memory_pool.hpp>
 
 #include <benchmark/benchmark.h>
@@ -42,7 +42,8 @@ void allocate_and_return(benchmark::State& state) {
 BENCHMARK(allocate_and_return)->Arg(64)->Arg(4096)->Arg(65536)->Arg(1 << 20);
 BENCHMARK(allocate_and_return)->Arg(4096)->Threads(2);
 
-// Blocks that come back in another order than they went, from memory that is not in the cache.
+// Blocks are released in another order than they were allocated, and their memory is not in the
+// cache.
 void allocate_many(benchmark::State& state) {
   const auto bytes = static_cast<std::size_t>(state.range(0));
   std::vector<registered_buffer> ring(1024);

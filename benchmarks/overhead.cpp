@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSL-1.0
 //
-// What an operation costs in instructions and allocations, on the null device under callgrind:
+// The instructions and allocations of an operation, on the null device under callgrind:
 //   valgrind --tool=callgrind bench_overhead RESULTS.json
 // Each case runs with two numbers of operations, and callgrind writes a profile of each, marked
-// "CASE 0" and "CASE 1": the difference is free of what setting up costs. `benchmarks/run overhead`
+// "CASE 0" and "CASE 1": the difference excludes the cost of setting up. `benchmarks/run overhead`
 // does the arithmetic.
 #include "null_device.hpp"
 
@@ -28,8 +28,8 @@ namespace {
 std::uint64_t allocations = 0;
 } // namespace
 
-// What operator new and std::aligned_alloc, by which Asio recycles memory, come down to. glibc's
-// own keep these names where they are replaced.
+// The functions that operator new and std::aligned_alloc call; Asio recycles memory by the latter.
+// glibc's own functions keep these names if they are replaced.
 extern "C" {
 void* __libc_malloc(std::size_t);
 void* __libc_memalign(std::size_t, std::size_t);
@@ -66,7 +66,7 @@ void check(bool good, const char* what) {
   std::exit(1);
 }
 
-// The measure of all: what the device and a loop by hand cost.
+// The reference: the cost of the device and of a hand-written loop.
 void bare_sends(memory& m, std::uint64_t operations) {
   ibv_cq* cq = ibv_create_cq(m.d.native_handle(), 2 * window, nullptr, nullptr, 0);
   ibv_qp_init_attr init{};
@@ -162,7 +162,7 @@ void coroutine_sends(memory& m, std::uint64_t operations) {
   l.io.run();
 }
 
-// In groups, each posted as one chain when the group before has completed.
+// In groups. Each group is posted as one chain when the group before it has completed.
 void batched_sends(memory& m, std::uint64_t operations) {
   link<asio::io_context::executor_type> l(m);
   for (; operations != 0; operations -= batch_size) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSL-1.0
 //
-// Bytes by one program over `asio_rdma::stream`, with the options that it has by default, and over
-// a TCP socket. `work::send` is a message there and back, `work::rate` are messages one after
-// another, which are read as they come.
+// Bytes by one program over `asio_rdma::stream` with its default options, and over a TCP socket.
+// `work::send` is a message there and back. `work::rate` is a sequence of messages, which are read
+// as they arrive.
 #pragma once
 
 #include "asio_loop.hpp"
@@ -18,7 +18,7 @@
 
 namespace bench {
 
-/// A stream of each end in this process, and memory to write from and read into.
+/// A stream for each end in this process, and memory to write from and read into.
 class rdma_streams {
 public:
   rdma_streams(const plan& p, const cm_end* near, const cm_end* far, process_pipe* to_active)
@@ -58,7 +58,7 @@ public:
     return {c.polls, c.arms, c.events};
   }
 
-  /// Calls `done` with the number of the bytes that came next.
+  /// Calls `done` with the number of bytes that arrived.
   template <class F>
   void take(asio_rdma::registered_buffer&, F done) {
     passive.async_receive(
@@ -67,7 +67,7 @@ public:
         });
   }
 
-  /// Writes all of it.
+  /// Writes the whole buffer.
   template <class F>
   void put(const asio_rdma::registered_buffer& from, F done) {
     active.async_write_some(from, std::move(done));
@@ -123,7 +123,7 @@ public:
 template <class Streams>
 class stream_loop final : public loop {
 public:
-  /// The ends in this process; each may be null. They only tell the device.
+  /// The ends in this process; each may be null. They only name the device.
   stream_loop(const plan& p, const cm_end* active, const cm_end* passive, process_pipe* to_active)
       : plan_(p),
         counts_received_(passive != nullptr),

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSL-1.0
 //
-// Loops written by hand on verbs, as good as such a loop can be with one work request for each
-// ibv_post_send, every send signaled: the measure of the library. One completion queue for the
-// ends of a process, polled 32 at a time. To wait, they arm it, poll once more, and only then block
-// in ibv_get_cq_event; events are acknowledged 64 at a time. With `epoll` they block in epoll_wait
-// instead, as a loop must that has sockets or timers too.
+// Hand-written loops on verbs, as fast as a loop can be with one work request for each
+// ibv_post_send and every send signaled: the reference for the library. The ends of a process have
+// one completion queue, polled 32 at a time. To wait, a loop arms the queue, polls once more, and
+// then blocks in ibv_get_cq_event; events are acknowledged 64 at a time. With `epoll` the loop
+// blocks in epoll_wait instead, as a loop with sockets or timers must.
 #pragma once
 
 #include "cm_link.hpp"

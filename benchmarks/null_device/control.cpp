@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSL-1.0
-// libibverbs' functions for devices and objects. What is missing here is libibverbs' own.
+// libibverbs' functions for devices and objects. A function that is not defined here is libibverbs'
+// own.
 #include "null_device.hpp"
 #include "objects.hpp"
 
@@ -76,7 +77,7 @@ int dealloc_mw(ibv_mw* mw) {
 ibv_gid the_gid() {
   ibv_gid gid{};
   gid.raw[10] = gid.raw[11] = 0xff;
-  const std::uint32_t address = htonl(0xc0000201); // 192.0.2.1, of the block for documentation
+  const std::uint32_t address = htonl(0xc0000201); // 192.0.2.1, from the block for documentation
   std::memcpy(gid.raw + 12, &address, sizeof address);
   return gid;
 }
@@ -180,7 +181,7 @@ NULL_DEVICE_EXPORT int ibv_query_pkey(ibv_context*, std::uint8_t, int, __be16* k
 }
 
 NULL_DEVICE_EXPORT int ibv_get_async_event(ibv_context* context, ibv_async_event*) {
-  std::uint64_t value; // never written: blocks or fails as the descriptor says
+  std::uint64_t value; // never written: a read blocks or fails, depending on the descriptor
   [[maybe_unused]] const auto n = ::read(context->async_fd, &value, sizeof value);
   return -1;
 }

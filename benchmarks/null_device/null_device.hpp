@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: BSL-1.0
 //
-// A device for counting instructions, allocations and calls, and for nothing else: work completes
-// inside ibv_post_send, no byte moves, no peer exists, nothing is checked and receives complete
-// only by a flush. A test of behaviour on it would prove nothing.
+// A device for counting instructions, allocations and calls only. Work completes inside
+// ibv_post_send, no byte moves, there is no peer, nothing is checked, and receives complete only by
+// a flush. A test of behaviour on this device would prove nothing.
 //
-// An executable that links the target asio_rdma_null_device defines the ibv_* functions itself and
-// so sees one device, null0, with one active RoCE port, in place of the machine's. rdma_cm does not
-// know it. Everything may be used from one thread at a time. Memory is allocated when objects are
-// created, never when work is posted or polled.
+// An executable that links the target asio_rdma_null_device defines the ibv_* functions itself. It
+// sees one device, null0, with one active RoCE port, instead of the machine's devices. rdma_cm does
+// not know null0. One thread at a time may use the device and its objects. Memory is allocated when
+// objects are created, never when work is posted or polled.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ struct counters {
   std::uint64_t registrations = 0;
 };
 
-// Since the program began; the caller may set them to zero.
+// Counts since the program began; the caller may set them to zero.
 counters& counts();
 
 } // namespace null_device

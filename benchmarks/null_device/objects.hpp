@@ -33,7 +33,7 @@ struct completion_queue : ibv_cq {
   bool armed = false;
 };
 
-// What a driver writes for its device to read.
+// The work request as a driver writes it for its device.
 struct descriptor {
   std::uint64_t remote_address;
   std::uint32_t rkey;

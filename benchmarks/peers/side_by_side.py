@@ -34,7 +34,7 @@ class Contestant:
 
     def fail(self, how):
         self.errors.seek(0)
-        # What a panic says comes after where it was.
+        # The text of a panic follows its location.
         lines = [line.strip() for line in self.errors if line.strip() and not line.startswith(("thread", "note:"))]
         self.said = (lines[0] + "; " if lines else "") + how
         self.end()

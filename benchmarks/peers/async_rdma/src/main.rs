@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSL-1.0
 //
-// One kind of work by the crate async-rdma. For each line of standard input, which says of how many
-// operations, a run; prints its seconds. The other end is a process that it starts: two ends in one
-// process end in failed assertions of the crate's allocator.
+// One kind of work by the crate async-rdma. Each line of standard input holds a number of
+// operations; the program does a run of that length and prints its seconds. The other end is a
+// child process: with two ends in one process, assertions of the crate's allocator fail.
 use async_rdma::{LocalMrWriteAccess, Rdma, RdmaBuilder, MTU};
 use clap::{Parser, ValueEnum};
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ const RETRY: Duration = Duration::from_millis(10);
 enum Work {
     Write,
     Read,
-    /// Messages one way, each sent when the one before has been.
+    /// Messages one way, each sent when the message before it has been sent.
     Send,
 }
 
@@ -53,7 +53,7 @@ impl Plan {
     }
 }
 
-/// Takes what comes, as long as the process lives.
+/// Takes messages until the process ends.
 async fn listen(plan: &Plan, port: u16) -> io::Result<()> {
     let passive = plan.builder().listen(("127.0.0.1", port)).await?;
     loop {
@@ -64,7 +64,7 @@ async fn listen(plan: &Plan, port: u16) -> io::Result<()> {
 async fn connect(plan: &Plan, port: u16) -> io::Result<Rdma> {
     loop {
         match plan.builder().connect(("127.0.0.1", port)).await {
-            // The listener does not tell when it is there.
+            // The other process does not report when its listener is ready.
             Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => sleep(RETRY).await,
             result => return result,
         }
@@ -74,7 +74,7 @@ async fn connect(plan: &Plan, port: u16) -> io::Result<Rdma> {
 async fn run(plan: &Plan, port: u16) -> io::Result<()> {
     let rdma = connect(plan, port).await?;
     let layout = Layout::from_size_align(plan.bytes, 8).map_err(io::Error::other)?;
-    // A read's memory stays locked for a while after it, so the next one needs other memory.
+    // A read's memory stays locked for a while after the read, so the next read needs other memory.
     let mut locals = (0..4)
         .map(|_| rdma.alloc_local_mr(layout))
         .collect::<io::Result<Vec<_>>>()?;
@@ -119,6 +119,6 @@ fn main() -> io::Result<()> {
     if let Err(e) = &result {
         eprintln!("peer_async_rdma: {e}");
     }
-    // Without the destructors, some of which wait for the other end.
+    // Without destructors: some of them wait for the other end.
     std::process::exit(i32::from(result.is_err()));
 }
