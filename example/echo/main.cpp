@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 // echo: a client sends 64 bytes and the server sends them back, for a second in each style of
-// Asio's completion tokens. Both are here, on one io_context, connected by the device's loopback.
+// Asio's completion tokens. Client and server are on one io_context, connected by the device's
+// loopback.
 #include "../one_line.hpp"
 #include "echo.hpp"
 
@@ -28,7 +29,7 @@ using clock_type = std::chrono::steady_clock;
 
 constexpr int failed = 2;
 
-/// Another thread that runs the context as long as this lives.
+/// Another thread that runs the context during the lifetime of this object.
 class runner {
 public:
   explicit runner(asio::io_context& io)
@@ -50,7 +51,7 @@ struct style {
 };
 
 void measure(asio::io_context& io, client& c, const style& s, double seconds) {
-  // The timer's handler may run after this has thrown.
+  // The timer's handler may run after this function has thrown.
   const auto stop = std::make_shared<stop_flag>(false);
   asio::steady_timer timer(
       io, std::chrono::duration_cast<clock_type::duration>(std::chrono::duration<double>(seconds)));

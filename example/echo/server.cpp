@@ -18,7 +18,7 @@ asio::awaitable<void> serve(queue_pair& qp, const protection_domain& pd) {
     if (ec)
       break;
   }
-  // The end that the client makes.
+  // These errors are the client's disconnect.
   if (ec != asio::error::connection_reset && ec != asio::error::operation_aborted)
     throw boost::system::system_error(ec, "echo server");
 }

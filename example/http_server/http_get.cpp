@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-// Writes what an HTTP server answers to the standard output; by TCP or by RDMA.
+// Writes an HTTP server's answer to the standard output; by TCP or by RDMA.
 #include <asio_rdma/asio_rdma.hpp>
 #include <boost/asio.hpp>
 #include <boost/beast/core.hpp>

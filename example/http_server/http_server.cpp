@@ -14,7 +14,7 @@ namespace beast = boost::beast;
 namespace http = beast::http;
 using asio::awaitable, asio::detached, asio::use_awaitable, asio::ip::tcp;
 
-// Nothing above the folder or beside it, no hidden file and no folder.
+// Refuses paths outside the folder, hidden files and folders.
 std::optional<std::filesystem::path> file_of(const std::filesystem::path& root,
                                              std::string_view target) {
   if (!target.starts_with('/') || target.find("/.") != target.npos ||
@@ -46,7 +46,7 @@ http::message_generator answer(const http::request<http::empty_body>& request,
 
 struct server {
   // [server]
-  awaitable<void> session(auto client) { // left by an exception when that has gone
+  awaitable<void> session(auto client) { // ends by an exception when the client is gone
     beast::flat_buffer buffer;
     for (bool more = true; more;) {
       http::request<http::empty_body> request;
@@ -93,7 +93,7 @@ int main(int argc, char* argv[]) try {
            asio_rdma::acceptor(io, tcp::endpoint(address, port)), root};
   std::cout << "TCP port " << s.by_tcp.local_endpoint().port() << " RDMA port "
             << s.by_rdma.local_endpoint().port() << std::endl;
-  const auto ended = [](const std::exception_ptr& why) { // only an error ends them
+  const auto ended = [](const std::exception_ptr& why) { // only an error ends a session
     if (why)
       std::rethrow_exception(why);
   };

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSL-1.0
 // lock_table: two nodes, each with a table of accounts and a lock for each account, and coroutines
-// that pay into accounts: of their own node by the CPU, of the other by the device. How many
-// payments that makes depends on the share of them that is local. Both nodes are of this process,
-// each with a context and a thread.
+// that pay into accounts: into their own node's by the CPU, into the other node's by the device.
+// The number of payments depends on the share of local ones. Both nodes are in this process, each
+// with a context and a thread.
 #include "../one_line.hpp"
 
 #include <CLI/CLI.hpp>
@@ -49,15 +49,15 @@ struct wishes {
   std::vector<int> shares{50, 75, 90, 95, 100};
 };
 
-/// A node with its table, and the thread that runs it.
+/// A node with its table, and the thread that runs its context.
 class node {
 public:
   node(const asio_rdma::memory_pool& pool, asio_rdma::node_id id, std::uint64_t accounts)
       : memory(io, pool, id) {
-    memory.host(2 * accounts * sizeof(account) + (1 << 20)); // blocks are larger than what is asked
+    memory.host(2 * accounts * sizeof(account) + (1 << 20)); // a block takes more than is asked for
     memory.listen(tcp::endpoint(tcp::v4(), 0));
     auto table = memory.async_allocate<account>(id, 0, accounts, asio::use_future);
-    io.poll(); // its own memory is there at once
+    io.poll(); // the node's own memory is ready at once
     own = table.get();
     thread_ = std::thread([this] { io.run(); });
   }
@@ -88,7 +88,7 @@ asio::awaitable<void> pay(global_memory& memory, remote_ptr<account> to) {
 } // `held` gives the lock back
 // [pay]
 
-/// Pays until it is told to stop, and gives how often.
+/// Pays until `stop`, and returns the number of payments.
 asio::awaitable<std::uint64_t> payer(node& n, const wishes& w, int share, unsigned seed,
                                      const std::atomic<bool>& stop) {
   std::minstd_rand random(seed);
@@ -96,7 +96,7 @@ asio::awaitable<std::uint64_t> payer(node& n, const wishes& w, int share, unsign
   for (; !stop; ++payments) {
     const auto table = random() % 100 < static_cast<unsigned>(share) ? n.own : n.other;
     co_await pay(n.memory, table + random() % w.accounts);
-    co_await asio::post(n.io, use_awaitable); // a local payment has not waited for anything
+    co_await asio::post(n.io, use_awaitable); // a local payment has not suspended
   }
   co_return payments;
 }
@@ -115,7 +115,7 @@ void measure(std::array<node, 2>& nodes, const wishes& w, int share, std::uint64
       .wait();
   stop = true;
   for (auto& p : payers)
-    p.wait(); // all of them, also if one has failed
+    p.wait(); // waits for every payer, even if one has failed
   std::uint64_t payments = 0;
   for (auto& p : payers)
     payments += p.get();

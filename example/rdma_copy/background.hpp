@@ -8,7 +8,8 @@
 
 #include <type_traits>
 
-/// Does what blocks (a disk, a hash) in a thread of the pool, while the caller's goes on.
+/// Runs a blocking function (a disk, a hash) on a thread of the pool, while the caller's thread
+/// continues.
 template <class Function>
 boost::asio::awaitable<std::invoke_result_t<Function&>>
 in_background(boost::asio::thread_pool& pool, Function f) {

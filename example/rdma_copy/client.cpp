@@ -75,7 +75,8 @@ asio::awaitable<std::vector<tcp::endpoint>> resolve(asio::io_context& io,
   co_return endpoints;
 }
 
-// Which device leads to the server shows when the address has been resolved: one after the other.
+// The device is known only when the address has been resolved, so the addresses are tried one after
+// the other.
 asio::awaitable<std::shared_ptr<peer_link>> connect(asio::io_context& io,
                                                     const std::string& address) {
   const std::vector<tcp::endpoint> endpoints = co_await resolve(io, address);
@@ -110,7 +111,8 @@ public:
       : io_(io), pool_(pool), server_(std::move(server)), file_(std::move(file)), idle_(io) {}
 
   asio::awaitable<void> run(const send_options& options) {
-    // Not a member: operations in flight hold this object until after the error has been printed.
+    // Not a member: operations in flight keep this object alive until after the error has been
+    // printed.
     progress shown(file_->size());
     protocol::offer offer;
     offer.size = file_->size();
@@ -143,12 +145,12 @@ public:
 private:
   struct slot_state {
     bool taken = false;
-    bool written = false; // the device needs its memory no more
-    bool emptied = false; // and neither does the server's
+    bool written = false; // the device has ended its use of the slot's memory
+    bool emptied = false; // the server's slot is free
     std::uint32_t bytes = 0;
   };
 
-  // Reads the file ahead, into slots that are free, and starts to write them to the server.
+  // Reads the file ahead into free slots, and starts to write them to the server.
   asio::awaitable<void> fill() {
     std::uint64_t left = file_->size();
     while (left != 0) {
@@ -172,7 +174,7 @@ private:
       server_->post(end);
   }
 
-  // The message travels behind the bytes: when the server has it, it has them.
+  // The message follows the bytes: when it arrives, they have arrived.
   void write(std::uint32_t slot, std::uint32_t bytes) {
     const asio_rdma::remote_buffer there{where_.address + std::uint64_t(slot) * where_.chunk, bytes,
                                          where_.rkey};
@@ -190,7 +192,7 @@ private:
     server_->post(message);
   }
 
-  // Until the server has stored the file.
+  // Receives messages until the server has stored the file.
   asio::awaitable<void> listen(progress& shown) {
     for (;;) {
       const protocol::message m = co_await server_->receive();

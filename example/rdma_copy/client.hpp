@@ -11,7 +11,7 @@
 
 struct send_options {
   std::filesystem::path file;
-  std::string address; ///< ADDRESS[:PORT], an IPv6 address in brackets if a port follows.
+  std::string address; ///< ADDRESS[:PORT]; IPv6 in brackets if a port follows.
   std::uint32_t window = 8;
   std::uint32_t chunk = 1024 * 1024;
 };

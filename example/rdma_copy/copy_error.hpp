@@ -11,7 +11,7 @@
 #include <string>
 #include <utility>
 
-/// Why a copy ends: one line for a person, and what to tell the other side, if anything.
+/// The reason why a copy ends: one line for a person, and optionally the reason code for the peer.
 class copy_error : public std::runtime_error {
 public:
   explicit copy_error(const std::string& line, std::optional<protocol::reason> tell = {})
@@ -23,7 +23,7 @@ private:
   std::optional<protocol::reason> tell_;
 };
 
-/// What was caught, as an error of the copy.
+/// The caught exception as an error of the copy.
 inline copy_error as_copy_error(const std::exception& e) {
   if (const auto* own = dynamic_cast<const copy_error*>(&e))
     return *own;

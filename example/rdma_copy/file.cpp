@@ -38,7 +38,7 @@ reason reason_of(int error) {
   throw copy_error(path.string() + ": " + std::strerror(error), reason_of(error));
 }
 
-// Not blocking: a FIFO would wait for its writer before it can be refused.
+// Non-blocking: opening a FIFO would wait for its writer before it could be refused.
 int open_source(const std::filesystem::path& path) {
   if (path.empty())
     throw copy_error("the file's name is empty");
@@ -62,7 +62,7 @@ std::string temporary_name(const std::filesystem::path& path) {
   return (path.parent_path() / ".rdma_copy.XXXXXX").string();
 }
 
-// The process's own, which can only be read by changing it: before there are threads.
+// The process's umask can only be read by changing it, so it is read before there are threads.
 const mode_t creation_mask = [] {
   const mode_t mask = ::umask(0);
   ::umask(mask);

@@ -11,7 +11,7 @@
 
 struct evp_md_ctx_st;
 
-/// SHA-256 of what it is given.
+/// The SHA-256 of a sequence of bytes.
 class hasher {
 public:
   hasher();
@@ -25,7 +25,7 @@ private:
 
 std::string to_hex(const protocol::sha256& hash);
 
-/// An open file, closed at the end.
+/// An open file descriptor, closed by the destructor.
 class descriptor {
 public:
   explicit descriptor(int fd) noexcept : fd_(fd) {}
@@ -38,17 +38,18 @@ private:
   int fd_;
 };
 
-/// A regular file that is read once, from the beginning to the end. All throw `copy_error`.
+/// A regular file that is read once, from the beginning to the end. All functions throw
+/// `copy_error`.
 class source_file {
 public:
   explicit source_file(const std::filesystem::path& path);
 
   std::uint64_t size() const noexcept { return static_cast<std::uint64_t>(before_.st_size); }
-  /// The name to give it elsewhere.
+  /// The file's name at the receiver.
   std::string name() const;
-  /// Reads the next bytes, all of them.
+  /// Fills `into` with the next bytes.
   void read(std::span<std::byte> into);
-  /// The hash of all that was read, if the file is still the same.
+  /// The hash of all bytes read. Throws if the file has changed meanwhile.
   protocol::sha256 finish();
 
 private:
@@ -60,11 +61,11 @@ private:
   hasher hash_;
 };
 
-/// A file that gets its name when it is complete; before that it has another in the same folder,
-/// and if it never is, it goes. All throw `copy_error`.
+/// A file that gets its name when it is complete. Until then it has another name in the same
+/// folder; if it is never completed, it is removed. All functions throw `copy_error`.
 class target_file {
 public:
-  /// Takes room for `size` bytes where the file system can.
+  /// Reserves `size` bytes if the file system can.
   target_file(std::filesystem::path path, std::uint64_t size);
   target_file(const target_file&) = delete;
   target_file& operator=(const target_file&) = delete;
@@ -73,7 +74,7 @@ public:
   const std::filesystem::path& path() const noexcept { return path_; }
   void write(std::span<const std::byte> bytes);
   protocol::sha256 finish() { return hash_.finish(); }
-  /// Gives the file its name, when all of it is on the disk.
+  /// Flushes the file to the disk, and then gives it its name.
   void store();
 
 private:

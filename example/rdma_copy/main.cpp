@@ -26,7 +26,7 @@ int complain(const std::string& line) {
   return failed;
 }
 
-/// Runs one coroutine to its end, or to a signal.
+/// Runs one coroutine until it ends or a signal arrives.
 template <class Start>
 int run(Start start) {
   asio::io_context io(1);
@@ -36,7 +36,7 @@ int run(Start start) {
   signals.async_wait([&](boost::system::error_code ec, int signal) {
     if (!ec) {
       status = 128 + signal;
-      io.stop(); // what is half done goes with its coroutines
+      io.stop(); // unfinished coroutines are destroyed with the context
     }
   });
   asio::co_spawn(io, start(io, files), [&](std::exception_ptr e) {

@@ -10,7 +10,7 @@
 
 namespace {
 
-// A peer that says nothing for so long is taken for dead, though its device may still answer.
+// A peer that sends nothing for this time is considered dead, although its device may still answer.
 constexpr std::chrono::seconds patience(60);
 
 } // namespace
@@ -30,7 +30,7 @@ peer_link::peer_link(asio::io_context& io, const asio_rdma::device& device, std:
 void peer_link::start() {
   for (std::size_t slot = 0; slot < depth; ++slot)
     start_receive(slot);
-  // When the peer is gone, all that is in flight ends at once.
+  // When the peer disconnects, all operations in flight end at once.
   qp_.async_wait_disconnect([self = shared_from_this()](error_code) { self->qp_.close(); });
 }
 
@@ -56,7 +56,7 @@ void peer_link::start_send(const protocol::message& m, Handler handler) {
 }
 
 void peer_link::post(const protocol::message& m) {
-  if (free_.empty()) // more messages than an honest peer asks for
+  if (free_.empty()) // an honest peer never asks for more messages
     violation();
   start_send(m, [this](error_code ec) {
     if (ec)
@@ -81,7 +81,7 @@ asio::awaitable<void> peer_link::send_failure(const copy_error& why) {
   const protocol::message m = protocol::failed{*why.tell()};
   try {
     co_await send(m);
-  } catch (const copy_error&) { // then it learns from the end of the connection
+  } catch (const copy_error&) { // the peer then notices the end of the connection
   }
 }
 

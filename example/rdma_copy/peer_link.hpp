@@ -41,7 +41,7 @@ private:
   asio_rdma::memory_region region_;
 };
 
-/// A queue pair with messages of the protocol, sent from and received into registered memory.
+/// A queue pair that carries messages of the protocol, with registered memory for both directions.
 /// Errors are thrown as `copy_error`, in terms of the peer.
 class peer_link : public std::enable_shared_from_this<peer_link> {
 public:
@@ -50,19 +50,20 @@ public:
   asio_rdma::queue_pair& queue_pair() noexcept { return qp_; }
   const asio_rdma::protection_domain& domain() const noexcept { return domain_; }
 
-  /// Starts the receives: before the queue pair is connected, as the peer may send at once.
+  /// Posts the receives. Call it before the queue pair is connected, as the peer may send at once.
   void start();
-  /// Whether the peer has taken so much of what was sent that there is room for another message.
+  /// Whether there is room for another message: the peer has taken enough of those sent.
   bool may_post() const noexcept { return !free_.empty(); }
-  /// Sends without waiting; if it fails, so does `receive`.
+  /// Sends without waiting; if the send fails, `receive` fails too.
   void post(const protocol::message& m);
-  /// Sends, and waits until the peer has it.
+  /// Sends, and waits until the peer has the message.
   asio::awaitable<void> send(const protocol::message& m);
-  /// Tells the peer why the copy ends, if it is to be told and can be reached.
+  /// Tells the peer why the copy ends, if `why` has a reason for the peer and the peer can be
+  /// reached.
   asio::awaitable<void> send_failure(const copy_error& why);
   /// The next message.
   asio::awaitable<protocol::message> receive();
-  /// The next message, which has to be of type M.
+  /// The next message, which must be of type M.
   template <class M>
   asio::awaitable<M> receive_as() {
     protocol::message m = co_await receive();
@@ -70,16 +71,17 @@ public:
       violation();
     co_return std::get<M>(std::move(m));
   }
-  /// Lets `receive` fail with that error.
+  /// Makes `receive` fail with `ec`.
   void fail(const error_code& ec);
-  /// Ends the connection; the device uses no memory any more.
+  /// Ends the connection. When it returns, the device uses no memory of this object.
   void close();
 
   [[noreturn]] void violation() const;
   [[noreturn]] void lost(const error_code& ec) const;
 
 private:
-  // Messages in flight each way: one for each slot, and a few to begin and to end.
+  // Messages in flight in each direction: one for each slot, and a few at the beginning and the
+  // end.
   static constexpr std::size_t depth = protocol::max_window + 4;
 
   struct arrival {
@@ -94,8 +96,8 @@ private:
   std::string peer_;
   asio_rdma::protection_domain domain_;
   slots outgoing_, incoming_;
-  std::vector<std::size_t> free_; // slots of outgoing_
+  std::vector<std::size_t> free_; // indices of free slots in outgoing_
   asio::experimental::channel<void(error_code, arrival)> arrivals_;
   asio::steady_timer patience_;
-  asio_rdma::queue_pair qp_; // goes before the memory that its device uses
+  asio_rdma::queue_pair qp_; // destroyed before the memory that its device uses
 };

@@ -19,7 +19,7 @@ inline std::string in_bytes(double value) {
   return text;
 }
 
-/// Counts bytes; on a terminal shows a bar and the rate, as long as this lives.
+/// Counts bytes. On a terminal it shows a bar and the rate during its lifetime.
 class progress {
   using clock = std::chrono::steady_clock;
 
@@ -43,7 +43,7 @@ public:
       return;
     drawn_ = false;
     std::fputs("\r\033[K", stdout);
-    std::fflush(stdout); // what comes next may go to another stream
+    std::fflush(stdout); // the next output may go to another stream
   }
 
 private:

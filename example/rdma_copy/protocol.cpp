@@ -83,7 +83,7 @@ private:
   bool good_ = true;
 };
 
-// The values of each message, for both directions.
+// The values of each message, for reading and for writing.
 template <class Archive, class M>
 void values(Archive& archive, M& m) {
   using T = std::remove_const_t<M>;
@@ -106,7 +106,8 @@ bool fits(std::uint32_t chunk, std::uint32_t window) {
   return chunk >= min_chunk && chunk <= max_chunk && window >= 1 && window <= max_window;
 }
 
-// What no state of a copy allows; the rest is up to who receives it.
+// Whether the values are possible in some state of a copy. The receiver checks them against the
+// actual state.
 struct in_range {
   bool operator()(const offer& m) const {
     return m.size <= max_file_size && fits(m.chunk, m.window) && is_name(m.name);

@@ -9,9 +9,9 @@
 #include <string>
 #include <variant>
 
-/// What client and server say to each other, in messages (SEND) beside the file's bytes (RDMA
-/// WRITE). A message is a header (magic, version, type, length of the whole) and the values below
-/// in their order, all little-endian, each type of one size.
+/// The messages (SEND) between client and server, beside the file's bytes (RDMA WRITE). A message
+/// is a header (magic, version, type, length of the whole) and the values below in their order, all
+/// little-endian, each type of one size.
 ///
 ///   client   offer ->            may I write this file?
 ///   server         <- ready      write it here: a ring of `window` slots of `chunk` bytes
@@ -35,22 +35,22 @@ constexpr std::size_t max_name = 255;
 
 enum class reason : std::uint8_t {
   unknown,
-  protocol,    ///< The other side sent what it may not send.
+  protocol,    ///< The peer broke the protocol.
   no_space,    ///< For the file, at the server.
   no_access,   ///< The server may not write there.
-  not_a_file,  ///< What has that name at the server is not a regular file.
+  not_a_file,  ///< An object of that name at the server is not a regular file.
   io,          ///< Reading or writing the file failed.
   changed,     ///< The file changed while it was copied.
   different,   ///< The hashes differ.
   interrupted, ///< By a signal.
   last = interrupted
 };
-/// In words, said of the side that sent it.
+/// The reason in words, from the point of view of its sender.
 const char* to_string(reason r);
 
 struct offer {
   std::uint64_t size = 0;
-  std::uint32_t chunk = 0;  ///< Bytes; the most that the client wants to write at a time.
+  std::uint32_t chunk = 0;  ///< Bytes; the client's largest write at a time.
   std::uint32_t window = 0; ///< Slots; likewise.
   std::string name;
 };
@@ -82,12 +82,13 @@ using message = std::variant<offer, ready, filled, emptied, finish, storing, sto
 
 constexpr std::size_t max_message_size = 8 + 8 + 4 + 4 + 1 + max_name;
 
-/// Whether a file may have that name: one within a folder, that may be printed.
+/// Whether a file may have this name: a name within a folder, of printable characters.
 bool is_name(const std::string& name);
 
-/// Writes the message to `to`, which has room for any, and gives its size.
+/// Writes the message to `to` and returns its size.
 std::size_t encode(const message& m, std::span<std::byte, max_message_size> to);
-/// Checks every byte: nothing if it is not a message of this version with values in range.
+/// Decodes a message and checks every byte. Empty if `bytes` is no message of this version with
+/// values in range.
 std::optional<message> decode(std::span<const std::byte> bytes);
 
 } // namespace protocol

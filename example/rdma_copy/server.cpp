@@ -30,10 +30,10 @@ namespace {
 namespace fs = std::filesystem;
 using asio::ip::tcp;
 
-// What one client may make this side register.
+// The most memory that one client can make this side register.
 constexpr std::uint32_t max_ring = 64 * 1024 * 1024;
 
-/// Where a file of that name goes. The name has been checked: it is one within a folder.
+/// The path of a received file. `name` has been checked: it is a name within a folder.
 fs::path path_for(const fs::path& target, const std::string& name) {
   return fs::is_directory(target) ? target / name : target;
 }
@@ -41,9 +41,9 @@ fs::path path_for(const fs::path& target, const std::string& name) {
 void check_target(const fs::path& target) {
   if (target.empty())
     throw copy_error("the target is empty: it is a folder, or the name for what comes");
-  std::error_code ignored; // what matters is found by access()
+  std::error_code ignored; // access() finds the errors that matter
   const bool folder = fs::is_directory(target, ignored);
-  const fs::file_status there = fs::symlink_status(target, ignored); // a link is not replaced
+  const fs::file_status there = fs::symlink_status(target, ignored); // do not replace a link
   if (!folder && fs::exists(there) && !fs::is_regular_file(there))
     throw copy_error(target.string() + ": neither a folder nor a regular file");
   const fs::path where = folder ? target : target.has_parent_path() ? target.parent_path() : ".";
@@ -51,7 +51,7 @@ void check_target(const fs::path& target) {
     throw copy_error(where.string() + ": " + std::strerror(errno));
 }
 
-/// The devices by which clients have come, each opened once.
+/// The devices through which clients have connected, each opened once.
 class devices {
 public:
   const asio_rdma::device& find(const std::string& name) {
@@ -66,7 +66,8 @@ private:
 
 // --- One copy --------------------------------------------------------------------------------
 
-// Flushing a large file to a slow disk may take longer than the client's patience.
+// Flushing a large file to a slow disk may take longer than the client's patience, so `storing` is
+// sent meanwhile.
 asio::awaitable<void> store(peer_link& client, asio::thread_pool& pool, target_file& file,
                             std::chrono::milliseconds tell_every) {
   const auto executor = co_await asio::this_coro::executor;
@@ -90,7 +91,7 @@ asio::awaitable<void> store(peer_link& client, asio::thread_pool& pool, target_f
     std::rethrow_exception(failure);
 }
 
-// `ring` outlives the connection: the client writes there until that ends.
+// `ring` outlives the connection: the client writes into it until the connection ends.
 asio::awaitable<void> receive_file(peer_link& client, asio::thread_pool& pool,
                                    const serve_options& options, std::optional<slots>& ring) {
   const auto offer = co_await client.receive_as<protocol::offer>();

@@ -11,15 +11,16 @@
 #include <string>
 
 struct serve_options {
-  std::filesystem::path target; ///< A folder, or the name for every file that comes.
+  std::filesystem::path target; ///< A folder, or the name for every received file.
   std::string address = "0.0.0.0";
-  std::uint16_t port = 0; ///< 0: any that is free.
+  std::uint16_t port = 0; ///< 0: any free port.
   bool once = false;
-  /// How often the client is told that its file is being stored: more often than its patience ends.
+  /// The interval of `storing` messages: shorter than the client's patience.
   std::chrono::milliseconds tell_every = std::chrono::seconds(15);
 };
 
-/// Takes files until it is cancelled, or one. Throws `copy_error`: if `once`, that of the copy.
+/// Receives files until it is cancelled, or one if `once`. Throws `copy_error`: if `once`, that of
+/// the copy.
 boost::asio::awaitable<void> serve_files(boost::asio::io_context& io,
                                          boost::asio::thread_pool& pool,
                                          const serve_options& options);

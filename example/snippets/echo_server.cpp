@@ -9,7 +9,7 @@ using namespace asio::experimental::awaitable_operators;
 using asio::use_awaitable, asio::ip::tcp;
 
 // For clients that wait for each reply. The receive for the next message is posted before the reply
-// goes, so each uses the half of the memory that the other does not.
+// is sent, so receive and reply use different halves of the memory.
 asio::awaitable<void> session(asio_rdma::acceptor& acceptor, asio_rdma::connection_request request,
                               asio_rdma::protection_domain pd) {
   constexpr std::size_t half = 4096;
@@ -26,7 +26,7 @@ asio::awaitable<void> session(asio_rdma::acceptor& acceptor, asio_rdma::connecti
                                   qp.async_send(region.buffer(here, message.bytes), use_awaitable));
     message = next;
   }
-} // left by an exception when the client has gone: the queue pair closes, then its memory goes
+} // if the client is gone, an exception closes the queue pair first, then releases the memory
 
 asio::awaitable<void> listen(asio_rdma::acceptor& acceptor, asio_rdma::protection_domain pd) {
   for (;;) {

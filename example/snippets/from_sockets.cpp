@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-// Servers of sockets and of streams, and their clients, which are here the same process.
+// Servers of sockets and of streams, and their clients, which are in the same process here.
 #include <asio_rdma/asio_rdma.hpp>
 #include <boost/asio.hpp>
 
@@ -17,7 +17,7 @@ using asio::use_awaitable, asio::ip::tcp;
 namespace {
 
 // [echo]
-asio::awaitable<void> echo(auto client) { // left by an exception when that has gone
+asio::awaitable<void> echo(auto client) { // ends by an exception when the client is gone
   std::array<char, 4096> bytes;
   for (;;) {
     const std::size_t n = co_await client.async_read_some(asio::buffer(bytes), use_awaitable);
@@ -101,7 +101,7 @@ int main(int argc, char*[]) try {
   co_spawn(io, clients(reached(sockets), reached(streams), reached(requests), pool),
            [&](std::exception_ptr e) {
              failure = std::move(e);
-             io.stop(); // the servers go on
+             io.stop(); // ends the servers
            });
   io.run();
   if (failure)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSL-1.0
-// A hash table that its owner writes, and that other nodes read without the owner's program: each
-// look-up is an RDMA READ or a few. Owner and reader are here of one process.
+// A hash table that its owner writes and that other nodes read without the owner's program: each
+// look-up is one RDMA READ or a few. Owner and reader are in one process here.
 #include <asio_rdma/single_writer.hpp>
 #include <boost/asio.hpp>
 
@@ -27,7 +27,7 @@ struct entry {
 };
 using slot = asio_rdma::single_writer<entry>;
 
-// Both sides have one, as they run the same program.
+// Owner and reader have the same hash function, as they run the same program.
 std::size_t slot_of(std::string_view key) { return std::hash<std::string_view>()(key) % slots; }
 
 template <std::size_t N>
@@ -48,7 +48,7 @@ public:
     put(e.value, value);
     for (std::size_t i = 0; i < slots; ++i) {
       slot& s = slots_[(slot_of(key) + i) % slots];
-      const entry now = s.try_load()->value; // nobody else stores, so it is whole
+      const entry now = s.try_load()->value; // only this side stores, so the value is complete
       if (now.key[0] != '\0' && now.key != key)
         continue;
       s.store(e);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-// A client sends messages to a server, which is here the same process, and gets them back.
+// A client sends messages to a server, which is in the same process here, and gets them back.
 #include <asio_rdma/acceptor.hpp>
 #include <asio_rdma/connection.hpp>
 #include <asio_rdma/connector.hpp>

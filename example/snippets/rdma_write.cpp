@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSL-1.0
-// RDMA WRITE into the memory of a peer, which is here the same process. The peer says where its
-// memory is when it accepts.
+// RDMA WRITE into the memory of a peer, which is in the same process here. The peer sends the
+// address of its memory when it accepts.
 #include <asio_rdma/asio_rdma.hpp>
 #include <boost/asio.hpp>
 #include <boost/asio/experimental/awaitable_operators.hpp>
@@ -17,7 +17,7 @@ using asio_rdma::access;
 
 namespace {
 
-// Both ends are of one machine here; between machines each field has its byte order.
+// Both ends are on one machine here; between machines each field needs a defined byte order.
 asio_rdma::private_data describe(const asio_rdma::remote_buffer& memory) {
   asio_rdma::private_data data(sizeof(memory));
   std::memcpy(data.data(), &memory, sizeof(memory));

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSL-1.0
-// A number in the memory of one node that several nodes raise, which are here of one process.
+// A number in the memory of one node that several nodes increment. The nodes are in one process
+// here.
 #include <asio_rdma/global_counter.hpp>
 #include <boost/asio.hpp>
 #include <boost/asio/experimental/awaitable_operators.hpp>

@@ -80,7 +80,7 @@ TEST_CASE("a message of another length is refused") {
       CHECK(!decode(std::span(bytes).first(n)));
     bytes.push_back(std::byte());
     CHECK(!decode(bytes));
-    bytes[6] = static_cast<std::byte>(bytes.size()); // also if it says so itself
+    bytes[6] = static_cast<std::byte>(bytes.size()); // even if its header has that length
     bytes[7] = static_cast<std::byte>(bytes.size() >> 8);
     CHECK(!decode(bytes));
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSL-1.0
-// A client, then a server, that says what it may not: the other side must end the copy with an
-// error, and nothing else may happen.
+// A client, then a server, that breaks the protocol: the other side must end the copy with an
+// error, and must do nothing else.
 #include "../client.hpp"
 #include "../file.hpp"
 #include "../peer_link.hpp"
@@ -53,7 +53,7 @@ struct scene {
     return {asio::ip::make_address(a), 0};
   }
   void run() {
-    io.run_for(seconds(60)); // only ends what would hang
+    io.run_for(seconds(60)); // a limit for a test that hangs
     REQUIRE(io.stopped());
   }
 
@@ -73,7 +73,7 @@ asio::awaitable<void> send_all(peer_link& peer, messages all) {
     co_await peer.send(m);
 }
 
-/// A client that sends its offer, and after the answer what is given.
+/// A client that sends its offer, and the given messages after the answer.
 asio::awaitable<void> rude_client(scene& s, std::shared_ptr<peer_link> server, tcp::endpoint to,
                                   messages first, messages then, bool leaves) {
   asio_rdma::connector connector(s.io);
@@ -89,7 +89,7 @@ asio::awaitable<void> rude_client(scene& s, std::shared_ptr<peer_link> server, t
   while (!leaves);
 }
 
-/// A server that gives those answers to an offer.
+/// A server that answers an offer with the given messages.
 asio::awaitable<void> rude_server(asio_rdma::acceptor& acceptor, std::shared_ptr<peer_link> client,
                                   messages answers) {
   client->start();
@@ -100,7 +100,7 @@ asio::awaitable<void> rude_server(asio_rdma::acceptor& acceptor, std::shared_ptr
     co_await client->receive(); // throws when the client fails
 }
 
-/// What is written to a stream as long as this lives.
+/// Captures the text that is written to a stream during its lifetime.
 class captured {
 public:
   explicit captured(std::ostream& stream) : stream_(stream), before_(stream.rdbuf(text.rdbuf())) {}
@@ -113,7 +113,7 @@ private:
   std::streambuf* before_;
 };
 
-/// A server of one copy that listens when this returns, and where.
+/// Starts a server of one copy. It listens when this returns. Returns its address.
 tcp::endpoint start_server(scene& s, std::string& error) {
   serve_options& options = s.options;
   options.target = s.folder;
@@ -196,7 +196,7 @@ TEST_CASE("a server refuses what a client may not send after the offer") {
   const protocol::message m = GENERATE(values<protocol::message>({
       good_offer,
       protocol::emptied{0},
-      protocol::filled{2, 4096}, // a slot that there is not
+      protocol::filled{2, 4096}, // a slot that does not exist
       protocol::filled{0, 4097}, // more than a slot holds
       protocol::finish{},        // before the end of the file
       protocol::stored{},
@@ -231,7 +231,7 @@ TEST_CASE("a server whose disk takes long says so until the file is stored") {
     const protocol::message empty = protocol::offer{0, 4096, 2, "name"};
     co_await server->send(empty);
     co_await server->receive_as<protocol::ready>();
-    // The only thread that stores is at work elsewhere.
+    // Keeps the only thread that stores files busy.
     asio::post(s.pool, [busy = disk.get_future().share()] { busy.wait(); });
     const protocol::message end = protocol::finish{hasher().finish()};
     co_await server->send(end);
@@ -270,7 +270,7 @@ TEST_CASE("a client refuses what a server may not answer") {
       protocol::storing{},
       protocol::stored{},
       protocol::ready{4096, 1, 8192, 2}, // larger chunks than it offered
-      protocol::ready{4096, 1, 4096, 3}, // more of them
+      protocol::ready{4096, 1, 4096, 3}, // more slots than it offered
       protocol::ready{0, 1, 4096, 2},
   }));
   check_client({m}, violation);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSL-1.0
-// echo_client ADDRESS PORT: sends some messages to echo_server, one at a time, and compares what
-// comes back.
+// echo_client ADDRESS PORT: sends some messages to echo_server, one at a time, and compares the
+// replies.
 #include <asio_rdma/asio_rdma.hpp>
 #include <boost/asio.hpp>
 #include <boost/asio/experimental/awaitable_operators.hpp>
