@@ -65,7 +65,7 @@ class AsioRdma(ConanFile):
     def package(self):
         copy(self, "LICENSE", self.source_folder, os.path.join(self.package_folder, "licenses"))
         CMake(self).install()
-        # Conan writes these for its consumers, with its own packages in them.
+        # Conan writes these files for its consumers, with its own packages in them.
         rmdir(self, os.path.join(self.package_folder, "lib", "cmake"))
         rmdir(self, os.path.join(self.package_folder, "lib", "pkgconfig"))
 
@@ -74,7 +74,8 @@ class AsioRdma(ConanFile):
         self.cpp_info.system_libs = ["pthread"]
         self.cpp_info.set_property("cmake_target_name", "asio_rdma::asio_rdma")
         self.cpp_info.set_property("pkg_config_name", "asio_rdma")
-        # What a profile takes from the system ([platform_requires]) is no package that could be named here.
+        # A package that a profile takes from the system ([platform_requires]) is not among the
+        # dependencies, so it cannot be named here.
         packages = {dependency.ref.name for _, dependency in self.dependencies.host.items()}
         if "boost" in packages:
             self.cpp_info.requires.append("boost::headers")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSL-1.0
-# What the library needs. The installed package includes this file too (asio_rdma-config.cmake).
+# The library's dependencies. The installed package includes this file too (asio_rdma-config.cmake).
 
-# Global, so that the targets are known where a project uses asio_rdma by add_subdirectory.
+# GLOBAL, so that a project that uses asio_rdma by add_subdirectory sees the targets.
 if(NOT TARGET Boost::headers)
   find_package(Boost 1.81 REQUIRED GLOBAL)
 endif()

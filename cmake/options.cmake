@@ -6,7 +6,7 @@ if((CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_
   message(FATAL_ERROR "asio_rdma needs gcc 12, clang 14 or newer, and this is ${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}")
 endif()
 
-# There are none, and looking for them costs a process for each source.
+# The project has no modules, and scanning for them costs a process for each source.
 set(CMAKE_CXX_SCAN_FOR_MODULES OFF)
 
 if(PROJECT_IS_TOP_LEVEL)
@@ -17,7 +17,7 @@ if(PROJECT_IS_TOP_LEVEL)
   endif()
   find_program(ASIO_RDMA_CCACHE ccache)
   if(ASIO_RDMA_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-    # ccache reuses what was compiled with a precompiled header only if it is told that macros of time do not matter.
+    # ccache reuses objects made with a precompiled header only if time macros are declared irrelevant.
     set(CMAKE_CXX_COMPILER_LAUNCHER env CCACHE_SLOPPINESS=pch_defines,time_macros ${ASIO_RDMA_CCACHE})
     if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
       add_compile_options(-fpch-preprocess)
@@ -26,13 +26,14 @@ if(PROJECT_IS_TOP_LEVEL)
 endif()
 
 if(ASIO_RDMA_SANITIZE)
-  # A sanitizer wants the whole program, so this is for every target below here, and for who links them.
+  # A sanitizer needs the whole program, so these options apply to every target below this folder and to the targets that link
+  # them.
   set(sanitize -fsanitize=${ASIO_RDMA_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   add_compile_options(${sanitize})
   add_link_options(${sanitize})
 endif()
 
-# Gives TARGET the project's warnings, if they are asked for.
+# Gives TARGET the project's warnings, if they are enabled.
 function(asio_rdma_warnings target)
   if(NOT ASIO_RDMA_WARNINGS AND NOT ASIO_RDMA_WARNINGS_AS_ERRORS)
     return()
@@ -43,17 +44,17 @@ function(asio_rdma_warnings target)
             -Wcast-align -Woverloaded-virtual -Wextra-semi -Wundef -Wimplicit-fallthrough)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     target_compile_options(${target} PRIVATE -Wduplicated-cond -Wlogical-op -Wredundant-decls)
-    # verbs_get_ctx steps back from an ibv_context to what holds it, and gcc 13 and later doubt that.
-    # It also takes an empty std::optional, inlined into Boost.Asio, for an uninitialised value.
-    # And it doubts the frames of Boost.Asio's coroutines, of which it sees the inlined delete but not the new.
+    # verbs_get_ctx computes the address of the structure that contains the ibv_context; gcc 13 and later warn about that. gcc
+    # also takes an empty std::optional, inlined into Boost.Asio, for an uninitialised value. For the frames of Boost.Asio's
+    # coroutines gcc sees the inlined delete but not the new.
     target_compile_options(${target} PRIVATE -Wno-array-bounds -Wno-maybe-uninitialized -Wno-mismatched-new-delete)
     if(ASIO_RDMA_SANITIZE STREQUAL "thread")
-      # It does not know fences, which Boost.Asio uses.
+      # ThreadSanitizer does not know fences, which Boost.Asio uses.
       target_compile_options(${target} PRIVATE -Wno-tsan)
     endif()
   endif()
   if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
-    # The macros of verbs.h are made of these.
+    # The macros of verbs.h use these extensions.
     target_compile_options(${target} PRIVATE -Wno-gnu-statement-expression -Wno-deprecated-enum-enum-conversion)
   endif()
   if(ASIO_RDMA_WARNINGS_AS_ERRORS)

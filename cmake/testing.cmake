@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: BSL-1.0
-# How a test is declared; ctest knows every test that there is.
+# Functions that declare tests; ctest knows every test.
 
 find_package(Catch2 REQUIRED)
 
-# The main function of every test program, compiled once: Catch2 2 has no library that would have one.
+# The main function of every test program, compiled once. Catch2 2 has no library that contains one.
 add_library(asio_rdma_test_base STATIC "${PROJECT_SOURCE_DIR}/test/catch_main.cpp")
 target_include_directories(asio_rdma_test_base PUBLIC "${PROJECT_SOURCE_DIR}/test")
 target_link_libraries(asio_rdma_test_base PUBLIC asio_rdma::asio_rdma Catch2::Catch2)
 asio_rdma_warnings(asio_rdma_test_base)
-# Boost.Asio and Catch2 are parsed once for all test programs: two thirds of the time of each. The source is there for CMake,
-# which makes no precompiled header for a target without one; that of the library above includes Catch2 in another way.
+# Boost.Asio and Catch2 are parsed once for all test programs; parsing them takes two thirds of each compilation. The source
+# file is there because CMake makes no precompiled header for a target without one. The library above cannot provide the
+# header: it includes Catch2 in another way.
 file(CONFIGURE OUTPUT "${PROJECT_BINARY_DIR}/test/precompiled.cpp" CONTENT "// Compiled for the precompiled header.\n")
 add_library(asio_rdma_test_headers OBJECT "${PROJECT_BINARY_DIR}/test/precompiled.cpp")
 target_link_libraries(asio_rdma_test_headers PRIVATE asio_rdma_test_base)
@@ -28,13 +29,13 @@ endfunction()
 function(asio_rdma_lab_options result)
   set(options ${ARGN})
   if(ASIO_RDMA_SANITIZE MATCHES "address|thread")
-    # Their shadow memory wants 47 bits of address space, and User-Mode Linux 6.1 gives programs 39.
+    # Shadow memory of these sanitizers needs 47 bits of address space, and User-Mode Linux 6.1 gives programs 39.
     list(APPEND options --kernel new)
   endif()
   set(${result} ${options} PARENT_SCOPE)
 endfunction()
 
-# Kinds of device that tests run on: the kernel's two, in the lab or not, and where this machine has one, a real one.
+# The kinds of device that tests run on: the kernel's two, in the lab or not, and a real device if this machine has one.
 set(devices rxe siw)
 execute_process(COMMAND "${PROJECT_SOURCE_DIR}/tools/with-device" --device real --which
                 RESULT_VARIABLE status OUTPUT_QUIET ERROR_QUIET)
@@ -56,14 +57,14 @@ function(asio_rdma_prepare test name)
   set_tests_properties(${test} PROPERTIES FIXTURES_REQUIRED asio_rdma_${name})
 endfunction()
 
-# asio_rdma_run_on_devices(NAME [DEVICES rxe siw real] [HOSTS 2] [TIMEOUT seconds] COMMAND …): one test NAME.KIND for each
-# kind of device, run where such a device is (tools/with-device). Exit status 125 is the lab's: this machine cannot run it.
+# asio_rdma_run_on_devices(NAME [DEVICES rxe siw real] [HOSTS 2] [TIMEOUT seconds] COMMAND …): one test NAME.KIND for each kind
+# of device, run by tools/with-device. Exit status 125 is the lab's: this machine cannot run the lab.
 function(asio_rdma_run_on_devices name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "HOSTS;TIMEOUT" "DEVICES;COMMAND")
   if(NOT arg_DEVICES)
     set(arg_DEVICES ${ASIO_RDMA_TEST_DEVICES})
   endif()
-  # The lab's own limit comes first, because it says more.
+  # The lab's own limit is shorter, because its report says more than ctest's.
   asio_rdma_lab_options(options --time-limit ${arg_TIMEOUT})
   math(EXPR limit "${arg_TIMEOUT} + 30")
   set(hosts "")
@@ -90,8 +91,8 @@ function(asio_rdma_unit_test name)
 endfunction()
 
 # asio_rdma_device_test(NAME [DEVICES rxe siw real] [HOSTS 2] [CONCURRENT] [UNSANITIZED] [ARGS …] [TIMEOUT seconds] SOURCES …):
-# a test program that runs on devices. Under ThreadSanitizer only the CONCURRENT ones run, and the UNSANITIZED under no
-# sanitizer of memory or threads.
+# a test program that runs on devices. Under ThreadSanitizer only the CONCURRENT programs run. UNSANITIZED programs run under
+# no sanitizer of memory or threads.
 function(asio_rdma_device_test name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "CONCURRENT;UNSANITIZED" "HOSTS;TIMEOUT" "DEVICES;SOURCES;ARGS")
   if(NOT arg_TIMEOUT)
@@ -107,7 +108,7 @@ function(asio_rdma_device_test name)
                            COMMAND $<TARGET_FILE:test_${name}> ${arg_ARGS})
 endfunction()
 
-# asio_rdma_lab_test(NAME KERNEL TIMEOUT COMMAND ARGUMENT…): a test that is always in the lab.
+# asio_rdma_lab_test(NAME KERNEL TIMEOUT COMMAND ARGUMENT…): a test that always runs in the lab.
 function(asio_rdma_lab_test name kernel limit)
   add_test(NAME ${name} COMMAND ${ARGN})
   set_tests_properties(${name} PROPERTIES TIMEOUT ${limit} SKIP_RETURN_CODE 125)

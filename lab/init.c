@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSL-1.0
-// Process 1 of the lab's guest. The root folder is the machine's, by hostfs; $lab is the job folder.
-// Lays an overlay in memory over it, runs the job's set-up and then its command, and carries the
-// command's output to the host. One program, because starting a process is dear in a guest: 20 ms.
+// Process 1 of the lab's guest. The root folder is the machine's, by hostfs; $lab is the job
+// folder. Lays an overlay in memory over it, runs the job's set-up and then its command, and
+// carries the command's output to the host. All in one program, because starting a process in a
+// guest takes 20 ms.
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -30,13 +31,13 @@ static char *conf[64]; // KEY=VALUE, some keys several times
 static char *command[max_entries], *environment[max_entries];
 static int control = -1;
 
-static _Noreturn void report(const char *format, ...) { // the one line that the host waits for
+static _Noreturn void report(const char *format, ...) { // writes the status line for the host
   char line[512];
   va_list arguments;
   va_start(arguments, format);
   vsnprintf(line, sizeof line - 1, format, arguments);
   va_end(arguments);
-  sync(); // what the command wrote to the machine's files
+  sync(); // flushes the command's writes to the machine's files
   if (control >= 0) {
     dprintf(control, "%s\n", line);
     tcdrain(control);
@@ -130,7 +131,7 @@ static void make_root(void) {
   make_folder("run/lab");
   show(getenv("lab"), "run/lab");
   setenv("lab", "/run/lab", 1);
-  show("run/lab/cpuinfo", "proc/cpuinfo"); // perftest wants "cpu MHz", which UML does not print
+  show("run/lab/cpuinfo", "proc/cpuinfo"); // perftest needs "cpu MHz", which UML does not print
   make_folder("run/host");
   need(syscall(SYS_pivot_root, ".", "run/host") == 0, "pivot_root");
   need(umount2("/run/host", MNT_DETACH) == 0, "/run/host");
@@ -155,7 +156,7 @@ static int contains(const char *path, const char *text) {
   return strstr(content, text) != NULL;
 }
 
-static int ready(const char *device, const char *gid) { // active, and its address is in the GID table
+static int ready(const char *device, const char *gid) { // active, with its address as a GID
   char path[256];
   snprintf(path, sizeof path, "/sys/class/infiniband/%s/ports/1/state", device);
   if (!contains(path, "ACTIVE")) return 0;
@@ -202,11 +203,11 @@ static int terminal(int n, int flags) {
   return fd;
 }
 
-// One direction of the command's data. Reading stops while there is something to write.
+// One direction of the command's data. It reads only when all data it has read are written.
 struct pump {
   int from, to, is_input;
   size_t begin, length;
-  unsigned taken; // of the input's pieces
+  unsigned taken; // pieces of the input that were taken
   char data[buffer_size];
 };
 
@@ -216,8 +217,8 @@ static void shut(struct pump *p) {
   p->from = p->to = -1;
 }
 
-// Input comes as numbered files in the job folder, an empty one at the end, and is looked for every
-// few milliseconds: UML loses wake-ups of a terminal that is fed by a pipe.
+// Input arrives as numbered files in the job folder, with an empty one at the end. The folder is
+// polled every few milliseconds: UML loses wake-ups of a terminal that is fed by a pipe.
 enum { look_milliseconds = 10 };
 
 static ssize_t read_input(struct pump *p) {
@@ -255,7 +256,7 @@ static void move(struct pump *p) {
         shut(p);
         return;
       }
-      if (n < 0) n = (ssize_t)p->length; // nobody listens: let the command go on
+      if (n < 0) n = (ssize_t)p->length; // no reader: drop the data
       p->begin += (size_t)n;
       p->length -= (size_t)n;
     }
@@ -284,7 +285,7 @@ static int wait_for(struct pump *pumps[], int count, int milliseconds, const sig
   return n;
 }
 
-static void list_processes(int to) { // those that have a command line, so no kernel threads
+static void list_processes(int to) { // processes with a command line, so no kernel threads
   DIR *folder = opendir("/proc");
   for (struct dirent *entry; folder && (entry = readdir(folder));) {
     int id = atoi(entry->d_name);
@@ -354,7 +355,7 @@ static void run(void) {
         fds[2] = fds[1];
       } else if (number(i == 1 ? "out_tty" : "err_tty")) {
         fds[i] = pumps[i]->to;
-      } else { // a pipe, so that the command does not take its output for a terminal
+      } else { // a pipe, so that the command's output is not a terminal
         need(pipe2(pipe_fds, O_CLOEXEC) == 0, "pipe");
         pumps[i]->from = pipe_fds[0];
         fds[i] = pipe_fds[1];
@@ -387,7 +388,7 @@ static void run(void) {
     dprintf(to, "lab: still running after %d s (process, state, waits in, command line):\n", limit);
     list_processes(to);
   }
-  kill(-1, SIGKILL); // what the command left behind must not hold its output open
+  kill(-1, SIGKILL); // the command's background processes must not hold its output open
   shut(&in);
   while ((out.from >= 0 || err.from >= 0) && wait_for(pumps, 3, 2000, NULL) > 0)
     ;
