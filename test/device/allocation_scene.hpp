@@ -90,8 +90,8 @@ public:
   }
 
   /// Runs the context until each operation that was started has completed. Returns false at once if
-  /// an initiating function has thrown or an operation has failed, as the peer's operation may then
-  /// wait for ever, or if the context has no more work.
+  /// an initiating function has thrown, if an operation has failed, or if the context has no more
+  /// work. After a failure the peer's operation may wait for ever.
   bool run(boost::asio::io_context& io) {
     const auto stuck = [this] {
       return refused_ || any_failed();

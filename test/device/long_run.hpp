@@ -68,8 +68,8 @@ struct memory_in_use {
     resident = pages * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
   }
 
-  /// Throws if more memory is in use than before. Not with sanitizers, whose allocators keep freed
-  /// memory.
+  /// Throws if more memory is in use than before. With sanitizers only registered memory is
+  /// compared: their allocators keep freed memory.
   void compare(const memory_in_use& before) const {
     constexpr std::uint64_t noise = std::uint64_t(2) << 20; // threads' heaps, stacks
     if (!is_sanitized && resident > before.resident + noise)

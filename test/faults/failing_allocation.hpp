@@ -9,9 +9,9 @@ namespace test {
 /// Makes one allocation of the process fail during its lifetime.
 ///
 /// Counts the calls of `operator new` and of `aligned_alloc` (which Boost.Asio uses) by all threads
-/// since the construction, and makes the n-th one throw `std::bad_alloc` (return null, for
-/// `aligned_alloc` and the `nothrow` forms). Only one such object may exist at a time. Assertions
-/// of the test framework allocate as well, so use none during its lifetime.
+/// since the construction. The n-th call throws `std::bad_alloc`; `aligned_alloc` and the `nothrow`
+/// forms return null. Only one such object may exist at a time. Assertions of the test framework
+/// allocate as well, so use none during its lifetime.
 class failing_allocation {
 public:
   /// @param nth  the allocation that fails: 1 is the next one; 0 only counts.

@@ -95,9 +95,9 @@ struct plan {
   double refuse_send = 0;     // ENOMEM, at a random position of the chain
   double refuse_receive = 0;  // ENOMEM, queue pairs and shared receive queues
   double fail_completion = 0; // the queue pair enters the error state
-  // Held until the completion queue has been polled empty a few times, or is armed (then the poll
-  // after arming finds the completion), or was polled empty after arming (then there is a channel
-  // event).
+  // Held until one of three events. The completion queue has been polled empty a few times. Or it
+  // is armed: then the poll after arming finds the completion. Or it is polled empty after arming:
+  // then there is a channel event.
   double hold_completion = 0;
   double spurious_event = 0; // per arming: an event without a completion
   double lose_event = 0;
