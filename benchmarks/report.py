@@ -265,11 +265,11 @@ def markdown(overhead, memory, devices):
         if results.get("locks"):
             parts += [grid(lock_rows(results), True)]
         if rstream_said(results):
-            parts += ["What rstream said where it failed:", "\n".join(f"- {line}" for line in rstream_said(results))]
+            parts += ["Errors that rstream reported:", "\n".join(f"- {line}" for line in rstream_said(results))]
         if results.get("peers"):
             parts += [grid(peer_rows(results), True)]
         if peers_said(results):
-            parts += ["What async-rdma said where it failed:", "\n".join(f"- {line}" for line in peers_said(results))]
+            parts += ["Errors that async-rdma reported:", "\n".join(f"- {line}" for line in peers_said(results))]
     lines = (memory_missed(memory) if memory else []) + [line for results in devices for line in missed(results)]
     if lines:
         parts += ["Beyond what is allowed in this run:", "\n".join(f"- {line}" for line in lines)]

@@ -122,7 +122,7 @@ struct retries : scene {
                      [&](auto handler) { guest.async_exchange(exchanged, 7, std::move(handler)); });
     }
     accounts.start("load", [&](auto handler) { async_load(guest, stored, std::move(handler)); });
-    // What these wait for comes when some attempts have been in vain.
+    // The operations complete after some attempts in vain.
     for (int i = 0; i < 100; ++i) {
       try {
         io.poll_one();
