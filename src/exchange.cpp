@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSL-1.0
 #include <asio_rdma/exchange.hpp>
 
+#include <memory>
+
 namespace asio_rdma::detail {
 
 handshake exchange_hello(const connection_end& end, error_code& ec) {
@@ -26,16 +28,34 @@ handshake exchange_hello(const connection_end& end, error_code& ec) {
   return result;
 }
 
-error_code exchange_connect(const connection_end& end, const handshake& peer) {
+namespace {
+
+class exchange_link final : public connection_link {
+public:
+  void disconnect(const error_code&) noexcept override {}
+  bool lingers() const noexcept override { return false; }
+  void keep(std::shared_ptr<void>) noexcept override {}
+};
+
+} // namespace
+
+std::shared_ptr<connection_link> exchange_place() { return std::make_shared<exchange_link>(); }
+
+error_code exchange_connect(const connection_end& end, const handshake& peer,
+                            const std::shared_ptr<connection_link>& place) {
   queue_pair_impl& qp = *end.queue_pair;
   if (qp.state() == queue_pair_state::closed)
     return asio::error::operation_aborted;
   if (!end.target)
     return qp.connect(peer.address->address);
+  if (const error_code ec = qp.attach(place))
+    return ec == asio::error::bad_descriptor ? error_code(asio::error::operation_aborted) : ec;
   // The target must know the peer before the peer's first frame arrives.
-  if (const error_code ec = end.target->on_hello(encode(peer), false))
+  if (const error_code ec = end.target->on_hello(encode(peer), false)) {
+    qp.detach();
     return ec;
-  const error_code ec = qp.connect(peer.address->address);
+  }
+  const error_code ec = qp.connect(peer.address->address, place.get());
   if (ec)
     qp.fail(ec);
   return ec;

@@ -37,7 +37,7 @@ error_code queue_pair_impl::local_address(queue_pair_address& result) const {
   return {};
 }
 
-error_code queue_pair_impl::connect(const queue_pair_address& peer) {
+error_code queue_pair_impl::connect(const queue_pair_address& peer, const connection_link* own) {
   const device& d = pd_.get_device();
   if (d.type() == transport::iwarp)
     return asio::error::operation_not_supported; // only its connection manager can connect
@@ -69,7 +69,7 @@ error_code queue_pair_impl::connect(const queue_pair_address& peer) {
   if (reliable)
     mask |= IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
   std::unique_lock lock(mutex_);
-  ec = attachable();
+  ec = attachable(own);
   if (ec)
     return ec;
   if (const int e = ibv_modify_qp(qp_, &attr, mask))
@@ -108,8 +108,9 @@ error_code queue_pair_impl::check_attach() const {
   return attachable();
 }
 
-error_code queue_pair_impl::attachable() const {
-  if (state_ == queue_pair_state::connected || (state_ == queue_pair_state::open && link_))
+error_code queue_pair_impl::attachable(const connection_link* own) const {
+  if (state_ == queue_pair_state::connected ||
+      (state_ == queue_pair_state::open && link_ && link_.get() != own))
     return asio::error::already_connected;
   return check_start(queue_pair_state::open);
 }

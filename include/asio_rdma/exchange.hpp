@@ -17,12 +17,19 @@
 namespace asio_rdma {
 namespace detail {
 
+class connection_link;
+
 /// The handshake of this side. If the queue pair has no address for connecting, the handshake has
 /// none, and `ec` is the reason.
 handshake exchange_hello(const connection_end& end, error_code& ec);
 
-/// Connects the queue pair, even if its object was closed meanwhile.
-error_code exchange_connect(const connection_end& end, const handshake& peer);
+/// The link by which an exchange occupies its queue pair: no other attempt can attach meanwhile.
+std::shared_ptr<connection_link> exchange_place();
+
+/// Connects the queue pair, even if its object was closed meanwhile. If another attempt has the
+/// queue pair, the result is `already_connected`, and the other attempt continues.
+error_code exchange_connect(const connection_end& end, const handshake& peer,
+                            const std::shared_ptr<connection_link>& place);
 
 /// The endpoints of the stream, if it is a TCP stream.
 template <class Stream>
@@ -58,7 +65,7 @@ public:
       steps_->on_read(ec, bytes);
     }
     if (steps_->next() == exchange_steps::action::connect)
-      steps_->on_connected(exchange_connect(end_, steps_->peer()));
+      steps_->on_connected(exchange_connect(end_, steps_->peer(), place_));
 
     if (steps_->next() == exchange_steps::action::finish)
       finish(self);
@@ -82,6 +89,7 @@ private:
     error_code ec;
     const handshake local = exchange_hello(end_, ec);
     steps_ = std::make_unique<exchange_steps>(local, ec);
+    place_ = exchange_place();
     return true;
   }
 
@@ -95,7 +103,9 @@ private:
 
   template <class Self>
   void finish(Self& self) {
-    const error_code ec = steps_->result();
+    error_code ec = steps_->result();
+    if (!ec && end_.queue_pair->state() == queue_pair_state::closed)
+      ec = asio::error::operation_aborted;
     if (ec && steps_->connected())
       end_.queue_pair->fail(ec);
     else if (!ec && end_.target)
@@ -106,12 +116,14 @@ private:
 
   void release() { // before the handler is called, as Asio's own operations do
     steps_.reset();
+    place_.reset();
     end_ = {};
   }
 
   Stream* stream_;
   connection_end end_;
   std::unique_ptr<exchange_steps> steps_;
+  std::shared_ptr<connection_link> place_;
 };
 
 } // namespace detail
@@ -124,9 +136,12 @@ private:
 /// do that by themselves.
 ///
 /// The stream `s`, whose buffers must hold 64 bytes in each direction, must outlive the operation,
-/// and no other operation may use it meanwhile. The operation reads nothing beyond the exchange
-/// from `s`, so after success `s` may be used for any purpose. After an error `s` is not closed,
-/// but the position of its input is unspecified. Signature: `void(error_code)`.
+/// and no other operation may use it meanwhile. The execution contexts of `s` and of `object`, which
+/// may be two, must outlive the operation, too. The operation is work of both. If `object` is closed
+/// or destroyed meanwhile, the next step of the operation ends it with `operation_aborted`. The
+/// operation reads nothing beyond the exchange from `s`, so after success `s` may be used for any
+/// purpose. After an error `s` is not closed, but the position of its input is unspecified.
+/// Signature: `void(error_code)`.
 ///
 /// The endpoints of an `asio_rdma::stream` are those of `s` if `s` is a TCP stream, otherwise
 /// unspecified. No connection manager reports the end of the peer: after a peer's `close` without a

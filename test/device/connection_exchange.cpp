@@ -318,6 +318,79 @@ TEST_CASE("one that is not open, or connected already, is refused") {
   one_message(p, b, c, 100); // as before
 }
 
+TEST_CASE("an exchange beside an attempt by the connection manager leaves that attempt alone") {
+  place p;
+  if (!p.by_hand())
+    return not_on_this_device("connecting by address");
+  asio_rdma::connection a(p.io, p.pool), b(p.io, p.pool), c(p.io, p.pool);
+  acceptor listener(p.io, {device_address(p.dev), 0});
+  connector initiator(p.io);
+  test::connection accepted, connected;
+  outcome<connection_request> request;
+  initiator.async_connect(a, listener.local_endpoint(), connected.handler());
+  listener.async_wait_request(request.handler());
+  p.until([&] { return request.done(); });
+  result ra, rc;
+  async_exchange(p.here, a, ra.handler());
+  async_exchange(p.there, c, rc.handler());
+  p.until([&] { return ra.done() && rc.done(); });
+  CHECK(ra.ec == asio::error::already_connected);
+  CHECK(rc.ec == error::rejected);
+  listener.async_accept(std::move(request.value), b, accepted.handler());
+  p.until([&] { return accepted.done() && connected.done(); });
+  INFO(describe(connected.ec));
+  REQUIRE(connected.succeeded());
+  REQUIRE(accepted.succeeded());
+  one_message(p, a, b, 100);
+}
+
+TEST_CASE("an attempt by the connection manager beside an exchange leaves that exchange alone") {
+  place p;
+  if (!p.by_hand())
+    return not_on_this_device("connecting by address");
+  asio_rdma::connection a(p.io, p.pool), b(p.io, p.pool);
+  acceptor listener(p.io, {device_address(p.dev), 0});
+  connector initiator(p.io);
+  result ra, rb;
+  async_exchange(p.here, a, ra.handler());
+  async_exchange(p.there, b, rb.handler());
+  const bool begun = GENERATE(false, true);
+  if (begun)
+    p.until([&] { return a.impl()->target_queue_pair()->check_attach() || ra.done(); });
+  test::connection connected;
+  initiator.async_connect(a, listener.local_endpoint(), connected.handler());
+  p.until([&] { return ra.done() && rb.done(); });
+  if (!begun) { // the attempt was first
+    CHECK(ra.ec == asio::error::already_connected);
+    CHECK(rb.ec == error::rejected);
+    return;
+  }
+  REQUIRE(ra.succeeded());
+  REQUIRE(rb.succeeded());
+  p.until([&] { return connected.done(); });
+  CHECK(connected.ec == asio::error::already_connected);
+  one_message(p, a, b, 100);
+}
+
+TEST_CASE(
+    "a connection that is closed before the peer has confirmed is not reported as connected") {
+  place p;
+  if (!p.by_hand())
+    return not_on_this_device("connecting by address");
+  asio_rdma::connection a(p.io, p.pool), b(p.io, p.pool);
+  result ra, unused;
+  const auto record = record_of(p, b, unused);
+  async_exchange(p.here, a, ra.handler());
+  asio::write(p.there, asio::buffer(record));
+  std::array<char, 64> heard{};
+  p.until([&] { return p.there.available() == heard.size(); });
+  asio::read(p.there, asio::buffer(heard));
+  a.close();
+  asio::write(p.there, asio::buffer(heard.data() + record.size(), heard.size() - record.size()));
+  p.until([&] { return ra.done(); });
+  CHECK(ra.ec == asio::error::operation_aborted);
+}
+
 TEST_CASE("without a connection manager the end of a peer is noticed by keep_alive") {
   place p;
   if (!p.by_hand())

@@ -48,7 +48,8 @@ public:
                    std::shared_ptr<shared_receive_queue_impl> receives, ibv_qp* qp);
 
   error_code local_address(queue_pair_address& result) const;
-  error_code connect(const queue_pair_address& peer);
+  /// `own`: the link that has been attached for this, if there is one.
+  error_code connect(const queue_pair_address& peer, const connection_link* own = nullptr);
 
   /// For connecting by rdma_cm. From `attach` on, a close is reported to the link. `detach` undoes
   /// `attach`. `connected` allows sends.
@@ -150,7 +151,7 @@ private:
   std::optional<gid_entry> find_gid() const;
   void find_unsupported() noexcept;
   void connected_locked(bool reads) noexcept;
-  error_code attachable() const;
+  error_code attachable(const connection_link* own = nullptr) const;
   error_code check_start(queue_pair_state least) const;
   // Called with the mutex locked; they unlock it.
   template <class Operation>
