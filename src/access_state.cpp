@@ -8,6 +8,8 @@ namespace asio_rdma::detail {
 
 // A range that overlaps `node` begins at most `longest_` bytes before it.
 bool access_state::is_free(const access_node& node) const noexcept {
+  if (kept_)
+    return false;
   if (active_.empty())
     return true;
   const std::uintptr_t from = node.begin > longest_ ? node.begin - longest_ : 0;
@@ -47,6 +49,15 @@ access_waiters access_state::end(access_node& node) noexcept {
   active_.erase(active_.iterator_to(node));
   grant(granted);
   return granted;
+}
+
+void access_state::keep(access_node& node) noexcept {
+  node.granted = false;
+  if (node.begin == node.end)
+    return;
+  const std::lock_guard lock(mutex_);
+  active_.erase(active_.iterator_to(node));
+  kept_ = true;
 }
 
 void access_state::move(access_node& from, access_node& to) noexcept {

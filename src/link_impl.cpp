@@ -235,16 +235,16 @@ error_code link_impl::open_sink(link_transfer& read) {
   return ec;
 }
 
-void link_impl::close_sink(link_transfer& t) {
+void link_impl::close_sink(link_transfer& t) noexcept {
   if (!t.sink_.is_open())
     return;
   error_code ec;
   t.sink_.close(ec);
   if (!ec)
     return;
-  auto memory = std::make_shared<std::vector<memory_block_ptr>>();
-  memory_pool_impl::find_blocks({t.elements.data(), 1}, *memory);
-  withhold(std::move(t.sink_), std::move(memory));
+  kept_blocks memory;
+  memory_pool_impl::find_blocks({t.elements.data(), 1}, memory);
+  withhold_key(std::move(t.sink_), std::move(memory));
   t.ec = error::device_keeps_memory;
 }
 
@@ -334,17 +334,16 @@ void link_impl::drive(operation_list& done) {
   credit_waits_.add(link_->credit_waits() - credit_waits_.value());
 }
 
-// To end their operations, the parts allocate nothing.
+// To end their operations, the parts allocate nothing. Each call of run_parts takes its next step
+// from a list, so a step that fails is not repeated, and the steps behind it are done.
 void link_impl::stop(operation_list& done) {
   stopped_ = true;
   if (!link_)
     return;
   // If the device still uses memory, report that first: the caller must not reuse the memory.
   link_->stop(kept_ ? error_code(error::device_keeps_memory) : reason_);
-  do_or_fail([&] {
-    while (run_parts(done))
-      continue;
-  });
+  for (bool more = true; more;)
+    do_or_fail([&] { more = run_parts(done); });
 }
 
 // Once the mutex is unlocked, only locals are used. An operation that was started may have ended on
@@ -387,30 +386,25 @@ void link_impl::fail(const error_code& why) {
 }
 
 template <class Key>
-bool link_impl::end_key(Key& key, const registered_buffer& memory, buffer_access& access) {
-  struct kept {
-    registered_buffer memory;
-    buffer_access access;
-    std::vector<memory_block_ptr> viewed;
-  };
+bool link_impl::end_key(Key& key, const registered_buffer& memory, buffer_access& access) noexcept {
   error_code ec;
   key.close(ec);
   if (!ec)
     return true;
-  const auto k = std::make_shared<kept>(kept{memory, std::move(access), {}});
+  kept_blocks viewed;
   if constexpr (std::same_as<Key, memory_region>) {
     // The caller's memory may belong to a pool, too.
     const ibv_sge all = element_of(mutable_buffer(key.data(), key.size(), 0));
     if (memory.empty())
-      memory_pool_impl::find_blocks({&all, 1}, k->viewed);
+      memory_pool_impl::find_blocks({&all, 1}, viewed);
   }
-  withhold(std::move(key), k);
+  withhold_key(std::move(key), memory, std::move(access), std::move(viewed));
   fail(ec);
   return false;
 }
 
-template bool link_impl::end_key(memory_region&, const registered_buffer&, buffer_access&);
-template bool link_impl::end_key(grant_key&, const registered_buffer&, buffer_access&);
+template bool link_impl::end_key(memory_region&, const registered_buffer&, buffer_access&) noexcept;
+template bool link_impl::end_key(grant_key&, const registered_buffer&, buffer_access&) noexcept;
 
 // Calls `f`, with the link locked, to process a returned work request.
 template <class Function>

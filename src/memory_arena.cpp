@@ -37,20 +37,30 @@ void* map_aligned(std::size_t bytes) noexcept {
   return begin + before;
 }
 
+/// Mapped memory. The destructor unmaps it.
+class mapping {
+public:
+  mapping(char* data, std::size_t bytes) noexcept : data_(data), bytes_(bytes) {}
+  mapping(mapping&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), bytes_(other.bytes_) {}
+  ~mapping() {
+    if (data_ != nullptr)
+      ::munmap(data_, bytes_);
+  }
+
+private:
+  char* data_;
+  std::size_t bytes_;
+};
+
 class registered_arena final : public memory_arena {
 public:
   ~registered_arena() override {
-    if (data == nullptr)
-      return;
-    const auto unmap = [bytes = size](void* at) {
-      ::munmap(at, bytes);
-    };
     error_code ec;
+    mapping memory(data, size);
     region_.close(ec);
     if (ec)
-      withhold(std::move(region_), std::shared_ptr<void>(data, unmap));
-    else
-      unmap(data);
+      withhold_key(std::move(region_), std::move(memory));
   }
 
   /// Returns the errno value of a failure to get reserved huge pages, or 0. `ec` is set if there is

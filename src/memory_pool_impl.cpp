@@ -27,8 +27,10 @@ struct all_pools {
   std::mutex mutex;
   std::vector<memory_pool_impl*> pools;
 
-  static all_pools& of_process() {
-    static all_pools& all = *new all_pools; // never destroyed: a pool may be destroyed last
+  // Never destroyed: a pool may be destroyed last.
+  static all_pools& of_process() noexcept {
+    alignas(all_pools) static std::byte place[sizeof(all_pools)];
+    static all_pools& all = *::new (static_cast<void*>(place)) all_pools;
     return all;
   }
 };
@@ -420,19 +422,13 @@ memory_block_ptr memory_pool_impl::block_of(const char* address) noexcept {
   return small_block_of(address);
 }
 
-void memory_pool_impl::find_blocks(std::span<const ibv_sge> elements,
-                                   std::vector<memory_block_ptr>& to) noexcept {
+void memory_pool_impl::find_blocks(std::span<const ibv_sge> elements, kept_blocks& to) noexcept {
   all_pools& all = all_pools::of_process();
   const std::lock_guard lock(all.mutex);
   for (const ibv_sge& e : elements)
     for (memory_pool_impl* pool : all.pools)
-      if (auto block = pool->block_of(reinterpret_cast<const char*>(e.addr))) {
-        try {
-          to.push_back(std::move(block));
-        } catch (const std::bad_alloc&) {
-          block.detach();
-        }
-      }
+      if (auto block = pool->block_of(reinterpret_cast<const char*>(e.addr)))
+        to.add(std::move(block));
 }
 
 memory_pool_statistics memory_pool_impl::statistics() const noexcept {

@@ -180,7 +180,7 @@ memory_region::~memory_region() {
   error_code ec;
   close(ec);
   if (ec) // no other owner can try again
-    detail::withhold(std::move(*this), nullptr);
+    detail::withhold_key(std::move(*this));
 }
 
 void memory_region::close(error_code& ec) {

@@ -9,7 +9,6 @@
 
 #include <memory>
 #include <utility>
-#include <vector>
 
 namespace asio_rdma::detail {
 
@@ -32,7 +31,7 @@ public:
     return true;
   }
 
-  std::vector<memory_block_ptr> memory;
+  kept_blocks memory;
 
 private:
   std::shared_ptr<queue_pair_impl> self_;

@@ -19,7 +19,7 @@ struct user_memory {
     error_code ec;
     self->region.close(ec); // before the memory is released
     if (ec)
-      detail::withhold(std::move(self->region), std::move(self->memory));
+      detail::withhold_key(std::move(self->region), std::move(self->memory));
   }
 
   std::shared_ptr<void> memory;

@@ -33,6 +33,13 @@ void withhold(std::unique_ptr<withheld> w) noexcept {
   s.all.push_back(*w.release());
 }
 
+// The node of the access is destroyed, so no further access to the block is granted.
+void leak(buffer_access access) noexcept {
+  if (access.block_ != nullptr && access.node_.granted)
+    access.block_->access.keep(access.node_);
+  static_cast<void>(access.block_.detach());
+}
+
 void release_withheld() noexcept {
   store& s = store::of_process();
   withheld_list tried;

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
+#include <asio_rdma/buffer_access.hpp>
 #include <asio_rdma/memory_region.hpp>
 #include <boost/intrusive/list.hpp>
 
+#include <cstddef>
 #include <memory>
+#include <new>
+#include <tuple>
 #include <utility>
 
 namespace asio_rdma::detail {
@@ -21,27 +25,45 @@ public:
   virtual bool release() noexcept = 0;
 };
 
+/// Takes an object over and never destroys it. An access never ends.
+template <class T>
+void leak(T object) noexcept {
+  alignas(T) std::byte place[sizeof(T)];
+  ::new (static_cast<void*>(place)) T(std::move(object));
+}
+
 /// Thread-safe, under any lock: releases nothing and allocates nothing.
 void withhold(std::unique_ptr<withheld> w) noexcept;
-/// Withholds a registration or another key, with its memory.
-template <class Key>
-void withhold(Key key, std::shared_ptr<void> memory) {
-  class withheld_key final : public withheld {
-  public:
-    withheld_key(Key k, std::shared_ptr<void> m) noexcept
-        : memory_(std::move(m)), key_(std::move(k)) {}
 
-    bool release() noexcept override {
-      error_code ec;
-      key_.close(ec);
-      return !ec;
-    }
+/// A registration or another key, with the objects that it needs, such as its memory.
+template <class Key, class... Kept>
+class withheld_key final : public withheld {
+public:
+  explicit withheld_key(Key key, Kept... kept) noexcept
+      : kept_(std::move(kept)...), key_(std::move(key)) {}
 
-  private:
-    std::shared_ptr<void> memory_;
-    Key key_;
-  };
-  withhold(std::make_unique<withheld_key>(std::move(key), std::move(memory)));
+  bool release() noexcept override {
+    error_code ec;
+    key_.close(ec);
+    return !ec;
+  }
+
+private:
+  std::tuple<Kept...> kept_;
+  Key key_;
+};
+
+/// Withholds a key. If there is no memory for that, neither the key nor the objects are ever
+/// destroyed, and the call is not repeated.
+template <class Key, class... Kept>
+void withhold_key(Key key, Kept... kept) noexcept {
+  using held = withheld_key<Key, Kept...>;
+  if (auto* const w = new (std::nothrow) held(std::move(key), std::move(kept)...)) {
+    withhold(std::unique_ptr<withheld>(w));
+  } else {
+    leak(std::move(key));
+    (leak(std::move(kept)), ...);
+  }
 }
 
 /// Repeats the calls of all withheld objects. Call with no mutex locked, because it may destroy

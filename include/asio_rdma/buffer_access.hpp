@@ -6,12 +6,14 @@
 
 namespace asio_rdma {
 
+class buffer_access;
 class registered_buffer;
 
 namespace detail {
 class access_service;
 class dropped_blocks;
 struct access_initiation;
+void leak(buffer_access access) noexcept;
 } // namespace detail
 
 /// Access to a `registered_buffer` while this object lives, and a reference to its memory. An
@@ -56,6 +58,7 @@ private:
   friend class detail::access_service;
   friend struct detail::access_initiation;
   friend class detail::dropped_blocks;
+  friend void detail::leak(buffer_access access) noexcept;
 
   buffer_access(const registered_buffer& buffer, detail::access_kind kind) noexcept {
     static_cast<void>(try_begin(buffer, kind));

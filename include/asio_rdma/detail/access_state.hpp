@@ -50,6 +50,9 @@ public:
   bool try_begin(access_node& node) noexcept;
   /// Ends a granted access. Returns the waiters that have now been granted.
   access_waiters end(access_node& node) noexcept;
+  /// Makes a granted access last for ever, although its node does not: no further access is
+  /// granted.
+  void keep(access_node& node) noexcept;
   /// Replaces the granted access `from` by `to`.
   void move(access_node& from, access_node& to) noexcept;
 
@@ -76,6 +79,7 @@ private:
   mutex mutex_;
   nodes active_;
   std::uintptr_t longest_ = 0; // no range in `active_` is longer
+  bool kept_ = false;
   access_waiters waiters_;
 };
 

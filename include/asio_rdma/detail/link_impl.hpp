@@ -179,7 +179,7 @@ protected:
   /// is registered by a key of its own, which ends with the READ.
   error_code open_sink(link_transfer& read);
   /// Ends the key of `open_sink`, if there is one.
-  void close_sink(link_transfer& t);
+  void close_sink(link_transfer& t) noexcept;
   /// Removes a transfer that waits for room in the send queue. Returns true if it will not be
   /// posted; its `done` is called soon.
   bool withdraw(link_transfer& t);
@@ -193,9 +193,10 @@ protected:
   void fail(const error_code& why);
   bool failing() const noexcept { return failing_; }
   /// Ends a key (`memory_region` or `grant_key`) to `memory` that the peer knows. If that fails the
-  /// connection fails too. Then the memory and its access are withheld as long as the key exists.
+  /// connection fails too. Then the memory and its access are withheld as long as the key exists,
+  /// or until the process ends if there is no memory to withhold them.
   template <class Key>
-  bool end_key(Key& key, const registered_buffer& memory, buffer_access& access);
+  bool end_key(Key& key, const registered_buffer& memory, buffer_access& access) noexcept;
   /// Carries out all actions, after any event. Does not throw: if a step lacks memory, the link
   /// fails.
   void run(operation_list& done) noexcept;

@@ -3,6 +3,7 @@
 
 #include <asio_rdma/buffer.hpp>
 #include <asio_rdma/detail/extent_map.hpp>
+#include <asio_rdma/detail/kept_blocks.hpp>
 #include <asio_rdma/detail/memory_arena.hpp>
 #include <asio_rdma/detail/memory_block.hpp>
 #include <asio_rdma/detail/mutex.hpp>
@@ -40,10 +41,8 @@ public:
   memory_pool_statistics statistics() const noexcept;
 
   /// Adds the blocks in use, of any pool of the process, in which the elements lie. For callers
-  /// that must keep memory known only by its address. Slow. If there is no memory to add a block to
-  /// the list, the block is kept until the process ends.
-  static void find_blocks(std::span<const ibv_sge> elements,
-                          std::vector<memory_block_ptr>& to) noexcept;
+  /// that must keep memory known only by its address. Slow.
+  static void find_blocks(std::span<const ibv_sge> elements, kept_blocks& to) noexcept;
 
   friend void intrusive_ptr_add_ref(memory_pool_impl* p) noexcept {
     p->references_.fetch_add(1, std::memory_order_relaxed);

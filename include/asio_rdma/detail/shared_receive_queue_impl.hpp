@@ -2,7 +2,7 @@
 #pragma once
 
 #include <asio_rdma/detail/completion_service.hpp>
-#include <asio_rdma/detail/memory_block.hpp>
+#include <asio_rdma/detail/kept_blocks.hpp>
 #include <asio_rdma/detail/receive_queue.hpp>
 #include <asio_rdma/memory_region.hpp>
 #include <asio_rdma/shared_receive_queue_options.hpp>
@@ -88,11 +88,10 @@ private:
   receive_queue receive_;
   operation_list waiters_;
   std::vector<queue_pair_impl*> attached_;
-  bool kept_ = false;                         // a queue pair could not be destroyed
-  std::vector<memory_block_ptr> kept_memory_; // of receives that have ended, but that the device
-                                              // still has
-  std::uint32_t lingering_ = 0;               // the number of lingering queue pairs
-  ibv_srq* destroyed_late_ = nullptr;         // to be destroyed by the last lingering queue pair
+  bool kept_ = false;                 // a queue pair could not be destroyed
+  kept_blocks kept_memory_;           // of receives that have ended, but that the device still has
+  std::uint32_t lingering_ = 0;       // the number of lingering queue pairs
+  ibv_srq* destroyed_late_ = nullptr; // to be destroyed by the last lingering queue pair
   bool closing_ = false;
   error_code reason_; // why the queue has failed
 };
