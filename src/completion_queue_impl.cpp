@@ -337,8 +337,7 @@ void completion_queue_impl::on_poll_failure() noexcept {
     ibv_async_event event{};
     event.event_type = IBV_EVENT_CQ_ERR;
     event.element.cq = cq_;
-    std::vector<std::shared_ptr<void>> told;
-    service_.broadcast(device_, event, told);
+    service_.broadcast(device_, event);
   } catch (const std::bad_alloc&) {
     {
       const std::lock_guard lock(mutex_);

@@ -237,11 +237,23 @@ std::vector<std::shared_ptr<context_member>> completion_service::members_of(cons
 }
 
 void completion_service::broadcast(const device& d, const ibv_async_event& event,
-                                   std::vector<std::shared_ptr<void>>& by) {
-  for (auto& member : members_of(&d)) {
-    member->on_device_event(event);
-    by.push_back(std::move(member));
+                                   heard& by) noexcept {
+  heard own;
+  {
+    const std::lock_guard lock(mutex_);
+    for (context_member& member : members_)
+      if (member.member_device() == d)
+        if (auto pinned = member.weak_from_this().lock())
+          own.keep(std::move(pinned));
   }
+  own.for_each(
+      [&event](heard_object& o) { static_cast<context_member&>(o).on_device_event(event); });
+  by.take(own);
+}
+
+void completion_service::broadcast(const device& d, const ibv_async_event& event) {
+  for (const auto& member : members_of(&d))
+    member->on_device_event(event);
 }
 
 void completion_service::do_last_work(int other, const std::function<void()>& look) {

@@ -6,9 +6,6 @@
 namespace asio_rdma::detail {
 namespace {
 
-// The number of events that are kept without a waiting operation; then the oldest are dropped.
-constexpr std::size_t most_kept = 64;
-
 device_event describe(const ibv_async_event& from) noexcept {
   device_event event;
   event.type = from.event_type;
@@ -72,28 +69,31 @@ bool device_events_impl::start(operation& op) {
       return false;
     }
     service_.operation_starting();
-    if (events_.empty()) {
+    if (kept_ == 0) {
       waiters_.push_back(op);
       return true;
     }
-    set_event(op, events_.front());
-    events_.pop_front();
+    set_event(op, events_[first_]);
+    first_ = (first_ + 1) % most_kept;
+    --kept_;
     done.push_back(op);
   }
   service_.complete(done);
   return true;
 }
 
-void device_events_impl::on_device_event(const ibv_async_event& event) {
+void device_events_impl::on_device_event(const ibv_async_event& event) noexcept {
   operation_list done;
   {
     const std::lock_guard lock(mutex_);
     if (!open_)
       return;
     if (waiters_.empty()) {
-      if (events_.size() == most_kept)
-        events_.pop_front();
-      events_.push_back(describe(event));
+      events_[(first_ + kept_) % most_kept] = describe(event);
+      if (kept_ == most_kept) // the oldest has gone
+        first_ = (first_ + 1) % most_kept;
+      else
+        ++kept_;
       return;
     }
     operation& op = waiters_.front();

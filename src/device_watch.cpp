@@ -19,12 +19,7 @@ error_code device_watch::start() {
   const int e = channel_.start(service_.context(), fd);
   if (e != 0)
     return system_error_code(e);
-  try {
-    device_.listeners().add(*this);
-  } catch (...) {
-    leave();
-    throw;
-  }
+  device_.listeners().add(*this);
   return {};
 }
 
@@ -35,7 +30,7 @@ void device_watch::stop() {
   device_.listeners().remove(*this);
 }
 
-void device_watch::on_event(const ibv_async_event& event, heard& by) {
+void device_watch::on_event(const ibv_async_event& event, heard& by) noexcept {
   service_.broadcast(device_, event, by);
 }
 
@@ -54,7 +49,7 @@ void device_watch::reader::execute(void* owner, scheduled_operation* base, const
     watch.read_events();
 }
 
-void device_watch::read_events() {
+void device_watch::read_events() noexcept {
   queued_.store(false);
   while (device_.listeners().read(device_.native_handle()))
     continue;

@@ -26,7 +26,7 @@ public:
   void stop();
   const device& get_device() const noexcept { return device_; }
 
-  void on_event(const ibv_async_event& event, heard& by) override;
+  void on_event(const ibv_async_event& event, heard& by) noexcept override;
 
 private:
   struct reader final : scheduled_operation {
@@ -37,7 +37,7 @@ private:
   };
 
   void on_readable();
-  void read_events();
+  void read_events() noexcept;
 
   completion_service& service_;
   device device_;

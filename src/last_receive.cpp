@@ -2,7 +2,6 @@
 #include "last_receive.hpp"
 
 #include <chrono>
-#include <new>
 #include <poll.h>
 
 namespace asio_rdma::detail {
@@ -13,14 +12,6 @@ constexpr std::chrono::milliseconds patience(100);
 // Another thread may read the event.
 constexpr std::chrono::milliseconds between_looks(1);
 
-bool read_event(device_listeners& listeners, const device& d) noexcept {
-  try {
-    return listeners.read(d.native_handle());
-  } catch (const std::bad_alloc&) {
-    return false;
-  }
-}
-
 } // namespace
 
 last_receive::last_receive(const device& d, const ibv_qp* qp) : device_(d), qp_(qp) {
@@ -29,7 +20,7 @@ last_receive::last_receive(const device& d, const ibv_qp* qp) : device_(d), qp_(
 
 last_receive::~last_receive() { device_.listeners().remove(*this); }
 
-void last_receive::on_event(const ibv_async_event& event, heard&) {
+void last_receive::on_event(const ibv_async_event& event, heard&) noexcept {
   if (event.event_type == IBV_EVENT_QP_LAST_WQE_REACHED && event.element.qp == qp_)
     reached_.store(true);
 }
@@ -40,7 +31,7 @@ void last_receive::wait() noexcept {
     return;
   const auto deadline = std::chrono::steady_clock::now() + patience;
   while (!reached_.load()) {
-    if (read_event(listeners, device_))
+    if (listeners.read(device_.native_handle()))
       continue;
     if (std::chrono::steady_clock::now() >= deadline) {
       listeners.last_receive_not_reported();

@@ -289,7 +289,7 @@ void queue_pair_impl::close() {
   drop_teardown();
 }
 
-void queue_pair_impl::on_device_event(const ibv_async_event& event) {
+void queue_pair_impl::on_device_event(const ibv_async_event& event) noexcept {
   switch (event.event_type) {
   case IBV_EVENT_QP_FATAL:
   case IBV_EVENT_QP_REQ_ERR:

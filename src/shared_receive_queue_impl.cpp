@@ -357,7 +357,7 @@ void shared_receive_queue_impl::lingered() {
     destroy(srq);
 }
 
-void shared_receive_queue_impl::on_device_event(const ibv_async_event& event) {
+void shared_receive_queue_impl::on_device_event(const ibv_async_event& event) noexcept {
   switch (event.event_type) {
   case IBV_EVENT_SRQ_LIMIT_REACHED: {
     const std::lock_guard lock(mutex_);

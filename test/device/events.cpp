@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSL-1.0
 #include "catch.hpp"
+#include "faults/failing_allocation.hpp"
 #include "faults/faults.hpp"
 #include "pair.hpp"
 
@@ -11,6 +12,7 @@
 #include <functional>
 #include <linux/capability.h>
 #include <memory>
+#include <new>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <thread>
@@ -65,7 +67,7 @@ class at_event final : public detail::context_member {
 public:
   at_event(const device& d, std::function<void()> f) : device_(d), do_(std::move(f)) {}
   void on_context_shutdown() override {}
-  void on_device_event(const ibv_async_event&) override { do_(); }
+  void on_device_event(const ibv_async_event&) noexcept override { do_(); }
   const device& member_device() const noexcept override { return device_; }
 
 private:
@@ -327,6 +329,67 @@ TEST_CASE("a fatal event of the device ends everything") {
   p.a.async_send(p.ma.buffer(0, 8), late.handler());
   p.until([&] { return late.done(); });
   CHECK(late.ec == error::device_fatal);
+}
+
+TEST_CASE("no event of a device is lost though memory fails") {
+  bool failed = true;
+  for (std::size_t n = 1; failed; ++n) {
+    CAPTURE(n);
+    pair p;
+    faults::injector faults(p.dev.native_handle());
+    device_events events(p.io, p.dev);
+    outcome<void> of_a, of_b;
+    p.a.async_wait_disconnect(of_a.handler());
+    p.b.async_wait_disconnect(of_b.handler());
+    faults.raise_port_event(IBV_EVENT_PORT_ERR, 1);
+    faults.raise_qp_event(p.a.native_handle(), IBV_EVENT_QP_FATAL);
+    faults.raise_device_fatal();
+    p.io.restart();
+    bool thrown = false;
+    {
+      const failing_allocation failing(n);
+      try {
+        p.io.poll();
+      } catch (const std::bad_alloc&) {
+        thrown = true;
+      }
+      failed = failing.failed();
+    }
+    CHECK_FALSE(thrown);
+    p.until([&] { return of_a.done() && of_b.done(); });
+    CHECK(p.a.state() == queue_pair_state::failed);
+    CHECK(p.b.state() == queue_pair_state::failed);
+    for (const ibv_event_type type :
+         {IBV_EVENT_PORT_ERR, IBV_EVENT_QP_FATAL, IBV_EVENT_DEVICE_FATAL}) {
+      event told;
+      events.async_wait_event(told.handler());
+      p.until([&] { return told.done(); });
+      CHECK(told.value.type == type);
+    }
+  }
+}
+
+TEST_CASE("only the last events are kept that nobody waits for") {
+  pair p;
+  faults::injector faults(p.dev.native_handle());
+  device_events events(p.io, p.dev);
+  constexpr int kept = 64, more = 3;
+  for (int i = 0; i < kept + more; ++i)
+    faults.raise_port_event(IBV_EVENT_PORT_ERR, i);
+  outcome<void> work;
+  p.a.async_wait_disconnect(work.handler());
+  p.io.restart();
+  p.io.poll();
+  for (int i = more; i < kept + more; ++i) {
+    event told;
+    events.async_wait_event(told.handler());
+    p.until([&] { return told.done(); });
+    REQUIRE(told.value.port == i);
+  }
+  event none;
+  events.async_wait_event(none.handler());
+  p.io.poll();
+  CHECK_FALSE(none.done());
 }
 
 TEST_CASE("an overrun of the completion queue, which must not happen, ends its queue pairs") {

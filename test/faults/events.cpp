@@ -24,6 +24,8 @@ void context_state::inject_channel_event_locked(ibv_cq* cq) {
 void context_state::inject_async_locked(const ibv_async_event& e) {
   if (!async)
     return;
+  // Reading an event allocates nothing, as by the device's own library.
+  async_injected_unacked.reserve(async_injected_unacked.size() + async_injected.size() + 1);
   async_injected.push_back(e);
   async->signal();
 }
@@ -199,20 +201,21 @@ FAULTS_EXPORT int ibv_get_async_event(ibv_context* context, ibv_async_event* eve
 }
 
 FAULTS_EXPORT void ibv_ack_async_event(ibv_async_event* event) {
+  // libibverbs counts what is acknowledged and waits for as many as the kernel reported.
+  bool not_the_kernels = false;
   // An event does not name its context.
-  for (const auto& state : all_states()) {
-    std::lock_guard lock(state->mutex);
-    const bool not_the_kernels = erase_event(state->async_injected_unacked, *event) ||
-                                 erase_event(state->async_forgiven, *event);
-    if (not_the_kernels || erase_event(state->async_real_unacked, *event)) {
-      ++state->counts.async_events_acked;
-      state->acknowledged.notify_all();
-      // libibverbs counts acknowledgements and waits for as many as the kernel has reported events.
-      if (not_the_kernels)
-        return;
-      break;
-    }
-  }
+  static_cast<void>(find_state([&](context_state& state) {
+    std::lock_guard lock(state.mutex);
+    not_the_kernels = erase_event(state.async_injected_unacked, *event) ||
+                      erase_event(state.async_forgiven, *event);
+    if (!not_the_kernels && !erase_event(state.async_real_unacked, *event))
+      return false;
+    ++state.counts.async_events_acked;
+    state.acknowledged.notify_all();
+    return true;
+  }));
+  if (not_the_kernels)
+    return;
   FAULTS_REAL(ibv_ack_async_event)(event);
 }
 

@@ -94,13 +94,13 @@ void forget(ibv_context* context) {
   r.states.erase(context);
 }
 
-std::vector<std::shared_ptr<context_state>> all_states() {
+std::shared_ptr<context_state> find_state(const std::function<bool(context_state&)>& is_it) {
   auto& r = contexts();
   std::shared_lock lock(r.mutex);
-  std::vector<std::shared_ptr<context_state>> result;
   for (const auto& [context, state] : r.states)
-    result.push_back(state);
-  return result;
+    if (is_it(*state))
+      return state;
+  return nullptr;
 }
 
 void* next_symbol(const char* symbol) {

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -162,7 +163,8 @@ bool same_element(const ibv_async_event& a, const ibv_async_event& b);
 // The state of a context that was opened here, or a new state for another context.
 std::shared_ptr<context_state> state_of(ibv_context* context);
 void forget(ibv_context* context);
-std::vector<std::shared_ptr<context_state>> all_states();
+// The first state of which that is true, or null.
+std::shared_ptr<context_state> find_state(const std::function<bool(context_state&)>& is_it);
 
 // Replaces create_*_ex in a context's extended table, while the context is open.
 void swap_extended(ibv_context* context);

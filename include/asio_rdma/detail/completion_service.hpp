@@ -3,6 +3,7 @@
 
 #include <asio_rdma/completion_queue_options.hpp>
 #include <asio_rdma/detail/completion_queue_impl.hpp>
+#include <asio_rdma/detail/device_heard.hpp>
 #include <boost/asio/execution_context.hpp>
 #include <boost/intrusive/list.hpp>
 
@@ -18,7 +19,8 @@ class device_watch;
 
 /// An object that holds operations and must end them when the execution context shuts down. It is
 /// closed before its last owner releases it.
-class context_member : public std::enable_shared_from_this<context_member>,
+class context_member : public heard_object,
+                       public std::enable_shared_from_this<context_member>,
                        public boost::intrusive::list_base_hook<
                            boost::intrusive::link_mode<boost::intrusive::normal_link>> {
 public:
@@ -26,7 +28,7 @@ public:
   /// Called before `on_context_shutdown`, again and again while it returns a completion queue. That
   /// queue is then driven, because the member has work to finish first.
   virtual completion_queue_impl* last_work() { return nullptr; }
-  virtual void on_device_event(const ibv_async_event& event) = 0;
+  virtual void on_device_event(const ibv_async_event& event) noexcept = 0;
   virtual const device& member_device() const noexcept = 0;
 
 protected:
@@ -78,8 +80,9 @@ public:
 
   /// Reports an event to the members of the device, and adds the members to `by`, which keeps them
   /// alive.
-  void broadcast(const device& d, const ibv_async_event& event,
-                 std::vector<std::shared_ptr<void>>& by);
+  void broadcast(const device& d, const ibv_async_event& event, heard& by) noexcept;
+  /// Reports an event that the library has detected itself.
+  void broadcast(const device& d, const ibv_async_event& event);
 
 private:
   struct runner;

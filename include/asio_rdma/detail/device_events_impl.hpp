@@ -5,8 +5,9 @@
 #include <asio_rdma/device_event.hpp>
 #include <boost/asio/cancellation_type.hpp>
 
+#include <array>
 #include <atomic>
-#include <deque>
+#include <cstddef>
 #include <memory>
 #include <mutex>
 
@@ -26,7 +27,7 @@ public:
   const device& get_device() const noexcept { return device_; }
 
   void on_context_shutdown() override { close(); }
-  void on_device_event(const ibv_async_event& event) override;
+  void on_device_event(const ibv_async_event& event) noexcept override;
   const device& member_device() const noexcept override { return device_; }
 
 private:
@@ -35,7 +36,11 @@ private:
   std::atomic<std::uint64_t> ids_{0};
   std::mutex mutex_;
   bool open_ = false;
-  std::deque<device_event> events_;
+  // Events that nobody waited for, of which the oldest is at `first_`. Not a deque, as an event may
+  // find no memory.
+  static constexpr std::size_t most_kept = 64;
+  std::array<device_event, most_kept> events_;
+  std::size_t first_ = 0, kept_ = 0;
   operation_list waiters_;
 };
 

@@ -126,7 +126,7 @@ public:
   std::shared_ptr<alock_view> locks();
 
   void on_context_shutdown() override;
-  void on_device_event(const ibv_async_event&) override {}
+  void on_device_event(const ibv_async_event&) noexcept override {}
   const device& member_device() const noexcept override {
     return node_->pool().get_protection_domain().get_device();
   }

@@ -129,7 +129,7 @@ public:
   void on_connected(const connection_info& info) override;
 
   void on_context_shutdown() override;
-  void on_device_event(const ibv_async_event&) override {}
+  void on_device_event(const ibv_async_event&) noexcept override {}
   const device& member_device() const noexcept override { return qp_->member_device(); }
 
   /// Ends everything with `operation_aborted` once no work request is outstanding. May be called

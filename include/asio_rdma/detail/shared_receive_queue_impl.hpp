@@ -50,7 +50,7 @@ public:
   bool is_open() const;
 
   void on_context_shutdown() override { close(); }
-  void on_device_event(const ibv_async_event& event) override;
+  void on_device_event(const ibv_async_event& event) noexcept override;
   const device& member_device() const noexcept override { return pd_.get_device(); }
 
 private:
