@@ -136,11 +136,11 @@ private:
 /// do that by themselves.
 ///
 /// The stream `s`, whose buffers must hold 64 bytes in each direction, must outlive the operation,
-/// and no other operation may use it meanwhile. The execution contexts of `s` and of `object`, which
-/// may be two, must outlive the operation, too. The operation is work of both. If `object` is closed
-/// or destroyed meanwhile, the next step of the operation ends it with `operation_aborted`. The
-/// operation reads nothing beyond the exchange from `s`, so after success `s` may be used for any
-/// purpose. After an error `s` is not closed, but the position of its input is unspecified.
+/// and no other operation may use it meanwhile. The execution contexts of `s` and of `object`,
+/// which may be two, must outlive the operation, too. The operation is work of both. If `object` is
+/// closed or destroyed meanwhile, the next step of the operation ends it with `operation_aborted`.
+/// The operation reads nothing beyond the exchange from `s`, so after success `s` may be used for
+/// any purpose. After an error `s` is not closed, but the position of its input is unspecified.
 /// Signature: `void(error_code)`.
 ///
 /// The endpoints of an `asio_rdma::stream` are those of `s` if `s` is a TCP stream, otherwise
