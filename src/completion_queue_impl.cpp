@@ -330,7 +330,7 @@ int completion_queue_impl::take_completions(unsigned polls) {
 void completion_queue_impl::on_poll_failure() noexcept {
   {
     const std::lock_guard lock(mutex_);
-    if (std::exchange(poll_failed_, true))
+    if (stopped_ || std::exchange(poll_failed_, true))
       return;
   }
   try {

@@ -409,6 +409,28 @@ TEST_CASE("work requests that a device keeps outlive the context") {
   memory_pool(pd).trim();
 }
 
+TEST_CASE("a completion queue that outlives its context and cannot be polled reports nothing") {
+  const connections_check nothing_left;
+  const device dev = open_device();
+  faults::injector faults(dev.native_handle());
+  const protection_domain pd(dev);
+  memory m(pd, 4096, most_rights(dev));
+  got r;
+  {
+    asio::io_context io(1);
+    queue_pair a(io, pd), b(io, pd);
+    connect(io, a, b);
+    faults.hold_completions({nullptr, a.native_handle()->qp_num});
+    faults.fail(call::destroy_qp, EBUSY, {1, forever}, a.native_handle()->qp_num);
+    a.async_receive(m.buffer(), r.handler());
+  }
+  faults.clear();
+  faults.fail(call::poll_cq, EIO, {1, forever});
+  memory_pool(pd).trim();
+  CHECK(faults.counts().refused_of(call::poll_cq) == 1);
+  CHECK(r.calls == 0);
+}
+
 TEST_CASE("shared receives of a queue that the device does not destroy") {
   const connections_check nothing_left;
   asio::io_context io(1);
