@@ -165,6 +165,9 @@ struct pair {
 
   /// Receives at b, sends from a, and waits for both. True if the text arrived unchanged.
   bool carries(std::string_view text);
+  /// Returns when the bytes of completed WRITEs of a are in b's memory. On iWARP a completed WRITE
+  /// may not be placed yet; a message behind it is delivered after the placement (RFC 5040, 5.5).
+  bool placed() { return carries("after"); }
 
   asio::io_context io{1};
   device dev = open_device();

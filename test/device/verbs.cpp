@@ -86,6 +86,7 @@ TEST_CASE("write, which the peer does not notice") {
   p.drain();
   REQUIRE(s.succeeded());
   CHECK(s.value == 7);
+  CHECK(p.placed());
   CHECK(p.mb.text(999, 9) == std::string("\0written\0", 9));
 }
 

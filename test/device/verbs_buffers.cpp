@@ -55,6 +55,7 @@ TEST_CASE("gathering by a write, scattering by a read") {
   p.drain();
   CHECK(write.succeeded());
   CHECK(write.value == 5);
+  CHECK(p.placed());
   CHECK(p.mb.text(3000, 5) == "abcjk");
   p.a.async_read(std::array{p.ma.buffer(4000, 2), p.ma.buffer(4100, 3)}, p.mb.remote(3000, 5),
                  read.handler());
@@ -113,6 +114,7 @@ TEST_CASE("sizes around the inline limit") {
     REQUIRE(w.succeeded());
     CHECK(r.value.bytes == n);
     CHECK(p.mb.text(0, n + 1) == p.ma.text(0, n) + '\0');
+    CHECK(p.placed());
     CHECK(p.mb.text(2048, n + 1) == p.ma.text(5, n) + '\0');
   }
 }
@@ -149,6 +151,7 @@ TEST_CASE("a large message crosses in one operation") {
   SECTION("write") {
     p.a.async_write(from.buffer(), to.remote(), s.handler());
     p.drain();
+    CHECK(p.placed());
   }
   SECTION("read") {
     memory source(p.pd, size, all_rights);
