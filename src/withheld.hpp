@@ -58,12 +58,14 @@ private:
 template <class Key, class... Kept>
 void withhold_key(Key key, Kept... kept) noexcept {
   using held = withheld_key<Key, Kept...>;
-  if (auto* const w = new (std::nothrow) held(std::move(key), std::move(kept)...)) {
-    withhold(std::unique_ptr<withheld>(w));
-  } else {
+  void* const place = ::operator new(sizeof(held), std::nothrow);
+  if (place == nullptr) {
     leak(std::move(key));
     (leak(std::move(kept)), ...);
+    return;
   }
+  auto* const w = ::new (place) held(std::move(key), std::move(kept)...);
+  withhold(std::unique_ptr<withheld>(w));
 }
 
 /// Repeats the calls of all withheld objects. Call with no mutex locked, because it may destroy
