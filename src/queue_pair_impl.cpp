@@ -305,7 +305,6 @@ bool queue_pair_impl::start_slowly(work_queue& queue, Operation& op, std::uint32
     if (!op.ec && op.wr.num_sge > static_cast<int>(max_sge))
       op.ec = error::too_many_buffers;
     if constexpr (std::is_same_v<Operation, send_operation>) {
-      op.wr.send_flags &= ~send_operation::ask_when_started;
       if (!op.ec && !supports(op.wr.opcode))
         op.ec = asio::error::operation_not_supported;
       if (!op.ec && op.wr.opcode == IBV_WR_RDMA_READ &&
@@ -370,6 +369,18 @@ bool queue_pair_impl::start(send_operation& op) {
   return true;
 }
 
+// Once the queue pair is connected, `supports` does not change. Before that, start_slowly decides
+// under the lock.
+bool queue_pair_impl::start(checked_operation& op) {
+  if (state_.load() != queue_pair_state::connected)
+    op.usual = false;
+  if (!supports(op.wr.opcode)) {
+    op.ec = asio::error::operation_not_supported;
+    return false;
+  }
+  return start(static_cast<send_operation&>(op));
+}
+
 error_code queue_pair_impl::prepare_bind(memory_window_impl& window, ibv_send_wr& wr) {
   const std::lock_guard lock(mutex_);
   error_code ec = check_start(queue_pair_state::connected);
@@ -381,7 +392,8 @@ error_code queue_pair_impl::prepare_bind(memory_window_impl& window, ibv_send_wr
 }
 
 bool queue_pair_impl::start(bind_operation& op) {
-  op.ec = prepare_bind(*op.window, op.wr);
+  op.ec = supports(op.wr.opcode) ? prepare_bind(*op.window, op.wr)
+                                 : error_code(asio::error::operation_not_supported);
   return !op.ec && start(static_cast<send_operation&>(op));
 }
 

@@ -336,9 +336,8 @@ public:
             class Token = asio::default_completion_token_t<executor_type>>
   auto async_send_immediate(const Buffers& buffers, std::uint32_t immediate, flags how,
                             Token&& token) {
-    return initiate<detail::bytes_result>(
-        token, supported(IBV_WR_SEND_WITH_IMM,
-                         send_request(IBV_WR_SEND_WITH_IMM, how, htonl(immediate), buffers)));
+    return initiate<detail::bytes_result, checked>(
+        token, send_request(IBV_WR_SEND_WITH_IMM, how, htonl(immediate), buffers));
   }
   template <const_buffer_sequence Buffers,
             class Token = asio::default_completion_token_t<executor_type>>
@@ -352,10 +351,9 @@ public:
   template <const_buffer_sequence Buffers,
             class Token = asio::default_completion_token_t<executor_type>>
   auto async_send_invalidate(const Buffers& buffers, std::uint32_t rkey, flags how, Token&& token) {
-    return initiate<detail::bytes_result>(
-        token, supported(IBV_WR_SEND_WITH_INV,
-                         detail::invalidate_request<detail::max_elements<Buffers>()>(
-                             IBV_WR_SEND_WITH_INV, verbs_flags(how), rkey, buffers)));
+    return initiate<detail::bytes_result, checked>(
+        token, detail::invalidate_request<detail::max_elements<Buffers>()>(
+                   IBV_WR_SEND_WITH_INV, verbs_flags(how), rkey, buffers));
   }
   template <const_buffer_sequence Buffers,
             class Token = asio::default_completion_token_t<executor_type>>
@@ -396,10 +394,8 @@ public:
             class Token = asio::default_completion_token_t<executor_type>>
   auto async_write_immediate(const Buffers& buffers, const remote_buffer& to,
                              std::uint32_t immediate, flags how, Token&& token) {
-    return initiate<detail::bytes_result>(
-        token,
-        supported(IBV_WR_RDMA_WRITE_WITH_IMM,
-                  remote_request(IBV_WR_RDMA_WRITE_WITH_IMM, how, htonl(immediate), buffers, to)));
+    return initiate<detail::bytes_result, checked>(
+        token, remote_request(IBV_WR_RDMA_WRITE_WITH_IMM, how, htonl(immediate), buffers, to));
   }
   template <const_buffer_sequence Buffers,
             class Token = asio::default_completion_token_t<executor_type>>
@@ -415,9 +411,8 @@ public:
   template <mutable_buffer_sequence Buffers,
             class Token = asio::default_completion_token_t<executor_type>>
   auto async_read(const Buffers& buffers, const remote_buffer& from, flags how, Token&& token) {
-    return initiate<detail::bytes_result>(
-        token,
-        supported(IBV_WR_RDMA_READ, remote_request(IBV_WR_RDMA_READ, how, 0, buffers, from)));
+    return initiate<detail::bytes_result, checked>(
+        token, remote_request(IBV_WR_RDMA_READ, how, 0, buffers, from));
   }
   template <mutable_buffer_sequence Buffers,
             class Token = asio::default_completion_token_t<executor_type>>
@@ -435,10 +430,9 @@ public:
   template <class Token = asio::default_completion_token_t<executor_type>>
   auto async_compare_and_swap(const remote_buffer& target, std::uint64_t expected,
                               std::uint64_t desired, flags how, Token&& token) {
-    return initiate<detail::value_result>(
-        token, supported(IBV_WR_ATOMIC_CMP_AND_SWP,
-                         detail::atomic_request(IBV_WR_ATOMIC_CMP_AND_SWP, verbs_flags(how), target,
-                                                expected, desired)));
+    return initiate<detail::value_result, checked>(
+        token, detail::atomic_request(IBV_WR_ATOMIC_CMP_AND_SWP, verbs_flags(how), target, expected,
+                                      desired));
   }
   template <class Token = asio::default_completion_token_t<executor_type>>
   requires(!std::same_as<std::decay_t<Token>, flags>) auto async_compare_and_swap(
@@ -453,10 +447,9 @@ public:
   template <class Token = asio::default_completion_token_t<executor_type>>
   auto async_fetch_add(const remote_buffer& target, std::uint64_t addend, flags how,
                        Token&& token) {
-    return initiate<detail::value_result>(
-        token, supported(IBV_WR_ATOMIC_FETCH_AND_ADD,
-                         detail::atomic_request(IBV_WR_ATOMIC_FETCH_AND_ADD, verbs_flags(how),
-                                                target, addend, 0)));
+    return initiate<detail::value_result, checked>(
+        token,
+        detail::atomic_request(IBV_WR_ATOMIC_FETCH_AND_ADD, verbs_flags(how), target, addend, 0));
   }
   template <class Token = asio::default_completion_token_t<executor_type>>
   requires(!std::same_as<std::decay_t<Token>, flags>) auto async_fetch_add(
@@ -479,12 +472,11 @@ public:
     else if (offset > region.size() || bytes > region.size() - offset)
       r.problem = detail::request_error::remote_range;
     else
-      r = supported(IBV_WR_BIND_MW,
-                    detail::bind_request(window.impl_,
-                                         {region.native_handle(),
-                                          reinterpret_cast<std::uintptr_t>(region.data()) + offset,
-                                          bytes, detail::window_access(rights)},
-                                         verbs_flags(how)));
+      r = detail::bind_request(window.impl_,
+                               {region.native_handle(),
+                                reinterpret_cast<std::uintptr_t>(region.data()) + offset, bytes,
+                                detail::window_access(rights)},
+                               verbs_flags(how));
     return initiate<detail::no_result, detail::bind_operation>(token, r);
   }
   template <class Token = asio::default_completion_token_t<executor_type>>
@@ -499,9 +491,8 @@ public:
   /// access the memory by that key. Errors: the device's error if the key cannot be invalidated.
   template <class Token = asio::default_completion_token_t<executor_type>>
   auto async_invalidate(std::uint32_t rkey, flags how, Token&& token) {
-    return initiate<detail::no_result>(
-        token,
-        supported(IBV_WR_LOCAL_INV, send_request(IBV_WR_LOCAL_INV, how, rkey, const_buffer())));
+    return initiate<detail::no_result, checked>(
+        token, send_request(IBV_WR_LOCAL_INV, how, rkey, const_buffer()));
   }
   template <class Token = asio::default_completion_token_t<executor_type>>
   requires(!std::same_as<std::decay_t<Token>, flags>) auto async_invalidate(std::uint32_t rkey,
@@ -526,6 +517,9 @@ private:
   template <class, class, class>
   friend struct detail::initiate_request;
 
+  // SEND and WRITE need no check: there is no device without them.
+  using checked = detail::checked_operation;
+
   template <class Result,
             class Base = std::conditional_t<std::is_same_v<Result, detail::receive_result>,
                                             detail::receive_operation, detail::send_operation>,
@@ -533,16 +527,6 @@ private:
   auto initiate(Token& token, const Request& request) {
     return asio::async_initiate<Token, typename Result::signature>(
         detail::initiate_request<Base, Result, basic_queue_pair>{this}, token, request);
-  }
-
-  // SEND and WRITE need no check, because every device supports them.
-  template <class Request>
-  Request supported(ibv_wr_opcode opcode, Request r) const {
-    if (!impl_)
-      r.flags |= detail::send_operation::ask_when_started;
-    else if (!impl_->supports(opcode))
-      r.problem = detail::request_error::unsupported;
-    return r;
   }
 
   static unsigned verbs_flags(flags how) noexcept {

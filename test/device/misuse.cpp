@@ -7,6 +7,9 @@
 
 #include <boost/asio/deferred.hpp>
 
+#include <optional>
+#include <utility>
+
 using namespace test;
 
 TEST_CASE("a completion queue of another execution context is refused") {
@@ -65,6 +68,58 @@ TEST_CASE("a deferred operation that the device does not offer once it is starte
   outcome<std::uint64_t> end;
   std::move(operation)(end.handler());
   two.b.close();
+  drain(io);
+  CHECK(end.calls == 1);
+  CHECK(end.ec == asio::error::operation_not_supported);
+}
+
+TEST_CASE("a deferred read is refused if the peer answers none once it is started") {
+  ground g;
+  if (g.dev.type() == transport::iwarp)
+    return; // cannot be connected by hand
+  asio::io_context io;
+  queue_pair a(io), b(io);
+  const bool opened_before = GENERATE(false, true);
+  if (opened_before)
+    a.open(g.pd);
+  auto read = a.async_read(g.part(0), g.remote_part(1), asio::deferred);
+  if (!opened_before)
+    a.open(g.pd);
+  b.open(g.pd);
+  queue_pair_address of_b = b.local_address();
+  of_b.max_reads = 0;
+  const queue_pair_address of_a = a.local_address();
+  a.connect(of_b);
+  b.connect(of_a);
+  sent end;
+  std::move(read)(end.handler());
+  drain(io);
+  CHECK(end.calls == 1);
+  CHECK(end.ec == asio::error::operation_not_supported);
+}
+
+TEST_CASE("a deferred read is refused by a queue pair that was opened again, of another type") {
+  ground g;
+  queue_pair_options unreliable;
+  unreliable.type = IBV_QPT_UC;
+  asio::io_context io;
+  error_code ec;
+  queue_pair a(io);
+  a.open(g.pd, unreliable, ec);
+  if (ec || g.dev.type() == transport::iwarp)
+    return;
+  a.close();
+  std::optional<joined> two(std::in_place, io, g);
+  a = std::move(two->a);
+  auto read = a.async_read(g.part(0), g.remote_part(1), asio::deferred);
+  a.close();
+  a.open(g.pd, unreliable);
+  queue_pair b(io);
+  b.open(g.pd, unreliable);
+  connect(io, a, b);
+  sent end;
+  std::move(read)(end.handler());
+  two.reset();
   drain(io);
   CHECK(end.calls == 1);
   CHECK(end.ec == asio::error::operation_not_supported);

@@ -88,9 +88,13 @@ public:
   ibv_send_wr wr;
 
   static constexpr std::uint32_t never_inline = static_cast<std::uint32_t>(-1);
-  /// An internal flag in addition to the `ibv_send_flags`, until the start. Whether the queue pair
-  /// supports the operation must then be checked.
-  static constexpr unsigned ask_when_started = 1u << 31;
+};
+
+/// A send operation that not every device, type of queue pair or peer has. It is checked when it is
+/// started: a request may be started later, on a queue pair that was opened or connected meanwhile.
+class checked_operation : public send_operation {
+public:
+  using send_operation::send_operation;
 };
 
 /// The binding of a memory window. Keeps the window.

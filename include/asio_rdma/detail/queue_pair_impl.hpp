@@ -82,6 +82,7 @@ public:
 
   /// Return true, or false with the error in the operation, which then stays the caller's.
   bool start(send_operation& op);
+  bool start(checked_operation& op);
   bool start(bind_operation& op);
   /// Assigns a window to this queue pair, and sets the key of its next bind. Errors: those of
   /// `memory_window_impl::give_to`, or the reason why no operation can be started.

@@ -28,7 +28,6 @@ enum class request_error : std::uint8_t {
   message_size,
   remote_range,
   misaligned,
-  unsupported,
   not_open
 };
 
@@ -44,8 +43,6 @@ inline error_code make_error_code(request_error e) noexcept {
     return error::remote_range;
   case request_error::misaligned:
     return error::misaligned;
-  case request_error::unsupported:
-    return asio::error::operation_not_supported;
   case request_error::not_open:
     return asio::error::bad_descriptor;
   }
@@ -129,8 +126,7 @@ struct send_request : elements<N> {
     op.wr.send_flags = flags;
     op.wr.imm_data = word;
     op.bytes = this->bytes;
-    op.usual = N == 1 && (flags & (IBV_SEND_SIGNALED | IBV_SEND_FENCE |
-                                   send_operation::ask_when_started)) == IBV_SEND_SIGNALED;
+    op.usual = N == 1 && (flags & (IBV_SEND_SIGNALED | IBV_SEND_FENCE)) == IBV_SEND_SIGNALED;
     op.inline_bytes = this->bytes != 0 ? this->bytes : send_operation::never_inline;
   }
 
