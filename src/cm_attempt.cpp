@@ -138,7 +138,7 @@ void cm_connection::on_cm_event(const cm_event& event) {
     const std::lock_guard lock(mutex_);
     if (!begin(left))
       return;
-    if (event.id == lingering_) {
+    if (event.id == lingering_ && event.ids_made == ids_made) {
       left.ids[1] = std::exchange(lingering_, nullptr);
       left.self = std::move(self_);
     }

@@ -131,7 +131,13 @@ bool cm_service::open(error_code& ec) {
     return false;
   }
   fcntl(events->fd, F_SETFL, fcntl(events->fd, F_GETFL) | O_NONBLOCK);
-  auto c = std::make_unique<channel>(context(), events);
+  std::unique_ptr<channel> c;
+  try {
+    c = std::make_unique<channel>(context(), events);
+  } catch (...) {
+    rdma_destroy_event_channel(events);
+    throw;
+  }
   if (const int e = c->watch.start(context(), events->fd)) {
     ec = system_error_code(e);
     return false;
