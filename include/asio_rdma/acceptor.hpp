@@ -14,6 +14,7 @@
 #include <concepts>
 #include <cstdint>
 #include <memory>
+#include <new>
 #include <optional>
 #include <string>
 #include <utility>
@@ -309,21 +310,21 @@ private:
                       io_.get());
   }
 
-  template <class Result, class Handler>
-  static void start_accept(const std::shared_ptr<impl_type>& impl,
-                           const detail::io_executor<Executor>& io, Handler& handler,
-                           const detail::connection_end& end, const accept_options& options,
-                           const std::optional<std::uint64_t>& cancels) {
-    detail::start_operation<detail::accept_operation, Result, 0>(
-        impl, io, handler,
-        [&](auto& op) {
-          op.qp = end.queue_pair;
-          op.options = options;
-          op.cancels = cancels;
-          return detail::give(end, op);
-        },
-        [](impl_type& i, auto& op) { return i.start(op); });
-  }
+  struct prepare_accept {
+    bool operator()(detail::accept_operation& op) const {
+      op.qp = end.queue_pair;
+      op.options = options;
+      op.cancels = cancels;
+      return detail::give(end, op);
+    }
+
+    const detail::connection_end& end;
+    const accept_options& options;
+    const std::optional<std::uint64_t>& cancels;
+  };
+  struct start_accept {
+    bool operator()(impl_type& impl, detail::accept_operation& op) const { return impl.start(op); }
+  };
 
   // Whether the error occurred after a request was taken, so that the connector may have caused it.
   struct taken_result {
@@ -336,22 +337,6 @@ private:
     template <class Self>
     void operator()(Self& self) {
       self.reset_cancellation_state(asio::enable_total_cancellation());
-      accept(self);
-    }
-    template <class Self>
-    void operator()(Self& self, error_code ec, bool taken) {
-      if (ec)
-        object->close();
-      if (ec && taken && from && from->is_of_connector(ec)) {
-        if (self.cancelled() == asio::cancellation_type::none)
-          return accept(self);
-        ec = asio::error::operation_aborted;
-      }
-      const auto made = std::move(object); // moved out of self before the handler runs
-      self.complete(ec, std::move(*made));
-    }
-    template <class Self>
-    void accept(Self& self) {
       const detail::io_executor<Executor> executor = io;
       error_code ec;
       object->open(source, options, ec);
@@ -362,7 +347,44 @@ private:
       const accept_options o = how;
       const auto since = cancels;
       Self handler(std::move(self));
-      start_accept<taken_result>(impl, executor, handler, end, o, since);
+      detail::start_operation<detail::accept_operation, taken_result, 0>(
+          impl, executor, handler, prepare_accept{end, o, since}, start_accept());
+    }
+    template <class Self>
+    void operator()(Self& self, error_code ec, bool taken) {
+      if (ec)
+        object->close();
+      if (ec && taken && from && from->is_of_connector(ec)) {
+        if (self.cancelled() == asio::cancellation_type::none)
+          return accept_again(self);
+        ec = asio::error::operation_aborted;
+      }
+      const auto made = std::move(object); // moved out of self before the handler runs
+      self.complete(ec, std::move(*made));
+    }
+    // An exception would lose the handler, so a failed allocation becomes an error. The thread runs
+    // a handler of this operation, so the operation may complete here.
+    template <class Self>
+    void accept_again(Self& self) {
+      const detail::io_executor<Executor> executor = io;
+      const std::shared_ptr<impl_type> impl = from;
+      const auto since = cancels;
+      detail::connection_end end;
+      accept_options o;
+      error_code ec;
+      try {
+        object->open(source, options, ec);
+        end = detail::connection_end(*object);
+        o = how;
+      } catch (const std::bad_alloc&) {
+        ec = asio::error::no_memory;
+      }
+      if (ec)
+        return self(ec, false);
+      Self handler(std::move(self));
+      detail::start_next_operation<detail::accept_operation, taken_result, 0>(
+          impl, executor, handler, prepare_accept{end, o, since}, start_accept(),
+          [](Self& unstarted, const error_code& why) { unstarted(why, false); });
     }
 
     std::shared_ptr<impl_type> from;
@@ -410,7 +432,9 @@ private:
     void operator()(Handler&& handler, const detail::connection_end& end,
                     const accept_options& options) const {
       std::decay_t<Handler> h(std::forward<Handler>(handler));
-      start_accept<detail::info_result>(self->impl_, self->io_, h, end, options, {});
+      const std::optional<std::uint64_t> none;
+      detail::start_operation<detail::accept_operation, detail::info_result, 0>(
+          self->impl_, self->io_, h, prepare_accept{end, options, none}, start_accept());
     }
 
     basic_acceptor* self;

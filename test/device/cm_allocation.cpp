@@ -2,6 +2,7 @@
 // Connecting, accepting, rejecting and disconnecting while each allocation fails once.
 #include "allocation_scene.hpp"
 #include "cm_support.hpp"
+#include "silent_connector.hpp"
 
 #include <asio_rdma/connection.hpp>
 #include <asio_rdma/stream.hpp>
@@ -129,6 +130,42 @@ struct cancelling : queue_pairs {
   }
 };
 
+/// An acceptor makes a stream, and makes it again because its first connector gives up. The
+/// acceptor's executor is that of the context, as Asio then calls the handlers of a composed
+/// operation without an allocation.
+struct accepting_twice : scene<stream, memory_pool> {
+  basic_acceptor<asio::io_context::executor_type> maker{io, endpoint(device_address(dev), 0)};
+  queue_pair unused{io, pd};
+  silent_connector first{maker.local_endpoint(), *unused.native_handle(), a.impl()->hello()};
+
+  void play(handler_accounts& accounts) {
+    accounts.start(
+        "accept", [this](auto h) { maker.async_accept<stream>(source, {}, in_time, std::move(h)); },
+        [this](error_code ec, stream made) {
+          b = std::move(made);
+          if (ec) // no operation is left that would answer
+            initiator.cancel();
+        });
+    while (!accounts.refused() && !accounts.all_called() && !first.answered()) {
+      try {
+        io.poll_one();
+      } catch (const std::bad_alloc&) { // as in accounts.run
+      }
+    }
+    first.give_up();
+    if (accounts.refused() || accounts.any_failed())
+      return;
+    accounts.start(
+        "connect",
+        [this](auto h) { initiator.async_connect(a, maker.local_endpoint(), soon, std::move(h)); },
+        [this](error_code, const connection_info&) { maker.cancel(); });
+  }
+  void close() {
+    maker.close();
+    scene::close();
+  }
+};
+
 } // namespace
 
 TEST_CASE("accepting a queue pair while each allocation fails once") {
@@ -137,6 +174,12 @@ TEST_CASE("accepting a queue pair while each allocation fails once") {
 
 TEST_CASE("accepting a request while each allocation fails once") {
   fail_each_allocation<accepting_a_request>();
+}
+
+TEST_CASE("accepting after a connector that gives up while each allocation fails once") {
+  if (open_device().type() == transport::iwarp)
+    return not_on_this_device("accepting is the last step");
+  fail_each_allocation<accepting_twice>();
 }
 
 TEST_CASE("rejecting while each allocation fails once") { fail_each_allocation<rejecting>(); }

@@ -5,6 +5,7 @@
 #include "cm_support.hpp"
 
 #include <fcntl.h>
+#include <optional>
 #include <rdma/rdma_cma.h>
 #include <utility>
 
@@ -34,20 +35,23 @@ public:
     rdma_destroy_event_channel(channel_);
   }
   /// Whether it has been accepted.
-  bool accepted() {
-    rdma_cm_event* event = nullptr;
-    if (rdma_get_cm_event(channel_, &event) != 0)
-      return false;
-    const bool result = event->event == RDMA_CM_EVENT_CONNECT_RESPONSE;
-    rdma_ack_cm_event(event);
-    return result;
-  }
+  bool accepted() { return take_event() == RDMA_CM_EVENT_CONNECT_RESPONSE; }
+  /// Whether it has been accepted or rejected.
+  bool answered() { return take_event().has_value(); }
   void give_up() {
     if (id_ != nullptr)
       rdma_destroy_id(std::exchange(id_, nullptr));
   }
 
 private:
+  std::optional<rdma_cm_event_type> take_event() {
+    rdma_cm_event* event = nullptr;
+    if (rdma_get_cm_event(channel_, &event) != 0)
+      return {};
+    const rdma_cm_event_type result = event->event;
+    rdma_ack_cm_event(event);
+    return result;
+  }
   void next(rdma_cm_event_type expected) {
     rdma_cm_event* event = nullptr;
     REQUIRE(rdma_get_cm_event(channel_, &event) == 0);

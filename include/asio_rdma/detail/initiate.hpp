@@ -5,6 +5,8 @@
 #include <asio_rdma/detail/request.hpp>
 
 #include <memory>
+#include <new>
+#include <optional>
 #include <tuple>
 #include <utility>
 
@@ -39,6 +41,23 @@ template <class Result, class Owner, class Executor>
       arguments);
 }
 
+/// Fills an operation and starts it. Returns true, or false with the error in the operation.
+template <class Impl, class Operation, class Slot, class Prepare, class Start>
+[[gnu::always_inline]] inline bool fill_and_start(const std::shared_ptr<Impl>& impl, Operation& op,
+                                                  Slot& slot, Prepare& prepare, Start& start) {
+  if (impl == nullptr) [[unlikely]] {
+    op.ec = asio::error::bad_descriptor;
+    return false;
+  }
+  if (!prepare(op)) [[unlikely]]
+    return false;
+  if (slot.is_connected()) {
+    op.id = impl->next_id();
+    slot.template emplace<canceller<Impl>>(canceller<Impl>{impl, op.id});
+  }
+  return start(*impl, op);
+}
+
 /// The initiation of every asynchronous function of the library. It makes an operation of kind
 /// `Base` with the handler and starts it on an implementation object, which is null if the I/O
 /// object is closed. `prepare(op)` fills the operation and returns true, or false with the error in
@@ -52,19 +71,37 @@ void start_operation(const std::shared_ptr<Impl>& impl, const io_executor<Execut
   using op_type = handler_op<Base, Result, Handler, Executor, Buffers>;
   auto slot = asio::get_associated_cancellation_slot(handler);
   typename op_type::owner op(handler, io);
-  if (impl == nullptr) [[unlikely]] {
-    op->ec = asio::error::bad_descriptor;
-  } else if (prepare(*op)) [[likely]] {
-    if (slot.is_connected()) {
-      op->id = impl->next_id();
-      slot.template emplace<canceller<Impl>>(canceller<Impl>{impl, op->id});
-    }
-    if (start(*impl, *op)) [[likely]] {
-      op.release();
-      return;
-    }
+  if (fill_and_start(impl, *op, slot, prepare, start)) [[likely]] {
+    op.release();
+    return;
   }
   complete_unstarted<Result>(op, io);
+}
+
+/// Starts the next operation of a composed operation. `std::bad_alloc` is not thrown, as nobody
+/// could catch the exception and keep the handler. If the operation cannot be started,
+/// `failed(handler, ec)` is called instead, with `no_memory` after a failed allocation.
+template <class Base, class Result, std::size_t Buffers, class Impl, class Handler, class Executor,
+          class Prepare, class Start, class Failed>
+void start_next_operation(const std::shared_ptr<Impl>& impl, const io_executor<Executor>& io,
+                          Handler& handler, Prepare&& prepare, Start&& start, Failed&& failed) {
+  using op_type = handler_op<Base, Result, Handler, Executor, Buffers>;
+  auto slot = asio::get_associated_cancellation_slot(handler);
+  std::optional<typename op_type::owner> op;
+  try {
+    op.emplace(handler, io);
+    if (fill_and_start(impl, **op, slot, prepare, start)) {
+      op->release();
+      return;
+    }
+  } catch (const std::bad_alloc&) {
+    if (!op)
+      return failed(handler, error_code(asio::error::no_memory));
+    (*op)->ec = asio::error::no_memory;
+  }
+  const error_code ec = (*op)->ec;
+  Handler unstarted(op->take_handler());
+  failed(unstarted, ec);
 }
 
 /// An initiation that fills its operation from a request.
