@@ -405,13 +405,18 @@ void completion_queue_impl::take_ready(batch& b) {
   } while (b.done != before); // also handlers of operations that these completed run before arming
 }
 
-// Second pass: handlers may call any function, so no mutex is locked.
+// Second pass: handlers may call any function, so no mutex is locked. Operations that ended without
+// the device, at a close, may be thousands, so a stopped context is noticed every few handlers. The
+// other operations then wait for the context to be run again.
 std::size_t completion_queue_impl::run_ready(disposal how) {
   std::size_t ran = 0;
   {
     batch b{*this, &completion_queue_impl::operations_done};
     take_ready(b);
     while (!b.operations.empty()) {
+      if (b.done % poll_batch == poll_batch - 1 && how == disposal::complete_here &&
+          watch_->context_scheduler.stopped()) [[unlikely]]
+        break;
       operation& op = b.operations.front();
       b.operations.pop_front();
       ++b.done;

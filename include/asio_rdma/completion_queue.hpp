@@ -18,8 +18,8 @@ namespace asio_rdma {
 ///
 /// The handlers of one completion queue begin in the order in which their operations completed. If
 /// several threads run the context, handlers run on all of them at the same time, as those of
-/// Asio's own objects do. On a context with the concurrency hint 1 the completion queue calls up to
-/// 32 handlers in a row, as one handler of the context.
+/// Asio's own objects do. On a context with the concurrency hint 1 the completion queue calls many
+/// handlers in a row, as one handler of the context; after `stop`, at most 31 more.
 class completion_queue {
 public:
   using native_handle_type = ibv_cq*;

@@ -187,3 +187,23 @@ TEST_CASE("stop keeps what is outstanding for the next run") {
   io.restart();
   CHECK(io.run() == 0);
 }
+
+TEST_CASE("after stop, at most 31 further handlers of a closed queue pair run") {
+  ground g;
+  asio::io_context io(1);
+  linked<asio::any_io_executor> q(io, g);
+  constexpr int receives = 100;
+  int done = 0;
+  for (int i = 0; i < receives; ++i)
+    q.a.async_receive(g.part(0), [&](error_code ec, received) {
+      CHECK(ec == asio::error::operation_aborted);
+      if (++done == 1)
+        io.stop();
+    });
+  q.a.close();
+  io.run();
+  CHECK(done <= 32);
+  io.restart();
+  io.run();
+  CHECK(done == receives);
+}
