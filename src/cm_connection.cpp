@@ -29,6 +29,7 @@ public:
   void keep(std::shared_ptr<void> queue_pair) noexcept override {
     connection_->keep(std::move(queue_pair));
   }
+  void heard() noexcept override { connection_->heard(); }
 
 private:
   std::shared_ptr<cm_connection> connection_;
@@ -423,6 +424,20 @@ void cm_connection::keep(std::shared_ptr<void> queue_pair) noexcept {
   const std::lock_guard lock(mutex_);
   if (waits_for_peer())
     kept_ = std::move(queue_pair);
+}
+
+// The connector sends only after it has taken the acceptance. If its confirmation is lost, the
+// connection manager would wait until it repeats the acceptance (rdma_notify(3)).
+void cm_connection::heard() noexcept {
+  leftovers left;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!begin(left))
+      return;
+    if (state_ == state::accepting && id_ != nullptr && !is_iwarp(id_->verbs))
+      rdma_notify(id_, IBV_EVENT_COMM_EST);
+  }
+  settle(left);
 }
 
 bool cm_connection::waits_for_peer() const noexcept {

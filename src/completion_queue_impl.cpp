@@ -414,13 +414,16 @@ std::size_t completion_queue_impl::run_ready(disposal how) {
     batch b{*this, &completion_queue_impl::operations_done};
     take_ready(b);
     while (!b.operations.empty()) {
-      if (b.done % poll_batch == poll_batch - 1 && how == disposal::complete_here &&
-          watch_->context_scheduler.stopped()) [[unlikely]]
+      const std::size_t pause = b.done + poll_batch;
+      do {
+        operation& op = b.operations.front();
+        b.operations.pop_front();
+        ++b.done;
+        op.dispose(how);
+      } while (!b.operations.empty() && b.done != pause);
+      if (!b.operations.empty() && how == disposal::complete_here &&
+          watch_->context_scheduler.stopped())
         break;
-      operation& op = b.operations.front();
-      b.operations.pop_front();
-      ++b.done;
-      op.dispose(how);
     }
     ran = b.done;
   }

@@ -2,6 +2,8 @@
 // Connecting a queue pair, by an exchange of addresses or by a connection manager.
 #include <asio_rdma/detail/queue_pair_impl.hpp>
 
+#include <asio_rdma/detail/shared_receive_queue_impl.hpp>
+
 #include <algorithm>
 #include <cstdlib>
 #include <utility>
@@ -98,8 +100,10 @@ error_code queue_pair_impl::connect(const queue_pair_address& peer, const connec
 error_code queue_pair_impl::attach(std::shared_ptr<connection_link> link) {
   const std::lock_guard lock(mutex_);
   const error_code ec = attachable();
-  if (!ec)
+  if (!ec) {
     link_ = std::move(link);
+    await_first(true);
+  }
   return ec;
 }
 
@@ -120,7 +124,35 @@ void queue_pair_impl::detach() {
   {
     const std::lock_guard lock(mutex_);
     link = std::move(link_);
+    await_first(false);
   }
+}
+
+void queue_pair_impl::await_first(bool first) noexcept {
+  if (std::exchange(awaits_first_, first) != first && srq_)
+    srq_->await_first(first);
+}
+
+// Called with the mutex locked.
+void queue_pair_impl::first_arrived(operation_list& ready) {
+  await_first(false);
+  heard_.queue(ready);
+}
+
+void queue_pair_impl::shared_receive_arrived(operation_list& ready) {
+  const std::lock_guard lock(mutex_);
+  if (awaits_first_)
+    first_arrived(ready);
+}
+
+void queue_pair_impl::tell_link() {
+  std::shared_ptr<connection_link> link;
+  {
+    const std::lock_guard lock(mutex_);
+    link = link_;
+  }
+  if (link)
+    link->heard();
 }
 
 void queue_pair_impl::connected(bool reads) {
@@ -134,6 +166,7 @@ void queue_pair_impl::connected_locked(bool reads) noexcept {
   if (!reads)
     unsupported_ |= 1u << IBV_WR_RDMA_READ | 1u << IBV_WR_ATOMIC_CMP_AND_SWP |
                     1u << IBV_WR_ATOMIC_FETCH_AND_ADD;
+  await_first(false);
   state_ = queue_pair_state::connected;
 }
 

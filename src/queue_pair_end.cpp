@@ -63,16 +63,27 @@ void queue_pair_impl::enter_failed(const error_code& why, operation_list& ready)
   service_.complete(waiters_);
   send_.fail_waiting(why, ready);
   receive_.fail_waiting(why, ready);
-  teardown_.keep(shared_from_this());
-  cq_->operation_starting();
-  ready.push_back(teardown_);
+  await_first(false);
+  teardown_.queue(ready);
 }
 
-void queue_pair_impl::teardown::run(operation* base, disposal how) {
-  auto& self = static_cast<teardown&>(*base);
+void queue_pair_impl::deferred_call::queue(operation_list& ready) {
+  self_ = qp_.shared_from_this();
+  qp_.cq_->operation_starting();
+  ready.push_back(*this);
+}
+
+void queue_pair_impl::deferred_call::drop() {
+  std::shared_ptr<context_member> keep;
+  if (qp_.cq_->take_back(*this))
+    keep = std::move(self_);
+}
+
+void queue_pair_impl::deferred_call::run(operation* base, disposal how) {
+  auto& self = static_cast<deferred_call&>(*base);
   const auto keep = std::move(self.self_);
-  if (how != disposal::destroy) // else the context shuts down, and the queue pair with it
-    self.qp_.release_failed();
+  if (how != disposal::destroy)
+    (self.qp_.*self.call_)();
 }
 
 bool queue_pair_impl::any_posted() const {
@@ -169,14 +180,12 @@ void queue_pair_impl::abandon(ibv_qp* qp) noexcept {
 void queue_pair_impl::publish(operation_list& ready) {
   cq_->complete(ready);
   if (state_ == queue_pair_state::closed)
-    drop_teardown();
+    drop_calls();
 }
 
-// A queued teardown keeps the queue pair alive. In mode `manual` perhaps no thread runs it.
-void queue_pair_impl::drop_teardown() {
-  std::shared_ptr<context_member> keep;
-  if (cq_->take_back(teardown_))
-    keep = teardown_.dropped();
+void queue_pair_impl::drop_calls() {
+  heard_.drop();
+  teardown_.drop();
 }
 
 void queue_pair_impl::fail(const error_code& why) { fail(why, nullptr); }
@@ -275,6 +284,7 @@ void queue_pair_impl::close() {
     for (operation& op : waiters_)
       op.fail(aborted);
     waiters.swap(waiters_);
+    await_first(false);
     qp = std::exchange(qp_, nullptr);
     link = std::move(link_);
   }
@@ -283,10 +293,11 @@ void queue_pair_impl::close() {
   service_.complete(waiters);
   if (qp == nullptr) { // failed: the teardown ends the posted work requests
     const std::lock_guard released(releasing_);
+    heard_.drop();
     return;
   }
   release_device(qp, link, aborted);
-  drop_teardown();
+  drop_calls();
 }
 
 void queue_pair_impl::on_device_event(const ibv_async_event& event) noexcept {

@@ -17,11 +17,15 @@ int receive_queue::post(operation_list::iterator first, operation_list::iterator
 
 void receive_queue::on_completion(operation& op, const ibv_wc& wc, operation_list& ready) {
   take_receive_result(op, wc);
-  if (wc.status == IBV_WC_SUCCESS && complete_oldest(op, ready)) [[likely]]
+  if (wc.status == IBV_WC_SUCCESS) [[likely]] {
+    if (qp_.awaits_first_) [[unlikely]]
+      qp_.first_arrived(ready);
+    if (!complete_oldest(op, ready)) [[unlikely]]
+      complete(op, ready);
     return;
+  }
   operation_list behind;
-  if (wc.status != IBV_WC_SUCCESS)
-    op.fail(qp_.completion_failure(wc, behind));
+  op.fail(qp_.completion_failure(wc, behind));
   complete(op, ready);
   ready.splice(ready.end(), behind);
 }

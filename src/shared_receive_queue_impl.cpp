@@ -30,12 +30,17 @@ void shared_receive_queue_impl::receive_queue::on_completion(operation& op, cons
     op.fail(completion_error(wc.status));
   op.qp_num = wc.qp_num; // also for a receive that was not filled
   complete(op, ready);
-  if (wc.status == IBV_WC_SUCCESS)
+  if (wc.status == IBV_WC_SUCCESS && srq_.awaiting_first_.load(std::memory_order_relaxed) == 0)
+      [[likely]]
     return;
   const auto& attached = srq_.attached_;
   const auto from = std::find_if(attached.begin(), attached.end(),
                                  [&wc](const auto* qp) { return qp->number() == wc.qp_num; });
-  if (from != attached.end())
+  if (from == attached.end())
+    return;
+  if (wc.status == IBV_WC_SUCCESS)
+    (*from)->shared_receive_arrived(ready);
+  else
     (*from)->shared_receive_failed(wc, ready);
 }
 

@@ -7,6 +7,10 @@
 
 #include <asio_rdma/stream.hpp>
 
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/use_awaitable.hpp>
+
 #include <arpa/inet.h>
 #include <array>
 #include <list>
@@ -188,6 +192,61 @@ TEST_CASE("a request whose connector has given up is rejected") {
   error_code ec;
   request.value.reject({}, ec);
   CHECK(ec == asio::error::connection_aborted);
+}
+
+TEST_CASE("the first message completes an accept whose confirmation is lost") {
+  meeting m;
+  if (m.dev.type() == transport::iwarp)
+    return not_on_this_device("accepting is the last step");
+  shared_receive_queue shared(m.io, m.pd);
+  queue_pair with_shared(m.io);
+  with_shared.open(m.pd, shared);
+  const bool shares = GENERATE(false, true);
+  INFO((shares ? "shared receives" : "receives of its own"));
+  queue_pair& accepting = shares ? with_shared : m.b;
+  const mutable_buffer space = m.mb.buffer(0, 64);
+  got arrived;
+  if (shares)
+    shared.async_receive(space, arrived.handler());
+  else
+    accepting.async_receive(space, arrived.handler());
+  m.listener->async_accept(accepting, m.accepted.handler());
+  silent_connector silent(m.where(), *m.a.native_handle());
+  m.until([&] { return silent.accepted(); });
+  CHECK_FALSE(m.accepted.done());
+  silent.connect_silently(m.a);
+  sent s;
+  m.a.async_send(m.ma.buffer(0, 8), s.handler());
+  m.until([&] { return m.accepted.done(); });
+  CHECK_FALSE(m.accepted.ec);
+  m.until([&] { return arrived.done() && s.calls == 1; });
+  CHECK_FALSE(arrived.ec);
+  CHECK_FALSE(s.ec);
+}
+
+TEST_CASE("connecting and accepting with options use the default token of the executor") {
+  using token = asio::use_awaitable_t<>;
+  meeting m;
+  token::as_default_on_t<acceptor> accepts(m.io.get_executor(), own_endpoint());
+  token::as_default_on_t<connector> connects(m.io.get_executor());
+  int ended = 0;
+  const auto count = [&ended](const std::exception_ptr& e) {
+    CHECK(e == nullptr);
+    ++ended;
+  };
+  asio::co_spawn(
+      m.io,
+      [&]() -> asio::awaitable<void> { co_await accepts.async_accept(m.b, accept_options()); },
+      count);
+  asio::co_spawn(
+      m.io,
+      [&]() -> asio::awaitable<void> {
+        co_await connects.async_connect(m.a, accepts.local_endpoint(), connect_options());
+      },
+      count);
+  m.until([&] { return ended == 2; });
+  CHECK(m.a.state() == queue_pair_state::connected);
+  CHECK(m.b.state() == queue_pair_state::connected);
 }
 
 TEST_CASE("a peer that answers no reads") {

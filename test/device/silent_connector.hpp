@@ -38,6 +38,17 @@ public:
   bool accepted() { return take_event() == RDMA_CM_EVENT_CONNECT_RESPONSE; }
   /// Whether it has been accepted or rejected.
   bool answered() { return take_event().has_value(); }
+  /// Connects the queue pair once the request has been accepted, without confirming that.
+  void connect_silently(queue_pair& qp) {
+    for (const ibv_qp_state state : {IBV_QPS_RTR, IBV_QPS_RTS}) {
+      ibv_qp_attr attr{};
+      attr.qp_state = state;
+      int mask = 0;
+      REQUIRE(rdma_init_qp_attr(id_, &attr, &mask) == 0);
+      REQUIRE_FALSE(qp.impl()->modify(attr, mask));
+    }
+    qp.impl()->connected(true);
+  }
   void give_up() {
     if (id_ != nullptr)
       rdma_destroy_id(std::exchange(id_, nullptr));

@@ -75,6 +75,8 @@ public:
   void disconnect(const error_code& why) noexcept;
   bool lingers() const noexcept;
   void keep(std::shared_ptr<void> queue_pair) noexcept;
+  /// The first message has arrived.
+  void heard() noexcept;
   /// Ends an attempt with `operation_aborted`. An established connection is not affected.
   void cancel();
   void cancel(std::uint64_t operation_id);

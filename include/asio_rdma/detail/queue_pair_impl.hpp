@@ -29,6 +29,9 @@ public:
   /// queue pair is passed to `keep`, which releases it later.
   virtual bool lingers() const noexcept = 0;
   virtual void keep(std::shared_ptr<void> queue_pair) noexcept = 0;
+  /// Called once, when the first message of the peer has arrived before the queue pair was
+  /// connected.
+  virtual void heard() noexcept {}
 };
 
 /// The logic of `basic_queue_pair`: its verbs object, its two queues and its state.
@@ -73,6 +76,8 @@ public:
   /// The same after a failed receive of the shared receive queue. Called with that queue's mutex
   /// locked.
   void shared_receive_failed(const ibv_wc& wc, operation_list& ready);
+  /// The same after the first receive of an accepting queue pair: see `connection_link::heard`.
+  void shared_receive_arrived(operation_list& ready);
   /// Cancels one operation. A posted operation is cancelled only if `type` contains `terminal`.
   void cancel(std::uint64_t id, asio::cancellation_type_t type);
   /// Cancels a send operation that waits for room. Otherwise returns false.
@@ -127,21 +132,25 @@ private:
   class refused;
   class lingering;
 
-  /// Releases the device's part of a failed queue pair without any mutex locked: on the execution
-  /// context, or in completion_queue::poll().
-  class teardown final : public operation {
+  /// Calls a member function without any mutex locked: on the execution context, or in
+  /// completion_queue::poll(). Not called if the context shuts down, as the queue pair ends then.
+  class deferred_call final : public operation {
   public:
-    explicit teardown(queue_pair_impl& qp) noexcept : operation(&teardown::run), qp_(qp) {
+    deferred_call(queue_pair_impl& qp, void (queue_pair_impl::*call)()) noexcept
+        : operation(&deferred_call::run), qp_(qp), call_(call) {
       internal = true;
     }
-    void keep(std::shared_ptr<context_member> self) noexcept { self_ = std::move(self); }
-    /// Returns the reference of a teardown that was taken back and will not run.
-    std::shared_ptr<context_member> dropped() noexcept { return std::move(self_); }
+    /// Adds the call to completed operations. Called with the mutex locked.
+    void queue(operation_list& ready);
+    /// Takes back a queued call. A queued call keeps the queue pair alive, and in mode `manual`
+    /// perhaps no thread runs it.
+    void drop();
 
   private:
     static void run(operation* base, disposal how);
 
     queue_pair_impl& qp_;
+    void (queue_pair_impl::*call_)();
     std::shared_ptr<context_member> self_; // while queued
   };
 
@@ -164,9 +173,12 @@ private:
   void enter_failed(const error_code& why, operation_list& ready);
   void fail(const error_code& why, const ibv_qp* only);
   void publish(operation_list& ready);
-  void drop_teardown();
+  void drop_calls();
   bool any_posted() const;
   void release_failed();
+  void await_first(bool first) noexcept;
+  void first_arrived(operation_list& ready);
+  void tell_link();
   void release_device(ibv_qp* qp, const std::shared_ptr<connection_link>& link,
                       const error_code& why) noexcept;
   bool destroy(ibv_qp* qp) noexcept;
@@ -198,7 +210,10 @@ private:
   operation_list waiters_;
   operation* last_ = nullptr;
   std::shared_ptr<connection_link> link_;
-  teardown teardown_{*this};
+  bool awaits_first_ = false; // a link is to be told of the first receive
+  deferred_call heard_{*this, &queue_pair_impl::tell_link};
+  // Releases the device's part once the queue pair has failed.
+  deferred_call teardown_{*this, &queue_pair_impl::release_failed};
   std::recursive_mutex releasing_; // held while a teardown releases the device's part
 };
 
