@@ -189,7 +189,8 @@ public:
   /// `context` member belongs to the acceptor, and the id is destroyed at close. After an error the
   /// caller still owns the id, with an event channel of its own if it had already moved. If the id
   /// cannot move back, for lack of a descriptor or of kernel memory, its `context` is null, and the
-  /// caller must destroy it. Errors: `already_open`, `invalid_argument` for null, or the system's.
+  /// caller must destroy it before the execution context. Errors: `already_open`,
+  /// `invalid_argument` for null, or the system's.
   void assign(native_handle_type id, int backlog, error_code& ec) {
     open_with(ec, [&](impl_type& i) { return i.adopt(id, backlog); });
   }
