@@ -3,8 +3,8 @@
 
 #include <asio_rdma/connect_options.hpp>
 #include <asio_rdma/connectable.hpp>
-#include <asio_rdma/detail/acceptor_impl.hpp>
-#include <asio_rdma/detail/open_impl.hpp>
+#include <asio_rdma/detail/connecting/acceptor_impl.hpp>
+#include <asio_rdma/detail/core/open_impl.hpp>
 #include <asio_rdma/queue_pair.hpp>
 
 #include <boost/asio/cancellation_state.hpp>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
-#include <asio_rdma/detail/alock_layout.hpp>
-#include <asio_rdma/detail/alock_view.hpp>
+#include <asio_rdma/detail/locks/alock_layout.hpp>
+#include <asio_rdma/detail/locks/alock_view.hpp>
 #include <asio_rdma/global_memory.hpp>
 
 #include <cstdint>
@@ -152,7 +152,7 @@ private:
     void operator()(Handler&& handler) const {
       std::decay_t<Handler> h(std::forward<Handler>(handler));
       detail::start_operation<detail::alock_operation, lock_result, 0>(
-          this->self->memory_->locks(), this->self->memory_->io_, h,
+          detail::alock_view::of(this->self->memory_->impl_.get()), this->self->memory_->io_, h,
           [this](auto& op) {
             op.at = detail::remote_word(this->self->at_.bits());
             op.local_budget = this->self->options_.local_budget;
@@ -168,7 +168,8 @@ private:
     void operator()(Handler&& handler, alock_guard held) const {
       std::decay_t<Handler> h(std::forward<Handler>(handler));
       detail::start_operation<detail::alock_operation, detail::no_result, 0>(
-          this->self->memory_->locks(), this->self->memory_->io_, h, [](auto&) { return true; },
+          detail::alock_view::of(this->self->memory_->impl_.get()), this->self->memory_->io_, h,
+          [](auto&) { return true; },
           [&](auto& locks, auto& op) {
             return locks.start_unlock(op, std::exchange(held.party_, nullptr));
           });

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
-#include <asio_rdma/detail/memory_block.hpp>
+#include <asio_rdma/detail/verbs/memory_block.hpp>
 #include <asio_rdma/error.hpp>
 
 namespace asio_rdma {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <asio_rdma/completion_queue_options.hpp>
-#include <asio_rdma/detail/completion_service.hpp>
+#include <asio_rdma/detail/queues/completion_service.hpp>
 #include <asio_rdma/device.hpp>
 #include <boost/asio/execution_context.hpp>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
-#include <asio_rdma/detail/connection_target.hpp>
+#include <asio_rdma/detail/connecting/connection_target.hpp>
 #include <asio_rdma/queue_pair.hpp>
 
 #include <concepts>

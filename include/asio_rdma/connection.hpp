@@ -3,10 +3,10 @@
 
 #include <asio_rdma/completion_queue.hpp>
 #include <asio_rdma/connection_options.hpp>
-#include <asio_rdma/detail/connection_arguments.hpp>
-#include <asio_rdma/detail/connection_impl.hpp>
-#include <asio_rdma/detail/initiate.hpp>
-#include <asio_rdma/detail/open_impl.hpp>
+#include <asio_rdma/detail/connection/connection_arguments.hpp>
+#include <asio_rdma/detail/connection/connection_impl.hpp>
+#include <asio_rdma/detail/core/open_impl.hpp>
+#include <asio_rdma/detail/queues/initiate.hpp>
 #include <asio_rdma/memory_pool.hpp>
 #include <asio_rdma/message.hpp>
 #include <asio_rdma/queue_pair.hpp>

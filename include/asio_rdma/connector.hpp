@@ -3,7 +3,7 @@
 
 #include <asio_rdma/acceptor.hpp>
 #include <asio_rdma/connect_options.hpp>
-#include <asio_rdma/detail/connector_impl.hpp>
+#include <asio_rdma/detail/connecting/connector_impl.hpp>
 #include <asio_rdma/queue_pair.hpp>
 
 #include <memory>

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
-#include <asio_rdma/detail/device_events_impl.hpp>
-#include <asio_rdma/detail/initiate.hpp>
-#include <asio_rdma/detail/open_impl.hpp>
+#include <asio_rdma/detail/core/open_impl.hpp>
+#include <asio_rdma/detail/queues/device_events_impl.hpp>
+#include <asio_rdma/detail/queues/initiate.hpp>
 #include <asio_rdma/device.hpp>
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/async_result.hpp>

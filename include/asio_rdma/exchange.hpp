@@ -3,8 +3,8 @@
 
 #include <asio_rdma/connect_options.hpp>
 #include <asio_rdma/connectable.hpp>
-#include <asio_rdma/detail/handler_op.hpp>
-#include <asio_rdma/detail/handshake.hpp>
+#include <asio_rdma/detail/connecting/handshake.hpp>
+#include <asio_rdma/detail/core/handler_op.hpp>
 #include <boost/asio/cancellation_state.hpp>
 #include <boost/asio/compose.hpp>
 #include <boost/asio/ip/tcp.hpp>

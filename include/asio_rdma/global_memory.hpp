@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
-#include <asio_rdma/detail/connection_arguments.hpp>
-#include <asio_rdma/detail/global_memory_impl.hpp>
-#include <asio_rdma/detail/global_operations.hpp>
-#include <asio_rdma/detail/initiate.hpp>
+#include <asio_rdma/detail/connection/connection_arguments.hpp>
+#include <asio_rdma/detail/global/global_memory_impl.hpp>
+#include <asio_rdma/detail/global/global_operations.hpp>
+#include <asio_rdma/detail/queues/initiate.hpp>
 #include <asio_rdma/remote_word.hpp>
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/async_result.hpp>
@@ -392,8 +392,6 @@ private:
           return start(link, op, target);
         });
   }
-
-  std::shared_ptr<detail::alock_view> locks() const { return impl_ ? impl_->locks() : nullptr; }
 
   struct initiation {
     using executor_type = Executor;

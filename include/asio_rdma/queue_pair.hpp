@@ -2,10 +2,10 @@
 #pragma once
 
 #include <asio_rdma/completion_queue.hpp>
-#include <asio_rdma/detail/initiate.hpp>
-#include <asio_rdma/detail/open_impl.hpp>
-#include <asio_rdma/detail/queue_pair_impl.hpp>
-#include <asio_rdma/detail/shared_receive_queue_impl.hpp>
+#include <asio_rdma/detail/core/open_impl.hpp>
+#include <asio_rdma/detail/queues/initiate.hpp>
+#include <asio_rdma/detail/queues/queue_pair_impl.hpp>
+#include <asio_rdma/detail/queues/shared_receive_queue_impl.hpp>
 #include <asio_rdma/memory_region.hpp>
 #include <asio_rdma/queue_pair_options.hpp>
 #include <boost/asio/any_io_executor.hpp>

@@ -3,7 +3,7 @@
 
 #include <asio_rdma/buffer.hpp>
 #include <asio_rdma/buffer_access.hpp>
-#include <asio_rdma/detail/access_op.hpp>
+#include <asio_rdma/detail/memory/access_op.hpp>
 #include <asio_rdma/memory_region.hpp>
 #include <boost/asio/async_result.hpp>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
-#include <asio_rdma/detail/open_impl.hpp>
+#include <asio_rdma/detail/core/open_impl.hpp>
 #include <asio_rdma/queue_pair.hpp>
 #include <asio_rdma/shared_receive_queue_options.hpp>
 

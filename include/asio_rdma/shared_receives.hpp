@@ -2,7 +2,7 @@
 #pragma once
 
 #include <asio_rdma/completion_queue.hpp>
-#include <asio_rdma/detail/shared_receives_impl.hpp>
+#include <asio_rdma/detail/link/shared_receives_impl.hpp>
 #include <asio_rdma/memory_pool.hpp>
 #include <asio_rdma/shared_receives_options.hpp>
 #include <boost/asio/execution_context.hpp>

@@ -2,11 +2,11 @@
 #pragma once
 
 #include <asio_rdma/completion_queue.hpp>
-#include <asio_rdma/detail/initiate.hpp>
-#include <asio_rdma/detail/open_impl.hpp>
-#include <asio_rdma/detail/stream_buffers.hpp>
-#include <asio_rdma/detail/stream_impl.hpp>
-#include <asio_rdma/detail/stream_teardown.hpp>
+#include <asio_rdma/detail/core/open_impl.hpp>
+#include <asio_rdma/detail/queues/initiate.hpp>
+#include <asio_rdma/detail/streams/stream_buffers.hpp>
+#include <asio_rdma/detail/streams/stream_impl.hpp>
+#include <asio_rdma/detail/streams/stream_teardown.hpp>
 #include <asio_rdma/memory_pool.hpp>
 #include <asio_rdma/queue_pair.hpp>
 #include <asio_rdma/shared_receives.hpp>

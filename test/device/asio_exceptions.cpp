@@ -4,8 +4,8 @@
 
 #include "asio_support.hpp"
 
-#include <asio_rdma/detail/completion_queue_impl.hpp>
-#include <asio_rdma/detail/completion_service.hpp>
+#include <asio_rdma/detail/queues/completion_queue_impl.hpp>
+#include <asio_rdma/detail/queues/completion_service.hpp>
 #include <boost/asio/post.hpp>
 
 #include <new>

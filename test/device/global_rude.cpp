@@ -4,7 +4,7 @@
 #include "global_support.hpp"
 
 #include <asio_rdma/alock.hpp>
-#include <asio_rdma/detail/global_message.hpp>
+#include <asio_rdma/detail/global/global_message.hpp>
 
 #include <optional>
 #include <vector>

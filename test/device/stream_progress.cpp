@@ -4,8 +4,8 @@
 #include "faults/faults.hpp"
 #include "stream_support.hpp"
 
-#include <asio_rdma/detail/frame.hpp>
-#include <asio_rdma/detail/handshake.hpp>
+#include <asio_rdma/detail/connecting/handshake.hpp>
+#include <asio_rdma/detail/link/frame.hpp>
 #include <boost/asio/bind_cancellation_slot.hpp>
 #include <boost/asio/cancellation_signal.hpp>
 #include <boost/asio/read.hpp>

@@ -5,9 +5,9 @@
 #include "../protocol/party.hpp"
 #include "../protocol/stream_party.hpp"
 
-#include <asio_rdma/detail/global_message.hpp>
-#include <asio_rdma/detail/handshake.hpp>
-#include <asio_rdma/detail/little_endian.hpp>
+#include <asio_rdma/detail/connecting/handshake.hpp>
+#include <asio_rdma/detail/core/little_endian.hpp>
+#include <asio_rdma/detail/global/global_message.hpp>
 
 #include <algorithm>
 #include <cstring>
@@ -176,7 +176,7 @@ std::vector<std::byte> a_frame(input& in, const party& p) {
 }
 
 void conversation(input in) {
-  link_options l;
+  frame_options l;
   l.receives = 5 + in.below(8);
   const std::uint32_t said = in.below(256); // in the peer's handshake
   l.peer_receives = said < 240 ? 5 + said % 8 : said < 248 ? said % 8 : 0xffff - said % 8;
@@ -287,7 +287,7 @@ std::vector<std::byte> a_stream_frame(input& in, const stream_test::party& p,
 }
 
 void stream_conversation(input in) {
-  link_options l;
+  frame_options l;
   l.receives = 5 + in.below(8);
   l.peer_receives = 5 + in.below(8);
   l.receive_size = l.peer_receive_size = 80;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
-#include <asio_rdma/detail/grant_table.hpp>
-#include <asio_rdma/detail/lease_table.hpp>
-#include <asio_rdma/detail/message_protocol.hpp>
-#include <asio_rdma/detail/receive_shares.hpp>
+#include <asio_rdma/detail/connection/message_protocol.hpp>
+#include <asio_rdma/detail/leases/grant_table.hpp>
+#include <asio_rdma/detail/leases/lease_table.hpp>
+#include <asio_rdma/detail/link/receive_shares.hpp>
 
 #include "simulation.hpp"
 
@@ -73,7 +73,7 @@ struct shared_receives {
 /// in a list until it is chosen.
 class party {
 public:
-  party(const link_options& l, const message_options& m, const grant_limits& g)
+  party(const frame_options& l, const message_options& m, const grant_limits& g)
       : link(l), messages(link, m), inbox(link), grants(link, inbox, g), leases(link, inbox) {
     if (l.promise != 0)
       shared.emplace(l.receives, l.promise);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
-#include <asio_rdma/detail/stream_protocol.hpp>
+#include <asio_rdma/detail/streams/stream_protocol.hpp>
 
 #include "simulation.hpp"
 
@@ -59,7 +59,7 @@ struct wire_frame {
 /// list until the test continues it.
 class party {
 public:
-  party(const link_options& l, const stream_limits& o) : link(l), bytes(link, o) {
+  party(const frame_options& l, const stream_limits& o) : link(l), bytes(link, o) {
     for (std::uint32_t i = 0; i < l.receives; ++i)
       posted.push_back(i + 1000);
     run();

@@ -7,8 +7,8 @@ namespace stream_test {
 
 constexpr std::uint32_t frame = 100; // bytes of payload
 
-inline link_options link_of(std::uint32_t receives = 8) {
-  link_options l;
+inline frame_options link_of(std::uint32_t receives = 8) {
+  frame_options l;
   l.receives = l.peer_receives = receives;
   l.receive_size = l.peer_receive_size = frame + frame_header::size;
   l.sends = 16;

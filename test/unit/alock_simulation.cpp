@@ -5,7 +5,7 @@
 // does.
 #include "../protocol/simulation.hpp"
 
-#include <asio_rdma/detail/alock_protocol.hpp>
+#include <asio_rdma/detail/locks/alock_protocol.hpp>
 
 #include "catch.hpp"
 

@@ -2,7 +2,7 @@
 #include <catch.hpp>
 
 #include <asio_rdma/buffer.hpp>
-#include <asio_rdma/detail/request.hpp>
+#include <asio_rdma/detail/queues/request.hpp>
 
 #include <array>
 #include <list>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSL-1.0
-#include <asio_rdma/detail/credits.hpp>
-#include <asio_rdma/detail/receive_shares.hpp>
+#include <asio_rdma/detail/link/credits.hpp>
+#include <asio_rdma/detail/link/receive_shares.hpp>
 
 #include "catch.hpp"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-#include <asio_rdma/detail/frame.hpp>
+#include <asio_rdma/detail/link/frame.hpp>
 
 #include "catch.hpp"
 

@@ -2,8 +2,8 @@
 // The messages of a global memory's nodes, and the allocator of a segment.
 #include <catch.hpp>
 
-#include <asio_rdma/detail/global_message.hpp>
-#include <asio_rdma/detail/segment_allocator.hpp>
+#include <asio_rdma/detail/global/global_message.hpp>
+#include <asio_rdma/detail/global/segment_allocator.hpp>
 
 #include <map>
 #include <random>

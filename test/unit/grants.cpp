@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSL-1.0
-#include <asio_rdma/detail/grant_table.hpp>
-#include <asio_rdma/detail/lease_table.hpp>
+#include <asio_rdma/detail/leases/grant_table.hpp>
+#include <asio_rdma/detail/leases/lease_table.hpp>
 
 #include "catch.hpp"
 
@@ -29,7 +29,7 @@ const grant_limits some_limits = {.rights = some_rights,
                                   .grace = milliseconds(500)};
 
 struct side {
-  frame_link link{link_options{}};
+  frame_link link{frame_options{}};
   region_inbox inbox{link};
   grant_table grants{link, inbox, some_limits};
   lease_table leases{link, inbox};

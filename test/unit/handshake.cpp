@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-#include <asio_rdma/detail/handshake.hpp>
+#include <asio_rdma/detail/connecting/handshake.hpp>
 
 #include "catch.hpp"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-#include <asio_rdma/detail/message_protocol.hpp>
+#include <asio_rdma/detail/connection/message_protocol.hpp>
 
 #include "catch.hpp"
 
@@ -33,7 +33,7 @@ struct sent_frame {
 
 /// One side; the test acts as its peer.
 struct party {
-  explicit party(link_options l = {}, message_options m = {}) : link(l), messages(link, m) {}
+  explicit party(frame_options l = {}, message_options m = {}) : link(l), messages(link, m) {}
 
   /// Carries out the actions of the link. Actions on messages are kept in `actions`.
   void run() {

@@ -31,7 +31,7 @@ public:
       if (below(3) == 0)
         promises[i] = 5 + below(receives[i] - 4);
     for (std::size_t i = 0; i < 2; ++i) {
-      link_options l;
+      frame_options l;
       l.receives = receives[i];
       l.peer_receives = receives[1 - i];
       l.promise = promises[i];

@@ -25,7 +25,7 @@ public:
     const std::uint32_t receives[2] = {5 + below(12), 5 + below(12)};
     const std::uint32_t sizes[2] = {64 + below(200), 64 + below(200)};
     for (std::size_t i = 0; i < 2; ++i) {
-      link_options l;
+      frame_options l;
       l.receives = receives[i];
       l.peer_receives = receives[1 - i];
       l.receive_size = sizes[i];

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 #include <catch.hpp>
 
-#include <asio_rdma/detail/work_queue.hpp>
+#include <asio_rdma/detail/queues/work_queue.hpp>
 
 #include <boost/asio/error.hpp>
 

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include <asio_rdma/detail/connecting/cm_connection.hpp>
+
+#include <atomic>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+namespace asio_rdma::detail {
+
+/// A wait for a connection request. If a queue pair is given, the operation completes when that is
+/// connected.
+class accept_operation : public connect_operation {
+public:
+  using connect_operation::connect_operation;
+
+  std::shared_ptr<cm_connection> request;
+  std::shared_ptr<queue_pair_impl> qp;
+  cm_home home; ///< Of the queue pair.
+  accept_options options;
+  /// Whether it has taken a request.
+  bool taken = false;
+  /// For an operation that continues after errors of one connector: `acceptor_impl::cancels` at its
+  /// start. A different value means that it has been cancelled.
+  std::optional<std::uint64_t> cancels;
+};
+
+/// The logic of `basic_acceptor`: a listening id, the requests that no operation has taken, and the
+/// operations that wait for a request. One of the two lists is empty.
+class acceptor_impl final : public cm_handler {
+public:
+  acceptor_impl(cm_service& service, asio::any_io_executor executor);
+  ~acceptor_impl();
+
+  error_code open(asio::ip::tcp::endpoint endpoint, int backlog);
+  error_code adopt(rdma_cm_id* id, int backlog);
+  rdma_cm_id* native_handle() const;
+  asio::ip::tcp::endpoint local_endpoint() const;
+  bool start(accept_operation& op);
+  void cancel();
+  void cancel(std::uint64_t operation_id, asio::cancellation_type_t type);
+  void close();
+  void close(const cm_service&) override { close(); }
+  std::uint64_t next_id() noexcept { return ++ids_; }
+  std::uint64_t cancels() const;
+  /// Whether an error of accepting concerns one connector only.
+  bool is_of_connector(const error_code& ec) const;
+
+  void on_cm_event(const cm_event& event) override;
+  bool on_request(const cm_event& event) override;
+
+private:
+  using request_list = std::list<std::shared_ptr<cm_connection>>;
+  struct accepting {
+    std::uint64_t operation_id;
+    std::weak_ptr<cm_connection> connection;
+  };
+
+  error_code listen(int backlog);
+  error_code check_start(const accept_operation& op) const;
+  bool has_room();
+  void cancel(const error_code& why);
+  void close(const error_code& why);
+  /// The result of giving a request to an operation.
+  enum class served {
+    going_on, ///< The operation ends when the request is connected.
+    given,    ///< The operation has completed with the request.
+    unfit,    ///< The operation has completed because it can take no request.
+    failed,   ///< The operation has completed; the request must be ended.
+    refused   ///< The operation continues to wait; the request must be ended.
+  };
+  served serve(accept_operation& op, const std::shared_ptr<cm_connection>& connection) noexcept;
+
+  cm_service& service_;
+  asio::any_io_executor executor_;
+  std::atomic<std::uint64_t> ids_{0};
+
+  mutable std::mutex mutex_;
+  rdma_cm_id* id_ = nullptr;
+  error_code closed_by_;
+  std::uint64_t cancels_ = 0;
+  std::size_t backlog_ = 0;
+  request_list requests_;
+  std::size_t asked_ = 0; // index of the request that was last checked for withdrawal
+  operation_list waiting_;
+  std::vector<accepting> accepting_; // pending accepts, to be cancelled
+};
+
+} // namespace asio_rdma::detail

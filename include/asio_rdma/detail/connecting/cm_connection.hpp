@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include <asio_rdma/connect_options.hpp>
+#include <asio_rdma/detail/connecting/cm_service.hpp>
+#include <asio_rdma/detail/connecting/connection_target.hpp>
+#include <asio_rdma/detail/queues/queue_pair_impl.hpp>
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/steady_timer.hpp>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace asio_rdma::detail {
+
+/// An operation that establishes a connection.
+class connect_operation : public operation {
+public:
+  using operation::operation;
+  connection_info info;
+  std::shared_ptr<connection_target> target; ///< Null for a bare queue pair.
+};
+
+/// One connection by rdma_cm, from its first step to the disconnect: connecting, or accepting a
+/// request. The queue pair is one of the library's own, on the library's own opened device. rdma_cm
+/// only knows its number and provides the attributes to connect it.
+///
+/// An attempt belongs to the execution context of its acceptor or connector. An established
+/// connection moves to the context of its queue pair, which then reads its events.
+class cm_connection final : public cm_handler {
+public:
+  cm_connection(cm_service& service, const asio::any_io_executor& executor);
+  ~cm_connection();
+
+  /// Connects to the first endpoint that answers, in order. After an error or an exception nothing
+  /// was started.
+  error_code connect(connect_operation& op, std::shared_ptr<queue_pair_impl> qp,
+                     std::vector<asio::ip::tcp::endpoint> endpoints, connect_options options);
+
+  /// Takes over the id of a request.
+  void adopt(const cm_event& request) noexcept;
+  /// Whether the connector has withdrawn its request, as far as the device knows. Costs one system
+  /// call.
+  bool withdrawn() const;
+  connection_info info() const;
+  std::string device_name() const;
+  rdma_cm_id* native_handle() const;
+  /// The service that will read the events of the queue pair's connection. Its event channel is
+  /// made here, so that a connection does not fail for lack of one. Called by initiating functions
+  /// only: the queue pair's context exists until they return. Errors: those of
+  /// `cm_service::prepare`.
+  static cm_home home_of(const queue_pair_impl& qp, error_code& ec);
+  /// `counted`: the operation counts as work already. After an error or an exception nothing was
+  /// started. After most errors another queue pair can accept the request.
+  error_code accept(connect_operation& op, const std::shared_ptr<queue_pair_impl>& qp,
+                    const cm_home& home, const accept_options& options, bool counted);
+  error_code reject(const private_data& data);
+
+  /// Errors known before a request exists: `invalid_argument`, `operation_not_supported`.
+  static error_code check(const connect_operation& op, const queue_pair_impl& qp,
+                          const private_data& data);
+
+  void close(const cm_service& by) override;
+  /// Ends the connection, or the attempt with `why`.
+  void give_up(const error_code& why) noexcept;
+  /// Like `give_up`. But if `why` is `connection_reset`, an attempt continues to the next event,
+  /// which reports the cause.
+  void disconnect(const error_code& why) noexcept;
+  bool lingers() const noexcept;
+  void keep(std::shared_ptr<void> queue_pair) noexcept;
+  /// The first message has arrived.
+  void heard() noexcept;
+  /// Ends an attempt with `operation_aborted`. An established connection is not affected.
+  void cancel();
+  void cancel(std::uint64_t operation_id);
+  void cancel(std::uint64_t operation_id, asio::cancellation_type_t) { cancel(operation_id); }
+  std::uint64_t next_id() noexcept { return ++ids_; }
+
+  void on_cm_event(const cm_event& event) override;
+
+private:
+  enum class state { idle, requested, resolving, connecting, accepting, established, closed };
+
+  /// Actions to be done after the mutex is unlocked, because they call or wait for other objects.
+  struct leftovers {
+    cm_use own, home; // first, so that the services exist for all that follows
+    completion_service* operations = nullptr;
+    connect_operation* done = nullptr;
+    std::array<rdma_cm_id*, 2> ids{}; // a retired one and one that lingered
+    std::shared_ptr<cm_handler> self;
+    std::shared_ptr<void> kept;
+    std::shared_ptr<queue_pair_impl> detached, failed;
+    std::shared_ptr<connection_target> connected, dropped;
+    error_code why;
+
+    void destroy_ids() noexcept;
+  };
+
+  class new_home;
+
+  bool begin(leftovers& left) noexcept;
+  /// Calls `f`. If that lacks memory, ends the attempt.
+  template <class Function>
+  void or_no_memory(leftovers& left, Function&& f) {
+    try {
+      f();
+    } catch (const std::bad_alloc&) {
+      if (op_ != nullptr)
+        finish(asio::error::no_memory, left);
+    }
+  }
+  void take_event(const cm_event& event, leftovers& left);
+  void next_endpoint(error_code why, leftovers& left);
+  std::optional<asio::ip::tcp::endpoint> own_address_for_loopback() const;
+  error_code resolve(const asio::ip::tcp::endpoint& to, leftovers& left);
+  error_code resolve_address();
+  error_code on_address_resolved();
+  error_code on_route_resolved();
+  error_code on_response(const cm_event& event);
+  error_code on_reply(const cm_event& event);
+  error_code check_accept(const queue_pair_impl& qp, const private_data& data);
+  error_code answer(const accept_options& options);
+  error_code hear(connection_target& target);
+  error_code prepare_queue_pair(ibv_qp_state to, std::uint8_t reads_out, std::uint8_t reads_in);
+  bool given_up() const;
+  error_code step_error(int value) const;
+  rdma_conn_param parameters(const private_data& data) const;
+  void arm_timer(std::chrono::milliseconds timeout);
+  void on_timeout(std::uint64_t attempt);
+  error_code move_home(leftovers& left) noexcept;
+  void finish(const error_code& ec, leftovers& left) noexcept;
+  bool destroying_would_wait() const noexcept;
+  bool waits_for_peer() const noexcept;
+  void retire_id(leftovers& left) noexcept;
+  void settle(leftovers& left) noexcept;
+
+  std::atomic<std::uint64_t> ids_{0};
+
+  mutable std::mutex mutex_;
+  cm_service* service_; // used with its gate entered; that of the queue pair once moved
+  std::shared_ptr<cm_gate> gate_;
+  cm_service* home_ = nullptr; // the service of the queue pair's context
+  std::shared_ptr<cm_gate> home_gate_;
+  std::optional<asio::steady_timer> timer_; // until the attempt ends
+  state state_ = state::idle;
+  rdma_cm_id* id_ = nullptr;
+  rdma_cm_id* lingering_ = nullptr;  // a retired id that waits for its last event
+  bool destroying_ = false;          // rdma_destroy_id waits for the last event
+  std::shared_ptr<cm_handler> self_; // while an id lingers
+  std::shared_ptr<void> kept_;       // the queue pair's verbs object, while its destruction would
+                                     // wait for the peer
+  cm_event request_;
+  cm_data reply_;
+  connect_operation* op_ = nullptr;
+  std::shared_ptr<queue_pair_impl> qp_;
+  std::vector<asio::ip::tcp::endpoint> endpoints_;
+  std::size_t next_ = 0;
+  bool in_event_ = false; // only then may the id be read: librdmacm does not write to it
+  bool loopback_replaced_ = false;
+  int port_trials_ = 0;
+  asio::ip::tcp::endpoint to_; // the endpoint of the attempt
+  std::chrono::milliseconds patience_{0};
+  // The queue pair fails if the attempt does: it has left its first state, or on iWARP the peer has
+  // been reached.
+  bool spent_ = false;
+  std::uint8_t reads_out_ = 0; // reads and atomics that the peer answers at a time
+  connect_options options_;
+  std::uint64_t attempt_ = 0; // identifies the attempt of a timer that may be late
+};
+
+} // namespace asio_rdma::detail

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: BSL-1.0
+// The arguments and results of a connection's asynchronous functions.
+#pragma once
+
+#include <asio_rdma/detail/connection/connection_operations.hpp>
+#include <asio_rdma/detail/queues/request.hpp>
+
+#include <array>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <tuple>
+#include <utility>
+#include <variant>
+
+namespace asio_rdma::detail {
+
+struct sent_result {
+  using signature = void(error_code, std::size_t);
+  static std::tuple<std::size_t> arguments(const operation& op) { return {op.value}; }
+};
+
+struct message_result {
+  using signature = void(error_code, message);
+  static std::tuple<message> arguments(message_receive& op) { return {std::move(op.result)}; }
+};
+
+struct size_result {
+  using signature = void(error_code, std::size_t);
+  static std::tuple<std::size_t> arguments(const message_receive& op) { return {op.size}; }
+};
+
+struct immediate_result {
+  using signature = void(error_code, std::uint32_t);
+  static std::tuple<std::uint32_t> arguments(const message_receive& op) { return {op.word}; }
+};
+
+/// The payload of any Asio buffers. Valid during the initiation only.
+template <class Buffers>
+class payload_of : public payload {
+public:
+  explicit payload_of(const Buffers& buffers) noexcept {
+    if constexpr (std::same_as<Buffers, registered_buffer>) {
+      owner = &buffers;
+    } else {
+      registered = const_buffer_sequence<Buffers>;
+      parts = parts_.data();
+      for_each_buffer(buffers, [&](const const_buffer& b) {
+        if (count == max_parts)
+          too_many = true;
+        else
+          parts_[count++] = {b.data(), b.size(), b.lkey()};
+        bytes += b.size();
+        return true;
+      });
+    }
+  }
+
+private:
+  // Asio takes at most 64 elements of a sequence at a time.
+  static constexpr std::size_t max_parts = max_elements<Buffers>() == 1 ? 1 : 64;
+
+  std::array<part, max_parts> parts_;
+};
+
+struct region_result {
+  using signature = void(error_code, remote_region);
+  static std::tuple<remote_region> arguments(region_operation& op) {
+    return {std::move(op.region)};
+  }
+};
+
+struct arrival_result {
+  using value = std::variant<registered_buffer, remote_region>;
+  using signature = void(error_code, value);
+  static std::tuple<value> arguments(region_operation& op) {
+    if (op.region.is_open())
+      return {value(std::move(op.region))};
+    return {value(std::move(op.memory))};
+  }
+};
+
+inline remote_work work_on(const remote_buffer& target, ibv_wr_opcode opcode) {
+  return {.opcode = opcode, .target = target, .region = nullptr};
+}
+inline remote_work work_on(const remote_region& target, ibv_wr_opcode opcode) {
+  return {.opcode = opcode, .target = target.buffer(), .region = &target};
+}
+
+} // namespace asio_rdma::detail

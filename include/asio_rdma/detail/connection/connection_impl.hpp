@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include <asio_rdma/connection_options.hpp>
+#include <asio_rdma/detail/connection/connection_operations.hpp>
+#include <asio_rdma/detail/connection/connection_regions.hpp>
+#include <asio_rdma/detail/core/free_list.hpp>
+#include <boost/asio/cancellation_type.hpp>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+
+namespace asio_rdma::detail {
+
+/// The logic of `basic_connection`: messages on a link, and operations on the peer's memory.
+class connection_impl final : public link_impl {
+public:
+  connection_impl(asio::execution_context& context, const memory_pool& pool,
+                  const connection_options& options);
+  ~connection_impl() override;
+
+  /// As the functions of `link_impl`.
+  error_code open(std::shared_ptr<completion_queue_impl> queue);
+  error_code open(const std::shared_ptr<shared_receives_impl>& shared);
+  const connection_options& options() const noexcept { return options_; }
+
+  /// Return true, or false with the error in the operation, which then stays the caller's.
+  bool start(message_send& op, const payload& p, std::optional<std::uint32_t> immediate);
+  bool start(message_receive& op);
+  /// Posts the work requests as one chain, by one doorbell. The operation completes when all of
+  /// them have completed.
+  bool start(remote_operation& op, std::span<const remote_work> chain);
+  /// Starts a request, a renewal, a wait for a region or a hand-back: `op.why` selects which.
+  bool start(region_operation& op);
+  /// Lends `memory` for the operation's lease.
+  bool start(region_operation& op, const registered_buffer& memory);
+
+  /// Makes a pending background wait count as work of the context.
+  void to_foreground(message_receive& op);
+
+  void release_lease(std::uint32_t id);
+  protocol_clock::time_point lease_deadline(std::uint32_t id) const;
+  /// Revokes the peer's access to `memory`, or to all memory if null. Returns the number of grants.
+  std::size_t revoke(const registered_buffer* memory);
+  void cancel(std::uint64_t id, asio::cancellation_type_t type);
+  /// Thread-safe.
+  connection_statistics statistics() const noexcept;
+  /// Cancels every wait for a message. No message is lost, and sends go on.
+  void cancel_receives();
+
+private:
+  friend connection_regions;
+  friend message_pull;
+
+  /// Delays the goodbye while operations on the peer's memory are outstanding.
+  struct remote_part final : link_part {
+    explicit remote_part(connection_impl& c) noexcept : owner(c) {}
+    disposition on_frame(const frame_header&, std::span<const std::byte>, std::uint32_t,
+                         protocol_clock::time_point) override {
+      return disposition::violation;
+    }
+    bool drained() const override { return owner.remote_under_way_ == 0; }
+    connection_impl& owner;
+  };
+
+  void make_parts(frame_link& link, const handshake& peer) override;
+  bool run_parts(operation_list& done) override;
+  void add_payload(const outgoing_frame& frame, frame_transfer& to) override;
+  void after_event() override;
+
+  error_code take_sizes(const error_code& ec) noexcept;
+  void give_back(message_record& r) noexcept;
+  error_code fill(message_record& r, const payload& p);
+  void expose(message_record& r);
+  void complete_send(message_record& r, operation_list& done);
+  void complete_receive(message_receive& r, operation_list& done);
+  void complete(connection_operation& op, const error_code& ec, operation_list& done);
+  void end_background(connection_operation& op);
+  void take_arrived(operation_list& done);
+  void cancel(connection_operation& op, asio::cancellation_type_t type, operation_list& done);
+  bool cancel(message_send& op, asio::cancellation_type_t type, operation_list& done);
+  void cancel(message_receive& op, operation_list& done);
+  bool cancel(remote_operation& op, asio::cancellation_type_t type, operation_list& done);
+  bool has_begun(const remote_operation& op);
+
+  /// Returns an error if the region cannot be used on this connection.
+  error_code check_region(const remote_region& r) const;
+  remote_region make_region(const remote_lease& l);
+  void begin(region_operation& op);
+  void set_timer();
+
+  error_code check_work(const remote_work& w) const;
+  error_code fill(remote_record& r, const remote_work& w);
+  void end_remote(remote_record& r, operation_list& done);
+  static void remote_done(link_impl& link, link_transfer& t, operation_list& done);
+
+  bool find_key(ibv_sge& e) const;
+  void begin_pull(const message_action& a);
+  message_pull& pull_of(std::uint32_t slot) noexcept;
+  void give_back(message_pull& p) noexcept;
+
+  connection_options options_;
+  std::optional<message_protocol> messages_;
+  free_list<message_record> records_;
+  free_list<remote_record> remote_records_;
+  remote_part remote_part_{*this};
+  std::size_t remote_under_way_ = 0;
+  std::optional<connection_regions> regions_;
+  operation_list active_; // the user's operations, by id
+  free_list<message_pull> pulls_;
+  counter messages_sent_, messages_received_, rendezvous_sent_, rendezvous_received_;
+  counter remote_operations_, remote_bytes_;
+};
+
+} // namespace asio_rdma::detail

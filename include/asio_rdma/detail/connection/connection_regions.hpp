@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include <asio_rdma/detail/connection/connection_operations.hpp>
+#include <asio_rdma/detail/core/free_list.hpp>
+#include <asio_rdma/detail/leases/grant_table.hpp>
+#include <asio_rdma/detail/leases/lease_table.hpp>
+#include <asio_rdma/detail/leases/region_inbox.hpp>
+#include <asio_rdma/detail/verbs/grant_key.hpp>
+#include <asio_rdma/remote_memory_options.hpp>
+#include <boost/asio/cancellation_type.hpp>
+
+#include <utility>
+#include <vector>
+
+namespace asio_rdma::detail {
+
+/// The work request that binds the memory window of a grant, if its key has one.
+struct grant_bind final : link_transfer {
+  grant_bind(connection_impl& connection, grant_record& r) noexcept;
+  grant_record& grant;
+};
+
+/// Memory that the peer may access, by a key of its own.
+struct grant_record final : lend_request {
+  explicit grant_record(connection_impl& connection) noexcept : bind(connection, *this) {}
+
+  registered_buffer memory;
+  buffer_access access; ///< Access to lent memory.
+  grant_key key;
+  grant_bind bind;
+  region_operation* waiter = nullptr;
+  bool lending = false;  ///< Until the protocol reports `lent`.
+  bool returned = false; ///< The memory has been handed back; no operation has received it yet.
+  std::uint32_t id = 0;
+  grant_record* next_free = nullptr; ///< Or the next record whose memory has been handed back.
+};
+
+/// A lease that is being handed back to the owner.
+struct gift_record final : lease_request {
+  region_operation* waiter = nullptr;
+  gift_record* next_free = nullptr;
+};
+
+/// The remote memory of a connection, for both sides: carries out the protocol's actions on memory
+/// and keys. Called with the link locked.
+class connection_regions {
+public:
+  connection_regions(connection_impl& connection, frame_link& link,
+                     const remote_memory_options& options);
+
+  void start(region_operation& op);
+  void lend(region_operation& op, const registered_buffer& memory);
+  void give(region_operation& op);
+  bool cancel(region_operation& op, asio::cancellation_type_t type, operation_list& done);
+  /// Carries out the pending actions. Returns true if there were any.
+  bool run(operation_list& done);
+
+  error_code check_lease(std::uint32_t id) const {
+    return leases_.check(id, protocol_clock::now());
+  }
+  protocol_clock::time_point deadline(std::uint32_t id) const;
+  void release(std::uint32_t id) { leases_.release(id); }
+
+  /// Revokes the grants of `memory`, or all if it is null. The keys end with the next `run`, or
+  /// with `run_grants` if no `run` follows.
+  std::size_t revoke(const registered_buffer* memory);
+  bool run_grants(operation_list& done);
+  void expire() { grants_.expire(protocol_clock::now()); }
+  protocol_clock::time_point next_expiry() const noexcept { return grants_.next_expiry(); }
+  /// Whether grants were added since the last call, so the next expiry may be earlier.
+  bool has_new_grants() noexcept { return std::exchange(new_grants_, false); }
+
+private:
+  friend grant_bind;
+
+  void give_back(grant_record& r) noexcept;
+  void reserve_place();
+  void make_key(const grant_action& a);
+  error_code bind(grant_record& r);
+  static void bound(link_impl& link, link_transfer& t, operation_list& done);
+  void made(grant_record& r);
+  void not_made(grant_record& r, const error_code& ec);
+  void end_key(const grant_action& a);
+  void received(region_operation& op, operation_list& done);
+  void leased(region_operation& op, operation_list& done);
+  void complete(region_operation& op, const error_code& ec, operation_list& done);
+
+  connection_impl& connection_;
+  region_inbox inbox_;
+  grant_table grants_;
+  lease_table leases_;
+  free_list<grant_record> grant_records_;
+  bool new_grants_ = false;
+  std::vector<grant_record*> granted_; // those whose key is made or being made, by their place in
+                                       // the table
+  grant_record* returned_ = nullptr;   // those whose memory has been handed back, linked by
+                                       // `next_free`
+  free_list<gift_record> gift_records_;
+};
+
+} // namespace asio_rdma::detail

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include <asio_rdma/acceptor.hpp>
+#include <asio_rdma/connection.hpp>
+#include <asio_rdma/connector.hpp>
+#include <asio_rdma/detail/global/global_message.hpp>
+#include <asio_rdma/detail/global/global_node.hpp>
+#include <asio_rdma/detail/global/in_flight.hpp>
+#include <asio_rdma/global_memory_options.hpp>
+#include <asio_rdma/remote_ptr.hpp>
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+namespace asio_rdma::detail {
+
+/// The lane to a node, as the node's introduction described it. Never changes.
+struct global_lane {
+  std::shared_ptr<connection_impl> link;
+  std::shared_ptr<lane_link> users; ///< The same link, for operations that may wait for a place.
+  std::uint64_t incarnation = 0;
+  ibv_atomic_cap atomics = IBV_ATOMIC_NONE;
+  std::vector<remote_buffer> segments;
+};
+
+/// The target of an operation, and its requirements.
+struct global_aim {
+  remote_word at;
+  std::uint64_t bytes = 0;
+  std::uint64_t alignment = 1;
+  bool atomic = false;
+};
+
+/// A wait for another node to be joined or to answer.
+class global_request : public operation {
+public:
+  using operation::operation;
+
+  global_message message; ///< The request; then the answer. After a join it contains the node's id.
+  asio::ip::tcp::endpoint endpoint; ///< The endpoint of a join.
+  std::uint32_t number = 0;         ///< Identifies the request to the peer; 0 for a join.
+  bool is_join() const noexcept { return message.what == global_message::kind::join; }
+};
+
+/// The logic of `basic_global_memory`: the lanes to other nodes and the messages on them.
+/// Thread-safe.
+class global_memory_impl final : public context_member {
+public:
+  global_memory_impl(const asio::any_io_executor& executor, std::shared_ptr<global_node> node,
+                     const global_memory_options& options);
+  ~global_memory_impl();
+
+  /// The implementation for another object of the node: a new one, or, if lanes are shared, perhaps
+  /// that of another object. Null with the error if that fails.
+  static std::shared_ptr<global_memory_impl> open(const asio::any_io_executor& executor,
+                                                  const std::shared_ptr<global_node>& node,
+                                                  const global_memory_options& options,
+                                                  error_code& ec);
+  /// Removes a user. The last one ends the implementation.
+  void close();
+  /// Returns false if there are no users any more.
+  bool add_user() noexcept;
+  /// 0 once the implementation has ended.
+  std::size_t users() const noexcept { return removed_.load() ? 0 : users_.load(); }
+
+  error_code listen(const asio::ip::tcp::endpoint& endpoint);
+  asio::ip::tcp::endpoint local_endpoint(error_code& ec) const;
+
+  /// Joins a node, or sends it a request. Returns true, or false with the error in the operation,
+  /// which then stays the caller's.
+  bool start(global_request& op, node_id to);
+  void cancel(std::uint64_t id, asio::cancellation_type_t type);
+  std::uint64_t next_id() noexcept { return ++ids_; }
+
+  /// The lane to a node, or null.
+  const global_lane* lane(node_id node) const noexcept {
+    return node <= max_node ? lanes_[node].load(std::memory_order_acquire) : nullptr;
+  }
+  /// Finds the lane to the target and the remote memory of the target. Returns null with the error
+  /// if the target cannot be accessed.
+  const global_lane* find(const global_aim& aim, remote_buffer& target,
+                          error_code& ec) const noexcept {
+    const remote_word p = aim.at;
+    const global_lane* const l = lane(p.node());
+    if (l == nullptr) [[unlikely]] {
+      ec = error::node_unknown;
+      return nullptr;
+    }
+    if (p.segment() >= l->segments.size() || aim.bytes > l->segments[p.segment()].size ||
+        p.offset() > l->segments[p.segment()].size - aim.bytes) [[unlikely]] {
+      ec = error::remote_range;
+      return nullptr;
+    }
+    if (p.offset() % aim.alignment != 0) [[unlikely]] {
+      ec = error::misaligned;
+      return nullptr;
+    }
+    if (aim.atomic && l->atomics == IBV_ATOMIC_NONE) [[unlikely]] { // the peer's device has no
+                                                                    // atomic operations
+      ec = asio::error::operation_not_supported;
+      return nullptr;
+    }
+    const remote_buffer& whole = l->segments[p.segment()];
+    target = {whole.address + p.offset(), aim.bytes, whole.rkey};
+    return l;
+  }
+
+  /// Hints to the node at the other end of the link that the party of this descriptor has been
+  /// handed a lock. The hint may be lost.
+  void tell_next(const connection_impl* way, segment_id segment, std::uint64_t descriptor) noexcept;
+
+  const std::shared_ptr<global_node>& node() const noexcept { return node_; }
+  completion_service& service() const noexcept { return service_; }
+  /// The guest of this view, made by the first call. Null once the view is closed.
+  std::shared_ptr<memory_guest> guest(std::shared_ptr<memory_guest> (*make)(global_memory_impl&));
+
+  void on_context_shutdown() override;
+  void on_device_event(const ibv_async_event&) noexcept override {}
+  const device& member_device() const noexcept override {
+    return node_->pool().get_protection_domain().get_device();
+  }
+
+private:
+  struct peer;
+  class hint;
+  using peer_ptr = std::shared_ptr<peer>;
+  using lock = std::unique_lock<std::mutex>;
+  using place = std::pair<segment_id, std::uint64_t>;
+  struct loan {
+    std::uint64_t count;
+    peer_ptr borrower;
+  };
+
+  std::shared_ptr<global_memory_impl> self() {
+    return std::static_pointer_cast<global_memory_impl>(shared_from_this());
+  }
+  peer_ptr make_peer(bool accepted, error_code& ec);
+  void accept_next();
+  void accept_again() noexcept;
+  void accept(connection_request request);
+  /// Adds the peer, and removes it if `start` throws.
+  template <class Start>
+  void keep_while_starting(const peer_ptr& p, Start start);
+  void on_connected(const peer_ptr& p, error_code ec) noexcept;
+  void say(const peer_ptr& p, const global_message& m);
+  void send(const peer_ptr& p, const std::vector<std::byte>& bytes);
+  std::shared_ptr<memory_guest> open_guest() const; // null if none has been made
+  peer_ptr borrower(segment_id segment, std::uint64_t descriptor) const;
+  void listen_to(const peer_ptr& p) noexcept;
+  void on_message(const peer_ptr& p, const error_code& ec, const message& m) noexcept;
+  /// Returns an error if the message is invalid; the peer's connection then ends.
+  error_code take(const peer_ptr& p, const global_message& m, operation_list& done);
+  error_code introduce(const peer_ptr& p, const global_message& m,
+                       const std::vector<std::byte>& answer);
+  void publish(peer& p) noexcept;
+  void replace_lane(const peer& ended) noexcept;
+  void expect_introduction(const peer_ptr& p);
+  bool has_introduced(const peer& p) const;
+  error_code answer(peer& p, const global_message& m, operation_list& done);
+  void add_descriptors(const peer_ptr& p, const global_message& m);
+  void end(const peer_ptr& p, const error_code& why) noexcept;
+  void end_all();
+  peer_ptr first_peer() const noexcept;
+
+  completion_service& service_;
+  asio::any_io_executor executor_;
+  const std::shared_ptr<global_node> node_;
+  const global_memory_options options_;
+  const std::shared_ptr<in_flight> places_;
+  std::atomic<std::uint64_t> ids_{0};
+  std::array<std::atomic<const global_lane*>, max_node + 1> lanes_{};
+
+  mutable std::mutex mutex_; // locked before all others
+  struct next_accept final : operation {
+    next_accept() noexcept;
+    static void come(operation* base, disposal how);
+    std::shared_ptr<global_memory_impl> keep; // while it is queued
+  };
+
+  acceptor listener_;
+  next_accept next_accept_; // for an accept that lacked memory
+  connector connector_;
+  std::vector<peer_ptr> peers_;
+  std::list<global_lane> published_; // all lanes ever made: other threads may still use an old one
+  std::uint32_t numbers_ = 0;
+  std::map<place, loan> loans_; // of this node's memory, for descriptors of locks
+  std::shared_ptr<memory_guest> guest_;
+  bool closed_ = false;
+  std::atomic<std::size_t> users_{1};
+  std::atomic<bool> removed_{false}; // it is no member of the service
+};
+
+} // namespace asio_rdma::detail

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include <asio_rdma/detail/link/frame_link.hpp>
+
+#include <deque>
+
+namespace asio_rdma::detail {
+
+/// A wait for the next region from the peer.
+class region_receive : public frame_operation {
+public:
+  error_code ec;
+  bool returned = false; ///< The region is memory of this side that was handed back; otherwise it
+                         ///< is lent by the peer.
+  std::uint32_t id = 0;  ///< The grant in this side's `grant_table`, or the lease.
+
+protected:
+  ~region_receive() = default;
+
+private:
+  friend class region_inbox;
+  bool waiting_ = false;
+};
+
+/// Regions that were lent or handed back, in order of arrival. They hold their receives until
+/// taken.
+class region_inbox final : private link_part {
+public:
+  explicit region_inbox(frame_link& link) : link_(link), arrived_(link.options().receives) {
+    link.add(*this, {});
+  }
+
+  void receive(region_receive& op);
+  /// Cancels a wait; no region is lost. Returns false if `op` has completed.
+  bool cancel(region_receive& op);
+  /// An operation that has completed, or null.
+  region_receive* next();
+  /// Puts back a lease that `next` returned: the next operation gets it.
+  void put_back(std::uint32_t id) { put_back_.push_back(id); }
+
+  /// Whether no more regions are accepted.
+  bool ended() const noexcept { return static_cast<bool>(why_); }
+  /// Whether the regions that have arrived are dropped as well.
+  bool dropping() const noexcept { return dropping_; }
+  /// Adds a region that arrived in `slot`. If it is not ready, it and later regions wait for
+  /// `ready`.
+  void push(std::uint32_t slot, bool returned, std::uint32_t id, bool ready);
+  void ready(std::uint32_t id);
+
+private:
+  struct arrival {
+    std::uint32_t slot;
+    bool returned;
+    std::uint32_t id;
+    bool ready;
+  };
+  using list = boost::intrusive::list<frame_operation, boost::intrusive::constant_time_size<false>>;
+
+  disposition on_frame(const frame_header&, std::span<const std::byte>, std::uint32_t,
+                       protocol_clock::time_point) override {
+    return disposition::violation;
+  }
+  void on_closing() override;
+  bool on_goodbye() override;
+  void on_stopped(const error_code& ec) override;
+
+  frame_link& link_;
+  boost::circular_buffer<arrival> arrived_;
+  std::deque<std::uint32_t> put_back_;
+  list waiting_;
+  error_code why_; // why no more regions arrive
+  bool dropping_ = false;
+};
+
+} // namespace asio_rdma::detail

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include <asio_rdma/detail/link/credits.hpp>
+#include <asio_rdma/detail/link/frame.hpp>
+#include <boost/circular_buffer.hpp>
+#include <boost/intrusive/list.hpp>
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <initializer_list>
+#include <optional>
+#include <span>
+#include <vector>
+
+namespace asio_rdma::detail {
+
+/// The base of a driver's operation. It is a node for the lists of the link's parts, so any number
+/// of operations can wait without an allocation.
+class frame_operation : public boost::intrusive::list_base_hook<
+                            boost::intrusive::link_mode<boost::intrusive::normal_link>> {
+protected:
+  frame_operation() = default;
+  ~frame_operation() = default;
+  frame_operation(const frame_operation&) = delete;
+};
+
+struct outgoing_frame {
+  frame_header header;
+  payload_bytes payload;                ///< The first `header.length` bytes are sent,
+  bool payload_of_operation = false;    ///< unless the payload is in the operation's buffers.
+  bool fenced = false;                  ///< Starts after the preceding READs have completed.
+  frame_operation* operation = nullptr; ///< Passed to `on_sent`; may be null.
+};
+
+using protocol_clock = std::chrono::steady_clock;
+
+/// A part of a protocol on a link: messages, regions or a stream. Only the link calls these
+/// functions; the part offers its own functions to the driver.
+class link_part {
+public:
+  /// Takes the next control frame, if there is one. The link sends every frame that it takes.
+  virtual bool next_control(outgoing_frame&) { return false; }
+  /// Takes the next data frame, or a control frame that must follow the data.
+  virtual bool next_data(outgoing_frame&) { return false; }
+  /// Whether `next_data` may have a frame.
+  virtual bool has_data() const { return false; }
+  /// The frame's SEND has completed.
+  virtual void on_sent(const frame_header&, frame_operation*) {}
+  /// The link was stopped before the frame's SEND completed.
+  virtual void on_dropped(const frame_header&, frame_operation*, const error_code&) {}
+
+  enum class disposition { consumed, held, violation };
+  /// Handles a frame of one of the part's types. If the result is `held`, the receive stays in use
+  /// until `frame_link::release`.
+  virtual disposition on_frame(const frame_header& header, std::span<const std::byte> payload,
+                               std::uint32_t slot, protocol_clock::time_point now) = 0;
+  /// Whether `on_frame` needs the time, which may cost a system call.
+  virtual bool needs_time() const noexcept { return false; }
+
+  /// This side is closing: start nothing new.
+  virtual void on_closing() {}
+  /// Whether everything that must precede the goodbye has been sent.
+  virtual bool drained() const { return true; }
+  /// The peer sends and takes nothing more. Returns false if it still owes an answer.
+  virtual bool on_goodbye() { return true; }
+  /// No work request of the link is outstanding any more.
+  virtual void on_stopped(const error_code&) {}
+
+protected:
+  ~link_part() = default;
+};
+
+struct frame_options {
+  std::uint32_t receives = 16;       ///< Posted on this side, at least `credits::minimum`.
+  std::uint32_t receive_size = 4096; ///< Bytes, at least `frame_link::min_receive_size`.
+  std::uint32_t promise = 0;         ///< Shared receives that are promised at a time; 0: all.
+  std::uint32_t peer_receives = 16;
+  std::uint32_t peer_receive_size = 4096;
+  std::uint32_t peer_promise = 0; ///< The same for the peer.
+  std::uint32_t sends = 16;       ///< Frames whose SENDs may be outstanding at a time.
+  bool speaks_first = false;      ///< Sends a frame at once; the peer waits for it.
+  bool waits_for_peer = false;    ///< Sends nothing before the peer's first frame.
+};
+
+/// The next step of the driver.
+struct link_action {
+  enum class kind {
+    none,
+    repost, ///< Receive `slot` is free: post it again, then call `reposted`; or call `freed`.
+    send,   ///< Post `frame` as one SEND, in this order; then `on_sent(slot)`. Valid until the next
+            ///< call.
+    fail,   ///< The connection has failed with `ec`: disconnect, then call `stop`.
+    closed  ///< Both sides have said goodbye and no frame is outstanding: disconnect, then `stop`.
+  };
+  kind what = kind::none;
+  std::uint32_t slot = 0;
+  const outgoing_frame* frame = nullptr;
+  error_code ec = {};
+};
+
+/// The frames of one queue pair: flow control, the order of sending, the dispatch of received
+/// frames and the goodbye. Does no I/O. After each event the driver carries out the actions of each
+/// part's `next` until that returns none, then those of the link. Only the constructor and `add`
+/// allocate. Not thread-safe.
+///
+/// The driver chooses the numbers of receives, also for those of a shared receive queue. Sends have
+/// numbers below `frame_options::sends`; each number may own the memory of a header.
+class frame_link {
+public:
+  static constexpr std::uint32_t min_receive_size = frame_header::size + max_fixed_payload;
+
+  /// Whether the values of both sides are usable. The peer's values come from the handshake.
+  static bool usable(const frame_options& o) noexcept;
+  /// `o` must be usable.
+  explicit frame_link(const frame_options& o);
+  frame_link(const frame_link&) = delete;
+
+  /// Assigns frame types to a part, which must live as long as the link is used.
+  void add(link_part& part, std::initializer_list<frame_type> types);
+
+  link_action next();
+
+  /// Reports that a receive has completed with the bytes of `frame`, at the time `at` or now.
+  /// Returns false if the link has failed and does not keep the receive.
+  bool on_received(std::uint32_t slot, std::span<const std::byte> frame,
+                   std::optional<protocol_clock::time_point> at = {});
+  /// Reports that a receive of the link's own has been posted again. The next frame returns its
+  /// credit.
+  void reposted() noexcept {
+    credits_.freed();
+    credits_.granted();
+  }
+  /// For shared receives, `reposted` in two steps. `freed`: a receive has been given back.
+  /// `granted`: while `wants_receive`, another posted receive has been assigned to the link.
+  void freed() noexcept { credits_.freed(); }
+  bool below_promise() const noexcept { return credits_.below_promise(); }
+  bool wants_receive() const noexcept { return credits_.wants(); }
+  void granted() noexcept { credits_.granted(); }
+  /// Reports that the SEND of a frame has completed; called in posting order.
+  void on_sent(std::uint32_t slot);
+  /// Reports that a part no longer needs a receive that it has held.
+  void release(std::uint32_t slot);
+  /// Returns the receive that `next` would report by `repost`; also for a stopped link.
+  std::optional<std::uint32_t> next_freed();
+
+  /// Sends the waiting frames, then the goodbye. Call `stop` afterwards, or at any time.
+  void close();
+  /// Reports that no work request is outstanding. Every operation of every part ends, with `why`
+  /// unless there is a more specific error. Only the first call has an effect.
+  void stop(const error_code& why);
+  /// Marks the link as failed; for parts outside of `on_frame`.
+  void fail(const error_code& why) noexcept;
+
+  bool closing() const noexcept { return closing_; }
+  bool peer_closed() const noexcept { return peer_closed_; }
+  /// Whether both sides have said goodbye.
+  bool said_goodbye() const noexcept { return goodbye_sent_ && peer_closed_; }
+  /// Whether the SEND of this side's goodbye has completed, and so all SENDs before it.
+  bool told_goodbye() const noexcept { return goodbye_done_; }
+  bool stopped() const noexcept { return stopped_; }
+  const error_code& failure() const noexcept { return failure_; }
+  const frame_options& options() const noexcept { return options_; }
+  const credits& flow() const noexcept { return credits_; }
+  /// How often data had to wait for credits.
+  std::uint64_t credit_waits() const noexcept { return credit_waits_; }
+  std::uint32_t sends_under_way() const noexcept {
+    return options_.sends - static_cast<std::uint32_t>(free_.size());
+  }
+
+private:
+  struct sent_frame {
+    frame_header header;
+    link_part* part = nullptr;
+    frame_operation* operation = nullptr;
+    bool under_way = false;
+  };
+
+  bool next_frame();
+  void begin_frame(frame_type type);
+  bool take(bool (link_part::*from)(outgoing_frame&));
+  bool all_drained() const;
+  void note_wait();
+
+  frame_options options_;
+  credits credits_;
+  std::vector<link_part*> parts_;
+  std::size_t turn_ = 0; // the part to be asked first, for fairness
+  std::array<link_part*, frame_types> part_of_{};
+  boost::circular_buffer<std::uint32_t> reposts_;
+  std::vector<sent_frame> sent_;
+  std::vector<std::uint32_t> free_;
+  outgoing_frame frame_;
+  link_part* frame_part_ = nullptr;
+  std::uint64_t credit_waits_ = 0;
+  error_code failure_;
+  bool waits_for_credits_ = false; // data does
+  bool failure_told_ = false;
+  bool speak_ = false;
+  bool heard_ = false;
+  bool closing_ = false;
+  bool closed_here_ = false;
+  bool goodbye_sent_ = false;
+  bool goodbye_done_ = false; // its SEND has completed
+  bool peer_closed_ = false;
+  bool closed_told_ = false;
+  bool stopped_ = false;
+};
+
+} // namespace asio_rdma::detail

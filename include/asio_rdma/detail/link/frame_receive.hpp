@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include <asio_rdma/detail/core/operation.hpp>
+#include <asio_rdma/detail/verbs/scatter_gather.hpp>
+#include <asio_rdma/memory_pool.hpp>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace asio_rdma::detail {
+
+/// A receive of the library's own, with memory for one frame.
+class frame_receive : public receive_operation {
+public:
+  frame_receive(const frame_receive&) = delete;
+
+  /// Prepares for posting: allocates `size` bytes, unless the receive still has memory. Returns
+  /// false with the error in `ec` if that fails.
+  bool fill(const memory_pool& pool, std::size_t size) {
+    ec = {};
+    if (memory.size() != size)
+      memory = pool.allocate(size, ec);
+    element_ = element_of(memory);
+    return !ec;
+  }
+
+  const std::uint32_t slot;
+  registered_buffer memory; ///< A received message may have taken it.
+
+protected:
+  frame_receive(function f, std::uint32_t number) noexcept : receive_operation(f), slot(number) {
+    background = true;
+    internal = true;
+    wr.sg_list = &element_;
+    wr.num_sge = 1;
+  }
+  ~frame_receive() = default;
+
+private:
+  ibv_sge element_{};
+};
+
+} // namespace asio_rdma::detail

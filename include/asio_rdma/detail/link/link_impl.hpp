@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include <asio_rdma/detail/connecting/connection_target.hpp>
+#include <asio_rdma/detail/connecting/handshake.hpp>
+#include <asio_rdma/detail/core/counter.hpp>
+#include <asio_rdma/detail/link/frame_link.hpp>
+#include <asio_rdma/detail/link/frame_receive.hpp>
+#include <asio_rdma/detail/link/shared_receives_impl.hpp>
+#include <asio_rdma/detail/memory/dropped_blocks.hpp>
+#include <asio_rdma/detail/queues/queue_pair_impl.hpp>
+#include <asio_rdma/link_statistics.hpp>
+#include <asio_rdma/memory_pool.hpp>
+#include <asio_rdma/queue_pair_options.hpp>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <deque>
+#include <limits>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <optional>
+#include <span>
+#include <vector>
+
+namespace asio_rdma::detail {
+
+/// Whether this cancellation may end an operation that has begun and may have had effects. `total`
+/// alone may not (Boost.Asio, `cancellation_type`).
+inline bool may_leave_effects(asio::cancellation_type_t type) noexcept {
+  return (type & (asio::cancellation_type::partial | asio::cancellation_type::terminal)) !=
+         asio::cancellation_type::none;
+}
+
+/// A link's part of the options of a connection or a stream, which describe the members.
+struct link_options {
+  std::uint32_t receives = 0;
+  std::uint32_t receive_size = 0;
+  std::uint32_t sends = 0;
+  /// The largest payload of a frame that is worth receiving.
+  std::uint64_t most_payload = std::numeric_limits<std::uint64_t>::max();
+  std::chrono::milliseconds keep_alive{};
+  queue_pair_options queue_pair;
+};
+
+class background_timer;
+class link_impl;
+class link_pull;
+
+/// A receive that belongs to one link.
+class link_receive final : public frame_receive {
+public:
+  link_receive(link_impl& link, std::uint32_t number) noexcept
+      : frame_receive(&link_receive::run, number), link_(link) {}
+
+private:
+  static void run(operation* base, disposal how);
+
+  link_impl& link_;
+};
+
+/// The last operation of a queue pair with shared receives. It reports the end of the queue pair to
+/// the link, as the link's own receives would.
+class link_end final : public operation {
+public:
+  explicit link_end(link_impl& link) noexcept;
+
+private:
+  static void run(operation* base, disposal how);
+
+  link_impl& link_;
+};
+
+/// A work request of the library's own. `done` is called exactly once, with the link locked, and
+/// adds the operations that it completes to the list.
+class link_transfer : public send_operation {
+public:
+  using done_function = void (*)(link_impl&, link_transfer&, operation_list&);
+  link_transfer(link_impl& link, done_function done) noexcept;
+
+  std::array<ibv_sge, 4> elements{};
+  bool withdrawn = false; ///< Before it was posted, so its failure is not the link's.
+
+private:
+  friend link_impl;
+  static void run(operation* base, disposal how);
+
+  link_impl& link_;
+  done_function done_;
+  memory_region sink_; // see `link_impl::open_sink`
+};
+
+/// The SEND of a frame. The header has memory of its own, with room for small payloads.
+class frame_transfer final : public link_transfer {
+public:
+  static constexpr std::size_t room = 256;
+  static constexpr std::size_t payload_room = room - frame_header::size;
+
+  frame_transfer(link_impl& link, std::uint32_t slot, std::byte* place) noexcept;
+
+  /// Copies payload behind the header, at most `payload_room` bytes in total.
+  void copy(const void* data, std::size_t bytes) noexcept;
+  /// Adds payload that the device reads in place: at most three elements, after the copied bytes.
+  void add(const ibv_sge& element) noexcept;
+
+private:
+  friend link_impl;
+  static void on_done(link_impl& link, link_transfer& t, operation_list& done);
+
+  std::uint32_t slot_;
+  std::byte* place_;
+};
+
+/// The bytes that arrived in a receive. Empty if the completion carries immediate data or an
+/// invalidated key, because that is no frame. After an RDMA WRITE with immediate data the memory
+/// has its old contents.
+inline std::span<const std::byte> received_bytes(const frame_receive& r) noexcept {
+  if ((r.flags & (IBV_WC_WITH_IMM | IBV_WC_WITH_INV)) != 0)
+    return {};
+  return {static_cast<const std::byte*>(r.memory.data()), r.bytes};
+}
+
+/// The driver of a `frame_link` on a queue pair: it posts receives and frames and reports their
+/// completions. The base of connections and streams, which add their own parts.
+///
+/// A link that fails or is closed stops only when its last work request has completed. No operation
+/// ends while the device may use its memory.
+class link_impl : public context_member, public connection_target {
+public:
+  /// Makes the queue pair and posts the receives. A lack of memory is an error, not an exception.
+  error_code open(std::shared_ptr<completion_queue_impl> queue);
+  /// The same with shared receives.
+  error_code open(const std::shared_ptr<shared_receives_impl>& shared);
+
+  const std::shared_ptr<queue_pair_impl>& target_queue_pair() const noexcept override {
+    return qp_;
+  }
+  private_data hello() const override;
+  error_code on_hello(std::span<const std::byte> data, bool accepting) override;
+  void on_connected(const connection_info& info) override;
+
+  void on_context_shutdown() override;
+  void on_device_event(const ibv_async_event&) noexcept override {}
+  const device& member_device() const noexcept override { return qp_->member_device(); }
+
+  /// Ends everything with `operation_aborted` once no work request is outstanding. May be called
+  /// more than once.
+  void close();
+  /// Ends the connection with an error of the caller's, with which outstanding operations fail.
+  void end(const error_code& why);
+  /// Whether the link has neither failed nor been closed.
+  bool is_alive() const;
+  /// Sends the goodbye after the waiting frames. `op` completes when the peer has said goodbye as
+  /// well.
+  bool start_close(operation& op);
+  /// If `id` is the operation of `start_close`, cancels its wait only and returns true.
+  bool cancel_close(std::uint64_t id, asio::cancellation_type_t type);
+
+  std::uint64_t next_id() noexcept { return qp_->next_id(); }
+  asio::execution_context& context() const noexcept { return qp_->context(); }
+  const std::shared_ptr<queue_pair_impl>& queue_pair() const noexcept { return qp_; }
+  const memory_pool& pool() const noexcept { return pool_; }
+  const link_options& options() const noexcept { return options_; }
+  /// Thread-safe.
+  link_statistics statistics() const noexcept;
+
+protected:
+  link_impl(asio::execution_context& context, const memory_pool& pool, handshake::kind kind,
+            const link_options& options);
+  ~link_impl() override;
+
+  using lock = std::unique_lock<mutex>;
+
+  /// The following functions are called with the mutex locked.
+  ///@{
+
+  /// Makes the parts, once the peer's values are known.
+  virtual void make_parts(frame_link& link, const handshake& peer) = 0;
+  /// Carries out the actions of the parts. Returns true if there were any.
+  virtual bool run_parts(operation_list& done) = 0;
+  /// Called after the completion of a work request has been processed.
+  virtual void after_event() {}
+  /// Adds a payload that lies in the buffers of a part's operation.
+  virtual void add_payload(const outgoing_frame& frame, frame_transfer& to) = 0;
+  /// The error with which new operations fail, if any.
+  error_code check() const;
+  bool post(link_transfer& t);
+  /// Prepares a READ before it is posted. On iWARP the request carries the key of the READ's one
+  /// element, and the peer could write by that key (RFC 5040, section 5.2). Therefore the element
+  /// is registered by a key of its own, which ends with the READ.
+  error_code open_sink(link_transfer& read);
+  /// Ends the key of `open_sink`, if there is one.
+  void close_sink(link_transfer& t) noexcept;
+  /// Removes a transfer that waits for room in the send queue. Returns true if it will not be
+  /// posted; its `done` is called soon.
+  bool withdraw(link_transfer& t);
+  /// The memory of a receive. A received message may take it.
+  registered_buffer& received(std::uint32_t slot) noexcept {
+    return shared_ ? shared_->receive(slot).memory : receives_[slot]->memory;
+  }
+  frame_link& frames() noexcept { return *link_; }
+  const frame_link& frames() const noexcept { return *link_; }
+  /// Ends the connection with an error of the library's.
+  void fail(const error_code& why);
+  bool failing() const noexcept { return failing_; }
+  /// Ends a key (`memory_region` or `grant_key`) to `memory` that the peer knows. If that fails the
+  /// connection fails too. Then the memory and its access are withheld as long as the key exists,
+  /// or until the process ends if there is no memory to withhold them.
+  template <class Key>
+  bool end_key(Key& key, const registered_buffer& memory, buffer_access& access) noexcept;
+  /// Carries out all actions, after any event. Does not throw: if a step lacks memory, the link
+  /// fails.
+  void run(operation_list& done) noexcept;
+  /// Does a step that the link cannot do without. If there is no memory for the step, the link
+  /// fails with `no_memory`, which ends all its operations.
+  template <class Step>
+  void do_or_fail(Step&& step) noexcept {
+    try {
+      step();
+    } catch (const std::bad_alloc&) {
+      lack_memory();
+    }
+  }
+  /// The timers of links and of their derived classes.
+  enum class timer : std::uint8_t {
+    alive,  ///< Asks the peer for a sign of life.
+    memory, ///< Retries to allocate memory for receives.
+    expiry, ///< Ends the expired leases of a connection.
+    look,   ///< Checks whether the peer of a stream has taken bytes.
+    count_
+  };
+  /// Calls `then` at `when` while the context runs, with the mutex locked; not if the link is
+  /// closed or destroyed before. An earlier time replaces a later one.
+  void call_at(timer which, protocol_clock::time_point when, void (*then)(link_impl&));
+  /// Calls `after_event`. If there is no memory for it, the link fails.
+  void end_event(operation_list& done) noexcept;
+  /// Whether the device can use the memory: it belongs to the pool's protection domain, or it is
+  /// empty.
+  bool is_usable(const registered_buffer& memory) const noexcept;
+  ///@}
+
+  /// Counts an operation of the user, which `settle` completes.
+  void operation_starting() { cq_->operation_starting(); }
+  completion_queue_impl& completion_queue() const noexcept { return *cq_; }
+  /// Unlocks, then completes operations and does everything else that must not be done under the
+  /// lock.
+  void settle(lock& l, operation_list& done);
+
+  mutable mutex mutex_;
+  dropped_blocks dropped_;              // released after the mutex is unlocked
+  counter bytes_sent_, bytes_received_; // counted by the derived classes
+
+private:
+  friend link_end;
+  friend link_receive;
+  friend shared_receives_impl;
+  friend link_transfer;
+  friend frame_transfer;
+  friend link_pull;
+
+  error_code open_with(std::shared_ptr<completion_queue_impl> queue,
+                       std::shared_ptr<shared_receives_impl> shared);
+  error_code make_parts_of(std::shared_ptr<shared_receives_impl> shared);
+  error_code make_receives();
+  void drive(operation_list& done);
+  void stop(operation_list& done);
+  void lack_memory() noexcept;
+  error_code begin(std::shared_ptr<shared_receives_impl> shared);
+  void on_receive(link_receive& r, disposal how);
+  void on_transfer(link_transfer& t, disposal how);
+  void on_end(disposal how);
+  void on_shared_receive(shared_receive& r);
+  void on_shared_failure(const error_code& why);
+  void on_shared_found();
+  bool post_receive(std::uint32_t slot);
+  void free_receive(std::uint32_t slot);
+  void take_receives();
+  void send(std::uint32_t slot, const outgoing_frame& frame);
+  void posted();
+  template <class Function>
+  void returned(operation_list& done, disposal how, Function&& f);
+  void end_queue_pair();
+  void drop_memory();
+  void set_keep_alive();
+  static void keep_alive(link_impl& self);
+  void look_for_memory();
+
+  completion_service& service_;
+  memory_pool pool_;
+  handshake::kind kind_;
+  link_options options_;
+  std::shared_ptr<queue_pair_impl> qp_;
+  std::shared_ptr<completion_queue_impl> cq_;
+  std::optional<frame_link> link_;
+  std::deque<std::unique_ptr<link_receive>> receives_;
+  std::deque<frame_transfer> sends_;
+  registered_buffer send_memory_;
+  std::vector<std::uint32_t> starved_; // receives without memory
+  std::shared_ptr<shared_receives_impl> shared_;
+  operation_list in_hands_;              // shared receives that this link holds
+  std::uint32_t hands_ = 0;              // their number
+  link_end end_{*this};                  // used with shared receives
+  bool left_ = false;                    // the link has left the shared receives
+  std::size_t posted_ = 0;               // outstanding work requests
+  std::shared_ptr<context_member> self_; // while there are outstanding work requests
+  operation* closing_ = nullptr;
+  using timers = std::array<std::unique_ptr<background_timer>, std::size_t(timer::count_)>;
+  timers timers_;      // null until first used; all null once the link is closed
+  link_transfer sign_; // asks the peer for a sign of life
+  bool asking_ = false;
+  std::uint64_t signs_ = 0, signs_before_ = 0; // successful work requests, now and at the last
+                                               // check
+  counter frames_sent_, frames_received_, credit_waits_;
+  error_code reason_;
+  bool connected_ = false;
+  bool holding_ = false; // the queue pair may not send before the peer
+  bool failing_ = false;
+  bool kept_ = false; // the device keeps memory of posted work requests
+  bool told_ = false; // the queue pair knows that the link fails
+  bool stopped_ = false;
+  std::atomic<bool> removed_{false}; // the link is no member of the service
+};
+
+} // namespace asio_rdma::detail

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include <asio_rdma/buffer.hpp>
+#include <asio_rdma/detail/core/mutex.hpp>
+#include <asio_rdma/detail/core/size_classes.hpp>
+#include <asio_rdma/detail/memory/extent_map.hpp>
+#include <asio_rdma/detail/memory/memory_arena.hpp>
+#include <asio_rdma/detail/verbs/kept_blocks.hpp>
+#include <asio_rdma/detail/verbs/memory_block.hpp>
+#include <boost/intrusive/list.hpp>
+#include <infiniband/verbs.h>
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <vector>
+
+namespace asio_rdma::detail {
+
+/// The bookkeeping of a `memory_pool`. Blocks of up to 64 KiB come from slabs, with one list for
+/// each size class. Larger blocks, and the slabs, are runs of pages of the arenas. Handles and
+/// blocks count as references, so the pool exists until the last block is returned.
+///
+/// Each size class has a mutex, and `mutex_` guards the arenas. `growth_` is needed only to add or
+/// remove whole arenas; while it is locked, any one of the others may be locked too.
+class memory_pool_impl {
+public:
+  memory_pool_impl(const memory_pool_options& options, arena_maker maker);
+  memory_pool_impl(const memory_pool_impl&) = delete;
+
+  /// Returns a block of at least one byte with one reference, or null with the error.
+  memory_block* allocate(std::size_t bytes, std::size_t alignment, error_code& ec) noexcept;
+  void reserve(std::size_t bytes, error_code& ec) noexcept;
+  std::size_t trim() noexcept;
+  std::optional<mutable_buffer> find(const void* data, std::size_t bytes) const noexcept;
+  memory_pool_statistics statistics() const noexcept;
+
+  /// Adds the blocks in use, of any pool of the process, in which the elements lie. For callers
+  /// that must keep memory known only by its address. Slow.
+  static void find_blocks(std::span<const ibv_sge> elements, kept_blocks& to) noexcept;
+
+  friend void intrusive_ptr_add_ref(memory_pool_impl* p) noexcept {
+    p->references_.fetch_add(1, std::memory_order_relaxed);
+  }
+  friend void intrusive_ptr_release(memory_pool_impl* p) noexcept {
+    if (p->references_.fetch_sub(1, std::memory_order_acq_rel) == 1)
+      delete p;
+  }
+
+private:
+  using hook =
+      boost::intrusive::list_base_hook<boost::intrusive::link_mode<boost::intrusive::normal_link>>;
+
+  struct pages {
+    explicit pages(std::unique_ptr<memory_arena> m);
+    std::unique_ptr<memory_arena> memory;
+    extent_map taken;
+  };
+  struct run {
+    memory_arena* arena = nullptr;
+    char* data = nullptr;
+  };
+  struct size_class;
+  struct slab : hook {
+    memory_pool_impl* pool = nullptr;
+    size_class* of = nullptr;
+    memory_block* free = nullptr;
+    std::size_t used = 0;
+    char* data = nullptr;
+    std::unique_ptr<memory_block[]> blocks;
+  };
+  using slab_list = boost::intrusive::list<slab, boost::intrusive::constant_time_size<false>>;
+  struct alignas(cache_line) size_class {
+    mutable detail::mutex mutex;
+    slab_list with_free, full;
+    std::size_t blocks_used = 0, bytes_used = 0;
+  };
+
+  ~memory_pool_impl();
+
+  memory_block* allocate_small(std::size_t index, std::size_t bytes, error_code& ec);
+  memory_block* allocate_pages(std::size_t bytes, error_code& ec);
+  memory_block* hand_out(memory_block* block, std::size_t bytes) noexcept;
+  static memory_block* take(slab& from, std::size_t bytes) noexcept;
+  static void return_small(memory_block* block) noexcept;
+  static void return_pages(memory_block* block) noexcept;
+
+  std::unique_ptr<slab> make_slab(std::size_t index, error_code& ec);
+  bool reclaim_slabs() noexcept;
+
+  run take_run(std::size_t bytes, error_code& ec);
+  run take_present_run(std::size_t bytes) noexcept;
+  void return_run(char* data) noexcept;
+  bool grow(std::size_t bytes, error_code& ec);
+  std::unique_ptr<memory_arena> make_arena(std::size_t registered, std::size_t bytes,
+                                           error_code& ec) const;
+  const pages* arena_of(const void* address) const noexcept;
+  memory_block_ptr block_of(const char* address) noexcept;
+  memory_block_ptr small_block_of(const char* address) noexcept;
+
+  const std::size_t first_arena_, limit_;
+  const bool zeroed_;
+  const arena_maker maker_;
+  std::atomic<std::size_t> references_{0};
+  std::array<size_class, size_classes> classes_;
+
+  std::mutex growth_;
+  mutable detail::mutex mutex_;                // guards the following members
+  std::vector<std::unique_ptr<pages>> arenas_; // in order of address
+  std::size_t registered_ = 0;
+  std::size_t large_blocks_ = 0, large_bytes_ = 0;
+  memory_block* spare_ = nullptr;
+  memory_block* large_ = nullptr; // blocks in use
+};
+
+using memory_pool_ptr = boost::intrusive_ptr<memory_pool_impl>;
+
+} // namespace asio_rdma::detail

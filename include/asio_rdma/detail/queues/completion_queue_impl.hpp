@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include <asio_rdma/completion_queue_options.hpp>
+#include <asio_rdma/detail/core/counter.hpp>
+#include <asio_rdma/detail/core/waker.hpp>
+#include <asio_rdma/detail/queues/work_queue.hpp>
+#include <asio_rdma/device.hpp>
+#include <boost/asio/execution_context.hpp>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+namespace asio_rdma::detail {
+
+class completion_service;
+
+/// A completion queue with its channel and its one runner, which takes completions from the queue.
+///
+/// The runner is in one of four states. `idle`: no operation is outstanding, and no thread polls.
+/// `armed`: an event of the device will make the runner active. `queued`: the execution context
+/// will run the runner. `active`: the runner runs on the context, or a blocking thread (`drive`)
+/// has its role for a moment. Only one thread at a time has the role. If several threads may run
+/// the context, the runner gives up the role before it calls a handler. Then handlers begin in the
+/// order of their completions, each on the next thread without work.
+class completion_queue_impl : public std::enable_shared_from_this<completion_queue_impl> {
+public:
+  /// Called by the service. If `mode` is not `manual`, the channel is watched.
+  completion_queue_impl(completion_service& service, const device& d,
+                        const completion_queue_options& options, error_code& ec);
+  /// Adopts a queue and its channel, which stay the caller's until `own`.
+  completion_queue_impl(completion_service& service, const device& d,
+                        const completion_queue_options& options, ibv_cq* cq, error_code& ec);
+  void own(ownership owns) noexcept { owns_ = owns; }
+  completion_queue_impl(const completion_queue_impl&) = delete;
+  ~completion_queue_impl();
+
+  asio::execution_context& context() const noexcept { return context_; }
+  const device& get_device() const noexcept { return device_; }
+  ibv_cq* native_handle() const noexcept { return cq_; }
+  const completion_queue_options& options() const noexcept { return options_; }
+  completion_counters counters() const noexcept;
+
+  /// Reserves entries for a queue pair or a shared receive queue. Returns false if there are not
+  /// enough.
+  bool reserve(std::uint32_t entries);
+  void unreserve(std::uint32_t entries) noexcept;
+
+  /// Called before and after each operation is started. `operation_starting` counts the operation
+  /// as work of the execution context. `operation_started` makes sure that its completion will be
+  /// polled.
+  void operation_starting() {
+    if ((outstanding_.fetch_add(1) & holds_work) == 0) [[unlikely]]
+      hold_work();
+  }
+  void operation_started() {
+    if (state_.load() == state::idle)
+      attend();
+  }
+  void operation_not_started() noexcept { leave_to_runner(1); }
+
+  /// The same for an operation that does not count as work: a receive of the library's own, which
+  /// must not keep an idle program running. `background_ending` makes it count as work, after the
+  /// device has completed the operation and before the operation is disposed of.
+  void background_starting() noexcept { outstanding_.fetch_add(background_one | 1); }
+  void background_ending() {
+    if ((outstanding_.fetch_sub(background_one) & holds_work) == 0)
+      hold_work();
+  }
+
+  /// In mode `manual`: runs the handlers of completed operations. Returns their number.
+  std::size_t poll();
+
+  /// Called before the first internal operation.
+  void expect_internal() noexcept { has_internal_.store(true); }
+  /// For a thread that waits for an internal operation and must not run handlers. Disposes of the
+  /// completed internal operations. If there are none, sleeps for a short time, or until the
+  /// device, `other` (a descriptor) or the thread's waker wakes it.
+  void drive(int other, waker& own);
+  /// Disposes of the completed internal operations, also while the runner is in a handler on
+  /// another thread. Returns true if there were any.
+  bool run_ready_internal();
+
+  /// For the shutdown of the context, when no thread runs it: disposes of the completed internal
+  /// operations. If there were none, `descriptor` becomes readable when there may be some; -1 if
+  /// there is no descriptor.
+  struct last_found {
+    bool worked = false;
+    int descriptor = -1;
+  };
+  last_found last_look();
+
+  /// Takes all completions that are in the queue now. Called after a queue pair is destroyed, so
+  /// that none of its work requests is left.
+  void drain();
+  /// `abandon`: from now on the completions of this queue pair are dropped, because its operations
+  /// have ended although the device still has it. `forget`: the queue pair has been destroyed and
+  /// its last completions have been drained.
+  void abandon(std::uint32_t queue_pair) noexcept;
+  void forget(std::uint32_t queue_pair) noexcept;
+  /// Completes operations that the device no longer uses, by the runner.
+  void complete(operation_list& done);
+  /// Removes an operation that was passed to `complete`. Returns false if it is being disposed of,
+  /// or was.
+  bool take_back(const operation& op);
+
+  /// Called at the shutdown of the execution context. Destroys the ready operations.
+  void shutdown();
+
+private:
+  enum class state : std::uint8_t { idle, armed, queued, active };
+  static constexpr int poll_batch = 32;
+  struct watch;
+
+  // Two counters in one word: all operations in the low half, background ones in the high half. The
+  // highest bit is set while the context counts work for the operations that are not in the
+  // background. An operation that does not find the bit set adds work itself, so no operation
+  // relies on work that another thread has yet to add.
+  static constexpr std::uint64_t background_one = std::uint64_t(1) << 32;
+  static constexpr std::uint64_t holds_work = std::uint64_t(1) << 63;
+  static constexpr bool all_background(std::uint64_t counts) noexcept {
+    return (counts & ~holds_work) >> 32 == (counts & (background_one - 1));
+  }
+
+  /// Operations that were taken to be run, and the number of those that have run. The destructor
+  /// counts these, and puts the rest back in front if an operation has thrown.
+  struct batch {
+    completion_queue_impl& queue;
+    void (completion_queue_impl::*count)(std::size_t) noexcept;
+    operation_list operations = {};
+    std::size_t done = 0;
+
+    ~batch();
+  };
+
+  // If a constructor that delegates to this one throws, the destructor releases what it has made.
+  completion_queue_impl(completion_service& service, const device& d,
+                        const completion_queue_options& options);
+  void open_watch(error_code& ec);
+  void hold_work() noexcept;
+  void operations_done(std::size_t n) noexcept;
+  void leave_to_runner(std::size_t n) noexcept;
+  void attend();
+  void attend_to_ready();
+  void schedule();
+  void queue_runner();
+  bool become_active(state from);
+  bool on_readable();
+  void take_event();
+  void read_event();
+  std::size_t harvest(unsigned polls) noexcept;
+  int take_completions(unsigned polls);
+  void on_poll_failure() noexcept;
+  int drop_abandoned(ibv_wc* completions, int n) const noexcept;
+  std::size_t run_ready(disposal how);
+  std::size_t hand_out_ready(bool& role_given_up);
+  void put_back(operation_list& operations) noexcept;
+  void take_ready(batch& b);
+  void run_internal(batch& b);
+  void operations_done_outside(std::size_t n) noexcept;
+  bool look_and_arm(bool& worked);
+  void run();
+  bool spun_enough();
+  bool arm();
+  bool sleep();
+  bool rest();
+  bool nothing_to_look_for(std::uint64_t counts) const noexcept;
+  bool any_ready();
+  bool has_handlers();
+
+  completion_service& service_;
+  asio::execution_context& context_;
+  device device_;
+  completion_queue_options options_;
+  ibv_comp_channel* channel_ = nullptr;
+  ibv_cq* cq_ = nullptr;
+  ownership owns_ = ownership::take;
+  bool watched_ = false; // the channel is read by this object
+
+  std::atomic<std::uint64_t> outstanding_{0};
+  std::atomic<state> state_{state::idle};
+  std::atomic<bool> notified_{false};
+  bool notify_requested_ = false;                                   // owned by the runner
+  unsigned unacknowledged_events_ = 0;                              // owned by the runner
+  std::optional<std::chrono::steady_clock::time_point> spin_until_; // owned by the runner
+  std::shared_ptr<completion_queue_impl> self_;                     // set while the runner is
+                                                                    // active
+  std::atomic<std::uint32_t> blocked_{0};                           // threads that are in `drive`
+  std::atomic<std::size_t> left_to_runner_{0}; // completed operations that the runner has to count
+  std::atomic<bool> runner_queued_{false};     // true also while another thread has the role
+  std::shared_ptr<completion_queue_impl> queued_self_; // while the runner is queued
+
+  mutex internal_mutex_; // guards internal operations, to keep their order
+  mutex mutex_;          // guards polling and the lists below
+  operation_list ready_;
+  std::uint32_t reserved_ = 0;
+  std::size_t reservations_ = 0;
+  bool stopped_ = false;
+  bool poll_failed_ = false;
+  std::vector<std::uint32_t> abandoned_; // numbers of abandoned queue pairs; has room for all
+                                         // reservations
+
+  counter polls_, arms_, events_, completions_;
+  std::atomic<bool> has_internal_{false};
+  std::unique_ptr<watch> watch_;
+};
+
+} // namespace asio_rdma::detail

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include <asio_rdma/completion_queue_options.hpp>
+#include <asio_rdma/detail/queues/completion_queue_impl.hpp>
+#include <asio_rdma/detail/verbs/device_heard.hpp>
+#include <boost/asio/execution_context.hpp>
+#include <boost/intrusive/list.hpp>
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+namespace asio_rdma::detail {
+
+class device_watch;
+
+/// An object that holds operations and must end them when the execution context shuts down. It is
+/// closed before its last owner releases it.
+class context_member : public heard_object,
+                       public std::enable_shared_from_this<context_member>,
+                       public boost::intrusive::list_base_hook<
+                           boost::intrusive::link_mode<boost::intrusive::normal_link>> {
+public:
+  virtual void on_context_shutdown() = 0;
+  /// Called before `on_context_shutdown`, again and again while it returns a completion queue. That
+  /// queue is then driven, because the member has work to finish first.
+  virtual completion_queue_impl* last_work() { return nullptr; }
+  virtual void on_device_event(const ibv_async_event& event) noexcept = 0;
+  virtual const device& member_device() const noexcept = 0;
+
+protected:
+  ~context_member() = default;
+};
+
+/// The service that the queue pairs of one execution context share: completion queues for each
+/// device, and the watches for the devices' asynchronous events.
+class completion_service : public asio::execution_context::service {
+public:
+  using key_type = completion_service;
+  static asio::execution_context::id id;
+
+  explicit completion_service(asio::execution_context& context);
+  ~completion_service() override;
+
+  static completion_service& of(asio::execution_context& context);
+
+  /// Reserves entries of `queue`, or of a shared queue if it is null, for an object of the device.
+  /// Returns null on errors: `invalid_argument` for a queue of another context,
+  /// `error::wrong_device`, `error::completion_queue_full`, and those of making a shared queue.
+  std::shared_ptr<completion_queue_impl> use_queue(std::shared_ptr<completion_queue_impl> queue,
+                                                   const device& d, std::uint32_t entries,
+                                                   error_code& ec);
+  /// Makes a completion queue for one owner.
+  std::shared_ptr<completion_queue_impl>
+  make_queue(const device& d, const completion_queue_options& options, error_code& ec);
+  std::shared_ptr<completion_queue_impl> adopt_queue(const device& d,
+                                                     const completion_queue_options& options,
+                                                     ibv_cq* cq, ownership owns, error_code& ec);
+
+  /// Sets the options of shared queues that are made from now on.
+  void set_default_options(const completion_queue_options& options);
+
+  /// For operations that no completion queue completes. Each counts as work of the context from
+  /// `operation_starting` until it was passed to `complete` and its handler has run.
+  void operation_starting() noexcept;
+  void complete(operation_list& done);
+
+  /// Registers a member for its device's events and for the shutdown, until `remove`. Returns false
+  /// with the error if the context has shut down or the events cannot be watched.
+  bool add(context_member& member, error_code& ec);
+  void remove(context_member& member) noexcept;
+
+  /// For the shutdown of the context: drives the completion queues until no member has work to
+  /// finish. Handlers are not run. `look` is called from time to time, and when `other` (a
+  /// descriptor, or -1) is readable.
+  void do_last_work(int other, const std::function<void()>& look);
+
+  /// Reports an event to the members of the device, and adds the members to `by`, which keeps them
+  /// alive.
+  void broadcast(const device& d, const ibv_async_event& event, heard& by) noexcept;
+  /// Reports an event that the library has detected itself.
+  void broadcast(const device& d, const ibv_async_event& event);
+
+private:
+  struct runner;
+  struct watched {
+    std::shared_ptr<device_watch> watch;
+    std::size_t members = 0;
+  };
+
+  void shutdown() override;
+  void drop_ready();
+  std::shared_ptr<completion_queue_impl> shared_queue(const device& d, std::uint32_t entries,
+                                                      error_code& ec);
+  std::vector<watched>::iterator find_watch(const device& d) noexcept;
+  std::vector<std::shared_ptr<context_member>> members_of(const device* d);
+  std::shared_ptr<completion_queue_impl> remember(std::shared_ptr<completion_queue_impl> q,
+                                                  error_code& ec);
+
+  std::mutex mutex_;
+  completion_queue_options defaults_;
+  std::vector<std::weak_ptr<completion_queue_impl>> queues_, shared_;
+  std::vector<watched> watches_; // for the devices of the members
+  boost::intrusive::list<context_member, boost::intrusive::constant_time_size<false>> members_;
+  operation_list ready_;
+  std::unique_ptr<runner> runner_;
+  bool stopped_ = false;
+};
+
+} // namespace asio_rdma::detail

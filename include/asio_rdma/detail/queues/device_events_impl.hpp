@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include <asio_rdma/detail/queues/completion_service.hpp>
+#include <asio_rdma/device_event.hpp>
+#include <boost/asio/cancellation_type.hpp>
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <memory>
+#include <mutex>
+
+namespace asio_rdma::detail {
+
+/// The logic of `basic_device_events`: events that no operation has taken, or operations that wait.
+class device_events_impl final : public context_member {
+public:
+  device_events_impl(asio::execution_context& context, const device& d);
+
+  error_code open();
+  void close();
+  void cancel();
+  void cancel(std::uint64_t id, asio::cancellation_type_t type);
+  bool start(operation& op);
+  std::uint64_t next_id() noexcept { return ids_.fetch_add(1, std::memory_order_relaxed) + 1; }
+  const device& get_device() const noexcept { return device_; }
+
+  void on_context_shutdown() override { close(); }
+  void on_device_event(const ibv_async_event& event) noexcept override;
+  const device& member_device() const noexcept override { return device_; }
+
+private:
+  completion_service& service_;
+  device device_;
+  std::atomic<std::uint64_t> ids_{0};
+  std::mutex mutex_;
+  bool open_ = false;
+  // Events that nobody waited for, of which the oldest is at `first_`. Not a deque, as an event may
+  // find no memory.
+  static constexpr std::size_t most_kept = 64;
+  std::array<device_event, most_kept> events_;
+  std::size_t first_ = 0, kept_ = 0;
+  operation_list waiters_;
+};
+
+/// Store an event in the result of an operation, and retrieve it.
+void set_event(operation& op, const device_event& event) noexcept;
+device_event get_event(const operation& op) noexcept;
+
+} // namespace asio_rdma::detail

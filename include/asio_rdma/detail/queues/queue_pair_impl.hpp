@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include <asio_rdma/detail/queues/completion_service.hpp>
+#include <asio_rdma/detail/queues/receive_queue.hpp>
+#include <asio_rdma/detail/queues/send_queue.hpp>
+#include <asio_rdma/detail/verbs/memory_window_impl.hpp>
+#include <asio_rdma/memory_region.hpp>
+#include <asio_rdma/queue_pair_options.hpp>
+#include <boost/asio/cancellation_type.hpp>
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <optional>
+
+namespace asio_rdma::detail {
+
+class last_receive;
+class shared_receive_queue_impl;
+
+/// The connection of a queue pair, by which its peer learns of its end. Destroyed at close.
+class connection_link {
+public:
+  virtual ~connection_link() = default;
+  /// Disconnects from the peer, or ends an attempt with `why`. Does not block.
+  virtual void disconnect(const error_code& why) noexcept = 0;
+  /// After `disconnect`: whether destroying the queue pair now would wait for the peer. If so, the
+  /// queue pair is passed to `keep`, which releases it later.
+  virtual bool lingers() const noexcept = 0;
+  virtual void keep(std::shared_ptr<void> queue_pair) noexcept = 0;
+  /// Called once, when the first message of the peer has arrived before the queue pair was
+  /// connected.
+  virtual void heard() noexcept {}
+};
+
+/// The logic of `basic_queue_pair`: its verbs object, its two queues and its state.
+class queue_pair_impl final : public context_member {
+public:
+  queue_pair_impl(asio::execution_context& context, const protection_domain& pd,
+                  const queue_pair_options& options);
+  ~queue_pair_impl();
+
+  /// Makes the queue pair, ready for receives. If `queue` is null, a shared completion queue is
+  /// used.
+  error_code open(std::shared_ptr<completion_queue_impl> queue,
+                  std::shared_ptr<shared_receive_queue_impl> receives);
+  /// Adopts a queue pair that uses the completion queue `queue`, or the receive queue `receives`.
+  /// One of them is null.
+  error_code adopt(std::shared_ptr<completion_queue_impl> queue,
+                   std::shared_ptr<shared_receive_queue_impl> receives, ibv_qp* qp);
+
+  error_code local_address(queue_pair_address& result) const;
+  /// `own`: the link that has been attached for this, if there is one.
+  error_code connect(const queue_pair_address& peer, const connection_link* own = nullptr);
+
+  /// For connecting by rdma_cm. From `attach` on, a close is reported to the link. `detach` undoes
+  /// `attach`. `connected` allows sends.
+  error_code attach(std::shared_ptr<connection_link> link);
+  /// The error that `attach` would return.
+  error_code check_attach() const;
+  void detach();
+  /// `reads`: whether the peer answers READs and atomics.
+  void connected(bool reads);
+  error_code modify(ibv_qp_attr& attr, int mask);
+  error_code query(ibv_qp_attr& attr, int mask) const;
+  std::uint32_t vendor_error() const;
+  unsigned access_flags() const noexcept;
+
+  /// Ends every operation with `operation_aborted` once the device no longer uses its memory.
+  void close();
+  /// Cancels every operation. Posted ones are ended by the error state.
+  void cancel();
+  /// Ends every operation with `why`, after a failure of the device or the end of the peer.
+  void fail(const error_code& why);
+  /// The same after a failed receive of the shared receive queue. Called with that queue's mutex
+  /// locked.
+  void shared_receive_failed(const ibv_wc& wc, operation_list& ready);
+  /// The same after the first receive of an accepting queue pair: see `connection_link::heard`.
+  void shared_receive_arrived(operation_list& ready);
+  /// Cancels one operation. A posted operation is cancelled only if `type` contains `terminal`.
+  void cancel(std::uint64_t id, asio::cancellation_type_t type);
+  /// Cancels a send operation that waits for room. Otherwise returns false.
+  bool withdraw(std::uint64_t id);
+  /// Whether a send operation waits for room, or for the release of a held queue.
+  bool is_waiting(std::uint64_t id) const;
+
+  /// Return true, or false with the error in the operation, which then stays the caller's.
+  bool start(send_operation& op);
+  bool start(checked_operation& op);
+  bool start(bind_operation& op);
+  /// Assigns a window to this queue pair, and sets the key of its next bind. Errors: those of
+  /// `memory_window_impl::give_to`, or the reason why no operation can be started.
+  error_code prepare_bind(memory_window_impl& window, ibv_send_wr& wr);
+  bool start(receive_operation& op);
+  /// Starts an operation that completes when the queue pair fails or is closed.
+  bool start(operation& op);
+  /// Starts the one last operation, internal and in the background. It completes after all others,
+  /// with the reason of the queue pair's end, when the device has released the queue pair.
+  bool start_last(operation& op);
+  void hold();
+  void release();
+
+  std::uint64_t next_id() noexcept { return ids_.fetch_add(1, std::memory_order_relaxed) + 1; }
+  asio::execution_context& context() const noexcept { return service_.context(); }
+  const protection_domain& get_protection_domain() const noexcept { return pd_; }
+  const std::shared_ptr<completion_queue_impl>& completion_queue() const noexcept { return cq_; }
+  const queue_pair_options& options() const noexcept { return options_; }
+  /// Null once the queue pair has failed or is closed.
+  ibv_qp* native_handle() const noexcept {
+    const std::lock_guard lock(mutex_);
+    return qp_;
+  }
+  /// 0 before the queue pair is made.
+  std::uint32_t number() const noexcept { return number_.load(std::memory_order_relaxed); }
+  bool has_shared_receives() const noexcept { return srq_ != nullptr; }
+  queue_pair_state state() const;
+  /// Whether the device, the queue pair's type and the peer support an operation. All support SEND
+  /// and WRITE.
+  bool supports(ibv_wr_opcode o) const noexcept {
+    return (unsupported_.load(std::memory_order_relaxed) >> o & 1) == 0;
+  }
+
+  void on_context_shutdown() override { close(); }
+  void on_device_event(const ibv_async_event& event) noexcept override;
+  const device& member_device() const noexcept override { return pd_.get_device(); }
+
+private:
+  friend class send_queue;
+  friend class receive_queue;
+  class opening;
+  class refused;
+  class lingering;
+
+  /// Calls a member function without any mutex locked: on the execution context, or in
+  /// completion_queue::poll(). Not called if the context shuts down, as the queue pair ends then.
+  class deferred_call final : public operation {
+  public:
+    deferred_call(queue_pair_impl& qp, void (queue_pair_impl::*call)()) noexcept
+        : operation(&deferred_call::run), qp_(qp), call_(call) {
+      internal = true;
+    }
+    /// Adds the call to completed operations. Called with the mutex locked.
+    void queue(operation_list& ready);
+    /// Takes back a queued call. A queued call keeps the queue pair alive, and in mode `manual`
+    /// perhaps no thread runs it.
+    void drop();
+
+  private:
+    static void run(operation* base, disposal how);
+
+    queue_pair_impl& qp_;
+    void (queue_pair_impl::*call_)();
+    std::shared_ptr<context_member> self_; // while queued
+  };
+
+  error_code initialize();
+  void prepare_end();
+  void expect_last_receive();
+  void may_receive(ibv_qp_state state) noexcept;
+  std::optional<gid_entry> find_gid() const;
+  void find_unsupported() noexcept;
+  void connected_locked(bool reads) noexcept;
+  error_code attachable(const connection_link* own = nullptr) const;
+  error_code check_start(queue_pair_state least) const;
+  // Called with the mutex locked; they unlock it.
+  template <class Operation>
+  [[gnu::noinline]] bool start_slowly(work_queue& queue, Operation& op, std::uint32_t max_sge,
+                                      queue_pair_state least);
+  [[gnu::noinline]] bool start_failed(send_operation& op, const error_code& ec, bool is_refused);
+
+  error_code completion_failure(const ibv_wc& wc, operation_list& ready);
+  void enter_failed(const error_code& why, operation_list& ready);
+  void fail(const error_code& why, const ibv_qp* only);
+  void publish(operation_list& ready);
+  void drop_calls();
+  bool any_posted() const;
+  void release_failed();
+  void await_first(bool first) noexcept;
+  void first_arrived(operation_list& ready);
+  void tell_link();
+  void release_device(ibv_qp* qp, const std::shared_ptr<connection_link>& link,
+                      const error_code& why) noexcept;
+  bool destroy(ibv_qp* qp) noexcept;
+  void abandon(ibv_qp* qp) noexcept;
+
+  completion_service& service_;
+  protection_domain pd_;
+  queue_pair_options options_;
+  std::shared_ptr<completion_queue_impl> cq_;
+  std::shared_ptr<shared_receive_queue_impl> srq_;
+  std::uint32_t reserved_ = 0;
+  std::atomic<std::uint32_t> unsupported_{0}; // one bit for each `ibv_wr_opcode`
+  std::atomic<std::uint64_t> ids_{0};
+
+  mutable mutex mutex_;
+  ibv_qp* qp_ = nullptr;
+  std::atomic<queue_pair_state> state_{queue_pair_state::closed};
+  error_code reason_; // the error of operations, once failed or closed
+  std::uint32_t vendor_error_ = 0;
+  std::atomic<std::uint32_t> number_{0};
+  std::uint32_t packet_number_ = 0;
+  mutable std::optional<gid_entry> gid_; // the GID that the peer was given, if it was
+  send_queue send_;
+  receive_queue receive_;
+  std::unique_ptr<last_receive> last_receive_; // only if one may be needed
+  std::unique_ptr<refused> refused_;
+  std::shared_ptr<lingering> lingering_; // set if destroying the verbs object may wait for the peer
+  const std::shared_ptr<bound_windows> windows_ = std::make_shared<bound_windows>();
+  operation_list waiters_;
+  operation* last_ = nullptr;
+  std::shared_ptr<connection_link> link_;
+  bool awaits_first_ = false; // a link is to be told of the first receive
+  deferred_call heard_{*this, &queue_pair_impl::tell_link};
+  // Releases the device's part once the queue pair has failed.
+  deferred_call teardown_{*this, &queue_pair_impl::release_failed};
+  std::recursive_mutex releasing_; // held while a teardown releases the device's part
+};
+
+} // namespace asio_rdma::detail

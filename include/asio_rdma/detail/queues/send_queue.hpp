@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include <asio_rdma/detail/queues/work_queue.hpp>
+#include <asio_rdma/memory_region.hpp>
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+namespace asio_rdma::detail {
+
+class queue_pair_impl;
+
+/// The send queue of a queue pair.
+class send_queue final : public work_queue {
+public:
+  send_queue(queue_pair_impl& qp, std::uint32_t depth) noexcept;
+
+  /// Allocates the slots for results of atomic operations. None may be started before.
+  error_code reserve_results();
+  /// Releases the slots; called when the device no longer uses them.
+  memory_region release_results() noexcept { return std::move(results_region_); }
+  /// Whether the completion of a write may precede that of an earlier read, as on siw.
+  void set_reads_overtaken(bool overtaken) noexcept { reads_overtaken_ = overtaken; }
+  /// Whether a bind is repeated, and then fails, when earlier requests are repeated, as on rxe.
+  void set_binds_repeated(bool repeated) noexcept { binds_repeated_ = repeated; }
+
+  void on_completion(operation& op, const ibv_wc& wc, operation_list& ready) override;
+  void on_refused(const error_code& ec, operation_list& ended) override;
+
+private:
+  int post(operation_list::iterator first, operation_list::iterator last, operation*& failed,
+           operation_list& ended) override;
+  void on_retired(operation& op) noexcept override;
+  bool waits_for_others(const operation& op) const noexcept override;
+  bool is_waited_for(const operation& op) const noexcept override;
+  void prepare(send_operation& op, bool full) noexcept;
+  void note_bound(operation_list::iterator first, operation_list::iterator last) noexcept;
+  [[gnu::noinline]] void complete_slowly(operation& op, const ibv_wc& wc, operation_list& ready);
+
+  queue_pair_impl& qp_;
+  bool reads_overtaken_ = false;
+  bool binds_repeated_ = false;
+  std::uint32_t unsignaled_run_ = 0;
+  // The previous values of atomic operations: one slot for each posted operation.
+  std::vector<std::uint64_t> results_;
+  std::vector<std::uint32_t> free_results_;
+  memory_region results_region_;
+};
+
+} // namespace asio_rdma::detail

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include <asio_rdma/detail/queues/completion_service.hpp>
+#include <asio_rdma/detail/queues/receive_queue.hpp>
+#include <asio_rdma/detail/verbs/kept_blocks.hpp>
+#include <asio_rdma/memory_region.hpp>
+#include <asio_rdma/shared_receive_queue_options.hpp>
+#include <boost/asio/cancellation_type.hpp>
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+namespace asio_rdma::detail {
+
+class queue_pair_impl;
+
+/// The logic of `basic_shared_receive_queue`.
+class shared_receive_queue_impl final : public context_member {
+public:
+  shared_receive_queue_impl(asio::execution_context& context, const protection_domain& pd,
+                            const shared_receive_queue_options& options);
+  ~shared_receive_queue_impl();
+
+  error_code open(std::shared_ptr<completion_queue_impl> queue);
+  error_code adopt(std::shared_ptr<completion_queue_impl> queue, ibv_srq* srq);
+  /// Takes effect when the last attached queue pair has been destroyed: it may be using a receive.
+  void close();
+  /// Announces a queue pair that will use the queue. It calls `detach` when it has been destroyed
+  /// or could not be made. Until then it fails if one of its receives fails.
+  error_code attach(queue_pair_impl& qp);
+  /// Whether one queue pair more, or one less, is to be told of its first receive.
+  void await_first(bool more) noexcept { awaiting_first_ += more ? 1 : -1; }
+  void detach(queue_pair_impl& qp, bool gone = true);
+  /// `linger`: a detached queue pair that uses no receive is destroyed later. The verbs object
+  /// exists until `lingered`.
+  void linger();
+  void lingered();
+  void cancel();
+  void cancel(std::uint64_t id, asio::cancellation_type_t type);
+  bool start(receive_operation& op);
+  /// Arms the limit. `op` completes when fewer receives than `limit` are posted.
+  bool start_wait_limit(operation& op, std::uint32_t limit);
+
+  std::uint64_t next_id() noexcept { return ids_.fetch_add(1, std::memory_order_relaxed) + 1; }
+  asio::execution_context& context() const noexcept { return service_.context(); }
+  const std::shared_ptr<completion_queue_impl>& completion_queue() const noexcept { return cq_; }
+  ibv_srq* native_handle() const noexcept { return srq_; }
+  const shared_receive_queue_options& options() const noexcept { return options_; }
+  bool is_open() const;
+
+  void on_context_shutdown() override { close(); }
+  void on_device_event(const ibv_async_event& event) noexcept override;
+  const device& member_device() const noexcept override { return pd_.get_device(); }
+
+private:
+  class opening;
+  class refused;
+  class receive_queue final : public work_queue {
+  public:
+    explicit receive_queue(shared_receive_queue_impl& srq) noexcept
+        : work_queue(srq.mutex_, srq.options_.depth), srq_(srq) {}
+    void on_completion(operation& op, const ibv_wc& wc, operation_list& ready) override;
+
+  private:
+    int post(operation_list::iterator first, operation_list::iterator last, operation*& failed,
+             operation_list& ended) override;
+
+    shared_receive_queue_impl& srq_;
+  };
+
+  error_code use(std::shared_ptr<completion_queue_impl> queue);
+  void destroy() noexcept;
+  bool destroy(ibv_srq* srq) noexcept;
+  void fail(const error_code& why, const ibv_srq* only = nullptr);
+  void fail_waiters(const error_code& ec);
+  void end_receives() noexcept;
+
+  completion_service& service_;
+  protection_domain pd_;
+  shared_receive_queue_options options_;
+  std::shared_ptr<completion_queue_impl> cq_;
+  std::atomic<std::uint64_t> ids_{0};
+
+  mutable mutex mutex_;
+  ibv_srq* srq_ = nullptr;
+  std::unique_ptr<refused> refused_;
+  receive_queue receive_;
+  operation_list waiters_;
+  std::vector<queue_pair_impl*> attached_;
+  std::atomic<int> awaiting_first_{0};
+  bool kept_ = false;                 // a queue pair could not be destroyed
+  kept_blocks kept_memory_;           // of receives that have ended, but that the device still has
+  std::uint32_t lingering_ = 0;       // the number of lingering queue pairs
+  ibv_srq* destroyed_late_ = nullptr; // to be destroyed by the last lingering queue pair
+  bool closing_ = false;
+  error_code reason_; // why the queue has failed
+};
+
+} // namespace asio_rdma::detail

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include <asio_rdma/detail/core/mutex.hpp>
+#include <asio_rdma/detail/core/operation.hpp>
+
+namespace asio_rdma::detail {
+
+/// The operations of a send or receive queue, in two lists: the posted ones (at most `depth`, so
+/// that the device's queue never overflows) and those that wait for room. The owner defines how
+/// operations are posted and the effects of a failure. All members but `owner_mutex` are called
+/// with that mutex locked.
+class work_queue {
+public:
+  work_queue(mutex& owner_mutex, std::uint32_t depth) noexcept
+      : mutex_(owner_mutex), depth_(depth) {}
+  work_queue(const work_queue&) = delete;
+
+  mutex& owner_mutex() noexcept { return mutex_; }
+  std::uint32_t depth() const noexcept { return depth_; }
+  void set_depth(std::uint32_t depth) noexcept { depth_ = depth; }
+  bool empty() const noexcept { return posted_.empty() && waiting_.empty(); }
+  bool any_posted() const noexcept { return !posted_.empty(); }
+  bool any_waiting() const noexcept { return !waiting_.empty(); }
+  std::uint32_t room() const noexcept { return depth_ - used_; }
+
+  /// Posts the operation, or queues it: behind waiting ones, while the queue is held, or until
+  /// there is room. Some operations also wait for earlier ones to complete. If posting fails, or
+  /// there never will be room, returns false with the error in the operation, which is then in no
+  /// list. Here and below, other operations that end by the call are added to `ended`.
+  bool start(operation& op, operation_list& ended);
+
+  /// `start` in three steps, for callers that post themselves. `may_post`: whether an operation may
+  /// be posted now. `posting`: it is about to be posted. `posted`: it has been posted.
+  bool may_post() const noexcept { return used_ != depth_ && blocked_ == 0; }
+  void posting(operation& op) noexcept { op.queue.store(this, std::memory_order_release); }
+  void posted(operation& op) noexcept {
+    posted_.push_back(op);
+    ++used_;
+  }
+
+  /// While the queue is held, operations are gathered. The last `release` posts them as one chain.
+  void hold() noexcept {
+    ++holds_;
+    ++blocked_;
+  }
+  void release(operation_list& ended);
+
+  /// Moves the completed operation to `ready` and posts waiting ones. Its result is already in
+  /// `op`.
+  void complete(operation& op, operation_list& ready);
+  /// The same for the oldest posted operation while no operation waits. Otherwise returns false.
+  bool complete_oldest(operation& op, operation_list& ready) noexcept {
+    if (&posted_.front() != &op || blocked_ != 0)
+      return false;
+    posted_.pop_front();
+    --used_;
+    ready.push_back(op);
+    return true;
+  }
+
+  /// Removes the waiting operation with this id; null if there is none. The caller sets its error.
+  operation* remove_waiting(std::uint64_t id) noexcept;
+  bool is_posted(std::uint64_t id) const noexcept;
+  bool is_waiting(std::uint64_t id) const noexcept;
+  template <class Function>
+  void each_posted(Function&& f) const {
+    for (const operation& op : posted_)
+      f(op);
+  }
+
+  /// Removes all waiting operations, with this error.
+  void fail_waiting(const error_code& ec, operation_list& ready) noexcept;
+  /// Removes the posted operations as well. Called only when the device no longer uses them.
+  void fail_all(const error_code& ec, operation_list& ready) noexcept;
+
+  /// Processes a work completion as the owner defines. Called by the completion queue.
+  virtual void on_completion(operation& op, const ibv_wc& wc, operation_list& ready) = 0;
+
+protected:
+  ~work_queue() = default;
+
+  const operation& last_posted() const noexcept { return posted_.back(); }
+
+  /// For a queue that completes in order: moves the operations before `op` that have no completion
+  /// of their own to `ready`.
+  void complete_silent(const operation& op, bool (*is_silent)(const operation&),
+                       operation_list& ready);
+
+private:
+  /// Posts a chain of operations. Returns 0 or an errno value; then `failed` is the first operation
+  /// that was not posted, and all before it were posted.
+  virtual int post(operation_list::iterator first, operation_list::iterator last,
+                   operation*& failed, operation_list& ended) = 0;
+  /// Called for each operation that the device has completed.
+  virtual void on_retired(operation&) noexcept {}
+  /// Called after an operation was refused with this error and is in no list.
+  virtual void on_refused(const error_code&, operation_list& /*ended*/) {}
+
+  /// Whether an operation must not be posted before earlier ones have completed
+  /// (`waits_for_others`), and whether it must wait for this one (`is_waited_for`).
+  virtual bool waits_for_others(const operation& /*op*/) const noexcept { return false; }
+  virtual bool is_waited_for(const operation& /*op*/) const noexcept { return true; }
+
+  bool must_wait(const operation& op, operation_list::const_iterator before) const noexcept;
+  void post_waiting(operation_list& ended);
+
+  mutex& mutex_;
+  operation_list posted_, waiting_;
+  std::uint32_t depth_;
+  std::uint32_t used_ = 0;
+  std::uint32_t holds_ = 0;
+  std::uint32_t blocked_ = 0; // holds and waiting operations: the reasons not to post a new
+                              // operation
+};
+
+} // namespace asio_rdma::detail

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include <asio_rdma/detail/link/link_impl.hpp>
+#include <asio_rdma/detail/link/link_pull.hpp>
+#include <asio_rdma/detail/streams/stream_protocol.hpp>
+#include <asio_rdma/stream_options.hpp>
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/cancellation_type.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/socket_base.hpp>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+namespace asio_rdma::detail {
+
+/// An operation of a stream, with the buffers that it reads to or writes from.
+class stream_operation : public operation {
+public:
+  enum class kind { read, write, error };
+
+  kind what;
+  ibv_sge* parts = nullptr;
+  std::size_t part_count = 0;
+  std::uint64_t size = 0;   ///< The bytes of the parts.
+  bool registered = false;  ///< All parts are, so their keys are valid.
+  registered_buffer memory; ///< The buffer, if the operation was given a `registered_buffer`.
+  buffer_access access;
+
+protected:
+  stream_operation(function f, kind k) noexcept : operation(f), what(k) {}
+  ~stream_operation() = default;
+
+private:
+  friend class stream_impl;
+  bool blocking_ = false;   // it has no handler
+  waker* waiter_ = nullptr; // of the thread that waits for the operation
+  bool finished_ = false;
+};
+
+class stream_reading : public stream_operation {
+public:
+  explicit stream_reading(function f) noexcept : stream_operation(f, kind::read) {}
+
+  struct request_type final : stream_read {
+    stream_reading* op = nullptr;
+  };
+  request_type request;
+  registered_buffer result; ///< The result of a `piece`.
+};
+
+class stream_writing : public stream_operation {
+public:
+  explicit stream_writing(function f) noexcept : stream_operation(f, kind::write) {}
+
+  struct request_type final : stream_write {
+    stream_writing* op = nullptr;
+  };
+  request_type request;
+  memory_region exposed; ///< The memory that the peer may read.
+};
+
+/// A wait for the end of the connection.
+class stream_error_wait : public stream_operation {
+public:
+  explicit stream_error_wait(function f) noexcept : stream_operation(f, kind::error) {}
+};
+
+/// The logic of `basic_stream`: bytes on a link.
+class stream_impl final : public link_impl {
+public:
+  using endpoint_type = asio::ip::tcp::endpoint;
+
+  stream_impl(const asio::any_io_executor& ex, const memory_pool& pool, const stream_options& o);
+  ~stream_impl() override;
+
+  using link_impl::open;
+  error_code open(const std::shared_ptr<shared_receives_impl>& shared);
+
+  /// Return true, or false with the result in the operation, which then stays the caller's.
+  bool start(stream_reading& op);
+  bool start(stream_writing& op);
+  bool start(stream_error_wait& op);
+  void cancel(std::uint64_t id, asio::cancellation_type_t type);
+  void cancel();
+
+  /// Run an operation without a handler. If it would block, it blocks if `wait`; otherwise its
+  /// error is `would_block`. The result is in `op`.
+  void run_here(stream_reading& op, bool wait);
+  void run_here(stream_writing& op, bool wait);
+  void run_here(stream_error_wait& op, bool wait);
+
+  std::size_t available();
+  error_code shutdown(asio::socket_base::shutdown_type what);
+  error_code endpoint(endpoint_type& result, bool remote) const;
+  void set_no_delay(bool on);
+  bool no_delay() const;
+
+  /// Ends every operation. Written bytes are sent in the background.
+  void close();
+
+  const stream_options& options() const noexcept { return stream_options_; }
+  bool non_blocking = false;
+
+  /// The same as the socket option.
+  void set_linger(const asio::socket_base::linger& option);
+  asio::socket_base::linger linger() const;
+
+  void on_connected(const connection_info& info) override;
+  completion_queue_impl* last_work() override;
+
+private:
+  class closer;
+  class holder;
+  class stay;
+  struct block;
+  struct chunk;
+  struct direct_pull;
+
+  void make_parts(frame_link& link, const handshake& peer) override;
+  bool run_parts(operation_list& done) override;
+  void add_payload(const outgoing_frame& frame, frame_transfer& to) override;
+
+  bool begin(stream_reading& op);
+  bool begin(stream_writing& op);
+  bool begin(stream_error_wait& op);
+  template <class Op>
+  bool start_op(Op& op);
+  template <class Op>
+  void run_op_here(Op& op, bool wait);
+  void fill(const stream_action& a);
+  void expose(stream_source& s);
+  void free(const stream_block& b);
+  void pull(const stream_action& a);
+  void take(const stream_action& a);
+  void pull_direct(const stream_action& a);
+  bool withdraw_op(stream_operation& op);
+  void finish(stream_operation& op, const error_code& ec, std::uint64_t bytes,
+              operation_list& done);
+  void withdraw_all(operation_list& done);
+  void progress(operation_list& done) noexcept;
+  void look_here();
+  void wait_for(stream_operation& op);
+  void give_up(stream_operation& op, const error_code& why);
+  bool find_keys(stream_operation& op) const;
+  void choose_way(stream_writing& op) const;
+  bool wait_for_peer(operation_list& done);
+  void wait_anew() noexcept;
+  bool waits_for_answer() const noexcept;
+  std::chrono::milliseconds patience() const noexcept;
+  std::uint64_t signs_of_peer() const noexcept;
+  bool hopes(protocol_clock::time_point now) const noexcept;
+  static void look(link_impl& link);
+  void look_later();
+
+  stream_options stream_options_;
+  std::chrono::milliseconds usual_linger_;
+  asio::socket_base::linger linger_option_;
+  std::unique_ptr<closer> closer_;
+  std::unique_ptr<holder> holder_;
+  std::uint64_t signs_ = 0;                         // the last value of `signs_of_peer`
+  std::optional<protocol_clock::time_point> waits_; // the beginning of the wait for the peer to
+                                                    // take bytes
+  std::optional<protocol_clock::time_point> asked_; // when the peer was asked during the wait
+  bool withdrawing_ = false;                        // the wait is for the answer to a withdrawal
+  bool looking_ = false;                            // the timer `look` is set
+  bool leaving_ = false;                            // the context shuts down
+  std::optional<stream_protocol> bytes_;
+  std::vector<block> blocks_;
+  std::vector<std::unique_ptr<chunk>> chunks_;
+  std::unique_ptr<direct_pull> direct_;
+  operation_list active_; // the pending operations, to be found by id
+  std::size_t error_waits_ = 0;
+  connection_info info_;
+  bool no_delay_ = false;
+  bool closed_ = false; // by its user; it does not fail for another reason
+  bool known_ = false;  // `info_` is known
+};
+
+} // namespace asio_rdma::detail

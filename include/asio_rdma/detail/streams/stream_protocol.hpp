@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include <asio_rdma/detail/link/frame_link.hpp>
+#include <asio_rdma/detail/streams/stream_inbox.hpp>
+
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+namespace asio_rdma::detail {
+
+class stream_protocol;
+
+/// Bytes that are sent in data frames, or offered for the peer to read.
+class stream_source : public frame_operation {
+public:
+  bool is_block() const noexcept { return is_block_; }
+
+  std::uint64_t bytes = 0;
+
+  /// The offset, within the bytes, of the payload of the last frame that was begun.
+  std::uint64_t frame_offset() const noexcept { return frame_offset_; }
+  /// The number of bytes that the peer has read from the offer.
+  std::uint64_t taken() const noexcept { return taken_; }
+
+protected:
+  explicit stream_source(bool is_block) noexcept : is_block_(is_block) {}
+  ~stream_source() = default;
+
+private:
+  friend stream_protocol;
+  enum class way { undecided, frames, offer };
+
+  void start(way w) noexcept;
+
+  bool is_block_;
+  way way_ = way::frames;
+  bool ended_ = false;          // no more frames or offers follow
+  bool unanswered_ = false;     // it is an offer without an answer
+  bool withdrawn_ = false;      // it is a withdrawn offer
+  std::uint32_t under_way_ = 0; // outstanding frames
+  std::uint64_t begun_ = 0;     // bytes in frames
+  std::uint64_t frame_offset_ = 0;
+  std::uint64_t taken_ = 0;
+  std::uint32_t id_ = 0; // of the offer
+  remote_buffer memory_;
+};
+
+/// Bytes that were copied: for one frame, or a large block for an offer. The driver owns the
+/// memory, which `index` identifies, from the first `fill` until `freed`.
+class stream_block final : public stream_source {
+public:
+  stream_block(std::uint32_t number, std::uint32_t size, bool offers) noexcept
+      : stream_source(true), index(number), capacity(size), is_large(offers) {}
+
+  const std::uint32_t index;
+  const std::uint32_t capacity;
+  const bool is_large;
+};
+
+/// A write, or a wait for room. The driver derives its operation from it.
+class stream_write : public stream_source {
+public:
+  enum class kind {
+    copy, ///< Completes when some bytes have been copied, or all if `whole`.
+    lend, ///< Sends the bytes from the caller's memory; completes when the peer has all of them. If
+          ///< there are `offer_from` bytes or more, the memory is contiguous.
+    wait  ///< Waits until there is room to copy to; writes nothing.
+  };
+
+  stream_write() noexcept : stream_source(false) {}
+
+  kind what = kind::copy; ///< `bytes` must not be 0.
+  bool whole = false;     ///< `copy` completes only when all bytes have been copied.
+
+  // The result.
+  error_code ec;
+  std::uint64_t done = 0; ///< Bytes written, also after an error.
+
+protected:
+  ~stream_write() = default;
+
+private:
+  friend stream_protocol;
+  bool queued_ = false;
+  bool in_frames_ = false; // no memory is available for a large block
+};
+
+/// A read, or a wait for bytes.
+class stream_read : public frame_operation {
+public:
+  enum class kind {
+    copy,  ///< Reads the available bytes, at most `capacity`.
+    piece, ///< Takes the rest of one receive together with its memory.
+    wait   ///< Waits until a read would not block; takes nothing.
+  };
+
+  kind what = kind::copy;
+  std::uint64_t capacity = 0; ///< Bytes, not 0.
+  bool direct = false;        ///< The device may write to the read's memory, which is contiguous.
+
+  // The result.
+  error_code ec;
+  std::uint64_t done = 0;
+
+protected:
+  ~stream_read() = default;
+
+private:
+  friend stream_protocol;
+  bool waiting_ = false;
+};
+
+struct stream_limits {
+  std::uint32_t blocks = 16;          ///< Blocks that are copied and not sent, at most.
+  std::uint32_t block_size = 1 << 18; ///< Bytes; limited by the size of the peer's receives.
+
+  /// The fewest bytes that are offered; always more than fit in one frame.
+  std::uint32_t offer_from = 1 << 15;
+  std::uint32_t large_block_size = 1 << 19; ///< Bytes; at least `offer_from`.
+  /// The most large blocks, and the most lent writes that are offered at a time.
+  std::uint32_t offers = 4;
+  /// Each side can READ the other's memory. Otherwise neither side may offer.
+  bool reads = true;
+
+  /// A read of at least this many bytes is direct, if possible.
+  std::uint32_t direct_from = 1 << 15;
+  stream_read_limits inbox = {};
+};
+
+/// The next step of the driver.
+struct stream_action {
+  enum class kind {
+    none,
+    fill,   ///< Copy `bytes` bytes at `offset` of `write` to `at` in `block`; or call `no_memory`.
+    freed,  ///< The memory of `block` or `chunk` and its key are no longer needed.
+    expose, ///< Make a key for reading exactly the bytes of `source`; then `exposed` or
+            ///< `not_exposed`.
+    wrote,  ///< `write` has completed.
+    take,   ///< Copy `bytes` bytes at `at` of `chunk`, or of the payload in receive `slot` if that
+            ///< is null, to `offset` of `read`. For a `piece`, keep the memory instead. Then
+            ///< release the slot if `emptied`.
+    read,   ///< `read` has completed.
+    pull,   ///< Allocate memory for `chunk` and read all of `memory` into it, or less after
+            ///< reducing `bytes` of `chunk`. Call `pulling` now and `pulled` at the end; or
+            ///< `no_memory`.
+    pull_direct, ///< Read all of `memory` into the memory of `read`; then call `pulled`.
+    stop         ///< Post no more READs into the memory of `read`; call `pulled` when the
+                 ///< outstanding ones end.
+  };
+  kind what = kind::none;
+  stream_write* write = nullptr;
+  stream_block* block = nullptr;
+  stream_source* source = nullptr;
+  stream_read* read = nullptr;
+  stream_chunk* chunk = nullptr;
+  remote_buffer memory;
+  std::uint32_t slot = 0;
+  std::uint32_t at = 0;
+  std::uint32_t bytes = 0;
+  std::uint64_t offset = 0;
+  bool emptied = false;
+};
+
+/// A stream of bytes in each direction; each direction can be shut down.
+///
+/// Written bytes are copied to a limited number of blocks, or are sent from the caller's memory.
+/// Small amounts are sent in frames. Large amounts are offered, in order with the frames, and the
+/// peer reads them. A block that is not full waits while an earlier frame that was not full is
+/// outstanding, so that small writes share a frame. A single small write is sent at once
+/// (Minshall's modification of Nagle's algorithm, RFC 896). In the same way a large block waits for
+/// the answer to an offer.
+///
+/// Received bytes stay in their receives until they are read, and only a limited number of offered
+/// bytes is read ahead: this is the backpressure. Bytes that arrived before the peer's shutdown or
+/// goodbye, or before a failure, can still be read.
+class stream_protocol final : private link_part {
+public:
+  /// The link must outlive this object.
+  stream_protocol(frame_link& link, const stream_limits& o);
+
+  stream_action next();
+
+  void write(stream_write& op);
+  /// Reports that there is no memory for the block of the last `fill`.
+  void no_memory(stream_write& op, stream_block& block, const error_code& ec);
+  /// Report that the key for the source has been made, or could not be made. Without a key, the
+  /// bytes are sent in frames.
+  void exposed(stream_source& s, const remote_buffer& memory);
+  void not_exposed(stream_source& s);
+  /// Cancels a write. Returns true if nothing of `op` was written; `op` is the driver's again.
+  /// Otherwise as little more as possible is written, and `op` ends with `operation_aborted`.
+  bool cancel(stream_write& op);
+  /// Whether some of `op` may have been written, so that it can no longer be removed.
+  bool has_begun(const stream_write& op) const noexcept {
+    return !op.queued_ || op.done != 0 || op.begun_ != 0;
+  }
+
+  void read(stream_read& op);
+  /// Cancels a read. Returns true if `op` was removed; it has taken no bytes. Returns false while
+  /// the device writes to its memory. Then `op` takes no bytes and ends with `operation_aborted`
+  /// when the device has finished.
+  bool cancel(stream_read& op);
+
+  void pulling(stream_chunk& c) { inbox_.pulling(c); }
+  void pulled(stream_chunk& c) { inbox_.pulled(c); }
+  /// Reports that `bytes` bytes have been read. Fewer than requested means that the read was
+  /// stopped or could not continue. If 0 and `op` continues, it is no longer direct.
+  void pulled(stream_read& op, std::uint64_t bytes);
+  /// Reports that there is no memory for the chunk. A read that waits for it ends with the error.
+  void no_memory(const error_code& ec) { starved_ = ec; }
+
+  /// After both shutdowns, in either order, only the bytes that have arrived can be read. Later
+  /// ones are dropped.
+  ///@{
+  /// Ends writing. A `shutdown` frame follows the written bytes.
+  void shut_down_writes();
+  /// From now on reads do not wait.
+  void shut_down_reads();
+  ///@}
+
+  /// If on, small writes are sent at once, even while a frame is outstanding.
+  void set_no_delay(bool on) noexcept { no_delay_ = on; }
+
+  std::uint64_t available() const noexcept { return inbox_.available(); } ///< Readable.
+  /// Whether written bytes, or the shutdown, wait to be sent, or offers wait for the peer to read
+  /// them.
+  bool owes() const noexcept { return !pending_.empty() || !unanswered_.empty() || shutdown_due_; }
+  /// Whether the peer has yet to report how much of a withdrawn offer it has read.
+  bool withdrawing() const noexcept;
+  /// How many offers the peer has answered.
+  std::uint64_t answered() const noexcept { return answered_; }
+  /// How often the peer has taken something or had room for it.
+  std::uint64_t taken() const noexcept { return taken_; }
+  /// Asks the peer whether its application has taken bytes. If an earlier question is unanswered,
+  /// its answer counts. A peer that has said goodbye is not asked.
+  void ask() noexcept;
+  bool readable() const noexcept { return inbox_.has_bytes() || at_end(); }
+  /// The fewest bytes that are offered.
+  std::uint64_t offer_from() const noexcept { return offer_from_; }
+  std::uint64_t direct_from() const noexcept { return direct_from_; }
+
+private:
+  using list = boost::intrusive::list<frame_operation, boost::intrusive::constant_time_size<false>>;
+
+  bool next_control(outgoing_frame& f) override;
+  bool next_data(outgoing_frame& f) override;
+  bool has_data() const override;
+  void on_sent(const frame_header& header, frame_operation* op) override;
+  void on_dropped(const frame_header& header, frame_operation* op, const error_code& ec) override;
+  disposition on_frame(const frame_header& header, std::span<const std::byte> payload,
+                       std::uint32_t slot, protocol_clock::time_point now) override;
+  void on_closing() override;
+  bool drained() const override;
+  bool on_goodbye() override;
+  void on_stopped(const error_code& ec) override;
+
+  disposition on_bytes(const frame_header& header, std::span<const std::byte> payload,
+                       std::uint32_t slot);
+  bool on_answer(const frame_header& header);
+
+  static bool has_room(const stream_block& b) noexcept;
+  bool has_room() const noexcept;
+  stream_block& block_for(const stream_write& op);
+  bool next_write(stream_action& a);
+  bool next_expose(stream_action& a);
+  bool next_pull(stream_action& a);
+  bool next_read(stream_action& a);
+  const stream_source* next_source() const noexcept;
+  bool in_frames(const stream_source& s) const noexcept;
+  bool held_back(const stream_source& s) const noexcept;
+  void begin(outgoing_frame& f, stream_source& from);
+  void offer(outgoing_frame& f, stream_source& from);
+  void frame_ended(const frame_header& header, frame_operation& op, const error_code& ec);
+  void nothing_more_of(stream_source& s);
+  void end_if_over(stream_source& s);
+  void end_offers(const error_code& ec);
+  void leave_queue(stream_write& op);
+  void finish(stream_write& op, const error_code& ec);
+  void finish(stream_read& op, const error_code& ec);
+  void end_writes(const error_code& ec);
+  void end_reads(const error_code& ec);
+  void drop_blocks();
+  void drop_if_shut_both_ways();
+  bool at_end() const noexcept { return no_reads_ && (no_waits_ || inbox_.empty()); }
+
+  frame_link& link_;
+  std::uint32_t frame_size_;
+  std::uint32_t block_size_;
+  std::uint64_t offer_from_;
+  std::uint64_t direct_from_;
+  std::uint32_t offers_;
+
+  std::deque<stream_block> blocks_;
+  std::vector<std::uint32_t> free_blocks_, free_large_blocks_, freed_blocks_;
+  bool has_large_blocks_;
+  list pending_;                           // blocks to be sent; the last may have room
+  std::vector<stream_source*> unanswered_; // offers
+  std::uint32_t lent_offers_ = 0;          // of lent writes
+  std::uint32_t next_offer_ = 0;
+  boost::circular_buffer<std::uint32_t> withdraws_;
+  list writers_; // in order; the first may have begun
+  list done_writes_;
+  std::uint32_t small_under_way_ = 0; // outstanding frames that are not full
+  std::uint64_t taken_ = 0, answered_ = 0;
+  enum class question { none, due, asked } question_ = question::none;
+  std::uint32_t answer_ = 0; // the last answer: the bytes that the peer has taken
+  bool no_delay_ = false;
+  bool shutdown_due_ = false;
+  bool shut_writes_ = false; // by this side
+
+  stream_inbox inbox_;
+  error_code starved_; // why nothing can be read ahead
+  list readers_;       // the first may be direct
+  list done_reads_;
+  bool peer_shut_down_ = false;
+  bool no_waits_ = false; // this side has shut down reads
+  bool dropping_ = false; // arriving bytes are dropped
+  bool asked_ = false;    // the peer has asked, and was not answered
+
+  error_code no_writes_; // why writes are not possible
+  error_code no_reads_;  // the error of reads when no bytes are left
+};
+
+} // namespace asio_rdma::detail

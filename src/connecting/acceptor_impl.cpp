@@ -1,0 +1,357 @@
+// SPDX-License-Identifier: BSL-1.0
+#include <asio_rdma/detail/connecting/acceptor_impl.hpp>
+
+#include <algorithm>
+#include <cerrno>
+#include <iterator>
+#include <new>
+#include <utility>
+
+namespace asio_rdma::detail {
+
+acceptor_impl::acceptor_impl(cm_service& service, asio::any_io_executor executor)
+    : service_(service), executor_(std::move(executor)) {}
+
+acceptor_impl::~acceptor_impl() {
+  if (id_ != nullptr)
+    rdma_destroy_id(id_);
+}
+
+namespace {
+
+// If either address is the wildcard address, the kernel reports the same error for a port in use as
+// for an address of no interface (cma_check_port). Then the address is usable with another port.
+bool is_listened_at(cm_service& service, const std::shared_ptr<cm_handler>& handler,
+                    asio::ip::tcp::endpoint endpoint) {
+  endpoint.port(0);
+  error_code ec;
+  rdma_cm_id* const other = service.make_id(handler, ec);
+  if (other == nullptr)
+    return false;
+  const bool can_be_had = rdma_bind_addr(other, static_cast<sockaddr*>(endpoint.data())) == 0;
+  rdma_destroy_id(other);
+  return can_be_had;
+}
+
+// Drops references to queue pairs whose contexts may be destroyed before the operation's handler
+// is called. A context cannot be destroyed while a reference is dropped.
+void drop_objects(operation_list& done) noexcept {
+  for (operation& o : done) {
+    auto& op = static_cast<accept_operation&>(o);
+    cm_use home;
+    if (op.home.gate)
+      home.begin(op.home.gate);
+    op.target.reset();
+    op.qp.reset();
+  }
+}
+
+struct destroy_channel {
+  void operator()(rdma_event_channel* c) const noexcept { rdma_destroy_event_channel(c); }
+};
+
+} // namespace
+
+error_code acceptor_impl::open(asio::ip::tcp::endpoint endpoint, int backlog) {
+  error_code ec;
+  id_ = service_.make_id(shared_from_this(), ec);
+  if (ec)
+    return ec;
+  int yes = 1;
+  rdma_set_option(id_, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &yes, sizeof(yes));
+  const bool bound = rdma_bind_addr(id_, static_cast<sockaddr*>(endpoint.data())) == 0;
+  const int e = errno;
+  if (endpoint.address().is_loopback() && (!bound || id_->verbs == nullptr))
+    return error::loopback_address;
+  if (bound)
+    return listen(backlog);
+  if (e == EACCES) // a privileged port
+    return asio::error::access_denied;
+  if (e == EADDRNOTAVAIL && is_listened_at(service_, shared_from_this(), endpoint))
+    return asio::error::address_in_use;
+  return e == ENODEV || e == EADDRNOTAVAIL ? error_code(error::no_gid) : cm_error(e);
+}
+
+error_code acceptor_impl::listen(int backlog) {
+  backlog_ = static_cast<std::size_t>(std::max(backlog, 1));
+  // The kernel drops requests beyond its own backlog, and the peer retries seconds later. So the
+  // kernel's backlog is as large as possible, and requests beyond `backlog` are rejected.
+  if (rdma_listen(id_, 0) == 0)
+    return {};
+  const int e = errno;
+  return e == EADDRNOTAVAIL ? error_code(asio::error::address_in_use) : cm_error(e);
+}
+
+// The id moves before it listens: librdmacm gives a request the channel of its listening id. If no
+// descriptor is left for a channel, the way back needs the event channel made here.
+error_code acceptor_impl::adopt(rdma_cm_id* id, int backlog) {
+  if (id == nullptr)
+    return asio::error::invalid_argument;
+  std::unique_ptr<rdma_event_channel, destroy_channel> back(rdma_create_event_channel());
+  if (!back)
+    return cm_error(errno);
+  if (const error_code ec = service_.expect(shared_from_this()))
+    return ec;
+  void* const context = std::exchange(id->context, static_cast<cm_handler*>(this));
+  error_code ec = service_.adopt_id(id);
+  if (!ec) {
+    id_ = id;
+    ec = listen(backlog);
+    if (ec) {
+      id_ = nullptr;
+      if (rdma_migrate_id(id, nullptr) != 0) {
+        if (rdma_migrate_id(id, back.get()) == 0) {
+          static_cast<void>(back.release());
+        } else {
+          id->context = nullptr; // it stays on the context's channel, whose reader ignores it
+          return ec;
+        }
+      }
+    }
+  }
+  if (ec)
+    id->context = context;
+  return ec;
+}
+
+rdma_cm_id* acceptor_impl::native_handle() const {
+  const std::lock_guard lock(mutex_);
+  return id_;
+}
+
+asio::ip::tcp::endpoint acceptor_impl::local_endpoint() const {
+  const std::lock_guard lock(mutex_);
+  return id_ != nullptr ? endpoint_of(rdma_get_local_addr(id_)) : asio::ip::tcp::endpoint();
+}
+
+// Gives the request to the operation. A request of another protocol than the operation's connection
+// is refused, and the operation keeps waiting.
+acceptor_impl::served
+acceptor_impl::serve(accept_operation& op,
+                     const std::shared_ptr<cm_connection>& connection) noexcept {
+  if (op.qp == nullptr) {
+    op.request = connection;
+    return served::given;
+  }
+  cm_use home;
+  if (!home.begin(op.home.gate)) { // the queue pair's context has been destroyed
+    op.ec = asio::error::bad_descriptor;
+    return served::unfit;
+  }
+  op.ec = op.qp->check_attach();
+  if (op.ec)
+    return served::unfit;
+  op.taken = true;
+  const std::uint64_t id = op.id;
+  std::shared_ptr<queue_pair_impl> qp = std::move(op.qp); // the connection keeps it
+  try {
+    if (id != 0) {
+      std::erase_if(accepting_, [](const accepting& a) { return a.connection.expired(); });
+      accepting_.reserve(accepting_.size() + 1);
+    }
+    const error_code ec = connection->accept(op, qp, op.home, op.options, true);
+    if (!ec) {
+      if (id != 0)
+        accepting_.push_back({id, connection});
+      return served::going_on;
+    }
+    if (ec == error::incompatible_peer) {
+      op.qp = std::move(qp);
+      return served::refused;
+    }
+    op.ec = ec;
+  } catch (const std::bad_alloc&) {
+    op.ec = asio::error::no_memory;
+  }
+  // A queue pair that was closed at that moment says nothing about the request.
+  op.taken = !qp->check_attach();
+  return op.taken ? served::failed : served::unfit;
+}
+
+error_code acceptor_impl::check_start(const accept_operation& op) const {
+  const bool cancelled = op.cancels && op.cancels != cancels_;
+  if (id_ == nullptr && (cancelled || closed_by_ == error::device_fatal))
+    return closed_by_;
+  if (id_ == nullptr)
+    return asio::error::bad_descriptor;
+  if (cancelled)
+    return asio::error::operation_aborted;
+  if (op.qp == nullptr)
+    return {};
+  if (const error_code ec = cm_connection::check(op, *op.qp, op.options.data))
+    return ec;
+  for (const operation& other : waiting_)
+    if (static_cast<const accept_operation&>(other).qp == op.qp)
+      return asio::error::already_connected;
+  return op.qp->check_attach();
+}
+
+bool acceptor_impl::start(accept_operation& op) {
+  completion_service& operations = service_.operations(); // once started, this may be destroyed
+  operation_list done;
+  request_list ended;
+  error_code home_error;
+  if (op.qp != nullptr)
+    op.home = cm_connection::home_of(*op.qp, home_error);
+  {
+    const std::lock_guard lock(mutex_);
+    op.ec = check_start(op);
+    if (!op.ec)
+      op.ec = home_error;
+    if (op.ec)
+      return false;
+    operations.operation_starting();
+    auto how = served::refused;
+    while (how == served::refused && !requests_.empty()) {
+      ended.splice(ended.end(), requests_, requests_.begin());
+      if (!ended.back()->withdrawn())
+        how = serve(op, ended.back());
+    }
+    if (how == served::unfit)
+      requests_.splice(requests_.begin(), ended, std::prev(ended.end()));
+    else if (how == served::going_on || how == served::given)
+      ended.pop_back();
+    if (how == served::refused)
+      waiting_.push_back(op);
+    else if (how != served::going_on)
+      done.push_back(op);
+  }
+  for (const auto& connection : ended)
+    connection->give_up(asio::error::operation_aborted);
+  drop_objects(done);
+  operations.complete(done);
+  return true;
+}
+
+// Allocates all memory before it takes the request.
+bool acceptor_impl::on_request(const cm_event& event) {
+  request_list request(1, std::make_shared<cm_connection>(service_, executor_));
+  const auto& connection = request.front();
+  service_.remember(connection);
+  connection->adopt(event);
+  operation_list done;
+  {
+    const std::lock_guard lock(mutex_);
+    std::optional<served> how;
+    while (how.value_or(served::unfit) == served::unfit && !waiting_.empty()) {
+      auto& op = static_cast<accept_operation&>(waiting_.front());
+      waiting_.pop_front();
+      how = serve(op, connection);
+      if (how == served::refused)
+        waiting_.push_front(op);
+      else if (how != served::going_on)
+        done.push_back(op);
+    }
+    if (how == served::going_on || how == served::given)
+      request.clear();
+    else if (how.value_or(served::unfit) == served::unfit && id_ != nullptr && has_room())
+      requests_.splice(requests_.end(), request);
+    // Otherwise the acceptor is closed or its backlog is full, or the request is to be ended.
+  }
+  for (const auto& unwanted : request)
+    unwanted->give_up(asio::error::operation_aborted);
+  drop_objects(done);
+  service_.operations().complete(done);
+  return true;
+}
+
+// Asks a few requests in turn each time, because each costs a system call.
+bool acceptor_impl::has_room() {
+  if (requests_.size() < backlog_)
+    return true;
+  constexpr int at_a_time = 8;
+  for (int left = at_a_time; left != 0; --left) {
+    asked_ = (asked_ + 1) % requests_.size();
+    const auto i = std::next(requests_.begin(), static_cast<std::ptrdiff_t>(asked_));
+    if ((*i)->withdrawn()) {
+      requests_.erase(i);
+      return true;
+    }
+  }
+  return false;
+}
+
+std::uint64_t acceptor_impl::cancels() const {
+  const std::lock_guard lock(mutex_);
+  return cancels_;
+}
+
+bool acceptor_impl::is_of_connector(const error_code& ec) const {
+  if (ec == asio::error::connection_aborted || ec == asio::error::connection_reset ||
+      ec == asio::error::broken_pipe || ec == asio::error::timed_out || ec == error::unreachable ||
+      ec == error::incompatible_peer || ec == error::protocol_violation ||
+      ec == error::queue_pair_fatal || ec.category() == completion_category())
+    return true;
+  if (ec != error::wrong_device)
+    return false;
+  // If the acceptor listens on all devices, the connector has chosen the wrong one. If it listens
+  // on a single device, the local object is of no use.
+  const std::lock_guard lock(mutex_);
+  return id_ != nullptr && id_->verbs == nullptr;
+}
+
+// A listening id has no events but requests and the removal of its device.
+void acceptor_impl::on_cm_event(const cm_event& event) {
+  if (event.type == RDMA_CM_EVENT_DEVICE_REMOVAL)
+    close(error::device_fatal);
+}
+
+void acceptor_impl::cancel() { cancel(asio::error::operation_aborted); }
+
+void acceptor_impl::cancel(const error_code& why) {
+  operation_list done;
+  {
+    const std::lock_guard lock(mutex_);
+    ++cancels_;
+    for (operation& op : waiting_)
+      op.fail(why);
+    done.swap(waiting_);
+  }
+  drop_objects(done);
+  if (!done.empty()) // else the context may be destroyed
+    service_.operations().complete(done);
+}
+
+void acceptor_impl::cancel(std::uint64_t operation_id, asio::cancellation_type_t) {
+  operation_list done;
+  std::shared_ptr<cm_connection> connection;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto i = std::find_if(waiting_.begin(), waiting_.end(),
+                                [operation_id](const auto& op) { return op.id == operation_id; });
+    if (i != waiting_.end()) {
+      i->fail(asio::error::operation_aborted);
+      done.splice(done.end(), waiting_, i);
+    }
+    for (const accepting& a : accepting_)
+      if (a.operation_id == operation_id)
+        connection = a.connection.lock();
+  }
+  if (connection)
+    connection->cancel(operation_id);
+  drop_objects(done);
+  if (!done.empty())
+    service_.operations().complete(done);
+}
+
+void acceptor_impl::close() { close(asio::error::operation_aborted); }
+
+void acceptor_impl::close(const error_code& why) {
+  rdma_cm_id* id = nullptr;
+  request_list requests;
+  {
+    const std::lock_guard lock(mutex_);
+    id = std::exchange(id_, nullptr);
+    requests.swap(requests_);
+    ++cancels_;
+    if (id != nullptr)
+      closed_by_ = why;
+  }
+  cancel(why);
+  for (const auto& r : requests)
+    r->give_up(asio::error::operation_aborted);
+  if (id != nullptr)
+    rdma_destroy_id(id);
+}
+
+} // namespace asio_rdma::detail

@@ -1,0 +1,369 @@
+// SPDX-License-Identifier: BSL-1.0
+// An attempt to connect: its steps and its end.
+#include <asio_rdma/detail/connecting/cm_connection.hpp>
+
+#include <asio_rdma/detail/connecting/handshake.hpp>
+
+#include "connecting/cm_device.hpp"
+
+#include <algorithm>
+#include <cerrno>
+
+namespace asio_rdma::detail {
+namespace {
+
+// The reasons of InfiniBand's connection manager (enum ib_cm_rej_reason) that have errors of their
+// own.
+constexpr int reject_no_listener = 8;
+constexpr int reject_timeout = 4;
+
+// milliseconds::max() overflows in nanoseconds.
+constexpr std::chrono::hours longest{24 * 365};
+
+// The kernel misses a neighbour's answer that arrives before the kernel waits for it, as between
+// namespaces of one machine. It looks again only when the given time is over (process_one_req in
+// drivers/infiniband/core/addr.c). So the time begins short and is doubled after each attempt.
+constexpr std::chrono::milliseconds first_patience{100}, most_patience{600000};
+
+error_code rejection(const cm_event& event) {
+  if (event.status == reject_no_listener)
+    return error::peer_not_listening;
+  if (event.status == reject_timeout)
+    return asio::error::timed_out;
+  return error::rejected;
+}
+
+bool is_incompatible(std::span<const std::byte> data) {
+  verdict v{};
+  return data.size() >= verdict_size && !decode(data.first<verdict_size>(), v) &&
+         v == verdict::incompatible;
+}
+
+// siw takes a local port for each connect, which may be in use for a moment.
+constexpr int most_port_trials = 3;
+
+// ENODEV: no device leads to the address.
+error_code way_error(int value) {
+  return value == ENODEV ? error_code(error::unreachable) : cm_error(value);
+}
+
+// librdmacm opens the device on the way to the address, and reports a failure to do so.
+error_code way_failure(int status) {
+  switch (status) {
+  case -ETIMEDOUT:
+    return asio::error::timed_out;
+  case -EMFILE:
+  case -ENFILE:
+  case -ENOMEM:
+    return system_error_code(-status);
+  default:
+    return error::unreachable;
+  }
+}
+
+} // namespace
+
+// After each failed step, at once or later, the attempt continues with the next endpoint.
+void cm_connection::next_endpoint(error_code why, leftovers& left) {
+  if (spent_) {
+    finish(why, left);
+    return;
+  }
+  do {
+    const auto own = own_address_for_loopback();
+    // For a loopback address that no device leads to, devices report different errors.
+    const bool nowhere = why == error::unreachable || (why == asio::error::invalid_argument &&
+                                                       !loopback_replaced_ && !options_.local);
+    const bool loopback =
+        next_ != 0 && state_ == state::resolving && endpoints_[next_ - 1].address().is_loopback();
+    if (loopback && !own && nowhere)
+      why = error::loopback_address;
+    loopback_replaced_ = own.has_value();
+    const bool again = why == boost::system::errc::address_not_available && !options_.local &&
+                       next_ != 0 && port_trials_++ < most_port_trials;
+    if (!own && !again) {
+      if (next_ == endpoints_.size()) {
+        finish(why, left);
+        return;
+      }
+      port_trials_ = 0;
+    }
+    why = resolve(own ? *own : again ? asio::ip::tcp::endpoint(to_) : endpoints_[next_++], left);
+  } while (why);
+  arm_timer(options_.timeout);
+}
+
+// The loopback interface seldom has an RDMA device; the queue pair's own device reaches the same
+// machine by the device's own address.
+std::optional<asio::ip::tcp::endpoint> cm_connection::own_address_for_loopback() const {
+  if (next_ == 0 || loopback_replaced_ || state_ != state::resolving)
+    return {};
+  const asio::ip::tcp::endpoint& tried = endpoints_[next_ - 1];
+  if (!tried.address().is_loopback())
+    return {};
+  for (const auto& address : qp_->get_protection_domain().get_device().addresses())
+    if (address.is_v4() == tried.address().is_v4())
+      return asio::ip::tcp::endpoint(address, tried.port());
+  return {};
+}
+
+error_code cm_connection::resolve(const asio::ip::tcp::endpoint& to, leftovers& left) {
+  retire_id(left);
+  left.destroy_ids(); // the next id may be bound to the same port
+  state_ = state::resolving;
+  if (to.address().is_unspecified()) // the kernel would fail in a later step
+    return error::unreachable;
+  error_code ec;
+  id_ = service_->make_id(shared_from_this(), ec);
+  if (ec)
+    return ec;
+  to_ = to;
+  patience_ = first_patience;
+  return resolve_address();
+}
+
+error_code cm_connection::resolve_address() {
+  const auto timeout = std::clamp<std::chrono::milliseconds::rep>(
+      std::min(patience_, options_.timeout).count(), 1, most_patience.count());
+  sockaddr* from = options_.local ? static_cast<sockaddr*>(options_.local->data()) : nullptr;
+  if (service_->resolve_address(id_, from, static_cast<sockaddr*>(to_.data()),
+                                static_cast<int>(timeout)) == 0)
+    return {};
+  return way_error(errno);
+}
+
+void cm_connection::on_cm_event(const cm_event& event) {
+  leftovers left;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!begin(left))
+      return;
+    if (event.id == lingering_ && event.ids_made == ids_made) {
+      left.ids[1] = std::exchange(lingering_, nullptr);
+      left.self = std::move(self_);
+    }
+    if (event.id == id_ && event.ids_made == ids_made && state_ != state::closed) {
+      in_event_ = true;
+      or_no_memory(left, [&] { take_event(event, left); });
+      in_event_ = false;
+    }
+    if (!waits_for_peer())
+      left.kept = std::move(kept_);
+  }
+  settle(left);
+}
+
+void cm_connection::take_event(const cm_event& event, leftovers& left) {
+  error_code ec;
+  switch (event.type) {
+  case RDMA_CM_EVENT_ADDR_RESOLVED:
+    ec = on_address_resolved();
+    break;
+  case RDMA_CM_EVENT_ROUTE_RESOLVED:
+    ec = on_route_resolved();
+    break;
+  case RDMA_CM_EVENT_CONNECT_RESPONSE:
+    ec = on_response(event);
+    if (!ec)
+      finish({}, left);
+    break;
+  case RDMA_CM_EVENT_ESTABLISHED:
+    if (state_ == state::connecting) // iWARP: accepted and connected in one step
+      ec = on_reply(event);
+    if (op_ != nullptr && !ec)
+      finish({}, left);
+    break;
+  case RDMA_CM_EVENT_ADDR_ERROR:
+    if (event.status == -ETIMEDOUT && op_ != nullptr) {
+      patience_ = std::min(2 * patience_, most_patience); // until the timer ends the attempt
+      ec = resolve_address();
+      break;
+    }
+    [[fallthrough]];
+  case RDMA_CM_EVENT_ROUTE_ERROR:
+    ec = way_failure(event.status);
+    break;
+  case RDMA_CM_EVENT_UNREACHABLE: // the kernel's own timeout: no answer (10 s by siw)
+    ec = event.status == -ETIMEDOUT ? error_code(asio::error::timed_out)
+                                    : error_code(error::unreachable);
+    break;
+  case RDMA_CM_EVENT_REJECTED:
+    reply_ = event.data;
+    ec =
+        state_ == state::accepting ? error_code(asio::error::connection_aborted) : rejection(event);
+    if (op_ != nullptr && op_->target && ec == error::rejected &&
+        is_incompatible(event.data.bytes()))
+      ec = error::incompatible_peer;
+    break;
+  case RDMA_CM_EVENT_CONNECT_ERROR:
+    ec = event.status < 0 ? cm_error(-event.status) : error_code(error::unreachable);
+    break;
+  case RDMA_CM_EVENT_DISCONNECTED:
+    ec = asio::error::connection_reset;
+    break;
+  case RDMA_CM_EVENT_DEVICE_REMOVAL:
+    ec = error::device_fatal;
+    break;
+  default:
+    break;
+  }
+  if (ec && state_ == state::connecting)
+    state_ = state::idle; // the attempt has ended by itself
+  if (ec && state_ == state::established) {
+    rdma_disconnect(id_); // the answer that the peer waits for
+    left.failed = qp_;
+    left.why = ec;
+  } else if (ec && op_ != nullptr && state_ != state::accepting) {
+    next_endpoint(ec, left);
+  } else if (ec && op_ != nullptr) {
+    finish(ec, left);
+  } else if (ec) {
+    state_ = state::closed; // a request that was withdrawn before it was answered
+  }
+}
+
+error_code cm_connection::on_address_resolved() {
+  if (id_->verbs == nullptr)
+    return error::loopback_address;
+  if (!same_device(id_->verbs, qp_->get_protection_domain().get_device().native_handle()))
+    return error::wrong_device;
+  if (options_.data.size() > most_data(id_->verbs, 56))
+    return asio::error::message_size;
+  const int timeout = static_cast<int>(
+      std::clamp<std::chrono::milliseconds::rep>(options_.timeout.count(), 1, 600000));
+  return rdma_resolve_route(id_, timeout) == 0 ? error_code() : way_error(errno);
+}
+
+rdma_conn_param cm_connection::parameters(const private_data& data) const {
+  const queue_pair_options& o = qp_->options();
+  rdma_conn_param p{};
+  p.private_data = data.data();
+  p.private_data_len = static_cast<std::uint8_t>(data.size());
+  p.responder_resources = o.max_reads;
+  p.initiator_depth = o.max_reads;
+  p.retry_count = o.retry_count;
+  p.rnr_retry_count = o.rnr_retry;
+  p.qp_num = qp_->number();
+  p.srq = qp_->has_shared_receives() ? 1 : 0;
+  return p;
+}
+
+error_code cm_connection::on_route_resolved() {
+  if (const error_code ec = prepare_queue_pair(IBV_QPS_INIT, 0, 0))
+    return ec;
+  state_ = state::connecting;
+  rdma_conn_param p = parameters(options_.data);
+  if (rdma_connect(id_, &p) != 0) {
+    state_ = state::idle; // no event will follow
+    return cm_error(errno);
+  }
+  spent_ = is_iwarp(id_->verbs);
+  return {};
+}
+
+error_code cm_connection::on_reply(const cm_event& event) {
+  reply_ = event.data;
+  reads_out_ = std::min(qp_->options().max_reads, event.initiator_depth);
+  if (qp_->state() == queue_pair_state::failed) {
+    spent_ = true;
+    return asio::error::connection_reset;
+  }
+  return op_ != nullptr && op_->target ? op_->target->on_hello(reply_.bytes(), false)
+                                       : error_code();
+}
+
+// The response says how many READs the responder starts and answers; rdma_cm has matched the
+// numbers.
+error_code cm_connection::on_response(const cm_event& event) {
+  if (const error_code ec = on_reply(event))
+    return ec;
+  const std::uint8_t in = std::min(qp_->options().max_reads, event.responder_resources);
+  spent_ = op_ != nullptr && op_->target; // the target has taken this peer's hello
+  if (const error_code ec = prepare_queue_pair(IBV_QPS_RTR, reads_out_, in))
+    return ec;
+  if (const error_code ec = prepare_queue_pair(IBV_QPS_RTS, reads_out_, in))
+    return ec;
+  return rdma_establish(id_) == 0 ? error_code() : step_error(errno);
+}
+
+// rdma_cm knows the path; attributes of this side alone come from the queue pair's options.
+error_code cm_connection::prepare_queue_pair(ibv_qp_state to, std::uint8_t reads_out,
+                                             std::uint8_t reads_in) {
+  const queue_pair_options& o = qp_->options();
+  ibv_qp_attr attr{};
+  attr.qp_state = to;
+  int mask = 0;
+  if (rdma_init_qp_attr(id_, &attr, &mask) != 0)
+    return step_error(errno);
+  switch (to) {
+  case IBV_QPS_INIT:
+    attr.qp_access_flags = qp_->access_flags();
+    mask |= IBV_QP_ACCESS_FLAGS;
+    break;
+  case IBV_QPS_RTR:
+    if ((mask & IBV_QP_MIN_RNR_TIMER) != 0)
+      attr.min_rnr_timer = o.min_rnr_timer;
+    if ((mask & IBV_QP_MAX_DEST_RD_ATOMIC) != 0)
+      attr.max_dest_rd_atomic = reads_in;
+    if ((mask & IBV_QP_PATH_MTU) != 0 && o.path_mtu != 0)
+      attr.path_mtu = std::min(attr.path_mtu, o.path_mtu);
+    if ((mask & IBV_QP_AV) != 0 && attr.ah_attr.is_global != 0) {
+      attr.ah_attr.grh.hop_limit = std::max(attr.ah_attr.grh.hop_limit, o.hop_limit);
+      attr.ah_attr.grh.traffic_class = o.traffic_class;
+    }
+    break;
+  default:
+    if ((mask & IBV_QP_TIMEOUT) != 0)
+      attr.timeout = o.timeout;
+    if ((mask & IBV_QP_RETRY_CNT) != 0)
+      attr.retry_cnt = o.retry_count;
+    if ((mask & IBV_QP_RNR_RETRY) != 0)
+      attr.rnr_retry = o.rnr_retry;
+    if ((mask & IBV_QP_MAX_QP_RD_ATOMIC) != 0)
+      attr.max_rd_atomic = reads_out;
+  }
+  if (mask == 0)
+    return {};
+  if (to != IBV_QPS_INIT)
+    spent_ = true; // half connected, unusable for another peer
+  const error_code ec = qp_->modify(attr, mask);
+  return ec == boost::system::errc::host_unreachable ? error_code(error::unreachable) : ec;
+}
+
+// EINVAL: the peer has given up, so no step can follow, though its event is still to come.
+error_code cm_connection::step_error(int value) const {
+  if (value != EINVAL)
+    return cm_error(value);
+  if (state_ == state::requested || state_ == state::accepting)
+    return given_up() ? error_code(asio::error::connection_aborted) : system_error_code(value);
+  return state_ == state::connecting ? error_code(error::rejected) : system_error_code(value);
+}
+
+void cm_connection::arm_timer(std::chrono::milliseconds timeout) {
+  const std::uint64_t attempt = ++attempt_;
+  timer_->expires_after(std::min<std::chrono::milliseconds>(timeout, longest));
+  timer_->async_wait([weak = weak_from_this(), attempt](const error_code& ec) {
+    if (ec)
+      return;
+    if (const auto self = std::static_pointer_cast<cm_connection>(weak.lock()))
+      self->on_timeout(attempt);
+  });
+}
+
+void cm_connection::on_timeout(std::uint64_t attempt) {
+  leftovers left;
+  {
+    const std::lock_guard lock(mutex_);
+    if (attempt != attempt_ || op_ == nullptr || !begin(left))
+      return;
+    or_no_memory(left, [&] {
+      if (state_ == state::accepting)
+        finish(asio::error::timed_out, left);
+      else
+        next_endpoint(asio::error::timed_out, left);
+    });
+  }
+  settle(left);
+}
+
+} // namespace asio_rdma::detail

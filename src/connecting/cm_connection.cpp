@@ -1,0 +1,527 @@
+// SPDX-License-Identifier: BSL-1.0
+#include <asio_rdma/detail/connecting/cm_connection.hpp>
+
+#include <asio_rdma/detail/connecting/handshake.hpp>
+
+#include "connecting/cm_device.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <new>
+#include <utility>
+
+namespace asio_rdma::detail {
+namespace {
+
+class link final : public connection_link {
+public:
+  explicit link(std::shared_ptr<cm_connection> c) noexcept : connection_(std::move(c)) {}
+  ~link() override {
+    if (started_)
+      connection_->give_up(asio::error::operation_aborted);
+  }
+  /// From here on the connection, or its attempt, ends with this.
+  void start() noexcept { started_ = true; }
+  void disconnect(const error_code& why) noexcept override { connection_->disconnect(why); }
+  bool lingers() const noexcept override { return connection_->lingers(); }
+  void keep(std::shared_ptr<void> queue_pair) noexcept override {
+    connection_->keep(std::move(queue_pair));
+  }
+  void heard() noexcept override { connection_->heard(); }
+
+private:
+  std::shared_ptr<cm_connection> connection_;
+  std::atomic<bool> started_{false};
+};
+
+// The interface of the connection's local GID, 0 if unknown.
+std::uint32_t interface_of(const rdma_cm_id& id) noexcept {
+  ibv_port_attr port{};
+  if (id.verbs == nullptr || is_iwarp(id.verbs) ||
+      ibv_query_port(id.verbs, id.port_num, &port) != 0)
+    return 0;
+  for (int i = 0; i < port.gid_tbl_len; ++i) {
+    ibv_gid_entry entry{};
+    if (ibv_query_gid_ex(id.verbs, id.port_num, static_cast<std::uint32_t>(i), &entry, 0) == 0 &&
+        std::memcmp(&entry.gid, &id.route.addr.addr.ibaddr.sgid, sizeof entry.gid) == 0)
+      return entry.ndev_ifindex;
+  }
+  return 0;
+}
+
+// A link-local address is reachable only with the interface of its link, which the kernel does not
+// report for a request by RoCE.
+asio::ip::tcp::endpoint scoped_endpoint(const rdma_cm_id& id, const sockaddr* address) noexcept {
+  asio::ip::tcp::endpoint result = endpoint_of(address);
+  if (!result.address().is_v6())
+    return result;
+  asio::ip::address_v6 a = result.address().to_v6();
+  if (a.is_link_local() && a.scope_id() == 0) {
+    a.scope_id(interface_of(id));
+    result.address(a);
+  }
+  return result;
+}
+
+void destroy(rdma_cm_id*& id) noexcept {
+  if (id != nullptr)
+    rdma_destroy_id(std::exchange(id, nullptr));
+}
+
+} // namespace
+
+cm_connection::cm_connection(cm_service& service, const asio::any_io_executor& executor)
+    : service_(&service), gate_(service.gate()), timer_(executor) {}
+
+cm_connection::~cm_connection() {
+  destroy(id_);
+  destroy(lingering_);
+}
+
+void cm_connection::leftovers::destroy_ids() noexcept {
+  for (rdma_cm_id*& id : ids)
+    destroy(id);
+}
+
+// Returns false once the service has shut down; the connection is closed then.
+bool cm_connection::begin(leftovers& left) noexcept {
+  if (!left.own.begin(gate_))
+    return false;
+  if (home_gate_ && home_gate_ != gate_)
+    left.home.begin(home_gate_);
+  left.operations = &service_->operations();
+  return true;
+}
+
+error_code cm_connection::check(const connect_operation& op, const queue_pair_impl& qp,
+                                const private_data& data) {
+  if (qp.options().type != IBV_QPT_RC)
+    return asio::error::operation_not_supported;
+  return op.target && !data.empty() ? error_code(asio::error::invalid_argument) : error_code();
+}
+
+cm_home cm_connection::home_of(const queue_pair_impl& qp, error_code& ec) {
+  cm_service& service = cm_service::of(qp.context());
+  ec = service.prepare();
+  return {&service, service.gate()};
+}
+
+/// The home of a connection whose attempt is about to start. Until it has, a request is of no
+/// queue pair's context.
+class cm_connection::new_home {
+public:
+  explicit new_home(cm_connection& c) noexcept : connection_(c) {}
+  new_home(const new_home&) = delete;
+  ~new_home() {
+    if (started_)
+      return;
+    connection_.home_ = nullptr;
+    connection_.home_gate_.reset();
+  }
+
+  error_code set(const cm_home& home, leftovers& left) {
+    if (home.gate != connection_.gate_ && !left.home.begin(home.gate))
+      return asio::error::operation_aborted; // that context is being destroyed
+    connection_.home_ = home.service;
+    connection_.home_gate_ = home.gate;
+    return home.service->expect(connection_.shared_from_this());
+  }
+  void started() noexcept { started_ = true; }
+
+private:
+  cm_connection& connection_;
+  bool started_ = false;
+};
+
+error_code cm_connection::connect(connect_operation& op, std::shared_ptr<queue_pair_impl> qp,
+                                  std::vector<asio::ip::tcp::endpoint> endpoints,
+                                  connect_options options) {
+  if (endpoints.empty())
+    return asio::error::not_found;
+  if (const error_code ec = check(op, *qp, options.data))
+    return ec;
+  error_code home_error;
+  const cm_home home = home_of(*qp, home_error);
+  if (home_error)
+    return home_error;
+  if (op.target)
+    options.data = op.target->hello();
+  op.info.data.reserve(cm_data::most); // so that the end of the attempt allocates nothing
+  const auto attached =
+      std::make_shared<link>(std::static_pointer_cast<cm_connection>(shared_from_this()));
+  leftovers left;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!begin(left))
+      return asio::error::operation_aborted;
+    new_home moving(*this);
+    if (const error_code ec = moving.set(home, left))
+      return ec;
+    if (const error_code ec = qp->attach(attached))
+      return ec;
+    moving.started();
+    attached->start();
+    left.operations->operation_starting();
+    op_ = &op;
+    qp_ = std::move(qp);
+    endpoints_ = std::move(endpoints);
+    options_ = std::move(options);
+    or_no_memory(left, [&] { next_endpoint(asio::error::not_found, left); });
+  }
+  settle(left);
+  return {};
+}
+
+void cm_connection::adopt(const cm_event& request) noexcept {
+  const std::lock_guard lock(mutex_);
+  request_ = request;
+  id_ = request.id;
+  id_->context = static_cast<cm_handler*>(this);
+  state_ = state::requested;
+}
+
+// The kernel holds back the events of a request until the request is accepted (ucma_event_handler
+// in drivers/infiniband/core/ucma.c), so this asks the kernel. siw cannot tell.
+bool cm_connection::withdrawn() const {
+  const std::lock_guard lock(mutex_);
+  return state_ != state::requested || given_up();
+}
+
+bool cm_connection::given_up() const {
+  ibv_qp_attr attr{};
+  attr.qp_state = IBV_QPS_INIT;
+  int mask = 0;
+  return rdma_init_qp_attr(id_, &attr, &mask) != 0 && errno == EINVAL;
+}
+
+connection_info cm_connection::info() const {
+  const std::lock_guard lock(mutex_);
+  connection_info result;
+  if (id_ == nullptr)
+    return result;
+  result.local = scoped_endpoint(*id_, rdma_get_local_addr(id_));
+  result.remote = scoped_endpoint(*id_, rdma_get_peer_addr(id_));
+  const auto data = request_.data.bytes();
+  result.data.assign(data.begin(), data.end());
+  return result;
+}
+
+std::string cm_connection::device_name() const {
+  const std::lock_guard lock(mutex_);
+  return id_ != nullptr && id_->verbs != nullptr ? ibv_get_device_name(id_->verbs->device) : "";
+}
+
+rdma_cm_id* cm_connection::native_handle() const {
+  const std::lock_guard lock(mutex_);
+  return id_;
+}
+
+error_code cm_connection::check_accept(const queue_pair_impl& qp, const private_data& data) {
+  if (state_ != state::requested)
+    return asio::error::connection_aborted;
+  if (!same_device(id_->verbs, qp.get_protection_domain().get_device().native_handle()))
+    return error::wrong_device;
+  if (data.size() > most_data(id_->verbs, 196))
+    return asio::error::message_size;
+  return {};
+}
+
+// While attached, a queue pair is not connected by any other operation.
+error_code cm_connection::hear(connection_target& target) {
+  const error_code ec = target.on_hello(request_.data.bytes(), true);
+  if (ec == error::incompatible_peer) {
+    const auto why = encode(verdict::incompatible);
+    rdma_reject(id_, why.data(), static_cast<std::uint8_t>(why.size()));
+    state_ = state::closed;
+  }
+  return ec;
+}
+
+error_code cm_connection::accept(connect_operation& op, const std::shared_ptr<queue_pair_impl>& qp,
+                                 const cm_home& home, const accept_options& options, bool counted) {
+  if (const error_code ec = check(op, *qp, options.data))
+    return ec;
+  op.info.data.reserve(cm_data::most);
+  const auto attached =
+      std::make_shared<link>(std::static_pointer_cast<cm_connection>(shared_from_this()));
+  leftovers left;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!begin(left))
+      return asio::error::operation_aborted;
+    if (const error_code ec = check_accept(*qp, options.data))
+      return ec;
+    new_home moving(*this);
+    if (const error_code ec = moving.set(home, left))
+      return ec;
+    if (const error_code ec = qp->attach(attached))
+      return ec;
+    error_code heard;
+    try {
+      if (op.target)
+        heard = hear(*op.target);
+    } catch (...) {
+      qp->detach();
+      throw;
+    }
+    if (heard) {
+      qp->detach();
+      return heard;
+    }
+    moving.started();
+    attached->start();
+    if (!counted)
+      left.operations->operation_starting();
+    op_ = &op;
+    qp_ = qp;
+    state_ = state::accepting;
+    or_no_memory(left, [&] {
+      if (const error_code ec = answer(options))
+        finish(ec, left);
+      else
+        arm_timer(options.timeout);
+    });
+  }
+  settle(left);
+  return {};
+}
+
+error_code cm_connection::answer(const accept_options& options) {
+  const std::uint8_t own = qp_->options().max_reads;
+  reads_out_ = std::min(own, request_.initiator_depth);
+  const std::uint8_t in = std::min(own, request_.responder_resources);
+  for (const ibv_qp_state to : {IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS})
+    if (const error_code ec = prepare_queue_pair(to, reads_out_, in))
+      return ec;
+  const private_data data = op_->target ? op_->target->hello() : options.data;
+  rdma_conn_param p = parameters(data);
+  p.initiator_depth = reads_out_;
+  p.responder_resources = in;
+  return rdma_accept(id_, &p) == 0 ? error_code() : step_error(errno);
+}
+
+error_code cm_connection::reject(const private_data& data) {
+  const std::lock_guard lock(mutex_);
+  if (state_ != state::requested)
+    return asio::error::connection_aborted;
+  if (data.size() > most_data(id_->verbs, 148))
+    return asio::error::message_size;
+  const int failed = rdma_reject(id_, data.data(), static_cast<std::uint8_t>(data.size()));
+  const error_code ec = failed == 0 ? error_code() : step_error(errno);
+  state_ = state::closed;
+  return ec;
+}
+
+// From here on the queue pair's context reads the events of the connection. Called in the last
+// event that was read, so all events are acknowledged.
+error_code cm_connection::move_home(leftovers& left) noexcept {
+  if (home_ == service_)
+    return {};
+  if (!left.home.begun())
+    return asio::error::operation_aborted; // that context is being destroyed
+  if (const error_code ec = home_->adopt_id(id_))
+    return ec;
+  service_ = home_;
+  gate_ = home_gate_;
+  return {};
+}
+
+// Gives the operation its result. After a failure the id is retired. The queue pair can be used for
+// another attempt unless it has left its initial state.
+void cm_connection::finish(const error_code& result, leftovers& left) noexcept {
+  ++attempt_;
+  timer_.reset();
+  connect_operation& op = *std::exchange(op_, nullptr);
+  if (id_ != nullptr && in_event_) {
+    op.info.local = scoped_endpoint(*id_, rdma_get_local_addr(id_));
+    op.info.remote = scoped_endpoint(*id_, rdma_get_peer_addr(id_));
+  }
+  const auto data = request_.id != nullptr ? request_.data.bytes() : reply_.bytes();
+  op.info.data.assign(data.begin(), data.end()); // the memory is reserved
+  op.ec = result ? result : move_home(left);
+  left.done = &op;
+  if (!result && op.ec)
+    rdma_disconnect(id_); // the peer is connected, or about to be
+  if (!op.ec) {
+    state_ = state::established;
+    qp_->connected(reads_out_ != 0);
+    left.connected = std::move(op.target);
+    return;
+  }
+  left.dropped = std::move(op.target);
+  left.detached = std::move(qp_);
+  if (state_ == state::accepting || spent_) {
+    left.failed = left.detached;
+    left.why = asio::error::connection_reset;
+  }
+  retire_id(left);
+  state_ = state::closed;
+}
+
+// On iWARP, to destroy an id that is being connected would wait for the peer (iw_destroy_cm_id in
+// the kernel), as would destroying its queue pair.
+bool cm_connection::destroying_would_wait() const noexcept {
+  return state_ == state::connecting && id_ != nullptr && id_->verbs != nullptr &&
+         is_iwarp(id_->verbs);
+}
+
+// Destroys the id, or keeps it until its last event if destroying it would wait.
+void cm_connection::retire_id(leftovers& left) noexcept {
+  if (id_ == nullptr)
+    return;
+  const bool lingers = destroying_would_wait();
+  (lingers ? lingering_ : left.ids[0]) = std::exchange(id_, nullptr);
+  if (lingers)
+    self_ = shared_from_this();
+}
+
+void cm_connection::settle(leftovers& left) noexcept {
+  if (left.failed) // its teardown must know that the id lingers, so it stays attached
+    left.failed->fail(left.why);
+  else if (left.detached)
+    left.detached->detach();
+  if (left.connected) {
+    try {
+      left.connected->on_connected(left.done->info);
+    } catch (const std::bad_alloc&) {
+      left.done->ec = asio::error::no_memory;
+      left.connected->target_queue_pair()->fail(left.done->ec);
+    }
+  }
+  left.destroy_ids();
+  if (left.done != nullptr) {
+    operation_list done;
+    done.push_back(*left.done);
+    left.operations->complete(done);
+  }
+}
+
+void cm_connection::disconnect(const error_code& why) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    if (state_ == state::established && id_ != nullptr) {
+      rdma_disconnect(id_);
+      return;
+    }
+    // If a peer refuses, siw flushes the receives, perhaps before the event, which gives the
+    // precise reason.
+    if (state_ == state::connecting && why == asio::error::connection_reset) {
+      spent_ = true;
+      return;
+    }
+  }
+  give_up(why);
+}
+
+bool cm_connection::lingers() const noexcept {
+  const std::lock_guard lock(mutex_);
+  return waits_for_peer();
+}
+
+void cm_connection::keep(std::shared_ptr<void> queue_pair) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (waits_for_peer())
+    kept_ = std::move(queue_pair);
+}
+
+// The connector sends only after it has taken the acceptance. If its confirmation is lost, the
+// connection manager would wait until it repeats the acceptance (rdma_notify(3)).
+void cm_connection::heard() noexcept {
+  leftovers left;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!begin(left))
+      return;
+    if (state_ == state::accepting && id_ != nullptr && !is_iwarp(id_->verbs))
+      rdma_notify(id_, IBV_EVENT_COMM_EST);
+  }
+  settle(left);
+}
+
+bool cm_connection::waits_for_peer() const noexcept {
+  return lingering_ != nullptr || destroying_ || destroying_would_wait();
+}
+
+void cm_connection::give_up(const error_code& why) noexcept {
+  leftovers left;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!begin(left))
+      return;
+    if (op_ != nullptr)
+      finish(why, left);
+    retire_id(left);
+    timer_.reset();
+    state_ = state::closed;
+    left.detached.reset(); // the queue pair closes, or is about to
+    qp_.reset();
+  }
+  settle(left);
+}
+
+// Either context ends an attempt: the attempt's own, or the queue pair's. The other context lives
+// on, so the queue pair is detached, or fails. An id must not outlive its event channel, which
+// belongs to the attempt's own context. So a lingering id is kept until that context ends.
+void cm_connection::close(const cm_service& by) {
+  rdma_cm_id* lingering = nullptr;
+  {
+    leftovers left;
+    {
+      const std::lock_guard lock(mutex_);
+      if ((&by != service_ && &by != home_) || !begin(left)) // moved away, or closed
+        return;
+      if (op_ != nullptr)
+        finish(asio::error::operation_aborted, left);
+      retire_id(left);
+      timer_.reset();
+      state_ = state::closed;
+      qp_.reset();
+      if (&by == service_) {
+        lingering = std::exchange(lingering_, nullptr);
+        destroying_ = lingering != nullptr;
+      } else if (kept_) {
+        home_->keep(kept_);
+      }
+    }
+    settle(left);
+  }
+  if (lingering == nullptr)
+    return;
+  rdma_destroy_id(lingering); // waits for the peer, so no gate is entered
+  cm_use home;
+  std::shared_ptr<void> kept;
+  std::shared_ptr<cm_handler> self;
+  const std::lock_guard lock(mutex_);
+  home.begin(home_gate_); // if that context has ended, it no longer needs the gate
+  destroying_ = false;
+  kept = std::move(kept_);
+  self = std::move(self_);
+}
+
+void cm_connection::cancel() {
+  leftovers left;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!begin(left))
+      return;
+    if (op_ != nullptr)
+      finish(asio::error::operation_aborted, left);
+  }
+  settle(left);
+}
+
+void cm_connection::cancel(std::uint64_t operation_id) {
+  leftovers left;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!begin(left))
+      return;
+    if (op_ != nullptr && op_->id == operation_id)
+      finish(asio::error::operation_aborted, left);
+  }
+  settle(left);
+}
+
+} // namespace asio_rdma::detail

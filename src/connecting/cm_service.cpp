@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: BSL-1.0
+#include <asio_rdma/detail/connecting/cm_service.hpp>
+
+#include "core/descriptor_watch.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <new>
+#include <poll.h>
+#include <utility>
+
+namespace asio_rdma::detail {
+
+asio::execution_context::id cm_service::id;
+
+struct cm_service::channel {
+  struct reader final : scheduled_operation {
+    explicit reader(channel& c) noexcept : scheduled_operation(&reader::execute), owner(c) {}
+
+    static void execute(void* context, scheduled_operation* base, const error_code&, std::size_t) {
+      channel& owner = static_cast<reader*>(base)->owner;
+      owner.queued.store(false);
+      if (context != nullptr && owner.read())
+        owner.on_readable();
+    }
+
+    channel& owner;
+  };
+
+  channel(asio::execution_context& c, rdma_event_channel* e)
+      : context_scheduler(asio::use_service<scheduler>(c)),
+        events(e),
+        read_op(*this),
+        watch(*this) {}
+  channel(const channel&) = delete;
+  ~channel() {
+    watch.stop();
+    rdma_destroy_event_channel(events);
+  }
+
+  void on_readable() {
+    if (!queued.exchange(true))
+      context_scheduler.post_immediate_completion(&read_op, false);
+  }
+
+  // Reads some events, so that other work of the context gets its turn; returns true if there may
+  // be more. Each event is acknowledged before its handler is called, because the handler may
+  // destroy the id, which waits for acknowledgement (rdma_destroy_id(3)). Until the acknowledgement
+  // the owner of the id exists.
+  bool read() {
+    constexpr int at_a_time = 16;
+    const std::lock_guard lock(mutex);
+    for (int left = at_a_time; left != 0; --left) {
+      rdma_cm_event* raw = nullptr;
+      if (!next(raw))
+        return false;
+      cm_event event;
+      event.type = raw->event;
+      event.status = raw->status;
+      event.id = raw->id;
+      event.responder_resources = raw->param.conn.responder_resources;
+      event.initiator_depth = raw->param.conn.initiator_depth;
+      event.data.assign(raw->param.conn.private_data, raw->param.conn.private_data_len);
+      auto* const owner = static_cast<cm_handler*>(raw->id->context);
+      std::shared_ptr<cm_handler> handler;
+      if (owner != nullptr) { // null for an id that could not be given back
+        handler = owner->weak_from_this().lock();
+        event.ids_made = owner->ids_made;
+      }
+      rdma_ack_cm_event(raw);
+      if (event.type == RDMA_CM_EVENT_CONNECT_REQUEST)
+        give_request(handler, event);
+      else if (handler)
+        handler->on_cm_event(event);
+    }
+    return true;
+  }
+
+  static void give_request(const std::shared_ptr<cm_handler>& handler, const cm_event& event) {
+    bool taken = false;
+    try {
+      taken = handler && handler->on_request(event);
+    } catch (const std::bad_alloc&) { // rejected, as with a full backlog
+    }
+    if (!taken)
+      rdma_destroy_id(event.id);
+  }
+
+  // librdmacm reports its own failures by -1 and errno, the kernel's by the error number.
+  bool next(rdma_cm_event*& event) {
+    const std::lock_guard lock(addresses);
+    errno = 0;
+    if (rdma_get_cm_event(events, &event) != 0)
+      return false;
+    if (event->status == -1 && errno != 0)
+      event->status = -errno;
+    return true;
+  }
+
+  scheduler& context_scheduler;
+  rdma_event_channel* events;
+  reader read_op;
+  std::atomic<bool> queued{false};
+  std::mutex mutex;
+  std::mutex addresses; // guards the addresses that librdmacm writes to ids
+  descriptor_watch<channel, &channel::on_readable> watch;
+};
+
+cm_service::cm_service(asio::execution_context& context)
+    : asio::execution_context::service(context), operations_(completion_service::of(context)) {}
+
+cm_service::~cm_service() = default;
+
+cm_service& cm_service::of(asio::execution_context& context) {
+  return asio::use_service<cm_service>(context);
+}
+
+bool cm_service::open(error_code& ec) {
+  if (stopped_) {
+    ec = asio::error::operation_aborted;
+    return false;
+  }
+  if (channel_)
+    return true;
+  rdma_event_channel* events = rdma_create_event_channel();
+  if (events == nullptr) {
+    ec = cm_error(errno);
+    return false;
+  }
+  fcntl(events->fd, F_SETFL, fcntl(events->fd, F_GETFL) | O_NONBLOCK);
+  std::unique_ptr<channel> c;
+  try {
+    c = std::make_unique<channel>(context(), events);
+  } catch (...) {
+    rdma_destroy_event_channel(events);
+    throw;
+  }
+  if (const int e = c->watch.start(context(), events->fd)) {
+    ec = system_error_code(e);
+    return false;
+  }
+  channel_ = std::move(c);
+  return true;
+}
+
+cm_service::channel* cm_service::opened() const {
+  const std::lock_guard lock(mutex_);
+  return channel_.get();
+}
+
+void cm_service::read_events() {
+  if (channel* const c = opened())
+    if (c->read())
+      c->on_readable();
+}
+
+int cm_service::descriptor() const {
+  const std::lock_guard lock(mutex_);
+  return channel_ ? channel_->events->fd : -1;
+}
+
+rdma_cm_id* cm_service::make_id(const std::shared_ptr<cm_handler>& handler, error_code& ec) {
+  const std::lock_guard lock(mutex_);
+  if (!open(ec))
+    return nullptr;
+  add(handler);
+  rdma_cm_id* result = nullptr;
+  if (rdma_create_id(channel_->events, &result, handler.get(), RDMA_PS_TCP) != 0) {
+    ec = cm_error(errno);
+    return nullptr;
+  }
+  ++handler->ids_made; // before it has events, and after an id of the same address is gone
+  return result;
+}
+
+int cm_service::resolve_address(rdma_cm_id* resolved, sockaddr* from, sockaddr* to, int timeout) {
+  const std::lock_guard lock(channel_->addresses);
+  return rdma_resolve_addr(resolved, from, to, timeout);
+}
+
+error_code cm_service::prepare() {
+  const std::lock_guard lock(mutex_);
+  error_code ec;
+  open(ec);
+  return ec;
+}
+
+error_code cm_service::expect(const std::shared_ptr<cm_handler>& handler) {
+  const std::lock_guard lock(mutex_);
+  error_code ec;
+  if (open(ec))
+    add(handler);
+  return ec;
+}
+
+error_code cm_service::adopt_id(rdma_cm_id* moved) {
+  channel* const c = opened();
+  if (rdma_migrate_id(moved, c->events) != 0)
+    return cm_error(errno);
+  // The kernel moves pending events without waking a reader of the new channel.
+  pollfd waiting{c->events->fd, POLLIN, 0};
+  if (::poll(&waiting, 1, 0) != 0)
+    c->on_readable();
+  return {};
+}
+
+void cm_service::remember(const std::shared_ptr<cm_handler>& handler) {
+  const std::lock_guard lock(mutex_);
+  add(handler);
+}
+
+void cm_service::keep(std::shared_ptr<void> objects) {
+  const std::lock_guard lock(mutex_);
+  kept_.push_back(std::move(objects));
+}
+
+// Removes expired handlers whenever the number of handlers has doubled.
+void cm_service::add(const std::shared_ptr<cm_handler>& handler) {
+  if (handlers_.size() >= clean_at_) {
+    std::erase_if(handlers_, [](const auto& w) { return w.expired(); });
+    clean_at_ = std::max<std::size_t>(2 * handlers_.size(), 64);
+  }
+  handlers_.push_back(handler);
+}
+
+void cm_service::shutdown() {
+  // Last work on connections, which end here.
+  operations_.do_last_work(descriptor(), [this] { read_events(); });
+  std::vector<std::weak_ptr<cm_handler>> handlers;
+  {
+    const std::lock_guard lock(mutex_);
+    handlers.swap(handlers_);
+    stopped_ = true;
+  }
+  if (channel_)
+    channel_->watch.stop();
+  for (const auto& weak : handlers)
+    if (const auto h = weak.lock())
+      h->close(*this);
+  gate_->close();
+}
+
+bool cm_gate::enter() noexcept {
+  const std::lock_guard lock(mutex_);
+  if (!closed_)
+    ++users_;
+  return !closed_;
+}
+
+void cm_gate::leave() noexcept {
+  const std::lock_guard lock(mutex_);
+  if (--users_ == 0)
+    empty_.notify_all(); // under the lock, as the last waiting thread may destroy the gate
+}
+
+void cm_gate::close() noexcept {
+  std::unique_lock lock(mutex_);
+  closed_ = true;
+  empty_.wait(lock, [this] { return users_ == 0; });
+}
+
+asio::ip::tcp::endpoint endpoint_of(const sockaddr* address) {
+  asio::ip::tcp::endpoint result;
+  if (address == nullptr)
+    return result;
+  const std::size_t size = address->sa_family == AF_INET    ? sizeof(sockaddr_in)
+                           : address->sa_family == AF_INET6 ? sizeof(sockaddr_in6)
+                                                            : 0;
+  if (size == 0)
+    return result;
+  std::memcpy(result.data(), address, size);
+  result.resize(size);
+  return result;
+}
+
+error_code cm_error(int value) {
+  switch (value) {
+  case ENODEV:
+    return error::no_device;
+  case EACCES:
+  case EPERM:
+    return error::device_permission;
+  case ECONNREFUSED:
+    return error::peer_not_listening;
+  case EHOSTUNREACH:
+  case ENETUNREACH:
+    return error::unreachable;
+  default:
+    return system_error_code(value);
+  }
+}
+
+} // namespace asio_rdma::detail

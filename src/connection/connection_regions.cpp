@@ -1,0 +1,445 @@
+// SPDX-License-Identifier: BSL-1.0
+// Remote memory of a connection.
+#include <asio_rdma/detail/connection/connection_impl.hpp>
+
+#include <algorithm>
+#include <utility>
+
+namespace asio_rdma::detail {
+namespace {
+
+grant_limits limits_of(const remote_memory_options& o, const device& d) {
+  grant_limits l;
+  l.rights = to_rights(o.rights);
+  if (!d.has_atomics())
+    l.rights = l.rights & (remote_rights::read | remote_rights::write);
+  l.bytes = o.bytes;
+  l.grants = o.grants;
+  l.default_lease = o.default_lease;
+  l.longest_lease = o.longest_lease;
+  l.grace = o.grace;
+  return l;
+}
+
+} // namespace
+
+connection_regions::connection_regions(connection_impl& connection, frame_link& link,
+                                       const remote_memory_options& options)
+    : connection_(connection),
+      inbox_(link),
+      grants_(link, inbox_, limits_of(options, connection.member_device())),
+      leases_(link, inbox_) {}
+
+void connection_regions::complete(region_operation& op, const error_code& ec,
+                                  operation_list& done) {
+  connection_.complete(op, ec, done);
+}
+
+// --- Memory of this side ---------------------------------------------------------------------
+
+void connection_regions::give_back(grant_record& r) noexcept {
+  if (r.lending || r.returned || r.key.is_open())
+    return;
+  connection_.dropped_.drop(r.access);
+  connection_.dropped_.drop(r.memory);
+  r.waiter = nullptr;
+  grant_records_.give_back(r);
+}
+
+void connection_regions::lend(region_operation& op, const registered_buffer& memory) {
+  grants_.reserve_one();
+  reserve_place();
+  grant_record& r = grant_records_.take(connection_);
+  const bool writes =
+      (op.lease.rights & (remote_rights::write | remote_rights::atomic)) != remote_rights::none;
+  op.ec = memory.empty() || op.lease.rights == remote_rights::none || !connection_.is_usable(memory)
+              ? error_code(asio::error::invalid_argument)
+          : writes ? r.access.try_begin_write(memory)
+                   : r.access.try_begin_read(memory);
+  if (op.ec)
+    return give_back(r);
+  r.memory = memory;
+  r.bytes = memory.size();
+  r.rights = op.lease.rights;
+  r.lease = op.lease.lease;
+  r.waiter = &op;
+  r.lending = true;
+  op.lent = &r;
+  grants_.lend(r);
+}
+
+void connection_regions::reserve_place() {
+  if (granted_.size() < grants_.places())
+    granted_.resize(2 * grants_.places());
+}
+
+void connection_regions::make_key(const grant_action& a) {
+  error_code ec = connection_.check();
+  grant_record* record = static_cast<grant_record*>(a.lend);
+  try {
+    if (record == nullptr && !ec) {
+      reserve_place();
+      record = &grant_records_.take(connection_);
+    }
+  } catch (const std::bad_alloc&) {
+    ec = asio::error::no_memory;
+  }
+  if (record == nullptr)
+    return grants_.not_made(a.grant, ec);
+  grant_record& r = *record;
+  r.id = a.grant;
+  granted_[a.grant & 0xffff] = &r;
+  if (!ec && a.bytes == 0)
+    ec = asio::error::invalid_argument;
+  if (!ec && a.lend == nullptr) {
+    r.memory = connection_.pool().allocate(a.bytes, ec);
+    if (!ec)
+      r.memory.zero();
+  }
+  try {
+    if (!ec)
+      r.key = grant_key(connection_.pool().get_protection_domain(), r.memory.data(), a.bytes,
+                        to_access(a.rights), ec);
+  } catch (const std::bad_alloc&) {
+    ec = asio::error::no_memory;
+  }
+  const bool binds = !ec && r.key.window();
+  if (binds)
+    ec = bind(r);
+  if (ec)
+    not_made(r, ec);
+  else if (!binds)
+    made(r);
+}
+
+error_code connection_regions::bind(grant_record& r) {
+  memory_window_impl& window = *r.key.window();
+  r.bind.wr.opcode = IBV_WR_BIND_MW;
+  r.bind.wr.bind_mw = {window.native_handle(), 0, r.key.binding()};
+  error_code ec = connection_.queue_pair()->prepare_bind(window, r.bind.wr);
+  if (!ec && !connection_.post(r.bind))
+    ec = r.bind.ec;
+  return ec;
+}
+
+grant_bind::grant_bind(connection_impl& connection, grant_record& r) noexcept
+    : link_transfer(connection, &connection_regions::bound), grant(r) {}
+
+void connection_regions::bound(link_impl& link, link_transfer& t, operation_list&) {
+  connection_regions& self = *static_cast<connection_impl&>(link).regions_;
+  grant_record& r = static_cast<grant_bind&>(t).grant;
+  if (t.ec)
+    self.not_made(r, t.ec);
+  else
+    self.made(r);
+}
+
+void connection_regions::made(grant_record& r) {
+  new_grants_ = true;
+  grants_.made(r.id, r.key.remote(), protocol_clock::now());
+}
+
+void connection_regions::not_made(grant_record& r, const error_code& ec) {
+  granted_[r.id & 0xffff] = nullptr;
+  connection_.end_key(r.key, r.memory, r.access);
+  grants_.not_made(r.id, ec);
+  give_back(r);
+}
+
+// Deregistering waits until the device no longer uses the key.
+void connection_regions::end_key(const grant_action& a) {
+  grant_record& r = *std::exchange(granted_[a.grant & 0xffff], nullptr);
+  const bool ended = connection_.end_key(r.key, r.memory, r.access);
+  connection_.dropped_.drop(r.access);
+  r.returned = ended && a.returned && !inbox_.dropping();
+  if (r.returned)
+    r.next_free = std::exchange(returned_, &r);
+  give_back(r);
+  grants_.ended(a.grant);
+}
+
+std::size_t connection_regions::revoke(const registered_buffer* memory) {
+  const auto* const begin =
+      memory != nullptr ? static_cast<const std::byte*>(memory->data()) : nullptr;
+  std::size_t n = 0;
+  for (const grant_record* r : granted_) {
+    if (r == nullptr)
+      continue;
+    const auto* const from = static_cast<const std::byte*>(r->memory.data());
+    if (memory == nullptr || (from < begin + memory->size() && begin < from + r->memory.size()))
+      n += grants_.revoke(r->id) ? 1u : 0u;
+  }
+  return n;
+}
+
+// --- Memory of the peer ----------------------------------------------------------------------
+
+void connection_regions::start(region_operation& op) {
+  if (op.why == region_operation::purpose::receive) {
+    op.arrival.op = &op;
+    inbox_.receive(op.arrival);
+    return;
+  }
+  op.lease.op = &op;
+  op.lease.what = op.why == region_operation::purpose::request ? lease_request::kind::memory
+                                                               : lease_request::kind::renew;
+  leases_.start(op.lease, protocol_clock::now());
+}
+
+void connection_regions::give(region_operation& op) {
+  gift_record& r = gift_records_.take();
+  r.what = lease_request::kind::give;
+  r.id = op.lease.id;
+  r.waiter = &op;
+  op.given = &r;
+  leases_.start(r, protocol_clock::now());
+}
+
+void connection_regions::received(region_operation& op, operation_list& done) {
+  const region_receive& a = op.arrival;
+  if (a.ec)
+    return complete(op, a.ec, done);
+  if (a.returned) {
+    grant_record** place = &returned_;
+    while (*place != nullptr && (*place)->id != a.id)
+      place = &(*place)->next_free;
+    if (*place == nullptr)
+      return complete(op, asio::error::no_memory, done);
+    grant_record& r = **place;
+    *place = r.next_free;
+    r.returned = false;
+    op.memory = std::move(r.memory);
+    give_back(r);
+    return complete(op, {}, done);
+  }
+  const auto lease = leases_.get(a.id);
+  op.lease.op = &op;
+  op.lease.id = a.id;
+  if (lease && lease->until == protocol_clock::time_point::min()) { // the lease begins by a renewal
+    op.lease.what = lease_request::kind::renew;
+    op.lease.lease = {};
+    leases_.start(op.lease, protocol_clock::now());
+    return;
+  }
+  op.lease.ec = lease ? error_code() : error_code(error::lease_expired);
+  if (lease)
+    op.lease.result = *lease;
+  leased(op, done);
+}
+
+void connection_regions::leased(region_operation& op, operation_list& done) {
+  error_code ec = op.lease.ec;
+  if (op.why != region_operation::purpose::renew) {
+    try {
+      if (!ec)
+        op.region = connection_.make_region(op.lease.result);
+    } catch (const std::bad_alloc&) {
+      ec = asio::error::no_memory;
+    }
+    if (ec && (!op.lease.ec || op.why == region_operation::purpose::receive))
+      release(op.lease.id);
+  }
+  // For a request this error means the owner's limit, not the length of a message.
+  complete(op, ec == asio::error::message_size ? error_code(error::remote_memory_limit) : ec, done);
+}
+
+protocol_clock::time_point connection_regions::deadline(std::uint32_t id) const {
+  const auto lease = leases_.get(id);
+  const bool ended = !lease || leases_.check(id, protocol_clock::time_point::min());
+  return ended ? protocol_clock::time_point::min() : lease->until;
+}
+
+// --- Driving ---------------------------------------------------------------------------------
+
+bool connection_regions::run_grants(operation_list& done) {
+  const grant_action a = grants_.next();
+  switch (a.what) {
+  case grant_action::kind::make:
+    make_key(a);
+    return true;
+  case grant_action::kind::end:
+    end_key(a);
+    return true;
+  case grant_action::kind::lent: {
+    auto& r = static_cast<grant_record&>(*a.lend);
+    r.lending = false;
+    if (auto* const op = std::exchange(r.waiter, nullptr))
+      complete(*op, r.ec, done);
+    give_back(r);
+    return true;
+  }
+  case grant_action::kind::none:
+    break;
+  }
+  return false;
+}
+
+bool connection_regions::run(operation_list& done) {
+  if (inbox_.dropping())
+    while (returned_ != nullptr) {
+      grant_record& r = *std::exchange(returned_, returned_->next_free);
+      r.returned = false;
+      give_back(r);
+    }
+  if (run_grants(done))
+    return true;
+  if (lease_request* const l = leases_.next()) {
+    if (l->what != lease_request::kind::give) {
+      leased(*static_cast<region_operation::asking&>(*l).op, done);
+      return true;
+    }
+    auto& r = static_cast<gift_record&>(*l);
+    if (auto* const op = std::exchange(r.waiter, nullptr))
+      complete(*op, r.ec, done);
+    gift_records_.give_back(r);
+    return true;
+  }
+  if (region_receive* const r = inbox_.next()) {
+    received(*static_cast<region_operation::wait&>(*r).op, done);
+    return true;
+  }
+  return false;
+}
+
+// A request that the protocol has taken continues without its operation. A region that has arrived
+// is about to be delivered.
+bool connection_regions::cancel(region_operation& op, asio::cancellation_type_t type,
+                                operation_list& done) {
+  switch (op.why) {
+  case region_operation::purpose::request:
+  case region_operation::purpose::renew:
+    if (!leases_.cancel(op.lease))
+      return false;
+    break;
+  case region_operation::purpose::receive:
+    if (inbox_.cancel(op.arrival))
+      break;
+    if (!leases_.may_cancel(op.lease)) // the region has arrived, and its lease is being renewed
+      return false;
+    inbox_.put_back(op.lease.id); // first, because it may throw
+    leases_.cancel(op.lease);
+    break;
+  case region_operation::purpose::lend:
+    if (!may_leave_effects(type))
+      return false;
+    op.lent->waiter = nullptr;
+    break;
+  case region_operation::purpose::give:
+    if (!may_leave_effects(type))
+      return false;
+    op.given->waiter = nullptr;
+    break;
+  }
+  complete(op, asio::error::operation_aborted, done);
+  return true;
+}
+
+// --- The connection's part -------------------------------------------------------------------
+
+error_code connection_impl::check_region(const remote_region& r) const {
+  if (!r.lease_ || r.lease_->connection.lock().get() != this)
+    return asio::error::invalid_argument;
+  return regions_->check_lease(r.lease_->id);
+}
+
+remote_region connection_impl::make_region(const remote_lease& l) {
+  remote_region r;
+  const auto self = std::static_pointer_cast<connection_impl>(shared_from_this());
+  r.lease_ = std::make_shared<const lease_handle>(self, l.id);
+  r.memory_ = l.memory;
+  r.rights_ = to_access(l.rights);
+  return r;
+}
+
+bool connection_impl::start(region_operation& op) {
+  using purpose = region_operation::purpose;
+  operation_list done;
+  lock l(mutex_);
+  op.ec = regions_ && op.why == purpose::receive ? error_code() : check();
+  if (!op.ec && (op.why == purpose::renew || op.why == purpose::give)) {
+    const auto& lease = op.region.lease_;
+    if (!lease || lease->connection.lock().get() != this)
+      op.ec = asio::error::invalid_argument;
+    else
+      op.lease.id = lease->id;
+  }
+  if (op.ec)
+    return false;
+  if (op.why == purpose::give) // first, because it may throw
+    regions_->give(op);
+  else
+    regions_->start(op);
+  begin(op);
+  run(done);
+  take_arrived(done);
+  settle(l, done);
+  return true;
+}
+
+bool connection_impl::start(region_operation& op, const registered_buffer& memory) {
+  operation_list done;
+  lock l(mutex_);
+  op.ec = check();
+  if (op.ec)
+    return false;
+  op.why = region_operation::purpose::lend;
+  regions_->lend(op, memory);
+  if (op.ec)
+    return false;
+  begin(op);
+  run(done);
+  end_event(done);
+  settle(l, done);
+  return true;
+}
+
+void connection_impl::begin(region_operation& op) {
+  operation_starting();
+  active_.push_back(op);
+}
+
+void connection_impl::release_lease(std::uint32_t id) {
+  operation_list done;
+  lock l(mutex_);
+  regions_->release(id);
+  run(done);
+  settle(l, done);
+}
+
+protocol_clock::time_point connection_impl::lease_deadline(std::uint32_t id) const {
+  const std::lock_guard guard(mutex_);
+  return regions_->deadline(id);
+}
+
+std::size_t connection_impl::revoke(const registered_buffer* memory) {
+  operation_list done;
+  lock l(mutex_);
+  if (!regions_)
+    return 0;
+  const std::size_t n = regions_->revoke(memory);
+  do_or_fail([&] {
+    while (regions_->run_grants(done)) // at once, even if the connection is about to end
+      continue;
+  });
+  run(done);
+  settle(l, done);
+  return n;
+}
+
+void connection_impl::after_event() {
+  if (regions_ && regions_->has_new_grants())
+    set_timer();
+}
+
+void connection_impl::set_timer() {
+  const auto when = regions_->next_expiry();
+  if (when == protocol_clock::time_point::max())
+    return;
+  call_at(timer::expiry, when, [](link_impl& link) {
+    auto& self = static_cast<connection_impl&>(link);
+    self.regions_->expire();
+    self.set_timer();
+  });
+}
+
+} // namespace asio_rdma::detail

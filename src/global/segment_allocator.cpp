@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: BSL-1.0
+#include <asio_rdma/detail/global/segment_allocator.hpp>
+
+#include <algorithm>
+#include <bit>
+
+namespace asio_rdma::detail {
+
+std::optional<std::uint64_t> segment_allocator::allocate(std::uint64_t bytes,
+                                                         std::uint64_t alignment) {
+  if (bytes == 0 || bytes > end_ || !std::has_single_bit(alignment) || alignment > max_alignment)
+    return {};
+  const std::size_t least = class_of(bytes, alignment);
+  const std::uint64_t size = class_bytes(least);
+  // Each block of a class is aligned to the class's size, so any free block of the class fits.
+  const std::uint64_t natural = std::min(size & (0 - size), max_alignment);
+  const std::uint64_t at = round_up(next_, natural);
+  std::size_t chosen = least;
+  if (free_[least].empty() && (at > end_ || size > end_ - at)) {
+    while (++chosen != classes && (free_[chosen].empty() || class_bytes(chosen) % alignment != 0))
+      continue;
+    if (chosen == classes)
+      return {};
+  }
+  const bool fresh = free_[chosen].empty();
+  const std::uint64_t result = fresh ? at : free_[chosen].back();
+  live_.emplace(result, static_cast<std::uint8_t>(chosen));
+  if (fresh)
+    next_ = at + size;
+  else
+    free_[chosen].pop_back();
+  return result;
+}
+
+bool segment_allocator::free(std::uint64_t offset) {
+  const auto block = live_.find(offset);
+  if (block == live_.end())
+    return false;
+  free_[block->second].push_back(offset);
+  live_.erase(block);
+  return true;
+}
+
+} // namespace asio_rdma::detail

@@ -1,0 +1,436 @@
+// SPDX-License-Identifier: BSL-1.0
+#include <asio_rdma/detail/leases/grant_table.hpp>
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+namespace asio_rdma::detail {
+
+namespace {
+constexpr std::size_t most_grants = std::numeric_limits<std::uint16_t>::max();
+}
+
+grant_table::grant_table(frame_link& link, region_inbox& inbox, const grant_limits& limits)
+    : inbox_(inbox),
+      limits_(limits),
+      pending_(link.options().receives),
+      answers_(link.options().receives) {
+  link.add(*this,
+           {frame_type::request, frame_type::renew, frame_type::release, frame_type::returned});
+}
+
+grant_action grant_table::next() {
+  admit();
+  grant_action a;
+  while (!work_.empty()) {
+    const std::uint32_t id = work_.front();
+    work_.pop_front();
+    grant& g = grants_[id & 0xffff];
+    a.what = g.where == state::making ? grant_action::kind::make : grant_action::kind::end;
+    a.grant = id;
+    a.bytes = g.bytes;
+    a.rights = g.rights;
+    a.lend = g.lend;
+    a.returned = g.returned;
+    return a;
+  }
+  if (!done_lends_.empty()) {
+    a.what = grant_action::kind::lent;
+    a.lend = static_cast<lend_request*>(&done_lends_.front());
+    a.grant = a.lend->grant;
+    done_lends_.pop_front();
+  }
+  return a;
+}
+
+// --- What the peer asks ----------------------------------------------------------------------
+
+link_part::disposition grant_table::on_frame(const frame_header& header,
+                                             std::span<const std::byte> payload, std::uint32_t slot,
+                                             protocol_clock::time_point now) {
+  if (header.type == frame_type::request)
+    return on_request(header, payload);
+  if (header.type == frame_type::renew)
+    return on_renew(header, payload, now);
+  if ((header.id & 0xffff) >= grants_.size())
+    return disposition::violation;
+  grant* const g = find(header.id);
+  if (g == nullptr || g->where != state::live)
+    return disposition::consumed; // the grant has ended without the peer's knowledge
+  if (header.type == frame_type::returned && !inbox_.ended()) {
+    g->returned = true;
+    inbox_.push(slot, true, header.id, false);
+    begin_end(*g);
+    return disposition::held;
+  }
+  begin_end(*g);
+  return disposition::consumed;
+}
+
+link_part::disposition grant_table::on_request(const frame_header& header,
+                                               std::span<const std::byte> payload) {
+  request_payload p;
+  if (decode(payload, p) || unanswered_ == answers_.capacity())
+    return disposition::violation;
+  ++unanswered_;
+  if (closed_)
+    deny(header.id, refusal::closed);
+  else if (!within(p.rights, limits_.rights))
+    deny(header.id, refusal::rights);
+  else if (p.bytes > limits_.bytes)
+    deny(header.id, refusal::size);
+  else
+    pending_.push_back({header.id, p});
+  return disposition::consumed;
+}
+
+void grant_table::admit() {
+  while (!pending_.empty()) {
+    const pending p = pending_.front();
+    const std::uint64_t room = limits_.bytes - bytes_;
+    if (p.what.bytes > room + ending_bytes_ || granted_ - ending_ >= limits_.grants ||
+        (free_.empty() && grants_.size() == most_grants)) {
+      deny(p.request, refusal::quota);
+    } else if (p.what.bytes > room || granted_ >= limits_.grants) {
+      return; // retried when keys have ended
+    } else {
+      reserve_one();
+      bytes_ += p.what.bytes;
+      ++granted_;
+      grant g;
+      g.request = p.request;
+      g.bytes = p.what.bytes;
+      g.rights = p.what.rights;
+      g.lease = lease_for(p.what.lease);
+      g.on_request = true;
+      add(g);
+    }
+    pending_.pop_front();
+  }
+}
+
+link_part::disposition grant_table::on_renew(const frame_header& header,
+                                             std::span<const std::byte> payload,
+                                             protocol_clock::time_point now) {
+  lease_payload p;
+  if (decode(payload, p) || unanswered_ == answers_.capacity() ||
+      (p.grant & 0xffff) >= grants_.size())
+    return disposition::violation;
+  ++unanswered_;
+  grant* const g = find(p.grant);
+  if (g == nullptr || g->where != state::live) {
+    deny(header.id, refusal::expired);
+    return disposition::consumed;
+  }
+  // A grant that was lent may have a longer lease than grants on request.
+  const auto lease = g->on_request ? lease_for(p.lease) : g->lease;
+  g->until = std::max(g->until, until(now, lease));
+  answers_.push_back({frame_type::renewed, header.id, p.grant, {}, lease});
+  return disposition::consumed;
+}
+
+void grant_table::deny(std::uint32_t request, refusal why) {
+  if (silent_)
+    return;
+  answers_.push_back({frame_type::denied, request, 0, why, {}});
+}
+
+std::chrono::microseconds grant_table::lease_for(std::chrono::microseconds asked) const noexcept {
+  const auto lease = asked == asked.zero() ? limits_.default_lease : asked;
+  return fitting(std::min(lease, limits_.longest_lease));
+}
+
+protocol_clock::time_point grant_table::until(protocol_clock::time_point now,
+                                              std::chrono::microseconds lease) const noexcept {
+  if (lease == no_lease)
+    return protocol_clock::time_point::max();
+  return now + std::min(lease, longest_lease) + std::min(limits_.grace, longest_lease);
+}
+
+// --- The life of a grant ---------------------------------------------------------------------
+
+void grant_table::reserve_one() {
+  if (!free_.empty() || grants_.size() == most_grants)
+    return;
+  if (grants_.size() == work_.capacity()) {
+    const std::size_t places = std::max<std::size_t>(2 * grants_.size(), 8);
+    free_.reserve(places);
+    notices_.set_capacity(places);
+    grants_.reserve(places);
+    work_.set_capacity(places);
+  }
+  free_.push_back(static_cast<std::uint16_t>(grants_.size()));
+  grants_.emplace_back();
+}
+
+// Call `reserve_one` first.
+std::uint32_t grant_table::add(grant g) {
+  const std::uint16_t index = free_.back();
+  free_.pop_back();
+  g.generation = grants_[index].generation;
+  g.where = state::making;
+  grants_[index] = g;
+  work_.push_back(id_of(grants_[index]));
+  return work_.back();
+}
+
+std::uint32_t grant_table::id_of(const grant& g) const noexcept {
+  return static_cast<std::uint32_t>(&g - grants_.data()) | static_cast<std::uint32_t>(g.generation)
+                                                               << 16;
+}
+
+grant_table::grant* grant_table::find(std::uint32_t id) noexcept {
+  const std::size_t index = id & 0xffff;
+  if (index >= grants_.size() || grants_[index].generation != id >> 16 ||
+      grants_[index].where == state::free)
+    return nullptr;
+  return &grants_[index];
+}
+
+void grant_table::made(std::uint32_t id, const remote_buffer& memory,
+                       protocol_clock::time_point now) {
+  grant& g = *find(id);
+  g.memory = memory;
+  g.until = until(now, g.lease);
+  g.where = state::live;
+  if (g.lend != nullptr && (silent_ || g.revoked)) {
+    finish(*std::exchange(g.lend, nullptr), silent_ ? closed_ : error::lease_revoked);
+    begin_end(g);
+  } else if (g.lend != nullptr) { // also while closing: the memory was lent before
+    lends_.push_back(*g.lend);
+  } else if (closed_ || g.revoked) {
+    deny(g.request, closed_ ? refusal::closed : refusal::revoked);
+    begin_end(g);
+  } else {
+    answers_.push_back({frame_type::granted, g.request, id, {}, g.lease});
+  }
+}
+
+void grant_table::not_made(std::uint32_t id, const error_code& ec) {
+  grant& g = *find(id);
+  if (g.lend != nullptr)
+    finish(*std::exchange(g.lend, nullptr), closed_ ? closed_ : ec);
+  else
+    deny(g.request, closed_ ? refusal::closed : refusal::memory);
+  gone(g);
+}
+
+void grant_table::begin_end(grant& g) {
+  g.where = state::ending;
+  if (g.on_request) {
+    ending_bytes_ += g.bytes;
+    ++ending_;
+  }
+  work_.push_back(id_of(g));
+}
+
+void grant_table::ended(std::uint32_t id) {
+  grant& g = *find(id);
+  if (g.on_request) {
+    ending_bytes_ -= g.bytes;
+    --ending_;
+  }
+  if (g.returned)
+    inbox_.ready(id);
+  gone(g);
+}
+
+void grant_table::gone(grant& g) {
+  if (g.on_request) {
+    bytes_ -= g.bytes;
+    --granted_;
+    g.on_request = false;
+  }
+  g.where = state::free;
+  free_if_done(g);
+}
+
+void grant_table::free_if_done(grant& g) {
+  if (g.where != state::free || g.notice)
+    return; // the notice needs the number
+  ++g.generation;
+  free_.push_back(static_cast<std::uint16_t>(&g - grants_.data()));
+}
+
+bool grant_table::revoke(std::uint32_t id) {
+  grant* const g = find(id);
+  if (g != nullptr && g->where == state::making)
+    return !std::exchange(g->revoked, true);
+  if (g == nullptr || g->where != state::live)
+    return false;
+  if (!closed_) {
+    g->notice = true;
+    notices_.push_back(id);
+  }
+  begin_end(*g);
+  return true;
+}
+
+void grant_table::expire(protocol_clock::time_point now) {
+  for (grant& g : grants_)
+    if (g.where == state::live && g.until <= now)
+      begin_end(g);
+}
+
+protocol_clock::time_point grant_table::next_expiry() const noexcept {
+  auto result = protocol_clock::time_point::max();
+  for (const grant& g : grants_)
+    if (g.where == state::live)
+      result = std::min(result, g.until);
+  return result;
+}
+
+std::size_t grant_table::live() const noexcept {
+  return static_cast<std::size_t>(std::count_if(
+      grants_.begin(), grants_.end(), [](const grant& g) { return g.where != state::free; }));
+}
+
+// --- Lending ---------------------------------------------------------------------------------
+
+void grant_table::lend(lend_request& op) {
+  op.ec = {};
+  if (closed_)
+    return finish(op, closed_);
+  if (free_.empty() && grants_.size() == most_grants)
+    return finish(op, error::remote_memory_limit);
+  reserve_one();
+  grant g;
+  g.bytes = op.bytes;
+  g.rights = op.rights;
+  g.lease = fitting(op.lease);
+  g.lend = &op;
+  op.grant = add(g);
+}
+
+bool grant_table::next_data(outgoing_frame& f) {
+  while (!lends_.empty()) {
+    auto& op = static_cast<lend_request&>(lends_.front());
+    lends_.pop_front();
+    grant* const g = find(op.grant);
+    if (g == nullptr || g->where != state::live) { // revoked in the meantime
+      finish(op, error::lease_revoked);
+      continue;
+    }
+    g->lend = nullptr;
+    f.header.type = frame_type::lent;
+    f.header.length = grant_payload::size;
+    f.operation = &op;
+    encode(grant_payload{g->memory, g->lease, op.grant, g->rights}, f.payload);
+    return true;
+  }
+  return false;
+}
+
+void grant_table::on_sent(const frame_header&, frame_operation* op) {
+  if (op != nullptr)
+    finish(static_cast<lend_request&>(*op), {});
+}
+
+void grant_table::on_dropped(const frame_header&, frame_operation* op, const error_code& ec) {
+  if (op != nullptr)
+    finish(static_cast<lend_request&>(*op), ec);
+}
+
+void grant_table::finish(lend_request& op, const error_code& ec) {
+  op.ec = ec;
+  done_lends_.push_back(op);
+}
+
+// --- Sending ---------------------------------------------------------------------------------
+
+bool grant_table::next_control(outgoing_frame& f) {
+  admit();
+  if (!answers_.empty()) {
+    answer a = answers_.front();
+    answers_.pop_front();
+    --unanswered_;
+    const grant* const g = a.type == frame_type::granted ? find(a.grant) : nullptr;
+    if (a.type == frame_type::granted && (g == nullptr || g->where != state::live)) {
+      a.type = frame_type::denied; // the grant ended before the peer got it
+      a.why = refusal::revoked;
+    }
+    f.header.type = a.type;
+    f.header.id = a.request;
+    if (a.type == frame_type::denied) {
+      f.header.immediate = static_cast<std::uint32_t>(a.why);
+    } else if (a.type == frame_type::renewed) {
+      f.header.length = lease_payload::size;
+      encode(lease_payload{a.lease, a.grant}, f.payload);
+    } else if (g != nullptr) {
+      f.header.length = grant_payload::size;
+      encode(grant_payload{g->memory, a.lease, a.grant, g->rights}, f.payload);
+    }
+    return true;
+  }
+  if (!notices_.empty()) {
+    f.header.type = frame_type::ended;
+    f.header.id = notices_.front();
+    f.header.immediate = static_cast<std::uint32_t>(refusal::revoked);
+    notices_.pop_front();
+    grant& g = grants_[f.header.id & 0xffff];
+    g.notice = false;
+    free_if_done(g);
+    return true;
+  }
+  return false;
+}
+
+// --- The end ---------------------------------------------------------------------------------
+
+void grant_table::end_all() {
+  while (!pending_.empty()) {
+    deny(pending_.front().request, refusal::closed);
+    pending_.pop_front();
+  }
+  for (grant& g : grants_)
+    if (g.where == state::live) {
+      g.lend = nullptr;
+      begin_end(g);
+    }
+  while (!lends_.empty()) {
+    auto& op = static_cast<lend_request&>(lends_.front());
+    lends_.pop_front();
+    finish(op, closed_);
+  }
+}
+
+void grant_table::on_closing() {
+  // The peer uses its grants until it sends its goodbye.
+  if (!closed_)
+    closed_ = asio::error::operation_aborted;
+  while (!pending_.empty()) {
+    deny(pending_.front().request, refusal::closed);
+    pending_.pop_front();
+  }
+}
+
+bool grant_table::drained() const {
+  const bool making = !silent_ && std::any_of(grants_.begin(), grants_.end(), [](const grant& g) {
+    return g.where == state::making;
+  });
+  return !making && answers_.empty() && notices_.empty() && lends_.empty();
+}
+
+bool grant_table::on_goodbye() {
+  if (!closed_)
+    closed_ = asio::error::broken_pipe;
+  silent_ = true;
+  end_all();
+  answers_.clear();
+  unanswered_ = 0;
+  while (!notices_.empty()) {
+    grant& g = grants_[notices_.front() & 0xffff];
+    notices_.pop_front();
+    g.notice = false;
+    free_if_done(g);
+  }
+  return true;
+}
+
+void grant_table::on_stopped(const error_code& ec) {
+  closed_ = ec; // more precise than the error of a close
+  on_goodbye();
+}
+
+} // namespace asio_rdma::detail

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: BSL-1.0
+#include <asio_rdma/detail/leases/region_inbox.hpp>
+
+#include <utility>
+
+namespace asio_rdma::detail {
+
+void region_inbox::receive(region_receive& op) {
+  op.ec = {};
+  op.waiting_ = true;
+  waiting_.push_back(op);
+}
+
+bool region_inbox::cancel(region_receive& op) {
+  if (!std::exchange(op.waiting_, false))
+    return false;
+  waiting_.erase(list::s_iterator_to(op));
+  return true;
+}
+
+region_receive* region_inbox::next() {
+  if (waiting_.empty())
+    return nullptr;
+  auto& op = static_cast<region_receive&>(waiting_.front());
+  if (!put_back_.empty()) {
+    op.returned = false;
+    op.id = put_back_.front();
+    put_back_.pop_front();
+  } else if (!arrived_.empty() && arrived_.front().ready) {
+    op.returned = arrived_.front().returned;
+    op.id = arrived_.front().id;
+    link_.release(arrived_.front().slot);
+    arrived_.pop_front();
+  } else if (arrived_.empty() && why_) {
+    op.ec = why_;
+  } else {
+    return nullptr;
+  }
+  waiting_.pop_front();
+  op.waiting_ = false;
+  return &op;
+}
+
+void region_inbox::push(std::uint32_t slot, bool returned, std::uint32_t id, bool is_ready) {
+  arrived_.push_back({slot, returned, id, is_ready});
+}
+
+void region_inbox::ready(std::uint32_t id) {
+  for (arrival& a : arrived_)
+    if (a.returned && a.id == id)
+      a.ready = true;
+}
+
+void region_inbox::on_closing() {
+  why_ = asio::error::operation_aborted;
+  dropping_ = true;
+  for (const arrival& a : arrived_)
+    link_.release(a.slot);
+  arrived_.clear();
+  put_back_.clear();
+}
+
+bool region_inbox::on_goodbye() {
+  if (!why_)
+    why_ = asio::error::eof;
+  return true;
+}
+
+void region_inbox::on_stopped(const error_code& ec) {
+  if (!why_)
+    why_ = ec;
+}
+
+} // namespace asio_rdma::detail

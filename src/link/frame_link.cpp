@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: BSL-1.0
+#include <asio_rdma/detail/link/frame_link.hpp>
+
+#include <algorithm>
+#include <utility>
+
+namespace asio_rdma::detail {
+
+namespace {
+
+std::uint32_t promised(std::uint32_t promise, std::uint32_t receives) noexcept {
+  return promise != 0 ? promise : receives;
+}
+
+} // namespace
+
+bool frame_link::usable(const frame_options& o) noexcept {
+  const auto enough = [](std::uint32_t promise, std::uint32_t receives) {
+    return promised(promise, receives) >= credits::minimum && promise <= receives;
+  };
+  return enough(o.promise, o.receives) && enough(o.peer_promise, o.peer_receives) &&
+         o.receive_size >= min_receive_size && o.peer_receive_size >= min_receive_size &&
+         o.sends != 0;
+}
+
+frame_link::frame_link(const frame_options& o)
+    : options_(o),
+      credits_(o.receives, promised(o.promise, o.receives), o.peer_receives,
+               promised(o.peer_promise, o.peer_receives)),
+      reposts_(o.receives),
+      sent_(o.sends),
+      speak_(o.speaks_first),
+      heard_(!o.waits_for_peer) {
+  free_.reserve(o.sends);
+  for (std::uint32_t slot = o.sends; slot != 0; --slot)
+    free_.push_back(slot - 1);
+}
+
+void frame_link::add(link_part& part, std::initializer_list<frame_type> types) {
+  parts_.push_back(&part);
+  for (const frame_type t : types)
+    part_of_[static_cast<std::size_t>(t)] = &part;
+}
+
+// --- Sending ---------------------------------------------------------------------------------
+
+link_action frame_link::next() {
+  if (stopped_)
+    return {};
+  if (failure_) {
+    if (std::exchange(failure_told_, true))
+      return {};
+    return {.what = link_action::kind::fail, .ec = failure_};
+  }
+  if (const auto slot = next_freed())
+    return {.what = link_action::kind::repost, .slot = *slot};
+  if (goodbye_done_ && peer_closed_) {
+    if (sends_under_way() != 0 || std::exchange(closed_told_, true))
+      return {};
+    return {.what = link_action::kind::closed};
+  }
+  if (!heard_ || free_.empty() || !next_frame())
+    return {};
+  const std::uint32_t slot = free_.back();
+  free_.pop_back();
+  frame_.header.credits = credits_.spend();
+  sent_[slot] = {frame_.header, frame_part_, frame_.operation, true};
+  return {.what = link_action::kind::send, .slot = slot, .frame = &frame_};
+}
+
+std::optional<std::uint32_t> frame_link::next_freed() {
+  if (reposts_.empty())
+    return {};
+  const std::uint32_t slot = reposts_.front();
+  reposts_.pop_front();
+  return slot;
+}
+
+void frame_link::begin_frame(frame_type type) {
+  frame_.header = {.type = type};
+  frame_.payload_of_operation = frame_.fenced = false;
+  frame_.operation = nullptr;
+  frame_part_ = nullptr;
+}
+
+bool frame_link::take(bool (link_part::*from)(outgoing_frame&)) {
+  for (std::size_t i = 0; i != parts_.size(); ++i) {
+    link_part* const part = parts_[turn_];
+    turn_ = turn_ + 1 == parts_.size() ? 0 : turn_ + 1;
+    begin_frame(frame_type::credits);
+    if ((part->*from)(frame_)) {
+      frame_part_ = part;
+      return true;
+    }
+  }
+  return false;
+}
+
+bool frame_link::next_frame() {
+  const bool may_speak = !goodbye_sent_;
+  if (credits_.may_send_control() && may_speak) {
+    if (take(&link_part::next_control))
+      return true;
+    if (closing_ && all_drained()) {
+      goodbye_sent_ = true;
+      begin_frame(frame_type::goodbye);
+      return true;
+    }
+  }
+  if (!credits_.may_send_data())
+    note_wait();
+  else if (may_speak && take(&link_part::next_data)) {
+    waits_for_credits_ = false;
+    return true;
+  }
+  const bool peer_sends = !peer_closed_ || !goodbye_sent_;
+  if ((credits_.should_return() && peer_sends) || std::exchange(speak_, false)) {
+    begin_frame(frame_type::credits);
+    return true;
+  }
+  return false;
+}
+
+// Counts each wait once, even if `next` is called repeatedly during it.
+void frame_link::note_wait() {
+  if (waits_for_credits_ || goodbye_sent_ ||
+      std::none_of(parts_.begin(), parts_.end(), [](link_part* p) { return p->has_data(); }))
+    return;
+  waits_for_credits_ = true;
+  ++credit_waits_;
+}
+
+bool frame_link::all_drained() const {
+  return std::all_of(parts_.begin(), parts_.end(), [](link_part* p) { return p->drained(); });
+}
+
+void frame_link::on_sent(std::uint32_t slot) {
+  if (stopped_)
+    return;
+  sent_frame& s = sent_[slot];
+  s.under_way = false;
+  free_.push_back(slot);
+  if (s.header.type == frame_type::goodbye)
+    goodbye_done_ = true;
+  if (s.part != nullptr)
+    s.part->on_sent(s.header, s.operation);
+}
+
+// --- Receiving -------------------------------------------------------------------------------
+
+bool frame_link::on_received(std::uint32_t slot, std::span<const std::byte> frame,
+                             std::optional<protocol_clock::time_point> at) {
+  if (stopped_ || failure_)
+    return false;
+  frame_header h;
+  if (decode(frame, h) || frame.size() > options_.receive_size || !credits_.arrived(h.credits)) {
+    fail(error::protocol_violation);
+    return false;
+  }
+  heard_ = true;
+  link_part* const part = part_of_[static_cast<std::size_t>(h.type)];
+  auto what = link_part::disposition::consumed;
+  if (peer_closed_ && h.type != frame_type::credits) {
+    what = link_part::disposition::violation;
+  } else if (h.type == frame_type::goodbye) {
+    peer_closed_ = true;
+    for (link_part* const p : parts_)
+      if (!p->on_goodbye())
+        what = link_part::disposition::violation;
+    closing_ = true;
+  } else if (h.type != frame_type::credits) {
+    if (part != nullptr && part->needs_time() && !at)
+      at = protocol_clock::now();
+    what = part == nullptr ? link_part::disposition::violation
+                           : part->on_frame(h, frame.subspan(frame_header::size), slot,
+                                            at.value_or(protocol_clock::time_point()));
+  }
+  if (what == link_part::disposition::violation ||
+      (what == link_part::disposition::held && !credits_.hold())) {
+    fail(error::protocol_violation);
+    return what == link_part::disposition::held;
+  }
+  if (what == link_part::disposition::consumed)
+    reposts_.push_back(slot);
+  return true;
+}
+
+void frame_link::release(std::uint32_t slot) {
+  credits_.release();
+  reposts_.push_back(slot);
+}
+
+// --- The end ---------------------------------------------------------------------------------
+
+void frame_link::close() {
+  closing_ = true;
+  if (std::exchange(closed_here_, true) || stopped_)
+    return;
+  for (link_part* const p : parts_)
+    p->on_closing();
+}
+
+void frame_link::stop(const error_code& why) {
+  if (std::exchange(stopped_, true))
+    return;
+  for (sent_frame& s : sent_)
+    if (std::exchange(s.under_way, false) && s.part != nullptr)
+      s.part->on_dropped(s.header, s.operation, why);
+  for (link_part* const p : parts_)
+    p->on_stopped(why);
+}
+
+void frame_link::fail(const error_code& why) noexcept {
+  if (!failure_)
+    failure_ = why;
+}
+
+} // namespace asio_rdma::detail

@@ -1,0 +1,617 @@
+// SPDX-License-Identifier: BSL-1.0
+#include <asio_rdma/detail/link/link_impl.hpp>
+#include <asio_rdma/detail/verbs/grant_key.hpp>
+#include <asio_rdma/detail/verbs/scatter_gather.hpp>
+
+#include "core/background_timer.hpp"
+#include "verbs/withheld.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+namespace asio_rdma::detail {
+
+// --- Work requests ---------------------------------------------------------------------------
+
+link_transfer::link_transfer(link_impl& link, done_function done) noexcept
+    : send_operation(&link_transfer::run), link_(link), done_(done) {
+  wr.sg_list = elements.data();
+  wr.num_sge = 0;
+  wr.opcode = IBV_WR_SEND;
+  wr.send_flags = IBV_SEND_SIGNALED;
+  wr.imm_data = 0;
+  usual = false;
+  inline_bytes = never_inline;
+  internal = true;
+}
+
+void link_transfer::run(operation* base, disposal how) {
+  auto& self = static_cast<link_transfer&>(*base);
+  self.link_.on_transfer(self, how);
+}
+
+frame_transfer::frame_transfer(link_impl& link, std::uint32_t slot, std::byte* place) noexcept
+    : link_transfer(link, &frame_transfer::on_done), slot_(slot), place_(place) {}
+
+void frame_transfer::copy(const void* data, std::size_t n) noexcept {
+  if (n == 0)
+    return;
+  std::memcpy(place_ + elements[0].length, data, n);
+  elements[0].length += static_cast<std::uint32_t>(n);
+}
+
+void frame_transfer::add(const ibv_sge& element) noexcept {
+  if (element.length != 0)
+    elements[static_cast<std::size_t>(wr.num_sge++)] = element;
+}
+
+void frame_transfer::on_done(link_impl& link, link_transfer& t, operation_list&) {
+  if (!t.ec)
+    link.link_->on_sent(static_cast<frame_transfer&>(t).slot_);
+}
+
+// --- Opening and connecting ------------------------------------------------------------------
+
+link_impl::link_impl(asio::execution_context& context, const memory_pool& pool,
+                     handshake::kind kind, const link_options& options)
+    : service_(completion_service::of(context)),
+      pool_(pool),
+      kind_(kind),
+      options_(options),
+      sign_(*this, [](link_impl& link, link_transfer&, operation_list&) { link.asking_ = false; }) {
+  queue_pair_options qp = options.queue_pair;
+  qp.max_receive_sge = 1;
+  qp.max_send_sge = std::max<std::uint32_t>(qp.max_send_sge, 4);
+  qp.receive_depth = options.receives;
+  qp_ = std::make_shared<queue_pair_impl>(context, pool.get_protection_domain(), qp);
+}
+
+link_impl::~link_impl() {
+  while (!in_hands_.empty()) {
+    auto& r = static_cast<shared_receive&>(in_hands_.front());
+    in_hands_.pop_front();
+    shared_->give_back(r, false);
+  }
+}
+
+error_code link_impl::open(std::shared_ptr<completion_queue_impl> queue) {
+  return options_.receives < credits::minimum ? asio::error::invalid_argument
+                                              : open_with(std::move(queue), nullptr);
+}
+
+error_code link_impl::open(const std::shared_ptr<shared_receives_impl>& shared) {
+  options_.receives = std::max(options_.receives, shared->options().per_link);
+  options_.receive_size = shared->options().receive_size;
+  if (const error_code ec = shared->join())
+    return ec;
+  const error_code ec = open_with(nullptr, shared);
+  if (ec && !shared_)
+    shared->leave();
+  return ec;
+}
+
+error_code link_impl::open_with(std::shared_ptr<completion_queue_impl> queue,
+                                std::shared_ptr<shared_receives_impl> shared) {
+  if (options_.receive_size < frame_link::min_receive_size || options_.sends == 0 ||
+      options_.queue_pair.type != IBV_QPT_RC)
+    return asio::error::invalid_argument;
+  // The peer fits its frames to this size, so this limits them to `most_payload`.
+  options_.receive_size = static_cast<std::uint32_t>(
+      std::clamp<std::uint64_t>(options_.most_payload,
+                                frame_link::min_receive_size - frame_header::size,
+                                options_.receive_size - frame_header::size) +
+      frame_header::size);
+  error_code ec;
+  bool opened = false, added = false;
+  try {
+    ec = qp_->open(std::move(queue), shared ? shared->queue() : nullptr);
+    opened = !ec;
+    if (opened) {
+      cq_ = qp_->completion_queue();
+      cq_->expect_internal();
+      added = service_.add(*this, ec);
+    }
+    if (!ec)
+      ec = make_parts_of(std::move(shared));
+  } catch (const std::bad_alloc&) {
+    ec = asio::error::no_memory;
+  }
+  if (ec && added)
+    close();
+  else if (ec && opened)
+    qp_->close();
+  return ec;
+}
+
+error_code link_impl::make_parts_of(std::shared_ptr<shared_receives_impl> shared) {
+  error_code ec;
+  send_memory_ = pool_.allocate(options_.sends * frame_transfer::room, ec);
+  if (!ec && !shared)
+    ec = make_receives();
+  if (ec)
+    return ec;
+  for (std::uint32_t i = 0; i < options_.sends; ++i)
+    sends_.emplace_back(*this, i,
+                        static_cast<std::byte*>(send_memory_.data()) + i * frame_transfer::room);
+  return begin(std::move(shared));
+}
+
+private_data link_impl::hello() const {
+  handshake h;
+  h.what = kind_;
+  h.receives = options_.receives;
+  h.promise = shared_ ? static_cast<std::uint16_t>(shared_->options().per_link) : 0;
+  h.receive_size = options_.receive_size;
+  h.max_reads = qp_->options().max_reads;
+  h.atomics = member_device().attributes().atomic_cap;
+  const handshake_bytes bytes = encode(h);
+  return {bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(h.size())};
+}
+
+error_code link_impl::on_hello(std::span<const std::byte> data, bool accepting) {
+  handshake peer;
+  if (const error_code ec = decode(data, peer))
+    return ec;
+  frame_options o;
+  o.receives = options_.receives;
+  o.receive_size = options_.receive_size;
+  o.promise = shared_ ? shared_->options().per_link : 0;
+  o.peer_receives = peer.receives;
+  o.peer_promise = peer.promise;
+  o.peer_receive_size = peer.receive_size;
+  o.sends = options_.sends;
+  // The accepting side must not send before it has received (RFC 5044, section 7).
+  const bool iwarp = member_device().type() == transport::iwarp;
+  o.speaks_first = iwarp && !accepting;
+  o.waits_for_peer = iwarp && accepting;
+  if (peer.what != kind_ || !frame_link::usable(o))
+    return error::incompatible_peer;
+  const std::lock_guard guard(mutex_);
+  if (failing_) // parts that were made now would never be stopped
+    return reason_;
+  if (link_)
+    return asio::error::already_connected;
+  try {
+    link_.emplace(o);
+    make_parts(*link_, peer);
+  } catch (const std::bad_alloc&) {
+    link_.reset();
+    return asio::error::no_memory;
+  }
+  if (o.waits_for_peer) {
+    holding_ = true;
+    qp_->hold();
+  }
+  return {};
+}
+
+void link_impl::on_connected(const connection_info&) {
+  operation_list done;
+  lock l(mutex_);
+  connected_ = true;
+  if (!failing_)
+    do_or_fail([this] { set_keep_alive(); });
+  run(done);
+  settle(l, done);
+}
+
+// --- Driving ---------------------------------------------------------------------------------
+
+error_code link_impl::check() const {
+  if (failing_ || stopped_)
+    return reason_ == asio::error::eof ? error_code(asio::error::broken_pipe) : reason_;
+  return connected_ ? error_code() : error_code(asio::error::not_connected);
+}
+
+void link_impl::posted() {
+  if (posted_++ == 0)
+    self_ = shared_from_this();
+}
+
+bool link_impl::post(link_transfer& t) {
+  posted();
+  t.ec = {};
+  t.withdrawn = false;
+  t.wr.next = nullptr; // the work request may have been in a chain before
+  if (qp_->start(static_cast<send_operation&>(t)))
+    return true;
+  --posted_;
+  close_sink(t);
+  fail(t.ec);
+  return false;
+}
+
+error_code link_impl::open_sink(link_transfer& read) {
+  error_code ec;
+  ibv_sge& e = read.elements[0];
+  if (member_device().type() != transport::iwarp || read.wr.num_sge != 1 || e.length == 0)
+    return ec;
+  read.sink_ = memory_region(pool_.get_protection_domain(), reinterpret_cast<void*>(e.addr),
+                             e.length, access::local_write, ec);
+  if (!ec)
+    e.lkey = read.sink_.lkey();
+  return ec;
+}
+
+void link_impl::close_sink(link_transfer& t) noexcept {
+  if (!t.sink_.is_open())
+    return;
+  error_code ec;
+  t.sink_.close(ec);
+  if (!ec)
+    return;
+  kept_blocks memory;
+  memory_pool_impl::find_blocks({t.elements.data(), 1}, memory);
+  withhold_key(std::move(t.sink_), std::move(memory));
+  t.ec = error::device_keeps_memory;
+}
+
+bool link_impl::withdraw(link_transfer& t) {
+  t.withdrawn = t.withdrawn || qp_->withdraw(t.id);
+  return t.withdrawn;
+}
+
+void link_impl::send(std::uint32_t slot, const outgoing_frame& frame) {
+  frame_transfer& t = sends_[slot];
+  const frame_bytes header = encode(frame.header);
+  t.elements[0] = element_of({t.place_, 0, send_memory_.lkey()});
+  t.wr.num_sge = 1;
+  t.copy(header.data(), header.size());
+  if (frame.payload_of_operation)
+    add_payload(frame, t);
+  else
+    t.copy(frame.payload.data(), frame.header.length);
+  const bool one = t.wr.num_sge == 1;
+  t.usual = one && !frame.fenced;
+  t.wr.send_flags = IBV_SEND_SIGNALED | (frame.fenced ? IBV_SEND_FENCE : 0);
+  t.inline_bytes = one ? t.elements[0].length : send_operation::never_inline;
+  frames_sent_.add();
+  post(t);
+}
+
+link_statistics link_impl::statistics() const noexcept {
+  link_statistics result;
+  result.frames_sent = frames_sent_.value();
+  result.frames_received = frames_received_.value();
+  result.bytes_sent = bytes_sent_.value();
+  result.bytes_received = bytes_received_.value();
+  result.credit_waits = credit_waits_.value();
+  result.queue = cq_->counters();
+  return result;
+}
+
+void link_impl::run(operation_list& done) noexcept {
+  if (link_ && connected_ && !failing_)
+    do_or_fail([&] { drive(done); });
+  if (failing_ && posted_ == 0 && !stopped_)
+    stop(done);
+  if (stopped_ && closing_ != nullptr) {
+    // After both goodbyes, the peer may be gone before this side's goodbye completes: no error.
+    closing_->ec = link_->said_goodbye() ? error_code() : reason_;
+    done.push_back(*std::exchange(closing_, nullptr));
+  }
+}
+
+void link_impl::end_event(operation_list& done) noexcept {
+  if (failing_)
+    return;
+  do_or_fail([this] { after_event(); });
+  if (failing_)
+    run(done);
+}
+
+void link_impl::lack_memory() noexcept {
+  fail(asio::error::no_memory);
+  if (link_)
+    link_->fail(asio::error::no_memory);
+}
+
+void link_impl::drive(operation_list& done) {
+  take_receives();
+  for (bool more = true; more && !failing_;) {
+    const link_action a = link_->next();
+    switch (a.what) {
+    case link_action::kind::repost:
+      free_receive(a.slot);
+      if (shared_)
+        take_receives();
+      break;
+    case link_action::kind::send:
+      send(a.slot, *a.frame);
+      break;
+    case link_action::kind::fail:
+      fail(a.ec);
+      break;
+    case link_action::kind::closed:
+      fail(asio::error::eof);
+      break;
+    case link_action::kind::none:
+      more = run_parts(done);
+    }
+  }
+  credit_waits_.add(link_->credit_waits() - credit_waits_.value());
+}
+
+// To end their operations, the parts allocate nothing. Each call of run_parts takes its next step
+// from a list, so a step that fails is not repeated, and the steps behind it are done.
+void link_impl::stop(operation_list& done) {
+  stopped_ = true;
+  if (!link_)
+    return;
+  // If the device still uses memory, report that first: the caller must not reuse the memory.
+  link_->stop(kept_ ? error_code(error::device_keeps_memory) : reason_);
+  for (bool more = true; more;)
+    do_or_fail([&] { more = run_parts(done); });
+}
+
+// Once the mutex is unlocked, only locals are used. An operation that was started may have ended on
+// another thread and released the last reference to the link.
+void link_impl::settle(lock& l, operation_list& done) {
+  if (removed_ && stopped_ && posted_ == 0 && !kept_)
+    drop_memory();
+  const dropped_blocks dropped(std::move(dropped_));
+  std::shared_ptr<context_member> last;
+  std::shared_ptr<queue_pair_impl> failed;
+  std::shared_ptr<completion_queue_impl> cq;
+  std::shared_ptr<shared_receives_impl> shared;
+  if (stopped_ && shared_ && link_)
+    while (const auto slot = link_->next_freed())
+      free_receive(*slot);
+  if (shared_ && shared_->anyone_waits())
+    shared = shared_;
+  if (posted_ == 0)
+    last = std::move(self_);
+  if (failing_ && !std::exchange(told_, true))
+    failed = qp_;
+  if (!done.empty())
+    cq = cq_;
+  const error_code why = reason_;
+  cq_->operation_started();
+  l.unlock();
+  if (failed)
+    failed->fail(why);
+  if (cq)
+    cq->complete(done);
+  if (shared)
+    shared->wake();
+}
+
+void link_impl::fail(const error_code& why) {
+  kept_ = kept_ || why == error::device_keeps_memory;
+  if (std::exchange(failing_, true))
+    return;
+  reason_ = why;
+}
+
+template <class Key>
+bool link_impl::end_key(Key& key, const registered_buffer& memory, buffer_access& access) noexcept {
+  error_code ec;
+  key.close(ec);
+  if (!ec)
+    return true;
+  kept_blocks viewed;
+  if constexpr (std::same_as<Key, memory_region>) {
+    // The caller's memory may belong to a pool, too.
+    const ibv_sge all = element_of(mutable_buffer(key.data(), key.size(), 0));
+    if (memory.empty())
+      memory_pool_impl::find_blocks({&all, 1}, viewed);
+  }
+  withhold_key(std::move(key), memory, std::move(access), std::move(viewed));
+  fail(ec);
+  return false;
+}
+
+template bool link_impl::end_key(memory_region&, const registered_buffer&, buffer_access&) noexcept;
+template bool link_impl::end_key(grant_key&, const registered_buffer&, buffer_access&) noexcept;
+
+// Calls `f`, with the link locked, to process a returned work request.
+template <class Function>
+void link_impl::returned(operation_list& done, disposal how, Function&& f) {
+  lock l(mutex_);
+  if (how == disposal::destroy)
+    fail(asio::error::operation_aborted);
+  --posted_;
+  ++signs_;
+  do_or_fail(std::forward<Function>(f));
+  run(done);
+  if (how != disposal::destroy) {
+    end_event(done);
+    settle(l, done);
+    return;
+  }
+  const dropped_blocks dropped(std::move(dropped_));
+  const auto last = posted_ == 0 ? std::move(self_) : nullptr;
+  const auto cq = cq_;
+  l.unlock();
+  cq->complete(done); // destroys them, as the context has ended
+}
+
+void link_impl::on_receive(link_receive& r, disposal how) {
+  operation_list done;
+  if (how == disposal::destroy)
+    r.fail(asio::error::operation_aborted);
+  else
+    cq_->background_ending();
+  returned(done, how, [&] {
+    if (r.ec)
+      return fail(r.ec);
+    if (!link_)
+      return;
+    frames_received_.add();
+    link_->on_received(r.slot, received_bytes(r));
+    if (std::exchange(holding_, false))
+      qp_->release();
+  });
+}
+
+// Comes after all receives of the queue pair.
+void link_impl::on_end(disposal how) {
+  operation_list done;
+  if (how == disposal::destroy)
+    end_.fail(asio::error::operation_aborted);
+  else
+    cq_->background_ending();
+  returned(done, how, [&] {
+    fail(end_.ec);
+    left_ = true;
+    shared_->remove(*this, qp_->number(),
+                    link_ ? link_->flow().share() : shared_->options().per_link, hands_);
+  });
+}
+
+void link_impl::on_transfer(link_transfer& t, disposal how) {
+  operation_list done;
+  if (how == disposal::destroy)
+    t.fail(asio::error::operation_aborted);
+  returned(done, how, [&] {
+    close_sink(t);
+    if (t.ec && !t.withdrawn)
+      fail(t.ec);
+    t.done_(*this, t, done);
+  });
+}
+
+bool link_impl::is_usable(const registered_buffer& memory) const noexcept {
+  const memory_region* const region = memory.region();
+  return region == nullptr ||
+         region->native_handle()->pd == pool_.get_protection_domain().native_handle();
+}
+
+// --- Keeping alive ---------------------------------------------------------------------------
+
+void link_impl::set_keep_alive() {
+  if (options_.keep_alive <= options_.keep_alive.zero())
+    return;
+  constexpr std::chrono::milliseconds longest = std::chrono::hours(24);
+  // Checks twice per interval: a peer that falls silent after one check is probed at the next but
+  // one.
+  const auto pause = std::chrono::microseconds(std::min(options_.keep_alive, longest)) / 2;
+  call_at(timer::alive, protocol_clock::now() + pause, &link_impl::keep_alive);
+}
+
+void link_impl::keep_alive(link_impl& self) {
+  if (self.failing_)
+    return;
+  if (self.signs_ == self.signs_before_ && !self.asking_) {
+    self.asking_ = true;
+    self.sign_.wr.opcode = IBV_WR_RDMA_WRITE;
+    self.sign_.wr.send_flags = IBV_SEND_SIGNALED;
+    self.sign_.wr.wr.rdma = {};
+    if (!self.post(self.sign_))
+      self.asking_ = false;
+  }
+  self.signs_before_ = self.signs_;
+  self.set_keep_alive();
+}
+
+void link_impl::call_at(timer which, protocol_clock::time_point when, void (*then)(link_impl&)) {
+  if (removed_)
+    return;
+  auto& t = timers_[static_cast<std::size_t>(which)];
+  if (!t)
+    t = std::make_unique<background_timer>(context());
+  t->set(when, [weak = weak_from_this(), &t, then] {
+    const auto self = std::static_pointer_cast<link_impl>(weak.lock());
+    if (!self)
+      return;
+    // First process completions, because the runner may be blocked in a handler: `then` judges by
+    // what has arrived.
+    self->cq_->run_ready_internal();
+    operation_list done;
+    lock l(self->mutex_);
+    if (!t) // the link was closed in the meantime
+      return;
+    t->ran_out();
+    self->do_or_fail([&] { then(*self); });
+    self->run(done);
+    self->end_event(done);
+    self->settle(l, done);
+  });
+}
+
+// --- Ending ----------------------------------------------------------------------------------
+
+void link_impl::close() {
+  if (!removed_.exchange(true))
+    service_.remove(*this);
+  end_queue_pair();
+}
+
+// The services are about to be destroyed, so the link does not leave them.
+void link_impl::on_context_shutdown() {
+  removed_ = true;
+  end_queue_pair();
+}
+
+// A closed link may outlive its context. A timer must not: its destructor uses a service.
+void link_impl::end_queue_pair() {
+  {
+    timers ended; // destroyed after the mutex is unlocked
+    const std::lock_guard guard(mutex_);
+    ended.swap(timers_);
+    fail(asio::error::operation_aborted);
+    told_ = true;
+  }
+  qp_->close();
+  operation_list done;
+  lock l(mutex_);
+  run(done);
+  settle(l, done);
+}
+
+void link_impl::end(const error_code& why) {
+  operation_list done;
+  lock l(mutex_);
+  fail(why);
+  run(done);
+  settle(l, done);
+}
+
+bool link_impl::is_alive() const {
+  const std::lock_guard guard(mutex_);
+  return !failing_ && !stopped_;
+}
+
+// The application may keep a closed link, so its memory is released here.
+void link_impl::drop_memory() {
+  dropped_.drop(send_memory_);
+  for (const auto& r : receives_)
+    dropped_.drop(r->memory);
+}
+
+bool link_impl::start_close(operation& op) {
+  operation_list done;
+  lock l(mutex_);
+  // After both goodbyes, the end of the queue pair may still be outstanding: wait for it.
+  const bool said = link_ && link_->said_goodbye();
+  const bool over = stopped_ && said;
+  op.ec = said ? error_code() : check();
+  if (!op.ec && closing_ != nullptr)
+    op.ec = asio::error::already_started;
+  if (op.ec || over)
+    return false;
+  operation_starting();
+  closing_ = &op;
+  if (!said)
+    do_or_fail([this] { link_->close(); });
+  run(done);
+  settle(l, done);
+  return true;
+}
+
+bool link_impl::cancel_close(std::uint64_t id, asio::cancellation_type_t type) {
+  operation_list done;
+  lock l(mutex_);
+  if (closing_ == nullptr || closing_->id != id)
+    return false;
+  if (!may_leave_effects(type)) // the goodbye is on its way
+    return true;
+  closing_->fail(asio::error::operation_aborted);
+  done.push_back(*std::exchange(closing_, nullptr));
+  settle(l, done);
+  return true;
+}
+
+} // namespace asio_rdma::detail

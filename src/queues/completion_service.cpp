@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: BSL-1.0
+#include <asio_rdma/detail/queues/completion_service.hpp>
+
+#include "queues/device_watch.hpp"
+
+#include <algorithm>
+#include <poll.h>
+#include <stdexcept>
+
+namespace asio_rdma::detail {
+
+asio::execution_context::id completion_service::id;
+
+// Completes ready operations on the context, as the runner of a completion queue does.
+struct completion_service::runner final : scheduled_operation {
+  explicit runner(completion_service& s)
+      : scheduled_operation(&runner::execute),
+        service(s),
+        context_scheduler(asio::use_service<scheduler>(s.context())) {}
+
+  static void execute(void* owner, scheduled_operation* base, const error_code&, std::size_t) {
+    if (owner != nullptr)
+      static_cast<runner*>(base)->run();
+  }
+
+  // Completes one operation. The remaining ones are queued before its handler is called: the
+  // handler may block until another handler has run, or throw.
+  void run() {
+    operation* op = nullptr;
+    bool again = false;
+    {
+      const std::lock_guard lock(service.mutex_);
+      if (!service.ready_.empty()) {
+        op = &service.ready_.front();
+        service.ready_.pop_front();
+      }
+      queued = again = !service.ready_.empty();
+    }
+    if (op == nullptr)
+      return;
+    if (again)
+      context_scheduler.post_immediate_completion(this, false);
+    struct work {
+      scheduler& of;
+      ~work() { of.work_finished(); }
+    } const w{context_scheduler};
+    op->dispose(disposal::complete_here);
+  }
+
+  completion_service& service;
+  scheduler& context_scheduler;
+  bool queued = false; // under the service's mutex
+};
+
+completion_service::completion_service(asio::execution_context& context)
+    : asio::execution_context::service(context), runner_(std::make_unique<runner>(*this)) {}
+
+completion_service::~completion_service() { drop_ready(); }
+
+completion_service& completion_service::of(asio::execution_context& context) {
+  return asio::use_service<completion_service>(context);
+}
+
+std::shared_ptr<completion_queue_impl>
+completion_service::remember(std::shared_ptr<completion_queue_impl> q, error_code& ec) {
+  if (ec)
+    return nullptr;
+  const std::lock_guard lock(mutex_);
+  std::erase_if(queues_, [](const auto& w) { return w.expired(); });
+  queues_.push_back(q);
+  return q;
+}
+
+std::shared_ptr<completion_queue_impl>
+completion_service::make_queue(const device& d, const completion_queue_options& options,
+                               error_code& ec) {
+  if (!d.is_open()) {
+    ec = asio::error::bad_descriptor;
+    return nullptr;
+  }
+  return remember(std::make_shared<completion_queue_impl>(*this, d, options, ec), ec);
+}
+
+std::shared_ptr<completion_queue_impl>
+completion_service::adopt_queue(const device& d, const completion_queue_options& options,
+                                ibv_cq* cq, ownership owns, error_code& ec) {
+  ec.clear();
+  if (!d.is_open())
+    ec = asio::error::bad_descriptor;
+  else if (cq == nullptr)
+    ec = asio::error::invalid_argument;
+  else if (cq->context != d.native_handle())
+    ec = error::wrong_device;
+  if (ec)
+    return nullptr;
+  auto q = remember(std::make_shared<completion_queue_impl>(*this, d, options, cq, ec), ec);
+  if (q) // else the completion queue stays the caller's
+    q->own(owns);
+  return q;
+}
+
+std::shared_ptr<completion_queue_impl>
+completion_service::use_queue(std::shared_ptr<completion_queue_impl> queue, const device& d,
+                              std::uint32_t entries, error_code& ec) {
+  if (!queue)
+    return shared_queue(d, entries, ec);
+  if (&queue->context() != &context())
+    ec = asio::error::invalid_argument; // handlers would run on another context
+  else if (queue->get_device() != d)
+    ec = error::wrong_device;
+  else if (!queue->reserve(entries))
+    ec = error::completion_queue_full;
+  if (ec)
+    return nullptr;
+  return queue;
+}
+
+std::shared_ptr<completion_queue_impl>
+completion_service::shared_queue(const device& d, std::uint32_t entries, error_code& ec) {
+  std::vector<std::shared_ptr<completion_queue_impl>> candidates;
+  completion_queue_options options;
+  {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(shared_, [](const auto& w) { return w.expired(); });
+    for (const auto& weak : shared_)
+      if (auto q = weak.lock(); q && q->get_device() == d)
+        candidates.push_back(std::move(q));
+    options = defaults_;
+  }
+  for (const auto& q : candidates)
+    if (q->reserve(entries))
+      return q;
+  options.entries = std::max(options.entries, entries);
+  auto q = make_queue(d, options, ec);
+  if (!q)
+    return nullptr;
+  if (!q->reserve(entries)) {
+    ec = error::completion_queue_full;
+    return nullptr;
+  }
+  const std::lock_guard lock(mutex_);
+  shared_.push_back(q);
+  return q;
+}
+
+void completion_service::set_default_options(const completion_queue_options& options) {
+  const std::lock_guard lock(mutex_);
+  defaults_ = options;
+}
+
+void completion_service::operation_starting() noexcept {
+  runner_->context_scheduler.work_started();
+}
+
+// Callers may hold locks, so no handler is called or destroyed here.
+void completion_service::complete(operation_list& done) {
+  {
+    const std::lock_guard lock(mutex_);
+    ready_.splice(ready_.end(), done);
+    if (ready_.empty() || runner_->queued || stopped_)
+      return;
+    runner_->queued = true;
+  }
+  runner_->context_scheduler.post_immediate_completion(runner_.get(), false);
+}
+
+// Disposing of an internal operation may complete other operations.
+void completion_service::drop_ready() {
+  for (;;) {
+    operation_list dropped;
+    {
+      const std::lock_guard lock(mutex_);
+      dropped.swap(ready_);
+    }
+    if (dropped.empty())
+      return;
+    while (!dropped.empty()) {
+      operation& op = dropped.front();
+      dropped.pop_front();
+      op.dispose(disposal::destroy);
+    }
+  }
+}
+
+std::vector<completion_service::watched>::iterator
+completion_service::find_watch(const device& d) noexcept {
+  return std::find_if(watches_.begin(), watches_.end(),
+                      [&d](const watched& w) { return w.watch->get_device() == d; });
+}
+
+bool completion_service::add(context_member& member, error_code& ec) {
+  const std::lock_guard lock(mutex_);
+  if (stopped_) {
+    ec = asio::error::bad_descriptor;
+    return false;
+  }
+  auto found = find_watch(member.member_device());
+  if (found == watches_.end()) {
+    watches_.reserve(watches_.size() + 1);
+    auto w = std::make_shared<device_watch>(*this, member.member_device());
+    ec = w->start();
+    if (ec)
+      return false;
+    found = watches_.insert(watches_.end(), {std::move(w)});
+  }
+  ++found->members;
+  members_.push_back(member);
+  return true;
+}
+
+// A reactor accepts a descriptor only once, so the watch leaves it before another watch is created.
+void completion_service::remove(context_member& member) noexcept {
+  std::shared_ptr<device_watch> last;
+  {
+    const std::lock_guard lock(mutex_);
+    if (stopped_)
+      return;
+    members_.erase(decltype(members_)::s_iterator_to(member));
+    const auto found = find_watch(member.member_device());
+    if (--found->members != 0)
+      return;
+    last = std::move(found->watch);
+    watches_.erase(found);
+    last->leave();
+  }
+  last->stop();
+}
+
+std::vector<std::shared_ptr<context_member>> completion_service::members_of(const device* d) {
+  std::vector<std::shared_ptr<context_member>> result;
+  const std::lock_guard lock(mutex_);
+  for (context_member& member : members_)
+    if (d == nullptr || member.member_device() == *d)
+      if (auto pinned = member.weak_from_this().lock())
+        result.push_back(std::move(pinned));
+  return result;
+}
+
+void completion_service::broadcast(const device& d, const ibv_async_event& event,
+                                   heard& by) noexcept {
+  heard own;
+  {
+    const std::lock_guard lock(mutex_);
+    for (context_member& member : members_)
+      if (member.member_device() == d)
+        if (auto pinned = member.weak_from_this().lock())
+          own.keep(std::move(pinned));
+  }
+  own.for_each(
+      [&event](heard_object& o) { static_cast<context_member&>(o).on_device_event(event); });
+  by.take(own);
+}
+
+void completion_service::broadcast(const device& d, const ibv_async_event& event) {
+  for (const auto& member : members_of(&d))
+    member->on_device_event(event);
+}
+
+void completion_service::do_last_work(int other, const std::function<void()>& look) {
+  constexpr int patience = 50, nap = 1; // ms
+  const auto members = members_of(nullptr);
+  std::vector<completion_queue_impl*> queues;
+  std::vector<pollfd> descriptors;
+  for (;;) {
+    look();
+    queues.clear();
+    for (const auto& member : members)
+      if (auto* const q = member->last_work();
+          q != nullptr && std::find(queues.begin(), queues.end(), q) == queues.end())
+        queues.push_back(q);
+    if (queues.empty())
+      return;
+    descriptors.assign(1, {other, POLLIN, 0}); // poll(2) ignores negative descriptors
+    bool worked = false, all_tell = true;
+    for (completion_queue_impl* const q : queues) {
+      const auto found = q->last_look();
+      worked = worked || found.worked;
+      all_tell = all_tell && found.descriptor >= 0;
+      descriptors.push_back({found.descriptor, POLLIN, 0});
+    }
+    if (!worked)
+      ::poll(descriptors.data(), descriptors.size(), all_tell ? patience : nap);
+  }
+}
+
+void completion_service::shutdown() {
+  do_last_work(-1, [] {});
+  const auto members = members_of(nullptr);
+  std::vector<std::weak_ptr<completion_queue_impl>> queues;
+  std::vector<watched> watches;
+  {
+    const std::lock_guard lock(mutex_);
+    stopped_ = true;
+    members_.clear();
+    queues.swap(queues_);
+    watches.swap(watches_);
+  }
+  for (const watched& w : watches)
+    w.watch->stop();
+  for (const auto& member : members)
+    member->on_context_shutdown();
+  for (const auto& weak : queues)
+    if (const auto q = weak.lock())
+      q->shutdown();
+  drop_ready();
+}
+
+} // namespace asio_rdma::detail

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: BSL-1.0
+// Connecting a queue pair, by an exchange of addresses or by a connection manager.
+#include <asio_rdma/detail/queues/queue_pair_impl.hpp>
+
+#include <asio_rdma/detail/queues/shared_receive_queue_impl.hpp>
+
+#include <algorithm>
+#include <cstdlib>
+#include <utility>
+
+namespace asio_rdma::detail {
+
+std::optional<gid_entry> queue_pair_impl::find_gid() const {
+  const device& d = pd_.get_device();
+  if (!options_.local)
+    return d.best_gid(options_.port);
+  const auto found = d.best_gid(*options_.local);
+  return found && found->port == options_.port ? found : std::nullopt;
+}
+
+error_code queue_pair_impl::local_address(queue_pair_address& result) const {
+  const device& d = pd_.get_device();
+  error_code ec;
+  const ibv_port_attr port = d.port(options_.port, ec);
+  if (ec)
+    return ec;
+  result.number = number_;
+  result.packet_number = packet_number_;
+  result.lid = port.lid;
+  result.mtu = options_.path_mtu != 0 ? options_.path_mtu : port.active_mtu;
+  result.max_reads = options_.max_reads;
+  const std::lock_guard lock(mutex_);
+  if (!gid_)
+    gid_ = find_gid();
+  if (gid_)
+    result.gid = gid_->gid;
+  else if (port.link_layer == IBV_LINK_LAYER_ETHERNET || options_.local)
+    return error::no_gid;
+  return {};
+}
+
+error_code queue_pair_impl::connect(const queue_pair_address& peer, const connection_link* own) {
+  const device& d = pd_.get_device();
+  if (d.type() == transport::iwarp)
+    return asio::error::operation_not_supported; // only its connection manager can connect
+  queue_pair_address local;
+  if (const error_code ec = local_address(local))
+    return ec;
+  error_code ec;
+  const bool routed = d.port(options_.port, ec).link_layer == IBV_LINK_LAYER_ETHERNET;
+
+  ibv_qp_attr attr{};
+  attr.qp_state = IBV_QPS_RTR;
+  attr.path_mtu = std::min(local.mtu, peer.mtu);
+  attr.dest_qp_num = peer.number;
+  attr.rq_psn = peer.packet_number;
+  attr.max_dest_rd_atomic = options_.max_reads;
+  attr.min_rnr_timer = options_.min_rnr_timer;
+  attr.ah_attr.dlid = peer.lid;
+  attr.ah_attr.sl = options_.service_level;
+  attr.ah_attr.port_num = options_.port;
+  attr.ah_attr.is_global = routed ? 1 : 0;
+  if (routed) {
+    attr.ah_attr.grh.dgid = peer.gid;
+    attr.ah_attr.grh.sgid_index = static_cast<std::uint8_t>(gid_->index);
+    attr.ah_attr.grh.hop_limit = options_.hop_limit;
+    attr.ah_attr.grh.traffic_class = options_.traffic_class;
+  }
+  const bool reliable = options_.type == IBV_QPT_RC;
+  int mask = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
+  if (reliable)
+    mask |= IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
+  std::unique_lock lock(mutex_);
+  ec = attachable(own);
+  if (ec)
+    return ec;
+  if (const int e = ibv_modify_qp(qp_, &attr, mask))
+    return system_error_code(e);
+  may_receive(IBV_QPS_RTR);
+
+  attr = {};
+  attr.qp_state = IBV_QPS_RTS;
+  attr.sq_psn = packet_number_;
+  attr.timeout = options_.timeout;
+  attr.retry_cnt = options_.retry_count;
+  attr.rnr_retry = options_.rnr_retry;
+  attr.max_rd_atomic = std::min(options_.max_reads, peer.max_reads);
+  mask = IBV_QP_STATE | IBV_QP_SQ_PSN;
+  if (reliable)
+    mask |= IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
+  if (const int e = ibv_modify_qp(qp_, &attr, mask)) {
+    lock.unlock();
+    fail(system_error_code(e)); // half connected, unusable for another peer
+    return system_error_code(e);
+  }
+  connected_locked(attr.max_rd_atomic != 0);
+  return {};
+}
+
+error_code queue_pair_impl::attach(std::shared_ptr<connection_link> link) {
+  const std::lock_guard lock(mutex_);
+  const error_code ec = attachable();
+  if (!ec) {
+    link_ = std::move(link);
+    await_first(true);
+  }
+  return ec;
+}
+
+error_code queue_pair_impl::check_attach() const {
+  const std::lock_guard lock(mutex_);
+  return attachable();
+}
+
+error_code queue_pair_impl::attachable(const connection_link* own) const {
+  if (state_ == queue_pair_state::connected ||
+      (state_ == queue_pair_state::open && link_ && link_.get() != own))
+    return asio::error::already_connected;
+  return check_start(queue_pair_state::open);
+}
+
+void queue_pair_impl::detach() {
+  std::shared_ptr<connection_link> link;
+  {
+    const std::lock_guard lock(mutex_);
+    link = std::move(link_);
+    await_first(false);
+  }
+}
+
+void queue_pair_impl::await_first(bool first) noexcept {
+  if (std::exchange(awaits_first_, first) != first && srq_)
+    srq_->await_first(first);
+}
+
+// Called with the mutex locked.
+void queue_pair_impl::first_arrived(operation_list& ready) {
+  await_first(false);
+  heard_.queue(ready);
+}
+
+void queue_pair_impl::shared_receive_arrived(operation_list& ready) {
+  const std::lock_guard lock(mutex_);
+  if (awaits_first_)
+    first_arrived(ready);
+}
+
+void queue_pair_impl::tell_link() {
+  std::shared_ptr<connection_link> link;
+  {
+    const std::lock_guard lock(mutex_);
+    link = link_;
+  }
+  if (link)
+    link->heard();
+}
+
+void queue_pair_impl::connected(bool reads) {
+  const std::lock_guard lock(mutex_);
+  if (state_ == queue_pair_state::open)
+    connected_locked(reads);
+}
+
+// A READ to a peer that answers none would never complete, nor any later work request.
+void queue_pair_impl::connected_locked(bool reads) noexcept {
+  if (!reads)
+    unsupported_ |= 1u << IBV_WR_RDMA_READ | 1u << IBV_WR_ATOMIC_CMP_AND_SWP |
+                    1u << IBV_WR_ATOMIC_FETCH_AND_ADD;
+  await_first(false);
+  state_ = queue_pair_state::connected;
+}
+
+error_code queue_pair_impl::query(ibv_qp_attr& attr, int mask) const {
+  const std::lock_guard lock(mutex_);
+  if (qp_ == nullptr)
+    return reason_;
+  ibv_qp_init_attr init{};
+  const int e = ibv_query_qp(qp_, &attr, mask, &init);
+  return e == 0 ? error_code() : system_error_code(std::abs(e));
+}
+
+error_code queue_pair_impl::modify(ibv_qp_attr& attr, int mask) {
+  const std::lock_guard lock(mutex_);
+  if (state_ == queue_pair_state::failed || state_ == queue_pair_state::closed)
+    return reason_; // the error of the operation that this is a step of
+  if (const int e = ibv_modify_qp(qp_, &attr, mask))
+    return system_error_code(std::abs(e));
+  if ((mask & IBV_QP_STATE) != 0)
+    may_receive(attr.qp_state);
+  return {};
+}
+
+} // namespace asio_rdma::detail

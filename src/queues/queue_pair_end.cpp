@@ -1,0 +1,325 @@
+// SPDX-License-Identifier: BSL-1.0
+// The end of a queue pair: failure, cancellation, close.
+#include <asio_rdma/detail/queues/queue_pair_impl.hpp>
+
+#include <asio_rdma/detail/queues/shared_receive_queue_impl.hpp>
+
+#include "queues/last_receive.hpp"
+#include "queues/posted_blocks.hpp"
+#include "queues/queue_pair_remains.hpp"
+#include "verbs/withheld.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace asio_rdma::detail {
+namespace {
+
+// If a device refuses to destroy a queue pair, the call is repeated so many times, at this
+// interval, while work requests are posted.
+constexpr int chances = 10;
+constexpr std::chrono::milliseconds between_chances(1);
+
+bool move_to_error(ibv_qp* qp) noexcept {
+  ibv_qp_attr attr{};
+  attr.qp_state = IBV_QPS_ERR;
+  return ibv_modify_qp(qp, &attr, IBV_QP_STATE) == 0;
+}
+
+} // namespace
+
+error_code queue_pair_impl::completion_failure(const ibv_wc& wc, operation_list& ready) {
+  enter_failed(asio::error::connection_reset, ready);
+  if (wc.status == IBV_WC_WR_FLUSH_ERR)
+    return reason_;
+  if (vendor_error_ == 0)
+    vendor_error_ = wc.vendor_err;
+  return completion_error(wc.status);
+}
+
+void queue_pair_impl::shared_receive_failed(const ibv_wc& wc, operation_list& ready) {
+  const std::lock_guard lock(mutex_);
+  completion_failure(wc, ready);
+}
+
+std::uint32_t queue_pair_impl::vendor_error() const {
+  const std::lock_guard lock(mutex_);
+  return vendor_error_;
+}
+
+// A device need not flush the work requests of a queue pair in the error state: siw does not, and
+// no device does after a fatal error. Destroying the queue pair ends them for certain. That may
+// wait for the acknowledgement of an event, so it is done later, with no mutex locked.
+void queue_pair_impl::enter_failed(const error_code& why, operation_list& ready) {
+  if (state_ == queue_pair_state::failed || state_ == queue_pair_state::closed)
+    return;
+  state_ = queue_pair_state::failed;
+  reason_ = why;
+  for (operation& op : waiters_)
+    op.fail(why);
+  service_.complete(waiters_);
+  send_.fail_waiting(why, ready);
+  receive_.fail_waiting(why, ready);
+  await_first(false);
+  teardown_.queue(ready);
+}
+
+void queue_pair_impl::deferred_call::queue(operation_list& ready) {
+  self_ = qp_.shared_from_this();
+  qp_.cq_->operation_starting();
+  ready.push_back(*this);
+}
+
+void queue_pair_impl::deferred_call::drop() {
+  std::shared_ptr<context_member> keep;
+  if (qp_.cq_->take_back(*this))
+    keep = std::move(self_);
+}
+
+void queue_pair_impl::deferred_call::run(operation* base, disposal how) {
+  auto& self = static_cast<deferred_call&>(*base);
+  const auto keep = std::move(self.self_);
+  if (how != disposal::destroy)
+    (self.qp_.*self.call_)();
+}
+
+bool queue_pair_impl::any_posted() const {
+  const std::lock_guard lock(mutex_);
+  return send_.any_posted() || receive_.any_posted();
+}
+
+void queue_pair_impl::release_failed() {
+  const std::lock_guard releasing(releasing_);
+  ibv_qp* qp = nullptr;
+  std::shared_ptr<connection_link> link;
+  error_code why;
+  {
+    const std::lock_guard lock(mutex_);
+    if (qp_ == nullptr)
+      return;
+    link = link_;
+    why = reason_;
+    qp = std::exchange(qp_, nullptr);
+  }
+  release_device(qp, link, why);
+}
+
+// After the destruction of the queue pair the device does not use its memory, and after one more
+// poll the completion queue has none of its completions. Outstanding work requests will never
+// complete then. If the device refuses the destruction, it may still use the memory of posted work
+// requests. Allocates nothing: no later call could do the rest.
+void queue_pair_impl::release_device(ibv_qp* qp, const std::shared_ptr<connection_link>& link,
+                                     const error_code& why) noexcept {
+  if (link)
+    link->disconnect(why);
+  // Lets the shared receives that it took complete: destroying the queue pair may drop completions
+  // that were not polled.
+  if (move_to_error(qp) && last_receive_)
+    last_receive_->wait();
+  cq_->drain();
+  // rxe cannot free a window after its queue pair: the kernel panics.
+  bool gone = windows_->free_all();
+  if (gone && lingering_ && link && link->lingers() && !any_posted()) {
+    lingering_->keep(qp);
+    link->keep(std::move(lingering_));
+  } else {
+    gone = gone && destroy(qp);
+  }
+  cq_->drain();
+  last_receive_.reset();
+  if (!gone)
+    abandon(qp);
+  const error_code end = gone ? why : error_code(error::device_keeps_memory);
+  operation_list left;
+  memory_region results;
+  {
+    const std::lock_guard lock(mutex_);
+    if (gone)
+      results = send_.release_results();
+    send_.fail_all(end, left);
+    receive_.fail_all(end, left);
+    if (last_ != nullptr) {
+      last_->fail(end);
+      left.push_back(*std::exchange(last_, nullptr));
+    }
+  }
+  if (gone)
+    cq_->unreserve(reserved_);
+  cq_->complete(left);
+  if (srq_)
+    srq_->detach(*this, gone);
+  if (gone)
+    release_withheld(); // other withheld objects may be releasable now, too
+}
+
+bool queue_pair_impl::destroy(ibv_qp* qp) noexcept {
+  for (int left = chances; ibv_destroy_qp(qp) != 0; --left) {
+    cq_->drain();
+    if (left == 0 || !any_posted())
+      return false;
+    std::this_thread::sleep_for(between_chances);
+  }
+  return true;
+}
+
+void queue_pair_impl::abandon(ibv_qp* qp) noexcept {
+  cq_->abandon(number_);
+  {
+    const std::lock_guard lock(mutex_);
+    find_posted_blocks<send_operation>(send_, refused_->memory);
+    find_posted_blocks<receive_operation>(receive_, refused_->memory);
+  }
+  refused_->keep(std::static_pointer_cast<queue_pair_impl>(shared_from_this()), qp);
+  withhold(std::move(refused_));
+}
+
+// If a failure and `close` run concurrently, the later one drops the teardown.
+void queue_pair_impl::publish(operation_list& ready) {
+  cq_->complete(ready);
+  if (state_ == queue_pair_state::closed)
+    drop_calls();
+}
+
+void queue_pair_impl::drop_calls() {
+  heard_.drop();
+  teardown_.drop();
+}
+
+void queue_pair_impl::fail(const error_code& why) { fail(why, nullptr); }
+
+// If `only` is set, does nothing unless `only` is still the verbs object.
+void queue_pair_impl::fail(const error_code& why, const ibv_qp* only) {
+  operation_list ready;
+  {
+    const std::lock_guard lock(mutex_);
+    if (only == nullptr || only == qp_)
+      enter_failed(why, ready);
+  }
+  publish(ready);
+}
+
+void queue_pair_impl::cancel() {
+  operation_list ready;
+  {
+    const std::lock_guard lock(mutex_);
+    if (state_ == queue_pair_state::closed)
+      return;
+    const error_code aborted = asio::error::operation_aborted;
+    send_.fail_waiting(aborted, ready);
+    receive_.fail_waiting(aborted, ready);
+    for (operation& op : waiters_)
+      op.fail(aborted);
+    service_.complete(waiters_);
+    if (send_.any_posted() || receive_.any_posted())
+      enter_failed(aborted, ready);
+  }
+  publish(ready);
+}
+
+void queue_pair_impl::cancel(std::uint64_t id, asio::cancellation_type_t type) {
+  const error_code aborted = asio::error::operation_aborted;
+  operation_list ready, done;
+  {
+    const std::lock_guard lock(mutex_);
+    if (state_ == queue_pair_state::closed)
+      return;
+    operation* op = send_.remove_waiting(id);
+    if (op == nullptr)
+      op = receive_.remove_waiting(id);
+    const auto waiter = std::find_if(waiters_.begin(), waiters_.end(),
+                                     [id](const operation& o) { return o.id == id; });
+    if (op != nullptr) {
+      op->fail(aborted);
+      ready.push_back(*op);
+    } else if (waiter != waiters_.end()) {
+      waiter->fail(aborted);
+      done.splice(done.end(), waiters_, waiter);
+    } else if ((type & asio::cancellation_type::terminal) != asio::cancellation_type::none &&
+               (send_.is_posted(id) || receive_.is_posted(id))) {
+      enter_failed(aborted, ready);
+    }
+  }
+  publish(ready);
+  service_.complete(done);
+}
+
+bool queue_pair_impl::withdraw(std::uint64_t id) {
+  operation_list ready;
+  {
+    const std::lock_guard lock(mutex_);
+    operation* const op = send_.remove_waiting(id);
+    if (op == nullptr)
+      return false;
+    op->fail(asio::error::operation_aborted);
+    ready.push_back(*op);
+  }
+  cq_->complete(ready);
+  return true;
+}
+
+bool queue_pair_impl::is_waiting(std::uint64_t id) const {
+  const std::lock_guard lock(mutex_);
+  return send_.is_waiting(id);
+}
+
+// When this returns, the device no longer uses the queue pair. If another thread runs the teardown,
+// this waits for it. The teardown calls no function of the application, except that it destroys
+// handlers when the context ends. Such a destructor may call this on the same thread.
+void queue_pair_impl::close() {
+  operation_list left, waiters;
+  ibv_qp* qp = nullptr;
+  std::shared_ptr<connection_link> link;
+  const error_code aborted = asio::error::operation_aborted;
+  {
+    const std::lock_guard lock(mutex_);
+    if (state_ == queue_pair_state::closed)
+      return;
+    state_ = queue_pair_state::closed;
+    reason_ = aborted;
+    send_.fail_waiting(aborted, left);
+    receive_.fail_waiting(aborted, left);
+    for (operation& op : waiters_)
+      op.fail(aborted);
+    waiters.swap(waiters_);
+    await_first(false);
+    qp = std::exchange(qp_, nullptr);
+    link = std::move(link_);
+  }
+  service_.remove(*this);
+  cq_->complete(left);
+  service_.complete(waiters);
+  if (qp == nullptr) { // failed: the teardown ends the posted work requests
+    const std::lock_guard released(releasing_);
+    heard_.drop();
+    return;
+  }
+  release_device(qp, link, aborted);
+  drop_calls();
+}
+
+void queue_pair_impl::on_device_event(const ibv_async_event& event) noexcept {
+  switch (event.event_type) {
+  case IBV_EVENT_QP_FATAL:
+  case IBV_EVENT_QP_REQ_ERR:
+  case IBV_EVENT_QP_ACCESS_ERR:
+    fail(error::queue_pair_fatal, event.element.qp);
+    break;
+  case IBV_EVENT_QP_LAST_WQE_REACHED: // with shared receives, the only report of the error state
+    fail(asio::error::connection_reset, event.element.qp);
+    break;
+  case IBV_EVENT_DEVICE_FATAL:
+    fail(error::device_fatal);
+    break;
+  case IBV_EVENT_CQ_ERR:
+    if (event.element.cq == cq_->native_handle())
+      fail(error::queue_pair_fatal);
+    break;
+  default:
+    break;
+  }
+}
+
+} // namespace asio_rdma::detail

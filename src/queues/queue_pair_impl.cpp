@@ -1,0 +1,451 @@
+// SPDX-License-Identifier: BSL-1.0
+#include <asio_rdma/detail/queues/queue_pair_impl.hpp>
+
+#include <asio_rdma/detail/queues/shared_receive_queue_impl.hpp>
+
+#include "queues/last_receive.hpp"
+#include "queues/queue_pair_remains.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <random>
+#include <type_traits>
+#include <utility>
+
+namespace asio_rdma::detail {
+namespace {
+
+constexpr std::uint32_t rxe_vendor = 0xffffff; // no other driver has this vendor id
+
+std::uint32_t random_packet_number() {
+  std::random_device source;
+  return source() & 0xffffff;
+}
+
+bool is_connected_type(ibv_qp_type type) noexcept {
+  return type == IBV_QPT_RC || type == IBV_QPT_UC;
+}
+
+void limit_reads(queue_pair_options& options, const ibv_device_attr& limits) noexcept {
+  const int most = std::max(std::min(limits.max_qp_rd_atom, limits.max_qp_init_rd_atom), 1);
+  options.max_reads = static_cast<std::uint8_t>(std::min<int>(options.max_reads, most));
+}
+
+} // namespace
+
+queue_pair_impl::queue_pair_impl(asio::execution_context& context, const protection_domain& pd,
+                                 const queue_pair_options& options)
+    : service_(completion_service::of(context)),
+      pd_(pd),
+      options_(options),
+      packet_number_(random_packet_number()),
+      send_(*this, options.send_depth),
+      receive_(*this, options.receive_depth) {}
+
+queue_pair_impl::~queue_pair_impl() = default;
+
+/// An attempt to open or adopt, beginning with the reservation of completion queue entries. Unless
+/// it succeeds, its destructor undoes all steps.
+class queue_pair_impl::opening {
+public:
+  explicit opening(queue_pair_impl& qp) noexcept : qp_(qp) {}
+  opening(const opening&) = delete;
+  ~opening() {
+    if (succeeded_)
+      return;
+    qp_.state_ = queue_pair_state::closed;
+    ibv_qp* const made = std::exchange(qp_.qp_, nullptr);
+    if (made != nullptr && made != adopted_)
+      ibv_destroy_qp(made);
+    qp_.cq_->unreserve(qp_.reserved_);
+    if (attached_)
+      qp_.srq_->detach(qp_);
+  }
+
+  error_code attach() {
+    error_code ec;
+    if (qp_.srq_)
+      ec = qp_.srq_->attach(qp_);
+    attached_ = qp_.srq_ && !ec;
+    return ec;
+  }
+  /// After a failure, the adopted queue pair still belongs to the caller.
+  void adopt(ibv_qp* qp) noexcept { qp_.qp_ = adopted_ = qp; }
+  void succeeded() noexcept { succeeded_ = true; }
+
+private:
+  queue_pair_impl& qp_;
+  ibv_qp* adopted_ = nullptr;
+  bool attached_ = false, succeeded_ = false;
+};
+
+error_code queue_pair_impl::open(std::shared_ptr<completion_queue_impl> queue,
+                                 std::shared_ptr<shared_receive_queue_impl> receives) {
+  if (!pd_.is_open())
+    return asio::error::bad_descriptor;
+  if (!is_connected_type(options_.type) || options_.max_reads == 0)
+    return asio::error::invalid_argument;
+  const device& d = pd_.get_device();
+  find_unsupported();
+  const ibv_device_attr& limits = d.attributes();
+  const auto limit = [](std::uint32_t& value, int most) {
+    value = std::min(value, static_cast<std::uint32_t>(std::max(most, 1)));
+  };
+  limit(options_.send_depth, limits.max_qp_wr);
+  limit(options_.receive_depth, limits.max_qp_wr);
+  limit(options_.max_send_sge, limits.max_sge);
+  limit(options_.max_receive_sge, limits.max_sge);
+  limit_reads(options_, limits);
+  if (options_.port == 0 && options_.local)
+    if (const auto gid = d.best_gid(*options_.local))
+      options_.port = gid->port;
+  if (options_.port == 0)
+    options_.port = d.first_port();
+  send_.set_depth(options_.send_depth);
+  receive_.set_depth(options_.receive_depth);
+
+  srq_ = std::move(receives);
+  if (srq_)
+    queue = srq_->completion_queue();
+  reserved_ = options_.send_depth + (srq_ ? 0 : options_.receive_depth);
+  error_code ec;
+  cq_ = service_.use_queue(std::move(queue), d, reserved_, ec);
+  if (ec)
+    return ec;
+  opening attempt(*this);
+  prepare_end();
+  ec = attempt.attach();
+  if (ec)
+    return ec;
+
+  ibv_qp_init_attr init{};
+  init.qp_context = this;
+  init.send_cq = init.recv_cq = cq_->native_handle();
+  init.srq = srq_ ? srq_->native_handle() : nullptr;
+  init.qp_type = options_.type;
+  init.cap.max_send_wr = options_.send_depth;
+  init.cap.max_recv_wr = srq_ ? 0 : options_.receive_depth;
+  init.cap.max_send_sge = options_.max_send_sge;
+  init.cap.max_recv_sge = srq_ ? 0 : options_.max_receive_sge;
+  init.cap.max_inline_data = options_.max_inline;
+  errno = 0; // libsiw may leave it unset
+  qp_ = ibv_create_qp(pd_.native_handle(), &init);
+  if (qp_ == nullptr && options_.max_inline != 0) { // no attribute reports this limit
+    options_.max_inline = init.cap.max_inline_data = 0;
+    qp_ = ibv_create_qp(pd_.native_handle(), &init);
+  }
+  if (qp_ == nullptr)
+    return system_error_code(errno != 0 ? errno : ENOMEM);
+  number_ = qp_->qp_num;
+  expect_last_receive();
+  options_.max_inline = std::min(options_.max_inline, init.cap.max_inline_data);
+  if (d.has_atomics() && options_.type == IBV_QPT_RC)
+    ec = send_.reserve_results();
+  if (!ec)
+    ec = initialize();
+  if (!ec) {
+    state_ = queue_pair_state::open;
+    service_.add(*this, ec); // last: from here on events of the device arrive, on any thread
+  }
+  if (!ec)
+    attempt.succeeded();
+  return ec;
+}
+
+void queue_pair_impl::find_unsupported() noexcept {
+  const device& d = pd_.get_device();
+  const auto without = [this](std::initializer_list<ibv_wr_opcode> opcodes) {
+    for (const ibv_wr_opcode o : opcodes)
+      unsupported_ |= 1u << o;
+  };
+  send_.set_reads_overtaken(d.type() == transport::iwarp);
+  send_.set_binds_repeated(d.attributes().vendor_id == rxe_vendor);
+  if (!d.has_immediate())
+    without({IBV_WR_SEND_WITH_IMM, IBV_WR_RDMA_WRITE_WITH_IMM});
+  if (!d.has_atomics())
+    without({IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD});
+  if (!d.has_memory_windows())
+    without({IBV_WR_BIND_MW});
+  if (!d.has_invalidation())
+    without({IBV_WR_LOCAL_INV, IBV_WR_SEND_WITH_INV});
+  if (options_.type != IBV_QPT_RC)
+    without({IBV_WR_RDMA_READ, IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD});
+}
+
+// Allocates the parts of the queue pair's end: the end must not depend on memory.
+void queue_pair_impl::prepare_end() {
+  refused_ = std::make_unique<refused>();
+  if (pd_.get_device().type() == transport::iwarp)
+    lingering_ = std::make_shared<lingering>(*this);
+}
+
+// Only reliable connections have this event, and iWARP does not.
+void queue_pair_impl::expect_last_receive() {
+  if (srq_ && options_.type == IBV_QPT_RC && pd_.get_device().type() != transport::iwarp)
+    last_receive_ = std::make_unique<last_receive>(pd_.get_device(), qp_);
+}
+
+void queue_pair_impl::may_receive(ibv_qp_state state) noexcept {
+  if (last_receive_ && state != IBV_QPS_RESET && state != IBV_QPS_INIT && state != IBV_QPS_ERR)
+    last_receive_->may_take();
+}
+
+// All accesses that the device can do: the rights of each memory region decide.
+unsigned queue_pair_impl::access_flags() const noexcept {
+  const device& d = pd_.get_device();
+  unsigned flags = IBV_ACCESS_REMOTE_WRITE;
+  if (options_.type == IBV_QPT_RC)
+    flags |= IBV_ACCESS_REMOTE_READ;
+  if (options_.type == IBV_QPT_RC && d.has_atomics())
+    flags |= IBV_ACCESS_REMOTE_ATOMIC;
+  if (d.has_memory_windows())
+    flags |= IBV_ACCESS_MW_BIND;
+  return flags;
+}
+
+error_code queue_pair_impl::initialize() {
+  ibv_qp_attr attr{};
+  attr.qp_state = IBV_QPS_INIT;
+  attr.port_num = options_.port;
+  attr.pkey_index = options_.pkey_index;
+  attr.qp_access_flags = access_flags();
+  const int e = ibv_modify_qp(qp_, &attr,
+                              IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
+  return e == 0 ? error_code() : system_error_code(e);
+}
+
+error_code queue_pair_impl::adopt(std::shared_ptr<completion_queue_impl> queue,
+                                  std::shared_ptr<shared_receive_queue_impl> receives, ibv_qp* qp) {
+  if (receives)
+    queue = receives->completion_queue();
+  if (!queue || &queue->context() != &context() || qp == nullptr ||
+      !is_connected_type(qp->qp_type) || qp->pd != pd_.native_handle() ||
+      qp->send_cq != queue->native_handle() || qp->recv_cq != queue->native_handle() ||
+      qp->srq != (receives ? receives->native_handle() : nullptr))
+    return asio::error::invalid_argument;
+  ibv_qp_attr attr{};
+  ibv_qp_init_attr init{};
+  if (const int e = ibv_query_qp(qp, &attr, IBV_QP_STATE | IBV_QP_CAP | IBV_QP_PORT, &init))
+    return system_error_code(e);
+  options_.type = qp->qp_type;
+  find_unsupported();
+  options_.send_depth = init.cap.max_send_wr;
+  options_.receive_depth = init.cap.max_recv_wr;
+  options_.max_send_sge = init.cap.max_send_sge;
+  options_.max_receive_sge = init.cap.max_recv_sge;
+  options_.max_inline = init.cap.max_inline_data;
+  limit_reads(options_, pd_.get_device().attributes());
+  send_.set_depth(options_.send_depth);
+  receive_.set_depth(options_.receive_depth);
+  reserved_ = options_.send_depth + (receives ? 0 : options_.receive_depth);
+  if (!queue->reserve(reserved_))
+    return error::completion_queue_full;
+  cq_ = std::move(queue);
+  srq_ = std::move(receives);
+  opening attempt(*this);
+  prepare_end();
+  error_code ec = attempt.attach();
+  if (!ec && pd_.get_device().has_atomics() && options_.type == IBV_QPT_RC)
+    ec = send_.reserve_results();
+  if (ec)
+    return ec;
+  attempt.adopt(qp);
+  number_ = qp->qp_num;
+  expect_last_receive();
+  may_receive(attr.qp_state);
+  options_.port = attr.port_num != 0 ? attr.port_num : pd_.get_device().first_port();
+  switch (attr.qp_state) {
+  case IBV_QPS_RTS:
+    state_ = queue_pair_state::connected;
+    break;
+  case IBV_QPS_ERR:
+  case IBV_QPS_SQE:
+    state_ = queue_pair_state::failed;
+    reason_ = asio::error::connection_reset;
+    break;
+  default:
+    state_ = queue_pair_state::open;
+  }
+  service_.add(*this, ec); // last, as in `open`
+  if (!ec)
+    attempt.succeeded();
+  return ec;
+}
+
+queue_pair_state queue_pair_impl::state() const { return state_; }
+
+error_code queue_pair_impl::check_start(queue_pair_state least) const {
+  const queue_pair_state now = state_.load(std::memory_order_relaxed);
+  if (now == least || now == queue_pair_state::connected) [[likely]]
+    return {};
+  if (now == queue_pair_state::failed)
+    return reason_;
+  if (now == queue_pair_state::closed)
+    return asio::error::bad_descriptor;
+  return asio::error::not_connected;
+}
+
+// Once the mutex is unlocked after starting an operation, the functions below use only locals:
+// the handler may have run on another thread and destroyed this object.
+
+// The slow path: errors, and operations that must wait.
+template <class Operation>
+bool queue_pair_impl::start_slowly(work_queue& queue, Operation& op, std::uint32_t max_sge,
+                                   queue_pair_state least) {
+  operation_list ended;
+  std::shared_ptr<completion_queue_impl> cq;
+  bool started = false;
+  bool background = false;
+  if constexpr (std::is_same_v<Operation, receive_operation>)
+    background = op.background;
+  {
+    const std::lock_guard lock(mutex_, std::adopt_lock);
+    op.ec = check_start(least);
+    if (!op.ec && op.wr.num_sge > static_cast<int>(max_sge))
+      op.ec = error::too_many_buffers;
+    if constexpr (std::is_same_v<Operation, send_operation>) {
+      if (!op.ec && !supports(op.wr.opcode))
+        op.ec = asio::error::operation_not_supported;
+      if (!op.ec && op.wr.opcode == IBV_WR_RDMA_READ &&
+          op.wr.num_sge > static_cast<int>(pd_.get_device().max_read_buffers()))
+        op.ec = error::too_many_buffers;
+    }
+    if (op.ec)
+      return false;
+    background ? cq_->background_starting() : cq_->operation_starting();
+    started = queue.start(op, ended);
+    if (started)
+      cq_->operation_started();
+    if (!started || !ended.empty())
+      cq = cq_;
+  }
+  if (!started) {
+    if (background)
+      cq->background_ending();
+    cq->operation_not_started();
+  }
+  if (!ended.empty())
+    cq->complete(ended);
+  return started;
+}
+
+// As in `send_queue::post`.
+bool queue_pair_impl::start_failed(send_operation& op, const error_code& ec, bool is_refused) {
+  const auto cq = cq_;
+  operation_list ended;
+  {
+    const std::lock_guard lock(mutex_, std::adopt_lock);
+    if (is_refused) {
+      op.fail(ec);
+      send_.on_refused(ec, ended);
+    } else {
+      send_.posted(op);
+      enter_failed(ec, ended);
+    }
+  }
+  if (is_refused)
+    cq->operation_not_started();
+  if (!ended.empty())
+    cq->complete(ended);
+  return !is_refused;
+}
+
+bool queue_pair_impl::start(send_operation& op) {
+  mutex_.lock();
+  if (state_.load(std::memory_order_relaxed) != queue_pair_state::connected || !op.usual ||
+      !send_.may_post()) [[unlikely]]
+    return start_slowly(send_, op, options_.max_send_sge, queue_pair_state::connected);
+  cq_->operation_starting();
+  if (op.inline_bytes <= options_.max_inline)
+    op.wr.send_flags |= IBV_SEND_INLINE;
+  send_.posting(op);
+  ibv_send_wr* bad = &op.wr;
+  if (const int e = ibv_post_send(qp_, &op.wr, &bad)) [[unlikely]]
+    return start_failed(op, system_error_code(std::abs(e)), bad != nullptr);
+  send_.posted(op);
+  cq_->operation_started();
+  mutex_.unlock();
+  return true;
+}
+
+// Once the queue pair is connected, `supports` does not change. Before that, start_slowly decides
+// under the lock.
+bool queue_pair_impl::start(checked_operation& op) {
+  if (state_.load() != queue_pair_state::connected)
+    op.usual = false;
+  if (!supports(op.wr.opcode)) {
+    op.ec = asio::error::operation_not_supported;
+    return false;
+  }
+  return start(static_cast<send_operation&>(op));
+}
+
+error_code queue_pair_impl::prepare_bind(memory_window_impl& window, ibv_send_wr& wr) {
+  const std::lock_guard lock(mutex_);
+  error_code ec = check_start(queue_pair_state::connected);
+  if (!ec)
+    ec = window.give_to(windows_);
+  if (!ec)
+    wr.bind_mw.rkey = window.next_key();
+  return ec;
+}
+
+bool queue_pair_impl::start(bind_operation& op) {
+  op.ec = supports(op.wr.opcode) ? prepare_bind(*op.window, op.wr)
+                                 : error_code(asio::error::operation_not_supported);
+  return !op.ec && start(static_cast<send_operation&>(op));
+}
+
+bool queue_pair_impl::start(receive_operation& op) {
+  if (srq_) {
+    op.ec = asio::error::operation_not_supported;
+    return false;
+  }
+  give_element(op, pd_.get_device());
+  mutex_.lock();
+  return start_slowly(receive_, op, options_.max_receive_sge, queue_pair_state::open);
+}
+
+bool queue_pair_impl::start(operation& op) {
+  const std::lock_guard lock(mutex_);
+  op.ec = check_start(queue_pair_state::open);
+  if (op.ec)
+    return false;
+  service_.operation_starting();
+  waiters_.push_back(op);
+  return true;
+}
+
+bool queue_pair_impl::start_last(operation& op) {
+  const std::lock_guard lock(mutex_);
+  op.ec = check_start(queue_pair_state::open);
+  if (op.ec)
+    return false;
+  cq_->background_starting();
+  last_ = &op;
+  cq_->operation_started();
+  return true;
+}
+
+void queue_pair_impl::hold() {
+  const std::lock_guard lock(mutex_);
+  send_.hold();
+  receive_.hold();
+}
+
+void queue_pair_impl::release() {
+  const auto cq = cq_;
+  operation_list ended;
+  {
+    const std::lock_guard lock(mutex_);
+    if (state_ == queue_pair_state::closed)
+      return;
+    receive_.release(ended);
+    send_.release(ended);
+    cq->operation_started();
+  }
+  cq->complete(ended);
+}
+
+} // namespace asio_rdma::detail

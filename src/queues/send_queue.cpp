@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: BSL-1.0
+#include <asio_rdma/detail/queues/queue_pair_impl.hpp>
+#include <asio_rdma/detail/verbs/scatter_gather.hpp>
+
+#include <cstdlib>
+
+namespace asio_rdma::detail {
+namespace {
+
+bool is_silent(const operation& op) noexcept {
+  return (static_cast<const send_operation&>(op).wr.send_flags & IBV_SEND_SIGNALED) == 0;
+}
+
+bool is_bind(const operation& op) noexcept {
+  return static_cast<const send_operation&>(op).wr.opcode == IBV_WR_BIND_MW;
+}
+
+} // namespace
+
+send_queue::send_queue(queue_pair_impl& qp, std::uint32_t depth) noexcept
+    : work_queue(qp.mutex_, depth), qp_(qp) {}
+
+error_code send_queue::reserve_results() {
+  results_.resize(depth());
+  free_results_.resize(depth());
+  for (std::uint32_t i = 0; i < depth(); ++i)
+    free_results_[i] = depth() - 1 - i;
+  error_code ec;
+  results_region_ = memory_region(qp_.pd_, results_.data(), results_.size() * sizeof(results_[0]),
+                                  access::local_write, ec);
+  return ec;
+}
+
+// `full`: the queue is full after this operation. The operation must then be signaled: without its
+// completion nothing would be posted any more. Inline data is copied when posted, so it cannot
+// follow a fence.
+void send_queue::prepare(send_operation& op, bool full) noexcept {
+  if (op.inline_bytes <= qp_.options_.max_inline && (op.wr.send_flags & IBV_SEND_FENCE) == 0)
+    op.wr.send_flags |= IBV_SEND_INLINE;
+  const bool overtaken = reads_overtaken_ && op.wr.opcode == IBV_WR_RDMA_READ;
+  if (full || overtaken || !is_silent(op) || ++unsignaled_run_ >= depth() / 2) {
+    op.wr.send_flags |= IBV_SEND_SIGNALED;
+    unsignaled_run_ = 0;
+  }
+  if (!is_atomic(op.wr.opcode))
+    return;
+  op.result_slot = free_results_.back();
+  free_results_.pop_back();
+  op.wr.sg_list[0] =
+      element_of({&results_[op.result_slot], sizeof(std::uint64_t), results_region_.lkey()});
+}
+
+int send_queue::post(operation_list::iterator first, operation_list::iterator last,
+                     operation*& failed, operation_list& ended) {
+  auto* head = static_cast<send_operation*>(&*first);
+  send_operation* tail = nullptr;
+  for (auto i = first; i != last;) {
+    auto& op = static_cast<send_operation&>(*i);
+    ++i;
+    prepare(op, i == last && room() == 0);
+    op.wr.next = nullptr;
+    if (tail != nullptr)
+      tail->wr.next = &op.wr;
+    tail = &op;
+  }
+  ibv_send_wr* bad = &head->wr;
+  const int e = ibv_post_send(qp_.qp_, &head->wr, &bad);
+  if (e == 0) [[likely]] {
+    note_bound(first, last);
+    return 0;
+  }
+  const error_code ec = system_error_code(std::abs(e)); // siw negates the value
+  if (bad == nullptr) { // all were accepted, but the doorbell failed
+    qp_.enter_failed(ec, ended);
+    return 0;
+  }
+  failed = reinterpret_cast<operation*>(bad->wr_id);
+  const auto refused = operation_list::s_iterator_to(*failed);
+  note_bound(first, refused);
+  for (auto i = refused; i != last; ++i)
+    on_retired(*i);
+  return ec.value(); // the value is the error (ibv_post_send(3))
+}
+
+void send_queue::note_bound(operation_list::iterator first,
+                            operation_list::iterator last) noexcept {
+  for (; first != last; ++first)
+    if (ibv_send_wr& wr = static_cast<send_operation&>(*first).wr; is_bind(*first))
+      wr.bind_mw.mw->rkey = wr.bind_mw.rkey; // the provider expects it in the next bind
+}
+
+void send_queue::on_retired(operation& op) noexcept {
+  auto& send = static_cast<send_operation&>(op);
+  if (!is_atomic(send.wr.opcode))
+    return;
+  if (!send.ec)
+    send.value = results_[send.result_slot];
+  free_results_.push_back(send.result_slot);
+}
+
+bool send_queue::waits_for_others(const operation& op) const noexcept {
+  return binds_repeated_ && is_bind(op);
+}
+
+// Unsignaled operations do not count: their completion would go unnoticed.
+bool send_queue::is_waited_for(const operation& op) const noexcept {
+  return !is_bind(op) && !is_silent(op);
+}
+
+// Unsignaled operations before it may have depended on its completion.
+void send_queue::on_refused(const error_code& ec, operation_list& ended) {
+  if (!any_posted() || !is_silent(last_posted()))
+    return;
+  if (any_waiting())
+    unsignaled_run_ = depth(); // so that the next operation is signaled
+  else
+    qp_.enter_failed(ec, ended);
+}
+
+void send_queue::on_completion(operation& op, const ibv_wc& wc, operation_list& ready) {
+  if (wc.status == IBV_WC_SUCCESS && static_cast<send_operation&>(op).usual &&
+      complete_oldest(op, ready)) [[likely]]
+    return;
+  complete_slowly(op, wc, ready);
+}
+
+void send_queue::complete_slowly(operation& op, const ibv_wc& wc, operation_list& ready) {
+  operation_list behind;
+  if (wc.status != IBV_WC_SUCCESS)
+    op.fail(qp_.completion_failure(wc, behind));
+  complete_silent(op, &is_silent, ready);
+  complete(op, ready);
+  ready.splice(ready.end(), behind);
+}
+
+} // namespace asio_rdma::detail

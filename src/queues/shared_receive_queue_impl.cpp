@@ -1,0 +1,388 @@
+// SPDX-License-Identifier: BSL-1.0
+#include <asio_rdma/detail/queues/queue_pair_impl.hpp>
+#include <asio_rdma/detail/queues/shared_receive_queue_impl.hpp>
+
+#include "queues/posted_blocks.hpp"
+#include "verbs/withheld.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <utility>
+#include <vector>
+
+namespace asio_rdma::detail {
+
+int shared_receive_queue_impl::receive_queue::post(operation_list::iterator first,
+                                                   operation_list::iterator last,
+                                                   operation*& failed, operation_list&) {
+  return post_receives(first, last, failed, [this](ibv_recv_wr* head, ibv_recv_wr** bad) {
+    return ibv_post_srq_recv(srq_.srq_, head, bad);
+  });
+}
+
+void shared_receive_queue_impl::receive_queue::on_completion(operation& op, const ibv_wc& wc,
+                                                             operation_list& ready) {
+  take_receive_result(op, wc);
+  if (wc.status == IBV_WC_WR_FLUSH_ERR)
+    op.fail(srq_.reason_ ? srq_.reason_ : error_code(asio::error::connection_reset));
+  else if (wc.status != IBV_WC_SUCCESS)
+    op.fail(completion_error(wc.status));
+  op.qp_num = wc.qp_num; // also for a receive that was not filled
+  complete(op, ready);
+  if (wc.status == IBV_WC_SUCCESS && srq_.awaiting_first_.load(std::memory_order_relaxed) == 0)
+      [[likely]]
+    return;
+  const auto& attached = srq_.attached_;
+  const auto from = std::find_if(attached.begin(), attached.end(),
+                                 [&wc](const auto* qp) { return qp->number() == wc.qp_num; });
+  if (from == attached.end())
+    return;
+  if (wc.status == IBV_WC_SUCCESS)
+    (*from)->shared_receive_arrived(ready);
+  else
+    (*from)->shared_receive_failed(wc, ready);
+}
+
+/// A queue that the device has refused to destroy. Allocated when the queue opens, as its end may
+/// find no memory.
+class shared_receive_queue_impl::refused final : public withheld {
+public:
+  void keep(std::shared_ptr<shared_receive_queue_impl> self, ibv_srq* srq) noexcept {
+    self_ = std::move(self);
+    srq_ = srq;
+  }
+
+  bool release() noexcept override {
+    if (ibv_destroy_srq(srq_) != 0)
+      return false;
+    self_->cq_->unreserve(self_->options_.depth);
+    const std::lock_guard lock(self_->mutex_);
+    self_->kept_memory_.clear();
+    return true;
+  }
+
+private:
+  std::shared_ptr<shared_receive_queue_impl> self_;
+  ibv_srq* srq_ = nullptr;
+};
+
+shared_receive_queue_impl::shared_receive_queue_impl(asio::execution_context& context,
+                                                     const protection_domain& pd,
+                                                     const shared_receive_queue_options& options)
+    : service_(completion_service::of(context)), pd_(pd), options_(options), receive_(*this) {}
+
+shared_receive_queue_impl::~shared_receive_queue_impl() = default;
+
+/// An attempt to open or adopt, beginning with the reservation of completion queue entries. Unless
+/// it succeeds, its destructor undoes all steps. After a failure, an adopted queue still belongs to
+/// the caller.
+class shared_receive_queue_impl::opening {
+public:
+  opening(shared_receive_queue_impl& srq, const ibv_srq* adopted) noexcept
+      : srq_(srq), adopted_(adopted) {}
+  opening(const opening&) = delete;
+  ~opening() {
+    if (succeeded_)
+      return;
+    ibv_srq* const made = std::exchange(srq_.srq_, nullptr);
+    if (made != nullptr && made != adopted_)
+      ibv_destroy_srq(made);
+    srq_.cq_->unreserve(srq_.options_.depth);
+  }
+
+  /// Subscribes to events of the device.
+  error_code finish() {
+    error_code ec;
+    succeeded_ = srq_.service_.add(srq_, ec);
+    return ec;
+  }
+
+private:
+  shared_receive_queue_impl& srq_;
+  const ibv_srq* adopted_;
+  bool succeeded_ = false;
+};
+
+error_code shared_receive_queue_impl::open(std::shared_ptr<completion_queue_impl> queue) {
+  if (!pd_.is_open())
+    return asio::error::bad_descriptor;
+  const device& d = pd_.get_device();
+  const auto limit = [](std::uint32_t& value, int most) {
+    value = std::min(value, static_cast<std::uint32_t>(std::max(most, 1)));
+  };
+  if (d.attributes().max_srq == 0)
+    return asio::error::operation_not_supported;
+  limit(options_.depth, d.attributes().max_srq_wr);
+  limit(options_.max_sge, d.attributes().max_srq_sge);
+  if (const error_code ec = use(std::move(queue)))
+    return ec;
+  opening attempt(*this, nullptr);
+  ibv_srq_init_attr init{};
+  init.srq_context = this;
+  init.attr.max_wr = options_.depth;
+  init.attr.max_sge = options_.max_sge;
+  srq_ = ibv_create_srq(pd_.native_handle(), &init);
+  if (srq_ == nullptr)
+    return system_error_code(errno);
+  return attempt.finish();
+}
+
+error_code shared_receive_queue_impl::adopt(std::shared_ptr<completion_queue_impl> queue,
+                                            ibv_srq* srq) {
+  if (srq == nullptr || srq->pd != pd_.native_handle())
+    return asio::error::invalid_argument;
+  if (const error_code ec = use(std::move(queue)))
+    return ec;
+  opening attempt(*this, srq);
+  srq_ = srq;
+  return attempt.finish();
+}
+
+// Reserves completion queue entries for the receives.
+error_code shared_receive_queue_impl::use(std::shared_ptr<completion_queue_impl> queue) {
+  receive_.set_depth(options_.depth);
+  refused_ = std::make_unique<refused>();
+  error_code ec;
+  cq_ = service_.use_queue(std::move(queue), pd_.get_device(), options_.depth, ec);
+  return ec;
+}
+
+bool shared_receive_queue_impl::is_open() const {
+  const std::lock_guard lock(mutex_);
+  return srq_ != nullptr && !closing_;
+}
+
+bool shared_receive_queue_impl::start(receive_operation& op) {
+  give_element(op, pd_.get_device());
+  const std::lock_guard lock(mutex_);
+  if (srq_ == nullptr || closing_)
+    op.ec = asio::error::bad_descriptor;
+  else if (reason_)
+    op.ec = reason_;
+  else if (op.wr.num_sge > static_cast<int>(options_.max_sge))
+    op.ec = error::too_many_buffers;
+  if (op.ec)
+    return false;
+  op.background ? cq_->background_starting() : cq_->operation_starting();
+  operation_list none; // starting a receive ends no other operation
+  if (receive_.start(op, none)) {
+    cq_->operation_started();
+    return true;
+  }
+  if (op.background)
+    cq_->background_ending();
+  cq_->operation_not_started();
+  return false;
+}
+
+bool shared_receive_queue_impl::start_wait_limit(operation& op, std::uint32_t limit) {
+  const std::lock_guard lock(mutex_);
+  ibv_srq_attr attr{};
+  attr.srq_limit = limit;
+  if (srq_ == nullptr || closing_)
+    op.ec = asio::error::bad_descriptor;
+  else if (reason_)
+    op.ec = reason_;
+  else if (const int e = ibv_modify_srq(srq_, &attr, IBV_SRQ_LIMIT))
+    op.ec = system_error_code(std::abs(e));
+  if (op.ec)
+    return false;
+  service_.operation_starting();
+  waiters_.push_back(op);
+  return true;
+}
+
+void shared_receive_queue_impl::fail_waiters(const error_code& ec) {
+  for (operation& op : waiters_)
+    op.fail(ec);
+  service_.complete(waiters_);
+}
+
+// Posted receives are not cancelled: another queue pair may be filling one of them.
+void shared_receive_queue_impl::cancel() {
+  operation_list ready;
+  {
+    const std::lock_guard lock(mutex_);
+    if (srq_ == nullptr)
+      return;
+    receive_.fail_waiting(asio::error::operation_aborted, ready);
+    fail_waiters(asio::error::operation_aborted);
+  }
+  cq_->complete(ready);
+}
+
+void shared_receive_queue_impl::cancel(std::uint64_t id, asio::cancellation_type_t) {
+  operation_list ready, done;
+  {
+    const std::lock_guard lock(mutex_);
+    if (srq_ == nullptr)
+      return;
+    const auto waiter = std::find_if(waiters_.begin(), waiters_.end(),
+                                     [id](const operation& o) { return o.id == id; });
+    if (operation* op = receive_.remove_waiting(id)) {
+      op->fail(asio::error::operation_aborted);
+      ready.push_back(*op);
+    } else if (waiter != waiters_.end()) {
+      waiter->fail(asio::error::operation_aborted);
+      done.splice(done.end(), waiters_, waiter);
+    }
+  }
+  cq_->complete(ready);
+  service_.complete(done);
+}
+
+error_code shared_receive_queue_impl::attach(queue_pair_impl& qp) {
+  const std::lock_guard lock(mutex_);
+  if (srq_ == nullptr || closing_)
+    return asio::error::bad_descriptor;
+  if (reason_)
+    return reason_;
+  attached_.push_back(&qp);
+  return {};
+}
+
+void shared_receive_queue_impl::detach(queue_pair_impl& qp, bool gone) {
+  bool closing = false;
+  {
+    const std::lock_guard lock(mutex_);
+    kept_ = kept_ || !gone;
+    std::erase(attached_, &qp);
+    if (!attached_.empty() || (!closing_ && !reason_))
+      return;
+    closing = closing_;
+  }
+  if (closing)
+    destroy();
+  else
+    end_receives();
+}
+
+// Fails the queue and its queue pairs. The last queue pair to be destroyed ends the posted
+// receives. If `only` is set, does nothing unless `only` is still the verbs object.
+void shared_receive_queue_impl::fail(const error_code& why, const ibv_srq* only) {
+  operation_list left;
+  bool in_use = false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (srq_ == nullptr || closing_ || reason_ || (only != nullptr && only != srq_))
+      return;
+    reason_ = why;
+    in_use = !attached_.empty();
+    receive_.fail_waiting(why, left);
+    fail_waiters(why);
+  }
+  cq_->complete(left);
+  if (!in_use)
+    end_receives();
+}
+
+// Without present or future queue pairs the device fills no receive any more, unless it has refused
+// to destroy a queue pair.
+void shared_receive_queue_impl::end_receives() noexcept {
+  cq_->drain();
+  operation_list left;
+  {
+    const std::lock_guard lock(mutex_);
+    if (kept_)
+      find_posted_blocks<receive_operation>(receive_, kept_memory_);
+    receive_.fail_all(kept_ ? error_code(error::device_keeps_memory) : reason_, left);
+  }
+  cq_->complete(left);
+}
+
+void shared_receive_queue_impl::close() {
+  operation_list left;
+  bool in_use = false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (srq_ == nullptr || closing_)
+      return;
+    closing_ = true;
+    in_use = !attached_.empty();
+    receive_.fail_waiting(asio::error::operation_aborted, left);
+    fail_waiters(asio::error::operation_aborted);
+  }
+  cq_->complete(left);
+  if (!in_use)
+    destroy();
+}
+
+// A completion that comes later is of a queue pair that was not destroyed either, and is dropped.
+void shared_receive_queue_impl::destroy() noexcept {
+  service_.remove(*this);
+  bool late = false, kept = false;
+  {
+    const std::lock_guard lock(mutex_);
+    late = lingering_ != 0;
+    kept = kept_;
+    if (late)
+      destroyed_late_ = srq_;
+  }
+  const bool gone = late ? !kept : destroy(srq_);
+  cq_->drain();
+  operation_list left;
+  {
+    const std::lock_guard lock(mutex_);
+    srq_ = nullptr;
+    if (!gone)
+      find_posted_blocks<receive_operation>(receive_, kept_memory_);
+    receive_.fail_all(gone ? error_code(asio::error::operation_aborted)
+                           : error_code(error::device_keeps_memory),
+                      left);
+  }
+  cq_->complete(left);
+}
+
+bool shared_receive_queue_impl::destroy(ibv_srq* srq) noexcept {
+  if (ibv_destroy_srq(srq) != 0) {
+    refused_->keep(std::static_pointer_cast<shared_receive_queue_impl>(shared_from_this()), srq);
+    withhold(std::move(refused_));
+    return false;
+  }
+  cq_->unreserve(options_.depth);
+  const std::lock_guard lock(mutex_);
+  kept_memory_.clear();
+  return true;
+}
+
+void shared_receive_queue_impl::linger() {
+  const std::lock_guard lock(mutex_);
+  ++lingering_;
+}
+
+void shared_receive_queue_impl::lingered() {
+  ibv_srq* srq = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    if (--lingering_ == 0)
+      srq = std::exchange(destroyed_late_, nullptr);
+  }
+  if (srq != nullptr)
+    destroy(srq);
+}
+
+void shared_receive_queue_impl::on_device_event(const ibv_async_event& event) noexcept {
+  switch (event.event_type) {
+  case IBV_EVENT_SRQ_LIMIT_REACHED: {
+    const std::lock_guard lock(mutex_);
+    if (srq_ != nullptr && event.element.srq == srq_)
+      service_.complete(waiters_);
+    break;
+  }
+  case IBV_EVENT_SRQ_ERR:
+    fail(error::queue_pair_fatal, event.element.srq);
+    break;
+  case IBV_EVENT_CQ_ERR:
+    if (event.element.cq == cq_->native_handle())
+      fail(error::queue_pair_fatal);
+    break;
+  case IBV_EVENT_DEVICE_FATAL:
+    fail(error::device_fatal);
+    break;
+  default:
+    break;
+  }
+}
+
+} // namespace asio_rdma::detail

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: BSL-1.0
+#include <asio_rdma/detail/queues/work_queue.hpp>
+
+#include <algorithm>
+#include <iterator>
+
+namespace asio_rdma::detail {
+
+// `before`: the end of the waiting operations that will be posted before `op`.
+bool work_queue::must_wait(const operation& op,
+                           operation_list::const_iterator before) const noexcept {
+  const auto waited_for = [this](const operation& o) {
+    return is_waited_for(o);
+  };
+  return waits_for_others(op) && (std::any_of(posted_.begin(), posted_.end(), waited_for) ||
+                                  std::any_of(waiting_.begin(), before, waited_for));
+}
+
+bool work_queue::start(operation& op, operation_list& ended) {
+  if (depth_ == 0) {
+    op.fail(asio::error::invalid_argument);
+    return false;
+  }
+  posting(op);
+  if (!may_post() || (used_ != 0 && must_wait(op, waiting_.begin()))) {
+    waiting_.push_back(op);
+    ++blocked_;
+    return true;
+  }
+  posted(op);
+  const auto first = std::prev(posted_.end());
+  operation* failed = nullptr;
+  const int e = post(first, posted_.end(), failed, ended);
+  if (e == 0)
+    return true;
+  posted_.erase(first);
+  --used_;
+  op.fail(system_error_code(e));
+  on_refused(op.ec, ended);
+  return false;
+}
+
+void work_queue::release(operation_list& ended) {
+  --blocked_;
+  if (--holds_ == 0)
+    post_waiting(ended);
+}
+
+void work_queue::post_waiting(operation_list& ended) {
+  while (!waiting_.empty() && used_ != depth_ && holds_ == 0) {
+    auto last = waiting_.begin();
+    std::uint32_t n = 0;
+    for (; last != waiting_.end() && used_ + n != depth_ && !must_wait(*last, last); ++last)
+      ++n;
+    if (n == 0)
+      return;
+    const auto first = waiting_.begin();
+    posted_.splice(posted_.end(), waiting_, first, last);
+    used_ += n;
+    blocked_ -= n;
+    operation* bad = nullptr;
+    const int e = post(first, posted_.end(), bad, ended);
+    if (e == 0)
+      continue;
+    // Only the refused operation fails. The operations behind it are queued again in order.
+    const auto refused = operation_list::s_iterator_to(*bad);
+    const auto behind = std::next(refused);
+    const auto unposted = static_cast<std::uint32_t>(std::distance(refused, posted_.end()));
+    used_ -= unposted;
+    blocked_ += unposted - 1;
+    waiting_.splice(waiting_.begin(), posted_, behind, posted_.end());
+    posted_.erase(refused);
+    bad->fail(system_error_code(e));
+    ended.push_back(*bad);
+    on_refused(bad->ec, ended);
+  }
+}
+
+void work_queue::complete(operation& op, operation_list& ready) {
+  --used_;
+  on_retired(op);
+  ready.splice(ready.end(), posted_, operation_list::s_iterator_to(op));
+  if (!waiting_.empty())
+    post_waiting(ready);
+}
+
+void work_queue::complete_silent(const operation& op, bool (*is_silent)(const operation&),
+                                 operation_list& ready) {
+  for (auto i = posted_.begin(); i != posted_.end() && &*i != &op;) {
+    const auto before = i++;
+    if (!is_silent(*before)) // it has its own completion, which siw may report later
+      continue;
+    --used_;
+    on_retired(*before);
+    ready.splice(ready.end(), posted_, before);
+  }
+}
+
+operation* work_queue::remove_waiting(std::uint64_t id) noexcept {
+  const auto i = std::find_if(waiting_.begin(), waiting_.end(),
+                              [id](const operation& op) { return op.id == id; });
+  if (i == waiting_.end())
+    return nullptr;
+  operation& op = *i;
+  waiting_.erase(i);
+  --blocked_;
+  return &op;
+}
+
+bool work_queue::is_posted(std::uint64_t id) const noexcept {
+  return std::any_of(posted_.begin(), posted_.end(),
+                     [id](const operation& op) { return op.id == id; });
+}
+
+bool work_queue::is_waiting(std::uint64_t id) const noexcept {
+  return std::any_of(waiting_.begin(), waiting_.end(),
+                     [id](const operation& op) { return op.id == id; });
+}
+
+void work_queue::fail_waiting(const error_code& ec, operation_list& ready) noexcept {
+  for (operation& op : waiting_)
+    op.fail(ec);
+  blocked_ = holds_;
+  ready.splice(ready.end(), waiting_);
+}
+
+void work_queue::fail_all(const error_code& ec, operation_list& ready) noexcept {
+  for (operation& op : posted_) {
+    on_retired(op);
+    op.fail(ec);
+  }
+  used_ = 0;
+  ready.splice(ready.end(), posted_);
+  fail_waiting(ec, ready);
+}
+
+} // namespace asio_rdma::detail

@@ -1,0 +1,420 @@
+// SPDX-License-Identifier: BSL-1.0
+#include <asio_rdma/device.hpp>
+
+#include "verbs/device_listeners.hpp"
+#include "verbs/device_siw.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <endian.h>
+#include <fcntl.h>
+#include <fstream>
+#include <ifaddrs.h>
+#include <initializer_list>
+#include <linux/if_packet.h>
+#include <netinet/in.h>
+
+namespace asio_rdma {
+
+struct device::impl {
+  impl(ibv_context* c, ownership o) : context(c), owns(o) {}
+  impl(const impl&) = delete;
+  ~impl() {
+    if (occupied != nullptr)
+      ibv_destroy_cq(occupied);
+    if (owns == ownership::take)
+      ibv_close_device(context);
+  }
+
+  ibv_context* context;
+  ownership owns;
+  ibv_cq* occupied = nullptr;
+  ibv_device_attr attributes{};
+  bool on_demand_paging = false;
+  detail::device_listeners listeners;
+};
+
+namespace {
+
+class device_names {
+public:
+  device_names() : first_(ibv_get_device_list(&size_)) {}
+  device_names(const device_names&) = delete;
+  ~device_names() {
+    if (first_ != nullptr)
+      ibv_free_device_list(first_);
+  }
+  ibv_device** begin() const noexcept { return first_; }
+  ibv_device** end() const noexcept { return first_ == nullptr ? nullptr : first_ + size_; }
+
+private:
+  int size_ = 0;
+  ibv_device** first_;
+};
+
+error_code open_error(int value) {
+  if (value == EACCES || value == EPERM)
+    return error::device_permission;
+  return detail::system_error_code(value != 0 ? value : ENODEV);
+}
+
+transport transport_of(const ibv_device& d) noexcept {
+  switch (d.transport_type) {
+  case IBV_TRANSPORT_IB:
+    return transport::infiniband;
+  case IBV_TRANSPORT_IWARP:
+    return transport::iwarp;
+  default:
+    return transport::other;
+  }
+}
+
+bool pages_connections(const ibv_odp_caps& caps) {
+  constexpr std::uint32_t all =
+      IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_WRITE | IBV_ODP_SUPPORT_READ;
+  return (caps.general_caps & IBV_ODP_SUPPORT) != 0 &&
+         (caps.per_transport_caps.rc_odp_caps & all) == all;
+}
+
+bool any_port_active(ibv_context* context) {
+  ibv_device_attr attributes{};
+  if (ibv_query_device(context, &attributes) != 0)
+    return false;
+  for (std::uint8_t n = 1; n <= attributes.phys_port_cnt; ++n) {
+    ibv_port_attr port{};
+    if (ibv_query_port(context, n, &port) == 0 && port.state == IBV_PORT_ACTIVE)
+      return true;
+  }
+  return false;
+}
+
+int address_rank(const asio::ip::address& a) {
+  return a.is_v4() ? 0 : a.to_v6().is_link_local() ? 2 : 1;
+}
+
+int gid_rank(const gid_entry& e) {
+  return (e.type == gid_entry::kind::roce_v1 ? 3 : 0) + address_rank(e.address());
+}
+
+// A link-local address is reachable only with the interface of its link.
+asio::ip::address_v6 scoped(const asio::ip::address_v6::bytes_type& bytes,
+                            std::uint32_t interface_index) {
+  asio::ip::address_v6 result(bytes);
+  if (result.is_link_local())
+    result.scope_id(interface_index);
+  return result;
+}
+
+// Whether address `one` matches `a`, in which the interface may be unspecified.
+bool is_asked_for(const asio::ip::address& one, const asio::ip::address& a) {
+  if (one.is_v6() && a.is_v6() && a.to_v6().scope_id() == 0)
+    return one.to_v6().to_bytes() == a.to_v6().to_bytes();
+  return one == a;
+}
+
+// The addresses of the interface with this hardware address.
+std::vector<asio::ip::address> addresses_of_hardware(const std::uint8_t* hardware) {
+  std::vector<asio::ip::address> result;
+  ifaddrs* first = nullptr;
+  if (getifaddrs(&first) != 0)
+    return result;
+  std::vector<std::string_view> names;
+  for (const ifaddrs* i = first; i != nullptr; i = i->ifa_next) {
+    if (i->ifa_addr == nullptr || i->ifa_addr->sa_family != AF_PACKET)
+      continue;
+    const auto* link = reinterpret_cast<const sockaddr_ll*>(i->ifa_addr);
+    if (link->sll_halen == 6 && std::memcmp(link->sll_addr, hardware, 6) == 0)
+      names.emplace_back(i->ifa_name);
+  }
+  for (const ifaddrs* i = first; i != nullptr; i = i->ifa_next) {
+    if (i->ifa_addr == nullptr || std::find(names.begin(), names.end(), i->ifa_name) == names.end())
+      continue;
+    if (i->ifa_addr->sa_family == AF_INET) {
+      const auto* v4 = reinterpret_cast<const sockaddr_in*>(i->ifa_addr);
+      result.push_back(asio::ip::address_v4(ntohl(v4->sin_addr.s_addr)));
+    } else if (i->ifa_addr->sa_family == AF_INET6) {
+      const auto* v6 = reinterpret_cast<const sockaddr_in6*>(i->ifa_addr);
+      asio::ip::address_v6::bytes_type bytes;
+      std::memcpy(bytes.data(), v6->sin6_addr.s6_addr, bytes.size());
+      result.push_back(scoped(bytes, v6->sin6_scope_id));
+    }
+  }
+  freeifaddrs(first);
+  return result;
+}
+
+// Adopts a context that was opened here. On failure the context is closed.
+device adopt_opened(ibv_context* context, error_code& ec) {
+  device result(context, ownership::take, ec);
+  if (ec)
+    ibv_close_device(context);
+  return result;
+}
+
+} // namespace
+
+asio::ip::address gid_entry::address() const {
+  asio::ip::address_v6::bytes_type bytes;
+  std::memcpy(bytes.data(), gid.raw, bytes.size());
+  const asio::ip::address_v6 v6 = scoped(bytes, interface_index);
+  if (v6.is_v4_mapped())
+    return asio::ip::make_address_v4(asio::ip::v4_mapped, v6);
+  return v6;
+}
+
+bool detail::better_gid(const gid_entry& a, const gid_entry& b) {
+  return gid_rank(a) < gid_rank(b);
+}
+
+std::vector<device::description> device::list() {
+  std::vector<description> result;
+  for (ibv_device* d : device_names()) {
+    description entry;
+    entry.name = ibv_get_device_name(d);
+    entry.type = transport_of(*d);
+    entry.guid = be64toh(ibv_get_device_guid(d));
+    if (ibv_context* context = ibv_open_device(d)) {
+      entry.port_active = any_port_active(context);
+      ibv_close_device(context);
+    } else {
+      entry.open_error = open_error(errno);
+    }
+    result.push_back(std::move(entry));
+  }
+  return result;
+}
+
+device device::open(std::string_view name, error_code& ec) {
+  ec.clear();
+  const device_names names;
+  const auto found = std::find_if(names.begin(), names.end(),
+                                  [name](ibv_device* d) { return name == ibv_get_device_name(d); });
+  if (found == names.end()) {
+    ec = error::device_not_found;
+    return {};
+  }
+  ibv_context* context = ibv_open_device(*found);
+  if (context == nullptr) {
+    ec = open_error(errno);
+    return {};
+  }
+  return adopt_opened(context, ec);
+}
+
+device device::open(std::string_view name) {
+  error_code ec;
+  device result = open(name, ec);
+  detail::throw_if(ec, "device::open");
+  return result;
+}
+
+device device::open_first(error_code& ec) {
+  ec = error::no_device;
+  for (ibv_device* d : device_names()) {
+    ibv_context* context = ibv_open_device(d);
+    if (context == nullptr) {
+      if (const error_code why = open_error(errno); why == error::device_permission)
+        ec = why;
+      continue;
+    }
+    if (any_port_active(context))
+      return adopt_opened(context, ec);
+    ibv_close_device(context);
+  }
+  return {};
+}
+
+device device::open_first() {
+  error_code ec;
+  device result = open_first(ec);
+  detail::throw_if(ec, "device::open_first");
+  return result;
+}
+
+device device::open_for(const asio::ip::address& local, error_code& ec) {
+  ec = error::no_gid;
+  for (ibv_device* d : device_names()) {
+    error_code failed;
+    device candidate = open(ibv_get_device_name(d), failed);
+    if (failed == error::device_permission)
+      ec = failed; // it may have been the device of that address
+    if (failed)
+      continue;
+    const auto own = candidate.addresses();
+    if (std::any_of(own.begin(), own.end(),
+                    [&local](const auto& a) { return is_asked_for(a, local); })) {
+      ec.clear();
+      return candidate;
+    }
+  }
+  return {};
+}
+
+device device::open_for(const asio::ip::address& local) {
+  error_code ec;
+  device result = open_for(local, ec);
+  detail::throw_if(ec, "device::open_for");
+  return result;
+}
+
+device::device(native_handle_type context, ownership owns) {
+  error_code ec;
+  *this = device(context, owns, ec);
+  detail::throw_if(ec, "device");
+}
+
+device::device(native_handle_type context, ownership owns, error_code& ec) {
+  ec.clear();
+  if (context == nullptr) {
+    ec = asio::error::invalid_argument;
+    return;
+  }
+  ibv_device_attr attributes{};
+  if (const int e = ibv_query_device(context, &attributes)) {
+    ec = detail::system_error_code(e);
+    return;
+  }
+  impl_ = std::make_shared<impl>(context, owns);
+  impl_->attributes = attributes;
+  impl_->occupied = detail::occupy_invalid_offset(context, impl_->attributes);
+  ibv_device_attr_ex extended{};
+  if (ibv_query_device_ex(context, nullptr, &extended) == 0)
+    impl_->on_demand_paging = pages_connections(extended.odp_caps);
+  // Events are read when the descriptor is ready; a read without an event must not block.
+  fcntl(context->async_fd, F_SETFL, fcntl(context->async_fd, F_GETFL) | O_NONBLOCK);
+}
+
+detail::device_listeners& device::listeners() const noexcept { return impl_->listeners; }
+
+device::native_handle_type device::native_handle() const noexcept {
+  return impl_ ? impl_->context : nullptr;
+}
+
+std::string device::name() const { return ibv_get_device_name(impl_->context->device); }
+
+transport device::type() const noexcept { return transport_of(*impl_->context->device); }
+
+const ibv_device_attr& device::attributes() const noexcept { return impl_->attributes; }
+
+bool device::has_atomics() const noexcept {
+  return impl_->attributes.atomic_cap != IBV_ATOMIC_NONE;
+}
+
+bool device::has_immediate() const noexcept { return type() != transport::iwarp; }
+
+bool device::has_memory_windows() const noexcept {
+  return (impl_->attributes.device_cap_flags &
+          (IBV_DEVICE_MEM_WINDOW_TYPE_2A | IBV_DEVICE_MEM_WINDOW_TYPE_2B)) != 0;
+}
+
+bool device::has_invalidation() const noexcept {
+  return (impl_->attributes.device_cap_flags & IBV_DEVICE_MEM_MGT_EXTENSIONS) != 0;
+}
+
+bool device::has_on_demand_paging() const noexcept { return impl_->on_demand_paging; }
+
+// Some drivers leave `max_sge_rd` at 0.
+std::uint32_t device::max_read_buffers() const noexcept {
+  const ibv_device_attr& limits = impl_->attributes;
+  const int most = limits.max_sge_rd > 0 ? limits.max_sge_rd : limits.max_sge;
+  return type() == transport::iwarp ? 1 : static_cast<std::uint32_t>(std::max(most, 1));
+}
+
+ibv_port_attr device::port(std::uint8_t number, error_code& ec) const {
+  ibv_port_attr result{};
+  const int e = ibv_query_port(impl_->context, number, &result);
+  ec = e == 0 ? error_code() : detail::system_error_code(e);
+  return result;
+}
+
+ibv_port_attr device::port(std::uint8_t number) const {
+  error_code ec;
+  const ibv_port_attr result = port(number, ec);
+  detail::throw_if(ec, "ibv_query_port");
+  return result;
+}
+
+port_counters device::counters(std::uint8_t number) const {
+  const std::string folder =
+      "/sys/class/infiniband/" + name() + "/ports/" + std::to_string(number) + "/hw_counters/";
+  // Drivers use different names for the same counter.
+  const auto sum = [&folder](std::initializer_list<const char*> names) {
+    std::optional<std::uint64_t> result;
+    for (const char* name : names) {
+      std::uint64_t value = 0;
+      if (std::ifstream(folder + name) >> value)
+        result = result.value_or(0) + value;
+    }
+    return result;
+  };
+  port_counters result;
+  result.rnr = sum({"rcvd_rnr_err", "rnr_nak_retry_err"});
+  result.retries = sum({"completer_retry_err", "local_ack_timeout_err", "packet_seq_err"});
+  return result;
+}
+
+std::uint8_t device::first_port() const {
+  for (std::uint8_t n = 1; n <= impl_->attributes.phys_port_cnt; ++n) {
+    error_code ec;
+    if (port(n, ec).state == IBV_PORT_ACTIVE && !ec)
+      return n;
+  }
+  return 1;
+}
+
+std::vector<gid_entry> device::gids() const {
+  std::vector<gid_entry> result;
+  std::size_t most = 0;
+  for (std::uint8_t n = 1; n <= impl_->attributes.phys_port_cnt; ++n) {
+    error_code ec;
+    most += static_cast<std::size_t>(std::max(port(n, ec).gid_tbl_len, 0));
+  }
+  std::vector<ibv_gid_entry> table(most);
+  const auto found = ibv_query_gid_table(impl_->context, table.data(), table.size(), 0);
+  for (ssize_t i = 0; i < found; ++i) {
+    const ibv_gid_entry& from = table[static_cast<std::size_t>(i)];
+    gid_entry to;
+    to.gid = from.gid;
+    to.port = static_cast<std::uint8_t>(from.port_num);
+    to.index = from.gid_index;
+    to.interface_index = from.ndev_ifindex;
+    to.type = from.gid_type == IBV_GID_TYPE_ROCE_V2   ? gid_entry::kind::roce_v2
+              : from.gid_type == IBV_GID_TYPE_ROCE_V1 ? gid_entry::kind::roce_v1
+                                                      : gid_entry::kind::infiniband;
+    result.push_back(to);
+  }
+  std::stable_sort(result.begin(), result.end(), detail::better_gid);
+  return result;
+}
+
+std::optional<gid_entry> device::best_gid(std::uint8_t port) const {
+  for (const gid_entry& e : gids())
+    if (e.port == port)
+      return e;
+  return {};
+}
+
+std::optional<gid_entry> device::best_gid(const asio::ip::address& local) const {
+  for (const gid_entry& e : gids())
+    if (is_asked_for(e.address(), local))
+      return e;
+  return {};
+}
+
+std::vector<asio::ip::address> device::addresses() const {
+  std::vector<asio::ip::address> result;
+  for (const gid_entry& e : gids()) {
+    // An iWARP port has one GID, which begins with its hardware address (RFC 5040 knows none).
+    const auto found =
+        type() == transport::iwarp ? addresses_of_hardware(e.gid.raw) : std::vector{e.address()};
+    for (const auto& a : found)
+      if (std::find(result.begin(), result.end(), a) == result.end())
+        result.push_back(a);
+  }
+  std::stable_sort(result.begin(), result.end(),
+                   [](const auto& a, const auto& b) { return address_rank(a) < address_rank(b); });
+  return result;
+}
+
+} // namespace asio_rdma

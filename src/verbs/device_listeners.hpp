@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include <asio_rdma/detail/verbs/device_heard.hpp>
+#include <boost/intrusive/list.hpp>
+
+#include <atomic>
+#include <infiniband/verbs.h>
+#include <iterator>
+#include <mutex>
+
+namespace asio_rdma::detail {
+
+/// A subscriber to the asynchronous events of a device. It is called on any thread.
+class device_listener : public boost::intrusive::list_base_hook<
+                            boost::intrusive::link_mode<boost::intrusive::normal_link>> {
+public:
+  /// Must not add or remove listeners.
+  virtual void on_event(const ibv_async_event& event, heard& by) noexcept = 0;
+
+protected:
+  ~device_listener() = default;
+};
+
+/// The subscribers to a device. An event can be read once (ibv_get_async_event(3)), and each
+/// execution context that uses the device tries to read it. The reader reports it to all
+/// subscribers.
+class device_listeners {
+public:
+  /// Does not block.
+  void add(device_listener& who) noexcept {
+    const std::lock_guard lock(mutex_);
+    all_.push_back(who);
+  }
+  /// After the return, `who` is not called any more, and all references that it kept are released.
+  void remove(device_listener& who) noexcept {
+    const std::lock_guard reading(reading_);
+    const std::lock_guard lock(mutex_);
+    all_.erase(decltype(all_)::s_iterator_to(who));
+  }
+  /// Reads an event and reports it to all subscribers. Returns false if there is no event. The
+  /// event is acknowledged after all reports, because until then the object that it names cannot be
+  /// destroyed. References are released after that, because one may own that object. Events are
+  /// read one at a time, so that no destructor waits for the acknowledgement of another thread. A
+  /// nested call, by the destructor of such an object, returns false: the outer call reads on.
+  bool read(ibv_context* context) noexcept {
+    const std::lock_guard reading(reading_);
+    if (telling_)
+      return false;
+    struct now_telling {
+      bool& flag;
+
+      explicit now_telling(bool& f) noexcept : flag(f) { flag = true; }
+      ~now_telling() { flag = false; }
+    } const telling(telling_);
+    heard by;
+    ibv_async_event event{};
+    if (ibv_get_async_event(context, &event) != 0)
+      return false;
+    if (event.event_type == IBV_EVENT_QP_LAST_WQE_REACHED)
+      last_receive_reported_.store(true);
+    for (device_listener* who = next(nullptr); who != nullptr; who = next(who))
+      who->on_event(event, by);
+    ibv_ack_async_event(&event);
+    return true;
+  }
+
+  /// Whether to wait for IBV_EVENT_QP_LAST_WQE_REACHED. False if an event was waited for in vain
+  /// and the device has never reported one.
+  bool reports_last_receive() const noexcept {
+    return last_receive_reported_.load() || !last_receive_missed_.load();
+  }
+  void last_receive_not_reported() noexcept { last_receive_missed_.store(true); }
+
+private:
+  // While an event is reported, no listener is removed, but others may be added.
+  device_listener* next(device_listener* who) noexcept {
+    const std::lock_guard lock(mutex_);
+    auto i = who == nullptr ? all_.begin() : std::next(decltype(all_)::s_iterator_to(*who));
+    return i == all_.end() ? nullptr : &*i;
+  }
+
+  std::recursive_mutex reading_; // recursive: a released listener may lock it
+  bool telling_ = false;
+  std::mutex mutex_;
+  std::atomic<bool> last_receive_reported_{false}, last_receive_missed_{false};
+  boost::intrusive::list<device_listener, boost::intrusive::constant_time_size<false>> all_;
+};
+
+} // namespace asio_rdma::detail

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: BSL-1.0
+#include <asio_rdma/memory_region.hpp>
+
+#include "verbs/withheld.hpp"
+
+#include <cerrno>
+#include <utility>
+
+namespace asio_rdma {
+
+struct protection_domain::impl {
+  impl(const device& d, ibv_pd* p, ownership o) : dev(d), pd(p), owns(o) {}
+  impl(const impl&) = delete;
+  ~impl() {
+    if (owns == ownership::take)
+      ibv_dealloc_pd(pd);
+  }
+
+  device dev;
+  ibv_pd* pd;
+  ownership owns;
+};
+
+namespace {
+
+// RFC 5040 lets the responder write the sink of a READ only if the sink is remotely writable.
+int registration_access(const device& d, access rights) {
+  if (has(rights, access::local_write) && d.type() == transport::iwarp)
+    rights = rights | access::remote_write;
+  return static_cast<int>(detail::verbs_access(rights));
+}
+
+error_code check_rights(const protection_domain& pd, access rights) {
+  if (!pd.is_open())
+    return asio::error::bad_descriptor;
+  const device& d = pd.get_device();
+  if ((has(rights, access::on_demand) && !d.has_on_demand_paging()) ||
+      (has(rights, access::remote_atomic) && !d.has_atomics()))
+    return asio::error::operation_not_supported;
+  return {};
+}
+
+// rdma-core 33 has no such function. In a template, its name is looked up by argument at the
+// instantiation.
+template <class Domain>
+ibv_mr* register_dmabuf(Domain* pd, std::uint64_t offset, std::size_t bytes, std::uint64_t iova,
+                        int descriptor, int rights) {
+  if constexpr (requires { ibv_reg_dmabuf_mr(pd, offset, bytes, iova, descriptor, rights); }) {
+    return ibv_reg_dmabuf_mr(pd, offset, bytes, iova, descriptor, rights);
+  } else {
+    errno = EOPNOTSUPP;
+    return nullptr;
+  }
+}
+
+error_code registration_error(int value) {
+  // The kernel returns ENOMEM if the pages would exceed RLIMIT_MEMLOCK (ibv_reg_mr(3)).
+  if (value == ENOMEM)
+    return error::memory_limit;
+  return detail::system_error_code(value);
+}
+
+} // namespace
+
+unsigned detail::verbs_access(access rights) noexcept {
+  unsigned result = 0;
+  if (has(rights, access::local_write | access::remote_write | access::remote_atomic))
+    result |= IBV_ACCESS_LOCAL_WRITE;
+  if (has(rights, access::remote_write))
+    result |= IBV_ACCESS_REMOTE_WRITE;
+  if (has(rights, access::remote_read))
+    result |= IBV_ACCESS_REMOTE_READ;
+  if (has(rights, access::remote_atomic))
+    result |= IBV_ACCESS_REMOTE_ATOMIC;
+  if (has(rights, access::window_bind))
+    result |= IBV_ACCESS_MW_BIND;
+  if (has(rights, access::relaxed_ordering))
+    result |= IBV_ACCESS_RELAXED_ORDERING;
+  if (has(rights, access::on_demand))
+    result |= IBV_ACCESS_ON_DEMAND;
+  return result;
+}
+
+protection_domain::protection_domain(const device& d, error_code& ec) {
+  if (!d.is_open()) {
+    ec = asio::error::bad_descriptor;
+    return;
+  }
+  ibv_pd* pd = ibv_alloc_pd(d.native_handle());
+  ec = pd != nullptr ? error_code() : detail::system_error_code(errno);
+  if (pd != nullptr)
+    impl_ = std::make_shared<impl>(d, pd, ownership::take);
+}
+
+protection_domain::protection_domain(const device& d) {
+  error_code ec;
+  *this = protection_domain(d, ec);
+  detail::throw_if(ec, "ibv_alloc_pd");
+}
+
+protection_domain::protection_domain(const device& d, native_handle_type pd, ownership owns) {
+  if (d.is_open() && pd != nullptr)
+    impl_ = std::make_shared<impl>(d, pd, owns);
+}
+
+protection_domain::native_handle_type protection_domain::native_handle() const noexcept {
+  return impl_ ? impl_->pd : nullptr;
+}
+
+const device& protection_domain::get_device() const noexcept { return impl_->dev; }
+
+memory_region::memory_region(const protection_domain& pd, void* data, std::size_t bytes,
+                             access rights, error_code& ec)
+    : pd_(pd) {
+  ec = check_rights(pd, rights);
+  if (ec)
+    return;
+  mr_ = ibv_reg_mr(pd.native_handle(), data, bytes,
+                   static_cast<unsigned>(registration_access(pd.get_device(), rights)));
+  if (mr_ == nullptr)
+    ec = registration_error(errno);
+  data_ = data;
+}
+
+memory_region::memory_region(const protection_domain& pd, void* data, std::size_t bytes,
+                             access rights) {
+  error_code ec;
+  *this = memory_region(pd, data, bytes, rights, ec);
+  detail::throw_if(ec, "ibv_reg_mr");
+}
+
+memory_region detail::register_exactly(const protection_domain& pd, void* data, std::size_t bytes,
+                                       access rights, error_code& ec) {
+  ec = check_rights(pd, rights);
+  if (ec)
+    return {};
+  ibv_mr* const mr = ibv_reg_mr(pd.native_handle(), data, bytes, verbs_access(rights));
+  if (mr == nullptr)
+    ec = registration_error(errno);
+  return {pd, mr, ownership::take};
+}
+
+memory_region memory_region::from_dmabuf(const protection_domain& pd, int descriptor,
+                                         std::uint64_t offset, std::size_t bytes,
+                                         std::uint64_t iova, access rights, error_code& ec) {
+  memory_region result;
+  result.pd_ = pd;
+  ec = check_rights(pd, rights);
+  if (ec)
+    return result;
+  result.mr_ = register_dmabuf(pd.native_handle(), offset, bytes, iova, descriptor,
+                               registration_access(pd.get_device(), rights));
+  if (result.mr_ == nullptr)
+    ec = registration_error(errno);
+  result.data_ = reinterpret_cast<void*>(iova);
+  return result;
+}
+
+memory_region::memory_region(const protection_domain& pd, native_handle_type mr, ownership owns)
+    : pd_(pd), mr_(mr), data_(mr != nullptr ? mr->addr : nullptr), owns_(owns) {}
+
+memory_region::memory_region(memory_region&& other) noexcept
+    : pd_(std::move(other.pd_)),
+      mr_(std::exchange(other.mr_, nullptr)),
+      data_(other.data_),
+      owns_(other.owns_) {}
+
+memory_region& memory_region::operator=(memory_region&& other) noexcept {
+  if (this != &other) {
+    const memory_region old(std::move(*this));
+    pd_ = std::move(other.pd_);
+    mr_ = std::exchange(other.mr_, nullptr);
+    data_ = other.data_;
+    owns_ = other.owns_;
+  }
+  return *this;
+}
+
+memory_region::~memory_region() {
+  error_code ec;
+  close(ec);
+  if (ec) // no other owner can try again
+    detail::withhold_key(std::move(*this));
+}
+
+void memory_region::close(error_code& ec) {
+  ec.clear();
+  if (mr_ != nullptr && owns_ == ownership::take) {
+    if (const int e = ibv_dereg_mr(mr_)) {
+      ec = detail::system_error_code(e);
+      return;
+    }
+  }
+  mr_ = nullptr;
+}
+
+} // namespace asio_rdma
