@@ -180,8 +180,7 @@ error_code connection_impl::fill(message_record& r, const payload& p) {
 
 bool connection_impl::start(message_send& op, const payload& p,
                             std::optional<std::uint32_t> immediate) {
-  operation_list done;
-  lock l(mutex_);
+  turn t(*this);
   op.ec = check();
   if (op.ec)
     return false;
@@ -198,8 +197,7 @@ bool connection_impl::start(message_send& op, const payload& p,
   op.record = &r;
   active_.push_back(op);
   messages_->send(r);
-  run(done);
-  settle(l, done);
+  t.run();
   return true;
 }
 
@@ -265,8 +263,7 @@ bool connection_impl::find_key(ibv_sge& e) const {
 }
 
 bool connection_impl::start(message_receive& op) {
-  operation_list done;
-  lock l(mutex_);
+  turn t(*this);
   if (!messages_) {
     op.ec = check();
     return false;
@@ -285,25 +282,14 @@ bool connection_impl::start(message_receive& op) {
   active_.push_back(op);
   op.request.op = &op;
   messages_->receive(op.request);
-  run(done);
-  take_arrived(done);
-  settle(l, done);
+  t.advance();
   return true;
 }
 
-// After a failure, messages that have arrived can still be received.
-void connection_impl::take_arrived(operation_list& done) {
-  do_or_fail([&] {
-    while (run_parts(done))
-      continue;
-  });
-}
-
 void connection_impl::to_foreground(message_receive& op) {
-  operation_list done;
-  lock l(mutex_);
+  turn t(*this);
   end_background(op);
-  settle(l, done);
+  t.changed();
 }
 
 void connection_impl::end_background(connection_operation& op) {
@@ -401,18 +387,19 @@ connection_statistics connection_impl::statistics() const noexcept {
 void connection_impl::cancel(std::uint64_t id, asio::cancellation_type_t type) {
   if (cancel_close(id, type))
     return;
-  operation_list done;
-  lock l(mutex_);
+  if (!cancel_active(id, type))
+    queue_pair()->cancel(id, type);
+}
+
+bool connection_impl::cancel_active(std::uint64_t id, asio::cancellation_type_t type) {
+  turn t(*this);
   const auto found = std::find_if(active_.begin(), active_.end(),
                                   [id](const operation& op) { return op.id == id; });
-  if (found == active_.end()) {
-    l.unlock();
-    queue_pair()->cancel(id, type);
-    return;
-  }
-  do_or_fail([&] { cancel(static_cast<connection_operation&>(*found), type, done); });
-  run(done);
-  settle(l, done);
+  if (found == active_.end())
+    return false;
+  do_or_fail([&] { cancel(static_cast<connection_operation&>(*found), type, t.done); });
+  t.run();
+  return true;
 }
 
 void connection_impl::cancel(connection_operation& op, asio::cancellation_type_t type,
@@ -473,20 +460,19 @@ void connection_impl::cancel(message_receive& op, operation_list& done) {
 }
 
 void connection_impl::cancel_receives() {
-  operation_list done;
-  lock l(mutex_);
+  turn t(*this);
   do_or_fail([&] {
     for (auto i = active_.begin(); i != active_.end();) {
       auto& op = static_cast<connection_operation&>(*i++);
       if (op.what == connection_operation::kind::receive)
-        cancel(static_cast<message_receive&>(op), done);
+        cancel(static_cast<message_receive&>(op), t.done);
       else if (op.what == connection_operation::kind::region &&
                static_cast<region_operation&>(op).why == region_operation::purpose::receive)
-        regions_->cancel(static_cast<region_operation&>(op), asio::cancellation_type::total, done);
+        regions_->cancel(static_cast<region_operation&>(op), asio::cancellation_type::total,
+                         t.done);
     }
   });
-  run(done);
-  settle(l, done);
+  t.run();
 }
 
 } // namespace asio_rdma::detail

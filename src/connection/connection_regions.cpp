@@ -353,8 +353,7 @@ remote_region connection_impl::make_region(const remote_lease& l) {
 
 bool connection_impl::start(region_operation& op) {
   using purpose = region_operation::purpose;
-  operation_list done;
-  lock l(mutex_);
+  turn t(*this);
   op.ec = regions_ && op.why == purpose::receive ? error_code() : check();
   if (!op.ec && (op.why == purpose::renew || op.why == purpose::give)) {
     const auto& lease = op.region.lease_;
@@ -370,15 +369,12 @@ bool connection_impl::start(region_operation& op) {
   else
     regions_->start(op);
   begin(op);
-  run(done);
-  take_arrived(done);
-  settle(l, done);
+  t.advance();
   return true;
 }
 
 bool connection_impl::start(region_operation& op, const registered_buffer& memory) {
-  operation_list done;
-  lock l(mutex_);
+  turn t(*this);
   op.ec = check();
   if (op.ec)
     return false;
@@ -387,9 +383,7 @@ bool connection_impl::start(region_operation& op, const registered_buffer& memor
   if (op.ec)
     return false;
   begin(op);
-  run(done);
-  end_event(done);
-  settle(l, done);
+  t.run_event();
   return true;
 }
 
@@ -399,11 +393,9 @@ void connection_impl::begin(region_operation& op) {
 }
 
 void connection_impl::release_lease(std::uint32_t id) {
-  operation_list done;
-  lock l(mutex_);
+  turn t(*this);
   regions_->release(id);
-  run(done);
-  settle(l, done);
+  t.run();
 }
 
 protocol_clock::time_point connection_impl::lease_deadline(std::uint32_t id) const {
@@ -412,17 +404,15 @@ protocol_clock::time_point connection_impl::lease_deadline(std::uint32_t id) con
 }
 
 std::size_t connection_impl::revoke(const registered_buffer* memory) {
-  operation_list done;
-  lock l(mutex_);
+  turn t(*this);
   if (!regions_)
     return 0;
   const std::size_t n = regions_->revoke(memory);
   do_or_fail([&] {
-    while (regions_->run_grants(done)) // at once, even if the connection is about to end
+    while (regions_->run_grants(t.done)) // at once, even if the connection is about to end
       continue;
   });
-  run(done);
-  settle(l, done);
+  t.run();
   return n;
 }
 

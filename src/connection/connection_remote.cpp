@@ -97,8 +97,7 @@ error_code connection_impl::fill(remote_record& r, const remote_work& w) {
 }
 
 bool connection_impl::start(remote_operation& op, std::span<const remote_work> chain) {
-  operation_list done;
-  lock l(mutex_);
+  turn t(*this);
   remote_record* first = nullptr;
   remote_record** end = &first;
   const remote_work& head = chain.front();
@@ -124,7 +123,7 @@ bool connection_impl::start(remote_operation& op, std::span<const remote_work> c
   }
   if (op.ec) {
     while (first != nullptr)
-      end_remote(*std::exchange(first, first->next), done);
+      end_remote(*std::exchange(first, first->next), t.done);
     return false;
   }
   operation_starting();
@@ -146,7 +145,7 @@ bool connection_impl::start(remote_operation& op, std::span<const remote_work> c
     if (first != nullptr)
       r.wr.send_flags = 0; // it has completed when the last work request has
     if (!post(r)) {
-      remote_done(*this, r, done);
+      remote_done(*this, r, t.done);
       if (notice != nullptr)
         give_back(*notice);
     } else if (notice != nullptr) {
@@ -160,8 +159,7 @@ bool connection_impl::start(remote_operation& op, std::span<const remote_work> c
   }
   if (chained)
     queue_pair()->release();
-  run(done);
-  settle(l, done);
+  t.run();
   return true;
 }
 

@@ -166,7 +166,10 @@ error_code link_impl::on_hello(std::span<const std::byte> data, bool accepting) 
   const bool iwarp = member_device().type() == transport::iwarp;
   o.speaks_first = iwarp && !accepting;
   o.waits_for_peer = iwarp && accepting;
-  if (peer.what != kind_ || !frame_link::usable(o))
+  // A connection reads its long messages from the peer's memory.
+  reads_ = peer.max_reads != 0;
+  if (peer.what != kind_ || !frame_link::usable(o) ||
+      (kind_ == handshake::kind::message && !reads_))
     return error::incompatible_peer;
   const std::lock_guard guard(mutex_);
   if (failing_) // parts that were made now would never be stopped
@@ -188,13 +191,13 @@ error_code link_impl::on_hello(std::span<const std::byte> data, bool accepting) 
 }
 
 void link_impl::on_connected(const connection_info&) {
-  operation_list done;
-  lock l(mutex_);
+  turn t(*this);
   connected_ = true;
+  if (reads_ && !qp_->supports(IBV_WR_RDMA_READ)) // the connection manager says otherwise
+    fail(error::incompatible_peer);
   if (!failing_)
     do_or_fail([this] { set_keep_alive(); });
-  run(done);
-  settle(l, done);
+  t.run();
 }
 
 // --- Driving ---------------------------------------------------------------------------------
@@ -294,6 +297,23 @@ void link_impl::run(operation_list& done) noexcept {
   }
 }
 
+// The driver leaves no action of the parts undone, so they are asked only if it does not run. Their
+// actions, or a failure of them, may need the link again.
+void link_impl::advance(operation_list& done) noexcept {
+  run(done);
+  if (link_ && connected_ && !failing_)
+    return;
+  bool again = true;
+  do_or_fail([&] {
+    bool any = false;
+    while (run_parts(done))
+      any = true;
+    again = any;
+  });
+  if (again)
+    run(done);
+}
+
 void link_impl::end_event(operation_list& done) noexcept {
   if (failing_)
     return;
@@ -348,7 +368,7 @@ void link_impl::stop(operation_list& done) {
 
 // Once the mutex is unlocked, only locals are used. An operation that was started may have ended on
 // another thread and released the last reference to the link.
-void link_impl::settle(lock& l, operation_list& done) {
+void link_impl::settle(std::unique_lock<mutex>& l, operation_list& done) noexcept {
   if (removed_ && stopped_ && posted_ == 0 && !kept_)
     drop_memory();
   const dropped_blocks dropped(std::move(dropped_));
@@ -408,19 +428,21 @@ template bool link_impl::end_key(grant_key&, const registered_buffer&, buffer_ac
 
 // Calls `f`, with the link locked, to process a returned work request.
 template <class Function>
-void link_impl::returned(operation_list& done, disposal how, Function&& f) {
-  lock l(mutex_);
-  if (how == disposal::destroy)
-    fail(asio::error::operation_aborted);
-  --posted_;
-  ++signs_;
-  do_or_fail(std::forward<Function>(f));
-  run(done);
+void link_impl::returned(disposal how, Function&& f) {
   if (how != disposal::destroy) {
-    end_event(done);
-    settle(l, done);
+    turn t(*this);
+    --posted_;
+    ++signs_;
+    do_or_fail([&] { f(t.done); });
+    t.run_event();
     return;
   }
+  operation_list done;
+  std::unique_lock l(mutex_);
+  fail(asio::error::operation_aborted);
+  --posted_;
+  do_or_fail([&] { f(done); });
+  run(done);
   const dropped_blocks dropped(std::move(dropped_));
   const auto last = posted_ == 0 ? std::move(self_) : nullptr;
   const auto cq = cq_;
@@ -429,12 +451,11 @@ void link_impl::returned(operation_list& done, disposal how, Function&& f) {
 }
 
 void link_impl::on_receive(link_receive& r, disposal how) {
-  operation_list done;
   if (how == disposal::destroy)
     r.fail(asio::error::operation_aborted);
   else
     cq_->background_ending();
-  returned(done, how, [&] {
+  returned(how, [&](operation_list&) {
     if (r.ec)
       return fail(r.ec);
     if (!link_)
@@ -448,12 +469,11 @@ void link_impl::on_receive(link_receive& r, disposal how) {
 
 // Comes after all receives of the queue pair.
 void link_impl::on_end(disposal how) {
-  operation_list done;
   if (how == disposal::destroy)
     end_.fail(asio::error::operation_aborted);
   else
     cq_->background_ending();
-  returned(done, how, [&] {
+  returned(how, [&](operation_list&) {
     fail(end_.ec);
     left_ = true;
     shared_->remove(*this, qp_->number(),
@@ -462,10 +482,9 @@ void link_impl::on_end(disposal how) {
 }
 
 void link_impl::on_transfer(link_transfer& t, disposal how) {
-  operation_list done;
   if (how == disposal::destroy)
     t.fail(asio::error::operation_aborted);
-  returned(done, how, [&] {
+  returned(how, [&](operation_list& done) {
     close_sink(t);
     if (t.ec && !t.withdrawn)
       fail(t.ec);
@@ -519,15 +538,12 @@ void link_impl::call_at(timer which, protocol_clock::time_point when, void (*the
     // First process completions, because the runner may be blocked in a handler: `then` judges by
     // what has arrived.
     self->cq_->run_ready_internal();
-    operation_list done;
-    lock l(self->mutex_);
+    turn now(*self);
     if (!t) // the link was closed in the meantime
       return;
     t->ran_out();
     self->do_or_fail([&] { then(*self); });
-    self->run(done);
-    self->end_event(done);
-    self->settle(l, done);
+    now.run_event();
   });
 }
 
@@ -555,18 +571,13 @@ void link_impl::end_queue_pair() {
     told_ = true;
   }
   qp_->close();
-  operation_list done;
-  lock l(mutex_);
-  run(done);
-  settle(l, done);
+  turn(*this).run();
 }
 
 void link_impl::end(const error_code& why) {
-  operation_list done;
-  lock l(mutex_);
+  turn t(*this);
   fail(why);
-  run(done);
-  settle(l, done);
+  t.run();
 }
 
 bool link_impl::is_alive() const {
@@ -582,8 +593,7 @@ void link_impl::drop_memory() {
 }
 
 bool link_impl::start_close(operation& op) {
-  operation_list done;
-  lock l(mutex_);
+  turn t(*this);
   // After both goodbyes, the end of the queue pair may still be outstanding: wait for it.
   const bool said = link_ && link_->said_goodbye();
   const bool over = stopped_ && said;
@@ -596,21 +606,19 @@ bool link_impl::start_close(operation& op) {
   closing_ = &op;
   if (!said)
     do_or_fail([this] { link_->close(); });
-  run(done);
-  settle(l, done);
+  t.run();
   return true;
 }
 
 bool link_impl::cancel_close(std::uint64_t id, asio::cancellation_type_t type) {
-  operation_list done;
-  lock l(mutex_);
+  turn t(*this);
   if (closing_ == nullptr || closing_->id != id)
     return false;
   if (!may_leave_effects(type)) // the goodbye is on its way
     return true;
   closing_->fail(asio::error::operation_aborted);
-  done.push_back(*std::exchange(closing_, nullptr));
-  settle(l, done);
+  t.done.push_back(*std::exchange(closing_, nullptr));
+  t.changed();
   return true;
 }
 

@@ -35,8 +35,8 @@ error_code link_impl::make_receives() {
 
 // From here on the link keeps itself alive until its queue pair has ended.
 error_code link_impl::begin(std::shared_ptr<shared_receives_impl> shared) {
-  operation_list done;
-  lock l(mutex_);
+  turn t(*this);
+  t.changed();
   if (shared) {
     shared->add(*this, qp_->number());
     shared_ = std::move(shared);
@@ -50,9 +50,7 @@ error_code link_impl::begin(std::shared_ptr<shared_receives_impl> shared) {
   }
   for (std::uint32_t i = 0; i < receives_.size() && !failing_; ++i)
     post_receive(i);
-  const error_code ec = reason_;
-  settle(l, done);
-  return ec;
+  return reason_;
 }
 
 bool link_impl::post_receive(std::uint32_t slot) {
@@ -122,8 +120,7 @@ void link_impl::take_receives() {
 }
 
 void link_impl::on_shared_receive(shared_receive& r) {
-  operation_list done;
-  lock l(mutex_);
+  turn t(*this);
   ++signs_;
   bool taken = false;
   do_or_fail([&] { taken = link_ && link_->on_received(r.slot, received_bytes(r)); });
@@ -138,25 +135,16 @@ void link_impl::on_shared_receive(shared_receive& r) {
     do_or_fail([this] { look_for_memory(); });
   if (std::exchange(holding_, false))
     qp_->release();
-  run(done);
-  end_event(done);
-  settle(l, done);
+  t.run_event();
 }
 
 // `why` is this link's own reason, or more precise than the error that its queue pair will report.
 void link_impl::on_shared_failure(const error_code& why) {
-  operation_list done;
-  lock l(mutex_);
+  turn t(*this);
   fail(why);
-  run(done);
-  settle(l, done);
+  t.run();
 }
 
-void link_impl::on_shared_found() {
-  operation_list done;
-  lock l(mutex_);
-  run(done);
-  settle(l, done);
-}
+void link_impl::on_shared_found() { turn(*this).run(); }
 
 } // namespace asio_rdma::detail

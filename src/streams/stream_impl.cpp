@@ -84,13 +84,10 @@ private:
   static void run(operation* base, disposal how) {
     auto& self = *static_cast<holder*>(base);
     const auto s = std::move(self.stream);
-    operation_list done;
-    lock l(s->mutex_);
+    turn t(*s);
     self.now = state::idle;
-    if (how == disposal::destroy)
-      return;
-    s->progress(done);
-    s->settle(l, done);
+    if (how != disposal::destroy)
+      t.advance();
   }
 };
 
@@ -251,31 +248,14 @@ bool stream_impl::find_keys(stream_operation& op) const {
   return true;
 }
 
-// Carries out the protocol's actions, even if the link fails: bytes that have arrived can still be
-// read. The operation may be queued already, so an exception fails the link.
-void stream_impl::progress(operation_list& done) noexcept {
-  run(done);
-  bool again = true; // actions of the parts, or their failure, may need the link
-  do_or_fail([&] {
-    bool any = false;
-    while (run_parts(done))
-      any = true;
-    again = any;
-  });
-  if (again)
-    run(done);
-}
-
 template <class Op>
 bool stream_impl::start_op(Op& op) {
-  operation_list done;
-  lock l(mutex_);
+  turn t(*this);
   if (!begin(op))
     return false;
   operation_starting();
   active_.push_back(op);
-  progress(done);
-  settle(l, done);
+  t.advance();
   return true;
 }
 
@@ -305,23 +285,26 @@ private:
   bool over_ = false;
 };
 
+// Returns true if the operation is over at once.
+template <class Op>
+bool stream_impl::begin_here(Op& op, bool wait) {
+  turn t(*this);
+  op.blocking_ = true;
+  op.waiter_ = wait ? &waker::of_this_thread() : nullptr;
+  op.finished_ = false;
+  if (!begin(op))
+    return true;
+  active_.push_back(op);
+  t.advance();
+  return op.finished_;
+}
+
 template <class Op>
 void stream_impl::run_op_here(Op& op, bool wait) {
   // Answers the peer even if bytes are at hand, because perhaps no thread runs the context. An
   // exception here loses nothing.
   completion_queue().run_ready_internal();
-  operation_list done;
-  lock l(mutex_);
-  op.blocking_ = true;
-  op.waiter_ = wait ? &waker::of_this_thread() : nullptr;
-  op.finished_ = false;
-  if (!begin(op))
-    return;
-  active_.push_back(op);
-  progress(done);
-  const bool now = op.finished_;
-  settle(l, done);
-  if (now)
+  if (begin_here(op, wait))
     return;
   stay here(*this, op);
   try {
@@ -336,17 +319,16 @@ void stream_impl::run_op_here(Op& op, bool wait) {
 
 // The operation lies on the caller's stack: no list may refer to it after this.
 void stream_impl::give_up(stream_operation& op, const error_code& why) {
-  operation_list done;
-  lock l(mutex_);
+  turn t(*this);
   if (op.finished_)
     return;
+  t.changed();
   if (why == asio::error::would_block)
-    progress(done);
+    t.advance();
   if (!op.finished_ && withdraw_op(op))
-    finish(op, why, 0, done);
+    finish(op, why, 0, t.done);
   if (!op.finished_)
-    progress(done);
-  settle(l, done);
+    t.advance();
 }
 
 // Replaces the context's work: perhaps no thread runs the context.
@@ -357,19 +339,18 @@ void stream_impl::look_here() {
 
 void stream_impl::wait_for(stream_operation& op) {
   cm_service& connections = cm_service::of(context());
-  lock l(mutex_);
-  while (!op.finished_) {
-    l.unlock();
+  while (!is_finished(op)) {
     connections.read_events();
     completion_queue().drive(connections.descriptor(), *op.waiter_);
-    l.lock();
-    if (op.finished_)
-      return;
-    operation_list done;
-    progress(done); // memory may be free again, and perhaps no thread runs the context's timers
-    settle(l, done);
-    l.lock();
+    turn t(*this);
+    if (!op.finished_)
+      t.advance(); // memory may be free again, and perhaps no thread runs the context's timers
   }
+}
+
+bool stream_impl::is_finished(const stream_operation& op) const {
+  const std::lock_guard guard(mutex_);
+  return op.finished_;
 }
 
 void stream_impl::run_here(stream_reading& op, bool wait) { run_op_here(op, wait); }
@@ -609,8 +590,7 @@ bool stream_impl::withdraw_op(stream_operation& op) {
 }
 
 void stream_impl::cancel(std::uint64_t id, asio::cancellation_type_t type) {
-  operation_list done;
-  lock l(mutex_);
+  turn t(*this);
   const auto found = std::find_if(active_.begin(), active_.end(),
                                   [id](const operation& op) { return op.id == id; });
   if (found == active_.end())
@@ -620,9 +600,8 @@ void stream_impl::cancel(std::uint64_t id, asio::cancellation_type_t type) {
       bytes_->has_begun(static_cast<stream_writing&>(op).request))
     return;
   if (withdraw_op(op))
-    finish(op, asio::error::operation_aborted, 0, done);
-  progress(done);
-  settle(l, done);
+    finish(op, asio::error::operation_aborted, 0, t.done);
+  t.advance();
 }
 
 void stream_impl::withdraw_all(operation_list& done) {
@@ -634,28 +613,22 @@ void stream_impl::withdraw_all(operation_list& done) {
 }
 
 void stream_impl::cancel() {
-  operation_list done;
-  lock l(mutex_);
-  withdraw_all(done);
-  progress(done);
-  settle(l, done);
+  turn t(*this);
+  withdraw_all(t.done);
+  t.advance();
 }
 
 // --- State -----------------------------------------------------------------------------------
 
 std::size_t stream_impl::available() {
   look_here();
-  operation_list done;
-  lock l(mutex_);
-  progress(done);
-  const std::size_t result = bytes_ ? bytes_->available() : 0;
-  settle(l, done);
-  return result;
+  turn t(*this);
+  t.advance();
+  return bytes_ ? bytes_->available() : 0;
 }
 
 error_code stream_impl::shutdown(asio::socket_base::shutdown_type what) {
-  operation_list done;
-  lock l(mutex_);
+  turn t(*this);
   if (!known_ || !bytes_)
     return asio::error::not_connected;
   if (frames().stopped()) // after the peer's close nothing is left to shut down
@@ -664,8 +637,7 @@ error_code stream_impl::shutdown(asio::socket_base::shutdown_type what) {
     bytes_->shut_down_writes();
   if (what != asio::socket_base::shutdown_send)
     bytes_->shut_down_reads();
-  progress(done);
-  settle(l, done);
+  t.advance();
   return {};
 }
 
@@ -676,13 +648,11 @@ error_code stream_impl::endpoint(endpoint_type& result, bool remote) const {
 }
 
 void stream_impl::set_no_delay(bool on) {
-  operation_list done;
-  lock l(mutex_);
+  turn t(*this);
   no_delay_ = on;
   if (bytes_)
     bytes_->set_no_delay(on);
-  progress(done);
-  settle(l, done);
+  t.advance();
 }
 
 bool stream_impl::no_delay() const {
@@ -695,13 +665,12 @@ bool stream_impl::no_delay() const {
 void stream_impl::close() {
   bool lingers = true;
   {
-    operation_list done;
-    lock l(mutex_);
+    turn t(*this);
+    t.changed();
     closed_ = true;
     lingers = stream_options_.linger > stream_options_.linger.zero();
     wait_anew();
-    withdraw_all(done);
-    settle(l, done);
+    withdraw_all(t.done);
   }
   closer_->stream = std::static_pointer_cast<stream_impl>(shared_from_this());
   if (lingers && start_close(*closer_))
@@ -803,14 +772,12 @@ void stream_impl::look_later() {
 }
 
 void stream_impl::set_linger(const asio::socket_base::linger& option) {
-  operation_list done;
-  lock l(mutex_);
+  turn t(*this);
   linger_option_ = option;
   stream_options_.linger =
       option.enabled() ? limited(std::chrono::seconds(option.timeout())) : usual_linger_;
   wait_anew();
-  progress(done);
-  settle(l, done);
+  t.advance();
 }
 
 asio::socket_base::linger stream_impl::linger() const {
@@ -820,21 +787,20 @@ asio::socket_base::linger stream_impl::linger() const {
 
 // Sends bytes that were written, as the kernel does for a socket.
 completion_queue_impl* stream_impl::last_work() {
-  operation_list done;
-  lock l(mutex_);
-  if (!closed_) {
-    l.unlock();
+  if (!is_closed())
     close();
-    l.lock();
-  }
+  turn t(*this);
   if (check() || frames().told_goodbye())
     return nullptr;
   if (!std::exchange(leaving_, true))
     wait_anew();
-  progress(done);
-  const bool goes_on = hopes(protocol_clock::now());
-  settle(l, done);
-  return goes_on ? &completion_queue() : nullptr;
+  t.advance();
+  return hopes(protocol_clock::now()) ? &completion_queue() : nullptr;
+}
+
+bool stream_impl::is_closed() const {
+  const std::lock_guard guard(mutex_);
+  return closed_;
 }
 
 } // namespace asio_rdma::detail

@@ -78,7 +78,7 @@ private:
   void complete_receive(message_receive& r, operation_list& done);
   void complete(connection_operation& op, const error_code& ec, operation_list& done);
   void end_background(connection_operation& op);
-  void take_arrived(operation_list& done);
+  bool cancel_active(std::uint64_t id, asio::cancellation_type_t type);
   void cancel(connection_operation& op, asio::cancellation_type_t type, operation_list& done);
   bool cancel(message_send& op, asio::cancellation_type_t type, operation_list& done);
   void cancel(message_receive& op, operation_list& done);

@@ -27,13 +27,6 @@
 
 namespace asio_rdma::detail {
 
-/// Whether this cancellation may end an operation that has begun and may have had effects. `total`
-/// alone may not (Boost.Asio, `cancellation_type`).
-inline bool may_leave_effects(asio::cancellation_type_t type) noexcept {
-  return (type & (asio::cancellation_type::partial | asio::cancellation_type::terminal)) !=
-         asio::cancellation_type::none;
-}
-
 /// A link's part of the options of a connection or a stream, which describe the members.
 struct link_options {
   std::uint32_t receives = 0;
@@ -171,7 +164,7 @@ protected:
             const link_options& options);
   ~link_impl() override;
 
-  using lock = std::unique_lock<mutex>;
+  class turn;
 
   /// The following functions are called with the mutex locked.
   ///@{
@@ -210,9 +203,6 @@ protected:
   /// or until the process ends if there is no memory to withhold them.
   template <class Key>
   bool end_key(Key& key, const registered_buffer& memory, buffer_access& access) noexcept;
-  /// Carries out all actions, after any event. Does not throw: if a step lacks memory, the link
-  /// fails.
-  void run(operation_list& done) noexcept;
   /// Does a step that the link cannot do without. If there is no memory for the step, the link
   /// fails with `no_memory`, which ends all its operations.
   template <class Step>
@@ -234,8 +224,6 @@ protected:
   /// Calls `then` at `when` while the context runs, with the mutex locked; not if the link is
   /// closed or destroyed before. An earlier time replaces a later one.
   void call_at(timer which, protocol_clock::time_point when, void (*then)(link_impl&));
-  /// Calls `after_event`. If there is no memory for it, the link fails.
-  void end_event(operation_list& done) noexcept;
   /// Whether the device can use the memory: it belongs to the pool's protection domain, or it is
   /// empty.
   bool is_usable(const registered_buffer& memory) const noexcept;
@@ -244,10 +232,6 @@ protected:
   /// Counts an operation of the user, which `settle` completes.
   void operation_starting() { cq_->operation_starting(); }
   completion_queue_impl& completion_queue() const noexcept { return *cq_; }
-  /// Unlocks, then completes operations and does everything else that must not be done under the
-  /// lock.
-  void settle(lock& l, operation_list& done);
-
   mutable mutex mutex_;
   dropped_blocks dropped_;              // released after the mutex is unlocked
   counter bytes_sent_, bytes_received_; // counted by the derived classes
@@ -264,6 +248,10 @@ private:
                        std::shared_ptr<shared_receives_impl> shared);
   error_code make_parts_of(std::shared_ptr<shared_receives_impl> shared);
   error_code make_receives();
+  void run(operation_list& done) noexcept;
+  void advance(operation_list& done) noexcept;
+  void end_event(operation_list& done) noexcept;
+  void settle(std::unique_lock<mutex>& l, operation_list& done) noexcept;
   void drive(operation_list& done);
   void stop(operation_list& done);
   void lack_memory() noexcept;
@@ -280,7 +268,7 @@ private:
   void send(std::uint32_t slot, const outgoing_frame& frame);
   void posted();
   template <class Function>
-  void returned(operation_list& done, disposal how, Function&& f);
+  void returned(disposal how, Function&& f);
   void end_queue_pair();
   void drop_memory();
   void set_keep_alive();
@@ -314,6 +302,7 @@ private:
                                                // check
   counter frames_sent_, frames_received_, credit_waits_;
   error_code reason_;
+  bool reads_ = false; // the peer says that it answers READs
   bool connected_ = false;
   bool holding_ = false; // the queue pair may not send before the peer
   bool failing_ = false;
@@ -321,6 +310,45 @@ private:
   bool told_ = false; // the queue pair knows that the link fails
   bool stopped_ = false;
   std::atomic<bool> removed_{false}; // the link is no member of the service
+};
+
+/// A visit to a link, with its mutex locked. If something has changed, the destructor unlocks, then
+/// completes the operations that are done and does all else that must not be done under the lock.
+class link_impl::turn {
+public:
+  explicit turn(link_impl& link) : link_(link), lock_(link.mutex_) {}
+  turn(const turn&) = delete;
+  ~turn() {
+    if (changed_)
+      link_.settle(lock_, done);
+  }
+
+  /// Operations that have ended.
+  operation_list done;
+
+  /// There is something to settle, though nothing to carry out.
+  void changed() noexcept { changed_ = true; }
+  /// Carries out all actions. If a step lacks memory, the link fails.
+  void run() noexcept {
+    changed();
+    link_.run(done);
+  }
+  /// The same, and the actions of the parts even if the link fails, because arrived messages and
+  /// bytes can still be received.
+  void advance() noexcept {
+    changed();
+    link_.advance(done);
+  }
+  /// As `run`, after the completion of a work request or of a timer.
+  void run_event() noexcept {
+    run();
+    link_.end_event(done);
+  }
+
+private:
+  link_impl& link_;
+  std::unique_lock<mutex> lock_;
+  bool changed_ = false;
 };
 
 } // namespace asio_rdma::detail

@@ -132,7 +132,11 @@ private:
   template <class Op>
   bool start_op(Op& op);
   template <class Op>
+  bool begin_here(Op& op, bool wait);
+  template <class Op>
   void run_op_here(Op& op, bool wait);
+  bool is_finished(const stream_operation& op) const;
+  bool is_closed() const;
   void fill(const stream_action& a);
   void expose(stream_source& s);
   void free(const stream_block& b);
@@ -143,7 +147,6 @@ private:
   void finish(stream_operation& op, const error_code& ec, std::uint64_t bytes,
               operation_list& done);
   void withdraw_all(operation_list& done);
-  void progress(operation_list& done) noexcept;
   void look_here();
   void wait_for(stream_operation& op);
   void give_up(stream_operation& op, const error_code& why);
