@@ -236,9 +236,9 @@ public:
   /// removed; `bad_descriptor` if the queue pair is closed before a request arrives; the system's;
   /// or the reason of a concurrent failure of the queue pair. Cancellation: all types. If the
   /// operation is cancelled before a request arrives, the queue pair is unchanged and no request is
-  /// lost; after that the queue pair has failed. Closing the queue pair after a request has arrived
-  /// also cancels the operation. A failed object can accept again after it has been closed and
-  /// opened.
+  /// lost; after that the queue pair has failed, and `total` alone has no effect. Closing the queue
+  /// pair after a request has arrived also cancels the operation. A failed object can accept again
+  /// after it has been closed and opened.
   template <connectable Object, class Token = asio::default_completion_token_t<executor_type>>
   auto async_accept(Object& object, const accept_options& options, Token&& token = {}) {
     return asio::async_initiate<Token, detail::info_result::signature>(

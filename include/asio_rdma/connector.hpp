@@ -91,6 +91,7 @@ public:
   /// `error::device_fatal`. After an error the queue pair can be used for another attempt, unless
   /// it has failed. It has failed if the peer had accepted, and on iWARP if the peer had been
   /// reached. Cancellation: all types; the queue pair is in the state that it has after an error.
+  /// `total` alone has no effect once the queue pair would have failed.
   /// Closing the queue pair also cancels the attempt.
   template <connectable Object, class Token = asio::default_completion_token_t<executor_type>>
   auto async_connect(Object& object, const endpoint_type& endpoint, const connect_options& options,

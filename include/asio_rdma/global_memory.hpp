@@ -234,7 +234,8 @@ public:
     return async_allocate<T>(node, segment, std::uint64_t(1), std::forward<Token>(token));
   }
   /// Frees the memory that begins at `p`. Signature `void(error_code)`. Errors: `invalid_argument`
-  /// if no allocation begins there.
+  /// if no allocation begins there. Cancellation: `partial` and `terminal`; the memory is freed
+  /// nevertheless.
   template <class T, class Token = asio::default_completion_token_t<executor_type>>
   auto async_free(remote_ptr<T> p, Token&& token = {}) {
     detail::global_message m;

@@ -239,7 +239,7 @@ public:
   /// the queue pair is not open.
   void set_connected() {
     if (impl_)
-      impl_->connected(true);
+      impl_->connected_by_caller();
   }
 
   bool is_open() const noexcept { return impl_ != nullptr; }

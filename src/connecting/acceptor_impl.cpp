@@ -312,7 +312,7 @@ void acceptor_impl::cancel(const error_code& why) {
     service_.operations().complete(done);
 }
 
-void acceptor_impl::cancel(std::uint64_t operation_id, asio::cancellation_type_t) {
+void acceptor_impl::cancel(std::uint64_t operation_id, asio::cancellation_type_t type) {
   operation_list done;
   std::shared_ptr<cm_connection> connection;
   {
@@ -328,7 +328,7 @@ void acceptor_impl::cancel(std::uint64_t operation_id, asio::cancellation_type_t
         connection = a.connection.lock();
   }
   if (connection)
-    connection->cancel(operation_id);
+    connection->cancel(operation_id, type);
   drop_objects(done);
   if (!done.empty())
     service_.operations().complete(done);

@@ -256,7 +256,7 @@ error_code cm_connection::accept(connect_operation& op, const std::shared_ptr<qu
     new_home moving(*this);
     if (const error_code ec = moving.set(home, left))
       return ec;
-    if (const error_code ec = qp->attach(attached))
+    if (const error_code ec = qp->attach(attached, true))
       return ec;
     error_code heard;
     try {
@@ -512,13 +512,15 @@ void cm_connection::cancel() {
   settle(left);
 }
 
-void cm_connection::cancel(std::uint64_t operation_id) {
+// `total` does not end an attempt whose end fails the queue pair.
+void cm_connection::cancel(std::uint64_t operation_id, asio::cancellation_type_t type) {
   leftovers left;
   {
     const std::lock_guard lock(mutex_);
     if (!begin(left))
       return;
-    if (op_ != nullptr && op_->id == operation_id)
+    const bool has_effects = state_ == state::accepting || spent_;
+    if (op_ != nullptr && op_->id == operation_id && (!has_effects || may_leave_effects(type)))
       finish(asio::error::operation_aborted, left);
   }
   settle(left);

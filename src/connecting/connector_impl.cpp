@@ -29,7 +29,7 @@ void connector_impl::cancel() {
       connection->cancel();
 }
 
-void connector_impl::cancel(std::uint64_t operation_id, asio::cancellation_type_t) {
+void connector_impl::cancel(std::uint64_t operation_id, asio::cancellation_type_t type) {
   std::shared_ptr<cm_connection> connection;
   {
     const std::lock_guard lock(mutex_);
@@ -38,7 +38,7 @@ void connector_impl::cancel(std::uint64_t operation_id, asio::cancellation_type_
         connection = a.connection.lock();
   }
   if (connection)
-    connection->cancel(operation_id);
+    connection->cancel(operation_id, type);
 }
 
 } // namespace asio_rdma::detail

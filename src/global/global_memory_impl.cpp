@@ -458,8 +458,9 @@ bool global_memory_impl::start(global_request& op, node_id to) {
   return true;
 }
 
-// The owner still answers a cancelled request: memory that it then allocates is given back.
-void global_memory_impl::cancel(std::uint64_t id, asio::cancellation_type_t) {
+// The owner still answers a cancelled request: memory that it then allocates is given back. Memory
+// that is being freed is lost, so `total` does not cancel that.
+void global_memory_impl::cancel(std::uint64_t id, asio::cancellation_type_t type) {
   operation_list done;
   peer_ptr joining;
   {
@@ -469,6 +470,9 @@ void global_memory_impl::cancel(std::uint64_t id, asio::cancellation_type_t) {
                                    [id](const operation& o) { return o.id == id; });
       if (op == p->requests.end())
         continue;
+      if (static_cast<global_request&>(*op).message.what == global_message::kind::free &&
+          !may_leave_effects(type))
+        return;
       if (static_cast<global_request&>(*op).is_join())
         joining = p;
       else

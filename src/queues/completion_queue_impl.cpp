@@ -408,7 +408,8 @@ void completion_queue_impl::take_ready(batch& b) {
 // Second pass: handlers may call any function, so no mutex is locked. Operations that ended without
 // the device, at a close, may be thousands, so a stopped context is noticed every few handlers. The
 // other operations then wait for the context to be run again.
-std::size_t completion_queue_impl::run_ready(disposal how) {
+template <disposal How>
+std::size_t completion_queue_impl::run_ready() {
   std::size_t ran = 0;
   {
     batch b{*this, &completion_queue_impl::operations_done};
@@ -419,13 +420,16 @@ std::size_t completion_queue_impl::run_ready(disposal how) {
         operation& op = b.operations.front();
         b.operations.pop_front();
         ++b.done;
-        op.dispose(how);
+        if constexpr (How == disposal::complete)
+          ran += op.internal ? 0 : 1;
+        op.dispose(How);
       } while (!b.operations.empty() && b.done != pause);
-      if (!b.operations.empty() && how == disposal::complete_here &&
+      if (How == disposal::complete_here && !b.operations.empty() &&
           watch_->context_scheduler.stopped())
         break;
     }
-    ran = b.done;
+    if constexpr (How == disposal::complete_here)
+      ran = b.done;
   }
   return ran;
 }
@@ -483,7 +487,7 @@ std::size_t completion_queue_impl::poll() {
   std::size_t ran = 0;
   for (bool full = true; full;) {
     full = harvest(1) == poll_batch;
-    ran += run_ready(disposal::complete);
+    ran += run_ready<disposal::complete>();
   }
   return ran;
 }
@@ -566,7 +570,7 @@ void completion_queue_impl::run() {
       arm(); // completions during handlers wake the blocked threads
     const std::size_t found = harvest(polls ? polls_per_turn : 1);
     const std::size_t ran =
-        watch_->places.empty() ? run_ready(disposal::complete_here) : hand_out_ready(t.over);
+        watch_->places.empty() ? run_ready<disposal::complete_here>() : hand_out_ready(t.over);
     if (t.over)
       return;
     const bool stopped = ran != 0 && watch_->context_scheduler.stopped();

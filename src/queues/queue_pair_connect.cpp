@@ -97,12 +97,12 @@ error_code queue_pair_impl::connect(const queue_pair_address& peer, const connec
   return {};
 }
 
-error_code queue_pair_impl::attach(std::shared_ptr<connection_link> link) {
+error_code queue_pair_impl::attach(std::shared_ptr<connection_link> link, bool accepts) {
   const std::lock_guard lock(mutex_);
   const error_code ec = attachable();
   if (!ec) {
     link_ = std::move(link);
-    await_first(true);
+    await_first(accepts);
   }
   return ec;
 }
@@ -130,7 +130,7 @@ void queue_pair_impl::detach() {
 
 void queue_pair_impl::await_first(bool first) noexcept {
   if (std::exchange(awaits_first_, first) != first && srq_)
-    srq_->await_first(first);
+    srq_->await_first(*this, first);
 }
 
 // Called with the mutex locked.
@@ -159,6 +159,20 @@ void queue_pair_impl::connected(bool reads) {
   const std::lock_guard lock(mutex_);
   if (state_ == queue_pair_state::open)
     connected_locked(reads);
+}
+
+void queue_pair_impl::connected_by_caller() {
+  const std::lock_guard lock(mutex_);
+  if (state_ == queue_pair_state::open)
+    connected_locked(peer_answers_reads());
+}
+
+// A device of iWARP does not tell.
+bool queue_pair_impl::peer_answers_reads() const noexcept {
+  ibv_qp_attr attr{};
+  ibv_qp_init_attr init{};
+  return options_.type != IBV_QPT_RC || pd_.get_device().type() == transport::iwarp ||
+         ibv_query_qp(qp_, &attr, IBV_QP_MAX_QP_RD_ATOMIC, &init) != 0 || attr.max_rd_atomic != 0;
 }
 
 // A READ to a peer that answers none would never complete, nor any later work request.

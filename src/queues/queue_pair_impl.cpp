@@ -257,7 +257,7 @@ error_code queue_pair_impl::adopt(std::shared_ptr<completion_queue_impl> queue,
   options_.port = attr.port_num != 0 ? attr.port_num : pd_.get_device().first_port();
   switch (attr.qp_state) {
   case IBV_QPS_RTS:
-    state_ = queue_pair_state::connected;
+    connected_locked(peer_answers_reads());
     break;
   case IBV_QPS_ERR:
   case IBV_QPS_SQE:

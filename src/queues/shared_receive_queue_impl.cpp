@@ -12,6 +12,13 @@
 #include <vector>
 
 namespace asio_rdma::detail {
+namespace {
+
+bool before_number(const queue_pair_impl* qp, std::uint32_t number) noexcept {
+  return qp->number() < number;
+}
+
+} // namespace
 
 int shared_receive_queue_impl::receive_queue::post(operation_list::iterator first,
                                                    operation_list::iterator last,
@@ -30,17 +37,16 @@ void shared_receive_queue_impl::receive_queue::on_completion(operation& op, cons
     op.fail(completion_error(wc.status));
   op.qp_num = wc.qp_num; // also for a receive that was not filled
   complete(op, ready);
-  if (wc.status == IBV_WC_SUCCESS && srq_.awaiting_first_.load(std::memory_order_relaxed) == 0)
-      [[likely]]
+  if (wc.status == IBV_WC_SUCCESS) [[likely]] {
+    if (srq_.awaiting_count_.load(std::memory_order_relaxed) != 0) [[unlikely]]
+      if (queue_pair_impl* const qp = srq_.awaiting(wc.qp_num))
+        qp->shared_receive_arrived(ready);
     return;
+  }
   const auto& attached = srq_.attached_;
   const auto from = std::find_if(attached.begin(), attached.end(),
                                  [&wc](const auto* qp) { return qp->number() == wc.qp_num; });
-  if (from == attached.end())
-    return;
-  if (wc.status == IBV_WC_SUCCESS)
-    (*from)->shared_receive_arrived(ready);
-  else
+  if (from != attached.end())
     (*from)->shared_receive_failed(wc, ready);
 }
 
@@ -238,8 +244,30 @@ error_code shared_receive_queue_impl::attach(queue_pair_impl& qp) {
     return asio::error::bad_descriptor;
   if (reason_)
     return reason_;
+  attached_.reserve(attached_.size() + 1);
+  {
+    const std::lock_guard leaf(awaiting_mutex_);
+    awaiting_.reserve(attached_.capacity());
+  }
   attached_.push_back(&qp);
   return {};
+}
+
+// Called with the queue pair's mutex locked, which is locked after that of this queue.
+void shared_receive_queue_impl::await_first(queue_pair_impl& qp, bool first) noexcept {
+  const std::lock_guard leaf(awaiting_mutex_);
+  const auto at = std::lower_bound(awaiting_.begin(), awaiting_.end(), qp.number(), before_number);
+  if (first)
+    awaiting_.insert(at, &qp);
+  else
+    awaiting_.erase(at);
+  awaiting_count_ = awaiting_.size();
+}
+
+queue_pair_impl* shared_receive_queue_impl::awaiting(std::uint32_t number) noexcept {
+  const std::lock_guard leaf(awaiting_mutex_);
+  const auto at = std::lower_bound(awaiting_.begin(), awaiting_.end(), number, before_number);
+  return at != awaiting_.end() && (*at)->number() == number ? *at : nullptr;
 }
 
 void shared_receive_queue_impl::detach(queue_pair_impl& qp, bool gone) {

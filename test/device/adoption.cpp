@@ -336,6 +336,12 @@ TEST_CASE("a queue pair that someone else has connected is adopted") {
     CHECK(to_other.succeeded());
     CHECK(at_other.succeeded());
     CHECK(std::string_view(s.bytes.data(), 7) == "adopted");
+    if (s.dev.type() != transport::iwarp) { // `param` asks for no reads
+      sent read;
+      adopted.async_read(region.buffer(0, 8), s.region.remote(), read.handler());
+      until(io, [&] { return read.done(); });
+      CHECK(read.ec == asio::error::operation_not_supported);
+    }
     adopted.close();
     drain(io);
   }

@@ -5,9 +5,12 @@
 #include "cm_support.hpp"
 #include "silent_connector.hpp"
 
+#include <asio_rdma/connection.hpp>
 #include <asio_rdma/stream.hpp>
 
 #include <boost/asio/awaitable.hpp>
+#include <boost/asio/bind_cancellation_slot.hpp>
+#include <boost/asio/cancellation_signal.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/use_awaitable.hpp>
 
@@ -222,6 +225,71 @@ TEST_CASE("the first message completes an accept whose confirmation is lost") {
   m.until([&] { return arrived.done() && s.calls == 1; });
   CHECK_FALSE(arrived.ec);
   CHECK_FALSE(s.ec);
+}
+
+TEST_CASE("poll counts the first message of a connector once") {
+  meeting m;
+  if (m.dev.type() == transport::iwarp)
+    return not_on_this_device("accepting is the last step");
+  const completion_queue manual(m.io, m.dev, in_mode(completion_mode::manual));
+  queue_pair accepting(m.io);
+  accepting.open(m.pd, manual);
+  got arrived;
+  accepting.async_receive(m.mb.buffer(0, 64), arrived.handler());
+  m.listener->async_accept(accepting, m.accepted.handler());
+  silent_connector silent(m.where(), *m.a.native_handle());
+  m.until([&] { return silent.accepted(); });
+  silent.connect_silently(m.a);
+  sent s;
+  m.a.async_send(m.ma.buffer(0, 8), s.handler());
+  std::size_t polled = 0;
+  m.until([&] {
+    polled += manual.poll();
+    return arrived.done() && m.accepted.done();
+  });
+  CHECK_FALSE(m.accepted.ec);
+  CHECK(polled == 1);
+}
+
+TEST_CASE("total does not cancel an accept that has taken its request") {
+  meeting m;
+  if (m.dev.type() == transport::iwarp)
+    return not_on_this_device("accepting is the last step");
+  asio::cancellation_signal signal;
+  got arrived;
+  m.b.async_receive(m.mb.buffer(0, 64), arrived.handler());
+  m.listener->async_accept(m.b, asio::bind_cancellation_slot(signal.slot(), m.accepted.handler()));
+  silent_connector silent(m.where(), *m.a.native_handle());
+  m.until([&] { return silent.accepted(); });
+  signal.emit(asio::cancellation_type::total);
+  silent.connect_silently(m.a);
+  sent s;
+  m.a.async_send(m.ma.buffer(0, 8), s.handler());
+  m.until([&] { return m.accepted.done(); });
+  CHECK_FALSE(m.accepted.ec);
+  CHECK(m.b.state() == queue_pair_state::connected);
+}
+
+TEST_CASE("a connection whose peer answers no reads fails once it is connected") {
+  const hooks h;
+  meeting m;
+  if (m.dev.type() == transport::iwarp)
+    return not_on_this_device("a device that agrees on no read");
+  edit_parameters = [](cm_call call, rdma_conn_param& p) {
+    if (call != cm_call::connect)
+      p.responder_resources = 0;
+  };
+  const memory_pool pool(m.pd);
+  asio_rdma::connection x(m.io), y(m.io);
+  x.open(pool);
+  y.open(pool);
+  m.listener->async_accept(y, m.accepted.handler());
+  m.initiator->async_connect(x, m.where(), m.connected.handler());
+  m.until([&] { return m.connected.done(); });
+  sent s;
+  x.async_send(asio::buffer("x", 1), s.handler());
+  m.until([&] { return s.done(); });
+  CHECK(s.ec == error::incompatible_peer);
 }
 
 TEST_CASE("connecting and accepting with options use the default token of the executor") {

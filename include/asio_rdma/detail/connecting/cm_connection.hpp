@@ -6,6 +6,7 @@
 #include <asio_rdma/detail/connecting/connection_target.hpp>
 #include <asio_rdma/detail/queues/queue_pair_impl.hpp>
 #include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/cancellation_type.hpp>
 #include <boost/asio/steady_timer.hpp>
 
 #include <array>
@@ -79,8 +80,7 @@ public:
   void heard() noexcept;
   /// Ends an attempt with `operation_aborted`. An established connection is not affected.
   void cancel();
-  void cancel(std::uint64_t operation_id);
-  void cancel(std::uint64_t operation_id, asio::cancellation_type_t) { cancel(operation_id); }
+  void cancel(std::uint64_t operation_id, asio::cancellation_type_t type);
   std::uint64_t next_id() noexcept { return ++ids_; }
 
   void on_cm_event(const cm_event& event) override;

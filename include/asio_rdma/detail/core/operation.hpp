@@ -2,6 +2,7 @@
 #pragma once
 
 #include <asio_rdma/error.hpp>
+#include <boost/asio/cancellation_type.hpp>
 #include <boost/intrusive/list.hpp>
 #include <infiniband/verbs.h>
 
@@ -10,6 +11,13 @@
 #include <memory>
 
 namespace asio_rdma::detail {
+
+/// Whether this cancellation may end an operation that has begun and may have had effects. `total`
+/// alone may not (Boost.Asio, `cancellation_type`).
+inline bool may_leave_effects(asio::cancellation_type_t type) noexcept {
+  return (type & (asio::cancellation_type::partial | asio::cancellation_type::terminal)) !=
+         asio::cancellation_type::none;
+}
 
 class memory_window_impl;
 class work_queue;

@@ -157,7 +157,9 @@ private:
   int take_completions(unsigned polls);
   void on_poll_failure() noexcept;
   int drop_abandoned(ibv_wc* completions, int n) const noexcept;
-  std::size_t run_ready(disposal how);
+  /// In mode `manual` (`complete`): returns the number of the user's operations that were run.
+  template <disposal How>
+  std::size_t run_ready();
   std::size_t hand_out_ready(bool& role_given_up);
   void put_back(operation_list& operations) noexcept;
   void take_ready(batch& b);

@@ -55,13 +55,15 @@ public:
   error_code connect(const queue_pair_address& peer, const connection_link* own = nullptr);
 
   /// For connecting by rdma_cm. From `attach` on, a close is reported to the link. `detach` undoes
-  /// `attach`. `connected` allows sends.
-  error_code attach(std::shared_ptr<connection_link> link);
+  /// `attach`. `connected` allows sends. If `accepts`, the link is told of the first message.
+  error_code attach(std::shared_ptr<connection_link> link, bool accepts = false);
   /// The error that `attach` would return.
   error_code check_attach() const;
   void detach();
   /// `reads`: whether the peer answers READs and atomics.
   void connected(bool reads);
+  /// The same for a queue pair that the caller has connected.
+  void connected_by_caller();
   error_code modify(ibv_qp_attr& attr, int mask);
   error_code query(ibv_qp_attr& attr, int mask) const;
   std::uint32_t vendor_error() const;
@@ -161,6 +163,7 @@ private:
   std::optional<gid_entry> find_gid() const;
   void find_unsupported() noexcept;
   void connected_locked(bool reads) noexcept;
+  bool peer_answers_reads() const noexcept;
   error_code attachable(const connection_link* own = nullptr) const;
   error_code check_start(queue_pair_state least) const;
   // Called with the mutex locked; they unlock it.

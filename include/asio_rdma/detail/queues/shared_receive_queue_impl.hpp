@@ -31,8 +31,8 @@ public:
   /// Announces a queue pair that will use the queue. It calls `detach` when it has been destroyed
   /// or could not be made. Until then it fails if one of its receives fails.
   error_code attach(queue_pair_impl& qp);
-  /// Whether one queue pair more, or one less, is to be told of its first receive.
-  void await_first(bool more) noexcept { awaiting_first_ += more ? 1 : -1; }
+  /// Whether an attached queue pair is to be told of its first receive.
+  void await_first(queue_pair_impl& qp, bool first) noexcept;
   void detach(queue_pair_impl& qp, bool gone = true);
   /// `linger`: a detached queue pair that uses no receive is destroyed later. The verbs object
   /// exists until `lingered`.
@@ -76,6 +76,7 @@ private:
   bool destroy(ibv_srq* srq) noexcept;
   void fail(const error_code& why, const ibv_srq* only = nullptr);
   void fail_waiters(const error_code& ec);
+  queue_pair_impl* awaiting(std::uint32_t number) noexcept;
   void end_receives() noexcept;
 
   completion_service& service_;
@@ -90,8 +91,10 @@ private:
   receive_queue receive_;
   operation_list waiters_;
   std::vector<queue_pair_impl*> attached_;
-  std::atomic<int> awaiting_first_{0};
-  bool kept_ = false;                 // a queue pair could not be destroyed
+  std::atomic<std::size_t> awaiting_count_{0};
+  detail::mutex awaiting_mutex_;           // locked last
+  std::vector<queue_pair_impl*> awaiting_; // by number; has room for all that are attached
+  bool kept_ = false;                      // a queue pair could not be destroyed
   kept_blocks kept_memory_;           // of receives that have ended, but that the device still has
   std::uint32_t lingering_ = 0;       // the number of lingering queue pairs
   ibv_srq* destroyed_late_ = nullptr; // to be destroyed by the last lingering queue pair
