@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 // The asymmetric lock (Baran, Nelson-Slivon, Tseng, Palmieri: ALock, SPAA 2024): a queue for each of two cohorts and
 // Peterson's algorithm between their heads. Local and remote parties, four in all, take the lock any number of times. A
-// step is one access to memory. detail/alock_protocol.hpp is the program.
+// step is one access to memory. alock_protocol.hpp is the program.
 //
 // Local parties use the CPU, remote parties the device. Only reads and writes of 8 bytes are atomic between CPU and device.
 // A compare-and-swap of the device is a read followed by a write, even if it does not exchange; the CPU may access memory
