@@ -56,11 +56,7 @@ void frame_transfer::on_done(link_impl& link, link_transfer& t, operation_list&)
 
 link_impl::link_impl(asio::execution_context& context, const memory_pool& pool,
                      handshake::kind kind, const link_options& options)
-    : service_(completion_service::of(context)),
-      pool_(pool),
-      kind_(kind),
-      options_(options),
-      sign_(*this, [](link_impl& link, link_transfer&, operation_list&) { link.asking_ = false; }) {
+    : service_(completion_service::of(context)), pool_(pool), kind_(kind), options_(options) {
   queue_pair_options qp = options.queue_pair;
   qp.max_receive_sge = 1;
   qp.max_send_sge = std::max<std::uint32_t>(qp.max_send_sge, 4);
@@ -172,7 +168,7 @@ error_code link_impl::on_hello(std::span<const std::byte> data, bool accepting) 
       (kind_ == handshake::kind::message && !reads_))
     return error::incompatible_peer;
   const std::lock_guard guard(mutex_);
-  if (failing_) // parts that were made now would never be stopped
+  if (failing()) // parts that were made now would never be stopped
     return reason_;
   if (link_)
     return asio::error::already_connected;
@@ -192,20 +188,21 @@ error_code link_impl::on_hello(std::span<const std::byte> data, bool accepting) 
 
 void link_impl::on_connected(const connection_info&) {
   turn t(*this);
-  connected_ = true;
+  if (state_ == state::open)
+    state_ = state::connected;
   if (reads_ && !qp_->supports(IBV_WR_RDMA_READ)) // the connection manager says otherwise
     fail(error::incompatible_peer);
-  if (!failing_)
-    do_or_fail([this] { set_keep_alive(); });
+  if (!failing())
+    do_or_fail([this] { probe_.start(options_.keep_alive); });
   t.run();
 }
 
 // --- Driving ---------------------------------------------------------------------------------
 
 error_code link_impl::check() const {
-  if (failing_ || stopped_)
+  if (failing())
     return reason_ == asio::error::eof ? error_code(asio::error::broken_pipe) : reason_;
-  return connected_ ? error_code() : error_code(asio::error::not_connected);
+  return state_ == state::connected ? error_code() : error_code(asio::error::not_connected);
 }
 
 void link_impl::posted() {
@@ -286,11 +283,11 @@ link_statistics link_impl::statistics() const noexcept {
 }
 
 void link_impl::run(operation_list& done) noexcept {
-  if (link_ && connected_ && !failing_)
+  if (link_ && state_ == state::connected)
     do_or_fail([&] { drive(done); });
-  if (failing_ && posted_ == 0 && !stopped_)
+  if (state_ == state::failing && posted_ == 0)
     stop(done);
-  if (stopped_ && closing_ != nullptr) {
+  if (state_ == state::stopped && closing_ != nullptr) {
     // After both goodbyes, the peer may be gone before this side's goodbye completes: no error.
     closing_->ec = link_->said_goodbye() ? error_code() : reason_;
     done.push_back(*std::exchange(closing_, nullptr));
@@ -301,7 +298,7 @@ void link_impl::run(operation_list& done) noexcept {
 // actions, or a failure of them, may need the link again.
 void link_impl::advance(operation_list& done) noexcept {
   run(done);
-  if (link_ && connected_ && !failing_)
+  if (link_ && state_ == state::connected)
     return;
   bool again = true;
   do_or_fail([&] {
@@ -315,10 +312,10 @@ void link_impl::advance(operation_list& done) noexcept {
 }
 
 void link_impl::end_event(operation_list& done) noexcept {
-  if (failing_)
+  if (failing())
     return;
   do_or_fail([this] { after_event(); });
-  if (failing_)
+  if (failing())
     run(done);
 }
 
@@ -330,7 +327,7 @@ void link_impl::lack_memory() noexcept {
 
 void link_impl::drive(operation_list& done) {
   take_receives();
-  for (bool more = true; more && !failing_;) {
+  for (bool more = true; more && !failing();) {
     const link_action a = link_->next();
     switch (a.what) {
     case link_action::kind::repost:
@@ -357,7 +354,7 @@ void link_impl::drive(operation_list& done) {
 // To end their operations, the parts allocate nothing. Each call of run_parts takes its next step
 // from a list, so a step that fails is not repeated, and the steps behind it are done.
 void link_impl::stop(operation_list& done) {
-  stopped_ = true;
+  state_ = state::stopped;
   if (!link_)
     return;
   // If the device still uses memory, report that first: the caller must not reuse the memory.
@@ -369,21 +366,21 @@ void link_impl::stop(operation_list& done) {
 // Once the mutex is unlocked, only locals are used. An operation that was started may have ended on
 // another thread and released the last reference to the link.
 void link_impl::settle(std::unique_lock<mutex>& l, operation_list& done) noexcept {
-  if (removed_ && stopped_ && posted_ == 0 && !kept_)
+  if (removed_ && state_ == state::stopped && posted_ == 0 && !kept_)
     drop_memory();
   const dropped_blocks dropped(std::move(dropped_));
   std::shared_ptr<context_member> last;
   std::shared_ptr<queue_pair_impl> failed;
   std::shared_ptr<completion_queue_impl> cq;
   std::shared_ptr<shared_receives_impl> shared;
-  if (stopped_ && shared_ && link_)
+  if (state_ == state::stopped && shared_ && link_)
     while (const auto slot = link_->next_freed())
       free_receive(*slot);
   if (shared_ && shared_->anyone_waits())
     shared = shared_;
   if (posted_ == 0)
     last = std::move(self_);
-  if (failing_ && !std::exchange(told_, true))
+  if (failing() && !std::exchange(told_, true))
     failed = qp_;
   if (!done.empty())
     cq = cq_;
@@ -400,8 +397,9 @@ void link_impl::settle(std::unique_lock<mutex>& l, operation_list& done) noexcep
 
 void link_impl::fail(const error_code& why) {
   kept_ = kept_ || why == error::device_keeps_memory;
-  if (std::exchange(failing_, true))
+  if (failing())
     return;
+  state_ = state::failing;
   reason_ = why;
 }
 
@@ -432,7 +430,7 @@ void link_impl::returned(disposal how, Function&& f) {
   if (how != disposal::destroy) {
     turn t(*this);
     --posted_;
-    ++signs_;
+    probe_.saw_sign();
     do_or_fail([&] { f(t.done); });
     t.run_event();
     return;
@@ -500,29 +498,36 @@ bool link_impl::is_usable(const registered_buffer& memory) const noexcept {
 
 // --- Keeping alive ---------------------------------------------------------------------------
 
-void link_impl::set_keep_alive() {
-  if (options_.keep_alive <= options_.keep_alive.zero())
-    return;
+keep_alive_probe::keep_alive_probe(link_impl& link) noexcept
+    : link_transfer(
+          link, [](link_impl& l, link_transfer&, operation_list&) { l.probe_.asking_ = false; }) {}
+
+void keep_alive_probe::start(std::chrono::milliseconds interval) {
   constexpr std::chrono::milliseconds longest = std::chrono::hours(24);
+  if (interval <= interval.zero())
+    return;
   // Checks twice per interval: a peer that falls silent after one check is probed at the next but
   // one.
-  const auto pause = std::chrono::microseconds(std::min(options_.keep_alive, longest)) / 2;
-  call_at(timer::alive, protocol_clock::now() + pause, &link_impl::keep_alive);
+  pause_ = std::chrono::microseconds(std::min(interval, longest)) / 2;
+  wait();
 }
 
-void link_impl::keep_alive(link_impl& self) {
-  if (self.failing_)
-    return;
-  if (self.signs_ == self.signs_before_ && !self.asking_) {
-    self.asking_ = true;
-    self.sign_.wr.opcode = IBV_WR_RDMA_WRITE;
-    self.sign_.wr.send_flags = IBV_SEND_SIGNALED;
-    self.sign_.wr.wr.rdma = {};
-    if (!self.post(self.sign_))
-      self.asking_ = false;
+void keep_alive_probe::wait() {
+  link().call_at(link_impl::timer::alive, protocol_clock::now() + pause_, [](link_impl& l) {
+    if (!l.failing())
+      l.probe_.check();
+  });
+}
+
+void keep_alive_probe::check() {
+  if (signs_ == signs_before_ && !asking_) {
+    wr.opcode = IBV_WR_RDMA_WRITE;
+    wr.send_flags = IBV_SEND_SIGNALED;
+    wr.wr.rdma = {};
+    asking_ = link().post(*this);
   }
-  self.signs_before_ = self.signs_;
-  self.set_keep_alive();
+  signs_before_ = signs_;
+  wait();
 }
 
 void link_impl::call_at(timer which, protocol_clock::time_point when, void (*then)(link_impl&)) {
@@ -582,7 +587,7 @@ void link_impl::end(const error_code& why) {
 
 bool link_impl::is_alive() const {
   const std::lock_guard guard(mutex_);
-  return !failing_ && !stopped_;
+  return !failing();
 }
 
 // The application may keep a closed link, so its memory is released here.
@@ -596,7 +601,7 @@ bool link_impl::start_close(operation& op) {
   turn t(*this);
   // After both goodbyes, the end of the queue pair may still be outstanding: wait for it.
   const bool said = link_ && link_->said_goodbye();
-  const bool over = stopped_ && said;
+  const bool over = state_ == state::stopped && said;
   op.ec = said ? error_code() : check();
   if (!op.ec && closing_ != nullptr)
     op.ec = asio::error::already_started;

@@ -48,7 +48,7 @@ error_code link_impl::begin(std::shared_ptr<shared_receives_impl> shared) {
       fail(end_.ec);
     }
   }
-  for (std::uint32_t i = 0; i < receives_.size() && !failing_; ++i)
+  for (std::uint32_t i = 0; i < receives_.size() && !failing(); ++i)
     post_receive(i);
   return reason_;
 }
@@ -87,7 +87,7 @@ void link_impl::free_receive(std::uint32_t slot) {
 // A pool does not report freed memory, and the peer may be waiting, so this polls.
 void link_impl::look_for_memory() {
   constexpr std::chrono::milliseconds pause(10);
-  if (failing_)
+  if (failing())
     return;
   call_at(timer::memory, protocol_clock::now() + pause, [](link_impl& self) {
     if (self.shared_ && self.shared_->starved())
@@ -121,7 +121,7 @@ void link_impl::take_receives() {
 
 void link_impl::on_shared_receive(shared_receive& r) {
   turn t(*this);
-  ++signs_;
+  probe_.saw_sign();
   bool taken = false;
   do_or_fail([&] { taken = link_ && link_->on_received(r.slot, received_bytes(r)); });
   if (taken) {

@@ -76,6 +76,9 @@ public:
   std::array<ibv_sge, 4> elements{};
   bool withdrawn = false; ///< Before it was posted, so its failure is not the link's.
 
+protected:
+  link_impl& link() const noexcept { return link_; }
+
 private:
   friend link_impl;
   static void run(operation* base, disposal how);
@@ -83,6 +86,26 @@ private:
   link_impl& link_;
   done_function done_;
   memory_region sink_; // see `link_impl::open_sink`
+};
+
+/// Asks a silent peer for a sign of life, by an RDMA WRITE of zero bytes. Functions are called with
+/// the link locked.
+class keep_alive_probe final : public link_transfer {
+public:
+  explicit keep_alive_probe(link_impl& link) noexcept;
+  /// Probes a peer that has been silent for the interval, or for half of it. 0: never.
+  void start(std::chrono::milliseconds interval);
+  /// A work request has completed.
+  void saw_sign() noexcept { ++signs_; }
+
+private:
+  void wait();
+  void check();
+
+  std::chrono::microseconds pause_{};
+  bool asking_ = false;
+  std::uint64_t signs_ = 0, signs_before_ = 0; // work requests that have completed, now and at the
+                                               // last check
 };
 
 /// The SEND of a frame. The header has memory of its own, with room for small payloads.
@@ -197,7 +220,7 @@ protected:
   const frame_link& frames() const noexcept { return *link_; }
   /// Ends the connection with an error of the library's.
   void fail(const error_code& why);
-  bool failing() const noexcept { return failing_; }
+  bool failing() const noexcept { return state_ >= state::failing; }
   /// Ends a key (`memory_region` or `grant_key`) to `memory` that the peer knows. If that fails the
   /// connection fails too. Then the memory and its access are withheld as long as the key exists,
   /// or until the process ends if there is no memory to withhold them.
@@ -237,12 +260,16 @@ protected:
   counter bytes_sent_, bytes_received_; // counted by the derived classes
 
 private:
+  friend keep_alive_probe;
   friend link_end;
   friend link_receive;
   friend shared_receives_impl;
   friend link_transfer;
   friend frame_transfer;
   friend link_pull;
+
+  /// In this order. `failing`: work requests are still outstanding.
+  enum class state : std::uint8_t { open, connected, failing, stopped };
 
   error_code open_with(std::shared_ptr<completion_queue_impl> queue,
                        std::shared_ptr<shared_receives_impl> shared);
@@ -271,8 +298,6 @@ private:
   void returned(disposal how, Function&& f);
   void end_queue_pair();
   void drop_memory();
-  void set_keep_alive();
-  static void keep_alive(link_impl& self);
   void look_for_memory();
 
   completion_service& service_;
@@ -295,20 +320,15 @@ private:
   std::shared_ptr<context_member> self_; // while there are outstanding work requests
   operation* closing_ = nullptr;
   using timers = std::array<std::unique_ptr<background_timer>, std::size_t(timer::count_)>;
-  timers timers_;      // null until first used; all null once the link is closed
-  link_transfer sign_; // asks the peer for a sign of life
-  bool asking_ = false;
-  std::uint64_t signs_ = 0, signs_before_ = 0; // successful work requests, now and at the last
-                                               // check
+  timers timers_; // null until first used; all null once the link is closed
+  keep_alive_probe probe_{*this};
   counter frames_sent_, frames_received_, credit_waits_;
   error_code reason_;
   bool reads_ = false; // the peer says that it answers READs
-  bool connected_ = false;
-  bool holding_ = false; // the queue pair may not send before the peer
-  bool failing_ = false;
-  bool kept_ = false; // the device keeps memory of posted work requests
-  bool told_ = false; // the queue pair knows that the link fails
-  bool stopped_ = false;
+  state state_ = state::open;
+  bool holding_ = false;             // the queue pair may not send before the peer
+  bool kept_ = false;                // the device keeps memory of posted work requests
+  bool told_ = false;                // the queue pair knows that the link fails
   std::atomic<bool> removed_{false}; // the link is no member of the service
 };
 
