@@ -6,6 +6,8 @@
 
 #include <benchmark/benchmark.h>
 
+#include "memory/memory_pool_impl.hpp"
+
 #include <cstdlib>
 #include <memory>
 #include <vector>

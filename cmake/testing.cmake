@@ -5,7 +5,8 @@ find_package(Catch2 REQUIRED)
 
 # The main function of every test program, compiled once. Catch2 2 has no library that contains one.
 add_library(asio_rdma_test_base STATIC "${PROJECT_SOURCE_DIR}/test/catch_main.cpp")
-target_include_directories(asio_rdma_test_base PUBLIC "${PROJECT_SOURCE_DIR}/test")
+# Some tests include private headers of the library.
+target_include_directories(asio_rdma_test_base PUBLIC "${PROJECT_SOURCE_DIR}/test" "${PROJECT_SOURCE_DIR}/src")
 target_link_libraries(asio_rdma_test_base PUBLIC asio_rdma::asio_rdma Catch2::Catch2)
 asio_rdma_warnings(asio_rdma_test_base)
 # Boost.Asio and Catch2 are parsed once for all test programs; parsing them takes two thirds of each compilation. No header of

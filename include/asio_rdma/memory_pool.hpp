@@ -1,15 +1,56 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
-#include <asio_rdma/detail/memory/memory_pool_impl.hpp>
-#include <asio_rdma/memory_pool_options.hpp>
+#include <asio_rdma/memory_region.hpp>
 #include <asio_rdma/registered_buffer.hpp>
+#include <boost/smart_ptr/intrusive_ptr.hpp>
 
 #include <cstddef>
+#include <functional>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 namespace asio_rdma {
+
+namespace detail {
+
+class memory_pool_impl;
+void intrusive_ptr_add_ref(memory_pool_impl* p) noexcept;
+void intrusive_ptr_release(memory_pool_impl* p) noexcept;
+using memory_pool_ptr = boost::intrusive_ptr<memory_pool_impl>;
+
+} // namespace detail
+
+struct memory_pool_options {
+  /// The access rights of all of the pool's memory. On iWARP, with `remote_write` a `queue_pair`
+  /// can READ into the memory, and the peer that it reads from can write anywhere in it (RFC 5040,
+  /// section 5.2). Connections and streams neither need nor allow that.
+  access rights = access::local_write;
+  /// Bytes of the first arena (2 MiB), rounded up to a page. Each further arena is as large as all
+  /// earlier ones together.
+  std::size_t first_arena = std::size_t(2) << 20;
+  /// The maximum number of bytes that the pool registers (1 GiB).
+  std::size_t limit = std::size_t(1) << 30;
+  /// Whether arenas that are multiples of 2 MiB are to be of huge pages: reserved ones
+  /// (/proc/sys/vm/nr_hugepages) if there are, else transparent ones (madvise(2), MADV_HUGEPAGE).
+  bool huge_pages = true;
+  /// Whether every buffer is zeroed when it is allocated.
+  bool zeroed = false;
+  /// Called once, with a message, if there are not enough reserved huge pages. The caller is
+  /// `allocate` or `reserve`, so any function that allocates from the pool. It must not throw, and
+  /// must use neither the pool nor objects that use the pool.
+  std::function<void(std::string_view)> log;
+};
+
+/// The state of a pool at one time.
+struct memory_pool_statistics {
+  std::size_t arenas = 0;
+  std::size_t bytes_registered = 0;
+  std::size_t bytes_huge = 0;    ///< Registered bytes in reserved huge pages.
+  std::size_t blocks_in_use = 0; ///< Allocated and not returned.
+  std::size_t bytes_in_use = 0;  ///< Requested bytes of these blocks.
+};
 
 /// A pool of registered memory. A cheap, shared handle: copies refer to the same pool, which lives
 /// until the last copy and the last buffer are destroyed. Safe from any thread.
@@ -19,8 +60,8 @@ namespace asio_rdma {
 /// allocated and returned in constant time and without the heap. Larger blocks are whole pages.
 class memory_pool {
 public:
-  static constexpr std::size_t default_alignment = detail::cache_line;
-  static constexpr std::size_t max_alignment = detail::page_bytes;
+  static constexpr std::size_t default_alignment = 64;
+  static constexpr std::size_t max_alignment = 4096;
 
   /// A handle without a pool. Every other member but `is_open` and assignment needs a pool.
   memory_pool() noexcept = default;
@@ -37,14 +78,7 @@ public:
   /// `memory_pool_options::zeroed` is set. Errors: `error::pool_limit`; those of `memory_region` if
   /// memory cannot be registered, such as `error::memory_limit`; `invalid_argument` for the
   /// alignment; `no_memory`.
-  registered_buffer allocate(std::size_t bytes, std::size_t alignment, error_code& ec) const {
-    if (bytes == 0) {
-      ec.clear();
-      return {};
-    }
-    detail::memory_block* const block = impl_->allocate(bytes, alignment, ec);
-    return block != nullptr ? registered_buffer(block) : registered_buffer();
-  }
+  registered_buffer allocate(std::size_t bytes, std::size_t alignment, error_code& ec) const;
   registered_buffer allocate(std::size_t bytes, error_code& ec) const {
     return allocate(bytes, default_alignment, ec);
   }
@@ -56,7 +90,7 @@ public:
   }
 
   /// Registers memory until the pool has `bytes` in total, in use or not. Errors: as `allocate`.
-  void reserve(std::size_t bytes, error_code& ec) const { impl_->reserve(bytes, ec); }
+  void reserve(std::size_t bytes, error_code& ec) const;
   void reserve(std::size_t bytes) const {
     error_code ec;
     reserve(bytes, ec);
@@ -70,14 +104,12 @@ public:
 
   /// The bytes with their lkey, if they are in the pool's memory, such as a part of one of its
   /// buffers. Takes a time logarithmic in the number of arenas.
-  std::optional<mutable_buffer> find(const void* data, std::size_t bytes) const noexcept {
-    return impl_->find(data, bytes);
-  }
+  std::optional<mutable_buffer> find(const void* data, std::size_t bytes) const noexcept;
   std::optional<mutable_buffer> find(const asio::const_buffer& buffer) const noexcept {
     return find(buffer.data(), buffer.size());
   }
 
-  memory_pool_statistics statistics() const noexcept { return impl_->statistics(); }
+  memory_pool_statistics statistics() const noexcept;
 
   friend bool operator==(const memory_pool& a, const memory_pool& b) noexcept {
     return a.impl_ == b.impl_;

@@ -3,6 +3,7 @@
 #include <asio_rdma/detail/verbs/grant_key.hpp>
 #include <asio_rdma/detail/verbs/scatter_gather.hpp>
 
+#include "memory/memory_pool_impl.hpp"
 #include "core/background_timer.hpp"
 #include "verbs/withheld.hpp"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-#include <asio_rdma/detail/memory/extent_map.hpp>
+#include "memory/extent_map.hpp"
 
 #include <bit>
 #include <limits>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 #include <asio_rdma/detail/core/size_classes.hpp>
-#include <asio_rdma/detail/memory/memory_arena.hpp>
 
+#include "memory/memory_arena.hpp"
 #include "verbs/withheld.hpp"
 
 #include <atomic>

@@ -1,17 +1,40 @@
 // SPDX-License-Identifier: BSL-1.0
 #include <asio_rdma/memory_pool.hpp>
 
+#include "memory/memory_pool_impl.hpp"
 #include "verbs/withheld.hpp"
 
 namespace asio_rdma {
+
+static_assert(memory_pool::default_alignment == detail::cache_line);
+static_assert(memory_pool::max_alignment == detail::page_bytes);
 
 memory_pool::memory_pool(const protection_domain& pd, const memory_pool_options& options)
     : pd_(pd),
       impl_(new detail::memory_pool_impl(options, detail::registered_arenas(pd, options))) {}
 
+registered_buffer memory_pool::allocate(std::size_t bytes, std::size_t alignment,
+                                        error_code& ec) const {
+  if (bytes == 0) {
+    ec.clear();
+    return {};
+  }
+  detail::memory_block* const block = impl_->allocate(bytes, alignment, ec);
+  return block != nullptr ? registered_buffer(block) : registered_buffer();
+}
+
+void memory_pool::reserve(std::size_t bytes, error_code& ec) const { impl_->reserve(bytes, ec); }
+
 std::size_t memory_pool::trim() const noexcept {
   detail::release_withheld();
   return impl_->trim();
 }
+
+std::optional<mutable_buffer> memory_pool::find(const void* data,
+                                                std::size_t bytes) const noexcept {
+  return impl_->find(data, bytes);
+}
+
+memory_pool_statistics memory_pool::statistics() const noexcept { return impl_->statistics(); }
 
 } // namespace asio_rdma

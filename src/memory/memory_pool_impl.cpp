@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-#include <asio_rdma/detail/memory/memory_pool_impl.hpp>
+#include "memory/memory_pool_impl.hpp"
 
 #include "core/poison.hpp"
 
@@ -36,6 +36,15 @@ struct all_pools {
 };
 
 } // namespace
+
+void intrusive_ptr_add_ref(memory_pool_impl* p) noexcept {
+  p->references_.fetch_add(1, std::memory_order_relaxed);
+}
+
+void intrusive_ptr_release(memory_pool_impl* p) noexcept {
+  if (p->references_.fetch_sub(1, std::memory_order_acq_rel) == 1)
+    delete p;
+}
 
 memory_pool_impl::memory_pool_impl(const memory_pool_options& options, arena_maker maker)
     : first_arena_(round_up(std::clamp(options.first_arena, page_bytes, most_bytes), page_bytes)),

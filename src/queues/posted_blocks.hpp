@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
-#include <asio_rdma/detail/memory/memory_pool_impl.hpp>
 #include <asio_rdma/detail/queues/work_queue.hpp>
+
+#include "memory/memory_pool_impl.hpp"
 
 #include <cstddef>
 

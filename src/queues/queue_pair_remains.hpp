@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
+#include "memory/memory_pool_impl.hpp"
 #include "verbs/withheld.hpp"
 
-#include <asio_rdma/detail/memory/memory_pool_impl.hpp>
 #include <asio_rdma/detail/queues/queue_pair_impl.hpp>
 #include <asio_rdma/detail/queues/shared_receive_queue_impl.hpp>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 #include <catch.hpp>
 
-#include <asio_rdma/detail/memory/extent_map.hpp>
+#include "memory/extent_map.hpp"
 
 #include <algorithm>
 #include <cstdint>

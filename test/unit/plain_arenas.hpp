@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
-#include <asio_rdma/detail/memory/memory_pool_impl.hpp>
 #include <asio_rdma/memory_pool.hpp>
+
+#include "memory/memory_pool_impl.hpp"
 
 #include <atomic>
 #include <cstdlib>

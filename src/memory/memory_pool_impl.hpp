@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
-#include <asio_rdma/buffer.hpp>
 #include <asio_rdma/detail/core/mutex.hpp>
 #include <asio_rdma/detail/core/size_classes.hpp>
-#include <asio_rdma/detail/memory/extent_map.hpp>
-#include <asio_rdma/detail/memory/memory_arena.hpp>
 #include <asio_rdma/detail/verbs/kept_blocks.hpp>
 #include <asio_rdma/detail/verbs/memory_block.hpp>
+#include <asio_rdma/memory_pool.hpp>
 #include <boost/intrusive/list.hpp>
 #include <infiniband/verbs.h>
+
+#include "memory/extent_map.hpp"
+#include "memory/memory_arena.hpp"
 
 #include <array>
 #include <atomic>
@@ -44,13 +45,8 @@ public:
   /// that must keep memory known only by its address. Slow.
   static void find_blocks(std::span<const ibv_sge> elements, kept_blocks& to) noexcept;
 
-  friend void intrusive_ptr_add_ref(memory_pool_impl* p) noexcept {
-    p->references_.fetch_add(1, std::memory_order_relaxed);
-  }
-  friend void intrusive_ptr_release(memory_pool_impl* p) noexcept {
-    if (p->references_.fetch_sub(1, std::memory_order_acq_rel) == 1)
-      delete p;
-  }
+  friend void intrusive_ptr_add_ref(memory_pool_impl* p) noexcept;
+  friend void intrusive_ptr_release(memory_pool_impl* p) noexcept;
 
 private:
   using hook =
@@ -117,7 +113,5 @@ private:
   memory_block* spare_ = nullptr;
   memory_block* large_ = nullptr; // blocks in use
 };
-
-using memory_pool_ptr = boost::intrusive_ptr<memory_pool_impl>;
 
 } // namespace asio_rdma::detail

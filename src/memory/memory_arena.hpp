@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
-#include <asio_rdma/memory_pool_options.hpp>
+#include <asio_rdma/memory_pool.hpp>
 
 #include <cstddef>
 #include <cstdint>
