@@ -3,8 +3,9 @@
 
 #include <asio_rdma/connect_options.hpp>
 #include <asio_rdma/connectable.hpp>
-#include <asio_rdma/detail/connecting/acceptor_impl.hpp>
+#include <asio_rdma/detail/connecting/connecting_face.hpp>
 #include <asio_rdma/detail/core/open_impl.hpp>
+#include <asio_rdma/detail/queues/initiate.hpp>
 #include <asio_rdma/queue_pair.hpp>
 
 #include <boost/asio/cancellation_state.hpp>
@@ -69,22 +70,17 @@ public:
   bool is_open() const noexcept { return connection_ != nullptr; }
   /// The id of the request, for inspection and for options (rdma_set_option(3)); this object owns
   /// it. Null if the request is not open, or if the connector has given up.
-  rdma_cm_id* native_handle() const { return connection_ ? connection_->native_handle() : nullptr; }
+  rdma_cm_id* native_handle() const;
   /// The endpoints and the connector's private data. Empty if the request is not open.
-  connection_info info() const { return connection_ ? connection_->info() : connection_info(); }
+  connection_info info() const;
   /// The device that received the request: a queue pair of that device can accept it. Empty if the
   /// request is not open.
-  std::string device_name() const {
-    return connection_ ? connection_->device_name() : std::string();
-  }
+  std::string device_name() const;
 
   /// Rejects the request. The connector gets `error::rejected` and `data`. Errors:
   /// `connection_aborted` if the connector has given up, `message_size`, `bad_descriptor`, or the
   /// system's.
-  void reject(const private_data& data, error_code& ec) {
-    ec = connection_ ? connection_->reject(data) : error_code(asio::error::bad_descriptor);
-    drop();
-  }
+  void reject(const private_data& data, error_code& ec);
   void reject(const private_data& data = {}) {
     error_code ec;
     reject(data, ec);
@@ -94,10 +90,7 @@ public:
   std::shared_ptr<detail::cm_connection> release() noexcept { return std::move(connection_); }
 
 private:
-  void drop() noexcept {
-    if (connection_)
-      std::exchange(connection_, nullptr)->give_up(asio::error::operation_aborted);
-  }
+  void drop() noexcept;
 
   std::shared_ptr<detail::cm_connection> connection_;
 };
@@ -169,11 +162,8 @@ public:
   /// `error::loopback_address`, `error::no_device`, `access_denied` for a privileged port, or the
   /// system's.
   void open(const endpoint_type& endpoint, int backlog, error_code& ec) {
-    open_with(ec, [&](impl_type& i) {
-      const error_code failure = i.open(endpoint, backlog);
-      if (failure)
-        i.close();
-      return failure;
+    detail::open_object(impl_, ec, [&] {
+      return detail::open_acceptor(io_.context(), io_.get(), endpoint, backlog, ec);
     });
   }
   void open(const endpoint_type& endpoint,
@@ -192,7 +182,9 @@ public:
   /// caller must destroy it before the execution context. Errors: `already_open`,
   /// `invalid_argument` for null, or the system's.
   void assign(native_handle_type id, int backlog, error_code& ec) {
-    open_with(ec, [&](impl_type& i) { return i.adopt(id, backlog); });
+    detail::open_object(impl_, ec, [&] {
+      return detail::adopt_acceptor(io_.context(), io_.get(), id, backlog, ec);
+    });
   }
   void assign(native_handle_type id, int backlog = asio::socket_base::max_listen_connections) {
     error_code ec;
@@ -202,11 +194,13 @@ public:
 
   bool is_open() const noexcept { return impl_ != nullptr; }
   /// Null if the acceptor is not open or its device has been removed.
-  native_handle_type native_handle() const { return impl_ ? impl_->native_handle() : nullptr; }
+  native_handle_type native_handle() const {
+    return impl_ ? detail::native_handle(*impl_) : nullptr;
+  }
   /// The endpoint at which the acceptor listens. Errors: `bad_descriptor` if not open.
   endpoint_type local_endpoint(error_code& ec) const {
     ec = impl_ ? error_code() : error_code(asio::error::bad_descriptor);
-    return impl_ ? impl_->local_endpoint() : endpoint_type();
+    return impl_ ? detail::local_endpoint(*impl_) : endpoint_type();
   }
   endpoint_type local_endpoint() const {
     error_code ec;
@@ -219,12 +213,12 @@ public:
   /// with `operation_aborted`. The acceptance of a request that was taken continues.
   void close() {
     if (impl_)
-      std::exchange(impl_, nullptr)->close();
+      detail::close(*std::exchange(impl_, nullptr));
   }
   /// Ends the operations that wait for a request with `operation_aborted`.
   void cancel() {
     if (impl_)
-      impl_->cancel();
+      detail::cancel(*impl_);
   }
 
   /// Takes the next request and connects the queue pair, or the object that has one. A request of a
@@ -305,12 +299,6 @@ private:
   template <class>
   friend class basic_acceptor;
 
-  template <class Open>
-  void open_with(error_code& ec, Open&& open) {
-    detail::open_impl(impl_, ec, std::forward<Open>(open), detail::cm_service::of(io_.context()),
-                      io_.get());
-  }
-
   struct prepare_accept {
     bool operator()(detail::accept_operation& op) const {
       op.qp = end.queue_pair;
@@ -324,7 +312,9 @@ private:
     const std::optional<std::uint64_t>& cancels;
   };
   struct start_accept {
-    bool operator()(impl_type& impl, detail::accept_operation& op) const { return impl.start(op); }
+    bool operator()(impl_type& impl, detail::accept_operation& op) const {
+      return detail::start(impl, op);
+    }
   };
 
   // Whether the error occurred after a request was taken, so that the connector may have caused it.
@@ -355,7 +345,7 @@ private:
     void operator()(Self& self, error_code ec, bool taken) {
       if (ec)
         object->close();
-      if (ec && taken && from && from->is_of_connector(ec)) {
+      if (ec && taken && from && detail::is_of_connector(*from, ec)) {
         if (self.cancelled() == asio::cancellation_type::none)
           return accept_again(self);
         ec = asio::error::operation_aborted;
@@ -409,7 +399,7 @@ private:
                     const typename Object::options_type& options, const accept_options& how) const {
       std::optional<std::uint64_t> cancels;
       if (self->impl_)
-        cancels = self->impl_->cancels();
+        cancels = detail::cancels(*self->impl_);
       asio::async_compose<Handler, void(error_code, Object)>(
           accept_made<Object, Source>{self->impl_, self->io_, cancels, source, options, how,
                                       std::make_unique<Object>(get_executor())},
@@ -450,7 +440,7 @@ private:
       std::decay_t<Handler> h(std::forward<Handler>(handler));
       detail::start_operation<detail::accept_operation, request_result, 0>(
           self->impl_, self->io_, h, [](auto&) { return true; },
-          [](impl_type& i, auto& op) { return i.start(op); });
+          [](impl_type& i, auto& op) { return detail::start(i, op); });
     }
 
     basic_acceptor* self;
@@ -467,13 +457,7 @@ private:
       detail::start_operation<detail::connect_operation, detail::info_result, 0>(
           request, io, h, [&](auto& op) { return detail::give(end, op); },
           [&](detail::cm_connection& c, auto& op) {
-            error_code ec;
-            const detail::cm_home home = detail::cm_connection::home_of(*end.queue_pair, ec);
-            if (!ec)
-              ec = c.accept(op, end.queue_pair, home, options, false);
-            if (ec) // otherwise the operation may have completed already
-              op.ec = ec;
-            return !ec;
+            return detail::start(c, op, end.queue_pair, options);
           });
     }
 

@@ -2,14 +2,18 @@
 #pragma once
 
 #include <asio_rdma/completion_queue_options.hpp>
-#include <asio_rdma/detail/queues/completion_service.hpp>
 #include <asio_rdma/device.hpp>
 #include <boost/asio/execution_context.hpp>
 
+#include <cstddef>
+#include <cstdint>
 #include <memory>
-#include <utility>
 
 namespace asio_rdma {
+
+namespace detail {
+class completion_queue_impl;
+} // namespace detail
 
 /// A completion queue of an execution context and a device (ibv_create_cq(3)), for as many queue
 /// pairs as it has room for. A queue pair that is opened without one uses a shared one, so most
@@ -29,14 +33,9 @@ public:
   /// Errors: `bad_descriptor` for a device that is not open, or the system's (`no_buffer_space` and
   /// the like), when the queue or its channel cannot be made.
   completion_queue(asio::execution_context& context, const device& d,
-                   const completion_queue_options& options, error_code& ec)
-      : impl_(detail::completion_service::of(context).make_queue(d, options, ec)) {}
+                   const completion_queue_options& options, error_code& ec);
   completion_queue(asio::execution_context& context, const device& d,
-                   const completion_queue_options& options = {}) {
-    error_code ec;
-    impl_ = detail::completion_service::of(context).make_queue(d, options, ec);
-    detail::throw_if(ec, "ibv_create_cq");
-  }
+                   const completion_queue_options& options = {});
 
   /// Adopts a queue of the device's context that has no events outstanding. Its completion channel
   /// has the same owner as the queue, must not serve another queue, and becomes nonblocking. A
@@ -44,34 +43,25 @@ public:
   /// may use the queue. Errors: `bad_descriptor` for a device that is not open, `invalid_argument`
   /// for null, `error::wrong_device`, or the system's.
   completion_queue(asio::execution_context& context, const device& d, native_handle_type cq,
-                   ownership owns, const completion_queue_options& options, error_code& ec)
-      : impl_(detail::completion_service::of(context).adopt_queue(d, options, cq, owns, ec)) {}
+                   ownership owns, const completion_queue_options& options, error_code& ec);
   completion_queue(asio::execution_context& context, const device& d, native_handle_type cq,
-                   ownership owns, const completion_queue_options& options = {}) {
-    error_code ec;
-    impl_ = detail::completion_service::of(context).adopt_queue(d, options, cq, owns, ec);
-    detail::throw_if(ec, "completion_queue");
-  }
+                   ownership owns, const completion_queue_options& options = {});
 
   bool is_open() const noexcept { return impl_ != nullptr; }
   /// Null when not open.
-  native_handle_type native_handle() const noexcept {
-    return impl_ ? impl_->native_handle() : nullptr;
-  }
+  native_handle_type native_handle() const noexcept;
   /// The mode in force. This function and those below, including `poll`, need an open queue.
-  completion_mode mode() const noexcept { return impl_->options().mode; }
-  std::uint32_t entries() const noexcept { return impl_->options().entries; }
-  completion_counters counters() const noexcept { return impl_->counters(); }
+  completion_mode mode() const noexcept;
+  std::uint32_t entries() const noexcept;
+  completion_counters counters() const noexcept;
 
   /// Mode `manual`: polls completions and runs their handlers by `dispatch` on their executors.
   /// Returns the number of completed operations. Must not be called by two threads at a time.
-  std::size_t poll() { return impl_->poll(); }
+  std::size_t poll();
 
   /// The options of the shared queues that the context makes from now on.
   static void set_default_options(asio::execution_context& context,
-                                  const completion_queue_options& options) {
-    detail::completion_service::of(context).set_default_options(options);
-  }
+                                  const completion_queue_options& options);
 
   const std::shared_ptr<detail::completion_queue_impl>& impl() const noexcept { return impl_; }
 

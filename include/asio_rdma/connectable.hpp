@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
-#include <asio_rdma/detail/connecting/connection_target.hpp>
 #include <asio_rdma/queue_pair.hpp>
 
 #include <concepts>
@@ -12,17 +11,24 @@ namespace asio_rdma {
 
 namespace detail {
 
+class connection_target;
+
+/// The queue pair of an object with a protocol of its own.
+const std::shared_ptr<queue_pair_impl>& queue_pair_of(const connection_target& target) noexcept;
+
 /// A queue pair to be connected, and the object that uses it, if any.
 struct connection_end {
   connection_end() = default;
   template <class Executor>
   explicit connection_end(const basic_queue_pair<Executor>& qp) : queue_pair(qp.impl()) {}
+  /// The class of `object.impl()` may be incomplete: argument-dependent lookup finds `target_of`.
   template <class Object>
-  requires std::convertible_to<decltype(std::declval<const Object&>().impl()),
-                               std::shared_ptr<connection_target>>
-  explicit connection_end(const Object& object) : target(object.impl()) {
+  requires requires(const Object& object) {
+    { target_of(object.impl()) } -> std::same_as<std::shared_ptr<connection_target>>;
+  }
+  explicit connection_end(const Object& object) : target(target_of(object.impl())) {
     if (target)
-      queue_pair = target->target_queue_pair();
+      queue_pair = queue_pair_of(*target);
   }
 
   std::shared_ptr<queue_pair_impl> queue_pair;

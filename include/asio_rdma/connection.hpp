@@ -4,7 +4,7 @@
 #include <asio_rdma/completion_queue.hpp>
 #include <asio_rdma/connection_options.hpp>
 #include <asio_rdma/detail/connection/connection_arguments.hpp>
-#include <asio_rdma/detail/connection/connection_impl.hpp>
+#include <asio_rdma/detail/connection/connection_face.hpp>
 #include <asio_rdma/detail/core/open_impl.hpp>
 #include <asio_rdma/detail/queues/initiate.hpp>
 #include <asio_rdma/memory_pool.hpp>
@@ -126,9 +126,9 @@ public:
   /// the system's.
   void open(const memory_pool& pool, const completion_queue& queue,
             const connection_options& options, error_code& ec) {
-    detail::open_impl(
-        impl_, ec, [&](impl_type& i) { return i.open(queue.impl()); }, io_.context(), pool,
-        options);
+    detail::open_object(impl_, ec, [&] {
+      return detail::open_connection(io_.context(), pool, options, queue.impl(), ec);
+    });
   }
   void open(const memory_pool& pool, const connection_options& options, error_code& ec) {
     open(pool, completion_queue(), options, ec);
@@ -153,9 +153,9 @@ public:
       ec = asio::error::bad_descriptor;
       return;
     }
-    detail::open_impl(
-        impl_, ec, [&](impl_type& i) { return i.open(receives.impl()); }, io_.context(),
-        receives.pool(), options);
+    detail::open_object(impl_, ec, [&] {
+      return detail::open_connection(io_.context(), receives.pool(), options, receives.impl(), ec);
+    });
   }
   void open(const shared_receives& receives, const connection_options& options = {}) {
     error_code ec;
@@ -167,17 +167,17 @@ public:
   /// The underlying queue pair, for inspection only. Null if the connection is not open or its
   /// queue pair has failed.
   native_handle_type native_handle() const noexcept {
-    return impl_ ? impl_->target_queue_pair()->native_handle() : nullptr;
+    return impl_ ? detail::native_handle(*impl_) : nullptr;
   }
-  const memory_pool& pool() const noexcept { return impl_->pool(); }
+  const memory_pool& pool() const noexcept { return detail::pool(*impl_); }
   /// The options in force.
-  const connection_options& options() const noexcept { return impl_->options(); }
+  const connection_options& options() const noexcept { return detail::options(*impl_); }
   const std::shared_ptr<impl_type>& impl() const noexcept { return impl_; }
 
   /// The counters since the connection was opened; zeros if it is not open. May be called from any
   /// thread, except while another thread opens, closes or moves the object.
   connection_statistics statistics() const noexcept {
-    return impl_ ? impl_->statistics() : connection_statistics();
+    return impl_ ? detail::statistics(*impl_) : connection_statistics();
   }
 
   /// Ends the connection immediately. Every operation that is not complete ends with
@@ -185,14 +185,14 @@ public:
   /// received are lost.
   void close() {
     if (impl_)
-      std::exchange(impl_, nullptr)->close();
+      detail::close(*std::exchange(impl_, nullptr));
   }
 
   /// Cancels every pending receive of a message, of immediate data or of a region, with
   /// `operation_aborted`. No data is lost.
   void cancel() {
     if (impl_)
-      impl_->cancel_receives();
+      detail::cancel_receives(*impl_);
   }
 
   /// Closes the connection gracefully: sends a goodbye after everything that was sent before, and
@@ -404,8 +404,10 @@ public:
   /// operation ends the connection. If a window bind is in progress, its key is never sent to the
   /// peer, and that memory is in use until the device has completed the bind. Returns the number of
   /// grants.
-  std::size_t revoke(const registered_buffer& memory) { return impl_ ? impl_->revoke(&memory) : 0; }
-  std::size_t revoke() { return impl_ ? impl_->revoke(nullptr) : 0; }
+  std::size_t revoke(const registered_buffer& memory) {
+    return impl_ ? detail::revoke(*impl_, &memory) : 0;
+  }
+  std::size_t revoke() { return impl_ ? detail::revoke(*impl_, nullptr) : 0; }
 
   /// Waits until the connection has failed or was closed, and reports the reason. Cancellation: all
   /// types.
@@ -432,7 +434,7 @@ private:
       detail::start_operation<detail::message_send, detail::sent_result, 0>(
           this->self->impl_, this->self->io_, h, [](auto&) { return true; },
           [&](impl_type& i, auto& op) {
-            return i.start(op, detail::payload_of<Buffers>(buffers), immediate);
+            return detail::start(i, op, detail::payload_of<Buffers>(buffers), immediate);
           });
     }
   };
@@ -443,7 +445,7 @@ private:
     detail::start_operation<detail::remote_operation, Result, 0>(
         impl_, io_, h, [](auto&) { return true; },
         [&](impl_type& i, auto& op) {
-          return i.start(static_cast<detail::remote_operation&>(op), {&w, 1});
+          return detail::start(i, static_cast<detail::remote_operation&>(op), {&w, 1});
         });
   }
 
@@ -492,7 +494,9 @@ private:
           prepare(op);
           return true;
         },
-        [](impl_type& i, auto& op) { return i.start(static_cast<detail::region_operation&>(op)); });
+        [](impl_type& i, auto& op) {
+          return detail::start(i, static_cast<detail::region_operation&>(op));
+        });
   }
 
   struct initiate_request : initiation {
@@ -554,7 +558,7 @@ private:
             return true;
           },
           [&](impl_type& i, auto& op) {
-            return i.start(static_cast<detail::region_operation&>(op), memory);
+            return detail::start(i, static_cast<detail::region_operation&>(op), memory);
           });
     }
   };
@@ -571,7 +575,7 @@ private:
             return true;
           },
           [](impl_type& i, auto& op) {
-            return i.start(static_cast<detail::message_receive&>(op));
+            return detail::start(i, static_cast<detail::message_receive&>(op));
           });
     }
   };
@@ -602,7 +606,7 @@ private:
             return !op.ec;
           },
           [](impl_type& i, auto& op) {
-            return i.start(static_cast<detail::message_receive&>(op));
+            return detail::start(i, static_cast<detail::message_receive&>(op));
           });
     }
   };
@@ -613,7 +617,7 @@ private:
       std::decay_t<Handler> h(std::forward<Handler>(handler));
       detail::start_operation<detail::operation, detail::no_result, 0>(
           this->self->impl_, this->self->io_, h, [](auto&) { return true; },
-          [](impl_type& i, auto& op) { return i.start_close(op); });
+          [](impl_type& i, auto& op) { return detail::start_close(i, op); });
     }
   };
 
@@ -623,9 +627,7 @@ private:
       std::decay_t<Handler> h(std::forward<Handler>(handler));
       detail::start_operation<detail::operation, detail::no_result, 0>(
           this->self->impl_, this->self->io_, h, [](auto&) { return true; },
-          [](impl_type& i, auto& op) {
-            return i.queue_pair()->start(static_cast<detail::operation&>(op));
-          });
+          [](impl_type& i, auto& op) { return detail::start_wait(i, op); });
     }
   };
 

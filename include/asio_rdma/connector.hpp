@@ -3,7 +3,7 @@
 
 #include <asio_rdma/acceptor.hpp>
 #include <asio_rdma/connect_options.hpp>
-#include <asio_rdma/detail/connecting/connector_impl.hpp>
+#include <asio_rdma/detail/connecting/connecting_face.hpp>
 #include <asio_rdma/queue_pair.hpp>
 
 #include <memory>
@@ -74,7 +74,7 @@ public:
   /// Ends every attempt with `operation_aborted`. Established connections remain.
   void cancel() {
     if (impl_)
-      impl_->cancel();
+      detail::cancel(*impl_);
   }
 
   /// Connects an open queue pair to the listener at the endpoint. Receives may be started before. A
@@ -136,7 +136,7 @@ private:
   friend class basic_connector;
 
   std::shared_ptr<impl_type> make_impl() const {
-    return std::make_shared<impl_type>(detail::cm_service::of(io_.context()), io_.get());
+    return detail::make_connector(io_.context(), io_.get());
   }
 
   struct initiate_connect {
@@ -152,7 +152,9 @@ private:
       std::decay_t<Handler> h(std::forward<Handler>(handler));
       detail::start_operation<detail::connect_operation, detail::info_result, 0>(
           self->impl_, self->io_, h, [&](auto& op) { return detail::give(end, op); },
-          [&](impl_type& i, auto& op) { return i.start(op, end.queue_pair, endpoints, options); });
+          [&](impl_type& i, auto& op) {
+            return detail::start(i, op, end.queue_pair, endpoints, options);
+          });
     }
 
     basic_connector* self;

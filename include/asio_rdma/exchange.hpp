@@ -3,8 +3,8 @@
 
 #include <asio_rdma/connect_options.hpp>
 #include <asio_rdma/connectable.hpp>
-#include <asio_rdma/detail/connecting/handshake.hpp>
 #include <asio_rdma/detail/core/handler_op.hpp>
+#include <boost/asio/buffer.hpp>
 #include <boost/asio/cancellation_state.hpp>
 #include <boost/asio/compose.hpp>
 #include <boost/asio/ip/tcp.hpp>
@@ -17,19 +17,28 @@
 namespace asio_rdma {
 namespace detail {
 
-class connection_link;
+/// The state of one exchange. Until it is destroyed, no other attempt can connect the queue pair.
+class exchange_state;
 
-/// The handshake of this side. If the queue pair has no address for connecting, the handshake has
-/// none, and `ec` is the reason.
-handshake exchange_hello(const connection_end& end, error_code& ec);
+enum class exchange_step {
+  write, ///< Write all of `exchange_output`; then call `go_on`.
+  read,  ///< Read some of `exchange_input`; then call `go_on`.
+  finish ///< Call `finish`.
+};
 
-/// The link by which an exchange occupies its queue pair: no other attempt can attach meanwhile.
-std::shared_ptr<connection_link> exchange_place();
-
-/// Connects the queue pair, even if its object was closed meanwhile. If another attempt has the
-/// queue pair, the result is `already_connected`, and the other attempt continues.
-error_code exchange_connect(const connection_end& end, const handshake& peer,
-                            const std::shared_ptr<connection_link>& place);
+std::shared_ptr<exchange_state> begin_exchange(connection_end end);
+exchange_step first_step(exchange_state& state);
+/// Reports the result of the last step and returns the next one.
+exchange_step go_on(exchange_state& state, const error_code& ec, std::size_t bytes);
+asio::const_buffer exchange_output(const exchange_state& state) noexcept;
+asio::mutable_buffer exchange_input(exchange_state& state) noexcept;
+/// Ends a queue pair that has been connected already.
+void abort(exchange_state& state);
+/// Returns the result. If there is an error, a queue pair that was connected fails.
+error_code finish(exchange_state& state);
+/// Reports the endpoints to the object, if that is not a bare queue pair.
+bool has_target(const exchange_state& state) noexcept;
+void tell_target(exchange_state& state, const connection_info& info);
 
 /// The endpoints of the stream, if it is a TCP stream.
 template <class Stream>
@@ -54,27 +63,25 @@ public:
 
   template <class Self>
   void operator()(Self& self, error_code ec = {}, std::size_t bytes = 0) {
-    if (steps_ == nullptr) {
+    exchange_step next;
+    if (state_ == nullptr) {
       if (ec) // not open: the second call reports it
         return self.complete(ec);
       if (!start(self))
         return;
-    } else if (steps_->next() == exchange_steps::action::write) {
-      steps_->on_written(ec);
+      next = first_step(*state_);
     } else {
-      steps_->on_read(ec, bytes);
+      next = go_on(*state_, ec, bytes);
     }
-    if (steps_->next() == exchange_steps::action::connect)
-      steps_->on_connected(exchange_connect(end_, steps_->peer(), place_));
 
-    if (steps_->next() == exchange_steps::action::finish)
-      finish(self);
+    if (next == exchange_step::finish)
+      end(self);
     else if (self.cancelled() != asio::cancellation_type::none)
-      abort(self);
-    else if (steps_->next() == exchange_steps::action::write)
-      asio::async_write(*stream_, steps_->output(), std::move(self));
+      give_up(self);
+    else if (next == exchange_step::write)
+      asio::async_write(*stream_, exchange_output(*state_), std::move(self));
     else
-      stream_->async_read_some(steps_->input(), std::move(self));
+      stream_->async_read_some(exchange_input(*state_), std::move(self));
   }
 
 private:
@@ -86,44 +93,30 @@ private:
       return false;
     }
     self.reset_cancellation_state(asio::enable_partial_cancellation());
-    error_code ec;
-    const handshake local = exchange_hello(end_, ec);
-    steps_ = std::make_unique<exchange_steps>(local, ec);
-    place_ = exchange_place();
+    state_ = begin_exchange(std::exchange(end_, {}));
     return true;
   }
 
+  // The state is released before the handler is called, as Asio's own operations do.
   template <class Self>
-  void abort(Self& self) {
-    if (steps_->connected())
-      end_.queue_pair->fail(asio::error::operation_aborted);
-    release();
+  void give_up(Self& self) {
+    abort(*state_);
+    state_.reset();
     self.complete(asio::error::operation_aborted);
   }
 
   template <class Self>
-  void finish(Self& self) {
-    error_code ec = steps_->result();
-    if (!ec && end_.queue_pair->state() == queue_pair_state::closed)
-      ec = asio::error::operation_aborted;
-    if (ec && steps_->connected())
-      end_.queue_pair->fail(ec);
-    else if (!ec && end_.target)
-      end_.target->on_connected(exchange_endpoints(*stream_));
-    release();
+  void end(Self& self) {
+    const error_code ec = finish(*state_);
+    if (!ec && has_target(*state_))
+      tell_target(*state_, exchange_endpoints(*stream_));
+    state_.reset();
     self.complete(ec);
   }
 
-  void release() { // before the handler is called, as Asio's own operations do
-    steps_.reset();
-    place_.reset();
-    end_ = {};
-  }
-
   Stream* stream_;
-  connection_end end_;
-  std::unique_ptr<exchange_steps> steps_;
-  std::shared_ptr<connection_link> place_;
+  connection_end end_; // until the exchange begins
+  std::shared_ptr<exchange_state> state_;
 };
 
 } // namespace detail

@@ -412,7 +412,7 @@ private:
                 asio::buffer(op.bytes_read.data(), op.bytes_read.size()));
             detail::remote_work w = detail::work_on(target, IBV_WR_RDMA_READ);
             w.local = &to;
-            return link.start(op, {&w, 1});
+            return detail::start(link, op, {&w, 1});
           });
     }
   };
@@ -446,7 +446,7 @@ private:
               return detail::start_write(link, op, target, p, until == visibility::flushed);
             detail::remote_work w = detail::work_on(target, opcode);
             w.local = &p;
-            return link.start(op, {&w, 1});
+            return detail::start(link, op, {&w, 1});
           });
     }
   };
@@ -462,7 +462,7 @@ private:
             detail::remote_work w = detail::work_on(target, opcode);
             w.compare_add = op.expected = compare_add;
             w.swap = swap;
-            return link.start(op, {&w, 1});
+            return detail::start(link, op, {&w, 1});
           });
     }
   };
@@ -479,7 +479,7 @@ private:
           lane, ec, std::forward<Handler>(handler),
           [&state](detail::batch_operation& op) { op.keep(state); },
           [](detail::connection_impl& link, detail::batch_operation& op) {
-            return link.start(op, op.chain());
+            return detail::start(link, op, op.chain());
           });
     }
   };

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <asio_rdma/completion_queue.hpp>
-#include <asio_rdma/detail/link/shared_receives_impl.hpp>
 #include <asio_rdma/memory_pool.hpp>
 #include <asio_rdma/shared_receives_options.hpp>
 #include <boost/asio/execution_context.hpp>
@@ -10,6 +9,10 @@
 #include <memory>
 
 namespace asio_rdma {
+
+namespace detail {
+class shared_receives_impl;
+} // namespace detail
 
 /// Receives that connections and streams of one execution context share (ibv_create_srq(3)), with
 /// memory of one pool, so that an idle connection costs little. A cheap, shared handle: copies
@@ -35,33 +38,25 @@ public:
   /// the system's.
   shared_receives(asio::execution_context& context, const memory_pool& pool,
                   const completion_queue& queue, const shared_receives_options& options,
-                  error_code& ec)
-      : impl_(detail::shared_receives_impl::make(context, pool, queue.impl(), options, ec)) {}
+                  error_code& ec);
   shared_receives(asio::execution_context& context, const memory_pool& pool,
                   const shared_receives_options& options, error_code& ec)
       : shared_receives(context, pool, completion_queue(), options, ec) {}
   shared_receives(asio::execution_context& context, const memory_pool& pool,
-                  const completion_queue& queue, const shared_receives_options& options = {}) {
-    error_code ec;
-    impl_ = detail::shared_receives_impl::make(context, pool, queue.impl(), options, ec);
-    detail::throw_if(ec, "shared_receives");
-  }
+                  const completion_queue& queue, const shared_receives_options& options = {});
   shared_receives(asio::execution_context& context, const memory_pool& pool,
                   const shared_receives_options& options = {})
       : shared_receives(context, pool, completion_queue(), options) {}
 
-  bool is_open() const noexcept { return impl_ != nullptr && impl_->is_open(); }
-  const memory_pool& pool() const noexcept { return impl_->pool(); }
+  bool is_open() const noexcept;
+  const memory_pool& pool() const noexcept;
   /// The options in force.
-  const shared_receives_options& options() const noexcept { return impl_->options(); }
-  shared_receives_statistics statistics() const { return impl_->statistics(); }
+  const shared_receives_options& options() const noexcept;
+  shared_receives_statistics statistics() const;
 
   /// Ends the connections and streams that use the receives with `error::shared_receives_closed`.
   /// No further ones can be opened with them.
-  void close() {
-    if (impl_)
-      impl_->close();
-  }
+  void close();
 
   const std::shared_ptr<detail::shared_receives_impl>& impl() const noexcept { return impl_; }
 

@@ -5,7 +5,7 @@
 #include <asio_rdma/detail/core/open_impl.hpp>
 #include <asio_rdma/detail/queues/initiate.hpp>
 #include <asio_rdma/detail/streams/stream_buffers.hpp>
-#include <asio_rdma/detail/streams/stream_impl.hpp>
+#include <asio_rdma/detail/streams/stream_face.hpp>
 #include <asio_rdma/detail/streams/stream_teardown.hpp>
 #include <asio_rdma/memory_pool.hpp>
 #include <asio_rdma/queue_pair.hpp>
@@ -159,8 +159,8 @@ public:
   /// the system's.
   void open(const memory_pool& pool, const completion_queue& queue, const stream_options& options,
             error_code& ec) {
-    detail::open_impl(
-        impl_, ec, [&](impl_type& i) { return i.open(queue.impl()); }, io_.get(), pool, options);
+    detail::open_object(
+        impl_, ec, [&] { return detail::open_stream(io_.get(), pool, options, queue.impl(), ec); });
   }
   void open(const memory_pool& pool, const stream_options& options, error_code& ec) {
     open(pool, completion_queue(), options, ec);
@@ -185,9 +185,9 @@ public:
       ec = asio::error::bad_descriptor;
       return;
     }
-    detail::open_impl(
-        impl_, ec, [&](impl_type& i) { return i.open(receives.impl()); }, io_.get(),
-        receives.pool(), options);
+    detail::open_object(impl_, ec, [&] {
+      return detail::open_stream(io_.get(), receives.pool(), options, receives.impl(), ec);
+    });
   }
   void open(const shared_receives& receives, const stream_options& options = {}) {
     error_code ec;
@@ -199,18 +199,18 @@ public:
   /// The underlying queue pair, for inspection only. Null if the stream is not open or its queue
   /// pair has failed.
   native_handle_type native_handle() const noexcept {
-    return impl_ ? impl_->target_queue_pair()->native_handle() : nullptr;
+    return impl_ ? detail::native_handle(*impl_) : nullptr;
   }
   /// The stream must be open.
-  const memory_pool& pool() const noexcept { return impl_->pool(); }
+  const memory_pool& pool() const noexcept { return detail::pool(*impl_); }
   /// The options in force. The stream must be open.
-  const stream_options& options() const noexcept { return impl_->options(); }
+  const stream_options& options() const noexcept { return detail::options(*impl_); }
   const std::shared_ptr<impl_type>& impl() const noexcept { return impl_; }
 
   /// The counters since the stream was opened; zeros if it is not open. May be called from any
   /// thread, except while another thread opens, closes or moves the object.
   stream_statistics statistics() const noexcept {
-    return impl_ ? impl_->statistics() : stream_statistics();
+    return impl_ ? detail::statistics(*impl_) : stream_statistics();
   }
 
   /// Ends every operation with `operation_aborted`. The context still sends the written bytes and
@@ -223,14 +223,14 @@ public:
   }
   void close() {
     if (impl_)
-      std::exchange(impl_, nullptr)->close();
+      detail::close(*std::exchange(impl_, nullptr));
   }
 
   /// Ends every operation with `operation_aborted`. Errors: `bad_descriptor`.
   void cancel(error_code& ec) {
     ec = state();
     if (!ec)
-      impl_->cancel();
+      detail::cancel(*impl_);
   }
   void cancel() {
     error_code ec;
@@ -243,7 +243,7 @@ public:
   void shutdown(shutdown_type what, error_code& ec) {
     ec = state();
     if (!ec)
-      ec = impl_->shutdown(what);
+      ec = detail::shutdown(*impl_, what);
   }
   void shutdown(shutdown_type what) {
     error_code ec;
@@ -271,7 +271,7 @@ public:
   /// Bytes that can be read without waiting. Errors: `bad_descriptor`.
   std::size_t available(error_code& ec) const {
     ec = state();
-    return ec ? 0 : impl_->available();
+    return ec ? 0 : detail::available(*impl_);
   }
   std::size_t available() const {
     error_code ec;
@@ -281,11 +281,11 @@ public:
   }
 
   /// Whether `read_some`, `write_some` and `wait` fail with `would_block` instead of blocking.
-  bool non_blocking() const noexcept { return impl_ && impl_->non_blocking; }
+  bool non_blocking() const noexcept { return impl_ && detail::non_blocking(*impl_); }
   void non_blocking(bool on, error_code& ec) {
     ec = state();
     if (!ec)
-      impl_->non_blocking = on;
+      detail::set_non_blocking(*impl_, on);
   }
   void non_blocking(bool on) {
     error_code ec;
@@ -302,9 +302,9 @@ public:
     if (ec)
       return;
     if constexpr (std::is_same_v<Option, asio::ip::tcp::no_delay>)
-      impl_->set_no_delay(option.value());
+      detail::set_no_delay(*impl_, option.value());
     else if constexpr (std::is_same_v<Option, linger>)
-      impl_->set_linger(option);
+      detail::set_linger(*impl_, option);
     else
       ec = asio::error::operation_not_supported;
   }
@@ -320,9 +320,9 @@ public:
     if (ec)
       return;
     if constexpr (std::is_same_v<Option, asio::ip::tcp::no_delay>)
-      option = impl_->no_delay();
+      option = detail::no_delay(*impl_);
     else if constexpr (std::is_same_v<Option, linger>)
-      option = impl_->linger();
+      option = detail::linger(*impl_);
     else
       ec = asio::error::operation_not_supported;
   }
@@ -459,7 +459,7 @@ private:
     endpoint_type result;
     ec = state();
     if (!ec)
-      ec = impl_->endpoint(result, remote);
+      ec = detail::endpoint(*impl_, result, remote);
     return ec ? endpoint_type() : result;
   }
 
@@ -480,7 +480,7 @@ private:
       return 0;
     op.value = 0;
     const auto keep = impl_;
-    keep->run_here(op, !keep->non_blocking);
+    detail::run_here(*keep, op, !detail::non_blocking(*keep));
     ec = op.ec;
     return static_cast<std::size_t>(op.value);
   }
@@ -493,7 +493,7 @@ private:
     if constexpr (requires { op.request; })
       op.request.what = decltype(op.request.what)::wait;
     const auto keep = impl_;
-    keep->run_here(op, !keep->non_blocking);
+    detail::run_here(*keep, op, !detail::non_blocking(*keep));
     ec = op.ec;
   }
 
@@ -507,7 +507,7 @@ private:
       std::decay_t<Handler> h(std::forward<Handler>(handler));
       detail::start_operation<Op, Result, Most>(
           self->impl_, self->io_, h, prepare,
-          [](impl_type& i, auto& op) { return i.start(static_cast<Op&>(op)); });
+          [](impl_type& i, auto& op) { return detail::start(i, static_cast<Op&>(op)); });
     }
   };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-#include <asio_rdma/detail/connecting/acceptor_impl.hpp>
+#include "connecting/acceptor_impl.hpp"
 
 #include <algorithm>
 #include <cerrno>

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: BSL-1.0
 // An attempt to connect: its steps and its end.
-#include <asio_rdma/detail/connecting/cm_connection.hpp>
-
-#include <asio_rdma/detail/connecting/handshake.hpp>
+#include "connecting/cm_connection.hpp"
 
 #include "connecting/cm_device.hpp"
+#include "connecting/handshake.hpp"
 
 #include <algorithm>
 #include <cerrno>

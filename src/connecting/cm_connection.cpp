@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: BSL-1.0
-#include <asio_rdma/detail/connecting/cm_connection.hpp>
-
-#include <asio_rdma/detail/connecting/handshake.hpp>
+#include "connecting/cm_connection.hpp"
 
 #include "connecting/cm_device.hpp"
+#include "connecting/handshake.hpp"
 
 #include <algorithm>
 #include <atomic>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-#include <asio_rdma/detail/connecting/cm_service.hpp>
+#include "connecting/cm_service.hpp"
 
 #include "core/descriptor_watch.hpp"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-#include <asio_rdma/detail/connecting/connector_impl.hpp>
+#include "connecting/connector_impl.hpp"
 
 namespace asio_rdma::detail {
 

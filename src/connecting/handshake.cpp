@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
-#include <asio_rdma/detail/connecting/handshake.hpp>
-#include <asio_rdma/detail/core/little_endian.hpp>
+#include "core/little_endian.hpp"
+
+#include "connecting/handshake.hpp"
 
 #include <algorithm>
 #include <cstring>

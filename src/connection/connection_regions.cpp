@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSL-1.0
 // Remote memory of a connection.
-#include <asio_rdma/detail/connection/connection_impl.hpp>
+#include "connection/connection_impl.hpp"
 
 #include <algorithm>
 #include <utility>

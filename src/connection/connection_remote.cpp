@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSL-1.0
 // Operations of a connection on the peer's memory.
-#include <asio_rdma/detail/connection/connection_impl.hpp>
 #include <asio_rdma/detail/queues/request.hpp>
+
+#include "connection/connection_impl.hpp"
 
 #include <algorithm>
 #include <span>

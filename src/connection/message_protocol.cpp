@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-#include <asio_rdma/detail/connection/message_protocol.hpp>
+#include "connection/message_protocol.hpp"
 
 #include <algorithm>
 #include <limits>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 #include <asio_rdma/remote_region.hpp>
 
-#include <asio_rdma/detail/connection/connection_impl.hpp>
+#include "connection/connection_impl.hpp"
 
 namespace asio_rdma {
 

@@ -2,6 +2,7 @@
 #include <asio_rdma/detail/connection/connection_arguments.hpp>
 #include <asio_rdma/detail/global/global_memory_impl.hpp>
 
+#include "connection/connection_impl.hpp"
 #include "core/background_timer.hpp"
 
 #include <algorithm>

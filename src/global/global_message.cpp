@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 #include <asio_rdma/detail/global/global_message.hpp>
 
-#include <asio_rdma/detail/core/little_endian.hpp>
+#include "core/little_endian.hpp"
 
 namespace asio_rdma::detail {
 namespace {

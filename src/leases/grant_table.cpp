@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-#include <asio_rdma/detail/leases/grant_table.hpp>
+#include "leases/grant_table.hpp"
 
 #include <algorithm>
 #include <limits>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-#include <asio_rdma/detail/leases/region_inbox.hpp>
+#include "leases/region_inbox.hpp"
 
 #include <utility>
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
-#include <asio_rdma/detail/core/little_endian.hpp>
-#include <asio_rdma/detail/link/frame.hpp>
+#include "core/little_endian.hpp"
+
+#include "link/frame.hpp"
 
 #include <limits>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-#include <asio_rdma/detail/link/frame_link.hpp>
+#include "link/frame_link.hpp"
 
 #include <algorithm>
 #include <utility>

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSL-1.0
-#include <asio_rdma/detail/link/link_impl.hpp>
-#include <asio_rdma/detail/verbs/grant_key.hpp>
 #include <asio_rdma/detail/verbs/scatter_gather.hpp>
 
-#include "memory/memory_pool_impl.hpp"
 #include "core/background_timer.hpp"
+#include "link/link_impl.hpp"
+#include "memory/memory_pool_impl.hpp"
+#include "verbs/grant_key.hpp"
 #include "verbs/withheld.hpp"
 
 #include <algorithm>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
-#include <asio_rdma/detail/link/link_pull.hpp>
 #include <asio_rdma/detail/verbs/scatter_gather.hpp>
+
+#include "link/link_pull.hpp"
 
 #include <algorithm>
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSL-1.0
 // The receives of a link: its own, or shared with others.
-#include <asio_rdma/detail/link/link_impl.hpp>
 #include <asio_rdma/detail/verbs/scatter_gather.hpp>
+
+#include "link/link_impl.hpp"
 
 #include <algorithm>
 #include <utility>

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSL-1.0
-#include <asio_rdma/detail/link/link_impl.hpp>
-#include <asio_rdma/detail/link/shared_receives_impl.hpp>
 #include <asio_rdma/detail/verbs/scatter_gather.hpp>
+
+#include "link/link_impl.hpp"
+#include "link/shared_receives_impl.hpp"
 
 #include <algorithm>
 #include <limits>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSL-1.0
 #include "locks/alock_remote.hpp"
+#include "connection/connection_impl.hpp"
 
 #include <asio_rdma/detail/connection/connection_arguments.hpp>
 

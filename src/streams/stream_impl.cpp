@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSL-1.0
-#include <asio_rdma/detail/streams/stream_impl.hpp>
+#include "streams/stream_impl.hpp"
 
-#include <asio_rdma/detail/connecting/cm_service.hpp>
 #include <asio_rdma/detail/verbs/scatter_gather.hpp>
+
+#include "connecting/cm_service.hpp"
 
 #include <algorithm>
 #include <exception>

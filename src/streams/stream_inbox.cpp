@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-#include <asio_rdma/detail/streams/stream_inbox.hpp>
+#include "streams/stream_inbox.hpp"
 
 #include <algorithm>
 #include <limits>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-#include <asio_rdma/detail/verbs/grant_key.hpp>
+#include "verbs/grant_key.hpp"
 
 #include <cstdint>
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSL-1.0
 // Peers that are slow, that take no more bytes, or whose devices answer no READs.
 #include "catch.hpp"
+#include "connecting/handshake.hpp"
 #include "faults/faults.hpp"
+#include "link/frame.hpp"
 #include "stream_support.hpp"
 
-#include <asio_rdma/detail/connecting/handshake.hpp>
-#include <asio_rdma/detail/link/frame.hpp>
 #include <boost/asio/bind_cancellation_slot.hpp>
 #include <boost/asio/cancellation_signal.hpp>
 #include <boost/asio/read.hpp>

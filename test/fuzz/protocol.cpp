@@ -4,9 +4,9 @@
 // The party's peer sends anything, while its own application, driver and device do anything.
 #include "../protocol/party.hpp"
 #include "../protocol/stream_party.hpp"
+#include "connecting/handshake.hpp"
+#include "core/little_endian.hpp"
 
-#include <asio_rdma/detail/connecting/handshake.hpp>
-#include <asio_rdma/detail/core/little_endian.hpp>
 #include <asio_rdma/detail/global/global_message.hpp>
 
 #include <algorithm>

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
-#include <asio_rdma/detail/connection/message_protocol.hpp>
-#include <asio_rdma/detail/leases/grant_table.hpp>
-#include <asio_rdma/detail/leases/lease_table.hpp>
-#include <asio_rdma/detail/link/receive_shares.hpp>
-
+#include "connection/message_protocol.hpp"
+#include "leases/grant_table.hpp"
+#include "leases/lease_table.hpp"
+#include "link/receive_shares.hpp"
 #include "simulation.hpp"
 
 #include <algorithm>

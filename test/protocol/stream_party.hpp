@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
-#include <asio_rdma/detail/streams/stream_protocol.hpp>
-
 #include "simulation.hpp"
+#include "streams/stream_protocol.hpp"
 
 #include <algorithm>
 #include <deque>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSL-1.0
-#include <asio_rdma/detail/link/credits.hpp>
-#include <asio_rdma/detail/link/receive_shares.hpp>
 
+#include "link/credits.hpp"
 #include "catch.hpp"
+#include "link/receive_shares.hpp"
 
 #include <algorithm>
 #include <array>

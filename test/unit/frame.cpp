@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSL-1.0
-#include <asio_rdma/detail/link/frame.hpp>
 
+#include "link/frame.hpp"
 #include "catch.hpp"
 
 #include <cstring>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSL-1.0
-#include <asio_rdma/detail/leases/grant_table.hpp>
-#include <asio_rdma/detail/leases/lease_table.hpp>
 
 #include "catch.hpp"
+#include "leases/grant_table.hpp"
+#include "leases/lease_table.hpp"
 
 #include <deque>
 #include <vector>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSL-1.0
-#include <asio_rdma/detail/connecting/handshake.hpp>
 
+#include "connecting/handshake.hpp"
 #include "catch.hpp"
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSL-1.0
-#include <asio_rdma/detail/connection/message_protocol.hpp>
 
+#include "connection/message_protocol.hpp"
 #include "catch.hpp"
 
 #include <deque>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSL-1.0
-#include <asio_rdma/detail/link/receive_shares.hpp>
 
+#include "link/receive_shares.hpp"
 #include "catch.hpp"
 
 #include <random>

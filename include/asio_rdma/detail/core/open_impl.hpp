@@ -8,18 +8,30 @@
 
 namespace asio_rdma::detail {
 
-/// Opens an I/O object: makes its implementation from `arguments`, and keeps it if `open(impl)`
-/// returns no error.
+/// Makes an implementation from `arguments`. Returns null if `open(impl)` returns an error, which
+/// is stored in `ec`.
 template <class Impl, class Open, class... Arguments>
-void open_impl(std::shared_ptr<Impl>& held, error_code& ec, Open&& open, Arguments&&... arguments) {
-  if (held) {
-    ec = asio::error::already_open;
-    return;
-  }
+std::shared_ptr<Impl> make_open(error_code& ec, Open&& open, Arguments&&... arguments) {
   auto impl = std::make_shared<Impl>(std::forward<Arguments>(arguments)...);
   ec = open(*impl);
-  if (!ec)
-    held = std::move(impl);
+  return ec ? nullptr : std::move(impl);
+}
+
+/// Opens an I/O object: `make()` returns its implementation, or null after an error.
+template <class Impl, class Make>
+void open_object(std::shared_ptr<Impl>& held, error_code& ec, Make&& make) {
+  if (held)
+    ec = asio::error::already_open;
+  else
+    held = make();
+}
+
+/// The same, with an implementation that is made from `arguments`.
+template <class Impl, class Open, class... Arguments>
+void open_impl(std::shared_ptr<Impl>& held, error_code& ec, Open&& open, Arguments&&... arguments) {
+  open_object(held, ec, [&] {
+    return make_open<Impl>(ec, std::forward<Open>(open), std::forward<Arguments>(arguments)...);
+  });
 }
 
 } // namespace asio_rdma::detail

@@ -7,6 +7,7 @@
 #include <asio_rdma/detail/global/global_message.hpp>
 #include <asio_rdma/detail/global/global_node.hpp>
 #include <asio_rdma/detail/global/in_flight.hpp>
+#include <asio_rdma/detail/queues/completion_service.hpp>
 #include <asio_rdma/global_memory_options.hpp>
 #include <asio_rdma/remote_ptr.hpp>
 
@@ -198,5 +199,10 @@ private:
   std::atomic<std::size_t> users_{1};
   std::atomic<bool> removed_{false}; // it is no member of the service
 };
+
+inline std::uint64_t next_id_of(global_memory_impl& impl) noexcept { return impl.next_id(); }
+inline void cancel(global_memory_impl& impl, std::uint64_t id, asio::cancellation_type_t type) {
+  impl.cancel(id, type);
+}
 
 } // namespace asio_rdma::detail

@@ -3,7 +3,7 @@
 #pragma once
 
 #include <asio_rdma/detail/connection/connection_arguments.hpp>
-#include <asio_rdma/detail/connection/connection_impl.hpp>
+#include <asio_rdma/detail/connection/connection_face.hpp>
 #include <asio_rdma/detail/global/global_memory_impl.hpp>
 #include <asio_rdma/remote_word.hpp>
 #include <boost/asio/associated_cancellation_slot.hpp>
@@ -65,7 +65,7 @@ inline bool start_write(connection_impl& link, write_operation& op, const remote
   const payload_of<asio::mutable_buffer> byte(asio::buffer(&op.behind, 1));
   chain[0].local = &from;
   chain[1].local = &byte;
-  return link.start(op, {chain.data(), flushed && target.size != 0 ? 2u : 1u});
+  return start(link, op, {chain.data(), flushed && target.size != 0 ? 2u : 1u});
 }
 
 class exchange_operation : public placed_operation {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
-#include <asio_rdma/detail/connection/connection_impl.hpp>
+#include <asio_rdma/detail/connection/connection_face.hpp>
 
 #include <atomic>
 #include <cstddef>
@@ -12,6 +12,8 @@
 #include <utility>
 
 namespace asio_rdma::detail {
+
+class completion_service;
 
 /// The limit of outstanding operations of a global memory, on all its lanes together. An
 /// outstanding operation has a place; operations without a place wait in order. Thread-safe.
@@ -115,10 +117,10 @@ public:
     return wait(op, false, std::forward<Start>(start));
   }
 
-  std::uint64_t next_id() noexcept { return link_->next_id(); }
-  void cancel(std::uint64_t id, asio::cancellation_type_t type) {
-    if (!places_->cancel(*link_, id))
-      link_->cancel(id, type);
+  friend std::uint64_t next_id_of(lane_link& lane) noexcept { return next_id_of(*lane.link_); }
+  friend void cancel(lane_link& lane, std::uint64_t id, asio::cancellation_type_t type) {
+    if (!lane.places_->cancel(*lane.link_, id))
+      cancel(*lane.link_, id, type);
   }
 
 private:

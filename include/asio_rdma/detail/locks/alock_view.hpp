@@ -104,4 +104,9 @@ private:
   operation_list waits_for_others_; // operations whose `others` is not null
 };
 
+inline std::uint64_t next_id_of(alock_view& impl) noexcept { return impl.next_id(); }
+inline void cancel(alock_view& impl, std::uint64_t id, asio::cancellation_type_t type) {
+  impl.cancel(id, type);
+}
+
 } // namespace asio_rdma::detail

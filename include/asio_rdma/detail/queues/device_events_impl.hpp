@@ -44,6 +44,11 @@ private:
   operation_list waiters_;
 };
 
+inline std::uint64_t next_id_of(device_events_impl& impl) noexcept { return impl.next_id(); }
+inline void cancel(device_events_impl& impl, std::uint64_t id, asio::cancellation_type_t type) {
+  impl.cancel(id, type);
+}
+
 /// Store an event in the result of an operation, and retrieve it.
 void set_event(operation& op, const device_event& event) noexcept;
 device_event get_event(const operation& op) noexcept;

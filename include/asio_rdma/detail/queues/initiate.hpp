@@ -12,6 +12,10 @@
 
 namespace asio_rdma::detail {
 
+// An implementation object has two functions that argument-dependent lookup finds, also while its
+// class is incomplete: `next_id_of(impl)` returns a number that identifies an operation, and
+// `cancel(impl, id, type)` cancels the operation with that number, if it is still pending.
+
 /// The cancellation handler of an operation. A slot may keep it long after the operation, so it
 /// identifies the operation by a number and does not keep the object alive.
 template <class Impl>
@@ -23,7 +27,7 @@ struct canceller {
   void operator()(asio::cancellation_type_t type) const {
     const std::uint64_t which = id;
     if (const auto keep = impl.lock())
-      keep->cancel(which, type);
+      cancel(*keep, which, type);
   }
 };
 
@@ -52,7 +56,7 @@ template <class Impl, class Operation, class Slot, class Prepare, class Start>
   if (!prepare(op)) [[unlikely]]
     return false;
   if (slot.is_connected()) {
-    op.id = impl->next_id();
+    op.id = next_id_of(*impl);
     slot.template emplace<canceller<Impl>>(canceller<Impl>{impl, op.id});
   }
   return start(*impl, op);

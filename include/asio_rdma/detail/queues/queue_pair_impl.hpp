@@ -220,4 +220,9 @@ private:
   std::recursive_mutex releasing_; // held while a teardown releases the device's part
 };
 
+inline std::uint64_t next_id_of(queue_pair_impl& impl) noexcept { return impl.next_id(); }
+inline void cancel(queue_pair_impl& impl, std::uint64_t id, asio::cancellation_type_t type) {
+  impl.cancel(id, type);
+}
+
 } // namespace asio_rdma::detail

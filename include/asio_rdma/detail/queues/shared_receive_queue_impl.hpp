@@ -102,4 +102,10 @@ private:
   error_code reason_; // why the queue has failed
 };
 
+inline std::uint64_t next_id_of(shared_receive_queue_impl& impl) noexcept { return impl.next_id(); }
+inline void cancel(shared_receive_queue_impl& impl, std::uint64_t id,
+                   asio::cancellation_type_t type) {
+  impl.cancel(id, type);
+}
+
 } // namespace asio_rdma::detail

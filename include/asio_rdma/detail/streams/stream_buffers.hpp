@@ -2,7 +2,7 @@
 #pragma once
 
 #include <asio_rdma/detail/queues/request.hpp>
-#include <asio_rdma/detail/streams/stream_impl.hpp>
+#include <asio_rdma/detail/streams/stream_operations.hpp>
 #include <boost/asio/buffer.hpp>
 
 #include <concepts>

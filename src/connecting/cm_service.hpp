@@ -2,6 +2,7 @@
 #pragma once
 
 #include <asio_rdma/connect_options.hpp>
+#include <asio_rdma/detail/connecting/connecting_face.hpp>
 #include <asio_rdma/detail/queues/completion_service.hpp>
 #include <rdma/rdma_cma.h>
 
@@ -164,13 +165,6 @@ private:
   std::vector<std::shared_ptr<void>> kept_;
   std::size_t clean_at_ = 64;
   bool stopped_ = false; // handlers that are added later would not be closed
-};
-
-/// The service of a queue pair's context, for another context that connects the queue pair. The
-/// service is used only with its gate entered.
-struct cm_home {
-  cm_service* service = nullptr;
-  std::shared_ptr<cm_gate> gate;
 };
 
 asio::ip::tcp::endpoint endpoint_of(const sockaddr* address);

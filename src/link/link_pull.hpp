@@ -2,7 +2,8 @@
 #pragma once
 
 #include <asio_rdma/buffer.hpp>
-#include <asio_rdma/detail/link/link_impl.hpp>
+
+#include "link/link_impl.hpp"
 
 #include <array>
 #include <cstddef>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
-#include <asio_rdma/detail/connecting/cm_connection.hpp>
+#include "connecting/cm_connection.hpp"
 
 #include <atomic>
 #include <list>
@@ -11,23 +11,6 @@
 #include <vector>
 
 namespace asio_rdma::detail {
-
-/// A wait for a connection request. If a queue pair is given, the operation completes when that is
-/// connected.
-class accept_operation : public connect_operation {
-public:
-  using connect_operation::connect_operation;
-
-  std::shared_ptr<cm_connection> request;
-  std::shared_ptr<queue_pair_impl> qp;
-  cm_home home; ///< Of the queue pair.
-  accept_options options;
-  /// Whether it has taken a request.
-  bool taken = false;
-  /// For an operation that continues after errors of one connector: `acceptor_impl::cancels` at its
-  /// start. A different value means that it has been cancelled.
-  std::optional<std::uint64_t> cancels;
-};
 
 /// The logic of `basic_acceptor`: a listening id, the requests that no operation has taken, and the
 /// operations that wait for a request. One of the two lists is empty.

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
-#include <asio_rdma/detail/link/credits.hpp>
-#include <asio_rdma/detail/link/frame.hpp>
+#include <asio_rdma/detail/link/frame_operation.hpp>
 #include <boost/circular_buffer.hpp>
-#include <boost/intrusive/list.hpp>
+
+#include "link/credits.hpp"
+#include "link/frame.hpp"
 
 #include <array>
 #include <chrono>
@@ -16,16 +17,6 @@
 
 namespace asio_rdma::detail {
 
-/// The base of a driver's operation. It is a node for the lists of the link's parts, so any number
-/// of operations can wait without an allocation.
-class frame_operation : public boost::intrusive::list_base_hook<
-                            boost::intrusive::link_mode<boost::intrusive::normal_link>> {
-protected:
-  frame_operation() = default;
-  ~frame_operation() = default;
-  frame_operation(const frame_operation&) = delete;
-};
-
 struct outgoing_frame {
   frame_header header;
   payload_bytes payload;                ///< The first `header.length` bytes are sent,
@@ -33,8 +24,6 @@ struct outgoing_frame {
   bool fenced = false;                  ///< Starts after the preceding READs have completed.
   frame_operation* operation = nullptr; ///< Passed to `on_sent`; may be null.
 };
-
-using protocol_clock = std::chrono::steady_clock;
 
 /// A part of a protocol on a link: messages, regions or a stream. Only the link calls these
 /// functions; the part offers its own functions to the driver.

@@ -1,52 +1,15 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
-#include <asio_rdma/detail/leases/region_inbox.hpp>
+#include <asio_rdma/detail/leases/lease_operations.hpp>
+
+#include "leases/region_inbox.hpp"
 
 #include <optional>
 #include <unordered_map>
 #include <vector>
 
 namespace asio_rdma::detail {
-
-/// Memory of the peer that this side may access.
-struct remote_lease {
-  std::uint32_t id = 0; ///< This side's number. The owner may reuse its own number after the lease
-                        ///< has ended.
-  remote_buffer memory;
-  remote_rights rights = remote_rights::none;
-  protocol_clock::time_point until = protocol_clock::time_point::max();
-};
-
-/// A request to the owner of the memory, or a lease that is handed back. The driver derives its
-/// operation from it.
-class lease_request : public frame_operation {
-public:
-  enum class kind {
-    memory, ///< Requests `bytes` bytes with `rights` for `lease`; sets `result`.
-    renew,  ///< Renews lease `id` for `lease`; sets `result`.
-    give    ///< Hands lease `id` back to its owner, who receives the memory as a region.
-  };
-
-  kind what = kind::memory;
-  std::uint32_t id = 0;
-  std::uint64_t bytes = 0;
-  remote_rights rights = remote_rights::none;
-  std::chrono::microseconds lease{}; ///< 0 for the owner's default.
-
-  error_code ec; ///< The result: a refusal as by `to_error`, `lease_expired` and others.
-  remote_lease result;
-
-protected:
-  ~lease_request() = default;
-
-private:
-  friend class lease_table;
-  enum class state { idle, queued, asked, done };
-  state state_ = state::idle;
-  std::uint32_t grant_ = 0; // the owner's number of lease `id`
-  protocol_clock::time_point asked_;
-};
 
 /// The user's side of remote memory: what this side has been granted, and until when. A lease
 /// counts from its request, so it ends before the owner ends it. A lent region with a finite lease

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
-#include <asio_rdma/detail/link/frame_link.hpp>
+#include "link/frame_link.hpp"
 
 #include <cstdint>
 #include <deque>

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
-#include <asio_rdma/detail/link/link_impl.hpp>
-#include <asio_rdma/detail/link/link_pull.hpp>
-#include <asio_rdma/detail/streams/stream_protocol.hpp>
+#include <asio_rdma/detail/streams/stream_face.hpp>
 #include <asio_rdma/stream_options.hpp>
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/cancellation_type.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/socket_base.hpp>
+
+#include "link/link_impl.hpp"
+#include "link/link_pull.hpp"
+#include "streams/stream_protocol.hpp"
 
 #include <chrono>
 #include <cstddef>
@@ -18,58 +20,6 @@
 #include <vector>
 
 namespace asio_rdma::detail {
-
-/// An operation of a stream, with the buffers that it reads to or writes from.
-class stream_operation : public operation {
-public:
-  enum class kind { read, write, error };
-
-  kind what;
-  ibv_sge* parts = nullptr;
-  std::size_t part_count = 0;
-  std::uint64_t size = 0;   ///< The bytes of the parts.
-  bool registered = false;  ///< All parts are, so their keys are valid.
-  registered_buffer memory; ///< The buffer, if the operation was given a `registered_buffer`.
-  buffer_access access;
-
-protected:
-  stream_operation(function f, kind k) noexcept : operation(f), what(k) {}
-  ~stream_operation() = default;
-
-private:
-  friend class stream_impl;
-  bool blocking_ = false;   // it has no handler
-  waker* waiter_ = nullptr; // of the thread that waits for the operation
-  bool finished_ = false;
-};
-
-class stream_reading : public stream_operation {
-public:
-  explicit stream_reading(function f) noexcept : stream_operation(f, kind::read) {}
-
-  struct request_type final : stream_read {
-    stream_reading* op = nullptr;
-  };
-  request_type request;
-  registered_buffer result; ///< The result of a `piece`.
-};
-
-class stream_writing : public stream_operation {
-public:
-  explicit stream_writing(function f) noexcept : stream_operation(f, kind::write) {}
-
-  struct request_type final : stream_write {
-    stream_writing* op = nullptr;
-  };
-  request_type request;
-  memory_region exposed; ///< The memory that the peer may read.
-};
-
-/// A wait for the end of the connection.
-class stream_error_wait : public stream_operation {
-public:
-  explicit stream_error_wait(function f) noexcept : stream_operation(f, kind::error) {}
-};
 
 /// The logic of `basic_stream`: bytes on a link.
 class stream_impl final : public link_impl {

@@ -1,27 +1,13 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
-#include <asio_rdma/detail/link/frame_link.hpp>
+#include <asio_rdma/detail/leases/lease_operations.hpp>
+
+#include "link/frame_link.hpp"
 
 #include <deque>
 
 namespace asio_rdma::detail {
-
-/// A wait for the next region from the peer.
-class region_receive : public frame_operation {
-public:
-  error_code ec;
-  bool returned = false; ///< The region is memory of this side that was handed back; otherwise it
-                         ///< is lent by the peer.
-  std::uint32_t id = 0;  ///< The grant in this side's `grant_table`, or the lease.
-
-protected:
-  ~region_receive() = default;
-
-private:
-  friend class region_inbox;
-  bool waiting_ = false;
-};
 
 /// Regions that were lent or handed back, in order of arrival. They hold their receives until
 /// taken.

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <asio_rdma/connection_options.hpp>
-#include <asio_rdma/detail/connection/connection_operations.hpp>
-#include <asio_rdma/detail/connection/connection_regions.hpp>
-#include <asio_rdma/detail/core/free_list.hpp>
+#include <asio_rdma/detail/connection/connection_face.hpp>
 #include <boost/asio/cancellation_type.hpp>
+
+#include "connection/connection_records.hpp"
+#include "connection/connection_regions.hpp"
+#include "core/free_list.hpp"
 
 #include <cstdint>
 #include <memory>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
-#include <asio_rdma/detail/connecting/cm_connection.hpp>
+#include "connecting/cm_connection.hpp"
 
 #include <atomic>
 #include <memory>

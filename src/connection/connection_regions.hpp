@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
-#include <asio_rdma/detail/connection/connection_operations.hpp>
-#include <asio_rdma/detail/core/free_list.hpp>
-#include <asio_rdma/detail/leases/grant_table.hpp>
-#include <asio_rdma/detail/leases/lease_table.hpp>
-#include <asio_rdma/detail/leases/region_inbox.hpp>
-#include <asio_rdma/detail/verbs/grant_key.hpp>
 #include <asio_rdma/remote_memory_options.hpp>
 #include <boost/asio/cancellation_type.hpp>
+
+#include "connection/connection_records.hpp"
+#include "core/free_list.hpp"
+#include "leases/grant_table.hpp"
+#include "leases/lease_table.hpp"
+#include "leases/region_inbox.hpp"
+#include "verbs/grant_key.hpp"
 
 #include <utility>
 #include <vector>

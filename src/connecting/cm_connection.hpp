@@ -2,12 +2,14 @@
 #pragma once
 
 #include <asio_rdma/connect_options.hpp>
-#include <asio_rdma/detail/connecting/cm_service.hpp>
-#include <asio_rdma/detail/connecting/connection_target.hpp>
+#include <asio_rdma/detail/connecting/connecting_face.hpp>
 #include <asio_rdma/detail/queues/queue_pair_impl.hpp>
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/cancellation_type.hpp>
 #include <boost/asio/steady_timer.hpp>
+
+#include "connecting/cm_service.hpp"
+#include "connecting/connection_target.hpp"
 
 #include <array>
 #include <atomic>
@@ -20,14 +22,6 @@
 #include <vector>
 
 namespace asio_rdma::detail {
-
-/// An operation that establishes a connection.
-class connect_operation : public operation {
-public:
-  using operation::operation;
-  connection_info info;
-  std::shared_ptr<connection_target> target; ///< Null for a bare queue pair.
-};
 
 /// One connection by rdma_cm, from its first step to the disconnect: connecting, or accepting a
 /// request. The queue pair is one of the library's own, on the library's own opened device. rdma_cm

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
-#include <asio_rdma/detail/leases/region_inbox.hpp>
+#include "leases/region_inbox.hpp"
 
 #include <vector>
 

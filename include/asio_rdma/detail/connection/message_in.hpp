@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include <asio_rdma/detail/link/frame_operation.hpp>
+#include <asio_rdma/error.hpp>
+
+#include <cstdint>
+#include <optional>
+
+namespace asio_rdma::detail {
+
+/// A wait for the next message, or for the next immediate data of an RDMA WRITE.
+class message_in : public frame_operation {
+public:
+  enum class kind { message, written };
+  enum class place {
+    none,   ///< The message has no payload.
+    slot,   ///< After the header in receive `slot`; call `frame_link::release` after use.
+    pulled, ///< In the memory that the driver chose for the `pull` of `slot`.
+    direct  ///< In the memory of the operation.
+  };
+
+  kind what = kind::message;
+  /// A longer message is not taken and stays first. The result is `message_size` with its length.
+  std::uint64_t capacity = static_cast<std::uint64_t>(-1);
+
+  // The result.
+  error_code ec;
+  std::uint64_t bytes = 0;
+  std::optional<std::uint32_t> immediate;
+  place where = place::none;
+  std::uint32_t slot = 0;
+
+protected:
+  ~message_in() = default;
+
+private:
+  friend class message_protocol;
+  bool waiting_ = false;
+  bool pinned_ = false; // its message is being read, or was read, into its own memory
+  bool busy_ = false;   // another wait's message is being read into its memory
+  bool left_ = false;   // it only waits for the end of `busy_`
+};
+
+} // namespace asio_rdma::detail

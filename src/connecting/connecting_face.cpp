@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: BSL-1.0
+#include <asio_rdma/acceptor.hpp>
+#include <asio_rdma/connectable.hpp>
+#include <asio_rdma/detail/connecting/connecting_face.hpp>
+
+#include "connecting/acceptor_impl.hpp"
+#include "connecting/connection_target.hpp"
+#include "connecting/connector_impl.hpp"
+
+#include <utility>
+
+namespace asio_rdma {
+namespace detail {
+
+std::shared_ptr<acceptor_impl> open_acceptor(asio::execution_context& context,
+                                             const asio::any_io_executor& executor,
+                                             const asio::ip::tcp::endpoint& endpoint, int backlog,
+                                             error_code& ec) {
+  const auto open = [&](acceptor_impl& i) {
+    const error_code failure = i.open(endpoint, backlog);
+    if (failure)
+      i.close();
+    return failure;
+  };
+  return make_open<acceptor_impl>(ec, open, cm_service::of(context), executor);
+}
+
+std::shared_ptr<acceptor_impl> adopt_acceptor(asio::execution_context& context,
+                                              const asio::any_io_executor& executor, rdma_cm_id* id,
+                                              int backlog, error_code& ec) {
+  return make_open<acceptor_impl>(
+      ec, [&](acceptor_impl& i) { return i.adopt(id, backlog); }, cm_service::of(context),
+      executor);
+}
+
+rdma_cm_id* native_handle(const acceptor_impl& impl) { return impl.native_handle(); }
+asio::ip::tcp::endpoint local_endpoint(const acceptor_impl& impl) { return impl.local_endpoint(); }
+bool start(acceptor_impl& impl, accept_operation& op) { return impl.start(op); }
+void cancel(acceptor_impl& impl) { impl.cancel(); }
+void cancel(acceptor_impl& impl, std::uint64_t id, asio::cancellation_type_t type) {
+  impl.cancel(id, type);
+}
+void close(acceptor_impl& impl) { impl.close(); }
+std::uint64_t next_id_of(acceptor_impl& impl) noexcept { return impl.next_id(); }
+std::uint64_t cancels(const acceptor_impl& impl) { return impl.cancels(); }
+bool is_of_connector(const acceptor_impl& impl, const error_code& ec) {
+  return impl.is_of_connector(ec);
+}
+
+std::shared_ptr<connector_impl> make_connector(asio::execution_context& context,
+                                               const asio::any_io_executor& executor) {
+  return std::make_shared<connector_impl>(cm_service::of(context), executor);
+}
+bool start(connector_impl& impl, connect_operation& op, const std::shared_ptr<queue_pair_impl>& qp,
+           const std::vector<asio::ip::tcp::endpoint>& endpoints, const connect_options& options) {
+  return impl.start(op, qp, endpoints, options);
+}
+void cancel(connector_impl& impl) { impl.cancel(); }
+void cancel(connector_impl& impl, std::uint64_t id, asio::cancellation_type_t type) {
+  impl.cancel(id, type);
+}
+std::uint64_t next_id_of(connector_impl& impl) noexcept { return impl.next_id(); }
+
+bool start(cm_connection& request, connect_operation& op,
+           const std::shared_ptr<queue_pair_impl>& qp, const accept_options& options) {
+  error_code ec;
+  const cm_home home = cm_connection::home_of(*qp, ec);
+  if (!ec)
+    ec = request.accept(op, qp, home, options, false);
+  if (ec) // otherwise the operation may have completed already
+    op.ec = ec;
+  return !ec;
+}
+void cancel(cm_connection& impl, std::uint64_t id, asio::cancellation_type_t type) {
+  impl.cancel(id, type);
+}
+std::uint64_t next_id_of(cm_connection& impl) noexcept { return impl.next_id(); }
+
+const std::shared_ptr<queue_pair_impl>& queue_pair_of(const connection_target& target) noexcept {
+  return target.target_queue_pair();
+}
+
+} // namespace detail
+
+rdma_cm_id* connection_request::native_handle() const {
+  return connection_ ? connection_->native_handle() : nullptr;
+}
+
+connection_info connection_request::info() const {
+  return connection_ ? connection_->info() : connection_info();
+}
+
+std::string connection_request::device_name() const {
+  return connection_ ? connection_->device_name() : std::string();
+}
+
+void connection_request::reject(const private_data& data, error_code& ec) {
+  ec = connection_ ? connection_->reject(data) : error_code(asio::error::bad_descriptor);
+  drop();
+}
+
+void connection_request::drop() noexcept {
+  if (connection_)
+    std::exchange(connection_, nullptr)->give_up(asio::error::operation_aborted);
+}
+
+} // namespace asio_rdma
