@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
-#include <asio_rdma/detail/locks/alock_layout.hpp>
-#include <asio_rdma/detail/locks/alock_view.hpp>
+#include <asio_rdma/detail/locks/alock_face.hpp>
 #include <asio_rdma/global_memory.hpp>
+#include <asio_rdma/remote_ptr.hpp>
+#include <asio_rdma/remote_word.hpp>
 
 #include <cstdint>
 #include <memory>
@@ -11,6 +12,21 @@
 #include <utility>
 
 namespace asio_rdma {
+
+namespace detail {
+struct alock_layout;
+} // namespace detail
+
+/// The words of an `alock`. Zeroed memory, as `async_allocate` returns it, is a free lock. Only an
+/// `alock` may access the words.
+class alignas(64) alock_words {
+  friend detail::alock_layout;
+
+  using word = std::uint64_t;
+  cpu_atomic<word> local_tail_;
+  nic_atomic<word> remote_tail_;
+  shared_word<word> victim_;
+};
 
 /// The budgets of an `alock`: the number of critical sections that one cohort may have in a row
 /// while the other cohort waits, at least 1. A larger budget saves round trips but lets the other
@@ -152,14 +168,14 @@ private:
     void operator()(Handler&& handler) const {
       std::decay_t<Handler> h(std::forward<Handler>(handler));
       detail::start_operation<detail::alock_operation, lock_result, 0>(
-          detail::alock_view::of(this->self->memory_->impl_.get()), this->self->memory_->io_, h,
+          detail::locks_of(this->self->memory_->impl_.get()), this->self->memory_->io_, h,
           [this](auto& op) {
             op.at = detail::remote_word(this->self->at_.bits());
             op.local_budget = this->self->options_.local_budget;
             op.remote_budget = this->self->options_.remote_budget;
             return true;
           },
-          [](auto& locks, auto& op) { return locks.start(op); });
+          [](detail::alock_view& locks, auto& op) { return detail::start(locks, op); });
     }
   };
 
@@ -168,10 +184,10 @@ private:
     void operator()(Handler&& handler, alock_guard held) const {
       std::decay_t<Handler> h(std::forward<Handler>(handler));
       detail::start_operation<detail::alock_operation, detail::no_result, 0>(
-          detail::alock_view::of(this->self->memory_->impl_.get()), this->self->memory_->io_, h,
+          detail::locks_of(this->self->memory_->impl_.get()), this->self->memory_->io_, h,
           [](auto&) { return true; },
-          [&](auto& locks, auto& op) {
-            return locks.start_unlock(op, std::exchange(held.party_, nullptr));
+          [&](detail::alock_view& locks, auto& op) {
+            return detail::start_unlock(locks, op, std::exchange(held.party_, nullptr));
           });
     }
   };

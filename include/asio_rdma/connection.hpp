@@ -7,9 +7,9 @@
 #include <asio_rdma/detail/connection/connection_face.hpp>
 #include <asio_rdma/detail/core/open_impl.hpp>
 #include <asio_rdma/detail/queues/initiate.hpp>
+#include <asio_rdma/detail/queues/results.hpp>
 #include <asio_rdma/memory_pool.hpp>
 #include <asio_rdma/message.hpp>
-#include <asio_rdma/queue_pair.hpp>
 #include <asio_rdma/shared_receives.hpp>
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/async_result.hpp>

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <asio_rdma/detail/connection/connection_arguments.hpp>
-#include <asio_rdma/detail/global/global_memory_impl.hpp>
+#include <asio_rdma/detail/global/global_face.hpp>
 #include <asio_rdma/detail/global/global_operations.hpp>
 #include <asio_rdma/detail/queues/initiate.hpp>
 #include <asio_rdma/remote_word.hpp>
@@ -103,7 +103,7 @@ public:
       : io_(executor_of(ex)) {
     if (node == 0 || node > max_node)
       detail::throw_error(asio::error::invalid_argument, "global_memory");
-    open(std::make_shared<detail::global_node>(pool, node), options);
+    open(detail::make_node(pool, node), options);
   }
   /// The same node on another executor. The object has lanes of its own, for which it must join
   /// other nodes itself, unless the lanes are shared.
@@ -132,14 +132,14 @@ public:
   const executor_type& get_executor() const noexcept { return io_.get(); }
   bool is_open() const noexcept { return impl_ != nullptr; }
   /// The id of this node.
-  node_id id() const noexcept { return node_->id(); }
+  node_id id() const noexcept { return detail::id_of(*node_); }
 
   /// Leaves the global memory: ends the connections to all nodes, and ends every operation with
   /// `operation_aborted`. While other objects share the lanes, nothing ends. The segments are
   /// released with the last object of the node.
   void close() {
     if (impl_)
-      std::exchange(impl_, nullptr)->close();
+      detail::close(*std::exchange(impl_, nullptr));
   }
 
   /// Hosts a segment of `bytes`, zeroed, of huge pages where the system has them, which every node
@@ -148,7 +148,7 @@ public:
   /// `no_buffer_space` for more than 256 segments, or those of `memory_pool::allocate`.
   segment_id host(std::uint64_t bytes, error_code& ec) {
     segment_id result = 0;
-    ec = node_->host(bytes, result);
+    ec = detail::host(*node_, bytes, result);
     return result;
   }
   segment_id host(std::uint64_t bytes) {
@@ -161,7 +161,7 @@ public:
   /// Listens for joining nodes at the endpoint: see `acceptor::open`. The context then has work
   /// until `close`.
   void listen(const asio::ip::tcp::endpoint& endpoint, error_code& ec) {
-    ec = impl_ ? impl_->listen(endpoint) : error_code(asio::error::bad_descriptor);
+    ec = impl_ ? detail::listen(*impl_, endpoint) : error_code(asio::error::bad_descriptor);
   }
   void listen(const asio::ip::tcp::endpoint& endpoint) {
     error_code ec;
@@ -170,7 +170,7 @@ public:
   }
   asio::ip::tcp::endpoint local_endpoint(error_code& ec) const {
     if (impl_)
-      return impl_->local_endpoint(ec);
+      return detail::local_endpoint(*impl_, ec);
     ec = asio::error::bad_descriptor;
     return {};
   }
@@ -194,11 +194,11 @@ public:
   }
 
   /// Whether this object has, or had, a lane to the node. The node may have died since.
-  bool knows(node_id node) const noexcept { return impl_ && impl_->lane(node) != nullptr; }
+  bool knows(node_id node) const noexcept { return impl_ && detail::lane(*impl_, node) != nullptr; }
   /// How the atomic operations of the node's device relate to its CPU (ibv_query_device(3),
   /// `atomic_cap`), as the node reported when it was joined; IBV_ATOMIC_NONE for an unknown node.
   ibv_atomic_cap atomics(node_id node) const noexcept {
-    const detail::global_lane* const l = impl_ ? impl_->lane(node) : nullptr;
+    const detail::global_lane* const l = impl_ ? detail::lane(*impl_, node) : nullptr;
     return l != nullptr ? l->atomics : IBV_ATOMIC_NONE;
   }
 
@@ -207,7 +207,8 @@ public:
   /// remote_word.hpp.
   template <remote_object T>
   T* local(remote_ptr<T> p) const noexcept {
-    return static_cast<T*>(node_->local(detail::remote_word(p.bits()), sizeof(T), alignof(T)));
+    return static_cast<T*>(
+        detail::local(*node_, detail::remote_word(p.bits()), sizeof(T), alignof(T)));
   }
 
   /// Allocates zeroed memory for `count` objects in a segment, aligned for them. Memory of this
@@ -351,9 +352,9 @@ private:
   void open(std::shared_ptr<detail::global_node> node, const global_memory_options& options) {
     node_ = std::move(node);
     error_code ec;
-    impl_ = impl_type::open(asio::any_io_executor(io_.get()), node_, options, ec);
+    impl_ = detail::open_memory(asio::any_io_executor(io_.get()), node_, options, ec);
     detail::throw_if(ec, "global_memory");
-    io_ = {io_.get(), impl_->service().context()};
+    io_ = {io_.get(), detail::context_of(*impl_)};
   }
 
   /// Starts an operation on a lane, by `start(link, op)`, or completes it with `ec` if `lane` is
@@ -386,7 +387,8 @@ private:
   void start_at(Handler&& handler, const aim& where, Start&& start) {
     error_code ec = asio::error::bad_descriptor;
     remote_buffer target;
-    const detail::global_lane* const lane = impl_ ? impl_->find(where, target, ec) : nullptr;
+    const detail::global_lane* const lane =
+        impl_ ? detail::find(*impl_, where, target, ec) : nullptr;
     start_on<Base, Result>(
         lane, ec, std::forward<Handler>(handler), [](Base&) {},
         [start = std::forward<Start>(start), target](detail::connection_impl& link, Base& op) {
@@ -494,7 +496,7 @@ private:
             op.endpoint = endpoint;
             return true;
           },
-          [](impl_type& i, auto& op) { return i.start(op, 0); });
+          [](impl_type& i, auto& op) { return detail::start(i, op, 0); });
     }
   };
 
@@ -510,7 +512,7 @@ private:
             op.message.node = node;
             return true;
           },
-          [&](impl_type& i, auto& op) { return i.start(op, node); });
+          [&](impl_type& i, auto& op) { return detail::start(i, op, node); });
     }
   };
 

@@ -5,6 +5,7 @@
 #include <asio_rdma/detail/core/open_impl.hpp>
 #include <asio_rdma/detail/queues/initiate.hpp>
 #include <asio_rdma/detail/queues/queue_pair_impl.hpp>
+#include <asio_rdma/detail/queues/results.hpp>
 #include <asio_rdma/detail/queues/shared_receive_queue_impl.hpp>
 #include <asio_rdma/memory_region.hpp>
 #include <asio_rdma/queue_pair_options.hpp>
@@ -33,11 +34,6 @@ struct received {
 
 namespace detail {
 
-struct bytes_result {
-  using signature = void(error_code, std::size_t);
-  static std::tuple<std::size_t> arguments(const operation& op) { return {op.bytes}; }
-};
-
 struct receive_result {
   using signature = void(error_code, received);
   static std::tuple<received> arguments(const operation& op) {
@@ -51,16 +47,6 @@ struct receive_result {
     r.written = op.value != 0;
     return {r};
   }
-};
-
-struct value_result {
-  using signature = void(error_code, std::uint64_t);
-  static std::tuple<std::uint64_t> arguments(const operation& op) { return {op.value}; }
-};
-
-struct no_result {
-  using signature = void(error_code);
-  static std::tuple<> arguments(const operation&) { return {}; }
 };
 
 } // namespace detail

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <asio_rdma/detail/core/open_impl.hpp>
+#include <asio_rdma/detail/queues/results.hpp>
 #include <asio_rdma/queue_pair.hpp>
 #include <asio_rdma/shared_receive_queue_options.hpp>
 

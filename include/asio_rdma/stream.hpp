@@ -4,11 +4,11 @@
 #include <asio_rdma/completion_queue.hpp>
 #include <asio_rdma/detail/core/open_impl.hpp>
 #include <asio_rdma/detail/queues/initiate.hpp>
+#include <asio_rdma/detail/queues/results.hpp>
 #include <asio_rdma/detail/streams/stream_buffers.hpp>
 #include <asio_rdma/detail/streams/stream_face.hpp>
 #include <asio_rdma/detail/streams/stream_teardown.hpp>
 #include <asio_rdma/memory_pool.hpp>
-#include <asio_rdma/queue_pair.hpp>
 #include <asio_rdma/shared_receives.hpp>
 #include <asio_rdma/stream_options.hpp>
 #include <boost/asio/any_io_executor.hpp>

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSL-1.0
 #include <asio_rdma/detail/connection/connection_arguments.hpp>
-#include <asio_rdma/detail/global/global_memory_impl.hpp>
 
 #include "connection/connection_impl.hpp"
 #include "core/background_timer.hpp"
+#include "global/global_memory_impl.hpp"
 
 #include <algorithm>
 #include <optional>

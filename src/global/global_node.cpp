@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
-#include <asio_rdma/detail/global/global_memory_impl.hpp>
-#include <asio_rdma/detail/global/global_node.hpp>
+#include "global/global_node.hpp"
+
+#include "global/global_memory_impl.hpp"
 
 #include <algorithm>
 #include <bit>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-#include <asio_rdma/detail/global/segment_allocator.hpp>
+#include "global/segment_allocator.hpp"
 
 #include <algorithm>
 #include <bit>

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 #include "locks/alock_local.hpp"
 
-#include <asio_rdma/detail/global/global_memory_impl.hpp>
-
+#include "global/global_memory_impl.hpp"
 #include "locks/alock_timer.hpp"
 
 #include <atomic>

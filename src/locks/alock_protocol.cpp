@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-#include <asio_rdma/detail/locks/alock_protocol.hpp>
+#include "locks/alock_protocol.hpp"
 
 #include <utility>
 

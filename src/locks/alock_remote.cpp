@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSL-1.0
 #include "locks/alock_remote.hpp"
-#include "connection/connection_impl.hpp"
 
 #include <asio_rdma/detail/connection/connection_arguments.hpp>
 
+#include "connection/connection_impl.hpp"
 #include "locks/alock_timer.hpp"
 
 #include <algorithm>

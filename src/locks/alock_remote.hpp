@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
-#include <asio_rdma/detail/global/global_memory_impl.hpp>
-#include <asio_rdma/detail/locks/alock_layout.hpp>
-#include <asio_rdma/detail/locks/alock_view.hpp>
+#include "global/global_memory_impl.hpp"
+#include "locks/alock_layout.hpp"
+#include "locks/alock_view.hpp"
 
 #include <cstdint>
 #include <deque>

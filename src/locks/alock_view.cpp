@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
-#include <asio_rdma/detail/locks/alock_view.hpp>
+#include "locks/alock_view.hpp"
 
-#include <asio_rdma/detail/global/global_memory_impl.hpp>
-
+#include "global/global_memory_impl.hpp"
 #include "locks/alock_local.hpp"
 #include "locks/alock_remote.hpp"
 
@@ -89,5 +88,15 @@ void alock_view::close() {
     others->abandon(*this);
   }
 }
+
+std::shared_ptr<alock_view> locks_of(global_memory_impl* memory) { return alock_view::of(memory); }
+bool start(alock_view& view, alock_operation& op) { return view.start(op); }
+bool start_unlock(alock_view& view, alock_operation& op, alock_party* held) {
+  return view.start_unlock(op, held);
+}
+void cancel(alock_view& view, std::uint64_t id, asio::cancellation_type_t type) {
+  view.cancel(id, type);
+}
+std::uint64_t next_id_of(alock_view& view) noexcept { return view.next_id(); }
 
 } // namespace asio_rdma::detail

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-#include <asio_rdma/detail/core/size_classes.hpp>
+#include "core/size_classes.hpp"
 
 #include "memory/memory_arena.hpp"
 #include "verbs/withheld.hpp"

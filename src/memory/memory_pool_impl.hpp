@@ -2,13 +2,13 @@
 #pragma once
 
 #include <asio_rdma/detail/core/mutex.hpp>
-#include <asio_rdma/detail/core/size_classes.hpp>
 #include <asio_rdma/detail/verbs/kept_blocks.hpp>
 #include <asio_rdma/detail/verbs/memory_block.hpp>
 #include <asio_rdma/memory_pool.hpp>
 #include <boost/intrusive/list.hpp>
 #include <infiniband/verbs.h>
 
+#include "core/size_classes.hpp"
 #include "memory/extent_map.hpp"
 #include "memory/memory_arena.hpp"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSL-1.0
-#include <asio_rdma/detail/locks/alock_protocol.hpp>
 
+#include "locks/alock_protocol.hpp"
 #include "catch.hpp"
 
 #include <map>

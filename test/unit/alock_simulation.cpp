@@ -5,9 +5,8 @@
 // does.
 #include "../protocol/simulation.hpp"
 
-#include <asio_rdma/detail/locks/alock_protocol.hpp>
-
 #include "catch.hpp"
+#include "locks/alock_protocol.hpp"
 
 #include <algorithm>
 #include <map>

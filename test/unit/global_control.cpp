@@ -3,7 +3,8 @@
 #include <catch.hpp>
 
 #include <asio_rdma/detail/global/global_message.hpp>
-#include <asio_rdma/detail/global/segment_allocator.hpp>
+
+#include "global/segment_allocator.hpp"
 
 #include <map>
 #include <random>

@@ -4,7 +4,8 @@
 
 #include <asio_rdma/detail/connection/connection_arguments.hpp>
 #include <asio_rdma/detail/connection/connection_face.hpp>
-#include <asio_rdma/detail/global/global_memory_impl.hpp>
+#include <asio_rdma/detail/global/global_face.hpp>
+#include <asio_rdma/detail/queues/results.hpp>
 #include <asio_rdma/remote_word.hpp>
 #include <boost/asio/associated_cancellation_slot.hpp>
 #include <boost/asio/associator.hpp>
@@ -104,7 +105,7 @@ struct batch_state {
   const global_lane* aim(const global_memory_impl& memory, error_code& ec) {
     const global_lane* result = nullptr;
     for (std::size_t i = 0; i < chain.size(); ++i) {
-      const global_lane* const l = memory.find(aims[i], chain[i].target, ec);
+      const global_lane* const l = find(memory, aims[i], chain[i].target, ec);
       if (l != nullptr && result != nullptr && l != result)
         ec = asio::error::connection_reset;
       if (ec)

@@ -4,12 +4,14 @@
 #include <asio_rdma/acceptor.hpp>
 #include <asio_rdma/connection.hpp>
 #include <asio_rdma/connector.hpp>
+#include <asio_rdma/detail/global/global_face.hpp>
 #include <asio_rdma/detail/global/global_message.hpp>
-#include <asio_rdma/detail/global/global_node.hpp>
 #include <asio_rdma/detail/global/in_flight.hpp>
 #include <asio_rdma/detail/queues/completion_service.hpp>
 #include <asio_rdma/global_memory_options.hpp>
 #include <asio_rdma/remote_ptr.hpp>
+
+#include "global/global_node.hpp"
 
 #include <array>
 #include <atomic>
@@ -23,34 +25,6 @@
 #include <vector>
 
 namespace asio_rdma::detail {
-
-/// The lane to a node, as the node's introduction described it. Never changes.
-struct global_lane {
-  std::shared_ptr<connection_impl> link;
-  std::shared_ptr<lane_link> users; ///< The same link, for operations that may wait for a place.
-  std::uint64_t incarnation = 0;
-  ibv_atomic_cap atomics = IBV_ATOMIC_NONE;
-  std::vector<remote_buffer> segments;
-};
-
-/// The target of an operation, and its requirements.
-struct global_aim {
-  remote_word at;
-  std::uint64_t bytes = 0;
-  std::uint64_t alignment = 1;
-  bool atomic = false;
-};
-
-/// A wait for another node to be joined or to answer.
-class global_request : public operation {
-public:
-  using operation::operation;
-
-  global_message message; ///< The request; then the answer. After a join it contains the node's id.
-  asio::ip::tcp::endpoint endpoint; ///< The endpoint of a join.
-  std::uint32_t number = 0;         ///< Identifies the request to the peer; 0 for a join.
-  bool is_join() const noexcept { return message.what == global_message::kind::join; }
-};
 
 /// The logic of `basic_global_memory`: the lanes to other nodes and the messages on them.
 /// Thread-safe.
@@ -199,10 +173,5 @@ private:
   std::atomic<std::size_t> users_{1};
   std::atomic<bool> removed_{false}; // it is no member of the service
 };
-
-inline std::uint64_t next_id_of(global_memory_impl& impl) noexcept { return impl.next_id(); }
-inline void cancel(global_memory_impl& impl, std::uint64_t id, asio::cancellation_type_t type) {
-  impl.cancel(id, type);
-}
 
 } // namespace asio_rdma::detail

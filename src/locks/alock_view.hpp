@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
-#include <asio_rdma/detail/core/operation.hpp>
-#include <asio_rdma/detail/global/global_guest.hpp>
+#include <asio_rdma/detail/locks/alock_face.hpp>
 #include <asio_rdma/remote_ptr.hpp>
 #include <boost/asio/cancellation_type.hpp>
+
+#include "global/global_guest.hpp"
 
 #include <atomic>
 #include <cstdint>
@@ -13,25 +14,9 @@
 
 namespace asio_rdma::detail {
 
-class alock_operation;
 class alock_remotes;
-class alock_view;
-class completion_service;
 class connection_impl;
-class global_memory_impl;
 class global_node;
-
-/// A holder of a lock, or a waiter. The object exists as long as it takes part.
-class alock_party {
-public:
-  /// Releases the lock that the party holds. `told` completes when the lock has been released; it
-  /// may be null. Returns false if the view of `told` is closed; `told` then stays the caller's.
-  /// Thread-safe.
-  virtual bool unlock(alock_operation* told) noexcept = 0;
-
-protected:
-  ~alock_party() = default;
-};
 
 /// The parties that release locks for operations of views.
 class alock_parties {
@@ -41,27 +26,6 @@ public:
 
 protected:
   ~alock_parties() = default;
-};
-
-/// A wait for a lock, or for the release of a lock.
-class alock_operation : public operation {
-public:
-  explicit alock_operation(function f) noexcept : operation(f) {}
-
-  remote_word at;
-  std::uint32_t local_budget = 1, remote_budget = 1;
-  alock_party* granted = nullptr;
-  completion_service* service = nullptr; ///< The service that completes the operation.
-  alock_view* view = nullptr;            ///< The view that the operation was started on.
-  /// The parties that release the lock for this operation (`alock_view::wait_for`).
-  std::shared_ptr<alock_parties> others = nullptr;
-
-protected:
-  // If the handler has not been called, the lock is released here.
-  ~alock_operation() {
-    if (granted != nullptr)
-      granted->unlock(nullptr);
-  }
 };
 
 /// The locks that a view of a node takes. Locks of its own node are taken as the local cohort,
@@ -103,10 +67,5 @@ private:
   std::mutex mutex_;                // locked after those of all parties
   operation_list waits_for_others_; // operations whose `others` is not null
 };
-
-inline std::uint64_t next_id_of(alock_view& impl) noexcept { return impl.next_id(); }
-inline void cancel(alock_view& impl, std::uint64_t id, asio::cancellation_type_t type) {
-  impl.cancel(id, type);
-}
 
 } // namespace asio_rdma::detail

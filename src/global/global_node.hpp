@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
-#include <asio_rdma/detail/global/global_guest.hpp>
 #include <asio_rdma/detail/global/global_message.hpp>
-#include <asio_rdma/detail/global/segment_allocator.hpp>
 #include <asio_rdma/memory_pool.hpp>
 #include <asio_rdma/registered_buffer.hpp>
 #include <asio_rdma/remote_ptr.hpp>
+
+#include "global/global_guest.hpp"
+#include "global/segment_allocator.hpp"
 
 #include <array>
 #include <atomic>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
-#include <asio_rdma/detail/core/size_classes.hpp>
+#include "core/size_classes.hpp"
 
 #include <array>
 #include <cstdint>

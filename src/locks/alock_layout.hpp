@@ -2,32 +2,17 @@
 // The words of a lock and of its queue in shared memory.
 #pragma once
 
-#include <asio_rdma/detail/global/global_guest.hpp>
-#include <asio_rdma/detail/locks/alock_protocol.hpp>
+#include <asio_rdma/alock.hpp>
 #include <asio_rdma/remote_ptr.hpp>
 #include <asio_rdma/remote_word.hpp>
+
+#include "global/global_guest.hpp"
+#include "locks/alock_protocol.hpp"
 
 #include <cstddef>
 #include <cstdint>
 
-namespace asio_rdma {
-
-namespace detail {
-struct alock_layout;
-} // namespace detail
-
-/// The words of an `alock`. Zeroed memory, as `async_allocate` returns it, is a free lock. Only an
-/// `alock` may access the words.
-class alignas(64) alock_words {
-  friend detail::alock_layout;
-
-  using word = std::uint64_t;
-  cpu_atomic<word> local_tail_;
-  nic_atomic<word> remote_tail_;
-  shared_word<word> victim_;
-};
-
-namespace detail {
+namespace asio_rdma::detail {
 
 struct alock_layout {
   static cpu_atomic<std::uint64_t>& local_tail(alock_words& w) noexcept { return w.local_tail_; }
@@ -54,5 +39,4 @@ struct alock_layout {
   }
 };
 
-} // namespace detail
-} // namespace asio_rdma
+} // namespace asio_rdma::detail
