@@ -2,7 +2,7 @@
 #pragma once
 
 #include <asio_rdma/detail/core/open_impl.hpp>
-#include <asio_rdma/detail/queues/device_events_impl.hpp>
+#include <asio_rdma/detail/queues/device_events_face.hpp>
 #include <asio_rdma/detail/queues/initiate.hpp>
 #include <asio_rdma/device.hpp>
 #include <boost/asio/any_io_executor.hpp>
@@ -64,8 +64,8 @@ public:
   /// Subscribes to the device's events. Errors: `already_open`, `bad_descriptor` for a device that
   /// is not open, or the system's if the events cannot be watched.
   void open(const device& d, error_code& ec) {
-    detail::open_impl(
-        impl_, ec, [](impl_type& i) { return i.open(); }, io_.context(), d);
+    detail::open_object(impl_, ec,
+                        [&] { return detail::open_device_events(io_.context(), d, ec); });
   }
   void open(const device& d) {
     error_code ec;
@@ -76,18 +76,18 @@ public:
   bool is_open() const noexcept { return impl_ != nullptr; }
   /// The device's context.
   native_handle_type native_handle() const noexcept {
-    return impl_ ? impl_->get_device().native_handle() : nullptr;
+    return impl_ ? detail::native_handle(*impl_) : nullptr;
   }
 
   /// Ends every wait with `operation_aborted` and ends the subscription.
   void close() {
     if (impl_)
-      std::exchange(impl_, nullptr)->close();
+      detail::close(*std::exchange(impl_, nullptr));
   }
   /// Ends every wait with `operation_aborted`.
   void cancel() {
     if (impl_)
-      impl_->cancel();
+      detail::cancel(*impl_);
   }
 
   /// Waits for the next event and reports it. Errors: `bad_descriptor` if not open,

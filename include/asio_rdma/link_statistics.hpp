@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
-#include <asio_rdma/completion_queue_options.hpp>
+#include <asio_rdma/completion_queue.hpp>
 
 #include <cstdint>
 

@@ -4,17 +4,21 @@
 #include <asio_rdma/completion_queue.hpp>
 #include <asio_rdma/detail/core/open_impl.hpp>
 #include <asio_rdma/detail/queues/initiate.hpp>
-#include <asio_rdma/detail/queues/queue_pair_impl.hpp>
+#include <asio_rdma/detail/queues/queue_pair_face.hpp>
 #include <asio_rdma/detail/queues/results.hpp>
-#include <asio_rdma/detail/queues/shared_receive_queue_impl.hpp>
 #include <asio_rdma/memory_region.hpp>
 #include <asio_rdma/queue_pair_options.hpp>
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/async_result.hpp>
 
 #include <arpa/inet.h>
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
+#include <tuple>
+#include <type_traits>
+#include <utility>
 
 namespace asio_rdma {
 
@@ -162,7 +166,7 @@ public:
   }
   void open(const protection_domain& pd, const completion_queue& queue,
             const queue_pair_options& options, error_code& ec) {
-    open_with(pd, options, ec, [&](impl_type& i) { return i.open(queue.impl(), nullptr); });
+    open_with(pd, options, queue.impl(), nullptr, ec);
   }
   void open(const protection_domain& pd, const completion_queue& queue,
             const queue_pair_options& options = {}) {
@@ -177,9 +181,10 @@ public:
   template <class Executor1>
   void open(const protection_domain& pd, basic_shared_receive_queue<Executor1>& receives,
             const queue_pair_options& options, error_code& ec) {
-    open_with(pd, options, ec, [&](impl_type& i) {
-      return receives.is_open() ? i.open(nullptr, receives.impl()) : asio::error::invalid_argument;
-    });
+    if (!is_open() && !receives.is_open())
+      ec = asio::error::invalid_argument;
+    else
+      open_with(pd, options, nullptr, receives.impl(), ec);
   }
   template <class Executor1>
   void open(const protection_domain& pd, basic_shared_receive_queue<Executor1>& receives,
@@ -199,7 +204,7 @@ public:
   /// described here, `error::completion_queue_full`, or the system's.
   void assign(const protection_domain& pd, const completion_queue& queue, native_handle_type qp,
               error_code& ec) {
-    open_with(pd, {}, ec, [&](impl_type& i) { return i.adopt(queue.impl(), nullptr, qp); });
+    adopt_with(pd, queue.impl(), nullptr, qp, ec);
   }
   void assign(const protection_domain& pd, const completion_queue& queue, native_handle_type qp) {
     error_code ec;
@@ -211,7 +216,7 @@ public:
   template <class Executor1>
   void assign(const protection_domain& pd, basic_shared_receive_queue<Executor1>& receives,
               native_handle_type qp, error_code& ec) {
-    open_with(pd, {}, ec, [&](impl_type& i) { return i.adopt(nullptr, receives.impl(), qp); });
+    adopt_with(pd, nullptr, receives.impl(), qp, ec);
   }
   template <class Executor1>
   void assign(const protection_domain& pd, basic_shared_receive_queue<Executor1>& receives,
@@ -225,19 +230,21 @@ public:
   /// the queue pair is not open.
   void set_connected() {
     if (impl_)
-      impl_->connected_by_caller();
+      detail::set_connected(*impl_);
   }
 
   bool is_open() const noexcept { return impl_ != nullptr; }
-  queue_pair_state state() const { return impl_ ? impl_->state() : queue_pair_state::closed; }
+  queue_pair_state state() const {
+    return impl_ ? detail::state(*impl_) : queue_pair_state::closed;
+  }
   native_handle_type native_handle() const noexcept {
-    return impl_ ? impl_->native_handle() : nullptr;
+    return impl_ ? detail::native_handle(*impl_) : nullptr;
   }
   /// The options in force: those requested, within the device's limits. This function and the next
   /// need an open queue pair.
-  const queue_pair_options& options() const noexcept { return impl_->options(); }
+  const queue_pair_options& options() const noexcept { return detail::options(*impl_); }
   const protection_domain& get_protection_domain() const noexcept {
-    return impl_->get_protection_domain();
+    return detail::get_protection_domain(*impl_);
   }
   const std::shared_ptr<impl_type>& impl() const noexcept { return impl_; }
 
@@ -245,7 +252,7 @@ public:
   /// `bad_descriptor`, the reason of a queue pair that has failed, or the system's.
   ibv_qp_attr query(int mask, error_code& ec) const {
     ibv_qp_attr attr{};
-    ec = impl_ ? impl_->query(attr, mask) : error_code(asio::error::bad_descriptor);
+    ec = impl_ ? detail::query(*impl_, attr, mask) : error_code(asio::error::bad_descriptor);
     return attr;
   }
   ibv_qp_attr query(int mask) const {
@@ -257,7 +264,7 @@ public:
 
   /// The vendor's error code (ibv_poll_cq(3), `vendor_err`) of the first failed work request that
   /// reported one; flushed requests do not count. 0 if there is none.
-  std::uint32_t vendor_error() const { return impl_ ? impl_->vendor_error() : 0; }
+  std::uint32_t vendor_error() const { return impl_ ? detail::vendor_error(*impl_) : 0; }
 
   /// Destroys the queue pair. Every operation ends, with its own result if it had completed,
   /// otherwise with `operation_aborted`. When its handler is called, the operation's memory is the
@@ -266,21 +273,21 @@ public:
   /// pair has failed and another thread is releasing it, this function blocks until that is done.
   void close() {
     if (impl_)
-      std::exchange(impl_, nullptr)->close();
+      detail::close(*std::exchange(impl_, nullptr));
   }
 
   /// Ends every operation with `operation_aborted`. If any operation is posted, the queue pair
   /// fails; if all of them waited for room, it remains usable.
   void cancel() {
     if (impl_)
-      impl_->cancel();
+      detail::cancel(*impl_);
   }
 
   /// The address that the peer needs to connect to this queue pair. Errors: `error::no_gid`,
   /// `bad_descriptor`, or the system's.
   queue_pair_address local_address(error_code& ec) const {
     queue_pair_address result;
-    ec = impl_ ? impl_->local_address(result) : error_code(asio::error::bad_descriptor);
+    ec = impl_ ? detail::local_address(*impl_, result) : error_code(asio::error::bad_descriptor);
     return result;
   }
   queue_pair_address local_address() const {
@@ -296,7 +303,7 @@ public:
   /// that has failed, or the system's. After an error the queue pair is unchanged, but if the
   /// device refuses the last step, it fails.
   void connect(const queue_pair_address& peer, error_code& ec) {
-    ec = impl_ ? impl_->connect(peer) : error_code(asio::error::bad_descriptor);
+    ec = impl_ ? detail::connect(*impl_, peer) : error_code(asio::error::bad_descriptor);
   }
   void connect(const queue_pair_address& peer) {
     error_code ec;
@@ -535,10 +542,21 @@ private:
                                                                    buffers, remote);
   }
 
-  template <class Open>
-  void open_with(const protection_domain& pd, const queue_pair_options& options, error_code& ec,
-                 Open&& open) {
-    detail::open_impl(impl_, ec, std::forward<Open>(open), io_.context(), pd, options);
+  using completion_queue_ptr = std::shared_ptr<detail::completion_queue_impl>;
+  using shared_receive_queue_ptr = std::shared_ptr<detail::shared_receive_queue_impl>;
+
+  void open_with(const protection_domain& pd, const queue_pair_options& options,
+                 const completion_queue_ptr& queue, const shared_receive_queue_ptr& receives,
+                 error_code& ec) {
+    detail::open_object(impl_, ec, [&] {
+      return detail::open_queue_pair(io_.context(), pd, options, queue, receives, ec);
+    });
+  }
+  void adopt_with(const protection_domain& pd, const completion_queue_ptr& queue,
+                  const shared_receive_queue_ptr& receives, ibv_qp* qp, error_code& ec) {
+    detail::open_object(impl_, ec, [&] {
+      return detail::adopt_queue_pair(io_.context(), pd, queue, receives, qp, ec);
+    });
   }
 
   detail::io_executor<executor_type> io_;
@@ -553,7 +571,7 @@ class basic_queue_pair<Executor>::batch {
 public:
   explicit batch(basic_queue_pair& qp) : impl_(qp.impl_) {
     if (impl_)
-      impl_->hold();
+      detail::hold(*impl_);
   }
   batch(const batch&) = delete;
   batch& operator=(const batch&) = delete;
@@ -561,7 +579,7 @@ public:
 
   void commit() {
     if (impl_)
-      std::exchange(impl_, nullptr)->release();
+      detail::release(*std::exchange(impl_, nullptr));
   }
 
 private:

@@ -3,13 +3,21 @@
 
 #include <asio_rdma/detail/core/open_impl.hpp>
 #include <asio_rdma/detail/queues/results.hpp>
+#include <asio_rdma/detail/queues/shared_receive_queue_face.hpp>
 #include <asio_rdma/queue_pair.hpp>
-#include <asio_rdma/shared_receive_queue_options.hpp>
 
 #include <concepts>
+#include <cstdint>
+#include <memory>
 #include <utility>
 
 namespace asio_rdma {
+
+/// Options of a shared receive queue. A lower limit of the device takes precedence.
+struct shared_receive_queue_options {
+  std::uint32_t depth = 1024; ///< Receives posted at a time, at least 1; more wait their turn.
+  std::uint32_t max_sge = 4;  ///< Buffers in one receive.
+};
 
 /// An Asio I/O object with receives that several queue pairs share (ibv_create_srq(3)). A message
 /// for any of these queue pairs takes the next receive; `received::queue_pair_number` identifies
@@ -68,7 +76,9 @@ public:
   /// queue of another execution context, or the system's.
   void open(const protection_domain& pd, const completion_queue& queue,
             const shared_receive_queue_options& options, error_code& ec) {
-    open_with(pd, options, ec, [&](impl_type& i) { return i.open(queue.impl()); });
+    detail::open_object(impl_, ec, [&] {
+      return detail::open_shared_receive_queue(io_.context(), pd, options, queue.impl(), ec);
+    });
   }
   void open(const protection_domain& pd, const completion_queue& queue = {},
             const shared_receive_queue_options& options = {}) {
@@ -84,7 +94,9 @@ public:
   /// of another domain.
   void assign(const protection_domain& pd, const completion_queue& queue, native_handle_type srq,
               const shared_receive_queue_options& options, error_code& ec) {
-    open_with(pd, options, ec, [&](impl_type& i) { return i.adopt(queue.impl(), srq); });
+    detail::open_object(impl_, ec, [&] {
+      return detail::adopt_shared_receive_queue(io_.context(), pd, options, queue.impl(), srq, ec);
+    });
   }
   void assign(const protection_domain& pd, const completion_queue& queue, native_handle_type srq,
               const shared_receive_queue_options& options) {
@@ -95,7 +107,7 @@ public:
 
   bool is_open() const noexcept { return impl_ != nullptr; }
   native_handle_type native_handle() const noexcept {
-    return impl_ ? impl_->native_handle() : nullptr;
+    return impl_ ? detail::native_handle(*impl_) : nullptr;
   }
   const std::shared_ptr<impl_type>& impl() const noexcept { return impl_; }
 
@@ -104,13 +116,13 @@ public:
   /// `error::device_keeps_memory` if the device refuses to destroy that queue pair or this queue.
   void close() {
     if (impl_)
-      std::exchange(impl_, nullptr)->close();
+      detail::close(*std::exchange(impl_, nullptr));
   }
 
   /// Cancels the operations that wait for room, and those of `async_wait_limit`.
   void cancel() {
     if (impl_)
-      impl_->cancel();
+      detail::cancel(*impl_);
   }
 
   /// Posts a receive (RECEIVE). Errors: `asio::error::connection_reset` if the queue pair that took
@@ -150,17 +162,11 @@ private:
       std::decay_t<Handler> h(std::forward<Handler>(handler));
       detail::start_operation<detail::operation, detail::no_result, 0>(
           self->impl_, self->io_, h, [](auto&) { return true; },
-          [limit](impl_type& i, auto& op) { return i.start_wait_limit(op, limit); });
+          [limit](impl_type& i, auto& op) { return detail::start_wait_limit(i, op, limit); });
     }
 
     basic_shared_receive_queue* self;
   };
-
-  template <class Open>
-  void open_with(const protection_domain& pd, const shared_receive_queue_options& options,
-                 error_code& ec, Open&& open) {
-    detail::open_impl(impl_, ec, std::forward<Open>(open), io_.context(), pd, options);
-  }
 
   detail::io_executor<executor_type> io_;
   std::shared_ptr<impl_type> impl_;

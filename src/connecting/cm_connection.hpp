@@ -3,13 +3,13 @@
 
 #include <asio_rdma/connect_options.hpp>
 #include <asio_rdma/detail/connecting/connecting_face.hpp>
-#include <asio_rdma/detail/queues/queue_pair_impl.hpp>
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/cancellation_type.hpp>
 #include <boost/asio/steady_timer.hpp>
 
 #include "connecting/cm_service.hpp"
 #include "connecting/connection_target.hpp"
+#include "queues/queue_pair_impl.hpp"
 
 #include <array>
 #include <atomic>

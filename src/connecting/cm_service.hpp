@@ -3,8 +3,9 @@
 
 #include <asio_rdma/connect_options.hpp>
 #include <asio_rdma/detail/connecting/connecting_face.hpp>
-#include <asio_rdma/detail/queues/completion_service.hpp>
 #include <rdma/rdma_cma.h>
+
+#include "queues/completion_service.hpp"
 
 #include <algorithm>
 #include <array>

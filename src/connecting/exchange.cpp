@@ -3,6 +3,7 @@
 
 #include "connecting/connection_target.hpp"
 #include "connecting/handshake.hpp"
+#include "queues/queue_pair_impl.hpp"
 
 #include <memory>
 #include <utility>

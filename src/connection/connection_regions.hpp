@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
-#include <asio_rdma/remote_memory_options.hpp>
+#include <asio_rdma/connection_options.hpp>
 #include <boost/asio/cancellation_type.hpp>
 
 #include "connection/connection_records.hpp"

@@ -7,11 +7,11 @@
 #include <asio_rdma/detail/global/global_face.hpp>
 #include <asio_rdma/detail/global/global_message.hpp>
 #include <asio_rdma/detail/global/in_flight.hpp>
-#include <asio_rdma/detail/queues/completion_service.hpp>
-#include <asio_rdma/global_memory_options.hpp>
+#include <asio_rdma/global_memory.hpp>
 #include <asio_rdma/remote_ptr.hpp>
 
 #include "global/global_node.hpp"
+#include "queues/completion_service.hpp"
 
 #include <array>
 #include <atomic>

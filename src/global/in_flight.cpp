@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSL-1.0
 #include <asio_rdma/detail/global/in_flight.hpp>
-#include <asio_rdma/detail/queues/completion_service.hpp>
 
 #include "core/descriptor_watch.hpp"
+#include "queues/completion_service.hpp"
 
 #include <algorithm>
 

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
-#include <asio_rdma/detail/core/counter.hpp>
-#include <asio_rdma/detail/queues/queue_pair_impl.hpp>
 #include <asio_rdma/link_statistics.hpp>
 #include <asio_rdma/memory_pool.hpp>
 #include <asio_rdma/queue_pair_options.hpp>
 
 #include "connecting/connection_target.hpp"
 #include "connecting/handshake.hpp"
+#include "core/counter.hpp"
 #include "link/frame_link.hpp"
 #include "link/frame_receive.hpp"
 #include "link/shared_receives_impl.hpp"
 #include "memory/dropped_blocks.hpp"
+#include "queues/queue_pair_impl.hpp"
 
 #include <array>
 #include <atomic>

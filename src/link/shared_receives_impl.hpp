@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
-#include <asio_rdma/detail/queues/shared_receive_queue_impl.hpp>
 #include <asio_rdma/memory_pool.hpp>
-#include <asio_rdma/shared_receives_options.hpp>
+#include <asio_rdma/shared_receives.hpp>
 
 #include "link/frame_receive.hpp"
 #include "link/receive_shares.hpp"
+#include "queues/shared_receive_queue_impl.hpp"
 
 #include <atomic>
 #include <cstdint>

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
-#include <asio_rdma/detail/queues/completion_service.hpp>
-
 #include "core/descriptor_watch.hpp"
 #include "core/inline_executor.hpp"
+#include "queues/completion_service.hpp"
 
 #include <boost/asio/basic_waitable_timer.hpp>
 

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <asio_rdma/detail/core/mutex.hpp>
-#include <asio_rdma/detail/verbs/kept_blocks.hpp>
 #include <asio_rdma/detail/verbs/memory_block.hpp>
 #include <asio_rdma/memory_pool.hpp>
 #include <boost/intrusive/list.hpp>
@@ -11,6 +10,7 @@
 #include "core/size_classes.hpp"
 #include "memory/extent_map.hpp"
 #include "memory/memory_arena.hpp"
+#include "verbs/kept_blocks.hpp"
 
 #include <array>
 #include <atomic>

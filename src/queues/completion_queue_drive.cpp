@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-#include <asio_rdma/detail/queues/completion_queue_impl.hpp>
+#include "queues/completion_queue_impl.hpp"
 
 #include <algorithm>
 #include <poll.h>

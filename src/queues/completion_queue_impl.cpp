@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: BSL-1.0
-#include <asio_rdma/detail/queues/completion_queue_impl.hpp>
+#include "queues/completion_queue_impl.hpp"
 
 #include "core/descriptor_watch.hpp"
-
-#include <asio_rdma/detail/queues/completion_service.hpp>
+#include "queues/completion_service.hpp"
 
 #include <algorithm>
 #include <cerrno>

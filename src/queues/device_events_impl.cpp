@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
-#include <asio_rdma/detail/queues/device_events_impl.hpp>
+#include "queues/device_events_impl.hpp"
+
+#include <asio_rdma/detail/core/open_impl.hpp>
 
 #include <algorithm>
 
@@ -140,5 +142,24 @@ void device_events_impl::close() {
   service_.remove(*this);
   cancel();
 }
+
+// --- The other functions of device_events_face.hpp ----------------------------------------------
+
+std::shared_ptr<device_events_impl> open_device_events(asio::execution_context& context,
+                                                       const device& d, error_code& ec) {
+  return make_open<device_events_impl>(
+      ec, [](device_events_impl& i) { return i.open(); }, context, d);
+}
+
+ibv_context* native_handle(const device_events_impl& impl) noexcept {
+  return impl.get_device().native_handle();
+}
+void close(device_events_impl& impl) { impl.close(); }
+void cancel(device_events_impl& impl) { impl.cancel(); }
+bool start(device_events_impl& impl, operation& op) { return impl.start(op); }
+void cancel(device_events_impl& impl, std::uint64_t id, asio::cancellation_type_t type) {
+  impl.cancel(id, type);
+}
+std::uint64_t next_id_of(device_events_impl& impl) noexcept { return impl.next_id(); }
 
 } // namespace asio_rdma::detail

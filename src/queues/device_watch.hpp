@@ -2,9 +2,8 @@
 #pragma once
 
 #include "core/descriptor_watch.hpp"
+#include "queues/completion_service.hpp"
 #include "verbs/device_listeners.hpp"
-
-#include <asio_rdma/detail/queues/completion_service.hpp>
 
 #include <atomic>
 #include <memory>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSL-1.0
 // Connecting a queue pair, by an exchange of addresses or by a connection manager.
-#include <asio_rdma/detail/queues/queue_pair_impl.hpp>
+#include "queues/queue_pair_impl.hpp"
 
-#include <asio_rdma/detail/queues/shared_receive_queue_impl.hpp>
+#include "queues/shared_receive_queue_impl.hpp"
 
 #include <algorithm>
 #include <cstdlib>

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: BSL-1.0
 // The end of a queue pair: failure, cancellation, close.
-#include <asio_rdma/detail/queues/queue_pair_impl.hpp>
-
-#include <asio_rdma/detail/queues/shared_receive_queue_impl.hpp>
+#include "queues/queue_pair_impl.hpp"
 
 #include "queues/last_receive.hpp"
-#include "queues/posted_blocks.hpp"
 #include "queues/queue_pair_remains.hpp"
+#include "queues/shared_receive_queue_impl.hpp"
 #include "verbs/withheld.hpp"
 
 #include <algorithm>

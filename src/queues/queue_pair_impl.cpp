@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: BSL-1.0
-#include <asio_rdma/detail/queues/queue_pair_impl.hpp>
+#include "queues/queue_pair_impl.hpp"
 
-#include <asio_rdma/detail/queues/shared_receive_queue_impl.hpp>
+#include <asio_rdma/detail/core/open_impl.hpp>
 
 #include "queues/last_receive.hpp"
 #include "queues/queue_pair_remains.hpp"
+#include "queues/shared_receive_queue_impl.hpp"
 
 #include <algorithm>
 #include <cerrno>
@@ -351,34 +352,35 @@ bool queue_pair_impl::start_failed(send_operation& op, const error_code& ec, boo
   return !is_refused;
 }
 
-bool queue_pair_impl::start(send_operation& op) {
-  mutex_.lock();
-  if (state_.load(std::memory_order_relaxed) != queue_pair_state::connected || !op.usual ||
-      !send_.may_post()) [[unlikely]]
-    return start_slowly(send_, op, options_.max_send_sge, queue_pair_state::connected);
-  cq_->operation_starting();
-  if (op.inline_bytes <= options_.max_inline)
+bool start(queue_pair_impl& impl, send_operation& op) {
+  impl.mutex_.lock();
+  if (impl.state_.load(std::memory_order_relaxed) != queue_pair_state::connected || !op.usual ||
+      !impl.send_.may_post()) [[unlikely]]
+    return impl.start_slowly(impl.send_, op, impl.options_.max_send_sge,
+                             queue_pair_state::connected);
+  impl.cq_->operation_starting();
+  if (op.inline_bytes <= impl.options_.max_inline)
     op.wr.send_flags |= IBV_SEND_INLINE;
-  send_.posting(op);
+  impl.send_.posting(op);
   ibv_send_wr* bad = &op.wr;
-  if (const int e = ibv_post_send(qp_, &op.wr, &bad)) [[unlikely]]
-    return start_failed(op, system_error_code(std::abs(e)), bad != nullptr);
-  send_.posted(op);
-  cq_->operation_started();
-  mutex_.unlock();
+  if (const int e = ibv_post_send(impl.qp_, &op.wr, &bad)) [[unlikely]]
+    return impl.start_failed(op, system_error_code(std::abs(e)), bad != nullptr);
+  impl.send_.posted(op);
+  impl.cq_->operation_started();
+  impl.mutex_.unlock();
   return true;
 }
 
 // Once the queue pair is connected, `supports` does not change. Before that, start_slowly decides
 // under the lock.
-bool queue_pair_impl::start(checked_operation& op) {
-  if (state_.load() != queue_pair_state::connected)
+bool start(queue_pair_impl& impl, checked_operation& op) {
+  if (impl.state_.load() != queue_pair_state::connected)
     op.usual = false;
-  if (!supports(op.wr.opcode)) {
+  if (!impl.supports(op.wr.opcode)) {
     op.ec = asio::error::operation_not_supported;
     return false;
   }
-  return start(static_cast<send_operation&>(op));
+  return start(impl, static_cast<send_operation&>(op));
 }
 
 error_code queue_pair_impl::prepare_bind(memory_window_impl& window, ibv_send_wr& wr) {
@@ -391,29 +393,30 @@ error_code queue_pair_impl::prepare_bind(memory_window_impl& window, ibv_send_wr
   return ec;
 }
 
-bool queue_pair_impl::start(bind_operation& op) {
-  op.ec = supports(op.wr.opcode) ? prepare_bind(*op.window, op.wr)
-                                 : error_code(asio::error::operation_not_supported);
-  return !op.ec && start(static_cast<send_operation&>(op));
+bool start(queue_pair_impl& impl, bind_operation& op) {
+  op.ec = impl.supports(op.wr.opcode) ? impl.prepare_bind(*op.window, op.wr)
+                                      : error_code(asio::error::operation_not_supported);
+  return !op.ec && start(impl, static_cast<send_operation&>(op));
 }
 
-bool queue_pair_impl::start(receive_operation& op) {
-  if (srq_) {
+bool start(queue_pair_impl& impl, receive_operation& op) {
+  if (impl.srq_) {
     op.ec = asio::error::operation_not_supported;
     return false;
   }
-  give_element(op, pd_.get_device());
-  mutex_.lock();
-  return start_slowly(receive_, op, options_.max_receive_sge, queue_pair_state::open);
+  give_element(op, impl.pd_.get_device());
+  impl.mutex_.lock();
+  return impl.start_slowly(impl.receive_, op, impl.options_.max_receive_sge,
+                           queue_pair_state::open);
 }
 
-bool queue_pair_impl::start(operation& op) {
-  const std::lock_guard lock(mutex_);
-  op.ec = check_start(queue_pair_state::open);
+bool start(queue_pair_impl& impl, operation& op) {
+  const std::lock_guard lock(impl.mutex_);
+  op.ec = impl.check_start(queue_pair_state::open);
   if (op.ec)
     return false;
-  service_.operation_starting();
-  waiters_.push_back(op);
+  impl.service_.operation_starting();
+  impl.waiters_.push_back(op);
   return true;
 }
 
@@ -428,24 +431,70 @@ bool queue_pair_impl::start_last(operation& op) {
   return true;
 }
 
-void queue_pair_impl::hold() {
-  const std::lock_guard lock(mutex_);
-  send_.hold();
-  receive_.hold();
+void hold(queue_pair_impl& impl) {
+  const std::lock_guard lock(impl.mutex_);
+  impl.send_.hold();
+  impl.receive_.hold();
 }
 
-void queue_pair_impl::release() {
-  const auto cq = cq_;
+void release(queue_pair_impl& impl) {
+  const auto cq = impl.cq_;
   operation_list ended;
   {
-    const std::lock_guard lock(mutex_);
-    if (state_ == queue_pair_state::closed)
+    const std::lock_guard lock(impl.mutex_);
+    if (impl.state_ == queue_pair_state::closed)
       return;
-    receive_.release(ended);
-    send_.release(ended);
+    impl.receive_.release(ended);
+    impl.send_.release(ended);
     cq->operation_started();
   }
   cq->complete(ended);
 }
+
+// --- The other functions of queue_pair_face.hpp -------------------------------------------------
+
+std::shared_ptr<queue_pair_impl>
+open_queue_pair(asio::execution_context& context, const protection_domain& pd,
+                const queue_pair_options& options, std::shared_ptr<completion_queue_impl> queue,
+                std::shared_ptr<shared_receive_queue_impl> receives, error_code& ec) {
+  const auto open = [&](queue_pair_impl& i) {
+    return i.open(std::move(queue), std::move(receives));
+  };
+  return make_open<queue_pair_impl>(ec, open, context, pd, options);
+}
+
+std::shared_ptr<queue_pair_impl>
+adopt_queue_pair(asio::execution_context& context, const protection_domain& pd,
+                 std::shared_ptr<completion_queue_impl> queue,
+                 std::shared_ptr<shared_receive_queue_impl> receives, ibv_qp* qp, error_code& ec) {
+  const auto adopt = [&](queue_pair_impl& i) {
+    return i.adopt(std::move(queue), std::move(receives), qp);
+  };
+  return make_open<queue_pair_impl>(ec, adopt, context, pd, queue_pair_options());
+}
+
+queue_pair_state state(const queue_pair_impl& impl) { return impl.state(); }
+ibv_qp* native_handle(const queue_pair_impl& impl) noexcept { return impl.native_handle(); }
+const queue_pair_options& options(const queue_pair_impl& impl) noexcept { return impl.options(); }
+const protection_domain& get_protection_domain(const queue_pair_impl& impl) noexcept {
+  return impl.get_protection_domain();
+}
+error_code query(const queue_pair_impl& impl, ibv_qp_attr& attr, int mask) {
+  return impl.query(attr, mask);
+}
+std::uint32_t vendor_error(const queue_pair_impl& impl) { return impl.vendor_error(); }
+error_code local_address(const queue_pair_impl& impl, queue_pair_address& result) {
+  return impl.local_address(result);
+}
+error_code connect(queue_pair_impl& impl, const queue_pair_address& peer) {
+  return impl.connect(peer);
+}
+void set_connected(queue_pair_impl& impl) { impl.connected_by_caller(); }
+void close(queue_pair_impl& impl) { impl.close(); }
+void cancel(queue_pair_impl& impl) { impl.cancel(); }
+void cancel(queue_pair_impl& impl, std::uint64_t id, asio::cancellation_type_t type) {
+  impl.cancel(id, type);
+}
+std::uint64_t next_id_of(queue_pair_impl& impl) noexcept { return impl.next_id(); }
 
 } // namespace asio_rdma::detail

@@ -2,15 +2,24 @@
 #pragma once
 
 #include "memory/memory_pool_impl.hpp"
+#include "queues/queue_pair_impl.hpp"
+#include "queues/shared_receive_queue_impl.hpp"
 #include "verbs/withheld.hpp"
 
-#include <asio_rdma/detail/queues/queue_pair_impl.hpp>
-#include <asio_rdma/detail/queues/shared_receive_queue_impl.hpp>
-
+#include <cstddef>
 #include <memory>
 #include <utility>
 
 namespace asio_rdma::detail {
+
+/// Adds the blocks, of any pool, that are in use by posted operations of the queue.
+template <class Operation>
+void find_posted_blocks(const work_queue& queue, kept_blocks& to) noexcept {
+  queue.each_posted([&](const operation& op) {
+    const auto& wr = static_cast<const Operation&>(op).wr;
+    memory_pool_impl::find_blocks({wr.sg_list, static_cast<std::size_t>(wr.num_sge)}, to);
+  });
+}
 
 /// A queue pair that the device has refused to destroy, with all that it uses. Allocated when the
 /// queue pair opens, as its end may find no memory.

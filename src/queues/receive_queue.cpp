@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-#include <asio_rdma/detail/queues/queue_pair_impl.hpp>
+#include "queues/queue_pair_impl.hpp"
 
 #include <arpa/inet.h>
 

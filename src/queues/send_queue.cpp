@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
-#include <asio_rdma/detail/queues/queue_pair_impl.hpp>
 #include <asio_rdma/detail/verbs/scatter_gather.hpp>
+
+#include "queues/queue_pair_impl.hpp"
 
 #include <cstdlib>
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSL-1.0
-#include <asio_rdma/detail/queues/queue_pair_impl.hpp>
-#include <asio_rdma/detail/queues/shared_receive_queue_impl.hpp>
+#include "queues/shared_receive_queue_impl.hpp"
 
-#include "queues/posted_blocks.hpp"
+#include "queues/queue_pair_impl.hpp"
+#include "queues/queue_pair_remains.hpp"
 #include "verbs/withheld.hpp"
 
 #include <algorithm>
@@ -159,26 +159,26 @@ bool shared_receive_queue_impl::is_open() const {
   return srq_ != nullptr && !closing_;
 }
 
-bool shared_receive_queue_impl::start(receive_operation& op) {
-  give_element(op, pd_.get_device());
-  const std::lock_guard lock(mutex_);
-  if (srq_ == nullptr || closing_)
+bool start(shared_receive_queue_impl& impl, receive_operation& op) {
+  give_element(op, impl.pd_.get_device());
+  const std::lock_guard lock(impl.mutex_);
+  if (impl.srq_ == nullptr || impl.closing_)
     op.ec = asio::error::bad_descriptor;
-  else if (reason_)
-    op.ec = reason_;
-  else if (op.wr.num_sge > static_cast<int>(options_.max_sge))
+  else if (impl.reason_)
+    op.ec = impl.reason_;
+  else if (op.wr.num_sge > static_cast<int>(impl.options_.max_sge))
     op.ec = error::too_many_buffers;
   if (op.ec)
     return false;
-  op.background ? cq_->background_starting() : cq_->operation_starting();
+  op.background ? impl.cq_->background_starting() : impl.cq_->operation_starting();
   operation_list none; // starting a receive ends no other operation
-  if (receive_.start(op, none)) {
-    cq_->operation_started();
+  if (impl.receive_.start(op, none)) {
+    impl.cq_->operation_started();
     return true;
   }
   if (op.background)
-    cq_->background_ending();
-  cq_->operation_not_started();
+    impl.cq_->background_ending();
+  impl.cq_->operation_not_started();
   return false;
 }
 
@@ -412,5 +412,39 @@ void shared_receive_queue_impl::on_device_event(const ibv_async_event& event) no
     break;
   }
 }
+
+// --- The other functions of shared_receive_queue_face.hpp ---------------------------------------
+
+std::shared_ptr<shared_receive_queue_impl>
+open_shared_receive_queue(asio::execution_context& context, const protection_domain& pd,
+                          const shared_receive_queue_options& options,
+                          std::shared_ptr<completion_queue_impl> queue, error_code& ec) {
+  return make_open<shared_receive_queue_impl>(
+      ec, [&](shared_receive_queue_impl& i) { return i.open(std::move(queue)); }, context, pd,
+      options);
+}
+
+std::shared_ptr<shared_receive_queue_impl>
+adopt_shared_receive_queue(asio::execution_context& context, const protection_domain& pd,
+                           const shared_receive_queue_options& options,
+                           std::shared_ptr<completion_queue_impl> queue, ibv_srq* srq,
+                           error_code& ec) {
+  return make_open<shared_receive_queue_impl>(
+      ec, [&](shared_receive_queue_impl& i) { return i.adopt(std::move(queue), srq); }, context, pd,
+      options);
+}
+
+ibv_srq* native_handle(const shared_receive_queue_impl& impl) noexcept {
+  return impl.native_handle();
+}
+void close(shared_receive_queue_impl& impl) { impl.close(); }
+void cancel(shared_receive_queue_impl& impl) { impl.cancel(); }
+bool start_wait_limit(shared_receive_queue_impl& impl, operation& op, std::uint32_t limit) {
+  return impl.start_wait_limit(op, limit);
+}
+void cancel(shared_receive_queue_impl& impl, std::uint64_t id, asio::cancellation_type_t type) {
+  impl.cancel(id, type);
+}
+std::uint64_t next_id_of(shared_receive_queue_impl& impl) noexcept { return impl.next_id(); }
 
 } // namespace asio_rdma::detail

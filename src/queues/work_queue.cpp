@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-#include <asio_rdma/detail/queues/work_queue.hpp>
+#include "queues/work_queue.hpp"
 
 #include <algorithm>
 #include <iterator>

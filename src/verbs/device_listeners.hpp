@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
-#include <asio_rdma/detail/verbs/device_heard.hpp>
 #include <boost/intrusive/list.hpp>
+
+#include "verbs/device_heard.hpp"
 
 #include <atomic>
 #include <infiniband/verbs.h>

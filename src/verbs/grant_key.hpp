@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
-#include <asio_rdma/detail/verbs/memory_window_impl.hpp>
 #include <asio_rdma/memory_region.hpp>
+
+#include "verbs/memory_window_impl.hpp"
 
 #include <cstddef>
 #include <memory>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-#include <asio_rdma/detail/verbs/memory_window_impl.hpp>
+#include "verbs/memory_window_impl.hpp"
 
 #include <cerrno>
 
@@ -66,6 +66,8 @@ bool bound_windows::free_all() noexcept {
     all_.pop_front();
   return all_.empty();
 }
+
+ibv_mw* native_handle(const memory_window_impl& window) noexcept { return window.native_handle(); }
 
 std::shared_ptr<memory_window_impl> make_window(const protection_domain& pd, error_code& ec) {
   ec.clear();

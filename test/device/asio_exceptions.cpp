@@ -3,9 +3,9 @@
 #include <catch.hpp>
 
 #include "asio_support.hpp"
+#include "queues/completion_queue_impl.hpp"
+#include "queues/completion_service.hpp"
 
-#include <asio_rdma/detail/queues/completion_queue_impl.hpp>
-#include <asio_rdma/detail/queues/completion_service.hpp>
 #include <boost/asio/post.hpp>
 
 #include <new>

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSL-1.0
 #include <catch.hpp>
 
-#include <asio_rdma/detail/queues/work_queue.hpp>
-
 #include <boost/asio/error.hpp>
+
+#include "queues/work_queue.hpp"
 
 #include <algorithm>
 #include <cerrno>

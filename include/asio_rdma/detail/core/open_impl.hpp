@@ -26,12 +26,4 @@ void open_object(std::shared_ptr<Impl>& held, error_code& ec, Make&& make) {
     held = make();
 }
 
-/// The same, with an implementation that is made from `arguments`.
-template <class Impl, class Open, class... Arguments>
-void open_impl(std::shared_ptr<Impl>& held, error_code& ec, Open&& open, Arguments&&... arguments) {
-  open_object(held, ec, [&] {
-    return make_open<Impl>(ec, std::forward<Open>(open), std::forward<Arguments>(arguments)...);
-  });
-}
-
 } // namespace asio_rdma::detail

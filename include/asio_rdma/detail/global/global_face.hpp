@@ -7,7 +7,6 @@
 #include <asio_rdma/detail/core/operation.hpp>
 #include <asio_rdma/detail/global/global_message.hpp>
 #include <asio_rdma/detail/global/in_flight.hpp>
-#include <asio_rdma/global_memory_options.hpp>
 #include <asio_rdma/memory_pool.hpp>
 #include <asio_rdma/remote_ptr.hpp>
 #include <boost/asio/any_io_executor.hpp>
@@ -18,6 +17,10 @@
 #include <cstdint>
 #include <memory>
 #include <vector>
+
+namespace asio_rdma {
+struct global_memory_options;
+} // namespace asio_rdma
 
 namespace asio_rdma::detail {
 

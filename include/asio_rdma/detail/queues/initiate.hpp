@@ -12,9 +12,10 @@
 
 namespace asio_rdma::detail {
 
-// An implementation object has two functions that argument-dependent lookup finds, also while its
-// class is incomplete: `next_id_of(impl)` returns a number that identifies an operation, and
+// An implementation object has functions that argument-dependent lookup finds, also while its class
+// is incomplete. `next_id_of(impl)` returns a number that identifies an operation, and
 // `cancel(impl, id, type)` cancels the operation with that number, if it is still pending.
+// `start(impl, op)` starts an operation and returns true, or false with the error in the operation.
 
 /// The cancellation handler of an operation. A slot may keep it long after the operation, so it
 /// identifies the operation by a number and does not keep the object alive.
@@ -117,15 +118,15 @@ struct initiate_request {
   template <class Handler, class Request>
   void operator()(Handler&& handler, const Request& request) const {
     if constexpr (std::is_same_v<Handler, std::decay_t<Handler>>) {
-      start(handler, request); // a temporary: one move is enough
+      begin(handler, request); // a temporary: one move is enough
     } else {
       std::decay_t<Handler> copy(std::forward<Handler>(handler));
-      start(copy, request);
+      begin(copy, request);
     }
   }
 
   template <class Handler, class Request>
-  void start(Handler& handler, const Request& request) const {
+  void begin(Handler& handler, const Request& request) const {
     start_operation<Base, Result, Request::max_elements>(
         self->impl_, self->io_, handler,
         [&](auto& op) {
@@ -136,7 +137,7 @@ struct initiate_request {
           request.fill(op, op.sges());
           return true;
         },
-        [](auto& impl, auto& op) { return impl.start(static_cast<Base&>(op)); });
+        [](auto& impl, auto& op) { return start(impl, static_cast<Base&>(op)); });
   }
 
   Object* self;

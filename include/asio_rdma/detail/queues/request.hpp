@@ -3,8 +3,8 @@
 
 #include <asio_rdma/buffer.hpp>
 #include <asio_rdma/detail/core/operation.hpp>
-#include <asio_rdma/detail/verbs/memory_window_impl.hpp>
 #include <asio_rdma/detail/verbs/scatter_gather.hpp>
+#include <asio_rdma/error.hpp>
 
 #include <array>
 #include <concepts>
@@ -209,6 +209,8 @@ struct atomic_request {
   std::uint64_t compare_add, swap;
 };
 
+ibv_mw* native_handle(const memory_window_impl& window) noexcept;
+
 /// The binding of a memory window. Its key is set at the start.
 struct bind_request {
   static constexpr std::size_t max_elements = 1;
@@ -225,7 +227,7 @@ struct bind_request {
     op.wr.opcode = IBV_WR_BIND_MW;
     op.wr.send_flags = flags;
     op.wr.imm_data = 0; // required by rxe
-    op.wr.bind_mw = {window->native_handle(), 0, info};
+    op.wr.bind_mw = {native_handle(*window), 0, info};
     op.bytes = 0;
     op.usual = false;
     op.inline_bytes = send_operation::never_inline;

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
-#include <asio_rdma/detail/queues/completion_service.hpp>
-#include <asio_rdma/detail/queues/receive_queue.hpp>
-#include <asio_rdma/detail/verbs/kept_blocks.hpp>
+#include <asio_rdma/detail/queues/shared_receive_queue_face.hpp>
 #include <asio_rdma/memory_region.hpp>
-#include <asio_rdma/shared_receive_queue_options.hpp>
+#include <asio_rdma/shared_receive_queue.hpp>
 #include <boost/asio/cancellation_type.hpp>
+
+#include "queues/completion_service.hpp"
+#include "queues/receive_queue.hpp"
+#include "verbs/kept_blocks.hpp"
 
 #include <atomic>
 #include <memory>
@@ -40,7 +42,7 @@ public:
   void lingered();
   void cancel();
   void cancel(std::uint64_t id, asio::cancellation_type_t type);
-  bool start(receive_operation& op);
+  bool start(receive_operation& op) { return detail::start(*this, op); }
   /// Arms the limit. `op` completes when fewer receives than `limit` are posted.
   bool start_wait_limit(operation& op, std::uint32_t limit);
 
@@ -56,6 +58,8 @@ public:
   const device& member_device() const noexcept override { return pd_.get_device(); }
 
 private:
+  friend bool detail::start(shared_receive_queue_impl& impl, receive_operation& op);
+
   class opening;
   class refused;
   class receive_queue final : public work_queue {
@@ -101,11 +105,5 @@ private:
   bool closing_ = false;
   error_code reason_; // why the queue has failed
 };
-
-inline std::uint64_t next_id_of(shared_receive_queue_impl& impl) noexcept { return impl.next_id(); }
-inline void cancel(shared_receive_queue_impl& impl, std::uint64_t id,
-                   asio::cancellation_type_t type) {
-  impl.cancel(id, type);
-}
 
 } // namespace asio_rdma::detail

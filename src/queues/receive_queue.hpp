@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
-#include <asio_rdma/detail/queues/work_queue.hpp>
 #include <asio_rdma/device.hpp>
+
+#include "queues/work_queue.hpp"
 
 #include <cstdint>
 #include <cstdlib>

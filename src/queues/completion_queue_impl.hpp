@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
-#include <asio_rdma/completion_queue_options.hpp>
-#include <asio_rdma/detail/core/counter.hpp>
-#include <asio_rdma/detail/core/waker.hpp>
-#include <asio_rdma/detail/queues/work_queue.hpp>
+#include <asio_rdma/completion_queue.hpp>
 #include <asio_rdma/device.hpp>
 #include <boost/asio/execution_context.hpp>
+
+#include "core/counter.hpp"
+#include "core/waker.hpp"
+#include "queues/work_queue.hpp"
 
 #include <atomic>
 #include <chrono>

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
-#include <asio_rdma/detail/queues/completion_service.hpp>
-#include <asio_rdma/detail/queues/receive_queue.hpp>
-#include <asio_rdma/detail/queues/send_queue.hpp>
-#include <asio_rdma/detail/verbs/memory_window_impl.hpp>
+#include <asio_rdma/detail/queues/queue_pair_face.hpp>
 #include <asio_rdma/memory_region.hpp>
 #include <asio_rdma/queue_pair_options.hpp>
 #include <boost/asio/cancellation_type.hpp>
+
+#include "queues/completion_service.hpp"
+#include "queues/receive_queue.hpp"
+#include "queues/send_queue.hpp"
+#include "verbs/memory_window_impl.hpp"
 
 #include <atomic>
 #include <memory>
@@ -87,21 +89,20 @@ public:
   /// Whether a send operation waits for room, or for the release of a held queue.
   bool is_waiting(std::uint64_t id) const;
 
-  /// Return true, or false with the error in the operation, which then stays the caller's.
-  bool start(send_operation& op);
-  bool start(checked_operation& op);
-  bool start(bind_operation& op);
+  /// Return true, or false with the error in the operation, which then stays the caller's. `start`
+  /// is also a function of queue_pair_face.hpp, for more kinds of operations.
+  bool start(send_operation& op) { return detail::start(*this, op); }
   /// Assigns a window to this queue pair, and sets the key of its next bind. Errors: those of
   /// `memory_window_impl::give_to`, or the reason why no operation can be started.
   error_code prepare_bind(memory_window_impl& window, ibv_send_wr& wr);
-  bool start(receive_operation& op);
+  bool start(receive_operation& op) { return detail::start(*this, op); }
   /// Starts an operation that completes when the queue pair fails or is closed.
-  bool start(operation& op);
+  bool start(operation& op) { return detail::start(*this, op); }
   /// Starts the one last operation, internal and in the background. It completes after all others,
   /// with the reason of the queue pair's end, when the device has released the queue pair.
   bool start_last(operation& op);
-  void hold();
-  void release();
+  void hold() { detail::hold(*this); }
+  void release() { detail::release(*this); }
 
   std::uint64_t next_id() noexcept { return ids_.fetch_add(1, std::memory_order_relaxed) + 1; }
   asio::execution_context& context() const noexcept { return service_.context(); }
@@ -128,6 +129,12 @@ public:
   const device& member_device() const noexcept override { return pd_.get_device(); }
 
 private:
+  friend bool detail::start(queue_pair_impl& impl, send_operation& op);
+  friend bool detail::start(queue_pair_impl& impl, checked_operation& op);
+  friend bool detail::start(queue_pair_impl& impl, receive_operation& op);
+  friend bool detail::start(queue_pair_impl& impl, operation& op);
+  friend void detail::hold(queue_pair_impl& impl);
+  friend void detail::release(queue_pair_impl& impl);
   friend class send_queue;
   friend class receive_queue;
   class opening;
@@ -219,10 +226,5 @@ private:
   deferred_call teardown_{*this, &queue_pair_impl::release_failed};
   std::recursive_mutex releasing_; // held while a teardown releases the device's part
 };
-
-inline std::uint64_t next_id_of(queue_pair_impl& impl) noexcept { return impl.next_id(); }
-inline void cancel(queue_pair_impl& impl, std::uint64_t id, asio::cancellation_type_t type) {
-  impl.cancel(id, type);
-}
 
 } // namespace asio_rdma::detail

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
-#include <asio_rdma/completion_queue_options.hpp>
-#include <asio_rdma/detail/queues/completion_queue_impl.hpp>
-#include <asio_rdma/detail/verbs/device_heard.hpp>
+#include <asio_rdma/completion_queue.hpp>
 #include <boost/asio/execution_context.hpp>
 #include <boost/intrusive/list.hpp>
+
+#include "queues/completion_queue_impl.hpp"
+#include "verbs/device_heard.hpp"
 
 #include <cstddef>
 #include <functional>

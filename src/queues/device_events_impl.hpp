@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
-#include <asio_rdma/detail/queues/completion_service.hpp>
+#include <asio_rdma/detail/queues/device_events_face.hpp>
 #include <asio_rdma/device_event.hpp>
 #include <boost/asio/cancellation_type.hpp>
+
+#include "queues/completion_service.hpp"
 
 #include <array>
 #include <atomic>
@@ -44,13 +46,7 @@ private:
   operation_list waiters_;
 };
 
-inline std::uint64_t next_id_of(device_events_impl& impl) noexcept { return impl.next_id(); }
-inline void cancel(device_events_impl& impl, std::uint64_t id, asio::cancellation_type_t type) {
-  impl.cancel(id, type);
-}
-
-/// Store an event in the result of an operation, and retrieve it.
+/// Stores an event in the result of an operation.
 void set_event(operation& op, const device_event& event) noexcept;
-device_event get_event(const operation& op) noexcept;
 
 } // namespace asio_rdma::detail
