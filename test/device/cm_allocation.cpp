@@ -2,6 +2,7 @@
 // Connecting, accepting, rejecting and disconnecting while each allocation fails once.
 #include "allocation_scene.hpp"
 #include "cm_support.hpp"
+#include "streams/stream_impl.hpp"
 #include "silent_connector.hpp"
 
 #include <asio_rdma/connection.hpp>

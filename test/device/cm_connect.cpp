@@ -2,6 +2,7 @@
 // Connections by rdma_cm that succeed.
 #include "catch.hpp"
 #include "cm_support.hpp"
+#include "connecting/cm_service.hpp"
 
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/awaitable.hpp>

@@ -2,6 +2,7 @@
 // Connections by rdma_cm that fail.
 #include "catch.hpp"
 #include "cm_support.hpp"
+#include "connecting/acceptor_impl.hpp"
 #include "silent_connector.hpp"
 
 #include <array>

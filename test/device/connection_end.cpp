@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 // How a connection ends, and that an idle connection notices the end.
 #include "catch.hpp"
+#include "connection/connection_impl.hpp"
 #include "connection_support.hpp"
 
 #include <variant>

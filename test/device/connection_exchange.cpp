@@ -4,6 +4,7 @@
 #include <asio_rdma/exchange.hpp>
 
 #include "catch.hpp"
+#include "connection/connection_impl.hpp"
 #include "stream_support.hpp"
 
 #include <boost/asio/local/connect_pair.hpp>

@@ -2,6 +2,7 @@
 // The peers that a grant's key admits: if the device has memory windows, only the peer that it was
 // made for.
 #include "catch.hpp"
+#include "connection/connection_impl.hpp"
 #include "connection_support.hpp"
 #include "faults/faults.hpp"
 

@@ -3,6 +3,7 @@
 // receive has no room.
 #include "catch.hpp"
 #include "connection_support.hpp"
+#include "link/credits.hpp"
 
 #include <boost/asio/detached.hpp>
 

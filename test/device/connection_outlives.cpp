@@ -2,6 +2,7 @@
 // Connections that are destroyed after their context.
 #include <catch.hpp>
 
+#include "connection/connection_impl.hpp"
 #include "stream_support.hpp"
 
 #include <boost/asio/buffer.hpp>

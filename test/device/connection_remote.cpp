@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 // Operations of a connection on memory of the peer.
 #include "catch.hpp"
+#include "connection/connection_impl.hpp"
 #include "connection_support.hpp"
 #include "faults/faults.hpp"
 

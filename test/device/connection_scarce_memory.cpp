@@ -220,7 +220,7 @@ TEST_CASE("a chain that there is no memory for posts nothing, and is started aga
   std::size_t failures = 0;
   const auto start = [&] {
     const failing_allocation next(failures + 1);
-    return p.a.impl()->start(c, works);
+    return detail::start(*p.a.impl(), c, works);
   };
   for (; !start(); ++failures) {
     REQUIRE(failures < 100);

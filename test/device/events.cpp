@@ -3,6 +3,7 @@
 #include "faults/failing_allocation.hpp"
 #include "faults/faults.hpp"
 #include "pair.hpp"
+#include "queues/queue_pair_impl.hpp"
 
 #include <algorithm>
 #include <array>

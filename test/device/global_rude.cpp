@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: BSL-1.0
 // Peers that break the protocol of a global memory's nodes.
 #include "catch.hpp"
+#include "global/global_guest.hpp"
 #include "global_support.hpp"
 
 #include <asio_rdma/alock.hpp>
+#include <asio_rdma/connection.hpp>
 #include <asio_rdma/detail/global/global_message.hpp>
 
 #include <optional>

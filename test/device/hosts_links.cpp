@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSL-1.0
 // Two hosts, connections and streams between them, and a network that stops to carry packets.
+#include "connection/connection_impl.hpp"
 #include "connection_support.hpp"
 #include "hosts_support.hpp"
 #include "stream_support.hpp"

@@ -2,6 +2,7 @@
 //
 // Objects that a device refuses to release. Their memory is not reused, its owner gets an error,
 // and it is released when the device has released the object after all.
+#include "connection/connection_impl.hpp"
 #include "connection_support.hpp"
 #include "faults/failing_allocation.hpp"
 #include "faults/faults.hpp"

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
+#include "connection/connection_impl.hpp"
 #include "connection_support.hpp"
 #include "ending.hpp"
 #include "faults/faults.hpp"
+#include "streams/stream_impl.hpp"
 
 #include <catch.hpp>
 

@@ -3,6 +3,7 @@
 
 #include "catch.hpp"
 #include "cm_support.hpp"
+#include "queues/queue_pair_impl.hpp"
 
 #include <fcntl.h>
 #include <optional>

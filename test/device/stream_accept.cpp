@@ -4,6 +4,7 @@
 #include "catch.hpp"
 #include "silent_connector.hpp"
 #include "stream_support.hpp"
+#include "streams/stream_impl.hpp"
 
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/bind_cancellation_slot.hpp>

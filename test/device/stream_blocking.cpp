@@ -3,6 +3,7 @@
 #include "catch.hpp"
 #include "pairs.hpp"
 #include "stream_support.hpp"
+#include "streams/stream_impl.hpp"
 
 #include <boost/asio/post.hpp>
 #include <boost/asio/read.hpp>

@@ -3,6 +3,7 @@
 #include "allocation_scene.hpp"
 #include "catch.hpp"
 #include "stream_support.hpp"
+#include "streams/stream_impl.hpp"
 
 #include <boost/asio/read.hpp>
 #include <boost/asio/write.hpp>

@@ -3,6 +3,7 @@
 #include "catch.hpp"
 #include "faults/faults.hpp"
 #include "stream_support.hpp"
+#include "streams/stream_impl.hpp"
 
 #include <boost/asio/bind_cancellation_slot.hpp>
 #include <boost/asio/cancellation_signal.hpp>

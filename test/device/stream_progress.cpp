@@ -5,6 +5,7 @@
 #include "faults/faults.hpp"
 #include "link/frame.hpp"
 #include "stream_support.hpp"
+#include "streams/stream_impl.hpp"
 
 #include <boost/asio/bind_cancellation_slot.hpp>
 #include <boost/asio/cancellation_signal.hpp>
