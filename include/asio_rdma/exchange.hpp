@@ -17,6 +17,19 @@
 namespace asio_rdma {
 namespace detail {
 
+/// The filter of `asio::enable_partial_cancellation`, with a memory. Asio's `cancellation_state`
+/// forgets a cancellation when a later one does not pass the filter.
+class partial_cancellation {
+public:
+  asio::cancellation_type_t operator()(asio::cancellation_type_t type) noexcept {
+    seen_ |= type & (asio::cancellation_type::partial | asio::cancellation_type::terminal);
+    return seen_;
+  }
+
+private:
+  asio::cancellation_type_t seen_ = asio::cancellation_type::none;
+};
+
 /// The state of one exchange. Until it is destroyed, no other attempt can connect the queue pair.
 class exchange_state;
 
@@ -32,12 +45,13 @@ exchange_step first_step(exchange_state& state);
 exchange_step go_on(exchange_state& state, const error_code& ec, std::size_t bytes);
 asio::const_buffer exchange_output(const exchange_state& state) noexcept;
 asio::mutable_buffer exchange_input(exchange_state& state) noexcept;
-/// Ends a queue pair that has been connected already.
+/// Fails the queue pair with `operation_aborted` if it has been connected.
 void abort(exchange_state& state);
 /// Returns the result. If there is an error, a queue pair that was connected fails.
 error_code finish(exchange_state& state);
-/// Reports the endpoints to the object, if that is not a bare queue pair.
+/// Whether the object is not a bare queue pair.
 bool has_target(const exchange_state& state) noexcept;
+/// Reports the endpoints to such an object.
 void tell_target(exchange_state& state, const connection_info& info);
 
 /// The endpoints of the stream, if it is a TCP stream.
@@ -92,7 +106,7 @@ private:
                            error_code(asio::error::bad_descriptor));
       return false;
     }
-    self.reset_cancellation_state(asio::enable_partial_cancellation());
+    self.reset_cancellation_state(partial_cancellation());
     state_ = begin_exchange(std::exchange(end_, {}));
     return true;
   }

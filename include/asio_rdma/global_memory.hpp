@@ -95,11 +95,12 @@ constexpr remote_ptr<root_word> root_of(node_id node, segment_id segment = 0) {
 /// operations on that node, and later ones, fail with the error of its connection
 /// (`connection_reset`, `errc::timed_out`...; see `connection`); nothing else is affected.
 ///
-/// *Cancellation.* All types. An operation that has not been posted does not happen; a posted one
-/// may have happened. Its place among the outstanding operations is free at once. The device cannot
-/// be made to release a buffer that is passed as a view: a posted read or write of a view continues
-/// until the device has released the buffer. Only `terminal` ends it, and ends the connection to
-/// the node (see `connection::async_write`).
+/// *Cancellation.* All types; `total` alone ends only what has not been posted, and reads. An
+/// operation that has not been posted does not happen; a posted one may have happened. Its place
+/// among the outstanding operations is free at once. The device cannot be made to release a buffer
+/// that is passed as a view: a posted read or write of a view continues until the device has
+/// released the buffer. Only `terminal` ends it, and ends the connection to the node (see
+/// `connection::async_write`).
 ///
 /// *Trust.* Every node may read and write all of every segment that it has joined. The messages of
 /// a node are checked; the data that it writes is not. A peer that does not identify itself within
@@ -613,7 +614,8 @@ public:
 
   /// Posts the batch. Signature `void(error_code)`. Errors: those of `basic_global_memory`; if an
   /// error is detected before posting, nothing is posted; `invalid_argument` for a pointer to
-  /// another node. Cancellation: all types; the operations may have happened.
+  /// another node. Cancellation: all types; the operations may have happened. `total` alone ends
+  /// only what has not been posted.
   template <class Token = asio::default_completion_token_t<executor_type>>
   auto async_post(Token&& token = {}) {
     return asio::async_initiate<Token, void(error_code)>(initiate_batch{memory_}, token, state_);

@@ -2,6 +2,7 @@
 #include "catch.hpp"
 #include "global_support.hpp"
 
+#include <asio_rdma/connection.hpp>
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>

@@ -4,6 +4,7 @@
 #include "connection_support.hpp"
 #include "hosts_support.hpp"
 #include "stream_support.hpp"
+#include "streams/stream_impl.hpp"
 
 #include <catch.hpp>
 
