@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: BSL-1.0
+// Failing allocations of queue pairs, completion queues and waits for access, and descriptors that
+// cannot be watched.
+#include "catch.hpp"
+
+#include "device/asio/asio_support.hpp"
+#include "device/lifetime/life_resources.hpp"
+#include "device/support/allocation_scene.hpp"
+
+#include <asio_rdma/memory_pool.hpp>
+#include <boost/asio/bind_cancellation_slot.hpp>
+#include <boost/asio/cancellation_signal.hpp>
+#include <boost/asio/deferred.hpp>
+
+#include <new>
+#include <utility>
+
+using namespace test;
+
+namespace {
+
+/// Calls `f(n)` with the n-th allocation failing, for each n until no allocation has failed.
+template <class F>
+void fail_each(F f) {
+  for (std::size_t n = 1;; ++n) {
+    CAPTURE(n);
+    bool failed = false;
+    const bool succeeded = f(n, failed);
+    REQUIRE(succeeded != failed);
+    if (succeeded)
+      return;
+  }
+}
+
+/// True unless the function throws `bad_alloc`.
+template <class F>
+bool succeeds(std::size_t n, bool& failed, F&& f) {
+  const failing_allocation failing(n);
+  bool result = true;
+  try {
+    f();
+  } catch (const std::bad_alloc&) {
+    result = false;
+  }
+  failed = failing.failed();
+  return result;
+}
+
+queue_pair_options shallow() {
+  queue_pair_options options;
+  options.send_depth = options.receive_depth = 16;
+  return options;
+}
+
+} // namespace
+
+TEST_CASE("a queue pair that cannot be opened for want of memory gives its entries back") {
+  const bool shared = GENERATE(false, true);
+  const resource_check nothing_left;
+  ground g;
+  if (shared && g.dev.attributes().max_srq == 0)
+    return;
+  fail_each([&](std::size_t n, bool& failed) {
+    asio::io_context io(1);
+    completion_queue_options options;
+    options.entries = 32;
+    const completion_queue cq(io, g.dev, options);
+    shared_receive_queue srq(io);
+    if (shared) {
+      shared_receive_queue_options few;
+      few.depth = 16;
+      srq.open(g.pd, cq, few);
+    }
+    bool result = false;
+    {
+      queue_pair qp(io);
+      result = succeeds(n, failed, [&] {
+        if (shared)
+          qp.open(g.pd, srq, shallow());
+        else
+          qp.open(g.pd, cq, shallow());
+      });
+    }
+    // There is room for exactly this queue pair.
+    queue_pair second(io);
+    error_code ec;
+    if (shared)
+      second.open(g.pd, srq, shallow(), ec);
+    else
+      second.open(g.pd, cq, shallow(), ec);
+    CHECK_FALSE(ec);
+    second.close();
+    srq.close();
+    drain(io);
+    return result;
+  });
+}
+
+TEST_CASE("a completion queue that cannot be made for want of memory leaves nothing") {
+  const resource_check nothing_left;
+  ground g;
+  fail_each([&](std::size_t n, bool& failed) {
+    asio::io_context io;
+    return succeeds(n, failed, [&] { const completion_queue cq(io, g.dev); });
+  });
+}
+
+TEST_CASE(
+    "the first object of a device that cannot be made for want of memory does not keep the next") {
+  const resource_check nothing_left;
+  ground g;
+  fail_each([&](std::size_t n, bool& failed) {
+    asio::io_context io(1);
+    const bool result = succeeds(n, failed, [&] { device_events events(io, g.dev); });
+    device_events next(io, g.dev);
+    outcome<device_event> waited;
+    next.async_wait_event(waited.handler());
+    next.close();
+    drain(io);
+    CHECK(waited.calls == 1);
+    return result;
+  });
+}
+
+TEST_CASE("a wait for access that cannot be started for want of memory is no work") {
+  const bool writes = GENERATE(false, true);
+  ground g;
+  const memory_pool pool(g.pd);
+  const registered_buffer buffer = pool.allocate(64);
+  fail_each([&](std::size_t n, bool& failed) {
+    asio::io_context io(1);
+    int calls = 0;
+    buffer_access writer = buffer.try_write_access();
+    asio::cancellation_signal cancel; // its slot has no memory yet
+    const bool result = succeeds(n, failed, [&] {
+      auto handler =
+          asio::bind_cancellation_slot(cancel.slot(), [&](error_code, buffer_access) { ++calls; });
+      if (writes)
+        buffer.async_write_access(io.get_executor(), std::move(handler));
+      else
+        buffer.async_read_access(io.get_executor(), std::move(handler));
+    });
+    writer.reset();
+    drain(io);
+    CHECK(calls == (result ? 1 : 0));
+    return result;
+  });
+}
+
+TEST_CASE("a descriptor that the context watches already is refused, and nothing is left of it") {
+  const resource_check nothing_left;
+  const device dev = open_device();
+  asio::io_context io(1);
+  const device_events first(io, dev);
+  error_code ec;
+  {
+    const device again(dev.native_handle(), ownership::borrow);
+    device_events second(io);
+    second.open(again, ec);
+    CHECK(ec);
+  }
+  // The reactor's record of the refused descriptor is used again.
+  completion_queue_options options;
+  const completion_queue cq(io, dev, options);
+  const protection_domain pd(dev);
+  memory m(pd, 4096, most_rights(dev));
+  queue_pair a(io), b(io);
+  a.open(pd, cq);
+  b.open(pd, cq);
+  connect(io, a, b);
+  sent s;
+  a.async_write(m.buffer(0, 8), m.remote(64, 8), s.handler());
+  until(io, [&] { return s.done(); });
+  CHECK(s.succeeded());
+}
+
+TEST_CASE(
+    "an operation that was made before the queue pair was open is refused if there is none such") {
+  ground g;
+  if (g.dev.type() == transport::iwarp)
+    return; // the device has no other type than RC
+  queue_pair_options options;
+  options.type = IBV_QPT_UC; // has no READ
+  asio::io_context io(1);
+  queue_pair a(io), b(io);
+  auto read = a.async_read(g.part(0), g.remote_part(1), asio::deferred);
+  a.open(g.pd, options);
+  b.open(g.pd, options);
+  connect(io, a, b);
+  sent s;
+  std::move(read)(s.handler());
+  until(io, [&] { return s.done(); });
+  CHECK(s.ec == asio::error::operation_not_supported);
+  CHECK(a.state() == queue_pair_state::connected);
+}

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: BSL-1.0
+#include "device/asio/asio_idle_kinds.hpp"
+#include "device/asio/asio_support.hpp"
+
+#include <boost/asio/detached.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/ip/udp.hpp>
+#include <boost/asio/steady_timer.hpp>
+
+#include <chrono>
+
+namespace test {
+namespace {
+
+// Asio's own operations.
+
+struct posted : started_late {
+  explicit posted(asio::io_context& c) : io(c) {}
+  void start_now(done d) override { asio::post(io, std::move(d)); }
+  asio::io_context& io;
+};
+
+struct timer_waits : operations {
+  explicit timer_waits(asio::io_context& io) : timer(io, std::chrono::hours(1)) {}
+  void start(done d) override { timer.async_wait(upon_cancellation(std::move(d))); }
+  void complete() override { timer.cancel(); }
+  asio::steady_timer timer;
+};
+
+struct datagrams : operations {
+  explicit datagrams(asio::io_context& io)
+      : to(io, {asio::ip::address_v4::loopback(), 0}), from(io, asio::ip::udp::v4()) {}
+  void start(done d) override { to.async_receive(asio::buffer(bytes), upon(std::move(d))); }
+  void complete() override {
+    for (int i = 0; i < started_count; ++i)
+      from.send_to(asio::buffer("x", 1), to.local_endpoint());
+  }
+  asio::ip::udp::socket to, from;
+  char bytes[8];
+};
+
+struct tcp_accepts : operations {
+  explicit tcp_accepts(asio::io_context& io) : listener(io, {asio::ip::tcp::v4(), 0}) {}
+  void start(done d) override { listener.async_accept(upon_cancellation(std::move(d))); }
+  void complete() override { listener.cancel(); }
+  asio::ip::tcp::acceptor listener;
+};
+
+// Operations of the library.
+
+/// Two connected queue pairs that use completion queues of one mode.
+struct two_queue_pairs {
+  two_queue_pairs(asio::io_context& io, completion_mode m)
+      : q(io, g, completion_queue(io, g.dev, in_mode(m))) {}
+  ground g;
+  joined q;
+};
+
+struct receives : operations, two_queue_pairs {
+  using two_queue_pairs::two_queue_pairs;
+  void start(done d) override { q.b.async_receive(g.part(1), upon(std::move(d))); }
+  void complete() override {
+    for (int i = 0; i < started_count; ++i)
+      q.a.async_send(g.part(0), asio::detached);
+  }
+};
+
+struct writes : started_late, two_queue_pairs {
+  using two_queue_pairs::two_queue_pairs;
+  void complete() override {
+    queue_pair::batch batch(q.a);
+    started_late::complete();
+  }
+  void start_now(done d) override {
+    q.a.async_write(g.part(0), g.remote_part(1), upon(std::move(d)));
+  }
+};
+
+struct shared_receives_of_queue : operations {
+  explicit shared_receives_of_queue(asio::io_context& io) : queue(io, g.pd), a(io, g.pd), b(io) {
+    b.open(g.pd, queue);
+    connect(io, a, b);
+    io.restart();
+  }
+  void start(done d) override { queue.async_receive(g.part(1), upon(std::move(d))); }
+  void complete() override {
+    for (int i = 0; i < started_count; ++i)
+      a.async_send(g.part(0), asio::detached);
+  }
+  ground g;
+  shared_receive_queue queue;
+  queue_pair a, b;
+};
+
+struct closed_receives : operations, two_queue_pairs {
+  using two_queue_pairs::two_queue_pairs;
+  void start(done d) override { q.b.async_receive(g.part(1), upon_cancellation(std::move(d))); }
+  void complete() override { q.b.close(); }
+};
+
+struct disconnect_waits : operations, two_queue_pairs {
+  using two_queue_pairs::two_queue_pairs;
+  void start(done d) override { q.a.async_wait_disconnect(upon_cancellation(std::move(d))); }
+  void complete() override { q.a.cancel(); }
+};
+
+struct device_event_waits : operations {
+  explicit device_event_waits(asio::io_context& io) : events(io, open_device()) {}
+  void start(done d) override { events.async_wait_event(upon_cancellation(std::move(d))); }
+  void complete() override { events.cancel(); }
+  device_events events;
+};
+
+struct access_waits : operations {
+  explicit access_waits(asio::io_context& c) : io(c), writer(buffer.try_write_access()) {}
+  void start(done d) override { buffer.async_read_access(io.get_executor(), upon(std::move(d))); }
+  void complete() override { writer.reset(); }
+  asio::io_context& io;
+  memory_pool pool{protection_domain(open_device())};
+  registered_buffer buffer = pool.allocate(64);
+  buffer_access writer;
+};
+
+} // namespace
+
+std::vector<kind> kinds_of_objects() {
+  return {
+      {"asio::post", make<posted>()},
+      {"asio's timer", make<timer_waits>()},
+      {"asio's datagrams", make<datagrams>()},
+      {"asio's acceptor", make<tcp_accepts>()},
+      {"receives, mode event", make<receives>(completion_mode::event)},
+      {"receives, mode adaptive", make<receives>(completion_mode::adaptive)},
+      {"receives, mode busy", make<receives>(completion_mode::busy)},
+      {"writes, mode event", make<writes>(completion_mode::event)},
+      {"writes, mode adaptive", make<writes>(completion_mode::adaptive)},
+      {"writes, mode busy", make<writes>(completion_mode::busy)},
+      {"receives of a queue pair that is closed", make<closed_receives>(completion_mode::event)},
+      {"receives of a shared receive queue", make<shared_receives_of_queue>()},
+      {"waits for a disconnect", make<disconnect_waits>(completion_mode::event)},
+      {"waits for a device's events", make<device_event_waits>()},
+      {"waits for access", make<access_waits>()},
+  };
+}
+
+} // namespace test

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: BSL-1.0
+// Every operation that connects, cancelled twice by each pair of types.
+#include "device/asio/cancelled_twice.hpp"
+#include "device/connecting/cm_support.hpp"
+
+#include <asio_rdma/exchange.hpp>
+#include <asio_rdma/stream.hpp>
+#include <boost/asio/local/connect_pair.hpp>
+#include <boost/asio/local/stream_protocol.hpp>
+
+#include <utility>
+
+namespace {
+
+using namespace test;
+
+/// Nothing has been requested or accepted. Afterwards the same objects connect.
+struct unconnected : meeting {
+  void proceed(bool) {
+    CHECK(a.state() == queue_pair_state::open);
+    CHECK(b.state() == queue_pair_state::open);
+    meet();
+    CHECK(carries("afterwards"));
+  }
+};
+
+/// The listener has taken a request. Afterwards other queue pairs connect.
+struct requested : meeting {
+  template <class Handler>
+  void request_by(Handler&& h) {
+    outcome<connection_request> taken;
+    listener->async_wait_request(taken.handler());
+    initiator->async_connect(a, where(), std::forward<Handler>(h));
+    until([&] { return taken.done(); });
+    if (taken.ec)
+      throw system_error(taken.ec, "wait for a request");
+    request = std::move(taken.value);
+  }
+  void others_connect() {
+    queue_pair c(io, pd), d(io, pd);
+    test::connection of_c, of_d;
+    listener->async_accept(d, of_d.handler());
+    initiator->async_connect(c, where(), of_c.handler());
+    until([&] { return of_c.done() && of_d.done(); });
+    CHECK(of_c.succeeded());
+    CHECK(of_d.succeeded());
+  }
+  connection_request request;
+};
+
+/// The connecting side gives up.
+struct unanswered : requested {
+  void proceed(bool) {
+    CHECK(a.state() ==
+          (dev.type() == transport::iwarp ? queue_pair_state::failed : queue_pair_state::open));
+    CHECK(b.state() == queue_pair_state::open);
+    others_connect();
+    request = {}; // on iWARP the end of the context waits for the answer
+  }
+};
+
+/// The accepting side gives up.
+struct half_accepted : requested {
+  void proceed(bool) {
+    CHECK(b.state() == queue_pair_state::failed);
+    others_connect();
+    until([&] { return connected.done(); });
+  }
+};
+
+/// An exchange that has no peer. Afterwards the peer, if the exchange is still pending, or another
+/// exchange connects the queue pair.
+struct exchange_scene {
+  using unix_stream = asio::local::stream_protocol;
+
+  exchange_scene() { asio::local::connect_pair(here, there); }
+  void until(const std::function<bool()>& condition) { test::until(io, condition); }
+  void start(twice& c) {
+    exchange = &c;
+    async_exchange(here, a, c.handler());
+  }
+  void proceed(bool) {
+    outcome<void> again, peer;
+    const bool ended = exchange->calls != 0;
+    if (ended) {
+      CHECK(a.state() == queue_pair_state::open);
+      here.close();
+      there.close();
+      asio::local::connect_pair(here, there);
+      async_exchange(here, a, again.handler());
+    }
+    async_exchange(there, b, peer.handler());
+    until([&] { return peer.done() && (ended ? again.done() : exchange->calls != 0); });
+    CHECK(peer.succeeded());
+    CHECK(again.succeeded() == ended);
+    CHECK(a.state() == queue_pair_state::connected);
+  }
+
+  device dev = open_device();
+  protection_domain pd{dev};
+  asio::io_context io{1};
+  unix_stream::socket here{io}, there{io};
+  queue_pair a{io, pd}, b{io, pd};
+  twice* exchange = nullptr;
+};
+
+} // namespace
+
+TEST_CASE("an operation that waits for a request is taken back, however often it is cancelled") {
+  check_on<unconnected>({
+      {"accept", fate::taken_back,
+       [](unconnected& s, twice& c) {
+         s.listener->async_accept(s.b, c.handler());
+       }},
+      {"accept of a new object", fate::taken_back,
+       [](unconnected& s, twice& c) {
+         s.listener->async_accept<stream>(memory_pool(s.pd), {}, c.handler());
+       }},
+      {"wait for a request", fate::taken_back,
+       [](unconnected& s, twice& c) {
+         s.listener->async_wait_request(c.handler());
+       }},
+  });
+}
+
+TEST_CASE("the acceptance of a request is cancelled twice, and nothing else of the acceptor") {
+  const connections_check nothing_left;
+  check_on<half_accepted>(
+      {{"accept of a request", fate::taken_back, [](half_accepted& s, twice& c) {
+          s.request_by(s.connected.handler());
+          s.listener->async_accept(std::move(s.request), s.b, c.handler());
+        }}});
+}
+
+TEST_CASE("an attempt to connect is cancelled twice, and nothing else of the connector") {
+  const connections_check nothing_left;
+  check_on<unconnected>({{"connect", fate::taken_back, [](unconnected& s, twice& c) {
+                            s.initiator->async_connect(s.a, s.where(), c.handler());
+                          }}});
+  check_on<unanswered>(
+      {{"connect that is not answered", fate::taken_back, [](unanswered& s, twice& c) {
+          s.request_by(c.handler());
+        }}});
+}
+
+TEST_CASE("total does not end an exchange, as a part may have been sent") {
+  if (open_device().type() == transport::iwarp)
+    return not_on_this_device("exchanges");
+  check_on<exchange_scene>({
+      {"exchange that has begun", fate::let_go,
+       [](exchange_scene& s, twice& c) {
+         s.start(c);
+       }},
+      {"exchange that waits for the peer", fate::let_go,
+       [](exchange_scene& s, twice& c) {
+         s.start(c);
+         s.io.poll();
+         s.io.restart();
+       }},
+  });
+}

@@ -1,0 +1,564 @@
+// SPDX-License-Identifier: BSL-1.0
+// Connections by rdma_cm that fail.
+#include "catch.hpp"
+#include "connecting/acceptor_impl.hpp"
+#include "device/connecting/cm_support.hpp"
+#include "device/connecting/silent_connector.hpp"
+
+#include <array>
+#include <cstdlib>
+#include <list>
+#include <memory>
+#include <vector>
+
+namespace {
+
+using namespace test;
+using std::chrono::milliseconds;
+
+// A port of the device without a listener.
+endpoint nobody(meeting& m) {
+  acceptor other(m.io, {device_address(m.dev), 0});
+  return other.local_endpoint();
+}
+
+enum class peer { reached, not_reached };
+
+// Checks that the queue pair of a failed attempt can be used for another one. On iWARP it cannot if
+// the peer had been reached.
+void check_next_attempt(meeting& m, peer p = peer::not_reached) {
+  if (p == peer::reached && m.dev.type() == transport::iwarp) {
+    CHECK(m.a.state() == queue_pair_state::failed);
+    m.a.close();
+    m.a.open(m.pd);
+  }
+  CHECK(m.a.state() == queue_pair_state::open);
+  m.accepted = m.connected = {};
+  m.meet();
+  CHECK(m.carries("the second attempt"));
+}
+
+// Makes the device flush the posted operations.
+void to_error(queue_pair& qp) {
+  ibv_qp_attr attr{};
+  attr.qp_state = IBV_QPS_ERR;
+  REQUIRE(ibv_modify_qp(qp.native_handle(), &attr, IBV_QP_STATE) == 0);
+}
+
+struct caller {
+  caller(asio::io_context& io, const protection_domain& pd) : qp(io, pd) {}
+  queue_pair qp;
+  connection connected;
+};
+
+} // namespace
+
+TEST_CASE("a rejection brings its data") {
+  const connections_check nothing_left;
+  meeting m;
+  outcome<connection_request> request;
+  connect_options c;
+  c.data = bytes_of("may I?");
+  m.listener->async_wait_request(request.handler());
+  m.initiator->async_connect(m.a, m.where(), c, m.connected.handler());
+  m.until([&] { return request.done(); });
+  CHECK(text_of(request.value.info().data) == "may I?");
+  error_code ec;
+  request.value.reject(bytes_of("no"), ec);
+  CHECK_FALSE(ec);
+  CHECK_FALSE(request.value.is_open());
+  request.value.reject({}, ec);
+  CHECK(ec == asio::error::bad_descriptor);
+  m.until([&] { return m.connected.done(); });
+  CHECK(m.connected.ec == error::rejected);
+  CHECK(text_of(m.connected.value.data) == "no");
+  check_next_attempt(m, peer::reached);
+}
+
+TEST_CASE("a rejection that comes after the receives have come back is told as one") {
+  const connections_check nothing_left;
+  meeting m;
+  completion_queue_options manual;
+  manual.mode = completion_mode::manual;
+  completion_queue queue(m.io, m.dev, manual);
+  queue_pair qp(m.io);
+  qp.open(m.pd, queue);
+  got receiving;
+  qp.async_receive(m.ma.buffer(0, 8), receiving.handler());
+  outcome<connection_request> request;
+  m.listener->async_wait_request(request.handler());
+  m.initiator->async_connect(qp, m.where(), m.connected.handler());
+  m.until([&] { return request.done(); });
+  request.value.reject(bytes_of("no"));
+  if (m.dev.type() != transport::iwarp) // there the device enters the error state by itself
+    to_error(qp);
+  const auto patience = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  while (qp.state() != queue_pair_state::failed && std::chrono::steady_clock::now() < patience)
+    queue.poll();
+  CHECK(qp.state() == queue_pair_state::failed);
+  m.until([&] { return m.connected.done() && receiving.done(); });
+  CHECK(receiving.ec == asio::error::connection_reset);
+  CHECK(m.connected.ec == error::rejected);
+  CHECK(text_of(m.connected.value.data) == "no");
+}
+
+TEST_CASE("a queue pair that fails before the peer has answered does not keep the peer waiting") {
+  const connections_check nothing_left;
+  meeting m;
+  got receiving;
+  outcome<connection_request> request;
+  m.a.async_receive(m.ma.buffer(0, 8), receiving.handler());
+  m.listener->async_wait_request(request.handler());
+  m.connect();
+  m.until([&] { return request.done(); });
+  to_error(m.a);
+  m.until([&] { return receiving.done(); });
+  CHECK(receiving.ec == asio::error::connection_reset);
+  CHECK_FALSE(m.connected.done());
+  request.value.reject(bytes_of("no"));
+  m.until([&] { return m.connected.done(); });
+  CHECK(m.connected.ec == error::rejected); // not timed_out
+}
+
+TEST_CASE("a shared receive queue is closed while the peer of its queue pair has not answered") {
+  const connections_check nothing_left;
+  meeting m;
+  shared_receive_queue shared(m.io, m.pd);
+  queue_pair qp(m.io);
+  qp.open(m.pd, shared);
+  got receiving;
+  outcome<connection_request> request;
+  shared.async_receive(m.ma.buffer(0, 8), receiving.handler());
+  m.listener->async_wait_request(request.handler());
+  m.initiator->async_connect(qp, m.where(), m.connected.handler());
+  m.until([&] { return request.done(); });
+  qp.close();
+  shared.close();
+  m.until([&] { return receiving.done() && m.connected.done(); });
+  CHECK(receiving.ec == asio::error::operation_aborted);
+  CHECK(m.connected.ec == asio::error::operation_aborted);
+}
+
+TEST_CASE("a request that is dropped is rejected") {
+  meeting m;
+  outcome<connection_request> request;
+  m.listener->async_wait_request(request.handler());
+  m.connect();
+  m.until([&] { return request.done(); });
+  SECTION("destroyed") { const connection_request gone = std::move(request.value); }
+  SECTION("assigned to") { request.value = {}; }
+  SECTION("rejected with more data than goes") {
+    error_code ec;
+    request.value.reject(private_data(data_limits(m.dev).rejection + 1), ec);
+    CHECK(ec == asio::error::message_size);
+  }
+  m.until([&] { return m.connected.done(); });
+  CHECK(m.connected.ec == error::rejected);
+  check_next_attempt(m, peer::reached);
+}
+
+TEST_CASE("no acceptor listens") {
+  meeting m;
+  m.initiator->async_connect(m.a, nobody(m), m.connected.handler());
+  m.until([&] { return m.connected.done(); });
+  INFO(describe(m.connected.ec));
+  CHECK(m.connected.ec == error::peer_not_listening);
+  check_next_attempt(m);
+}
+
+TEST_CASE("an address that nothing leads to") {
+  meeting m;
+  m.initiator->async_connect(m.a, endpoint(asio::ip::make_address("203.0.113.1"), 7),
+                             m.connected.handler());
+  m.until([&] { return m.connected.done(); });
+  INFO(describe(m.connected.ec));
+  if (std::getenv("ASIO_RDMA_IN_LAB") != nullptr)
+    CHECK(m.connected.ec == error::unreachable);
+  else // the route may use a network interface that belongs to no RDMA device
+    CHECK(m.connected.ec);
+  check_next_attempt(m);
+}
+
+TEST_CASE("objects that are not open report that") {
+  asio::io_context io;
+  error_code ec;
+  const acceptor listener(io);
+  CHECK(listener.local_endpoint(ec) == endpoint());
+  CHECK(ec == asio::error::bad_descriptor);
+  CHECK_THROWS_AS(listener.local_endpoint(), system_error);
+  connection_request request;
+  CHECK(request.info().data.empty());
+  CHECK(request.device_name().empty());
+  request.reject({}, ec);
+  CHECK(ec == asio::error::bad_descriptor);
+  CHECK_THROWS_AS(request.reject(), system_error);
+  CHECK_THROWS_AS(queue_pair(io).query(IBV_QP_STATE), system_error);
+  CHECK(completion_queue().native_handle() == nullptr);
+}
+
+TEST_CASE("an address that no device leads to") {
+  meeting m;
+  m.initiator->async_connect(m.a, endpoint(asio::ip::address_v4::any(), 7), m.connected.handler());
+  m.until([&] { return m.connected.done(); });
+  INFO(describe(m.connected.ec));
+  CHECK(m.connected.ec != error::no_device);
+  if (std::getenv("ASIO_RDMA_IN_LAB") != nullptr)
+    CHECK(m.connected.ec == error::unreachable);
+  check_next_attempt(m);
+}
+
+TEST_CASE("an address that does not answer") {
+  meeting m;
+  if (m.dev.type() == transport::iwarp)
+    return not_on_this_device("siw waits for TCP inside the system call");
+  connect_options c;
+  c.timeout = milliseconds(50);
+  auto bytes = device_address(m.dev).to_v4().to_bytes();
+  bytes[3] = static_cast<unsigned char>(bytes[3] ^ 0x40);
+  m.initiator->async_connect(m.a, endpoint(asio::ip::address_v4(bytes), 7), c,
+                             m.connected.handler());
+  m.until([&] { return m.connected.done(); });
+  INFO(describe(m.connected.ec));
+  CHECK((m.connected.ec == asio::error::timed_out || m.connected.ec == error::unreachable));
+  check_next_attempt(m);
+}
+
+TEST_CASE("no endpoint of a range answers") {
+  meeting m;
+  m.initiator->async_connect(m.a, std::vector<endpoint>(), m.connected.handler());
+  m.until([&] { return m.connected.done(); });
+  CHECK(m.connected.ec == asio::error::not_found);
+  m.connected = {};
+  m.initiator->async_connect(m.a, std::array<endpoint, 2>{nobody(m), nobody(m)},
+                             m.connected.handler());
+  m.until([&] { return m.connected.done(); });
+  CHECK(m.connected.calls == 1);
+  CHECK(m.connected.ec == error::peer_not_listening);
+  check_next_attempt(m);
+}
+
+TEST_CASE("more requests than the backlog are rejected") {
+  const connections_check nothing_left;
+  meeting m({}, {}, 1);
+  std::list<caller> callers;
+  int ended = 0;
+  for (int i = 0; i < 4; ++i)
+    callers.emplace_back(m.io, m.pd);
+  for (caller& c : callers)
+    m.initiator->async_connect(c.qp, m.where(), [&](error_code ec, connection_info info) {
+      ++ended;
+      c.connected.handler()(ec, std::move(info));
+    });
+  m.until([&] { return ended >= 3; });
+  m.accept();
+  m.until([&] { return ended == 4 && m.accepted.done(); });
+  int succeeded = 0;
+  for (const caller& c : callers) {
+    succeeded += c.connected.succeeded() ? 1 : 0;
+    if (!c.connected.succeeded())
+      CHECK(c.connected.ec == error::rejected);
+  }
+  CHECK(succeeded == 1);
+  CHECK(m.accepted.succeeded());
+}
+
+TEST_CASE("requests that were withdrawn leave the backlog") {
+  const connections_check nothing_left;
+  meeting m({}, {}, 2);
+  if (m.dev.type() == transport::iwarp)
+    return not_on_this_device("a connector that gives up still waits for the answer");
+  connect_options impatient;
+  impatient.timeout = milliseconds(50);
+  std::list<caller> given_up, callers;
+  int ended = 0;
+  const auto connect = [&](caller& c, const connect_options& o) {
+    m.initiator->async_connect(c.qp, m.where(), o, [&](error_code ec, connection_info info) {
+      ++ended;
+      c.connected.handler()(ec, std::move(info));
+    });
+  };
+  for (int i = 0; i < 2; ++i)
+    connect(given_up.emplace_back(m.io, m.pd), impatient);
+  m.until([&] { return ended == 2; });
+  for (const caller& c : given_up)
+    CHECK(c.connected.ec == asio::error::timed_out);
+  // Of three requests two have room, and the accepting sides get these.
+  for (int i = 0; i < 3; ++i)
+    connect(callers.emplace_back(m.io, m.pd), {});
+  m.until([&] { return ended >= 3; });
+  queue_pair second(m.io, m.pd);
+  connection accepted;
+  m.accept();
+  m.listener->async_accept(second, accepted.handler());
+  m.until([&] { return ended == 5 && m.accepted.done() && accepted.done(); });
+  int succeeded = 0;
+  for (const caller& c : callers)
+    succeeded += c.connected.succeeded() ? 1 : 0;
+  CHECK(succeeded == 2);
+  INFO(describe(m.accepted.ec) << ", " << describe(accepted.ec));
+  CHECK(m.accepted.succeeded());
+  CHECK(accepted.succeeded());
+}
+
+TEST_CASE("an acceptor that closes rejects what waits") {
+  meeting m;
+  queue_pair other(m.io, m.pd);
+  connection connected;
+  connect_options c;
+  outcome<connection_request> first;
+  m.connect();
+  m.listener->async_wait_request(first.handler());
+  m.until([&] { return first.done(); });
+  m.initiator->async_connect(other, m.where(), connected.handler());
+  m.listener->close();
+  m.until([&] { return connected.done(); });
+  INFO(describe(connected.ec));
+  CHECK((connected.ec == error::rejected || connected.ec == error::peer_not_listening));
+  // The request that was taken belongs to the program.
+  CHECK_FALSE(m.connected.done());
+  first.value = {};
+  m.until([&] { return m.connected.done(); });
+  CHECK(m.connected.ec == error::rejected);
+}
+
+TEST_CASE("no acceptor accepts in time") {
+  meeting m;
+  connect_options c;
+  c.timeout = milliseconds(50);
+  m.initiator->async_connect(m.a, m.where(), c, m.connected.handler());
+  m.until([&] { return m.connected.done(); });
+  CHECK(m.connected.ec == asio::error::timed_out);
+  CHECK(m.connected.ec == errc::timed_out);
+  m.listener->close(); // with the request of the attempt that timed out
+  m.listener->open({device_address(m.dev), 0});
+  check_next_attempt(m, peer::reached);
+}
+
+TEST_CASE("each endpoint of a range has its own time") {
+  meeting m;
+  if (m.dev.type() == transport::iwarp)
+    return not_on_this_device("the first address that is reached is the last");
+  acceptor sleeps(m.io, {device_address(m.dev), 0});
+  connect_options c;
+  c.timeout = milliseconds(200);
+  m.accept();
+  m.initiator->async_connect(m.a, std::array<endpoint, 2>{sleeps.local_endpoint(), m.where()}, c,
+                             m.connected.handler());
+  m.until([&] { return m.connected.done(); });
+  INFO(describe(m.connected.ec));
+  REQUIRE(m.connected.succeeded());
+  CHECK(m.connected.value.remote == m.where());
+  m.until([&] { return m.accepted.done(); });
+  CHECK(m.carries("in time"));
+}
+
+TEST_CASE("a connector that does not go on") {
+  meeting m;
+  if (m.dev.type() == transport::iwarp)
+    return not_on_this_device("accepting is the last step");
+  accept_options o;
+  o.timeout = milliseconds(50);
+  m.listener->async_accept(m.b, o, m.accepted.handler());
+  silent_connector silent(m.where(), *m.a.native_handle());
+  m.until([&] { return m.accepted.done(); });
+  INFO(describe(m.accepted.ec));
+  CHECK(m.accepted.ec == asio::error::timed_out);
+  CHECK(m.b.state() == queue_pair_state::failed);
+  // The acceptor serves the next request.
+  m.b.close();
+  m.b.open(m.pd);
+  m.accepted = {};
+  m.meet();
+  CHECK(m.carries("the next"));
+}
+
+TEST_CASE("a connector that gives up before it is accepted") {
+  meeting m;
+  if (m.dev.type() == transport::iwarp)
+    return not_on_this_device("closing waits for the answer");
+  outcome<connection_request> request;
+  m.listener->async_wait_request(request.handler());
+  silent_connector silent(m.where(), *m.a.native_handle());
+  m.until([&] { return request.done(); });
+  silent.give_up();
+  m.listener->async_accept(std::move(request.value), m.b, m.accepted.handler());
+  m.until([&] { return m.accepted.done(); });
+  INFO(describe(m.accepted.ec));
+  CHECK(m.accepted.ec == asio::error::connection_aborted);
+}
+
+TEST_CASE("private data too long") {
+  meeting m;
+  const data_limits most(m.dev);
+  connect_options c;
+  c.data = private_data(most.request + 1);
+  m.initiator->async_connect(m.a, m.where(), c, m.connected.handler());
+  m.until([&] { return m.connected.done(); });
+  CHECK(m.connected.ec == asio::error::message_size);
+
+  m.connected = {};
+  accept_options o;
+  o.data = private_data(most.acceptance + 1);
+  m.listener->async_accept(m.b, o, m.accepted.handler());
+  m.connect();
+  m.until([&] { return m.accepted.done() && m.connected.done(); });
+  CHECK(m.accepted.ec == asio::error::message_size);
+  CHECK(m.connected.ec == error::rejected);
+  CHECK(m.b.state() == queue_pair_state::open);
+  check_next_attempt(m, peer::reached);
+}
+
+TEST_CASE("a queue pair that is connected, or being connected, is not connected again") {
+  meeting m;
+  connection second;
+  m.connect();
+  m.initiator->async_connect(m.a, m.where(), second.handler());
+  CHECK_FALSE(second.done());
+  m.until([&] { return second.done(); });
+  CHECK(second.ec == asio::error::already_connected);
+  m.accept();
+  m.until([&] { return m.accepted.done() && m.connected.done(); });
+  CHECK(m.connected.succeeded());
+
+  second = {};
+  m.initiator->async_connect(m.a, m.where(), second.handler());
+  m.until([&] { return second.done(); });
+  CHECK(second.ec == asio::error::already_connected);
+
+  second = {};
+  m.listener->async_accept(m.b, second.handler());
+  CHECK_FALSE(second.done());
+  m.until([&] { return second.done(); });
+  CHECK(second.ec == asio::error::already_connected);
+  CHECK(m.carries("undisturbed"));
+}
+
+TEST_CASE("closed and failed queue pairs, and a closed acceptor") {
+  meeting m;
+  m.meet();
+  outcome<void> gone; // is work until the end is noticed
+  m.b.async_wait_disconnect(gone.handler());
+  m.a.close();
+  m.connected = {};
+  m.connect();
+  m.until([&] { return m.connected.done(); });
+  CHECK(m.connected.ec == asio::error::bad_descriptor);
+
+  m.accepted = {};
+  queue_pair closed(m.io);
+  m.listener->async_accept(closed, m.accepted.handler());
+  m.until([&] { return m.accepted.done(); });
+  CHECK(m.accepted.ec == asio::error::bad_descriptor);
+
+  m.until([&] { return gone.done(); });
+  CHECK(m.b.state() == queue_pair_state::failed);
+  m.connected = {};
+  m.initiator->async_connect(m.b, m.where(), m.connected.handler());
+  m.until([&] { return m.connected.done(); });
+  CHECK(m.connected.ec == asio::error::connection_reset);
+
+  m.accepted = {};
+  m.listener->close();
+  CHECK_FALSE(m.listener->is_open());
+  m.accept();
+  m.until([&] { return m.accepted.done(); });
+  CHECK(m.accepted.ec == asio::error::bad_descriptor);
+  outcome<connection_request> request;
+  m.listener->async_wait_request(request.handler());
+  m.until([&] { return request.done(); });
+  CHECK(request.ec == asio::error::bad_descriptor);
+  CHECK_FALSE(request.value.is_open());
+}
+
+TEST_CASE("addresses that cannot be listened at") {
+  meeting m;
+  error_code ec;
+  m.listener->open({device_address(m.dev), 0}, 1, ec);
+  CHECK(ec == asio::error::already_open);
+
+  acceptor other(m.io);
+  other.open(m.where(), 1, ec);
+  CHECK(ec == asio::error::address_in_use);
+  CHECK_FALSE(other.is_open());
+  other.open({asio::ip::make_address("203.0.113.1"), 0}, 1, ec);
+  CHECK(ec == error::no_gid);
+  CHECK_THROWS_AS(other.open({asio::ip::make_address("203.0.113.1"), 0}), system_error);
+  other.open({asio::ip::address_v4::loopback(), 0}, 1, ec);
+  INFO(describe(ec));
+  CHECK(ec == error::loopback_address);
+  // The message names the address to use.
+  CHECK(ec.message().find(device_address(m.dev).to_string() + " (" + m.dev.name() + ")") !=
+        std::string::npos);
+
+  // If one of the two addresses is the wildcard, the kernel reports no address.
+  {
+    const auto all = device_address(m.dev).is_v6() ? asio::ip::address(asio::ip::address_v6::any())
+                                                   : asio::ip::address(asio::ip::address_v4::any());
+    acceptor everywhere(m.io, {all, 0});
+    for (const auto& at : {all, device_address(m.dev)}) {
+      other.open({at, everywhere.local_endpoint().port()}, 1, ec);
+      CHECK(ec == asio::error::address_in_use);
+    }
+    other.open({all, m.where().port()}, 1, ec);
+    CHECK(ec == asio::error::address_in_use);
+  }
+
+  // The port can be used again at once.
+  const endpoint before = m.where();
+  m.meet();
+  m.listener->close();
+  m.listener->open(before);
+  CHECK(m.where() == before);
+}
+
+TEST_CASE("another device's queue pair") {
+  const device own = open_device();
+  device other;
+  for (const auto& d : device::list())
+    if (d.name != own.name() && d.port_active)
+      other = device::open(d.name);
+  if (!other.is_open()) {
+    return not_on_this_device("needs two devices");
+  }
+  meeting m;
+  const protection_domain pd(other);
+  queue_pair wrong(m.io, pd);
+  m.initiator->async_connect(wrong, m.where(), m.connected.handler());
+  m.until([&] { return m.connected.done(); });
+  INFO(describe(m.connected.ec));
+  CHECK(m.connected.ec == error::wrong_device);
+  CHECK(wrong.state() == queue_pair_state::open);
+
+  m.connected = {};
+  m.listener->async_accept(wrong, m.accepted.handler());
+  m.connect();
+  m.until([&] { return m.accepted.done() && m.connected.done(); });
+  CHECK(m.accepted.ec == error::wrong_device);
+  CHECK(m.connected.ec == error::rejected);
+  CHECK(wrong.state() == queue_pair_state::open);
+  check_next_attempt(m, peer::reached);
+}
+
+// The kernel notifies a listening id that its device is removed. Here the notice is imitated.
+TEST_CASE("an acceptor whose device is removed") {
+  meeting m;
+  const auto impl =
+      std::make_shared<detail::acceptor_impl>(detail::cm_service::of(m.io), m.io.get_executor());
+  REQUIRE_FALSE(impl->open({device_address(m.dev), 0}, 1));
+  const detail::io_executor<asio::any_io_executor> io(m.io.get_executor());
+  const auto accept = [&](connection& result) {
+    auto handler = result.handler();
+    detail::start_operation<detail::accept_operation, detail::info_result, 0>(
+        impl, io, handler, [](auto&) { return true; },
+        [](detail::acceptor_impl& i, auto& op) { return i.start(op); });
+  };
+  connection before, after;
+  accept(before);
+  detail::cm_event removal;
+  removal.type = RDMA_CM_EVENT_DEVICE_REMOVAL;
+  impl->on_cm_event(removal);
+  accept(after);
+  m.until([&] { return before.done() && after.done(); });
+  CHECK(before.ec == error::device_fatal);
+  CHECK(after.ec == error::device_fatal);
+}

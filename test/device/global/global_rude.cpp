@@ -1,0 +1,368 @@
+// SPDX-License-Identifier: BSL-1.0
+// Peers that break the protocol of a global memory's nodes.
+#include "catch.hpp"
+#include "device/global/global_support.hpp"
+#include "global/global_guest.hpp"
+
+#include <asio_rdma/alock.hpp>
+#include <asio_rdma/connection.hpp>
+#include <asio_rdma/detail/global/global_message.hpp>
+
+#include <optional>
+#include <vector>
+
+namespace {
+
+using namespace test;
+using detail::global_message;
+using kind = global_message::kind;
+
+/// A connection to the host that can send any message.
+struct rude {
+  explicit rude(world& where) : w(where), link(w.io, w.pool), connector(w.io) {
+    test::connection connected;
+    connector.async_connect(link, w.host.local_endpoint(), connected.handler());
+    w.until([&] { return connected.done(); });
+    REQUIRE(connected.succeeded());
+  }
+
+  void say(const std::vector<std::byte>& bytes) {
+    sent s;
+    link.async_send(asio::buffer(bytes), s.handler());
+    w.until([&] { return s.done(); });
+  }
+  void say(const global_message& m) { say(encode(m)); }
+  /// The next message of the host; empty if the host has ended the connection.
+  std::optional<global_message> hear() {
+    outcome<message> m;
+    link.async_receive(m.handler());
+    w.until([&] { return m.done(); });
+    if (m.ec)
+      return {};
+    global_message result;
+    REQUIRE(decode(m.value.bytes(), result));
+    return result;
+  }
+  void join() {
+    say(hello());
+    const auto answer = hear();
+    REQUIRE(answer);
+    CHECK(answer->what == kind::welcome);
+    CHECK(answer->node == host_id);
+    REQUIRE(answer->segments.size() == 1);
+    segment = answer->segments.front();
+  }
+  /// A word of the host's segment.
+  remote_buffer word_at(std::uint64_t offset) const {
+    remote_buffer word = segment + offset;
+    word.size = sizeof(std::uint64_t);
+    return word;
+  }
+  static global_message hello() {
+    global_message m;
+    m.node = 99;
+    m.incarnation = 1;
+    m.segments = {{4096, 4096, 1}};
+    return m;
+  }
+
+  world& w;
+  asio_rdma::connection link;
+  asio_rdma::connector connector;
+  remote_buffer segment; // the host's
+};
+
+/// A party that a peer has put at the end of the remote queue of a lock without linking it.
+struct unlinked {
+  unlinked(rude& of_peer, remote_ptr<alock_words> at, const global_message& lent)
+      : mine(detail::remote_word(99, 0, lent.value).bits()) {
+    const auto& tail = *(of_peer.w.host.local(at.cast<nic_atomic<std::uint64_t>>()) + 1);
+    before = tail.load();
+    const auto swapped = of_peer.w.ask<std::uint64_t>([&](auto h) {
+      of_peer.link.async_compare_and_swap(of_peer.word_at(at.offset() + sizeof tail), before, mine,
+                                          h);
+    });
+    REQUIRE(swapped.succeeded());
+    REQUIRE(swapped.value == before);
+  }
+
+  const std::uint64_t mine; // the descriptor
+  std::uint64_t before = 0; // the descriptor of its predecessor
+};
+
+global_message of(kind k) {
+  global_message m;
+  m.what = k;
+  m.id = 7;
+  m.value = 64;
+  m.alignment = k == kind::allocate ? 8 : 0;
+  return m;
+}
+
+} // namespace
+
+TEST_CASE("a peer that does not introduce itself gets no answer") {
+  world w;
+  for (const kind k : {kind::welcome, kind::refuse, kind::allocate, kind::allocated, kind::free,
+                       kind::freed, kind::descriptors}) {
+    CAPTURE(int(k));
+    rude r(w);
+    global_message m = of(k);
+    m.node = 99;
+    m.status = k == kind::refuse ? global_message::result::invalid : m.status;
+    r.say(m);
+    CHECK(!r.hear());
+  }
+  for (const auto& bytes : {std::vector<std::byte>(), std::vector<std::byte>(16),
+                            std::vector<std::byte>(100000, std::byte(1))}) {
+    rude r(w);
+    r.say(bytes);
+    CHECK(!r.hear());
+  }
+  CHECK(w.read(root_of(host_id)).succeeded());
+}
+
+TEST_CASE("a message longer than any of the protocol is not read") {
+  world w;
+  rude r(w);
+  const std::vector<std::byte> much(64 << 20, std::byte(1));
+  sent s;
+  r.link.async_send(asio::buffer(much), s.handler());
+  CHECK(!r.hear());
+  w.until([&] { return s.done(); });
+  CHECK(s.ec);
+  CHECK(w.read(root_of(host_id)).succeeded());
+}
+
+TEST_CASE("a second introduction, or an answer to nothing, ends the connection") {
+  world w;
+  for (const kind k : {kind::join, kind::welcome, kind::refuse, kind::allocated, kind::freed}) {
+    CAPTURE(int(k));
+    rude r(w);
+    r.join();
+    global_message m = k == kind::join ? rude::hello() : of(k);
+    m.node = 99;
+    r.say(m);
+    CHECK(!r.hear());
+  }
+  CHECK(w.read(root_of(host_id)).succeeded());
+  CHECK(w.host.knows(99));
+}
+
+TEST_CASE("requests for what there is not are answered so") {
+  world w;
+  rude r(w);
+  r.join();
+  const auto ask = [&](global_message m) {
+    r.say(m);
+    const auto answer = r.hear();
+    REQUIRE(answer);
+    CHECK(answer->id == 7);
+    return answer->status;
+  };
+  using result = global_message::result;
+  global_message m = of(kind::allocate);
+  CHECK(ask(m) == result::ok);
+  for (const std::uint64_t alignment : {std::uint64_t(0), std::uint64_t(3), UINT64_MAX}) {
+    m.alignment = alignment;
+    CHECK(ask(m) == result::invalid);
+  }
+  m = of(kind::allocate);
+  m.segment = 1;
+  CHECK(ask(m) == result::invalid);
+  m = of(kind::allocate);
+  m.value = UINT64_MAX;
+  CHECK(ask(m) == result::no_memory);
+  m = of(kind::descriptors);
+  CHECK(ask(m) == result::ok);
+  for (const std::uint64_t count : {std::uint64_t(0), std::uint64_t(1025), UINT64_MAX}) {
+    m.value = count;
+    CHECK(ask(m) == result::invalid);
+  }
+  m = of(kind::descriptors);
+  m.segment = 1;
+  CHECK(ask(m) == result::invalid);
+  m = of(kind::free);
+  m.value = 0; // the root
+  CHECK(ask(m) == result::invalid);
+  m.value = UINT64_MAX;
+  CHECK(ask(m) == result::invalid);
+  m = of(kind::descriptors);
+  r.say(m);
+  const auto lent = r.hear();
+  REQUIRE(lent);
+  m = of(kind::free);
+  m.value = lent->value; // others may still write to it
+  CHECK(ask(m) == result::invalid);
+  CHECK(w.make<char>().offset() != 64); // the block is still the peer's
+}
+
+TEST_CASE("a peer that sends nothing is disconnected") {
+  const device dev = open_device();
+  const memory_pool pool{protection_domain(dev)};
+  asio::io_context io(1);
+  global_memory_options o;
+  o.lanes.keep_alive = std::chrono::milliseconds(50);
+  global_memory host(io, pool, host_id, o);
+  host.listen({device_address(dev), 0});
+  asio_rdma::connection link(io, pool);
+  asio_rdma::connector connector(io);
+  test::connection connected;
+  connector.async_connect(link, host.local_endpoint(), connected.handler());
+  until(io, [&] { return connected.done(); });
+  REQUIRE(connected.succeeded());
+  outcome<message> heard;
+  link.async_receive(heard.handler());
+  until(io, [&] { return heard.done(); });
+  CHECK(heard.ec);
+  CHECK(heard.ec != asio::error::operation_aborted);
+}
+
+TEST_CASE(
+    "the next holder of a lock is notified by the lock's node, and need not receive the notice") {
+  world w;
+  rude waits(w), tells(w);
+  waits.join();
+  global_message other = rude::hello();
+  other.node = 98;
+  tells.say(other);
+  REQUIRE(tells.hear());
+  global_message m = of(kind::descriptors);
+  m.value = 2;
+  waits.say(m);
+  const auto lent = waits.hear();
+  REQUIRE(lent);
+  REQUIRE(lent->what == kind::allocated);
+
+  m = of(kind::wake);
+  m.value = lent->value + sizeof(detail::alock_descriptor);
+  tells.say(m);
+  auto heard = waits.hear();
+  REQUIRE(heard);
+  CHECK(heard->what == kind::woken);
+  CHECK(heard->segment == 0);
+  CHECK(heard->value == m.value);
+
+  // The descriptors of no party.
+  for (const std::uint64_t value :
+       {std::uint64_t(0), lent->value - 1, lent->value + 2 * sizeof(detail::alock_descriptor),
+        max_segment_bytes - 1}) {
+    m.value = value;
+    tells.say(m);
+  }
+  m.value = lent->value;
+  m.segment = 1;
+  tells.say(m);
+  // The descriptor of a peer that does not receive: its notices do not pile up.
+  m.segment = 0;
+  for (int i = 0; i < 300; ++i)
+    tells.say(m);
+  tells.say(of(kind::allocate)); // its answer shows that the host has received all
+  REQUIRE(tells.hear());
+  waits.say(of(kind::allocate));
+  int told = 0;
+  for (heard = waits.hear(); heard && heard->what == kind::woken; heard = waits.hear()) {
+    CHECK(heard->value == lent->value);
+    ++told;
+  }
+  CHECK(told > 0);
+  CHECK(told < 200);
+  REQUIRE(heard);
+  CHECK(heard->what == kind::allocated);
+}
+
+TEST_CASE("a party that hands a lock over notifies its successor through the lock's node") {
+  world w;
+  if (!w.dev.has_atomics()) {
+    not_on_this_device("atomic operations");
+    return;
+  }
+  const auto at = w.make<alock_words>();
+  alock lock(w.guest, at);
+  auto held = w.ask<alock_guard>([&](auto h) { lock.async_lock(h); });
+  REQUIRE(held.succeeded());
+  rude r(w);
+  r.join();
+  r.say(of(kind::descriptors));
+  const auto lent = r.hear();
+  REQUIRE(lent);
+  const unlinked party(r, at, *lent);
+  const auto linked = w.ask<std::size_t>([&](auto h) {
+    r.link.async_write(asio::buffer(&party.mine, sizeof party.mine),
+                       r.word_at(detail::remote_word(party.before).offset()), h);
+  });
+  REQUIRE(linked.succeeded());
+  held.value.unlock();
+  const auto heard = r.hear();
+  REQUIRE(heard);
+  CHECK(heard->what == kind::woken);
+  CHECK(heard->value == lent->value);
+  const auto* const descriptor =
+      w.host.local(remote_ptr<detail::alock_descriptor>(host_id, 0, lent->value));
+  CHECK(descriptor->turn.load() != 0); // written before the notice
+}
+
+TEST_CASE(
+    "the next party for a lock dies before it has linked itself: the holder does not wait for it") {
+  world w;
+  if (!w.dev.has_atomics()) {
+    not_on_this_device("atomic operations");
+    return;
+  }
+  const auto at = w.make<alock_words>();
+  alock remote(w.guest, at), local(w.host, at);
+  auto held = w.ask<alock_guard>([&](auto h) { remote.async_lock(h); });
+  REQUIRE(held.succeeded());
+  {
+    rude r(w);
+    r.join();
+    r.say(of(kind::descriptors));
+    const auto lent = r.hear();
+    REQUIRE(lent);
+    const unlinked party(r, at, *lent);
+  }
+  CHECK(w.ask<void>([&](auto h) { remote.async_unlock(std::move(held.value), h); }).ec ==
+        error::owner_dead);
+  CHECK(w.ask<alock_guard>([&](auto h) { local.async_lock(h); }).ec == error::owner_dead);
+}
+
+TEST_CASE("a node is told of locks that it does not want") {
+  world w;
+  rude r(w);
+  r.join();
+  for (const std::uint64_t value : {std::uint64_t(0), max_segment_bytes - 1}) {
+    global_message m = of(kind::woken);
+    m.value = value;
+    r.say(m);
+  }
+  r.say(of(kind::allocate));
+  CHECK(r.hear());
+  global_message m = of(kind::woken);
+  m.value = max_segment_bytes;
+  r.say(m);
+  CHECK(!r.hear());
+}
+
+TEST_CASE("atomic operations of a node whose device has none are not posted") {
+  world w;
+  rude r(w);
+  r.join(); // its introduction says that it has no atomic operations
+  const remote_ptr<nic_atomic<std::uint64_t>> p(99, 0, 0);
+  const auto fetched = w.ask<std::uint64_t>([&](auto h) { w.host.async_fetch_add(p, 1, h); });
+  CHECK(fetched.ec == asio::error::operation_not_supported);
+  global_memory::batch b(w.host, 99);
+  b.fetch_add(p, 1);
+  CHECK(w.ask<void>([&](auto h) { b.async_post(h); }).ec == asio::error::operation_not_supported);
+  r.say(of(kind::allocate)); // the connection is still open
+  CHECK(r.hear());
+}
+
+TEST_CASE("a node's statement about its segments is believed, and its device refuses the access") {
+  world w;
+  rude r(w);
+  r.join();
+  const auto read = w.ask<std::uint64_t>(
+      [&](auto h) { w.host.async_read(remote_ptr<std::uint64_t>(99, 0, 0), h); });
+  CHECK(read.ec);
+  CHECK(w.read(root_of(host_id)).succeeded());
+}

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: BSL-1.0
+// Operations that another thread starts while a node is being joined.
+#include "catch.hpp"
+#include "device/global/global_support.hpp"
+
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <new>
+#include <string>
+#include <thread>
+#include <unistd.h>
+#include <utility>
+
+namespace {
+
+using namespace test;
+
+/// Called before each allocation of a thread for which it is set.
+thread_local const std::function<void()>* before_allocation = nullptr;
+
+void* allocate(std::size_t bytes) {
+  if (const auto* const f = std::exchange(before_allocation, nullptr)) {
+    (*f)();
+    before_allocation = f;
+  }
+  if (void* const p = std::malloc(bytes == 0 ? 1 : bytes))
+    return p;
+  throw std::bad_alloc();
+}
+
+/// Whether a thread of this process is blocked in the kernel.
+bool is_blocked(pid_t thread) {
+  const std::string path = "/proc/self/task/" + std::to_string(thread) + "/stat";
+  std::FILE* const f = std::fopen(path.c_str(), "r");
+  char state = 0;
+  const bool read = f != nullptr && std::fscanf(f, "%*d (%*[^)]) %c", &state) == 1;
+  if (f != nullptr)
+    std::fclose(f);
+  return read && state == 'S';
+}
+
+} // namespace
+
+void* operator new(std::size_t n) { return allocate(n); }
+void operator delete(void* p) noexcept { std::free(p); }
+void operator delete(void* p, std::size_t) noexcept { std::free(p); }
+
+TEST_CASE("a request of another thread does not overtake the welcome of a node that joins") {
+  world w;
+  global_memory joins(w.io, w.pool, 77);
+  joins.host(segment_bytes);
+  asio::io_context of_host;
+  global_memory host(of_host, w.pool, 41);
+  host.host(segment_bytes);
+  host.listen({device_address(w.dev), 0});
+
+  // The thread sends its request as soon as the host knows the node.
+  std::atomic<pid_t> asker{0}; // set while the thread asks, and afterwards
+  std::atomic<bool> has_asked{false};
+  std::thread asks([&] {
+    while (!host.knows(77))
+      std::this_thread::yield();
+    asker = ::gettid();
+    host.async_allocate<std::uint64_t>(77, 0, [](error_code, remote_ptr<std::uint64_t>) {});
+    has_asked = true;
+  });
+  // From then on the host's own thread does nothing until the request has been sent, or until the
+  // request turns out to wait for the host.
+  const std::function<void()> let_ask = [&] {
+    if (has_asked || !host.knows(77))
+      return;
+    while (!has_asked && (asker == 0 || !is_blocked(asker)))
+      std::this_thread::yield();
+  };
+  std::thread serves([&] {
+    before_allocation = &let_ask;
+    of_host.run();
+    before_allocation = nullptr;
+  });
+
+  outcome<node_id> joined;
+  joins.async_join(host.local_endpoint(), joined.handler());
+  w.until([&] { return joined.done(); });
+  CHECK(!joined.ec);
+  CHECK(joined.value == 41);
+  asks.join();
+  joins.close();
+  asio::post(of_host, [&] { host.close(); });
+  serves.join();
+}

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: BSL-1.0
+#include "device/lifetime/life_resources.hpp"
+
+#include <catch.hpp>
+
+#include <array>
+#include <cstdio>
+#include <filesystem>
+#include <iterator>
+#include <map>
+#include <rdma/rdma_cma.h>
+#include <sstream>
+#include <stdexcept>
+#include <unistd.h>
+
+namespace test {
+
+std::string device_resources() {
+  // Not "ctx": librdmacm keeps one open from its first use.
+  FILE* const lines =
+      ::popen("PATH=$PATH:/usr/sbin:/sbin; printf 'resource show %s\\n' pd cq qp mr "
+              "cm_id srq | rdma -b -",
+              "r");
+  if (lines == nullptr)
+    throw std::runtime_error("rdma does not run");
+  const std::string own = " pid " + std::to_string(::getpid()) + " ";
+  std::map<std::string, int> counts;
+  std::array<char, 1024> line;
+  while (std::fgets(line.data(), line.size(), lines) != nullptr) {
+    if (std::string(line.data()).find(own) == std::string::npos)
+      continue;
+    std::istringstream words(line.data()); // "dev rxe0 pdn 1 ..."
+    std::string word, kind;
+    words >> word >> word >> kind;
+    ++counts[kind];
+  }
+  if (::pclose(lines) != 0)
+    throw std::runtime_error("rdma resource fails");
+  std::ostringstream result;
+  for (const auto& [kind, n] : counts)
+    result << kind << ' ' << n << ' ';
+  return result.str();
+}
+
+std::size_t open_descriptors() {
+  const std::filesystem::directory_iterator all("/proc/self/fd");
+  return static_cast<std::size_t>(std::distance(begin(all), end(all)));
+}
+
+resource_check::resource_check() : before_(device_resources()) {
+  // librdmacm opens every device at its first use, and keeps it open.
+  static const bool used = [] {
+    rdma_free_devices(rdma_get_devices(nullptr));
+    return true;
+  }();
+  static_cast<void>(used);
+  descriptors_ = open_descriptors();
+}
+
+resource_check::~resource_check() {
+  const std::string after = device_resources();
+  CHECK(after == before_);
+  CHECK(open_descriptors() == descriptors_);
+}
+
+} // namespace test

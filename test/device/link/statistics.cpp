@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: BSL-1.0
+// The counters of connections, streams and ports.
+#include "catch.hpp"
+#include "device/streams/stream_support.hpp"
+
+#include <boost/asio/read.hpp>
+#include <boost/asio/write.hpp>
+
+#include <atomic>
+#include <thread>
+
+namespace {
+
+using namespace test;
+
+void exchange_message(talk& t, std::size_t bytes) {
+  const auto data = pattern(bytes, 3);
+  sent s;
+  outcome<message> r;
+  t.a.async_send(asio::buffer(data), s.handler());
+  t.b.async_receive(r.handler());
+  t.until([&] { return s.done() && r.done(); });
+  REQUIRE(s.succeeded());
+  REQUIRE(r.succeeded());
+}
+
+} // namespace
+
+TEST_CASE("a connection counts messages, bytes, long messages and remote operations") {
+  talk t;
+  CHECK(t.a.statistics().messages_sent == 0);
+  exchange_message(t, 0);
+  exchange_message(t, 1000);
+  exchange_message(t, 1000000);
+  connection_statistics a = t.a.statistics();
+  connection_statistics b = t.b.statistics();
+  CHECK(a.messages_sent == 3);
+  CHECK(a.bytes_sent == 1001000);
+  CHECK(a.rendezvous_sent == 1);
+  CHECK(a.messages_received == 0);
+  CHECK(b.messages_received == 3);
+  CHECK(b.bytes_received == 1001000);
+  CHECK(b.rendezvous_received == 1);
+  CHECK(b.messages_sent == 0);
+  CHECK(a.credit_waits == 0);
+  CHECK(a.frames_sent >= 3); // two messages and an offer
+  CHECK(b.frames_received >= 3);
+  CHECK(b.frames_sent >= 1); // the answer to the offer
+
+  CHECK(a.queue.polls > 0);
+  CHECK(a.queue.events > 0);
+  CHECK(a.queue.completions >= a.frames_sent + a.frames_received);
+
+  outcome<remote_region> granted;
+  const auto target = t.pool.allocate(4096);
+  outcome<void> lent;
+  outcome<std::variant<registered_buffer, remote_region>> arrived;
+  t.b.async_send_region(target, access::remote_read | access::remote_write, lent.handler());
+  t.a.async_receive_region(arrived.handler());
+  t.until([&] { return lent.done() && arrived.done(); });
+  REQUIRE(arrived.succeeded());
+  const auto region = std::get<remote_region>(arrived.value);
+  std::vector<char> bytes(3000);
+  sent wrote, read;
+  t.a.async_write(asio::buffer(bytes), region, wrote.handler());
+  t.a.async_read(asio::buffer(bytes, 500), region, read.handler());
+  t.until([&] { return wrote.done() && read.done(); });
+  REQUIRE(wrote.succeeded());
+  REQUIRE(read.succeeded());
+  a = t.a.statistics();
+  CHECK(a.remote_operations == 2);
+  CHECK(a.remote_bytes == 3500);
+  CHECK(t.b.statistics().remote_operations == 0);
+  CHECK(a.messages_sent == 3); // no operation was a message
+
+  t.a.close();
+  CHECK(t.a.statistics().messages_sent == 0);
+}
+
+TEST_CASE("a sender that is ahead of the receiver counts that it waits") {
+  connection_options few;
+  few.receives = 8;
+  talk t({}, few);
+  std::vector<sent> sends(12);
+  const auto data = pattern(100, 1);
+  for (sent& s : sends)
+    t.a.async_send(asio::buffer(data), s.handler());
+  t.until([&] { return t.a.statistics().credit_waits != 0; });
+  CHECK(t.a.statistics().credit_waits == 1); // one wait, however many sends wait
+  CHECK(t.a.statistics().frames_sent == 5);  // three of eight are for control
+  CHECK(t.b.statistics().credit_waits == 0);
+  std::vector<outcome<message>> received(sends.size());
+  for (auto& r : received)
+    t.b.async_receive(r.handler());
+  t.until([&] { return received.back().done() && sends.back().done(); });
+  CHECK(t.b.statistics().messages_received == sends.size());
+}
+
+TEST_CASE("a stream counts its bytes") {
+  stream_pair p;
+  std::vector<char> bytes(100000), back(100000);
+  sent wrote, read;
+  asio::async_write(p.a, asio::buffer(bytes), wrote.handler());
+  asio::async_read(p.b, asio::buffer(back), read.handler());
+  // Bytes that the peer reads from the sender's memory count when the sender gets the answer to its
+  // offer.
+  p.until(
+      [&] { return wrote.done() && read.done() && p.a.statistics().bytes_sent >= bytes.size(); });
+  CHECK(p.a.statistics().bytes_sent == bytes.size());
+  CHECK(p.a.statistics().bytes_received == 0);
+  CHECK(p.b.statistics().bytes_received == bytes.size());
+  CHECK(p.b.statistics().bytes_sent == 0);
+  CHECK(p.a.statistics().frames_sent >= 1);
+  CHECK(p.b.statistics().frames_received >= 1);
+}
+
+TEST_CASE("another thread reads the figures while they grow") {
+  talk t;
+  std::atomic<bool> over{false};
+  std::atomic<bool> looked{false};
+  bool grew = true;
+  std::thread reader([&] {
+    connection_statistics last;
+    do {
+      const connection_statistics now = t.b.statistics();
+      grew = grew && now.messages_received >= last.messages_received &&
+             now.bytes_received >= last.bytes_received && now.queue.polls >= last.queue.polls;
+      last = now;
+      looked = true;
+    } while (!over);
+  });
+  while (!looked)
+    std::this_thread::yield();
+  for (int i = 0; i < 200; ++i)
+    exchange_message(t, 64);
+  over = true;
+  reader.join();
+  CHECK(grew);
+  CHECK(t.b.statistics().messages_received == 200);
+}
+
+TEST_CASE("a port counts what it repeats for want of a receive, where the driver tells") {
+  pair p;
+  const auto before = p.dev.counters(p.dev.first_port());
+  if (!before.rnr) {
+    CHECK(!before.retries);
+    return not_on_this_device("a count of RNR");
+  }
+  CHECK(before.retries);
+  sent s;
+  p.a.async_send(p.ma.buffer(0, 8), s.handler()); // there is no receive
+  p.until([&] { return s.done(); });
+  CHECK(s.ec == IBV_WC_RNR_RETRY_EXC_ERR);
+  CHECK(p.dev.counters(p.dev.first_port()).rnr > before.rnr);
+}

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include "device/link/link_fault_scene.hpp"
+#include "device/streams/stream_support.hpp"
+
+#include <span>
+
+namespace test {
+
+class stream_scene : public link_scene<stream_scene, stream_pair> {
+public:
+  explicit stream_scene(const kind_type& kind);
+
+  static std::span<const kind_type> kinds();
+  /// Whether bytes arrive in both directions.
+  bool works();
+  void drop() { long_out = long_in = {}; }
+
+  std::array<registered_buffer, most> long_out, long_in; ///< Read by READs of the device.
+
+private:
+  /// Writes until there is no room.
+  void fill();
+};
+
+} // namespace test

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include <asio_rdma/stream.hpp>
+
+#include <boost/asio/awaitable.hpp>
+
+#include "device/connecting/cm_support.hpp"
+#include "device/connection/connection_support.hpp"
+
+#include <chrono>
+#include <optional>
+
+namespace test {
+
+/// Two streams of one process, on one context.
+struct stream_pair {
+  explicit stream_pair(const stream_options& of_a = {}, const stream_options& of_b = {});
+
+  void until(const std::function<bool()>& condition) { test::until(io, condition); }
+  /// Runs the context until a coroutine has ended. Throws the coroutine's exception, or if it takes
+  /// longer than `longest`.
+  void play(asio::awaitable<void> coroutine,
+            std::chrono::seconds longest = std::chrono::seconds(30));
+
+  device dev = open_device();
+  protection_domain pd{dev};
+  memory_pool pool;
+  asio::io_context io{1};
+  acceptor listener{io};
+  connector initiator{io};
+  asio_rdma::stream a{io}, b{io}; ///< a has connected to b.
+};
+
+/// Two streams, each on its own context. a's context may end before b's.
+struct two_contexts {
+  explicit two_contexts(const stream_options& of_a = {}, const stream_options& of_b = {},
+                        int threads_of_a = 1);
+
+  device dev = open_device();
+  memory_pool pool{protection_domain(dev)};
+  asio::io_context io_b{1};
+  asio_rdma::stream b{io_b};
+  std::optional<asio::io_context> io_a;
+  std::optional<asio_rdma::stream> a{*io_a};
+};
+
+} // namespace test

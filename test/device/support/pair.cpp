@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: BSL-1.0
+#include "device/support/pair.hpp"
+
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+
+namespace test {
+
+namespace {
+
+// A limit for a test that hangs; no test waits for a time to pass.
+constexpr std::chrono::seconds patience{30};
+
+} // namespace
+
+device open_device() {
+  const char* name = std::getenv("ASIO_RDMA_DEVICE");
+  return name != nullptr ? device::open(name) : device::open_first();
+}
+
+asio::ip::address device_address(const device& d) {
+  if (const char* address = std::getenv("ASIO_RDMA_ADDRESS"))
+    return asio::ip::make_address(address);
+  return d.addresses().at(0);
+}
+
+bool is_software(const device& d) {
+  const std::filesystem::path path = std::string("/sys/class/infiniband/") + d.name();
+  return std::filesystem::canonical(path).string().find("/virtual/") != std::string::npos;
+}
+
+asio::ip::tcp::endpoint own_endpoint() {
+  const char* address = std::getenv("ASIO_RDMA_ADDRESS");
+  if (address == nullptr)
+    throw std::runtime_error("ASIO_RDMA_ADDRESS: the address of the device is needed");
+  return {asio::ip::make_address(address), 0};
+}
+
+void until(asio::io_context& io, const std::function<bool()>& condition) {
+  const auto end = std::chrono::steady_clock::now() + patience;
+  io.restart();
+  while (!condition()) {
+    if (io.stopped())
+      throw std::runtime_error("the context has run out of work before the condition held");
+    if (io.run_one_until(end) == 0 && !io.stopped())
+      throw std::runtime_error("the condition did not come to hold");
+  }
+}
+
+void drain(asio::io_context& io) {
+  io.restart();
+  io.run_for(patience);
+  if (!io.stopped())
+    throw std::runtime_error("the context still has work");
+}
+
+access most_rights(const device& d) {
+  access result = all_rights;
+  if (d.has_atomics())
+    result = result | access::remote_atomic;
+  if (d.has_memory_windows())
+    result = result | access::window_bind;
+  return result;
+}
+
+memory::memory(const protection_domain& pd, std::size_t bytes, access rights)
+    : bytes_(bytes), region(pd, bytes_.data(), bytes_.size(), rights) {}
+
+pair::pair(const queue_pair_options& of_a, const queue_pair_options& of_b) {
+  a.open(pd, of_a);
+  b.open(pd, of_b);
+  connect();
+}
+
+pair::pair(const completion_queue_options& queues, const queue_pair_options& options)
+    : cq(io, dev, queues) {
+  a.open(pd, cq, options);
+  b.open(pd, cq, options);
+  connect();
+}
+
+bool pair::carries(std::string_view text) {
+  sent s;
+  got r;
+  ma.put(0, text);
+  std::memset(mb.data(), 0, text.size());
+  b.async_receive(mb.buffer(0, text.size()), r.handler());
+  a.async_send(ma.buffer(0, text.size()), s.handler());
+  until([&] { return s.done() && r.done(); });
+  return s.succeeded() && r.succeeded() && r.value.bytes == text.size() &&
+         mb.text(0, text.size()) == text;
+}
+
+queue_pair_options impatient() {
+  queue_pair_options options;
+  options.timeout = 8; // 1 ms
+  options.retry_count = 2;
+  options.rnr_retry = 2;
+  return options;
+}
+
+std::string describe(const error_code& ec) {
+  return std::string(ec.category().name()) + ": " + ec.message();
+}
+
+} // namespace test

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: BSL-1.0
+// Two hosts: attempts to connect to an unused address, or to a host that does not answer.
+#include "catch.hpp"
+#include "device/two_hosts/hosts_support.hpp"
+
+#include <optional>
+
+namespace {
+
+using namespace test;
+
+struct caller {
+  const on_host here{2};
+  device dev = device_of(2);
+  protection_domain pd{dev};
+  memory m{pd, 4096, all_rights};
+  asio::io_context io{1};
+  connector initiator{io};
+  queue_pair qp{io};
+
+  caller() { qp.open(pd); }
+  void until(const std::function<bool()>& condition) { test::until(io, condition); }
+};
+
+// An unused address of the network of both hosts.
+const endpoint nowhere(asio::ip::make_address("10.0.0.9"), 7471);
+
+// An acceptor that the caller can reach.
+struct listening {
+  explicit listening(caller& c) : listener(c.io), qp(c.io) {
+    const on_host there(1);
+    listener.open({address_of(1), 0});
+    qp.open(pd);
+    listener.async_accept(qp, accepted.handler());
+  }
+  device dev = device_of(1);
+  protection_domain pd{dev};
+  connection accepted;
+  acceptor listener;
+  queue_pair qp;
+};
+
+void connects_after_all(caller& c) {
+  listening there(c);
+  connection connected;
+  c.initiator.async_connect(c.qp, there.listener.local_endpoint(), connected.handler());
+  c.until([&] { return connected.done() && (connected.ec || there.accepted.done()); });
+  INFO(describe(connected.ec) << ", " << describe(there.accepted.ec));
+  CHECK(connected.succeeded());
+  CHECK(there.accepted.succeeded());
+}
+
+} // namespace
+
+TEST_CASE("an unused address: the attempt times out and the queue pair stays usable") {
+  caller c;
+  connection connected;
+  connect_options options;
+  options.timeout = std::chrono::milliseconds(GENERATE(1, 300, 1500));
+  c.initiator.async_connect(c.qp, nowhere, options, connected.handler());
+  c.until([&] { return connected.done(); });
+  INFO(describe(connected.ec));
+  CHECK(connected.calls == 1);
+  CHECK(connected.ec == errc::timed_out);
+  CHECK(c.qp.state() == queue_pair_state::open);
+  connects_after_all(c);
+}
+
+TEST_CASE("an unused address: the attempt can be cancelled, and the next succeeds") {
+  caller c;
+  connection connected;
+  asio::cancellation_signal signal;
+  c.initiator.async_connect(c.qp, nowhere,
+                            asio::bind_cancellation_slot(signal.slot(), connected.handler()));
+  SECTION("by its slot") {
+    asio::post(c.io, [&] { signal.emit(asio::cancellation_type::total); });
+  }
+  SECTION("by the connector") {
+    asio::post(c.io, [&] { c.initiator.cancel(); });
+  }
+  c.until([&] { return connected.done(); });
+  CHECK(connected.calls == 1);
+  CHECK(connected.ec == asio::error::operation_aborted);
+  CHECK(c.qp.state() == queue_pair_state::open);
+  connects_after_all(c);
+}
+
+TEST_CASE("an unused address goes before one that answers") {
+  caller c;
+  listening there(c);
+  connection connected;
+  connect_options options;
+  options.timeout = std::chrono::milliseconds(500);
+  const std::vector<endpoint> both{nowhere, there.listener.local_endpoint()};
+  c.initiator.async_connect(c.qp, both, options, connected.handler());
+  c.until([&] { return connected.done() && (connected.ec || there.accepted.done()); });
+  INFO(describe(connected.ec));
+  REQUIRE(connected.succeeded());
+  CHECK(connected.value.remote == both[1]);
+}
+
+TEST_CASE("a loopback address of a family that the device has no address of") {
+  run("ip -n h2 -6 addr flush dev v2"); // a RoCE device keeps a GID without an address
+  caller c;
+  connection connected;
+  c.initiator.async_connect(c.qp, endpoint(asio::ip::address_v6::loopback(), 7471),
+                            connected.handler());
+  c.until([&] { return connected.done(); });
+  INFO(describe(connected.ec));
+  CHECK(connected.ec == error::loopback_address);
+  CHECK(connected.ec.message().find(c.dev.addresses().front().to_string()) != std::string::npos);
+  connects_after_all(c);
+}
+
+TEST_CASE("a host that is there and does not answer: the attempt times out or is cancelled") {
+  caller c;
+  if (c.dev.type() == transport::iwarp)
+    return test::not_on_this_device("siw waits for TCP inside the system call");
+  connects_after_all(c); // from here on the network address is known
+  c.qp.close();
+  c.qp.open(c.pd);
+  std::optional<listening> there(c);
+  connection connected;
+  connect_options options;
+  {
+    const loss silent(1, 100);
+    SECTION("times out") {
+      options.timeout = std::chrono::milliseconds(500);
+      c.initiator.async_connect(c.qp, there->listener.local_endpoint(), options,
+                                connected.handler());
+      c.until([&] { return connected.done(); });
+      CHECK(connected.ec == errc::timed_out);
+    }
+    SECTION("is cancelled") {
+      c.initiator.async_connect(c.qp, there->listener.local_endpoint(), options,
+                                connected.handler());
+      while (silent.packets() == 0) // the answer to the request
+        c.io.poll();
+      c.initiator.cancel();
+      c.until([&] { return connected.done(); });
+      CHECK(connected.ec == asio::error::operation_aborted);
+    }
+    CHECK(connected.calls == 1);
+    CHECK(c.qp.state() == queue_pair_state::open);
+  }
+  there->listener.close();
+  there->qp.close();
+  c.until([&] { return there->accepted.done(); });
+  there.reset();
+  connects_after_all(c);
+}

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: BSL-1.0
+// Two hosts, and a network between them that stops to carry packets.
+#include "catch.hpp"
+#include "device/two_hosts/hosts_support.hpp"
+
+#include <optional>
+
+namespace {
+
+using namespace test;
+
+struct busy_hosts : two_hosts {
+  explicit busy_hosts(const queue_pair_options& options, way how = way::connection_manager)
+      : two_hosts(options, how) {
+    const int before = b1.ended + b2.ended;
+    until([&] { return b1.ended + b2.ended > before + 4 * burden::chains; });
+  }
+  burden b1{q1, m1, m2.remote(0, 4096)}, b2{q2, m2, m1.remote(0, 4096)};
+};
+
+std::string describe(const burden& b) {
+  return std::to_string(b.timed_out) + " timed out, " + std::to_string(b.reset) + " reset, " +
+         std::to_string(b.failed_otherwise) + " otherwise " + b.other;
+}
+
+// Checks that every operation ended once, with an error.
+void check_ends(const burden& b) {
+  INFO(describe(b));
+  CHECK(b.ended == b.started);
+  CHECK(b.timed_out + b.reset == burden::chains);
+  for (const got& r : b.receives) {
+    CHECK(r.calls == 1);
+    CHECK(r.ec == asio::error::connection_reset);
+  }
+  CHECK(b.gone.calls == 1);
+  CHECK(b.gone.ec == asio::error::connection_reset);
+}
+
+bool went_on(const burden& b) {
+  return b.timed_out + b.reset + b.failed_otherwise == 0 && !b.gone.done();
+}
+
+// Waits for an event of a port; other events may come before it.
+void wait_for(busy_hosts& h, device_events& events, ibv_event_type type) {
+  outcome<device_event> event;
+  do {
+    event = {};
+    events.async_wait_event(event.handler());
+    h.until([&] { return event.done(); });
+    REQUIRE(event.succeeded());
+  } while (event.value.type != type);
+  CHECK(event.value.port == 1);
+}
+
+} // namespace
+
+TEST_CASE("a black hole ends everything that is under way at both hosts") {
+  const short_tcp short_retries;
+  busy_hosts h(impatient());
+  const loss of1(1, 100), of2(2, 100);
+  h.until([&] { return h.b1.over() && h.b2.over(); });
+  for (const burden* b : {&h.b1, &h.b2}) {
+    check_ends(*b);
+    CHECK(b->timed_out == (h.iwarp() ? 0 : 1)); // the write that was retried in vain
+  }
+  CHECK(h.q1.state() == queue_pair_state::failed);
+  CHECK(h.q2.state() == queue_pair_state::failed);
+}
+
+TEST_CASE("a black hole in one direction ends everything that is under way at both hosts") {
+  const short_tcp short_retries;
+  busy_hosts h(impatient());
+  const loss of1(1, 100);
+  h.until([&] { return h.b1.over() && h.b2.over(); });
+  check_ends(h.b1);
+  check_ends(h.b2);
+  if (!h.iwarp()) // the second host can still report to the first that it has given up
+    CHECK(h.b1.timed_out + h.b2.timed_out > 0);
+}
+
+TEST_CASE("operations go on after a black hole of less time than the retries take") {
+  queue_pair_options patient;
+  patient.timeout = 18; // 1 s
+  busy_hosts h(patient);
+  {
+    const loss of1(1, 100), of2(2, 100);
+    while (of1.packets() == 0 || of2.packets() == 0)
+      h.io.poll();
+  }
+  h.b1.stop();
+  h.b2.stop();
+  h.until([&] { return h.b1.writes_over() && h.b2.writes_over(); });
+  for (const burden* b : {&h.b1, &h.b2}) {
+    INFO(describe(*b));
+    CHECK(went_on(*b));
+  }
+}
+
+// rxe fails a queue pair at the first packet that it cannot transmit, so all operations end. The
+// connection manager's own queue pair fails too, so these queue pairs connect without it.
+TEST_CASE("a link that stays down ends everything, and its device tells") {
+  const short_tcp short_retries;
+  busy_hosts h(impatient(), way::by_hand_where_possible);
+  device_events events(h.io, h.d1);
+  const link_down cut(1);
+  wait_for(h, events, IBV_EVENT_PORT_ERR);
+  h.until([&] { return h.b1.over() && h.b2.over(); });
+  check_ends(h.b1);
+  check_ends(h.b2);
+}
+
+TEST_CASE("a link that goes down and comes back: all goes on or all ends, and its device tells") {
+  queue_pair_options patient;
+  patient.timeout = 18;
+  busy_hosts h(patient, way::by_hand_where_possible);
+  device_events events(h.io, h.d2);
+  link_down cut(2);
+  wait_for(h, events, IBV_EVENT_PORT_ERR);
+  cut.up();
+  wait_for(h, events, IBV_EVENT_PORT_ACTIVE);
+  h.b1.stop();
+  h.b2.stop();
+  h.until([&] { return h.b1.writes_over() && h.b2.writes_over(); });
+  for (const burden* b : {&h.b1, &h.b2}) {
+    INFO(describe(*b));
+    if (went_on(*b))
+      continue;
+    h.until([&] { return b->over(); });
+    CHECK(b->failed_otherwise == 0);
+    CHECK(b->timed_out + b->reset > 0);
+    for (const got& r : b->receives)
+      CHECK(r.ec == asio::error::connection_reset);
+    CHECK(b->gone.ec == asio::error::connection_reset);
+  }
+}

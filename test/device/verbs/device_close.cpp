@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: BSL-1.0
+//
+// The lifetime of a device: when its ibv_context is closed.
+#include "catch.hpp"
+#include "device/lifetime/life_resources.hpp"
+#include "device/support/pair.hpp"
+#include "faults/faults.hpp"
+
+#include <boost/asio/executor_work_guard.hpp>
+
+#include <atomic>
+#include <functional>
+#include <thread>
+#include <vector>
+
+namespace test {
+
+TEST_CASE("a device is closed when the last copy and the last object made on it have gone") {
+  constexpr int times = 200;
+  asio::io_context io(1);
+  using use = std::function<void(queue_pair&, faults::injector&)>;
+  use f;
+  SECTION("which has done nothing") {
+    f = [](queue_pair&, faults::injector&) {
+    };
+  }
+  SECTION("which has failed") {
+    f = [&io](queue_pair& qp, faults::injector& faults) {
+      outcome<void> ended;
+      qp.async_wait_disconnect(ended.handler());
+      faults.raise_qp_event(qp.native_handle());
+      until(io, [&] { return ended.done(); });
+      REQUIRE(ended.ec == error::queue_pair_fatal);
+    };
+  }
+  SECTION("with an event that nobody has seen") {
+    f = [](queue_pair&, faults::injector& faults) {
+      faults.raise_port_event();
+    };
+  }
+  SECTION("with an event that is about to be read") {
+    f = [&io](queue_pair& qp, faults::injector& faults) {
+      qp.async_wait_disconnect([](error_code) {});
+      faults.raise_port_event();
+      io.restart();
+      io.poll_one(); // the reactor handles the event
+    };
+  }
+  const auto open_and_drop = [&] {
+    {
+      const device dev = open_device();
+      faults::injector faults(dev.native_handle());
+      const protection_domain pd(dev);
+      queue_pair qp(io, pd), other(io, pd);
+      f(qp, faults);
+      qp.close();
+      other.close();
+    }
+    drain(io);
+  };
+  open_and_drop();
+  const std::size_t before = open_descriptors();
+  for (int i = 0; i < times; ++i)
+    open_and_drop();
+  CHECK(open_descriptors() == before);
+}
+
+TEST_CASE("queue pairs of a device come and go on several threads, and so do its events") {
+  asio::io_context io;
+  const device dev = open_device();
+  const protection_domain pd(dev);
+  faults::injector faults(dev.native_handle());
+  auto work = asio::make_work_guard(io);
+  std::vector<std::thread> runners, users;
+  for (int i = 0; i < 2; ++i)
+    runners.emplace_back([&io] { io.run(); });
+  std::atomic<int> failed{0};
+  for (int i = 0; i < 2; ++i)
+    users.emplace_back([&] {
+      for (int n = 0; n < 50; ++n) {
+        queue_pair qp(io);
+        error_code ec;
+        qp.open(pd, {}, ec);
+        failed += ec ? 1 : 0;
+        faults.raise_port_event();
+      }
+    });
+  for (std::thread& t : users)
+    t.join();
+  work.reset();
+  for (std::thread& t : runners)
+    t.join();
+  CHECK(failed == 0);
+}
+
+} // namespace test

@@ -1,0 +1,364 @@
+// SPDX-License-Identifier: BSL-1.0
+// Two whole parties over links that lose nothing but have any delay. Either party may die at any
+// step.
+#include "protocol/party.hpp"
+
+#include "catch.hpp"
+
+#include <algorithm>
+#include <memory>
+#include <random>
+
+namespace {
+
+using namespace protocol_test;
+
+struct totals {
+  std::size_t steps = 0, worlds = 0, messages = 0, pulled = 0, direct = 0, abandoned = 0,
+              regions = 0, granted = 0, notices = 0, deaths = 0, goodbyes = 0, failed = 0,
+              leases_used = 0, shared = 0, beyond_promise = 0, before_goodbye = 0;
+};
+
+class world {
+public:
+  world(std::uint32_t seed, totals& t) : random_(seed), total_(t) {
+    ++total_.worlds;
+    const std::uint32_t receives[2] = {5 + below(12), 5 + below(12)};
+    // A side with shared receives is promised fewer of them, and may take a further one for one
+    // that it holds.
+    std::uint32_t promises[2] = {};
+    for (std::size_t i = 0; i < 2; ++i)
+      if (below(3) == 0)
+        promises[i] = 5 + below(receives[i] - 4);
+    for (std::size_t i = 0; i < 2; ++i) {
+      frame_options l;
+      l.receives = receives[i];
+      l.peer_receives = receives[1 - i];
+      l.promise = promises[i];
+      l.peer_promise = promises[1 - i];
+      l.receive_size = l.peer_receive_size = 128;
+      l.sends = 1 + below(8);
+      l.speaks_first = i == 0;
+      l.waits_for_peer = i == 1;
+      message_options m;
+      m.limit = 2500;
+      m.offers = 1 + below(6);
+      m.pulls = 1 + below(4);
+      m.prefetch = below(2) * 2000;
+      grant_limits g;
+      g.rights = below(4) == 0 ? remote_rights::read : remote_rights::all;
+      g.bytes = 200;
+      g.grants = 1 + below(6);
+      g.grace = std::chrono::microseconds(0);
+      parties_[i] = std::make_unique<party>(l, m, g);
+      takes_[i] = below(4) != 0;
+      total_.shared += promises[i] != 0;
+    }
+    for (std::size_t i = 0; i < 2; ++i) {
+      parties_[i]->on_pull = [this, i](const remote_buffer& memory) {
+        if (gone_)
+          return;
+        const auto k = parties_[1 - i]->keys.find(memory.address >> 32);
+        must(k != parties_[1 - i]->keys.end(), "a message is read while its key lives");
+        must(k->second == memory.size, "a message is read whole");
+      };
+      parties_[i]->run();
+    }
+  }
+
+  void play(std::size_t steps) {
+    const bool dies = below(3) == 0, closes = below(3) == 0;
+    const auto at_least = dies ? 0 : steps / 4;
+    const std::size_t end = at_least + below(static_cast<std::uint32_t>(steps));
+    for (std::size_t s = 0; s < end; ++s) {
+      step();
+      check();
+    }
+    if (dies) {
+      if (closes) {
+        begin_close();
+        for (std::uint32_t n = below(40); n != 0; --n)
+          step();
+      }
+      // One party dies; the other notices it some time later.
+      const std::size_t who = below(2);
+      parties_[who]->die(asio::error::operation_aborted);
+      gone_ = true;
+      for (std::uint32_t n = below(20); n != 0; --n)
+        step_of(1 - who);
+      parties_[1 - who]->die(asio::error::connection_reset);
+      ++total_.deaths;
+    } else if (closes) {
+      close();
+    } else {
+      drain();
+    }
+    for (std::size_t i = 0; i < 2; ++i)
+      check_messages(i, !dies && !closes, !dies && !closed_[i]);
+    for (const auto& p : parties_) {
+      total_.messages += p->received.size();
+      total_.pulled += p->messages.count().pulled;
+      total_.direct += p->direct;
+      total_.abandoned += p->abandoned;
+      total_.regions += p->regions;
+      total_.granted += p->granted;
+      total_.notices += p->noticed.size();
+      total_.failed += p->failed_sends;
+    }
+  }
+
+private:
+  std::uint32_t below(std::uint32_t n) {
+    return n == 0 ? 0 : static_cast<std::uint32_t>(random_() % n);
+  }
+
+  bool deliver(std::size_t from) {
+    party& p = *parties_[from];
+    if (p.wire.empty())
+      return false;
+    const wire_frame f = p.wire.front();
+    p.wire.pop_front();
+    must(parties_[1 - from]->arrives(f.bytes), "a frame finds a receive");
+    return true;
+  }
+
+  void step() { step_of(below(2)); }
+
+  void step_of(std::size_t who) {
+    ++total_.steps;
+    party& p = *parties_[who];
+    const chooser pick = [this](std::uint32_t n) {
+      return below(n);
+    };
+    switch (below(8)) {
+    case 0:
+    case 1:
+      if (!gone_)
+        deliver(who);
+      break;
+    case 2:
+      p.complete_send();
+      break;
+    case 3:
+    case 4:
+      p.local_step(pick);
+      break;
+    case 5:
+      if (below(4) == 0)
+        pass_time(std::chrono::microseconds(std::uint64_t(1) << below(20)));
+      use_lease(who);
+      if (p.shared) {
+        p.shared->act(pick);
+        p.run();
+      }
+      break;
+    default:
+      if (takes_[who] || below(16) == 0)
+        p.act(pick);
+      else
+        p.send(below(200));
+    }
+    if (below(500) == 0)
+      takes_[who] = !takes_[who];
+  }
+
+  void pass_time(std::chrono::microseconds by) {
+    for (auto& p : parties_)
+      p->pass_time(by);
+  }
+
+  void use_lease(std::size_t who) {
+    party& p = *parties_[who];
+    party& owner = *parties_[1 - who];
+    const std::uint32_t id = p.some_lease([this](std::uint32_t n) { return below(n); });
+    if (p.my_leases.empty() || p.leases.check(id, p.now) || gone_)
+      return;
+    const std::uint32_t grant = p.leases.get(id)->memory.rkey;
+    must(!owner.unheard.contains(grant), "nobody hears of what was revoked before there was a key");
+    must(owner.grant_keys.contains(grant) || owner.revoked.contains(grant),
+         "memory can be reached as long as its lease");
+    ++total_.leases_used;
+  }
+
+  void check() {
+    for (std::size_t i = 0; i < 2; ++i) {
+      const party& p = *parties_[i];
+      const party& o = *parties_[1 - i];
+      must(!p.failure, "neither finds the other at fault");
+      std::size_t credits = o.link.flow().available() + o.wire.size();
+      for (const wire_frame& f : p.wire)
+        credits += f.credits;
+      must(credits == p.link.flow().with_peer(), "credits are neither lost nor doubled");
+      const auto& flow = p.link.flow();
+      const std::size_t share = flow.with_peer() + flow.owed() + flow.held();
+      must(flow.share() == share, "every receive of a link is the peer's, owed to it, or held");
+      if (p.shared) {
+        const std::uint32_t promise = p.shared->shares.promise();
+        must(share >= promise && share <= flow.receives() && flow.with_peer() <= promise,
+             "a link has what it was promised, and the peer knows of no more");
+        must(p.shared->shares.given() == share + p.shared->rival,
+             "shared receives are the link's, a rival's or nobody's");
+        must(p.posted.size() + flow.held() == flow.receives() + shared_receives::spare,
+             "no receive is lost");
+        total_.beyond_promise += share > promise;
+      } else {
+        must(p.posted.size() == flow.with_peer() + flow.owed(),
+             "every posted receive is the peer's or owed to it");
+        must(p.posted.size() + flow.held() == flow.receives(),
+             "every receive is posted or holds something");
+      }
+      must(p.grants.bytes() <= 200, "no more bytes than the limit are granted");
+    }
+  }
+
+  /// Runs everything except the applications. Returns whether anything moved.
+  bool settle() {
+    bool moved = false;
+    for (bool again = true; again;) {
+      again = false;
+      for (std::size_t i = 0; i < 2; ++i) {
+        again |= deliver(i);
+        again |= parties_[i]->complete_send();
+        again |= parties_[i]->local_step([](std::uint32_t) { return 0U; });
+      }
+      moved |= again;
+      check();
+      must(++settled_ < 1'000'000, "two parties come to rest");
+    }
+    return moved;
+  }
+
+  /// Both applications receive everything; then nothing may be left anywhere.
+  void drain() {
+    settle();
+    for (bool again = true; again;) {
+      again = false;
+      for (auto& p : parties_) {
+        const std::size_t before = p->received.size() + p->noticed.size() + p->regions;
+        while (!p->lent_slots.empty())
+          p->let_go([](std::uint32_t) { return 0U; });
+        for (int n = 0; n < 4; ++n) {
+          p->receive(~std::uint64_t(0));
+          p->receive(0, true);
+          p->receive_region();
+        }
+        again |= settle();
+        again |= before != p->received.size() + p->noticed.size() + p->regions;
+      }
+    }
+    for (auto& p : parties_) {
+      while (!p->my_leases.empty())
+        p->release_lease(*p->my_leases.begin());
+    }
+    settle();
+    for (auto& p : parties_) {
+      must(p->link.flow().held() == 0, "nothing is held when all was taken");
+      must(p->keys.empty(), "no message is on offer when all was taken");
+      must(p->link.sends_under_way() == 0, "nothing is under way at rest");
+      const std::uint32_t promised =
+          p->shared ? p->shared->shares.promise() : p->link.flow().receives();
+      must(p->link.flow().with_peer() >= promised / 2, "credits are back");
+      must(p->link.flow().share() == promised, "what was needed beyond the promise is given back");
+      p->die(asio::error::operation_aborted);
+    }
+  }
+
+  void begin_close() {
+    const std::uint32_t who = below(3); // or both at once
+    for (std::uint32_t i = 0; i < 2; ++i)
+      if (who == i || who == 2) {
+        parties_[i]->link.close();
+        closed_[i] = true;
+      }
+    for (auto& p : parties_)
+      p->run();
+  }
+
+  void close() {
+    begin_close();
+    // The other party must receive everything that is offered to it.
+    for (bool again = true; again;) {
+      again = false;
+      for (auto& p : parties_) {
+        while (!p->lent_slots.empty())
+          p->let_go([](std::uint32_t) { return 0U; });
+        const std::size_t before = p->received.size();
+        for (int n = 0; n < 20; ++n)
+          p->receive(~std::uint64_t(0));
+        for (int n = 0; n < 20; ++n)
+          p->receive(0, true);
+        for (int n = 0; n < 20; ++n)
+          p->receive_region();
+        again |= settle() || p->received.size() != before;
+      }
+    }
+    for (auto& p : parties_) {
+      must(p->closed, "a goodbye is answered");
+      p->die(asio::error::connection_reset);
+    }
+    ++total_.goodbyes;
+  }
+
+  /// Checks the messages that `i` has received: with `all`, all that were sent; with `well`, at
+  /// least those that were sent successfully.
+  void check_messages(std::size_t i, bool all, bool well) {
+    const party& from = *parties_[1 - i];
+    const party& to = *parties_[i];
+    std::uint32_t next = 0;
+    std::set<std::uint32_t> got;
+    for (const auto& [sequence, bytes] : to.received) {
+      must(sequence >= next, "messages come in order");
+      must(from.sent_sizes.at(sequence) == bytes, "messages come whole");
+      next = sequence + 1;
+      got.insert(sequence);
+    }
+    next = 0;
+    for (const std::uint32_t sequence : to.noticed) {
+      must(sequence >= next, "notices come in order");
+      next = sequence + 1;
+    }
+    if (all) {
+      must(got == from.sent_well, "what was sent well has come, and nothing else");
+      must(to.noticed.size() == from.written_well.size(), "so have notices");
+    } else if (well) {
+      must(std::ranges::includes(got, from.sent_well),
+           "what was sent well before the goodbye came");
+      must(to.noticed.size() >= from.written_well.size(), "so did notices");
+      total_.before_goodbye += from.sent_well.size();
+    }
+  }
+
+  std::mt19937 random_;
+  totals& total_;
+  std::unique_ptr<party> parties_[2];
+  bool takes_[2];
+  bool closed_[2] = {};
+  bool gone_ = false;
+  std::size_t settled_ = 0;
+};
+
+} // namespace
+
+TEST_CASE("two parties lose and double nothing, with any actions in any order") {
+  const totals t = simulation::simulate<world, totals>(400'000);
+  WARN(t.steps << " steps in " << t.worlds << " worlds: " << t.messages << " messages received, "
+               << t.pulled << " READs, " << t.direct << " messages read directly, " << t.abandoned
+               << " READs abandoned, " << t.notices << " notices, " << t.granted << " grants, "
+               << t.regions << " regions passed, " << t.leases_used << " uses of a lease, "
+               << t.failed << " failed sends, " << t.deaths << " deaths, " << t.goodbyes
+               << " goodbyes, " << t.before_goodbye << " messages before one, " << t.shared
+               << " sides that share receives, " << t.beyond_promise
+               << " times with more than was promised");
+  CHECK(t.messages > t.steps / 50);
+  CHECK(t.pulled > t.steps / 500);
+  CHECK(t.direct > 0);
+  CHECK(t.abandoned > 0);
+  CHECK(t.granted > t.steps / 1000);
+  CHECK(t.regions > t.steps / 1000);
+  CHECK(t.leases_used > 0);
+  CHECK(t.deaths > 0);
+  CHECK(t.goodbyes > 0);
+  CHECK(t.before_goodbye > 0);
+  CHECK(t.shared > 0);
+  CHECK(t.beyond_promise > 0);
+}

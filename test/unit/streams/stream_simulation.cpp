@@ -1,0 +1,409 @@
+// SPDX-License-Identifier: BSL-1.0
+// Two sides of a stream over a link that loses nothing but has any delay, with all actions of
+// programs in any order.
+#include "protocol/stream_party.hpp"
+
+#include "catch.hpp"
+
+#include <random>
+
+namespace {
+
+using namespace stream_test;
+
+struct totals {
+  std::size_t steps = 0, worlds = 0, bytes = 0, frames = 0, cancelled = 0, deaths = 0,
+              shutdowns = 0, closes = 0, refused = 0, pulls = 0, withdrawn = 0, unexposed = 0,
+              direct = 0, partly_lent = 0, asked = 0, progress = 0, dropped = 0, drops = 0,
+              half_shut = 0;
+};
+
+class world {
+public:
+  world(std::uint32_t seed, totals& t) : random_(seed), total_(t) {
+    ++t.worlds;
+    const std::uint32_t receives[2] = {5 + below(12), 5 + below(12)};
+    const std::uint32_t sizes[2] = {64 + below(200), 64 + below(200)};
+    for (std::size_t i = 0; i < 2; ++i) {
+      frame_options l;
+      l.receives = receives[i];
+      l.peer_receives = receives[1 - i];
+      l.receive_size = sizes[i];
+      l.peer_receive_size = sizes[1 - i];
+      l.sends = 1 + below(8);
+      l.speaks_first = i == 0;
+      l.waits_for_peer = i == 1;
+      stream_limits o{1 + below(6), 32 + below(300)};
+      o.offer_from = 100 + below(600);
+      o.large_block_size = 100 + below(1500);
+      o.offers = 1 + below(4);
+      o.direct_from = 1 + below(400);
+      o.inbox = {50 + below(2000), 20 + below(600)};
+      party_[i] = std::make_unique<party>(l, o);
+      party_[i]->refuses_memory = [this] {
+        const bool refuses = below(64) == 0;
+        total_.refused += refuses;
+        return refuses;
+      };
+      party_[i]->has_little_memory = [this] {
+        return below(16) == 0;
+      };
+      party_[i]->refuses_key = [this] {
+        const bool refuses = below(16) == 0;
+        total_.unexposed += refuses;
+        return refuses;
+      };
+      party_[i]->read_at_a_time = 1 + below(500);
+      party_[i]->bytes.set_no_delay(below(4) == 0);
+    }
+  }
+
+  void play(std::size_t steps) {
+    for (std::size_t s = 0; s < steps; ++s) {
+      ++total_.steps;
+      step(below(2));
+      check();
+    }
+    const std::uint32_t how = below(4);
+    if (how == 0)
+      die();
+    else
+      finish(how == 1);
+    for (std::size_t i = 0; i < 2; ++i) {
+      end_of(i);
+      total_.bytes += taken_[i];
+    }
+  }
+
+private:
+  std::uint32_t below(std::uint32_t n) {
+    return n == 0 ? 0 : static_cast<std::uint32_t>(random_() % n);
+  }
+
+  void step(std::size_t who) {
+    party& p = *party_[who];
+    switch (below(12)) {
+    case 0:
+    case 1:
+    case 2:
+      deliver(who);
+      break;
+    case 3:
+      p.complete_send();
+      break;
+    case 4:
+      if (below(2) == 0)
+        p.complete_send();
+      else
+        complete_pull(who);
+      break;
+    case 5:
+    case 6:
+    case 7:
+      write(who);
+      break;
+    case 8:
+    case 9:
+      read(who);
+      break;
+    case 10:
+      cancel(who);
+      break;
+    default:
+      ask_or_shut(who);
+    }
+    collect(who);
+  }
+
+  void ask_or_shut(std::size_t who) {
+    const std::uint32_t n = below(150);
+    if (n < 15)
+      ask(who);
+    else if (n == 15)
+      shut_writes(who);
+    else if (n == 16)
+      shut_reads(who);
+    else if (n == 17) {
+      shut_writes(who);
+      shut_reads(who);
+    }
+  }
+
+  void ask(std::size_t who) {
+    party_[who]->bytes.ask();
+    party_[who]->run();
+  }
+
+  void shut_writes(std::size_t who) {
+    party_[who]->bytes.shut_down_writes();
+    party_[who]->run();
+    ++total_.shutdowns;
+    total_.drops += !writes_shut_[who] && reads_shut_[who];
+    writes_shut_[who] = true;
+  }
+
+  void shut_reads(std::size_t who) {
+    party_[who]->bytes.shut_down_reads();
+    party_[who]->run();
+    total_.half_shut += !writes_shut_[who];
+    total_.drops += writes_shut_[who] && !reads_shut_[who];
+    reads_shut_[who] = true;
+  }
+
+  // Whether arriving bytes are dropped.
+  bool drops(std::size_t who) const { return writes_shut_[who] && reads_shut_[who]; }
+
+  bool complete_pull(std::size_t who) {
+    party& p = *party_[who];
+    if (!p.pulls.empty()) {
+      ++total_.pulls;
+      total_.direct += p.pulls.front().read != nullptr;
+    }
+    return p.complete_pull(*party_[1 - who]);
+  }
+
+  bool deliver(std::size_t who) {
+    party& p = *party_[who];
+    if (!p.wire.empty()) {
+      const frame_header& h = p.wire.front().header;
+      total_.frames += h.type == frame_type::data;
+      total_.withdrawn += h.type == frame_type::withdrawn;
+      total_.dropped += h.type == frame_type::dropped;
+      asked_[who] += h.type == frame_type::query;
+      if (h.type == frame_type::progress)
+        hear_progress(1 - who, h.immediate);
+    }
+    return p.deliver_to(*party_[1 - who]);
+  }
+
+  // Checks that the peer reports the number of bytes that its application has taken.
+  void hear_progress(std::size_t who, std::uint32_t bytes) {
+    ++told_[who];
+    ++total_.asked;
+    const std::size_t peer = 1 - who;
+    must(told_[who] <= asked_[who], "only a question is answered");
+    must(bytes >= progress_[who], "what was taken is not given back");
+    must(bytes <= taken_[peer] + (read_[peer] ? read_[peer]->data.size() : 0),
+         "only what was taken is told");
+    total_.progress += bytes != progress_[who];
+    progress_[who] = bytes;
+  }
+
+  // One write at a time, as in a program that needs the order: otherwise the next bytes would be
+  // unknown.
+  void write(std::size_t who) {
+    if (write_[who] || write_end_[who])
+      return;
+    const auto kind = below(8) == 0   ? stream_write::kind::wait
+                      : below(4) == 0 ? stream_write::kind::lend
+                                      : stream_write::kind::copy;
+    const std::uint64_t n = kind == stream_write::kind::wait ? 0
+                            : below(2) == 0                  ? 1 + below(20)
+                                                             : 1 + below(3000);
+    write_[who] = std::make_unique<a_write>(n, kind);
+    for (std::uint64_t i = 0; i < n; ++i)
+      write_[who]->data.push_back(byte_at(given_[who] + i));
+    party_[who]->write(*write_[who]);
+  }
+
+  void read(std::size_t who) {
+    if (read_[who] || read_end_[who])
+      return;
+    const auto kind = below(6) == 0   ? stream_read::kind::piece
+                      : below(6) == 0 ? stream_read::kind::wait
+                                      : stream_read::kind::copy;
+    read_[who] = std::make_unique<a_read>(kind == stream_read::kind::piece
+                                              ? ~std::uint64_t(0)
+                                              : 1 + below(below(2) == 0 ? 400 : 3000),
+                                          kind);
+    read_[who]->direct = kind == stream_read::kind::copy && below(2) == 0;
+    party_[who]->read(*read_[who]);
+  }
+
+  void cancel(std::size_t who) {
+    if (below(2) == 0 && write_[who])
+      party_[who]->cancel(*write_[who]);
+    else if (read_[who])
+      party_[who]->cancel(*read_[who]);
+  }
+
+  void collect(std::size_t who) {
+    if (auto& w = write_[who]; w && (w->ended || w->cancelled)) {
+      total_.cancelled += w->cancelled || w->ec == asio::error::operation_aborted;
+      total_.partly_lent +=
+          w->what == stream_write::kind::lend && w->ec && w->done != 0 && w->done < w->bytes;
+      must(!w->cancelled || w->done == 0, "what was taken back has written nothing");
+      if (w->what != stream_write::kind::wait)
+        given_[who] += w->done;
+      lost_[who] = lost_[who] || (w->ec && w->ec != asio::error::operation_aborted &&
+                                  w->ec != asio::error::no_memory);
+      write_end_[who] = write_end_[who] || lost_[who] || closing_;
+      w.reset();
+    }
+    if (auto& r = read_[who]; r && (r->ended || r->cancelled)) {
+      for (const std::byte b : r->data)
+        must(b == byte_at(taken_[who]++), "bytes come in order and as they were");
+      const bool goes_on = (r->late && r->ec == asio::error::operation_aborted && !closing_) ||
+                           r->ec == asio::error::no_memory ||
+                           (reads_shut_[who] && !finishing_); // more may arrive
+      if (r->ec && !goes_on)
+        read_end_[who] = r->ec;
+      r.reset();
+    }
+  }
+
+  void check() {
+    for (std::size_t i = 0; i < 2; ++i) {
+      const party& p = *party_[i];
+      const party& o = *party_[1 - i];
+      must(!p.failure, "neither finds the other at fault");
+      std::size_t credits = o.link.flow().available() + o.wire.size();
+      for (const wire_frame& f : p.wire)
+        credits += f.header.credits;
+      must(credits == p.link.flow().with_peer(), "credits are neither lost nor doubled");
+      must(p.posted.size() + p.link.flow().held() == p.link.flow().receives(),
+           "every receive is posted or holds something");
+    }
+  }
+
+  bool settle() {
+    bool moved = false;
+    for (bool again = true; again;) {
+      again = false;
+      for (std::size_t i = 0; i < 2; ++i) {
+        again |= deliver(i);
+        again |= party_[i]->complete_send();
+        again |= complete_pull(i);
+        collect(i);
+      }
+      moved |= again;
+      check();
+    }
+    return moved;
+  }
+
+  // Both sides read to the end, which is a shutdown or a close.
+  void finish(bool closes) {
+    finishing_ = true;
+    for (auto& p : party_)
+      p->refuses_memory = nullptr; // otherwise a read could end with that error before the end
+    for (std::size_t i = 0; i < 2; ++i)
+      if (reads_shut_[i] && !writes_shut_[i])
+        shut_writes(i); // otherwise the peer would wait for a reader
+    std::size_t rounds = 0;
+    for (bool again = true; again;) {
+      must(++rounds < 100'000, "what both read comes to an end");
+      again = settle();
+      for (std::size_t i = 0; i < 2; ++i) {
+        read(i);
+        collect(i);
+      }
+      again |= settle() || party_[0]->bytes.readable() || party_[1]->bytes.readable();
+      again = again && !(read_end_[0] && read_end_[1]) && !all_read();
+    }
+    must(all_read() || read_end_[0] || read_end_[1], "all that was written arrives");
+    for (std::size_t i = 0; i < 2; ++i)
+      must(!write_[i] || write_[i]->ended, "a write ends when all was read");
+    if (closes) {
+      const std::size_t who = below(2);
+      closing_ = true;
+      party_[who]->link.close();
+      party_[who]->run();
+      ask(below(2));
+      settle();
+      must(party_[0]->closed && party_[1]->closed, "a goodbye is answered");
+      ++total_.closes;
+    } else {
+      for (std::size_t i = 0; i < 2; ++i) {
+        must(asked_[i] == told_[i], "each question is answered");
+      }
+      for (auto& p : party_) {
+        p->bytes.shut_down_writes();
+        p->run();
+      }
+    }
+    // Four rounds, as there may be four waits for a state, which do not report the end.
+    for (int n = 0; n < 4 || (n < 1000 && !(read_end_[0] && read_end_[1])); ++n) {
+      settle();
+      for (std::size_t i = 0; i < 2; ++i) {
+        read(i);
+        collect(i);
+      }
+    }
+    must(bool(read_end_[0]) && bool(read_end_[1]), "reads end with the stream");
+    must(all_read(), "all that was written arrives before the end");
+  }
+
+  bool all_read() const {
+    for (std::size_t i = 0; i < 2; ++i)
+      if ((drops(i) ? !read_end_[i] : given_[1 - i] != taken_[i]) || write_[i])
+        return false;
+    return true;
+  }
+
+  void die() {
+    finishing_ = true;
+    for (auto& p : party_)
+      p->stop(asio::error::connection_reset);
+    ++total_.deaths;
+    for (std::size_t i = 0; i < 2; ++i) {
+      collect(i);
+      must(!write_[i] && !read_[i], "everything ends with the link");
+      while (!read_end_[i]) {
+        read(i);
+        collect(i);
+      }
+    }
+  }
+
+  void end_of(std::size_t i) {
+    must(party_[i]->link.flow().held() == 0, "nothing is held when all was read");
+    party_[i]->stop(asio::error::operation_aborted);
+    collect(i);
+    must(!write_[i] && !read_[i], "nothing is left");
+  }
+
+  std::mt19937 random_;
+  totals& total_;
+  std::unique_ptr<party> party_[2];
+  std::unique_ptr<a_write> write_[2];
+  std::unique_ptr<a_read> read_[2];
+  std::uint64_t given_[2] = {}, taken_[2] = {};
+  error_code read_end_[2];
+  bool write_end_[2] = {}, lost_[2] = {};
+  bool writes_shut_[2] = {}, reads_shut_[2] = {};
+  std::uint64_t asked_[2] = {}, told_[2] = {};
+  std::uint32_t progress_[2] = {}; // of the peer's application
+  bool closing_ = false, finishing_ = false;
+};
+
+} // namespace
+
+TEST_CASE("two sides of a stream lose, double and change no byte") {
+  const totals t = simulation::simulate<world, totals>(600'000);
+  WARN(t.steps << " steps in " << t.worlds << " worlds: " << t.bytes << " bytes read from "
+               << t.frames << " frames, " << t.cancelled << " writes cancelled, " << t.refused
+               << " times no memory, " << t.pulls << " READs, " << t.direct << " of them direct, "
+               << t.withdrawn << " offers withdrawn, " << t.unexposed << " without a key, "
+               << t.partly_lent << " lent writes that ended in the middle, " << t.asked
+               << " questions answered, " << t.progress << " with progress, " << t.half_shut
+               << " shutdowns of reads alone, " << t.drops << " both ways, " << t.dropped
+               << " offers dropped, " << t.shutdowns << " shutdowns, " << t.deaths << " deaths, "
+               << t.closes << " closes");
+  CHECK(t.bytes > t.steps);
+  CHECK(t.cancelled > 0);
+  CHECK(t.refused > 0);
+  CHECK(t.pulls > t.direct);
+  CHECK(t.direct > 0);
+  CHECK(t.withdrawn > 0);
+  CHECK(t.unexposed > 0);
+  CHECK(t.partly_lent > 0);
+  CHECK(t.asked > 0);
+  CHECK(t.progress > 0);
+  CHECK(t.drops > 0);
+  CHECK(t.dropped > 0);
+  CHECK(t.half_shut > 0);
+  CHECK(t.shutdowns > 0);
+  CHECK(t.deaths > 0);
+  CHECK(t.closes > 0);
+}
