@@ -45,8 +45,8 @@ public:
   const std::uint8_t* at(std::uint64_t offset) const { return bytes_.data() + offset % period; }
 
   /// Throws if the bytes differ.
-  void compare(std::uint64_t offset, const void* got, std::size_t n) const {
-    if (std::memcmp(got, at(offset), n) != 0)
+  void compare(std::uint64_t offset, const void* bytes, std::size_t n) const {
+    if (std::memcmp(bytes, at(offset), n) != 0)
       throw std::runtime_error("other bytes than were sent, after " + std::to_string(offset));
   }
 
