@@ -10,6 +10,7 @@ namespace asio_rdma::detail {
 alock_view::alock_view(global_memory_impl& memory)
     : service_(memory.service()),
       node_(memory.node()),
+      locals_(alock_locals::of(*node_)),
       remotes_(std::make_shared<alock_remotes>(memory)) {}
 
 alock_view::~alock_view() = default;
@@ -26,7 +27,7 @@ std::shared_ptr<alock_view> alock_view::of(global_memory_impl* memory) {
 bool alock_view::start(alock_operation& op) {
   op.service = &service_;
   op.view = this;
-  return op.at.node() == node_->id() ? alock_locals::of(*node_).start(op, node_)
+  return op.at.node() == node_->id() ? locals_.start(op, node_)
                                      : remotes_->start(op);
 }
 
@@ -41,7 +42,7 @@ bool alock_view::start_unlock(alock_operation& op, alock_party* held) {
 }
 
 void alock_view::cancel(std::uint64_t id, asio::cancellation_type_t) {
-  alock_locals::of(*node_).cancel(*this, id);
+  locals_.cancel(*this, id);
   remotes_->cancel(id);
 }
 
@@ -75,7 +76,7 @@ void alock_view::close() {
     const std::lock_guard guard(mutex_);
     closed_ = true;
   }
-  alock_locals::of(*node_).abandon(*this);
+  locals_.abandon(*this);
   remotes_->close();
   for (;;) {
     std::shared_ptr<alock_parties> others;

@@ -14,6 +14,7 @@
 
 namespace asio_rdma::detail {
 
+class alock_locals;
 class alock_remotes;
 class connection_impl;
 class global_node;
@@ -61,6 +62,7 @@ public:
 private:
   completion_service& service_;
   const std::shared_ptr<global_node> node_;
+  alock_locals& locals_; // made before any operation, because their end must not need memory
   const std::shared_ptr<alock_remotes> remotes_;
   std::atomic<std::uint64_t> ids_{0};
   std::atomic<bool> closed_{false};

@@ -244,7 +244,8 @@ error_code shared_receive_queue_impl::attach(queue_pair_impl& qp) {
     return asio::error::bad_descriptor;
   if (reason_)
     return reason_;
-  attached_.reserve(attached_.size() + 1);
+  if (attached_.size() == attached_.capacity())
+    attached_.reserve(2 * attached_.size() + 8);
   {
     const std::lock_guard leaf(awaiting_mutex_);
     awaiting_.reserve(attached_.capacity());
