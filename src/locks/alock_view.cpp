@@ -27,8 +27,7 @@ std::shared_ptr<alock_view> alock_view::of(global_memory_impl* memory) {
 bool alock_view::start(alock_operation& op) {
   op.service = &service_;
   op.view = this;
-  return op.at.node() == node_->id() ? locals_.start(op, node_)
-                                     : remotes_->start(op);
+  return op.at.node() == node_->id() ? locals_.start(op, node_) : remotes_->start(op);
 }
 
 bool alock_view::start_unlock(alock_operation& op, alock_party* held) {
