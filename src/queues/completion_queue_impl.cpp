@@ -408,11 +408,13 @@ void completion_queue_impl::take_ready(batch& b) {
 // the device, at a close, may be thousands, so a stopped context is noticed every few handlers. The
 // other operations then wait for the context to be run again.
 template <disposal How>
-std::size_t completion_queue_impl::run_ready() {
+std::size_t completion_queue_impl::run_ready(std::size_t& internal) {
   std::size_t ran = 0;
   {
     batch b{*this, &completion_queue_impl::operations_done};
     take_ready(b);
+    if constexpr (How == disposal::complete)
+      internal += b.done;
     while (!b.operations.empty()) {
       const std::size_t pause = b.done + poll_batch;
       do {
@@ -420,15 +422,14 @@ std::size_t completion_queue_impl::run_ready() {
         b.operations.pop_front();
         ++b.done;
         if constexpr (How == disposal::complete)
-          ran += op.internal ? 0 : 1;
+          internal += op.internal ? 1 : 0;
         op.dispose(How);
       } while (!b.operations.empty() && b.done != pause);
       if (How == disposal::complete_here && !b.operations.empty() &&
           watch_->context_scheduler.stopped())
         break;
     }
-    if constexpr (How == disposal::complete_here)
-      ran = b.done;
+    ran = b.done;
   }
   return ran;
 }
@@ -481,12 +482,17 @@ void completion_queue_impl::put_back(operation_list& operations) noexcept {
   ready_.splice(ready_.begin(), operations);
 }
 
+// Counts the user's operations. Internal ones may have completed others, so a poll goes on after
+// them.
 std::size_t completion_queue_impl::poll() {
   const auto self = shared_from_this(); // a handler may drop the last reference
   std::size_t ran = 0;
-  for (bool full = true; full;) {
-    full = harvest(1) == poll_batch;
-    ran += run_ready<disposal::complete>();
+  for (bool more = true; more;) {
+    const bool full = harvest(1) == poll_batch;
+    std::size_t internal = 0;
+    const std::size_t all = run_ready<disposal::complete>(internal);
+    ran += all - internal;
+    more = full || internal != 0;
   }
   return ran;
 }
@@ -568,8 +574,9 @@ void completion_queue_impl::run() {
     if (blocked_.load(std::memory_order_relaxed) != 0)
       arm(); // completions during handlers wake the blocked threads
     const std::size_t found = harvest(polls ? polls_per_turn : 1);
-    const std::size_t ran =
-        watch_->places.empty() ? run_ready<disposal::complete_here>() : hand_out_ready(t.over);
+    std::size_t internal = 0;
+    const std::size_t ran = watch_->places.empty() ? run_ready<disposal::complete_here>(internal)
+                                                   : hand_out_ready(t.over);
     if (t.over)
       return;
     const bool stopped = ran != 0 && watch_->context_scheduler.stopped();

@@ -158,9 +158,10 @@ private:
   int take_completions(unsigned polls);
   void on_poll_failure() noexcept;
   int drop_abandoned(ibv_wc* completions, int n) const noexcept;
-  /// In mode `manual` (`complete`): returns the number of the user's operations that were run.
+  /// Returns the number of operations that were run. Counts the internal ones among them in mode
+  /// `manual` (`complete`).
   template <disposal How>
-  std::size_t run_ready();
+  std::size_t run_ready(std::size_t& internal);
   std::size_t hand_out_ready(bool& role_given_up);
   void put_back(operation_list& operations) noexcept;
   void take_ready(batch& b);
