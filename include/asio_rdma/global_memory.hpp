@@ -206,7 +206,7 @@ public:
   }
   asio::ip::tcp::endpoint local_endpoint() const {
     error_code ec;
-    const asio::ip::tcp::endpoint result = local_endpoint(ec);
+    asio::ip::tcp::endpoint result = local_endpoint(ec);
     detail::throw_if(ec, "global_memory::local_endpoint");
     return result;
   }

@@ -57,7 +57,7 @@ public:
   requires std::convertible_to<Executor1, Executor>
   basic_shared_receive_queue(basic_shared_receive_queue<Executor1>&& other)
       : io_(executor_type(other.get_executor())), impl_(std::exchange(other.impl_, nullptr)) {}
-  basic_shared_receive_queue& operator=(basic_shared_receive_queue&& other) {
+  basic_shared_receive_queue& operator=(basic_shared_receive_queue&& other) noexcept {
     if (this != &other) {
       close();
       io_ = other.io_;

@@ -222,7 +222,7 @@ TEST_CASE("a message to a node, or a wait for a node's value, is cancelled twice
        [](global_scene& s, twice& c) {
          s.guest.async_allocate<word>(host_id, 0, c.handler());
        }},
-      {"free", fate::taken_back,
+      {"free", fate::let_go,
        [](global_scene& s, twice& c) {
          s.guest.async_free(s.make<word>(), c.handler());
        }},
