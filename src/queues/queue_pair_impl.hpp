@@ -57,7 +57,8 @@ public:
   error_code connect(const queue_pair_address& peer, const connection_link* own = nullptr);
 
   /// For connecting by rdma_cm. From `attach` on, a close is reported to the link. `detach` undoes
-  /// `attach`. `connected` allows sends. If `accepts`, the link is told of the first message.
+  /// `attach`. `connected` allows sends. If `accepts`, the first receive calls
+  /// `connection_link::heard`.
   error_code attach(std::shared_ptr<connection_link> link, bool accepts = false);
   /// The error that `attach` would return.
   error_code check_attach() const;

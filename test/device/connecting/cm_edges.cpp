@@ -86,6 +86,21 @@ struct no_descriptors {
 
 endpoint unused(meeting& m) { return acceptor(m.io, {device_address(m.dev), 0}).local_endpoint(); }
 
+/// The connector of a meeting: it has been accepted, and does not confirm that.
+struct unconfirmed {
+  explicit unconfirmed(meeting& of) : m(of), request(of.where(), *of.a.native_handle()) {
+    m.until([this] { return request.accepted(); });
+  }
+  void send() {
+    request.connect_silently(m.a);
+    m.a.async_send(m.ma.buffer(0, 8), message.handler());
+  }
+
+  meeting& m;
+  silent_connector request;
+  sent message;
+};
+
 } // namespace
 
 TEST_CASE("the error of the object's own open ends an accept that makes the object") {
@@ -213,17 +228,14 @@ TEST_CASE("the first message completes an accept whose confirmation is lost") {
   else
     accepting.async_receive(space, arrived.handler());
   m.listener->async_accept(accepting, m.accepted.handler());
-  silent_connector silent(m.where(), *m.a.native_handle());
-  m.until([&] { return silent.accepted(); });
+  unconfirmed connector(m);
   CHECK_FALSE(m.accepted.done());
-  silent.connect_silently(m.a);
-  sent s;
-  m.a.async_send(m.ma.buffer(0, 8), s.handler());
+  connector.send();
   m.until([&] { return m.accepted.done(); });
   CHECK_FALSE(m.accepted.ec);
-  m.until([&] { return arrived.done() && s.calls == 1; });
+  m.until([&] { return arrived.done() && connector.message.calls == 1; });
   CHECK_FALSE(arrived.ec);
-  CHECK_FALSE(s.ec);
+  CHECK_FALSE(connector.message.ec);
 }
 
 TEST_CASE("poll counts the first message of a connector once") {
@@ -238,11 +250,8 @@ TEST_CASE("poll counts the first message of a connector once") {
   got arrived;
   accepting.async_receive(m.mb.buffer(0, 64), arrived.handler());
   m.listener->async_accept(accepting, m.accepted.handler());
-  silent_connector silent(m.where(), *m.a.native_handle());
-  m.until([&] { return silent.accepted(); });
-  silent.connect_silently(m.a);
-  sent s;
-  m.a.async_send(m.ma.buffer(0, 8), s.handler());
+  unconfirmed connector(m);
+  connector.send();
   std::size_t polled = 0;
   m.until([&] {
     polled += manual.poll();
@@ -260,12 +269,9 @@ TEST_CASE("total does not cancel an accept that has taken its request") {
   got arrived;
   m.b.async_receive(m.mb.buffer(0, 64), arrived.handler());
   m.listener->async_accept(m.b, asio::bind_cancellation_slot(signal.slot(), m.accepted.handler()));
-  silent_connector silent(m.where(), *m.a.native_handle());
-  m.until([&] { return silent.accepted(); });
+  unconfirmed connector(m);
   signal.emit(asio::cancellation_type::total);
-  silent.connect_silently(m.a);
-  sent s;
-  m.a.async_send(m.ma.buffer(0, 8), s.handler());
+  connector.send();
   m.until([&] { return m.accepted.done(); });
   CHECK_FALSE(m.accepted.ec);
   CHECK(m.b.state() == queue_pair_state::connected);

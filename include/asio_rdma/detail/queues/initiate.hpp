@@ -83,8 +83,8 @@ void start_operation(const std::shared_ptr<Impl>& impl, const io_executor<Execut
   complete_unstarted<Result>(op, io);
 }
 
-/// Starts the next operation of a composed operation. `std::bad_alloc` is not thrown, as nobody
-/// could catch the exception and keep the handler. If the operation cannot be started,
+/// Starts the next operation of a composed operation. Does not throw `std::bad_alloc`, because the
+/// exception would destroy the handler. If the operation cannot be started,
 /// `failed(handler, ec)` is called instead, with `no_memory` after a failed allocation.
 template <class Base, class Result, std::size_t Buffers, class Impl, class Handler, class Executor,
           class Prepare, class Start, class Failed>
