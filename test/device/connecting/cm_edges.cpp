@@ -89,7 +89,7 @@ endpoint unused(meeting& m) { return acceptor(m.io, {device_address(m.dev), 0}).
 /// The connector of a meeting: it has been accepted, and does not confirm that.
 struct unconfirmed {
   explicit unconfirmed(meeting& of) : m(of), request(of.where(), *of.a.native_handle()) {
-    m.until([this] { return request.accepted(); });
+    CHECK(request.accepted(m.io));
   }
   void send() {
     request.connect_silently(m.a);

@@ -5,6 +5,8 @@
 #include "device/connecting/cm_support.hpp"
 #include "queues/queue_pair_impl.hpp"
 
+#include <boost/asio/posix/stream_descriptor.hpp>
+
 #include <fcntl.h>
 #include <optional>
 #include <rdma/rdma_cma.h>
@@ -35,8 +37,16 @@ public:
     give_up();
     rdma_destroy_event_channel(channel_);
   }
-  /// Whether it has been accepted.
-  bool accepted() { return take_event() == RDMA_CM_EVENT_CONNECT_RESPONSE; }
+  /// Runs the context until it has been accepted or rejected; true if accepted.
+  bool accepted(asio::io_context& io) {
+    bool arrived = false;
+    asio::posix::stream_descriptor events(io, channel_->fd);
+    events.async_wait(asio::posix::stream_descriptor::wait_read,
+                      [&arrived](error_code) { arrived = true; });
+    until(io, [&arrived] { return arrived; });
+    events.release();
+    return take_event() == RDMA_CM_EVENT_CONNECT_RESPONSE;
+  }
   /// Whether it has been accepted or rejected.
   bool answered() { return take_event().has_value(); }
   /// Connects the queue pair once the request has been accepted, without confirming that.

@@ -71,17 +71,6 @@ bool carries(asio::io_context& io, stream& from, stream& to) {
   return write.succeeded() && read.succeeded() && c == 'c';
 }
 
-/// Runs the context until the connector has its answer.
-bool accepts(asio::io_context& io, silent_connector& by) {
-  const auto patience = std::chrono::steady_clock::now() + std::chrono::seconds(30);
-  bool accepted = false;
-  while (!accepted && std::chrono::steady_clock::now() < patience) {
-    io.poll();
-    accepted = by.accepted();
-  }
-  return accepted;
-}
-
 struct way {
   const char* name;
   std::function<void(reception&, asio::cancellation_signal&)> give_up;
@@ -239,7 +228,7 @@ TEST_CASE("a connector that gives up in the middle costs the others nothing") {
   stream lost(r.io, r.pool);
   silent_connector silent(r.listener->local_endpoint(), *lost.native_handle(),
                           lost.impl()->hello());
-  REQUIRE(accepts(r.io, silent));
+  REQUIRE(silent.accepted(r.io));
   r.connect();
   if (leaves)
     silent.give_up();
@@ -260,7 +249,7 @@ TEST_CASE("an acceptor that ends takes no other request for one that gives up") 
   stream lost(r.io, r.pool);
   silent_connector silent(r.listener->local_endpoint(), *lost.native_handle(),
                           lost.impl()->hello());
-  REQUIRE(accepts(r.io, silent));
+  REQUIRE(silent.accepted(r.io));
   asio::cancellation_signal none;
   w.give_up(r, none);
   silent.give_up();
