@@ -55,8 +55,8 @@ struct cm_service::channel {
     const std::lock_guard lock(mutex);
     for (int left = at_a_time; left != 0; --left) {
       rdma_cm_event* raw = nullptr;
-      if (!next(raw))
-        return false;
+      if (const int e = next(raw))
+        return e != EAGAIN; // without memory, the event stays in the kernel
       cm_event event;
       event.type = raw->event;
       event.status = raw->status;
@@ -89,15 +89,16 @@ struct cm_service::channel {
       rdma_destroy_id(event.id);
   }
 
-  // librdmacm reports its own failures by -1 and errno, the kernel's by the error number.
-  bool next(rdma_cm_event*& event) {
+  // Returns errno. librdmacm reports its own failures by -1 and errno, the kernel's by the error
+  // number.
+  int next(rdma_cm_event*& event) {
     const std::lock_guard lock(addresses);
     errno = 0;
     if (rdma_get_cm_event(events, &event) != 0)
-      return false;
+      return errno;
     if (event->status == -1 && errno != 0)
       event->status = -errno;
-    return true;
+    return 0;
   }
 
   scheduler& context_scheduler;

@@ -9,7 +9,19 @@
 std::function<int(test::cm_call, const rdma_cm_id*)> test::before_cm_call;
 std::function<void(test::cm_call, rdma_conn_param&)> test::edit_parameters;
 std::function<void(const rdma_cm_id*)> test::before_destruction;
+std::function<int()> test::before_reading;
+std::function<void(rdma_cm_event&)> test::edit_event;
+std::function<void(rdma_cm_event_type)> test::after_acknowledgement;
 std::atomic<int> test::events_read{0};
+
+test::hooks::~hooks() {
+  before_cm_call = nullptr;
+  edit_parameters = nullptr;
+  before_destruction = nullptr;
+  before_reading = nullptr;
+  edit_event = nullptr;
+  after_acknowledgement = nullptr;
+}
 
 namespace {
 
@@ -104,9 +116,43 @@ int rdma_migrate_id(rdma_cm_id* id, rdma_event_channel* channel) {
   return announced(rdma_migrate_id, "rdma_migrate_id", cm_call::migrate, id, id, channel);
 }
 
+int rdma_bind_addr(rdma_cm_id* id, sockaddr* address) {
+  return announced(rdma_bind_addr, "rdma_bind_addr", cm_call::bind_address, id, id, address);
+}
+
+int rdma_listen(rdma_cm_id* id, int backlog) {
+  return announced(rdma_listen, "rdma_listen", cm_call::listen, id, id, backlog);
+}
+
+int rdma_notify(rdma_cm_id* id, ibv_event_type event) {
+  return announced(rdma_notify, "rdma_notify", cm_call::notify, id, id, event);
+}
+
+int rdma_reject(rdma_cm_id* id, const void* data, std::uint8_t size) {
+  return announced(rdma_reject, "rdma_reject", cm_call::reject, id, id, data, size);
+}
+
+int rdma_disconnect(rdma_cm_id* id) {
+  return announced(rdma_disconnect, "rdma_disconnect", cm_call::disconnect, id, id);
+}
+
 int rdma_get_cm_event(rdma_event_channel* channel, rdma_cm_event** event) {
+  if (const int error = test::before_reading ? test::before_reading() : 0) {
+    errno = error;
+    return -1;
+  }
   const int result = real(rdma_get_cm_event, "rdma_get_cm_event")(channel, event);
   test::events_read += result == 0 ? 1 : 0;
+  if (result == 0 && test::edit_event)
+    test::edit_event(**event);
+  return result;
+}
+
+int rdma_ack_cm_event(rdma_cm_event* event) {
+  const rdma_cm_event_type type = event->event;
+  const int result = real(rdma_ack_cm_event, "rdma_ack_cm_event")(event);
+  if (test::after_acknowledgement)
+    test::after_acknowledgement(type);
   return result;
 }
 }

@@ -8,19 +8,24 @@
 
 namespace test {
 
-/// The calls of librdmacm that advance an attempt to connect.
+/// The calls of librdmacm that may fail.
 enum class cm_call {
   create_id,
+  bind_address,
+  listen,
   resolve_address,
   resolve_route,
   init_queue_pair,
   connect,
   accept,
   establish,
+  notify,
+  reject,
+  disconnect,
   migrate
 };
 
-/// Called before each of the calls, on the same thread; the id is null if it is yet to be created.
+/// Called before each of the calls, on the same thread; the id is null if the call has none yet.
 /// If a value other than 0 is returned, the call fails with this errno value. Change it only while
 /// no thread makes such a call.
 extern std::function<int(cm_call, const rdma_cm_id*)> before_cm_call;
@@ -31,6 +36,22 @@ extern std::function<void(cm_call, rdma_conn_param&)> edit_parameters;
 
 /// Called before rdma_destroy_id(3). Null for no call.
 extern std::function<void(const rdma_cm_id*)> before_destruction;
+
+/// Called before rdma_get_cm_event(3): as `before_cm_call`.
+extern std::function<int()> before_reading;
+
+/// Changes an event that rdma_get_cm_event(3) returns, and may set errno. Null for no change.
+extern std::function<void(rdma_cm_event&)> edit_event;
+
+/// Called after rdma_ack_cm_event(3) with the event's type. Null for no call.
+extern std::function<void(rdma_cm_event_type)> after_acknowledgement;
+
+/// Resets the functions above when it is destroyed.
+struct hooks {
+  hooks() = default;
+  hooks(const hooks&) = delete;
+  ~hooks();
+};
 
 /// The number of events that rdma_get_cm_event(3) has returned.
 extern std::atomic<int> events_read;

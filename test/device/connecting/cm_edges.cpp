@@ -36,15 +36,6 @@ struct never_open : queue_pair {
   }
 };
 
-struct hooks {
-  hooks() = default;
-  hooks(const hooks&) = delete;
-  ~hooks() {
-    before_cm_call = nullptr;
-    edit_parameters = nullptr;
-  }
-};
-
 /// Two ids bound to one port, so that rdma_listen(3) fails for either.
 struct rivals {
   rivals(const device& dev, void* context) {
@@ -85,21 +76,6 @@ struct no_descriptors {
 };
 
 endpoint unused(meeting& m) { return acceptor(m.io, {device_address(m.dev), 0}).local_endpoint(); }
-
-/// The connector of a meeting: it has been accepted, and does not confirm that.
-struct unconfirmed {
-  explicit unconfirmed(meeting& of) : m(of), request(of.where(), *of.a.native_handle()) {
-    CHECK(request.accepted(m.io));
-  }
-  void send() {
-    request.connect_silently(m.a);
-    m.a.async_send(m.ma.buffer(0, 8), message.handler());
-  }
-
-  meeting& m;
-  silent_connector request;
-  sent message;
-};
 
 } // namespace
 

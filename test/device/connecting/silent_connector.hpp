@@ -85,4 +85,19 @@ private:
   rdma_cm_id* id_ = nullptr;
 };
 
+/// The connector of a meeting: it has been accepted, and does not confirm that.
+struct unconfirmed {
+  explicit unconfirmed(meeting& of) : m(of), request(of.where(), *of.a.native_handle()) {
+    CHECK(request.accepted(m.io));
+  }
+  void send() {
+    request.connect_silently(m.a);
+    m.a.async_send(m.ma.buffer(0, 8), message.handler());
+  }
+
+  meeting& m;
+  silent_connector request;
+  sent message;
+};
+
 } // namespace test
