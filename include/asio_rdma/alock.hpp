@@ -97,7 +97,8 @@ private:
 /// *Order.* The holder sees every operation that completed under the lock before (for a CPU: with
 /// visibility `flushed`). In the memory of the lock's node, a remote holder also sees operations
 /// that earlier remote holders only started, because their devices released the lock after these
-/// operations.
+/// operations. Acquisitions of another node may enter the queue in another order than they were
+/// started, because their accesses may overtake each other.
 ///
 /// *Death.* If the holder of a lock or a party that waits for it dies, the lock is never granted
 /// again, because the state of the protected data is unknown. Waiting and later acquisitions fail

@@ -51,6 +51,7 @@ private:
 struct kind {
   const char* name;
   std::function<std::unique_ptr<operations>(asio::io_context&)> make;
+  bool ordered = true; ///< They complete in the order in which they were started.
 };
 
 template <class Operations, class... Args>

@@ -184,7 +184,7 @@ std::vector<kind> kinds_of_links() {
       {"locks of this node", make<locks>(false)},
   };
   if (open_device().has_atomics())
-    all.push_back({"locks of another node", make<locks>(true)});
+    all.push_back({"locks of another node", make<locks>(true), false});
   return all;
 }
 
