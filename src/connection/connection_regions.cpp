@@ -281,6 +281,8 @@ bool connection_regions::run(operation_list& done) {
       r.returned = false;
       give_back(r);
     }
+  if (!grants_.may_act() && !leases_.may_act() && !inbox_.may_act())
+    return false;
   if (run_grants(done))
     return true;
   if (lease_request* const l = leases_.next()) {

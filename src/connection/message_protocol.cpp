@@ -49,6 +49,8 @@ message_protocol::message_protocol(frame_link& link, const message_options& o)
 
 message_action message_protocol::next() {
   message_action a;
+  if (!may_act())
+    return a;
   match();
   match_written();
   if (!dropped_.empty()) {
@@ -61,15 +63,18 @@ message_action message_protocol::next() {
   } else if (!done_sends_.empty()) {
     a.what = message_action::kind::sent;
     a.send = &as_send(pop(done_sends_));
-  } else if (!next_pull(a)) {
-    next_prepare(a);
+  } else if (!next_pull(a) && !next_prepare(a)) {
+    idle();
+    return a;
   }
+  ask_again(); // there may be an answer to send
   return a;
 }
 
 // --- Sending ---------------------------------------------------------------------------------
 
 void message_protocol::send(message_out& op) {
+  ask_again();
   op.ec = {};
   op.under_way_ = op.answered_ = false;
   if (no_sends_)
@@ -99,6 +104,7 @@ bool message_protocol::next_prepare(message_action& a) {
 }
 
 void message_protocol::prepared(message_out& op, const remote_buffer& memory) {
+  ask_again();
   if (op.state_ != message_out::state::preparing)
     return; // the operation has ended in the meantime
   op.memory_ = memory;
@@ -106,6 +112,7 @@ void message_protocol::prepared(message_out& op, const remote_buffer& memory) {
 }
 
 void message_protocol::fail_send(message_out& op, const error_code& ec) {
+  ask_again();
   if (op.state_ != message_out::state::preparing)
     return;
   leave_queue(op);
@@ -113,6 +120,7 @@ void message_protocol::fail_send(message_out& op, const error_code& ec) {
 }
 
 bool message_protocol::cancel(message_out& op) {
+  ask_again();
   if (op.state_ != message_out::state::waiting && op.state_ != message_out::state::preparing &&
       op.state_ != message_out::state::ready)
     return false;
@@ -308,6 +316,7 @@ bool message_protocol::next_control(outgoing_frame& f) {
 }
 
 void message_protocol::receive(message_in& op) {
+  ask_again();
   op.ec = {};
   op.bytes = 0;
   op.immediate.reset();
@@ -325,6 +334,7 @@ void message_protocol::receive(message_in& op) {
 }
 
 bool message_protocol::cancel(message_in& op) {
+  ask_again();
   if (!op.waiting_)
     return false;
   if (pinned_ != 0 && op.what == message_in::kind::message)
@@ -335,6 +345,7 @@ bool message_protocol::cancel(message_in& op) {
 }
 
 void message_protocol::abandon(message_in& op) {
+  ask_again();
   for (entry& e : messages_)
     if (e.into == &op)
       e.into = nullptr;
@@ -457,6 +468,7 @@ message_protocol::inbox::iterator message_protocol::find(std::uint32_t slot) {
 }
 
 void message_protocol::read_into(std::uint32_t slot, message_in& op) {
+  ask_again();
   const auto e = find(slot);
   e->place = message_in::place::direct;
   e->into = &op;
@@ -465,6 +477,7 @@ void message_protocol::read_into(std::uint32_t slot, message_in& op) {
 }
 
 void message_protocol::pulled(std::uint32_t slot) {
+  ask_again();
   const auto e = find(slot);
   if (e == messages_.end())
     return; // the link was stopped in the meantime
@@ -491,6 +504,7 @@ void message_protocol::pulled(std::uint32_t slot) {
 }
 
 void message_protocol::refuse(std::uint32_t slot, refusal why) {
+  ask_again();
   const auto e = find(slot);
   if (e == messages_.end())
     return;

@@ -21,9 +21,11 @@ grant_table::grant_table(frame_link& link, region_inbox& inbox, const grant_limi
 }
 
 grant_action grant_table::next() {
-  admit();
   grant_action a;
-  while (!work_.empty()) {
+  if (!may_act())
+    return a;
+  admit();
+  if (!work_.empty()) {
     const std::uint32_t id = work_.front();
     work_.pop_front();
     grant& g = grants_[id & 0xffff];
@@ -40,6 +42,8 @@ grant_action grant_table::next() {
     a.lend = static_cast<lend_request*>(&done_lends_.front());
     a.grant = a.lend->grant;
     done_lends_.pop_front();
+  } else {
+    idle();
   }
   return a;
 }
@@ -133,6 +137,7 @@ link_part::disposition grant_table::on_renew(const frame_header& header,
 void grant_table::deny(std::uint32_t request, refusal why) {
   if (silent_)
     return;
+  ask_again();
   answers_.push_back({frame_type::denied, request, 0, why, {}});
 }
 
@@ -166,6 +171,7 @@ void grant_table::reserve_one() {
 
 // Call `reserve_one` first.
 std::uint32_t grant_table::add(grant g) {
+  ask_again();
   const std::uint16_t index = free_.back();
   free_.pop_back();
   g.generation = grants_[index].generation;
@@ -190,6 +196,7 @@ grant_table::grant* grant_table::find(std::uint32_t id) noexcept {
 
 void grant_table::made(std::uint32_t id, const remote_buffer& memory,
                        protocol_clock::time_point now) {
+  ask_again();
   grant& g = *find(id);
   g.memory = memory;
   g.until = until(now, g.lease);
@@ -208,6 +215,7 @@ void grant_table::made(std::uint32_t id, const remote_buffer& memory,
 }
 
 void grant_table::not_made(std::uint32_t id, const error_code& ec) {
+  ask_again();
   grant& g = *find(id);
   if (g.lend != nullptr)
     finish(*std::exchange(g.lend, nullptr), closed_ ? closed_ : ec);
@@ -226,6 +234,7 @@ void grant_table::begin_end(grant& g) {
 }
 
 void grant_table::ended(std::uint32_t id) {
+  ask_again();
   grant& g = *find(id);
   if (g.on_request) {
     ending_bytes_ -= g.bytes;
@@ -254,6 +263,7 @@ void grant_table::free_if_done(grant& g) {
 }
 
 bool grant_table::revoke(std::uint32_t id) {
+  ask_again();
   grant* const g = find(id);
   if (g != nullptr && g->where == state::making)
     return !std::exchange(g->revoked, true);
@@ -268,6 +278,7 @@ bool grant_table::revoke(std::uint32_t id) {
 }
 
 void grant_table::expire(protocol_clock::time_point now) {
+  ask_again();
   for (grant& g : grants_)
     if (g.where == state::live && g.until <= now)
       begin_end(g);
@@ -289,6 +300,7 @@ std::size_t grant_table::live() const noexcept {
 // --- Lending ---------------------------------------------------------------------------------
 
 void grant_table::lend(lend_request& op) {
+  ask_again();
   op.ec = {};
   if (closed_)
     return finish(op, closed_);
@@ -333,6 +345,7 @@ void grant_table::on_dropped(const frame_header&, frame_operation* op, const err
 }
 
 void grant_table::finish(lend_request& op, const error_code& ec) {
+  ask_again();
   op.ec = ec;
   done_lends_.push_back(op);
 }

@@ -60,6 +60,7 @@ public:
   grant_table(frame_link& link, region_inbox& inbox, const grant_limits& limits);
 
   grant_action next();
+  using link_part::may_act; ///< Whether `next` may have something.
 
   /// Reports that the key of `grant` has been made; its lease begins now.
   void made(std::uint32_t grant, const remote_buffer& memory, protocol_clock::time_point now);

@@ -26,8 +26,10 @@ lease_table::lease_table(frame_link& link, region_inbox& inbox)
 }
 
 lease_request* lease_table::next() {
-  if (done_.empty())
+  if (done_.empty()) {
+    idle();
     return nullptr;
+  }
   lease_request& op = as_request(done_.front());
   done_.pop_front();
   return &op;
@@ -42,6 +44,7 @@ void lease_table::finish(lease_request& op, const error_code& ec) {
 // --- Asking ----------------------------------------------------------------------------------
 
 void lease_table::start(lease_request& op, protocol_clock::time_point now) {
+  ask_again();
   op.ec = {};
   op.asked_ = now;
   if (closed_)
@@ -75,6 +78,7 @@ bool lease_table::may_cancel(const lease_request& op) const noexcept {
 }
 
 bool lease_table::cancel(lease_request& op) {
+  ask_again();
   if (!may_cancel(op))
     return false;
   if (op.state_ == lease_request::state::queued) {
@@ -284,6 +288,7 @@ std::optional<remote_lease> lease_table::get(std::uint32_t id) const {
 }
 
 void lease_table::release(std::uint32_t id) {
+  ask_again();
   const auto i = leases_.find(id);
   if (i == leases_.end())
     return;

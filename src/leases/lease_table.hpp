@@ -20,6 +20,7 @@ public:
 
   /// An operation that has completed, or null.
   lease_request* next();
+  using link_part::may_act; ///< Whether `next` may have something.
 
   void start(lease_request& op, protocol_clock::time_point now);
   /// Cancels a request. Returns true if it was removed; `op` is the driver's again, and a later

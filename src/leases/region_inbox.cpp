@@ -6,12 +6,14 @@
 namespace asio_rdma::detail {
 
 void region_inbox::receive(region_receive& op) {
+  ask_again();
   op.ec = {};
   op.waiting_ = true;
   waiting_.push_back(op);
 }
 
 bool region_inbox::cancel(region_receive& op) {
+  ask_again();
   if (!std::exchange(op.waiting_, false))
     return false;
   waiting_.erase(list::s_iterator_to(op));
@@ -19,8 +21,10 @@ bool region_inbox::cancel(region_receive& op) {
 }
 
 region_receive* region_inbox::next() {
-  if (waiting_.empty())
+  if (waiting_.empty()) {
+    idle();
     return nullptr;
+  }
   auto& op = static_cast<region_receive&>(waiting_.front());
   if (!put_back_.empty()) {
     op.returned = false;
@@ -34,6 +38,7 @@ region_receive* region_inbox::next() {
   } else if (arrived_.empty() && why_) {
     op.ec = why_;
   } else {
+    idle();
     return nullptr;
   }
   waiting_.pop_front();
@@ -42,10 +47,12 @@ region_receive* region_inbox::next() {
 }
 
 void region_inbox::push(std::uint32_t slot, bool returned, std::uint32_t id, bool is_ready) {
+  ask_again();
   arrived_.push_back({slot, returned, id, is_ready});
 }
 
 void region_inbox::ready(std::uint32_t id) {
+  ask_again();
   for (arrival& a : arrived_)
     if (a.returned && a.id == id)
       a.ready = true;

@@ -22,8 +22,12 @@ public:
   bool cancel(region_receive& op);
   /// An operation that has completed, or null.
   region_receive* next();
+  using link_part::may_act; ///< Whether `next` may have something.
   /// Puts back a lease that `next` returned: the next operation gets it.
-  void put_back(std::uint32_t id) { put_back_.push_back(id); }
+  void put_back(std::uint32_t id) {
+    ask_again();
+    put_back_.push_back(id);
+  }
 
   /// Whether no more regions are accepted.
   bool ended() const noexcept { return static_cast<bool>(why_); }

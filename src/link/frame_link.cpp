@@ -2,6 +2,7 @@
 #include "link/frame_link.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 namespace asio_rdma::detail {
@@ -38,6 +39,9 @@ frame_link::frame_link(const frame_options& o)
 
 void frame_link::add(link_part& part, std::initializer_list<frame_type> types) {
   parts_.push_back(&part);
+  part.frames_ = this;
+  part.bit_ = static_cast<std::uint8_t>(1u << (parts_.size() - 1));
+  part.ask_again();
   for (const frame_type t : types)
     part_of_[static_cast<std::size_t>(t)] = &part;
 }
@@ -83,15 +87,20 @@ void frame_link::begin_frame(frame_type type) {
   frame_part_ = nullptr;
 }
 
-bool frame_link::take(bool (link_part::*from)(outgoing_frame&)) {
-  for (std::size_t i = 0; i != parts_.size(); ++i) {
-    link_part* const part = parts_[turn_];
-    turn_ = turn_ + 1 == parts_.size() ? 0 : turn_ + 1;
+// `from`: the parts that may have such a frame.
+bool frame_link::take(std::uint8_t& from, bool (link_part::*ask)(outgoing_frame&)) {
+  while (from != 0) {
+    const unsigned behind = from & (~0u << turn_); // the parts whose turn comes first
+    const auto i = static_cast<unsigned>(std::countr_zero(behind != 0 ? behind : from));
+    turn_ = i + 1;
+    link_part* const part = parts_[i];
     begin_frame(frame_type::credits);
-    if ((part->*from)(frame_)) {
+    if ((part->*ask)(frame_)) {
+      part->ask_again();
       frame_part_ = part;
       return true;
     }
+    from = static_cast<std::uint8_t>(from & ~part->bit_);
   }
   return false;
 }
@@ -99,7 +108,7 @@ bool frame_link::take(bool (link_part::*from)(outgoing_frame&)) {
 bool frame_link::next_frame() {
   const bool may_speak = !goodbye_sent_;
   if (credits_.may_send_control() && may_speak) {
-    if (take(&link_part::next_control))
+    if (take(control_, &link_part::next_control))
       return true;
     if (closing_ && all_drained()) {
       goodbye_sent_ = true;
@@ -109,7 +118,7 @@ bool frame_link::next_frame() {
   }
   if (!credits_.may_send_data())
     note_wait();
-  else if (may_speak && take(&link_part::next_data)) {
+  else if (may_speak && take(data_, &link_part::next_data)) {
     waits_for_credits_ = false;
     return true;
   }
@@ -123,7 +132,7 @@ bool frame_link::next_frame() {
 
 // Counts each wait once, even if `next` is called repeatedly during it.
 void frame_link::note_wait() {
-  if (waits_for_credits_ || goodbye_sent_ ||
+  if (waits_for_credits_ || goodbye_sent_ || data_ == 0 ||
       std::none_of(parts_.begin(), parts_.end(), [](link_part* p) { return p->has_data(); }))
     return;
   waits_for_credits_ = true;
@@ -142,8 +151,10 @@ void frame_link::on_sent(std::uint32_t slot) {
   free_.push_back(slot);
   if (s.header.type == frame_type::goodbye)
     goodbye_done_ = true;
-  if (s.part != nullptr)
-    s.part->on_sent(s.header, s.operation);
+  if (s.part == nullptr)
+    return;
+  s.part->ask_again();
+  s.part->on_sent(s.header, s.operation);
 }
 
 // --- Receiving -------------------------------------------------------------------------------
@@ -164,16 +175,20 @@ bool frame_link::on_received(std::uint32_t slot, std::span<const std::byte> fram
     what = link_part::disposition::violation;
   } else if (h.type == frame_type::goodbye) {
     peer_closed_ = true;
-    for (link_part* const p : parts_)
+    for (link_part* const p : parts_) {
+      p->ask_again();
       if (!p->on_goodbye())
         what = link_part::disposition::violation;
+    }
     closing_ = true;
+  } else if (h.type != frame_type::credits && part == nullptr) {
+    what = link_part::disposition::violation;
   } else if (h.type != frame_type::credits) {
-    if (part != nullptr && part->needs_time() && !at)
+    if (part->needs_time() && !at)
       at = protocol_clock::now();
-    what = part == nullptr ? link_part::disposition::violation
-                           : part->on_frame(h, frame.subspan(frame_header::size), slot,
-                                            at.value_or(protocol_clock::time_point()));
+    part->ask_again();
+    what = part->on_frame(h, frame.subspan(frame_header::size), slot,
+                          at.value_or(protocol_clock::time_point()));
   }
   if (what == link_part::disposition::violation ||
       (what == link_part::disposition::held && !credits_.hold())) {
@@ -196,8 +211,10 @@ void frame_link::close() {
   closing_ = true;
   if (std::exchange(closed_here_, true) || stopped_)
     return;
-  for (link_part* const p : parts_)
+  for (link_part* const p : parts_) {
+    p->ask_again();
     p->on_closing();
+  }
 }
 
 void frame_link::stop(const error_code& why) {
@@ -206,8 +223,10 @@ void frame_link::stop(const error_code& why) {
   for (sent_frame& s : sent_)
     if (std::exchange(s.under_way, false) && s.part != nullptr)
       s.part->on_dropped(s.header, s.operation, why);
-  for (link_part* const p : parts_)
+  for (link_part* const p : parts_) {
+    p->ask_again();
     p->on_stopped(why);
+  }
 }
 
 void frame_link::fail(const error_code& why) noexcept {

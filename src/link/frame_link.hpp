@@ -25,8 +25,15 @@ struct outgoing_frame {
   frame_operation* operation = nullptr; ///< Passed to `on_sent`; may be null.
 };
 
-/// A part of a protocol on a link: messages, regions or a stream. Only the link calls these
+class frame_link;
+
+/// A part of a protocol on a link: messages, regions or a stream. Only the link calls the virtual
 /// functions; the part offers its own functions to the driver.
+///
+/// A part that has said that it has nothing (no control frame, no data, no action for the driver)
+/// is not asked again until something has happened to it. The link takes note of its own calls.
+/// Each function that the part offers to the driver, and that may give the part something, calls
+/// `ask_again`.
 class link_part {
 public:
   /// Takes the next control frame, if there is one. The link sends every frame that it takes.
@@ -59,6 +66,18 @@ public:
 
 protected:
   ~link_part() = default;
+  /// The part may have something, so it is asked for everything again.
+  inline void ask_again() noexcept;
+  /// Whether the part may have an action for the driver.
+  bool may_act() const noexcept { return may_act_; }
+  /// The part has no action.
+  void idle() noexcept { may_act_ = false; }
+
+private:
+  friend frame_link; // tells the parts apart, and asks them
+  frame_link* frames_ = nullptr;
+  std::uint8_t bit_ = 0;
+  bool may_act_ = true;
 };
 
 struct frame_options {
@@ -106,7 +125,7 @@ public:
   explicit frame_link(const frame_options& o);
   frame_link(const frame_link&) = delete;
 
-  /// Assigns frame types to a part, which must live as long as the link is used.
+  /// Assigns frame types to a part, which must live as long as the link is used. At most 8 parts.
   void add(link_part& part, std::initializer_list<frame_type> types);
 
   link_action next();
@@ -166,16 +185,19 @@ private:
     bool under_way = false;
   };
 
+  friend link_part; // asks to be asked again
+
   bool next_frame();
   void begin_frame(frame_type type);
-  bool take(bool (link_part::*from)(outgoing_frame&));
+  bool take(std::uint8_t& from, bool (link_part::*ask)(outgoing_frame&));
   bool all_drained() const;
   void note_wait();
 
   frame_options options_;
   credits credits_;
   std::vector<link_part*> parts_;
-  std::size_t turn_ = 0; // the part to be asked first, for fairness
+  std::uint8_t control_ = 0, data_ = 0; // the parts that may have a frame of the kind, by `bit_`
+  unsigned turn_ = 0;                   // the part to be asked first, for fairness
   std::array<link_part*, frame_types> part_of_{};
   boost::circular_buffer<std::uint32_t> reposts_;
   std::vector<sent_frame> sent_;
@@ -196,5 +218,13 @@ private:
   bool closed_told_ = false;
   bool stopped_ = false;
 };
+
+void link_part::ask_again() noexcept {
+  may_act_ = true;
+  if (frames_ == nullptr)
+    return;
+  frames_->control_ |= bit_;
+  frames_->data_ |= bit_;
+}
 
 } // namespace asio_rdma::detail

@@ -3,6 +3,7 @@
 
 #include "core/background_timer.hpp"
 #include "link/link_impl.hpp"
+#include "link/shared_receives_impl.hpp"
 #include "memory/memory_pool_impl.hpp"
 #include "verbs/grant_key.hpp"
 #include "verbs/withheld.hpp"
@@ -63,34 +64,33 @@ link_impl::link_impl(asio::execution_context& context, const memory_pool& pool,
   qp.max_send_sge = std::max<std::uint32_t>(qp.max_send_sge, 4);
   qp.receive_depth = options.receives;
   qp_ = std::make_shared<queue_pair_impl>(context, pool.get_protection_domain(), qp);
+  receives_ = std::make_unique<own_source>(*this);
 }
 
-link_impl::~link_impl() {
-  while (!in_hands_.empty()) {
-    auto& r = static_cast<shared_receive&>(in_hands_.front());
-    in_hands_.pop_front();
-    shared_->give_back(r, false);
-  }
-}
+link_impl::~link_impl() = default;
 
 error_code link_impl::open(std::shared_ptr<completion_queue_impl> queue) {
   return options_.receives < credits::minimum ? asio::error::invalid_argument
-                                              : open_with(std::move(queue), nullptr);
+                                              : open_with(std::move(queue));
 }
 
 error_code link_impl::open(const std::shared_ptr<shared_receives_impl>& shared) {
   options_.receives = std::max(options_.receives, shared->options().per_link);
   options_.receive_size = shared->options().receive_size;
-  if (const error_code ec = shared->join())
+  std::unique_ptr<shared_source> owned(new (std::nothrow) shared_source(*this, shared));
+  if (!owned)
+    return asio::error::no_memory;
+  shared_source& share = *owned;
+  if (const error_code ec = share.join())
     return ec;
-  const error_code ec = open_with(nullptr, shared);
-  if (ec && !shared_)
-    shared->leave();
+  receives_ = std::move(owned);
+  const error_code ec = open_with(nullptr);
+  if (ec)
+    share.leave();
   return ec;
 }
 
-error_code link_impl::open_with(std::shared_ptr<completion_queue_impl> queue,
-                                std::shared_ptr<shared_receives_impl> shared) {
+error_code link_impl::open_with(std::shared_ptr<completion_queue_impl> queue) {
   if (options_.receive_size < frame_link::min_receive_size || options_.sends == 0 ||
       options_.queue_pair.type != IBV_QPT_RC)
     return asio::error::invalid_argument;
@@ -103,7 +103,7 @@ error_code link_impl::open_with(std::shared_ptr<completion_queue_impl> queue,
   error_code ec;
   bool opened = false, added = false;
   try {
-    ec = qp_->open(std::move(queue), shared ? shared->queue() : nullptr);
+    ec = qp_->open(std::move(queue), receives_->queue());
     opened = !ec;
     if (opened) {
       cq_ = qp_->completion_queue();
@@ -111,7 +111,7 @@ error_code link_impl::open_with(std::shared_ptr<completion_queue_impl> queue,
       added = service_.add(*this, ec);
     }
     if (!ec)
-      ec = make_parts_of(std::move(shared));
+      ec = make_work_requests();
   } catch (const std::bad_alloc&) {
     ec = asio::error::no_memory;
   }
@@ -122,24 +122,32 @@ error_code link_impl::open_with(std::shared_ptr<completion_queue_impl> queue,
   return ec;
 }
 
-error_code link_impl::make_parts_of(std::shared_ptr<shared_receives_impl> shared) {
+error_code link_impl::make_work_requests() {
   error_code ec;
   send_memory_ = pool_.allocate(options_.sends * frame_transfer::room, ec);
-  if (!ec && !shared)
-    ec = make_receives();
+  if (!ec)
+    ec = receives_->make();
   if (ec)
     return ec;
   for (std::uint32_t i = 0; i < options_.sends; ++i)
     sends_.emplace_back(*this, i,
                         static_cast<std::byte*>(send_memory_.data()) + i * frame_transfer::room);
-  return begin(std::move(shared));
+  return begin();
+}
+
+// From here on the link keeps itself alive until its queue pair has ended.
+error_code link_impl::begin() {
+  turn t(*this);
+  t.changed();
+  receives_->begin();
+  return reason_;
 }
 
 private_data link_impl::hello() const {
   handshake h;
   h.what = kind_;
   h.receives = options_.receives;
-  h.promise = shared_ ? static_cast<std::uint16_t>(shared_->options().per_link) : 0;
+  h.promise = receives_->promise();
   h.receive_size = options_.receive_size;
   h.max_reads = qp_->options().max_reads;
   h.atomics = member_device().attributes().atomic_cap;
@@ -154,7 +162,7 @@ error_code link_impl::on_hello(std::span<const std::byte> data, bool accepting) 
   frame_options o;
   o.receives = options_.receives;
   o.receive_size = options_.receive_size;
-  o.promise = shared_ ? shared_->options().per_link : 0;
+  o.promise = receives_->promise();
   o.peer_receives = peer.receives;
   o.peer_promise = peer.promise;
   o.peer_receive_size = peer.receive_size;
@@ -327,14 +335,12 @@ void link_impl::lack_memory() noexcept {
 }
 
 void link_impl::drive(operation_list& done) {
-  take_receives();
+  receives_->take();
   for (bool more = true; more && !failing();) {
     const link_action a = link_->next();
     switch (a.what) {
     case link_action::kind::repost:
-      free_receive(a.slot);
-      if (shared_)
-        take_receives();
+      receives_->free(a.slot);
       break;
     case link_action::kind::send:
       send(a.slot, *a.frame);
@@ -373,12 +379,10 @@ void link_impl::settle(std::unique_lock<mutex>& l, operation_list& done) noexcep
   std::shared_ptr<context_member> last;
   std::shared_ptr<queue_pair_impl> failed;
   std::shared_ptr<completion_queue_impl> cq;
-  std::shared_ptr<shared_receives_impl> shared;
-  if (state_ == state::stopped && shared_ && link_)
+  if (state_ == state::stopped && link_)
     while (const auto slot = link_->next_freed())
-      free_receive(*slot);
-  if (shared_ && shared_->anyone_waits())
-    shared = shared_;
+      receives_->free(*slot);
+  const std::shared_ptr<shared_receives_impl> shared = receives_->waited_for();
   if (posted_ == 0)
     last = std::move(self_);
   if (failing() && !std::exchange(told_, true))
@@ -425,30 +429,6 @@ bool link_impl::end_key(Key& key, const registered_buffer& memory, buffer_access
 template bool link_impl::end_key(memory_region&, const registered_buffer&, buffer_access&) noexcept;
 template bool link_impl::end_key(grant_key&, const registered_buffer&, buffer_access&) noexcept;
 
-// Calls `f`, with the link locked, to process a returned work request.
-template <class Function>
-void link_impl::returned(disposal how, Function&& f) {
-  if (how != disposal::destroy) {
-    turn t(*this);
-    --posted_;
-    probe_.saw_sign();
-    do_or_fail([&] { f(t.done); });
-    t.run_event();
-    return;
-  }
-  operation_list done;
-  std::unique_lock l(mutex_);
-  fail(asio::error::operation_aborted);
-  --posted_;
-  do_or_fail([&] { f(done); });
-  run(done);
-  const dropped_blocks dropped(std::move(dropped_));
-  const auto last = posted_ == 0 ? std::move(self_) : nullptr;
-  const auto cq = cq_;
-  l.unlock();
-  cq->complete(done); // destroys them, as the context has ended
-}
-
 void link_impl::on_receive(link_receive& r, disposal how) {
   if (how == disposal::destroy)
     r.fail(asio::error::operation_aborted);
@@ -456,27 +436,31 @@ void link_impl::on_receive(link_receive& r, disposal how) {
     cq_->background_ending();
   returned(how, [&](operation_list&) {
     if (r.ec)
-      return fail(r.ec);
-    if (!link_)
-      return;
-    frames_received_.add();
-    link_->on_received(r.slot, received_bytes(r));
-    if (std::exchange(holding_, false))
-      qp_->release();
+      fail(r.ec);
+    else
+      take_frame(r);
   });
 }
 
-// Comes after all receives of the queue pair.
-void link_impl::on_end(disposal how) {
-  if (how == disposal::destroy)
-    end_.fail(asio::error::operation_aborted);
-  else
-    cq_->background_ending();
-  returned(how, [&](operation_list&) {
-    fail(end_.ec);
-    left_ = true;
-    shared_->remove(*this, qp_->number(),
-                    link_ ? link_->flow().share() : shared_->options().per_link, hands_);
+// Returns false if the link does not keep the receive.
+bool link_impl::take_frame(const frame_receive& r) {
+  if (!link_)
+    return false;
+  frames_received_.add();
+  const bool kept = link_->on_received(r.slot, received_bytes(r));
+  if (std::exchange(holding_, false))
+    qp_->release();
+  return kept;
+}
+
+// A pool does not report freed memory, and the peer may be waiting, so this polls.
+void link_impl::look_for_memory() {
+  constexpr std::chrono::milliseconds pause(10);
+  if (failing())
+    return;
+  call_at(timer::memory, protocol_clock::now() + pause, [](link_impl& self) {
+    if (self.receives_->starved())
+      self.look_for_memory(); // in case `run`, which follows, finds no memory
   });
 }
 
@@ -594,8 +578,7 @@ bool link_impl::is_alive() const {
 // The application may keep a closed link, so its memory is released here.
 void link_impl::drop_memory() {
   dropped_.drop(send_memory_);
-  for (const auto& r : receives_)
-    dropped_.drop(r->memory);
+  receives_->drop_memory(dropped_);
 }
 
 bool link_impl::start_close(operation& op) {

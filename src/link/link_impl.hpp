@@ -9,8 +9,7 @@
 #include "connecting/handshake.hpp"
 #include "core/counter.hpp"
 #include "link/frame_link.hpp"
-#include "link/frame_receive.hpp"
-#include "link/shared_receives_impl.hpp"
+#include "link/receive_source.hpp"
 #include "memory/dropped_blocks.hpp"
 #include "queues/queue_pair_impl.hpp"
 
@@ -42,30 +41,6 @@ struct link_options {
 class background_timer;
 class link_impl;
 class link_pull;
-
-/// A receive that belongs to one link.
-class link_receive final : public frame_receive {
-public:
-  link_receive(link_impl& link, std::uint32_t number) noexcept
-      : frame_receive(&link_receive::run, number), link_(link) {}
-
-private:
-  static void run(operation* base, disposal how);
-
-  link_impl& link_;
-};
-
-/// The last operation of a queue pair with shared receives. It reports the end of the queue pair to
-/// the link, as the link's own receives would.
-class link_end final : public operation {
-public:
-  explicit link_end(link_impl& link) noexcept;
-
-private:
-  static void run(operation* base, disposal how);
-
-  link_impl& link_;
-};
 
 /// A work request of the library's own. `done` is called exactly once, with the link locked, and
 /// adds the operations that it completes to the list.
@@ -214,9 +189,7 @@ protected:
   /// posted; its `done` is called soon.
   bool withdraw(link_transfer& t);
   /// The memory of a receive. A received message may take it.
-  registered_buffer& received(std::uint32_t slot) noexcept {
-    return shared_ ? shared_->receive(slot).memory : receives_[slot]->memory;
-  }
+  registered_buffer& received(std::uint32_t slot) noexcept { return receives_->memory(slot); }
   frame_link& frames() noexcept { return *link_; }
   const frame_link& frames() const noexcept { return *link_; }
   /// Ends the connection with an error of the library's.
@@ -261,10 +234,11 @@ protected:
   counter bytes_sent_, bytes_received_; // counted by the derived classes
 
 private:
+  // Parts of the link, in files of their own.
   friend keep_alive_probe;
-  friend link_end;
+  friend own_source;
+  friend shared_source;
   friend link_receive;
-  friend shared_receives_impl;
   friend link_transfer;
   friend frame_transfer;
   friend link_pull;
@@ -272,10 +246,8 @@ private:
   /// In this order. `failing`: work requests are still outstanding.
   enum class state : std::uint8_t { open, connected, failing, stopped };
 
-  error_code open_with(std::shared_ptr<completion_queue_impl> queue,
-                       std::shared_ptr<shared_receives_impl> shared);
-  error_code make_parts_of(std::shared_ptr<shared_receives_impl> shared);
-  error_code make_receives();
+  error_code open_with(std::shared_ptr<completion_queue_impl> queue);
+  error_code make_work_requests();
   void run(operation_list& done) noexcept;
   void advance(operation_list& done) noexcept;
   void end_event(operation_list& done) noexcept;
@@ -283,16 +255,10 @@ private:
   void drive(operation_list& done);
   void stop(operation_list& done);
   void lack_memory() noexcept;
-  error_code begin(std::shared_ptr<shared_receives_impl> shared);
+  error_code begin();
   void on_receive(link_receive& r, disposal how);
   void on_transfer(link_transfer& t, disposal how);
-  void on_end(disposal how);
-  void on_shared_receive(shared_receive& r);
-  void on_shared_failure(const error_code& why);
-  void on_shared_found();
-  bool post_receive(std::uint32_t slot);
-  void free_receive(std::uint32_t slot);
-  void take_receives();
+  bool take_frame(const frame_receive& r);
   void send(std::uint32_t slot, const outgoing_frame& frame);
   void posted();
   template <class Function>
@@ -308,15 +274,9 @@ private:
   std::shared_ptr<queue_pair_impl> qp_;
   std::shared_ptr<completion_queue_impl> cq_;
   std::optional<frame_link> link_;
-  std::deque<std::unique_ptr<link_receive>> receives_;
+  std::unique_ptr<receive_source> receives_;
   std::deque<frame_transfer> sends_;
   registered_buffer send_memory_;
-  std::vector<std::uint32_t> starved_; // receives without memory
-  std::shared_ptr<shared_receives_impl> shared_;
-  operation_list in_hands_;              // shared receives that this link holds
-  std::uint32_t hands_ = 0;              // their number
-  link_end end_{*this};                  // used with shared receives
-  bool left_ = false;                    // the link has left the shared receives
   std::size_t posted_ = 0;               // outstanding work requests
   std::shared_ptr<context_member> self_; // while there are outstanding work requests
   operation* closing_ = nullptr;
@@ -371,5 +331,29 @@ private:
   std::unique_lock<mutex> lock_;
   bool changed_ = false;
 };
+
+// Calls `f`, with the link locked, to process a returned work request.
+template <class Function>
+void link_impl::returned(disposal how, Function&& f) {
+  if (how != disposal::destroy) {
+    turn t(*this);
+    --posted_;
+    probe_.saw_sign();
+    do_or_fail([&] { f(t.done); });
+    t.run_event();
+    return;
+  }
+  operation_list done;
+  std::unique_lock l(mutex_);
+  fail(asio::error::operation_aborted);
+  --posted_;
+  do_or_fail([&] { f(done); });
+  run(done);
+  const dropped_blocks dropped(std::move(dropped_));
+  const auto last = posted_ == 0 ? std::move(self_) : nullptr;
+  const auto cq = cq_;
+  l.unlock();
+  cq->complete(done); // destroys them, as the context has ended
+}
 
 } // namespace asio_rdma::detail

@@ -22,6 +22,10 @@ shared_receive_queue_options queue_options(const shared_receives_options& o) {
   return result;
 }
 
+std::shared_ptr<link_impl> link_of(const shared_source& s) {
+  return std::static_pointer_cast<link_impl>(s.link().shared_from_this());
+}
+
 } // namespace
 
 // --- Receives --------------------------------------------------------------------------------
@@ -38,7 +42,7 @@ void shared_receives_impl::on_receive(shared_receive& r, disposal how) {
   if (how != disposal::destroy)
     srq_->completion_queue()->background_ending();
   std::shared_ptr<shared_receives_impl> last;
-  link_impl* link = nullptr;
+  shared_source* link = nullptr;
   const error_code ec = r.ec; // saved: `r` may be posted again and complete on another thread
   {
     const std::lock_guard guard(mutex_);
@@ -55,9 +59,9 @@ void shared_receives_impl::on_receive(shared_receive& r, disposal how) {
   if (link == nullptr)
     return;
   if (!ec)
-    link->on_shared_receive(r);
+    link->on_receive(r);
   else if (ec.category() == completion_category())
-    link->on_shared_failure(ec);
+    link->on_failure(ec);
 }
 
 void shared_receives_impl::unposted(std::shared_ptr<shared_receives_impl>& last) {
@@ -182,8 +186,8 @@ void shared_receives_impl::end() {
 std::vector<std::shared_ptr<link_impl>> shared_receives_impl::links() const {
   std::vector<std::shared_ptr<link_impl>> result;
   for (const auto& [number, links] : links_)
-    for (link_impl* const link : links)
-      result.push_back(std::static_pointer_cast<link_impl>(link->shared_from_this()));
+    for (shared_source* const share : links)
+      result.push_back(link_of(*share));
   return result;
 }
 
@@ -197,7 +201,7 @@ void shared_receives_impl::close() {
     closed_ = true;
   }
   for (const auto& link : users)
-    link->on_shared_failure(error::shared_receives_closed);
+    link->end(error::shared_receives_closed);
   srq_->close();
 }
 
@@ -227,16 +231,16 @@ void shared_receives_impl::leave() {
   shares_.leave(options_.per_link, 0);
 }
 
-void shared_receives_impl::add(link_impl& link, std::uint32_t queue_pair) {
+void shared_receives_impl::add(shared_source& link, std::uint32_t queue_pair) {
   const std::lock_guard guard(mutex_);
-  std::vector<link_impl*> only{&link};
+  std::vector<shared_source*> only{&link};
   const auto [place, added] = links_.try_emplace(queue_pair, std::move(only));
   if (!added)
     place->second.push_back(&link);
 }
 
-void shared_receives_impl::remove(link_impl& link, std::uint32_t queue_pair, std::uint32_t share,
-                                  std::uint32_t kept) {
+void shared_receives_impl::remove(shared_source& link, std::uint32_t queue_pair,
+                                  std::uint32_t share, std::uint32_t kept) {
   const std::lock_guard guard(mutex_);
   shares_.leave(share, kept);
   std::erase(waiting_, &link);
@@ -262,7 +266,7 @@ void shared_receives_impl::discard(shared_receive& r) {
   post(r);
 }
 
-void shared_receives_impl::wait(link_impl& link) {
+void shared_receives_impl::wait(shared_source& link) {
   const std::lock_guard guard(mutex_);
   if (std::find(waiting_.begin(), waiting_.end(), &link) == waiting_.end())
     waiting_.push_back(&link);
@@ -271,16 +275,18 @@ void shared_receives_impl::wait(link_impl& link) {
 
 void shared_receives_impl::wake() {
   for (;;) {
+    shared_source* share = nullptr;
     std::shared_ptr<link_impl> link;
     {
       const std::lock_guard guard(mutex_);
       waits_ = !waiting_.empty();
       if (waiting_.empty() || !shares_.any_left())
         return;
-      link = std::static_pointer_cast<link_impl>(waiting_.back()->shared_from_this());
+      share = waiting_.back();
+      link = link_of(*share);
       waiting_.pop_back();
     }
-    link->on_shared_found();
+    share->on_found();
   }
 }
 

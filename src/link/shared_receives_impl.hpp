@@ -19,6 +19,7 @@ namespace asio_rdma::detail {
 
 class link_impl;
 class shared_receives_impl;
+class shared_source;
 
 /// A receive that links share. While a link holds it, it is in the link's list.
 class shared_receive final : public frame_receive {
@@ -64,8 +65,9 @@ public:
   /// From `add` on, frames of the queue pair are passed to the link. `remove` is called after its
   /// last completion. The link gives up `share` receives, but keeps `kept` of them until they are
   /// given back.
-  void add(link_impl& link, std::uint32_t queue_pair);
-  void remove(link_impl& link, std::uint32_t queue_pair, std::uint32_t share, std::uint32_t kept);
+  void add(shared_source& link, std::uint32_t queue_pair);
+  void remove(shared_source& link, std::uint32_t queue_pair, std::uint32_t share,
+              std::uint32_t kept);
 
   shared_receive& receive(std::uint32_t slot) noexcept { return receives_[slot]; }
   /// As in `receive_shares`. A receive that is given back is posted.
@@ -74,7 +76,7 @@ public:
   /// Posts a receive that a failed link does not want.
   void discard(shared_receive& r);
   /// Queues a link that has fewer receives than promised; `wake` wakes it when there is one.
-  void wait(link_impl& link);
+  void wait(shared_source& link);
   bool anyone_waits() const noexcept { return waits_.load(std::memory_order_relaxed); }
   void wake();
   /// Retries to allocate memory for starved receives.
@@ -101,9 +103,9 @@ private:
   std::deque<shared_receive> receives_;
   receive_shares shares_;
   /// By queue pair number. If a destroyed queue pair's number was reused, its link comes first.
-  std::unordered_map<std::uint32_t, std::vector<link_impl*>> links_;
+  std::unordered_map<std::uint32_t, std::vector<shared_source*>> links_;
   std::vector<std::uint32_t> starved_; // receives that could not be posted
-  std::vector<link_impl*> waiting_;
+  std::vector<shared_source*> waiting_;
   std::atomic<bool> starving_{false}, waits_{false};
   std::uint32_t posted_ = 0;
   std::shared_ptr<shared_receives_impl> self_; // while any receive is posted

@@ -57,6 +57,17 @@ stream_protocol::stream_protocol(frame_link& link, const stream_limits& o)
 }
 
 stream_action stream_protocol::next() {
+  if (!may_act())
+    return {};
+  const stream_action a = next_action();
+  if (a.what == stream_action::kind::none)
+    idle();
+  else
+    ask_again(); // there may be something to send
+  return a;
+}
+
+stream_action stream_protocol::next_action() {
   stream_action a;
   if (!freed_blocks_.empty()) {
     a.what = stream_action::kind::freed;
@@ -100,6 +111,7 @@ void stream_source::start(way w) noexcept {
 }
 
 void stream_protocol::write(stream_write& op) {
+  ask_again();
   op.ec = {};
   op.done = 0;
   op.queued_ = op.in_frames_ = false;
@@ -166,6 +178,7 @@ bool stream_protocol::next_write(stream_action& a) {
 }
 
 void stream_protocol::no_memory(stream_write& op, stream_block& block, const error_code& ec) {
+  ask_again();
   op.done -= block.bytes;
   pending_.erase(list::s_iterator_to(block));
   if (block.is_large) {
@@ -179,6 +192,7 @@ void stream_protocol::no_memory(stream_write& op, stream_block& block, const err
 }
 
 bool stream_protocol::cancel(stream_write& op) {
+  ask_again();
   if (!op.queued_ && !op.unanswered_)
     return false;
   if (op.queued_) {
@@ -253,11 +267,20 @@ bool stream_protocol::next_expose(stream_action& a) {
 }
 
 void stream_protocol::exposed(stream_source& s, const remote_buffer& memory) {
+  ask_again();
   s.memory_ = memory;
   s.way_ = stream_source::way::offer;
 }
 
-void stream_protocol::not_exposed(stream_source& s) { s.way_ = stream_source::way::frames; }
+void stream_protocol::not_exposed(stream_source& s) {
+  ask_again();
+  s.way_ = stream_source::way::frames;
+}
+
+void stream_protocol::set_no_delay(bool on) noexcept {
+  ask_again();
+  no_delay_ = on;
+}
 
 bool stream_protocol::has_data() const {
   const stream_source* const s = next_source();
@@ -345,6 +368,7 @@ bool stream_protocol::next_control(outgoing_frame& f) {
 }
 
 void stream_protocol::ask() noexcept {
+  ask_again();
   if (question_ == question::none && !link_.peer_closed())
     question_ = question::due;
 }
@@ -448,6 +472,7 @@ void stream_protocol::end_writes(const error_code& ec) {
 }
 
 void stream_protocol::shut_down_writes() {
+  ask_again();
   if (!no_writes_)
     shutdown_due_ = true;
   end_writes(asio::error::broken_pipe);
@@ -503,6 +528,7 @@ link_part::disposition stream_protocol::on_bytes(const frame_header& header,
 }
 
 void stream_protocol::read(stream_read& op) {
+  ask_again();
   op.ec = {};
   op.done = 0;
   op.waiting_ = true;
@@ -511,6 +537,7 @@ void stream_protocol::read(stream_read& op) {
 }
 
 bool stream_protocol::cancel(stream_read& op) {
+  ask_again();
   if (!op.waiting_)
     return false;
   if (inbox_.is_taking() && &readers_.front() == &op) {
@@ -521,6 +548,21 @@ bool stream_protocol::cancel(stream_read& op) {
   op.waiting_ = false;
   readers_.erase(list::s_iterator_to(op));
   return true;
+}
+
+void stream_protocol::pulling(stream_chunk& c) {
+  ask_again();
+  inbox_.pulling(c);
+}
+
+void stream_protocol::pulled(stream_chunk& c) {
+  ask_again();
+  inbox_.pulled(c);
+}
+
+void stream_protocol::no_memory(const error_code& ec) {
+  ask_again();
+  starved_ = ec;
 }
 
 bool stream_protocol::next_pull(stream_action& a) {
@@ -543,6 +585,7 @@ bool stream_protocol::next_pull(stream_action& a) {
 }
 
 void stream_protocol::pulled(stream_read& op, std::uint64_t bytes) {
+  ask_again();
   inbox_.took(bytes, !op.ec);
   if (!op.ec)
     op.done = bytes;
@@ -606,6 +649,7 @@ void stream_protocol::end_reads(const error_code& ec) {
 }
 
 void stream_protocol::shut_down_reads() {
+  ask_again();
   no_waits_ = true;
   if (!no_reads_)
     no_reads_ = asio::error::eof;

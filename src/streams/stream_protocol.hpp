@@ -115,13 +115,13 @@ public:
   /// when the device has finished.
   bool cancel(stream_read& op);
 
-  void pulling(stream_chunk& c) { inbox_.pulling(c); }
-  void pulled(stream_chunk& c) { inbox_.pulled(c); }
+  void pulling(stream_chunk& c);
+  void pulled(stream_chunk& c);
   /// Reports that `bytes` bytes have been read. Fewer than requested means that the read was
   /// stopped or could not continue. If 0 and `op` continues, it is no longer direct.
   void pulled(stream_read& op, std::uint64_t bytes);
   /// Reports that there is no memory for the chunk. A read that waits for it ends with the error.
-  void no_memory(const error_code& ec) { starved_ = ec; }
+  void no_memory(const error_code& ec);
 
   /// After both shutdowns, in either order, only the bytes that have arrived can be read. Later
   /// ones are dropped.
@@ -133,7 +133,7 @@ public:
   ///@}
 
   /// If on, small writes are sent at once, even while a frame is outstanding.
-  void set_no_delay(bool on) noexcept { no_delay_ = on; }
+  void set_no_delay(bool on) noexcept;
 
   std::uint64_t available() const noexcept { return inbox_.available(); } ///< Readable.
   /// Whether written bytes, or the shutdown, wait to be sent, or offers wait for the peer to read
@@ -172,6 +172,7 @@ private:
                        std::uint32_t slot);
   bool on_answer(const frame_header& header);
 
+  stream_action next_action();
   static bool has_room(const stream_block& b) noexcept;
   bool has_room() const noexcept;
   stream_block& block_for(const stream_write& op);

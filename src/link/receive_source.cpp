@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: BSL-1.0
+#include "link/receive_source.hpp"
+
+#include "link/link_impl.hpp"
+#include "link/shared_receives_impl.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace asio_rdma::detail {
+
+// --- Own receives ----------------------------------------------------------------------------
+
+void link_receive::run(operation* base, disposal how) {
+  auto& self = static_cast<link_receive&>(*base);
+  self.link_.on_receive(self, how);
+}
+
+error_code own_source::make() {
+  error_code ec;
+  std::uint32_t& receives = link_.options_.receives;
+  receives = std::min(receives, link_.qp_->options().receive_depth);
+  receives_.reserve(receives);
+  starved_.reserve(receives); // so that adding a slot never fails
+  for (std::uint32_t i = 0; i < receives && !ec; ++i) {
+    receives_.push_back(std::make_unique<link_receive>(link_, i));
+    if (!receives_.back()->fill(link_.pool_, link_.options_.receive_size))
+      ec = receives_.back()->ec;
+  }
+  return ec;
+}
+
+void own_source::begin() {
+  for (std::uint32_t i = 0; i < receives_.size() && !link_.failing(); ++i)
+    post(i);
+}
+
+bool own_source::post(std::uint32_t slot) {
+  link_receive& r = *receives_[slot];
+  if (!r.fill(link_.pool_, link_.options_.receive_size)) {
+    starved_.push_back(slot);
+    link_.look_for_memory();
+    return false;
+  }
+  link_.posted();
+  if (link_.qp_->start(static_cast<receive_operation&>(r)))
+    return true;
+  --link_.posted_;
+  link_.fail(r.ec);
+  return false;
+}
+
+void own_source::free(std::uint32_t slot) {
+  if (!link_.failing() && post(slot))
+    link_.link_->reposted();
+}
+
+void own_source::take() {
+  while (!starved_.empty()) {
+    const std::uint32_t slot = starved_.back();
+    starved_.pop_back();
+    if (!post(slot)) // other receives have the same size and would fail too
+      return;
+    link_.link_->reposted();
+  }
+}
+
+void own_source::drop_memory(dropped_blocks& to) {
+  for (const auto& r : receives_)
+    to.drop(r->memory);
+}
+
+// --- Shared receives -------------------------------------------------------------------------
+
+link_end::link_end(shared_source& source) noexcept : operation(&link_end::run), source_(source) {
+  internal = true;
+}
+
+void link_end::run(operation* base, disposal how) {
+  static_cast<link_end&>(*base).source_.on_end(how);
+}
+
+shared_source::shared_source(link_impl& link, std::shared_ptr<shared_receives_impl> shared) noexcept
+    : receive_source(link), shared_(std::move(shared)) {}
+
+shared_source::~shared_source() {
+  while (!in_hands_.empty()) {
+    auto& r = static_cast<shared_receive&>(in_hands_.front());
+    in_hands_.pop_front();
+    shared_->give_back(r, false);
+  }
+  leave();
+}
+
+error_code shared_source::join() {
+  const error_code ec = shared_->join();
+  if (!ec)
+    state_ = state::joined;
+  return ec;
+}
+
+void shared_source::leave() noexcept {
+  if (state_ != state::joined)
+    return;
+  shared_->leave();
+  state_ = state::apart;
+}
+
+std::shared_ptr<shared_receive_queue_impl> shared_source::queue() const { return shared_->queue(); }
+
+std::uint16_t shared_source::promise() const noexcept {
+  return static_cast<std::uint16_t>(shared_->options().per_link);
+}
+
+void shared_source::begin() {
+  shared_->add(*this, link_.qp_->number());
+  state_ = state::sharing;
+  link_.posted();
+  if (link_.qp_->start_last(end_))
+    return;
+  --link_.posted_;
+  shared_->remove(*this, link_.qp_->number(), shared_->options().per_link, 0);
+  state_ = state::left;
+  link_.fail(end_.ec);
+}
+
+registered_buffer& shared_source::memory(std::uint32_t slot) noexcept {
+  return shared_->receive(slot).memory;
+}
+
+// A link that has left the shared receives no longer counts on any.
+void shared_source::free(std::uint32_t slot) {
+  shared_receive& r = shared_->receive(slot);
+  in_hands_.erase(operation_list::s_iterator_to(r));
+  --hands_;
+  link_.link_->freed();
+  shared_->give_back(r, state_ == state::sharing && link_.link_->below_promise());
+  if (shared_->starved())
+    link_.look_for_memory();
+  if (!link_.failing())
+    take();
+}
+
+void shared_source::take() {
+  if (shared_->starved())
+    shared_->refill();
+  while (link_.link_->wants_receive()) {
+    if (shared_->take(link_.link_->below_promise())) {
+      link_.link_->granted();
+    } else {
+      if (link_.link_->below_promise())
+        shared_->wait(*this);
+      return;
+    }
+  }
+}
+
+bool shared_source::starved() const noexcept { return shared_->starved(); }
+
+std::shared_ptr<shared_receives_impl> shared_source::waited_for() const {
+  return shared_->anyone_waits() ? shared_ : nullptr;
+}
+
+void shared_source::on_receive(shared_receive& r) {
+  link_impl::turn t(link_);
+  link_.probe_.saw_sign();
+  bool taken = false;
+  link_.do_or_fail([&] { taken = link_.take_frame(r); });
+  if (taken) {
+    in_hands_.push_back(r);
+    ++hands_;
+  } else {
+    shared_->discard(r);
+  }
+  if (shared_->starved())
+    link_.do_or_fail([this] { link_.look_for_memory(); });
+  t.run_event();
+}
+
+void shared_source::on_failure(const error_code& why) { link_.end(why); }
+
+void shared_source::on_found() { link_impl::turn(link_).run(); }
+
+// Comes after all receives of the queue pair.
+void shared_source::on_end(disposal how) {
+  if (how == disposal::destroy)
+    end_.fail(asio::error::operation_aborted);
+  else
+    link_.cq_->background_ending();
+  link_.returned(how, [this](operation_list&) {
+    link_.fail(end_.ec);
+    state_ = state::left;
+    shared_->remove(*this, link_.qp_->number(),
+                    link_.link_ ? link_.link_->flow().share() : shared_->options().per_link,
+                    hands_);
+  });
+}
+
+} // namespace asio_rdma::detail
