@@ -46,20 +46,16 @@ queue_pair_impl::queue_pair_impl(asio::execution_context& context, const protect
 
 queue_pair_impl::~queue_pair_impl() = default;
 
-/// An attempt to open or adopt, beginning with the reservation of completion queue entries. Unless
-/// it succeeds, its destructor undoes all steps.
-class queue_pair_impl::opening {
+/// The use of the shared receive queue by a queue pair that is being opened. Constructed before the
+/// verbs object is made: a queue pair leaves the shared receive queue when it has been destroyed.
+class queue_pair_impl::joining {
 public:
-  explicit opening(queue_pair_impl& qp) noexcept : qp_(qp) {}
-  opening(const opening&) = delete;
-  ~opening() {
+  explicit joining(queue_pair_impl& qp) noexcept : qp_(qp) {}
+  joining(const joining&) = delete;
+  ~joining() {
     if (succeeded_)
       return;
     qp_.state_ = queue_pair_state::closed;
-    ibv_qp* const made = std::exchange(qp_.qp_, nullptr);
-    if (made != nullptr && made != adopted_)
-      ibv_destroy_qp(made);
-    qp_.cq_->unreserve(qp_.reserved_);
     if (attached_)
       qp_.srq_->detach(qp_);
   }
@@ -71,13 +67,10 @@ public:
     attached_ = qp_.srq_ && !ec;
     return ec;
   }
-  /// After a failure, the adopted queue pair still belongs to the caller.
-  void adopt(ibv_qp* qp) noexcept { qp_.qp_ = adopted_ = qp; }
   void succeeded() noexcept { succeeded_ = true; }
 
 private:
   queue_pair_impl& qp_;
-  ibv_qp* adopted_ = nullptr;
   bool attached_ = false, succeeded_ = false;
 };
 
@@ -114,9 +107,10 @@ error_code queue_pair_impl::open(std::shared_ptr<completion_queue_impl> queue,
   cq_ = service_.use_queue(std::move(queue), d, reserved_, ec);
   if (ec)
     return ec;
-  opening attempt(*this);
+  joining joined(*this);
+  member_opening attempt(qp_, &ibv_destroy_qp, *cq_, reserved_);
   prepare_end();
-  ec = attempt.attach();
+  ec = joined.attach();
   if (ec)
     return ec;
 
@@ -147,10 +141,10 @@ error_code queue_pair_impl::open(std::shared_ptr<completion_queue_impl> queue,
     ec = initialize();
   if (!ec) {
     state_ = queue_pair_state::open;
-    service_.add(*this, ec); // last: from here on events of the device arrive, on any thread
+    ec = attempt.finish(service_, *this);
   }
   if (!ec)
-    attempt.succeeded();
+    joined.succeeded();
   return ec;
 }
 
@@ -244,9 +238,10 @@ error_code queue_pair_impl::adopt(std::shared_ptr<completion_queue_impl> queue,
     return error::completion_queue_full;
   cq_ = std::move(queue);
   srq_ = std::move(receives);
-  opening attempt(*this);
+  joining joined(*this);
+  member_opening attempt(qp_, &ibv_destroy_qp, *cq_, reserved_);
   prepare_end();
-  error_code ec = attempt.attach();
+  error_code ec = joined.attach();
   if (!ec && pd_.get_device().has_atomics() && options_.type == IBV_QPT_RC)
     ec = send_.reserve_results();
   if (ec)
@@ -268,9 +263,9 @@ error_code queue_pair_impl::adopt(std::shared_ptr<completion_queue_impl> queue,
   default:
     state_ = queue_pair_state::open;
   }
-  service_.add(*this, ec); // last, as in `open`
+  ec = attempt.finish(service_, *this);
   if (!ec)
-    attempt.succeeded();
+    joined.succeeded();
   return ec;
 }
 

@@ -138,7 +138,7 @@ private:
   friend void detail::release(queue_pair_impl& impl);
   friend class send_queue;
   friend class receive_queue;
-  class opening;
+  class joining;
   class refused;
   class lingering;
 

@@ -80,36 +80,6 @@ shared_receive_queue_impl::shared_receive_queue_impl(asio::execution_context& co
 
 shared_receive_queue_impl::~shared_receive_queue_impl() = default;
 
-/// An attempt to open or adopt, beginning with the reservation of completion queue entries. Unless
-/// it succeeds, its destructor undoes all steps. After a failure, an adopted queue still belongs to
-/// the caller.
-class shared_receive_queue_impl::opening {
-public:
-  opening(shared_receive_queue_impl& srq, const ibv_srq* adopted) noexcept
-      : srq_(srq), adopted_(adopted) {}
-  opening(const opening&) = delete;
-  ~opening() {
-    if (succeeded_)
-      return;
-    ibv_srq* const made = std::exchange(srq_.srq_, nullptr);
-    if (made != nullptr && made != adopted_)
-      ibv_destroy_srq(made);
-    srq_.cq_->unreserve(srq_.options_.depth);
-  }
-
-  /// Subscribes to events of the device.
-  error_code finish() {
-    error_code ec;
-    succeeded_ = srq_.service_.add(srq_, ec);
-    return ec;
-  }
-
-private:
-  shared_receive_queue_impl& srq_;
-  const ibv_srq* adopted_;
-  bool succeeded_ = false;
-};
-
 error_code shared_receive_queue_impl::open(std::shared_ptr<completion_queue_impl> queue) {
   if (!pd_.is_open())
     return asio::error::bad_descriptor;
@@ -123,7 +93,7 @@ error_code shared_receive_queue_impl::open(std::shared_ptr<completion_queue_impl
   limit(options_.max_sge, d.attributes().max_srq_sge);
   if (const error_code ec = use(std::move(queue)))
     return ec;
-  opening attempt(*this, nullptr);
+  member_opening attempt(srq_, &ibv_destroy_srq, *cq_, options_.depth);
   ibv_srq_init_attr init{};
   init.srq_context = this;
   init.attr.max_wr = options_.depth;
@@ -131,7 +101,7 @@ error_code shared_receive_queue_impl::open(std::shared_ptr<completion_queue_impl
   srq_ = ibv_create_srq(pd_.native_handle(), &init);
   if (srq_ == nullptr)
     return system_error_code(errno);
-  return attempt.finish();
+  return attempt.finish(service_, *this);
 }
 
 error_code shared_receive_queue_impl::adopt(std::shared_ptr<completion_queue_impl> queue,
@@ -140,9 +110,9 @@ error_code shared_receive_queue_impl::adopt(std::shared_ptr<completion_queue_imp
     return asio::error::invalid_argument;
   if (const error_code ec = use(std::move(queue)))
     return ec;
-  opening attempt(*this, srq);
-  srq_ = srq;
-  return attempt.finish();
+  member_opening attempt(srq_, &ibv_destroy_srq, *cq_, options_.depth);
+  attempt.adopt(srq);
+  return attempt.finish(service_, *this);
 }
 
 // Reserves completion queue entries for the receives.

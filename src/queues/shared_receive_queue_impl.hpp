@@ -60,7 +60,6 @@ public:
 private:
   friend bool detail::start(shared_receive_queue_impl& impl, receive_operation& op);
 
-  class opening;
   class refused;
   class receive_queue final : public work_queue {
   public:
