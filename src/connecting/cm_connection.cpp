@@ -443,19 +443,24 @@ bool cm_connection::waits_for_peer() const noexcept {
   return lingering_ != nullptr || destroying_ || destroying_would_wait();
 }
 
+// Ends the attempt with `why`, or the connection.
+void cm_connection::end(const error_code& why, leftovers& left) noexcept {
+  if (op_ != nullptr)
+    finish(why, left);
+  retire_id(left);
+  timer_.reset();
+  state_ = state::closed;
+  qp_.reset();
+}
+
 void cm_connection::give_up(const error_code& why) noexcept {
   leftovers left;
   {
     const std::lock_guard lock(mutex_);
     if (!begin(left))
       return;
-    if (op_ != nullptr)
-      finish(why, left);
-    retire_id(left);
-    timer_.reset();
-    state_ = state::closed;
+    end(why, left);
     left.detached.reset(); // the queue pair closes, or is about to
-    qp_.reset();
   }
   settle(left);
 }
@@ -471,12 +476,7 @@ void cm_connection::close(const cm_service& by) {
       const std::lock_guard lock(mutex_);
       if ((&by != service_ && &by != home_) || !begin(left)) // moved away, or closed
         return;
-      if (op_ != nullptr)
-        finish(asio::error::operation_aborted, left);
-      retire_id(left);
-      timer_.reset();
-      state_ = state::closed;
-      qp_.reset();
+      end(asio::error::operation_aborted, left);
       if (&by == service_) {
         lingering = std::exchange(lingering_, nullptr);
         destroying_ = lingering != nullptr;

@@ -130,6 +130,7 @@ private:
   void on_timeout(std::uint64_t attempt);
   error_code move_home(leftovers& left) noexcept;
   void finish(const error_code& ec, leftovers& left) noexcept;
+  void end(const error_code& why, leftovers& left) noexcept;
   bool destroying_would_wait() const noexcept;
   bool waits_for_peer() const noexcept;
   void retire_id(leftovers& left) noexcept;
