@@ -374,6 +374,7 @@ void completion_queue_impl::run_internal(batch& b) {
       continue;
     b.operations.erase(operation_list::s_iterator_to(op));
     ++b.done;
+    ++b.internal;
     op.dispose(disposal::complete);
   }
 }
@@ -408,30 +409,24 @@ void completion_queue_impl::take_ready(batch& b) {
 // the device, at a close, may be thousands, so a stopped context is noticed every few handlers. The
 // other operations then wait for the context to be run again.
 template <disposal How>
-std::size_t completion_queue_impl::run_ready(std::size_t& internal) {
-  std::size_t ran = 0;
-  {
-    batch b{*this, &completion_queue_impl::operations_done};
-    take_ready(b);
-    if constexpr (How == disposal::complete)
-      internal += b.done;
-    while (!b.operations.empty()) {
-      const std::size_t pause = b.done + poll_batch;
-      do {
-        operation& op = b.operations.front();
-        b.operations.pop_front();
-        ++b.done;
-        if constexpr (How == disposal::complete)
-          internal += op.internal ? 1 : 0;
-        op.dispose(How);
-      } while (!b.operations.empty() && b.done != pause);
-      if (How == disposal::complete_here && !b.operations.empty() &&
-          watch_->context_scheduler.stopped())
-        break;
-    }
-    ran = b.done;
+completion_queue_impl::run_counts completion_queue_impl::run_ready() {
+  batch b{*this, &completion_queue_impl::operations_done};
+  take_ready(b);
+  while (!b.operations.empty()) {
+    const std::size_t pause = b.done + poll_batch;
+    do {
+      operation& op = b.operations.front();
+      b.operations.pop_front();
+      ++b.done;
+      if constexpr (How == disposal::complete)
+        b.internal += op.internal ? 1 : 0;
+      op.dispose(How);
+    } while (!b.operations.empty() && b.done != pause);
+    if (How == disposal::complete_here && !b.operations.empty() &&
+        watch_->context_scheduler.stopped())
+      break;
   }
-  return ran;
+  return {b.done, b.internal};
 }
 
 // The second pass if several threads may run the context. The first handler is called here, as
@@ -489,8 +484,7 @@ std::size_t completion_queue_impl::poll() {
   std::size_t ran = 0;
   for (bool more = true; more;) {
     const bool full = harvest(1) == poll_batch;
-    std::size_t internal = 0;
-    const std::size_t all = run_ready<disposal::complete>(internal);
+    const auto [all, internal] = run_ready<disposal::complete>();
     ran += all - internal;
     more = full || internal != 0;
   }
@@ -574,9 +568,8 @@ void completion_queue_impl::run() {
     if (blocked_.load(std::memory_order_relaxed) != 0)
       arm(); // completions during handlers wake the blocked threads
     const std::size_t found = harvest(polls ? polls_per_turn : 1);
-    std::size_t internal = 0;
-    const std::size_t ran = watch_->places.empty() ? run_ready<disposal::complete_here>(internal)
-                                                   : hand_out_ready(t.over);
+    const std::size_t ran =
+        watch_->places.empty() ? run_ready<disposal::complete_here>().all : hand_out_ready(t.over);
     if (t.over)
       return;
     const bool stopped = ran != 0 && watch_->context_scheduler.stopped();

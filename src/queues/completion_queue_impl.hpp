@@ -128,6 +128,10 @@ private:
     return (counts & ~holds_work) >> 32 == (counts & (background_one - 1));
   }
 
+  /// The number of operations that were run. `internal` is used in mode `manual` only.
+  struct run_counts {
+    std::size_t all = 0, internal = 0;
+  };
   /// Operations that were taken to be run, and the number of those that have run. The destructor
   /// counts these, and puts the rest back in front if an operation has thrown.
   struct batch {
@@ -135,6 +139,7 @@ private:
     void (completion_queue_impl::*count)(std::size_t) noexcept;
     operation_list operations = {};
     std::size_t done = 0;
+    std::size_t internal = 0; // of `done`, in mode `manual`
 
     ~batch();
   };
@@ -158,10 +163,8 @@ private:
   int take_completions(unsigned polls);
   void on_poll_failure() noexcept;
   int drop_abandoned(ibv_wc* completions, int n) const noexcept;
-  /// Returns the number of operations that were run. Counts the internal ones among them in mode
-  /// `manual` (`complete`).
   template <disposal How>
-  std::size_t run_ready(std::size_t& internal);
+  run_counts run_ready();
   std::size_t hand_out_ready(bool& role_given_up);
   void put_back(operation_list& operations) noexcept;
   void take_ready(batch& b);
