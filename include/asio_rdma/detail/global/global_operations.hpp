@@ -4,6 +4,7 @@
 
 #include <asio_rdma/detail/connection/connection_arguments.hpp>
 #include <asio_rdma/detail/connection/connection_face.hpp>
+#include <asio_rdma/detail/core/random_delay.hpp>
 #include <asio_rdma/detail/global/global_face.hpp>
 #include <asio_rdma/detail/queues/results.hpp>
 #include <asio_rdma/remote_word.hpp>
@@ -16,13 +17,11 @@
 #include <array>
 #include <atomic>
 #include <bit>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <new>
 #include <optional>
-#include <random>
 #include <span>
 #include <tuple>
 #include <type_traits>
@@ -191,23 +190,18 @@ struct pointer_result {
 class back_off {
 public:
   template <class Executor>
-  explicit back_off(const Executor& ex)
-      : timer_(ex),
-        random_(static_cast<std::minstd_rand::result_type>(
-            reinterpret_cast<std::uintptr_t>(this) >> 4 ^
-            static_cast<std::uintptr_t>(
-                std::chrono::steady_clock::now().time_since_epoch().count()))) {}
+  explicit back_off(const Executor& ex) : timer_(ex) {}
 
   template <class Handler>
   void async_wait(Handler&& handler) {
     limit_ = std::min<std::uint32_t>(2 * limit_, 1000);
-    timer_.expires_after(std::chrono::microseconds(random_() % limit_));
+    timer_.expires_after(delay_(limit_));
     timer_.async_wait(std::forward<Handler>(handler));
   }
 
 private:
   asio::steady_timer timer_;
-  std::minstd_rand random_;
+  random_delay delay_;
   std::uint32_t limit_ = 1; // microseconds
 };
 
