@@ -62,10 +62,6 @@ public:
     p.all.on_chain(p);
   }
 
-  struct place {
-    payload::part part{};
-    payload whole;
-  };
   static constexpr std::size_t max_chain = 4;
 
   std::uint64_t& word(std::size_t i) const noexcept {
@@ -90,7 +86,7 @@ public:
   // The values of the chain, and the word that tells whether the awaited party is alive. Registered
   // in advance, so that a queued party needs no memory to leave the queue.
   registered_buffer words;
-  std::array<place, max_chain> places;
+  std::array<std::optional<payload_of<mutable_buffer>>, max_chain> payloads;
   std::uint64_t asked_of = 0; // the party that this chain checks for life, or 0
   party* next_free = nullptr;
 };
@@ -438,16 +434,10 @@ bool alock_remotes::post(party& p, error_code& ec) {
   std::size_t n = 0;
   const auto add = [&](const remote_buffer& target, ibv_wr_opcode opcode,
                        std::uint64_t value) -> remote_work& {
-    party::place& place = p.places[n];
     std::uint64_t& word = p.word(n);
     word = value;
-    place.part = {&word, sizeof word, p.words.lkey()};
-    place.whole.parts = &place.part;
-    place.whole.count = 1;
-    place.whole.bytes = sizeof word;
-    place.whole.registered = true;
     works[n] = work_on(target, opcode);
-    works[n].local = &place.whole;
+    works[n].local = &p.payloads[n].emplace(mutable_buffer(&word, sizeof word, p.words.lkey()));
     works[n].found = &word;
     return works[n++];
   };

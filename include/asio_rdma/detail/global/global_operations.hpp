@@ -116,31 +116,22 @@ struct batch_state {
   /// Sets the addresses of the operations' bytes, which no longer move.
   std::span<const remote_work> prepare() {
     std::uint64_t* at = words.data();
-    places.resize(chain.size());
+    payloads.resize(chain.size());
     for (std::size_t i = 0; i < chain.size(); ++i) {
       remote_work& w = chain[i];
-      place& p = places[i];
-      p.part = {at, w.target.size, 0};
-      p.whole.parts = &p.part;
-      p.whole.count = 1;
-      p.whole.bytes = w.target.size;
-      p.whole.registered = false;
-      w.local = &p.whole;
+      auto& p = payloads[i].emplace(mutable_buffer(at, w.target.size, 0));
+      p.registered = false;
+      w.local = &p;
       w.found = at;
       at += (w.target.size + 7) / 8;
     }
     return chain;
   }
 
-  struct place {
-    payload::part part;
-    payload whole;
-  };
-
   std::vector<global_aim> aims;
   std::vector<remote_work> chain;
   std::vector<std::uint64_t> words;
-  std::vector<place> places;
+  std::vector<std::optional<payload_of<mutable_buffer>>> payloads;
   error_code problem;              // the first error while the batch was built
   std::atomic<bool> posted{false}; // until its operation is destroyed, perhaps by another thread
 
