@@ -9,6 +9,7 @@
 
 #include "connecting/cm_service.hpp"
 #include "connecting/connection_target.hpp"
+#include "core/checked_mutex.hpp"
 #include "queues/queue_pair_impl.hpp"
 
 #include <array>
@@ -138,7 +139,7 @@ private:
 
   std::atomic<std::uint64_t> ids_{0};
 
-  mutable std::mutex mutex_;
+  mutable checked_mutex mutex_;
   cm_service* service_; // used with its gate entered; that of the queue pair once moved
   std::shared_ptr<cm_gate> gate_;
   cm_service* home_ = nullptr; // the service of the queue pair's context

@@ -5,6 +5,7 @@
 #include <asio_rdma/detail/connecting/connecting_face.hpp>
 #include <rdma/rdma_cma.h>
 
+#include "core/checked_mutex.hpp"
 #include "queues/completion_service.hpp"
 
 #include <algorithm>
@@ -160,7 +161,7 @@ private:
 
   completion_service& operations_;
   const std::shared_ptr<cm_gate> gate_ = std::make_shared<cm_gate>();
-  mutable std::mutex mutex_;
+  mutable checked_mutex mutex_;
   std::unique_ptr<channel> channel_;
   std::vector<std::weak_ptr<cm_handler>> handlers_;
   std::vector<std::shared_ptr<void>> kept_;

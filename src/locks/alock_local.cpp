@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 #include "locks/alock_local.hpp"
 
+#include "core/checked_mutex.hpp"
 #include "global/global_memory_impl.hpp"
 #include "locks/alock_timer.hpp"
 
@@ -262,7 +263,7 @@ private:
     return {};
   }
 
-  std::mutex mutex_;
+  checked_mutex mutex_;
   global_node* node_ = nullptr;
   std::deque<party> parties_;
   party* free_ = nullptr;

@@ -7,6 +7,7 @@
 #include <boost/intrusive/list.hpp>
 #include <infiniband/verbs.h>
 
+#include "core/checked_mutex.hpp"
 #include "core/size_classes.hpp"
 #include "memory/extent_map.hpp"
 #include "memory/memory_arena.hpp"
@@ -105,7 +106,7 @@ private:
   std::atomic<std::size_t> references_{0};
   std::array<size_class, size_classes> classes_;
 
-  std::mutex growth_;
+  checked_mutex growth_;
   mutable detail::mutex mutex_;                // guards the following members
   std::vector<std::unique_ptr<pages>> arenas_; // in order of address
   std::size_t registered_ = 0;
