@@ -3,6 +3,7 @@
 
 #include "core/descriptor_watch.hpp"
 
+#include <cassert>
 #include <mutex>
 #include <utility>
 
@@ -49,6 +50,7 @@ private:
   // another handler has run.
   void run() {
     std::unique_lock lock(mutex_);
+    assert(queued_);
     queued_ = false;
     if (ready_.empty())
       return;

@@ -4,6 +4,7 @@
 #include "core/ready_runner.hpp"
 
 #include <algorithm>
+#include <cassert>
 
 namespace asio_rdma::detail {
 
@@ -36,6 +37,7 @@ std::uint64_t access_service::next_id() {
 }
 
 void access_service::start(access_operation& op) {
+  assert(&op.service == this && op.access.block_ != nullptr);
   {
     const std::lock_guard lock(mutex_);
     if (op.id == 0)
