@@ -5,6 +5,7 @@
 #include "queues/completion_service.hpp"
 
 #include <algorithm>
+#include <cassert>
 #include <cerrno>
 #include <fcntl.h>
 #include <new>
@@ -184,6 +185,7 @@ bool completion_queue_impl::reserve(std::uint32_t entries) {
 
 void completion_queue_impl::unreserve(std::uint32_t entries) noexcept {
   const std::lock_guard lock(mutex_);
+  assert(reservations_ != 0 && reserved_ >= entries);
   --reservations_;
   reserved_ -= entries;
 }
@@ -199,7 +201,9 @@ void completion_queue_impl::hold_work() noexcept {
 void completion_queue_impl::operations_done(std::size_t n) noexcept {
   if (n == 0)
     return;
-  std::uint64_t counts = outstanding_.fetch_sub(n) - n;
+  const std::uint64_t before = outstanding_.fetch_sub(n);
+  assert((before & (background_one - 1)) >= n);
+  std::uint64_t counts = before - n;
   while (all_background(counts) && (counts & holds_work) != 0)
     if (outstanding_.compare_exchange_weak(counts, counts & ~holds_work)) {
       watch_->context_scheduler.work_finished();
@@ -236,6 +240,7 @@ void completion_queue_impl::attend_to_ready() {
 
 // Gives the role to a queued runner.
 void completion_queue_impl::schedule() {
+  assert(state_.load() == state::active);
   const auto self = std::move(self_);
   state_.store(state::queued);
   queue_runner();
@@ -268,6 +273,7 @@ void completion_queue_impl::take_event() {
 // Spurious events would accumulate. To look for them costs a system call, so it is done as often as
 // events are acknowledged.
 void completion_queue_impl::read_event() {
+  assert(channel_ != nullptr);
   ibv_cq* cq = nullptr;
   void* context = nullptr;
   bool all = false;
@@ -348,6 +354,7 @@ void completion_queue_impl::on_poll_failure() noexcept {
 
 // The operations of abandoned work requests no longer exist.
 int completion_queue_impl::drop_abandoned(ibv_wc* completions, int n) const noexcept {
+  assert(mutex_.is_locked());
   const auto is_abandoned = [this](const ibv_wc& wc) {
     return std::find(abandoned_.begin(), abandoned_.end(), wc.qp_num) != abandoned_.end();
   };
@@ -356,6 +363,7 @@ int completion_queue_impl::drop_abandoned(ibv_wc* completions, int n) const noex
 
 void completion_queue_impl::abandon(std::uint32_t queue_pair) noexcept {
   const std::lock_guard lock(mutex_);
+  assert(abandoned_.size() < abandoned_.capacity());
   abandoned_.push_back(queue_pair);
 }
 
@@ -367,6 +375,7 @@ void completion_queue_impl::forget(std::uint32_t queue_pair) noexcept {
 // Internal operations are disposed of first, and in order whichever threads take them, so none
 // waits behind a handler that blocks.
 void completion_queue_impl::run_internal(batch& b) {
+  assert(internal_mutex_.is_locked());
   for (auto i = b.operations.begin(); i != b.operations.end();) {
     operation& op = *i;
     ++i;
@@ -546,6 +555,7 @@ void completion_queue_impl::shutdown() {
 }
 
 void completion_queue_impl::run() {
+  assert(state_.load() == state::active);
   // Keeps the queue alive while handlers destroy all other references. An unfinished turn continues
   // behind the context's other work, also if a handler throws.
   struct turn {
@@ -618,6 +628,7 @@ bool completion_queue_impl::arm() {
 // Polls once more after arming: completions before the request was accepted raise no event. Returns
 // true if the role has been given up.
 bool completion_queue_impl::sleep() {
+  assert(state_.load() == state::active && notify_requested_);
   spin_until_.reset();
   watch_->channel.resume();
   self_.reset();
@@ -641,6 +652,7 @@ bool completion_queue_impl::nothing_to_look_for(std::uint64_t counts) const noex
 
 // Returns true if the role has been given up.
 bool completion_queue_impl::rest() {
+  assert(state_.load() == state::active);
   self_.reset();
   state_.store(state::idle);
   return nothing_to_look_for(outstanding_.load()) || !become_active(state::idle);

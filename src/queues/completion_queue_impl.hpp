@@ -10,6 +10,7 @@
 #include "queues/work_queue.hpp"
 
 #include <atomic>
+#include <cassert>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -70,7 +71,9 @@ public:
   /// device has completed the operation and before the operation is disposed of.
   void background_starting() noexcept { outstanding_.fetch_add(background_one | 1); }
   void background_ending() {
-    if ((outstanding_.fetch_sub(background_one) & holds_work) == 0)
+    const std::uint64_t before = outstanding_.fetch_sub(background_one);
+    assert((before & ~holds_work) >= background_one);
+    if ((before & holds_work) == 0)
       hold_work();
   }
 

@@ -7,6 +7,7 @@
 #include "queues/device_watch.hpp"
 
 #include <algorithm>
+#include <cassert>
 #include <poll.h>
 #include <stdexcept>
 
@@ -188,6 +189,7 @@ void completion_service::remove(context_member& member) noexcept {
       return;
     members_.erase(decltype(members_)::s_iterator_to(member));
     const auto found = find_watch(member.member_device());
+    assert(found != watches_.end() && found->members != 0);
     if (--found->members != 0)
       return;
     last = std::move(found->watch);

@@ -8,6 +8,7 @@
 #include "queues/shared_receive_queue_impl.hpp"
 
 #include <algorithm>
+#include <cassert>
 #include <cerrno>
 #include <cstdlib>
 #include <random>
@@ -272,6 +273,7 @@ error_code queue_pair_impl::adopt(std::shared_ptr<completion_queue_impl> queue,
 queue_pair_state queue_pair_impl::state() const { return state_; }
 
 error_code queue_pair_impl::check_start(queue_pair_state least) const {
+  assert(mutex_.is_locked());
   const queue_pair_state now = state_.load(std::memory_order_relaxed);
   if (now == least || now == queue_pair_state::connected) [[likely]]
     return {};
@@ -289,6 +291,7 @@ error_code queue_pair_impl::check_start(queue_pair_state least) const {
 template <class Operation>
 bool queue_pair_impl::start_slowly(work_queue& queue, Operation& op, std::uint32_t max_sge,
                                    queue_pair_state least) {
+  assert(mutex_.is_locked());
   operation_list ended;
   std::shared_ptr<completion_queue_impl> cq;
   bool started = false;
@@ -328,6 +331,7 @@ bool queue_pair_impl::start_slowly(work_queue& queue, Operation& op, std::uint32
 
 // As in `send_queue::post`.
 bool queue_pair_impl::start_failed(send_operation& op, const error_code& ec, bool is_refused) {
+  assert(mutex_.is_locked() && ec);
   const auto cq = cq_;
   operation_list ended;
   {
@@ -356,6 +360,7 @@ bool start(queue_pair_impl& impl, send_operation& op) {
   impl.cq_->operation_starting();
   if (op.inline_bytes <= impl.options_.max_inline)
     op.wr.send_flags |= IBV_SEND_INLINE;
+  assert(impl.qp_ != nullptr);
   impl.send_.posting(op);
   ibv_send_wr* bad = &op.wr;
   if (const int e = ibv_post_send(impl.qp_, &op.wr, &bad)) [[unlikely]]
@@ -420,6 +425,7 @@ bool queue_pair_impl::start_last(operation& op) {
   op.ec = check_start(queue_pair_state::open);
   if (op.ec)
     return false;
+  assert(last_ == nullptr && op.internal);
   cq_->background_starting();
   last_ = &op;
   cq_->operation_started();

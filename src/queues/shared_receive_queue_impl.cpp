@@ -6,6 +6,7 @@
 #include "verbs/withheld.hpp"
 
 #include <algorithm>
+#include <cassert>
 #include <cerrno>
 #include <cstdlib>
 #include <utility>
@@ -23,6 +24,7 @@ bool before_number(const queue_pair_impl* qp, std::uint32_t number) noexcept {
 int shared_receive_queue_impl::receive_queue::post(operation_list::iterator first,
                                                    operation_list::iterator last,
                                                    operation*& failed, operation_list&) {
+  assert(srq_.srq_ != nullptr);
   return post_receives(first, last, failed, [this](ibv_recv_wr* head, ibv_recv_wr** bad) {
     return ibv_post_srq_recv(srq_.srq_, head, bad);
   });
@@ -170,6 +172,7 @@ bool shared_receive_queue_impl::start_wait_limit(operation& op, std::uint32_t li
 }
 
 void shared_receive_queue_impl::fail_waiters(const error_code& ec) {
+  assert(mutex_.is_locked());
   for (operation& op : waiters_)
     op.fail(ec);
   service_.complete(waiters_);
@@ -228,10 +231,13 @@ error_code shared_receive_queue_impl::attach(queue_pair_impl& qp) {
 void shared_receive_queue_impl::await_first(queue_pair_impl& qp, bool first) noexcept {
   const std::lock_guard leaf(awaiting_mutex_);
   const auto at = std::lower_bound(awaiting_.begin(), awaiting_.end(), qp.number(), before_number);
-  if (first)
+  if (first) {
+    assert(awaiting_.size() < awaiting_.capacity());
     awaiting_.insert(at, &qp);
-  else
+  } else {
+    assert(at != awaiting_.end() && *at == &qp);
     awaiting_.erase(at);
+  }
   awaiting_count_ = awaiting_.size();
 }
 
@@ -245,6 +251,7 @@ void shared_receive_queue_impl::detach(queue_pair_impl& qp, bool gone) {
   bool closing = false;
   {
     const std::lock_guard lock(mutex_);
+    assert(std::find(attached_.begin(), attached_.end(), &qp) != attached_.end());
     kept_ = kept_ || !gone;
     std::erase(attached_, &qp);
     if (!attached_.empty() || (!closing_ && !reason_))
@@ -354,6 +361,7 @@ void shared_receive_queue_impl::lingered() {
   ibv_srq* srq = nullptr;
   {
     const std::lock_guard lock(mutex_);
+    assert(lingering_ != 0);
     if (--lingering_ == 0)
       srq = std::exchange(destroyed_late_, nullptr);
   }
