@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cassert>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
@@ -98,6 +99,7 @@ public:
   /// Returns false if the service has shut down. Called at most once: a second call would leave the
   /// first gate entered.
   bool begin(const std::shared_ptr<cm_gate>& gate) noexcept {
+    assert(gate_ == nullptr && gate != nullptr);
     if (!gate->enter())
       return false;
     gate_ = gate;
