@@ -6,6 +6,7 @@
 #include "locks/alock_timer.hpp"
 
 #include <atomic>
+#include <cassert>
 #include <deque>
 #include <mutex>
 #include <optional>
@@ -53,6 +54,7 @@ public:
       return false;
     }
     party& p = take();
+    assert(!p.protocol && p.waiter == nullptr);
     op.service->operation_starting();
     p.protocol.emplace(alock_cohort::local, p.id, op.local_budget);
     p.words = &words;
@@ -118,6 +120,7 @@ private:
   // Completes an operation of the context, so no handler is called here. Called with the lock held:
   // once a view has abandoned its waiting operations, its context may be destroyed.
   static void complete(party& p, const error_code& ec) {
+    assert(p.home.mutex_.held());
     if (p.waiter == nullptr)
       return;
     alock_operation& op = *std::exchange(p.waiter, nullptr);
@@ -131,6 +134,7 @@ private:
 
   // The steps of a queued party allocate nothing.
   void run(party& first) noexcept {
+    assert(mutex_.held() && first.protocol);
     for (party* p = &first; p != nullptr;)
       p = step(*p);
   }
@@ -147,6 +151,7 @@ private:
         break;
       case kind::granted:
         p.timer.reset();
+        assert(p.waiter != nullptr);
         p.waiter->granted = &p;
         complete(p, {});
         break;
@@ -187,6 +192,7 @@ private:
   // A party that waits for a turn of this context cannot be reused at once: the next acquisition
   // may be of another context.
   void give_back(party& p) noexcept {
+    assert(mutex_.held() && !p.protocol);
     p.free_later = p.next_turn.is_queued();
     if (!p.free_later)
       p.next_free = std::exchange(free_, &p);

@@ -10,6 +10,7 @@
 #include <boost/asio/basic_waitable_timer.hpp>
 
 #include <algorithm>
+#include <cassert>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -30,6 +31,7 @@ public:
   /// become rare and do not count as work of the context. Throws `std::bad_alloc`.
   template <class Function>
   void set(unsigned longest, bool maybe_in_vain, Function f) {
+    assert(longest < 32);
     ++times_;
     const bool background = maybe_in_vain && in_vain();
     const std::uint32_t limit = std::uint32_t(1)
@@ -71,6 +73,7 @@ public:
   /// Calls `party.look_again()` once, and keeps `keep` until then. Called with the party's lock
   /// held.
   void begin(completion_service& service, std::shared_ptr<void> keep) noexcept {
+    assert(keep != nullptr);
     if (keep_)
       return;
     keep_ = std::move(keep);
