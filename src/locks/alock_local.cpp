@@ -222,7 +222,7 @@ private:
     run(p);
   }
 
-  friend party;
+  friend party; // `look_again` locks the shard
 
   // Only the head of the queue waits for a party of the other cohort.
   bool is_dead(const party& p, std::uint64_t descriptor) const noexcept {

@@ -46,6 +46,7 @@ public:
   /// that must keep memory known only by its address. Slow.
   static void find_blocks(std::span<const ibv_sge> elements, kept_blocks& to) noexcept;
 
+  // boost::intrusive_ptr calls these. They count the references; the last one destroys the pool.
   friend void intrusive_ptr_add_ref(memory_pool_impl* p) noexcept;
   friend void intrusive_ptr_release(memory_pool_impl* p) noexcept;
 

@@ -374,7 +374,7 @@ bool start(queue_pair_impl& impl, send_operation& op) {
 // Once the queue pair is connected, `supports` does not change. Before that, start_slowly decides
 // under the lock.
 bool start(queue_pair_impl& impl, checked_operation& op) {
-  if (impl.state_.load() != queue_pair_state::connected)
+  if (impl.state() != queue_pair_state::connected)
     op.usual = false;
   if (!impl.supports(op.wr.opcode)) {
     op.ec = asio::error::operation_not_supported;
@@ -410,13 +410,13 @@ bool start(queue_pair_impl& impl, receive_operation& op) {
                            queue_pair_state::open);
 }
 
-bool start(queue_pair_impl& impl, operation& op) {
-  const std::lock_guard lock(impl.mutex_);
-  op.ec = impl.check_start(queue_pair_state::open);
+bool queue_pair_impl::start(operation& op) {
+  const std::lock_guard lock(mutex_);
+  op.ec = check_start(queue_pair_state::open);
   if (op.ec)
     return false;
-  impl.service_.operation_starting();
-  impl.waiters_.push_back(op);
+  service_.operation_starting();
+  waiters_.push_back(op);
   return true;
 }
 
@@ -432,21 +432,21 @@ bool queue_pair_impl::start_last(operation& op) {
   return true;
 }
 
-void hold(queue_pair_impl& impl) {
-  const std::lock_guard lock(impl.mutex_);
-  impl.send_.hold();
-  impl.receive_.hold();
+void queue_pair_impl::hold() {
+  const std::lock_guard lock(mutex_);
+  send_.hold();
+  receive_.hold();
 }
 
-void release(queue_pair_impl& impl) {
-  const auto cq = impl.cq_;
+void queue_pair_impl::release() {
+  const auto cq = cq_;
   operation_list ended;
   {
-    const std::lock_guard lock(impl.mutex_);
-    if (impl.state_ == queue_pair_state::closed)
+    const std::lock_guard lock(mutex_);
+    if (state_ == queue_pair_state::closed)
       return;
-    impl.receive_.release(ended);
-    impl.send_.release(ended);
+    receive_.release(ended);
+    send_.release(ended);
     cq->operation_started();
   }
   cq->complete(ended);
@@ -491,6 +491,9 @@ error_code connect(queue_pair_impl& impl, const queue_pair_address& peer) {
   return impl.connect(peer);
 }
 void set_connected(queue_pair_impl& impl) { impl.connected_by_caller(); }
+bool start(queue_pair_impl& impl, operation& op) { return impl.start(op); }
+void hold(queue_pair_impl& impl) { impl.hold(); }
+void release(queue_pair_impl& impl) { impl.release(); }
 void close(queue_pair_impl& impl) { impl.close(); }
 void cancel(queue_pair_impl& impl) { impl.cancel(); }
 void cancel(queue_pair_impl& impl, std::uint64_t id, asio::cancellation_type_t type) {

@@ -14,7 +14,7 @@ protected:
   ~heard_object() = default;
 
 private:
-  friend class heard;
+  friend class heard; // it links the objects
 
   std::shared_ptr<heard_object> next_;
 };

@@ -249,7 +249,7 @@ public:
   }
 
 private:
-  friend step;
+  friend step; // it calls `go_on`
   using pointer = std::shared_ptr<retrying>;
 
   /// Called after a pause.
