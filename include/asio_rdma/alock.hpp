@@ -20,7 +20,7 @@ struct alock_layout;
 /// The words of an `alock`. Zeroed memory, as `async_allocate` returns it, is a free lock. Only an
 /// `alock` may access the words.
 class alignas(64) alock_words {
-  friend detail::alock_layout;
+  friend detail::alock_layout; // the library's only access to the words
 
   using word = std::uint64_t;
   cpu_atomic<word> local_tail_;
@@ -61,6 +61,7 @@ public:
   }
 
 private:
+  // Only a lock makes guards, and releases them by an operation.
   template <class>
   friend class basic_alock;
 

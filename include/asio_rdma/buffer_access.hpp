@@ -54,11 +54,11 @@ public:
   void reset() noexcept { static_cast<void>(end()); }
 
 private:
-  friend class registered_buffer;
-  friend class detail::access_service;
-  friend struct detail::access_initiation;
-  friend class detail::dropped_blocks;
-  friend void detail::leak(buffer_access access) noexcept;
+  friend class registered_buffer;          // `try_read_access` and others construct it
+  friend class detail::access_service;     // it queues the node until the access is granted
+  friend struct detail::access_initiation; // it aims the access of an operation at a buffer
+  friend class detail::dropped_blocks;     // it ends the access and keeps the reference
+  friend void detail::leak(buffer_access access) noexcept; // the access lasts for ever
 
   buffer_access(const registered_buffer& buffer, detail::access_kind kind) noexcept {
     static_cast<void>(try_begin(buffer, kind));

@@ -100,6 +100,7 @@ public:
   }
 
 private:
+  // For the conversion from an object with another executor.
   template <class>
   friend class basic_device_events;
 
@@ -109,6 +110,7 @@ private:
     }
   };
 
+  // The initiation of an operation, which uses `impl_` and `io_`.
   template <class, class, class>
   friend struct detail::initiate_request;
 

@@ -360,8 +360,10 @@ public:
   }
 
 private:
+  // For the conversion from an object with another executor.
   template <class>
   friend class basic_global_memory;
+  // A lock starts its operations on the memory's `impl_`.
   template <class>
   friend class basic_alock;
 
@@ -570,7 +572,7 @@ public:
   /// Identifies the result of an operation of a batch.
   template <class T>
   class result {
-    friend batch;
+    friend batch; // only a batch makes results, and reads their places
     explicit result(std::size_t at) : at_(at) {}
     std::size_t at_;
   };

@@ -189,6 +189,7 @@ public:
   std::uint32_t rkey() const noexcept;
 
 private:
+  // A bind keeps the window's `impl_`.
   template <class>
   friend class basic_queue_pair;
 

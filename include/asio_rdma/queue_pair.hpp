@@ -504,9 +504,11 @@ public:
   }
 
 private:
+  // For the conversion from an object with another executor.
   template <class>
   friend class basic_queue_pair;
 
+  // The initiation of an operation, which uses `impl_` and `io_`.
   template <class, class, class>
   friend struct detail::initiate_request;
 

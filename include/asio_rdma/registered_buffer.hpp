@@ -114,10 +114,9 @@ public:
   }
 
 private:
-  friend class memory_pool;
-  friend class buffer_access;
-  friend class detail::dropped_blocks;
-  friend struct detail::access_initiation;
+  friend class memory_pool;            // it makes buffers from blocks
+  friend class buffer_access;          // it keeps a reference to the block
+  friend class detail::dropped_blocks; // it takes the reference over
 
   /// Takes over a reference that has already been counted.
   explicit registered_buffer(detail::memory_block* block) noexcept

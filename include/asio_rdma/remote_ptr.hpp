@@ -186,6 +186,7 @@ public:
   }
 
 private:
+  // `member` makes a pointer of another type.
   template <class>
   friend class remote_ptr;
 

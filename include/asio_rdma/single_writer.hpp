@@ -54,7 +54,7 @@ public:
     }
 
   private:
-    friend single_writer;
+    friend single_writer; // the writer computes the same check value
     // A permutation, so that every word affects the result; it maps zero to zero.
     static std::uint64_t mix(std::uint64_t h) noexcept {
       return std::rotl((h ^ h >> 32) * 0x9e3779b97f4a7c15, 29);

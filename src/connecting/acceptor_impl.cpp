@@ -2,6 +2,7 @@
 #include "connecting/acceptor_impl.hpp"
 
 #include <algorithm>
+#include <cassert>
 #include <cerrno>
 #include <iterator>
 #include <new>
@@ -129,6 +130,7 @@ asio::ip::tcp::endpoint acceptor_impl::local_endpoint() const {
 acceptor_impl::served
 acceptor_impl::serve(accept_operation& op,
                      const std::shared_ptr<cm_connection>& connection) noexcept {
+  assert(mutex_.held());
   if (op.qp == nullptr) {
     op.request = connection;
     return served::given;
@@ -169,6 +171,7 @@ acceptor_impl::serve(accept_operation& op,
 }
 
 error_code acceptor_impl::check_start(const accept_operation& op) const {
+  assert(mutex_.held());
   const bool cancelled = op.cancels && op.cancels != cancels_;
   if (id_ == nullptr && (cancelled || closed_by_ == error::device_fatal))
     return closed_by_;
@@ -257,6 +260,7 @@ bool acceptor_impl::on_request(const cm_event& event) {
 
 // Asks a few requests in turn each time, because each costs a system call.
 bool acceptor_impl::has_room() {
+  assert(mutex_.held() && backlog_ != 0);
   if (requests_.size() < backlog_)
     return true;
   constexpr int at_a_time = 8;

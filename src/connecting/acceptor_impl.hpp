@@ -62,7 +62,7 @@ private:
   asio::any_io_executor executor_;
   std::atomic<std::uint64_t> ids_{0};
 
-  mutable std::mutex mutex_;
+  mutable checked_mutex mutex_;
   rdma_cm_id* id_ = nullptr;
   error_code closed_by_;
   std::uint64_t cancels_ = 0;

@@ -6,6 +6,7 @@
 #include "connecting/handshake.hpp"
 
 #include <algorithm>
+#include <cassert>
 #include <cerrno>
 
 namespace asio_rdma::detail {
@@ -64,6 +65,7 @@ error_code way_failure(int status) {
 
 // After each failed step, at once or later, the attempt continues with the next endpoint.
 void cm_connection::next_endpoint(error_code why, leftovers& left) {
+  assert(mutex_.held() && op_ != nullptr && next_ <= endpoints_.size());
   if (spent_) {
     finish(why, left);
     return;
@@ -153,6 +155,7 @@ void cm_connection::on_cm_event(const cm_event& event) {
 }
 
 void cm_connection::take_event(const cm_event& event, leftovers& left) {
+  assert(mutex_.held() && in_event_ && event.id == id_);
   error_code ec;
   switch (event.type) {
   case RDMA_CM_EVENT_ADDR_RESOLVED:
@@ -222,6 +225,7 @@ void cm_connection::take_event(const cm_event& event, leftovers& left) {
 }
 
 error_code cm_connection::on_address_resolved() {
+  assert(state_ == state::resolving && qp_ != nullptr);
   if (id_->verbs == nullptr)
     return error::loopback_address;
   if (!same_device(id_->verbs, qp_->get_protection_domain().get_device().native_handle()))
@@ -234,6 +238,7 @@ error_code cm_connection::on_address_resolved() {
 }
 
 rdma_conn_param cm_connection::parameters(const private_data& data) const {
+  assert(data.size() <= cm_data::most); // `check_accept` or `on_address_resolved` has checked it
   const queue_pair_options& o = qp_->options();
   rdma_conn_param p{};
   p.private_data = data.data();
@@ -248,6 +253,7 @@ rdma_conn_param cm_connection::parameters(const private_data& data) const {
 }
 
 error_code cm_connection::on_route_resolved() {
+  assert(state_ == state::resolving && qp_ != nullptr);
   if (const error_code ec = prepare_queue_pair(IBV_QPS_INIT, 0, 0))
     return ec;
   state_ = state::connecting;
@@ -339,6 +345,7 @@ error_code cm_connection::step_error(int value) const {
 }
 
 void cm_connection::arm_timer(std::chrono::milliseconds timeout) {
+  assert(timer_); // it is destroyed when the attempt ends
   const std::uint64_t attempt = ++attempt_;
   timer_->expires_after(std::min<std::chrono::milliseconds>(timeout, longest));
   timer_->async_wait([weak = weak_from_this(), attempt](const error_code& ec) {

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cassert>
 #include <cerrno>
 #include <cstring>
 #include <new>
@@ -86,6 +87,7 @@ void cm_connection::leftovers::destroy_ids() noexcept {
 
 // Returns false once the service has shut down; the connection is closed then.
 bool cm_connection::begin(leftovers& left) noexcept {
+  assert(mutex_.held());
   if (!left.own.begin(gate_))
     return false;
   if (home_gate_ && home_gate_ != gate_)
@@ -175,6 +177,7 @@ error_code cm_connection::connect(connect_operation& op, std::shared_ptr<queue_p
 
 void cm_connection::adopt(const cm_event& request) noexcept {
   const std::lock_guard lock(mutex_);
+  assert(state_ == state::idle && id_ == nullptr);
   request_ = request;
   id_ = request.id;
   id_->context = static_cast<cm_handler*>(this);
@@ -189,6 +192,7 @@ bool cm_connection::withdrawn() const {
 }
 
 bool cm_connection::given_up() const {
+  assert(mutex_.held() && id_ != nullptr);
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_INIT;
   int mask = 0;
@@ -229,6 +233,7 @@ error_code cm_connection::check_accept(const queue_pair_impl& qp, const private_
 
 // While attached, a queue pair is not connected by any other operation.
 error_code cm_connection::hear(connection_target& target) {
+  assert(mutex_.held() && state_ == state::requested);
   const error_code ec = target.on_hello(request_.data.bytes(), true);
   if (ec == error::incompatible_peer) {
     const auto why = encode(verdict::incompatible);
@@ -288,6 +293,7 @@ error_code cm_connection::accept(connect_operation& op, const std::shared_ptr<qu
 }
 
 error_code cm_connection::answer(const accept_options& options) {
+  assert(state_ == state::accepting && op_ != nullptr && qp_ != nullptr);
   const std::uint8_t own = qp_->options().max_reads;
   reads_out_ = std::min(own, request_.initiator_depth);
   const std::uint8_t in = std::min(own, request_.responder_resources);
@@ -316,6 +322,7 @@ error_code cm_connection::reject(const private_data& data) {
 // From here on the queue pair's context reads the events of the connection. Called in the last
 // event that was read, so all events are acknowledged.
 error_code cm_connection::move_home(leftovers& left) noexcept {
+  assert(home_ != nullptr && id_ != nullptr);
   if (home_ == service_)
     return {};
   if (!left.home.begun())
@@ -330,6 +337,7 @@ error_code cm_connection::move_home(leftovers& left) noexcept {
 // Gives the operation its result. After a failure the id is retired. The queue pair can be used for
 // another attempt unless it has left its initial state.
 void cm_connection::finish(const error_code& result, leftovers& left) noexcept {
+  assert(mutex_.held() && op_ != nullptr && left.done == nullptr);
   ++attempt_;
   timer_.reset();
   connect_operation& op = *std::exchange(op_, nullptr);
@@ -368,15 +376,18 @@ bool cm_connection::destroying_would_wait() const noexcept {
 
 // Destroys the id, or keeps it until its last event if destroying it would wait.
 void cm_connection::retire_id(leftovers& left) noexcept {
+  assert(mutex_.held());
   if (id_ == nullptr)
     return;
   const bool lingers = destroying_would_wait();
+  assert((lingers ? lingering_ : left.ids[0]) == nullptr); // else that id would not be destroyed
   (lingers ? lingering_ : left.ids[0]) = std::exchange(id_, nullptr);
   if (lingers)
     self_ = shared_from_this();
 }
 
 void cm_connection::settle(leftovers& left) noexcept {
+  assert(!mutex_.held());
   if (left.failed) // its teardown must know that the id lingers, so it stays attached
     left.failed->fail(left.why);
   else if (left.detached)
@@ -440,7 +451,18 @@ void cm_connection::heard() noexcept {
 }
 
 bool cm_connection::waits_for_peer() const noexcept {
+  assert(mutex_.held());
   return lingering_ != nullptr || destroying_ || destroying_would_wait();
+}
+
+// Ends the attempt with `why`, or the connection.
+void cm_connection::end(const error_code& why, leftovers& left) noexcept {
+  if (op_ != nullptr)
+    finish(why, left);
+  retire_id(left);
+  timer_.reset();
+  state_ = state::closed;
+  qp_.reset();
 }
 
 void cm_connection::give_up(const error_code& why) noexcept {
@@ -449,13 +471,8 @@ void cm_connection::give_up(const error_code& why) noexcept {
     const std::lock_guard lock(mutex_);
     if (!begin(left))
       return;
-    if (op_ != nullptr)
-      finish(why, left);
-    retire_id(left);
-    timer_.reset();
-    state_ = state::closed;
+    end(why, left);
     left.detached.reset(); // the queue pair closes, or is about to
-    qp_.reset();
   }
   settle(left);
 }
@@ -471,12 +488,7 @@ void cm_connection::close(const cm_service& by) {
       const std::lock_guard lock(mutex_);
       if ((&by != service_ && &by != home_) || !begin(left)) // moved away, or closed
         return;
-      if (op_ != nullptr)
-        finish(asio::error::operation_aborted, left);
-      retire_id(left);
-      timer_.reset();
-      state_ = state::closed;
-      qp_.reset();
+      end(asio::error::operation_aborted, left);
       if (&by == service_) {
         lingering = std::exchange(lingering_, nullptr);
         destroying_ = lingering != nullptr;

@@ -9,6 +9,7 @@
 
 #include "connecting/cm_service.hpp"
 #include "connecting/connection_target.hpp"
+#include "core/checked_mutex.hpp"
 #include "queues/queue_pair_impl.hpp"
 
 #include <array>
@@ -130,6 +131,7 @@ private:
   void on_timeout(std::uint64_t attempt);
   error_code move_home(leftovers& left) noexcept;
   void finish(const error_code& ec, leftovers& left) noexcept;
+  void end(const error_code& why, leftovers& left) noexcept;
   bool destroying_would_wait() const noexcept;
   bool waits_for_peer() const noexcept;
   void retire_id(leftovers& left) noexcept;
@@ -137,7 +139,7 @@ private:
 
   std::atomic<std::uint64_t> ids_{0};
 
-  mutable std::mutex mutex_;
+  mutable checked_mutex mutex_;
   cm_service* service_; // used with its gate entered; that of the queue pair once moved
   std::shared_ptr<cm_gate> gate_;
   cm_service* home_ = nullptr; // the service of the queue pair's context

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cassert>
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
@@ -120,6 +121,7 @@ cm_service& cm_service::of(asio::execution_context& context) {
 }
 
 bool cm_service::open(error_code& ec) {
+  assert(mutex_.held());
   if (stopped_) {
     ec = asio::error::operation_aborted;
     return false;
@@ -178,6 +180,7 @@ rdma_cm_id* cm_service::make_id(const std::shared_ptr<cm_handler>& handler, erro
 }
 
 int cm_service::resolve_address(rdma_cm_id* resolved, sockaddr* from, sockaddr* to, int timeout) {
+  assert(channel_ != nullptr);
   const std::lock_guard lock(channel_->addresses);
   return rdma_resolve_addr(resolved, from, to, timeout);
 }
@@ -199,6 +202,7 @@ error_code cm_service::expect(const std::shared_ptr<cm_handler>& handler) {
 
 error_code cm_service::adopt_id(rdma_cm_id* moved) {
   channel* const c = opened();
+  assert(c != nullptr);
   if (rdma_migrate_id(moved, c->events) != 0)
     return cm_error(errno);
   // The kernel moves pending events without waking a reader of the new channel.
@@ -220,6 +224,7 @@ void cm_service::keep(std::shared_ptr<void> objects) {
 
 // Removes expired handlers whenever the number of handlers has doubled.
 void cm_service::add(const std::shared_ptr<cm_handler>& handler) {
+  assert(mutex_.held() && handler != nullptr);
   if (handlers_.size() >= clean_at_) {
     std::erase_if(handlers_, [](const auto& w) { return w.expired(); });
     clean_at_ = std::max<std::size_t>(2 * handlers_.size(), 64);
@@ -253,6 +258,7 @@ bool cm_gate::enter() noexcept {
 
 void cm_gate::leave() noexcept {
   const std::lock_guard lock(mutex_);
+  assert(users_ != 0);
   if (--users_ == 0)
     empty_.notify_all(); // under the lock, as the last waiting thread may destroy the gate
 }

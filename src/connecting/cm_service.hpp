@@ -5,11 +5,13 @@
 #include <asio_rdma/detail/connecting/connecting_face.hpp>
 #include <rdma/rdma_cma.h>
 
+#include "core/checked_mutex.hpp"
 #include "queues/completion_service.hpp"
 
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cassert>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
@@ -97,6 +99,7 @@ public:
   /// Returns false if the service has shut down. Called at most once: a second call would leave the
   /// first gate entered.
   bool begin(const std::shared_ptr<cm_gate>& gate) noexcept {
+    assert(gate_ == nullptr && gate != nullptr);
     if (!gate->enter())
       return false;
     gate_ = gate;
@@ -160,7 +163,7 @@ private:
 
   completion_service& operations_;
   const std::shared_ptr<cm_gate> gate_ = std::make_shared<cm_gate>();
-  mutable std::mutex mutex_;
+  mutable checked_mutex mutex_;
   std::unique_ptr<channel> channel_;
   std::vector<std::weak_ptr<cm_handler>> handlers_;
   std::vector<std::shared_ptr<void>> kept_;

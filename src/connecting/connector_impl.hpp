@@ -31,7 +31,7 @@ private:
   cm_service& service_;
   asio::any_io_executor executor_;
   std::atomic<std::uint64_t> ids_{0};
-  std::mutex mutex_;
+  checked_mutex mutex_;
   std::vector<attempt> attempts_;
 };
 

@@ -5,6 +5,7 @@
 #include "connecting/handshake.hpp"
 #include "queues/queue_pair_impl.hpp"
 
+#include <cassert>
 #include <memory>
 #include <utility>
 
@@ -48,6 +49,7 @@ public:
 // queue pair, the result is `already_connected`, and the other attempt continues.
 error_code connect(const connection_end& end, const handshake& peer,
                    const std::shared_ptr<connection_link>& place) {
+  assert(peer.address);
   queue_pair_impl& qp = *end.queue_pair;
   if (qp.state() == queue_pair_state::closed)
     return asio::error::operation_aborted;

@@ -4,6 +4,7 @@
 #include "connecting/handshake.hpp"
 
 #include <algorithm>
+#include <cassert>
 #include <cstring>
 
 namespace asio_rdma::detail {
@@ -133,12 +134,14 @@ asio::mutable_buffer exchange_steps::input() noexcept {
 }
 
 void exchange_steps::on_written(const error_code& ec) {
+  assert(next_ == action::write);
   if (ec && !result_)
     result_ = ec;
   next_ = ec || !in_step_ ? action::finish : action::read;
 }
 
 void exchange_steps::on_read(const error_code& ec, std::size_t bytes) {
+  assert(next_ == action::read && bytes <= input().size());
   received_ += bytes;
   if (ec) {
     if (!result_)
@@ -170,6 +173,7 @@ void exchange_steps::on_record() {
 }
 
 void exchange_steps::on_connected(const error_code& ec) {
+  assert(next_ == action::connect && !connected_);
   connected_ = !ec;
   conclude(!ec                              ? verdict::ready
            : ec == error::incompatible_peer ? verdict::incompatible
@@ -178,6 +182,7 @@ void exchange_steps::on_connected(const error_code& ec) {
 }
 
 void exchange_steps::conclude(verdict v, const error_code& ec) {
+  assert(!concluded_ && (v == verdict::ready) == !ec);
   if (!result_)
     result_ = ec;
   verdict_ = encode(v);

@@ -9,6 +9,7 @@
 #include <boost/asio/detail/reactor_op.hpp>
 #include <boost/asio/detail/scheduler.hpp>
 
+#include <cassert>
 #include <type_traits>
 
 #if !defined(BOOST_ASIO_HAS_EPOLL)
@@ -46,6 +47,7 @@ public:
 
   /// Returns an errno value, 0 for success.
   int start(asio::execution_context& context, int descriptor) {
+    assert(reactor_ == nullptr && descriptor >= 0);
     reactor_ = &asio::use_service<asio::detail::reactor>(context);
     scheduler_ = &asio::use_service<scheduler>(context);
     reactor_->init_task();
@@ -66,6 +68,7 @@ public:
   void resume() {
     if (!resting_)
       return;
+    assert(reactor_ != nullptr);
     resting_ = false;
     // A speculative read costs no system call. It counts as work, which the watch must not.
     reactor_->start_op(asio::detail::reactor::read_op, descriptor_, data_, &op_, false, true);
@@ -91,6 +94,7 @@ private:
       if constexpr (!has_on_ready) {
         (self.owner.*OnReadable)();
       } else if ((self.owner.*OnReadable)()) {
+        assert(!self.watch.resting_);
         self.watch.scheduler_->work_started(); // the completion counts as the end of work
         self.watch.resting_ = true;
         return done_and_exhausted;

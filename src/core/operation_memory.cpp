@@ -4,6 +4,7 @@
 #include "core/poison.hpp"
 
 #include <array>
+#include <cassert>
 #include <cstdint>
 #include <new>
 
@@ -69,6 +70,7 @@ void* allocate_operation(std::size_t bytes) {
   block* const b = c.first;
   if (b == nullptr) [[unlikely]]
     return ::operator new(block_bytes(n));
+  assert(c.kept != 0);
   unpoison(b, block_bytes(n));
   c.first = b->next;
   --c.kept;
@@ -76,6 +78,7 @@ void* allocate_operation(std::size_t bytes) {
 }
 
 void deallocate_operation(void* memory, std::size_t bytes) noexcept {
+  assert(memory != nullptr);
   const std::size_t n = class_of(bytes);
   if (n < size_classes) [[likely]] {
     size_class& c = blocks.classes[n];

@@ -4,6 +4,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <cassert>
 #include <thread>
 
 namespace asio_rdma::detail {
@@ -27,6 +28,7 @@ public:
       ::eventfd_write(descriptor_, 1);
   }
   void clear() noexcept {
+    assert(std::this_thread::get_id() == thread_);
     eventfd_t n = 0;
     ::eventfd_read(descriptor_, &n);
   }

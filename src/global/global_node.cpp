@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cassert>
 #include <cstring>
 #include <map>
 #include <random>
@@ -62,6 +63,7 @@ bool global_node::hosts() const {
 }
 
 global_message global_node::introduction(kind what) {
+  assert(what == kind::join || what == kind::welcome);
   const std::lock_guard guard(mutex_);
   told_ = true;
   global_message m;
@@ -158,6 +160,7 @@ void* global_node::local(remote_word p, std::uint64_t bytes,
   // A peer that passed on the address got it through the device, which does not order memory
   // accesses between CPUs. Acquiring `zeroed_` does.
   static_cast<void>(zeroed_.load(std::memory_order_acquire));
+  assert(alignment != 0);
   const segment* const s = published_[p.segment()].load(std::memory_order_acquire);
   if (s == nullptr || bytes > s->memory.size() || p.offset() > s->memory.size() - bytes ||
       p.offset() % alignment != 0)

@@ -5,6 +5,7 @@
 #include "queues/completion_service.hpp"
 
 #include <algorithm>
+#include <cassert>
 
 namespace asio_rdma::detail {
 
@@ -12,6 +13,7 @@ in_flight::in_flight(completion_service& service, std::size_t most)
     : service_(service), free_(most) {}
 
 bool in_flight::wait(std::unique_ptr<waiter> w) {
+  assert(w != nullptr);
   const std::lock_guard guard(mutex_);
   if (closed_) {
     w->op.ec = asio::error::operation_aborted;
@@ -56,6 +58,7 @@ void in_flight::run() noexcept {
     }
     const std::unique_ptr<waiter> w = std::move(*i);
     i = waiters_.erase(i);
+    assert(waiting_ != 0 && (w->needs_place || placeless_ != 0));
     placeless_ -= w->needs_place ? 0u : 1u;
     operation& op = w->op;
     if (closed_)

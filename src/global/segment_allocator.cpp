@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cassert>
 
 namespace asio_rdma::detail {
 
@@ -11,6 +12,7 @@ std::optional<std::uint64_t> segment_allocator::allocate(std::uint64_t bytes,
   if (bytes == 0 || bytes > end_ || !std::has_single_bit(alignment) || alignment > max_alignment)
     return {};
   const std::size_t least = class_of(bytes, alignment);
+  assert(least < classes);
   const std::uint64_t size = class_bytes(least);
   // Each block of a class is aligned to the class's size, so any free block of the class fits.
   const std::uint64_t natural = std::min(size & (0 - size), max_alignment);
@@ -36,6 +38,7 @@ bool segment_allocator::free(std::uint64_t offset) {
   const auto block = live_.find(offset);
   if (block == live_.end())
     return false;
+  assert(block->second < classes && offset < next_);
   free_[block->second].push_back(offset);
   live_.erase(block);
   return true;

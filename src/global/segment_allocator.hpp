@@ -4,6 +4,7 @@
 #include "core/size_classes.hpp"
 
 #include <array>
+#include <cassert>
 #include <cstdint>
 #include <optional>
 #include <unordered_map>
@@ -19,7 +20,9 @@ public:
   static constexpr std::uint64_t max_alignment = page_bytes;
 
   /// Allocates from the bytes between `begin` and `end`.
-  segment_allocator(std::uint64_t begin, std::uint64_t end) noexcept : next_(begin), end_(end) {}
+  segment_allocator(std::uint64_t begin, std::uint64_t end) noexcept : next_(begin), end_(end) {
+    assert(begin <= end);
+  }
 
   /// Returns nothing if there is no room, if `bytes` is 0, or if `alignment` is not a power of two
   /// up to `max_alignment`.

@@ -2,6 +2,7 @@
 #include "leases/grant_table.hpp"
 
 #include <algorithm>
+#include <cassert>
 #include <limits>
 #include <utility>
 
@@ -29,6 +30,7 @@ grant_action grant_table::next() {
     const std::uint32_t id = work_.front();
     work_.pop_front();
     grant& g = grants_[id & 0xffff];
+    assert(g.where == state::making || g.where == state::ending);
     a.what = g.where == state::making ? grant_action::kind::make : grant_action::kind::end;
     a.grant = id;
     a.bytes = g.bytes;
@@ -84,8 +86,10 @@ link_part::disposition grant_table::on_request(const frame_header& header,
     deny(header.id, refusal::rights);
   else if (p.bytes > limits_.bytes)
     deny(header.id, refusal::size);
-  else
+  else {
+    assert(!pending_.full()); // an unanswered request each
     pending_.push_back({header.id, p});
+  }
   return disposition::consumed;
 }
 
@@ -137,6 +141,7 @@ link_part::disposition grant_table::on_renew(const frame_header& header,
 void grant_table::deny(std::uint32_t request, refusal why) {
   if (silent_)
     return;
+  assert(!answers_.full()); // it has room for all unanswered requests
   ask_again();
   answers_.push_back({frame_type::denied, request, 0, why, {}});
 }
@@ -171,6 +176,7 @@ void grant_table::reserve_one() {
 
 // Call `reserve_one` first.
 std::uint32_t grant_table::add(grant g) {
+  assert(!free_.empty() && !work_.full());
   ask_again();
   const std::uint16_t index = free_.back();
   free_.pop_back();
@@ -196,6 +202,7 @@ grant_table::grant* grant_table::find(std::uint32_t id) noexcept {
 
 void grant_table::made(std::uint32_t id, const remote_buffer& memory,
                        protocol_clock::time_point now) {
+  assert(find(id) != nullptr && find(id)->where == state::making);
   ask_again();
   grant& g = *find(id);
   g.memory = memory;
@@ -210,11 +217,13 @@ void grant_table::made(std::uint32_t id, const remote_buffer& memory,
     deny(g.request, closed_ ? refusal::closed : refusal::revoked);
     begin_end(g);
   } else {
+    assert(!answers_.full());
     answers_.push_back({frame_type::granted, g.request, id, {}, g.lease});
   }
 }
 
 void grant_table::not_made(std::uint32_t id, const error_code& ec) {
+  assert(find(id) != nullptr && find(id)->where == state::making);
   ask_again();
   grant& g = *find(id);
   if (g.lend != nullptr)
@@ -225,6 +234,7 @@ void grant_table::not_made(std::uint32_t id, const error_code& ec) {
 }
 
 void grant_table::begin_end(grant& g) {
+  assert(g.where == state::live && !work_.full());
   g.where = state::ending;
   if (g.on_request) {
     ending_bytes_ += g.bytes;
@@ -234,9 +244,11 @@ void grant_table::begin_end(grant& g) {
 }
 
 void grant_table::ended(std::uint32_t id) {
+  assert(find(id) != nullptr && find(id)->where == state::ending);
   ask_again();
   grant& g = *find(id);
   if (g.on_request) {
+    assert(ending_ != 0 && ending_bytes_ >= g.bytes);
     ending_bytes_ -= g.bytes;
     --ending_;
   }
@@ -247,6 +259,7 @@ void grant_table::ended(std::uint32_t id) {
 
 void grant_table::gone(grant& g) {
   if (g.on_request) {
+    assert(granted_ != 0 && bytes_ >= g.bytes);
     bytes_ -= g.bytes;
     --granted_;
     g.on_request = false;
@@ -270,6 +283,7 @@ bool grant_table::revoke(std::uint32_t id) {
   if (g == nullptr || g->where != state::live)
     return false;
   if (!closed_) {
+    assert(!g->notice && !notices_.full());
     g->notice = true;
     notices_.push_back(id);
   }

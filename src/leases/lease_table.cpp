@@ -2,6 +2,7 @@
 #include "leases/lease_table.hpp"
 
 #include <algorithm>
+#include <cassert>
 #include <limits>
 #include <utility>
 
@@ -44,6 +45,7 @@ void lease_table::finish(lease_request& op, const error_code& ec) {
 // --- Asking ----------------------------------------------------------------------------------
 
 void lease_table::start(lease_request& op, protocol_clock::time_point now) {
+  assert(op.state_ == lease_request::state::idle || op.state_ == lease_request::state::done);
   ask_again();
   op.ec = {};
   op.asked_ = now;
@@ -114,6 +116,7 @@ bool lease_table::next_control(outgoing_frame& f) {
   op.state_ = lease_request::state::asked;
   const std::uint16_t index = free_.back();
   free_.pop_back();
+  assert(index < asked_.size() && !asked_[index].used);
   request_slot& s = asked_[index];
   s.op = &op;
   s.used = true;
@@ -199,8 +202,10 @@ link_part::disposition lease_table::on_answer(const frame_header& header,
   ++s.generation;
   free_.push_back(static_cast<std::uint16_t>(index));
   if (op == nullptr) {
-    if (header.type == frame_type::granted && !closed_)
+    if (header.type == frame_type::granted && !closed_) {
+      assert(!releases_.full());
       releases_.push_back(grant.grant);
+    }
   } else if (header.type == frame_type::denied) {
     finish(*op, to_error(static_cast<refusal>(header.immediate)));
   } else if (header.type == frame_type::renewed) {
@@ -245,6 +250,7 @@ void lease_table::reserve_release() {
 }
 
 lease_table::lease& lease_table::add(const grant_payload& p, protocol_clock::time_point until) {
+  assert(!live_.contains(p.grant));
   reserve_release();
   do
     ++last_id_;
@@ -295,8 +301,10 @@ void lease_table::release(std::uint32_t id) {
   const lease& l = i->second;
   if (!l.ended) {
     live_.erase(l.grant);
-    if (!closed_)
+    if (!closed_) {
+      assert(!releases_.full());
       releases_.push_back(l.grant);
+    }
   }
   leases_.erase(i);
 }

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: BSL-1.0
 #include "leases/region_inbox.hpp"
 
+#include <cassert>
 #include <utility>
 
 namespace asio_rdma::detail {
 
 void region_inbox::receive(region_receive& op) {
+  assert(!op.waiting_);
   ask_again();
   op.ec = {};
   op.waiting_ = true;
@@ -47,6 +49,7 @@ region_receive* region_inbox::next() {
 }
 
 void region_inbox::push(std::uint32_t slot, bool returned, std::uint32_t id, bool is_ready) {
+  assert(!arrived_.full()); // each has a receive
   ask_again();
   arrived_.push_back({slot, returned, id, is_ready});
 }

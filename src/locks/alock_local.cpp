@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: BSL-1.0
 #include "locks/alock_local.hpp"
 
+#include "core/checked_mutex.hpp"
 #include "global/global_memory_impl.hpp"
 #include "locks/alock_timer.hpp"
 
 #include <atomic>
+#include <cassert>
 #include <deque>
 #include <mutex>
 #include <optional>
@@ -52,6 +54,7 @@ public:
       return false;
     }
     party& p = take();
+    assert(!p.protocol && p.waiter == nullptr);
     op.service->operation_starting();
     p.protocol.emplace(alock_cohort::local, p.id, op.local_budget);
     p.words = &words;
@@ -117,6 +120,7 @@ private:
   // Completes an operation of the context, so no handler is called here. Called with the lock held:
   // once a view has abandoned its waiting operations, its context may be destroyed.
   static void complete(party& p, const error_code& ec) {
+    assert(p.home.mutex_.held());
     if (p.waiter == nullptr)
       return;
     alock_operation& op = *std::exchange(p.waiter, nullptr);
@@ -130,6 +134,7 @@ private:
 
   // The steps of a queued party allocate nothing.
   void run(party& first) noexcept {
+    assert(mutex_.held() && first.protocol);
     for (party* p = &first; p != nullptr;)
       p = step(*p);
   }
@@ -146,6 +151,7 @@ private:
         break;
       case kind::granted:
         p.timer.reset();
+        assert(p.waiter != nullptr);
         p.waiter->granted = &p;
         complete(p, {});
         break;
@@ -186,6 +192,7 @@ private:
   // A party that waits for a turn of this context cannot be reused at once: the next acquisition
   // may be of another context.
   void give_back(party& p) noexcept {
+    assert(mutex_.held() && !p.protocol);
     p.free_later = p.next_turn.is_queued();
     if (!p.free_later)
       p.next_free = std::exchange(free_, &p);
@@ -215,7 +222,7 @@ private:
     run(p);
   }
 
-  friend party;
+  friend party; // `look_again` locks the shard
 
   // Only the head of the queue waits for a party of the other cohort.
   bool is_dead(const party& p, std::uint64_t descriptor) const noexcept {
@@ -262,7 +269,7 @@ private:
     return {};
   }
 
-  std::mutex mutex_;
+  checked_mutex mutex_;
   global_node* node_ = nullptr;
   std::deque<party> parties_;
   party* free_ = nullptr;

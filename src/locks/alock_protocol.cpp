@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: BSL-1.0
 #include "locks/alock_protocol.hpp"
 
+#include <cassert>
+#include <tuple>
 #include <utility>
 
 namespace asio_rdma::detail {
 
 template <class... Accesses>
 alock_action alock_protocol::access(const Accesses&... accesses) noexcept {
+  static_assert(sizeof...(accesses) <= std::tuple_size_v<decltype(chain_)>);
   std::size_t n = 0;
   ((chain_[n++] = accesses), ...);
   under_way_ = true;
@@ -61,6 +64,7 @@ alock_action alock_protocol::next() noexcept {
 }
 
 void alock_protocol::on_done(const error_code& ec) noexcept {
+  assert(under_way_);
   under_way_ = false;
   if (ec)
     return end(ec, false);
@@ -95,6 +99,7 @@ void alock_protocol::on_done(const error_code& ec) noexcept {
 }
 
 bool alock_protocol::on_refused(const error_code& ec) noexcept {
+  assert(under_way_);
   const bool outside = state_ == state::enter;
   under_way_ = false;
   end(ec, outside);
@@ -116,7 +121,10 @@ bool alock_protocol::cancel() noexcept {
   return true;
 }
 
-void alock_protocol::unlock() noexcept { leave(turn_ - 1); }
+void alock_protocol::unlock() noexcept {
+  assert(state_ == state::held);
+  leave(turn_ - 1);
+}
 
 std::uint64_t alock_protocol::waits_for() const noexcept {
   return state_ == state::turn || (state_ == state::other && cohort_ == alock_cohort::local)
@@ -188,6 +196,7 @@ void alock_protocol::won(std::uint64_t turn) noexcept {
 }
 
 void alock_protocol::leave(std::uint64_t turn) noexcept {
+  assert(turn != alock_turn::wait); // the successor would wait forever
   turn_ = turn;
   state_ = state::leave;
 }

@@ -4,6 +4,7 @@
 #include <asio_rdma/error.hpp>
 
 #include <array>
+#include <cassert>
 #include <cstdint>
 #include <span>
 
@@ -83,7 +84,9 @@ public:
   /// The descriptor belongs to this acquisition alone, and is neither `alock_free` nor
   /// `alock_abandoned`. The budget is at least 1.
   alock_protocol(alock_cohort cohort, std::uint64_t descriptor, std::uint32_t budget) noexcept
-      : budget_(budget), me_(descriptor), cohort_(cohort) {}
+      : budget_(budget), me_(descriptor), cohort_(cohort) {
+    assert(budget != 0 && descriptor != alock_free && descriptor != alock_abandoned);
+  }
 
   alock_action next() noexcept;
 

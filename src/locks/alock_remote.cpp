@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cassert>
 #include <optional>
 
 namespace asio_rdma::detail {
@@ -62,10 +63,6 @@ public:
     p.all.on_chain(p);
   }
 
-  struct place {
-    payload::part part{};
-    payload whole;
-  };
   static constexpr std::size_t max_chain = 4;
 
   std::uint64_t& word(std::size_t i) const noexcept {
@@ -90,7 +87,7 @@ public:
   // The values of the chain, and the word that tells whether the awaited party is alive. Registered
   // in advance, so that a queued party needs no memory to leave the queue.
   registered_buffer words;
-  std::array<place, max_chain> places;
+  std::array<std::optional<payload_of<mutable_buffer>>, max_chain> payloads;
   std::uint64_t asked_of = 0; // the party that this chain checks for life, or 0
   party* next_free = nullptr;
 };
@@ -164,6 +161,7 @@ bool alock_remotes::start(alock_operation& op) {
 
 // Counts an operation of the view. Returns false if the view is closed.
 bool alock_remotes::count(alock_operation& op) noexcept {
+  assert(mutex_.held());
   if (!closed_)
     op.service->operation_starting();
   return !closed_;
@@ -194,6 +192,7 @@ void alock_remotes::ask(pool& from) noexcept {
 void alock_remotes::on_answer(pool& from, error_code ec, std::uint64_t offset,
                               std::uint64_t count) noexcept {
   const lock l(mutex_);
+  assert(from.asked);
   from.asked = false;
   if (closed_)
     ec = asio::error::operation_aborted;
@@ -258,11 +257,13 @@ alock_remotes::party* alock_remotes::take_party(const memory_pool& memory,
 }
 
 void alock_remotes::begin(pool& from, alock_operation& op) noexcept {
+  assert(mutex_.held() && !from.free.empty());
   error_code ec;
   party* const taken = take_party(from.link->pool(), ec);
   if (taken == nullptr)
     return complete(op, ec);
   party& p = *taken;
+  assert(!p.protocol && p.waiter == nullptr);
   p.descriptor = from.free.back();
   from.free.pop_back();
   from.parties[p.descriptor] = &p;
@@ -292,6 +293,7 @@ void alock_remotes::complete(party& p, const error_code& ec) noexcept {
 
 // If there is no memory for its next step, a queued party continues as soon as there is.
 void alock_remotes::run(party& p) noexcept {
+  assert(mutex_.held() && p.protocol && p.self);
   try {
     take_steps(p);
   } catch (const std::bad_alloc&) {
@@ -338,6 +340,7 @@ void alock_remotes::take_steps(party& p) {
       break;
     }
     case kind::granted:
+      assert(p.waiter != nullptr);
       p.waiter->granted = &p;
       complete(p, {});
       break;
@@ -369,6 +372,7 @@ void alock_remotes::take_steps(party& p) {
 
 // The caller keeps this object alive.
 void alock_remotes::end(party& p) {
+  assert(p.from->parties[p.descriptor] == &p);
   p.from->parties[p.descriptor] = nullptr;
   if (p.protocol->reusable())
     p.from->free.push_back(p.descriptor);
@@ -388,6 +392,7 @@ void alock_remotes::wake(pool& from, std::uint64_t descriptor) {
 }
 
 bool alock_remotes::wake_here(pool& from, std::uint64_t descriptor) {
+  assert(mutex_.held());
   const auto found = from.parties.find(descriptor);
   if (found == from.parties.end())
     return false;
@@ -434,20 +439,15 @@ bool alock_remotes::aim(const party& p, const alock_access& a, remote_buffer& ta
 
 // Posts the chain. Returns false with the error if nothing is outstanding.
 bool alock_remotes::post(party& p, error_code& ec) {
+  assert(p.chain.size() < party::max_chain); // one more access may follow
   std::array<remote_work, party::max_chain> works{};
   std::size_t n = 0;
   const auto add = [&](const remote_buffer& target, ibv_wr_opcode opcode,
                        std::uint64_t value) -> remote_work& {
-    party::place& place = p.places[n];
     std::uint64_t& word = p.word(n);
     word = value;
-    place.part = {&word, sizeof word, p.words.lkey()};
-    place.whole.parts = &place.part;
-    place.whole.count = 1;
-    place.whole.bytes = sizeof word;
-    place.whole.registered = true;
     works[n] = work_on(target, opcode);
-    works[n].local = &place.whole;
+    works[n].local = &p.payloads[n].emplace(mutable_buffer(&word, sizeof word, p.words.lkey()));
     works[n].found = &word;
     return works[n++];
   };

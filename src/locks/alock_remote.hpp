@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
+#include "core/checked_mutex.hpp"
 #include "global/global_memory_impl.hpp"
 #include "locks/alock_layout.hpp"
 #include "locks/alock_view.hpp"
@@ -36,7 +37,7 @@ public:
 private:
   class party;
   class request;
-  using lock = std::unique_lock<std::mutex>;
+  using lock = std::unique_lock<checked_mutex>;
 
   /// The descriptors of a lane in one segment of its node. As a word, a descriptor is a
   /// `remote_ptr` to itself with the node of its party instead of its own.
@@ -78,7 +79,7 @@ private:
   const std::weak_ptr<global_memory_impl> memory_;
   completion_service& service_;
   const node_id id_;
-  std::mutex mutex_; // locked before the mutexes of the memory and of its links
+  checked_mutex mutex_; // locked before the mutexes of the memory and of its links
   std::map<std::pair<const global_lane*, segment_id>, pool> pools_;
   std::deque<party> parties_;
   party* free_ = nullptr;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
+#include <asio_rdma/detail/core/random_delay.hpp>
+
 #include "core/descriptor_watch.hpp"
 #include "core/inline_executor.hpp"
 #include "queues/completion_service.hpp"
@@ -8,10 +10,10 @@
 #include <boost/asio/basic_waitable_timer.hpp>
 
 #include <algorithm>
+#include <cassert>
 #include <chrono>
 #include <cstdint>
 #include <memory>
-#include <random>
 #include <utility>
 
 namespace asio_rdma::detail {
@@ -20,11 +22,7 @@ namespace asio_rdma::detail {
 class alock_timer {
 public:
   explicit alock_timer(asio::execution_context& context)
-      : scheduler_(asio::use_service<scheduler>(context)),
-        timer_(inline_executor{&context}),
-        random_(static_cast<std::minstd_rand::result_type>(
-            reinterpret_cast<std::uintptr_t>(this) >> 4 ^
-            static_cast<std::uintptr_t>(clock::now().time_since_epoch().count()))) {}
+      : scheduler_(asio::use_service<scheduler>(context)), timer_(inline_executor{&context}) {}
 
   /// Begins anew with the shortest interval.
   void begin() noexcept { times_ = 0; }
@@ -33,11 +31,12 @@ public:
   /// become rare and do not count as work of the context. Throws `std::bad_alloc`.
   template <class Function>
   void set(unsigned longest, bool maybe_in_vain, Function f) {
+    assert(longest < 32);
     ++times_;
     const bool background = maybe_in_vain && in_vain();
     const std::uint32_t limit = std::uint32_t(1)
                                 << (background ? rare : std::min(times_ + 1, longest));
-    timer_.expires_after(std::chrono::microseconds(random_() % limit));
+    timer_.expires_after(delay_(limit));
     timer_.async_wait([&s = scheduler_, background, f = std::move(f)](const error_code& ec) {
       if (background)
         s.work_started(); // balances the decrement by the context
@@ -60,7 +59,7 @@ private:
 
   scheduler& scheduler_;
   asio::basic_waitable_timer<clock, asio::wait_traits<clock>, inline_executor> timer_;
-  std::minstd_rand random_;
+  random_delay delay_;
   std::uint32_t times_ = 0;
 };
 
@@ -74,6 +73,7 @@ public:
   /// Calls `party.look_again()` once, and keeps `keep` until then. Called with the party's lock
   /// held.
   void begin(completion_service& service, std::shared_ptr<void> keep) noexcept {
+    assert(keep != nullptr);
     if (keep_)
       return;
     keep_ = std::move(keep);

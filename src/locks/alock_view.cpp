@@ -5,6 +5,8 @@
 #include "locks/alock_local.hpp"
 #include "locks/alock_remote.hpp"
 
+#include <cassert>
+
 namespace asio_rdma::detail {
 
 alock_view::alock_view(global_memory_impl& memory)
@@ -50,6 +52,7 @@ void alock_view::on_next(const connection_impl* way, segment_id segment, std::ui
 }
 
 bool alock_view::wait_for(alock_operation& op, std::shared_ptr<alock_parties> others) {
+  assert(others != nullptr && op.others == nullptr);
   const std::lock_guard guard(mutex_);
   if (closed_)
     return false;
@@ -61,6 +64,7 @@ bool alock_view::wait_for(alock_operation& op, std::shared_ptr<alock_parties> ot
 
 // Called with the lock held: once the view is closed, its context may be destroyed.
 void alock_view::complete_waiting(alock_operation& op, const error_code& ec) {
+  assert(op.view == this && op.others != nullptr);
   const std::lock_guard guard(mutex_);
   waits_for_others_.erase(waits_for_others_.iterator_to(op));
   op.others.reset();

@@ -1,52 +1,20 @@
 // SPDX-License-Identifier: BSL-1.0
 #include <asio_rdma/detail/memory/access_service.hpp>
 
-#include "core/descriptor_watch.hpp"
+#include "core/ready_runner.hpp"
 
 #include <algorithm>
-#include <utility>
+#include <cassert>
 
 namespace asio_rdma::detail {
 
 asio::execution_context::id access_service::id;
 
-/// Completes ready operations on the context, one operation in each turn. A member of the service:
-/// queuing it allocates nothing and needs no executor, which might allocate or throw.
-struct access_service::runner final : scheduled_operation {
-  explicit runner(access_service& s)
-      : scheduled_operation(&runner::execute),
-        service(s),
-        context_scheduler(asio::use_service<scheduler>(s.context())) {}
+struct access_service::runner final : ready_runner<access_waiters> {
+  explicit runner(access_service& s) : ready_runner(s.context(), s.mutex_, s.ready_) {}
 
-  static void execute(void* owner, scheduled_operation* base, const error_code&, std::size_t) {
-    if (owner != nullptr)
-      static_cast<runner*>(base)->run();
-  }
-
-  void queue() noexcept {
-    if (!std::exchange(queued, true))
-      context_scheduler.post_immediate_completion(this, false);
-  }
-
-  // Remaining operations are queued before the handler is called: the handler may block or throw.
-  void run() {
-    access_operation* op = nullptr;
-    {
-      const std::lock_guard lock(service.mutex_);
-      queued = false;
-      if (service.ready_.empty())
-        return;
-      op = &static_cast<access_operation&>(service.ready_.front());
-      service.ready_.pop_front();
-      if (!service.ready_.empty())
-        queue();
-    }
-    op->complete();
-  }
-
-  access_service& service;
-  scheduler& context_scheduler;
-  bool queued = false; // under the service's mutex
+private:
+  void complete(access_waiter& op) override { static_cast<access_operation&>(op).complete(); }
 };
 
 // Contexts of other libraries have no scheduler, and a scheduler that was made here would never
@@ -69,6 +37,7 @@ std::uint64_t access_service::next_id() {
 }
 
 void access_service::start(access_operation& op) {
+  assert(&op.service == this && op.access.block_ != nullptr);
   {
     const std::lock_guard lock(mutex_);
     if (op.id == 0)

@@ -2,6 +2,7 @@
 #include "memory/extent_map.hpp"
 
 #include <bit>
+#include <cassert>
 #include <limits>
 
 namespace asio_rdma::detail {
@@ -14,6 +15,7 @@ extent_map::extent_map(std::uint32_t pages) : pages_(pages) {
 
 // Each doubling has four bins; lengths of 1 to 3 pages have one each.
 std::size_t extent_map::bin_of(std::uint32_t pages) noexcept {
+  assert(pages != 0);
   if (pages < 4)
     return pages;
   const auto exponent = static_cast<std::size_t>(std::bit_width(pages)) - 1;
@@ -21,6 +23,7 @@ std::size_t extent_map::bin_of(std::uint32_t pages) noexcept {
 }
 
 void extent_map::mark(std::uint32_t first, std::uint32_t length, bool free) noexcept {
+  assert(length != 0 && first < pages() && length <= pages() - first);
   for (const std::uint32_t p : {first, first + length - 1}) {
     pages_[p].length = length;
     pages_[p].free = free;
@@ -41,6 +44,7 @@ void extent_map::link(std::uint32_t first, std::uint32_t length) noexcept {
 
 void extent_map::unlink(std::uint32_t first) noexcept {
   const page& p = pages_[first];
+  assert(p.free && p.length <= pages() - first);
   if (p.next != none)
     pages_[p.next].previous = p.previous;
   if (p.previous != none) {
@@ -48,6 +52,7 @@ void extent_map::unlink(std::uint32_t first) noexcept {
     return;
   }
   const std::size_t bin = bin_of(p.length);
+  assert(heads_[bin] == first);
   heads_[bin] = p.next;
   if (p.next == none)
     filled_[bin / 64] &= ~(std::uint64_t(1) << (bin % 64));
@@ -90,7 +95,9 @@ std::uint32_t extent_map::allocate(std::uint32_t pages) noexcept {
 }
 
 void extent_map::release(std::uint32_t first) noexcept {
+  assert(first < pages() && !pages_[first].free && pages_[first].length != 0);
   std::uint32_t length = pages_[first].length;
+  assert(used_ >= length);
   used_ -= length;
   if (const std::uint32_t behind = first + length; behind < pages() && pages_[behind].free) {
     length += pages_[behind].length;

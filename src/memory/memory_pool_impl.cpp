@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cassert>
 #include <cstring>
 #include <functional>
 #include <limits>
@@ -63,8 +64,11 @@ memory_pool_impl::~memory_pool_impl() {
     const std::lock_guard lock(all.mutex);
     std::erase(all.pools, this);
   }
-  for (size_class& c : classes_)
+  assert(large_ == nullptr && large_blocks_ == 0);
+  for (size_class& c : classes_) {
+    assert(c.full.empty() && c.blocks_used == 0);
     c.with_free.clear_and_dispose([](slab* s) { delete s; });
+  }
   while (spare_ != nullptr)
     delete std::exchange(spare_, spare_->next);
   for (const auto& a : arenas_)
@@ -73,11 +77,13 @@ memory_pool_impl::~memory_pool_impl() {
 
 memory_pool_impl::pages::pages(std::unique_ptr<memory_arena> m)
     : memory(std::move(m)), taken(static_cast<std::uint32_t>(memory->size / page_bytes)) {
+  assert(memory->size % page_bytes == 0);
   poison(memory->data, memory->size);
 }
 
 memory_block* memory_pool_impl::allocate(std::size_t bytes, std::size_t alignment,
                                          error_code& ec) noexcept {
+  assert(bytes != 0);
   ec.clear();
   if (!std::has_single_bit(alignment) || alignment > page_bytes) [[unlikely]] {
     ec = asio::error::invalid_argument;
@@ -115,6 +121,7 @@ memory_block* memory_pool_impl::hand_out(memory_block* block, std::size_t bytes)
 // Small blocks.
 
 memory_block* memory_pool_impl::take(slab& from, std::size_t bytes) noexcept {
+  assert(from.of->mutex.is_locked() && from.free != nullptr);
   memory_block* const block = from.free;
   from.free = block->next;
   ++from.used;
@@ -161,6 +168,7 @@ void memory_pool_impl::return_small(memory_block* block) noexcept {
   poison(block->data, block->size);
   {
     const std::lock_guard lock(c.mutex);
+    assert(s.used != 0 && c.blocks_used != 0 && c.bytes_used >= block->size);
     --c.blocks_used;
     c.bytes_used -= block->size;
     if (s.free == nullptr) [[unlikely]] {
@@ -199,6 +207,7 @@ std::unique_ptr<memory_pool_impl::slab> memory_pool_impl::make_slab(std::size_t 
 }
 
 bool memory_pool_impl::reclaim_slabs() noexcept {
+  assert(growth_.held());
   bool any = false;
   for (size_class& c : classes_) {
     slab_list unused;
@@ -260,6 +269,7 @@ void memory_pool_impl::return_pages(memory_block* block) noexcept {
   self->return_run(block->data);
   {
     const std::lock_guard lock(self->mutex_);
+    assert(self->large_blocks_ != 0 && self->large_bytes_ >= block->size);
     --self->large_blocks_;
     self->large_bytes_ -= block->size;
     (block->previous != nullptr ? block->previous->next : self->large_) = block->next;
@@ -296,6 +306,7 @@ memory_pool_impl::run memory_pool_impl::take_run(std::size_t bytes, error_code& 
 }
 
 const memory_pool_impl::pages* memory_pool_impl::arena_of(const void* address) const noexcept {
+  assert(mutex_.is_locked());
   const auto* const at = static_cast<const char*>(address);
   const auto behind =
       std::upper_bound(arenas_.begin(), arenas_.end(), at, [](const char* p, const auto& a) {
@@ -307,12 +318,14 @@ const memory_pool_impl::pages* memory_pool_impl::arena_of(const void* address) c
 void memory_pool_impl::return_run(char* data) noexcept {
   const std::lock_guard lock(mutex_);
   pages& a = const_cast<pages&>(*arena_of(data));
+  assert(is_within(data, a.memory->data, a.memory->size));
   a.taken.release(
       static_cast<std::uint32_t>(static_cast<std::size_t>(data - a.memory->data) / page_bytes));
 }
 
 std::unique_ptr<memory_arena>
 memory_pool_impl::make_arena(std::size_t registered, std::size_t bytes, error_code& ec) const {
+  assert(bytes % page_bytes == 0 && registered <= limit_);
   const std::size_t room = limit_ - registered;
   if (bytes > room) {
     ec = error::pool_limit;
@@ -334,6 +347,7 @@ memory_pool_impl::make_arena(std::size_t registered, std::size_t bytes, error_co
 
 // Called under `growth_`, so no other thread changes `registered_`.
 bool memory_pool_impl::grow(std::size_t bytes, error_code& ec) {
+  assert(growth_.held());
   std::size_t registered = 0;
   {
     const std::lock_guard lock(mutex_);

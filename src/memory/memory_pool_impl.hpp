@@ -7,6 +7,7 @@
 #include <boost/intrusive/list.hpp>
 #include <infiniband/verbs.h>
 
+#include "core/checked_mutex.hpp"
 #include "core/size_classes.hpp"
 #include "memory/extent_map.hpp"
 #include "memory/memory_arena.hpp"
@@ -45,6 +46,7 @@ public:
   /// that must keep memory known only by its address. Slow.
   static void find_blocks(std::span<const ibv_sge> elements, kept_blocks& to) noexcept;
 
+  // boost::intrusive_ptr calls these. They count the references; the last one destroys the pool.
   friend void intrusive_ptr_add_ref(memory_pool_impl* p) noexcept;
   friend void intrusive_ptr_release(memory_pool_impl* p) noexcept;
 
@@ -105,7 +107,7 @@ private:
   std::atomic<std::size_t> references_{0};
   std::array<size_class, size_classes> classes_;
 
-  std::mutex growth_;
+  checked_mutex growth_;
   mutable detail::mutex mutex_;                // guards the following members
   std::vector<std::unique_ptr<pages>> arenas_; // in order of address
   std::size_t registered_ = 0;

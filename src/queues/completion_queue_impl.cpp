@@ -5,6 +5,7 @@
 #include "queues/completion_service.hpp"
 
 #include <algorithm>
+#include <cassert>
 #include <cerrno>
 #include <fcntl.h>
 #include <new>
@@ -184,6 +185,7 @@ bool completion_queue_impl::reserve(std::uint32_t entries) {
 
 void completion_queue_impl::unreserve(std::uint32_t entries) noexcept {
   const std::lock_guard lock(mutex_);
+  assert(reservations_ != 0 && reserved_ >= entries);
   --reservations_;
   reserved_ -= entries;
 }
@@ -199,7 +201,9 @@ void completion_queue_impl::hold_work() noexcept {
 void completion_queue_impl::operations_done(std::size_t n) noexcept {
   if (n == 0)
     return;
-  std::uint64_t counts = outstanding_.fetch_sub(n) - n;
+  const std::uint64_t before = outstanding_.fetch_sub(n);
+  assert((before & (background_one - 1)) >= n);
+  std::uint64_t counts = before - n;
   while (all_background(counts) && (counts & holds_work) != 0)
     if (outstanding_.compare_exchange_weak(counts, counts & ~holds_work)) {
       watch_->context_scheduler.work_finished();
@@ -236,6 +240,7 @@ void completion_queue_impl::attend_to_ready() {
 
 // Gives the role to a queued runner.
 void completion_queue_impl::schedule() {
+  assert(state_.load() == state::active);
   const auto self = std::move(self_);
   state_.store(state::queued);
   queue_runner();
@@ -268,6 +273,7 @@ void completion_queue_impl::take_event() {
 // Spurious events would accumulate. To look for them costs a system call, so it is done as often as
 // events are acknowledged.
 void completion_queue_impl::read_event() {
+  assert(channel_ != nullptr);
   ibv_cq* cq = nullptr;
   void* context = nullptr;
   bool all = false;
@@ -348,6 +354,7 @@ void completion_queue_impl::on_poll_failure() noexcept {
 
 // The operations of abandoned work requests no longer exist.
 int completion_queue_impl::drop_abandoned(ibv_wc* completions, int n) const noexcept {
+  assert(mutex_.is_locked());
   const auto is_abandoned = [this](const ibv_wc& wc) {
     return std::find(abandoned_.begin(), abandoned_.end(), wc.qp_num) != abandoned_.end();
   };
@@ -356,6 +363,7 @@ int completion_queue_impl::drop_abandoned(ibv_wc* completions, int n) const noex
 
 void completion_queue_impl::abandon(std::uint32_t queue_pair) noexcept {
   const std::lock_guard lock(mutex_);
+  assert(abandoned_.size() < abandoned_.capacity());
   abandoned_.push_back(queue_pair);
 }
 
@@ -367,6 +375,7 @@ void completion_queue_impl::forget(std::uint32_t queue_pair) noexcept {
 // Internal operations are disposed of first, and in order whichever threads take them, so none
 // waits behind a handler that blocks.
 void completion_queue_impl::run_internal(batch& b) {
+  assert(internal_mutex_.is_locked());
   for (auto i = b.operations.begin(); i != b.operations.end();) {
     operation& op = *i;
     ++i;
@@ -374,6 +383,7 @@ void completion_queue_impl::run_internal(batch& b) {
       continue;
     b.operations.erase(operation_list::s_iterator_to(op));
     ++b.done;
+    ++b.internal;
     op.dispose(disposal::complete);
   }
 }
@@ -408,30 +418,24 @@ void completion_queue_impl::take_ready(batch& b) {
 // the device, at a close, may be thousands, so a stopped context is noticed every few handlers. The
 // other operations then wait for the context to be run again.
 template <disposal How>
-std::size_t completion_queue_impl::run_ready(std::size_t& internal) {
-  std::size_t ran = 0;
-  {
-    batch b{*this, &completion_queue_impl::operations_done};
-    take_ready(b);
-    if constexpr (How == disposal::complete)
-      internal += b.done;
-    while (!b.operations.empty()) {
-      const std::size_t pause = b.done + poll_batch;
-      do {
-        operation& op = b.operations.front();
-        b.operations.pop_front();
-        ++b.done;
-        if constexpr (How == disposal::complete)
-          internal += op.internal ? 1 : 0;
-        op.dispose(How);
-      } while (!b.operations.empty() && b.done != pause);
-      if (How == disposal::complete_here && !b.operations.empty() &&
-          watch_->context_scheduler.stopped())
-        break;
-    }
-    ran = b.done;
+completion_queue_impl::run_counts completion_queue_impl::run_ready() {
+  batch b{*this, &completion_queue_impl::operations_done};
+  take_ready(b);
+  while (!b.operations.empty()) {
+    const std::size_t pause = b.done + poll_batch;
+    do {
+      operation& op = b.operations.front();
+      b.operations.pop_front();
+      ++b.done;
+      if constexpr (How == disposal::complete)
+        b.internal += op.internal ? 1 : 0;
+      op.dispose(How);
+    } while (!b.operations.empty() && b.done != pause);
+    if (How == disposal::complete_here && !b.operations.empty() &&
+        watch_->context_scheduler.stopped())
+      break;
   }
-  return ran;
+  return {b.done, b.internal};
 }
 
 // The second pass if several threads may run the context. The first handler is called here, as
@@ -489,8 +493,7 @@ std::size_t completion_queue_impl::poll() {
   std::size_t ran = 0;
   for (bool more = true; more;) {
     const bool full = harvest(1) == poll_batch;
-    std::size_t internal = 0;
-    const std::size_t all = run_ready<disposal::complete>(internal);
+    const auto [all, internal] = run_ready<disposal::complete>();
     ran += all - internal;
     more = full || internal != 0;
   }
@@ -552,6 +555,7 @@ void completion_queue_impl::shutdown() {
 }
 
 void completion_queue_impl::run() {
+  assert(state_.load() == state::active);
   // Keeps the queue alive while handlers destroy all other references. An unfinished turn continues
   // behind the context's other work, also if a handler throws.
   struct turn {
@@ -574,9 +578,8 @@ void completion_queue_impl::run() {
     if (blocked_.load(std::memory_order_relaxed) != 0)
       arm(); // completions during handlers wake the blocked threads
     const std::size_t found = harvest(polls ? polls_per_turn : 1);
-    std::size_t internal = 0;
-    const std::size_t ran = watch_->places.empty() ? run_ready<disposal::complete_here>(internal)
-                                                   : hand_out_ready(t.over);
+    const std::size_t ran =
+        watch_->places.empty() ? run_ready<disposal::complete_here>().all : hand_out_ready(t.over);
     if (t.over)
       return;
     const bool stopped = ran != 0 && watch_->context_scheduler.stopped();
@@ -625,6 +628,7 @@ bool completion_queue_impl::arm() {
 // Polls once more after arming: completions before the request was accepted raise no event. Returns
 // true if the role has been given up.
 bool completion_queue_impl::sleep() {
+  assert(state_.load() == state::active && notify_requested_);
   spin_until_.reset();
   watch_->channel.resume();
   self_.reset();
@@ -648,6 +652,7 @@ bool completion_queue_impl::nothing_to_look_for(std::uint64_t counts) const noex
 
 // Returns true if the role has been given up.
 bool completion_queue_impl::rest() {
+  assert(state_.load() == state::active);
   self_.reset();
   state_.store(state::idle);
   return nothing_to_look_for(outstanding_.load()) || !become_active(state::idle);

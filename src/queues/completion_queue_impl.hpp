@@ -10,6 +10,7 @@
 #include "queues/work_queue.hpp"
 
 #include <atomic>
+#include <cassert>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -70,7 +71,9 @@ public:
   /// device has completed the operation and before the operation is disposed of.
   void background_starting() noexcept { outstanding_.fetch_add(background_one | 1); }
   void background_ending() {
-    if ((outstanding_.fetch_sub(background_one) & holds_work) == 0)
+    const std::uint64_t before = outstanding_.fetch_sub(background_one);
+    assert((before & ~holds_work) >= background_one);
+    if ((before & holds_work) == 0)
       hold_work();
   }
 
@@ -128,6 +131,10 @@ private:
     return (counts & ~holds_work) >> 32 == (counts & (background_one - 1));
   }
 
+  /// The number of operations that were run. `internal` is used in mode `manual` only.
+  struct run_counts {
+    std::size_t all = 0, internal = 0;
+  };
   /// Operations that were taken to be run, and the number of those that have run. The destructor
   /// counts these, and puts the rest back in front if an operation has thrown.
   struct batch {
@@ -135,6 +142,7 @@ private:
     void (completion_queue_impl::*count)(std::size_t) noexcept;
     operation_list operations = {};
     std::size_t done = 0;
+    std::size_t internal = 0; // of `done`, in mode `manual`
 
     ~batch();
   };
@@ -158,10 +166,8 @@ private:
   int take_completions(unsigned polls);
   void on_poll_failure() noexcept;
   int drop_abandoned(ibv_wc* completions, int n) const noexcept;
-  /// Returns the number of operations that were run. Counts the internal ones among them in mode
-  /// `manual` (`complete`).
   template <disposal How>
-  std::size_t run_ready(std::size_t& internal);
+  run_counts run_ready();
   std::size_t hand_out_ready(bool& role_given_up);
   void put_back(operation_list& operations) noexcept;
   void take_ready(batch& b);

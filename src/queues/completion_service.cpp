@@ -3,9 +3,11 @@
 
 #include <asio_rdma/completion_queue.hpp>
 
+#include "core/ready_runner.hpp"
 #include "queues/device_watch.hpp"
 
 #include <algorithm>
+#include <cassert>
 #include <poll.h>
 #include <stdexcept>
 
@@ -13,45 +15,17 @@ namespace asio_rdma::detail {
 
 asio::execution_context::id completion_service::id;
 
-// Completes ready operations on the context, as the runner of a completion queue does.
-struct completion_service::runner final : scheduled_operation {
-  explicit runner(completion_service& s)
-      : scheduled_operation(&runner::execute),
-        service(s),
-        context_scheduler(asio::use_service<scheduler>(s.context())) {}
+struct completion_service::runner final : ready_runner<operation_list> {
+  explicit runner(completion_service& s) : ready_runner(s.context(), s.mutex_, s.ready_) {}
 
-  static void execute(void* owner, scheduled_operation* base, const error_code&, std::size_t) {
-    if (owner != nullptr)
-      static_cast<runner*>(base)->run();
-  }
-
-  // Completes one operation. The remaining ones are queued before its handler is called: the
-  // handler may block until another handler has run, or throw.
-  void run() {
-    operation* op = nullptr;
-    bool again = false;
-    {
-      const std::lock_guard lock(service.mutex_);
-      if (!service.ready_.empty()) {
-        op = &service.ready_.front();
-        service.ready_.pop_front();
-      }
-      queued = again = !service.ready_.empty();
-    }
-    if (op == nullptr)
-      return;
-    if (again)
-      context_scheduler.post_immediate_completion(this, false);
+private:
+  void complete(operation& op) override {
     struct work {
       scheduler& of;
       ~work() { of.work_finished(); }
     } const w{context_scheduler};
-    op->dispose(disposal::complete_here);
+    op.dispose(disposal::complete_here);
   }
-
-  completion_service& service;
-  scheduler& context_scheduler;
-  bool queued = false; // under the service's mutex
 };
 
 completion_service::completion_service(asio::execution_context& context)
@@ -156,14 +130,10 @@ void completion_service::operation_starting() noexcept {
 
 // Callers may hold locks, so no handler is called or destroyed here.
 void completion_service::complete(operation_list& done) {
-  {
-    const std::lock_guard lock(mutex_);
-    ready_.splice(ready_.end(), done);
-    if (ready_.empty() || runner_->queued || stopped_)
-      return;
-    runner_->queued = true;
-  }
-  runner_->context_scheduler.post_immediate_completion(runner_.get(), false);
+  const std::lock_guard lock(mutex_);
+  ready_.splice(ready_.end(), done);
+  if (!ready_.empty() && !stopped_)
+    runner_->queue();
 }
 
 // Disposing of an internal operation may complete other operations.
@@ -219,6 +189,7 @@ void completion_service::remove(context_member& member) noexcept {
       return;
     members_.erase(decltype(members_)::s_iterator_to(member));
     const auto found = find_watch(member.member_device());
+    assert(found != watches_.end() && found->members != 0);
     if (--found->members != 0)
       return;
     last = std::move(found->watch);

@@ -9,9 +9,11 @@
 #include "verbs/device_heard.hpp"
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 namespace asio_rdma::detail {
@@ -109,6 +111,43 @@ private:
   operation_list ready_;
   std::unique_ptr<runner> runner_;
   bool stopped_ = false;
+};
+
+/// An attempt to open or adopt a member that has a verbs object (`ibv_qp`, `ibv_srq`), beginning
+/// with reserved entries of a completion queue. Unless the attempt succeeds, its destructor
+/// destroys the verbs object and gives the entries back.
+template <class Verbs>
+class member_opening {
+public:
+  member_opening(Verbs*& made, int (*destroy)(Verbs*), completion_queue_impl& cq,
+                 std::uint32_t entries) noexcept
+      : made_(made), destroy_(destroy), cq_(cq), entries_(entries) {}
+  member_opening(const member_opening&) = delete;
+  ~member_opening() {
+    if (succeeded_)
+      return;
+    Verbs* const made = std::exchange(made_, nullptr);
+    if (made != nullptr && made != adopted_)
+      destroy_(made);
+    cq_.unreserve(entries_);
+  }
+
+  /// After a failure, the adopted verbs object still belongs to the caller.
+  void adopt(Verbs* object) noexcept { made_ = adopted_ = object; }
+  /// The last step: from here on events of the device arrive, on any thread.
+  error_code finish(completion_service& service, context_member& member) {
+    error_code ec;
+    succeeded_ = service.add(member, ec);
+    return ec;
+  }
+
+private:
+  Verbs*& made_;
+  int (*destroy_)(Verbs*);
+  completion_queue_impl& cq_;
+  std::uint32_t entries_;
+  Verbs* adopted_ = nullptr;
+  bool succeeded_ = false;
 };
 
 } // namespace asio_rdma::detail

@@ -4,6 +4,7 @@
 #include <asio_rdma/detail/core/open_impl.hpp>
 
 #include <algorithm>
+#include <cassert>
 
 namespace asio_rdma::detail {
 namespace {
@@ -75,6 +76,7 @@ bool device_events_impl::start(operation& op) {
       waiters_.push_back(op);
       return true;
     }
+    assert(first_ < most_kept && kept_ <= most_kept);
     set_event(op, events_[first_]);
     first_ = (first_ + 1) % most_kept;
     --kept_;

@@ -5,6 +5,7 @@
 #include "queues/shared_receive_queue_impl.hpp"
 
 #include <algorithm>
+#include <cassert>
 #include <cstdlib>
 #include <utility>
 
@@ -61,6 +62,7 @@ error_code queue_pair_impl::connect(const queue_pair_address& peer, const connec
   attr.ah_attr.port_num = options_.port;
   attr.ah_attr.is_global = routed ? 1 : 0;
   if (routed) {
+    assert(gid_); // else `local_address` has failed
     attr.ah_attr.grh.dgid = peer.gid;
     attr.ah_attr.grh.sgid_index = static_cast<std::uint8_t>(gid_->index);
     attr.ah_attr.grh.hop_limit = options_.hop_limit;
@@ -98,6 +100,7 @@ error_code queue_pair_impl::connect(const queue_pair_address& peer, const connec
 }
 
 error_code queue_pair_impl::attach(std::shared_ptr<connection_link> link, bool accepts) {
+  assert(link != nullptr);
   const std::lock_guard lock(mutex_);
   const error_code ec = attachable();
   if (!ec) {
@@ -135,6 +138,7 @@ void queue_pair_impl::await_first(bool first) noexcept {
 
 // Called with the mutex locked.
 void queue_pair_impl::first_arrived(operation_list& ready) {
+  assert(mutex_.is_locked() && awaits_first_);
   await_first(false);
   heard_.queue(ready);
 }

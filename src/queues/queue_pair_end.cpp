@@ -8,6 +8,7 @@
 #include "verbs/withheld.hpp"
 
 #include <algorithm>
+#include <cassert>
 #include <chrono>
 #include <thread>
 #include <utility>
@@ -30,6 +31,7 @@ bool move_to_error(ibv_qp* qp) noexcept {
 } // namespace
 
 error_code queue_pair_impl::completion_failure(const ibv_wc& wc, operation_list& ready) {
+  assert(wc.status != IBV_WC_SUCCESS);
   enter_failed(asio::error::connection_reset, ready);
   if (wc.status == IBV_WC_WR_FLUSH_ERR)
     return reason_;
@@ -52,6 +54,7 @@ std::uint32_t queue_pair_impl::vendor_error() const {
 // no device does after a fatal error. Destroying the queue pair ends them for certain. That may
 // wait for the acknowledgement of an event, so it is done later, with no mutex locked.
 void queue_pair_impl::enter_failed(const error_code& why, operation_list& ready) {
+  assert(mutex_.is_locked() && why);
   if (state_ == queue_pair_state::failed || state_ == queue_pair_state::closed)
     return;
   state_ = queue_pair_state::failed;
@@ -66,6 +69,7 @@ void queue_pair_impl::enter_failed(const error_code& why, operation_list& ready)
 }
 
 void queue_pair_impl::deferred_call::queue(operation_list& ready) {
+  assert(qp_.mutex_.is_locked() && !self_);
   self_ = qp_.shared_from_this();
   qp_.cq_->operation_starting();
   ready.push_back(*this);
@@ -111,6 +115,7 @@ void queue_pair_impl::release_failed() {
 // requests. Allocates nothing: no later call could do the rest.
 void queue_pair_impl::release_device(ibv_qp* qp, const std::shared_ptr<connection_link>& link,
                                      const error_code& why) noexcept {
+  assert(qp != nullptr && qp_ == nullptr);
   if (link)
     link->disconnect(why);
   // Lets the shared receives that it took complete: destroying the queue pair may drop completions
@@ -164,6 +169,7 @@ bool queue_pair_impl::destroy(ibv_qp* qp) noexcept {
 }
 
 void queue_pair_impl::abandon(ibv_qp* qp) noexcept {
+  assert(refused_ != nullptr);
   cq_->abandon(number_);
   {
     const std::lock_guard lock(mutex_);

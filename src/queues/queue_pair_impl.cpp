@@ -8,6 +8,7 @@
 #include "queues/shared_receive_queue_impl.hpp"
 
 #include <algorithm>
+#include <cassert>
 #include <cerrno>
 #include <cstdlib>
 #include <random>
@@ -46,20 +47,16 @@ queue_pair_impl::queue_pair_impl(asio::execution_context& context, const protect
 
 queue_pair_impl::~queue_pair_impl() = default;
 
-/// An attempt to open or adopt, beginning with the reservation of completion queue entries. Unless
-/// it succeeds, its destructor undoes all steps.
-class queue_pair_impl::opening {
+/// The use of the shared receive queue by a queue pair that is being opened. Constructed before the
+/// verbs object is made: a queue pair leaves the shared receive queue when it has been destroyed.
+class queue_pair_impl::joining {
 public:
-  explicit opening(queue_pair_impl& qp) noexcept : qp_(qp) {}
-  opening(const opening&) = delete;
-  ~opening() {
+  explicit joining(queue_pair_impl& qp) noexcept : qp_(qp) {}
+  joining(const joining&) = delete;
+  ~joining() {
     if (succeeded_)
       return;
     qp_.state_ = queue_pair_state::closed;
-    ibv_qp* const made = std::exchange(qp_.qp_, nullptr);
-    if (made != nullptr && made != adopted_)
-      ibv_destroy_qp(made);
-    qp_.cq_->unreserve(qp_.reserved_);
     if (attached_)
       qp_.srq_->detach(qp_);
   }
@@ -71,13 +68,10 @@ public:
     attached_ = qp_.srq_ && !ec;
     return ec;
   }
-  /// After a failure, the adopted queue pair still belongs to the caller.
-  void adopt(ibv_qp* qp) noexcept { qp_.qp_ = adopted_ = qp; }
   void succeeded() noexcept { succeeded_ = true; }
 
 private:
   queue_pair_impl& qp_;
-  ibv_qp* adopted_ = nullptr;
   bool attached_ = false, succeeded_ = false;
 };
 
@@ -114,9 +108,10 @@ error_code queue_pair_impl::open(std::shared_ptr<completion_queue_impl> queue,
   cq_ = service_.use_queue(std::move(queue), d, reserved_, ec);
   if (ec)
     return ec;
-  opening attempt(*this);
+  joining joined(*this);
+  member_opening attempt(qp_, &ibv_destroy_qp, *cq_, reserved_);
   prepare_end();
-  ec = attempt.attach();
+  ec = joined.attach();
   if (ec)
     return ec;
 
@@ -147,10 +142,10 @@ error_code queue_pair_impl::open(std::shared_ptr<completion_queue_impl> queue,
     ec = initialize();
   if (!ec) {
     state_ = queue_pair_state::open;
-    service_.add(*this, ec); // last: from here on events of the device arrive, on any thread
+    ec = attempt.finish(service_, *this);
   }
   if (!ec)
-    attempt.succeeded();
+    joined.succeeded();
   return ec;
 }
 
@@ -244,9 +239,10 @@ error_code queue_pair_impl::adopt(std::shared_ptr<completion_queue_impl> queue,
     return error::completion_queue_full;
   cq_ = std::move(queue);
   srq_ = std::move(receives);
-  opening attempt(*this);
+  joining joined(*this);
+  member_opening attempt(qp_, &ibv_destroy_qp, *cq_, reserved_);
   prepare_end();
-  error_code ec = attempt.attach();
+  error_code ec = joined.attach();
   if (!ec && pd_.get_device().has_atomics() && options_.type == IBV_QPT_RC)
     ec = send_.reserve_results();
   if (ec)
@@ -268,15 +264,16 @@ error_code queue_pair_impl::adopt(std::shared_ptr<completion_queue_impl> queue,
   default:
     state_ = queue_pair_state::open;
   }
-  service_.add(*this, ec); // last, as in `open`
+  ec = attempt.finish(service_, *this);
   if (!ec)
-    attempt.succeeded();
+    joined.succeeded();
   return ec;
 }
 
 queue_pair_state queue_pair_impl::state() const { return state_; }
 
 error_code queue_pair_impl::check_start(queue_pair_state least) const {
+  assert(mutex_.is_locked());
   const queue_pair_state now = state_.load(std::memory_order_relaxed);
   if (now == least || now == queue_pair_state::connected) [[likely]]
     return {};
@@ -294,6 +291,7 @@ error_code queue_pair_impl::check_start(queue_pair_state least) const {
 template <class Operation>
 bool queue_pair_impl::start_slowly(work_queue& queue, Operation& op, std::uint32_t max_sge,
                                    queue_pair_state least) {
+  assert(mutex_.is_locked());
   operation_list ended;
   std::shared_ptr<completion_queue_impl> cq;
   bool started = false;
@@ -333,6 +331,7 @@ bool queue_pair_impl::start_slowly(work_queue& queue, Operation& op, std::uint32
 
 // As in `send_queue::post`.
 bool queue_pair_impl::start_failed(send_operation& op, const error_code& ec, bool is_refused) {
+  assert(mutex_.is_locked() && ec);
   const auto cq = cq_;
   operation_list ended;
   {
@@ -361,6 +360,7 @@ bool start(queue_pair_impl& impl, send_operation& op) {
   impl.cq_->operation_starting();
   if (op.inline_bytes <= impl.options_.max_inline)
     op.wr.send_flags |= IBV_SEND_INLINE;
+  assert(impl.qp_ != nullptr);
   impl.send_.posting(op);
   ibv_send_wr* bad = &op.wr;
   if (const int e = ibv_post_send(impl.qp_, &op.wr, &bad)) [[unlikely]]
@@ -374,7 +374,7 @@ bool start(queue_pair_impl& impl, send_operation& op) {
 // Once the queue pair is connected, `supports` does not change. Before that, start_slowly decides
 // under the lock.
 bool start(queue_pair_impl& impl, checked_operation& op) {
-  if (impl.state_.load() != queue_pair_state::connected)
+  if (impl.state() != queue_pair_state::connected)
     op.usual = false;
   if (!impl.supports(op.wr.opcode)) {
     op.ec = asio::error::operation_not_supported;
@@ -410,13 +410,13 @@ bool start(queue_pair_impl& impl, receive_operation& op) {
                            queue_pair_state::open);
 }
 
-bool start(queue_pair_impl& impl, operation& op) {
-  const std::lock_guard lock(impl.mutex_);
-  op.ec = impl.check_start(queue_pair_state::open);
+bool queue_pair_impl::start(operation& op) {
+  const std::lock_guard lock(mutex_);
+  op.ec = check_start(queue_pair_state::open);
   if (op.ec)
     return false;
-  impl.service_.operation_starting();
-  impl.waiters_.push_back(op);
+  service_.operation_starting();
+  waiters_.push_back(op);
   return true;
 }
 
@@ -425,27 +425,28 @@ bool queue_pair_impl::start_last(operation& op) {
   op.ec = check_start(queue_pair_state::open);
   if (op.ec)
     return false;
+  assert(last_ == nullptr && op.internal);
   cq_->background_starting();
   last_ = &op;
   cq_->operation_started();
   return true;
 }
 
-void hold(queue_pair_impl& impl) {
-  const std::lock_guard lock(impl.mutex_);
-  impl.send_.hold();
-  impl.receive_.hold();
+void queue_pair_impl::hold() {
+  const std::lock_guard lock(mutex_);
+  send_.hold();
+  receive_.hold();
 }
 
-void release(queue_pair_impl& impl) {
-  const auto cq = impl.cq_;
+void queue_pair_impl::release() {
+  const auto cq = cq_;
   operation_list ended;
   {
-    const std::lock_guard lock(impl.mutex_);
-    if (impl.state_ == queue_pair_state::closed)
+    const std::lock_guard lock(mutex_);
+    if (state_ == queue_pair_state::closed)
       return;
-    impl.receive_.release(ended);
-    impl.send_.release(ended);
+    receive_.release(ended);
+    send_.release(ended);
     cq->operation_started();
   }
   cq->complete(ended);
@@ -490,6 +491,9 @@ error_code connect(queue_pair_impl& impl, const queue_pair_address& peer) {
   return impl.connect(peer);
 }
 void set_connected(queue_pair_impl& impl) { impl.connected_by_caller(); }
+bool start(queue_pair_impl& impl, operation& op) { return impl.start(op); }
+void hold(queue_pair_impl& impl) { impl.hold(); }
+void release(queue_pair_impl& impl) { impl.release(); }
 void close(queue_pair_impl& impl) { impl.close(); }
 void cancel(queue_pair_impl& impl) { impl.cancel(); }
 void cancel(queue_pair_impl& impl, std::uint64_t id, asio::cancellation_type_t type) {

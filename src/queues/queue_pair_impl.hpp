@@ -98,12 +98,12 @@ public:
   error_code prepare_bind(memory_window_impl& window, ibv_send_wr& wr);
   bool start(receive_operation& op) { return detail::start(*this, op); }
   /// Starts an operation that completes when the queue pair fails or is closed.
-  bool start(operation& op) { return detail::start(*this, op); }
+  bool start(operation& op);
   /// Starts the one last operation, internal and in the background. It completes after all others,
   /// with the reason of the queue pair's end, when the device has released the queue pair.
   bool start_last(operation& op);
-  void hold() { detail::hold(*this); }
-  void release() { detail::release(*this); }
+  void hold();
+  void release();
 
   std::uint64_t next_id() noexcept { return ids_.fetch_add(1, std::memory_order_relaxed) + 1; }
   asio::execution_context& context() const noexcept { return service_.context(); }
@@ -130,15 +130,13 @@ public:
   const device& member_device() const noexcept override { return pd_.get_device(); }
 
 private:
+  // The paths of each send and receive: as friends they cost one call, not two.
   friend bool detail::start(queue_pair_impl& impl, send_operation& op);
-  friend bool detail::start(queue_pair_impl& impl, checked_operation& op);
   friend bool detail::start(queue_pair_impl& impl, receive_operation& op);
-  friend bool detail::start(queue_pair_impl& impl, operation& op);
-  friend void detail::hold(queue_pair_impl& impl);
-  friend void detail::release(queue_pair_impl& impl);
+  // The queues post to the verbs object; a failed completion or post makes the queue pair fail.
   friend class send_queue;
   friend class receive_queue;
-  class opening;
+  class joining;
   class refused;
   class lingering;
 

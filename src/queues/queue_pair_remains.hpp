@@ -6,6 +6,7 @@
 #include "queues/shared_receive_queue_impl.hpp"
 #include "verbs/withheld.hpp"
 
+#include <cassert>
 #include <cstddef>
 #include <memory>
 #include <utility>
@@ -62,6 +63,7 @@ public:
   }
 
   void keep(ibv_qp* qp) noexcept {
+    assert(qp_ == nullptr && qp != nullptr);
     qp_ = qp;
     if (srq_)
       srq_->linger();

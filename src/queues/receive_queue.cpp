@@ -3,6 +3,8 @@
 
 #include <arpa/inet.h>
 
+#include <cassert>
+
 namespace asio_rdma::detail {
 
 receive_queue::receive_queue(queue_pair_impl& qp, std::uint32_t depth) noexcept
@@ -10,6 +12,7 @@ receive_queue::receive_queue(queue_pair_impl& qp, std::uint32_t depth) noexcept
 
 int receive_queue::post(operation_list::iterator first, operation_list::iterator last,
                         operation*& failed, operation_list&) {
+  assert(qp_.qp_ != nullptr);
   return post_receives(first, last, failed, [this](ibv_recv_wr* head, ibv_recv_wr** bad) {
     return ibv_post_recv(qp_.qp_, head, bad);
   });
@@ -31,6 +34,7 @@ void receive_queue::on_completion(operation& op, const ibv_wc& wc, operation_lis
 }
 
 ibv_recv_wr* link_receives(operation_list::iterator first, operation_list::iterator last) noexcept {
+  assert(first != last);
   ibv_recv_wr* head = nullptr;
   ibv_recv_wr** next = &head;
   for (auto i = first; i != last; ++i) {

@@ -3,6 +3,7 @@
 
 #include "queues/queue_pair_impl.hpp"
 
+#include <cassert>
 #include <cstdlib>
 
 namespace asio_rdma::detail {
@@ -22,6 +23,7 @@ send_queue::send_queue(queue_pair_impl& qp, std::uint32_t depth) noexcept
     : work_queue(qp.mutex_, depth), qp_(qp) {}
 
 error_code send_queue::reserve_results() {
+  assert(results_.empty() && empty());
   results_.resize(depth());
   free_results_.resize(depth());
   for (std::uint32_t i = 0; i < depth(); ++i)
@@ -45,6 +47,7 @@ void send_queue::prepare(send_operation& op, bool full) noexcept {
   }
   if (!is_atomic(op.wr.opcode))
     return;
+  assert(!free_results_.empty());
   op.result_slot = free_results_.back();
   free_results_.pop_back();
   op.wr.sg_list[0] =
@@ -53,6 +56,7 @@ void send_queue::prepare(send_operation& op, bool full) noexcept {
 
 int send_queue::post(operation_list::iterator first, operation_list::iterator last,
                      operation*& failed, operation_list& ended) {
+  assert(first != last && qp_.qp_ != nullptr);
   auto* head = static_cast<send_operation*>(&*first);
   send_operation* tail = nullptr;
   for (auto i = first; i != last;) {
@@ -94,6 +98,7 @@ void send_queue::on_retired(operation& op) noexcept {
   auto& send = static_cast<send_operation&>(op);
   if (!is_atomic(send.wr.opcode))
     return;
+  assert(send.result_slot < results_.size());
   if (!send.ec)
     send.value = results_[send.result_slot];
   free_results_.push_back(send.result_slot);

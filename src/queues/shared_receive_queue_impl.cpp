@@ -6,6 +6,7 @@
 #include "verbs/withheld.hpp"
 
 #include <algorithm>
+#include <cassert>
 #include <cerrno>
 #include <cstdlib>
 #include <utility>
@@ -23,6 +24,7 @@ bool before_number(const queue_pair_impl* qp, std::uint32_t number) noexcept {
 int shared_receive_queue_impl::receive_queue::post(operation_list::iterator first,
                                                    operation_list::iterator last,
                                                    operation*& failed, operation_list&) {
+  assert(srq_.srq_ != nullptr);
   return post_receives(first, last, failed, [this](ibv_recv_wr* head, ibv_recv_wr** bad) {
     return ibv_post_srq_recv(srq_.srq_, head, bad);
   });
@@ -80,36 +82,6 @@ shared_receive_queue_impl::shared_receive_queue_impl(asio::execution_context& co
 
 shared_receive_queue_impl::~shared_receive_queue_impl() = default;
 
-/// An attempt to open or adopt, beginning with the reservation of completion queue entries. Unless
-/// it succeeds, its destructor undoes all steps. After a failure, an adopted queue still belongs to
-/// the caller.
-class shared_receive_queue_impl::opening {
-public:
-  opening(shared_receive_queue_impl& srq, const ibv_srq* adopted) noexcept
-      : srq_(srq), adopted_(adopted) {}
-  opening(const opening&) = delete;
-  ~opening() {
-    if (succeeded_)
-      return;
-    ibv_srq* const made = std::exchange(srq_.srq_, nullptr);
-    if (made != nullptr && made != adopted_)
-      ibv_destroy_srq(made);
-    srq_.cq_->unreserve(srq_.options_.depth);
-  }
-
-  /// Subscribes to events of the device.
-  error_code finish() {
-    error_code ec;
-    succeeded_ = srq_.service_.add(srq_, ec);
-    return ec;
-  }
-
-private:
-  shared_receive_queue_impl& srq_;
-  const ibv_srq* adopted_;
-  bool succeeded_ = false;
-};
-
 error_code shared_receive_queue_impl::open(std::shared_ptr<completion_queue_impl> queue) {
   if (!pd_.is_open())
     return asio::error::bad_descriptor;
@@ -123,7 +95,7 @@ error_code shared_receive_queue_impl::open(std::shared_ptr<completion_queue_impl
   limit(options_.max_sge, d.attributes().max_srq_sge);
   if (const error_code ec = use(std::move(queue)))
     return ec;
-  opening attempt(*this, nullptr);
+  member_opening attempt(srq_, &ibv_destroy_srq, *cq_, options_.depth);
   ibv_srq_init_attr init{};
   init.srq_context = this;
   init.attr.max_wr = options_.depth;
@@ -131,7 +103,7 @@ error_code shared_receive_queue_impl::open(std::shared_ptr<completion_queue_impl
   srq_ = ibv_create_srq(pd_.native_handle(), &init);
   if (srq_ == nullptr)
     return system_error_code(errno);
-  return attempt.finish();
+  return attempt.finish(service_, *this);
 }
 
 error_code shared_receive_queue_impl::adopt(std::shared_ptr<completion_queue_impl> queue,
@@ -140,9 +112,9 @@ error_code shared_receive_queue_impl::adopt(std::shared_ptr<completion_queue_imp
     return asio::error::invalid_argument;
   if (const error_code ec = use(std::move(queue)))
     return ec;
-  opening attempt(*this, srq);
-  srq_ = srq;
-  return attempt.finish();
+  member_opening attempt(srq_, &ibv_destroy_srq, *cq_, options_.depth);
+  attempt.adopt(srq);
+  return attempt.finish(service_, *this);
 }
 
 // Reserves completion queue entries for the receives.
@@ -200,6 +172,7 @@ bool shared_receive_queue_impl::start_wait_limit(operation& op, std::uint32_t li
 }
 
 void shared_receive_queue_impl::fail_waiters(const error_code& ec) {
+  assert(mutex_.is_locked());
   for (operation& op : waiters_)
     op.fail(ec);
   service_.complete(waiters_);
@@ -258,10 +231,13 @@ error_code shared_receive_queue_impl::attach(queue_pair_impl& qp) {
 void shared_receive_queue_impl::await_first(queue_pair_impl& qp, bool first) noexcept {
   const std::lock_guard leaf(awaiting_mutex_);
   const auto at = std::lower_bound(awaiting_.begin(), awaiting_.end(), qp.number(), before_number);
-  if (first)
+  if (first) {
+    assert(awaiting_.size() < awaiting_.capacity());
     awaiting_.insert(at, &qp);
-  else
+  } else {
+    assert(at != awaiting_.end() && *at == &qp);
     awaiting_.erase(at);
+  }
   awaiting_count_ = awaiting_.size();
 }
 
@@ -275,6 +251,7 @@ void shared_receive_queue_impl::detach(queue_pair_impl& qp, bool gone) {
   bool closing = false;
   {
     const std::lock_guard lock(mutex_);
+    assert(std::find(attached_.begin(), attached_.end(), &qp) != attached_.end());
     kept_ = kept_ || !gone;
     std::erase(attached_, &qp);
     if (!attached_.empty() || (!closing_ && !reason_))
@@ -384,6 +361,7 @@ void shared_receive_queue_impl::lingered() {
   ibv_srq* srq = nullptr;
   {
     const std::lock_guard lock(mutex_);
+    assert(lingering_ != 0);
     if (--lingering_ == 0)
       srq = std::exchange(destroyed_late_, nullptr);
   }

@@ -58,9 +58,9 @@ public:
   const device& member_device() const noexcept override { return pd_.get_device(); }
 
 private:
+  // The path of each receive: as a friend it costs one call, not two.
   friend bool detail::start(shared_receive_queue_impl& impl, receive_operation& op);
 
-  class opening;
   class refused;
   class receive_queue final : public work_queue {
   public:

@@ -2,6 +2,7 @@
 #include "queues/work_queue.hpp"
 
 #include <algorithm>
+#include <cassert>
 #include <iterator>
 
 namespace asio_rdma::detail {
@@ -17,6 +18,7 @@ bool work_queue::must_wait(const operation& op,
 }
 
 bool work_queue::start(operation& op, operation_list& ended) {
+  assert(mutex_.is_locked());
   if (depth_ == 0) {
     op.fail(asio::error::invalid_argument);
     return false;
@@ -41,6 +43,7 @@ bool work_queue::start(operation& op, operation_list& ended) {
 }
 
 void work_queue::release(operation_list& ended) {
+  assert(mutex_.is_locked() && holds_ != 0 && blocked_ >= holds_);
   --blocked_;
   if (--holds_ == 0)
     post_waiting(ended);
@@ -62,6 +65,7 @@ void work_queue::post_waiting(operation_list& ended) {
     const int e = post(first, posted_.end(), bad, ended);
     if (e == 0)
       continue;
+    assert(bad != nullptr);
     // Only the refused operation fails. The operations behind it are queued again in order.
     const auto refused = operation_list::s_iterator_to(*bad);
     const auto behind = std::next(refused);
@@ -77,6 +81,7 @@ void work_queue::post_waiting(operation_list& ended) {
 }
 
 void work_queue::complete(operation& op, operation_list& ready) {
+  assert(mutex_.is_locked() && used_ != 0 && op.queue.load() == this);
   --used_;
   on_retired(op);
   ready.splice(ready.end(), posted_, operation_list::s_iterator_to(op));
@@ -90,6 +95,7 @@ void work_queue::complete_silent(const operation& op, bool (*is_silent)(const op
     const auto before = i++;
     if (!is_silent(*before)) // it has its own completion, which siw may report later
       continue;
+    assert(used_ != 0);
     --used_;
     on_retired(*before);
     ready.splice(ready.end(), posted_, before);
@@ -97,12 +103,14 @@ void work_queue::complete_silent(const operation& op, bool (*is_silent)(const op
 }
 
 operation* work_queue::remove_waiting(std::uint64_t id) noexcept {
+  assert(mutex_.is_locked());
   const auto i = std::find_if(waiting_.begin(), waiting_.end(),
                               [id](const operation& op) { return op.id == id; });
   if (i == waiting_.end())
     return nullptr;
   operation& op = *i;
   waiting_.erase(i);
+  assert(blocked_ > holds_);
   --blocked_;
   return &op;
 }
@@ -118,6 +126,7 @@ bool work_queue::is_waiting(std::uint64_t id) const noexcept {
 }
 
 void work_queue::fail_waiting(const error_code& ec, operation_list& ready) noexcept {
+  assert(mutex_.is_locked());
   for (operation& op : waiting_)
     op.fail(ec);
   blocked_ = holds_;

@@ -4,6 +4,8 @@
 #include <asio_rdma/detail/core/mutex.hpp>
 #include <asio_rdma/detail/core/operation.hpp>
 
+#include <cassert>
+
 namespace asio_rdma::detail {
 
 /// The operations of a send or receive queue, in two lists: the posted ones (at most `depth`, so
@@ -18,7 +20,10 @@ public:
 
   mutex& owner_mutex() noexcept { return mutex_; }
   std::uint32_t depth() const noexcept { return depth_; }
-  void set_depth(std::uint32_t depth) noexcept { depth_ = depth; }
+  void set_depth(std::uint32_t depth) noexcept {
+    assert(empty());
+    depth_ = depth;
+  }
   bool empty() const noexcept { return posted_.empty() && waiting_.empty(); }
   bool any_posted() const noexcept { return !posted_.empty(); }
   bool any_waiting() const noexcept { return !waiting_.empty(); }
@@ -35,12 +40,14 @@ public:
   bool may_post() const noexcept { return used_ != depth_ && blocked_ == 0; }
   void posting(operation& op) noexcept { op.queue.store(this, std::memory_order_release); }
   void posted(operation& op) noexcept {
+    assert(mutex_.is_locked() && used_ < depth_);
     posted_.push_back(op);
     ++used_;
   }
 
   /// While the queue is held, operations are gathered. The last `release` posts them as one chain.
   void hold() noexcept {
+    assert(mutex_.is_locked());
     ++holds_;
     ++blocked_;
   }
@@ -51,6 +58,7 @@ public:
   void complete(operation& op, operation_list& ready);
   /// The same for the oldest posted operation while no operation waits. Otherwise returns false.
   bool complete_oldest(operation& op, operation_list& ready) noexcept {
+    assert(mutex_.is_locked() && !posted_.empty() && used_ != 0);
     if (&posted_.front() != &op || blocked_ != 0)
       return false;
     posted_.pop_front();

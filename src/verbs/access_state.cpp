@@ -2,12 +2,14 @@
 #include <asio_rdma/detail/verbs/access_state.hpp>
 
 #include <algorithm>
+#include <cassert>
 #include <mutex>
 
 namespace asio_rdma::detail {
 
 // A range that overlaps `node` begins at most `longest_` bytes before it.
 bool access_state::is_free(const access_node& node) const noexcept {
+  assert(mutex_.is_locked());
   if (kept_)
     return false;
   if (active_.empty())
@@ -21,6 +23,7 @@ bool access_state::is_free(const access_node& node) const noexcept {
 
 bool access_state::is_behind(const access_node& node,
                              access_waiters::const_iterator last) const noexcept {
+  assert(mutex_.is_locked());
   return std::any_of(waiters_.begin(), last,
                      [&node](const access_waiter& w) { return w.wanted->conflicts_with(node); });
 }
@@ -34,6 +37,7 @@ bool access_state::begin(access_node& node) noexcept {
 }
 
 bool access_state::try_begin(access_node& node) noexcept {
+  assert(node.begin <= node.end && !node.granted);
   if (node.begin == node.end)
     return node.granted = true;
   const std::lock_guard lock(mutex_);
@@ -41,6 +45,7 @@ bool access_state::try_begin(access_node& node) noexcept {
 }
 
 access_waiters access_state::end(access_node& node) noexcept {
+  assert(node.granted);
   access_waiters granted;
   node.granted = false;
   if (node.begin == node.end)
@@ -52,6 +57,7 @@ access_waiters access_state::end(access_node& node) noexcept {
 }
 
 void access_state::keep(access_node& node) noexcept {
+  assert(node.granted);
   node.granted = false;
   if (node.begin == node.end)
     return;
@@ -61,6 +67,7 @@ void access_state::keep(access_node& node) noexcept {
 }
 
 void access_state::move(access_node& from, access_node& to) noexcept {
+  assert(from.granted && !to.granted);
   to.begin = from.begin;
   to.end = from.end;
   to.kind = from.kind;
@@ -73,6 +80,7 @@ void access_state::move(access_node& from, access_node& to) noexcept {
 }
 
 bool access_state::begin_or_wait(access_waiter& waiter) noexcept {
+  assert(waiter.wanted != nullptr && !waiter.waits);
   if (try_begin(*waiter.wanted))
     return true;
   const std::lock_guard lock(mutex_);
@@ -102,6 +110,7 @@ access_waiters access_state::resume() noexcept {
 void access_state::grant(access_waiters& granted) noexcept {
   for (auto i = waiters_.begin(); i != waiters_.end();) {
     access_waiter& w = *i;
+    assert(w.waits);
     if (is_behind(*w.wanted, i) || !begin(*w.wanted)) {
       ++i;
       continue;

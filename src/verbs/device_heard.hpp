@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
+#include <cassert>
 #include <memory>
 #include <utility>
 
@@ -13,7 +14,7 @@ protected:
   ~heard_object() = default;
 
 private:
-  friend class heard;
+  friend class heard; // it links the objects
 
   std::shared_ptr<heard_object> next_;
 };
@@ -30,6 +31,7 @@ public:
   }
 
   void keep(std::shared_ptr<heard_object> object) noexcept {
+    assert(object != nullptr && object.get() != last_);
     heard_object* const added = object.get();
     (last_ == nullptr ? first_ : last_->next_) = std::move(object);
     last_ = added;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 #include "verbs/grant_key.hpp"
 
+#include <cassert>
 #include <cstdint>
 
 namespace asio_rdma::detail {
@@ -33,11 +34,13 @@ grant_key::grant_key(const protection_domain& pd, void* data, std::size_t bytes,
 }
 
 ibv_mw_bind_info grant_key::binding() const noexcept {
+  assert(window_ != nullptr && region_.is_open());
   return {region_.native_handle(), reinterpret_cast<std::uintptr_t>(region_.data()), region_.size(),
           window_access(rights_)};
 }
 
 remote_buffer grant_key::remote() const noexcept {
+  assert(region_.is_open());
   remote_buffer result = region_.remote();
   if (window_)
     result.rkey = window_->rkey();

@@ -3,6 +3,7 @@
 
 #include <asio_rdma/detail/verbs/memory_block.hpp>
 
+#include <cassert>
 #include <new>
 #include <utility>
 #include <vector>
@@ -14,6 +15,7 @@ namespace asio_rdma::detail {
 class kept_blocks {
 public:
   void add(memory_block_ptr block) noexcept {
+    assert(block != nullptr);
     try {
       blocks_.push_back(block);
     } catch (const std::bad_alloc&) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 #include "verbs/memory_window_impl.hpp"
 
+#include <cassert>
 #include <cerrno>
 
 namespace asio_rdma {
@@ -40,6 +41,7 @@ std::uint32_t memory_window_impl::next_key() noexcept {
 }
 
 error_code memory_window_impl::give_to(const std::shared_ptr<bound_windows>& queue_pair) {
+  assert(queue_pair != nullptr);
   const std::lock_guard lock(mutex_);
   if (native_handle() == nullptr)
     return asio::error::bad_descriptor;

@@ -39,7 +39,7 @@ public:
   error_code give_to(const std::shared_ptr<bound_windows>& queue_pair);
 
 private:
-  friend class bound_windows;
+  friend class bound_windows; // it frees all windows at the end of the queue pair
 
   error_code free() noexcept;
 
@@ -60,7 +60,7 @@ public:
   bool free_all() noexcept;
 
 private:
-  friend class memory_window_impl;
+  friend class memory_window_impl; // a window enters and leaves the list itself
 
   std::mutex mutex_;
   boost::intrusive::list<memory_window_impl, boost::intrusive::constant_time_size<false>> all_;

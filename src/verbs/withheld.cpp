@@ -2,6 +2,7 @@
 #include "verbs/withheld.hpp"
 
 #include <array>
+#include <cassert>
 #include <cstddef>
 #include <memory>
 #include <mutex>
@@ -28,6 +29,7 @@ struct store {
 } // namespace
 
 void withhold(std::unique_ptr<withheld> w) noexcept {
+  assert(w != nullptr);
   store& s = store::of_process();
   const std::lock_guard lock(s.mutex);
   s.all.push_back(*w.release());

@@ -11,6 +11,7 @@
 #include <functional>
 #include <iterator>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <vector>
 
@@ -107,6 +108,7 @@ struct fixture {
   }
 
   detail::mutex mutex;
+  const std::lock_guard<detail::mutex> lock{mutex};
   test_queue queue;
   operation_list ready;
   std::vector<std::unique_ptr<test_operation>> ops;
@@ -356,6 +358,7 @@ TEST_CASE("the short way: posted by the owner, completed at the front") {
   f.queue.posted(f.op(1));
   CHECK(f.queue.room() == 1);
   CHECK(f.queue.may_post());
+  f.queue.posting(f.op(2));
   f.queue.posted(f.op(2));
   CHECK_FALSE(f.queue.may_post());
   CHECK(f.queue.room() == 0);

@@ -23,6 +23,9 @@ public:
       wake_one();
   }
 
+  /// Whether any thread has locked it. For assertions.
+  bool is_locked() const noexcept { return state_.load(std::memory_order_relaxed) != free; }
+
 private:
   static constexpr std::uint32_t free = 0, locked = 1, contended = 2;
 

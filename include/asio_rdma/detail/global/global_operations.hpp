@@ -4,6 +4,7 @@
 
 #include <asio_rdma/detail/connection/connection_arguments.hpp>
 #include <asio_rdma/detail/connection/connection_face.hpp>
+#include <asio_rdma/detail/core/random_delay.hpp>
 #include <asio_rdma/detail/global/global_face.hpp>
 #include <asio_rdma/detail/queues/results.hpp>
 #include <asio_rdma/remote_word.hpp>
@@ -16,13 +17,11 @@
 #include <array>
 #include <atomic>
 #include <bit>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <new>
 #include <optional>
-#include <random>
 #include <span>
 #include <tuple>
 #include <type_traits>
@@ -117,31 +116,22 @@ struct batch_state {
   /// Sets the addresses of the operations' bytes, which no longer move.
   std::span<const remote_work> prepare() {
     std::uint64_t* at = words.data();
-    places.resize(chain.size());
+    payloads.resize(chain.size());
     for (std::size_t i = 0; i < chain.size(); ++i) {
       remote_work& w = chain[i];
-      place& p = places[i];
-      p.part = {at, w.target.size, 0};
-      p.whole.parts = &p.part;
-      p.whole.count = 1;
-      p.whole.bytes = w.target.size;
-      p.whole.registered = false;
-      w.local = &p.whole;
+      auto& p = payloads[i].emplace(mutable_buffer(at, w.target.size, 0));
+      p.registered = false;
+      w.local = &p;
       w.found = at;
       at += (w.target.size + 7) / 8;
     }
     return chain;
   }
 
-  struct place {
-    payload::part part;
-    payload whole;
-  };
-
   std::vector<global_aim> aims;
   std::vector<remote_work> chain;
   std::vector<std::uint64_t> words;
-  std::vector<place> places;
+  std::vector<std::optional<payload_of<mutable_buffer>>> payloads;
   error_code problem;              // the first error while the batch was built
   std::atomic<bool> posted{false}; // until its operation is destroyed, perhaps by another thread
 
@@ -191,23 +181,18 @@ struct pointer_result {
 class back_off {
 public:
   template <class Executor>
-  explicit back_off(const Executor& ex)
-      : timer_(ex),
-        random_(static_cast<std::minstd_rand::result_type>(
-            reinterpret_cast<std::uintptr_t>(this) >> 4 ^
-            static_cast<std::uintptr_t>(
-                std::chrono::steady_clock::now().time_since_epoch().count()))) {}
+  explicit back_off(const Executor& ex) : timer_(ex) {}
 
   template <class Handler>
   void async_wait(Handler&& handler) {
     limit_ = std::min<std::uint32_t>(2 * limit_, 1000);
-    timer_.expires_after(std::chrono::microseconds(random_() % limit_));
+    timer_.expires_after(delay_(limit_));
     timer_.async_wait(std::forward<Handler>(handler));
   }
 
 private:
   asio::steady_timer timer_;
-  std::minstd_rand random_;
+  random_delay delay_;
   std::uint32_t limit_ = 1; // microseconds
 };
 
@@ -264,7 +249,7 @@ public:
   }
 
 private:
-  friend step;
+  friend step; // it calls `go_on`
   using pointer = std::shared_ptr<retrying>;
 
   /// Called after a pause.

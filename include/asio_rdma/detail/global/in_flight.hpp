@@ -117,6 +117,7 @@ public:
     return wait(op, false, std::forward<Start>(start));
   }
 
+  // The functions that initiate.hpp calls, found by argument-dependent lookup.
   friend std::uint64_t next_id_of(lane_link& lane) noexcept { return next_id_of(*lane.link_); }
   friend void cancel(lane_link& lane, std::uint64_t id, asio::cancellation_type_t type) {
     if (!lane.places_->cancel(*lane.link_, id))

@@ -44,7 +44,7 @@ protected:
   ~lease_request() = default;
 
 private:
-  friend class lease_table;
+  friend class lease_table; // only the table changes the state of a request
   enum class state { idle, queued, asked, done };
   state state_ = state::idle;
   std::uint32_t grant_ = 0; // the owner's number of lease `id`
@@ -63,7 +63,7 @@ protected:
   ~region_receive() = default;
 
 private:
-  friend class region_inbox;
+  friend class region_inbox; // only the inbox knows whether the operation waits
   bool waiting_ = false;
 };
 

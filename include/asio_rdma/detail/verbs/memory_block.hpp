@@ -23,6 +23,7 @@ struct memory_block {
   memory_block() = default;
   memory_block(const memory_block&) = delete;
 
+  // boost::intrusive_ptr finds these by argument-dependent lookup.
   friend void intrusive_ptr_add_ref(memory_block* b) noexcept {
     b->references.fetch_add(1, std::memory_order_relaxed);
   }
