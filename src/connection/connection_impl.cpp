@@ -4,6 +4,7 @@
 #include "connection/connection_impl.hpp"
 
 #include <algorithm>
+#include <cassert>
 #include <span>
 #include <utility>
 
@@ -49,6 +50,7 @@ void connection_impl::give_back(message_pull& p) noexcept {
 }
 
 message_pull& connection_impl::pull_of(std::uint32_t slot) noexcept {
+  assert(mutex_.is_locked());
   auto& all = pulls_.all();
   return *std::find_if(all.begin(), all.end(),
                        [slot](const message_pull& p) { return p.in_use && p.slot == slot; });
@@ -122,6 +124,7 @@ void connection_impl::make_parts(frame_link& link, const handshake&) {
 }
 
 void connection_impl::give_back(message_record& r) noexcept {
+  assert(!r.exposed.is_open());
   r.waiter = nullptr;
   r.write = nullptr;
   dropped_.drop(r.access);
@@ -346,6 +349,7 @@ void connection_impl::complete(connection_operation& op, const error_code& ec,
 }
 
 bool connection_impl::run_parts(operation_list& done) {
+  assert(mutex_.is_locked());
   if (!messages_)
     return false;
   const message_action a = messages_->next();

@@ -2,6 +2,7 @@
 #include "connection/message_protocol.hpp"
 
 #include <algorithm>
+#include <cassert>
 #include <limits>
 #include <utility>
 
@@ -74,6 +75,7 @@ message_action message_protocol::next() {
 // --- Sending ---------------------------------------------------------------------------------
 
 void message_protocol::send(message_out& op) {
+  assert(op.state_ == message_out::state::idle || op.state_ == message_out::state::done);
   ask_again();
   op.ec = {};
   op.under_way_ = op.answered_ = false;
@@ -139,6 +141,7 @@ void message_protocol::leave_queue(message_out& op) {
 }
 
 void message_protocol::free_offer(message_out& op) {
+  assert((op.id_ & 0xffff) < offers_.size() && offers_[op.id_ & 0xffff].send == &op);
   const auto index = static_cast<std::uint16_t>(op.id_);
   offers_[index].send = nullptr;
   ++offers_[index].generation;
@@ -316,6 +319,7 @@ bool message_protocol::next_control(outgoing_frame& f) {
 }
 
 void message_protocol::receive(message_in& op) {
+  assert(!op.busy_ && !op.waiting_);
   ask_again();
   op.ec = {};
   op.bytes = 0;
@@ -468,6 +472,7 @@ message_protocol::inbox::iterator message_protocol::find(std::uint32_t slot) {
 }
 
 void message_protocol::read_into(std::uint32_t slot, message_in& op) {
+  assert(find(slot) != messages_.end() && op.waiting_);
   ask_again();
   const auto e = find(slot);
   e->place = message_in::place::direct;

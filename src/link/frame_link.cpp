@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cassert>
 #include <utility>
 
 namespace asio_rdma::detail {
@@ -38,6 +39,7 @@ frame_link::frame_link(const frame_options& o)
 }
 
 void frame_link::add(link_part& part, std::initializer_list<frame_type> types) {
+  assert(parts_.size() < 8 && part.frames_ == nullptr);
   parts_.push_back(&part);
   part.frames_ = this;
   part.bit_ = static_cast<std::uint8_t>(1u << (parts_.size() - 1));
@@ -122,6 +124,9 @@ bool frame_link::next_frame() {
     waits_for_credits_ = false;
     return true;
   }
+  assert(std::none_of(parts_.begin(), parts_.end(), [this](const link_part* p) {
+    return (data_ & p->bit_) == 0 && p->has_data(); // such a part has not asked to be asked again
+  }));
   const bool peer_sends = !peer_closed_ || !goodbye_sent_;
   if ((credits_.should_return() && peer_sends) || std::exchange(speak_, false)) {
     begin_frame(frame_type::credits);
@@ -146,6 +151,7 @@ bool frame_link::all_drained() const {
 void frame_link::on_sent(std::uint32_t slot) {
   if (stopped_)
     return;
+  assert(sent_[slot].under_way);
   sent_frame& s = sent_[slot];
   s.under_way = false;
   free_.push_back(slot);

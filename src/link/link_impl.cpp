@@ -9,6 +9,7 @@
 #include "verbs/withheld.hpp"
 
 #include <algorithm>
+#include <cassert>
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -38,6 +39,7 @@ frame_transfer::frame_transfer(link_impl& link, std::uint32_t slot, std::byte* p
     : link_transfer(link, &frame_transfer::on_done), slot_(slot), place_(place) {}
 
 void frame_transfer::copy(const void* data, std::size_t n) noexcept {
+  assert(elements[0].length + n <= room);
   if (n == 0)
     return;
   std::memcpy(place_ + elements[0].length, data, n);
@@ -45,6 +47,7 @@ void frame_transfer::copy(const void* data, std::size_t n) noexcept {
 }
 
 void frame_transfer::add(const ibv_sge& element) noexcept {
+  assert(static_cast<std::size_t>(wr.num_sge) < elements.size() || element.length == 0);
   if (element.length != 0)
     elements[static_cast<std::size_t>(wr.num_sge++)] = element;
 }
@@ -215,11 +218,13 @@ error_code link_impl::check() const {
 }
 
 void link_impl::posted() {
+  assert(mutex_.is_locked());
   if (posted_++ == 0)
     self_ = shared_from_this();
 }
 
 bool link_impl::post(link_transfer& t) {
+  assert(mutex_.is_locked());
   posted();
   t.ec = {};
   t.withdrawn = false;
@@ -233,6 +238,7 @@ bool link_impl::post(link_transfer& t) {
 }
 
 error_code link_impl::open_sink(link_transfer& read) {
+  assert(mutex_.is_locked());
   error_code ec;
   ibv_sge& e = read.elements[0];
   if (member_device().type() != transport::iwarp || read.wr.num_sge != 1 || e.length == 0)
@@ -258,11 +264,13 @@ void link_impl::close_sink(link_transfer& t) noexcept {
 }
 
 bool link_impl::withdraw(link_transfer& t) {
+  assert(mutex_.is_locked());
   t.withdrawn = t.withdrawn || qp_->withdraw(t.id);
   return t.withdrawn;
 }
 
 void link_impl::send(std::uint32_t slot, const outgoing_frame& frame) {
+  assert(mutex_.is_locked());
   frame_transfer& t = sends_[slot];
   const frame_bytes header = encode(frame.header);
   t.elements[0] = element_of({t.place_, 0, send_memory_.lkey()});
@@ -292,6 +300,7 @@ link_statistics link_impl::statistics() const noexcept {
 }
 
 void link_impl::run(operation_list& done) noexcept {
+  assert(mutex_.is_locked());
   if (link_ && state_ == state::connected)
     do_or_fail([&] { drive(done); });
   if (state_ == state::failing && posted_ == 0)
@@ -335,6 +344,7 @@ void link_impl::lack_memory() noexcept {
 }
 
 void link_impl::drive(operation_list& done) {
+  assert(link_ && state_ == state::connected);
   receives_->take();
   for (bool more = true; more && !failing();) {
     const link_action a = link_->next();
@@ -361,6 +371,7 @@ void link_impl::drive(operation_list& done) {
 // To end their operations, the parts allocate nothing. Each call of run_parts takes its next step
 // from a list, so a step that fails is not repeated, and the steps behind it are done.
 void link_impl::stop(operation_list& done) {
+  assert(state_ == state::failing && posted_ == 0);
   state_ = state::stopped;
   if (!link_)
     return;
@@ -373,6 +384,7 @@ void link_impl::stop(operation_list& done) {
 // Once the mutex is unlocked, only locals are used. An operation that was started may have ended on
 // another thread and released the last reference to the link.
 void link_impl::settle(std::unique_lock<mutex>& l, operation_list& done) noexcept {
+  assert(l.owns_lock() && l.mutex() == &mutex_);
   if (removed_ && state_ == state::stopped && posted_ == 0 && !kept_)
     drop_memory();
   const dropped_blocks dropped(std::move(dropped_));
@@ -401,6 +413,7 @@ void link_impl::settle(std::unique_lock<mutex>& l, operation_list& done) noexcep
 }
 
 void link_impl::fail(const error_code& why) {
+  assert(mutex_.is_locked() && why);
   kept_ = kept_ || why == error::device_keeps_memory;
   if (failing())
     return;
@@ -444,6 +457,7 @@ void link_impl::on_receive(link_receive& r, disposal how) {
 
 // Returns false if the link does not keep the receive.
 bool link_impl::take_frame(const frame_receive& r) {
+  assert(mutex_.is_locked());
   if (!link_)
     return false;
   frames_received_.add();
@@ -516,6 +530,7 @@ void keep_alive_probe::check() {
 }
 
 void link_impl::call_at(timer which, protocol_clock::time_point when, void (*then)(link_impl&)) {
+  assert(mutex_.is_locked());
   if (removed_)
     return;
   auto& t = timers_[static_cast<std::size_t>(which)];

@@ -5,6 +5,7 @@
 #include "link/shared_receives_impl.hpp"
 
 #include <algorithm>
+#include <cassert>
 #include <utility>
 
 namespace asio_rdma::detail {
@@ -36,6 +37,7 @@ void own_source::begin() {
 }
 
 bool own_source::post(std::uint32_t slot) {
+  assert(slot < receives_.size());
   link_receive& r = *receives_[slot];
   if (!r.fill(link_.pool_, link_.options_.receive_size)) {
     starved_.push_back(slot);
@@ -113,6 +115,7 @@ std::uint16_t shared_source::promise() const noexcept {
 }
 
 void shared_source::begin() {
+  assert(state_ == state::joined);
   shared_->add(*this, link_.qp_->number());
   state_ = state::sharing;
   link_.posted();
@@ -130,6 +133,7 @@ registered_buffer& shared_source::memory(std::uint32_t slot) noexcept {
 
 // A link that has left the shared receives no longer counts on any.
 void shared_source::free(std::uint32_t slot) {
+  assert(hands_ != 0);
   shared_receive& r = shared_->receive(slot);
   in_hands_.erase(operation_list::s_iterator_to(r));
   --hands_;

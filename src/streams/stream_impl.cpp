@@ -6,6 +6,7 @@
 #include "connecting/cm_service.hpp"
 
 #include <algorithm>
+#include <cassert>
 #include <exception>
 #include <new>
 #include <utility>
@@ -489,6 +490,7 @@ void stream_impl::pull_direct(const stream_action& a) {
 }
 
 void stream_impl::take(const stream_action& a) {
+  assert(a.read != nullptr && a.bytes != 0);
   bytes_received_.add(a.bytes);
   stream_reading& op = *static_cast<stream_reading::request_type&>(*a.read).op;
   registered_buffer& memory =
@@ -507,6 +509,7 @@ void stream_impl::take(const stream_action& a) {
 }
 
 bool stream_impl::run_parts(operation_list& done) {
+  assert(mutex_.is_locked());
   if (!bytes_)
     return false;
   const stream_action a = bytes_->next();
@@ -710,6 +713,7 @@ bool stream_impl::hopes(protocol_clock::time_point now) const noexcept {
 
 // Called when no action is left. Returns true if there is an action now.
 bool stream_impl::wait_for_peer(operation_list& done) {
+  assert(bytes_);
   const bool owes = bytes_->owes();
   if (bytes_->withdrawing() != withdrawing_) // the patience changes
     wait_anew();

@@ -2,6 +2,7 @@
 #include "streams/stream_protocol.hpp"
 
 #include <algorithm>
+#include <cassert>
 #include <limits>
 #include <utility>
 
@@ -111,6 +112,7 @@ void stream_source::start(way w) noexcept {
 }
 
 void stream_protocol::write(stream_write& op) {
+  assert(!op.queued_ && op.under_way_ == 0);
   ask_again();
   op.ec = {};
   op.done = 0;
@@ -528,6 +530,7 @@ link_part::disposition stream_protocol::on_bytes(const frame_header& header,
 }
 
 void stream_protocol::read(stream_read& op) {
+  assert(!op.waiting_);
   ask_again();
   op.ec = {};
   op.done = 0;
