@@ -408,6 +408,7 @@ TEST_CASE("any interleaving keeps the order, the depth and every operation") {
   const bool ordered = GENERATE(true, false);
   const std::uint32_t depth = GENERATE(1u, 2u, 7u);
   detail::mutex m;
+  const std::lock_guard<detail::mutex> lock(m);
   test_queue queue(m, depth, ordered);
   std::uint32_t random = 12345;
   const auto roll = [&random](std::uint32_t n) {
