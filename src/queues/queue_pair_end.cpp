@@ -115,7 +115,7 @@ void queue_pair_impl::release_failed() {
 // requests. Allocates nothing: no later call could do the rest.
 void queue_pair_impl::release_device(ibv_qp* qp, const std::shared_ptr<connection_link>& link,
                                      const error_code& why) noexcept {
-  assert(qp != nullptr && qp_ == nullptr);
+  assert(qp != nullptr);
   if (link)
     link->disconnect(why);
   // Lets the shared receives that it took complete: destroying the queue pair may drop completions

@@ -169,6 +169,7 @@ FAULTS_EXPORT ibv_context* ibv_open_device(ibv_device* device) {
     const auto state = state_of(context);
     std::lock_guard lock(state->mutex);
     state->async = std::make_unique<merged_descriptor>(context->async_fd);
+    state->async_real_unacked.reserve(64); // reading an event allocates nothing
     context->async_fd = state->async->fd();
     swap_extended(context);
   }

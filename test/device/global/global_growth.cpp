@@ -16,11 +16,14 @@ std::atomic<std::ptrdiff_t> blocks{0}; // blocks of the heap in use
 
 } // namespace
 
+void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
+  void* const p = std::malloc(bytes == 0 ? 1 : bytes);
+  blocks += p == nullptr ? 0 : 1;
+  return p;
+}
 void* operator new(std::size_t bytes) {
-  if (void* const p = std::malloc(bytes == 0 ? 1 : bytes)) {
-    ++blocks;
+  if (void* const p = operator new(bytes, std::nothrow))
     return p;
-  }
   throw std::bad_alloc();
 }
 void operator delete(void* p) noexcept {

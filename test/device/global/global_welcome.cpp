@@ -2,33 +2,18 @@
 // Operations that another thread starts while a node is being joined.
 #include "catch.hpp"
 #include "device/global/global_support.hpp"
+#include "faults/failing_allocation.hpp"
 
 #include <atomic>
 #include <cstdio>
-#include <cstdlib>
 #include <functional>
-#include <new>
 #include <string>
 #include <thread>
 #include <unistd.h>
-#include <utility>
 
 namespace {
 
 using namespace test;
-
-/// Called before each allocation of a thread for which it is set.
-thread_local const std::function<void()>* before_allocation = nullptr;
-
-void* allocate(std::size_t bytes) {
-  if (const auto* const f = std::exchange(before_allocation, nullptr)) {
-    (*f)();
-    before_allocation = f;
-  }
-  if (void* const p = std::malloc(bytes == 0 ? 1 : bytes))
-    return p;
-  throw std::bad_alloc();
-}
 
 /// Whether a thread of this process is blocked in the kernel.
 bool is_blocked(pid_t thread) {
@@ -42,10 +27,6 @@ bool is_blocked(pid_t thread) {
 }
 
 } // namespace
-
-void* operator new(std::size_t n) { return allocate(n); }
-void operator delete(void* p) noexcept { std::free(p); }
-void operator delete(void* p, std::size_t) noexcept { std::free(p); }
 
 TEST_CASE("a request of another thread does not overtake the welcome of a node that joins") {
   world w;
@@ -75,9 +56,8 @@ TEST_CASE("a request of another thread does not overtake the welcome of a node t
       std::this_thread::yield();
   };
   std::thread serves([&] {
-    before_allocation = &let_ask;
+    const watched_allocations watching(let_ask);
     of_host.run();
-    before_allocation = nullptr;
   });
 
   outcome<node_id> joined;

@@ -112,9 +112,11 @@ TEST_CASE("HTTP/1.1: keep-alive, chunked both ways, a large body") {
     co_await serve(t.b, large);
     t.b.shutdown(asio::socket_base::shutdown_send);
   };
-  t.play([&]() -> asio::awaitable<void> {
-    co_await (server() && ask_all(t.a, large));
-  }());
+  t.play(
+      [&]() -> asio::awaitable<void> {
+        co_await (server() && ask_all(t.a, large));
+      }(),
+      std::chrono::minutes(4));
 }
 
 TEST_CASE("HTTP/1.1 without handlers") {

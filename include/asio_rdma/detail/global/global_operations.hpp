@@ -208,6 +208,9 @@ public:
   using cancellation_slot_type = asio::cancellation_slot;
 
   explicit retrying_step(std::shared_ptr<operation> of) noexcept : of_(std::move(of)) {}
+  // A move copies: after an exception, Asio asks a handler that it has moved from for its
+  // allocator.
+  retrying_step(const retrying_step&) noexcept = default;
 
   cancellation_slot_type get_cancellation_slot() const noexcept { return of_->cancelled_.slot(); }
   const Handler& handler() const noexcept { return *of_->handler_; }
