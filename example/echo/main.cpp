@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSL-1.0
 // echo: a client sends 64 bytes and the server sends them back, for a second in each style of
-// Asio's completion tokens. Client and server are on one io_context, connected by the device's
-// loopback.
+// Asio's completion tokens. The styles take turns, and the median of their rounds is printed, so
+// that a moment of other work on the machine does not make one style look slow. Client and server
+// are on one io_context, connected by the device's loopback.
 #include "../one_line.hpp"
 #include "echo.hpp"
 
@@ -11,6 +12,8 @@
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_future.hpp>
 
+#include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -28,6 +31,7 @@ using asio::ip::tcp;
 using clock_type = std::chrono::steady_clock;
 
 constexpr int failed = 2;
+constexpr std::size_t rounds = 5;
 
 /// Another thread that runs the context during the lifetime of this object.
 class runner {
@@ -48,9 +52,11 @@ private:
 struct style {
   const char* name;
   std::function<count(client&, const stop_flag&)> run;
+  std::array<double, rounds> rates{}; ///< Round trips a second, in each round.
 };
 
-void measure(asio::io_context& io, client& c, const style& s, double seconds) {
+/// Returns round trips a second.
+double measure(asio::io_context& io, client& c, const style& s, double seconds) {
   // The timer's handler may run after this function has thrown.
   const auto stop = std::make_shared<stop_flag>(false);
   asio::steady_timer timer(
@@ -60,9 +66,13 @@ void measure(asio::io_context& io, client& c, const style& s, double seconds) {
   const count trips = s.run(c, *stop);
   const double elapsed = std::chrono::duration<double>(clock_type::now() - begin).count();
   expired.get();
-  std::printf("%-14s %8.0f round trips/s  %6.1f us each\n", s.name, double(trips) / elapsed,
-              elapsed * 1e6 / double(trips));
-  std::fflush(stdout);
+  return double(trips) / elapsed;
+}
+
+void print_median(style& s) {
+  const auto middle = s.rates.begin() + rounds / 2;
+  std::nth_element(s.rates.begin(), middle, s.rates.end());
+  std::printf("%-14s %8.0f round trips/s  %6.1f us each\n", s.name, *middle, 1e6 / *middle);
 }
 
 void run(const std::optional<std::string>& device_name, double seconds, const std::string& only) {
@@ -83,23 +93,31 @@ void run(const std::optional<std::string>& device_name, double seconds, const st
   connector.async_connect(c.qp, to, asio::use_future).get();
   accepted.get();
   server.async_wait_disconnect([&server](error_code) { server.close(); });
-  std::printf("echo on %s, 64 bytes\n", device.name().c_str());
+  std::printf("echo on %s, 64 bytes, medians of %zu rounds\n", device.name().c_str(), rounds);
+  std::fflush(stdout);
 
   const auto coroutine = [&io](auto function) {
     return [&io, function](client& cl, const stop_flag& stop) {
       return asio::co_spawn(io, function(cl, stop), asio::use_future).get();
     };
   };
-  const style styles[] = {
+  std::array<style, 5> styles{{
       {"callback", by_callback},
       {"use_future", by_future},
       {"use_awaitable", coroutine(by_awaitable)},
       {"as_tuple", coroutine(by_tuple)},
       {"deferred", coroutine(by_deferred)},
+  }};
+  const auto chosen = [&only](const style& s) {
+    return only.empty() || only == s.name;
   };
-  for (const style& s : styles)
-    if (only.empty() || only == s.name)
-      measure(io, c, s, seconds);
+  for (std::size_t round = 0; round < rounds; ++round)
+    for (style& s : styles)
+      if (chosen(s))
+        s.rates[round] = measure(io, c, s, seconds / double(rounds));
+  for (style& s : styles)
+    if (chosen(s))
+      print_median(s);
 
   c.qp.close();
   served.get();

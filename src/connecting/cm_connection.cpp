@@ -15,10 +15,10 @@
 namespace asio_rdma::detail {
 namespace {
 
-class link final : public connection_link {
+class attached_link final : public connection_link {
 public:
-  explicit link(std::shared_ptr<cm_connection> c) noexcept : connection_(std::move(c)) {}
-  ~link() override {
+  explicit attached_link(std::shared_ptr<cm_connection> c) noexcept : connection_(std::move(c)) {}
+  ~attached_link() override {
     if (started_)
       connection_->give_up(asio::error::operation_aborted);
   }
@@ -151,7 +151,7 @@ error_code cm_connection::connect(connect_operation& op, std::shared_ptr<queue_p
     options.data = op.target->hello();
   op.info.data.reserve(cm_data::most); // so that the end of the attempt allocates nothing
   const auto attached =
-      std::make_shared<link>(std::static_pointer_cast<cm_connection>(shared_from_this()));
+      std::make_shared<attached_link>(std::static_pointer_cast<cm_connection>(shared_from_this()));
   leftovers left;
   {
     const std::lock_guard lock(mutex_);
@@ -249,7 +249,7 @@ error_code cm_connection::accept(connect_operation& op, const std::shared_ptr<qu
     return ec;
   op.info.data.reserve(cm_data::most);
   const auto attached =
-      std::make_shared<link>(std::static_pointer_cast<cm_connection>(shared_from_this()));
+      std::make_shared<attached_link>(std::static_pointer_cast<cm_connection>(shared_from_this()));
   leftovers left;
   {
     const std::lock_guard lock(mutex_);

@@ -112,8 +112,8 @@ private:
   std::optional<connection_regions> regions_;
   operation_list active_; // the user's operations, by id
   free_list<message_pull> pulls_;
-  counter messages_sent_, messages_received_, rendezvous_sent_, rendezvous_received_;
-  counter remote_operations_, remote_bytes_;
+  tally messages_sent_, messages_received_, rendezvous_sent_, rendezvous_received_;
+  tally remote_operations_, remote_bytes_;
 };
 
 } // namespace asio_rdma::detail

@@ -7,7 +7,7 @@
 
 #include "connecting/connection_target.hpp"
 #include "connecting/handshake.hpp"
-#include "core/counter.hpp"
+#include "core/tally.hpp"
 #include "link/frame_link.hpp"
 #include "link/receive_source.hpp"
 #include "memory/dropped_blocks.hpp"
@@ -231,7 +231,7 @@ protected:
   completion_queue_impl& completion_queue() const noexcept { return *cq_; }
   mutable mutex mutex_;
   dropped_blocks dropped_;              // released after the mutex is unlocked
-  counter bytes_sent_, bytes_received_; // counted by the derived classes
+  tally bytes_sent_, bytes_received_; // counted by the derived classes
 
 private:
   // Parts of the link, in files of their own.
@@ -283,7 +283,7 @@ private:
   using timers = std::array<std::unique_ptr<background_timer>, std::size_t(timer::count_)>;
   timers timers_; // null until first used; all null once the link is closed
   keep_alive_probe probe_{*this};
-  counter frames_sent_, frames_received_, credit_waits_;
+  tally frames_sent_, frames_received_, credit_waits_;
   error_code reason_;
   bool reads_ = false; // the peer says that it answers READs
   state state_ = state::open;

@@ -71,7 +71,7 @@ public:
 
   alock_remotes& all;                     // its lock guards the other members
   std::optional<alock_protocol> protocol; // set while the party takes part
-  pool* from = nullptr;
+  descriptor_set* from = nullptr;
   std::uint64_t descriptor = 0;
   std::uint64_t lock_at = 0; // the offset in the segment
   alock_operation* waiter = nullptr;
@@ -95,8 +95,8 @@ public:
 /// Asks a node for descriptors.
 class alock_remotes::request final : public global_request {
 public:
-  request(std::shared_ptr<alock_remotes> all, pool& p, std::uint64_t count)
-      : global_request(&request::answered), all_(std::move(all)), pool_(p), count_(count) {
+  request(std::shared_ptr<alock_remotes> all, descriptor_set& p, std::uint64_t count)
+      : global_request(&request::answered), all_(std::move(all)), set_(p), count_(count) {
     message.what = global_message::kind::descriptors;
     message.node = p.node;
     message.segment = p.segment_number;
@@ -108,11 +108,11 @@ private:
     const std::unique_ptr<request> r(&static_cast<request&>(static_cast<global_request&>(*base)));
     if (how == disposal::destroy)
       r->fail(asio::error::operation_aborted);
-    r->all_->on_answer(r->pool_, r->ec, r->message.value, r->count_);
+    r->all_->on_answer(r->set_, r->ec, r->message.value, r->count_);
   }
 
   const std::shared_ptr<alock_remotes> all_;
-  pool& pool_;
+  descriptor_set& set_;
   const std::uint64_t count_;
 };
 
@@ -141,7 +141,7 @@ bool alock_remotes::start(alock_operation& op) {
     op.ec = asio::error::bad_descriptor;
     return false;
   }
-  pool& p = pools_[{lane, op.at.segment()}];
+  descriptor_set& p = sets_[{lane, op.at.segment()}];
   if (!p.link) {
     p.link = lane->link;
     p.users = lane->users;
@@ -169,7 +169,7 @@ bool alock_remotes::count(alock_operation& op) noexcept {
 
 // --- Descriptors -----------------------------------------------------------------------------
 
-void alock_remotes::ask(pool& from) noexcept {
+void alock_remotes::ask(descriptor_set& from) noexcept {
   if (from.asked || from.waiting.empty())
     return;
   const auto memory = memory_.lock();
@@ -189,7 +189,7 @@ void alock_remotes::ask(pool& from) noexcept {
   }
 }
 
-void alock_remotes::on_answer(pool& from, error_code ec, std::uint64_t offset,
+void alock_remotes::on_answer(descriptor_set& from, error_code ec, std::uint64_t offset,
                               std::uint64_t count) noexcept {
   const lock l(mutex_);
   assert(from.asked);
@@ -215,7 +215,7 @@ void alock_remotes::on_answer(pool& from, error_code ec, std::uint64_t offset,
 }
 
 // Reserves room in the free list for each descriptor, so that returning one cannot fail.
-void alock_remotes::add_descriptors(pool& to, std::uint64_t first, std::uint64_t count) {
+void alock_remotes::add_descriptors(descriptor_set& to, std::uint64_t first, std::uint64_t count) {
   to.free.reserve(to.parties.size() + count);
   for (std::uint64_t i = count; i-- != 0;) {
     const std::uint64_t d = first + i * sizeof(alock_descriptor);
@@ -224,7 +224,7 @@ void alock_remotes::add_descriptors(pool& to, std::uint64_t first, std::uint64_t
   }
 }
 
-void alock_remotes::fail_waiting(pool& from, const error_code& ec) noexcept {
+void alock_remotes::fail_waiting(descriptor_set& from, const error_code& ec) noexcept {
   while (!from.waiting.empty()) {
     auto& op = static_cast<alock_operation&>(from.waiting.front());
     from.waiting.pop_front();
@@ -232,7 +232,7 @@ void alock_remotes::fail_waiting(pool& from, const error_code& ec) noexcept {
   }
 }
 
-bool alock_remotes::descriptors_fit(const pool& p, std::uint64_t offset,
+bool alock_remotes::descriptors_fit(const descriptor_set& p, std::uint64_t offset,
                                     std::uint64_t count) noexcept {
   const std::uint64_t bytes = count * sizeof(alock_descriptor);
   return offset % alignof(alock_descriptor) == 0 && bytes <= p.segment.size &&
@@ -256,7 +256,7 @@ alock_remotes::party* alock_remotes::take_party(const memory_pool& memory,
   return ec ? nullptr : std::exchange(free_, free_->next_free);
 }
 
-void alock_remotes::begin(pool& from, alock_operation& op) noexcept {
+void alock_remotes::begin(descriptor_set& from, alock_operation& op) noexcept {
   assert(mutex_.held() && !from.free.empty());
   error_code ec;
   party* const taken = take_party(from.link->pool(), ec);
@@ -383,7 +383,7 @@ void alock_remotes::end(party& p) {
 
 // If the party belongs to another view, this sends a hint by way of the lock's node. The hint may
 // be dropped: the party owns the lock already and polls from time to time.
-void alock_remotes::wake(pool& from, std::uint64_t descriptor) {
+void alock_remotes::wake(descriptor_set& from, std::uint64_t descriptor) {
   if (wake_here(from, descriptor))
     return;
   const remote_word d(descriptor);
@@ -391,7 +391,7 @@ void alock_remotes::wake(pool& from, std::uint64_t descriptor) {
     memory->tell_next(from.link.get(), d.segment(), d.offset());
 }
 
-bool alock_remotes::wake_here(pool& from, std::uint64_t descriptor) {
+bool alock_remotes::wake_here(descriptor_set& from, std::uint64_t descriptor) {
   assert(mutex_.held());
   const auto found = from.parties.find(descriptor);
   if (found == from.parties.end())
@@ -410,7 +410,7 @@ void alock_remotes::on_next(const connection_impl* way, segment_id segment,
                             std::uint64_t descriptor) {
   const auto keep = shared_from_this();
   const lock l(mutex_);
-  for (auto& [where, from] : pools_)
+  for (auto& [where, from] : sets_)
     if (from.link.get() == way && from.segment_number == segment)
       wake_here(from, remote_word(id_, segment, descriptor).bits());
 }
@@ -539,7 +539,7 @@ void alock_remotes::on_chain(party& p) {
 void alock_remotes::cancel(std::uint64_t id) {
   const lock l(mutex_);
   const error_code aborted = asio::error::operation_aborted;
-  for (auto& [where, from] : pools_) {
+  for (auto& [where, from] : sets_) {
     const auto op = std::find_if(from.waiting.begin(), from.waiting.end(),
                                  [id](const operation& o) { return o.id == id; });
     if (op == from.waiting.end())
@@ -576,7 +576,7 @@ void alock_remotes::close() {
     p.protocol->look();
     run(p);
   }
-  for (auto& [where, from] : pools_) { // guards may outlive the pools, and keep this object
+  for (auto& [where, from] : sets_) { // guards may outlive the sets, and keep this object
     fail_waiting(from, asio::error::operation_aborted);
     from.link.reset();
     from.users.reset();

@@ -41,7 +41,7 @@ private:
 
   /// The descriptors of a lane in one segment of its node. As a word, a descriptor is a
   /// `remote_ptr` to itself with the node of its party instead of its own.
-  struct pool {
+  struct descriptor_set {
     std::shared_ptr<connection_impl> link;
     std::shared_ptr<lane_link> users; // of `link`
     node_id node = 0;
@@ -53,15 +53,17 @@ private:
     bool asked = false;                                // more descriptors were requested
   };
 
-  void ask(pool& from) noexcept;
-  void on_answer(pool& from, error_code ec, std::uint64_t offset, std::uint64_t count) noexcept;
-  static void add_descriptors(pool& to, std::uint64_t first, std::uint64_t count);
-  static void fail_waiting(pool& from, const error_code& ec) noexcept;
-  static bool descriptors_fit(const pool& p, std::uint64_t offset, std::uint64_t count) noexcept;
+  void ask(descriptor_set& from) noexcept;
+  void on_answer(descriptor_set& from, error_code ec, std::uint64_t offset,
+                 std::uint64_t count) noexcept;
+  static void add_descriptors(descriptor_set& to, std::uint64_t first, std::uint64_t count);
+  static void fail_waiting(descriptor_set& from, const error_code& ec) noexcept;
+  static bool descriptors_fit(const descriptor_set& p, std::uint64_t offset,
+                              std::uint64_t count) noexcept;
   static bool aim(const party& p, const alock_access& a, remote_buffer& target) noexcept;
   bool count(alock_operation& op) noexcept;
   party* take_party(const memory_pool& memory, error_code& ec) noexcept;
-  void begin(pool& from, alock_operation& op) noexcept;
+  void begin(descriptor_set& from, alock_operation& op) noexcept;
   void run(party& p) noexcept;
   void pause(party& p) noexcept;
   void set_timer(party& p, unsigned longest_pause, bool maybe_in_vain);
@@ -70,8 +72,8 @@ private:
   bool on_refused(party& p, const error_code& ec) noexcept;
   void on_chain(party& p);
   void look(party& p) noexcept;
-  void wake(pool& from, std::uint64_t descriptor);
-  bool wake_here(pool& from, std::uint64_t descriptor);
+  void wake(descriptor_set& from, std::uint64_t descriptor);
+  bool wake_here(descriptor_set& from, std::uint64_t descriptor);
   void end(party& p);
   static void complete(alock_operation& op, const error_code& ec) noexcept;
   static void complete(party& p, const error_code& ec) noexcept;
@@ -80,7 +82,7 @@ private:
   completion_service& service_;
   const node_id id_;
   checked_mutex mutex_; // locked before the mutexes of the memory and of its links
-  std::map<std::pair<const global_lane*, segment_id>, pool> pools_;
+  std::map<std::pair<const global_lane*, segment_id>, descriptor_set> sets_;
   std::deque<party> parties_;
   party* free_ = nullptr;
   bool closed_ = false;

@@ -5,7 +5,7 @@
 #include <asio_rdma/device.hpp>
 #include <boost/asio/execution_context.hpp>
 
-#include "core/counter.hpp"
+#include "core/tally.hpp"
 #include "core/waker.hpp"
 #include "queues/work_queue.hpp"
 
@@ -215,7 +215,7 @@ private:
   std::vector<std::uint32_t> abandoned_; // numbers of abandoned queue pairs; has room for all
                                          // reservations
 
-  counter polls_, arms_, events_, completions_;
+  tally polls_, arms_, events_, completions_;
   std::atomic<bool> has_internal_{false};
   std::unique_ptr<watch> watch_;
 };

@@ -33,7 +33,8 @@ void receive_queue::on_completion(operation& op, const ibv_wc& wc, operation_lis
   ready.splice(ready.end(), behind);
 }
 
-ibv_recv_wr* link_receives(operation_list::iterator first, operation_list::iterator last) noexcept {
+ibv_recv_wr* chain_receives(operation_list::iterator first,
+                            operation_list::iterator last) noexcept {
   assert(first != last);
   ibv_recv_wr* head = nullptr;
   ibv_recv_wr** next = &head;

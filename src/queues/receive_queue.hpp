@@ -13,7 +13,7 @@ namespace asio_rdma::detail {
 class queue_pair_impl;
 
 /// Links the work requests of receives to a chain and returns the first.
-ibv_recv_wr* link_receives(operation_list::iterator first, operation_list::iterator last) noexcept;
+ibv_recv_wr* chain_receives(operation_list::iterator first, operation_list::iterator last) noexcept;
 /// work_queue::post for receives, by `post(head, &bad)`: ibv_post_recv or ibv_post_srq_recv.
 /// Posting a receive rings no doorbell. So, unlike with sends, an error means that some receives
 /// were not taken; without `bad` (rxe before INIT) none was.
@@ -21,7 +21,7 @@ template <class Post>
 int post_receives(operation_list::iterator first, operation_list::iterator last, operation*& failed,
                   Post post) {
   ibv_recv_wr* bad = nullptr;
-  ibv_recv_wr* head = link_receives(first, last);
+  ibv_recv_wr* head = chain_receives(first, last);
   const int e = post(head, &bad);
   if (e == 0) [[likely]]
     return 0;

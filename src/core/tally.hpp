@@ -6,9 +6,9 @@
 
 namespace asio_rdma::detail {
 
-/// A counter that is incremented under a lock and may be read by any thread. As fast as a plain
+/// A number that is incremented under a lock and may be read by any thread. As fast as a plain
 /// integer.
-class counter {
+class tally {
 public:
   void add(std::uint64_t n = 1) noexcept {
     value_.store(value_.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
