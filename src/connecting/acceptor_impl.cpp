@@ -47,6 +47,8 @@ void drop_objects(operation_list& done) noexcept {
   }
 }
 
+std::size_t usable(int backlog) { return static_cast<std::size_t>(std::max(backlog, 1)); }
+
 struct destroy_channel {
   void operator()(rdma_event_channel* c) const noexcept { rdma_destroy_event_channel(c); }
 };
@@ -54,6 +56,7 @@ struct destroy_channel {
 } // namespace
 
 error_code acceptor_impl::open(asio::ip::tcp::endpoint endpoint, int backlog) {
+  backlog_ = usable(backlog);
   error_code ec;
   id_ = service_.make_id(shared_from_this(), ec);
   if (ec)
@@ -65,7 +68,7 @@ error_code acceptor_impl::open(asio::ip::tcp::endpoint endpoint, int backlog) {
   if (endpoint.address().is_loopback() && (!bound || id_->verbs == nullptr))
     return error::loopback_address;
   if (bound)
-    return listen(backlog);
+    return listen();
   if (e == EACCES) // a privileged port
     return asio::error::access_denied;
   if (e == EADDRNOTAVAIL && is_listened_at(service_, shared_from_this(), endpoint))
@@ -73,8 +76,7 @@ error_code acceptor_impl::open(asio::ip::tcp::endpoint endpoint, int backlog) {
   return e == ENODEV || e == EADDRNOTAVAIL ? error_code(error::no_gid) : cm_error(e);
 }
 
-error_code acceptor_impl::listen(int backlog) {
-  backlog_ = static_cast<std::size_t>(std::max(backlog, 1));
+error_code acceptor_impl::listen() {
   // The kernel drops requests beyond its own backlog, and the peer retries seconds later. So the
   // kernel's backlog is as large as possible, and requests beyond `backlog` are rejected.
   if (rdma_listen(id_, 0) == 0)
@@ -88,6 +90,7 @@ error_code acceptor_impl::listen(int backlog) {
 error_code acceptor_impl::adopt(rdma_cm_id* id, int backlog) {
   if (id == nullptr)
     return asio::error::invalid_argument;
+  backlog_ = usable(backlog); // before the id has events
   std::unique_ptr<rdma_event_channel, destroy_channel> back(rdma_create_event_channel());
   if (!back)
     return cm_error(errno);
@@ -97,7 +100,7 @@ error_code acceptor_impl::adopt(rdma_cm_id* id, int backlog) {
   error_code ec = service_.adopt_id(id);
   if (!ec) {
     id_ = id;
-    ec = listen(backlog);
+    ec = listen();
     if (ec) {
       id_ = nullptr;
       if (rdma_migrate_id(id, nullptr) != 0) {

@@ -43,7 +43,7 @@ private:
     std::weak_ptr<cm_connection> connection;
   };
 
-  error_code listen(int backlog);
+  error_code listen();
   error_code check_start(const accept_operation& op) const;
   bool has_room();
   void cancel(const error_code& why);
