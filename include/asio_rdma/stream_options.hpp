@@ -29,7 +29,7 @@ struct stream_options {
   /// program that uses blocking functions answers when it calls the next one. If the application
   /// has taken none, the connection of a closed stream is reset, and a context that runs, or is
   /// destroyed, no longer waits. 0: a close resets the connection without waiting.
-  /// `socket_base::linger` changes this value.
+  /// `socket_base::linger` changes this value for the close.
   ///
   /// After a write was cancelled (or ended by a shutdown), the peer must report how many bytes it
   /// has read. If it does not report that within twice this time, at least two seconds, the

@@ -57,7 +57,7 @@ struct cm_service::channel {
     for (int left = at_a_time; left != 0; --left) {
       rdma_cm_event* raw = nullptr;
       if (const int e = next(raw))
-        return e != EAGAIN; // without memory, the event stays in the kernel
+        return e == ENOMEM || e == EINTR; // the event stays in the kernel
       cm_event event;
       event.type = raw->event;
       event.status = raw->status;
@@ -96,7 +96,7 @@ struct cm_service::channel {
     const std::lock_guard lock(addresses);
     errno = 0;
     if (rdma_get_cm_event(events, &event) != 0)
-      return errno;
+      return errno != 0 ? errno : EIO;
     if (event->status == -1 && errno != 0)
       event->status = -errno;
     return 0;

@@ -115,7 +115,7 @@ void connection_impl::make_parts(frame_link& link, const handshake&) {
   o.pulls = options().pulls;
   try {
     messages_.emplace(link, o);
-    link.add(remote_part_, {});
+    link.add(remote_part_.emplace(*this), {});
     regions_.emplace(*this, link, options().remote_memory);
   } catch (...) {
     messages_.reset(); // the messages would refer to a destroyed link

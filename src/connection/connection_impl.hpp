@@ -107,7 +107,7 @@ private:
   std::optional<message_protocol> messages_;
   free_list<message_record> records_;
   free_list<remote_record> remote_records_;
-  remote_part remote_part_{*this};
+  std::optional<remote_part> remote_part_;
   std::size_t remote_under_way_ = 0;
   std::optional<connection_regions> regions_;
   operation_list active_; // the user's operations, by id

@@ -462,7 +462,6 @@ bool global_memory_impl::start(global_request& op, node_id to) {
 // The owner still answers a cancelled request: memory that it then allocates is given back. Memory
 // that is being freed is lost, so `total` does not cancel that.
 void global_memory_impl::cancel(std::uint64_t id, asio::cancellation_type_t type) {
-  operation_list done;
   peer_ptr joining;
   {
     const std::lock_guard guard(mutex_);
@@ -479,13 +478,14 @@ void global_memory_impl::cancel(std::uint64_t id, asio::cancellation_type_t type
       else
         ++p->forgotten;
       op->fail(asio::error::operation_aborted);
+      operation_list done;
       done.splice(done.end(), p->requests, op);
+      service_.complete(done); // under the mutex: while there are requests, the context exists
       break;
     }
   }
   if (joining)
     end(joining, asio::error::operation_aborted);
-  service_.complete(done);
 }
 
 // --- Messages --------------------------------------------------------------------------------

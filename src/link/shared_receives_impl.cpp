@@ -90,7 +90,6 @@ bool shared_receives_impl::post(shared_receive& r) {
 
 void shared_receives_impl::refill() {
   const std::lock_guard guard(mutex_);
-  starving_ = false;
   while (!starved_.empty()) {
     const std::uint32_t slot = starved_.back();
     starved_.pop_back();
@@ -98,6 +97,7 @@ void shared_receives_impl::refill() {
     if (!post(receives_[slot])) // other receives have the same size and would fail too
       return;
   }
+  starving_ = false;
 }
 
 // --- Opening and closing ---------------------------------------------------------------------

@@ -196,7 +196,7 @@ void alock_remotes::on_answer(descriptor_set& from, error_code ec, std::uint64_t
   from.asked = false;
   if (closed_)
     ec = asio::error::operation_aborted;
-  else if (!ec && !descriptors_fit(from, offset, count))
+  else if (!ec && (!descriptors_fit(from, offset, count) || knows_any(from, offset, count)))
     ec = error::protocol_violation;
   if (ec)
     return fail_waiting(from, ec);
@@ -237,6 +237,16 @@ bool alock_remotes::descriptors_fit(const descriptor_set& p, std::uint64_t offse
   const std::uint64_t bytes = count * sizeof(alock_descriptor);
   return offset % alignof(alock_descriptor) == 0 && bytes <= p.segment.size &&
          offset <= p.segment.size - bytes;
+}
+
+// A node that gives a descriptor twice would give it to two parties.
+bool alock_remotes::knows_any(const descriptor_set& s, std::uint64_t offset,
+                              std::uint64_t count) const noexcept {
+  const std::uint64_t first = remote_word(id_, s.segment_number, offset).bits();
+  for (std::uint64_t i = 0; i != count; ++i)
+    if (s.parties.contains(first + i * sizeof(alock_descriptor)))
+      return true;
+  return false;
 }
 
 // --- An acquisition --------------------------------------------------------------------------

@@ -60,6 +60,7 @@ private:
   static void fail_waiting(descriptor_set& from, const error_code& ec) noexcept;
   static bool descriptors_fit(const descriptor_set& p, std::uint64_t offset,
                               std::uint64_t count) noexcept;
+  bool knows_any(const descriptor_set& s, std::uint64_t offset, std::uint64_t count) const noexcept;
   static bool aim(const party& p, const alock_access& a, remote_buffer& target) noexcept;
   bool count(alock_operation& op) noexcept;
   party* take_party(const memory_pool& memory, error_code& ec) noexcept;

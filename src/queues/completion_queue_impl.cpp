@@ -512,12 +512,9 @@ void completion_queue_impl::complete(operation_list& done) {
     ready_.splice(ready_.end(), done);
     if (ready_.empty())
       return;
-    if (stopped_)
-      dropped.swap(ready_);
-  }
-  if (dropped.empty()) {
-    attend_to_ready();
-    return;
+    if (!stopped_)
+      return attend_to_ready(); // under the mutex: until the queue is stopped, the context exists
+    dropped.swap(ready_);
   }
   while (!dropped.empty()) {
     operation& op = dropped.front();

@@ -693,10 +693,11 @@ void stream_impl::wait_anew() noexcept {
 // answer, not its application.
 bool stream_impl::waits_for_answer() const noexcept { return !closed_ && bytes_->withdrawing(); }
 
-// The longest time without progress of the peer. A wait for an answer does not depend on the linger
-// option, which concerns a close.
+// The longest time without progress of the peer. The linger option concerns a close only.
 std::chrono::milliseconds stream_impl::patience() const noexcept {
-  return waits_for_answer() ? std::max(usual_linger_, least_for_answer) : stream_options_.linger;
+  if (closed_)
+    return stream_options_.linger;
+  return waits_for_answer() ? std::max(usual_linger_, least_for_answer) : usual_linger_;
 }
 
 // A peer that takes other bytes may still owe the answer.

@@ -2,6 +2,7 @@
 // All operations of a connection, with each allocation failing once.
 #include <catch.hpp>
 
+#include "connection/connection_impl.hpp"
 #include "device/connection/connection_support.hpp"
 #include "device/support/allocation_scene.hpp"
 
@@ -284,5 +285,26 @@ TEST_CASE("a connection that there is no memory to open leaves no share of its r
     drain(io);
     REQUIRE(both.statistics().links == 0);
     REQUIRE(pool.statistics().blocks_in_use == blocks);
+  }
+}
+
+TEST_CASE("a connection that there was no memory to connect can be connected later") {
+  const device dev = open_device();
+  const memory_pool pool{protection_domain(dev)};
+  asio::io_context io(1);
+  asio_rdma::connection c(io), peer(io);
+  c.open(pool, generous());
+  peer.open(pool, generous());
+  const private_data hello = peer.impl()->hello();
+  bool failed = true;
+  for (std::size_t n = 1; failed; ++n) {
+    error_code ec;
+    {
+      const failing_allocation failing(n);
+      ec = c.impl()->on_hello(hello, false);
+      failed = failing.failed();
+    }
+    CAPTURE(n);
+    CHECK(ec == (failed ? error_code(asio::error::no_memory) : error_code()));
   }
 }

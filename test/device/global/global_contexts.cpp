@@ -70,7 +70,9 @@ TEST_CASE("handlers of a global memory are destroyed before their context's serv
   a.memory->async_write(at.cast<word>(), asio::buffer(bytes, 8), a.handler());
   b->async_post(a.handler());
   // These operations wait for the other node.
-  a.memory->async_allocate<word>(host_id, 0, a.handler());
+  asio::cancellation_signal signal;
+  a.memory->async_allocate<word>(host_id, 0,
+                                 asio::bind_cancellation_slot(signal.slot(), a.handler()));
   a.memory->async_free(at, a.handler());
   a.memory->async_join(w.host.local_endpoint(), a.handler());
   // This operation has completed.
@@ -85,6 +87,7 @@ TEST_CASE("handlers of a global memory are destroyed before their context's serv
   if (object_first)
     a.memory.reset();
   a.io.reset();
+  signal.emit(asio::cancellation_type::terminal); // an operation that has ended
   CHECK(a.owned.alive == 0);
   CHECK(a.owned.late == 0);
   CHECK(a.calls == 0);
