@@ -187,7 +187,7 @@ private:
       must(!p.failure, "neither finds the other at fault");
       std::size_t credits = o.link.flow().available() + o.wire.size();
       for (const wire_frame& f : p.wire)
-        credits += f.credits;
+        credits += f.header.credits;
       must(credits == p.link.flow().with_peer(), "credits are neither lost nor doubled");
       const auto& flow = p.link.flow();
       const std::size_t share = flow.with_peer() + flow.owed() + flow.held();
