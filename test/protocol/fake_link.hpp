@@ -43,13 +43,15 @@ public:
 
   explicit fake_link(const frame_options& l = {}) : fake_link(l, l.receives) {}
   /// `posted_receives` exceeds `l.receives` if other links share them.
-  fake_link(const frame_options& l, std::uint32_t posted_receives) : link(l) {
+  fake_link(const frame_options& l, std::uint32_t posted_receives)
+      : link(l), receive_count(posted_receives) {
     for (std::uint32_t i = 0; i < posted_receives; ++i)
       posted.push_back(first_receive + i);
   }
   fake_link(const fake_link&) = delete;
 
   frame_link link;
+  const std::size_t receive_count;
   std::deque<std::uint32_t> posted;                       ///< Receives.
   std::map<std::uint32_t, std::vector<std::byte>> filled; ///< Receives that the link has.
   std::deque<wire_frame> wire;                            ///< To the peer; what was sent.
@@ -130,6 +132,20 @@ public:
     unsent.clear();
     link.stop(why);
     run();
+  }
+
+  /// Checks invariants of this side and of the credits that it has promised to its peer.
+  void check(const fake_link& peer) const {
+    must(!failure, "neither finds the other at fault");
+    const credits& flow = link.flow();
+    std::size_t promised = peer.link.flow().available() + peer.wire.size();
+    for (const wire_frame& f : wire)
+      promised += f.header.credits;
+    must(promised == flow.with_peer(), "credits are neither lost nor doubled");
+    must(flow.share() == flow.with_peer() + flow.owed() + flow.held(),
+         "every receive of a link is the peer's, owed to it, or held");
+    must(posted.size() + flow.held() == receive_count,
+         "every receive is posted or holds something");
   }
 
 protected:
