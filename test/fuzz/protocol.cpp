@@ -96,10 +96,7 @@ void exchange(input in) {
 /// Encodes a frame correctly, except that `how` may make one byte wrong.
 std::vector<std::byte> encoded(const frame_header& h, const payload_bytes& payload,
                                std::uint8_t how, input& in) {
-  const frame_bytes head = encode(h);
-  std::vector<std::byte> result(head.begin(), head.end());
-  result.insert(result.end(), payload.begin(), payload.end());
-  result.resize(frame_header::size + h.length);
+  std::vector<std::byte> result = frame_of(h, payload);
   if ((how & 0xf0) == 0xf0)
     result[in.byte() % result.size()] ^= static_cast<std::byte>(in.byte());
   return result;
@@ -327,7 +324,7 @@ void stream_conversation(input in) {
       break;
     case 3:
       if (const auto bytes = in.some(in.below(80)); !p.posted.empty())
-        p.arrives({bytes.begin(), bytes.end()});
+        p.arrives(bytes);
       break;
     case 4:
       p.complete_send();

@@ -2,10 +2,10 @@
 #pragma once
 
 #include "connection/message_protocol.hpp"
+#include "fake_link.hpp"
 #include "leases/grant_table.hpp"
 #include "leases/lease_table.hpp"
 #include "link/receive_shares.hpp"
-#include "simulation.hpp"
 
 #include <algorithm>
 #include <deque>
@@ -17,10 +17,6 @@
 #include <vector>
 
 namespace protocol_test {
-
-using namespace asio_rdma;
-using namespace asio_rdma::detail;
-using simulation::must;
 
 /// A number below n.
 using chooser = std::function<std::uint32_t(std::uint32_t n)>;
@@ -39,11 +35,6 @@ using receive_op = op_of<message_in>;
 using lend_op = op_of<lend_request>;
 using lease_op = op_of<lease_request>;
 using region_op = op_of<region_receive>;
-
-struct wire_frame {
-  std::vector<std::byte> bytes;
-  std::uint16_t credits;
-};
 
 /// Receives that a party shares with a rival, which takes and returns unclaimed receives.
 struct shared_receives {
@@ -68,24 +59,23 @@ struct shared_receives {
   }
 };
 
-/// One side of a connection. The device of its driver consists of lists: each pending action waits
-/// in a list until it is chosen.
-class party {
+/// One side of a connection.
+class party final : public fake_link {
 public:
   party(const frame_options& l, const message_options& m, const grant_limits& g)
-      : link(l), messages(link, m), inbox(link), grants(link, inbox, g), leases(link, inbox) {
+      : fake_link(l, l.receives + (l.promise != 0 ? shared_receives::spare : 0)),
+        messages(link, m),
+        inbox(link),
+        grants(link, inbox, g),
+        leases(link, inbox) {
     if (l.promise != 0)
       shared.emplace(l.receives, l.promise);
-    for (std::uint32_t i = 0; i < l.receives + (shared ? shared_receives::spare : 0); ++i)
-      posted.push_back(i + 1000);
   }
   ~party() {
     if (!dead)
       die(asio::error::operation_aborted);
   }
-  party(const party&) = delete;
 
-  frame_link link;
   message_protocol messages;
   region_inbox inbox;
   grant_table grants;
@@ -94,10 +84,6 @@ public:
   std::optional<shared_receives> shared;
 
   // Pending actions.
-  std::deque<std::uint32_t> posted;     // receives
-  std::set<std::uint32_t> hands;        // taken by the link and not returned
-  std::deque<wire_frame> wire;          // to the peer
-  std::deque<std::uint32_t> unsent;     // SENDs to complete
   std::deque<std::uint32_t> lent_slots; // messages that the application holds
   struct pull {
     std::uint32_t slot;
@@ -123,51 +109,21 @@ public:
   std::size_t ended_ops = 0, made_ops = 0, regions = 0, granted = 0, failed_sends = 0;
   bool honest_peer = true;               // its keys of long messages are their numbers
   std::size_t direct = 0, abandoned = 0; // messages read to the receiver's own memory
-  std::map<int, std::size_t> frames;     // by type
-  error_code failure;
-  bool closed = false;
-  bool dead = false; // the device has ended its accesses
+  bool dead = false;                     // the device has ended its accesses
   std::uint32_t sequence = 0;
   std::uint64_t next_key = 1;
-  protocol_clock::time_point now{std::chrono::hours(1)};
-
-  void run() {
-    run_messages();
-    run_regions();
-    take_receives();
-    for (link_action a = link.next(); a.what != link_action::kind::none; a = link.next()) {
-      switch (a.what) {
-      case link_action::kind::repost:
-        post(a.slot);
-        take_receives();
-        break;
-      case link_action::kind::send:
-        transmit(*a.frame);
-        unsent.push_back(a.slot);
-        break;
-      case link_action::kind::fail:
-        failure = a.ec;
-        break;
-      default:
-        closed = true;
-      }
-    }
-  }
 
   /// Ends everything, as if the queue pair had been destroyed.
   void die(const error_code& why) {
     dead = true;
-    wire.clear();
-    unsent.clear();
     for (pull& p : pulls)
       if (p.into != nullptr)
         std::exchange(p.into, nullptr)->written_to = false;
-    link.stop(why);
     if (shared) {
       shared->left = true;
-      shared->shares.leave(link.flow().share(), static_cast<std::uint32_t>(hands.size()));
+      shared->shares.leave(link.flow().share(), static_cast<std::uint32_t>(filled.size()));
     }
-    run();
+    stop(why);
     finish_local_work();
     // Messages that had arrived can still be received.
     for (bool again = true; again;) {
@@ -181,9 +137,9 @@ public:
       link.release(slot);
     run();
     while (const auto slot = link.next_freed())
-      post(*slot);
-    while (!hands.empty()) // of messages that cannot be received any more
-      post(*hands.begin());
+      free_receive(*slot);
+    while (!filled.empty()) // of messages that cannot be received any more
+      free_receive(filled.begin()->first);
     if (shared)
       must(shared->shares.given() == shared->rival &&
                shared->shares.unclaimed() == posted.size() - shared->rival,
@@ -258,31 +214,6 @@ public:
     } else {
       return false;
     }
-    run();
-    return true;
-  }
-
-  bool complete_send() {
-    if (unsent.empty())
-      return false;
-    const std::uint32_t slot = unsent.front();
-    unsent.pop_front();
-    link.on_sent(slot);
-    run();
-    return true;
-  }
-
-  /// False if there is no posted receive for the frame.
-  bool arrives(std::span<const std::byte> frame) {
-    if (posted.empty())
-      return false;
-    const std::uint32_t slot = posted.front();
-    posted.pop_front();
-    slots[slot].assign(frame.begin(), frame.end());
-    if (link.on_received(slot, slots[slot], now))
-      must(hands.insert(slot).second, "a receive is used by one frame at a time");
-    else
-      posted.push_back(slot);
     run();
     return true;
   }
@@ -501,76 +432,76 @@ private:
     op.keyed = false;
   }
 
-  void post(std::uint32_t slot) {
-    must(hands.erase(slot) == 1, "a receive is given back once");
-    posted.push_back(slot);
-    if (!shared) {
-      link.reposted();
-    } else {
-      link.freed();
-      shared->shares.give_back(!shared->left && link.below_promise());
-    }
+  void free_receive(std::uint32_t slot) override {
+    if (!shared)
+      return fake_link::free_receive(slot);
+    post(slot);
+    link.freed();
+    shared->shares.give_back(!shared->left && link.below_promise());
   }
-  void take_receives() {
-    while (shared && !shared->left && link.wants_receive() &&
-           shared->shares.take(link.below_promise()))
-      link.granted();
+  bool takes_receive() {
+    if (!shared || shared->left || !link.wants_receive() ||
+        !shared->shares.take(link.below_promise()))
+      return false;
+    link.granted();
+    return true;
   }
+  bool part_action() override { return takes_receive() || message_step() || region_step(); }
 
-  void run_messages() {
-    for (message_action a = messages.next(); a.what != message_action::kind::none;
-         a = messages.next()) {
-      switch (a.what) {
-      case message_action::kind::prepare: {
-        auto* const op = static_cast<send_op*>(a.send);
-        op->preparing = true;
-        preparing.push_back(op);
-        break;
-      }
-      case message_action::kind::pull:
-        pulls.push_back({a.slot, a.memory, nullptr, false});
-        if (a.receive != nullptr && a.memory.size % 4 != 0) {
-          auto& op = static_cast<receive_op&>(*a.receive);
-          must(!op.written_to, "one message at a time is read to a memory");
-          messages.read_into(a.slot, op);
-          op.written_to = true;
-          pulls.back().into = &op;
-          pulls.back().direct = true;
-        } else {
-          must(read.insert(a.slot).second, "a message is read by one at a time");
-        }
-        if (on_pull)
-          on_pull(a.memory);
-        break;
-      case message_action::kind::drop: {
-        const bool direct_read = std::any_of(pulls.begin(), pulls.end(), [&](const pull& p) {
-          return p.direct && p.slot == a.slot;
-        });
-        must(direct_read ? dead : read.erase(a.slot) == 1, "what was read is dropped once");
-        break;
-      }
-      case message_action::kind::sent: {
-        auto& op = *static_cast<send_op*>(a.send);
-        end(op);
-        drop_key(op);
-        if (!op.ec)
-          (op.what == message_out::kind::written ? written_well : sent_well).insert(op.sequence);
-        else
-          ++failed_sends;
-        if (!op.preparing)
-          bury(&op);
-        break;
-      }
-      default: {
-        auto& op = *static_cast<receive_op*>(a.receive);
-        must(!op.written_to, "whose operation has ended has his memory for himself");
-        end(op);
-        if (!op.ec)
-          take(op);
-        receives.erase(&op);
-      }
-      }
+  bool message_step() {
+    const message_action a = messages.next();
+    switch (a.what) {
+    case message_action::kind::none:
+      return false;
+    case message_action::kind::prepare: {
+      auto* const op = static_cast<send_op*>(a.send);
+      op->preparing = true;
+      preparing.push_back(op);
+      break;
     }
+    case message_action::kind::pull:
+      pulls.push_back({a.slot, a.memory, nullptr, false});
+      if (a.receive != nullptr && a.memory.size % 4 != 0) {
+        auto& op = static_cast<receive_op&>(*a.receive);
+        must(!op.written_to, "one message at a time is read to a memory");
+        messages.read_into(a.slot, op);
+        op.written_to = true;
+        pulls.back().into = &op;
+        pulls.back().direct = true;
+      } else {
+        must(read.insert(a.slot).second, "a message is read by one at a time");
+      }
+      if (on_pull)
+        on_pull(a.memory);
+      break;
+    case message_action::kind::drop: {
+      const bool direct_read = std::any_of(
+          pulls.begin(), pulls.end(), [&](const pull& p) { return p.direct && p.slot == a.slot; });
+      must(direct_read ? dead : read.erase(a.slot) == 1, "what was read is dropped once");
+      break;
+    }
+    case message_action::kind::sent: {
+      auto& op = *static_cast<send_op*>(a.send);
+      end(op);
+      drop_key(op);
+      if (!op.ec)
+        (op.what == message_out::kind::written ? written_well : sent_well).insert(op.sequence);
+      else
+        ++failed_sends;
+      if (!op.preparing)
+        bury(&op);
+      break;
+    }
+    default: {
+      auto& op = *static_cast<receive_op*>(a.receive);
+      must(!op.written_to, "whose operation has ended has his memory for himself");
+      end(op);
+      if (!op.ec)
+        take(op);
+      receives.erase(&op);
+    }
+    }
+    return true;
   }
 
   void take(receive_op& op) {
@@ -586,26 +517,24 @@ private:
     if (op.where == message_in::place::pulled)
       must(read.erase(op.slot) == 1, "a message that was read is given once");
     if (op.where == message_in::place::slot) {
-      must(slots.at(op.slot).size() == frame_header::size + op.bytes, "a message is whole");
+      must(filled.at(op.slot).size() == frame_header::size + op.bytes, "a message is whole");
       lent_slots.push_back(op.slot);
     }
     received.emplace_back(op.immediate.value_or(0), op.bytes);
   }
 
-  void run_regions() {
-    for (grant_action a = grants.next(); a.what != grant_action::kind::none; a = grants.next()) {
-      if (a.what == grant_action::kind::make) {
-        making.push_back(a.grant);
-        making_bytes[a.grant] = a.bytes;
-      } else if (a.what == grant_action::kind::end) {
-        ending.push_back(a.grant);
-      } else {
-        auto* const op = static_cast<lend_op*>(a.lend);
-        end(*op);
-        lends.erase(op);
-      }
-    }
-    while (lease_request* const r = leases.next()) {
+  bool region_step() {
+    const grant_action a = grants.next();
+    if (a.what == grant_action::kind::make) {
+      making.push_back(a.grant);
+      making_bytes[a.grant] = a.bytes;
+    } else if (a.what == grant_action::kind::end) {
+      ending.push_back(a.grant);
+    } else if (a.what == grant_action::kind::lent) {
+      auto* const op = static_cast<lend_op*>(a.lend);
+      end(*op);
+      lends.erase(op);
+    } else if (lease_request* const r = leases.next()) {
       auto* const op = static_cast<lease_op*>(r);
       end(*op);
       if (!op->ec && op->what == lease_request::kind::memory) {
@@ -613,9 +542,8 @@ private:
         ++granted;
       }
       asked.erase(op);
-    }
-    while (region_receive* const r = inbox.next()) {
-      auto* const op = static_cast<region_op*>(r);
+    } else if (region_receive* const w = inbox.next()) {
+      auto* const op = static_cast<region_op*>(w);
       end(*op);
       if (!op->ec) {
         ++regions;
@@ -625,18 +553,10 @@ private:
           my_leases.insert(op->id);
       }
       region_waits.erase(op);
+    } else {
+      return false;
     }
-  }
-
-  void transmit(const outgoing_frame& f) {
-    const frame_bytes head = encode(f.header);
-    wire_frame w{{head.begin(), head.end()}, f.header.credits};
-    if (f.payload_of_operation)
-      w.bytes.resize(w.bytes.size() + f.header.length);
-    else
-      w.bytes.insert(w.bytes.end(), f.payload.begin(), f.payload.begin() + f.header.length);
-    wire.push_back(std::move(w));
-    ++frames[static_cast<int>(f.header.type)];
+    return true;
   }
 
   op_set<send_op> sends;
@@ -644,7 +564,6 @@ private:
   op_set<lend_op> lends;
   op_set<lease_op> asked;
   op_set<region_op> region_waits;
-  std::map<std::uint32_t, std::vector<std::byte>> slots;
   std::map<std::uint32_t, std::uint64_t> making_bytes;
 
 public:

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
-#include "simulation.hpp"
+#include "fake_link.hpp"
 #include "streams/stream_protocol.hpp"
 
 #include <algorithm>
@@ -16,6 +16,7 @@ namespace stream_test {
 
 using namespace asio_rdma;
 using namespace asio_rdma::detail;
+using protocol_test::fake_link, protocol_test::frame_of, protocol_test::wire_frame;
 using simulation::must;
 
 /// The byte at a position of a stream.
@@ -49,89 +50,25 @@ struct a_pull {
   remote_buffer from;
 };
 
-struct wire_frame {
-  frame_header header;
-  std::vector<std::byte> bytes; // with the header
-};
-
-/// One side of a stream. The device of its driver consists of lists: each pending action waits in a
-/// list until the test continues it.
-class party {
+/// One side of a stream.
+class party final : public fake_link {
 public:
-  party(const frame_options& l, const stream_limits& o) : link(l), bytes(link, o) {
-    for (std::uint32_t i = 0; i < l.receives; ++i)
-      posted.push_back(i + 1000);
-    run();
-  }
-  party(const party&) = delete;
+  party(const frame_options& l, const stream_limits& o) : fake_link(l), bytes(link, o) { run(); }
 
-  frame_link link;
   stream_protocol bytes;
 
-  std::deque<std::uint32_t> posted; // receives
-  std::deque<wire_frame> wire;      // to the peer
-  std::deque<std::uint32_t> unsent; // SENDs to complete
-  std::map<std::uint32_t, std::vector<std::byte>> slots;
   std::map<std::uint32_t, std::vector<std::byte>> blocks;
   std::map<std::uint32_t, std::vector<std::byte>> chunks;
   std::map<std::uint32_t, std::span<const std::byte>> keys; // for the peer's READs
   std::map<const stream_source*, std::uint32_t> key_of;
   std::uint32_t next_key = 1;
-  std::deque<a_pull> pulls; // READs to complete
-  error_code failure;
-  bool closed = false;
+  std::deque<a_pull> pulls;                // READs to complete
   std::function<bool()> refuses_memory;    ///< For a block, or for a chunk.
   std::function<bool()> has_little_memory; ///< For a chunk, which then is smaller.
   std::function<bool()> refuses_key;
   /// For direct reads: no more bytes than this are requested at a time.
   std::uint64_t read_at_a_time = ~std::uint64_t(0);
 
-  void run() {
-    for (bool more = true; more;) {
-      const link_action a = link.next();
-      more = a.what != link_action::kind::none;
-      if (a.what == link_action::kind::repost) {
-        posted.push_back(a.slot);
-        link.reposted();
-      } else if (a.what == link_action::kind::send)
-        transmit(a.slot, *a.frame);
-      else if (a.what == link_action::kind::fail)
-        failure = a.ec;
-      else if (more)
-        closed = true;
-      else if (const stream_action s = bytes.next(); s.what != stream_action::kind::none) {
-        act(s);
-        more = true;
-      }
-    }
-  }
-
-  /// Delivers the oldest frame on the wire to `other`.
-  bool deliver_to(party& other) {
-    if (wire.empty())
-      return false;
-    const std::vector<std::byte> frame = std::move(wire.front().bytes);
-    wire.pop_front();
-    other.arrives(frame);
-    return true;
-  }
-  void arrives(const std::vector<std::byte>& frame) {
-    must(!posted.empty(), "a frame finds a receive");
-    const std::uint32_t slot = posted.front();
-    posted.pop_front();
-    slots[slot] = frame;
-    link.on_received(slot, slots[slot], {});
-    run();
-  }
-  bool complete_send() {
-    if (unsent.empty())
-      return false;
-    const std::uint32_t slot = unsent.front();
-    unsent.pop_front();
-    link.on_sent(slot);
-    run();
-    return true;
-  }
   /// Completes the oldest READ.
   bool complete_pull(party& from) {
     if (pulls.empty())
@@ -156,10 +93,7 @@ public:
   }
   void stop(const error_code& why) {
     pulls.clear();
-    wire.clear();
-    unsent.clear();
-    link.stop(why);
-    run();
+    fake_link::stop(why);
   }
 
   void write(a_write& op) {
@@ -238,12 +172,17 @@ private:
     pulls.push_back({a.chunk, nullptr, a.memory.first(a.chunk->bytes)});
   }
 
-  void act(const stream_action& a) {
+  bool part_action() override {
+    const stream_action a = bytes.next();
     switch (a.what) {
+    case stream_action::kind::none:
+      return false;
     case stream_action::kind::expose:
-      return expose(*a.source);
+      expose(*a.source);
+      break;
     case stream_action::kind::pull:
-      return pull(a);
+      pull(a);
+      break;
     case stream_action::kind::pull_direct:
       must(a.read->direct && a.memory.size <= a.read->capacity, "a direct read has room");
       pulls.push_back({nullptr, static_cast<a_read*>(a.read), a.memory});
@@ -255,7 +194,7 @@ private:
       auto& op = static_cast<a_write&>(*a.write);
       if (a.at == 0 && refuses_memory && refuses_memory()) {
         bytes.no_memory(op, *a.block, asio::error::no_memory);
-        return;
+        break;
       }
       std::vector<std::byte>& to = blocks[a.block->index];
       to.resize(a.at);
@@ -265,7 +204,7 @@ private:
     }
     case stream_action::kind::take: {
       auto& op = static_cast<a_read&>(*a.read);
-      const auto& from = a.chunk != nullptr ? chunks.at(a.chunk->index) : slots.at(a.slot);
+      const auto& from = a.chunk != nullptr ? chunks.at(a.chunk->index) : filled.at(a.slot);
       const std::size_t at = a.chunk != nullptr ? a.at : frame_header::size + a.at;
       must(at + a.bytes <= from.size(), "what is taken has come");
       must(op.data.size() == a.offset, "what is taken is put behind what was");
@@ -301,31 +240,21 @@ private:
       op.ended = true;
     }
     }
+    return true;
   }
 
-  void transmit(std::uint32_t slot, const outgoing_frame& f) {
-    const frame_bytes head = encode(f.header);
-    wire_frame w{f.header, {head.begin(), head.end()}};
-    if (f.payload_of_operation) {
-      auto& source = static_cast<stream_source&>(*f.operation);
-      const std::byte* from = nullptr;
-      if (source.is_block()) {
-        auto& b = static_cast<stream_block&>(source);
-        must(b.frame_offset() + f.header.length <= blocks[b.index].size() &&
-                 blocks[b.index].size() == b.bytes,
-             "a block is sent whole");
-        from = blocks[b.index].data() + b.frame_offset();
-      } else {
-        auto& op = static_cast<a_write&>(source);
-        must(op.frame_offset() + f.header.length <= op.data.size(), "what is sent is there");
-        from = op.data.data() + op.frame_offset();
-      }
-      w.bytes.insert(w.bytes.end(), from, from + f.header.length);
-    } else {
-      w.bytes.insert(w.bytes.end(), f.payload.begin(), f.payload.begin() + f.header.length);
+  std::span<const std::byte> payload_of(const outgoing_frame& f) override {
+    auto& source = static_cast<stream_source&>(*f.operation);
+    if (source.is_block()) {
+      auto& b = static_cast<stream_block&>(source);
+      const std::vector<std::byte>& from = blocks[b.index];
+      must(b.frame_offset() + f.header.length <= from.size() && from.size() == b.bytes,
+           "a block is sent whole");
+      return std::span(from).subspan(b.frame_offset(), f.header.length);
     }
-    wire.push_back(std::move(w));
-    unsent.push_back(slot);
+    auto& op = static_cast<a_write&>(source);
+    must(op.frame_offset() + f.header.length <= op.data.size(), "what is sent is there");
+    return std::span(op.data).subspan(op.frame_offset(), f.header.length);
   }
 };
 

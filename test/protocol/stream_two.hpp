@@ -59,12 +59,4 @@ struct two {
   std::deque<a_read> reads;
 };
 
-/// A frame with a payload of zeros.
-inline std::vector<std::byte> raw(const frame_header& h) {
-  const frame_bytes head = encode(h);
-  std::vector<std::byte> f(head.begin(), head.end());
-  f.resize(f.size() + h.length);
-  return f;
-}
-
 } // namespace stream_test

@@ -2,6 +2,7 @@
 
 #include "connection/message_protocol.hpp"
 #include "catch.hpp"
+#include "protocol/fake_link.hpp"
 
 #include <deque>
 #include <memory>
@@ -12,6 +13,7 @@ namespace {
 
 using namespace asio_rdma;
 using namespace asio_rdma::detail;
+using namespace protocol_test;
 
 using state = message_out::state;
 using place = message_in::place;
@@ -24,58 +26,25 @@ struct a_send final : message_out {
 };
 struct a_receive final : message_in {};
 
-struct sent_frame {
-  frame_header header;
-  std::vector<std::byte> bytes; // the whole frame
-  std::uint32_t slot;
-  bool operation_payload;
-};
-
 /// One side; the test acts as its peer.
-struct party {
-  explicit party(frame_options l = {}, message_options m = {}) : link(l), messages(link, m) {}
+struct party final : fake_link {
+  explicit party(frame_options l = {}, message_options m = {}) : fake_link(l), messages(link, m) {}
 
-  /// Carries out the actions of the link. Actions on messages are kept in `actions`.
-  void run() {
-    for (message_action a = messages.next(); a.what != message_action::kind::none;
-         a = messages.next())
-      actions.push_back(a);
-    for (link_action a = link.next(); a.what != link_action::kind::none; a = link.next()) {
-      switch (a.what) {
-      case link_action::kind::repost:
-        reposted.push_back(a.slot);
-        link.reposted();
-        break;
-      case link_action::kind::send: {
-        const frame_bytes head = encode(a.frame->header);
-        sent_frame f{
-            a.frame->header, {head.begin(), head.end()}, a.slot, a.frame->payload_of_operation};
-        if (!f.operation_payload)
-          f.bytes.insert(f.bytes.end(), a.frame->payload.begin(),
-                         a.frame->payload.begin() + a.frame->header.length);
-        else
-          f.bytes.resize(f.bytes.size() + a.frame->header.length);
-        frames.push_back(f);
-        break;
-      }
-      case link_action::kind::fail:
-        failure = a.ec;
-        break;
-      default:
-        closed = true;
-      }
-    }
+  bool part_action() override {
+    const message_action a = messages.next();
+    if (a.what == message_action::kind::none)
+      return false;
+    actions.push_back(a);
+    return true;
+  }
+  void free_receive(std::uint32_t slot) override {
+    reposted.push_back(slot);
+    fake_link::free_receive(slot);
   }
 
   /// Delivers a frame of the peer.
-  void gets(frame_header h, const payload_bytes& payload = {}) {
-    const frame_bytes head = encode(h);
-    std::vector<std::byte> bytes(head.begin(), head.end());
-    bytes.insert(bytes.end(), payload.begin(),
-                 payload.begin() + std::min<std::ptrdiff_t>(h.length, max_fixed_payload));
-    bytes.resize(frame_header::size + h.length);
-    link.on_received(next_slot++, bytes, {});
-    run();
+  void gets(const frame_header& h, std::span<const std::byte> payload = {}) {
+    arrives(frame_of(h, payload));
   }
   void gets_message(std::uint32_t length, std::optional<std::uint32_t> imm = {}) {
     frame_header h{.type = frame_type::message, .length = length};
@@ -101,13 +70,9 @@ struct party {
     messages.receive(op);
     run();
   }
-  void sent(std::size_t frame) {
-    link.on_sent(frames[frame].slot);
-    run();
-  }
   std::vector<frame_type> types() const {
     std::vector<frame_type> result;
-    for (const sent_frame& f : frames)
+    for (const wire_frame& f : wire)
       result.push_back(f.header.type);
     return result;
   }
@@ -136,15 +101,13 @@ struct party {
     return a.what == message_action::kind::received && a.receive == &op;
   }
 
-  frame_link link;
   message_protocol messages;
-  std::vector<sent_frame> frames;
   std::vector<std::uint32_t> reposted;
   std::deque<message_action> actions;
-  error_code failure;
-  bool closed = false;
-  std::uint32_t next_slot = 0;
 };
+
+/// The number of the receive that the peer's frame `n` fills.
+constexpr std::uint32_t receive_of(std::uint32_t n) { return fake_link::first_receive + n; }
 
 const remote_buffer key{0x2000, 10000, 7};
 
@@ -154,12 +117,12 @@ TEST_CASE("messages: a short one goes eagerly and is complete when its SEND is")
   party p;
   a_send op(100, 42);
   p.send(op);
-  REQUIRE(p.frames.size() == 1);
-  CHECK(p.frames[0].header ==
+  REQUIRE(p.wire.size() == 1);
+  CHECK(p.wire[0].header ==
         frame_header{.type = frame_type::message, .flags = 1, .length = 100, .immediate = 42});
-  CHECK(p.frames[0].operation_payload);
+  CHECK(p.wire[0].payload_of_operation);
   CHECK(p.actions.empty());
-  p.sent(0);
+  p.complete_send();
   REQUIRE(p.completes(op));
   CHECK(!op.ec);
 }
@@ -183,17 +146,17 @@ TEST_CASE("messages: a long one is offered with its key, and complete when taken
   const message_action a = p.take();
   REQUIRE(a.what == message_action::kind::prepare);
   CHECK(a.send == &op);
-  CHECK(p.frames.empty()); // nor anything behind it
+  CHECK(p.wire.empty()); // nor anything behind it
   p.messages.prepared(op, key);
   p.run();
   REQUIRE(p.types() == std::vector{frame_type::offer, frame_type::message});
-  const frame_header h = p.frames[0].header;
+  const frame_header h = p.wire[0].header;
   CHECK(h.immediate == 3);
   offer_payload payload;
-  REQUIRE(!decode(std::span(p.frames[0].bytes).subspan(16), payload));
+  REQUIRE(!decode(std::span(p.wire[0].bytes).subspan(16), payload));
   CHECK(payload.memory == key);
   SECTION("taken after the SEND") {
-    p.sent(0);
+    p.complete_send();
     CHECK(p.actions.empty());
     p.gets_answer(h.id);
     REQUIRE(p.completes(op));
@@ -202,16 +165,16 @@ TEST_CASE("messages: a long one is offered with its key, and complete when taken
   SECTION("taken before the SEND") {
     p.gets_answer(h.id);
     CHECK(p.actions.empty());
-    p.sent(0);
+    p.complete_send();
     REQUIRE(p.completes(op));
     CHECK(!op.ec);
   }
   SECTION("refused, and the link lives") {
-    p.sent(0);
+    p.complete_send();
     p.gets_answer(h.id, refusal::size);
     REQUIRE(p.completes(op));
     CHECK(op.ec == asio::error::message_size);
-    p.sent(1);
+    p.complete_send();
     CHECK(p.completes(after));
     CHECK(!p.failure);
   }
@@ -236,7 +199,7 @@ TEST_CASE("messages: keys are asked for ahead, as many as may be offered") {
   CHECK(p.actions.empty());
   p.messages.prepared(two, key);
   p.run();
-  CHECK(p.frames.empty());
+  CHECK(p.wire.empty());
   SECTION("a key that cannot be had ends its message only") {
     p.messages.fail_send(one, asio::error::no_memory);
     p.run();
@@ -268,14 +231,14 @@ TEST_CASE("messages: received in order, lent in their receives") {
   CHECK(one.bytes == 10);
   CHECK(!one.immediate);
   CHECK(one.where == place::slot);
-  CHECK(one.slot == 0);
+  CHECK(one.slot == receive_of(0));
   REQUIRE(p.completes(two));
   CHECK(two.bytes == 0);
   CHECK(two.immediate == 9U);
   CHECK(p.reposted.empty());
-  p.link.release(0);
+  p.link.release(receive_of(0));
   p.run();
-  CHECK(p.reposted == std::vector<std::uint32_t>{0});
+  CHECK(p.reposted == std::vector<std::uint32_t>{receive_of(0)});
 }
 
 TEST_CASE("messages: a cancelled receive loses nothing, and too small a one neither") {
@@ -343,7 +306,7 @@ TEST_CASE("messages: an offer is read when a receive waits, and keeps its place"
     REQUIRE(a.what == message_action::kind::pull);
     CHECK(a.memory == remote_buffer{0x1000, 100000, 5});
     REQUIRE(a.receive == &two);
-    CHECK(p.frames.empty());
+    CHECK(p.wire.empty());
     p.messages.read_into(a.slot, two);
     p.messages.pulled(a.slot);
     p.run();
@@ -353,8 +316,8 @@ TEST_CASE("messages: an offer is read when a receive waits, and keeps its place"
     p.receive(one);
     REQUIRE(p.completes(one));
     CHECK(one.bytes == 1);
-    REQUIRE(p.frames.size() == 1);
-    CHECK(p.frames[0].header.type == frame_type::taken);
+    REQUIRE(p.wire.size() == 1);
+    CHECK(p.wire[0].header.type == frame_type::taken);
     return;
   }
   SECTION("the waiter is cancelled: the next one gets it") {
@@ -367,8 +330,7 @@ TEST_CASE("messages: an offer is read when a receive waits, and keeps its place"
     REQUIRE(p.completes(one));
     CHECK(one.bytes == 1);
     p.run();
-    CHECK(p.frames.back().header ==
-          frame_header{.type = frame_type::taken, .credits = 1, .id = 77});
+    CHECK(p.wire.back().header == frame_header{.type = frame_type::taken, .credits = 1, .id = 77});
     return;
   }
   SECTION("there is no memory: the sender is told, and the next message comes") {
@@ -377,15 +339,15 @@ TEST_CASE("messages: an offer is read when a receive waits, and keeps its place"
     REQUIRE(p.completes(one));
     CHECK(one.bytes == 1);
     p.run();
-    REQUIRE(!p.frames.empty());
-    CHECK(p.frames.back().header.type == frame_type::refused);
+    REQUIRE(!p.wire.empty());
+    CHECK(p.wire.back().header.type == frame_type::refused);
     return;
   }
   REQUIRE(p.completes(two));
   CHECK(two.bytes == 1);
   p.run();
-  REQUIRE(p.frames.size() == 1);
-  CHECK(p.frames[0].header == frame_header{.type = frame_type::taken, .credits = 1, .id = 77});
+  REQUIRE(p.wire.size() == 1);
+  CHECK(p.wire[0].header == frame_header{.type = frame_type::taken, .credits = 1, .id = 77});
 }
 
 TEST_CASE("messages: a cancelled receive makes those behind it get other messages") {
@@ -405,7 +367,7 @@ TEST_CASE("messages: a cancelled receive makes those behind it get other message
   p.messages.pulled(slots[2]); // complete, and waits for its turn
   p.run();
   CHECK(p.actions.empty());
-  CHECK(p.frames.empty());
+  CHECK(p.wire.empty());
   p.messages.cancel(waits[0]);
   p.messages.abandon(waits[0]);
   p.run();
@@ -589,7 +551,7 @@ TEST_CASE("messages: lost messages give their receives back when the link stops"
   std::set<std::uint32_t> freed;
   while (const auto slot = p.link.next_freed())
     CHECK(freed.insert(*slot).second);
-  CHECK(freed == std::set<std::uint32_t>{2, 3});
+  CHECK(freed == std::set<std::uint32_t>{receive_of(2), receive_of(3)});
   p.messages.pulled(a.slot);
   CHECK(!p.link.next_freed());
 }
@@ -629,11 +591,11 @@ TEST_CASE("messages: several are read at a time, and ahead as far as may be") {
   p.receive(two);
   p.receive(three);
   CHECK(p.actions.empty()); // two at a time
-  p.messages.pulled(1);
+  p.messages.pulled(receive_of(1));
   p.run();
   CHECK(p.take().what == message_action::kind::pull);
   CHECK(p.actions.empty());
-  p.messages.pulled(0);
+  p.messages.pulled(receive_of(0));
   p.run();
   CHECK(p.completes(one));
   CHECK(p.completes(two));
@@ -643,9 +605,9 @@ TEST_CASE("messages: over the limit is refused, and takes no place") {
   party p({}, {.limit = 1000});
   p.gets_offer(5, 1001);
   p.run();
-  REQUIRE(p.frames.size() == 1);
-  CHECK(p.frames[0].header.type == frame_type::refused);
-  CHECK(p.frames[0].header.immediate == static_cast<std::uint32_t>(refusal::size));
+  REQUIRE(p.wire.size() == 1);
+  CHECK(p.wire[0].header.type == frame_type::refused);
+  CHECK(p.wire[0].header.immediate == static_cast<std::uint32_t>(refusal::size));
   CHECK(p.reposted.size() == 1);
   a_receive one;
   p.receive(one);
@@ -659,8 +621,7 @@ TEST_CASE("messages: notices of writes come beside messages") {
   a_send notice(0, 99);
   notice.what = message_out::kind::written;
   p.send(notice);
-  CHECK(p.frames[0].header ==
-        frame_header{.type = frame_type::written, .flags = 1, .immediate = 99});
+  CHECK(p.wire[0].header == frame_header{.type = frame_type::written, .flags = 1, .immediate = 99});
   a_receive message, immediate, cancelled;
   immediate.what = cancelled.what = message_in::kind::written;
   p.receive(message);
@@ -679,14 +640,14 @@ TEST_CASE("messages: data waits for credits, answers do not") {
   a_send ops[4] = {a_send(1), a_send(1), a_send(1), a_send(1)};
   for (a_send& op : ops)
     p.send(op);
-  CHECK(p.frames.size() == 2);
+  CHECK(p.wire.size() == 2);
   p.gets_offer(1, 10000);
   a_receive one;
   p.receive(one);
   REQUIRE(p.take().what == message_action::kind::pull);
-  p.messages.pulled(0);
+  p.messages.pulled(receive_of(0));
   p.run();
-  CHECK(p.frames.back().header.type == frame_type::taken);
+  CHECK(p.wire.back().header.type == frame_type::taken);
   p.gets({.type = frame_type::credits, .credits = 2});
   CHECK(p.types().size() == 4); // and one more message, of two frames
 }
@@ -712,17 +673,17 @@ TEST_CASE("messages: a goodbye follows what was sent, and ends the peer's") {
   p.gets_message(5); // no receive gets it
   CHECK(p.reposted.size() == 1);
   p.gets_offer(3, 100);
-  CHECK(p.frames.back().header.type == frame_type::refused);
-  p.sent(0);
-  p.sent(1);
+  CHECK(p.wire.back().header.type == frame_type::refused);
+  p.complete_send();
+  p.complete_send();
   CHECK(p.completes(small));
-  p.gets_answer(p.frames[1].header.id);
+  p.gets_answer(p.wire[1].header.id);
   CHECK(p.completes(large));
   CHECK(!large.ec);
-  REQUIRE(p.frames.back().header.type == frame_type::goodbye);
+  REQUIRE(p.wire.back().header.type == frame_type::goodbye);
   CHECK(!p.closed);
-  p.sent(2);
-  p.sent(3);
+  p.complete_send();
+  p.complete_send();
   p.gets({.type = frame_type::goodbye});
   CHECK(p.closed);
 }
@@ -740,7 +701,7 @@ TEST_CASE("messages: after the peer's goodbye what it sent is received, then eof
   p.send(late);
   REQUIRE(p.completes(late));
   CHECK(late.ec == asio::error::broken_pipe);
-  p.sent(0);
+  p.complete_send();
   CHECK(p.closed);
   p.link.stop(asio::error::connection_reset);
   a_receive one, two;
@@ -783,7 +744,7 @@ TEST_CASE("messages: when the link stops every operation ends once") {
   p.gets_message(1); // behind the lost message
   p.receive(one);
   REQUIRE(p.take().what == message_action::kind::pull);
-  p.messages.read_into(0, one);
+  p.messages.read_into(receive_of(0), one);
   p.receive(two);
   p.receive(notice);
   p.link.stop(asio::error::connection_reset);
@@ -801,7 +762,7 @@ TEST_CASE("messages: when the link stops every operation ends once") {
   }
   CHECK(ended.size() == 7);
   p.actions.clear();
-  p.messages.pulled(0);
+  p.messages.pulled(receive_of(0));
   p.link.on_sent(0);
   p.receive(later[0]);
   REQUIRE(p.completes(later[0]));
@@ -826,10 +787,10 @@ TEST_CASE("link: a side that waits for its peer sends after the first frame") {
   party first({.speaks_first = true}), second({.waits_for_peer = true});
   a_send op(1);
   second.send(op);
-  CHECK(second.frames.empty());
+  CHECK(second.wire.empty());
   first.run();
   REQUIRE(first.types() == std::vector{frame_type::credits});
-  second.gets(first.frames[0].header);
+  second.gets(first.wire[0].header);
   CHECK(second.types() == std::vector{frame_type::message});
 }
 

@@ -3,14 +3,15 @@
 #include "catch.hpp"
 #include "leases/grant_table.hpp"
 #include "leases/lease_table.hpp"
+#include "protocol/fake_link.hpp"
 
-#include <deque>
 #include <vector>
 
 namespace {
 
 using namespace asio_rdma;
 using namespace asio_rdma::detail;
+using namespace protocol_test;
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
@@ -28,8 +29,7 @@ const grant_limits some_limits = {.rights = some_rights,
                                   .longest_lease = seconds(20),
                                   .grace = milliseconds(500)};
 
-struct side {
-  frame_link link{frame_options{}};
+struct side final : fake_link {
   region_inbox inbox{link};
   grant_table grants{link, inbox, some_limits};
   lease_table leases{link, inbox};
@@ -39,28 +39,20 @@ struct side {
 struct two {
   side owner, user;
   protocol_clock::time_point now{std::chrono::hours(1)};
-  error_code failure;
   std::vector<frame_type> frames; // of both sides
   std::uint32_t number = 0;       // the owner's number of the last grant
 
+  error_code failure() const { return owner.failure ? owner.failure : user.failure; }
+  /// Completes and delivers all frames of one side.
   bool carry(side& from, side& to) {
-    bool moved = false;
-    for (link_action a = from.link.next(); a.what != link_action::kind::none;
-         a = from.link.next()) {
-      moved = true;
-      if (a.what == link_action::kind::fail)
-        failure = a.ec;
-      if (a.what == link_action::kind::repost)
-        from.link.reposted();
-      if (a.what != link_action::kind::send)
-        continue;
-      const frame_bytes head = encode(a.frame->header);
-      std::vector<std::byte> bytes(head.begin(), head.end());
-      bytes.insert(bytes.end(), a.frame->payload.begin(),
-                   a.frame->payload.begin() + a.frame->header.length);
-      frames.push_back(a.frame->header.type);
-      from.link.on_sent(a.slot);
-      to.link.on_received(0, bytes, now);
+    to.now = now;
+    from.run();
+    while (from.complete_send()) {
+    }
+    const bool moved = !from.wire.empty();
+    for (const wire_frame& f : from.wire)
+      frames.push_back(f.header.type);
+    while (from.deliver_to(to)) {
     }
     return moved;
   }
@@ -242,7 +234,7 @@ TEST_CASE("grants: a lease ends by time, at the user's side first") {
   CHECK(t.owner.grants.bytes() == 0);
   t.user.leases.release(l.id); // too late, and harmless
   t.exchange();
-  CHECK(!t.failure);
+  CHECK(!t.failure());
 }
 
 TEST_CASE("grants: a lease is renewed, from when that was asked") {
@@ -315,7 +307,7 @@ TEST_CASE("grants: an ended region that is kept does not affect one that gets it
     if (!first)
       t.ends(t.number);
     again = t.granted();
-    REQUIRE(!t.failure);
+    REQUIRE(!t.failure());
   }
   CHECK(t.user.leases.check(kept.id, t.now) ==
         (by_time ? error::lease_expired : error::lease_revoked));
@@ -515,7 +507,7 @@ TEST_CASE("grants: a lease longer than can be encoded, or negative, is sent all 
   two t;
   a_lend lend;
   t.lends(lend, asked);
-  CHECK(!t.failure);
+  CHECK(!t.failure());
   a_wait wait;
   t.user.inbox.receive(wait);
   CHECK(t.user.inbox.next() == &wait);
@@ -549,7 +541,7 @@ TEST_CASE("grants: a region that has ended meanwhile is not handed back") {
   a_wait wait;
   t.owner.inbox.receive(wait);
   CHECK(t.owner.inbox.next() == nullptr);
-  CHECK(!t.failure);
+  CHECK(!t.failure());
   t.owner.inbox.cancel(wait);
 }
 
@@ -583,7 +575,7 @@ TEST_CASE("grants: with a goodbye all grants end") {
   t.user.link.close();
   t.exchange();
   t.ends(t.number);
-  CHECK(!t.failure);
+  CHECK(!t.failure());
 }
 
 TEST_CASE("grants: a frame that makes no sense is a violation") {
@@ -600,10 +592,7 @@ TEST_CASE("grants: a frame that makes no sense is a violation") {
         row{{.type = frame_type::granted, .length = grant_payload::size}, "the same"}}) {
     INFO(r.what);
     side s;
-    const frame_bytes head = encode(r.header);
-    std::vector<std::byte> bytes(head.begin(), head.end());
-    bytes.insert(bytes.end(), payload.begin(), payload.begin() + r.header.length);
-    s.link.on_received(0, bytes, {});
+    s.arrives(frame_of(r.header, payload));
     CHECK(s.link.failure() == error::protocol_violation);
   }
 }
@@ -616,7 +605,7 @@ TEST_CASE("grants: a grant of other memory than was asked for is a violation") {
     t.exchange();
     t.owner.grants.made(t.owner.grants.next().grant, {0x1000, bytes, 5}, t.now);
     t.exchange();
-    CHECK(t.failure == error::protocol_violation);
+    CHECK(t.failure() == error::protocol_violation);
     CHECK(t.user.leases.next() == nullptr); // it ends with the connection
     t.user.link.stop(error::protocol_violation);
     REQUIRE(t.user.leases.next() == &op);
@@ -629,11 +618,8 @@ TEST_CASE("grants: more unanswered requests than receives are a violation") {
   payload_bytes payload;
   encode(request_payload{1, seconds(1), remote_rights::read}, payload);
   for (std::uint32_t i = 0; i < 17 && !s.link.failure(); ++i) {
-    frame_header h{.type = frame_type::request, .length = request_payload::size, .id = i};
-    const frame_bytes head = encode(h);
-    std::vector<std::byte> bytes(head.begin(), head.end());
-    bytes.insert(bytes.end(), payload.begin(), payload.begin() + h.length);
-    s.link.on_received(0, bytes, {});
+    const frame_header h{.type = frame_type::request, .length = request_payload::size, .id = i};
+    s.link.on_received(i, frame_of(h, payload), {});
   }
   CHECK(s.link.failure() == error::protocol_violation);
 }

@@ -64,12 +64,10 @@ const error_code no_memory = asio::error::no_memory;
 
 std::vector<std::byte> an_offer(std::uint32_t id, std::uint64_t bytes = 500,
                                 std::uint64_t address = 0) {
-  frame_header h{.type = frame_type::offer, .length = offer_payload::size, .id = id};
-  std::vector<std::byte> f = raw(h);
+  const frame_header h{.type = frame_type::offer, .length = offer_payload::size, .id = id};
   payload_bytes payload;
   encode(offer_payload{{address, bytes, 1}}, payload);
-  std::copy_n(payload.begin(), offer_payload::size, f.begin() + frame_header::size);
-  return f;
+  return frame_of(h, payload);
 }
 
 } // namespace
@@ -458,36 +456,38 @@ TEST_CASE("a peer that breaks the rules of offers") {
     breaks(t.b, an_offer(8));
   }
   SECTION("behind the shutdown") {
-    goes(t.b, raw({.type = frame_type::shutdown}));
+    goes(t.b, frame_of({.type = frame_type::shutdown}));
     breaks(t.b, an_offer(0));
   }
   SECTION("a goodbye before they are answered") {
     goes(t.b, an_offer(0));
-    breaks(t.b, raw({.type = frame_type::goodbye}));
+    breaks(t.b, frame_of({.type = frame_type::goodbye}));
   }
-  SECTION("a withdrawal of none") { breaks(t.b, raw({.type = frame_type::withdraw, .id = 0})); }
+  SECTION("a withdrawal of none") {
+    breaks(t.b, frame_of({.type = frame_type::withdraw, .id = 0}));
+  }
   SECTION("two of one") {
     goes(t.b, an_offer(0));
-    goes(t.b, raw({.type = frame_type::withdraw, .id = 0}));
-    breaks(t.b, raw({.type = frame_type::withdraw, .id = 0}));
+    goes(t.b, frame_of({.type = frame_type::withdraw, .id = 0}));
+    breaks(t.b, frame_of({.type = frame_type::withdraw, .id = 0}));
   }
-  SECTION("an answer to none") { breaks(t.a, raw({.type = frame_type::taken, .id = 0})); }
+  SECTION("an answer to none") { breaks(t.a, frame_of({.type = frame_type::taken, .id = 0})); }
   SECTION("two answers to one") {
     t.lend(500);
-    goes(t.a, raw({.type = frame_type::taken, .id = 0}));
-    breaks(t.a, raw({.type = frame_type::taken, .id = 0}));
+    goes(t.a, frame_of({.type = frame_type::taken, .id = 0}));
+    breaks(t.a, frame_of({.type = frame_type::taken, .id = 0}));
   }
   SECTION("an answer to a withdrawal that was not said") {
     t.lend(500);
-    breaks(t.a, raw({.type = frame_type::withdrawn, .id = 0, .immediate = 10}));
+    breaks(t.a, frame_of({.type = frame_type::withdrawn, .id = 0, .immediate = 10}));
   }
   SECTION("one with as many bytes as were offered") {
     t.a.cancel(t.lend(500));
-    breaks(t.a, raw({.type = frame_type::withdrawn, .id = 0, .immediate = 500}));
+    breaks(t.a, frame_of({.type = frame_type::withdrawn, .id = 0, .immediate = 500}));
   }
   SECTION("a refusal for another reason than the end") {
     t.lend(500);
-    breaks(t.a, raw({.type = frame_type::refused, .id = 0, .immediate = 1}));
+    breaks(t.a, frame_of({.type = frame_type::refused, .id = 0, .immediate = 1}));
   }
 }
 
@@ -640,16 +640,14 @@ TEST_CASE("a peer that is asked tells whether its application has taken somethin
     CHECK(t.types() == types{frame_type::query});
   }
   SECTION("twice is a violation") {
-    t.b.posted.clear();
-    t.b.posted = {5000, 5001};
     t.b.bytes.ask(); // leaves b's frames on the wire
-    t.b.link.on_received(1000, raw({.type = frame_type::query}), {});
-    t.b.link.on_received(1001, raw({.type = frame_type::query}), {});
+    t.b.complete_receive(frame_of({.type = frame_type::query}));
+    t.b.complete_receive(frame_of({.type = frame_type::query}));
     t.b.run();
     CHECK(t.b.failure == error::protocol_violation);
   }
   SECTION("so is an answer to no question") {
-    t.a.arrives(raw({.type = frame_type::progress, .immediate = 5}));
+    t.a.arrives(frame_of({.type = frame_type::progress, .immediate = 5}));
     CHECK(t.a.failure == error::protocol_violation);
   }
 }

@@ -365,30 +365,30 @@ TEST_CASE("a write that there is no memory for fails, unless it has begun") {
 TEST_CASE("a peer that breaks the rules") {
   SECTION("data after shutdown") {
     two t;
-    t.b.arrives(raw({.type = frame_type::shutdown}));
-    t.b.arrives(raw({.type = frame_type::data, .length = 1}));
+    t.b.arrives(frame_of({.type = frame_type::shutdown}));
+    t.b.arrives(frame_of({.type = frame_type::data, .length = 1}));
     CHECK(t.b.failure == error::protocol_violation);
   }
   SECTION("shutdown twice") {
     two t;
-    t.b.arrives(raw({.type = frame_type::shutdown}));
-    t.b.arrives(raw({.type = frame_type::shutdown}));
+    t.b.arrives(frame_of({.type = frame_type::shutdown}));
+    t.b.arrives(frame_of({.type = frame_type::shutdown}));
     CHECK(t.b.failure == error::protocol_violation);
   }
   SECTION("more data than may be held") {
     two t(5);
     for (int i = 0; i < 3; ++i)
-      t.b.arrives(raw({.type = frame_type::data, .length = 1}));
+      t.b.arrives(frame_of({.type = frame_type::data, .length = 1}));
     CHECK(t.b.failure == error::protocol_violation);
   }
   SECTION("no bytes") {
     two t;
-    t.b.arrives(raw({.type = frame_type::data}));
+    t.b.arrives(frame_of({.type = frame_type::data}));
     CHECK(t.b.failure == error::protocol_violation);
   }
   SECTION("a message") {
     two t;
-    t.b.arrives(raw({.type = frame_type::message, .length = 3}));
+    t.b.arrives(frame_of({.type = frame_type::message, .length = 3}));
     CHECK(t.b.failure == error::protocol_violation);
   }
 }
@@ -400,7 +400,7 @@ TEST_CASE("a peer that has said goodbye is not asked") {
   t.b.run();
   REQUIRE(t.b.wire.size() == 1);
   const std::vector<std::byte> goodbye = t.b.wire.front().bytes;
-  t.a.link.on_received(t.a.posted.front(), goodbye, {});
+  t.a.complete_receive(goodbye);
   t.a.wire.clear();
   t.a.bytes.ask();
   t.a.run();

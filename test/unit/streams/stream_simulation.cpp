@@ -2,10 +2,9 @@
 // Two sides of a stream over a link that loses nothing but has any delay, with all actions of
 // programs in any order.
 #include "protocol/stream_party.hpp"
+#include "protocol/two_sides.hpp"
 
 #include "catch.hpp"
-
-#include <random>
 
 namespace {
 
@@ -18,9 +17,9 @@ struct totals {
               half_shut = 0;
 };
 
-class world {
+class world final : protocol_test::two_sides<party> {
 public:
-  world(std::uint32_t seed, totals& t) : random_(seed), total_(t) {
+  world(std::uint32_t seed, totals& t) : two_sides(seed), total_(t) {
     ++t.worlds;
     const std::uint32_t receives[2] = {5 + below(12), 5 + below(12)};
     const std::uint32_t sizes[2] = {64 + below(200), 64 + below(200)};
@@ -39,22 +38,22 @@ public:
       o.offers = 1 + below(4);
       o.direct_from = 1 + below(400);
       o.inbox = {50 + below(2000), 20 + below(600)};
-      party_[i] = std::make_unique<party>(l, o);
-      party_[i]->refuses_memory = [this] {
+      parties_[i] = std::make_unique<party>(l, o);
+      parties_[i]->refuses_memory = [this] {
         const bool refuses = below(64) == 0;
         total_.refused += refuses;
         return refuses;
       };
-      party_[i]->has_little_memory = [this] {
+      parties_[i]->has_little_memory = [this] {
         return below(16) == 0;
       };
-      party_[i]->refuses_key = [this] {
+      parties_[i]->refuses_key = [this] {
         const bool refuses = below(16) == 0;
         total_.unexposed += refuses;
         return refuses;
       };
-      party_[i]->read_at_a_time = 1 + below(500);
-      party_[i]->bytes.set_no_delay(below(4) == 0);
+      parties_[i]->read_at_a_time = 1 + below(500);
+      parties_[i]->bytes.set_no_delay(below(4) == 0);
     }
   }
 
@@ -76,12 +75,8 @@ public:
   }
 
 private:
-  std::uint32_t below(std::uint32_t n) {
-    return n == 0 ? 0 : static_cast<std::uint32_t>(random_() % n);
-  }
-
   void step(std::size_t who) {
-    party& p = *party_[who];
+    party& p = *parties_[who];
     switch (below(12)) {
     case 0:
     case 1:
@@ -130,21 +125,21 @@ private:
   }
 
   void ask(std::size_t who) {
-    party_[who]->bytes.ask();
-    party_[who]->run();
+    parties_[who]->bytes.ask();
+    parties_[who]->run();
   }
 
   void shut_writes(std::size_t who) {
-    party_[who]->bytes.shut_down_writes();
-    party_[who]->run();
+    parties_[who]->bytes.shut_down_writes();
+    parties_[who]->run();
     ++total_.shutdowns;
     total_.drops += !writes_shut_[who] && reads_shut_[who];
     writes_shut_[who] = true;
   }
 
   void shut_reads(std::size_t who) {
-    party_[who]->bytes.shut_down_reads();
-    party_[who]->run();
+    parties_[who]->bytes.shut_down_reads();
+    parties_[who]->run();
     total_.half_shut += !writes_shut_[who];
     total_.drops += writes_shut_[who] && !reads_shut_[who];
     reads_shut_[who] = true;
@@ -154,18 +149,17 @@ private:
   bool drops(std::size_t who) const { return writes_shut_[who] && reads_shut_[who]; }
 
   bool complete_pull(std::size_t who) {
-    party& p = *party_[who];
+    party& p = *parties_[who];
     if (!p.pulls.empty()) {
       ++total_.pulls;
       total_.direct += p.pulls.front().read != nullptr;
     }
-    return p.complete_pull(*party_[1 - who]);
+    return p.complete_pull(*parties_[1 - who]);
   }
 
-  bool deliver(std::size_t who) {
-    party& p = *party_[who];
-    if (!p.wire.empty()) {
-      const frame_header& h = p.wire.front().header;
+  bool deliver(std::size_t who) override {
+    if (const auto& wire = parties_[who]->wire; !wire.empty()) {
+      const frame_header& h = wire.front().header;
       total_.frames += h.type == frame_type::data;
       total_.withdrawn += h.type == frame_type::withdrawn;
       total_.dropped += h.type == frame_type::dropped;
@@ -173,7 +167,7 @@ private:
       if (h.type == frame_type::progress)
         hear_progress(1 - who, h.immediate);
     }
-    return p.deliver_to(*party_[1 - who]);
+    return two_sides::deliver(who);
   }
 
   // Checks that the peer reports the number of bytes that its application has taken.
@@ -203,7 +197,7 @@ private:
     write_[who] = std::make_unique<a_write>(n, kind);
     for (std::uint64_t i = 0; i < n; ++i)
       write_[who]->data.push_back(byte_at(given_[who] + i));
-    party_[who]->write(*write_[who]);
+    parties_[who]->write(*write_[who]);
   }
 
   void read(std::size_t who) {
@@ -217,14 +211,14 @@ private:
                                               : 1 + below(below(2) == 0 ? 400 : 3000),
                                           kind);
     read_[who]->direct = kind == stream_read::kind::copy && below(2) == 0;
-    party_[who]->read(*read_[who]);
+    parties_[who]->read(*read_[who]);
   }
 
   void cancel(std::size_t who) {
     if (below(2) == 0 && write_[who])
-      party_[who]->cancel(*write_[who]);
+      parties_[who]->cancel(*write_[who]);
     else if (read_[who])
-      party_[who]->cancel(*read_[who]);
+      parties_[who]->cancel(*read_[who]);
   }
 
   void collect(std::size_t who) {
@@ -252,40 +246,16 @@ private:
     }
   }
 
-  void check() {
-    for (std::size_t i = 0; i < 2; ++i) {
-      const party& p = *party_[i];
-      const party& o = *party_[1 - i];
-      must(!p.failure, "neither finds the other at fault");
-      std::size_t credits = o.link.flow().available() + o.wire.size();
-      for (const wire_frame& f : p.wire)
-        credits += f.header.credits;
-      must(credits == p.link.flow().with_peer(), "credits are neither lost nor doubled");
-      must(p.posted.size() + p.link.flow().held() == p.link.flow().receives(),
-           "every receive is posted or holds something");
-    }
-  }
-
-  bool settle() {
-    bool moved = false;
-    for (bool again = true; again;) {
-      again = false;
-      for (std::size_t i = 0; i < 2; ++i) {
-        again |= deliver(i);
-        again |= party_[i]->complete_send();
-        again |= complete_pull(i);
-        collect(i);
-      }
-      moved |= again;
-      check();
-    }
+  bool local_step(std::size_t who) override {
+    const bool moved = complete_pull(who);
+    collect(who);
     return moved;
   }
 
   // Both sides read to the end, which is a shutdown or a close.
   void finish(bool closes) {
     finishing_ = true;
-    for (auto& p : party_)
+    for (auto& p : parties_)
       p->refuses_memory = nullptr; // otherwise a read could end with that error before the end
     for (std::size_t i = 0; i < 2; ++i)
       if (reads_shut_[i] && !writes_shut_[i])
@@ -298,7 +268,7 @@ private:
         read(i);
         collect(i);
       }
-      again |= settle() || party_[0]->bytes.readable() || party_[1]->bytes.readable();
+      again |= settle() || parties_[0]->bytes.readable() || parties_[1]->bytes.readable();
       again = again && !(read_end_[0] && read_end_[1]) && !all_read();
     }
     must(all_read() || read_end_[0] || read_end_[1], "all that was written arrives");
@@ -307,17 +277,17 @@ private:
     if (closes) {
       const std::size_t who = below(2);
       closing_ = true;
-      party_[who]->link.close();
-      party_[who]->run();
+      parties_[who]->link.close();
+      parties_[who]->run();
       ask(below(2));
       settle();
-      must(party_[0]->closed && party_[1]->closed, "a goodbye is answered");
+      must(parties_[0]->closed && parties_[1]->closed, "a goodbye is answered");
       ++total_.closes;
     } else {
       for (std::size_t i = 0; i < 2; ++i) {
         must(asked_[i] == told_[i], "each question is answered");
       }
-      for (auto& p : party_) {
+      for (auto& p : parties_) {
         p->bytes.shut_down_writes();
         p->run();
       }
@@ -343,7 +313,7 @@ private:
 
   void die() {
     finishing_ = true;
-    for (auto& p : party_)
+    for (auto& p : parties_)
       p->stop(asio::error::connection_reset);
     ++total_.deaths;
     for (std::size_t i = 0; i < 2; ++i) {
@@ -357,15 +327,13 @@ private:
   }
 
   void end_of(std::size_t i) {
-    must(party_[i]->link.flow().held() == 0, "nothing is held when all was read");
-    party_[i]->stop(asio::error::operation_aborted);
+    must(parties_[i]->link.flow().held() == 0, "nothing is held when all was read");
+    parties_[i]->stop(asio::error::operation_aborted);
     collect(i);
     must(!write_[i] && !read_[i], "nothing is left");
   }
 
-  std::mt19937 random_;
   totals& total_;
-  std::unique_ptr<party> party_[2];
   std::unique_ptr<a_write> write_[2];
   std::unique_ptr<a_read> read_[2];
   std::uint64_t given_[2] = {}, taken_[2] = {};
