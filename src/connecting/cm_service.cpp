@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 #include "connecting/cm_service.hpp"
 
+#include "connecting/cm_device.hpp"
 #include "core/descriptor_watch.hpp"
 
 #include <algorithm>
@@ -14,6 +15,24 @@
 #include <utility>
 
 namespace asio_rdma::detail {
+namespace {
+
+// The interface of the connection's local GID, 0 if unknown.
+std::uint32_t interface_of(const rdma_cm_id& id) noexcept {
+  ibv_port_attr port{};
+  if (id.verbs == nullptr || is_iwarp(id.verbs) ||
+      ibv_query_port(id.verbs, id.port_num, &port) != 0)
+    return 0;
+  for (int i = 0; i < port.gid_tbl_len; ++i) {
+    ibv_gid_entry entry{};
+    if (ibv_query_gid_ex(id.verbs, id.port_num, static_cast<std::uint32_t>(i), &entry, 0) == 0 &&
+        std::memcmp(&entry.gid, &id.route.addr.addr.ibaddr.sgid, sizeof entry.gid) == 0)
+      return entry.ndev_ifindex;
+  }
+  return 0;
+}
+
+} // namespace
 
 asio::execution_context::id cm_service::id;
 
@@ -280,6 +299,20 @@ asio::ip::tcp::endpoint endpoint_of(const sockaddr* address) {
     return result;
   std::memcpy(result.data(), address, size);
   result.resize(size);
+  return result;
+}
+
+// A link-local address is reachable only with the interface of its link, which the kernel does not
+// report for a request by RoCE.
+asio::ip::tcp::endpoint scoped_endpoint(const rdma_cm_id& id, const sockaddr* address) noexcept {
+  asio::ip::tcp::endpoint result = endpoint_of(address);
+  if (!result.address().is_v6())
+    return result;
+  asio::ip::address_v6 a = result.address().to_v6();
+  if (a.is_link_local() && a.scope_id() == 0) {
+    a.scope_id(interface_of(id));
+    result.address(a);
+  }
   return result;
 }
 

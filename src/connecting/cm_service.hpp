@@ -172,6 +172,8 @@ private:
 };
 
 asio::ip::tcp::endpoint endpoint_of(const sockaddr* address);
+/// As `endpoint_of`, for an address of the connection of `id`.
+asio::ip::tcp::endpoint scoped_endpoint(const rdma_cm_id& id, const sockaddr* address) noexcept;
 error_code cm_error(int value);
 
 } // namespace asio_rdma::detail

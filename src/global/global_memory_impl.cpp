@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: BSL-1.0
 #include <asio_rdma/detail/connection/connection_arguments.hpp>
 
-#include "connection/connection_impl.hpp"
-#include "core/background_timer.hpp"
 #include "global/global_memory_impl.hpp"
+#include "global/global_peer.hpp"
 
 #include <algorithm>
 #include <optional>
@@ -16,64 +15,10 @@ namespace {
 using kind = global_message::kind;
 using result = global_message::result;
 
-error_code error_of(result r) {
-  switch (r) {
-  case result::ok:
-    return {};
-  case result::node_in_use:
-    return error::node_in_use;
-  case result::no_memory:
-    return make_error_code(boost::system::errc::not_enough_memory);
-  case result::invalid:
-    return asio::error::invalid_argument;
-  }
-  return error::protocol_violation;
-}
-
 // Outstanding hints to one peer: further hints would only wait behind these.
 constexpr std::size_t most_hints = 64;
 
 } // namespace
-
-// --- Opening and closing ---------------------------------------------------------------------
-
-/// A connection to another node, from either side, and the requests that wait for its answers.
-struct global_memory_impl::peer {
-  /// The receive of the next message.
-  class arrival final : public message_receive {
-  public:
-    arrival(std::shared_ptr<global_memory_impl> to, peer_ptr from)
-        : message_receive(&arrival::arrived), to_(std::move(to)), from_(std::move(from)) {}
-
-  private:
-    static void arrived(operation* base, disposal how) {
-      auto& self = static_cast<arrival&>(static_cast<message_receive&>(*base));
-      if (how == disposal::destroy)
-        self.fail(asio::error::operation_aborted);
-      const auto to = std::move(self.to_);
-      const peer_ptr from = std::move(self.from_); // which owns this receive
-      const error_code ec = self.ec;
-      to->on_message(from, ec, std::exchange(self.result, {}));
-    }
-
-    std::shared_ptr<global_memory_impl> to_;
-    peer_ptr from_;
-  };
-
-  peer(const asio::any_io_executor& ex, bool was_accepted) : link(ex), accepted(was_accepted) {}
-
-  asio_rdma::connection link;
-  const bool accepted;
-  bool serves = false;                        // the peer may ask at any time: work of the context
-  std::optional<global_message> introduction; // once received
-  std::list<global_lane> lane;                // set with the introduction, until published
-  std::unique_ptr<background_timer> silence;  // until the introduction
-  std::optional<arrival> listening;
-  std::size_t hints = 0; // on their way to the peer
-  bool ended = false;
-  operation_list requests;
-  std::size_t forgotten = 0; // cancelled requests whose answers are outstanding
-};
 
 /// A message that no operation depends on. Not work of the context while the peer does not take it.
 class global_memory_impl::hint final : public message_send {
@@ -237,257 +182,6 @@ void global_memory_impl::end(const peer_ptr& p, const error_code& why) noexcept 
   service_.complete(done);
 }
 
-// Gives the peer memory for its descriptors in the queues of locks, until the connection ends.
-void global_memory_impl::add_descriptors(const peer_ptr& p, const global_message& m) {
-  std::map<place, loan> lent{{{m.segment, 0}, {m.value, p}}}; // allocated in advance
-  const global_message reply = node_->serve(m);
-  if (reply.status == result::ok) {
-    const std::lock_guard guard(mutex_);
-    if (p->ended)
-      return node_->mark_dead(m.segment, reply.value, m.value);
-    auto one = lent.extract(lent.begin());
-    one.key().second = reply.value;
-    loans_.insert(std::move(one));
-  }
-  say(p, reply);
-}
-
-global_memory_impl::peer_ptr global_memory_impl::borrower(segment_id segment,
-                                                          std::uint64_t descriptor) const {
-  const std::lock_guard guard(mutex_);
-  auto l = loans_.upper_bound({segment, descriptor});
-  if (l == loans_.begin())
-    return nullptr;
-  --l;
-  const auto& [first, lent] = *l;
-  const bool inside =
-      first.first == segment && (descriptor - first.second) / sizeof(alock_descriptor) < lent.count;
-  return inside ? lent.borrower : nullptr;
-}
-
-global_memory_impl::peer_ptr global_memory_impl::make_peer(bool accepted, error_code& ec) {
-  auto p = std::make_shared<peer>(executor_, accepted);
-  p->serves = accepted || node_->hosts();
-  connection_options o = options_.lanes;
-  o.max_message = global_message::max_size;
-  p->link.open(node_->pool(), o, ec);
-  return p;
-}
-
-error_code global_memory_impl::listen(const asio::ip::tcp::endpoint& endpoint) {
-  error_code ec;
-  {
-    const std::lock_guard guard(mutex_);
-    if (closed_)
-      return asio::error::bad_descriptor;
-    listener_.open(endpoint, asio::socket_base::max_listen_connections, ec);
-  }
-  if (!ec)
-    accept_again();
-  return ec;
-}
-
-asio::ip::tcp::endpoint global_memory_impl::local_endpoint(error_code& ec) const {
-  const std::lock_guard guard(mutex_);
-  return listener_.local_endpoint(ec);
-}
-
-void global_memory_impl::accept_next() {
-  const std::lock_guard guard(mutex_);
-  if (closed_)
-    return;
-  listener_.async_wait_request([s = self()](error_code ec, connection_request request) {
-    if (ec)
-      return;
-    try { // on failure the request is rejected
-      s->accept(std::move(request));
-    } catch (const std::bad_alloc&) {
-    }
-    s->accept_again();
-  });
-}
-
-// Accepts the next request. If there is no memory for that, tries again in the next turn of the
-// context.
-void global_memory_impl::accept_again() noexcept {
-  try {
-    accept_next();
-  } catch (const std::bad_alloc&) {
-    const std::lock_guard guard(mutex_);
-    if (closed_)
-      return;
-    next_accept_.keep = self();
-    service_.operation_starting();
-    operation_list done;
-    done.push_back(next_accept_);
-    service_.complete(done);
-  }
-}
-
-global_memory_impl::next_accept::next_accept() noexcept : operation(&next_accept::come) {}
-
-void global_memory_impl::next_accept::come(operation* base, disposal) {
-  const auto to = std::move(static_cast<next_accept*>(base)->keep);
-  to->accept_again();
-}
-
-void global_memory_impl::accept(connection_request request) {
-  error_code ec;
-  const peer_ptr p = make_peer(true, ec);
-  const std::lock_guard guard(mutex_);
-  if (ec || closed_)
-    return;
-  keep_while_starting(p, [&] {
-    listener_.async_accept(
-        std::move(request), p->link,
-        [s = self(), p](error_code e, const connection_info&) { s->on_connected(p, e); });
-  });
-}
-
-template <class Start>
-void global_memory_impl::keep_while_starting(const peer_ptr& p, Start start) {
-  peers_.push_back(p);
-  try {
-    start();
-  } catch (...) {
-    std::erase(peers_, p);
-    throw;
-  }
-}
-
-void global_memory_impl::on_connected(const peer_ptr& p, error_code ec) noexcept {
-  if (!ec) {
-    try {
-      expect_introduction(p);
-      if (!p->accepted)
-        say(p, node_->introduction(kind::join));
-    } catch (const std::bad_alloc&) {
-      ec = asio::error::no_memory;
-    }
-  }
-  if (ec)
-    end(p, ec);
-  else
-    listen_to(p);
-}
-
-void global_memory_impl::expect_introduction(const peer_ptr& p) {
-  const auto longest = options_.lanes.keep_alive;
-  const std::lock_guard guard(mutex_);
-  if (p->ended || longest <= longest.zero())
-    return;
-  p->silence = std::make_unique<background_timer>(service_.context());
-  p->silence->set(background_timer::clock::now() + longest,
-                  [weak = weak_from_this(), of = std::weak_ptr<peer>(p)] {
-                    const auto s = std::static_pointer_cast<global_memory_impl>(weak.lock());
-                    const peer_ptr silent = of.lock();
-                    if (s && silent && !s->has_introduced(*silent))
-                      s->end(silent, asio::error::timed_out);
-                  });
-}
-
-bool global_memory_impl::has_introduced(const peer& p) const {
-  const std::lock_guard guard(mutex_);
-  return p.introduction.has_value();
-}
-
-// --- Asking other nodes ----------------------------------------------------------------------
-
-bool global_memory_impl::start(global_request& op, node_id to) {
-  if (op.is_join()) {
-    peer_ptr p; // declared first: not destroyed under the lock
-    const std::lock_guard guard(mutex_);
-    op.ec = closed_ ? error_code(asio::error::bad_descriptor) : error_code();
-    if (!closed_)
-      p = make_peer(false, op.ec);
-    if (op.ec)
-      return false;
-    keep_while_starting(p, [&] {
-      connector_.async_connect(
-          p->link, op.endpoint,
-          [s = self(), p](error_code ec, const connection_info&) { s->on_connected(p, ec); });
-    });
-    service_.operation_starting();
-    p->requests.push_back(op);
-    return true;
-  }
-
-  if (to == node_->id()) {
-    {
-      const std::lock_guard guard(mutex_);
-      if (closed_) {
-        op.ec = asio::error::bad_descriptor;
-        return false;
-      }
-    }
-    const global_message reply = node_->serve(op.message);
-    op.message.value = reply.value;
-    op.ec = error_of(reply.status);
-    const std::lock_guard guard(mutex_);
-    if (!op.ec && closed_)
-      op.ec = asio::error::bad_descriptor;
-    if (op.ec)
-      return false;
-    service_.operation_starting();
-    operation_list done;
-    done.push_back(op);
-    service_.complete(done);
-    return true;
-  }
-  const auto keep = self(); // the end of the operation may drop the owner's reference
-  peer_ptr found;
-  {
-    const std::lock_guard guard(mutex_);
-    const global_lane* const l = lane(to);
-    if (l == nullptr) {
-      op.ec = error::node_unknown;
-      return false;
-    }
-    const auto p = std::find_if(peers_.begin(), peers_.end(),
-                                [l](const peer_ptr& c) { return c->link.impl() == l->link; });
-    if (p == peers_.end()) {
-      op.ec = asio::error::connection_reset;
-      return false;
-    }
-    found = *p;
-    op.number = op.message.id = ++numbers_ != 0 ? numbers_ : ++numbers_;
-    say(found, op.message);
-    service_.operation_starting();
-    found->requests.push_back(op);
-  }
-  listen_to(found);
-  return true;
-}
-
-// The owner still answers a cancelled request: memory that it then allocates is given back. Memory
-// that is being freed is lost, so `total` does not cancel that.
-void global_memory_impl::cancel(std::uint64_t id, asio::cancellation_type_t type) {
-  peer_ptr joining;
-  {
-    const std::lock_guard guard(mutex_);
-    for (const peer_ptr& p : peers_) {
-      const auto op = std::find_if(p->requests.begin(), p->requests.end(),
-                                   [id](const operation& o) { return o.id == id; });
-      if (op == p->requests.end())
-        continue;
-      if (static_cast<global_request&>(*op).message.what == global_message::kind::free &&
-          !may_leave_effects(type))
-        return;
-      if (static_cast<global_request&>(*op).is_join())
-        joining = p;
-      else
-        ++p->forgotten;
-      op->fail(asio::error::operation_aborted);
-      operation_list done;
-      done.splice(done.end(), p->requests, op);
-      service_.complete(done); // under the mutex: while there are requests, the context exists
-      break;
-    }
-  }
-  if (joining)
-    end(joining, asio::error::operation_aborted);
-}
-
 // --- Messages --------------------------------------------------------------------------------
 
 void global_memory_impl::say(const peer_ptr& p, const global_message& m) { send(p, encode(m)); }
@@ -499,25 +193,6 @@ void global_memory_impl::send(const peer_ptr& p, const std::vector<std::byte>& b
     if (ec)
       s->end(p, ec);
   });
-}
-
-void global_memory_impl::tell_next(const connection_impl* way, segment_id segment,
-                                   std::uint64_t descriptor) noexcept {
-  peer_ptr p;
-  {
-    const std::lock_guard guard(mutex_);
-    const auto found = std::find_if(peers_.begin(), peers_.end(), [way](const peer_ptr& one) {
-      return one->link.impl().get() == way;
-    });
-    if (found == peers_.end())
-      return;
-    p = *found;
-  }
-  global_message m;
-  m.what = kind::wake;
-  m.segment = segment;
-  m.value = descriptor;
-  hint::send(self(), p, m);
 }
 
 // Waits for the next message. If no message is due, the wait is not work of the context.
@@ -643,72 +318,53 @@ error_code global_memory_impl::take(const peer_ptr& p, const global_message& m,
   return ec;
 }
 
-// The first live connection to a node becomes its lane; another view of the node may be connected
-// too. The answer is the first message to the peer: before this, no other thread can find the lane.
-error_code global_memory_impl::introduce(const peer_ptr& p, const global_message& m,
-                                         const std::vector<std::byte>& answer) {
-  const std::lock_guard guard(mutex_);
-  const bool own = m.node == node_->id();
-  if (own && m.incarnation != node_->incarnation())
-    return error::node_in_use;
-  const global_lane* const before = lane(m.node);
-  const bool lives =
-      before != nullptr && before->link->queue_pair()->state() == queue_pair_state::connected;
-  if (lives && before->incarnation != m.incarnation)
-    return error::node_in_use;
-  std::list<global_lane> made;
-  if (!own || !p->accepted) { // otherwise the other end has the lane
-    const auto& link = p->link.impl();
-    auto users = std::make_shared<lane_link>(link, places_);
-    made.push_back({link, std::move(users), m.incarnation, m.atomics, m.segments});
+// --- Locks -----------------------------------------------------------------------------------
+
+void global_memory_impl::tell_next(const connection_impl* way, segment_id segment,
+                                   std::uint64_t descriptor) noexcept {
+  peer_ptr p;
+  {
+    const std::lock_guard guard(mutex_);
+    const auto found = std::find_if(peers_.begin(), peers_.end(), [way](const peer_ptr& one) {
+      return one->link.impl().get() == way;
+    });
+    if (found == peers_.end())
+      return;
+    p = *found;
   }
-  p->introduction.emplace(m);
-  if (!answer.empty())
-    send(p, answer);
-  p->lane.swap(made); // from here on the lane may be published
-  if (!lives && !p->lane.empty())
-    publish(*p);
-  return {};
+  global_message m;
+  m.what = kind::wake;
+  m.segment = segment;
+  m.value = descriptor;
+  hint::send(self(), p, m);
 }
 
-void global_memory_impl::publish(peer& p) noexcept {
-  published_.splice(published_.end(), p.lane);
-  lanes_[p.introduction->node].store(&published_.back(), std::memory_order_release);
-}
-
-// Another view of the node may have a live connection.
-void global_memory_impl::replace_lane(const peer& ended) noexcept {
-  const global_message& who = *ended.introduction;
-  const global_lane* const used = lane(who.node);
-  if (used == nullptr || used->link != ended.link.impl())
-    return;
-  for (const peer_ptr& p : peers_)
-    if (!p->lane.empty() && p->introduction->node == who.node &&
-        p->introduction->incarnation == who.incarnation &&
-        p->link.impl()->queue_pair()->state() == queue_pair_state::connected)
-      return publish(*p);
-}
-
-error_code global_memory_impl::answer(peer& p, const global_message& m, operation_list& done) {
-  const std::lock_guard guard(mutex_);
-  const auto found = std::find_if(p.requests.begin(), p.requests.end(), [&m](const operation& op) {
-    return static_cast<const global_request&>(op).number == m.id;
-  });
-  if (found == p.requests.end()) {
-    if (p.forgotten == 0)
-      return error::protocol_violation;
-    --p.forgotten;
-    return {};
+// Gives the peer memory for its descriptors in the queues of locks, until the connection ends.
+void global_memory_impl::add_descriptors(const peer_ptr& p, const global_message& m) {
+  std::map<place, loan> lent{{{m.segment, 0}, {m.value, p}}}; // allocated in advance
+  const global_message reply = node_->serve(m);
+  if (reply.status == result::ok) {
+    const std::lock_guard guard(mutex_);
+    if (p->ended)
+      return node_->mark_dead(m.segment, reply.value, m.value);
+    auto one = lent.extract(lent.begin());
+    one.key().second = reply.value;
+    loans_.insert(std::move(one));
   }
-  auto& op = static_cast<global_request&>(*found);
-  const bool fits =
-      (op.message.what == kind::free) == (m.what == kind::freed) && op.message.segment == m.segment;
-  if (!fits)
-    return error::protocol_violation;
-  op.message.value = m.value;
-  op.ec = error_of(m.status);
-  done.splice(done.end(), p.requests, found);
-  return {};
+  say(p, reply);
+}
+
+global_memory_impl::peer_ptr global_memory_impl::borrower(segment_id segment,
+                                                          std::uint64_t descriptor) const {
+  const std::lock_guard guard(mutex_);
+  auto l = loans_.upper_bound({segment, descriptor});
+  if (l == loans_.begin())
+    return nullptr;
+  --l;
+  const auto& [first, lent] = *l;
+  const bool inside =
+      first.first == segment && (descriptor - first.second) / sizeof(alock_descriptor) < lent.count;
+  return inside ? lent.borrower : nullptr;
 }
 
 } // namespace asio_rdma::detail

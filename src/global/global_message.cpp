@@ -18,6 +18,20 @@ bool is_segment(const remote_buffer& s) noexcept {
 
 } // namespace
 
+error_code error_of(result r) {
+  switch (r) {
+  case result::ok:
+    return {};
+  case result::node_in_use:
+    return error::node_in_use;
+  case result::no_memory:
+    return make_error_code(boost::system::errc::not_enough_memory);
+  case result::invalid:
+    return asio::error::invalid_argument;
+  }
+  return error::protocol_violation;
+}
+
 std::vector<std::byte> encode(const global_message& m) {
   const std::size_t tail = introduces(m.what) ? m.segments.size() * global_message::segment_size
                            : m.what == kind::allocate ? sizeof(m.alignment)

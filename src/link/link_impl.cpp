@@ -10,54 +10,9 @@
 
 #include <algorithm>
 #include <cassert>
-#include <cstring>
 #include <utility>
-#include <vector>
 
 namespace asio_rdma::detail {
-
-// --- Work requests ---------------------------------------------------------------------------
-
-link_transfer::link_transfer(link_impl& link, done_function done) noexcept
-    : send_operation(&link_transfer::run), link_(link), done_(done) {
-  wr.sg_list = elements.data();
-  wr.num_sge = 0;
-  wr.opcode = IBV_WR_SEND;
-  wr.send_flags = IBV_SEND_SIGNALED;
-  wr.imm_data = 0;
-  usual = false;
-  inline_bytes = never_inline;
-  internal = true;
-}
-
-void link_transfer::run(operation* base, disposal how) {
-  auto& self = static_cast<link_transfer&>(*base);
-  self.link_.on_transfer(self, how);
-}
-
-frame_transfer::frame_transfer(link_impl& link, std::uint32_t slot, std::byte* place) noexcept
-    : link_transfer(link, &frame_transfer::on_done), slot_(slot), place_(place) {}
-
-void frame_transfer::copy(const void* data, std::size_t n) noexcept {
-  assert(elements[0].length + n <= room);
-  if (n == 0)
-    return;
-  std::memcpy(place_ + elements[0].length, data, n);
-  elements[0].length += static_cast<std::uint32_t>(n);
-}
-
-void frame_transfer::add(const ibv_sge& element) noexcept {
-  assert(static_cast<std::size_t>(wr.num_sge) < elements.size() || element.length == 0);
-  if (element.length != 0)
-    elements[static_cast<std::size_t>(wr.num_sge++)] = element;
-}
-
-void frame_transfer::on_done(link_impl& link, link_transfer& t, operation_list&) {
-  if (!t.ec)
-    link.link_->on_sent(static_cast<frame_transfer&>(t).slot_);
-}
-
-// --- Opening and connecting ------------------------------------------------------------------
 
 link_impl::link_impl(asio::execution_context& context, const memory_pool& pool,
                      handshake::kind kind, const link_options& options)
@@ -72,220 +27,12 @@ link_impl::link_impl(asio::execution_context& context, const memory_pool& pool,
 
 link_impl::~link_impl() = default;
 
-error_code link_impl::open(std::shared_ptr<completion_queue_impl> queue) {
-  return options_.receives < credits::minimum ? asio::error::invalid_argument
-                                              : open_with(std::move(queue));
-}
-
-error_code link_impl::open(const std::shared_ptr<shared_receives_impl>& shared) {
-  options_.receives = std::max(options_.receives, shared->options().per_link);
-  options_.receive_size = shared->options().receive_size;
-  std::unique_ptr<shared_source> owned(new (std::nothrow) shared_source(*this, shared));
-  if (!owned)
-    return asio::error::no_memory;
-  shared_source& share = *owned;
-  if (const error_code ec = share.join())
-    return ec;
-  receives_ = std::move(owned);
-  const error_code ec = open_with(nullptr);
-  if (ec)
-    share.leave();
-  return ec;
-}
-
-error_code link_impl::open_with(std::shared_ptr<completion_queue_impl> queue) {
-  if (options_.receive_size < frame_link::min_receive_size || options_.sends == 0 ||
-      options_.queue_pair.type != IBV_QPT_RC)
-    return asio::error::invalid_argument;
-  // The peer fits its frames to this size, so this limits them to `most_payload`.
-  options_.receive_size = static_cast<std::uint32_t>(
-      std::clamp<std::uint64_t>(options_.most_payload,
-                                frame_link::min_receive_size - frame_header::size,
-                                options_.receive_size - frame_header::size) +
-      frame_header::size);
-  error_code ec;
-  bool opened = false, added = false;
-  try {
-    ec = qp_->open(std::move(queue), receives_->queue());
-    opened = !ec;
-    if (opened) {
-      cq_ = qp_->completion_queue();
-      cq_->expect_internal();
-      added = service_.add(*this, ec);
-    }
-    if (!ec)
-      ec = make_work_requests();
-  } catch (const std::bad_alloc&) {
-    ec = asio::error::no_memory;
-  }
-  if (ec && added)
-    close();
-  else if (ec && opened)
-    qp_->close();
-  return ec;
-}
-
-error_code link_impl::make_work_requests() {
-  error_code ec;
-  send_memory_ = pool_.allocate(options_.sends * frame_transfer::room, ec);
-  if (!ec)
-    ec = receives_->make();
-  if (ec)
-    return ec;
-  for (std::uint32_t i = 0; i < options_.sends; ++i)
-    sends_.emplace_back(*this, i,
-                        static_cast<std::byte*>(send_memory_.data()) + i * frame_transfer::room);
-  return begin();
-}
-
-// From here on the link keeps itself alive until its queue pair has ended.
-error_code link_impl::begin() {
-  turn t(*this);
-  t.changed();
-  receives_->begin();
-  return reason_;
-}
-
-private_data link_impl::hello() const {
-  handshake h;
-  h.what = kind_;
-  h.receives = options_.receives;
-  h.promise = receives_->promise();
-  h.receive_size = options_.receive_size;
-  h.max_reads = qp_->options().max_reads;
-  h.atomics = member_device().attributes().atomic_cap;
-  const handshake_bytes bytes = encode(h);
-  return {bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(h.size())};
-}
-
-error_code link_impl::on_hello(std::span<const std::byte> data, bool accepting) {
-  handshake peer;
-  if (const error_code ec = decode(data, peer))
-    return ec;
-  frame_options o;
-  o.receives = options_.receives;
-  o.receive_size = options_.receive_size;
-  o.promise = receives_->promise();
-  o.peer_receives = peer.receives;
-  o.peer_promise = peer.promise;
-  o.peer_receive_size = peer.receive_size;
-  o.sends = options_.sends;
-  // The accepting side must not send before it has received (RFC 5044, section 7).
-  const bool iwarp = member_device().type() == transport::iwarp;
-  o.speaks_first = iwarp && !accepting;
-  o.waits_for_peer = iwarp && accepting;
-  // A connection reads its long messages from the peer's memory.
-  reads_ = peer.max_reads != 0;
-  if (peer.what != kind_ || !frame_link::usable(o) ||
-      (kind_ == handshake::kind::message && !reads_))
-    return error::incompatible_peer;
-  const std::lock_guard guard(mutex_);
-  if (failing()) // parts that were made now would never be stopped
-    return reason_;
-  if (link_)
-    return asio::error::already_connected;
-  try {
-    link_.emplace(o);
-    make_parts(*link_, peer);
-  } catch (const std::bad_alloc&) {
-    link_.reset();
-    return asio::error::no_memory;
-  }
-  if (o.waits_for_peer) {
-    holding_ = true;
-    qp_->hold();
-  }
-  return {};
-}
-
-void link_impl::on_connected(const connection_info&) {
-  turn t(*this);
-  if (state_ == state::open)
-    state_ = state::connected;
-  if (reads_ && !qp_->supports(IBV_WR_RDMA_READ)) // the connection manager says otherwise
-    fail(error::incompatible_peer);
-  if (!failing())
-    do_or_fail([this] { probe_.start(options_.keep_alive); });
-  t.run();
-}
-
 // --- Driving ---------------------------------------------------------------------------------
 
 error_code link_impl::check() const {
   if (failing())
     return reason_ == asio::error::eof ? error_code(asio::error::broken_pipe) : reason_;
   return state_ == state::connected ? error_code() : error_code(asio::error::not_connected);
-}
-
-void link_impl::posted() {
-  assert(mutex_.is_locked());
-  if (posted_++ == 0)
-    self_ = shared_from_this();
-}
-
-bool link_impl::post(link_transfer& t) {
-  assert(mutex_.is_locked());
-  posted();
-  t.ec = {};
-  t.withdrawn = false;
-  t.wr.next = nullptr; // the work request may have been in a chain before
-  if (qp_->start(static_cast<send_operation&>(t)))
-    return true;
-  --posted_;
-  close_sink(t);
-  fail(t.ec);
-  return false;
-}
-
-error_code link_impl::open_sink(link_transfer& read) {
-  assert(mutex_.is_locked());
-  error_code ec;
-  ibv_sge& e = read.elements[0];
-  if (member_device().type() != transport::iwarp || read.wr.num_sge != 1 || e.length == 0)
-    return ec;
-  read.sink_ = memory_region(pool_.get_protection_domain(), reinterpret_cast<void*>(e.addr),
-                             e.length, access::local_write, ec);
-  if (!ec)
-    e.lkey = read.sink_.lkey();
-  return ec;
-}
-
-void link_impl::close_sink(link_transfer& t) noexcept {
-  if (!t.sink_.is_open())
-    return;
-  error_code ec;
-  t.sink_.close(ec);
-  if (!ec)
-    return;
-  kept_blocks memory;
-  memory_pool_impl::find_blocks({t.elements.data(), 1}, memory);
-  withhold_key(std::move(t.sink_), std::move(memory));
-  t.ec = error::device_keeps_memory;
-}
-
-bool link_impl::withdraw(link_transfer& t) {
-  assert(mutex_.is_locked());
-  t.withdrawn = t.withdrawn || qp_->withdraw(t.id);
-  return t.withdrawn;
-}
-
-void link_impl::send(std::uint32_t slot, const outgoing_frame& frame) {
-  assert(mutex_.is_locked());
-  frame_transfer& t = sends_[slot];
-  const frame_bytes header = encode(frame.header);
-  t.elements[0] = element_of({t.place_, 0, send_memory_.lkey()});
-  t.wr.num_sge = 1;
-  t.copy(header.data(), header.size());
-  if (frame.payload_of_operation)
-    add_payload(frame, t);
-  else
-    t.copy(frame.payload.data(), frame.header.length);
-  const bool one = t.wr.num_sge == 1;
-  t.usual = one && !frame.fenced;
-  t.wr.send_flags = IBV_SEND_SIGNALED | (frame.fenced ? IBV_SEND_FENCE : 0);
-  t.inline_bytes = one ? t.elements[0].length : send_operation::never_inline;
-  frames_sent_.add();
-  post(t);
 }
 
 link_statistics link_impl::statistics() const noexcept {
@@ -478,55 +225,10 @@ void link_impl::look_for_memory() {
   });
 }
 
-void link_impl::on_transfer(link_transfer& t, disposal how) {
-  if (how == disposal::destroy)
-    t.fail(asio::error::operation_aborted);
-  returned(how, [&](operation_list& done) {
-    close_sink(t);
-    if (t.ec && !t.withdrawn)
-      fail(t.ec);
-    t.done_(*this, t, done);
-  });
-}
-
 bool link_impl::is_usable(const registered_buffer& memory) const noexcept {
   const memory_region* const region = memory.region();
   return region == nullptr ||
          region->native_handle()->pd == pool_.get_protection_domain().native_handle();
-}
-
-// --- Keeping alive ---------------------------------------------------------------------------
-
-keep_alive_probe::keep_alive_probe(link_impl& link) noexcept
-    : link_transfer(
-          link, [](link_impl& l, link_transfer&, operation_list&) { l.probe_.asking_ = false; }) {}
-
-void keep_alive_probe::start(std::chrono::milliseconds interval) {
-  constexpr std::chrono::milliseconds longest = std::chrono::hours(24);
-  if (interval <= interval.zero())
-    return;
-  // Checks twice per interval: a peer that falls silent after one check is probed at the next but
-  // one.
-  pause_ = std::chrono::microseconds(std::min(interval, longest)) / 2;
-  wait();
-}
-
-void keep_alive_probe::wait() {
-  link().call_at(link_impl::timer::alive, protocol_clock::now() + pause_, [](link_impl& l) {
-    if (!l.failing())
-      l.probe_.check();
-  });
-}
-
-void keep_alive_probe::check() {
-  if (signs_ == signs_before_ && !asking_) {
-    wr.opcode = IBV_WR_RDMA_WRITE;
-    wr.send_flags = IBV_SEND_SIGNALED;
-    wr.wr.rdma = {};
-    asking_ = link().post(*this);
-  }
-  signs_before_ = signs_;
-  wait();
 }
 
 void link_impl::call_at(timer which, protocol_clock::time_point when, void (*then)(link_impl&)) {

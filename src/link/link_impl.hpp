@@ -230,7 +230,7 @@ protected:
   void operation_starting() { cq_->operation_starting(); }
   completion_queue_impl& completion_queue() const noexcept { return *cq_; }
   mutable mutex mutex_;
-  dropped_blocks dropped_;              // released after the mutex is unlocked
+  dropped_blocks dropped_;            // released after the mutex is unlocked
   tally bytes_sent_, bytes_received_; // counted by the derived classes
 
 private:

@@ -1,21 +1,15 @@
 // SPDX-License-Identifier: BSL-1.0
 #include "locks/alock_remote.hpp"
 
-#include <asio_rdma/detail/connection/connection_arguments.hpp>
-
-#include "connection/connection_impl.hpp"
-#include "locks/alock_timer.hpp"
+#include "locks/alock_remote_party.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cassert>
-#include <optional>
+#include <utility>
 
 namespace asio_rdma::detail {
 namespace {
 
-// The number of descriptors in one request, if no more are needed at once.
-constexpr std::uint64_t usual_descriptors = 16;
 // Round trips in a row before a pause.
 constexpr unsigned looks_at_once = 2;
 // The longest pauses between two looks, as powers of two of microseconds: for changes that are
@@ -23,98 +17,6 @@ constexpr unsigned looks_at_once = 2;
 constexpr unsigned longest = 10, longest_if_told = 14;
 
 } // namespace
-
-/// An acquisition and its outstanding chain of accesses.
-class alock_remotes::party final : public remote_operation, public alock_party {
-public:
-  explicit party(alock_remotes& of) noexcept : remote_operation(&party::chain_done), all(of) {}
-
-  bool unlock(alock_operation* told) noexcept override {
-    const auto keep = self;
-    const std::lock_guard guard(all.mutex_);
-    const bool waits =
-        told != nullptr &&
-        (told->view->takes_by(all) ? all.count(*told) : told->view->wait_for(*told, keep));
-    waiter = waits ? told : nullptr;
-    protocol->unlock();
-    begin_looking();
-    all.run(*this);
-    return waits;
-  }
-
-  void look_again() {
-    std::shared_ptr<void> keep; // keeps the other parties as well
-    const std::lock_guard guard(all.mutex_);
-    keep = next_turn.end();
-    all.look(*this);
-  }
-
-  // The party now waits for something else.
-  void begin_looking() noexcept {
-    looks = 0;
-    if (timer)
-      timer->begin();
-  }
-
-  static void chain_done(operation* base, disposal how) {
-    auto& p = static_cast<party&>(static_cast<remote_operation&>(*base));
-    if (how == disposal::destroy)
-      p.fail(asio::error::operation_aborted);
-    p.all.on_chain(p);
-  }
-
-  static constexpr std::size_t max_chain = 4;
-
-  std::uint64_t& word(std::size_t i) const noexcept {
-    return static_cast<std::uint64_t*>(words.data())[i];
-  }
-
-  alock_remotes& all;                     // its lock guards the other members
-  std::optional<alock_protocol> protocol; // set while the party takes part
-  descriptor_set* from = nullptr;
-  std::uint64_t descriptor = 0;
-  std::uint64_t lock_at = 0; // the offset in the segment
-  alock_operation* waiter = nullptr;
-  std::shared_ptr<alock_remotes> self; // set while the party takes part
-  std::unique_ptr<alock_timer> timer;
-  unsigned looks = 0;
-  alock_action::kind looks_as = alock_action::kind::wait;
-  alock_next_turn<party> next_turn{*this};
-  std::span<alock_access> chain;
-  bool unposted = false; // the chain, as there was no memory to post it
-  bool taken = false;    // the chain was given to the link: it may have taken effect
-  bool paused = false;   // since memory ran out, until the next chain is done
-  // The values of the chain, and the word that tells whether the awaited party is alive. Registered
-  // in advance, so that a queued party needs no memory to leave the queue.
-  registered_buffer words;
-  std::array<std::optional<payload_of<mutable_buffer>>, max_chain> payloads;
-  std::uint64_t asked_of = 0; // the party that this chain checks for life, or 0
-  party* next_free = nullptr;
-};
-
-/// Asks a node for descriptors.
-class alock_remotes::request final : public global_request {
-public:
-  request(std::shared_ptr<alock_remotes> all, descriptor_set& p, std::uint64_t count)
-      : global_request(&request::answered), all_(std::move(all)), set_(p), count_(count) {
-    message.what = global_message::kind::descriptors;
-    message.node = p.node;
-    message.segment = p.segment_number;
-    message.value = count;
-  }
-
-private:
-  static void answered(operation* base, disposal how) {
-    const std::unique_ptr<request> r(&static_cast<request&>(static_cast<global_request&>(*base)));
-    if (how == disposal::destroy)
-      r->fail(asio::error::operation_aborted);
-    r->all_->on_answer(r->set_, r->ec, r->message.value, r->count_);
-  }
-
-  const std::shared_ptr<alock_remotes> all_;
-  descriptor_set& set_;
-  const std::uint64_t count_;
-};
 
 alock_remotes::alock_remotes(global_memory_impl& memory)
     : memory_(std::static_pointer_cast<global_memory_impl>(memory.shared_from_this())),
@@ -165,88 +67,6 @@ bool alock_remotes::count(alock_operation& op) noexcept {
   if (!closed_)
     op.service->operation_starting();
   return !closed_;
-}
-
-// --- Descriptors -----------------------------------------------------------------------------
-
-void alock_remotes::ask(descriptor_set& from) noexcept {
-  if (from.asked || from.waiting.empty())
-    return;
-  const auto memory = memory_.lock();
-  if (closed_ || !memory)
-    return fail_waiting(from, asio::error::operation_aborted);
-  const std::uint64_t count = std::clamp<std::uint64_t>(from.waiting.size(), usual_descriptors,
-                                                        global_message::max_descriptors);
-  try {
-    auto r = std::make_unique<request>(shared_from_this(), from, count);
-    from.asked = memory->start(*r, from.node);
-    if (from.asked)
-      static_cast<void>(r.release());
-    else
-      fail_waiting(from, r->ec);
-  } catch (const std::bad_alloc&) {
-    fail_waiting(from, asio::error::no_memory);
-  }
-}
-
-void alock_remotes::on_answer(descriptor_set& from, error_code ec, std::uint64_t offset,
-                              std::uint64_t count) noexcept {
-  const lock l(mutex_);
-  assert(from.asked);
-  from.asked = false;
-  if (closed_)
-    ec = asio::error::operation_aborted;
-  else if (!ec && (!descriptors_fit(from, offset, count) || knows_any(from, offset, count)))
-    ec = error::protocol_violation;
-  if (ec)
-    return fail_waiting(from, ec);
-  try {
-    add_descriptors(from, remote_word(id_, from.segment_number, offset).bits(), count);
-  } catch (const std::bad_alloc&) {
-    if (from.free.empty())
-      return fail_waiting(from, asio::error::no_memory);
-  }
-  while (!from.free.empty() && !from.waiting.empty()) {
-    auto& op = static_cast<alock_operation&>(from.waiting.front());
-    from.waiting.pop_front();
-    begin(from, op);
-  }
-  ask(from);
-}
-
-// Reserves room in the free list for each descriptor, so that returning one cannot fail.
-void alock_remotes::add_descriptors(descriptor_set& to, std::uint64_t first, std::uint64_t count) {
-  to.free.reserve(to.parties.size() + count);
-  for (std::uint64_t i = count; i-- != 0;) {
-    const std::uint64_t d = first + i * sizeof(alock_descriptor);
-    to.parties.emplace(d, nullptr);
-    to.free.push_back(d);
-  }
-}
-
-void alock_remotes::fail_waiting(descriptor_set& from, const error_code& ec) noexcept {
-  while (!from.waiting.empty()) {
-    auto& op = static_cast<alock_operation&>(from.waiting.front());
-    from.waiting.pop_front();
-    complete(op, ec);
-  }
-}
-
-bool alock_remotes::descriptors_fit(const descriptor_set& p, std::uint64_t offset,
-                                    std::uint64_t count) noexcept {
-  const std::uint64_t bytes = count * sizeof(alock_descriptor);
-  return offset % alignof(alock_descriptor) == 0 && bytes <= p.segment.size &&
-         offset <= p.segment.size - bytes;
-}
-
-// A node that gives a descriptor twice would give it to two parties.
-bool alock_remotes::knows_any(const descriptor_set& s, std::uint64_t offset,
-                              std::uint64_t count) const noexcept {
-  const std::uint64_t first = remote_word(id_, s.segment_number, offset).bits();
-  for (std::uint64_t i = 0; i != count; ++i)
-    if (s.parties.contains(first + i * sizeof(alock_descriptor)))
-      return true;
-  return false;
 }
 
 // --- An acquisition --------------------------------------------------------------------------
@@ -429,118 +249,6 @@ void alock_remotes::look(party& p) noexcept {
   if (!p.protocol)
     return;
   p.protocol->look();
-  run(p);
-}
-
-// --- Accesses --------------------------------------------------------------------------------
-
-bool alock_remotes::aim(const party& p, const alock_access& a, remote_buffer& target) noexcept {
-  std::uint64_t base = p.lock_at;
-  if (a.word == alock_word::next || a.word == alock_word::turn) {
-    const remote_word d(a.descriptor);
-    if (d.segment() != p.from->segment_number || !descriptors_fit(*p.from, d.offset(), 1))
-      return false;
-    base = d.offset();
-  }
-  const remote_buffer& s = p.from->segment;
-  target = {s.address + base + alock_layout::offset(a.word), sizeof(std::uint64_t), s.rkey};
-  return true;
-}
-
-// Posts the chain. Returns false with the error if nothing is outstanding.
-bool alock_remotes::post(party& p, error_code& ec) {
-  assert(p.chain.size() < party::max_chain); // one more access may follow
-  std::array<remote_work, party::max_chain> works{};
-  std::size_t n = 0;
-  const auto add = [&](const remote_buffer& target, ibv_wr_opcode opcode,
-                       std::uint64_t value) -> remote_work& {
-    std::uint64_t& word = p.word(n);
-    word = value;
-    works[n] = work_on(target, opcode);
-    works[n].local = &p.payloads[n].emplace(mutable_buffer(&word, sizeof word, p.words.lkey()));
-    works[n].found = &word;
-    return works[n++];
-  };
-  remote_buffer target;
-  for (const alock_access& a : p.chain) {
-    if (!aim(p, a, target)) {
-      ec = error::protocol_violation;
-      return false;
-    }
-    if (a.what == alock_access::kind::compare_exchange) {
-      remote_work& w = add(target, IBV_WR_ATOMIC_CMP_AND_SWP, 0);
-      w.compare_add = a.expected;
-      w.swap = a.value;
-    } else {
-      const bool reads = a.what == alock_access::kind::read;
-      add(target, reads ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE, a.value);
-    }
-  }
-  p.asked_of = p.protocol->waits_for();
-  if (p.asked_of != 0) {
-    const alock_access of_him{.word = alock_word::next, .descriptor = p.asked_of};
-    if (!aim(p, of_him, target)) {
-      ec = error::protocol_violation;
-      return false;
-    }
-    target.address += offsetof(alock_descriptor, dead) - alock_layout::offset(alock_word::next);
-    add(target, IBV_WR_RDMA_READ, 0);
-  }
-  if (!p.from->link) {
-    ec = asio::error::operation_aborted;
-    return false;
-  }
-  p.ec = p.first = {};
-  // Posts the chain behind operations that the same program started earlier, which may wait for
-  // their turn: other nodes see their effects before the lock is released.
-  p.taken = false;
-  const auto start = [works, n](connection_impl& link, party& which) {
-    which.taken = true; // once started, other threads may read the party
-    try {
-      if (link.start(which, {works.data(), n}))
-        return true;
-    } catch (...) {
-      which.taken = false;
-      throw;
-    }
-    which.taken = false;
-    return false;
-  };
-  if (p.from->users->start_behind(p, start))
-    return true;
-  ec = p.ec;
-  return false;
-}
-
-// Called if nothing of the chain has been posted. Returns false if the chain will be posted after a
-// pause. A lane that has failed for lack of memory reports the same error, but permanently.
-bool alock_remotes::on_refused(party& p, const error_code& ec) noexcept {
-  if (ec == boost::system::errc::not_enough_memory && p.from->link && p.from->link->is_alive()) {
-    p.unposted = true;
-    pause(p);
-    return false;
-  }
-  // A party that takes this party for alive would wait forever.
-  if (!p.protocol->on_refused(ec) && p.from->link)
-    p.from->link->end(ec);
-  return true;
-}
-
-void alock_remotes::on_chain(party& p) {
-  const auto keep = p.self;
-  const lock l(mutex_);
-  if (!p.taken) { // the chain waited for its turn
-    if (on_refused(p, p.ec))
-      run(p);
-    return;
-  }
-  if (std::exchange(p.paused, false))
-    p.begin_looking();
-  for (std::size_t i = 0; i < p.chain.size(); ++i)
-    p.chain[i].seen = p.word(i);
-  p.protocol->on_done(p.ec);
-  if (!p.ec && p.asked_of != 0 && p.word(p.chain.size()) != 0)
-    p.protocol->on_dead(p.asked_of);
   run(p);
 }
 

@@ -2,9 +2,9 @@
 // The end of a queue pair: failure, cancellation, close.
 #include "queues/queue_pair_impl.hpp"
 
-#include "queues/last_receive.hpp"
 #include "queues/queue_pair_remains.hpp"
 #include "queues/shared_receive_queue_impl.hpp"
+#include "verbs/last_receive.hpp"
 #include "verbs/withheld.hpp"
 
 #include <algorithm>

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <asio_rdma/buffer.hpp>
+#include <asio_rdma/error.hpp>
 #include <asio_rdma/remote_ptr.hpp>
 #include <infiniband/verbs.h>
 
@@ -57,6 +58,8 @@ struct global_message {
   std::uint64_t alignment = 0;
 };
 
+/// The error that a result means for the operation that requested it.
+error_code error_of(global_message::result r);
 std::vector<std::byte> encode(const global_message& m);
 /// Returns false unless `bytes` is exactly one valid message.
 bool decode(std::span<const std::byte> bytes, global_message& m);

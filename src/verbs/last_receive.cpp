@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-#include "queues/last_receive.hpp"
+#include "verbs/last_receive.hpp"
 
 #include <chrono>
 #include <poll.h>

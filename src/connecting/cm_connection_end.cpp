@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: BSL-1.0
+// The end of an attempt, of a connection, and of their ids.
+#include "connecting/cm_connection.hpp"
+
+#include "connecting/cm_device.hpp"
+
+#include <cassert>
+#include <new>
+#include <utility>
+
+namespace asio_rdma::detail {
+namespace {
+
+void destroy(rdma_cm_id*& id) noexcept {
+  if (id != nullptr)
+    rdma_destroy_id(std::exchange(id, nullptr));
+}
+
+} // namespace
+
+cm_connection::~cm_connection() {
+  destroy(id_);
+  destroy(lingering_);
+}
+
+void cm_connection::leftovers::destroy_ids() noexcept {
+  for (rdma_cm_id*& id : ids)
+    destroy(id);
+}
+
+// From here on the queue pair's context reads the events of the connection. Called in the last
+// event that was read, so all events are acknowledged.
+error_code cm_connection::move_home(leftovers& left) noexcept {
+  assert(home_ != nullptr && id_ != nullptr);
+  if (home_ == service_)
+    return {};
+  if (!left.home.begun())
+    return asio::error::operation_aborted; // that context is being destroyed
+  if (const error_code ec = home_->adopt_id(id_))
+    return ec;
+  service_ = home_;
+  gate_ = home_gate_;
+  return {};
+}
+
+// Gives the operation its result. After a failure the id is retired. The queue pair can be used for
+// another attempt unless it has left its initial state.
+void cm_connection::finish(const error_code& result, leftovers& left) noexcept {
+  assert(mutex_.held() && op_ != nullptr && left.done == nullptr);
+  ++attempt_;
+  timer_.reset();
+  connect_operation& op = *std::exchange(op_, nullptr);
+  if (id_ != nullptr && in_event_) {
+    op.info.local = scoped_endpoint(*id_, rdma_get_local_addr(id_));
+    op.info.remote = scoped_endpoint(*id_, rdma_get_peer_addr(id_));
+  }
+  const auto data = request_.id != nullptr ? request_.data.bytes() : reply_.bytes();
+  op.info.data.assign(data.begin(), data.end()); // the memory is reserved
+  op.ec = result ? result : move_home(left);
+  left.done = &op;
+  if (!result && op.ec)
+    rdma_disconnect(id_); // the peer is connected, or about to be
+  if (!op.ec) {
+    state_ = state::established;
+    qp_->connected(reads_out_ != 0);
+    left.connected = std::move(op.target);
+    return;
+  }
+  left.dropped = std::move(op.target);
+  left.detached = std::move(qp_);
+  if (state_ == state::accepting || spent_) {
+    left.failed = left.detached;
+    left.why = asio::error::connection_reset;
+  }
+  retire_id(left);
+  state_ = state::closed;
+}
+
+// On iWARP, to destroy an id that is being connected would wait for the peer (iw_destroy_cm_id in
+// the kernel), as would destroying its queue pair.
+bool cm_connection::destroying_would_wait() const noexcept {
+  return state_ == state::connecting && id_ != nullptr && id_->verbs != nullptr &&
+         is_iwarp(id_->verbs);
+}
+
+// Destroys the id, or keeps it until its last event if destroying it would wait.
+void cm_connection::retire_id(leftovers& left) noexcept {
+  assert(mutex_.held());
+  if (id_ == nullptr)
+    return;
+  const bool lingers = destroying_would_wait();
+  assert((lingers ? lingering_ : left.ids[0]) == nullptr); // else that id would not be destroyed
+  (lingers ? lingering_ : left.ids[0]) = std::exchange(id_, nullptr);
+  if (lingers)
+    self_ = shared_from_this();
+}
+
+void cm_connection::settle(leftovers& left) noexcept {
+  assert(!mutex_.held());
+  if (left.failed) // its teardown must know that the id lingers, so it stays attached
+    left.failed->fail(left.why);
+  else if (left.detached)
+    left.detached->detach();
+  if (left.connected) {
+    try {
+      left.connected->on_connected(left.done->info);
+    } catch (const std::bad_alloc&) {
+      left.done->ec = asio::error::no_memory;
+      left.connected->target_queue_pair()->fail(left.done->ec);
+    }
+  }
+  left.destroy_ids();
+  if (left.done != nullptr) {
+    operation_list done;
+    done.push_back(*left.done);
+    left.operations->complete(done);
+  }
+}
+
+void cm_connection::disconnect(const error_code& why) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    if (state_ == state::established && id_ != nullptr) {
+      rdma_disconnect(id_);
+      return;
+    }
+    // If a peer refuses, siw flushes the receives, perhaps before the event, which gives the
+    // precise reason.
+    if (state_ == state::connecting && why == asio::error::connection_reset) {
+      spent_ = true;
+      return;
+    }
+  }
+  give_up(why);
+}
+
+bool cm_connection::lingers() const noexcept {
+  const std::lock_guard lock(mutex_);
+  return waits_for_peer();
+}
+
+void cm_connection::keep(std::shared_ptr<void> queue_pair) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (waits_for_peer())
+    kept_ = std::move(queue_pair);
+}
+
+// The connector sends only after it has taken the acceptance. If its confirmation is lost, the
+// connection manager would wait until it repeats the acceptance (rdma_notify(3)).
+void cm_connection::heard() noexcept {
+  leftovers left;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!begin(left))
+      return;
+    if (state_ == state::accepting && id_ != nullptr && !is_iwarp(id_->verbs))
+      rdma_notify(id_, IBV_EVENT_COMM_EST);
+  }
+  settle(left);
+}
+
+bool cm_connection::waits_for_peer() const noexcept {
+  assert(mutex_.held());
+  return lingering_ != nullptr || destroying_ || destroying_would_wait();
+}
+
+// Ends the attempt with `why`, or the connection.
+void cm_connection::end(const error_code& why, leftovers& left) noexcept {
+  if (op_ != nullptr)
+    finish(why, left);
+  retire_id(left);
+  timer_.reset();
+  state_ = state::closed;
+  qp_.reset();
+}
+
+void cm_connection::give_up(const error_code& why) noexcept {
+  leftovers left;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!begin(left))
+      return;
+    end(why, left);
+    left.detached.reset(); // the queue pair closes, or is about to
+  }
+  settle(left);
+}
+
+// Either context ends an attempt: the attempt's own, or the queue pair's. The other context lives
+// on, so the queue pair is detached, or fails. An id must not outlive its event channel, which
+// belongs to the attempt's own context. So a lingering id is kept until that context ends.
+void cm_connection::close(const cm_service& by) {
+  rdma_cm_id* lingering = nullptr;
+  {
+    leftovers left;
+    {
+      const std::lock_guard lock(mutex_);
+      if ((&by != service_ && &by != home_) || !begin(left)) // moved away, or closed
+        return;
+      end(asio::error::operation_aborted, left);
+      if (&by == service_) {
+        lingering = std::exchange(lingering_, nullptr);
+        destroying_ = lingering != nullptr;
+      } else if (kept_) {
+        home_->keep(kept_);
+      }
+    }
+    settle(left);
+  }
+  if (lingering == nullptr)
+    return;
+  rdma_destroy_id(lingering); // waits for the peer, so no gate is entered
+  cm_use home;
+  std::shared_ptr<void> kept;
+  std::shared_ptr<cm_handler> self;
+  const std::lock_guard lock(mutex_);
+  home.begin(home_gate_); // if that context has ended, it no longer needs the gate
+  destroying_ = false;
+  kept = std::move(kept_);
+  self = std::move(self_);
+}
+
+void cm_connection::cancel() {
+  leftovers left;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!begin(left))
+      return;
+    if (op_ != nullptr)
+      finish(asio::error::operation_aborted, left);
+  }
+  settle(left);
+}
+
+// `total` does not end an attempt whose end fails the queue pair.
+void cm_connection::cancel(std::uint64_t operation_id, asio::cancellation_type_t type) {
+  leftovers left;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!begin(left))
+      return;
+    const bool has_effects = state_ == state::accepting || spent_;
+    if (op_ != nullptr && op_->id == operation_id && (!has_effects || may_leave_effects(type)))
+      finish(asio::error::operation_aborted, left);
+  }
+  settle(left);
+}
+
+} // namespace asio_rdma::detail

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include <asio_rdma/detail/connection/message_in.hpp>
+
+#include "connection/message_action.hpp"
+#include "link/frame_link.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+namespace asio_rdma::detail {
+
+/// The messages of the peer, in order, and the receives that wait for them. A part of
+/// `message_protocol`, which describes the public functions.
+class message_inbox {
+public:
+  message_inbox(frame_link& link, const message_options& o);
+
+  void receive(message_in& op);
+  bool cancel(message_in& op);
+  void abandon(message_in& op);
+  void read_into(std::uint32_t slot, message_in& op);
+  void pulled(std::uint32_t slot);
+  void refuse(std::uint32_t slot, refusal why);
+
+  /// Gives the arrived messages to the receives that wait.
+  void match();
+  /// Return true if there is an action.
+  ///@{
+  bool next_drop(message_action& a);
+  bool next_received(message_action& a);
+  bool next_pull(message_action& a);
+  ///@}
+
+  /// Takes a message, the offer of a message, or a notice.
+  link_part::disposition on_frame(const frame_header& header, std::span<const std::byte> payload,
+                                  std::uint32_t slot);
+  bool next_answer(outgoing_frame& f);
+
+  /// Ends all receives; arriving messages are dropped.
+  void close();
+  bool drained() const noexcept { return pulling_ == 0 && answers_.empty(); }
+  /// Returns false for a protocol violation.
+  bool on_goodbye();
+  /// The link has stopped: messages that have not arrived whole are lost.
+  void stop(const error_code& ec);
+
+  std::uint64_t eager_received() const noexcept { return eager_received_; }
+  std::uint64_t pulled_messages() const noexcept { return pulled_; }
+  std::uint64_t refused() const noexcept { return refused_; }
+
+private:
+  struct entry {
+    enum class state { whole, offered, pulling };
+    state where = state::whole;
+    message_in::place place = message_in::place::none;
+    std::uint32_t slot = 0;
+    std::uint32_t id = 0;
+    std::optional<std::uint32_t> immediate = {};
+    remote_buffer memory = {};  // its size is the size of the message
+    message_in* into = nullptr; // the operation whose memory it is read into
+    bool spoiled = false;       // `into` was cancelled, so it has to be read again
+
+    bool pinned() const noexcept { return into != nullptr && !spoiled; }
+  };
+  struct answer {
+    std::uint32_t id;
+    std::optional<refusal> why = {};
+  };
+  using request_list =
+      boost::intrusive::list<frame_operation, boost::intrusive::constant_time_size<false>>;
+  using queue = boost::circular_buffer<entry>;
+
+  static message_in& as_receive(frame_operation& op) noexcept {
+    return static_cast<message_in&>(op);
+  }
+  link_part::disposition on_offer(const frame_header& header, std::span<const std::byte> payload,
+                                  std::uint32_t slot);
+  void match_messages();
+  void match_written();
+  void deliver(message_in& op, entry& e);
+  void finish(message_in& op, const error_code& ec);
+  void stop_waiting(message_in& op);
+  bool leave(message_in& op, const error_code& ec);
+  void unpin_from(std::size_t index);
+  void let_go(entry& e);
+  void drop_from(queue::iterator first);
+  void drop_pulled(const entry& e);
+  void end_receives(const error_code& ec);
+  void drop_written();
+  queue::iterator find(std::uint32_t slot);
+
+  frame_link& link_;
+  message_options options_;
+  request_list waiters_;
+  std::uint32_t waiting_ = 0, pinned_ = 0; // of those in `waiters_`
+  queue messages_;
+  std::uint32_t unread_ = 0; // offers in `messages_` that are not being read
+  std::uint32_t pulling_ = 0;
+  std::vector<std::uint32_t> dropped_; // slots of pulls that the driver has to drop
+  request_list written_waiters_;
+  queue written_;
+  request_list done_receives_;
+  boost::circular_buffer<answer> answers_;
+  std::uint32_t unanswered_ = 0; // offers of the peer
+  error_code no_receives_;       // the error of receives when no messages are left
+  bool dropping_ = false;        // arriving messages are dropped
+  std::uint64_t eager_received_ = 0, pulled_ = 0, refused_ = 0;
+};
+
+} // namespace asio_rdma::detail

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: BSL-1.0
+#include "connection/message_outbox.hpp"
+
+#include <algorithm>
+#include <cassert>
+#include <iterator>
+#include <limits>
+
+namespace asio_rdma::detail {
+namespace {
+
+message_out& as_send(frame_operation& op) { return static_cast<message_out&>(op); }
+
+} // namespace
+
+message_outbox::message_outbox(const frame_options& link, const message_options& o)
+    : eager_(link.peer_receive_size - frame_header::size), next_prepare_(queue_.end()) {
+  // The peer keeps an answer for each offer.
+  const std::uint32_t most =
+      std::min(link.peer_receives, std::uint32_t(std::numeric_limits<std::uint16_t>::max()));
+  offers_.resize(std::clamp<std::uint32_t>(o.offers, 1, most));
+  free_offers_.reserve(offers_.size());
+  for (std::size_t i = offers_.size(); i != 0; --i)
+    free_offers_.push_back(static_cast<std::uint16_t>(i - 1));
+}
+
+void message_outbox::send(message_out& op) {
+  assert(op.state_ == message_out::state::idle || op.state_ == message_out::state::done);
+  op.ec = {};
+  op.under_way_ = op.answered_ = false;
+  if (no_sends_)
+    return finish(op, no_sends_);
+  op.state_ = message_out::state::waiting;
+  queue_.push_back(op);
+  if (next_prepare_ == queue_.end())
+    next_prepare_ = std::prev(queue_.end());
+}
+
+bool message_outbox::next_sent(message_action& a) {
+  if (done_sends_.empty())
+    return false;
+  a.what = message_action::kind::sent;
+  a.send = &as_send(done_sends_.front());
+  done_sends_.pop_front();
+  return true;
+}
+
+bool message_outbox::next_prepare(message_action& a) {
+  for (; next_prepare_ != queue_.end() && !free_offers_.empty(); ++next_prepare_) {
+    message_out& op = as_send(*next_prepare_);
+    if (is_eager(op))
+      continue;
+    const std::uint16_t index = free_offers_.back();
+    free_offers_.pop_back();
+    offers_[index].send = &op;
+    op.id_ = index | static_cast<std::uint32_t>(offers_[index].generation) << 16;
+    op.state_ = message_out::state::preparing;
+    ++next_prepare_;
+    a.what = message_action::kind::prepare;
+    a.send = &op;
+    return true;
+  }
+  return false;
+}
+
+void message_outbox::prepared(message_out& op, const remote_buffer& memory) {
+  if (op.state_ != message_out::state::preparing)
+    return; // the operation has ended in the meantime
+  op.memory_ = memory;
+  op.state_ = message_out::state::ready;
+}
+
+void message_outbox::fail_send(message_out& op, const error_code& ec) {
+  if (op.state_ != message_out::state::preparing)
+    return;
+  leave_queue(op);
+  finish(op, ec);
+}
+
+bool message_outbox::cancel(message_out& op) {
+  if (op.state_ != message_out::state::waiting && op.state_ != message_out::state::preparing &&
+      op.state_ != message_out::state::ready)
+    return false;
+  leave_queue(op);
+  op.state_ = message_out::state::idle;
+  return true;
+}
+
+void message_outbox::leave_queue(message_out& op) {
+  const auto i = request_list::s_iterator_to(op);
+  if (i == next_prepare_)
+    ++next_prepare_;
+  queue_.erase(i);
+  if (op.state_ != message_out::state::waiting && op.state_ != message_out::state::idle)
+    free_offer(op);
+}
+
+void message_outbox::free_offer(message_out& op) {
+  assert((op.id_ & 0xffff) < offers_.size() && offers_[op.id_ & 0xffff].send == &op);
+  const auto index = static_cast<std::uint16_t>(op.id_);
+  offers_[index].send = nullptr;
+  ++offers_[index].generation;
+  free_offers_.push_back(index);
+}
+
+bool message_outbox::is_eager(const message_out& op) const noexcept {
+  return op.what == message_out::kind::written || op.bytes <= eager_;
+}
+
+bool message_outbox::has_data() const {
+  if (queue_.empty())
+    return false;
+  const auto& op = static_cast<const message_out&>(queue_.front());
+  return is_eager(op) || op.state_ == message_out::state::ready;
+}
+
+bool message_outbox::next_data(outgoing_frame& f) {
+  if (!has_data())
+    return false;
+  message_out& op = as_send(queue_.front());
+  const bool eager = is_eager(op);
+  if (next_prepare_ == queue_.begin())
+    ++next_prepare_;
+  queue_.pop_front();
+  op.under_way_ = true;
+  f.operation = &op;
+  f.header.immediate = op.immediate.value_or(0);
+  f.header.flags = op.immediate ? frame_header::has_immediate : std::uint8_t(0);
+  if (eager) {
+    op.state_ = message_out::state::eager;
+    if (op.what == message_out::kind::written) {
+      f.header.type = frame_type::written;
+      f.header.flags = frame_header::has_immediate;
+      return true;
+    }
+    f.header.type = frame_type::message;
+    f.header.length = static_cast<std::uint32_t>(op.bytes);
+    f.payload_of_operation = true;
+    ++eager_sent_;
+  } else {
+    op.state_ = message_out::state::offered;
+    ++under_offer_;
+    f.header.type = frame_type::offer;
+    f.header.length = offer_payload::size;
+    f.header.id = op.id_;
+    encode(offer_payload{.memory = op.memory_}, f.payload);
+    ++offered_;
+  }
+  return true;
+}
+
+void message_outbox::on_sent(frame_operation* sent) {
+  if (sent == nullptr)
+    return;
+  message_out& op = as_send(*sent);
+  op.under_way_ = false;
+  if (op.state_ == message_out::state::eager || op.answered_)
+    finish(op, op.ec);
+}
+
+void message_outbox::on_dropped(frame_operation* sent, const error_code& ec) {
+  if (sent == nullptr)
+    return;
+  message_out& op = as_send(*sent);
+  op.under_way_ = false;
+  if (op.state_ == message_out::state::eager)
+    finish(op, ec);
+  else if (op.answered_)
+    finish(op, op.ec);
+}
+
+bool message_outbox::on_answer(const frame_header& header) {
+  const std::size_t index = header.id & 0xffff;
+  if (index >= offers_.size() || offers_[index].send == nullptr)
+    return false;
+  message_out& op = *offers_[index].send;
+  if (op.id_ != header.id || op.state_ != message_out::state::offered || op.answered_)
+    return false;
+  op.answered_ = true;
+  if (header.type == frame_type::refused)
+    op.ec = to_error(static_cast<refusal>(header.immediate));
+  if (!op.under_way_)
+    finish(op, op.ec);
+  return true;
+}
+
+void message_outbox::finish(message_out& op, const error_code& ec) {
+  if (op.state_ == message_out::state::offered) {
+    --under_offer_;
+    free_offer(op);
+  }
+  op.ec = ec;
+  op.state_ = message_out::state::done;
+  done_sends_.push_back(op);
+}
+
+void message_outbox::close() {
+  if (!no_sends_)
+    no_sends_ = asio::error::operation_aborted;
+}
+
+void message_outbox::end_sends(const error_code& ec) {
+  no_sends_ = ec;
+  while (!queue_.empty()) {
+    message_out& op = as_send(queue_.front());
+    leave_queue(op);
+    finish(op, ec);
+  }
+  for (offer& o : offers_) {
+    if (o.send == nullptr || o.send->answered_)
+      continue;
+    o.send->answered_ = true;
+    o.send->ec = ec;
+    if (!o.send->under_way_)
+      finish(*o.send, ec);
+  }
+}
+
+} // namespace asio_rdma::detail

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include "connection/message_action.hpp"
+#include "link/frame_link.hpp"
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace asio_rdma::detail {
+
+class message_outbox;
+
+/// A message or notice that is sent to the peer in order. The driver derives its operation from it.
+class message_out : public frame_operation {
+public:
+  enum class kind {
+    message, ///< `bytes` of the operation's buffers.
+    written  ///< The notice of an RDMA WRITE that was posted before: `immediate` and no bytes.
+  };
+
+  kind what = kind::message;
+  std::uint64_t bytes = 0;
+  std::optional<std::uint32_t> immediate;
+
+  error_code ec; ///< The result.
+
+  /// The progress of the operation, set by the protocol.
+  enum class state { idle, waiting, preparing, ready, eager, offered, done };
+  state where() const noexcept { return state_; }
+
+protected:
+  ~message_out() = default;
+
+private:
+  friend message_outbox;
+  state state_ = state::idle;
+  bool under_way_ = false; // the SEND of its frame is outstanding
+  bool answered_ = false;
+  std::uint32_t id_ = 0; // of the offer
+  remote_buffer memory_;
+};
+
+/// The messages to the peer, in order, and the notices of RDMA WRITEs. A part of
+/// `message_protocol`, which describes the public functions.
+class message_outbox {
+public:
+  message_outbox(const frame_options& link, const message_options& o);
+
+  std::uint64_t eager_size() const noexcept { return eager_; }
+  void send(message_out& op);
+  void prepared(message_out& op, const remote_buffer& memory);
+  void fail_send(message_out& op, const error_code& ec);
+  bool cancel(message_out& op);
+
+  /// Return true if there is an action.
+  ///@{
+  bool next_sent(message_action& a);
+  bool next_prepare(message_action& a);
+  ///@}
+
+  bool has_data() const;
+  bool next_data(outgoing_frame& f);
+  void on_sent(frame_operation* sent);
+  void on_dropped(frame_operation* sent, const error_code& ec);
+  /// Takes the peer's answer to an offer. Returns false for a protocol violation.
+  bool on_answer(const frame_header& header);
+
+  /// From now on no message can be started. Messages that were started continue.
+  void close();
+  bool drained() const noexcept { return queue_.empty() && under_offer_ == 0; }
+  /// Ends all messages with the error.
+  void end_sends(const error_code& ec);
+
+  std::uint64_t eager_sent() const noexcept { return eager_sent_; }
+  std::uint64_t offered() const noexcept { return offered_; }
+
+private:
+  struct offer {
+    message_out* send = nullptr;
+    std::uint16_t generation = 0;
+  };
+  using request_list =
+      boost::intrusive::list<frame_operation, boost::intrusive::constant_time_size<false>>;
+
+  bool is_eager(const message_out& op) const noexcept;
+  void finish(message_out& op, const error_code& ec);
+  void leave_queue(message_out& op);
+  void free_offer(message_out& op);
+
+  std::uint64_t eager_;
+  request_list queue_;                  // sends that have not begun, in order
+  request_list::iterator next_prepare_; // the first of them whose key was not requested
+  std::vector<offer> offers_;
+  std::vector<std::uint16_t> free_offers_;
+  std::uint32_t under_offer_ = 0; // sent and not completed
+  request_list done_sends_;
+  error_code no_sends_; // why sends are not possible
+  std::uint64_t eager_sent_ = 0, offered_ = 0;
+};
+
+} // namespace asio_rdma::detail

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: BSL-1.0
+// Nodes join: they listen, connect, introduce themselves and become reachable by lanes.
+#include "global/global_peer.hpp"
+
+#include <utility>
+
+namespace asio_rdma::detail {
+namespace {
+
+using kind = global_message::kind;
+
+} // namespace
+
+global_memory_impl::peer_ptr global_memory_impl::make_peer(bool accepted, error_code& ec) {
+  auto p = std::make_shared<peer>(executor_, accepted);
+  p->serves = accepted || node_->hosts();
+  connection_options o = options_.lanes;
+  o.max_message = global_message::max_size;
+  p->link.open(node_->pool(), o, ec);
+  return p;
+}
+
+error_code global_memory_impl::listen(const asio::ip::tcp::endpoint& endpoint) {
+  error_code ec;
+  {
+    const std::lock_guard guard(mutex_);
+    if (closed_)
+      return asio::error::bad_descriptor;
+    listener_.open(endpoint, asio::socket_base::max_listen_connections, ec);
+  }
+  if (!ec)
+    accept_again();
+  return ec;
+}
+
+asio::ip::tcp::endpoint global_memory_impl::local_endpoint(error_code& ec) const {
+  const std::lock_guard guard(mutex_);
+  return listener_.local_endpoint(ec);
+}
+
+void global_memory_impl::accept_next() {
+  const std::lock_guard guard(mutex_);
+  if (closed_)
+    return;
+  listener_.async_wait_request([s = self()](error_code ec, connection_request request) {
+    if (ec)
+      return;
+    try { // on failure the request is rejected
+      s->accept(std::move(request));
+    } catch (const std::bad_alloc&) {
+    }
+    s->accept_again();
+  });
+}
+
+// Accepts the next request. If there is no memory for that, tries again in the next turn of the
+// context.
+void global_memory_impl::accept_again() noexcept {
+  try {
+    accept_next();
+  } catch (const std::bad_alloc&) {
+    const std::lock_guard guard(mutex_);
+    if (closed_)
+      return;
+    next_accept_.keep = self();
+    service_.operation_starting();
+    operation_list done;
+    done.push_back(next_accept_);
+    service_.complete(done);
+  }
+}
+
+global_memory_impl::next_accept::next_accept() noexcept : operation(&next_accept::come) {}
+
+void global_memory_impl::next_accept::come(operation* base, disposal) {
+  const auto to = std::move(static_cast<next_accept*>(base)->keep);
+  to->accept_again();
+}
+
+void global_memory_impl::accept(connection_request request) {
+  error_code ec;
+  const peer_ptr p = make_peer(true, ec);
+  const std::lock_guard guard(mutex_);
+  if (ec || closed_)
+    return;
+  keep_while_starting(p, [&] {
+    listener_.async_accept(
+        std::move(request), p->link,
+        [s = self(), p](error_code e, const connection_info&) { s->on_connected(p, e); });
+  });
+}
+
+void global_memory_impl::on_connected(const peer_ptr& p, error_code ec) noexcept {
+  if (!ec) {
+    try {
+      expect_introduction(p);
+      if (!p->accepted)
+        say(p, node_->introduction(kind::join));
+    } catch (const std::bad_alloc&) {
+      ec = asio::error::no_memory;
+    }
+  }
+  if (ec)
+    end(p, ec);
+  else
+    listen_to(p);
+}
+
+void global_memory_impl::expect_introduction(const peer_ptr& p) {
+  const auto longest = options_.lanes.keep_alive;
+  const std::lock_guard guard(mutex_);
+  if (p->ended || longest <= longest.zero())
+    return;
+  p->silence = std::make_unique<background_timer>(service_.context());
+  p->silence->set(background_timer::clock::now() + longest,
+                  [weak = weak_from_this(), of = std::weak_ptr<peer>(p)] {
+                    const auto s = std::static_pointer_cast<global_memory_impl>(weak.lock());
+                    const peer_ptr silent = of.lock();
+                    if (s && silent && !s->has_introduced(*silent))
+                      s->end(silent, asio::error::timed_out);
+                  });
+}
+
+bool global_memory_impl::has_introduced(const peer& p) const {
+  const std::lock_guard guard(mutex_);
+  return p.introduction.has_value();
+}
+
+// The first live connection to a node becomes its lane; another view of the node may be connected
+// too. The answer is the first message to the peer: before this, no other thread can find the lane.
+error_code global_memory_impl::introduce(const peer_ptr& p, const global_message& m,
+                                         const std::vector<std::byte>& answer) {
+  const std::lock_guard guard(mutex_);
+  const bool own = m.node == node_->id();
+  if (own && m.incarnation != node_->incarnation())
+    return error::node_in_use;
+  const global_lane* const before = lane(m.node);
+  const bool lives =
+      before != nullptr && before->link->queue_pair()->state() == queue_pair_state::connected;
+  if (lives && before->incarnation != m.incarnation)
+    return error::node_in_use;
+  std::list<global_lane> made;
+  if (!own || !p->accepted) { // otherwise the other end has the lane
+    const auto& link = p->link.impl();
+    auto users = std::make_shared<lane_link>(link, places_);
+    made.push_back({link, std::move(users), m.incarnation, m.atomics, m.segments});
+  }
+  p->introduction.emplace(m);
+  if (!answer.empty())
+    send(p, answer);
+  p->lane.swap(made); // from here on the lane may be published
+  if (!lives && !p->lane.empty())
+    publish(*p);
+  return {};
+}
+
+void global_memory_impl::publish(peer& p) noexcept {
+  published_.splice(published_.end(), p.lane);
+  lanes_[p.introduction->node].store(&published_.back(), std::memory_order_release);
+}
+
+// Another view of the node may have a live connection.
+void global_memory_impl::replace_lane(const peer& ended) noexcept {
+  const global_message& who = *ended.introduction;
+  const global_lane* const used = lane(who.node);
+  if (used == nullptr || used->link != ended.link.impl())
+    return;
+  for (const peer_ptr& p : peers_)
+    if (!p->lane.empty() && p->introduction->node == who.node &&
+        p->introduction->incarnation == who.incarnation &&
+        p->link.impl()->queue_pair()->state() == queue_pair_state::connected)
+      return publish(*p);
+}
+
+} // namespace asio_rdma::detail

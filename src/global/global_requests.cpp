@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: BSL-1.0
+// Requests to other nodes: a join, allocating and freeing memory, and the answers.
+#include "global/global_peer.hpp"
+
+#include <algorithm>
+
+namespace asio_rdma::detail {
+namespace {
+
+using kind = global_message::kind;
+
+} // namespace
+
+bool global_memory_impl::start(global_request& op, node_id to) {
+  if (op.is_join()) {
+    peer_ptr p; // declared first: not destroyed under the lock
+    const std::lock_guard guard(mutex_);
+    op.ec = closed_ ? error_code(asio::error::bad_descriptor) : error_code();
+    if (!closed_)
+      p = make_peer(false, op.ec);
+    if (op.ec)
+      return false;
+    keep_while_starting(p, [&] {
+      connector_.async_connect(
+          p->link, op.endpoint,
+          [s = self(), p](error_code ec, const connection_info&) { s->on_connected(p, ec); });
+    });
+    service_.operation_starting();
+    p->requests.push_back(op);
+    return true;
+  }
+
+  if (to == node_->id()) {
+    {
+      const std::lock_guard guard(mutex_);
+      if (closed_) {
+        op.ec = asio::error::bad_descriptor;
+        return false;
+      }
+    }
+    const global_message reply = node_->serve(op.message);
+    op.message.value = reply.value;
+    op.ec = error_of(reply.status);
+    const std::lock_guard guard(mutex_);
+    if (!op.ec && closed_)
+      op.ec = asio::error::bad_descriptor;
+    if (op.ec)
+      return false;
+    service_.operation_starting();
+    operation_list done;
+    done.push_back(op);
+    service_.complete(done);
+    return true;
+  }
+  const auto keep = self(); // the end of the operation may drop the owner's reference
+  peer_ptr found;
+  {
+    const std::lock_guard guard(mutex_);
+    const global_lane* const l = lane(to);
+    if (l == nullptr) {
+      op.ec = error::node_unknown;
+      return false;
+    }
+    const auto p = std::find_if(peers_.begin(), peers_.end(),
+                                [l](const peer_ptr& c) { return c->link.impl() == l->link; });
+    if (p == peers_.end()) {
+      op.ec = asio::error::connection_reset;
+      return false;
+    }
+    found = *p;
+    op.number = op.message.id = ++numbers_ != 0 ? numbers_ : ++numbers_;
+    say(found, op.message);
+    service_.operation_starting();
+    found->requests.push_back(op);
+  }
+  listen_to(found);
+  return true;
+}
+
+// The owner still answers a cancelled request: memory that it then allocates is given back. Memory
+// that is being freed is lost, so `total` does not cancel that.
+void global_memory_impl::cancel(std::uint64_t id, asio::cancellation_type_t type) {
+  peer_ptr joining;
+  {
+    const std::lock_guard guard(mutex_);
+    for (const peer_ptr& p : peers_) {
+      const auto op = std::find_if(p->requests.begin(), p->requests.end(),
+                                   [id](const operation& o) { return o.id == id; });
+      if (op == p->requests.end())
+        continue;
+      if (static_cast<global_request&>(*op).message.what == global_message::kind::free &&
+          !may_leave_effects(type))
+        return;
+      if (static_cast<global_request&>(*op).is_join())
+        joining = p;
+      else
+        ++p->forgotten;
+      op->fail(asio::error::operation_aborted);
+      operation_list done;
+      done.splice(done.end(), p->requests, op);
+      service_.complete(done); // under the mutex: while there are requests, the context exists
+      break;
+    }
+  }
+  if (joining)
+    end(joining, asio::error::operation_aborted);
+}
+
+error_code global_memory_impl::answer(peer& p, const global_message& m, operation_list& done) {
+  const std::lock_guard guard(mutex_);
+  const auto found = std::find_if(p.requests.begin(), p.requests.end(), [&m](const operation& op) {
+    return static_cast<const global_request&>(op).number == m.id;
+  });
+  if (found == p.requests.end()) {
+    if (p.forgotten == 0)
+      return error::protocol_violation;
+    --p.forgotten;
+    return {};
+  }
+  auto& op = static_cast<global_request&>(*found);
+  const bool fits =
+      (op.message.what == kind::free) == (m.what == kind::freed) && op.message.segment == m.segment;
+  if (!fits)
+    return error::protocol_violation;
+  op.message.value = m.value;
+  op.ec = error_of(m.status);
+  done.splice(done.end(), p.requests, found);
+  return {};
+}
+
+} // namespace asio_rdma::detail

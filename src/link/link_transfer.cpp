@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: BSL-1.0
+// The work requests of a link: they are posted, complete, or are withdrawn.
+#include <asio_rdma/detail/verbs/scatter_gather.hpp>
+
+#include "link/link_impl.hpp"
+#include "memory/memory_pool_impl.hpp"
+#include "verbs/withheld.hpp"
+
+#include <cassert>
+#include <cstring>
+#include <utility>
+
+namespace asio_rdma::detail {
+
+link_transfer::link_transfer(link_impl& link, done_function done) noexcept
+    : send_operation(&link_transfer::run), link_(link), done_(done) {
+  wr.sg_list = elements.data();
+  wr.num_sge = 0;
+  wr.opcode = IBV_WR_SEND;
+  wr.send_flags = IBV_SEND_SIGNALED;
+  wr.imm_data = 0;
+  usual = false;
+  inline_bytes = never_inline;
+  internal = true;
+}
+
+void link_transfer::run(operation* base, disposal how) {
+  auto& self = static_cast<link_transfer&>(*base);
+  self.link_.on_transfer(self, how);
+}
+
+frame_transfer::frame_transfer(link_impl& link, std::uint32_t slot, std::byte* place) noexcept
+    : link_transfer(link, &frame_transfer::on_done), slot_(slot), place_(place) {}
+
+void frame_transfer::copy(const void* data, std::size_t n) noexcept {
+  assert(elements[0].length + n <= room);
+  if (n == 0)
+    return;
+  std::memcpy(place_ + elements[0].length, data, n);
+  elements[0].length += static_cast<std::uint32_t>(n);
+}
+
+void frame_transfer::add(const ibv_sge& element) noexcept {
+  assert(static_cast<std::size_t>(wr.num_sge) < elements.size() || element.length == 0);
+  if (element.length != 0)
+    elements[static_cast<std::size_t>(wr.num_sge++)] = element;
+}
+
+void frame_transfer::on_done(link_impl& link, link_transfer& t, operation_list&) {
+  if (!t.ec)
+    link.link_->on_sent(static_cast<frame_transfer&>(t).slot_);
+}
+
+void link_impl::posted() {
+  assert(mutex_.is_locked());
+  if (posted_++ == 0)
+    self_ = shared_from_this();
+}
+
+bool link_impl::post(link_transfer& t) {
+  assert(mutex_.is_locked());
+  posted();
+  t.ec = {};
+  t.withdrawn = false;
+  t.wr.next = nullptr; // the work request may have been in a chain before
+  if (qp_->start(static_cast<send_operation&>(t)))
+    return true;
+  --posted_;
+  close_sink(t);
+  fail(t.ec);
+  return false;
+}
+
+error_code link_impl::open_sink(link_transfer& read) {
+  assert(mutex_.is_locked());
+  error_code ec;
+  ibv_sge& e = read.elements[0];
+  if (member_device().type() != transport::iwarp || read.wr.num_sge != 1 || e.length == 0)
+    return ec;
+  read.sink_ = memory_region(pool_.get_protection_domain(), reinterpret_cast<void*>(e.addr),
+                             e.length, access::local_write, ec);
+  if (!ec)
+    e.lkey = read.sink_.lkey();
+  return ec;
+}
+
+void link_impl::close_sink(link_transfer& t) noexcept {
+  if (!t.sink_.is_open())
+    return;
+  error_code ec;
+  t.sink_.close(ec);
+  if (!ec)
+    return;
+  kept_blocks memory;
+  memory_pool_impl::find_blocks({t.elements.data(), 1}, memory);
+  withhold_key(std::move(t.sink_), std::move(memory));
+  t.ec = error::device_keeps_memory;
+}
+
+bool link_impl::withdraw(link_transfer& t) {
+  assert(mutex_.is_locked());
+  t.withdrawn = t.withdrawn || qp_->withdraw(t.id);
+  return t.withdrawn;
+}
+
+void link_impl::send(std::uint32_t slot, const outgoing_frame& frame) {
+  assert(mutex_.is_locked());
+  frame_transfer& t = sends_[slot];
+  const frame_bytes header = encode(frame.header);
+  t.elements[0] = element_of({t.place_, 0, send_memory_.lkey()});
+  t.wr.num_sge = 1;
+  t.copy(header.data(), header.size());
+  if (frame.payload_of_operation)
+    add_payload(frame, t);
+  else
+    t.copy(frame.payload.data(), frame.header.length);
+  const bool one = t.wr.num_sge == 1;
+  t.usual = one && !frame.fenced;
+  t.wr.send_flags = IBV_SEND_SIGNALED | (frame.fenced ? IBV_SEND_FENCE : 0);
+  t.inline_bytes = one ? t.elements[0].length : send_operation::never_inline;
+  frames_sent_.add();
+  post(t);
+}
+
+void link_impl::on_transfer(link_transfer& t, disposal how) {
+  if (how == disposal::destroy)
+    t.fail(asio::error::operation_aborted);
+  returned(how, [&](operation_list& done) {
+    close_sink(t);
+    if (t.ec && !t.withdrawn)
+      fail(t.ec);
+    t.done_(*this, t, done);
+  });
+}
+
+} // namespace asio_rdma::detail

@@ -1,0 +1,375 @@
+// SPDX-License-Identifier: BSL-1.0
+// The runner of a completion queue: its role, its turns, and the work that it counts.
+#include "queues/completion_queue_watch.hpp"
+
+#include <algorithm>
+#include <cassert>
+#include <mutex>
+#include <utility>
+
+namespace asio_rdma::detail {
+namespace {
+
+// Limits of a turn, after which the context does other work at the cost of a system call. The
+// limits count batches, operations and, in polling modes, empty polls (512 take about ten
+// microseconds).
+constexpr unsigned batches_per_turn = 128;
+constexpr std::size_t operations_per_turn = 512;
+constexpr unsigned polls_per_turn = 512;
+
+} // namespace
+
+// The caller has counted an operation that is neither in the background nor done before this
+// returns.
+void completion_queue_impl::hold_work() noexcept {
+  watch_->context_scheduler.work_started();
+  if ((outstanding_.fetch_or(holds_work) & holds_work) != 0) // another thread was first
+    watch_->context_scheduler.work_finished();
+}
+
+void completion_queue_impl::operations_done(std::size_t n) noexcept {
+  if (n == 0)
+    return;
+  const std::uint64_t before = outstanding_.fetch_sub(n);
+  assert((before & (background_one - 1)) >= n);
+  std::uint64_t counts = before - n;
+  while (all_background(counts) && (counts & holds_work) != 0)
+    if (outstanding_.compare_exchange_weak(counts, counts & ~holds_work)) {
+      watch_->context_scheduler.work_finished();
+      return;
+    }
+}
+
+// The count is not reduced here: it could reach zero while no thread is running the context. Or the
+// context could stop before the handler of the failed operation is queued.
+void completion_queue_impl::leave_to_runner(std::size_t n) noexcept {
+  left_to_runner_ += n;
+  queue_runner();
+}
+
+bool completion_queue_impl::become_active(state from) {
+  if (!state_.compare_exchange_strong(from, state::active))
+    return false;
+  // Null when the last reference is gone and an event arrives while the watch is being stopped.
+  self_ = weak_from_this().lock();
+  return self_ != nullptr;
+}
+
+void completion_queue_impl::attend() {
+  if (options_.mode != completion_mode::manual && become_active(state::idle))
+    schedule();
+}
+
+// A runner that waits for an event would wait in vain.
+void completion_queue_impl::attend_to_ready() {
+  if (options_.mode != completion_mode::manual &&
+      (become_active(state::idle) || become_active(state::armed)))
+    schedule();
+}
+
+// Gives the role to a queued runner.
+void completion_queue_impl::schedule() {
+  assert(state_.load() == state::active);
+  const auto self = std::move(self_);
+  state_.store(state::queued);
+  queue_runner();
+}
+
+// Queues the runner behind the context's other work. Not as a continuation: while a handler blocks,
+// that would stay with this thread. If this thread left the context, no other thread would be woken
+// for it.
+void completion_queue_impl::queue_runner() {
+  if (runner_queued_.exchange(true))
+    return;
+  queued_self_ = shared_from_this();
+  watch_->context_scheduler.post_immediate_completion(&watch_->run_op, false);
+}
+
+bool completion_queue_impl::on_readable() {
+  notified_.store(true);
+  return become_active(state::armed);
+}
+
+// One request for notification gives one event (ibv_req_notify_cq(3)), and the channel has only
+// this queue, so one read empties the channel.
+void completion_queue_impl::take_event() {
+  if (!notified_.load(std::memory_order_relaxed) || !notified_.exchange(false))
+    return;
+  notify_requested_ = false;
+  read_event();
+}
+
+std::size_t completion_queue_impl::harvest(unsigned polls) noexcept {
+  const int found = take_completions(polls);
+  if (found < 0) [[unlikely]] {
+    on_poll_failure();
+    return 0;
+  }
+  return static_cast<std::size_t>(found);
+}
+
+// First pass: `wr_id` is the address of the operation. Consecutive completions of the same queue
+// are processed under one lock.
+int completion_queue_impl::take_completions(unsigned polls) {
+  const std::lock_guard lock(mutex_);
+  if (!ready_.empty())
+    polls = 1; // there is work already
+  ibv_wc completions[poll_batch];
+  int n = 0;
+  do {
+    n = ibv_poll_cq(cq_, poll_batch, completions);
+    polls_.add();
+  } while (n == 0 && --polls != 0);
+  if (n <= 0)
+    return n;
+  completions_.add(static_cast<std::uint64_t>(n));
+  const int found = n;
+  if (!abandoned_.empty()) [[unlikely]]
+    n = drop_abandoned(completions, n);
+  std::unique_lock<detail::mutex> owner;
+  for (int i = 0; i < n; ++i) {
+    auto& op = *reinterpret_cast<operation*>(completions[i].wr_id);
+    work_queue& queue = *op.queue.load(std::memory_order_acquire);
+    if (owner.mutex() != &queue.owner_mutex()) {
+      if (owner.owns_lock())
+        owner.unlock();
+      owner = std::unique_lock(queue.owner_mutex());
+    }
+    queue.on_completion(op, completions[i], ready_);
+  }
+  return found;
+}
+
+// Internal operations are disposed of first, and in order whichever threads take them, so none
+// waits behind a handler that blocks.
+void completion_queue_impl::run_internal(batch& b) {
+  assert(internal_mutex_.is_locked());
+  for (auto i = b.operations.begin(); i != b.operations.end();) {
+    operation& op = *i;
+    ++i;
+    if (!op.internal)
+      continue;
+    b.operations.erase(operation_list::s_iterator_to(op));
+    ++b.done;
+    ++b.internal;
+    op.dispose(disposal::complete);
+  }
+}
+
+completion_queue_impl::batch::~batch() {
+  if (!operations.empty()) {
+    queue.put_back(operations);
+    queue.attend_to_ready();
+  }
+  (queue.*count)(done);
+}
+
+// Disposes of internal operations; the others are in the batch afterwards.
+void completion_queue_impl::take_ready(batch& b) {
+  std::unique_lock in_order(internal_mutex_, std::defer_lock);
+  if (has_internal_.load()) [[unlikely]]
+    in_order.lock();
+  std::size_t before = 0;
+  do {
+    {
+      const std::lock_guard lock(mutex_);
+      if (in_order.owns_lock() || !has_internal_.load()) [[likely]]
+        b.operations.splice(b.operations.end(), ready_);
+    }
+    before = b.done;
+    if (in_order.owns_lock())
+      run_internal(b);
+  } while (b.done != before); // also handlers of operations that these completed run before arming
+}
+
+// Second pass: handlers may call any function, so no mutex is locked. Operations that ended without
+// the device, at a close, may be thousands, so a stopped context is noticed every few handlers. The
+// other operations then wait for the context to be run again.
+template <disposal How>
+completion_queue_impl::run_counts completion_queue_impl::run_ready() {
+  batch b{*this, &completion_queue_impl::operations_done};
+  take_ready(b);
+  while (!b.operations.empty()) {
+    const std::size_t pause = b.done + poll_batch;
+    do {
+      operation& op = b.operations.front();
+      b.operations.pop_front();
+      ++b.done;
+      if constexpr (How == disposal::complete)
+        b.internal += op.internal ? 1 : 0;
+      op.dispose(How);
+    } while (!b.operations.empty() && b.done != pause);
+    if (How == disposal::complete_here && !b.operations.empty() &&
+        watch_->context_scheduler.stopped())
+      break;
+  }
+  return {b.done, b.internal};
+}
+
+// The second pass if several threads may run the context. The first handler is called here, as
+// Asio's reactor does. Before that, the other operations are put into the context's queue, and the
+// role behind them, for idle threads. If the runner is queued already, because a blocked thread
+// took its role, all handlers wait for that turn. Behind the runner they would begin after the
+// handlers of later completions.
+std::size_t completion_queue_impl::hand_out_ready(bool& role_given_up) {
+  batch b{*this, &completion_queue_impl::operations_done};
+  take_ready(b);
+  if (b.operations.empty())
+    return b.done;
+  spin_until_.reset();
+  role_given_up = true;
+  if (runner_queued_.exchange(true)) {
+    put_back(b.operations);
+    schedule();
+    return b.done;
+  }
+  queued_self_ = shared_from_this();
+  operation& first = b.operations.front();
+  b.operations.pop_front();
+  const std::size_t ran = ++b.done;
+  asio::detail::op_queue<scheduled_operation> queued;
+  std::size_t n = 1;
+  for (watch::handed_out& place : watch_->places) {
+    if (b.operations.empty())
+      break;
+    if (place.op.load() != nullptr)
+      continue;
+    place.queue = shared_from_this();
+    place.op.store(&b.operations.front());
+    b.operations.pop_front();
+    queued.push(&place);
+    ++n;
+  }
+  put_back(b.operations); // operations without a place wait for the next turn
+  queued.push(&watch_->run_op);
+  self_.reset(); // set if the role was given up and taken again in this turn
+  state_.store(state::queued);
+  watch_->context_scheduler.post_immediate_completions(n, queued, false);
+  first.dispose(disposal::complete_here);
+  return ran;
+}
+
+void completion_queue_impl::put_back(operation_list& operations) noexcept {
+  const std::lock_guard lock(mutex_);
+  ready_.splice(ready_.begin(), operations);
+}
+
+// Counts the user's operations. Internal ones may have completed others, so a poll goes on after
+// them.
+std::size_t completion_queue_impl::poll() {
+  const auto self = shared_from_this(); // a handler may drop the last reference
+  std::size_t ran = 0;
+  for (bool more = true; more;) {
+    const bool full = harvest(1) == poll_batch;
+    const auto [all, internal] = run_ready<disposal::complete>();
+    ran += all - internal;
+    more = full || internal != 0;
+  }
+  return ran;
+}
+
+void completion_queue_impl::run() {
+  assert(state_.load() == state::active);
+  // Keeps the queue alive while handlers destroy all other references. An unfinished turn continues
+  // behind the context's other work, also if a handler throws.
+  struct turn {
+    completion_queue_impl& queue;
+    std::shared_ptr<completion_queue_impl> self;
+    bool over = false;
+
+    ~turn() {
+      if (over)
+        return;
+      queue.self_ = std::move(self);
+      queue.schedule();
+    }
+  } t{*this, std::move(self_)};
+
+  const bool polls = options_.mode != completion_mode::event;
+  std::size_t operations = 0;
+  for (unsigned batches = 0; batches < batches_per_turn && operations < operations_per_turn;) {
+    take_event();
+    if (blocked_.load(std::memory_order_relaxed) != 0)
+      arm(); // completions during handlers wake the blocked threads
+    const std::size_t found = harvest(polls ? polls_per_turn : 1);
+    const std::size_t ran =
+        watch_->places.empty() ? run_ready<disposal::complete_here>().all : hand_out_ready(t.over);
+    if (t.over)
+      return;
+    const bool stopped = ran != 0 && watch_->context_scheduler.stopped();
+    if (ran != 0) {
+      ++batches;
+      operations += ran;
+      spin_until_.reset();
+    }
+    const std::uint64_t counts = outstanding_.load();
+    if (nothing_to_look_for(counts)) {
+      t.over = rest();
+    } else if (ran != 0 && !stopped && (polls || found == poll_batch)) {
+      continue;
+    } else if (stopped || (!all_background(counts) &&
+                           (options_.mode == completion_mode::busy || !spun_enough()))) {
+      return;
+    } else if (!arm()) {
+      return;
+    } else {
+      t.over = sleep();
+    }
+    if (t.over)
+      return;
+  }
+}
+
+bool completion_queue_impl::spun_enough() {
+  if (options_.mode == completion_mode::event)
+    return true;
+  const auto now = std::chrono::steady_clock::now();
+  if (!spin_until_)
+    spin_until_ = now + options_.spin;
+  return now >= *spin_until_;
+}
+
+// If the completion queue cannot be armed, poll it: a failed device may still flush outstanding
+// work requests.
+bool completion_queue_impl::arm() {
+  if (!notify_requested_) {
+    arms_.add();
+    notify_requested_ = ibv_req_notify_cq(cq_, 0) == 0;
+  }
+  return notify_requested_;
+}
+
+// Polls once more after arming: completions before the request was accepted raise no event. Returns
+// true if the role has been given up.
+bool completion_queue_impl::sleep() {
+  assert(state_.load() == state::active && notify_requested_);
+  spin_until_.reset();
+  watch_->channel.resume();
+  self_.reset();
+  state_.store(state::armed);
+  harvest(1);
+  if (!any_ready() && !notified_.load())
+    return true;
+  // On failure, the event has made another thread the runner.
+  return !become_active(state::armed);
+}
+
+bool completion_queue_impl::any_ready() {
+  const std::lock_guard lock(mutex_);
+  return !ready_.empty();
+}
+
+// Background operations are no reason to poll, so without a channel the queue rests.
+bool completion_queue_impl::nothing_to_look_for(std::uint64_t counts) const noexcept {
+  return (counts & ~holds_work) == 0 || (channel_ == nullptr && all_background(counts));
+}
+
+// Returns true if the role has been given up.
+bool completion_queue_impl::rest() {
+  assert(state_.load() == state::active);
+  self_.reset();
+  state_.store(state::idle);
+  return nothing_to_look_for(outstanding_.load()) || !become_active(state::idle);
+}
+
+} // namespace asio_rdma::detail

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include "core/descriptor_watch.hpp"
+#include "queues/completion_queue_impl.hpp"
+
+#include <atomic>
+#include <memory>
+#include <utility>
+#include <vector>
+
+namespace asio_rdma::detail {
+
+/// The queue's operations in the context, and the watch of its channel.
+struct completion_queue_impl::watch {
+  struct runner final : scheduled_operation {
+    explicit runner(completion_queue_impl& q) noexcept
+        : scheduled_operation(&runner::execute), queue(q) {}
+
+    static void execute(void* owner, scheduled_operation* base, const error_code&, std::size_t) {
+      completion_queue_impl& queue = static_cast<runner*>(base)->queue;
+      const auto self = std::move(queue.queued_self_);
+      queue.runner_queued_.store(false);
+      if (owner == nullptr)
+        return;
+      const done_at_end left{queue, queue.left_to_runner_.exchange(0)};
+      // A blocked thread may have taken the role and given it up again.
+      if (queue.become_active(state::queued) || queue.become_active(state::armed))
+        queue.run();
+    }
+
+    completion_queue_impl& queue;
+  };
+
+  /// Counts operations as done when their handlers have returned or thrown.
+  struct done_at_end {
+    completion_queue_impl& queue;
+    std::size_t n;
+
+    ~done_at_end() { queue.operations_done(n); }
+  };
+
+  /// A reusable operation of the context that calls the handler of one completed operation.
+  struct handed_out final : scheduled_operation {
+    handed_out() noexcept : scheduled_operation(&handed_out::execute) {}
+
+    static void execute(void* owner, scheduled_operation* base, const error_code&, std::size_t) {
+      auto& self = *static_cast<handed_out*>(base);
+      const auto queue = std::move(self.queue);
+      // From here on the runner may reuse the place.
+      operation* const op = self.op.exchange(nullptr);
+      if (op == nullptr) // the context has shut down
+        return;
+      const done_at_end done{*queue, owner != nullptr ? 1u : 0u};
+      op->dispose(owner != nullptr ? disposal::complete_here : disposal::destroy);
+    }
+
+    std::atomic<operation*> op{nullptr};
+    std::shared_ptr<completion_queue_impl> queue;
+  };
+
+  explicit watch(completion_queue_impl& q)
+      : context_scheduler(asio::use_service<scheduler>(q.context_)),
+        run_op(q),
+        places(has_one_thread(context_scheduler) ? 0 : poll_batch),
+        channel(q) {}
+
+  scheduler& context_scheduler;
+  runner run_op;
+  std::vector<handed_out> places; // none if only one thread may run the context
+  static void on_ready(completion_queue_impl& q) { q.run(); }
+  descriptor_watch<completion_queue_impl, &completion_queue_impl::on_readable, &watch::on_ready>
+      channel;
+};
+
+} // namespace asio_rdma::detail

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: BSL-1.0
+// The bytes of a stream: between the caller's buffers, blocks, frames, chunks and offers.
+#include "streams/stream_bytes.hpp"
+
+#include <asio_rdma/detail/verbs/scatter_gather.hpp>
+
+#include <algorithm>
+#include <cassert>
+#include <new>
+
+namespace asio_rdma::detail {
+namespace {
+
+registered_buffer allocate(const memory_pool& pool, std::size_t bytes, error_code& ec) {
+  try {
+    return pool.allocate(bytes, ec);
+  } catch (const std::bad_alloc&) {
+    ec = asio::error::no_memory;
+    return {};
+  }
+}
+
+} // namespace
+
+void stream_impl::add_payload(const outgoing_frame& frame, frame_transfer& to) {
+  bytes_sent_.add(frame.header.length);
+  auto& source = static_cast<stream_source&>(*frame.operation);
+  if (source.is_block()) {
+    const stream_block& b = static_cast<const stream_block&>(source);
+    const const_buffer payload =
+        (const_buffer(blocks_[b.index].memory) + b.frame_offset()).first(frame.header.length);
+    if (payload.size() <= frame_transfer::payload_room)
+      to.copy(payload.data(), payload.size());
+    else
+      to.add(element_of(payload));
+    return;
+  }
+  auto& request = static_cast<stream_writing::request_type&>(static_cast<stream_write&>(source));
+  for_range({request.op->parts, request.op->part_count}, request.frame_offset(),
+            frame.header.length, [&](const ibv_sge& e) { to.add(e); });
+}
+
+void stream_impl::fill(const stream_action& a) {
+  const auto& op = *static_cast<stream_writing::request_type&>(*a.write).op;
+  registered_buffer& memory = blocks_[a.block->index].memory;
+  if (a.at == 0) {
+    error_code ec;
+    memory = allocate(pool(), a.block->capacity, ec);
+    if (ec)
+      return bytes_->no_memory(*a.write, *a.block, ec);
+  }
+  gather({op.parts, op.part_count}, a.offset, a.bytes,
+         static_cast<std::byte*>(memory.data()) + a.at);
+}
+
+void stream_impl::expose(stream_source& s) {
+  memory_region* key = nullptr;
+  void* data = nullptr;
+  if (s.is_block()) {
+    block& b = blocks_[static_cast<stream_block&>(s).index];
+    key = &b.exposed;
+    data = b.memory.data();
+  } else {
+    auto& op = *static_cast<stream_writing::request_type&>(static_cast<stream_write&>(s)).op;
+    key = &op.exposed;
+    data = reinterpret_cast<void*>(op.parts[0].addr);
+  }
+  error_code ec;
+  try {
+    *key = memory_region(pool().get_protection_domain(), data, s.bytes, access::remote_read, ec);
+  } catch (const std::bad_alloc&) {
+    ec = asio::error::no_memory;
+  }
+  if (ec)
+    bytes_->not_exposed(s);
+  else
+    bytes_->exposed(s, key->remote());
+}
+
+void stream_impl::free(const stream_block& freed) {
+  bytes_sent_.add(freed.taken());
+  block& b = blocks_[freed.index];
+  buffer_access none;
+  if (b.exposed.is_open())
+    end_key(b.exposed, b.memory, none);
+  b.memory = {};
+}
+
+void stream_impl::pull(const stream_action& a) {
+  error_code ec;
+  try {
+    while (chunks_.size() <= a.chunk->index)
+      chunks_.push_back(std::make_unique<chunk>(*this));
+  } catch (const std::bad_alloc&) {
+    return bytes_->no_memory(asio::error::no_memory);
+  }
+  chunk& c = *chunks_[a.chunk->index];
+  c.of = a.chunk;
+  c.memory = allocate(pool(), a.memory.size, ec);
+  if (ec) { // then fewer bytes, if there is memory for those
+    a.chunk->bytes = std::min(a.chunk->bytes, stream_options_.receive_size);
+    c.memory = allocate(pool(), a.chunk->bytes, ec);
+  }
+  if (!ec) {
+    c.start(c.memory, a.memory.first(a.chunk->bytes));
+    ec = c.failure();
+  }
+  if (!ec)
+    return bytes_->pulling(*a.chunk);
+  c.memory = {};
+  bytes_->no_memory(ec);
+}
+
+void stream_impl::pull_direct(const stream_action& a) {
+  const ibv_sge& to = *static_cast<stream_reading::request_type&>(*a.read).op->parts;
+  direct_->to = a.read;
+  direct_->size = a.memory.size;
+  direct_->start({reinterpret_cast<void*>(to.addr), a.memory.size, to.lkey}, a.memory);
+}
+
+void stream_impl::take(const stream_action& a) {
+  assert(a.read != nullptr && a.bytes != 0);
+  bytes_received_.add(a.bytes);
+  stream_reading& op = *static_cast<stream_reading::request_type&>(*a.read).op;
+  registered_buffer& memory =
+      a.chunk != nullptr ? chunks_[a.chunk->index]->memory : received(a.slot);
+  const std::size_t at = a.chunk != nullptr ? a.at : frame_header::size + a.at;
+  if (a.read->what == stream_read::kind::piece) {
+    op.result = memory.slice(at, a.bytes);
+    if (a.chunk == nullptr)
+      memory = {}; // the next frame uses other memory
+  } else {
+    scatter(static_cast<const std::byte*>(memory.data()) + at, {op.parts, op.part_count}, a.offset,
+            a.bytes);
+  }
+  if (a.emptied && a.chunk == nullptr)
+    frames().release(a.slot);
+}
+
+} // namespace asio_rdma::detail

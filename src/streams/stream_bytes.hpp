@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include "streams/stream_impl.hpp"
+
+namespace asio_rdma::detail {
+
+/// Copied bytes and the key by which the peer reads them.
+struct stream_impl::block {
+  registered_buffer memory;
+  memory_region exposed;
+};
+
+/// A READ of offered bytes before the application asks for them.
+struct stream_impl::chunk final : link_pull {
+  explicit chunk(stream_impl& s) noexcept : link_pull(s, &chunk::on_done) {}
+  // If `pull` could not start the READ, the protocol counts it as not begun.
+  static void on_done(link_impl& link, link_pull& p) {
+    if (!p.failure())
+      static_cast<stream_impl&>(link).bytes_->pulled(*static_cast<chunk&>(p).of);
+  }
+
+  stream_chunk* of = nullptr;
+  registered_buffer memory;
+};
+
+/// A READ into the reader's own memory.
+struct stream_impl::direct_pull final : link_pull {
+  explicit direct_pull(stream_impl& s) noexcept : link_pull(s, &direct_pull::on_done) {}
+  static void on_done(link_impl& link, link_pull& p) {
+    const auto& self = static_cast<direct_pull&>(p);
+    static_cast<stream_impl&>(link).bytes_->pulled(*self.to, self.size - self.left());
+  }
+
+  stream_read* to = nullptr;
+  std::uint64_t size = 0;
+};
+
+} // namespace asio_rdma::detail

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: BSL-1.0
+// The wait for a peer that takes no bytes, and the end of a stream.
+#include "streams/stream_linger.hpp"
+
+#include <algorithm>
+#include <cassert>
+#include <new>
+#include <utility>
+
+namespace asio_rdma::detail {
+namespace {
+
+// If the timer fires so late, the context may have been blocked.
+constexpr std::chrono::milliseconds late(100);
+
+// The least time for a peer to report how much of a withdrawn offer it has read.
+constexpr std::chrono::milliseconds least_for_answer(1000);
+
+} // namespace
+
+void stream_impl::close() {
+  bool lingers = true;
+  {
+    turn t(*this);
+    t.changed();
+    closed_ = true;
+    lingers = stream_options_.linger > stream_options_.linger.zero();
+    wait_anew();
+    withdraw_all(t.done);
+  }
+  closer_->stream = std::static_pointer_cast<stream_impl>(shared_from_this());
+  if (lingers && start_close(*closer_))
+    return;
+  closer_->stream.reset();
+  link_impl::close();
+}
+
+// The new wait may be of another length.
+void stream_impl::wait_anew() noexcept {
+  waits_.reset();
+  looking_ = false;
+}
+
+// Whether an open stream waits for the answer to a withdrawal. The peer's library sends that
+// answer, not its application.
+bool stream_impl::waits_for_answer() const noexcept { return !closed_ && bytes_->withdrawing(); }
+
+// The longest time without progress of the peer. The linger option concerns a close only.
+std::chrono::milliseconds stream_impl::patience() const noexcept {
+  if (closed_)
+    return stream_options_.linger;
+  return waits_for_answer() ? std::max(usual_linger_, least_for_answer) : usual_linger_;
+}
+
+// A peer that takes other bytes may still owe the answer.
+std::uint64_t stream_impl::signs_of_peer() const noexcept {
+  return waits_for_answer() ? bytes_->answered() : bytes_->taken();
+}
+
+// Whether progress of the peer is still possible. Once asked, the peer has the same time again to
+// answer.
+bool stream_impl::hopes(protocol_clock::time_point now) const noexcept {
+  const auto limit = patience();
+  return waits_ && limit != limit.zero() && (!asked_ || now - *asked_ < limit);
+}
+
+// Called when no action is left. Returns true if there is an action now.
+bool stream_impl::wait_for_peer(operation_list& done) {
+  assert(bytes_);
+  const bool owes = bytes_->owes();
+  if (bytes_->withdrawing() != withdrawing_) // the patience changes
+    wait_anew();
+  withdrawing_ = bytes_->withdrawing();
+  bool hopes_now = false;
+  if ((!owes && !closed_) || failing()) {
+    waits_.reset();
+  } else {
+    const auto now = protocol_clock::now();
+    if (!waits_ || signs_of_peer() != signs_) {
+      waits_ = now;
+      asked_.reset();
+    }
+    signs_ = signs_of_peer();
+    hopes_now = hopes(now);
+    if (hopes_now && !asked_ && now - *waits_ >= patience()) {
+      asked_ = now;
+      bytes_->ask();
+      return true;
+    }
+  }
+  // In mode `manual`, the end of the holder would wait for the user.
+  const bool holds = owes && hopes_now && frames().sends_under_way() == 0 &&
+                     completion_queue().options().mode != completion_mode::manual;
+  if (holds && holder_->now == holder::state::idle) {
+    holder_->now = holder::state::holding;
+    operation_starting();
+  } else if (!holds && holder_->now == holder::state::holding) {
+    holder_->now = holder::state::ending;
+    holder_->stream = std::static_pointer_cast<stream_impl>(shared_from_this());
+    done.push_back(*holder_);
+  }
+  if (hopes_now && !looking_)
+    look_later();
+  return false;
+}
+
+void stream_impl::look(link_impl& link) {
+  auto& self = static_cast<stream_impl&>(link);
+  self.looking_ = false;
+  if (!self.waits_ || !self.asked_ || self.signs_of_peer() != self.signs_)
+    return;
+  const auto limit = self.patience();
+  const auto waited = protocol_clock::now() - *self.asked_;
+  if (waited < limit) // the wait has begun anew
+    return;
+  if (waited > limit + std::max(limit / 2, late)) // the context was blocked: look for news
+    self.waits_.reset();
+  else if (self.closed_ || self.bytes_->withdrawing())
+    self.fail(asio::error::timed_out);
+}
+
+// Called by the stream's destructor too, so this does not throw.
+void stream_impl::look_later() {
+  try {
+    call_at(timer::look, asked_.value_or(*waits_) + patience(), &stream_impl::look);
+    looking_ = true;
+  } catch (const std::bad_alloc&) {
+    fail(make_error_code(boost::system::errc::not_enough_memory));
+  }
+}
+
+void stream_impl::set_linger(const asio::socket_base::linger& option) {
+  turn t(*this);
+  linger_option_ = option;
+  stream_options_.linger =
+      option.enabled() ? limited(std::chrono::seconds(option.timeout())) : usual_linger_;
+  wait_anew();
+  t.advance();
+}
+
+asio::socket_base::linger stream_impl::linger() const {
+  const std::lock_guard guard(mutex_);
+  return linger_option_;
+}
+
+// Sends bytes that were written, as the kernel does for a socket.
+completion_queue_impl* stream_impl::last_work() {
+  if (!is_closed())
+    close();
+  turn t(*this);
+  if (check() || frames().told_goodbye())
+    return nullptr;
+  if (!std::exchange(leaving_, true))
+    wait_anew();
+  t.advance();
+  return hopes(protocol_clock::now()) ? &completion_queue() : nullptr;
+}
+
+bool stream_impl::is_closed() const {
+  const std::lock_guard guard(mutex_);
+  return closed_;
+}
+
+} // namespace asio_rdma::detail

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: BSL-1.0
+// Writes: their queue, the blocks that they are copied to, and their end.
+#include "streams/stream_requests.hpp"
+
+#include <algorithm>
+#include <cassert>
+#include <utility>
+
+namespace asio_rdma::detail {
+
+void stream_source::start(way w) noexcept {
+  way_ = w;
+  ended_ = unanswered_ = withdrawn_ = false;
+  under_way_ = 0;
+  begun_ = frame_offset_ = taken_ = 0;
+}
+
+void stream_protocol::write(stream_write& op) {
+  assert(!op.queued_ && op.under_way_ == 0);
+  ask_again();
+  op.ec = {};
+  op.done = 0;
+  op.queued_ = op.in_frames_ = false;
+  const bool offers = op.what == stream_write::kind::lend && op.bytes >= offer_from_;
+  op.start(offers ? stream_source::way::undecided : stream_source::way::frames);
+  if (no_writes_)
+    return finish(op, op.what == stream_write::kind::wait ? of_wait(no_writes_) : no_writes_);
+  op.queued_ = true;
+  writers_.push_back(op);
+}
+
+bool stream_protocol::has_room(const stream_block& b) noexcept {
+  return b.bytes < b.capacity && b.way_ != stream_source::way::offer && b.begun_ == 0;
+}
+
+// Requires room in blocks of both sizes, so that a wait for room means the same for every write.
+bool stream_protocol::has_room() const noexcept {
+  return (!free_blocks_.empty() && (!free_large_blocks_.empty() || !has_large_blocks_)) ||
+         (!pending_.empty() && has_room(static_cast<const stream_block&>(pending_.back())));
+}
+
+// Call only if there is room.
+stream_block& stream_protocol::block_for(const stream_write& op) {
+  const bool many =
+      op.bytes - op.done >= offer_from_ && !op.in_frames_ && !free_large_blocks_.empty();
+  if (!pending_.empty()) {
+    stream_block& last = as_block(pending_.back());
+    if (has_room(last) && (last.is_large || !many))
+      return last;
+  }
+  std::vector<std::uint32_t>& from = many ? free_large_blocks_ : free_blocks_;
+  stream_block& fresh = blocks_[from.back()];
+  from.pop_back();
+  fresh.bytes = 0;
+  fresh.start(many ? stream_source::way::undecided : stream_source::way::frames);
+  pending_.push_back(fresh);
+  return fresh;
+}
+
+bool stream_protocol::next_write(stream_action& a) {
+  while (!writers_.empty()) {
+    stream_write& op = as_write(writers_.front());
+    if (op.what == stream_write::kind::lend)
+      return false;
+    if (op.what == stream_write::kind::wait || op.done == op.bytes || !has_room()) {
+      if ((op.done == 0 || (op.whole && op.done != op.bytes)) && !has_room())
+        return false;
+      leave_queue(op);
+      finish(op, {});
+      continue;
+    }
+    stream_block& b = block_for(op);
+    a.what = stream_action::kind::fill;
+    a.write = &op;
+    a.block = &b;
+    a.at = static_cast<std::uint32_t>(b.bytes);
+    a.offset = op.done;
+    a.bytes = static_cast<std::uint32_t>(std::min(b.capacity - b.bytes, op.bytes - op.done));
+    b.bytes += a.bytes;
+    op.done += a.bytes;
+    return true;
+  }
+  return false;
+}
+
+void stream_protocol::no_memory(stream_write& op, stream_block& block, const error_code& ec) {
+  ask_again();
+  op.done -= block.bytes;
+  pending_.erase(list::s_iterator_to(block));
+  if (block.is_large) {
+    free_large_blocks_.push_back(block.index);
+    op.in_frames_ = true;
+    return;
+  }
+  free_blocks_.push_back(block.index);
+  leave_queue(op);
+  finish(op, op.done == 0 || op.whole ? ec : error_code());
+}
+
+bool stream_protocol::cancel(stream_write& op) {
+  ask_again();
+  if (!op.queued_ && !op.unanswered_)
+    return false;
+  if (op.queued_) {
+    leave_queue(op);
+    if (op.done == 0 && op.begun_ == 0)
+      return true;
+  }
+  if (!op.ec)
+    op.ec = asio::error::operation_aborted;
+  nothing_more_of(op);
+  return false;
+}
+
+void stream_protocol::leave_queue(stream_write& op) {
+  op.queued_ = false;
+  op.ended_ = true;
+  writers_.erase(list::s_iterator_to(op));
+}
+
+void stream_protocol::finish(stream_write& op, const error_code& ec) {
+  op.ec = ec;
+  done_writes_.push_back(op);
+}
+
+void stream_protocol::end_if_over(stream_source& s) {
+  if (!s.ended_ || s.under_way_ != 0 || s.unanswered_)
+    return;
+  if (s.is_block())
+    freed_blocks_.push_back(as_block(s).index);
+  else
+    finish(as_write(s), as_write(s).ec);
+}
+
+void stream_protocol::end_writes(const error_code& ec) {
+  if (!no_writes_)
+    no_writes_ = ec;
+  while (!writers_.empty()) {
+    stream_write& op = as_write(writers_.front());
+    leave_queue(op);
+    op.ec = op.what == stream_write::kind::wait ? of_wait(ec) : ec;
+    if (op.what == stream_write::kind::copy && op.done != 0 && !op.whole)
+      op.ec = {};
+    end_if_over(op);
+  }
+  for (std::size_t i = 0; i != unanswered_.size(); ++i) {
+    stream_source& s = *unanswered_[i];
+    if (s.is_block())
+      continue;
+    if (!as_write(s).ec)
+      as_write(s).ec = ec;
+    nothing_more_of(s);
+  }
+}
+
+void stream_protocol::shut_down_writes() {
+  ask_again();
+  if (!no_writes_)
+    shutdown_due_ = true;
+  end_writes(asio::error::broken_pipe);
+  shut_writes_ = true;
+  drop_if_shut_both_ways();
+}
+
+void stream_protocol::drop_blocks() {
+  while (!pending_.empty()) {
+    stream_block& b = as_block(pending_.front());
+    pending_.pop_front();
+    b.ended_ = true;
+    end_if_over(b);
+  }
+}
+
+} // namespace asio_rdma::detail
