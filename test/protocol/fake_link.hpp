@@ -60,9 +60,11 @@ public:
   bool closed = false;
   protocol_clock::time_point now{std::chrono::hours(1)};
 
-  /// Carries out the actions of the link and of its parts until there is none.
+  /// Carries out the actions of the parts, then those of the link, until there is none.
   void run() {
     for (;;) {
+      while (part_action()) {
+      }
       const link_action a = link.next();
       switch (a.what) {
       case link_action::kind::repost:
@@ -85,8 +87,7 @@ public:
         closed = true;
         break;
       case link_action::kind::none:
-        if (!part_action())
-          return;
+        return;
       }
     }
   }
