@@ -109,9 +109,9 @@ struct link_action {
 };
 
 /// The frames of one queue pair: flow control, the order of sending, the dispatch of received
-/// frames and the goodbye. Does no I/O. After each event the driver carries out the actions of each
-/// part's `next` until that returns none, then those of the link. Only the constructor and `add`
-/// allocate. Not thread-safe.
+/// frames and the goodbye. Does no I/O. After each event the driver carries out the actions of the
+/// link (`next`) and of the parts, in any order, until there are none. Only the constructor and
+/// `add` allocate. Not thread-safe.
 ///
 /// The driver chooses the numbers of receives, also for those of a shared receive queue. Sends have
 /// numbers below `frame_options::sends`; each number may own the memory of a header.
