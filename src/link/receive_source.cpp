@@ -181,8 +181,6 @@ void shared_source::on_receive(shared_receive& r) {
   t.run_event();
 }
 
-void shared_source::on_failure(const error_code& why) { link_.end(why); }
-
 void shared_source::on_found() { link_impl::turn(link_).run(); }
 
 // Comes after all receives of the queue pair.

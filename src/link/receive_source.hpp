@@ -127,9 +127,6 @@ public:
   ///@{
   link_impl& link() const noexcept { return link_; }
   void on_receive(shared_receive& r);
-  /// `why` is this link's own reason, or more precise than the error that its queue pair will
-  /// report.
-  void on_failure(const error_code& why);
   /// There is a receive that the link waited for.
   void on_found();
   ///@}

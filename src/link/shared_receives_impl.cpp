@@ -61,7 +61,7 @@ void shared_receives_impl::on_receive(shared_receive& r, disposal how) {
   if (!ec)
     link->on_receive(r);
   else if (ec.category() == completion_category())
-    link->on_failure(ec);
+    link->link().end(ec); // more precise than the error that its queue pair will report
 }
 
 void shared_receives_impl::unposted(std::shared_ptr<shared_receives_impl>& last) {

@@ -56,7 +56,7 @@ TEST_CASE("an acceptor whose address cannot be bound or listened at can be opene
   CHECK(a.local_endpoint().port() != 0);
 }
 
-TEST_CASE("an address in use is told as such although no other id can be made to ask") {
+TEST_CASE("an acceptor at a used port fails though it cannot make the id that asks for the cause") {
   const hooks h;
   asio::io_context io;
   acceptor first(io, endpoint(device_address(open_device()), 0));
@@ -128,7 +128,7 @@ TEST_CASE("an accept ends by its timeout if it can neither be confirmed nor noti
   CHECK_FALSE(arrived.ec); // it came before
 }
 
-TEST_CASE("a failure of librdmacm itself is told by its errno") {
+TEST_CASE("a connect reports the errno of a failure inside librdmacm") {
   const hooks h;
   meeting m;
   edit_event = [](rdma_cm_event& event) { // as if it could not open the device (ucma_get_device)

@@ -21,7 +21,6 @@ public:
       return 0;
     };
   }
-  ~closing_in_a_step() { before_cm_call = nullptr; }
 
   void run() {
     listener_.async_accept(b_, accepted_.handler());
@@ -77,6 +76,7 @@ private:
   const rdma_cm_id* connecting_id_ = nullptr;
   int calls_ = 0;
   bool offered_ = false;
+  const hooks functions_; // reset first
 };
 
 } // namespace

@@ -49,11 +49,6 @@ bool carries(asio::io_context& io, party& from, party& to) {
 
 /// An attempt by rdma_cm.
 struct attempt {
-  // Pending operations are destroyed with the context, and the parties' devices after that.
-  attempt() = default;
-  attempt(const attempt&) = delete;
-  ~attempt() { before_cm_call = nullptr; }
-
   void start() {
     start_accepting();
     initiator.async_connect(a.qp, where(), connected.handler());
@@ -92,11 +87,13 @@ struct attempt {
     CHECK(carries(io, a, b));
   }
 
+  // Pending operations are destroyed with the context, and the parties' devices after that.
   connection connected, accepted;
   asio::io_context io{1};
   party a{io}, b{io};
   acceptor listener{io, endpoint(device_address(b.dev), 0)};
   connector initiator{io};
+  const hooks functions; // reset first, as they use the locals of the test
 };
 
 const char* name(bool connecting) {
