@@ -62,7 +62,7 @@ void cm_connection::finish(const error_code& result, leftovers& left) noexcept {
     rdma_disconnect(id_); // the peer is connected, or about to be
   if (!op.ec) {
     state_ = state::established;
-    qp_->connected(reads_out_ != 0);
+    qp_->connected(reads_out_);
     left.connected = std::move(op.target);
     return;
   }

@@ -10,6 +10,11 @@
 #include <utility>
 
 namespace asio_rdma::detail {
+namespace {
+
+constexpr std::uint32_t siw_vendor = 0x626d74; // "bmt"; no other driver has this vendor id
+
+} // namespace
 
 std::optional<gid_entry> queue_pair_impl::find_gid() const {
   const device& d = pd_.get_device();
@@ -95,7 +100,7 @@ error_code queue_pair_impl::connect(const queue_pair_address& peer, const connec
     fail(system_error_code(e)); // half connected, unusable for another peer
     return system_error_code(e);
   }
-  connected_locked(attr.max_rd_atomic != 0);
+  connected_locked(attr.max_rd_atomic);
   return {};
 }
 
@@ -159,7 +164,7 @@ void queue_pair_impl::tell_link() {
     link->heard();
 }
 
-void queue_pair_impl::connected(bool reads) {
+void queue_pair_impl::connected(std::uint8_t reads) {
   const std::lock_guard lock(mutex_);
   if (state_ == queue_pair_state::open)
     connected_locked(reads);
@@ -168,22 +173,26 @@ void queue_pair_impl::connected(bool reads) {
 void queue_pair_impl::connected_by_caller() {
   const std::lock_guard lock(mutex_);
   if (state_ == queue_pair_state::open)
-    connected_locked(peer_answers_reads());
+    connected_locked(reads_in_flight());
 }
 
-// A device of iWARP does not tell.
-bool queue_pair_impl::peer_answers_reads() const noexcept {
+// The READs and atomics that the queue pair may have in flight. A device of iWARP does not tell.
+std::uint8_t queue_pair_impl::reads_in_flight() const noexcept {
   ibv_qp_attr attr{};
   ibv_qp_init_attr init{};
-  return options_.type != IBV_QPT_RC || pd_.get_device().type() == transport::iwarp ||
-         ibv_query_qp(qp_, &attr, IBV_QP_MAX_QP_RD_ATOMIC, &init) != 0 || attr.max_rd_atomic != 0;
+  if (options_.type != IBV_QPT_RC || pd_.get_device().type() == transport::iwarp ||
+      ibv_query_qp(qp_, &attr, IBV_QP_MAX_QP_RD_ATOMIC, &init) != 0)
+    return std::max<std::uint8_t>(options_.max_reads, 1);
+  return attr.max_rd_atomic;
 }
 
 // A READ to a peer that answers none would never complete, nor any later work request.
-void queue_pair_impl::connected_locked(bool reads) noexcept {
-  if (!reads)
+void queue_pair_impl::connected_locked(std::uint8_t reads) noexcept {
+  if (reads == 0)
     unsupported_ |= 1u << IBV_WR_RDMA_READ | 1u << IBV_WR_ATOMIC_CMP_AND_SWP |
                     1u << IBV_WR_ATOMIC_FETCH_AND_ADD;
+  else if (pd_.get_device().attributes().vendor_id == siw_vendor)
+    send_.set_siw(reads);
   await_first(false);
   state_ = queue_pair_state::connected;
 }

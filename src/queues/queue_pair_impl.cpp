@@ -251,7 +251,7 @@ error_code queue_pair_impl::adopt(std::shared_ptr<completion_queue_impl> queue,
   options_.port = attr.port_num != 0 ? attr.port_num : pd_.get_device().first_port();
   switch (attr.qp_state) {
   case IBV_QPS_RTS:
-    connected_locked(peer_answers_reads());
+    connected_locked(reads_in_flight());
     break;
   case IBV_QPS_ERR:
   case IBV_QPS_SQE:

@@ -63,8 +63,8 @@ public:
   /// The error that `attach` would return.
   error_code check_attach() const;
   void detach();
-  /// `reads`: whether the peer answers READs and atomics.
-  void connected(bool reads);
+  /// `reads`: the READs and atomics that may be in flight; 0: the peer answers none.
+  void connected(std::uint8_t reads);
   /// The same for a queue pair that the caller has connected.
   void connected_by_caller();
   error_code modify(ibv_qp_attr& attr, int mask);
@@ -124,6 +124,9 @@ public:
   bool supports(ibv_wr_opcode o) const noexcept {
     return (unsupported_.load(std::memory_order_relaxed) >> o & 1) == 0;
   }
+  /// Whether a READ may have to wait for others, and so cannot take the shortest path. Does not
+  /// change once the queue pair is connected.
+  bool limits_reads() const noexcept { return send_.is_siw(); }
 
   void on_context_shutdown() override { close(); }
   void on_device_event(const ibv_async_event& event) noexcept override;
@@ -168,8 +171,8 @@ private:
   void may_receive(ibv_qp_state state) noexcept;
   std::optional<gid_entry> find_gid() const;
   void find_unsupported() noexcept;
-  void connected_locked(bool reads) noexcept;
-  bool peer_answers_reads() const noexcept;
+  void connected_locked(std::uint8_t reads) noexcept;
+  std::uint8_t reads_in_flight() const noexcept;
   error_code attachable(const connection_link* own = nullptr) const;
   error_code check_start(queue_pair_state least) const;
   // Called with the mutex locked; they unlock it.

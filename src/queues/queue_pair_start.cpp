@@ -110,7 +110,7 @@ bool start(queue_pair_impl& impl, send_operation& op) {
 // Once the queue pair is connected, `supports` does not change. Before that, start_slowly decides
 // under the lock.
 bool start(queue_pair_impl& impl, checked_operation& op) {
-  if (impl.state() != queue_pair_state::connected)
+  if (impl.state() != queue_pair_state::connected || impl.limits_reads())
     op.usual = false;
   if (!impl.supports(op.wr.opcode)) {
     op.ec = asio::error::operation_not_supported;

@@ -13,8 +13,16 @@ bool is_silent(const operation& op) noexcept {
   return (static_cast<const send_operation&>(op).wr.send_flags & IBV_SEND_SIGNALED) == 0;
 }
 
+bool is_fenced(const operation& op) noexcept {
+  return (static_cast<const send_operation&>(op).wr.send_flags & IBV_SEND_FENCE) != 0;
+}
+
 bool is_bind(const operation& op) noexcept {
   return static_cast<const send_operation&>(op).wr.opcode == IBV_WR_BIND_MW;
+}
+
+bool is_read(const operation& op) noexcept {
+  return static_cast<const send_operation&>(op).wr.opcode == IBV_WR_RDMA_READ;
 }
 
 } // namespace
@@ -104,13 +112,18 @@ void send_queue::on_retired(operation& op) noexcept {
   free_results_.push_back(send.result_slot);
 }
 
-bool send_queue::waits_for_others(const operation& op) const noexcept {
-  return binds_repeated_ && is_bind(op);
+std::uint32_t send_queue::allowed_before(const operation& op) const noexcept {
+  if (is_siw() && is_read(op))
+    return siw_reads_ - 1;
+  const bool waits = (binds_repeated_ && is_bind(op)) || (is_siw() && is_fenced(op));
+  return waits ? 0 : any_number;
 }
 
-// Unsignaled operations do not count: their completion would go unnoticed.
-bool send_queue::is_waited_for(const operation& op) const noexcept {
-  return !is_bind(op) && !is_silent(op);
+// A bind does not wait for unsignaled operations: their completion would go unnoticed.
+bool send_queue::waits_for(const operation& op, const operation& earlier) const noexcept {
+  if (binds_repeated_ && is_bind(op))
+    return !is_bind(earlier) && !is_silent(earlier);
+  return is_read(earlier);
 }
 
 // Unsignaled operations before it may have depended on its completion.
@@ -130,12 +143,19 @@ void send_queue::on_completion(operation& op, const ibv_wc& wc, operation_list& 
   complete_slowly(op, wc, ready);
 }
 
+// When siw flushes a READ that it was about to send, it completes the READ twice. Such an operation
+// stays posted until the teardown, after which the device completes nothing.
+bool send_queue::may_complete_again(const operation& op, const ibv_wc& wc) const noexcept {
+  return is_siw() && is_read(op) && wc.status == IBV_WC_WR_FLUSH_ERR;
+}
+
 void send_queue::complete_slowly(operation& op, const ibv_wc& wc, operation_list& ready) {
   operation_list behind;
   if (wc.status != IBV_WC_SUCCESS)
     op.fail(qp_.completion_failure(wc, behind));
   complete_silent(op, &is_silent, ready);
-  complete(op, ready);
+  if (!may_complete_again(op, wc))
+    complete(op, ready);
   ready.splice(ready.end(), behind);
 }
 

@@ -5,6 +5,7 @@
 
 #include "queues/work_queue.hpp"
 
+#include <cassert>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -26,6 +27,14 @@ public:
   void set_reads_overtaken(bool overtaken) noexcept { reads_overtaken_ = overtaken; }
   /// Whether a bind is repeated, and then fails, when earlier requests are repeated, as on rxe.
   void set_binds_repeated(bool repeated) noexcept { binds_repeated_ = repeated; }
+  /// The device is siw, and `reads` READs may be in flight. While an operation of siw waits for
+  /// READs, siw answers no READs of the peer. If both sides wait so, they wait for ever. So here an
+  /// operation is posted only when it does not have to wait.
+  void set_siw(std::uint32_t reads) noexcept {
+    assert(reads != 0);
+    siw_reads_ = reads;
+  }
+  bool is_siw() const noexcept { return siw_reads_ != 0; }
 
   void on_completion(operation& op, const ibv_wc& wc, operation_list& ready) override;
   void on_refused(const error_code& ec, operation_list& ended) override;
@@ -34,15 +43,17 @@ private:
   int post(operation_list::iterator first, operation_list::iterator last, operation*& failed,
            operation_list& ended) override;
   void on_retired(operation& op) noexcept override;
-  bool waits_for_others(const operation& op) const noexcept override;
-  bool is_waited_for(const operation& op) const noexcept override;
+  std::uint32_t allowed_before(const operation& op) const noexcept override;
+  bool waits_for(const operation& op, const operation& earlier) const noexcept override;
   void prepare(send_operation& op, bool full) noexcept;
+  bool may_complete_again(const operation& op, const ibv_wc& wc) const noexcept;
   void note_bound(operation_list::iterator first, operation_list::iterator last) noexcept;
   [[gnu::noinline]] void complete_slowly(operation& op, const ibv_wc& wc, operation_list& ready);
 
   queue_pair_impl& qp_;
   bool reads_overtaken_ = false;
   bool binds_repeated_ = false;
+  std::uint32_t siw_reads_ = 0; // READs that may be in flight on siw; 0: another device
   std::uint32_t unsignaled_run_ = 0;
   // The previous values of atomic operations: one slot for each posted operation.
   std::vector<std::uint64_t> results_;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <cstddef>
 #include <iterator>
 
 namespace asio_rdma::detail {
@@ -10,11 +11,15 @@ namespace asio_rdma::detail {
 // `before`: the end of the waiting operations that will be posted before `op`.
 bool work_queue::must_wait(const operation& op,
                            operation_list::const_iterator before) const noexcept {
-  const auto waited_for = [this](const operation& o) {
-    return is_waited_for(o);
+  const std::uint32_t allowed = allowed_before(op);
+  if (allowed == any_number)
+    return false;
+  const auto waited_for = [this, &op](const operation& earlier) {
+    return waits_for(op, earlier);
   };
-  return waits_for_others(op) && (std::any_of(posted_.begin(), posted_.end(), waited_for) ||
-                                  std::any_of(waiting_.begin(), before, waited_for));
+  return std::count_if(posted_.begin(), posted_.end(), waited_for) +
+             std::count_if(waiting_.begin(), before, waited_for) >
+         std::ptrdiff_t(allowed);
 }
 
 bool work_queue::start(operation& op, operation_list& ended) {

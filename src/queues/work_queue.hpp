@@ -5,6 +5,8 @@
 #include <asio_rdma/detail/core/operation.hpp>
 
 #include <cassert>
+#include <cstdint>
+#include <limits>
 
 namespace asio_rdma::detail {
 
@@ -86,6 +88,8 @@ public:
   virtual void on_completion(operation& op, const ibv_wc& wc, operation_list& ready) = 0;
 
 protected:
+  static constexpr std::uint32_t any_number = std::numeric_limits<std::uint32_t>::max();
+
   ~work_queue() = default;
 
   const operation& last_posted() const noexcept { return posted_.back(); }
@@ -105,10 +109,14 @@ private:
   /// Called after an operation was refused with this error and is in no list.
   virtual void on_refused(const error_code&, operation_list& /*ended*/) {}
 
-  /// Whether an operation must not be posted before earlier ones have completed
-  /// (`waits_for_others`), and whether it must wait for this one (`is_waited_for`).
-  virtual bool waits_for_others(const operation& /*op*/) const noexcept { return false; }
-  virtual bool is_waited_for(const operation& /*op*/) const noexcept { return true; }
+  /// An operation is not posted while more than `allowed_before` of the earlier operations that it
+  /// `waits_for` are outstanding.
+  virtual std::uint32_t allowed_before(const operation& /*op*/) const noexcept {
+    return any_number;
+  }
+  virtual bool waits_for(const operation& /*op*/, const operation& /*earlier*/) const noexcept {
+    return true;
+  }
 
   bool must_wait(const operation& op, operation_list::const_iterator before) const noexcept;
   void post_waiting(operation_list& ended);

@@ -159,13 +159,14 @@ void make_failed(ibv_wc& wc, ibv_wc_status status, std::uint32_t vendor_err) {
 
 } // namespace
 
-void context_state::rewrite_locked(ibv_wc& wc) {
+// Returns true if the completion comes once more.
+bool context_state::rewrite_locked(ibv_wc& wc) {
   const auto known = qps.find(wc.qp_num);
   qp_state* const qp = known == qps.end() ? nullptr : &known->second;
   if (qp && wc.status == IBV_WC_SUCCESS &&
       (wc.opcode & IBV_WC_RECV ? qp->receive_failed : qp->send_failed)) {
     make_failed(wc, IBV_WC_WR_FLUSH_ERR, 0);
-    return;
+    return false;
   }
 
   std::optional<completion_fault> fault;
@@ -194,7 +195,7 @@ void context_state::rewrite_locked(ibv_wc& wc) {
     fault->status = causes[draw_locked(chance::status) % std::size(causes)];
   }
   if (!fault)
-    return;
+    return false;
   ++counts.failed_completions;
   if (fault->qp_to_error && qp) {
     if (wc.status == IBV_WC_SUCCESS)
@@ -204,6 +205,7 @@ void context_state::rewrite_locked(ibv_wc& wc) {
     FAULTS_REAL(ibv_modify_qp)(qp->qp, &attr, IBV_QP_STATE);
   }
   make_failed(wc, fault->status, fault->vendor_err);
+  return fault->repeated;
 }
 
 int context_state::take_locked(ibv_cq* cq, cq_state& s, int n, ibv_wc* wc) {
@@ -215,7 +217,8 @@ int context_state::take_locked(ibv_cq* cq, cq_state& s, int n, ibv_wc* wc) {
     int kept = got;
     for (int i = got; i < got + r; ++i) {
       ibv_wc& w = wc[i];
-      rewrite_locked(w);
+      if (rewrite_locked(w))
+        s.ready.push_back(w);
       if (!s.plan_hold && random && happens_locked(chance::hold, random->hold_completion))
         s.plan_hold = 1 + static_cast<unsigned>(draw_locked(chance::hold_length) % 4);
       if (holds_locked(cq, s, w.qp_num)) {

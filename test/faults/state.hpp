@@ -110,7 +110,7 @@ struct context_state : std::enable_shared_from_this<context_state> {
   int arm(ibv_cq* cq, int solicited_only);
 
   refusal check_locked(call which, std::uint32_t qp_num, int qp_state, unsigned chain);
-  void rewrite_locked(ibv_wc& wc);
+  bool rewrite_locked(ibv_wc& wc);
   bool holds_locked(ibv_cq* cq, const cq_state& s, std::uint32_t qp_num) const;
   // Takes completions from the device, rewrites and sorts them. Returns the number of visible ones,
   // or the device's error.

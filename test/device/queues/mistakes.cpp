@@ -265,6 +265,54 @@ TEST_CASE("flags compared with == instead of &", "[mistake]") {
   }
 }
 
+// While an operation of siw waits for READs, siw answers no READs of the peer. If both sides wait so,
+// they wait for ever.
+TEST_CASE("an operation posted to siw that has to wait for reads", "[mistake]") {
+  pair p;
+  const bool siw = p.dev.type() == transport::iwarp;
+  faults::injector faults(p.dev.native_handle());
+  using flags = queue_pair::flags;
+  SECTION("behind a fence") {
+    sent read, fenced, last;
+    p.a.async_read(p.ma.buffer(0, 8), p.mb.remote(0, 8), read.handler());
+    p.a.async_write(p.ma.buffer(8, 8), p.mb.remote(8, 8), flags::fenced, fenced.handler());
+    p.a.async_write(p.ma.buffer(16, 8), p.mb.remote(16, 8), last.handler());
+    CHECK(faults.counts().send_requests == (siw ? 1 : 3));
+    p.drain();
+    CHECK(faults.counts().send_requests == 3);
+    CHECK(read.succeeded());
+    CHECK(fenced.succeeded());
+    CHECK(last.succeeded());
+  }
+  SECTION("reads, more than may be in flight") {
+    const unsigned most = p.a.options().max_reads;
+    std::vector<sent> reads(2 * most + 1);
+    for (sent& r : reads)
+      p.a.async_read(p.ma.buffer(0, 8), p.mb.remote(0, 8), r.handler());
+    CHECK(faults.counts().send_requests == (siw ? most : reads.size()));
+    p.drain();
+    CHECK(faults.counts().send_requests == reads.size());
+    CHECK(std::all_of(reads.begin(), reads.end(), [](const sent& r) { return r.succeeded(); }));
+  }
+}
+
+// siw does so with a READ that it was about to send when its queue was flushed.
+TEST_CASE("a flushed read that completes twice", "[mistake]") {
+  pair p;
+  if (p.dev.type() != transport::iwarp)
+    return not_on_this_device("reads that complete twice");
+  faults::injector faults(p.dev.native_handle());
+  sent read, behind;
+  faults.fail_completion({.status = IBV_WC_WR_FLUSH_ERR, .repeated = true});
+  p.a.async_read(p.ma.buffer(0, 8), p.mb.remote(0, 8), read.handler());
+  p.a.async_write(p.ma.buffer(8, 8), p.mb.remote(8, 8), behind.handler());
+  p.drain();
+  CHECK(faults.counts().failed_completions == 1);
+  CHECK(read.calls == 1);
+  CHECK(read.ec == asio::error::connection_reset);
+  CHECK(behind.calls == 1);
+}
+
 TEST_CASE("a completion's flags compared with == instead of &", "[mistake]") {
   pair p;
   if (!p.dev.has_immediate())

@@ -57,6 +57,7 @@ public:
   ids retired;
   std::function<int(std::uint64_t)> refuse; // gives an errno value, 0 to accept
   ids apart;                                // wait for those before, not for one another
+  ids pairs;                                // at most two of them are posted at a time
   std::size_t most_posted = 0;              // the most that the device had at a time
   std::size_t posted_now = 0;
 
@@ -79,11 +80,14 @@ private:
     chains.push_back(chain);
     return 0;
   }
-  bool waits_for_others(const operation& op) const noexcept override {
-    return std::find(apart.begin(), apart.end(), op.id) != apart.end();
+  std::uint32_t allowed_before(const operation& op) const noexcept override {
+    return is_in(apart, op) ? 0 : is_in(pairs, op) ? 1 : any_number;
   }
-  bool is_waited_for(const operation& op) const noexcept override {
-    return !waits_for_others(op) && !is_silent(op);
+  bool waits_for(const operation& op, const operation& earlier) const noexcept override {
+    return is_in(pairs, op) ? is_in(pairs, earlier) : !is_in(apart, earlier) && !is_silent(earlier);
+  }
+  static bool is_in(const ids& list, const operation& op) {
+    return std::find(list.begin(), list.end(), op.id) != list.end();
   }
   static bool is_silent(const operation& op) {
     return static_cast<const test_operation&>(op).silent;
@@ -522,5 +526,32 @@ TEST_CASE("an operation that must wait for those before it is posted when they h
   CHECK(f.queue.chains.back() == ids{3, 4, 5});
   for (std::uint64_t n = 3; n <= 5; ++n)
     complete(n);
+  CHECK(f.queue.chains.back() == ids{6, 7});
+}
+
+TEST_CASE("an operation of which few may be posted at a time holds back those behind it") {
+  fixture f(10);
+  f.queue.pairs = {1, 3, 4, 6};
+  for (std::uint64_t n = 1; n <= 7; ++n)
+    f.op(n).silent = false;
+  const auto complete = [&](std::uint64_t n) {
+    f.queue.complete(f.op(n), f.ready);
+  };
+  SECTION("one by one") {
+    f.start(1, 7);
+    CHECK(f.queue.chains == std::vector<ids>{{1}, {2}, {3}});
+  }
+  SECTION("gathered") {
+    f.queue.hold();
+    f.start(1, 7);
+    f.queue.release(f.ready);
+    CHECK(f.queue.chains == std::vector<ids>{{1, 2, 3}});
+  }
+  complete(2); // not one of them
+  CHECK(f.queue.posted_now == 2);
+  complete(1);
+  CHECK(f.queue.chains.back() == ids{4, 5});
+  complete(5);
+  complete(3);
   CHECK(f.queue.chains.back() == ids{6, 7});
 }
