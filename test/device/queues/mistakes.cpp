@@ -265,8 +265,8 @@ TEST_CASE("flags compared with == instead of &", "[mistake]") {
   }
 }
 
-// While an operation of siw waits for READs, siw answers no READs of the peer. If both sides wait so,
-// they wait for ever.
+// While an operation of siw waits for READs, siw answers no READs of the peer. If both sides wait
+// so, they wait for ever.
 TEST_CASE("an operation posted to siw that has to wait for reads", "[mistake]") {
   pair p;
   const bool siw = p.dev.type() == transport::iwarp;
