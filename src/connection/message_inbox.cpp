@@ -111,8 +111,8 @@ bool message_inbox::cancel(message_in& op) {
     return false;
   if (pinned_ != 0 && op.what == message_in::kind::message)
     // The receives behind it are now matched with other messages.
-    unpin_from(
-        static_cast<std::size_t>(std::distance(waiters_.begin(), request_list::s_iterator_to(op))));
+    unpin_from(static_cast<std::size_t>(
+        std::distance(waiters_.begin(), frame_operation_list::s_iterator_to(op))));
   return leave(op, asio::error::operation_aborted);
 }
 
@@ -209,9 +209,9 @@ void message_inbox::deliver(message_in& op, entry& e) {
 void message_inbox::stop_waiting(message_in& op) {
   op.waiting_ = false;
   if (op.what == message_in::kind::written) {
-    written_waiters_.erase(request_list::s_iterator_to(op));
+    written_waiters_.erase(frame_operation_list::s_iterator_to(op));
   } else {
-    waiters_.erase(request_list::s_iterator_to(op));
+    waiters_.erase(frame_operation_list::s_iterator_to(op));
     --waiting_;
     if (std::exchange(op.pinned_, false))
       --pinned_;

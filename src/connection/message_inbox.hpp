@@ -71,8 +71,6 @@ private:
     std::uint32_t id;
     std::optional<refusal> why = {};
   };
-  using request_list =
-      boost::intrusive::list<frame_operation, boost::intrusive::constant_time_size<false>>;
   using queue = boost::circular_buffer<entry>;
 
   static message_in& as_receive(frame_operation& op) noexcept {
@@ -96,15 +94,15 @@ private:
 
   frame_link& link_;
   message_options options_;
-  request_list waiters_;
+  frame_operation_list waiters_;
   std::uint32_t waiting_ = 0, pinned_ = 0; // of those in `waiters_`
   queue messages_;
   std::uint32_t unread_ = 0; // offers in `messages_` that are not being read
   std::uint32_t pulling_ = 0;
   std::vector<std::uint32_t> dropped_; // slots of pulls that the driver has to drop
-  request_list written_waiters_;
+  frame_operation_list written_waiters_;
   queue written_;
-  request_list done_receives_;
+  frame_operation_list done_receives_;
   boost::circular_buffer<answer> answers_;
   std::uint32_t unanswered_ = 0; // offers of the peer
   error_code no_receives_;       // the error of receives when no messages are left

@@ -87,7 +87,7 @@ bool message_outbox::cancel(message_out& op) {
 }
 
 void message_outbox::leave_queue(message_out& op) {
-  const auto i = request_list::s_iterator_to(op);
+  const auto i = frame_operation_list::s_iterator_to(op);
   if (i == next_prepare_)
     ++next_prepare_;
   queue_.erase(i);

@@ -81,8 +81,6 @@ private:
     message_out* send = nullptr;
     std::uint16_t generation = 0;
   };
-  using request_list =
-      boost::intrusive::list<frame_operation, boost::intrusive::constant_time_size<false>>;
 
   bool is_eager(const message_out& op) const noexcept;
   void finish(message_out& op, const error_code& ec);
@@ -90,12 +88,12 @@ private:
   void free_offer(message_out& op);
 
   std::uint64_t eager_;
-  request_list queue_;                  // sends that have not begun, in order
-  request_list::iterator next_prepare_; // the first of them whose key was not requested
+  frame_operation_list queue_;                  // sends that have not begun, in order
+  frame_operation_list::iterator next_prepare_; // the first of them whose key was not requested
   std::vector<offer> offers_;
   std::vector<std::uint16_t> free_offers_;
   std::uint32_t under_offer_ = 0; // sent and not completed
-  request_list done_sends_;
+  frame_operation_list done_sends_;
   error_code no_sends_; // why sends are not possible
   std::uint64_t eager_sent_ = 0, offered_ = 0;
 };

@@ -117,7 +117,6 @@ private:
     refusal why = refusal::memory;
     std::chrono::microseconds lease{};
   };
-  using list = boost::intrusive::list<frame_operation, boost::intrusive::constant_time_size<false>>;
 
   bool next_control(outgoing_frame& f) override;
   bool next_data(outgoing_frame& f) override;
@@ -161,8 +160,8 @@ private:
   std::size_t unanswered_ = 0;
   std::uint64_t bytes_ = 0, ending_bytes_ = 0;
   std::uint32_t granted_ = 0, ending_ = 0;
-  list lends_; // those whose key is made; to be sent
-  list done_lends_;
+  frame_operation_list lends_; // those whose key is made; to be sent
+  frame_operation_list done_lends_;
   error_code closed_;   // why no grants are made any more
   bool silent_ = false; // the peer gets no more frames
 };

@@ -84,7 +84,7 @@ bool lease_table::cancel(lease_request& op) {
   if (!may_cancel(op))
     return false;
   if (op.state_ == lease_request::state::queued) {
-    queued_.erase(list::s_iterator_to(op));
+    queued_.erase(frame_operation_list::s_iterator_to(op));
   } else {
     for (request_slot& s : asked_)
       if (s.op == &op)
@@ -311,7 +311,7 @@ void lease_table::release(std::uint32_t id) {
 
 // --- The end ---------------------------------------------------------------------------------
 
-void lease_table::finish_all(list& from, const error_code& ec) {
+void lease_table::finish_all(frame_operation_list& from, const error_code& ec) {
   while (!from.empty()) {
     lease_request& op = as_request(from.front());
     from.pop_front();

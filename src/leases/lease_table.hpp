@@ -52,7 +52,6 @@ private:
     std::uint32_t grant = 0; // the grant that is renewed
     std::uint16_t generation = 0;
   };
-  using list = boost::intrusive::list<frame_operation, boost::intrusive::constant_time_size<false>>;
 
   bool needs_time() const noexcept override { return true; }
   bool next_control(outgoing_frame& f) override;
@@ -76,7 +75,7 @@ private:
                       protocol_clock::time_point now);
   bool is_live(std::uint32_t grant, protocol_clock::time_point now);
   void finish(lease_request& op, const error_code& ec);
-  void finish_all(list& from, const error_code& ec);
+  void finish_all(frame_operation_list& from, const error_code& ec);
   void end_asked(const error_code& ec);
 
   region_inbox& inbox_;
@@ -87,7 +86,7 @@ private:
   std::size_t most_asked_; // the owner keeps an answer for each
   std::vector<request_slot> asked_;
   std::vector<std::uint16_t> free_;
-  list queued_, gifts_, done_;
+  frame_operation_list queued_, gifts_, done_;
   // Releases to be sent to the owner. There is room for all leases, so that a release cannot fail.
   boost::circular_buffer<std::uint32_t> releases_;
   error_code closed_; // why nothing more can be requested

@@ -18,7 +18,7 @@ bool region_inbox::cancel(region_receive& op) {
   ask_again();
   if (!std::exchange(op.waiting_, false))
     return false;
-  waiting_.erase(list::s_iterator_to(op));
+  waiting_.erase(frame_operation_list::s_iterator_to(op));
   return true;
 }
 

@@ -45,7 +45,6 @@ private:
     std::uint32_t id;
     bool ready;
   };
-  using list = boost::intrusive::list<frame_operation, boost::intrusive::constant_time_size<false>>;
 
   disposition on_frame(const frame_header&, std::span<const std::byte>, std::uint32_t,
                        protocol_clock::time_point) override {
@@ -58,7 +57,7 @@ private:
   frame_link& link_;
   boost::circular_buffer<arrival> arrived_;
   std::deque<std::uint32_t> put_back_;
-  list waiting_;
+  frame_operation_list waiting_;
   error_code why_; // why no more regions arrive
   bool dropping_ = false;
 };

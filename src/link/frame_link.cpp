@@ -181,11 +181,10 @@ bool frame_link::on_received(std::uint32_t slot, std::span<const std::byte> fram
     what = link_part::disposition::violation;
   } else if (h.type == frame_type::goodbye) {
     peer_closed_ = true;
-    for (link_part* const p : parts_) {
-      p->ask_again();
+    ask_all_again();
+    for (link_part* const p : parts_)
       if (!p->on_goodbye())
         what = link_part::disposition::violation;
-    }
     closing_ = true;
   } else if (h.type != frame_type::credits && part == nullptr) {
     what = link_part::disposition::violation;
@@ -217,10 +216,9 @@ void frame_link::close() {
   closing_ = true;
   if (std::exchange(closed_here_, true) || stopped_)
     return;
-  for (link_part* const p : parts_) {
-    p->ask_again();
+  ask_all_again();
+  for (link_part* const p : parts_)
     p->on_closing();
-  }
 }
 
 void frame_link::stop(const error_code& why) {
@@ -229,10 +227,14 @@ void frame_link::stop(const error_code& why) {
   for (sent_frame& s : sent_)
     if (std::exchange(s.under_way, false) && s.part != nullptr)
       s.part->on_dropped(s.header, s.operation, why);
-  for (link_part* const p : parts_) {
-    p->ask_again();
+  ask_all_again();
+  for (link_part* const p : parts_)
     p->on_stopped(why);
-  }
+}
+
+void frame_link::ask_all_again() noexcept {
+  for (link_part* const p : parts_)
+    p->ask_again();
 }
 
 void frame_link::fail(const error_code& why) noexcept {

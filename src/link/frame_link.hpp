@@ -191,6 +191,7 @@ private:
   void begin_frame(frame_type type);
   bool take(std::uint8_t& from, bool (link_part::*ask)(outgoing_frame&));
   bool all_drained() const;
+  void ask_all_again() noexcept;
   void note_wait();
 
   frame_options options_;

@@ -154,8 +154,6 @@ public:
   std::uint64_t direct_from() const noexcept { return direct_from_; }
 
 private:
-  using list = boost::intrusive::list<frame_operation, boost::intrusive::constant_time_size<false>>;
-
   bool next_control(outgoing_frame& f) override;
   bool next_data(outgoing_frame& f) override;
   bool has_data() const override;
@@ -208,13 +206,13 @@ private:
   std::deque<stream_block> blocks_;
   std::vector<std::uint32_t> free_blocks_, free_large_blocks_, freed_blocks_;
   bool has_large_blocks_;
-  list pending_;                           // blocks to be sent; the last may have room
+  frame_operation_list pending_;           // blocks to be sent; the last may have room
   std::vector<stream_source*> unanswered_; // offers
   std::uint32_t lent_offers_ = 0;          // of lent writes
   std::uint32_t next_offer_ = 0;
   boost::circular_buffer<std::uint32_t> withdraws_;
-  list writers_; // in order; the first may have begun
-  list done_writes_;
+  frame_operation_list writers_; // in order; the first may have begun
+  frame_operation_list done_writes_;
   std::uint32_t small_under_way_ = 0; // outstanding frames that are not full
   std::uint64_t taken_ = 0, answered_ = 0;
   enum class question { none, due, asked } question_ = question::none;
@@ -224,9 +222,9 @@ private:
   bool shut_writes_ = false; // by this side
 
   stream_inbox inbox_;
-  error_code starved_; // why nothing can be read ahead
-  list readers_;       // the first may be direct
-  list done_reads_;
+  error_code starved_;           // why nothing can be read ahead
+  frame_operation_list readers_; // the first may be direct
+  frame_operation_list done_reads_;
   bool peer_shut_down_ = false;
   bool no_waits_ = false; // this side has shut down reads
   bool dropping_ = false; // arriving bytes are dropped

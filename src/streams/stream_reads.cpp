@@ -26,7 +26,7 @@ bool stream_protocol::cancel(stream_read& op) {
     return false;
   }
   op.waiting_ = false;
-  readers_.erase(list::s_iterator_to(op));
+  readers_.erase(frame_operation_list::s_iterator_to(op));
   return true;
 }
 
@@ -112,7 +112,7 @@ bool stream_protocol::next_read(stream_action& a) {
 
 void stream_protocol::finish(stream_read& op, const error_code& ec) {
   op.waiting_ = false;
-  readers_.erase(list::s_iterator_to(op));
+  readers_.erase(frame_operation_list::s_iterator_to(op));
   op.ec = ec;
   done_reads_.push_back(op);
 }

@@ -86,7 +86,7 @@ bool stream_protocol::next_write(stream_action& a) {
 void stream_protocol::no_memory(stream_write& op, stream_block& block, const error_code& ec) {
   ask_again();
   op.done -= block.bytes;
-  pending_.erase(list::s_iterator_to(block));
+  pending_.erase(frame_operation_list::s_iterator_to(block));
   if (block.is_large) {
     free_large_blocks_.push_back(block.index);
     op.in_frames_ = true;
@@ -115,7 +115,7 @@ bool stream_protocol::cancel(stream_write& op) {
 void stream_protocol::leave_queue(stream_write& op) {
   op.queued_ = false;
   op.ended_ = true;
-  writers_.erase(list::s_iterator_to(op));
+  writers_.erase(frame_operation_list::s_iterator_to(op));
 }
 
 void stream_protocol::finish(stream_write& op, const error_code& ec) {

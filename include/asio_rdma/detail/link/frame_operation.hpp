@@ -19,4 +19,7 @@ protected:
   frame_operation(const frame_operation&) = delete;
 };
 
+using frame_operation_list =
+    boost::intrusive::list<frame_operation, boost::intrusive::constant_time_size<false>>;
+
 } // namespace asio_rdma::detail
