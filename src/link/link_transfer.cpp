@@ -75,10 +75,9 @@ error_code link_impl::open_sink(link_transfer& read) {
   assert(mutex_.is_locked());
   error_code ec;
   ibv_sge& e = read.elements[0];
-  if (member_device().type() != transport::iwarp)
-    return ec;
-  read.usual = false; // it may have to wait for other READs
-  if (read.wr.num_sge != 1 || e.length == 0)
+  if (qp_->limits_reads())
+    read.usual = false;
+  if (member_device().type() != transport::iwarp || read.wr.num_sge != 1 || e.length == 0)
     return ec;
   read.sink_ = memory_region(pool_.get_protection_domain(), reinterpret_cast<void*>(e.addr),
                              e.length, access::local_write, ec);

@@ -146,8 +146,11 @@ void shared_source::free(std::uint32_t slot) {
 }
 
 void shared_source::take() {
-  if (shared_->starved())
+  if (shared_->starved()) {
     shared_->refill();
+    if (shared_->starved())
+      link_.look_for_memory(); // another link that looked may have ended
+  }
   while (link_.link_->wants_receive()) {
     if (shared_->take(link_.link_->below_promise())) {
       link_.link_->granted();

@@ -10,11 +10,6 @@
 #include <utility>
 
 namespace asio_rdma::detail {
-namespace {
-
-constexpr std::uint32_t siw_vendor = 0x626d74; // "bmt"; no other driver has this vendor id
-
-} // namespace
 
 std::optional<gid_entry> queue_pair_impl::find_gid() const {
   const device& d = pd_.get_device();
@@ -176,7 +171,7 @@ void queue_pair_impl::connected_by_caller() {
     connected_locked(reads_in_flight());
 }
 
-// The READs and atomics that the queue pair may have in flight. A device of iWARP does not tell.
+// The READs and atomics that the queue pair may have in flight. Not all devices of iWARP tell.
 std::uint8_t queue_pair_impl::reads_in_flight() const noexcept {
   ibv_qp_attr attr{};
   ibv_qp_init_attr init{};
@@ -186,13 +181,24 @@ std::uint8_t queue_pair_impl::reads_in_flight() const noexcept {
   return attr.max_rd_atomic;
 }
 
+// At most `reads`. siw tells the sizes of its queues of READs to send and to answer, each as the
+// other (siw_query_qp), so this takes the smaller.
+std::uint8_t queue_pair_impl::siw_reads(std::uint8_t reads) const noexcept {
+  ibv_qp_attr attr{};
+  ibv_qp_init_attr init{};
+  if (ibv_query_qp(qp_, &attr, IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_MAX_DEST_RD_ATOMIC, &init) != 0)
+    return reads;
+  const auto told = std::min(attr.max_rd_atomic, attr.max_dest_rd_atomic);
+  return told == 0 ? reads : std::min<std::uint8_t>(reads, told);
+}
+
 // A READ to a peer that answers none would never complete, nor any later work request.
 void queue_pair_impl::connected_locked(std::uint8_t reads) noexcept {
   if (reads == 0)
     unsupported_ |= 1u << IBV_WR_RDMA_READ | 1u << IBV_WR_ATOMIC_CMP_AND_SWP |
                     1u << IBV_WR_ATOMIC_FETCH_AND_ADD;
-  else if (pd_.get_device().attributes().vendor_id == siw_vendor)
-    send_.set_siw(reads);
+  else if (is_siw(pd_.get_device()))
+    send_.set_siw(siw_reads(reads));
   await_first(false);
   state_ = queue_pair_state::connected;
 }

@@ -42,14 +42,16 @@ error_code send_queue::reserve_results() {
   return ec;
 }
 
-// `full`: the queue is full after this operation. The operation must then be signaled: without its
-// completion nothing would be posted any more. Inline data is copied when posted, so it cannot
-// follow a fence.
-void send_queue::prepare(send_operation& op, bool full) noexcept {
+// `must_tell`: operations wait, or the queue is full after this operation. The operation must then
+// be signaled: without its completion nothing might be posted any more, or nothing tells that it
+// has completed. Inline data is copied when posted, so it cannot follow a fence.
+void send_queue::prepare(send_operation& op, bool must_tell) noexcept {
+  if (is_siw())
+    op.wr.send_flags &= ~unsigned(IBV_SEND_FENCE); // the READs before it have completed
   if (op.inline_bytes <= qp_.options_.max_inline && (op.wr.send_flags & IBV_SEND_FENCE) == 0)
     op.wr.send_flags |= IBV_SEND_INLINE;
   const bool overtaken = reads_overtaken_ && op.wr.opcode == IBV_WR_RDMA_READ;
-  if (full || overtaken || !is_silent(op) || ++unsignaled_run_ >= depth() / 2) {
+  if (must_tell || overtaken || !is_silent(op) || ++unsignaled_run_ >= depth() / 2) {
     op.wr.send_flags |= IBV_SEND_SIGNALED;
     unsignaled_run_ = 0;
   }
@@ -70,7 +72,7 @@ int send_queue::post(operation_list::iterator first, operation_list::iterator la
   for (auto i = first; i != last;) {
     auto& op = static_cast<send_operation&>(*i);
     ++i;
-    prepare(op, i == last && room() == 0);
+    prepare(op, i == last && (room() == 0 || any_waiting()));
     op.wr.next = nullptr;
     if (tail != nullptr)
       tail->wr.next = &op.wr;
@@ -113,10 +115,9 @@ void send_queue::on_retired(operation& op) noexcept {
 }
 
 std::uint32_t send_queue::allowed_before(const operation& op) const noexcept {
-  if (is_siw() && is_read(op))
-    return siw_reads_ - 1;
-  const bool waits = (binds_repeated_ && is_bind(op)) || (is_siw() && is_fenced(op));
-  return waits ? 0 : any_number;
+  if ((binds_repeated_ && is_bind(op)) || (is_siw() && is_fenced(op)))
+    return 0;
+  return is_siw() && is_read(op) ? siw_reads_ - 1 : any_number;
 }
 
 // A bind does not wait for unsignaled operations: their completion would go unnoticed.
@@ -143,10 +144,10 @@ void send_queue::on_completion(operation& op, const ibv_wc& wc, operation_list& 
   complete_slowly(op, wc, ready);
 }
 
-// When siw flushes a READ that it was about to send, it completes the READ twice. Such an operation
-// stays posted until the teardown, after which the device completes nothing.
+// When siw flushes a READ that it was about to send, it completes the READ twice. An operation that
+// has failed stays posted until the teardown, after which the device completes nothing.
 bool send_queue::may_complete_again(const operation& op, const ibv_wc& wc) const noexcept {
-  return is_siw() && is_read(op) && wc.status == IBV_WC_WR_FLUSH_ERR;
+  return is_siw() && is_read(op) && wc.status != IBV_WC_SUCCESS;
 }
 
 void send_queue::complete_slowly(operation& op, const ibv_wc& wc, operation_list& ready) {

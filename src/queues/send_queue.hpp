@@ -29,7 +29,8 @@ public:
   void set_binds_repeated(bool repeated) noexcept { binds_repeated_ = repeated; }
   /// The device is siw, and `reads` READs may be in flight. While an operation of siw waits for
   /// READs, siw answers no READs of the peer. If both sides wait so, they wait for ever. So here an
-  /// operation is posted only when it does not have to wait.
+  /// operation is posted only when it does not have to wait for an answer of the peer. That is also
+  /// the fence: siw's own ends with the first READ, and siw refuses a fenced READ.
   void set_siw(std::uint32_t reads) noexcept {
     assert(reads != 0);
     siw_reads_ = reads;
@@ -45,7 +46,7 @@ private:
   void on_retired(operation& op) noexcept override;
   std::uint32_t allowed_before(const operation& op) const noexcept override;
   bool waits_for(const operation& op, const operation& earlier) const noexcept override;
-  void prepare(send_operation& op, bool full) noexcept;
+  void prepare(send_operation& op, bool must_tell) noexcept;
   bool may_complete_again(const operation& op, const ibv_wc& wc) const noexcept;
   void note_bound(operation_list::iterator first, operation_list::iterator last) noexcept;
   [[gnu::noinline]] void complete_slowly(operation& op, const ibv_wc& wc, operation_list& ready);

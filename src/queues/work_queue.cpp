@@ -141,7 +141,8 @@ void work_queue::fail_waiting(const error_code& ec, operation_list& ready) noexc
 void work_queue::fail_all(const error_code& ec, operation_list& ready) noexcept {
   for (operation& op : posted_) {
     on_retired(op);
-    op.fail(ec);
+    if (!op.ec || ec == error::device_keeps_memory) // else its own completion has failed
+      op.fail(ec);
   }
   used_ = 0;
   ready.splice(ready.end(), posted_);
