@@ -208,7 +208,7 @@ struct access_initiation {
     if (slot.is_connected()) {
       op->id = service.next_id();
       try {
-        slot.template emplace<access_canceller>(access_canceller{&service, op->id});
+        slot.template emplace<access_canceller>(access_canceller{service.link(), op->id});
       } catch (...) {
         op->destroy();
         throw;

@@ -55,7 +55,10 @@ struct destroy_channel {
 
 } // namespace
 
+// The removal of the device, of which another thread may read, waits until the id is no longer used
+// here.
 error_code acceptor_impl::open(asio::ip::tcp::endpoint endpoint, int backlog) {
+  const std::lock_guard lock(mutex_);
   backlog_ = usable(backlog);
   error_code ec;
   id_ = service_.make_id(shared_from_this(), ec);
@@ -77,6 +80,7 @@ error_code acceptor_impl::open(asio::ip::tcp::endpoint endpoint, int backlog) {
 }
 
 error_code acceptor_impl::listen() {
+  assert(mutex_.held());
   // The kernel drops requests beyond its own backlog, and the peer retries seconds later. So the
   // kernel's backlog is as large as possible, and requests beyond `backlog` are rejected.
   if (rdma_listen(id_, 0) == 0)
@@ -90,7 +94,8 @@ error_code acceptor_impl::listen() {
 error_code acceptor_impl::adopt(rdma_cm_id* id, int backlog) {
   if (id == nullptr)
     return asio::error::invalid_argument;
-  backlog_ = usable(backlog); // before the id has events
+  const std::lock_guard lock(mutex_);
+  backlog_ = usable(backlog);
   std::unique_ptr<rdma_event_channel, destroy_channel> back(rdma_create_event_channel());
   if (!back)
     return cm_error(errno);

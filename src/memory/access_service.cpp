@@ -125,6 +125,10 @@ void access_service::cancel(std::uint64_t which) {
 
 void access_service::shutdown() {
   {
+    const std::lock_guard lock(link_->mutex);
+    link_->service = nullptr;
+  }
+  {
     std::unique_lock lock(mutex_);
     stopped_ = true;
     dropped_.splice(dropped_.end(), ready_);

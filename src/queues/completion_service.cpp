@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <new>
 #include <poll.h>
 #include <stdexcept>
 
@@ -199,14 +200,11 @@ void completion_service::remove(context_member& member) noexcept {
   last->stop();
 }
 
-std::vector<std::shared_ptr<context_member>> completion_service::members_of(const device* d) {
-  std::vector<std::shared_ptr<context_member>> result;
+void completion_service::find_members(leaving_members& result) noexcept {
   const std::lock_guard lock(mutex_);
   for (context_member& member : members_)
-    if (d == nullptr || member.member_device() == *d)
-      if (auto pinned = member.weak_from_this().lock())
-        result.push_back(std::move(pinned));
-  return result;
+    if (auto pinned = member.weak_from_this().lock())
+      result.add(std::move(pinned));
 }
 
 void completion_service::broadcast(const device& d, const ibv_async_event& event,
@@ -225,32 +223,49 @@ void completion_service::broadcast(const device& d, const ibv_async_event& event
 }
 
 void completion_service::broadcast(const device& d, const ibv_async_event& event) {
-  for (const auto& member : members_of(&d))
+  std::vector<std::shared_ptr<context_member>> members;
+  {
+    const std::lock_guard lock(mutex_);
+    for (context_member& member : members_)
+      if (member.member_device() == d)
+        if (auto pinned = member.weak_from_this().lock())
+          members.push_back(std::move(pinned));
+  }
+  for (const auto& member : members)
     member->on_device_event(event);
 }
 
+// Without memory for the descriptors, this looks again after a short time.
 void completion_service::do_last_work(int other, const std::function<void()>& look) {
   constexpr int patience = 50, nap = 1; // ms
-  const auto members = members_of(nullptr);
-  std::vector<completion_queue_impl*> queues;
+  leaving_members members;
+  find_members(members);
   std::vector<pollfd> descriptors;
   for (;;) {
     look();
-    queues.clear();
-    for (const auto& member : members)
-      if (auto* const q = member->last_work();
-          q != nullptr && std::find(queues.begin(), queues.end(), q) == queues.end())
-        queues.push_back(q);
-    if (queues.empty())
-      return;
-    descriptors.assign(1, {other, POLLIN, 0}); // poll(2) ignores negative descriptors
+    descriptors.clear();
+    completion_queue_impl* last = nullptr;
     bool worked = false, all_tell = true;
-    for (completion_queue_impl* const q : queues) {
+    const auto wait_for = [&](int descriptor) {
+      try {
+        descriptors.push_back({descriptor, POLLIN, 0}); // poll(2) ignores negative descriptors
+      } catch (const std::bad_alloc&) {
+        all_tell = false;
+      }
+    };
+    wait_for(other);
+    members.for_each([&](context_member& member) {
+      completion_queue_impl* const q = member.last_work();
+      if (q == nullptr || q == last)
+        return;
+      last = q;
       const auto found = q->last_look();
       worked = worked || found.worked;
       all_tell = all_tell && found.descriptor >= 0;
-      descriptors.push_back({found.descriptor, POLLIN, 0});
-    }
+      wait_for(found.descriptor);
+    });
+    if (last == nullptr)
+      return;
     if (!worked)
       ::poll(descriptors.data(), descriptors.size(), all_tell ? patience : nap);
   }
@@ -258,7 +273,8 @@ void completion_service::do_last_work(int other, const std::function<void()>& lo
 
 void completion_service::shutdown() {
   do_last_work(-1, [] {});
-  const auto members = members_of(nullptr);
+  leaving_members members;
+  find_members(members);
   std::vector<std::weak_ptr<completion_queue_impl>> queues;
   std::vector<watched> watches;
   {
@@ -270,8 +286,7 @@ void completion_service::shutdown() {
   }
   for (const watched& w : watches)
     w.watch->stop();
-  for (const auto& member : members)
-    member->on_context_shutdown();
+  members.for_each([](context_member& member) { member.on_context_shutdown(); });
   for (const auto& weak : queues)
     if (const auto q = weak.lock())
       q->shutdown();

@@ -36,6 +36,38 @@ public:
 
 protected:
   ~context_member() = default;
+
+private:
+  friend class leaving_members; // it links the members
+
+  std::shared_ptr<context_member> next_leaving_;
+};
+
+/// References to the members of a context that shuts down. Allocates nothing: a shutdown must not
+/// fail. A member is in one such list at a time.
+class leaving_members {
+public:
+  leaving_members() = default;
+  leaving_members(const leaving_members&) = delete;
+  ~leaving_members() {
+    while (first_)
+      first_ = std::exchange(first_->next_leaving_, nullptr);
+  }
+
+  void add(std::shared_ptr<context_member> member) noexcept {
+    context_member* const added = member.get();
+    (last_ == nullptr ? first_ : last_->next_leaving_) = std::move(member);
+    last_ = added;
+  }
+  template <class Function>
+  void for_each(Function f) const {
+    for (context_member* m = first_.get(); m != nullptr; m = m->next_leaving_.get())
+      f(*m);
+  }
+
+private:
+  std::shared_ptr<context_member> first_;
+  context_member* last_ = nullptr;
 };
 
 /// The service that the queue pairs of one execution context share: completion queues for each
@@ -99,7 +131,7 @@ private:
   std::shared_ptr<completion_queue_impl> shared_queue(const device& d, std::uint32_t entries,
                                                       error_code& ec);
   std::vector<watched>::iterator find_watch(const device& d) noexcept;
-  std::vector<std::shared_ptr<context_member>> members_of(const device* d);
+  void find_members(leaving_members& result) noexcept;
   std::shared_ptr<completion_queue_impl> remember(std::shared_ptr<completion_queue_impl> q,
                                                   error_code& ec);
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 // Every operation that connects, cancelled twice by each pair of types.
 #include "device/asio/cancelled_twice.hpp"
+#include "device/connecting/cm_calls.hpp"
 #include "device/connecting/cm_support.hpp"
 
 #include <asio_rdma/exchange.hpp>
@@ -8,6 +9,7 @@
 #include <boost/asio/local/connect_pair.hpp>
 #include <boost/asio/local/stream_protocol.hpp>
 
+#include <cerrno>
 #include <utility>
 
 namespace {
@@ -80,6 +82,57 @@ struct half_accepted : requested {
   }
 };
 
+/// A stream connects, and an accept that makes the other stream has answered the request.
+/// Afterwards the connection of the two is made, or its attempts end.
+struct making_accept : meeting {
+  making_accept() { from.open(pool); }
+  /// No event is read between the answer and `proceed`.
+  void start(twice& c) {
+    accept = &c;
+    bool answered = false;
+    before_cm_call = [&](cm_call call, const rdma_cm_id*) {
+      answered = answered || call == cm_call::accept;
+      return 0;
+    };
+    before_reading = [&] {
+      return answered ? ENOMEM : 0; // the event is read later
+    };
+    listener->async_accept<stream>(
+        pool, {},
+        asio::bind_cancellation_slot(c.signal.slot(), [this, &c](error_code ec, stream s) {
+          ++c.calls;
+          c.ec = ec;
+          made = std::move(s);
+        }));
+    initiator->async_connect(from, where(), connected.handler());
+    until([&] { return answered; });
+    before_cm_call = nullptr;
+    before_reading = nullptr;
+  }
+  void proceed(bool) {
+    until([&] { return accept->calls != 0; });
+    CHECK(made.is_open() == !accept->ec);
+    if (!accept->ec) {
+      until([&] { return connected.done(); });
+      CHECK(connected.succeeded());
+    }
+    // The acceptor accepts others.
+    queue_pair c(io, pd), d(io, pd);
+    test::connection of_c, of_d;
+    listener->async_accept(d, of_d.handler());
+    initiator->async_connect(c, where(), of_c.handler());
+    until([&] { return of_c.done() && of_d.done(); });
+    CHECK(of_c.succeeded());
+    CHECK(of_d.succeeded());
+    from.close();
+  }
+
+  hooks h;
+  memory_pool pool{pd};
+  stream from{io}, made{io};
+  twice* accept = nullptr;
+};
+
 /// An exchange that has no peer. Afterwards the peer, if the exchange is still pending, or another
 /// exchange connects the queue pair.
 struct exchange_scene {
@@ -141,6 +194,12 @@ TEST_CASE("the acceptance of a request is cancelled twice, and nothing else of t
                               s.attempt = &c;
                               s.request_by(s.connected.handler());
                               s.listener->async_accept(std::move(s.request), s.b, c.handler());
+                            }}});
+}
+
+TEST_CASE("an accept that makes an object and has taken its request is cancelled twice") {
+  check_on<making_accept>({{"accept of a new object", fate::let_go, [](making_accept& s, twice& c) {
+                              s.start(c);
                             }}});
 }
 

@@ -85,6 +85,58 @@ TEST_CASE("a queue pair's operations without bytes touch no memory") {
   CHECK(p.carries("still connected"));
 }
 
+TEST_CASE("a shared receive queue's receives without bytes touch no memory") {
+  const device dev = open_device();
+  const protection_domain pd(dev);
+  memory m(pd, 2 * bytes, all_rights);
+  asio::io_context io(1);
+  shared_receive_queue_options options;
+  options.depth = places;
+  shared_receive_queue queue(io, pd, options);
+  queue_pair from(io, pd), to(io);
+  to.open(pd, queue);
+  connect(io, from, to);
+  const mutable_buffer used = m.buffer(0, bytes);
+  std::memset(m.data() + bytes, 'a', bytes);
+  // Sends one message to each receive.
+  const auto pass = [&](const auto& receives, const auto& message) {
+    got all[places];
+    sent sends[places];
+    for (got& r : all)
+      queue.async_receive(receives, r.handler());
+    for (sent& s : sends)
+      from.async_send(message, s.handler());
+    until(io, [&] {
+      return std::ranges::all_of(all, [](const got& r) { return r.done(); }) &&
+             std::ranges::all_of(sends, [](const sent& s) { return s.done(); });
+    });
+    for (const got& r : all) {
+      CHECK(r.succeeded());
+      CHECK(r.value.bytes == message.size());
+    }
+    for (const sent& s : sends)
+      CHECK(s.succeeded());
+  };
+  for (std::uint32_t i = 0; i < enough_writes / places; ++i) // each place has been used for `used`
+    pass(used, m.buffer(bytes, bytes));
+  CHECK(is_all(m.data(), 'a'));
+  std::memset(m.data(), 'b', bytes);
+  each_empty(used, [&](const char* kind, const auto& buffers) {
+    INFO(kind);
+    pass(buffers, m.buffer(bytes, 0));
+    CHECK(is_all(m.data(), 'b'));
+  });
+  // A message finds no room in a receive without bytes.
+  got refused;
+  sent s;
+  queue.async_receive(mutable_buffer(), refused.handler());
+  from.async_send(m.buffer(bytes, 16), s.handler());
+  until(io, [&] { return s.done() && refused.done(); });
+  CHECK(refused.calls == 1);
+  CHECK(refused.ec);
+  CHECK(is_all(m.data(), 'b'));
+}
+
 TEST_CASE("a connection's operations without bytes touch no memory") {
   connection_options options;
   options.queue_pair.send_depth = places;

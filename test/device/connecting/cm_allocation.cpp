@@ -1,12 +1,21 @@
 // SPDX-License-Identifier: BSL-1.0
-// Connecting, accepting, rejecting and disconnecting while each allocation fails once.
+// Connecting, accepting, rejecting, disconnecting, exchanging and opening an acceptor while each
+// allocation fails once.
 #include "device/connecting/cm_support.hpp"
 #include "device/connecting/silent_connector.hpp"
 #include "device/support/allocation_scene.hpp"
 #include "streams/stream_impl.hpp"
 
 #include <asio_rdma/connection.hpp>
+#include <asio_rdma/exchange.hpp>
 #include <asio_rdma/stream.hpp>
+#include <boost/asio/local/connect_pair.hpp>
+#include <boost/asio/local/stream_protocol.hpp>
+
+#include <chrono>
+#include <new>
+#include <thread>
+#include <utility>
 
 namespace {
 
@@ -69,10 +78,11 @@ struct scene {
 
 using queue_pairs = scene<queue_pair, protection_domain>;
 
-struct accepting : queue_pairs {
+template <class Scene>
+struct accepting : Scene {
   void play(handler_accounts& accounts) {
-    accept(accounts);
-    connect(accounts);
+    this->accept(accounts);
+    this->connect(accounts);
   }
 };
 
@@ -167,10 +177,128 @@ struct accepting_twice : scene<stream, memory_pool> {
   }
 };
 
+/// Two contexts that one thread runs, with the functions of one that scenes use.
+struct two_contexts {
+  asio::io_context a{1}, b{1};
+
+  void restart() {
+    a.restart();
+    b.restart();
+  }
+  bool stopped() const { return a.stopped() && b.stopped(); }
+  std::size_t run_one_until(std::chrono::steady_clock::time_point end) {
+    for (;;) {
+      restart(); // one may have given the other work
+      if (a.poll_one() != 0 || b.poll_one() != 0)
+        return 1;
+      if (stopped() || std::chrono::steady_clock::now() > end)
+        return 0;
+      std::this_thread::yield();
+    }
+  }
+};
+
+/// The acceptor and the connector are of another context than the queue pairs.
+struct attempts_over_two_contexts {
+  two_contexts io;
+  device dev = open_device();
+  protection_domain pd{dev};
+  acceptor listener{io.a, endpoint(device_address(dev), 0)};
+  connector initiator{io.a};
+  queue_pair a{io.b, pd}, b{io.b, pd};
+  connect_options soon;
+  accept_options in_time;
+
+  attempts_over_two_contexts() { soon.timeout = in_time.timeout = std::chrono::milliseconds(500); }
+
+  void play(handler_accounts& accounts) {
+    accounts.start("accept", [this](auto h) { listener.async_accept(b, in_time, std::move(h)); });
+    accounts.start(
+        "connect",
+        [this](auto h) {
+          initiator.async_connect(a, listener.local_endpoint(), soon, std::move(h));
+        },
+        [this](error_code, const connection_info&) { listener.cancel(); });
+  }
+  void close() {
+    listener.close();
+    initiator.cancel();
+    a.close();
+    b.close();
+  }
+};
+
+/// If one side's exchange fails, its socket is closed, which ends the other one. The sockets'
+/// executor is that of the context, for the reason given above.
+struct exchanging {
+  using socket =
+      asio::basic_stream_socket<asio::local::stream_protocol, asio::io_context::executor_type>;
+
+  asio::io_context io{1};
+  device dev = open_device();
+  protection_domain pd{dev};
+  queue_pair a{io, pd}, b{io, pd};
+  socket here{io}, there{io};
+
+  exchanging() { asio::local::connect_pair(here, there); }
+
+  void play(handler_accounts& accounts) {
+    exchange(accounts, "exchange here", here, a);
+    exchange(accounts, "exchange there", there, b);
+  }
+  void exchange(handler_accounts& accounts, const char* name, socket& s, queue_pair& qp) {
+    accounts.start(
+        name, [&](auto h) { async_exchange(s, qp, std::move(h)); },
+        [&s](error_code ec) {
+          if (ec)
+            s.close(ec);
+        });
+    if (accounts.refused())
+      s.close();
+  }
+  void close() {
+    here.close();
+    there.close();
+    a.close();
+    b.close();
+  }
+};
+
+/// Opens an acceptor with the n-th allocation failing, for each n until none has failed. After each
+/// failure `undone()` is called.
+template <class Open, class Undone>
+void open_while_each_allocation_fails(acceptor& a, Open open, Undone undone) {
+  bool failed = true;
+  for (std::size_t n = 1; failed; ++n) {
+    error_code ec;
+    bool threw = false;
+    {
+      const failing_allocation failing(n);
+      try {
+        open(ec);
+      } catch (const std::bad_alloc&) {
+        threw = true;
+      }
+      failed = failing.failed();
+    }
+    CAPTURE(n, threw, ec);
+    REQUIRE(a.is_open() == !(threw || ec));
+    REQUIRE((failed || a.is_open()));
+    if (!a.is_open())
+      undone();
+    else if (failed)
+      a.close();
+  }
+}
+
 } // namespace
 
 TEST_CASE("accepting a queue pair while each allocation fails once") {
-  fail_each_allocation<accepting>();
+  fail_each_allocation<accepting<queue_pairs>>();
+}
+
+TEST_CASE("connecting a connection while each allocation fails once") {
+  fail_each_allocation<accepting<scene<asio_rdma::connection, memory_pool>>>();
 }
 
 TEST_CASE("accepting a request while each allocation fails once") {
@@ -181,6 +309,46 @@ TEST_CASE("accepting after a connector that gives up while each allocation fails
   if (open_device().type() == transport::iwarp)
     return not_on_this_device("accepting is the last step");
   fail_each_allocation<accepting_twice>();
+}
+
+TEST_CASE("connecting over two contexts while each allocation fails once") {
+  fail_each_allocation<attempts_over_two_contexts>();
+}
+
+TEST_CASE("an exchange while each allocation fails once") {
+  if (open_device().type() == transport::iwarp)
+    return not_on_this_device("exchanges");
+  fail_each_allocation<exchanging>();
+}
+
+TEST_CASE("an acceptor is opened while each allocation fails once") {
+  const connections_check nothing_left;
+  asio::io_context io(1);
+  acceptor a(io);
+  const endpoint at(device_address(open_device()), 0);
+  open_while_each_allocation_fails(
+      a, [&](error_code& ec) { a.open(at, 8, ec); }, [] {});
+  CHECK(a.local_endpoint().port() != 0);
+}
+
+TEST_CASE("an id is assigned to an acceptor while each allocation fails once, and stays the "
+          "caller's") {
+  const connections_check nothing_left;
+  endpoint at(device_address(open_device()), 0);
+  rdma_event_channel* const events = rdma_create_event_channel();
+  REQUIRE(events != nullptr);
+  rdma_cm_id* id = nullptr;
+  int mine = 0;
+  REQUIRE(rdma_create_id(events, &id, &mine, RDMA_PS_TCP) == 0);
+  REQUIRE(rdma_bind_addr(id, static_cast<sockaddr*>(at.data())) == 0);
+  asio::io_context io(1);
+  acceptor a(io);
+  open_while_each_allocation_fails(
+      a, [&](error_code& ec) { a.assign(id, 8, ec); }, [&] { REQUIRE(id->context == &mine); });
+  CHECK(a.native_handle() == id);
+  CHECK(a.local_endpoint().port() != 0);
+  a.close();
+  rdma_destroy_event_channel(events);
 }
 
 TEST_CASE("rejecting while each allocation fails once") { fail_each_allocation<rejecting>(); }

@@ -39,6 +39,32 @@ TEST_CASE("an event that cannot be read is read later") {
   }
 }
 
+// The kernel refuses to read if the credentials of the process have changed.
+TEST_CASE("an event that may not be read is not read again before the next event") {
+  const hooks h;
+  meeting m;
+  constexpr int too_often = 1000;
+  int reads = 0;
+  before_reading = [&] {
+    return ++reads < too_often ? EACCES : 0;
+  };
+  m.accept();
+  m.connect();
+  m.until([&] { return reads != 0; });
+  m.io.poll();
+  CHECK(reads < too_often);
+  CHECK_FALSE(m.connected.done());
+  before_reading = nullptr;
+  queue_pair another(m.io, m.pd);
+  connection unwanted;
+  m.initiator->async_connect(another, m.where(), unwanted.handler()); // brings the next event
+  m.until([&] { return m.connected.done() && m.accepted.done(); });
+  CHECK(m.connected.succeeded() != unwanted.succeeded());
+  CHECK(m.accepted.succeeded());
+  m.listener->close();
+  m.until([&] { return unwanted.done(); });
+}
+
 TEST_CASE("an acceptor whose address cannot be bound or listened at can be opened again") {
   const auto failing = GENERATE(cm_call::bind_address, cm_call::listen);
   const hooks h;

@@ -8,7 +8,9 @@
 #include <asio_rdma/connection.hpp>
 #include <asio_rdma/detail/global/global_message.hpp>
 
+#include <algorithm>
 #include <optional>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -19,7 +21,8 @@ using kind = global_message::kind;
 
 /// A connection to the host that can send any message.
 struct rude {
-  explicit rude(world& where) : w(where), link(w.io, w.pool), connector(w.io) {
+  explicit rude(world& where, const connection_options& options = {})
+      : w(where), link(w.io, w.pool, options), connector(w.io) {
     test::connection connected;
     connector.async_connect(link, w.host.local_endpoint(), connected.handler());
     w.until([&] { return connected.done(); });
@@ -365,4 +368,54 @@ TEST_CASE("a node's statement about its segments is believed, and its device ref
       [&](auto h) { w.host.async_read(remote_ptr<std::uint64_t>(99, 0, 0), h); });
   CHECK(read.ec);
   CHECK(w.read(root_of(host_id)).succeeded());
+}
+
+TEST_CASE("descriptors that a node gives twice are a violation of the protocol") {
+  world w;
+  if (!w.dev.has_atomics()) {
+    not_on_this_device("atomic operations");
+    return;
+  }
+  constexpr std::size_t usual = 16, more = 4; // descriptors of one request
+  constexpr std::uint64_t descriptors = 4096; // their offset, behind the lock
+  memory segment(w.pool.get_protection_domain(), 16384, most_rights(w.dev));
+  connection_options open_to_all;
+  open_to_all.remote_memory.rights =
+      access::remote_read | access::remote_write | access::remote_atomic;
+  rude r(w, open_to_all);
+  global_message hello = rude::hello();
+  hello.atomics = w.dev.attributes().atomic_cap;
+  hello.segments = {segment.remote()};
+  r.say(hello);
+  REQUIRE(r.hear());
+
+  alock lock(w.host, remote_ptr<alock_words>(99, 0, 0));
+  std::vector<outcome<alock_guard>> all(usual + more);
+  for (auto& a : all)
+    lock.async_lock(a.handler());
+  for (int asked = 0; asked != 2; ++asked) {
+    const auto request = r.hear();
+    REQUIRE(request);
+    REQUIRE(request->what == kind::descriptors);
+    REQUIRE(request->value == usual);
+    global_message answer = of(kind::allocated);
+    answer.node = 99;
+    answer.id = request->id;
+    answer.value = descriptors;
+    r.say(answer);
+  }
+  for (std::size_t i = usual; i != all.size(); ++i) {
+    w.until([&] { return all[i].done(); });
+    CHECK(all[i].ec == error::protocol_violation);
+  }
+  // The parties that have one of the descriptors go on.
+  for (std::size_t left = usual; left != 0; --left) {
+    const auto holder = [&] {
+      return std::find_if(all.begin(), all.end(), [](const auto& a) { return bool(a.value); });
+    };
+    w.until([&] { return holder() != all.end(); });
+    std::exchange(holder()->value, {}).unlock();
+  }
+  for (const auto& a : all)
+    CHECK(a.calls == 1);
 }

@@ -10,6 +10,7 @@
 #include <boost/asio/write.hpp>
 
 #include <algorithm>
+#include <chrono>
 #include <optional>
 #include <vector>
 
@@ -190,4 +191,59 @@ TEST_CASE("reads and waits are cancelled by each type, and have taken nothing") 
   t.b.async_read_some(asio::buffer(&c, 1), again.handler());
   t.until([&] { return write.done() && again.done(); });
   CHECK(again.value == 1);
+}
+
+TEST_CASE(
+    "a read whose memory the device is writing ends after the device has ended, by each type, "
+    "and has taken nothing") {
+  const auto first = GENERATE(from_range(std::begin(types), std::end(types)));
+  const auto second = GENERATE(from_range(std::begin(types), std::end(types)));
+  CAPTURE(first, second);
+  scene s(many);
+  const registered_buffer to = s.t.pool.allocate(megabyte);
+  sent read;
+  s.poll(); // the streams have no more work of their own
+  s.faults.hold_completions();
+  s.t.b.async_read_some(to, asio::bind_cancellation_slot(s.signal.slot(), read.handler()));
+  s.t.a.async_write_some(s.memory, s.write.handler());
+  const auto posted = s.faults.counts().send_requests;
+  const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  while (s.faults.counts().send_requests == posted) { // until the offer was received
+    REQUIRE(std::chrono::steady_clock::now() < give_up);
+    s.faults.release_completions(1);
+    s.poll();
+  }
+  s.emit(first, second);
+  CHECK(read.calls == 0);
+  CHECK(in_use(to));
+  s.faults.release_completions();
+  s.t.until([&] { return read.done(); });
+  CHECK(read.calls == 1);
+  CHECK(read.ec == asio::error::operation_aborted);
+  CHECK(read.value == 0);
+  CHECK_FALSE(in_use(to));
+  s.read_all();
+  CHECK(s.write.value == many);
+}
+
+TEST_CASE("a wait for room is cancelled by each type, and the next write finds the room") {
+  const auto first = GENERATE(from_range(std::begin(types), std::end(types)));
+  const auto second = GENERATE(from_range(std::begin(types), std::end(types)));
+  CAPTURE(first, second);
+  scene s(1000);
+  s.fill_room();
+  outcome<void> wait;
+  s.t.a.async_wait(stream::wait_write,
+                   asio::bind_cancellation_slot(s.signal.slot(), wait.handler()));
+  s.poll();
+  REQUIRE(wait.calls == 0);
+  s.emit(first, second);
+  CHECK(wait.calls == 1);
+  CHECK(wait.ec == asio::error::operation_aborted);
+  s.t.a.async_write_some(s.memory, s.write.handler());
+  s.poll();
+  CHECK(s.write.calls == 0);
+  s.read_all();
+  CHECK(s.write.value == 1000);
+  CHECK(wait.calls == 1);
 }

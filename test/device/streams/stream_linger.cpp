@@ -108,6 +108,39 @@ TEST_CASE("a context has work until the peer has read what was written") {
   r.check(values.size());
 }
 
+TEST_CASE("the option linger does not shorten the work of an open stream") {
+  const int seconds = GENERATE(0, 1);
+  two_contexts t;
+  const auto values = pattern(100000, 1); // offered, for the peer to read
+  sent write;
+  t.a->async_write_some(asio::buffer(values), write.handler());
+  test::until(*t.io_a, [&] { return write.done(); });
+  REQUIRE(write.value == values.size());
+  t.a->set_option(asio::socket_base::linger(true, seconds));
+  t.io_a->restart();
+  t.io_a->run_for(seconds * 3s + 50ms); // all other work is done by then
+  CHECK_FALSE(t.io_a->stopped());
+  sent read;
+  bytes got(values.size());
+  asio::async_read(t.b, asio::buffer(got), read.handler());
+  std::thread other([&] { test::until(t.io_b, [&] { return read.done(); }); });
+  t.io_a->restart();
+  t.io_a->run();
+  other.join();
+  CHECK(got == values);
+  // It limits the wait of the close, for a peer that takes no more.
+  sent late;
+  t.a->async_write_some(asio::buffer(values), late.handler());
+  test::until(*t.io_a, [&] { return late.done(); });
+  t.a->close();
+  const auto start = std::chrono::steady_clock::now();
+  drain(*t.io_a);
+  CHECK(std::chrono::steady_clock::now() - start < stream_options().linger / 2);
+  error_code ec;
+  asio::read(t.b, asio::buffer(got), ec);
+  CHECK(ec == asio::error::connection_reset);
+}
+
 TEST_CASE("a context waits no longer for a peer that takes nothing") {
   two_contexts t(patient_for(50ms));
   const auto values = pattern(megabyte / 2, 1);

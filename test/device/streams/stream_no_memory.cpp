@@ -9,6 +9,7 @@
 #include <boost/asio/write.hpp>
 
 #include <array>
+#include <chrono>
 #include <new>
 #include <vector>
 
@@ -215,4 +216,33 @@ struct stream_scene_of_allocations {
 
 TEST_CASE("a stream lives through the failure of each allocation, or ends") {
   fail_each_allocation<stream_scene_of_allocations>();
+}
+
+TEST_CASE("a context is destroyed, and tries to send what was written, while each allocation fails "
+          "once") {
+  stream_options patient;
+  patient.linger = std::chrono::milliseconds(20);
+  const auto values = pattern(100'000, 1); // offered, for the peer to read
+  bool failed = true;
+  for (std::size_t n = 1; failed; ++n) {
+    CAPTURE(n);
+    two_contexts t(patient);
+    sent write;
+    outcome<void> never;
+    t.a->async_write_some(asio::buffer(values), write.handler());
+    until(*t.io_a, [&] { return write.done(); });
+    REQUIRE(write.value == values.size());
+    t.a->async_wait(stream::wait_read, never.handler());
+    {
+      const failing_allocation failing(n);
+      t.io_a.reset();
+      failed = failing.failed();
+    }
+    CHECK(never.calls == 0);
+    std::vector<std::uint8_t> got(values.size());
+    error_code ec;
+    asio::read(t.b, asio::buffer(got), ec);
+    CHECK(ec == asio::error::connection_reset);
+    t.a.reset();
+  }
 }

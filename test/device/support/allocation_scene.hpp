@@ -89,21 +89,25 @@ public:
     return true;
   }
 
-  /// Runs the context until each operation that was started has completed. Returns false at once if
+  /// Runs the context (an `io_context`, or an object with its functions `restart`, `run_one_until`
+  /// and `stopped`) until each operation that was started has completed. Returns false at once if
   /// an initiating function has thrown, if an operation has failed, or if the context has no more
   /// work. After a failure the peer's operation may wait for ever.
-  bool run(boost::asio::io_context& io) {
+  template <class Context>
+  bool run(Context& io) {
     const auto stuck = [this] {
       return refused_ || any_failed();
     };
     return run(io, [&] { return stuck() || all_called(); }) && !stuck();
   }
   /// Like run(), but continues after failures.
-  bool run_to_last(boost::asio::io_context& io) {
+  template <class Context>
+  bool run_to_last(Context& io) {
     return run(io, [this] { return all_called(); });
   }
   /// Runs the context until it has no more work; false if that takes too long.
-  bool run_to_end(boost::asio::io_context& io) {
+  template <class Context>
+  bool run_to_end(Context& io) {
     run(io, [] { return false; });
     return io.stopped();
   }
@@ -128,8 +132,8 @@ public:
   }
 
 private:
-  template <class Condition>
-  bool run(boost::asio::io_context& io, Condition condition) {
+  template <class Context, class Condition>
+  bool run(Context& io, Condition condition) {
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
     io.restart();
     while (!condition()) {
@@ -149,7 +153,8 @@ private:
 
 /// Plays a scene whose n-th allocation fails; 0 for none. Returns the problem, or an empty string.
 ///
-/// `Scene` is constructed before allocations are counted. It has a member `io`, the context;
+/// `Scene` is constructed before allocations are counted. It has a member `io`, the context, or an
+/// object with the same functions that runs several;
 /// `play(accounts)`, which starts operations by `accounts.start` and may run the context by
 /// `accounts.run`; and `close()`, which closes the I/O objects. If each initiating function has
 /// returned, all operations complete without `close`. If the failure of one operation may leave

@@ -325,6 +325,26 @@ TEST_CASE("a context that goes takes the handlers that wait on it along, and the
   CHECK(pool.statistics().blocks_in_use == 0);
 }
 
+TEST_CASE("a wait that is cancelled after its context was destroyed stays destroyed") {
+  const bool granted = GENERATE(false, true); // the wait has ended, but its handler was not called
+  test::plain_arenas arenas;
+  const memory_pool pool = arenas.pool();
+  const registered_buffer buffer = pool.allocate(1000);
+  asio::cancellation_signal signal;
+  buffer_access first = buffer.try_write_access();
+  asked w;
+  auto io = std::make_unique<asio::io_context>(1);
+  buffer.async_write_access(io->get_executor(),
+                            asio::bind_cancellation_slot(signal.slot(), w.handler()));
+  if (granted)
+    first.reset();
+  io.reset();
+  signal.emit(asio::cancellation_type::terminal);
+  CHECK(w.calls == 0);
+  first.reset();
+  CHECK(buffer.try_write_access());
+}
+
 TEST_CASE("a context that goes with access granted but not told lets go of it") {
   test::plain_arenas arenas;
   const memory_pool pool = arenas.pool();

@@ -51,6 +51,14 @@ private:
   function function_;
 };
 
+/// A reference to a service that may outlive the service. Its mutex is locked before the service's.
+struct access_service_link {
+  explicit access_service_link(access_service* s) noexcept : service(s) {}
+
+  std::mutex mutex;
+  access_service* service; ///< Null once the service has begun to shut down.
+};
+
 /// The pending waits for access to buffers of one execution context. The service's mutex is locked
 /// before that of a block's access state.
 class access_service : public asio::execution_context::service {
@@ -66,6 +74,7 @@ public:
   /// Starts the wait. If the access is free the operation completes, but not inside this call.
   void start(access_operation& op);
   void cancel(std::uint64_t which);
+  const std::shared_ptr<access_service_link>& link() const noexcept { return link_; }
   /// Completes operations whose access has been granted, each on its own context. Allocates
   /// nothing.
   static void granted(access_waiters waiters) noexcept;
@@ -78,6 +87,7 @@ private:
   void shutdown() override;
   void make_ready(access_operation& op) noexcept;
 
+  const std::shared_ptr<access_service_link> link_ = std::make_shared<access_service_link>(this);
   std::mutex mutex_;
   std::condition_variable emptied_;
   std::uint64_t last_id_ = 0;
@@ -93,15 +103,21 @@ private:
       operations_;
 };
 
-/// The cancellation handler of the operation. A cancellation slot may keep it long after the
-/// operation, so it keeps no memory alive.
+/// The cancellation handler of the operation. A cancellation slot may keep it longer than the
+/// operation and the context exist, so it keeps neither of them nor the memory alive.
 struct access_canceller {
-  access_service* service;
+  std::shared_ptr<access_service_link> link;
   std::uint64_t id;
 
+  // The end of the operation on another thread may clear the slot, which destroys this object.
   void operator()(asio::cancellation_type_t type) const {
-    if (type != asio::cancellation_type::none)
-      service->cancel(id);
+    if (type == asio::cancellation_type::none)
+      return;
+    const std::uint64_t which = id;
+    const auto keep = link;
+    const std::lock_guard lock(keep->mutex);
+    if (keep->service != nullptr)
+      keep->service->cancel(which);
   }
 };
 
