@@ -142,6 +142,30 @@ struct allocations : started_late, two_nodes {
   }
 };
 
+/// Releases of locks, each of its own.
+struct unlocks : started_late, two_nodes {
+  unlocks(asio::io_context& io, bool of_another_node) : two_nodes(io) {
+    for (int i = 0; i < started_count; ++i) {
+      outcome<remote_ptr<alock_words>> words;
+      host.async_allocate<alock_words>(host_id, 0, words.handler());
+      until(io, [&] { return words.done(); });
+      alock& lock = all.emplace_back(of_another_node ? guest : host, words.value);
+      outcome<alock_guard> taken;
+      lock.async_lock(taken.handler());
+      until(io, [&] { return taken.done(); });
+      held.push_back(std::move(taken.value));
+    }
+    io.restart();
+  }
+  void start_now(done d) override {
+    alock& lock = all[next];
+    lock.async_unlock(std::move(held[next++]), upon(std::move(d)));
+  }
+  std::deque<alock> all;
+  std::vector<alock_guard> held;
+  std::size_t next = 0;
+};
+
 /// Each handler releases the lock before it does anything else.
 struct locks : operations, two_nodes {
   locks(asio::io_context& io, bool of_another_node)
@@ -182,9 +206,12 @@ std::vector<kind> kinds_of_links() {
       {"reads of global memory", make<global_reads>()},
       {"allocations of global memory", make<allocations>()},
       {"locks of this node", make<locks>(false)},
+      {"releases of locks of this node", make<unlocks>(false)},
   };
-  if (open_device().has_atomics())
+  if (open_device().has_atomics()) {
     all.push_back({"locks of another node", make<locks>(true), false});
+    all.push_back({"releases of locks of another node", make<unlocks>(true), false});
+  }
   return all;
 }
 

@@ -65,16 +65,33 @@ struct receives : operations, two_queue_pairs {
   }
 };
 
-struct writes : started_late, two_queue_pairs {
-  using two_queue_pairs::two_queue_pairs;
+/// Operations of a send queue, posted as one chain.
+struct batched : started_late, two_queue_pairs {
+  using starter = void (*)(two_queue_pairs&, done);
+
+  batched(asio::io_context& io, completion_mode m, starter s)
+      : two_queue_pairs(io, m), start_one(s) {}
   void complete() override {
     queue_pair::batch batch(q.a);
     started_late::complete();
   }
-  void start_now(done d) override {
-    q.a.async_write(g.part(0), g.remote_part(1), upon(std::move(d)));
-  }
+  void start_now(done d) override { start_one(*this, std::move(d)); }
+  starter start_one;
 };
+
+void start_send(two_queue_pairs& p, done d) {
+  p.q.b.async_receive(p.g.part(1), asio::detached);
+  p.q.a.async_send(p.g.part(0), upon(std::move(d)));
+}
+void start_write(two_queue_pairs& p, done d) {
+  p.q.a.async_write(p.g.part(0), p.g.remote_part(1), upon(std::move(d)));
+}
+void start_read(two_queue_pairs& p, done d) {
+  p.q.a.async_read(p.g.part(0), p.g.remote_part(1), upon(std::move(d)));
+}
+void start_atomic(two_queue_pairs& p, done d) {
+  p.q.a.async_fetch_add(p.g.remote_part(1), 1, upon(std::move(d)));
+}
 
 struct shared_receives_of_queue : operations {
   explicit shared_receives_of_queue(asio::io_context& io) : queue(io, g.pd), a(io, g.pd), b(io) {
@@ -124,7 +141,7 @@ struct access_waits : operations {
 } // namespace
 
 std::vector<kind> kinds_of_objects() {
-  return {
+  std::vector<kind> all{
       {"asio::post", make<posted>()},
       {"asio's timer", make<timer_waits>()},
       {"asio's datagrams", make<datagrams>()},
@@ -132,15 +149,20 @@ std::vector<kind> kinds_of_objects() {
       {"receives, mode event", make<receives>(completion_mode::event)},
       {"receives, mode adaptive", make<receives>(completion_mode::adaptive)},
       {"receives, mode busy", make<receives>(completion_mode::busy)},
-      {"writes, mode event", make<writes>(completion_mode::event)},
-      {"writes, mode adaptive", make<writes>(completion_mode::adaptive)},
-      {"writes, mode busy", make<writes>(completion_mode::busy)},
+      {"writes, mode event", make<batched>(completion_mode::event, &start_write)},
+      {"writes, mode adaptive", make<batched>(completion_mode::adaptive, &start_write)},
+      {"writes, mode busy", make<batched>(completion_mode::busy, &start_write)},
+      {"sends", make<batched>(completion_mode::event, &start_send)},
+      {"reads", make<batched>(completion_mode::event, &start_read)},
       {"receives of a queue pair that is closed", make<closed_receives>(completion_mode::event)},
       {"receives of a shared receive queue", make<shared_receives_of_queue>()},
       {"waits for a disconnect", make<disconnect_waits>(completion_mode::event)},
       {"waits for a device's events", make<device_event_waits>()},
       {"waits for access", make<access_waits>()},
   };
+  if (open_device().has_atomics())
+    all.push_back({"atomic operations", make<batched>(completion_mode::event, &start_atomic)});
+  return all;
 }
 
 } // namespace test
