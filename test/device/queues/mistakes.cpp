@@ -334,7 +334,8 @@ TEST_CASE("a flushed read that completes twice", "[mistake]") {
        {IBV_WC_GENERAL_ERR, detail::completion_error(IBV_WC_GENERAL_ERR)}}));
   faults.fail_completion({.status = status, .repeated = true});
   p.a.async_read(p.ma.buffer(0, 8), p.mb.remote(0, 8), read.handler());
-  p.a.async_write(p.ma.buffer(8, 8), p.mb.remote(8, 8), behind.handler());
+  p.a.async_write(p.ma.buffer(8, 8), p.mb.remote(8, 8), queue_pair::flags::fenced,
+                  behind.handler()); // fenced, so that the read completes first
   p.drain();
   CHECK(faults.counts().failed_completions == 1);
   CHECK(read.calls == 1);
