@@ -3,10 +3,10 @@
 
 find_package(Catch2 REQUIRED)
 
-# asio_rdma_test_options(TARGET): how all code of tests is compiled. In the optimised build a test is mostly instantiated
+# asio_rdma_test_options(TARGET): how test programs, and the libraries that they share, are compiled. In the optimised build a test is mostly instantiated
 # templates: -O1 without debug information takes three quarters of the time of -O2 -g1. The library keeps its own options.
 function(asio_rdma_test_options target)
-  target_compile_options(${target} PRIVATE $<$<CONFIG:RelWithDebInfo>:-O1> $<$<CONFIG:RelWithDebInfo>:-g0>)
+  target_compile_options(${target} PRIVATE "$<$<CONFIG:RelWithDebInfo>:-O1;-g0>")
   asio_rdma_warnings(${target})
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     # At -O1 gcc 12 takes an append to a std::string for an overflow of its inner buffer.

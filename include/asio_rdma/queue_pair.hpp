@@ -81,7 +81,8 @@ public:
 /// `queue_pair_options::type`), which has no reads and no atomics.
 ///
 /// Operations are posted at once while the device's queue has room, and wait when it is full; any
-/// number may be started. Sends, writes, reads and atomics are carried out in the order in which
+/// number may be started. On siw, an operation that has to wait for reads is not posted before.
+/// Sends, writes, reads and atomics are carried out in the order in which
 /// they were started, and receives are filled in their order. The device may use a buffer until the
 /// operation's handler is called.
 ///
@@ -96,8 +97,8 @@ public:
 /// device, the queue pair has failed (`queue_pair_state::failed`): its verbs object is destroyed,
 /// the connection manager, if there is one, notifies the peer, and all other operations end.
 ///
-/// *Cancellation.* An operation that waits for room supports `terminal`, `partial` and `total`. A
-/// posted operation cannot be withdrawn: `terminal` moves the queue pair to the failed state, so
+/// *Cancellation.* An operation that waits to be posted supports `terminal`, `partial` and `total`.
+/// A posted operation cannot be withdrawn: `terminal` moves the queue pair to the failed state, so
 /// that all its operations end with `operation_aborted` when the device has released their memory;
 /// `partial` and `total` have no effect. A cancelled write, read or atomic operation may have
 /// happened.

@@ -139,8 +139,6 @@ void shared_source::free(std::uint32_t slot) {
   --hands_;
   link_.link_->freed();
   shared_->give_back(r, state_ == state::sharing && link_.link_->below_promise());
-  if (shared_->starved())
-    link_.look_for_memory();
   if (!link_.failing())
     take();
 }

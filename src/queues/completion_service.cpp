@@ -200,11 +200,18 @@ void completion_service::remove(context_member& member) noexcept {
   last->stop();
 }
 
-void completion_service::find_members(leaving_members& result) noexcept {
+// Passes the members, or those that use the device, to `add`.
+template <class Add>
+void completion_service::pin_members(const device* d, Add add) {
   const std::lock_guard lock(mutex_);
   for (context_member& member : members_)
-    if (auto pinned = member.weak_from_this().lock())
-      result.add(std::move(pinned));
+    if (d == nullptr || member.member_device() == *d)
+      if (auto pinned = member.weak_from_this().lock())
+        add(std::move(pinned));
+}
+
+void completion_service::find_members(leaving_members& result) noexcept {
+  pin_members(nullptr, [&](auto member) { result.add(std::move(member)); });
 }
 
 void completion_service::broadcast(const device& d, const ibv_async_event& event,
@@ -224,13 +231,7 @@ void completion_service::broadcast(const device& d, const ibv_async_event& event
 
 void completion_service::broadcast(const device& d, const ibv_async_event& event) {
   std::vector<std::shared_ptr<context_member>> members;
-  {
-    const std::lock_guard lock(mutex_);
-    for (context_member& member : members_)
-      if (member.member_device() == d)
-        if (auto pinned = member.weak_from_this().lock())
-          members.push_back(std::move(pinned));
-  }
+  pin_members(&d, [&](auto member) { members.push_back(std::move(member)); });
   for (const auto& member : members)
     member->on_device_event(event);
 }

@@ -131,6 +131,8 @@ private:
   std::shared_ptr<completion_queue_impl> shared_queue(const device& d, std::uint32_t entries,
                                                       error_code& ec);
   std::vector<watched>::iterator find_watch(const device& d) noexcept;
+  template <class Add>
+  void pin_members(const device* d, Add add);
   void find_members(leaving_members& result) noexcept;
   std::shared_ptr<completion_queue_impl> remember(std::shared_ptr<completion_queue_impl> q,
                                                   error_code& ec);

@@ -10,6 +10,11 @@
 #include <utility>
 
 namespace asio_rdma::detail {
+namespace {
+
+constexpr std::uint32_t siw_vendor = 0x626d74; // no other driver has this vendor id
+
+} // namespace
 
 std::optional<gid_entry> queue_pair_impl::find_gid() const {
   const device& d = pd_.get_device();
@@ -197,7 +202,7 @@ void queue_pair_impl::connected_locked(std::uint8_t reads) noexcept {
   if (reads == 0)
     unsupported_ |= 1u << IBV_WR_RDMA_READ | 1u << IBV_WR_ATOMIC_CMP_AND_SWP |
                     1u << IBV_WR_ATOMIC_FETCH_AND_ADD;
-  else if (is_siw(pd_.get_device()))
+  else if (pd_.get_device().attributes().vendor_id == siw_vendor)
     send_.set_siw(siw_reads(reads));
   await_first(false);
   state_ = queue_pair_state::connected;

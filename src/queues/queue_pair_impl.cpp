@@ -15,8 +15,7 @@
 namespace asio_rdma::detail {
 namespace {
 
-// No other drivers have these vendor ids.
-constexpr std::uint32_t rxe_vendor = 0xffffff, siw_vendor = 0x626d74;
+constexpr std::uint32_t rxe_vendor = 0xffffff; // no other driver has this vendor id
 
 std::uint32_t random_packet_number() {
   std::random_device source;
@@ -145,10 +144,6 @@ error_code queue_pair_impl::open(std::shared_ptr<completion_queue_impl> queue,
   if (!ec)
     joined.succeeded();
   return ec;
-}
-
-bool queue_pair_impl::is_siw(const device& d) noexcept {
-  return d.attributes().vendor_id == siw_vendor;
 }
 
 void queue_pair_impl::find_unsupported() noexcept {

@@ -170,7 +170,6 @@ private:
   void expect_last_receive();
   void may_receive(ibv_qp_state state) noexcept;
   std::optional<gid_entry> find_gid() const;
-  static bool is_siw(const device& d) noexcept;
   void find_unsupported() noexcept;
   void connected_locked(std::uint8_t reads) noexcept;
   std::uint8_t reads_in_flight() const noexcept;

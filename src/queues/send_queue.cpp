@@ -48,9 +48,9 @@ error_code send_queue::reserve_results() {
 void send_queue::prepare(send_operation& op, bool must_tell) noexcept {
   if (is_siw())
     op.wr.send_flags &= ~unsigned(IBV_SEND_FENCE); // the READs before it have completed
-  if (op.inline_bytes <= qp_.options_.max_inline && (op.wr.send_flags & IBV_SEND_FENCE) == 0)
+  if (op.inline_bytes <= qp_.options_.max_inline && !is_fenced(op))
     op.wr.send_flags |= IBV_SEND_INLINE;
-  const bool overtaken = reads_overtaken_ && op.wr.opcode == IBV_WR_RDMA_READ;
+  const bool overtaken = reads_overtaken_ && is_read(op);
   if (must_tell || overtaken || !is_silent(op) || ++unsignaled_run_ >= depth() / 2) {
     op.wr.send_flags |= IBV_SEND_SIGNALED;
     unsignaled_run_ = 0;

@@ -4,22 +4,12 @@
 #include <atomic>
 #include <cstdlib>
 #include <new>
-#include <utility>
 
 namespace {
 
 std::atomic<bool> counting{false};
 std::atomic<std::size_t> counted{0};
 std::atomic<std::size_t> failing{0};
-
-thread_local std::function<void()>* watching = nullptr;
-
-void tell_watcher() noexcept {
-  if (auto* const before = std::exchange(watching, nullptr)) {
-    (*before)();
-    watching = before;
-  }
-}
 
 bool fails() noexcept {
   return counting.load(std::memory_order_relaxed) &&
@@ -28,12 +18,12 @@ bool fails() noexcept {
 }
 
 void* allocate(std::size_t bytes) noexcept {
-  tell_watcher();
+  test::watched_allocations::tell();
   return fails() ? nullptr : std::malloc(bytes == 0 ? 1 : bytes);
 }
 
 void* allocate(std::size_t bytes, std::align_val_t alignment) noexcept {
-  tell_watcher();
+  test::watched_allocations::tell();
   void* p = nullptr;
   if (fails() ||
       posix_memalign(&p, static_cast<std::size_t>(alignment), bytes == 0 ? 1 : bytes) != 0) {
@@ -62,13 +52,6 @@ failing_allocation::failing_allocation(std::size_t nth) noexcept {
 }
 
 failing_allocation::~failing_allocation() { counting = false; }
-
-watched_allocations::watched_allocations(std::function<void()> before) noexcept
-    : before_(std::move(before)) {
-  watching = &before_;
-}
-
-watched_allocations::~watched_allocations() { watching = nullptr; }
 
 bool failing_allocation::failed() const noexcept { return failing != 0 && counted >= failing; }
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
+#include <faults/thread_watch.hpp>
+
 #include <cstddef>
-#include <functional>
 
 namespace test {
 
@@ -26,17 +27,7 @@ public:
   [[nodiscard]] std::size_t count() const noexcept;
 };
 
-/// Calls a function before each `operator new` of the thread, but not before those of the function
-/// itself, while it exists.
-class watched_allocations {
-public:
-  explicit watched_allocations(std::function<void()> before) noexcept;
-  watched_allocations(const watched_allocations&) = delete;
-  watched_allocations& operator=(const watched_allocations&) = delete;
-  ~watched_allocations();
-
-private:
-  std::function<void()> before_;
-};
+/// Calls a function before each `operator new`.
+using watched_allocations = thread_watch<struct allocation>;
 
 } // namespace test

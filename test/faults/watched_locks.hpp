@@ -1,21 +1,11 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
-#include <functional>
+#include <faults/thread_watch.hpp>
 
 namespace test {
 
-/// Calls a function before each lock of a mutex (`std::mutex` or one of Asio's) by the thread, but
-/// not before those of the function itself, while it exists.
-class watched_locks {
-public:
-  explicit watched_locks(std::function<void()> before) noexcept;
-  watched_locks(const watched_locks&) = delete;
-  watched_locks& operator=(const watched_locks&) = delete;
-  ~watched_locks();
-
-private:
-  std::function<void()> before_;
-};
+/// Calls a function before each lock of a mutex: `std::mutex` or one of Asio's.
+using watched_locks = thread_watch<struct lock_of_a_mutex>;
 
 } // namespace test

@@ -26,6 +26,17 @@ struct unconnected : meeting {
   }
 };
 
+/// The acceptor and the connector connect others.
+void others_connect(meeting& m) {
+  queue_pair c(m.io, m.pd), d(m.io, m.pd);
+  test::connection of_c, of_d;
+  m.listener->async_accept(d, of_d.handler());
+  m.initiator->async_connect(c, m.where(), of_c.handler());
+  m.until([&] { return of_c.done() && of_d.done(); });
+  CHECK(of_c.succeeded());
+  CHECK(of_d.succeeded());
+}
+
 /// The listener has taken a request. Afterwards other queue pairs connect.
 struct requested : meeting {
   template <class Handler>
@@ -37,15 +48,6 @@ struct requested : meeting {
     if (taken.ec)
       throw system_error(taken.ec, "wait for a request");
     request = std::move(taken.value);
-  }
-  void others_connect() {
-    queue_pair c(io, pd), d(io, pd);
-    test::connection of_c, of_d;
-    listener->async_accept(d, of_d.handler());
-    initiator->async_connect(c, where(), of_c.handler());
-    until([&] { return of_c.done() && of_d.done(); });
-    CHECK(of_c.succeeded());
-    CHECK(of_d.succeeded());
   }
   connection_request request;
   twice* attempt = nullptr;
@@ -63,7 +65,7 @@ struct unanswered : requested {
     CHECK(a.state() ==
           (dev.type() == transport::iwarp ? queue_pair_state::failed : queue_pair_state::open));
     CHECK(b.state() == queue_pair_state::open);
-    others_connect();
+    others_connect(*this);
     request = {}; // on iWARP the end of the context waits for the answer
   }
 };
@@ -77,7 +79,7 @@ struct half_accepted : requested {
       return;
     }
     CHECK(b.state() == queue_pair_state::failed);
-    others_connect();
+    others_connect(*this);
     until([&] { return connected.done(); });
   }
 };
@@ -116,14 +118,7 @@ struct making_accept : meeting {
       until([&] { return connected.done(); });
       CHECK(connected.succeeded());
     }
-    // The acceptor accepts others.
-    queue_pair c(io, pd), d(io, pd);
-    test::connection of_c, of_d;
-    listener->async_accept(d, of_d.handler());
-    initiator->async_connect(c, where(), of_c.handler());
-    until([&] { return of_c.done() && of_d.done(); });
-    CHECK(of_c.succeeded());
-    CHECK(of_d.succeeded());
+    others_connect(*this);
     from.close();
   }
 

@@ -204,7 +204,7 @@ TEST_CASE("rights that the peer did not give") {
 // siw (Linux 6.1) does not check this right.
 TEST_CASE("a read of what may only be written") {
   pair p(impatient());
-  if (p.dev.type() == transport::iwarp && is_software(p.dev))
+  if (is_siw(p.dev))
     return not_on_this_device("siw does not ask for this right");
   memory target(p.pd, 4096, access::remote_write);
   sent s;

@@ -233,7 +233,7 @@ TEST_CASE("flags compared with == instead of &", "[mistake]") {
   pair p;
   faults::injector faults(p.dev.native_handle());
   using flags = queue_pair::flags;
-  const bool siw = p.dev.type() == transport::iwarp; // there the library does the waiting
+  const bool siw = is_siw(p.dev); // there the library does the waiting
   for (unsigned combination = 0; combination < 8; ++combination) {
     const auto how = static_cast<flags>(combination);
     CAPTURE(combination);
@@ -270,7 +270,7 @@ TEST_CASE("flags compared with == instead of &", "[mistake]") {
 // so, they wait for ever.
 TEST_CASE("an operation posted to siw that has to wait for reads", "[mistake]") {
   pair p;
-  const bool siw = p.dev.type() == transport::iwarp;
+  const bool siw = is_siw(p.dev);
   faults::injector faults(p.dev.native_handle());
   using flags = queue_pair::flags;
   SECTION("behind a fence") {
@@ -325,7 +325,7 @@ TEST_CASE("an operation posted to siw that has to wait for reads", "[mistake]") 
 // siw does so with a READ that it was about to send when its queue was flushed.
 TEST_CASE("a flushed read that completes twice", "[mistake]") {
   pair p;
-  if (p.dev.type() != transport::iwarp)
+  if (!is_siw(p.dev))
     return not_on_this_device("reads that complete twice");
   faults::injector faults(p.dev.native_handle());
   sent read, behind;

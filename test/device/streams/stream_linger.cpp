@@ -49,6 +49,33 @@ struct reader {
   std::thread thread;
 };
 
+/// Writes bytes that the peer has yet to read.
+void write_ahead(two_contexts& t, const bytes& values) {
+  sent write;
+  t.a->async_write_some(asio::buffer(values), write.handler());
+  test::until(*t.io_a, [&] { return write.done(); });
+  REQUIRE(write.value == values.size());
+}
+
+/// `time`: enough for all other work of the context.
+void check_has_work(two_contexts& t, std::chrono::milliseconds time) {
+  t.io_a->restart();
+  t.io_a->run_for(time);
+  CHECK_FALSE(t.io_a->stopped());
+}
+
+/// The peer reads on its own thread. Then the context has no more work.
+void check_is_read(two_contexts& t, const bytes& values) {
+  sent read;
+  bytes got(values.size());
+  asio::async_read(t.b, asio::buffer(got), read.handler());
+  std::thread other([&] { test::until(t.io_b, [&] { return read.done(); }); });
+  t.io_a->run();
+  other.join();
+  CHECK(t.io_a->stopped());
+  CHECK(got == values);
+}
+
 } // namespace
 
 TEST_CASE(
@@ -79,28 +106,12 @@ TEST_CASE(
 TEST_CASE("a context has work until the peer has read what was written") {
   two_contexts t;
   const auto values = pattern(100000, 1); // offered, for the peer to read
-  sent write;
-  t.a->async_write_some(asio::buffer(values), write.handler());
-  test::until(*t.io_a, [&] { return write.done(); });
-  REQUIRE(write.value == values.size());
-  t.io_a->restart();
-  t.io_a->run_for(50ms); // all other work is done by then
-  CHECK_FALSE(t.io_a->stopped());
-  sent read;
-  bytes got(values.size());
-  asio::async_read(t.b, asio::buffer(got), read.handler());
-  std::thread other([&] { test::until(t.io_b, [&] { return read.done(); }); });
-  t.io_a->run();
-  other.join();
-  CHECK(t.io_a->stopped());
-  CHECK(got == values);
+  write_ahead(t, values);
+  check_has_work(t, 50ms);
+  check_is_read(t, values);
   // Once more: the context has stopped, and works again.
-  sent again;
-  t.a->async_write_some(asio::buffer(values), again.handler());
-  test::until(*t.io_a, [&] { return again.done(); });
-  t.io_a->restart();
-  t.io_a->run_for(50ms); // all other work is done by then
-  CHECK_FALSE(t.io_a->stopped());
+  write_ahead(t, values);
+  check_has_work(t, 50ms);
   reader r(t.b);
   t.a->close();
   t.io_a->restart();
@@ -112,31 +123,18 @@ TEST_CASE("the option linger does not shorten the work of an open stream") {
   const int seconds = GENERATE(0, 1);
   two_contexts t;
   const auto values = pattern(100000, 1); // offered, for the peer to read
-  sent write;
-  t.a->async_write_some(asio::buffer(values), write.handler());
-  test::until(*t.io_a, [&] { return write.done(); });
-  REQUIRE(write.value == values.size());
+  write_ahead(t, values);
   t.a->set_option(asio::socket_base::linger(true, seconds));
-  t.io_a->restart();
-  t.io_a->run_for(seconds * 3s + 50ms); // all other work is done by then
-  CHECK_FALSE(t.io_a->stopped());
-  sent read;
-  bytes got(values.size());
-  asio::async_read(t.b, asio::buffer(got), read.handler());
-  std::thread other([&] { test::until(t.io_b, [&] { return read.done(); }); });
-  t.io_a->restart();
-  t.io_a->run();
-  other.join();
-  CHECK(got == values);
+  check_has_work(t, seconds * 3s + 50ms);
+  check_is_read(t, values);
   // It limits the wait of the close, for a peer that takes no more.
-  sent late;
-  t.a->async_write_some(asio::buffer(values), late.handler());
-  test::until(*t.io_a, [&] { return late.done(); });
+  write_ahead(t, values);
   t.a->close();
   const auto start = std::chrono::steady_clock::now();
   drain(*t.io_a);
   CHECK(std::chrono::steady_clock::now() - start < stream_options().linger / 2);
   error_code ec;
+  bytes got(values.size());
   asio::read(t.b, asio::buffer(got), ec);
   CHECK(ec == asio::error::connection_reset);
 }

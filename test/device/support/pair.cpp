@@ -30,6 +30,8 @@ bool is_software(const device& d) {
   return std::filesystem::canonical(path).string().find("/virtual/") != std::string::npos;
 }
 
+bool is_siw(const device& d) { return d.type() == transport::iwarp && is_software(d); }
+
 asio::ip::tcp::endpoint own_endpoint() {
   const char* address = std::getenv("ASIO_RDMA_ADDRESS");
   if (address == nullptr)

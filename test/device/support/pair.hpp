@@ -34,6 +34,7 @@ device open_device();
 asio::ip::address device_address(const device& d);
 /// rxe or siw: a device without hardware.
 bool is_software(const device& d);
+bool is_siw(const device& d);
 
 /// Runs the context until the condition holds; throws if that takes too long.
 void until(asio::io_context& io, const std::function<bool()>& condition);

@@ -110,6 +110,12 @@ struct fixture {
     for (; first <= last; ++first)
       REQUIRE(queue.start(op(first)));
   }
+  void complete(std::uint64_t n) { queue.complete(op(n), ready); }
+  /// The first operations have completions of their own.
+  void signal_up_to(std::uint64_t last) {
+    for (std::uint64_t n = 1; n <= last; ++n)
+      op(n).silent = false;
+  }
 
   detail::mutex mutex;
   const std::lock_guard<detail::mutex> lock{mutex};
@@ -145,14 +151,14 @@ TEST_CASE("a full send queue is no error: what does not fit waits and is posted 
   CHECK(f.queue.chains == std::vector<ids>{{1}, {2}});
   CHECK_FALSE(f.queue.is_posted(3));
 
-  f.queue.complete(f.op(1), f.ready);
+  f.complete(1);
   CHECK(ids_of(f.ready) == ids{1});
   CHECK(f.queue.chains.back() == ids{3});
-  f.queue.complete(f.op(2), f.ready);
-  f.queue.complete(f.op(3), f.ready);
-  f.queue.complete(f.op(4), f.ready);
-  f.queue.complete(f.op(5), f.ready);
-  f.queue.complete(f.op(6), f.ready);
+  f.complete(2);
+  f.complete(3);
+  f.complete(4);
+  f.complete(5);
+  f.complete(6);
   CHECK(ids_of(f.ready) == ids{1, 2, 3, 4, 5, 6});
   CHECK(f.queue.most_posted == 2);
   CHECK(f.queue.empty());
@@ -178,7 +184,7 @@ TEST_CASE("depth 1: one at a time") {
   f.start(1, 4);
   for (std::uint64_t i = 1; i <= 4; ++i) {
     CHECK(f.queue.is_posted(i));
-    f.queue.complete(f.op(i), f.ready);
+    f.complete(i);
   }
   CHECK(ids_of(f.ready) == ids{1, 2, 3, 4});
   CHECK(f.queue.chains == std::vector<ids>{{1}, {2}, {3}, {4}});
@@ -188,12 +194,12 @@ TEST_CASE("depth 1: one at a time") {
 TEST_CASE("a completion retires the unsignaled operations before it, in order, and posts as many") {
   fixture f(4);
   f.start(1, 8);
-  f.queue.complete(f.op(3), f.ready);
+  f.complete(3);
   CHECK(ids_of(f.ready) == ids{1, 2, 3});
   CHECK(f.queue.retired == ids{1, 2, 3});
   CHECK(f.queue.chains.back() == ids{5, 6, 7}); // one chain
   CHECK(f.queue.most_posted == 4);
-  f.queue.complete(f.op(7), f.ready);
+  f.complete(7);
   CHECK(f.queue.chains.back() == ids{8});
   CHECK(ids_of(f.ready) == ids{1, 2, 3, 4, 5, 6, 7});
 }
@@ -206,21 +212,21 @@ TEST_CASE("completions of a batch are neither reversed nor dropped after the fir
   f.queue.release(failed);
   REQUIRE(f.queue.chains == std::vector<ids>{{1, 2, 3, 4, 5, 6, 7, 8}});
   for (std::uint64_t i = 1; i <= 8; ++i)
-    f.queue.complete(f.op(i), f.ready);
+    f.complete(i);
   CHECK(ids_of(f.ready) == ids{1, 2, 3, 4, 5, 6, 7, 8});
 }
 
 TEST_CASE("receives may complete out of order: only the completed one is retired") {
   fixture f(3, false);
   f.start(1, 4);
-  f.queue.complete(f.op(2), f.ready);
+  f.complete(2);
   CHECK(ids_of(f.ready) == ids{2});
   CHECK(f.queue.is_posted(1));
   CHECK(f.queue.is_posted(3));
   CHECK(f.queue.is_posted(4));
-  f.queue.complete(f.op(4), f.ready);
-  f.queue.complete(f.op(1), f.ready);
-  f.queue.complete(f.op(3), f.ready);
+  f.complete(4);
+  f.complete(1);
+  f.complete(3);
   CHECK(ids_of(f.ready) == ids{2, 4, 1, 3});
 }
 
@@ -231,9 +237,9 @@ TEST_CASE("a batch longer than the queue is deep goes out as room comes") {
   operation_list failed;
   f.queue.release(failed);
   CHECK(f.queue.chains == std::vector<ids>{{1, 2, 3}});
-  f.queue.complete(f.op(3), f.ready);
+  f.complete(3);
   CHECK(f.queue.chains.back() == ids{4, 5, 6});
-  f.queue.complete(f.op(6), f.ready);
+  f.complete(6);
   CHECK(f.queue.chains.back() == ids{7});
 }
 
@@ -241,7 +247,7 @@ TEST_CASE("while held, completions make room but post nothing") {
   fixture f(2);
   f.start(1, 4);
   f.queue.hold();
-  f.queue.complete(f.op(2), f.ready);
+  f.complete(2);
   CHECK(f.queue.chains == std::vector<ids>{{1}, {2}});
   operation_list failed;
   f.queue.release(failed);
@@ -272,7 +278,7 @@ TEST_CASE("a refusal in the middle of a chain fails that operation alone") {
   CHECK(f.op(3).ec == no_memory);
   for (const std::uint64_t n : ids{1, 2, 4, 5}) {
     CHECK(f.queue.is_posted(n));
-    f.queue.complete(f.op(n), f.ready);
+    f.complete(n);
     CHECK_FALSE(f.op(n).ec);
   }
   CHECK(f.queue.empty());
@@ -303,7 +309,7 @@ TEST_CASE("a refusal while a completion posts what waited comes out with the com
   fixture f(2);
   f.start(1, 5);
   f.queue.refuse = refusing({3});
-  f.queue.complete(f.op(2), f.ready);
+  f.complete(2);
   CHECK(ids_of(f.ready) == ids{1, 2, 3});
   CHECK_FALSE(f.op(2).ec);
   CHECK(f.op(3).ec == no_memory);
@@ -318,8 +324,8 @@ TEST_CASE("a waiting operation can be removed, a posted one cannot") {
   CHECK(f.queue.remove_waiting(17) == nullptr);
   CHECK(f.queue.remove_waiting(4) == &f.op(4));
   CHECK(f.queue.remove_waiting(4) == nullptr);
-  f.queue.complete(f.op(1), f.ready);
-  f.queue.complete(f.op(2), f.ready);
+  f.complete(1);
+  f.complete(2);
   CHECK(f.queue.is_posted(3));
   CHECK(f.queue.is_posted(5));
 }
@@ -333,7 +339,7 @@ TEST_CASE("failing what waits leaves what is posted") {
   CHECK(f.op(4).ec == aborted);
   CHECK(f.queue.is_posted(1));
   CHECK_FALSE(f.op(1).ec);
-  f.queue.complete(f.op(1), f.ready);
+  f.complete(1);
   f.start(5, 5);
   CHECK(f.queue.is_posted(5));
 }
@@ -341,7 +347,7 @@ TEST_CASE("failing what waits leaves what is posted") {
 TEST_CASE("failing all gives each operation the error once, in order, and all the room back") {
   fixture f(3);
   f.start(1, 5);
-  f.queue.complete(f.op(1), f.ready);
+  f.complete(1);
   f.queue.fail_all(aborted, f.ready);
   CHECK(ids_of(f.ready) == ids{1, 2, 3, 4, 5});
   CHECK_FALSE(f.op(1).ec);
@@ -374,9 +380,9 @@ TEST_CASE("the short way: posted by the owner, completed at the front") {
   f.start(3, 4); // 4 waits
   CHECK_FALSE(f.queue.may_post());
   CHECK_FALSE(f.queue.complete_oldest(f.op(2), f.ready)); // would forget it
-  f.queue.complete(f.op(2), f.ready);
+  f.complete(2);
   CHECK(f.queue.is_posted(4));
-  f.queue.complete(f.op(4), f.ready);
+  f.complete(4);
   CHECK(ids_of(f.ready) == ids{1, 2, 3, 4});
   CHECK(f.queue.empty());
 
@@ -398,7 +404,7 @@ TEST_CASE("operations that waited and were removed, failed or refused no longer 
     f.queue.fail_waiting(aborted, f.ready);
   else
     f.queue.refuse = refusing({2});
-  f.queue.complete(f.op(1), f.ready);
+  f.complete(1);
   CHECK(f.queue.may_post());
   f.queue.refuse = nullptr;
   f.start(3, 3);
@@ -479,11 +485,11 @@ TEST_CASE("a completion speaks for silent operations before it, not for those wi
   for (const std::uint64_t n : ids{1, 3, 4})
     f.op(n).silent = false;
   f.start(1, 4);
-  f.queue.complete(f.op(3), f.ready); // before 1, as siw does with a write behind a read
+  f.complete(3); // before 1, as siw does with a write behind a read
   CHECK(ids_of(f.ready) == ids{2, 3});
   CHECK(f.queue.is_posted(1));
-  f.queue.complete(f.op(1), f.ready);
-  f.queue.complete(f.op(4), f.ready);
+  f.complete(1);
+  f.complete(4);
   CHECK(ids_of(f.ready) == ids{2, 3, 1, 4});
   CHECK(f.queue.empty());
 }
@@ -491,11 +497,7 @@ TEST_CASE("a completion speaks for silent operations before it, not for those wi
 TEST_CASE("an operation that must wait for those before it is posted when they have completed") {
   fixture f(10);
   f.queue.apart = {3, 4, 6};
-  for (std::uint64_t n = 1; n <= 7; ++n)
-    f.op(n).silent = false;
-  const auto complete = [&](std::uint64_t n) {
-    f.queue.complete(f.op(n), f.ready);
-  };
+  f.signal_up_to(7);
   SECTION("one by one") {
     f.start(1, 7);
     CHECK(f.queue.chains == std::vector<ids>{{1}, {2}});
@@ -516,27 +518,23 @@ TEST_CASE("an operation that must wait for those before it is posted when they h
     f.op(2).silent = true;
     f.start(1, 3);
     CHECK(f.queue.chains == std::vector<ids>{{1}, {2}});
-    complete(1);
+    f.complete(1);
     CHECK(f.queue.chains.back() == ids{3});
     return;
   }
-  complete(1);
+  f.complete(1);
   CHECK(f.queue.posted_now == 1);
-  complete(2);
+  f.complete(2);
   CHECK(f.queue.chains.back() == ids{3, 4, 5});
   for (std::uint64_t n = 3; n <= 5; ++n)
-    complete(n);
+    f.complete(n);
   CHECK(f.queue.chains.back() == ids{6, 7});
 }
 
 TEST_CASE("an operation of which few may be posted at a time holds back those behind it") {
   fixture f(10);
   f.queue.pairs = {1, 3, 4, 6};
-  for (std::uint64_t n = 1; n <= 7; ++n)
-    f.op(n).silent = false;
-  const auto complete = [&](std::uint64_t n) {
-    f.queue.complete(f.op(n), f.ready);
-  };
+  f.signal_up_to(7);
   SECTION("one by one") {
     f.start(1, 7);
     CHECK(f.queue.chains == std::vector<ids>{{1}, {2}, {3}});
@@ -547,11 +545,11 @@ TEST_CASE("an operation of which few may be posted at a time holds back those be
     f.queue.release(f.ready);
     CHECK(f.queue.chains == std::vector<ids>{{1, 2, 3}});
   }
-  complete(2); // not one of them
+  f.complete(2); // not one of them
   CHECK(f.queue.posted_now == 2);
-  complete(1);
+  f.complete(1);
   CHECK(f.queue.chains.back() == ids{4, 5});
-  complete(5);
-  complete(3);
+  f.complete(5);
+  f.complete(3);
   CHECK(f.queue.chains.back() == ids{6, 7});
 }
