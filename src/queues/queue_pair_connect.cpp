@@ -10,11 +10,6 @@
 #include <utility>
 
 namespace asio_rdma::detail {
-namespace {
-
-constexpr std::uint32_t siw_vendor = 0x626d74; // no other driver has this vendor id
-
-} // namespace
 
 std::optional<gid_entry> queue_pair_impl::find_gid() const {
   const device& d = pd_.get_device();

@@ -15,8 +15,6 @@
 namespace asio_rdma::detail {
 namespace {
 
-constexpr std::uint32_t rxe_vendor = 0xffffff; // no other driver has this vendor id
-
 std::uint32_t random_packet_number() {
   std::random_device source;
   return source() & 0xffffff;
@@ -153,7 +151,9 @@ void queue_pair_impl::find_unsupported() noexcept {
       unsupported_ |= 1u << o;
   };
   send_.set_reads_overtaken(d.type() == transport::iwarp);
-  send_.set_binds_repeated(d.attributes().vendor_id == rxe_vendor);
+  const std::uint32_t vendor = d.attributes().vendor_id;
+  send_.set_binds_repeated(vendor == rxe_vendor);
+  send_.set_fences_here(vendor == rxe_vendor || vendor == siw_vendor);
   if (!d.has_immediate())
     without({IBV_WR_SEND_WITH_IMM, IBV_WR_RDMA_WRITE_WITH_IMM});
   if (!d.has_atomics())

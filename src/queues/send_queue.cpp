@@ -25,6 +25,11 @@ bool is_read(const operation& op) noexcept {
   return static_cast<const send_operation&>(op).wr.opcode == IBV_WR_RDMA_READ;
 }
 
+/// A fence waits for such operations.
+bool is_answered(const operation& op) noexcept {
+  return is_read(op) || is_atomic(static_cast<const send_operation&>(op).wr.opcode);
+}
+
 } // namespace
 
 send_queue::send_queue(queue_pair_impl& qp, std::uint32_t depth) noexcept
@@ -44,14 +49,16 @@ error_code send_queue::reserve_results() {
 
 // `must_tell`: operations wait, or the queue is full after this operation. The operation must then
 // be signaled: without its completion nothing might be posted any more, or nothing tells that it
-// has completed. Inline data is copied when posted, so it cannot follow a fence.
+// has completed. So must an operation that a later one may wait for. Inline data is copied when
+// posted, so it cannot follow a fence of the device.
 void send_queue::prepare(send_operation& op, bool must_tell) noexcept {
-  if (is_siw())
-    op.wr.send_flags &= ~unsigned(IBV_SEND_FENCE); // the READs before it have completed
+  if (fences_here_)
+    op.wr.send_flags &= ~unsigned(IBV_SEND_FENCE); // what the fence waits for has completed
   if (op.inline_bytes <= qp_.options_.max_inline && !is_fenced(op))
     op.wr.send_flags |= IBV_SEND_INLINE;
   const bool overtaken = reads_overtaken_ && is_read(op);
-  if (must_tell || overtaken || !is_silent(op) || ++unsignaled_run_ >= depth() / 2) {
+  const bool waited_for = fences_here_ && is_answered(op);
+  if (must_tell || overtaken || waited_for || !is_silent(op) || ++unsignaled_run_ >= depth() / 2) {
     op.wr.send_flags |= IBV_SEND_SIGNALED;
     unsignaled_run_ = 0;
   }
@@ -115,7 +122,7 @@ void send_queue::on_retired(operation& op) noexcept {
 }
 
 std::uint32_t send_queue::allowed_before(const operation& op) const noexcept {
-  if ((binds_repeated_ && is_bind(op)) || (is_siw() && is_fenced(op)))
+  if ((binds_repeated_ && is_bind(op)) || (fences_here_ && is_fenced(op)))
     return 0;
   return is_siw() && is_read(op) ? siw_reads_ - 1 : any_number;
 }
@@ -124,7 +131,13 @@ std::uint32_t send_queue::allowed_before(const operation& op) const noexcept {
 bool send_queue::waits_for(const operation& op, const operation& earlier) const noexcept {
   if (binds_repeated_ && is_bind(op))
     return !is_bind(earlier) && !is_silent(earlier);
-  return is_read(earlier);
+  return is_answered(earlier);
+}
+
+// The unsignaled operations before it have no other completion that tells of them.
+operation* send_queue::cancel_waiting(std::uint64_t id) noexcept {
+  const bool tells = any_posted() && is_silent(last_posted()) && is_only_waiting(id);
+  return tells ? nullptr : remove_waiting(id);
 }
 
 // Unsignaled operations before it may have depended on its completion.

@@ -14,6 +14,9 @@ namespace asio_rdma::detail {
 
 class queue_pair_impl;
 
+/// No other driver has these vendor ids.
+inline constexpr std::uint32_t rxe_vendor = 0xffffff, siw_vendor = 0x626d74;
+
 /// The send queue of a queue pair.
 class send_queue final : public work_queue {
 public:
@@ -27,15 +30,22 @@ public:
   void set_reads_overtaken(bool overtaken) noexcept { reads_overtaken_ = overtaken; }
   /// Whether a bind is repeated, and then fails, when earlier requests are repeated, as on rxe.
   void set_binds_repeated(bool repeated) noexcept { binds_repeated_ = repeated; }
+  /// Whether a fenced operation waits here, because the device's fence may wait for ever. A fenced
+  /// operation of rxe that is repeated also waits for the READs behind it. For siw see `set_siw`;
+  /// its fence ends with the first READ besides, and it refuses a fenced READ.
+  void set_fences_here(bool here) noexcept { fences_here_ = here; }
   /// The device is siw, and `reads` READs may be in flight. While an operation of siw waits for
   /// READs, siw answers no READs of the peer. If both sides wait so, they wait for ever. So here an
-  /// operation is posted only when it does not have to wait for an answer of the peer. That is also
-  /// the fence: siw's own ends with the first READ, and siw refuses a fenced READ.
+  /// operation is posted only when it does not have to wait for an answer of the peer.
   void set_siw(std::uint32_t reads) noexcept {
     assert(reads != 0);
     siw_reads_ = reads;
   }
   bool is_siw() const noexcept { return siw_reads_ != 0; }
+
+  /// Removes the waiting operation with this id, if it is there and nothing depends on its
+  /// completion. The caller sets its error.
+  operation* cancel_waiting(std::uint64_t id) noexcept;
 
   void on_completion(operation& op, const ibv_wc& wc, operation_list& ready) override;
   void on_refused(const error_code& ec, operation_list& ended) override;
@@ -54,6 +64,7 @@ private:
   queue_pair_impl& qp_;
   bool reads_overtaken_ = false;
   bool binds_repeated_ = false;
+  bool fences_here_ = false;
   std::uint32_t siw_reads_ = 0; // READs that may be in flight on siw; 0: another device
   std::uint32_t unsignaled_run_ = 0;
   // The previous values of atomic operations: one slot for each posted operation.

@@ -130,6 +130,10 @@ bool work_queue::is_waiting(std::uint64_t id) const noexcept {
                      [id](const operation& op) { return op.id == id; });
 }
 
+bool work_queue::is_only_waiting(std::uint64_t id) const noexcept {
+  return !waiting_.empty() && &waiting_.front() == &waiting_.back() && waiting_.front().id == id;
+}
+
 void work_queue::fail_waiting(const error_code& ec, operation_list& ready) noexcept {
   assert(mutex_.is_locked());
   for (operation& op : waiting_)

@@ -73,6 +73,8 @@ public:
   operation* remove_waiting(std::uint64_t id) noexcept;
   bool is_posted(std::uint64_t id) const noexcept;
   bool is_waiting(std::uint64_t id) const noexcept;
+  /// It waits and no other does.
+  bool is_only_waiting(std::uint64_t id) const noexcept;
   template <class Function>
   void each_posted(Function&& f) const {
     for (const operation& op : posted_)

@@ -233,14 +233,14 @@ TEST_CASE("flags compared with == instead of &", "[mistake]") {
   pair p;
   faults::injector faults(p.dev.native_handle());
   using flags = queue_pair::flags;
-  const bool siw = is_siw(p.dev); // there the library does the waiting
+  const bool waits = is_software(p.dev); // there the library does the waiting
   for (unsigned combination = 0; combination < 8; ++combination) {
     const auto how = static_cast<flags>(combination);
     CAPTURE(combination);
     const auto are_posted = [&] {
       const unsigned posted = faults.counts().last_send_flags;
       return ((posted & IBV_SEND_SOLICITED) != 0) == (how & flags::solicited) &&
-             ((posted & IBV_SEND_FENCE) != 0) == (!siw && (how & flags::fenced)) &&
+             ((posted & IBV_SEND_FENCE) != 0) == (!waits && (how & flags::fenced)) &&
              ((posted & IBV_SEND_SIGNALED) != 0) == !(how & flags::unsignaled);
     };
     const auto is_done = [&](const auto& o) { // for an unsignaled write, a later completion
@@ -267,10 +267,10 @@ TEST_CASE("flags compared with == instead of &", "[mistake]") {
 }
 
 // While an operation of siw waits for READs, siw answers no READs of the peer. If both sides wait
-// so, they wait for ever.
-TEST_CASE("an operation posted to siw that has to wait for reads", "[mistake]") {
+// so, they wait for ever. A fenced operation that rxe repeats also waits for the READs behind it.
+TEST_CASE("an operation posted to siw or rxe that has to wait for reads", "[mistake]") {
   pair p;
-  const bool siw = is_siw(p.dev);
+  const bool siw = is_siw(p.dev), waits = is_software(p.dev);
   faults::injector faults(p.dev.native_handle());
   using flags = queue_pair::flags;
   SECTION("behind a fence") {
@@ -278,7 +278,7 @@ TEST_CASE("an operation posted to siw that has to wait for reads", "[mistake]") 
     p.a.async_read(p.ma.buffer(0, 8), p.mb.remote(0, 8), read.handler());
     p.a.async_write(p.ma.buffer(8, 8), p.mb.remote(8, 8), flags::fenced, fenced.handler());
     p.a.async_write(p.ma.buffer(16, 8), p.mb.remote(16, 8), last.handler());
-    CHECK(faults.counts().send_requests == (siw ? 1 : 3));
+    CHECK(faults.counts().send_requests == (waits ? 1 : 3));
     p.drain();
     CHECK(faults.counts().send_requests == 3);
     CHECK(read.succeeded());
@@ -289,10 +289,49 @@ TEST_CASE("an operation posted to siw that has to wait for reads", "[mistake]") 
     sent first, second;
     p.a.async_read(p.ma.buffer(0, 8), p.mb.remote(0, 8), first.handler());
     p.a.async_read(p.ma.buffer(8, 8), p.mb.remote(8, 8), flags::fenced, second.handler());
-    CHECK(faults.counts().send_requests == (siw ? 1 : 2));
+    CHECK(faults.counts().send_requests == (waits ? 1 : 2));
     p.drain();
     CHECK(first.succeeded());
     CHECK(second.succeeded());
+  }
+  SECTION("an atomic operation, which a fence waits for as well") {
+    if (!p.dev.has_atomics())
+      return not_on_this_device("atomic operations");
+    outcome<std::uint64_t> added;
+    sent fenced;
+    p.a.async_fetch_add(p.mb.remote(0, 8), 1, added.handler());
+    p.a.async_write(p.ma.buffer(8, 8), p.mb.remote(8, 8), flags::fenced, fenced.handler());
+    CHECK(faults.counts().send_requests == (waits ? 1 : 2));
+    p.drain();
+    CHECK(added.succeeded());
+    CHECK(fenced.succeeded());
+  }
+  SECTION("an unsignaled read, which it waits for too") {
+    sent read, fenced;
+    p.a.async_read(p.ma.buffer(0, 8), p.mb.remote(0, 8), flags::unsignaled, read.handler());
+    p.a.async_write(p.ma.buffer(8, 8), p.mb.remote(8, 8), flags::fenced, fenced.handler());
+    CHECK(faults.counts().send_requests == (waits ? 1 : 2));
+    p.drain();
+    CHECK(read.succeeded());
+    CHECK(fenced.succeeded());
+  }
+  SECTION("an unsignaled one before it, which only it tells of, when it is cancelled") {
+    const auto type = GENERATE(asio::cancellation_type::total, asio::cancellation_type::terminal);
+    asio::cancellation_signal stop;
+    sent read, write, fenced;
+    p.a.async_read(p.ma.buffer(0, 8), p.mb.remote(0, 8), read.handler());
+    p.a.async_write(p.ma.buffer(8, 8), p.mb.remote(8, 8), flags::unsignaled, write.handler());
+    p.a.async_write(p.ma.buffer(16, 8), p.mb.remote(16, 8), flags::fenced,
+                    asio::bind_cancellation_slot(stop.slot(), fenced.handler()));
+    stop.emit(type);
+    p.drain();
+    CHECK(read.calls == 1);
+    CHECK(write.calls == 1);
+    CHECK(fenced.calls == 1);
+    if (type == asio::cancellation_type::total)
+      CHECK(fenced.succeeded()); // as if it had been posted
+    else
+      CHECK(fenced.ec == asio::error::operation_aborted);
   }
   SECTION("an unsignaled one before it, when it is cancelled") {
     asio::cancellation_signal stop;
@@ -308,7 +347,7 @@ TEST_CASE("an operation posted to siw that has to wait for reads", "[mistake]") 
     p.drain();
     CHECK(read.succeeded());
     CHECK(write.succeeded());
-    CHECK(fenced.ec == (siw ? error_code(asio::error::operation_aborted) : error_code()));
+    CHECK(fenced.ec == (waits ? error_code(asio::error::operation_aborted) : error_code()));
   }
   SECTION("reads, more than may be in flight") {
     const unsigned most = p.a.options().max_reads;
