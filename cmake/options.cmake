@@ -63,3 +63,12 @@ function(asio_rdma_warnings target)
     target_compile_options(${target} PRIVATE -Werror)
   endif()
 endfunction()
+
+# asio_rdma_program(TARGET): how examples and benchmarks are compiled. A shared library's precompiled header is of no use to a
+# program: it is position-independent.
+function(asio_rdma_program target)
+  asio_rdma_warnings(${target})
+  if(ASIO_RDMA_PRECOMPILE AND NOT BUILD_SHARED_LIBS)
+    target_precompile_headers(${target} REUSE_FROM asio_rdma)
+  endif()
+endfunction()

@@ -455,8 +455,10 @@ private:
     void operator()(Handler&& handler, const std::shared_ptr<detail::cm_connection>& request,
                     const detail::connection_end& end, const accept_options& options) const {
       std::decay_t<Handler> h(std::forward<Handler>(handler));
+      const detail::io_executor<Executor> completing(
+          io.get(), request ? detail::context_of(*request) : io.context());
       detail::start_operation<detail::connect_operation, detail::info_result, 0>(
-          request, io, h, [&](auto& op) { return detail::give(end, op); },
+          request, completing, h, [&](auto& op) { return detail::give(end, op); },
           [&](detail::cm_connection& c, auto& op) {
             return detail::start(c, op, end.queue_pair, options);
           });

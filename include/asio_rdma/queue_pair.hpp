@@ -66,8 +66,8 @@ public:
     /// The device reports no separate completion: the handler runs when a later operation
     /// completes, or fails. Saves completions for groups of operations. If a later operation cannot
     /// be posted because of an error, the queue pair fails with that error, because otherwise this
-    /// operation would never be reported. For the same reason `total` cancellation has no effect on
-    /// a waiting operation that is the only one behind it.
+    /// operation would never be reported. For the same reason `total` cancellation may have no
+    /// effect on a waiting operation if no other follows this one.
     unsignaled = 4
   };
   friend constexpr flags operator|(flags a, flags b) noexcept {

@@ -37,7 +37,10 @@ private:
 } // namespace
 
 cm_connection::cm_connection(cm_service& service, const asio::any_io_executor& executor)
-    : service_(&service), gate_(service.gate()), timer_(executor) {}
+    : context_(asio::query(executor, asio::execution::context)),
+      service_(&service),
+      gate_(service.gate()),
+      timer_(executor) {}
 
 // Returns false once the service has shut down; the connection is closed then.
 bool cm_connection::begin(leftovers& left) noexcept {
@@ -180,7 +183,7 @@ error_code cm_connection::check_accept(const queue_pair_impl& qp, const private_
     return asio::error::connection_aborted;
   if (!same_device(id_->verbs, qp.get_protection_domain().get_device().native_handle()))
     return error::wrong_device;
-  if (data.size() > most_data(id_->verbs, 196))
+  if (data.size() > most_data(id_->verbs, most_acceptance))
     return asio::error::message_size;
   return {};
 }

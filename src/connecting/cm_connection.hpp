@@ -32,8 +32,14 @@ namespace asio_rdma::detail {
 /// connection moves to the context of its queue pair, which then reads its events.
 class cm_connection final : public cm_handler {
 public:
+  /// The size of private data of an acceptance, by InfiniBand and RoCE.
+  static constexpr std::size_t most_acceptance = 196;
+
   cm_connection(cm_service& service, const asio::any_io_executor& executor);
   ~cm_connection();
+
+  /// The context of its acceptor or connector. It may have been destroyed: compare only.
+  const asio::execution_context& context() const noexcept { return context_; }
 
   /// Connects to the first endpoint that answers, in order. After an error or an exception nothing
   /// was started.
@@ -139,6 +145,7 @@ private:
 
   std::atomic<std::uint64_t> ids_{0};
 
+  const asio::execution_context& context_;
   mutable checked_mutex mutex_;
   cm_service* service_; // used with its gate entered; that of the queue pair once moved
   std::shared_ptr<cm_gate> gate_;

@@ -236,8 +236,9 @@ void cm_service::remember(const std::shared_ptr<cm_handler>& handler) {
   add(handler);
 }
 
-void cm_service::keep(std::shared_ptr<void> objects) {
+void cm_service::keep(std::shared_ptr<void> objects) noexcept {
   const std::lock_guard lock(mutex_);
+  assert(kept_.size() != kept_.capacity());
   kept_.push_back(std::move(objects));
 }
 
@@ -249,6 +250,7 @@ void cm_service::add(const std::shared_ptr<cm_handler>& handler) {
     clean_at_ = std::max<std::size_t>(2 * handlers_.size(), 64);
   }
   handlers_.push_back(handler);
+  kept_.reserve(handlers_.capacity());
 }
 
 void cm_service::shutdown() {

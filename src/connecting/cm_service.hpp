@@ -140,8 +140,9 @@ public:
   void remember(const std::shared_ptr<cm_handler>& handler);
 
   /// Keeps verbs objects of the context until all its services have shut down. Otherwise another
-  /// context would destroy them, perhaps at the same time.
-  void keep(std::shared_ptr<void> objects);
+  /// context would destroy them, perhaps at the same time. At most once for each handler that was
+  /// added: there is room for it.
+  void keep(std::shared_ptr<void> objects) noexcept;
 
   /// For a thread that waits and does not run the context. `read_events` reads some events, like
   /// readers on the context. `descriptor` becomes readable when there are events; -1 before the

@@ -61,6 +61,9 @@ void cancel(connector_impl& impl, std::uint64_t id, asio::cancellation_type_t ty
 }
 std::uint64_t next_id_of(connector_impl& impl) noexcept { return impl.next_id(); }
 
+const asio::execution_context& context_of(const cm_connection& request) noexcept {
+  return request.context();
+}
 bool start(cm_connection& request, connect_operation& op,
            const std::shared_ptr<queue_pair_impl>& qp, const accept_options& options) {
   error_code ec;

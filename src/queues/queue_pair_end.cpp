@@ -230,7 +230,7 @@ void queue_pair_impl::cancel(std::uint64_t id, asio::cancellation_type_t type) {
     const std::lock_guard lock(mutex_);
     if (state_ == queue_pair_state::closed)
       return;
-    operation* op = send_.cancel_waiting(id);
+    operation* op = send_.remove_waiting(id);
     if (op == nullptr)
       op = receive_.remove_waiting(id);
     const auto waiter = std::find_if(waiters_.begin(), waiters_.end(),
@@ -254,7 +254,7 @@ bool queue_pair_impl::withdraw(std::uint64_t id) {
   operation_list ready;
   {
     const std::lock_guard lock(mutex_);
-    operation* const op = send_.cancel_waiting(id);
+    operation* const op = send_.remove_waiting(id);
     if (op == nullptr)
       return false;
     op->fail(asio::error::operation_aborted);

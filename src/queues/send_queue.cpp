@@ -127,17 +127,20 @@ std::uint32_t send_queue::allowed_before(const operation& op) const noexcept {
   return is_siw() && is_read(op) ? siw_reads_ - 1 : any_number;
 }
 
-// A bind does not wait for unsignaled operations: their completion would go unnoticed.
+// A bind does not wait for operations that stay unsignaled: their completion would go unnoticed.
 bool send_queue::waits_for(const operation& op, const operation& earlier) const noexcept {
   if (binds_repeated_ && is_bind(op))
-    return !is_bind(earlier) && !is_silent(earlier);
+    return !is_bind(earlier) && (!is_silent(earlier) || is_answered(earlier));
   return is_answered(earlier);
 }
 
-// The unsignaled operations before it have no other completion that tells of them.
-operation* send_queue::cancel_waiting(std::uint64_t id) noexcept {
-  const bool tells = any_posted() && is_silent(last_posted()) && is_only_waiting(id);
-  return tells ? nullptr : remove_waiting(id);
+// Without the operation behind it, nothing would tell that an unsignaled one has completed.
+bool send_queue::may_become_last(operation& earlier, bool posted) noexcept {
+  if (!is_silent(earlier))
+    return true;
+  if (!posted)
+    static_cast<send_operation&>(earlier).wr.send_flags |= IBV_SEND_SIGNALED;
+  return !posted;
 }
 
 // Unsignaled operations before it may have depended on its completion.
@@ -165,8 +168,11 @@ bool send_queue::may_complete_again(const operation& op, const ibv_wc& wc) const
 
 void send_queue::complete_slowly(operation& op, const ibv_wc& wc, operation_list& ready) {
   operation_list behind;
-  if (wc.status != IBV_WC_SUCCESS)
-    op.fail(qp_.completion_failure(wc, behind));
+  if (wc.status != IBV_WC_SUCCESS) {
+    const error_code why = qp_.completion_failure(wc, behind);
+    if (!op.ec) // else a READ that has failed already
+      op.fail(why);
+  }
   complete_silent(op, &is_silent, ready);
   if (!may_complete_again(op, wc))
     complete(op, ready);

@@ -43,10 +43,6 @@ public:
   }
   bool is_siw() const noexcept { return siw_reads_ != 0; }
 
-  /// Removes the waiting operation with this id, if it is there and nothing depends on its
-  /// completion. The caller sets its error.
-  operation* cancel_waiting(std::uint64_t id) noexcept;
-
   void on_completion(operation& op, const ibv_wc& wc, operation_list& ready) override;
   void on_refused(const error_code& ec, operation_list& ended) override;
 
@@ -56,6 +52,7 @@ private:
   void on_retired(operation& op) noexcept override;
   std::uint32_t allowed_before(const operation& op) const noexcept override;
   bool waits_for(const operation& op, const operation& earlier) const noexcept override;
+  bool may_become_last(operation& earlier, bool posted) noexcept override;
   void prepare(send_operation& op, bool must_tell) noexcept;
   bool may_complete_again(const operation& op, const ibv_wc& wc) const noexcept;
   void note_bound(operation_list::iterator first, operation_list::iterator last) noexcept;

@@ -114,6 +114,10 @@ operation* work_queue::remove_waiting(std::uint64_t id) noexcept {
   if (i == waiting_.end())
     return nullptr;
   operation& op = *i;
+  const bool only = i == waiting_.begin();
+  if (&op == &waiting_.back() && !(only && posted_.empty()) &&
+      !may_become_last(only ? posted_.back() : *std::prev(i), only))
+    return nullptr;
   waiting_.erase(i);
   assert(blocked_ > holds_);
   --blocked_;
@@ -128,10 +132,6 @@ bool work_queue::is_posted(std::uint64_t id) const noexcept {
 bool work_queue::is_waiting(std::uint64_t id) const noexcept {
   return std::any_of(waiting_.begin(), waiting_.end(),
                      [id](const operation& op) { return op.id == id; });
-}
-
-bool work_queue::is_only_waiting(std::uint64_t id) const noexcept {
-  return !waiting_.empty() && &waiting_.front() == &waiting_.back() && waiting_.front().id == id;
 }
 
 void work_queue::fail_waiting(const error_code& ec, operation_list& ready) noexcept {

@@ -69,12 +69,11 @@ public:
     return true;
   }
 
-  /// Removes the waiting operation with this id; null if there is none. The caller sets its error.
+  /// Removes the waiting operation with this id; null if there is none or it must stay. The caller
+  /// sets its error.
   operation* remove_waiting(std::uint64_t id) noexcept;
   bool is_posted(std::uint64_t id) const noexcept;
   bool is_waiting(std::uint64_t id) const noexcept;
-  /// It waits and no other does.
-  bool is_only_waiting(std::uint64_t id) const noexcept;
   template <class Function>
   void each_posted(Function&& f) const {
     for (const operation& op : posted_)
@@ -110,6 +109,10 @@ private:
   virtual void on_retired(operation&) noexcept {}
   /// Called after an operation was refused with this error and is in no list.
   virtual void on_refused(const error_code&, operation_list& /*ended*/) {}
+
+  /// The operation behind `earlier`, the last one of all, is about to be removed. Returns false if
+  /// it must stay.
+  virtual bool may_become_last(operation& /*earlier*/, bool /*posted*/) noexcept { return true; }
 
   /// An operation is not posted while more than `allowed_before` of the earlier operations that it
   /// `waits_for` are outstanding.

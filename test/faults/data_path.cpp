@@ -217,8 +217,10 @@ int context_state::take_locked(ibv_cq* cq, cq_state& s, int n, ibv_wc* wc) {
     int kept = got;
     for (int i = got; i < got + r; ++i) {
       ibv_wc& w = wc[i];
-      if (rewrite_locked(w))
+      if (rewrite_locked(w)) {
         s.ready.push_back(w);
+        make_failed(s.ready.back(), IBV_WC_WR_FLUSH_ERR, 0);
+      }
       if (!s.plan_hold && random && happens_locked(chance::hold, random->hold_completion))
         s.plan_hold = 1 + static_cast<unsigned>(draw_locked(chance::hold_length) % 4);
       if (holds_locked(cq, s, w.qp_num)) {

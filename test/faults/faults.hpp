@@ -78,7 +78,7 @@ struct completion_fault {
   std::uint64_t wr_id = 0;     // 0: any
   bool qp_to_error = true;     // a device moves the queue pair to the error state
   bool only_successful = true; // pass over completions that failed by themselves
-  bool repeated = false;       // the next poll finds it once more, as a READ that siw flushes
+  bool repeated = false;       // the next poll finds it once more, flushed, as a READ of siw
   occurrence when = {};
 };
 

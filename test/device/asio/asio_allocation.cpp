@@ -96,6 +96,73 @@ TEST_CASE("a queue pair that cannot be opened for want of memory gives its entri
   });
 }
 
+TEST_CASE("a queue pair that cannot be adopted for want of memory stays the caller's") {
+  const resource_check nothing_left;
+  ground g;
+  const auto make = [&](ibv_cq* cq, std::uint32_t& entries) {
+    ibv_qp_init_attr init{};
+    init.send_cq = init.recv_cq = cq;
+    init.qp_type = IBV_QPT_RC;
+    init.cap = {16, 16, 1, 1, 0};
+    ibv_qp* const result = ibv_create_qp(g.pd.native_handle(), &init);
+    REQUIRE(result != nullptr);
+    ibv_qp_attr attr{};
+    REQUIRE(ibv_query_qp(result, &attr, IBV_QP_CAP, &init) == 0); // the device rounds up
+    entries = init.cap.max_send_wr + init.cap.max_recv_wr;
+    return result;
+  };
+  completion_queue_options options;
+  {
+    asio::io_context io(1);
+    const completion_queue cq(io, g.dev);
+    ibv_destroy_qp(make(cq.native_handle(), options.entries));
+  }
+  fail_each([&](std::size_t n, bool& failed) {
+    asio::io_context io(1);
+    const completion_queue cq(io, g.dev, options);
+    std::uint32_t entries = 0;
+    ibv_qp* const raw = make(cq.native_handle(), entries);
+    bool result = false;
+    {
+      queue_pair qp(io);
+      result = succeeds(n, failed, [&] { qp.assign(g.pd, cq, raw); });
+    }
+    if (result)
+      return true;
+    queue_pair second(io); // there is room for exactly this queue pair
+    error_code ec;
+    second.assign(g.pd, cq, raw, ec);
+    CHECK_FALSE(ec);
+    return false;
+  });
+}
+
+TEST_CASE(
+    "a shared receive queue that cannot be opened for want of memory gives its entries back") {
+  const resource_check nothing_left;
+  ground g;
+  if (g.dev.attributes().max_srq == 0)
+    return not_on_this_device("shared receive queues");
+  shared_receive_queue_options few;
+  few.depth = 16;
+  fail_each([&](std::size_t n, bool& failed) {
+    asio::io_context io(1);
+    completion_queue_options options;
+    options.entries = 16;
+    const completion_queue cq(io, g.dev, options);
+    bool result = false;
+    {
+      shared_receive_queue srq(io);
+      result = succeeds(n, failed, [&] { srq.open(g.pd, cq, few); });
+    }
+    shared_receive_queue second(io);
+    error_code ec;
+    second.open(g.pd, cq, few, ec);
+    CHECK_FALSE(ec);
+    return result;
+  });
+}
+
 TEST_CASE("a completion queue that cannot be made for want of memory leaves nothing") {
   const resource_check nothing_left;
   ground g;

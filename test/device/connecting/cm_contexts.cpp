@@ -383,6 +383,52 @@ TEST_CASE("destroying the queue pair's context does not wait for the peer of an 
   u.m.connecting.reset();
 }
 
+TEST_CASE("destroying the queue pair's context allocates nothing that it cannot do without") {
+  const connections_check nothing_left;
+  if (open_device().type() != transport::iwarp)
+    return not_on_this_device("an attempt that lasts until the peer answers");
+  bool failed = true;
+  for (std::size_t n = 1; failed; ++n) {
+    INFO("allocation " << n);
+    unanswered u;
+    u.start();
+    u.a->close();
+    u.a.reset();
+    {
+      const failing_allocation failing(n);
+      u.io.reset();
+      failed = failing.failed();
+    }
+    CHECK(u.lasts());
+    until_all({&*u.m.connecting}, [&] { return u.m.connected.done(); });
+    CHECK(u.m.connected.calls == 1);
+    u.peer.close();
+    u.m.initiator.reset();
+    u.m.connecting.reset();
+  }
+}
+
+TEST_CASE("a request is accepted by an acceptor of another context") {
+  const connections_check nothing_left;
+  makers m;
+  home h;
+  outcome<connection_request> request;
+  m.listener->async_wait_request(request.handler());
+  m.initiator->async_connect(h.a, m.listener->local_endpoint(), m.connected.handler());
+  until_all({&*m.connecting, &*m.accepting}, [&] { return request.done(); });
+  acceptor worker(h.io);
+  worker.async_accept(std::move(request.value), h.b, m.accepted.handler());
+  h.io.restart();
+  CHECK(h.io.poll() == 0);
+  CHECK_FALSE(h.io.stopped()); // the accept is work of the worker's context
+  until_all({&*m.connecting, &*m.accepting},
+            [&] { return m.connected.done() && m.accepting->stopped(); });
+  CHECK_FALSE(m.accepted.done());
+  until_all({&h.io}, [&] { return m.accepted.done(); });
+  CHECK(m.accepted.succeeded());
+  CHECK(h.carries());
+}
+
 TEST_CASE("destroying the queue pair's context does not wait for the attempt's context") {
   const connections_check nothing_left;
   if (open_device().type() != transport::iwarp)

@@ -400,7 +400,16 @@ TEST_CASE("private data too long") {
   accept_options o;
   o.data = private_data(most.acceptance + 1);
   m.listener->async_accept(m.b, o, m.accepted.handler());
+  m.until([&] { return m.accepted.done(); });
+  CHECK(m.accepted.ec == asio::error::message_size);
+  CHECK(m.b.state() == queue_pair_state::open);
+
+  outcome<connection_request> request;
+  m.listener->async_wait_request(request.handler());
   m.connect();
+  m.until([&] { return request.done(); });
+  m.accepted = {};
+  m.listener->async_accept(std::move(request.value), m.b, o, m.accepted.handler());
   m.until([&] { return m.accepted.done() && m.connected.done(); });
   CHECK(m.accepted.ec == asio::error::message_size);
   CHECK(m.connected.ec == error::rejected);
@@ -531,12 +540,22 @@ TEST_CASE("another device's queue pair") {
 
   m.connected = {};
   m.listener->async_accept(wrong, m.accepted.handler());
-  m.connect();
-  m.until([&] { return m.accepted.done() && m.connected.done(); });
+  m.until([&] { return m.accepted.done(); });
   CHECK(m.accepted.ec == error::wrong_device);
-  CHECK(m.connected.ec == error::rejected);
   CHECK(wrong.state() == queue_pair_state::open);
   check_next_attempt(m, peer::reached);
+
+  // An acceptor at the addresses of all devices does not know before the request.
+  acceptor everywhere(m.io, endpoint(asio::ip::address_v4::any(), 0));
+  const endpoint there(device_address(m.dev), everywhere.local_endpoint().port());
+  connection refused, rejected;
+  queue_pair connecting(m.io, m.pd);
+  everywhere.async_accept(wrong, refused.handler());
+  m.initiator->async_connect(connecting, there, rejected.handler());
+  m.until([&] { return refused.done() && rejected.done(); });
+  CHECK(refused.ec == error::wrong_device);
+  CHECK(rejected.ec == error::rejected);
+  CHECK(wrong.state() == queue_pair_state::open);
 }
 
 // The kernel notifies a listening id that its device is removed. Here the notice is imitated.

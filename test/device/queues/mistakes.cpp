@@ -333,6 +333,25 @@ TEST_CASE("an operation posted to siw or rxe that has to wait for reads", "[mist
     else
       CHECK(fenced.ec == asio::error::operation_aborted);
   }
+  SECTION("an unsignaled one before it, which waits too, when it is cancelled") {
+    const auto type = GENERATE(asio::cancellation_type::total, asio::cancellation_type::terminal);
+    const bool behind_read = GENERATE(true, false); // or held by the batch only
+    asio::cancellation_signal stop;
+    sent read, write, last;
+    {
+      const queue_pair::batch together(p.a);
+      if (behind_read)
+        p.a.async_read(p.ma.buffer(0, 8), p.mb.remote(0, 8), read.handler());
+      p.a.async_write(p.ma.buffer(8, 8), p.mb.remote(8, 8), flags::unsignaled, write.handler());
+      p.a.async_write(p.ma.buffer(16, 8), p.mb.remote(16, 8),
+                      asio::bind_cancellation_slot(stop.slot(), last.handler()));
+      stop.emit(type);
+    }
+    p.drain();
+    CHECK(read.calls == int(behind_read));
+    CHECK(write.succeeded());
+    CHECK(last.ec == asio::error::operation_aborted);
+  }
   SECTION("an unsignaled one before it, when it is cancelled") {
     asio::cancellation_signal stop;
     sent read, write, fenced;

@@ -85,6 +85,8 @@ void cancel(connector_impl& impl);
 void cancel(connector_impl& impl, std::uint64_t id, asio::cancellation_type_t type);
 std::uint64_t next_id_of(connector_impl& impl) noexcept;
 
+/// The context where accepting the request completes. It may have been destroyed: compare only.
+const asio::execution_context& context_of(const cm_connection& request) noexcept;
 /// Accepts the request. Returns true, or false with the error in the operation.
 bool start(cm_connection& request, connect_operation& op,
            const std::shared_ptr<queue_pair_impl>& qp, const accept_options& options);
