@@ -34,6 +34,8 @@ std::unique_ptr<loop> make(const std::string& by, const plan& p, bool messages, 
     return std::make_unique<verbs_loop>(p, by == "epoll", active, passive, to_active);
   if (by == "stream")
     return std::make_unique<stream_loop<rdma_streams>>(p, active, passive, to_active);
+  if (by == "plain")
+    return std::make_unique<stream_loop<plain_streams>>(p, active, passive, to_active);
   if (by == "tcp")
     return std::make_unique<stream_loop<tcp_streams>>(p, active, passive, to_active);
   if (by == "global" || by == "singles" || by == "batches")
@@ -137,11 +139,13 @@ int main(int argc, char* argv[]) {
       ->check(CLI::ValidIPV4);
   app.add_option("--by", by,
                  "which loops: on verbs (epoll: that block there), or by the library; for send and "
-                 "rate also by its messages, its stream, and TCP, with callbacks; for read of 8 "
+                 "rate also by its messages, its stream (plain: from plain memory), and TCP, with "
+                 "callbacks; for read of 8 "
                  "bytes by its global memory; for batch singles and batches, for lock alock, spin "
                  "and mcs")
-      ->check(CLI::IsMember({"verbs", "epoll", "callbacks", "coroutines", "messages", "stream",
-                             "tcp", "global", "singles", "batches", "alock", "spin", "mcs"}));
+      ->check(
+          CLI::IsMember({"verbs", "epoll", "callbacks", "coroutines", "messages", "stream", "plain",
+                         "tcp", "global", "singles", "batches", "alock", "spin", "mcs"}));
   app.add_option("--rounds", rounds, "runs of each loop");
   app.add_option("--operations", operations, "in each run (default: as many as take --seconds)");
   app.add_option("--seconds", seconds, "that a run takes");
@@ -167,17 +171,17 @@ int main(int argc, char* argv[]) {
     return 2;
   }
   const auto bytes_alone = [](const std::string& b) {
-    return b == "messages" || b == "stream" || b == "tcp";
+    return b == "messages" || b == "stream" || b == "plain" || b == "tcp";
   };
   if (p.what != work::send && p.what != work::rate &&
       std::any_of(by.begin(), by.end(), bytes_alone)) {
-    std::cerr << "bench_device: messages, stream and tcp are for send and rate\n";
+    std::cerr << "bench_device: messages, stream, plain and tcp are for send and rate\n";
     return 2;
   }
   if (two_processes && p.what != work::send && !messages &&
       !std::all_of(by.begin(), by.end(), bytes_alone)) {
-    std::cerr
-        << "bench_device: --two-processes is for send, --messages, messages, stream and tcp\n";
+    std::cerr << "bench_device: --two-processes is for send, --messages, messages, stream, plain "
+                 "and tcp\n";
     return 2;
   }
 

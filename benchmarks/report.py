@@ -139,16 +139,17 @@ RSOCKET_WANTED = 1.2
 
 
 def stream_rows(results):
-    rows = [["µs per operation", "verbs", "messages", "stream", "of verbs", "of messages", "rstream", "rstream / stream", "TCP"]]
+    rows = [["µs per operation", "verbs", "messages", "stream", "of verbs", "of messages", "rstream", "rstream / stream", "plain memory", "TCP", "plain memory / TCP"]]
     for case in results.get("streams", []):
         if case["failed"]:
-            rows.append([case["name"], "failed", *["–"] * 7])
+            rows.append([case["name"], "failed", *["–"] * 9])
             continue
-        us = {loop: case[loop]["microseconds"] for loop in ("verbs", "messages", "stream", "tcp") if loop in case}
+        us = {loop: case[loop]["microseconds"] for loop in ("verbs", "messages", "stream", "plain", "tcp") if loop in case}
         theirs = case.get("rstream")
         rows.append([case["name"], number(us.get("verbs")), number(us["messages"]), number(us["stream"]),
                      f"{case['stream']['ratio']:.2f}" if "verbs" in us else "–", f"{us['stream'] / us['messages']:.2f}",
-                     number(theirs), f"{theirs / us['stream']:.2f}" if theirs else "–", number(us["tcp"])])
+                     number(theirs), f"{theirs / us['stream']:.2f}" if theirs else "–",
+                     number(us["plain"]), number(us["tcp"]), f"{us['plain'] / us['tcp']:.2f}"])
     return rows
 
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 //
-// Bytes by one program over `asio_rdma::stream` with its default options, and over a TCP socket.
+// Bytes by one program over `asio_rdma::stream` with its default options, from and to registered or
+// plain memory, and over a TCP socket.
 // `work::send` is a message there and back. `work::rate` is a sequence of messages, which are read
 // as they arrive.
 #pragma once
@@ -83,6 +84,22 @@ private:
 
 public:
   asio_rdma::stream active{io}, passive{io};
+};
+
+/// The same with plain memory, as a program for TCP sockets has it.
+class plain_streams : public rdma_streams {
+public:
+  using rdma_streams::rdma_streams;
+
+  static std::vector<char> allocate(std::size_t bytes) { return std::vector<char>(bytes); }
+  template <class F>
+  void take(std::vector<char>& into, F done) {
+    passive.async_read_some(asio::buffer(into), std::move(done));
+  }
+  template <class F>
+  void put(const std::vector<char>& from, F done) {
+    asio::async_write(active, asio::buffer(from), std::move(done));
+  }
 };
 
 class tcp_streams {
