@@ -214,11 +214,17 @@ void completion_service::find_members(leaving_members& result) noexcept {
   pin_members(nullptr, [&](auto member) { result.add(std::move(member)); });
 }
 
-void completion_service::broadcast(const device& d, const ibv_async_event& event,
+// While a watch stops, the next one for the device may hear of the same event. Only that one reports
+// it, as a member is reported to once and is in one list.
+void completion_service::broadcast(const device_watch& from, const ibv_async_event& event,
                                    heard& by) noexcept {
+  const device& d = from.get_device();
   heard own;
   {
     const std::lock_guard lock(mutex_);
+    const auto found = find_watch(d);
+    if (found == watches_.end() || found->watch.get() != &from)
+      return;
     for (context_member& member : members_)
       if (member.member_device() == d)
         if (auto pinned = member.weak_from_this().lock())

@@ -115,7 +115,7 @@ public:
 
   /// Reports an event to the members of the device, and adds the members to `by`, which keeps them
   /// alive.
-  void broadcast(const device& d, const ibv_async_event& event, heard& by) noexcept;
+  void broadcast(const device_watch& from, const ibv_async_event& event, heard& by) noexcept;
   /// Reports an event that the library has detected itself.
   void broadcast(const device& d, const ibv_async_event& event);
 

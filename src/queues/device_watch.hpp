@@ -74,7 +74,7 @@ inline void device_watch::stop() {
 }
 
 inline void device_watch::on_event(const ibv_async_event& event, heard& by) noexcept {
-  service_.broadcast(device_, event, by);
+  service_.broadcast(*this, event, by);
 }
 
 inline void device_watch::on_readable() {

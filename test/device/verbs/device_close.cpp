@@ -5,7 +5,9 @@
 #include "device/lifetime/life_resources.hpp"
 #include "device/support/pair.hpp"
 #include "faults/faults.hpp"
+#include "verbs/device_listeners.hpp"
 
+#include <asio_rdma/device_events.hpp>
 #include <boost/asio/executor_work_guard.hpp>
 
 #include <atomic>
@@ -63,6 +65,51 @@ TEST_CASE("a device is closed when the last copy and the last object made on it 
   for (int i = 0; i < times; ++i)
     open_and_drop();
   CHECK(open_descriptors() == before);
+}
+
+namespace {
+
+/// Hears of an event before the library's objects, if it listened before them.
+struct first_listener final : detail::device_listener {
+  explicit first_listener(std::function<void()> f) : then(std::move(f)) {}
+  void on_event(const ibv_async_event&, detail::heard&) noexcept override { then(); }
+
+  std::function<void()> then;
+};
+
+} // namespace
+
+// The last object that listens closes while an event is being reported, and another one opens. Then
+// the device has two listeners of the same context for a moment.
+TEST_CASE("an event is reported to an object once while another one closes") {
+  asio::io_context io;
+  auto work = asio::make_work_guard(io);
+  const device dev = open_device();
+  faults::injector faults(dev.native_handle());
+  device_events closing(io), opening(io);
+  outcome<device_event> first, second;
+  std::thread closes;
+  first_listener before([&] {
+    closes = std::thread([&] { closing.close(); }); // waits until the event has been reported
+    for (int left = 20000; left != 0; --left)
+      std::this_thread::yield();
+    std::thread([&] {
+      opening.open(dev);
+      opening.async_wait_event(first.handler());
+      opening.async_wait_event(second.handler());
+    }).join();
+  });
+  dev.listeners().add(before);
+  closing.open(dev);
+  faults.raise_port_event();
+  until(io, [&] { return first.done(); });
+  closes.join();
+  dev.listeners().remove(before);
+  CHECK(first.succeeded());
+  work.reset();
+  opening.close();
+  drain(io);
+  CHECK(second.ec == asio::error::operation_aborted);
 }
 
 TEST_CASE("queue pairs of a device come and go on several threads, and so do its events") {
