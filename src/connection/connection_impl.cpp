@@ -26,17 +26,23 @@ link_options link_options_of(const connection_options& o) {
 
 // --- Long messages, read from the sender's memory --------------------------------------------
 
-void message_pull::on_done(link_impl& link, link_pull& p) {
-  auto& c = static_cast<connection_impl&>(link);
-  auto& self = static_cast<message_pull&>(p);
+message_pull::message_pull(connection_impl& connection) noexcept
+    : link_pull(connection.link(),
+                [](link_pull& p) {
+                  auto& self = static_cast<message_pull&>(p);
+                  self.owner.pull_done(self);
+                }),
+      owner(connection) {}
+
+void connection_impl::pull_done(message_pull& p) {
   if (p.failure() && p.failure() != boost::system::errc::not_enough_memory)
-    return c.fail(p.failure());
+    return link_.fail(p.failure());
   if (p.failure())
-    c.messages_->refuse(self.slot);
+    messages_->refuse(p.slot);
   else
-    c.messages_->pulled(self.slot);
-  if (self.into != nullptr || self.abandoned || p.failure())
-    c.give_back(self);
+    messages_->pulled(p.slot);
+  if (p.into != nullptr || p.abandoned || p.failure())
+    give_back(p);
 }
 
 // Releases the pull and its memory: no READ is outstanding, and the bytes read are not needed.
@@ -44,13 +50,13 @@ void connection_impl::give_back(message_pull& p) noexcept {
   if (p.into != nullptr)
     std::exchange(p.into, nullptr)->pull = nullptr;
   p.abandoned = p.in_use = false;
-  dropped_.drop(p.access);
-  dropped_.drop(p.memory);
+  link_.drop(p.access);
+  link_.drop(p.memory);
   pulls_.give_back(p);
 }
 
 message_pull& connection_impl::pull_of(std::uint32_t slot) noexcept {
-  assert(mutex_.is_locked());
+  assert(link_.is_locked());
   auto& all = pulls_.all();
   return *std::find_if(all.begin(), all.end(),
                        [slot](const message_pull& p) { return p.in_use && p.slot == slot; });
@@ -77,7 +83,7 @@ void connection_impl::begin_pull(const message_action& a) {
     }
   }
   error_code ec;
-  p.memory = pool().allocate(a.memory.size, ec);
+  p.memory = link_.pool().allocate(a.memory.size, ec);
   if (!ec)
     return p.start(p.memory, a.memory);
   messages_->refuse(a.slot);
@@ -88,37 +94,37 @@ void connection_impl::begin_pull(const message_action& a) {
 
 connection_impl::connection_impl(asio::execution_context& context, const memory_pool& pool,
                                  const connection_options& options)
-    : link_impl(context, pool, handshake::kind::message, link_options_of(options)),
+    : link_session(context, pool, handshake::kind::message, link_options_of(options)),
       options_(options) {}
 
 connection_impl::~connection_impl() = default;
 
 error_code connection_impl::open(std::shared_ptr<completion_queue_impl> queue) {
-  return take_sizes(link_impl::open(std::move(queue)));
+  return take_sizes(link_.open(std::move(queue)));
 }
 
 error_code connection_impl::open(const std::shared_ptr<shared_receives_impl>& shared) {
-  return take_sizes(link_impl::open(shared));
+  return take_sizes(link_.open(shared));
 }
 
 // The link fits its receives to the shared ones, to the device and to the largest message.
 error_code connection_impl::take_sizes(const error_code& ec) noexcept {
-  options_.receives = link_impl::options().receives;
-  options_.receive_size = link_impl::options().receive_size;
+  options_.receives = link_.options().receives;
+  options_.receive_size = link_.options().receive_size;
   return ec;
 }
 
-void connection_impl::make_parts(frame_link& link, const handshake&) {
+void connection_impl::make_parts(frame_link& frames, const handshake&) {
   message_options o;
   o.limit = options().max_message;
   o.offers = options().offers;
   o.pulls = options().pulls;
   try {
-    messages_.emplace(link, o);
-    link.add(remote_part_.emplace(*this), {});
-    regions_.emplace(*this, link, options().remote_memory);
+    messages_.emplace(frames, o);
+    frames.add(remote_part_.emplace(*this), {});
+    regions_.emplace(*this, frames, options().remote_memory);
   } catch (...) {
-    messages_.reset(); // the messages would refer to a destroyed link
+    messages_.reset(); // the messages would refer to destroyed frames
     throw;
   }
 }
@@ -127,8 +133,8 @@ void connection_impl::give_back(message_record& r) noexcept {
   assert(!r.exposed.is_open());
   r.waiter = nullptr;
   r.write = nullptr;
-  dropped_.drop(r.access);
-  dropped_.drop(r.memory);
+  link_.drop(r.access);
+  link_.drop(r.memory);
   r.view_count = 0;
   r.caller_keeps = r.is_small = false;
   records_.give_back(r);
@@ -139,7 +145,7 @@ void connection_impl::give_back(message_record& r) noexcept {
 error_code connection_impl::fill(message_record& r, const payload& p) {
   const std::uint64_t eager = messages_->eager_size();
   if (p.owner != nullptr) {
-    if (!is_usable(*p.owner))
+    if (!link_.is_usable(*p.owner))
       return asio::error::invalid_argument;
     r.bytes = p.owner->size();
     r.memory = *p.owner;
@@ -153,7 +159,7 @@ error_code connection_impl::fill(message_record& r, const payload& p) {
   if (!registered && p.count <= found.size()) { // the buffers may lie in the pool nevertheless
     registered = true;
     for (std::size_t i = 0; i < p.count && registered; ++i) {
-      const auto b = pool().find(p.parts[i].data, p.parts[i].bytes);
+      const auto b = link_.pool().find(p.parts[i].data, p.parts[i].bytes);
       registered = b.has_value();
       if (registered)
         found[i] = {p.parts[i].data, p.parts[i].bytes, b->lkey()};
@@ -173,7 +179,7 @@ error_code connection_impl::fill(message_record& r, const payload& p) {
   r.is_small = p.bytes <= r.small.size() && p.bytes <= eager;
   if (!r.is_small) {
     error_code ec;
-    r.memory = pool().allocate(p.bytes, ec);
+    r.memory = link_.pool().allocate(p.bytes, ec);
     if (ec)
       return ec;
     to = static_cast<std::byte*>(r.memory.data());
@@ -184,8 +190,8 @@ error_code connection_impl::fill(message_record& r, const payload& p) {
 
 bool connection_impl::start(message_send& op, const payload& p,
                             std::optional<std::uint32_t> immediate) {
-  turn t(*this);
-  op.ec = check();
+  link_impl::turn t(link_);
+  op.ec = link_.check();
   if (op.ec)
     return false;
   message_record& r = records_.take();
@@ -196,7 +202,7 @@ bool connection_impl::start(message_send& op, const payload& p,
     give_back(r);
     return false;
   }
-  op.background ? completion_queue().background_starting() : operation_starting();
+  op.background ? link_.completion_queue().background_starting() : link_.operation_starting();
   r.waiter = &op;
   op.record = &r;
   active_.push_back(op);
@@ -224,7 +230,8 @@ void connection_impl::expose(message_record& r) {
   if (r.view_count != 0)
     data = reinterpret_cast<void*>(r.views[0].addr);
   error_code ec;
-  r.exposed = memory_region(pool().get_protection_domain(), data, r.bytes, access::remote_read, ec);
+  r.exposed =
+      memory_region(link_.pool().get_protection_domain(), data, r.bytes, access::remote_read, ec);
   if (ec)
     messages_->fail_send(r, ec);
   else
@@ -234,12 +241,12 @@ void connection_impl::expose(message_record& r) {
 void connection_impl::complete_send(message_record& r, operation_list& done) {
   if (!r.ec && r.what == message_out::kind::message) {
     messages_sent_.add();
-    bytes_sent_.add(r.bytes);
+    link_.count_sent(r.bytes);
     rendezvous_sent_.add(r.exposed.is_open() ? 1 : 0);
   }
   if (r.exposed.is_open()) {
     const bool is_users = r.caller_keeps || r.access;
-    if (!end_key(r.exposed, r.memory, r.access) && is_users)
+    if (!link_.end_key(r.exposed, r.memory, r.access) && is_users)
       r.ec = error::device_keeps_memory;
   }
   if (r.waiter != nullptr) {
@@ -260,19 +267,19 @@ void connection_impl::complete_send(message_record& r, operation_list& done) {
 bool connection_impl::find_key(ibv_sge& e) const {
   if (e.lkey != 0)
     return true;
-  const auto found = pool().find(reinterpret_cast<const void*>(e.addr), e.length);
+  const auto found = link_.pool().find(reinterpret_cast<const void*>(e.addr), e.length);
   if (found)
     e.lkey = found->lkey();
   return found.has_value();
 }
 
 bool connection_impl::start(message_receive& op) {
-  turn t(*this);
+  link_impl::turn t(link_);
   if (!messages_) {
-    op.ec = check();
+    op.ec = link_.check();
     return false;
   }
-  if (!is_usable(op.memory)) {
+  if (!link_.is_usable(op.memory)) {
     op.ec = asio::error::invalid_argument;
     return false;
   }
@@ -282,7 +289,7 @@ bool connection_impl::start(message_receive& op) {
       op.request.capacity += op.targets[i].length;
     op.direct = op.target_count == 1 && find_key(*op.targets);
   }
-  op.background ? completion_queue().background_starting() : operation_starting();
+  op.background ? link_.completion_queue().background_starting() : link_.operation_starting();
   active_.push_back(op);
   op.request.op = &op;
   messages_->receive(op.request);
@@ -291,14 +298,14 @@ bool connection_impl::start(message_receive& op) {
 }
 
 void connection_impl::to_foreground(message_receive& op) {
-  turn t(*this);
+  link_impl::turn t(link_);
   end_background(op);
   t.changed();
 }
 
 void connection_impl::end_background(connection_operation& op) {
   if (std::exchange(op.background, false))
-    completion_queue().background_ending();
+    link_.completion_queue().background_ending();
 }
 
 void connection_impl::complete_receive(message_receive& op, operation_list& done) {
@@ -310,7 +317,7 @@ void connection_impl::complete_receive(message_receive& op, operation_list& done
   op.word = result.immediate.value_or(0);
   if (!op.ec && result.what == message_in::kind::message) {
     messages_received_.add();
-    bytes_received_.add(result.bytes);
+    link_.count_received(result.bytes);
     rendezvous_received_.add(
         result.where == message_in::place::pulled || result.where == message_in::place::direct ? 1
                                                                                                : 0);
@@ -320,7 +327,7 @@ void connection_impl::complete_receive(message_receive& op, operation_list& done
   registered_buffer memory;
   const bool in_slot = result.where == message_in::place::slot;
   if (in_slot)
-    memory = received(result.slot).slice(frame_header::size, result.bytes);
+    memory = link_.received(result.slot).slice(frame_header::size, result.bytes);
   else if (result.where == message_in::place::pulled) {
     message_pull& p = pull_of(result.slot);
     memory = std::move(p.memory);
@@ -329,12 +336,12 @@ void connection_impl::complete_receive(message_receive& op, operation_list& done
   if (op.owning) {
     op.result.payload = std::move(memory);
     if (in_slot)
-      received(result.slot) = {}; // the next frame uses other memory
+      link_.received(result.slot) = {}; // the next frame uses other memory
   } else if (!memory.empty()) {
     scatter(memory.data(), {op.targets, op.target_count}, 0, memory.size());
   }
   if (in_slot)
-    frames().release(result.slot);
+    link_.frames().release(result.slot);
   active_.erase(operation_list::s_iterator_to(op));
   done.push_back(op);
 }
@@ -349,7 +356,7 @@ void connection_impl::complete(connection_operation& op, const error_code& ec,
 }
 
 bool connection_impl::run_parts(operation_list& done) {
-  assert(mutex_.is_locked());
+  assert(link_.is_locked());
   if (!messages_)
     return false;
   const message_action a = messages_->next();
@@ -377,7 +384,7 @@ bool connection_impl::run_parts(operation_list& done) {
 
 connection_statistics connection_impl::statistics() const noexcept {
   connection_statistics result;
-  static_cast<link_statistics&>(result) = link_impl::statistics();
+  static_cast<link_statistics&>(result) = link_.statistics();
   result.messages_sent = messages_sent_.value();
   result.messages_received = messages_received_.value();
   result.rendezvous_sent = rendezvous_sent_.value();
@@ -390,19 +397,19 @@ connection_statistics connection_impl::statistics() const noexcept {
 // --- Cancelling ------------------------------------------------------------------------------
 
 void connection_impl::cancel(std::uint64_t id, asio::cancellation_type_t type) {
-  if (cancel_close(id, type))
+  if (link_.cancel_close(id, type))
     return;
   if (!cancel_active(id, type))
-    queue_pair()->cancel(id, type);
+    link_.queue_pair()->cancel(id, type);
 }
 
 bool connection_impl::cancel_active(std::uint64_t id, asio::cancellation_type_t type) {
-  turn t(*this);
+  link_impl::turn t(link_);
   const auto found = std::find_if(active_.begin(), active_.end(),
                                   [id](const operation& op) { return op.id == id; });
   if (found == active_.end())
     return false;
-  do_or_fail([&] { cancel(static_cast<connection_operation&>(*found), type, t.done); });
+  link_.do_or_fail([&] { cancel(static_cast<connection_operation&>(*found), type, t.done); });
   t.run();
   return true;
 }
@@ -425,7 +432,7 @@ void connection_impl::cancel(connection_operation& op, asio::cancellation_type_t
     break;
   }
   if (goes_on && (type & asio::cancellation_type::terminal) != asio::cancellation_type::none)
-    fail(asio::error::operation_aborted);
+    link_.fail(asio::error::operation_aborted);
 }
 
 // Returns false if the operation continues: the device may use the caller's memory, or the peer may
@@ -465,8 +472,8 @@ void connection_impl::cancel(message_receive& op, operation_list& done) {
 }
 
 void connection_impl::cancel_receives() {
-  turn t(*this);
-  do_or_fail([&] {
+  link_impl::turn t(link_);
+  link_.do_or_fail([&] {
     for (auto i = active_.begin(); i != active_.end();) {
       auto& op = static_cast<connection_operation&>(*i++);
       if (op.what == connection_operation::kind::receive)

@@ -8,6 +8,7 @@
 #include "connection/connection_records.hpp"
 #include "connection/connection_regions.hpp"
 #include "core/free_list.hpp"
+#include "link/link_session.hpp"
 
 #include <cstdint>
 #include <memory>
@@ -17,15 +18,18 @@
 namespace asio_rdma::detail {
 
 /// The logic of `basic_connection`: messages on a link, and operations on the peer's memory.
-class connection_impl final : public link_impl {
+class connection_impl final : public link_session {
 public:
   connection_impl(asio::execution_context& context, const memory_pool& pool,
                   const connection_options& options);
   ~connection_impl() override;
 
   /// As the functions of `link_impl`.
+  ///@{
   error_code open(std::shared_ptr<completion_queue_impl> queue);
   error_code open(const std::shared_ptr<shared_receives_impl>& shared);
+  void close() { link_.close(); }
+  ///@}
   const connection_options& options() const noexcept { return options_; }
 
   /// Return true, or false with the error in the operation, which then stays the caller's.
@@ -55,6 +59,7 @@ public:
 private:
   friend connection_regions;
   friend message_pull;
+  friend remote_record;
 
   /// Delays the goodbye while operations on the peer's memory are outstanding.
   struct remote_part final : link_part {
@@ -67,7 +72,7 @@ private:
     connection_impl& owner;
   };
 
-  void make_parts(frame_link& link, const handshake& peer) override;
+  void make_parts(frame_link& frames, const handshake& peer) override;
   bool run_parts(operation_list& done) override;
   void add_payload(const outgoing_frame& frame, frame_transfer& to) override;
   void after_event() override;
@@ -96,10 +101,11 @@ private:
   error_code check_work(const remote_work& w) const;
   error_code fill(remote_record& r, const remote_work& w);
   void end_remote(remote_record& r, operation_list& done);
-  static void remote_done(link_impl& link, link_transfer& t, operation_list& done);
+  void remote_done(remote_record& r, operation_list& done);
 
   bool find_key(ibv_sge& e) const;
   void begin_pull(const message_action& a);
+  void pull_done(message_pull& p);
   message_pull& pull_of(std::uint32_t slot) noexcept;
   void give_back(message_pull& p) noexcept;
 
