@@ -75,39 +75,42 @@ private:
   void make_parts(frame_link& frames, const handshake& peer) override;
   bool run_parts(operation_list& done) override;
   void add_payload(const outgoing_frame& frame, frame_transfer& to) override;
-  void after_event() override;
 
   error_code take_sizes(const error_code& ec) noexcept;
-  void give_back(message_record& r) noexcept;
-  error_code fill(message_record& r, const payload& p);
-  void expose(message_record& r);
-  void complete_send(message_record& r, operation_list& done);
-  void complete_receive(message_receive& r, operation_list& done);
+  void begin(connection_operation& op);
   void complete(connection_operation& op, const error_code& ec, operation_list& done);
   void end_background(connection_operation& op);
   bool cancel_active(std::uint64_t id, asio::cancellation_type_t type);
   void cancel(connection_operation& op, asio::cancellation_type_t type, operation_list& done);
+
+  // Sends.
+  error_code fill(message_record& r, const payload& p);
+  void expose(message_record& r);
+  void complete_send(message_record& r, operation_list& done);
   bool cancel(message_send& op, asio::cancellation_type_t type, operation_list& done);
-  void cancel(message_receive& op, operation_list& done);
-  bool cancel(remote_operation& op, asio::cancellation_type_t type, operation_list& done);
-  bool has_begun(const remote_operation& op);
+  void give_back(message_record& r) noexcept;
 
-  /// Returns an error if the region cannot be used on this connection.
-  error_code check_region(const remote_region& r) const;
-  remote_region make_region(const remote_lease& l);
-  void begin(region_operation& op);
-  void set_timer();
-
-  error_code check_work(const remote_work& w) const;
-  error_code fill(remote_record& r, const remote_work& w);
-  void end_remote(remote_record& r, operation_list& done);
-  void remote_done(remote_record& r, operation_list& done);
-
+  // Receives.
   bool find_key(ibv_sge& e) const;
+  void complete_receive(message_receive& r, operation_list& done);
+  void cancel(message_receive& op, operation_list& done);
   void begin_pull(const message_action& a);
   void pull_done(message_pull& p);
   message_pull& pull_of(std::uint32_t slot) noexcept;
   void give_back(message_pull& p) noexcept;
+
+  // Operations on the peer's memory.
+  error_code check_work(const remote_work& w) const;
+  error_code fill(remote_record& r, const remote_work& w);
+  void remote_done(remote_record& r, operation_list& done);
+  void end_remote(remote_record& r, operation_list& done);
+  bool cancel(remote_operation& op, asio::cancellation_type_t type, operation_list& done);
+  bool has_begun(const remote_operation& op);
+
+  // Leases.
+  /// Returns an error if the region cannot be used on this connection.
+  error_code check_region(const remote_region& r) const;
+  remote_region make_region(const remote_lease& l);
 
   connection_options options_;
   std::optional<message_protocol> messages_;

@@ -72,10 +72,6 @@ public:
   /// with `run_grants` if no `run` follows.
   std::size_t revoke(const registered_buffer* memory);
   bool run_grants(operation_list& done);
-  void expire() { grants_.expire(protocol_clock::now()); }
-  protocol_clock::time_point next_expiry() const noexcept { return grants_.next_expiry(); }
-  /// Whether grants were added since the last call, so the next expiry may be earlier.
-  bool has_new_grants() noexcept { return std::exchange(new_grants_, false); }
 
 private:
   friend grant_bind;
@@ -88,6 +84,7 @@ private:
   void made(grant_record& r);
   void not_made(grant_record& r, const error_code& ec);
   void end_key(const grant_action& a);
+  void set_timer();
   void received(region_operation& op, operation_list& done);
   void leased(region_operation& op, operation_list& done);
   void complete(region_operation& op, const error_code& ec, operation_list& done);
@@ -98,7 +95,7 @@ private:
   grant_table grants_;
   lease_table leases_;
   free_list<grant_record> grant_records_;
-  bool new_grants_ = false;
+  bool new_grants_ = false;            // the next expiry may be earlier than the timer
   std::vector<grant_record*> granted_; // those whose key is made or being made, by their place in
                                        // the table
   grant_record* returned_ = nullptr;   // those whose memory has been handed back, linked by

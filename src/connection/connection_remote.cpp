@@ -127,12 +127,11 @@ bool connection_impl::start(remote_operation& op, std::span<const remote_work> c
       end_remote(*std::exchange(first, first->next), t.done);
     return false;
   }
-  link_.operation_starting();
+  begin(op);
   op.value = is_atomic(head.opcode)         ? 0
              : head.local->owner != nullptr ? head.local->owner->size()
                                             : head.local->bytes;
   op.count = op.pending = chain.size();
-  active_.push_back(op);
   if (chained)
     link_.queue_pair()->hold();
   while (first != nullptr) {

@@ -82,14 +82,6 @@ void link_impl::advance(operation_list& done) noexcept {
     run(done);
 }
 
-void link_impl::end_event(operation_list& done) noexcept {
-  if (failing())
-    return;
-  do_or_fail([this] { session_.after_event(); });
-  if (failing())
-    run(done);
-}
-
 void link_impl::lack_memory() noexcept {
   fail(asio::error::no_memory);
   if (frames_)
@@ -256,7 +248,7 @@ void link_impl::call_at(timer which, protocol_clock::time_point when, std::funct
       return;
     t->ran_out();
     do_or_fail(then);
-    now.run_event();
+    now.run();
   });
 }
 

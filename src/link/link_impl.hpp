@@ -50,7 +50,7 @@ struct link_options {
 /// ends while the device may use its memory.
 class link_impl final {
 public:
-  /// Calls no function of `session` before the hello.
+  /// Calls no function of `session` before `on_hello`.
   link_impl(link_session& session, asio::execution_context& context, const memory_pool& pool,
             handshake::kind kind, const link_options& options);
   link_impl(const link_impl&) = delete;
@@ -87,7 +87,7 @@ public:
   /// Whether the link has neither failed nor been closed.
   bool is_alive() const;
 
-  // --- What the link uses --------------------------------------------------------------------
+  // --- Options and objects -------------------------------------------------------------------
 
   /// The options, fitted to the device and to shared receives by `open`.
   const link_options& options() const noexcept { return options_; }
@@ -101,7 +101,7 @@ public:
   /// Thread-safe.
   link_statistics statistics() const noexcept;
 
-  // --- A visit: the session locks the link ----------------------------------------------------
+  // --- Visits by the session -----------------------------------------------------------------
 
   class turn;
   /// Locks the link to read its state. Use a `turn` to change it.
@@ -114,7 +114,7 @@ public:
 
   /// The error with which new operations fail, if any.
   error_code check() const;
-  /// Counts an operation of the user, which the end of the visit completes.
+  /// Counts an operation of the user. The visit that ends the operation completes it.
   void operation_starting() { cq_->operation_starting(); }
   /// Whether the device can use the memory: it belongs to the pool's protection domain, or it is
   /// empty.
@@ -197,7 +197,6 @@ private:
   // Driving.
   void run(operation_list& done) noexcept;
   void advance(operation_list& done) noexcept;
-  void end_event(operation_list& done) noexcept;
   void settle(std::unique_lock<mutex>& l, operation_list& done) noexcept;
   void drive(operation_list& done);
   void send(std::uint32_t slot, const outgoing_frame& frame);
@@ -276,11 +275,6 @@ public:
     changed();
     link_.advance(done);
   }
-  /// As `run`, after the completion of a work request or of a timer.
-  void run_event() noexcept {
-    run();
-    link_.end_event(done);
-  }
 
 private:
   link_impl& link_;
@@ -296,7 +290,7 @@ void link_impl::returned(disposal how, Function&& f) {
     --posted_;
     saw_sign();
     do_or_fail([&] { f(t.done); });
-    t.run_event();
+    t.run();
     return;
   }
   operation_list done;

@@ -10,9 +10,9 @@
 
 namespace asio_rdma::detail {
 
-/// A protocol on a link: the messages of a connection, or the bytes of a stream. It has the link,
-/// and one reference keeps both alive. The context and the connection manager know the session;
-/// what they report is the link's to process.
+/// The base of a protocol on a link: the messages of a connection, or the bytes of a stream. The
+/// session has the link, and one reference keeps both alive. The context and the connection manager
+/// know the session, which passes their reports to the link.
 class link_session : public context_member, public connection_target {
 public:
   link_impl& link() noexcept { return link_; }
@@ -42,7 +42,7 @@ protected:
 private:
   friend link_impl;
 
-  /// The link calls the following functions while it is locked.
+  /// The link calls the following functions with itself locked.
   ///@{
 
   /// Makes the parts of the protocol, once the peer's values are known.
@@ -51,8 +51,6 @@ private:
   virtual bool run_parts(operation_list& done) = 0;
   /// Adds a payload that lies in the buffers of a part's operation.
   virtual void add_payload(const outgoing_frame& frame, frame_transfer& to) = 0;
-  /// Called after the completion of a work request has been processed.
-  virtual void after_event() {}
   ///@}
 };
 

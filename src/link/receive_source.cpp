@@ -179,7 +179,7 @@ void shared_source::on_receive(shared_receive& r) {
   }
   if (shared_->starved())
     link_.do_or_fail([this] { link_.look_for_memory(); });
-  t.run_event();
+  t.run();
 }
 
 void shared_source::on_found() { link_impl::turn(link_).run(); }
