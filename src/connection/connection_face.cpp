@@ -30,9 +30,9 @@ std::shared_ptr<connection_target> target_of(const std::shared_ptr<connection_im
 }
 
 ibv_qp* native_handle(const connection_impl& impl) noexcept {
-  return impl.queue_pair()->native_handle();
+  return impl.link().queue_pair()->native_handle();
 }
-const memory_pool& pool(const connection_impl& impl) noexcept { return impl.pool(); }
+const memory_pool& pool(const connection_impl& impl) noexcept { return impl.link().pool(); }
 const connection_options& options(const connection_impl& impl) noexcept { return impl.options(); }
 connection_statistics statistics(const connection_impl& impl) noexcept { return impl.statistics(); }
 void close(connection_impl& impl) { impl.close(); }
@@ -53,11 +53,13 @@ bool start(connection_impl& impl, region_operation& op) { return impl.start(op);
 bool start(connection_impl& impl, region_operation& op, const registered_buffer& memory) {
   return impl.start(op, memory);
 }
-bool start_close(connection_impl& impl, operation& op) { return impl.start_close(op); }
-bool start_wait(connection_impl& impl, operation& op) { return impl.queue_pair()->start(op); }
+bool start_close(connection_impl& impl, operation& op) { return impl.link().start_close(op); }
+bool start_wait(connection_impl& impl, operation& op) {
+  return impl.link().queue_pair()->start(op);
+}
 void cancel(connection_impl& impl, std::uint64_t id, asio::cancellation_type_t type) {
   impl.cancel(id, type);
 }
-std::uint64_t next_id_of(connection_impl& impl) noexcept { return impl.next_id(); }
+std::uint64_t next_id_of(connection_impl& impl) noexcept { return impl.link().next_id(); }
 
 } // namespace asio_rdma::detail

@@ -8,6 +8,7 @@
 #include "connection/connection_records.hpp"
 #include "connection/connection_regions.hpp"
 #include "core/free_list.hpp"
+#include "link/link_session.hpp"
 
 #include <cstdint>
 #include <memory>
@@ -17,15 +18,18 @@
 namespace asio_rdma::detail {
 
 /// The logic of `basic_connection`: messages on a link, and operations on the peer's memory.
-class connection_impl final : public link_impl {
+class connection_impl final : public link_session {
 public:
   connection_impl(asio::execution_context& context, const memory_pool& pool,
                   const connection_options& options);
   ~connection_impl() override;
 
   /// As the functions of `link_impl`.
+  ///@{
   error_code open(std::shared_ptr<completion_queue_impl> queue);
   error_code open(const std::shared_ptr<shared_receives_impl>& shared);
+  void close() { link_.close(); }
+  ///@}
   const connection_options& options() const noexcept { return options_; }
 
   /// Return true, or false with the error in the operation, which then stays the caller's.
@@ -55,6 +59,7 @@ public:
 private:
   friend connection_regions;
   friend message_pull;
+  friend remote_record;
 
   /// Delays the goodbye while operations on the peer's memory are outstanding.
   struct remote_part final : link_part {
@@ -67,41 +72,45 @@ private:
     connection_impl& owner;
   };
 
-  void make_parts(frame_link& link, const handshake& peer) override;
+  void make_parts(frame_link& frames, const handshake& peer) override;
   bool run_parts(operation_list& done) override;
   void add_payload(const outgoing_frame& frame, frame_transfer& to) override;
-  void after_event() override;
 
   error_code take_sizes(const error_code& ec) noexcept;
-  void give_back(message_record& r) noexcept;
-  error_code fill(message_record& r, const payload& p);
-  void expose(message_record& r);
-  void complete_send(message_record& r, operation_list& done);
-  void complete_receive(message_receive& r, operation_list& done);
+  void begin(connection_operation& op);
   void complete(connection_operation& op, const error_code& ec, operation_list& done);
   void end_background(connection_operation& op);
   bool cancel_active(std::uint64_t id, asio::cancellation_type_t type);
   void cancel(connection_operation& op, asio::cancellation_type_t type, operation_list& done);
+
+  // Sends.
+  error_code fill(message_record& r, const payload& p);
+  void expose(message_record& r);
+  void complete_send(message_record& r, operation_list& done);
   bool cancel(message_send& op, asio::cancellation_type_t type, operation_list& done);
+  void give_back(message_record& r) noexcept;
+
+  // Receives.
+  bool find_key(ibv_sge& e) const;
+  void complete_receive(message_receive& r, operation_list& done);
   void cancel(message_receive& op, operation_list& done);
+  void begin_pull(const message_action& a);
+  void pull_done(message_pull& p);
+  message_pull& pull_of(std::uint32_t slot) noexcept;
+  void give_back(message_pull& p) noexcept;
+
+  // Operations on the peer's memory.
+  error_code check_work(const remote_work& w) const;
+  error_code fill(remote_record& r, const remote_work& w);
+  void remote_done(remote_record& r, operation_list& done);
+  void end_remote(remote_record& r, operation_list& done);
   bool cancel(remote_operation& op, asio::cancellation_type_t type, operation_list& done);
   bool has_begun(const remote_operation& op);
 
+  // Leases.
   /// Returns an error if the region cannot be used on this connection.
   error_code check_region(const remote_region& r) const;
   remote_region make_region(const remote_lease& l);
-  void begin(region_operation& op);
-  void set_timer();
-
-  error_code check_work(const remote_work& w) const;
-  error_code fill(remote_record& r, const remote_work& w);
-  void end_remote(remote_record& r, operation_list& done);
-  static void remote_done(link_impl& link, link_transfer& t, operation_list& done);
-
-  bool find_key(ibv_sge& e) const;
-  void begin_pull(const message_action& a);
-  message_pull& pull_of(std::uint32_t slot) noexcept;
-  void give_back(message_pull& p) noexcept;
 
   connection_options options_;
   std::optional<message_protocol> messages_;

@@ -5,8 +5,8 @@
 #include <asio_rdma/detail/connection/connection_operations.hpp>
 
 #include "connection/message_protocol.hpp"
-#include "link/link_impl.hpp"
 #include "link/link_pull.hpp"
+#include "link/link_transfer.hpp"
 
 #include <array>
 #include <cstddef>
@@ -14,6 +14,7 @@
 
 namespace asio_rdma::detail {
 
+class connection_impl;
 struct remote_record;
 
 /// A message that is being sent. It outlives the user's operation if the library has to keep the
@@ -37,9 +38,9 @@ struct message_record final : message_out {
 /// The RDMA READ of a long message from the sender's memory. It keeps the bytes until an operation
 /// takes them.
 struct message_pull final : link_pull {
-  explicit message_pull(link_impl& link) noexcept : link_pull(link, &message_pull::on_done) {}
-  static void on_done(link_impl& link, link_pull& p);
+  explicit message_pull(connection_impl& connection) noexcept;
 
+  connection_impl& owner;
   std::uint32_t slot = 0; ///< The receive that contains the offer.
   bool in_use = false;
   registered_buffer memory;        ///< Of the pool, or of an abandoned operation.
@@ -54,8 +55,9 @@ struct message_pull final : link_pull {
 struct remote_record final : link_transfer {
   static constexpr std::size_t max_views = 4;
 
-  using link_transfer::link_transfer;
+  explicit remote_record(connection_impl& connection) noexcept;
 
+  connection_impl& owner;
   remote_operation* waiter = nullptr;
   buffer_access access;                   ///< Access to the user's buffer.
   registered_buffer memory;               ///< Substitute for unregistered memory.

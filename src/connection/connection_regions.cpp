@@ -23,12 +23,13 @@ grant_limits limits_of(const remote_memory_options& o, const device& d) {
 
 } // namespace
 
-connection_regions::connection_regions(connection_impl& connection, frame_link& link,
+connection_regions::connection_regions(connection_impl& connection, frame_link& frames,
                                        const remote_memory_options& options)
     : connection_(connection),
-      inbox_(link),
-      grants_(link, inbox_, limits_of(options, connection.member_device())),
-      leases_(link, inbox_) {}
+      link_(connection.link()),
+      inbox_(frames),
+      grants_(frames, inbox_, limits_of(options, link_.member_device())),
+      leases_(frames, inbox_) {}
 
 void connection_regions::complete(region_operation& op, const error_code& ec,
                                   operation_list& done) {
@@ -40,8 +41,8 @@ void connection_regions::complete(region_operation& op, const error_code& ec,
 void connection_regions::give_back(grant_record& r) noexcept {
   if (r.lending || r.returned || r.key.is_open())
     return;
-  connection_.dropped_.drop(r.access);
-  connection_.dropped_.drop(r.memory);
+  link_.drop(r.access);
+  link_.drop(r.memory);
   r.waiter = nullptr;
   grant_records_.give_back(r);
 }
@@ -49,10 +50,10 @@ void connection_regions::give_back(grant_record& r) noexcept {
 void connection_regions::lend(region_operation& op, const registered_buffer& memory) {
   grants_.reserve_one();
   reserve_place();
-  grant_record& r = grant_records_.take(connection_);
+  grant_record& r = grant_records_.take(*this);
   const bool writes =
       (op.lease.rights & (remote_rights::write | remote_rights::atomic)) != remote_rights::none;
-  op.ec = memory.empty() || op.lease.rights == remote_rights::none || !connection_.is_usable(memory)
+  op.ec = memory.empty() || op.lease.rights == remote_rights::none || !link_.is_usable(memory)
               ? error_code(asio::error::invalid_argument)
           : writes ? r.access.try_begin_write(memory)
                    : r.access.try_begin_read(memory);
@@ -74,12 +75,12 @@ void connection_regions::reserve_place() {
 }
 
 void connection_regions::make_key(const grant_action& a) {
-  error_code ec = connection_.check();
+  error_code ec = link_.check();
   grant_record* record = static_cast<grant_record*>(a.lend);
   try {
     if (record == nullptr && !ec) {
       reserve_place();
-      record = &grant_records_.take(connection_);
+      record = &grant_records_.take(*this);
     }
   } catch (const std::bad_alloc&) {
     ec = asio::error::no_memory;
@@ -92,13 +93,13 @@ void connection_regions::make_key(const grant_action& a) {
   if (!ec && a.bytes == 0)
     ec = asio::error::invalid_argument;
   if (!ec && a.lend == nullptr) {
-    r.memory = connection_.pool().allocate(a.bytes, ec);
+    r.memory = link_.pool().allocate(a.bytes, ec);
     if (!ec)
       r.memory.zero();
   }
   try {
     if (!ec)
-      r.key = grant_key(connection_.pool().get_protection_domain(), r.memory.data(), a.bytes,
+      r.key = grant_key(link_.pool().get_protection_domain(), r.memory.data(), a.bytes,
                         to_access(a.rights), ec);
   } catch (const std::bad_alloc&) {
     ec = asio::error::no_memory;
@@ -116,22 +117,26 @@ error_code connection_regions::bind(grant_record& r) {
   memory_window_impl& window = *r.key.window();
   r.bind.wr.opcode = IBV_WR_BIND_MW;
   r.bind.wr.bind_mw = {window.native_handle(), 0, r.key.binding()};
-  error_code ec = connection_.queue_pair()->prepare_bind(window, r.bind.wr);
-  if (!ec && !connection_.post(r.bind))
+  error_code ec = link_.queue_pair()->prepare_bind(window, r.bind.wr);
+  if (!ec && !link_.post(r.bind))
     ec = r.bind.ec;
   return ec;
 }
 
-grant_bind::grant_bind(connection_impl& connection, grant_record& r) noexcept
-    : link_transfer(connection, &connection_regions::bound), grant(r) {}
+grant_bind::grant_bind(connection_regions& regions, grant_record& r) noexcept
+    : link_transfer(regions.link_,
+                    [](link_transfer& t, operation_list&) {
+                      const auto& self = static_cast<grant_bind&>(t);
+                      self.owner.bound(self.grant);
+                    }),
+      owner(regions),
+      grant(r) {}
 
-void connection_regions::bound(link_impl& link, link_transfer& t, operation_list&) {
-  connection_regions& self = *static_cast<connection_impl&>(link).regions_;
-  grant_record& r = static_cast<grant_bind&>(t).grant;
-  if (t.ec)
-    self.not_made(r, t.ec);
+void connection_regions::bound(grant_record& r) {
+  if (r.bind.ec)
+    not_made(r, r.bind.ec);
   else
-    self.made(r);
+    made(r);
 }
 
 void connection_regions::made(grant_record& r) {
@@ -141,7 +146,7 @@ void connection_regions::made(grant_record& r) {
 
 void connection_regions::not_made(grant_record& r, const error_code& ec) {
   granted_[r.id & 0xffff] = nullptr;
-  connection_.end_key(r.key, r.memory, r.access);
+  link_.end_key(r.key, r.memory, r.access);
   grants_.not_made(r.id, ec);
   give_back(r);
 }
@@ -149,8 +154,8 @@ void connection_regions::not_made(grant_record& r, const error_code& ec) {
 // Deregistering waits until the device no longer uses the key.
 void connection_regions::end_key(const grant_action& a) {
   grant_record& r = *std::exchange(granted_[a.grant & 0xffff], nullptr);
-  const bool ended = connection_.end_key(r.key, r.memory, r.access);
-  connection_.dropped_.drop(r.access);
+  const bool ended = link_.end_key(r.key, r.memory, r.access);
+  link_.drop(r.access);
   r.returned = ended && a.returned && !inbox_.dropping();
   if (r.returned)
     r.next_free = std::exchange(returned_, &r);
@@ -300,7 +305,19 @@ bool connection_regions::run(operation_list& done) {
     received(*static_cast<region_operation::wait&>(*r).op, done);
     return true;
   }
+  if (!link_.failing() && std::exchange(new_grants_, false))
+    set_timer();
   return false;
+}
+
+void connection_regions::set_timer() {
+  const auto when = grants_.next_expiry();
+  if (when == protocol_clock::time_point::max())
+    return;
+  link_.call_at(link_impl::timer::expiry, when, [this] {
+    grants_.expire(protocol_clock::now());
+    set_timer();
+  });
 }
 
 // A request that the protocol has taken continues without its operation. A region that has arrived
@@ -334,104 +351,6 @@ bool connection_regions::cancel(region_operation& op, asio::cancellation_type_t 
   }
   complete(op, asio::error::operation_aborted, done);
   return true;
-}
-
-// --- The connection's part -------------------------------------------------------------------
-
-error_code connection_impl::check_region(const remote_region& r) const {
-  if (!r.lease_ || r.lease_->connection.lock().get() != this)
-    return asio::error::invalid_argument;
-  return regions_->check_lease(r.lease_->id);
-}
-
-remote_region connection_impl::make_region(const remote_lease& l) {
-  remote_region r;
-  const auto self = std::static_pointer_cast<connection_impl>(shared_from_this());
-  r.lease_ = std::make_shared<const lease_handle>(self, l.id);
-  r.memory_ = l.memory;
-  r.rights_ = to_access(l.rights);
-  return r;
-}
-
-bool connection_impl::start(region_operation& op) {
-  using purpose = region_operation::purpose;
-  turn t(*this);
-  op.ec = regions_ && op.why == purpose::receive ? error_code() : check();
-  if (!op.ec && (op.why == purpose::renew || op.why == purpose::give)) {
-    const auto& lease = op.region.lease_;
-    if (!lease || lease->connection.lock().get() != this)
-      op.ec = asio::error::invalid_argument;
-    else
-      op.lease.id = lease->id;
-  }
-  if (op.ec)
-    return false;
-  if (op.why == purpose::give) // first, because it may throw
-    regions_->give(op);
-  else
-    regions_->start(op);
-  begin(op);
-  t.advance();
-  return true;
-}
-
-bool connection_impl::start(region_operation& op, const registered_buffer& memory) {
-  turn t(*this);
-  op.ec = check();
-  if (op.ec)
-    return false;
-  op.why = region_operation::purpose::lend;
-  regions_->lend(op, memory);
-  if (op.ec)
-    return false;
-  begin(op);
-  t.run_event();
-  return true;
-}
-
-void connection_impl::begin(region_operation& op) {
-  operation_starting();
-  active_.push_back(op);
-}
-
-void connection_impl::release_lease(std::uint32_t id) {
-  turn t(*this);
-  regions_->release(id);
-  t.run();
-}
-
-protocol_clock::time_point connection_impl::lease_deadline(std::uint32_t id) const {
-  const std::lock_guard guard(mutex_);
-  return regions_->deadline(id);
-}
-
-std::size_t connection_impl::revoke(const registered_buffer* memory) {
-  turn t(*this);
-  if (!regions_)
-    return 0;
-  const std::size_t n = regions_->revoke(memory);
-  do_or_fail([&] {
-    while (regions_->run_grants(t.done)) // at once, even if the connection is about to end
-      continue;
-  });
-  t.run();
-  return n;
-}
-
-void connection_impl::after_event() {
-  if (regions_ && regions_->has_new_grants())
-    set_timer();
-}
-
-void connection_impl::set_timer() {
-  const auto when = regions_->next_expiry();
-  if (when == protocol_clock::time_point::max())
-    return;
-  call_at(timer::expiry, when, [](link_impl& link) {
-    auto& self = static_cast<connection_impl&>(link);
-    self.regions_->expire();
-    self.set_timer();
-  });
 }
 
 } // namespace asio_rdma::detail

@@ -16,15 +16,20 @@
 
 namespace asio_rdma::detail {
 
+class connection_regions;
+class link_impl;
+
 /// The work request that binds the memory window of a grant, if its key has one.
 struct grant_bind final : link_transfer {
-  grant_bind(connection_impl& connection, grant_record& r) noexcept;
+  grant_bind(connection_regions& regions, grant_record& r) noexcept;
+
+  connection_regions& owner;
   grant_record& grant;
 };
 
 /// Memory that the peer may access, by a key of its own.
 struct grant_record final : lend_request {
-  explicit grant_record(connection_impl& connection) noexcept : bind(connection, *this) {}
+  explicit grant_record(connection_regions& regions) noexcept : bind(regions, *this) {}
 
   registered_buffer memory;
   buffer_access access; ///< Access to lent memory.
@@ -47,7 +52,7 @@ struct gift_record final : lease_request {
 /// and keys. Called with the link locked.
 class connection_regions {
 public:
-  connection_regions(connection_impl& connection, frame_link& link,
+  connection_regions(connection_impl& connection, frame_link& frames,
                      const remote_memory_options& options);
 
   void start(region_operation& op);
@@ -67,10 +72,6 @@ public:
   /// with `run_grants` if no `run` follows.
   std::size_t revoke(const registered_buffer* memory);
   bool run_grants(operation_list& done);
-  void expire() { grants_.expire(protocol_clock::now()); }
-  protocol_clock::time_point next_expiry() const noexcept { return grants_.next_expiry(); }
-  /// Whether grants were added since the last call, so the next expiry may be earlier.
-  bool has_new_grants() noexcept { return std::exchange(new_grants_, false); }
 
 private:
   friend grant_bind;
@@ -79,20 +80,22 @@ private:
   void reserve_place();
   void make_key(const grant_action& a);
   error_code bind(grant_record& r);
-  static void bound(link_impl& link, link_transfer& t, operation_list& done);
+  void bound(grant_record& r);
   void made(grant_record& r);
   void not_made(grant_record& r, const error_code& ec);
   void end_key(const grant_action& a);
+  void set_timer();
   void received(region_operation& op, operation_list& done);
   void leased(region_operation& op, operation_list& done);
   void complete(region_operation& op, const error_code& ec, operation_list& done);
 
   connection_impl& connection_;
+  link_impl& link_;
   region_inbox inbox_;
   grant_table grants_;
   lease_table leases_;
   free_list<grant_record> grant_records_;
-  bool new_grants_ = false;
+  bool new_grants_ = false;            // the next expiry may be earlier than the timer
   std::vector<grant_record*> granted_; // those whose key is made or being made, by their place in
                                        // the table
   grant_record* returned_ = nullptr;   // those whose memory has been handed back, linked by

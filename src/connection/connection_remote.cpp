@@ -11,11 +11,11 @@
 namespace asio_rdma::detail {
 
 error_code connection_impl::check_work(const remote_work& w) const {
-  if (const error_code ec = check())
+  if (const error_code ec = link_.check())
     return ec;
-  if (frames().closing())
-    return frames().peer_closed() ? asio::error::broken_pipe : asio::error::operation_aborted;
-  if (!queue_pair()->supports(w.opcode))
+  if (link_.frames().closing())
+    return link_.frames().peer_closed() ? asio::error::broken_pipe : asio::error::operation_aborted;
+  if (!link_.queue_pair()->supports(w.opcode))
     return asio::error::operation_not_supported;
   if (w.region != nullptr) {
     if (const error_code ec = check_region(*w.region))
@@ -33,7 +33,7 @@ error_code connection_impl::check_work(const remote_work& w) const {
                                                          : error_code();
   }
   const registered_buffer* const owner = w.local->owner;
-  if (owner != nullptr && !is_usable(*owner))
+  if (owner != nullptr && !link_.is_usable(*owner))
     return asio::error::invalid_argument;
   const std::uint64_t bytes = owner != nullptr ? owner->size() : w.local->bytes;
   if (bytes > w.target.size)
@@ -75,7 +75,7 @@ error_code connection_impl::fill(remote_record& r, const remote_work& w) {
   } else {
     if (reads && p.count > remote_record::max_views)
       return error::too_many_buffers;
-    r.memory = pool().allocate(bytes, ec);
+    r.memory = link_.pool().allocate(bytes, ec);
     if (ec)
       return ec;
     if (bytes != 0)
@@ -93,12 +93,12 @@ error_code connection_impl::fill(remote_record& r, const remote_work& w) {
   if (!reads)
     r.inline_bytes = static_cast<std::uint32_t>(bytes);
   else if (!ec)
-    ec = open_sink(r);
+    ec = link_.open_sink(r);
   return ec;
 }
 
 bool connection_impl::start(remote_operation& op, std::span<const remote_work> chain) {
-  turn t(*this);
+  link_impl::turn t(link_);
   remote_record* first = nullptr;
   remote_record** end = &first;
   const remote_work& head = chain.front();
@@ -109,7 +109,7 @@ bool connection_impl::start(remote_operation& op, std::span<const remote_work> c
       op.ec = check_work(w);
       if (op.ec)
         break;
-      remote_record& r = remote_records_.take(*this, &connection_impl::remote_done);
+      remote_record& r = remote_records_.take(*this);
       r.next = nullptr;
       *std::exchange(end, &r.next) = &r;
       op.ec = fill(r, w);
@@ -127,26 +127,25 @@ bool connection_impl::start(remote_operation& op, std::span<const remote_work> c
       end_remote(*std::exchange(first, first->next), t.done);
     return false;
   }
-  operation_starting();
+  begin(op);
   op.value = is_atomic(head.opcode)         ? 0
              : head.local->owner != nullptr ? head.local->owner->size()
                                             : head.local->bytes;
   op.count = op.pending = chain.size();
-  active_.push_back(op);
   if (chained)
-    queue_pair()->hold();
+    link_.queue_pair()->hold();
   while (first != nullptr) {
     remote_record& r = *std::exchange(first, first->next);
     r.waiter = &op;
-    r.id = next_id();
+    r.id = link_.next_id();
     r.under_way = true;
     ++remote_under_way_;
     if (chained)
       r.usual = false;
     if (first != nullptr)
       r.wr.send_flags = 0; // it has completed when the last work request has
-    if (!post(r)) {
-      remote_done(*this, r, t.done);
+    if (!link_.post(r)) {
+      remote_done(r, t.done);
       if (notice != nullptr)
         give_back(*notice);
     } else if (notice != nullptr) {
@@ -159,29 +158,35 @@ bool connection_impl::start(remote_operation& op, std::span<const remote_work> c
     }
   }
   if (chained)
-    queue_pair()->release();
+    link_.queue_pair()->release();
   t.run();
   return true;
 }
 
-void connection_impl::remote_done(link_impl& link, link_transfer& t, operation_list& done) {
-  auto& self = static_cast<connection_impl&>(link);
-  auto& r = static_cast<remote_record&>(t);
+remote_record::remote_record(connection_impl& connection) noexcept
+    : link_transfer(connection.link(),
+                    [](link_transfer& t, operation_list& done) {
+                      auto& self = static_cast<remote_record&>(t);
+                      self.owner.remote_done(self, done);
+                    }),
+      owner(connection) {}
+
+void connection_impl::remote_done(remote_record& r, operation_list& done) {
   r.under_way = false;
-  --self.remote_under_way_;
-  self.dropped_.drop(r.access);
+  --remote_under_way_;
+  link_.drop(r.access);
   if (r.ec) {
     r.result = r.ec; // the result of a notice does not matter then
   } else {
-    self.remote_operations_.add();
+    remote_operations_.add();
     for (int i = 0; i < r.wr.num_sge; ++i)
-      self.remote_bytes_.add(r.wr.sg_list[i].length);
+      remote_bytes_.add(r.wr.sg_list[i].length);
   }
   if (!r.ec && r.waiter != nullptr && is_atomic(r.wr.opcode))
     *r.found = r.value;
   if (!r.ec && r.waiter != nullptr)
     scatter(r.memory.data(), {r.targets.data(), r.target_count}, 0, r.memory.size());
-  self.end_remote(r, done);
+  end_remote(r, done);
 }
 
 // The access ends when it is done and its notice has been sent.
@@ -195,9 +200,9 @@ void connection_impl::end_remote(remote_record& r, operation_list& done) {
     if (--op.pending == 0)
       complete(op, op.first, done);
   }
-  close_sink(r);
-  dropped_.drop(r.access);
-  dropped_.drop(r.memory);
+  link_.close_sink(r);
+  link_.drop(r.access);
+  link_.drop(r.memory);
   r.target_count = 0;
   r.caller_keeps = false;
   r.result = {};
@@ -214,7 +219,7 @@ bool connection_impl::has_begun(const remote_operation& op) {
       continue;
     reads += r.wr.opcode == IBV_WR_RDMA_READ ? 1u : 0u;
     const bool silent = r.notice == nullptr || r.notice->where() == message_out::state::waiting;
-    const bool waits = r.under_way && (r.withdrawn || queue_pair()->is_waiting(r.id));
+    const bool waits = r.under_way && (r.withdrawn || link_.queue_pair()->is_waiting(r.id));
     waiting += silent && waits ? 1u : 0u;
   }
   return reads != op.count && waiting != op.count;
@@ -231,14 +236,14 @@ bool connection_impl::cancel(remote_operation& op, asio::cancellation_type_t typ
     ~held() { qp.release(); }
     queue_pair_impl& qp;
   };
-  const held what_waits(*queue_pair()); // holds waiting work requests until this returns
+  const held what_waits(*link_.queue_pair()); // holds waiting work requests until this returns
   if (!may_leave_effects(type) && has_begun(op))
     return false;
   for (remote_record& r : remote_records_.all()) {
     if (r.waiter != &op)
       continue;
     const bool silent = r.notice == nullptr || r.notice->where() == message_out::state::waiting;
-    if (silent && r.under_way && withdraw(r)) {
+    if (silent && r.under_way && link_.withdraw(r)) {
       if (r.notice != nullptr && messages_->cancel(*r.notice))
         give_back(*std::exchange(r.notice, nullptr));
     } else if (r.caller_keeps && r.under_way) {

@@ -135,8 +135,8 @@ error_code global_memory_impl::introduce(const peer_ptr& p, const global_message
   if (own && m.incarnation != node_->incarnation())
     return error::node_in_use;
   const global_lane* const before = lane(m.node);
-  const bool lives =
-      before != nullptr && before->link->queue_pair()->state() == queue_pair_state::connected;
+  const bool lives = before != nullptr &&
+                     before->link->target_queue_pair()->state() == queue_pair_state::connected;
   if (lives && before->incarnation != m.incarnation)
     return error::node_in_use;
   std::list<global_lane> made;
@@ -168,7 +168,7 @@ void global_memory_impl::replace_lane(const peer& ended) noexcept {
   for (const peer_ptr& p : peers_)
     if (!p->lane.empty() && p->introduction->node == who.node &&
         p->introduction->incarnation == who.incarnation &&
-        p->link.impl()->queue_pair()->state() == queue_pair_state::connected)
+        p->link.impl()->target_queue_pair()->state() == queue_pair_state::connected)
       return publish(*p);
 }
 

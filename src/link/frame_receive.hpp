@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 namespace asio_rdma::detail {
 
@@ -23,6 +24,15 @@ public:
       memory = pool.allocate(size, ec);
     element_ = element_of(memory);
     return !ec;
+  }
+
+  /// The bytes that arrived. Empty if the completion carries immediate data or an invalidated key,
+  /// because that is no frame. After an RDMA WRITE with immediate data the memory has its old
+  /// contents.
+  std::span<const std::byte> arrived() const noexcept {
+    if ((flags & (IBV_WC_WITH_IMM | IBV_WC_WITH_INV)) != 0)
+      return {};
+    return {static_cast<const std::byte*>(memory.data()), bytes};
   }
 
   const std::uint32_t slot;

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: BSL-1.0
+#include "link/keep_alive_probe.hpp"
+
 #include "link/link_impl.hpp"
 
 #include <algorithm>
@@ -6,8 +8,9 @@
 namespace asio_rdma::detail {
 
 keep_alive_probe::keep_alive_probe(link_impl& link) noexcept
-    : link_transfer(
-          link, [](link_impl& l, link_transfer&, operation_list&) { l.probe_.asking_ = false; }) {}
+    : link_transfer(link, [](link_transfer& t, operation_list&) {
+        static_cast<keep_alive_probe&>(t).asking_ = false;
+      }) {}
 
 void keep_alive_probe::start(std::chrono::milliseconds interval) {
   constexpr std::chrono::milliseconds longest = std::chrono::hours(24);
@@ -20,9 +23,9 @@ void keep_alive_probe::start(std::chrono::milliseconds interval) {
 }
 
 void keep_alive_probe::wait() {
-  link().call_at(link_impl::timer::alive, protocol_clock::now() + pause_, [](link_impl& l) {
-    if (!l.failing())
-      l.probe_.check();
+  link().call_at(link_impl::timer::alive, protocol_clock::now() + pause_, [this] {
+    if (!link().failing())
+      check();
   });
 }
 

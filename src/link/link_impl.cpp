@@ -2,7 +2,7 @@
 #include <asio_rdma/detail/verbs/scatter_gather.hpp>
 
 #include "core/background_timer.hpp"
-#include "link/link_impl.hpp"
+#include "link/link_session.hpp"
 #include "link/shared_receives_impl.hpp"
 #include "memory/memory_pool_impl.hpp"
 #include "verbs/grant_key.hpp"
@@ -14,9 +14,13 @@
 
 namespace asio_rdma::detail {
 
-link_impl::link_impl(asio::execution_context& context, const memory_pool& pool,
-                     handshake::kind kind, const link_options& options)
-    : service_(completion_service::of(context)), pool_(pool), kind_(kind), options_(options) {
+link_impl::link_impl(link_session& session, asio::execution_context& context,
+                     const memory_pool& pool, handshake::kind kind, const link_options& options)
+    : session_(session),
+      service_(completion_service::of(context)),
+      pool_(pool),
+      kind_(kind),
+      options_(options) {
   queue_pair_options qp = options.queue_pair;
   qp.max_receive_sge = 1;
   qp.max_send_sge = std::max<std::uint32_t>(qp.max_send_sge, 4);
@@ -26,6 +30,8 @@ link_impl::link_impl(asio::execution_context& context, const memory_pool& pool,
 }
 
 link_impl::~link_impl() = default;
+
+std::shared_ptr<link_impl> link_impl::reference() { return {session_.shared_from_this(), this}; }
 
 // --- Driving ---------------------------------------------------------------------------------
 
@@ -47,14 +53,14 @@ link_statistics link_impl::statistics() const noexcept {
 }
 
 void link_impl::run(operation_list& done) noexcept {
-  assert(mutex_.is_locked());
-  if (link_ && state_ == state::connected)
+  assert(is_locked());
+  if (frames_ && state_ == state::connected)
     do_or_fail([&] { drive(done); });
   if (state_ == state::failing && posted_ == 0)
     stop(done);
   if (state_ == state::stopped && closing_ != nullptr) {
     // After both goodbyes, the peer may be gone before this side's goodbye completes: no error.
-    closing_->ec = link_->said_goodbye() ? error_code() : reason_;
+    closing_->ec = frames_->said_goodbye() ? error_code() : reason_;
     done.push_back(*std::exchange(closing_, nullptr));
   }
 }
@@ -63,12 +69,12 @@ void link_impl::run(operation_list& done) noexcept {
 // actions, or a failure of them, may need the link again.
 void link_impl::advance(operation_list& done) noexcept {
   run(done);
-  if (link_ && state_ == state::connected)
+  if (frames_ && state_ == state::connected)
     return;
   bool again = true;
   do_or_fail([&] {
     bool any = false;
-    while (run_parts(done))
+    while (session_.run_parts(done))
       any = true;
     again = any;
   });
@@ -76,25 +82,17 @@ void link_impl::advance(operation_list& done) noexcept {
     run(done);
 }
 
-void link_impl::end_event(operation_list& done) noexcept {
-  if (failing())
-    return;
-  do_or_fail([this] { after_event(); });
-  if (failing())
-    run(done);
-}
-
 void link_impl::lack_memory() noexcept {
   fail(asio::error::no_memory);
-  if (link_)
-    link_->fail(asio::error::no_memory);
+  if (frames_)
+    frames_->fail(asio::error::no_memory);
 }
 
 void link_impl::drive(operation_list& done) {
-  assert(link_ && state_ == state::connected);
+  assert(frames_ && state_ == state::connected);
   receives_->take();
   for (bool more = true; more && !failing();) {
-    const link_action a = link_->next();
+    const link_action a = frames_->next();
     switch (a.what) {
     case link_action::kind::repost:
       receives_->free(a.slot);
@@ -109,10 +107,10 @@ void link_impl::drive(operation_list& done) {
       fail(asio::error::eof);
       break;
     case link_action::kind::none:
-      more = run_parts(done);
+      more = session_.run_parts(done);
     }
   }
-  credit_waits_.add(link_->credit_waits() - credit_waits_.value());
+  credit_waits_.add(frames_->credit_waits() - credit_waits_.value());
 }
 
 // To end their operations, the parts allocate nothing. Each call of run_parts takes its next step
@@ -120,12 +118,12 @@ void link_impl::drive(operation_list& done) {
 void link_impl::stop(operation_list& done) {
   assert(state_ == state::failing && posted_ == 0);
   state_ = state::stopped;
-  if (!link_)
+  if (!frames_)
     return;
   // If the device still uses memory, report that first: the caller must not reuse the memory.
-  link_->stop(kept_ ? error_code(error::device_keeps_memory) : reason_);
+  frames_->stop(kept_ ? error_code(error::device_keeps_memory) : reason_);
   for (bool more = true; more;)
-    do_or_fail([&] { more = run_parts(done); });
+    do_or_fail([&] { more = session_.run_parts(done); });
 }
 
 // Once the mutex is unlocked, only locals are used. An operation that was started may have ended on
@@ -138,8 +136,8 @@ void link_impl::settle(std::unique_lock<mutex>& l, operation_list& done) noexcep
   std::shared_ptr<context_member> last;
   std::shared_ptr<queue_pair_impl> failed;
   std::shared_ptr<completion_queue_impl> cq;
-  if (state_ == state::stopped && link_)
-    while (const auto slot = link_->next_freed())
+  if (state_ == state::stopped && frames_)
+    while (const auto slot = frames_->next_freed())
       receives_->free(*slot);
   const std::shared_ptr<shared_receives_impl> shared = receives_->waited_for();
   if (posted_ == 0)
@@ -160,7 +158,7 @@ void link_impl::settle(std::unique_lock<mutex>& l, operation_list& done) noexcep
 }
 
 void link_impl::fail(const error_code& why) {
-  assert(mutex_.is_locked() && why);
+  assert(is_locked() && why);
   kept_ = kept_ || why == error::device_keeps_memory;
   if (failing())
     return;
@@ -204,11 +202,11 @@ void link_impl::on_receive(link_receive& r, disposal how) {
 
 // Returns false if the link does not keep the receive.
 bool link_impl::take_frame(const frame_receive& r) {
-  assert(mutex_.is_locked());
-  if (!link_)
+  assert(is_locked());
+  if (!frames_)
     return false;
   frames_received_.add();
-  const bool kept = link_->on_received(r.slot, received_bytes(r));
+  const bool kept = frames_->on_received(r.slot, r.arrived());
   if (std::exchange(holding_, false))
     qp_->release();
   return kept;
@@ -219,9 +217,9 @@ void link_impl::look_for_memory() {
   constexpr std::chrono::milliseconds pause(10);
   if (failing())
     return;
-  call_at(timer::memory, protocol_clock::now() + pause, [](link_impl& self) {
-    if (self.receives_->starved())
-      self.look_for_memory(); // in case `run`, which follows, finds no memory
+  call_at(timer::memory, protocol_clock::now() + pause, [this] {
+    if (receives_->starved())
+      look_for_memory(); // in case `run`, which follows, finds no memory
   });
 }
 
@@ -231,26 +229,26 @@ bool link_impl::is_usable(const registered_buffer& memory) const noexcept {
          region->native_handle()->pd == pool_.get_protection_domain().native_handle();
 }
 
-void link_impl::call_at(timer which, protocol_clock::time_point when, void (*then)(link_impl&)) {
-  assert(mutex_.is_locked());
+void link_impl::call_at(timer which, protocol_clock::time_point when, std::function<void()> then) {
+  assert(is_locked());
   if (removed_)
     return;
   auto& t = timers_[static_cast<std::size_t>(which)];
   if (!t)
     t = std::make_unique<background_timer>(context());
-  t->set(when, [weak = weak_from_this(), &t, then] {
-    const auto self = std::static_pointer_cast<link_impl>(weak.lock());
+  t->set(when, [this, weak = session_.weak_from_this(), &t, then = std::move(then)] {
+    const auto self = weak.lock();
     if (!self)
       return;
     // First process completions, because the runner may be blocked in a handler: `then` judges by
     // what has arrived.
-    self->cq_->run_ready_internal();
-    turn now(*self);
+    cq_->run_ready_internal();
+    turn now(*this);
     if (!t) // the link was closed in the meantime
       return;
     t->ran_out();
-    self->do_or_fail([&] { then(*self); });
-    now.run_event();
+    do_or_fail(then);
+    now.run();
   });
 }
 
@@ -258,7 +256,7 @@ void link_impl::call_at(timer which, protocol_clock::time_point when, void (*the
 
 void link_impl::close() {
   if (!removed_.exchange(true))
-    service_.remove(*this);
+    service_.remove(session_);
   end_queue_pair();
 }
 
@@ -288,7 +286,7 @@ void link_impl::end(const error_code& why) {
 }
 
 bool link_impl::is_alive() const {
-  const std::lock_guard guard(mutex_);
+  const auto guard = lock();
   return !failing();
 }
 
@@ -301,7 +299,7 @@ void link_impl::drop_memory() {
 bool link_impl::start_close(operation& op) {
   turn t(*this);
   // After both goodbyes, the end of the queue pair may still be outstanding: wait for it.
-  const bool said = link_ && link_->said_goodbye();
+  const bool said = frames_ && frames_->said_goodbye();
   const bool over = state_ == state::stopped && said;
   op.ec = said ? error_code() : check();
   if (!op.ec && closing_ != nullptr)
@@ -311,7 +309,7 @@ bool link_impl::start_close(operation& op) {
   operation_starting();
   closing_ = &op;
   if (!said)
-    do_or_fail([this] { link_->close(); });
+    do_or_fail([this] { frames_->close(); });
   t.run();
   return true;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSL-1.0
 // A link opens its queue pair, exchanges the hello with the peer, and is connected.
-#include "link/link_impl.hpp"
+#include "link/link_session.hpp"
 #include "link/shared_receives_impl.hpp"
 
 #include <algorithm>
@@ -48,7 +48,7 @@ error_code link_impl::open_with(std::shared_ptr<completion_queue_impl> queue) {
     if (opened) {
       cq_ = qp_->completion_queue();
       cq_->expect_internal();
-      added = service_.add(*this, ec);
+      added = service_.add(session_, ec);
     }
     if (!ec)
       ec = make_work_requests();
@@ -60,6 +60,10 @@ error_code link_impl::open_with(std::shared_ptr<completion_queue_impl> queue) {
   else if (ec && opened)
     qp_->close();
   return ec;
+}
+
+void link_impl::limit_receives(std::uint32_t most) noexcept {
+  options_.receives = std::min(options_.receives, most);
 }
 
 error_code link_impl::make_work_requests() {
@@ -119,13 +123,12 @@ error_code link_impl::on_hello(std::span<const std::byte> data, bool accepting) 
   const std::lock_guard guard(mutex_);
   if (failing()) // parts that were made now would never be stopped
     return reason_;
-  if (link_)
+  if (frames_)
     return asio::error::already_connected;
   try {
-    link_.emplace(o);
-    make_parts(*link_, peer);
+    session_.make_parts(frames_.emplace(o), peer);
   } catch (const std::bad_alloc&) {
-    link_.reset();
+    frames_.reset();
     return asio::error::no_memory;
   }
   if (o.waits_for_peer) {
@@ -135,7 +138,7 @@ error_code link_impl::on_hello(std::span<const std::byte> data, bool accepting) 
   return {};
 }
 
-void link_impl::on_connected(const connection_info&) {
+void link_impl::on_connected() {
   turn t(*this);
   if (state_ == state::open)
     state_ = state::connected;

@@ -3,6 +3,8 @@
 
 #include "link/link_pull.hpp"
 
+#include "link/link_impl.hpp"
+
 #include <algorithm>
 
 namespace asio_rdma::detail {
@@ -27,7 +29,7 @@ void link_pull::start(const mutable_buffer& to, const remote_buffer& from) {
     if (!post(reads_[i]))
       return;
   if (under_way_ == 0)
-    done_(link_, *this);
+    done_(*this);
 }
 
 bool link_pull::post(read& r) {
@@ -49,14 +51,14 @@ bool link_pull::post(read& r) {
   return true;
 }
 
-void link_pull::read::on_done(link_impl& link, link_transfer& t, operation_list&) {
+void link_pull::read::on_done(link_transfer& t, operation_list&) {
   auto& self = static_cast<read&>(t);
   link_pull& p = self.owner;
   --p.under_way_;
   if (t.ec || (p.from_.size != 0 && !p.post(self)))
     return; // the link fails
   if (p.under_way_ == 0)
-    p.done_(link, p);
+    p.done_(p);
 }
 
 } // namespace asio_rdma::detail

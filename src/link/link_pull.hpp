@@ -3,7 +3,7 @@
 
 #include <asio_rdma/buffer.hpp>
 
-#include "link/link_impl.hpp"
+#include "link/link_transfer.hpp"
 
 #include <array>
 #include <cstddef>
@@ -11,10 +11,10 @@
 namespace asio_rdma::detail {
 
 /// A copy of memory of the peer to local memory, by several READs at a time. Functions are called
-/// with the link locked.
+/// with the link locked. The derived class refers to its owner.
 class link_pull {
 public:
-  using done_function = void (*)(link_impl&, link_pull&);
+  using done_function = void (*)(link_pull&);
   /// `done` is called when no READ is outstanding any more, perhaps by `start`. If the link fails
   /// first, `done` is not called.
   link_pull(link_impl& link, done_function done) noexcept;
@@ -35,7 +35,7 @@ public:
 private:
   struct read final : link_transfer {
     read(link_impl& link, link_pull& p) noexcept : link_transfer(link, &read::on_done), owner(p) {}
-    static void on_done(link_impl& link, link_transfer& t, operation_list&);
+    static void on_done(link_transfer& t, operation_list&);
     link_pull& owner;
   };
 

@@ -2,7 +2,7 @@
 // The work requests of a link: they are posted, complete, or are withdrawn.
 #include <asio_rdma/detail/verbs/scatter_gather.hpp>
 
-#include "link/link_impl.hpp"
+#include "link/link_session.hpp"
 #include "memory/memory_pool_impl.hpp"
 #include "verbs/withheld.hpp"
 
@@ -32,6 +32,13 @@ void link_transfer::run(operation* base, disposal how) {
 frame_transfer::frame_transfer(link_impl& link, std::uint32_t slot, std::byte* place) noexcept
     : link_transfer(link, &frame_transfer::on_done), slot_(slot), place_(place) {}
 
+void frame_transfer::begin(const frame_header& header, std::uint32_t lkey) noexcept {
+  const frame_bytes encoded = encode(header);
+  elements[0] = element_of({place_, 0, lkey});
+  wr.num_sge = 1;
+  copy(encoded.data(), encoded.size());
+}
+
 void frame_transfer::copy(const void* data, std::size_t n) noexcept {
   assert(elements[0].length + n <= room);
   if (n == 0)
@@ -46,33 +53,41 @@ void frame_transfer::add(const ibv_sge& element) noexcept {
     elements[static_cast<std::size_t>(wr.num_sge++)] = element;
 }
 
-void frame_transfer::on_done(link_impl& link, link_transfer& t, operation_list&) {
-  if (!t.ec)
-    link.link_->on_sent(static_cast<frame_transfer&>(t).slot_);
+void frame_transfer::finish(bool fenced) noexcept {
+  const bool one = wr.num_sge == 1;
+  usual = one && !fenced;
+  wr.send_flags = IBV_SEND_SIGNALED | (fenced ? IBV_SEND_FENCE : 0);
+  inline_bytes = one ? elements[0].length : never_inline;
 }
 
-void link_impl::posted() {
-  assert(mutex_.is_locked());
+void frame_transfer::on_done(link_transfer& t, operation_list&) {
+  auto& self = static_cast<frame_transfer&>(t);
+  if (!self.ec)
+    self.link().frames().on_sent(self.slot_);
+}
+
+void link_impl::posting() {
+  assert(is_locked());
   if (posted_++ == 0)
-    self_ = shared_from_this();
+    self_ = session_.shared_from_this();
 }
 
 bool link_impl::post(link_transfer& t) {
-  assert(mutex_.is_locked());
-  posted();
+  assert(is_locked());
+  posting();
   t.ec = {};
   t.withdrawn = false;
   t.wr.next = nullptr; // the work request may have been in a chain before
   if (qp_->start(static_cast<send_operation&>(t)))
     return true;
-  --posted_;
+  not_posted();
   close_sink(t);
   fail(t.ec);
   return false;
 }
 
 error_code link_impl::open_sink(link_transfer& read) {
-  assert(mutex_.is_locked());
+  assert(is_locked());
   error_code ec;
   ibv_sge& e = read.elements[0];
   if (qp_->limits_reads())
@@ -100,26 +115,20 @@ void link_impl::close_sink(link_transfer& t) noexcept {
 }
 
 bool link_impl::withdraw(link_transfer& t) {
-  assert(mutex_.is_locked());
+  assert(is_locked());
   t.withdrawn = t.withdrawn || qp_->withdraw(t.id);
   return t.withdrawn;
 }
 
 void link_impl::send(std::uint32_t slot, const outgoing_frame& frame) {
-  assert(mutex_.is_locked());
+  assert(is_locked());
   frame_transfer& t = sends_[slot];
-  const frame_bytes header = encode(frame.header);
-  t.elements[0] = element_of({t.place_, 0, send_memory_.lkey()});
-  t.wr.num_sge = 1;
-  t.copy(header.data(), header.size());
+  t.begin(frame.header, send_memory_.lkey());
   if (frame.payload_of_operation)
-    add_payload(frame, t);
+    session_.add_payload(frame, t);
   else
     t.copy(frame.payload.data(), frame.header.length);
-  const bool one = t.wr.num_sge == 1;
-  t.usual = one && !frame.fenced;
-  t.wr.send_flags = IBV_SEND_SIGNALED | (frame.fenced ? IBV_SEND_FENCE : 0);
-  t.inline_bytes = one ? t.elements[0].length : send_operation::never_inline;
+  t.finish(frame.fenced);
   frames_sent_.add();
   post(t);
 }
@@ -131,7 +140,7 @@ void link_impl::on_transfer(link_transfer& t, disposal how) {
     close_sink(t);
     if (t.ec && !t.withdrawn)
       fail(t.ec);
-    t.done_(*this, t, done);
+    t.done_(t, done);
   });
 }
 

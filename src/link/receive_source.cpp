@@ -19,13 +19,13 @@ void link_receive::run(operation* base, disposal how) {
 
 error_code own_source::make() {
   error_code ec;
-  std::uint32_t& receives = link_.options_.receives;
-  receives = std::min(receives, link_.qp_->options().receive_depth);
+  link_.limit_receives(link_.queue_pair()->options().receive_depth);
+  const std::uint32_t receives = link_.options().receives;
   receives_.reserve(receives);
   starved_.reserve(receives); // so that adding a slot never fails
   for (std::uint32_t i = 0; i < receives && !ec; ++i) {
     receives_.push_back(std::make_unique<link_receive>(link_, i));
-    if (!receives_.back()->fill(link_.pool_, link_.options_.receive_size))
+    if (!receives_.back()->fill(link_.pool(), link_.options().receive_size))
       ec = receives_.back()->ec;
   }
   return ec;
@@ -39,22 +39,22 @@ void own_source::begin() {
 bool own_source::post(std::uint32_t slot) {
   assert(slot < receives_.size());
   link_receive& r = *receives_[slot];
-  if (!r.fill(link_.pool_, link_.options_.receive_size)) {
+  if (!r.fill(link_.pool(), link_.options().receive_size)) {
     starved_.push_back(slot);
     link_.look_for_memory();
     return false;
   }
-  link_.posted();
-  if (link_.qp_->start(static_cast<receive_operation&>(r)))
+  link_.posting();
+  if (link_.queue_pair()->start(static_cast<receive_operation&>(r)))
     return true;
-  --link_.posted_;
+  link_.not_posted();
   link_.fail(r.ec);
   return false;
 }
 
 void own_source::free(std::uint32_t slot) {
   if (!link_.failing() && post(slot))
-    link_.link_->reposted();
+    link_.frames().reposted();
 }
 
 void own_source::take() {
@@ -63,7 +63,7 @@ void own_source::take() {
     starved_.pop_back();
     if (!post(slot)) // other receives have the same size and would fail too
       return;
-    link_.link_->reposted();
+    link_.frames().reposted();
   }
 }
 
@@ -116,13 +116,13 @@ std::uint16_t shared_source::promise() const noexcept {
 
 void shared_source::begin() {
   assert(state_ == state::joined);
-  shared_->add(*this, link_.qp_->number());
+  shared_->add(*this, link_.queue_pair()->number());
   state_ = state::sharing;
-  link_.posted();
-  if (link_.qp_->start_last(end_))
+  link_.posting();
+  if (link_.queue_pair()->start_last(end_))
     return;
-  --link_.posted_;
-  shared_->remove(*this, link_.qp_->number(), shared_->options().per_link, 0);
+  link_.not_posted();
+  shared_->remove(*this, link_.queue_pair()->number(), shared_->options().per_link, 0);
   state_ = state::left;
   link_.fail(end_.ec);
 }
@@ -137,8 +137,8 @@ void shared_source::free(std::uint32_t slot) {
   shared_receive& r = shared_->receive(slot);
   in_hands_.erase(operation_list::s_iterator_to(r));
   --hands_;
-  link_.link_->freed();
-  shared_->give_back(r, state_ == state::sharing && link_.link_->below_promise());
+  link_.frames().freed();
+  shared_->give_back(r, state_ == state::sharing && link_.frames().below_promise());
   if (!link_.failing())
     take();
 }
@@ -149,11 +149,11 @@ void shared_source::take() {
     if (shared_->starved())
       link_.look_for_memory(); // another link that looked may have ended
   }
-  while (link_.link_->wants_receive()) {
-    if (shared_->take(link_.link_->below_promise())) {
-      link_.link_->granted();
+  while (link_.frames().wants_receive()) {
+    if (shared_->take(link_.frames().below_promise())) {
+      link_.frames().granted();
     } else {
-      if (link_.link_->below_promise())
+      if (link_.frames().below_promise())
         shared_->wait(*this);
       return;
     }
@@ -168,7 +168,7 @@ std::shared_ptr<shared_receives_impl> shared_source::waited_for() const {
 
 void shared_source::on_receive(shared_receive& r) {
   link_impl::turn t(link_);
-  link_.probe_.saw_sign();
+  link_.saw_sign();
   bool taken = false;
   link_.do_or_fail([&] { taken = link_.take_frame(r); });
   if (taken) {
@@ -179,7 +179,7 @@ void shared_source::on_receive(shared_receive& r) {
   }
   if (shared_->starved())
     link_.do_or_fail([this] { link_.look_for_memory(); });
-  t.run_event();
+  t.run();
 }
 
 void shared_source::on_found() { link_impl::turn(link_).run(); }
@@ -189,13 +189,13 @@ void shared_source::on_end(disposal how) {
   if (how == disposal::destroy)
     end_.fail(asio::error::operation_aborted);
   else
-    link_.cq_->background_ending();
+    link_.completion_queue().background_ending();
   link_.returned(how, [this](operation_list&) {
     link_.fail(end_.ec);
     state_ = state::left;
-    shared_->remove(*this, link_.qp_->number(),
-                    link_.link_ ? link_.link_->flow().share() : shared_->options().per_link,
-                    hands_);
+    shared_->remove(
+        *this, link_.queue_pair()->number(),
+        link_.knows_peer() ? link_.frames().flow().share() : shared_->options().per_link, hands_);
   });
 }
 

@@ -22,10 +22,6 @@ shared_receive_queue_options queue_options(const shared_receives_options& o) {
   return result;
 }
 
-std::shared_ptr<link_impl> link_of(const shared_source& s) {
-  return std::static_pointer_cast<link_impl>(s.link().shared_from_this());
-}
-
 } // namespace
 
 // --- Receives --------------------------------------------------------------------------------
@@ -187,7 +183,7 @@ std::vector<std::shared_ptr<link_impl>> shared_receives_impl::links() const {
   std::vector<std::shared_ptr<link_impl>> result;
   for (const auto& [number, links] : links_)
     for (shared_source* const share : links)
-      result.push_back(link_of(*share));
+      result.push_back(share->link().reference());
   return result;
 }
 
@@ -283,7 +279,7 @@ void shared_receives_impl::wake() {
       if (waiting_.empty() || !shares_.any_left())
         return;
       share = waiting_.back();
-      link = link_of(*share);
+      link = share->link().reference();
       waiting_.pop_back();
     }
     share->on_found();

@@ -34,7 +34,7 @@ bool alock_remotes::start(alock_operation& op) {
              : nullptr;
   if (lane == nullptr)
     return false;
-  if (!lane->link->queue_pair()->supports(IBV_WR_ATOMIC_CMP_AND_SWP)) {
+  if (!lane->link->target_queue_pair()->supports(IBV_WR_ATOMIC_CMP_AND_SWP)) {
     op.ec = asio::error::operation_not_supported;
     return false;
   }
@@ -89,7 +89,7 @@ alock_remotes::party* alock_remotes::take_party(const memory_pool& memory,
 void alock_remotes::begin(descriptor_set& from, alock_operation& op) noexcept {
   assert(mutex_.held() && !from.free.empty());
   error_code ec;
-  party* const taken = take_party(from.link->pool(), ec);
+  party* const taken = take_party(from.link->link().pool(), ec);
   if (taken == nullptr)
     return complete(op, ec);
   party& p = *taken;

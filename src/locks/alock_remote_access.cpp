@@ -90,14 +90,15 @@ bool alock_remotes::post(party& p, error_code& ec) {
 // Called if nothing of the chain has been posted. Returns false if the chain will be posted after a
 // pause. A lane that has failed for lack of memory reports the same error, but permanently.
 bool alock_remotes::on_refused(party& p, const error_code& ec) noexcept {
-  if (ec == boost::system::errc::not_enough_memory && p.from->link && p.from->link->is_alive()) {
+  if (ec == boost::system::errc::not_enough_memory && p.from->link &&
+      p.from->link->link().is_alive()) {
     p.unposted = true;
     pause(p);
     return false;
   }
   // A party that takes this party for alive would wait forever.
   if (!p.protocol->on_refused(ec) && p.from->link)
-    p.from->link->end(ec);
+    p.from->link->link().end(ec);
   return true;
 }
 

@@ -33,7 +33,7 @@ private:
 // Returns true if the operation is over at once.
 template <class Op>
 bool stream_impl::begin_here(Op& op, bool wait) {
-  turn t(*this);
+  link_impl::turn t(link_);
   op.blocking_ = true;
   op.waiter_ = wait ? &waker::of_this_thread() : nullptr;
   op.finished_ = false;
@@ -48,7 +48,7 @@ template <class Op>
 void stream_impl::run_op_here(Op& op, bool wait) {
   // Answers the peer even if bytes are at hand, because perhaps no thread runs the context. An
   // exception here loses nothing.
-  completion_queue().run_ready_internal();
+  link_.completion_queue().run_ready_internal();
   if (begin_here(op, wait))
     return;
   stay here(*this, op);
@@ -64,7 +64,7 @@ void stream_impl::run_op_here(Op& op, bool wait) {
 
 // The operation lies on the caller's stack: no list may refer to it after this.
 void stream_impl::give_up(stream_operation& op, const error_code& why) {
-  turn t(*this);
+  link_impl::turn t(link_);
   if (op.finished_)
     return;
   t.changed();
@@ -78,23 +78,23 @@ void stream_impl::give_up(stream_operation& op, const error_code& why) {
 
 // Replaces the context's work: perhaps no thread runs the context.
 void stream_impl::look_here() {
-  cm_service::of(context()).read_events();
-  completion_queue().run_ready_internal();
+  cm_service::of(link_.context()).read_events();
+  link_.completion_queue().run_ready_internal();
 }
 
 void stream_impl::wait_for(stream_operation& op) {
-  cm_service& connections = cm_service::of(context());
+  cm_service& connections = cm_service::of(link_.context());
   while (!is_finished(op)) {
     connections.read_events();
-    completion_queue().drive(connections.descriptor(), *op.waiter_);
-    turn t(*this);
+    link_.completion_queue().drive(connections.descriptor(), *op.waiter_);
+    link_impl::turn t(link_);
     if (!op.finished_)
       t.advance(); // memory may be free again, and perhaps no thread runs the context's timers
   }
 }
 
 bool stream_impl::is_finished(const stream_operation& op) const {
-  const std::lock_guard guard(mutex_);
+  const auto guard = link_.lock();
   return op.finished_;
 }
 

@@ -23,7 +23,7 @@ registered_buffer allocate(const memory_pool& pool, std::size_t bytes, error_cod
 } // namespace
 
 void stream_impl::add_payload(const outgoing_frame& frame, frame_transfer& to) {
-  bytes_sent_.add(frame.header.length);
+  link_.count_sent(frame.header.length);
   auto& source = static_cast<stream_source&>(*frame.operation);
   if (source.is_block()) {
     const stream_block& b = static_cast<const stream_block&>(source);
@@ -45,7 +45,7 @@ void stream_impl::fill(const stream_action& a) {
   registered_buffer& memory = blocks_[a.block->index].memory;
   if (a.at == 0) {
     error_code ec;
-    memory = allocate(pool(), a.block->capacity, ec);
+    memory = allocate(link_.pool(), a.block->capacity, ec);
     if (ec)
       return bytes_->no_memory(*a.write, *a.block, ec);
   }
@@ -67,7 +67,8 @@ void stream_impl::expose(stream_source& s) {
   }
   error_code ec;
   try {
-    *key = memory_region(pool().get_protection_domain(), data, s.bytes, access::remote_read, ec);
+    *key =
+        memory_region(link_.pool().get_protection_domain(), data, s.bytes, access::remote_read, ec);
   } catch (const std::bad_alloc&) {
     ec = asio::error::no_memory;
   }
@@ -78,11 +79,11 @@ void stream_impl::expose(stream_source& s) {
 }
 
 void stream_impl::free(const stream_block& freed) {
-  bytes_sent_.add(freed.taken());
+  link_.count_sent(freed.taken());
   block& b = blocks_[freed.index];
   buffer_access none;
   if (b.exposed.is_open())
-    end_key(b.exposed, b.memory, none);
+    link_.end_key(b.exposed, b.memory, none);
   b.memory = {};
 }
 
@@ -96,10 +97,10 @@ void stream_impl::pull(const stream_action& a) {
   }
   chunk& c = *chunks_[a.chunk->index];
   c.of = a.chunk;
-  c.memory = allocate(pool(), a.memory.size, ec);
+  c.memory = allocate(link_.pool(), a.memory.size, ec);
   if (ec) { // then fewer bytes, if there is memory for those
     a.chunk->bytes = std::min(a.chunk->bytes, stream_options_.receive_size);
-    c.memory = allocate(pool(), a.chunk->bytes, ec);
+    c.memory = allocate(link_.pool(), a.chunk->bytes, ec);
   }
   if (!ec) {
     c.start(c.memory, a.memory.first(a.chunk->bytes));
@@ -120,10 +121,10 @@ void stream_impl::pull_direct(const stream_action& a) {
 
 void stream_impl::take(const stream_action& a) {
   assert(a.read != nullptr && a.bytes != 0);
-  bytes_received_.add(a.bytes);
+  link_.count_received(a.bytes);
   stream_reading& op = *static_cast<stream_reading::request_type&>(*a.read).op;
   registered_buffer& memory =
-      a.chunk != nullptr ? chunks_[a.chunk->index]->memory : received(a.slot);
+      a.chunk != nullptr ? chunks_[a.chunk->index]->memory : link_.received(a.slot);
   const std::size_t at = a.chunk != nullptr ? a.at : frame_header::size + a.at;
   if (a.read->what == stream_read::kind::piece) {
     op.result = memory.slice(at, a.bytes);
@@ -134,7 +135,7 @@ void stream_impl::take(const stream_action& a) {
             a.bytes);
   }
   if (a.emptied && a.chunk == nullptr)
-    frames().release(a.slot);
+    link_.frames().release(a.slot);
 }
 
 } // namespace asio_rdma::detail

@@ -13,25 +13,29 @@ struct stream_impl::block {
 
 /// A READ of offered bytes before the application asks for them.
 struct stream_impl::chunk final : link_pull {
-  explicit chunk(stream_impl& s) noexcept : link_pull(s, &chunk::on_done) {}
+  explicit chunk(stream_impl& s) noexcept : link_pull(s.link_, &chunk::on_done), owner(s) {}
   // If `pull` could not start the READ, the protocol counts it as not begun.
-  static void on_done(link_impl& link, link_pull& p) {
-    if (!p.failure())
-      static_cast<stream_impl&>(link).bytes_->pulled(*static_cast<chunk&>(p).of);
+  static void on_done(link_pull& p) {
+    const auto& self = static_cast<chunk&>(p);
+    if (!self.failure())
+      self.owner.bytes_->pulled(*self.of);
   }
 
+  stream_impl& owner;
   stream_chunk* of = nullptr;
   registered_buffer memory;
 };
 
 /// A READ into the reader's own memory.
 struct stream_impl::direct_pull final : link_pull {
-  explicit direct_pull(stream_impl& s) noexcept : link_pull(s, &direct_pull::on_done) {}
-  static void on_done(link_impl& link, link_pull& p) {
+  explicit direct_pull(stream_impl& s) noexcept
+      : link_pull(s.link_, &direct_pull::on_done), owner(s) {}
+  static void on_done(link_pull& p) {
     const auto& self = static_cast<direct_pull&>(p);
-    static_cast<stream_impl&>(link).bytes_->pulled(*self.to, self.size - self.left());
+    self.owner.bytes_->pulled(*self.to, self.size - self.left());
   }
 
+  stream_impl& owner;
   stream_read* to = nullptr;
   std::uint64_t size = 0;
 };

@@ -29,11 +29,11 @@ std::shared_ptr<connection_target> target_of(const std::shared_ptr<stream_impl>&
 }
 
 ibv_qp* native_handle(const stream_impl& impl) noexcept {
-  return impl.queue_pair()->native_handle();
+  return impl.link().queue_pair()->native_handle();
 }
-const memory_pool& pool(const stream_impl& impl) noexcept { return impl.pool(); }
+const memory_pool& pool(const stream_impl& impl) noexcept { return impl.link().pool(); }
 const stream_options& options(const stream_impl& impl) noexcept { return impl.options(); }
-stream_statistics statistics(const stream_impl& impl) noexcept { return impl.statistics(); }
+stream_statistics statistics(const stream_impl& impl) noexcept { return impl.link().statistics(); }
 std::size_t available(stream_impl& impl) { return impl.available(); }
 error_code shutdown(stream_impl& impl, asio::socket_base::shutdown_type what) {
   return impl.shutdown(what);
@@ -61,6 +61,6 @@ void run_here(stream_impl& impl, stream_error_wait& op, bool wait) { impl.run_he
 void cancel(stream_impl& impl, std::uint64_t id, asio::cancellation_type_t type) {
   impl.cancel(id, type);
 }
-std::uint64_t next_id_of(stream_impl& impl) noexcept { return impl.next_id(); }
+std::uint64_t next_id_of(stream_impl& impl) noexcept { return impl.link().next_id(); }
 
 } // namespace asio_rdma::detail

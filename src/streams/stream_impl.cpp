@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <utility>
 
 namespace asio_rdma::detail {
 namespace {
@@ -34,8 +35,8 @@ constexpr std::uint64_t lent_from = std::uint64_t(1) << 17;
 
 stream_impl::stream_impl(const asio::any_io_executor& ex, const memory_pool& pool,
                          const stream_options& o)
-    : link_impl(asio::query(ex, asio::execution::context), pool, handshake::kind::stream,
-                link_options_of(o)),
+    : link_session(asio::query(ex, asio::execution::context), pool, handshake::kind::stream,
+                   link_options_of(o)),
       stream_options_(o),
       usual_linger_(limited(o.linger)),
       linger_option_(false, 0),
@@ -46,34 +47,38 @@ stream_impl::stream_impl(const asio::any_io_executor& ex, const memory_pool& poo
 
 stream_impl::~stream_impl() = default;
 
+error_code stream_impl::open(std::shared_ptr<completion_queue_impl> queue) {
+  return link_.open(std::move(queue));
+}
+
 error_code stream_impl::open(const std::shared_ptr<shared_receives_impl>& shared) {
-  const error_code ec = link_impl::open(shared);
-  stream_options_.receives = link_impl::options().receives;
-  stream_options_.receive_size = link_impl::options().receive_size;
+  const error_code ec = link_.open(shared);
+  stream_options_.receives = link_.options().receives;
+  stream_options_.receive_size = link_.options().receive_size;
   return ec;
 }
 
-void stream_impl::make_parts(frame_link& link, const handshake& peer) {
+void stream_impl::make_parts(frame_link& frames, const handshake& peer) {
   stream_limits o;
-  o.reads = peer.max_reads != 0 && queue_pair()->options().max_reads != 0;
+  o.reads = peer.max_reads != 0 && link_.queue_pair()->options().max_reads != 0;
   o.blocks = stream_options_.sends;
   o.inbox.read_ahead = std::max<std::uint64_t>(
       o.inbox.read_ahead, std::uint64_t(stream_options_.receives) * stream_options_.receive_size);
-  // If a later step throws, the link is destroyed. The protocol uses the link, so it is created
-  // last.
+  // If a later step throws, the frames are destroyed. The protocol uses the frames, so it is
+  // created last.
   blocks_.resize(std::size_t(o.blocks) + o.offers);
   direct_ = std::make_unique<direct_pull>(*this);
-  bytes_.emplace(link, o);
+  bytes_.emplace(frames, o);
   bytes_->set_no_delay(no_delay_);
 }
 
 void stream_impl::on_connected(const connection_info& info) {
   {
-    const std::lock_guard guard(mutex_);
+    const auto guard = link_.lock();
     info_ = info;
     known_ = true;
   }
-  link_impl::on_connected(info);
+  link_.on_connected();
 }
 
 // --- Starting --------------------------------------------------------------------------------
@@ -82,12 +87,12 @@ bool stream_impl::begin(stream_reading& op) {
   op.ec = {};
   if (op.size == 0 && op.request.what == stream_read::kind::copy)
     return false;
-  op.ec = bytes_ ? error_code() : check();
+  op.ec = bytes_ ? error_code() : link_.check();
   if (!op.ec && !known_)
     op.ec = asio::error::not_connected;
   if (!op.ec && closed_) // the receives may have been released
     op.ec = asio::error::operation_aborted;
-  if (!op.ec && !is_usable(op.memory))
+  if (!op.ec && !link_.is_usable(op.memory))
     op.ec = asio::error::invalid_argument;
   if (op.ec) {
     if (op.request.what == stream_read::kind::wait)
@@ -112,7 +117,7 @@ bool stream_impl::begin(stream_writing& op) {
       op.ec = asio::error::broken_pipe;
     return false;
   }
-  if (!is_usable(op.memory)) {
+  if (!link_.is_usable(op.memory)) {
     op.ec = asio::error::invalid_argument;
     return false;
   }
@@ -126,7 +131,7 @@ bool stream_impl::begin(stream_writing& op) {
 
 bool stream_impl::begin(stream_error_wait& op) {
   op.ec = {};
-  if (!known_ || check())
+  if (!known_ || link_.check())
     return false;
   ++error_waits_;
   return true;
@@ -150,7 +155,7 @@ bool stream_impl::find_keys(stream_operation& op) const {
     return true;
   for (std::size_t i = 0; i < op.part_count; ++i) {
     ibv_sge& part = op.parts[i];
-    const auto found = pool().find(reinterpret_cast<const void*>(part.addr), part.length);
+    const auto found = link_.pool().find(reinterpret_cast<const void*>(part.addr), part.length);
     if (!found)
       return false;
     part.lkey = found->lkey();
@@ -160,10 +165,10 @@ bool stream_impl::find_keys(stream_operation& op) const {
 
 template <class Op>
 bool stream_impl::start_op(Op& op) {
-  turn t(*this);
+  link_impl::turn t(link_);
   if (!begin(op))
     return false;
-  operation_starting();
+  link_.operation_starting();
   active_.push_back(op);
   t.advance();
   return true;
@@ -176,7 +181,7 @@ bool stream_impl::start(stream_error_wait& op) { return start_op(op); }
 // --- Carrying out actions --------------------------------------------------------------------
 
 bool stream_impl::run_parts(operation_list& done) {
-  assert(mutex_.is_locked());
+  assert(link_.is_locked());
   if (!bytes_)
     return false;
   const stream_action a = bytes_->next();
@@ -215,7 +220,7 @@ bool stream_impl::run_parts(operation_list& done) {
   case stream_action::kind::none:
     break;
   }
-  if (error_waits_ == 0 || !frames().stopped())
+  if (error_waits_ == 0 || !link_.frames().stopped())
     return wait_for_peer(done);
   const auto i = std::find_if(active_.begin(), active_.end(), [](const operation& op) {
     return static_cast<const stream_operation&>(op).what == stream_operation::kind::error;
@@ -233,12 +238,12 @@ void stream_impl::finish(stream_operation& op, const error_code& ec, std::uint64
               : ec;
   if (op.what == stream_operation::kind::write) {
     auto& w = static_cast<stream_writing&>(op);
-    bytes_sent_.add(w.request.taken());
-    if (w.exposed.is_open() && !end_key(w.exposed, w.memory, w.access))
+    link_.count_sent(w.request.taken());
+    if (w.exposed.is_open() && !link_.end_key(w.exposed, w.memory, w.access))
       op.ec = error::device_keeps_memory;
   }
-  dropped_.drop(op.access);
-  dropped_.drop(op.memory);
+  link_.drop(op.access);
+  link_.drop(op.memory);
   op.value = bytes;
   if (op.blocking_) {
     op.finished_ = true;
@@ -261,7 +266,7 @@ bool stream_impl::withdraw_op(stream_operation& op) {
 }
 
 void stream_impl::cancel(std::uint64_t id, asio::cancellation_type_t type) {
-  turn t(*this);
+  link_impl::turn t(link_);
   const auto found = std::find_if(active_.begin(), active_.end(),
                                   [id](const operation& op) { return op.id == id; });
   if (found == active_.end())
@@ -284,7 +289,7 @@ void stream_impl::withdraw_all(operation_list& done) {
 }
 
 void stream_impl::cancel() {
-  turn t(*this);
+  link_impl::turn t(link_);
   withdraw_all(t.done);
   t.advance();
 }
@@ -293,17 +298,17 @@ void stream_impl::cancel() {
 
 std::size_t stream_impl::available() {
   look_here();
-  turn t(*this);
+  link_impl::turn t(link_);
   t.advance();
   return bytes_ ? bytes_->available() : 0;
 }
 
 error_code stream_impl::shutdown(asio::socket_base::shutdown_type what) {
-  turn t(*this);
+  link_impl::turn t(link_);
   if (!known_ || !bytes_)
     return asio::error::not_connected;
-  if (frames().stopped()) // after the peer's close nothing is left to shut down
-    return frames().said_goodbye() ? error_code() : error_code(asio::error::not_connected);
+  if (link_.frames().stopped()) // after the peer's close nothing is left to shut down
+    return link_.frames().said_goodbye() ? error_code() : error_code(asio::error::not_connected);
   if (what != asio::socket_base::shutdown_receive)
     bytes_->shut_down_writes();
   if (what != asio::socket_base::shutdown_send)
@@ -313,13 +318,13 @@ error_code stream_impl::shutdown(asio::socket_base::shutdown_type what) {
 }
 
 error_code stream_impl::endpoint(endpoint_type& result, bool remote) const {
-  const std::lock_guard guard(mutex_);
+  const auto guard = link_.lock();
   result = remote ? info_.remote : info_.local;
   return known_ || !remote ? error_code() : error_code(asio::error::not_connected);
 }
 
 void stream_impl::set_no_delay(bool on) {
-  turn t(*this);
+  link_impl::turn t(link_);
   no_delay_ = on;
   if (bytes_)
     bytes_->set_no_delay(on);
@@ -327,7 +332,7 @@ void stream_impl::set_no_delay(bool on) {
 }
 
 bool stream_impl::no_delay() const {
-  const std::lock_guard guard(mutex_);
+  const auto guard = link_.lock();
   return no_delay_;
 }
 

@@ -8,8 +8,8 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/socket_base.hpp>
 
-#include "link/link_impl.hpp"
 #include "link/link_pull.hpp"
+#include "link/link_session.hpp"
 #include "streams/stream_protocol.hpp"
 
 #include <chrono>
@@ -22,14 +22,14 @@
 namespace asio_rdma::detail {
 
 /// The logic of `basic_stream`: bytes on a link.
-class stream_impl final : public link_impl {
+class stream_impl final : public link_session {
 public:
   using endpoint_type = asio::ip::tcp::endpoint;
 
   stream_impl(const asio::any_io_executor& ex, const memory_pool& pool, const stream_options& o);
   ~stream_impl() override;
 
-  using link_impl::open;
+  error_code open(std::shared_ptr<completion_queue_impl> queue);
   error_code open(const std::shared_ptr<shared_receives_impl>& shared);
 
   /// Return true, or false with the result in the operation, which then stays the caller's.
@@ -72,7 +72,7 @@ private:
   struct chunk;
   struct direct_pull;
 
-  void make_parts(frame_link& link, const handshake& peer) override;
+  void make_parts(frame_link& frames, const handshake& peer) override;
   bool run_parts(operation_list& done) override;
   void add_payload(const outgoing_frame& frame, frame_transfer& to) override;
 
@@ -108,7 +108,7 @@ private:
   std::chrono::milliseconds patience() const noexcept;
   std::uint64_t signs_of_peer() const noexcept;
   bool hopes(protocol_clock::time_point now) const noexcept;
-  static void look(link_impl& link);
+  void look();
   void look_later();
 
   stream_options stream_options_;

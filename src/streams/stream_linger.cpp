@@ -21,7 +21,7 @@ constexpr std::chrono::milliseconds least_for_answer(1000);
 void stream_impl::close() {
   bool lingers = true;
   {
-    turn t(*this);
+    link_impl::turn t(link_);
     t.changed();
     closed_ = true;
     lingers = stream_options_.linger > stream_options_.linger.zero();
@@ -29,10 +29,10 @@ void stream_impl::close() {
     withdraw_all(t.done);
   }
   closer_->stream = std::static_pointer_cast<stream_impl>(shared_from_this());
-  if (lingers && start_close(*closer_))
+  if (lingers && link_.start_close(*closer_))
     return;
   closer_->stream.reset();
-  link_impl::close();
+  link_.close();
 }
 
 // The new wait may be of another length.
@@ -72,7 +72,7 @@ bool stream_impl::wait_for_peer(operation_list& done) {
     wait_anew();
   withdrawing_ = bytes_->withdrawing();
   bool hopes_now = false;
-  if ((!owes && !closed_) || failing()) {
+  if ((!owes && !closed_) || link_.failing()) {
     waits_.reset();
   } else {
     const auto now = protocol_clock::now();
@@ -89,11 +89,11 @@ bool stream_impl::wait_for_peer(operation_list& done) {
     }
   }
   // In mode `manual`, the end of the holder would wait for the user.
-  const bool holds = owes && hopes_now && frames().sends_under_way() == 0 &&
-                     completion_queue().options().mode != completion_mode::manual;
+  const bool holds = owes && hopes_now && link_.frames().sends_under_way() == 0 &&
+                     link_.completion_queue().options().mode != completion_mode::manual;
   if (holds && holder_->now == holder::state::idle) {
     holder_->now = holder::state::holding;
-    operation_starting();
+    link_.operation_starting();
   } else if (!holds && holder_->now == holder::state::holding) {
     holder_->now = holder::state::ending;
     holder_->stream = std::static_pointer_cast<stream_impl>(shared_from_this());
@@ -104,33 +104,33 @@ bool stream_impl::wait_for_peer(operation_list& done) {
   return false;
 }
 
-void stream_impl::look(link_impl& link) {
-  auto& self = static_cast<stream_impl&>(link);
-  self.looking_ = false;
-  if (!self.waits_ || !self.asked_ || self.signs_of_peer() != self.signs_)
+void stream_impl::look() {
+  looking_ = false;
+  if (!waits_ || !asked_ || signs_of_peer() != signs_)
     return;
-  const auto limit = self.patience();
-  const auto waited = protocol_clock::now() - *self.asked_;
+  const auto limit = patience();
+  const auto waited = protocol_clock::now() - *asked_;
   if (waited < limit) // the wait has begun anew
     return;
   if (waited > limit + std::max(limit / 2, late)) // the context was blocked: look for news
-    self.waits_.reset();
-  else if (self.closed_ || self.bytes_->withdrawing())
-    self.fail(asio::error::timed_out);
+    waits_.reset();
+  else if (closed_ || bytes_->withdrawing())
+    link_.fail(asio::error::timed_out);
 }
 
 // Called by the stream's destructor too, so this does not throw.
 void stream_impl::look_later() {
   try {
-    call_at(timer::look, asked_.value_or(*waits_) + patience(), &stream_impl::look);
+    link_.call_at(link_impl::timer::look, asked_.value_or(*waits_) + patience(),
+                  [this] { look(); });
     looking_ = true;
   } catch (const std::bad_alloc&) {
-    fail(make_error_code(boost::system::errc::not_enough_memory));
+    link_.fail(make_error_code(boost::system::errc::not_enough_memory));
   }
 }
 
 void stream_impl::set_linger(const asio::socket_base::linger& option) {
-  turn t(*this);
+  link_impl::turn t(link_);
   linger_option_ = option;
   stream_options_.linger =
       option.enabled() ? limited(std::chrono::seconds(option.timeout())) : usual_linger_;
@@ -139,7 +139,7 @@ void stream_impl::set_linger(const asio::socket_base::linger& option) {
 }
 
 asio::socket_base::linger stream_impl::linger() const {
-  const std::lock_guard guard(mutex_);
+  const auto guard = link_.lock();
   return linger_option_;
 }
 
@@ -147,17 +147,17 @@ asio::socket_base::linger stream_impl::linger() const {
 completion_queue_impl* stream_impl::last_work() {
   if (!is_closed())
     close();
-  turn t(*this);
-  if (check() || frames().told_goodbye())
+  link_impl::turn t(link_);
+  if (link_.check() || link_.frames().told_goodbye())
     return nullptr;
   if (!std::exchange(leaving_, true))
     wait_anew();
   t.advance();
-  return hopes(protocol_clock::now()) ? &completion_queue() : nullptr;
+  return hopes(protocol_clock::now()) ? &link_.completion_queue() : nullptr;
 }
 
 bool stream_impl::is_closed() const {
-  const std::lock_guard guard(mutex_);
+  const auto guard = link_.lock();
   return closed_;
 }
 

@@ -27,7 +27,7 @@ private:
   static void run(operation* base, disposal how) {
     const auto s = std::move(static_cast<closer*>(base)->stream);
     if (how != disposal::destroy)
-      s->link_impl::close();
+      s->link_.close();
   }
 };
 
@@ -46,7 +46,7 @@ private:
   static void run(operation* base, disposal how) {
     auto& self = *static_cast<holder*>(base);
     const auto s = std::move(self.stream);
-    turn t(*s);
+    link_impl::turn t(s->link_);
     self.now = state::idle;
     if (how != disposal::destroy)
       t.advance();

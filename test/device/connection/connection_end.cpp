@@ -51,7 +51,8 @@ TEST_CASE("an idle connection finds out that its peer is gone without a word") {
   t.a.async_receive(waiting.handler());
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_ERR; // b's context is not run any more
-  REQUIRE(ibv_modify_qp(t.b.impl()->queue_pair()->native_handle(), &attr, IBV_QP_STATE) == 0);
+  REQUIRE(ibv_modify_qp(t.b.impl()->target_queue_pair()->native_handle(), &attr, IBV_QP_STATE) ==
+          0);
   until(t.here, [&] { return waiting.done(); });
   CHECK(waiting.ec);
   if (t.dev.type() != transport::iwarp) // on iWARP TCP reports the end
@@ -98,7 +99,7 @@ TEST_CASE("keeping alive does no harm, nor keeps a context running") {
   connection_options o;
   o.keep_alive = 1ms;
   talk t(o, o);
-  const auto& queue = t.a.impl()->queue_pair()->completion_queue();
+  const auto& queue = t.a.impl()->target_queue_pair()->completion_queue();
   const std::uint64_t before = queue->counters().completions;
   outcome<message> r;
   t.b.async_receive(r.handler());

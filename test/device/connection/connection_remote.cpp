@@ -187,7 +187,7 @@ TEST_CASE(
   wr.num_sge = 1;
   wr.wr.rdma.remote_addr = t.target.remote().address;
   wr.wr.rdma.rkey = t.target.remote().rkey;
-  REQUIRE(ibv_post_send(t.a.impl()->queue_pair()->native_handle(), &wr, &bad) == 0);
+  REQUIRE(ibv_post_send(t.a.impl()->target_queue_pair()->native_handle(), &wr, &bad) == 0);
   t.until([&] { return waiting.done() && ended.done(); });
   CHECK(waiting.ec == error::protocol_violation);
   CHECK(ended.ec == error::protocol_violation);

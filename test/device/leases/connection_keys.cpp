@@ -90,7 +90,7 @@ struct binding : private connections_check, talk {
 
   /// b lends `memory`, and the bind of its key is in progress.
   void lend() {
-    faults.hold_completions({nullptr, b.impl()->queue_pair()->number()});
+    faults.hold_completions({nullptr, b.impl()->target_queue_pair()->number()});
     b.async_send_region(memory, read_write, lent.handler());
     while (faults.held() == 0)
       std::this_thread::yield();

@@ -63,7 +63,7 @@ public:
   auto& b() { return pair_->b; }
   const memory_pool& pool() const { return pair_->pool; }
   bool is_iwarp() const { return pair_->dev.type() == transport::iwarp; }
-  ibv_qp* native() { return a().impl()->queue_pair()->native_handle(); }
+  ibv_qp* native() { return a().impl()->target_queue_pair()->native_handle(); }
 
   /// The number of operations that are started at a time.
   unsigned at_once() const { return kind.is_last ? 1 : 2; }

@@ -359,7 +359,7 @@ TEMPLATE_TEST_CASE("a blocking function that an exception leaves has no operatio
   stream_pair t;
   const bool reads = GENERATE(true, false), ended = GENERATE(false, true);
   CAPTURE(reads, ended);
-  detail::completion_queue_impl& queue = *t.b.impl()->queue_pair()->completion_queue();
+  detail::completion_queue_impl& queue = *t.b.impl()->target_queue_pair()->completion_queue();
   char c = 0;
   sent pending; // of other operations, which continue
   t.a.async_read_some(asio::buffer(&c, 1), pending.handler());

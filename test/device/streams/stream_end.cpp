@@ -74,7 +74,7 @@ TEST_CASE("a cancelled write keeps its memory until the device has let go") {
   stream_pair t;
   const registered_buffer memory = filled(t.pool, many, 1);
   faults::injector faults(t.dev.native_handle());
-  faults.hold_completions({nullptr, t.a.impl()->queue_pair()->native_handle()->qp_num});
+  faults.hold_completions({nullptr, t.a.impl()->target_queue_pair()->native_handle()->qp_num});
   sent write;
   t.a.async_write_some(memory, write.handler());
   const std::size_t ahead = taken_ahead(t.b.options());
@@ -141,7 +141,7 @@ TEST_CASE("a closed stream whose peer takes nothing gives up when it has lingere
 TEST_CASE("a blocking read and a blocking write end with a connection that fails") {
   stream_pair t;
   faults::injector faults(t.dev.native_handle());
-  const std::uint32_t number = t.a.impl()->queue_pair()->native_handle()->qp_num;
+  const std::uint32_t number = t.a.impl()->target_queue_pair()->native_handle()->qp_num;
   faults.fail_completion({.status = IBV_WC_FATAL_ERR, .qp_num = number});
   const bool reads = GENERATE(false, true);
   std::thread peer([&] { // the first failed completion of a belongs to its write

@@ -27,7 +27,9 @@ bool is_filled(const registered_buffer& b, std::uint32_t seed) {
   return is_pattern(static_cast<const std::uint8_t*>(b.data()), b.size(), seed);
 }
 
-std::uint32_t number_of(stream& s) { return s.impl()->queue_pair()->native_handle()->qp_num; }
+std::uint32_t number_of(stream& s) {
+  return s.impl()->target_queue_pair()->native_handle()->qp_num;
+}
 
 /// Runs the context until `n` completions are held back.
 void wait_held(stream_pair& t, faults::injector& faults, std::size_t n) {

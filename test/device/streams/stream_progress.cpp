@@ -202,7 +202,7 @@ TEST_CASE("a withdrawn write leaves a connection open whose close would not ling
   t.a.async_write_some(lent, write.handler());
   t.until([&] { return t.b.available() >= megabyte; });
   REQUIRE(write.calls == 0);
-  faults.hold_completions({nullptr, t.b.impl()->queue_pair()->native_handle()->qp_num});
+  faults.hold_completions({nullptr, t.b.impl()->target_queue_pair()->native_handle()->qp_num});
   if (by_shutdown)
     t.a.shutdown(stream::shutdown_send);
   else
@@ -234,7 +234,7 @@ TEST_CASE("a write that is withdrawn while the peer reads it directly ends at th
   char c = 0;
   asio::write(t.a, asio::buffer("x", 1)); // so that the next completion is that of the offer
   asio::read(t.b, asio::buffer(&c, 1));
-  const std::uint32_t number = t.b.impl()->queue_pair()->native_handle()->qp_num;
+  const std::uint32_t number = t.b.impl()->target_queue_pair()->native_handle()->qp_num;
   faults.hold_completions({nullptr, number});
   const auto wait_held = [&](std::size_t n) {
     while (faults.held() < n) {

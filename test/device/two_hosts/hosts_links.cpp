@@ -111,10 +111,10 @@ struct link_of_hosts {
         throw system_error(ec, "connect");
     };
     auto &x = *a.impl(), &y = *b.impl();
-    check(x.queue_pair()->local_address(of_a));
-    check(y.queue_pair()->local_address(of_b));
-    check(x.queue_pair()->connect(of_b));
-    check(y.queue_pair()->connect(of_a));
+    check(x.target_queue_pair()->local_address(of_a));
+    check(y.target_queue_pair()->local_address(of_b));
+    check(x.target_queue_pair()->connect(of_b));
+    check(y.target_queue_pair()->connect(of_a));
     check(x.on_hello(y.hello(), true));
     check(y.on_hello(x.hello(), false));
     x.on_connected({});

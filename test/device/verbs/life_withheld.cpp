@@ -574,7 +574,7 @@ TEST_CASE("a connection whose queue pair the device does not destroy keeps all t
   t.until([&] { return region.done(); });
   REQUIRE(region.succeeded());
 
-  const std::uint32_t number = t.a.impl()->queue_pair()->native_handle()->qp_num;
+  const std::uint32_t number = t.a.impl()->target_queue_pair()->native_handle()->qp_num;
   faults.hold_completions({nullptr, number});
   faults.fail(call::destroy_qp, EBUSY, {1, forever}, number);
   sent of_view, of_buffer, written, read;

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: BSL-1.0
+// A connection's receives of messages, and the READs of offered messages.
+#include <asio_rdma/detail/verbs/scatter_gather.hpp>
+
+#include "connection/connection_impl.hpp"
+
+#include <algorithm>
+#include <cassert>
+#include <new>
+#include <utility>
+
+namespace asio_rdma::detail {
+
+bool connection_impl::start(message_receive& op) {
+  link_impl::turn t(link_);
+  if (!messages_) {
+    op.ec = link_.check();
+    return false;
+  }
+  if (!link_.is_usable(op.memory)) {
+    op.ec = asio::error::invalid_argument;
+    return false;
+  }
+  if (!op.owning) {
+    op.request.capacity = 0;
+    for (std::size_t i = 0; i < op.target_count; ++i)
+      op.request.capacity += op.targets[i].length;
+    op.direct = op.target_count == 1 && find_key(*op.targets);
+  }
+  begin(op);
+  op.request.op = &op;
+  messages_->receive(op.request);
+  t.advance();
+  return true;
+}
+
+void connection_impl::to_foreground(message_receive& op) {
+  link_impl::turn t(link_);
+  end_background(op);
+  t.changed();
+}
+
+// Whether the buffer is registered, perhaps without the caller's knowledge.
+bool connection_impl::find_key(ibv_sge& e) const {
+  if (e.lkey != 0)
+    return true;
+  const auto found = link_.pool().find(reinterpret_cast<const void*>(e.addr), e.length);
+  if (found)
+    e.lkey = found->lkey();
+  return found.has_value();
+}
+
+void connection_impl::complete_receive(message_receive& op, operation_list& done) {
+  end_background(op);
+  const message_in& result = op.request;
+  op.ec = result.ec;
+  op.size = result.bytes;
+  op.result.immediate = result.immediate;
+  op.word = result.immediate.value_or(0);
+  if (!op.ec && result.what == message_in::kind::message) {
+    messages_received_.add();
+    link_.count_received(result.bytes);
+    rendezvous_received_.add(
+        result.where == message_in::place::pulled || result.where == message_in::place::direct ? 1
+                                                                                               : 0);
+  }
+  if (op.pull != nullptr) // the link has stopped
+    give_back(*op.pull);
+  registered_buffer memory;
+  const bool in_slot = result.where == message_in::place::slot;
+  if (in_slot)
+    memory = link_.received(result.slot).slice(frame_header::size, result.bytes);
+  else if (result.where == message_in::place::pulled) {
+    message_pull& p = pull_of(result.slot);
+    memory = std::move(p.memory);
+    give_back(p);
+  }
+  if (op.owning) {
+    op.result.payload = std::move(memory);
+    if (in_slot)
+      link_.received(result.slot) = {}; // the next frame uses other memory
+  } else if (!memory.empty()) {
+    scatter(memory.data(), {op.targets, op.target_count}, 0, memory.size());
+  }
+  if (in_slot)
+    link_.frames().release(result.slot);
+  active_.erase(operation_list::s_iterator_to(op));
+  done.push_back(op);
+}
+
+// A message that is being read into the caller's memory will be read again for another receive.
+void connection_impl::cancel(message_receive& op, operation_list& done) {
+  if (!messages_->cancel(op.request)) {
+    if (op.pull == nullptr)
+      return;
+    message_pull& p = *op.pull;
+    p.stop();
+    if (!op.memory.region()) // the operation ends after its READ
+      return;
+    p.memory = std::move(op.memory);
+    p.access = std::move(op.access);
+    p.abandoned = true;
+    p.into = nullptr;
+    op.pull = nullptr;
+    messages_->abandon(op.request);
+  }
+  complete(op, asio::error::operation_aborted, done);
+}
+
+// --- Long messages, read from the sender's memory --------------------------------------------
+
+message_pull::message_pull(connection_impl& connection) noexcept
+    : link_pull(connection.link(),
+                [](link_pull& p) {
+                  auto& self = static_cast<message_pull&>(p);
+                  self.owner.pull_done(self);
+                }),
+      owner(connection) {}
+
+void connection_impl::pull_done(message_pull& p) {
+  if (p.failure() && p.failure() != boost::system::errc::not_enough_memory)
+    return link_.fail(p.failure());
+  if (p.failure())
+    messages_->refuse(p.slot);
+  else
+    messages_->pulled(p.slot);
+  if (p.into != nullptr || p.abandoned || p.failure())
+    give_back(p);
+}
+
+// Releases the pull and its memory: no READ is outstanding, and the bytes read are not needed.
+void connection_impl::give_back(message_pull& p) noexcept {
+  if (p.into != nullptr)
+    std::exchange(p.into, nullptr)->pull = nullptr;
+  p.abandoned = p.in_use = false;
+  link_.drop(p.access);
+  link_.drop(p.memory);
+  pulls_.give_back(p);
+}
+
+message_pull& connection_impl::pull_of(std::uint32_t slot) noexcept {
+  assert(link_.is_locked());
+  auto& all = pulls_.all();
+  return *std::find_if(all.begin(), all.end(),
+                       [slot](const message_pull& p) { return p.in_use && p.slot == slot; });
+}
+
+void connection_impl::begin_pull(const message_action& a) {
+  message_pull* free = nullptr;
+  try {
+    free = &pulls_.take(*this);
+  } catch (const std::bad_alloc&) {
+    return messages_->refuse(a.slot);
+  }
+  message_pull& p = *free;
+  p.slot = a.slot;
+  p.in_use = true;
+  if (a.receive != nullptr) {
+    message_receive& op = *static_cast<message_receive::wait&>(*a.receive).op;
+    if (op.direct) {
+      messages_->read_into(a.slot, op.request);
+      p.into = &op;
+      op.pull = &p;
+      const ibv_sge& to = *op.targets;
+      return p.start({reinterpret_cast<void*>(to.addr), a.memory.size, to.lkey}, a.memory);
+    }
+  }
+  error_code ec;
+  p.memory = link_.pool().allocate(a.memory.size, ec);
+  if (!ec)
+    return p.start(p.memory, a.memory);
+  messages_->refuse(a.slot);
+  give_back(p);
+}
+
+} // namespace asio_rdma::detail

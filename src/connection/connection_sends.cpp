@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: BSL-1.0
+// A connection's sends of messages: the memory and the record of each, its frame or offer, its end.
+#include <asio_rdma/detail/verbs/scatter_gather.hpp>
+
+#include "connection/connection_impl.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cassert>
+#include <span>
+
+namespace asio_rdma::detail {
+
+bool connection_impl::start(message_send& op, const payload& p,
+                            std::optional<std::uint32_t> immediate) {
+  link_impl::turn t(link_);
+  op.ec = link_.check();
+  if (op.ec)
+    return false;
+  message_record& r = records_.take();
+  r.what = message_out::kind::message;
+  r.immediate = immediate;
+  op.ec = fill(r, p);
+  if (op.ec) {
+    give_back(r);
+    return false;
+  }
+  r.waiter = &op;
+  op.record = &r;
+  begin(op);
+  messages_->send(r);
+  t.run();
+  return true;
+}
+
+// Unregistered buffers are copied at once, so they are not needed any more. If there is no memory
+// for that, the operation fails.
+error_code connection_impl::fill(message_record& r, const payload& p) {
+  const std::uint64_t eager = messages_->eager_size();
+  if (p.owner != nullptr) {
+    if (!link_.is_usable(*p.owner))
+      return asio::error::invalid_argument;
+    r.bytes = p.owner->size();
+    r.memory = *p.owner;
+    return r.access.try_begin_read(*p.owner);
+  }
+  r.bytes = p.bytes;
+  if (p.too_many)
+    return error::too_many_buffers;
+  bool registered = p.registered;
+  std::array<payload::part, message_record::max_views> found;
+  if (!registered && p.count <= found.size()) { // the buffers may lie in the pool nevertheless
+    registered = true;
+    for (std::size_t i = 0; i < p.count && registered; ++i) {
+      const auto b = link_.pool().find(p.parts[i].data, p.parts[i].bytes);
+      registered = b.has_value();
+      if (registered)
+        found[i] = {p.parts[i].data, p.parts[i].bytes, b->lkey()};
+    }
+  } else if (p.count <= found.size()) {
+    std::copy_n(p.parts, p.count, found.begin());
+  }
+  if (registered && p.count <= (p.bytes > eager ? 1 : found.size()) &&
+      (p.bytes > frame_transfer::payload_room || p.bytes > eager)) {
+    for (std::size_t i = 0; i < p.count; ++i)
+      r.views[i] = element_of(found[i]);
+    r.view_count = static_cast<std::uint32_t>(p.count);
+    r.caller_keeps = true;
+    return {};
+  }
+  std::byte* to = r.small.data();
+  r.is_small = p.bytes <= r.small.size() && p.bytes <= eager;
+  if (!r.is_small) {
+    error_code ec;
+    r.memory = link_.pool().allocate(p.bytes, ec);
+    if (ec)
+      return ec;
+    to = static_cast<std::byte*>(r.memory.data());
+  }
+  asio::buffer_copy(asio::buffer(to, p.bytes), std::span(p.parts, p.count));
+  return {};
+}
+
+void connection_impl::add_payload(const outgoing_frame& frame, frame_transfer& to) {
+  auto& r = static_cast<message_record&>(static_cast<message_out&>(*frame.operation));
+  if (r.is_small) {
+    to.copy(r.small.data(), r.bytes);
+  } else if (r.view_count != 0) {
+    for (std::uint32_t i = 0; i < r.view_count; ++i)
+      to.add(r.views[i]);
+  } else if (r.bytes <= frame_transfer::payload_room) {
+    to.copy(r.memory.data(), r.bytes);
+  } else {
+    to.add(element_of(r.memory));
+  }
+}
+
+void connection_impl::expose(message_record& r) {
+  void* data = r.memory.data();
+  if (r.view_count != 0)
+    data = reinterpret_cast<void*>(r.views[0].addr);
+  error_code ec;
+  r.exposed =
+      memory_region(link_.pool().get_protection_domain(), data, r.bytes, access::remote_read, ec);
+  if (ec)
+    messages_->fail_send(r, ec);
+  else
+    messages_->prepared(r, r.exposed.remote());
+}
+
+void connection_impl::complete_send(message_record& r, operation_list& done) {
+  if (!r.ec && r.what == message_out::kind::message) {
+    messages_sent_.add();
+    link_.count_sent(r.bytes);
+    rendezvous_sent_.add(r.exposed.is_open() ? 1 : 0);
+  }
+  if (r.exposed.is_open()) {
+    const bool is_users = r.caller_keeps || r.access;
+    if (!link_.end_key(r.exposed, r.memory, r.access) && is_users)
+      r.ec = error::device_keeps_memory;
+  }
+  if (r.waiter != nullptr) {
+    r.waiter->value = r.bytes;
+    complete(*r.waiter, r.ec, done);
+  } else if (r.write != nullptr) {
+    r.write->notice = nullptr;
+    if (!r.write->result)
+      r.write->result = r.ec;
+    end_remote(*r.write, done);
+  }
+  give_back(r);
+}
+
+// Returns false if the operation continues: the device may use the caller's memory, or the peer may
+// have the message.
+bool connection_impl::cancel(message_send& op, asio::cancellation_type_t type,
+                             operation_list& done) {
+  message_record& r = *op.record;
+  if (messages_->cancel(static_cast<message_out&>(r))) {
+    r.ec = asio::error::operation_aborted;
+    complete_send(r, done);
+    return true;
+  }
+  if (r.caller_keeps || !may_leave_effects(type))
+    return false;
+  r.waiter = nullptr;
+  complete(op, asio::error::operation_aborted, done);
+  return true;
+}
+
+void connection_impl::give_back(message_record& r) noexcept {
+  assert(!r.exposed.is_open());
+  r.waiter = nullptr;
+  r.write = nullptr;
+  link_.drop(r.access);
+  link_.drop(r.memory);
+  r.view_count = 0;
+  r.caller_keeps = r.is_small = false;
+  records_.give_back(r);
+}
+
+} // namespace asio_rdma::detail
