@@ -8,6 +8,7 @@
 #include <boost/asio/cancellation_signal.hpp>
 #include <boost/asio/ip/tcp.hpp>
 
+#include <chrono>
 #include <cstddef>
 #include <map>
 #include <memory>
@@ -178,6 +179,20 @@ private:
     return op;
   }
 
+  /// There is room again when written bytes have arrived, which takes a moment.
+  bool is_writable_soon(char who) {
+    begun& op = start({who, verb::wait_write});
+    const auto limit = std::chrono::steady_clock::now() + std::chrono::milliseconds(50);
+    world_.io.restart();
+    while (!op.done && world_.io.run_one_until(limit) != 0)
+      continue;
+    const bool result = op.done;
+    op.signal.emit(asio::cancellation_type::terminal);
+    end(op);
+    begun_[who].pop_back();
+    return result;
+  }
+
   std::string play(const step& s) {
     socket& o = of(s.who);
     error_code ec;
@@ -251,8 +266,11 @@ private:
     // The number of bytes differs, so only the final error is recorded.
     case verb::fill:
       memory.resize(100000, 'x');
-      while (!ec)
-        o.write_some(asio::buffer(memory), ec);
+      do {
+        ec.clear();
+        while (!ec)
+          o.write_some(asio::buffer(memory), ec);
+      } while (is_writable_soon(s.who));
       break;
     case verb::drain: {
       memory.resize(100000);
