@@ -259,7 +259,8 @@ TEST_CASE(
     CHECK(s.write.value >= megabyte);
   }
   s.read_all(megabyte);
-  CHECK((s.write.value == many) == !s.write.ec);
+  if (!ends(first) && !ends(second))
+    CHECK(s.write.succeeded());
 }
 
 TEST_CASE("a wait for room is cancelled by each type, and the next write finds the room") {
