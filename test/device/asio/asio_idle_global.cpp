@@ -86,7 +86,7 @@ void free_word(started_at_once& s, remote_ptr<word> p, done d) {
   s.guest.async_free(p, upon(std::move(d)));
 }
 
-/// Each operation is of a node of its own.
+/// Each operation joins by a node of its own.
 struct joins : started_late, two_nodes {
   explicit joins(asio::io_context& io) : two_nodes(io) {
     for (int i = 0; i < started_count; ++i)

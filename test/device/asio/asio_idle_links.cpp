@@ -159,7 +159,7 @@ struct end_waits : operations, two_connections {
   void complete() override { a.close(); }
 };
 
-/// Each is on its own connection, which the peer closes too.
+/// Each operation closes its own connection. The peer closes the connection too.
 struct closes : started_late {
   explicit closes(asio::io_context& io) : on(io, false) {
     for (int i = 0; i < started_count; ++i)

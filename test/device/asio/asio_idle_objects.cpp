@@ -104,7 +104,7 @@ void start_bind(two_queue_pairs& p, done d) {
   p.q.a.async_bind(w, p.g.mem.region, 0, 64, access::remote_write, upon(std::move(d)));
 }
 
-/// Each key is of a window that is bound before.
+/// The keys are those of windows that are bound before.
 struct invalidations : batched {
   explicit invalidations(asio::io_context& io)
       : batched(io, completion_mode::event, [](two_queue_pairs& p, done d) {

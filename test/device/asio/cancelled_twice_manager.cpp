@@ -183,7 +183,7 @@ struct requesting : stopped {
     }
     CHECK(a.state() ==
           (dev.type() == transport::iwarp ? queue_pair_state::failed : queue_pair_state::open));
-    listener.emplace(io, own_endpoint()); // without the request
+    listener.emplace(io, own_endpoint()); // the new one does not receive the request
     others_connect(*this);
   }
 };

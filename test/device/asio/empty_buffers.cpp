@@ -59,7 +59,7 @@ TEST_CASE("a queue pair's operations without bytes touch no memory") {
   for (const auto how : {flags::none, flags::solicited, flags::fenced, flags::unsignaled})
     each_empty(p.ma.buffer(0, bytes), [&](const char* kind, const auto& buffers) {
       INFO(kind << ", flags " << static_cast<unsigned>(how));
-      if (windows) { // which needs that the window has been invalidated
+      if (windows) { // rxe binds a window again only after its key has been invalidated
         outcome<void> bound;
         p.b.async_bind(window, p.mb.region, 0, 64, access::remote_write, bound.handler());
         p.drain();
