@@ -65,7 +65,9 @@ auto make(Args... args) {
 std::vector<kind> kinds_of_objects();
 /// Operations of the connection manager.
 std::vector<kind> kinds_of_manager();
-/// Operations of connections, streams, global memory and locks.
+/// Operations of connections and streams.
 std::vector<kind> kinds_of_links();
+/// Operations of global memory and locks.
+std::vector<kind> kinds_of_global_memory();
 
 } // namespace test

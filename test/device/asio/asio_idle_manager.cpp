@@ -2,27 +2,38 @@
 #include "device/asio/asio_idle_kinds.hpp"
 #include "device/support/pair.hpp"
 
+#include <asio_rdma/connection.hpp>
+#include <asio_rdma/stream.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/local/connect_pair.hpp>
 #include <boost/asio/local/stream_protocol.hpp>
 
+#include <concepts>
 #include <deque>
+#include <utility>
+#include <vector>
 
 namespace test {
 namespace {
 
-/// Queue pairs that are open.
-struct open_queue_pairs {
-  explicit open_queue_pairs(asio::io_context& io) {
+/// Objects that are open.
+template <class Object>
+struct open_objects {
+  explicit open_objects(asio::io_context& io) {
     for (int i = 0; i < started_count; ++i)
-      all.emplace_back(io).open(pd);
+      if constexpr (std::same_as<Object, queue_pair>)
+        all.emplace_back(io).open(pd);
+      else
+        all.emplace_back(io).open(pool);
   }
-  queue_pair& next() { return all[used++]; }
+  Object& next() { return all[used++]; }
 
   protection_domain pd{open_device()};
-  std::deque<queue_pair> all;
+  memory_pool pool{pd};
+  std::deque<Object> all;
   std::size_t used = 0;
 };
+using open_queue_pairs = open_objects<queue_pair>;
 
 struct accepts : operations {
   explicit accepts(asio::io_context& io) : accepted(io), listener(io, own_endpoint()) {}
@@ -62,6 +73,72 @@ struct connects : operations {
   connector initiator;
 };
 
+/// An acceptor, a connector, and objects for it.
+template <class Object>
+struct connecting_side {
+  explicit connecting_side(asio::io_context& io)
+      : connecting(io), listener(io, own_endpoint()), initiator(io) {}
+  template <class Handler>
+  void connect_next(Handler&& h) {
+    initiator.async_connect(connecting.next(), listener.local_endpoint(), std::forward<Handler>(h));
+  }
+  void connect_all() {
+    for (int i = 0; i < started_count; ++i)
+      connect_next(asio::detached);
+  }
+  open_objects<Object> connecting;
+  acceptor listener;
+  connector initiator;
+};
+
+template <class Object>
+struct accepts_that_succeed : operations, connecting_side<Object> {
+  explicit accepts_that_succeed(asio::io_context& io) : connecting_side<Object>(io), accepted(io) {}
+  void start(done d) override { this->listener.async_accept(accepted.next(), upon(std::move(d))); }
+  void complete() override { this->connect_all(); }
+  open_objects<Object> accepted;
+};
+
+template <class Object>
+struct accepts_of_new_objects : operations, connecting_side<Object> {
+  using connecting_side<Object>::connecting_side;
+  void start(done d) override {
+    this->listener.template async_accept<Object>(this->connecting.pool, {}, upon(std::move(d)));
+  }
+  void complete() override { this->connect_all(); }
+};
+
+template <class Object>
+struct accepts_of_requests : started_late, connecting_side<Object> {
+  explicit accepts_of_requests(asio::io_context& io) : connecting_side<Object>(io), accepted(io) {
+    int taken = 0;
+    for (connection_request& r : requests)
+      this->listener.async_wait_request([&](error_code, connection_request taken_one) {
+        r = std::move(taken_one);
+        ++taken;
+      });
+    this->connect_all();
+    until(io, [&] { return taken == started_count; });
+    io.restart();
+  }
+  void start_now(done d) override {
+    connection_request& r = requests[accepted.used];
+    this->listener.async_accept(std::move(r), accepted.next(), upon(std::move(d)));
+  }
+  open_objects<Object> accepted;
+  std::vector<connection_request> requests = std::vector<connection_request>(started_count);
+};
+
+template <class Object>
+struct connects_that_succeed : started_late, connecting_side<Object> {
+  explicit connects_that_succeed(asio::io_context& io) : connecting_side<Object>(io), accepted(io) {
+    for (Object& o : accepted.all)
+      this->listener.async_accept(o, asio::detached);
+  }
+  void start_now(done d) override { this->connect_next(upon(std::move(d))); }
+  open_objects<Object> accepted;
+};
+
 /// The peer sends nothing, so each exchange is pending until its stream is cancelled. On iWARP an
 /// exchange reports in any case that it cannot connect the queue pair.
 struct exchanges : operations {
@@ -91,11 +168,23 @@ struct exchanges : operations {
 } // namespace
 
 std::vector<kind> kinds_of_manager() {
+  using asio_rdma::connection;
   return {
       {"accepts", make<accepts>()},
       {"waits for a request", make<request_waits>()},
       {"connects", make<connects>()},
       {"exchanges", make<exchanges>()},
+      {"accepts of queue pairs that succeed", make<accepts_that_succeed<queue_pair>>(), false},
+      {"accepts of connections that succeed", make<accepts_that_succeed<connection>>(), false},
+      {"accepts of streams that succeed", make<accepts_that_succeed<stream>>(), false},
+      {"accepts of new connections", make<accepts_of_new_objects<connection>>(), false},
+      {"accepts of new streams", make<accepts_of_new_objects<stream>>(), false},
+      {"accepts of requests, queue pairs", make<accepts_of_requests<queue_pair>>(), false},
+      {"accepts of requests, connections", make<accepts_of_requests<connection>>(), false},
+      {"accepts of requests, streams", make<accepts_of_requests<stream>>(), false},
+      {"connects of queue pairs that succeed", make<connects_that_succeed<queue_pair>>(), false},
+      {"connects of connections that succeed", make<connects_that_succeed<connection>>(), false},
+      {"connects of streams that succeed", make<connects_that_succeed<stream>>(), false},
   };
 }
 

@@ -8,6 +8,9 @@
 #include <boost/asio/steady_timer.hpp>
 
 #include <chrono>
+#include <cstddef>
+#include <deque>
+#include <utility>
 
 namespace test {
 namespace {
@@ -54,6 +57,8 @@ struct two_queue_pairs {
       : q(io, g, completion_queue(io, g.dev, in_mode(m))) {}
   ground g;
   joined q;
+  std::deque<memory_window> windows;
+  std::size_t next_window = 0;
 };
 
 struct receives : operations, two_queue_pairs {
@@ -93,20 +98,54 @@ void start_atomic(two_queue_pairs& p, done d) {
   p.q.a.async_fetch_add(p.g.remote_part(1), 1, upon(std::move(d)));
 }
 
-struct shared_receives_of_queue : operations {
-  explicit shared_receives_of_queue(asio::io_context& io) : queue(io, g.pd), a(io, g.pd), b(io) {
+/// Binds a new window.
+void start_bind(two_queue_pairs& p, done d) {
+  memory_window& w = p.windows.emplace_back(p.g.pd);
+  p.q.a.async_bind(w, p.g.mem.region, 0, 64, access::remote_write, upon(std::move(d)));
+}
+
+/// The keys are those of windows that are bound before.
+struct invalidations : batched {
+  explicit invalidations(asio::io_context& io)
+      : batched(io, completion_mode::event, [](two_queue_pairs& p, done d) {
+          p.q.a.async_invalidate(p.windows[p.next_window++].rkey(), upon(std::move(d)));
+        }) {
+    int bound = 0;
+    for (int i = 0; i < started_count; ++i)
+      start_bind(*this, [&] { ++bound; });
+    until(io, [&] { return bound == started_count; });
+    io.restart();
+  }
+};
+
+/// A shared receive queue and a queue pair that sends to it.
+struct shared_queue {
+  explicit shared_queue(asio::io_context& io) : queue(io, g.pd), a(io, g.pd), b(io) {
     b.open(g.pd, queue);
     connect(io, a, b);
     io.restart();
   }
+  ground g;
+  shared_receive_queue queue;
+  queue_pair a, b;
+};
+
+struct shared_receives_of_queue : operations, shared_queue {
+  using shared_queue::shared_queue;
   void start(done d) override { queue.async_receive(g.part(1), upon(std::move(d))); }
   void complete() override {
     for (int i = 0; i < started_count; ++i)
       a.async_send(g.part(0), asio::detached);
   }
-  ground g;
-  shared_receive_queue queue;
-  queue_pair a, b;
+};
+
+/// The only posted receive is filled.
+struct limit_waits : operations, shared_queue {
+  explicit limit_waits(asio::io_context& io) : shared_queue(io) {
+    queue.async_receive(g.part(1), asio::detached);
+  }
+  void start(done d) override { queue.async_wait_limit(1, upon(std::move(d))); }
+  void complete() override { a.async_send(g.part(0), asio::detached); }
 };
 
 struct closed_receives : operations, two_queue_pairs {
@@ -156,12 +195,17 @@ std::vector<kind> kinds_of_objects() {
       {"reads", make<batched>(completion_mode::event, &start_read)},
       {"receives of a queue pair that is closed", make<closed_receives>(completion_mode::event)},
       {"receives of a shared receive queue", make<shared_receives_of_queue>()},
+      {"waits for the limit of a shared receive queue", make<limit_waits>()},
       {"waits for a disconnect", make<disconnect_waits>(completion_mode::event)},
       {"waits for a device's events", make<device_event_waits>()},
       {"waits for access", make<access_waits>()},
   };
   if (open_device().has_atomics())
     all.push_back({"atomic operations", make<batched>(completion_mode::event, &start_atomic)});
+  if (open_device().has_memory_windows()) {
+    all.push_back({"binds", make<batched>(completion_mode::event, &start_bind)});
+    all.push_back({"invalidations", make<invalidations>()});
+  }
   return all;
 }
 

@@ -20,7 +20,7 @@ namespace {
 
 std::vector<kind> kinds() {
   std::vector<kind> all = kinds_of_objects();
-  for (const auto& more : {kinds_of_manager(), kinds_of_links()})
+  for (const auto& more : {kinds_of_manager(), kinds_of_links(), kinds_of_global_memory()})
     all.insert(all.end(), more.begin(), more.end());
   return all;
 }

@@ -116,6 +116,9 @@ void send_plain_memory(narrow& t, twice& c) {
 void send_long_view(narrow& t, twice& c) { t.a.async_send(const_buffer(t.own), c.handler()); }
 void request(narrow& t, twice& c) { t.a.async_request_memory(100, c.handler()); }
 void fetch_and_add(narrow& t, twice& c) { t.a.async_fetch_add(t.target.remote(), 1, c.handler()); }
+void compare_and_swap(narrow& t, twice& c) {
+  t.a.async_compare_and_swap(t.target.remote(), 0, 1, c.handler());
+}
 void receive(narrow& t, twice& c) { t.a.async_receive(c.handler()); }
 void receive_buffer(narrow& t, twice& c) { t.a.async_receive(t.own, c.handler()); }
 void receive_view(narrow& t, twice& c) { t.a.async_receive(mutable_buffer(t.own), c.handler()); }
@@ -143,8 +146,10 @@ TEST_CASE("an operation that waits for room on a connection is taken back, howev
   };
   for (const attempt& s : waiting)
     check(s, occupy);
-  if (open_device().has_atomics())
+  if (open_device().has_atomics()) {
     check({"fetch and add", fate::taken_back, fetch_and_add}, occupy);
+    check({"compare and swap", fate::taken_back, compare_and_swap}, occupy);
+  }
 }
 
 TEST_CASE("a begun operation ends at once, except by total, or ends the connection if the caller "
@@ -167,8 +172,10 @@ TEST_CASE("a begun operation ends at once, except by total, or ends the connecti
   };
   for (const attempt& s : begun)
     check(s, nothing);
-  if (open_device().has_atomics())
+  if (open_device().has_atomics()) {
     check({"fetch and add", fate::let_go, fetch_and_add}, nothing);
+    check({"compare and swap", fate::let_go, compare_and_swap}, nothing);
+  }
   const std::vector<attempt> sends{
       {"send of a buffer", fate::let_go, send_buffer},
       {"send of a view", fate::ends_connection, send_view},

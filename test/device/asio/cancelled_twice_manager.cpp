@@ -84,37 +84,48 @@ struct half_accepted : requested {
   }
 };
 
-/// A stream connects, and an accept that makes the other stream has answered the request.
-/// Afterwards the connection of the two is made, or its attempts end.
-struct making_accept : meeting {
-  making_accept() { from.open(pool); }
-  /// No event is read between the answer and `proceed`.
-  void start(twice& c) {
-    accept = &c;
-    bool answered = false;
+/// Stops at a call of librdmacm. No event is read between the call and the cancellation.
+struct stopped : meeting {
+  template <class Start>
+  void run_to(cm_call last, Start&& start) {
+    bool there = false;
     before_cm_call = [&](cm_call call, const rdma_cm_id*) {
-      answered = answered || call == cm_call::accept;
+      there = there || call == last;
       return 0;
     };
     before_reading = [&] {
-      return answered ? ENOMEM : 0; // the event is read later
+      return there ? ENOMEM : 0; // the event is read later
     };
-    listener->async_accept<stream>(
-        pool, {},
-        asio::bind_cancellation_slot(c.signal.slot(), [this, &c](error_code ec, stream s) {
-          ++c.calls;
-          c.ec = ec;
-          made = std::move(s);
-        }));
-    initiator->async_connect(from, where(), connected.handler());
-    until([&] { return answered; });
+    start();
+    until([&] { return there; });
     before_cm_call = nullptr;
     before_reading = nullptr;
   }
+  hooks h;
+  twice* attempt = nullptr;
+};
+
+/// A stream connects, and an accept that makes the other stream has answered the request.
+/// Afterwards the connection of the two is made, or its attempts end.
+struct making_accept : stopped {
+  making_accept() { from.open(pool); }
+  void start(twice& c) {
+    attempt = &c;
+    run_to(cm_call::accept, [&] {
+      listener->async_accept<stream>(
+          pool, {},
+          asio::bind_cancellation_slot(c.signal.slot(), [this, &c](error_code ec, stream s) {
+            ++c.calls;
+            c.ec = ec;
+            made = std::move(s);
+          }));
+      initiator->async_connect(from, where(), connected.handler());
+    });
+  }
   void proceed(bool) {
-    until([&] { return accept->calls != 0; });
-    CHECK(made.is_open() == !accept->ec);
-    if (!accept->ec) {
+    until([&] { return attempt->calls != 0; });
+    CHECK(made.is_open() == !attempt->ec);
+    if (!attempt->ec) {
       until([&] { return connected.done(); });
       CHECK(connected.succeeded());
     }
@@ -122,10 +133,59 @@ struct making_accept : meeting {
     from.close();
   }
 
-  hooks h;
   memory_pool pool{pd};
   stream from{io}, made{io};
-  twice* accept = nullptr;
+};
+
+/// An accept has answered the request.
+struct answering_accept : stopped {
+  void start(twice& c) {
+    attempt = &c;
+    run_to(cm_call::accept, [&] {
+      listener->async_accept(b, c.handler());
+      connect();
+    });
+  }
+  void proceed(bool) {
+    until([&] { return attempt->calls != 0; });
+    CHECK(b.state() == (attempt->ec ? queue_pair_state::failed : queue_pair_state::connected));
+    others_connect(*this);
+    until([&] { return connected.done(); });
+    if (!attempt->ec)
+      CHECK(connected.succeeded());
+  }
+};
+
+/// The address of the peer is known, and its route is being resolved.
+struct resolving : stopped {
+  void start(twice& c) {
+    run_to(cm_call::resolve_route, [&] { initiator->async_connect(a, where(), c.handler()); });
+  }
+  void proceed(bool) {
+    CHECK(a.state() == queue_pair_state::open);
+    meet();
+    CHECK(carries("afterwards"));
+  }
+};
+
+/// The request has been sent, and no program has received it.
+struct requesting : stopped {
+  void start(twice& c) {
+    attempt = &c;
+    run_to(cm_call::connect, [&] { initiator->async_connect(a, where(), c.handler()); });
+  }
+  void proceed(bool) {
+    if (attempt->calls == 0) {
+      accept();
+      until([&] { return attempt->calls != 0 && accepted.done(); });
+      CHECK(a.state() == queue_pair_state::connected);
+      return;
+    }
+    CHECK(a.state() ==
+          (dev.type() == transport::iwarp ? queue_pair_state::failed : queue_pair_state::open));
+    listener.emplace(io, own_endpoint()); // the new one does not receive the request
+    others_connect(*this);
+  }
 };
 
 /// An exchange that has no peer. Afterwards the peer, if the exchange is still pending, or another
@@ -198,6 +258,14 @@ TEST_CASE("an accept that makes an object and has taken its request is cancelled
                             }}});
 }
 
+TEST_CASE("an accept that has answered its request is cancelled twice, and nothing else of the "
+          "acceptor") {
+  const connections_check nothing_left;
+  check_on<answering_accept>({{"accept", fate::let_go, [](answering_accept& s, twice& c) {
+                                 s.start(c);
+                               }}});
+}
+
 TEST_CASE("an attempt to connect is cancelled twice, and nothing else of the connector") {
   const connections_check nothing_left;
   check_on<unconnected>({{"connect", fate::taken_back, [](unconnected& s, twice& c) {
@@ -205,6 +273,13 @@ TEST_CASE("an attempt to connect is cancelled twice, and nothing else of the con
                           }}});
   // On iWARP the end of an attempt fails its queue pair.
   const fate unspent = open_device().type() == transport::iwarp ? fate::let_go : fate::taken_back;
+  check_on<resolving>(
+      {{"connect that has resolved the address", fate::taken_back, [](resolving& s, twice& c) {
+          s.start(c);
+        }}});
+  check_on<requesting>({{"connect that has sent its request", unspent, [](requesting& s, twice& c) {
+                           s.start(c);
+                         }}});
   check_on<unanswered>({{"connect that is not answered", unspent, [](unanswered& s, twice& c) {
                            s.attempt = &c;
                            s.request_by(c.handler());

@@ -151,6 +151,11 @@ std::vector<subject<Scene>> on_another_node(const device& d, fate effect, fate v
        [](global_scene& s, twice& c) {
          s.guest.async_read(s.place, asio::buffer(s.plain), c.handler());
        }},
+      {"value of a counter", fate::taken_back,
+       [](global_scene& s, twice& c) {
+         s.count.emplace(s.guest, s.place.cast<counter_word>());
+         s.count->async_get(c.handler());
+       }},
       {"write", effect,
        [](global_scene& s, twice& c) {
          s.guest.async_write(s.place, 1, c.handler());

@@ -12,41 +12,43 @@ namespace {
 using namespace test;
 
 using start_on_pair = std::function<void(pair&, twice&)>;
+using flags = queue_pair::flags;
 
-/// Operations of a's send queue, which has one place.
-std::vector<std::pair<const char*, start_on_pair>> sends_of_pair(const device& d) {
+/// Operations of a's send queue.
+std::vector<std::pair<const char*, start_on_pair>> sends_of_pair(const device& d,
+                                                                 flags how = flags::none) {
   std::vector<std::pair<const char*, start_on_pair>> all{
       {"send",
-       [](pair& p, twice& c) {
-         p.a.async_send(p.ma.buffer(100, 10), c.handler());
+       [how](pair& p, twice& c) {
+         p.a.async_send(p.ma.buffer(100, 10), how, c.handler());
        }},
       {"write",
-       [](pair& p, twice& c) {
-         p.a.async_write(p.ma.buffer(100, 10), p.mb.remote(3000), c.handler());
+       [how](pair& p, twice& c) {
+         p.a.async_write(p.ma.buffer(100, 10), p.mb.remote(3000), how, c.handler());
        }},
-      {"read", [](pair& p, twice& c) {
-         p.a.async_read(p.ma.buffer(100, 10), p.mb.remote(3000), c.handler());
+      {"read", [how](pair& p, twice& c) {
+         p.a.async_read(p.ma.buffer(100, 10), p.mb.remote(3000), how, c.handler());
        }}};
   if (d.has_atomics()) {
-    all.emplace_back("fetch and add", [](pair& p, twice& c) {
-      p.a.async_fetch_add(p.mb.remote(4096), 1, c.handler());
+    all.emplace_back("fetch and add", [how](pair& p, twice& c) {
+      p.a.async_fetch_add(p.mb.remote(4096), 1, how, c.handler());
     });
-    all.emplace_back("compare and swap", [](pair& p, twice& c) {
-      p.a.async_compare_and_swap(p.mb.remote(4096), 0, 1, c.handler());
+    all.emplace_back("compare and swap", [how](pair& p, twice& c) {
+      p.a.async_compare_and_swap(p.mb.remote(4096), 0, 1, how, c.handler());
     });
   }
   if (d.type() != transport::iwarp) {
-    all.emplace_back("send with immediate data", [](pair& p, twice& c) {
-      p.a.async_send_immediate(p.ma.buffer(100, 10), 7, c.handler());
+    all.emplace_back("send with immediate data", [how](pair& p, twice& c) {
+      p.a.async_send_immediate(p.ma.buffer(100, 10), 7, how, c.handler());
     });
-    all.emplace_back("write with immediate data", [](pair& p, twice& c) {
-      p.a.async_write_immediate(p.ma.buffer(100, 10), p.mb.remote(3000), 7, c.handler());
+    all.emplace_back("write with immediate data", [how](pair& p, twice& c) {
+      p.a.async_write_immediate(p.ma.buffer(100, 10), p.mb.remote(3000), 7, how, c.handler());
     });
   }
   if (d.has_memory_windows())
-    all.emplace_back("bind", [](pair& p, twice& c) {
+    all.emplace_back("bind", [how](pair& p, twice& c) {
       c.window = memory_window(p.pd);
-      p.a.async_bind(c.window, p.ma.region, 0, 64, access::remote_write, c.handler());
+      p.a.async_bind(c.window, p.ma.region, 0, 64, access::remote_write, how, c.handler());
     });
   return all;
 }
@@ -149,6 +151,119 @@ TEST_CASE("a queue pair's posted receive goes on, or ends with the queue pair; w
     CHECK(c.ec == (c.breaks(fate::ends_connection) ? error_code(asio::error::operation_aborted)
                                                    : error_code()));
   });
+}
+
+namespace {
+
+/// The operations of `sends_of_pair` on a scene.
+template <class Scene>
+std::vector<subject<Scene>> on_scene(fate f, flags how = flags::none) {
+  std::vector<subject<Scene>> all;
+  for (const auto& [name, start] : sends_of_pair(open_device(), how))
+    all.push_back({name, f, start});
+  return all;
+}
+
+/// A write beside the operation. It completes, unless the cancellations fail the queue pair.
+struct beside_write : pair {
+  beside_write() { b.async_receive(mb.buffer(500, 10), for_a_send.handler()); }
+  void write(flags how = flags::none) {
+    a.async_write(ma.buffer(0, 10), mb.remote(0), how, before.handler());
+  }
+  void read() { a.async_read(ma.buffer(200, 10), mb.remote(200), earlier_read.handler()); }
+  void proceed(bool broken) {
+    until([&] { return before.done(); });
+    CHECK(a.state() == (broken ? queue_pair_state::failed : queue_pair_state::connected));
+    if (broken)
+      return;
+    CHECK(before.succeeded());
+    sent after;
+    a.async_write(ma.buffer(0, 10), mb.remote(0), after.handler());
+    until([&] { return after.done(); });
+    CHECK(after.succeeded());
+    CHECK_FALSE(earlier_read.ec);
+  }
+  sent before, earlier_read;
+  got for_a_send;
+};
+
+/// A batch holds the write and the operation.
+template <flags OfWrite>
+struct held_by_batch : beside_write {
+  held_by_batch() { write(OfWrite); }
+  void proceed(bool broken) {
+    together.commit();
+    beside_write::proceed(broken);
+  }
+  queue_pair::batch together{a};
+};
+
+/// The operation is fenced, and waits for a read.
+struct behind_fence : beside_write {
+  behind_fence() {
+    write();
+    read();
+  }
+};
+
+/// Between the read and the fenced operation there is a write that only the operation reports.
+struct behind_unsignaled : beside_write {
+  behind_unsignaled() {
+    read();
+    write(flags::unsignaled);
+  }
+};
+
+/// The operation is posted, and only a later write reports it.
+struct unsignaled : beside_write {
+  void proceed(bool broken) {
+    write();
+    beside_write::proceed(broken);
+  }
+};
+
+/// As many reads are in flight as siw permits.
+struct full_of_reads : beside_write {
+  full_of_reads() {
+    write();
+    for (sent& r : reads)
+      a.async_read(ma.buffer(200, 10), mb.remote(200), r.handler());
+  }
+  void proceed(bool broken) {
+    beside_write::proceed(broken);
+    until([&] { return std::ranges::all_of(reads, [](const sent& r) { return r.done(); }); });
+    for (const sent& r : reads)
+      CHECK(r.succeeded());
+  }
+  std::vector<sent> reads = std::vector<sent>(a.options().max_reads);
+};
+
+} // namespace
+
+TEST_CASE("an operation that a batch holds is taken back, however often it is cancelled") {
+  check_on(on_scene<held_by_batch<flags::none>>(fate::taken_back));
+  check_on(on_scene<held_by_batch<flags::none>>(fate::taken_back, flags::unsignaled));
+  check_on(on_scene<held_by_batch<flags::unsignaled>>(fate::taken_back));
+}
+
+TEST_CASE("an operation behind a fence is taken back, or ends with the queue pair if it alone "
+          "reports an unsignaled one") {
+  if (!is_software(open_device()))
+    return not_on_this_device("fences that the library waits for");
+  check_on(on_scene<behind_fence>(fate::taken_back, flags::fenced));
+  check_on(on_scene<behind_unsignaled>(fate::ends_connection, flags::fenced));
+}
+
+TEST_CASE("an unsignaled operation that is posted continues, or ends with the queue pair") {
+  check_on(on_scene<unsignaled>(fate::ends_connection, flags::unsignaled));
+}
+
+TEST_CASE("a read beyond those that siw permits is taken back, however often it is cancelled") {
+  if (!is_siw(open_device()))
+    return not_on_this_device("a limit of reads");
+  check_on<full_of_reads>({{"read", fate::taken_back, [](full_of_reads& s, twice& c) {
+                              s.a.async_read(s.ma.buffer(100, 10), s.mb.remote(3000), c.handler());
+                            }}});
 }
 
 // --- Shared receive queues -------------------------------------------------------------------

@@ -233,11 +233,17 @@ struct talks {
 enum class left { open, reset, ended };
 
 /// Two streams. The source opens each. With `ended` the peer has closed.
-template <left Left>
+template <left Left, bool Shares = false>
 struct streams {
   explicit streams(asio::io_context& io) : a(io), b(io) {
-    a.open(pool);
-    b.open(pool);
+    if constexpr (Shares) {
+      shared = shared_receives(io, pool);
+      a.open(shared);
+      b.open(shared);
+    } else {
+      a.open(pool);
+      b.open(pool);
+    }
     acceptor listener(io, own_endpoint());
     connector initiator(io);
     test::connection accepted, connected;
@@ -255,11 +261,18 @@ struct streams {
     if (end.ec != asio::error::eof)
       throw system_error(end.ec, "read to the end");
   }
-  void cancel() { a.cancel(); }
-  void move() { moved.emplace(std::move(a)); }
+  void cancel() {
+    error_code closed;
+    a.cancel(closed);
+  }
+  void move() {
+    moved.emplace(std::move(a));
+    moved_shared = std::move(shared);
+  }
 
   device dev = open_device();
   memory_pool pool{protection_domain(dev)};
+  shared_receives shared, moved_shared;
   registered_buffer lent = pool.allocate(1 << 20);
   std::vector<char> place = std::vector<char>(8 << 20);
   asio_rdma::stream a, b;
@@ -297,6 +310,7 @@ using sharing = talks<true>;
 using open_streams = streams<left::open>;
 using reset_streams = streams<left::reset>;
 using ended_streams = streams<left::ended>;
+using sharing_streams = streams<left::open, true>;
 
 #define ON(scene, ...) of<scene>(#scene ": " #__VA_ARGS__, [](auto& s, auto h) { s.__VA_ARGS__; })
 
@@ -370,14 +384,36 @@ const kind kinds[] = {
     ON(open_streams, a.async_receive(std::move(h))),
     ON(open_streams, a.async_wait(asio::socket_base::wait_read, std::move(h))),
     ON(open_streams, a.async_wait(asio::socket_base::wait_error, std::move(h))),
+    ON(open_streams, a.async_wait(asio::socket_base::wait_write, std::move(h))),
     ON(open_streams, a.async_write_some(asio::buffer("x", 1), std::move(h))),
+    of<open_streams>("open_streams: a lent write, and a stream that is closed",
+                     [](auto& s, auto h) {
+                       s.a.async_write_some(s.lent, std::move(h));
+                       s.a.close();
+                     }),
     ON(reset_streams, a.async_read_some(asio::buffer(s.place), std::move(h))),
     ON(reset_streams, a.async_write_some(s.lent, std::move(h))),
+    of<reset_streams>("reset_streams: wait for room",
+                      [](auto& s, auto h) {
+                        s.a.non_blocking(true);
+                        for (error_code ec; !ec;)
+                          s.a.write_some(asio::buffer(s.place), ec);
+                        s.a.async_wait(asio::socket_base::wait_write, std::move(h));
+                      }),
     of<reset_streams>(
         "reset_streams: write all",
         [](auto& s, auto h) { asio::async_write(s.a, asio::buffer(s.place), std::move(h)); }),
     ON(ended_streams, a.async_read_some(asio::buffer(s.place), std::move(h))),
     ON(ended_streams, a.async_write_some(s.lent, std::move(h))),
+    ON(sharing_streams, a.async_read_some(asio::buffer(s.place), std::move(h))),
+    ON(sharing_streams, a.async_receive(std::move(h))),
+    ON(sharing_streams, a.async_wait(asio::socket_base::wait_read, std::move(h))),
+    ON(sharing_streams, a.async_write_some(asio::buffer("x", 1), std::move(h))),
+    of<sharing_streams>("sharing_streams: a lent write, and a stream that is closed",
+                        [](auto& s, auto h) {
+                          s.a.async_write_some(s.lent, std::move(h));
+                          s.a.close();
+                        }),
 };
 
 } // namespace
