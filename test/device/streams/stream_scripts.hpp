@@ -179,18 +179,16 @@ private:
     return op;
   }
 
-  /// There is room again when written bytes have arrived, which takes a moment.
-  bool is_writable_soon(char who) {
+  /// At most for a moment.
+  void wait_for_room(char who) {
     begun& op = start({who, verb::wait_write});
     const auto limit = std::chrono::steady_clock::now() + std::chrono::milliseconds(50);
     world_.io.restart();
     while (!op.done && world_.io.run_one_until(limit) != 0)
       continue;
-    const bool result = op.done;
     op.signal.emit(asio::cancellation_type::terminal);
     end(op);
     begun_[who].pop_back();
-    return result;
   }
 
   std::string play(const step& s) {
@@ -266,12 +264,15 @@ private:
     // The number of bytes differs, so only the final error is recorded.
     case verb::fill:
       memory.resize(100000, 'x');
-      do {
+      for (std::size_t before = 1; before != n;) { // bytes that arrive make room again
+        before = n;
         ec.clear();
         while (!ec)
-          o.write_some(asio::buffer(memory), ec);
-      } while (is_writable_soon(s.who));
-      break;
+          n += o.write_some(asio::buffer(memory), ec);
+        if (before != n)
+          wait_for_room(s.who);
+      }
+      return text(ec);
     case verb::drain: {
       memory.resize(100000);
       std::string result;
