@@ -86,7 +86,7 @@ public:
   asio_rdma::stream active{io}, passive{io};
 };
 
-/// The same with plain memory, as a program for TCP sockets has it.
+/// The streams with plain memory, which a program for TCP sockets uses.
 class plain_streams : public rdma_streams {
 public:
   using rdma_streams::rdma_streams;

@@ -179,7 +179,7 @@ private:
     return op;
   }
 
-  /// At most for a moment.
+  /// Waits for room, at most for a moment.
   void wait_for_room(char who) {
     begun& op = start({who, verb::wait_write});
     const auto limit = std::chrono::steady_clock::now() + std::chrono::milliseconds(50);

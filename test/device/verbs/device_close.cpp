@@ -69,7 +69,7 @@ TEST_CASE("a device is closed when the last copy and the last object made on it 
 
 namespace {
 
-/// Hears of an event before the library's objects, if it listened before them.
+/// A listener that gets an event before the library's objects if it is added before them.
 struct first_listener final : detail::device_listener {
   explicit first_listener(std::function<void()> f) : then(std::move(f)) {}
   void on_event(const ibv_async_event&, detail::heard&) noexcept override { then(); }
@@ -79,8 +79,8 @@ struct first_listener final : detail::device_listener {
 
 } // namespace
 
-// The last object that listens closes while an event is being reported, and another one opens. Then
-// the device has two listeners of the same context for a moment.
+// While an event is being reported, the context's last object closes and another one opens. Then the
+// device has two listeners of the same context for a moment.
 TEST_CASE("an event is reported to an object once while another one closes") {
   asio::io_context io;
   auto work = asio::make_work_guard(io);
