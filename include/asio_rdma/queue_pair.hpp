@@ -66,8 +66,8 @@ public:
     /// The device reports no separate completion: the handler runs when a later operation
     /// completes, or fails. Saves completions for groups of operations. If a later operation cannot
     /// be posted because of an error, the queue pair fails with that error, because otherwise this
-    /// operation would never be reported. For the same reason `total` cancellation may have no
-    /// effect on a waiting operation if no other follows this one.
+    /// operation would never be reported. For the same reason the next operation may count as
+    /// posted for a cancellation while it waits.
     unsignaled = 4
   };
   friend constexpr flags operator|(flags a, flags b) noexcept {
@@ -98,7 +98,8 @@ public:
 /// device, the queue pair has failed (`queue_pair_state::failed`): its verbs object is destroyed,
 /// the connection manager, if there is one, notifies the peer, and all other operations end.
 ///
-/// *Cancellation.* An operation that waits to be posted supports `terminal`, `partial` and `total`.
+/// *Cancellation.* An operation that waits to be posted supports `terminal`, `partial` and `total`;
+/// for an exception see `flags::unsignaled`.
 /// A posted operation cannot be withdrawn: `terminal` moves the queue pair to the failed state, so
 /// that all its operations end with `operation_aborted` when the device has released their memory;
 /// `partial` and `total` have no effect. A cancelled write, read or atomic operation may have

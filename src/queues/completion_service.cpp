@@ -214,8 +214,8 @@ void completion_service::find_members(leaving_members& result) noexcept {
   pin_members(nullptr, [&](auto member) { result.add(std::move(member)); });
 }
 
-// While a watch stops, the next watch of the device may get the same event. Only the next one reports
-// the event, because each member gets one report and can be in one list.
+// While a watch stops, the next watch of the device may get the same event. Only the next one
+// reports the event, because each member gets one report and can be in one list.
 void completion_service::broadcast(const device_watch& from, const ibv_async_event& event,
                                    heard& by) noexcept {
   const device& d = from.get_device();

@@ -92,7 +92,8 @@ public:
     case error::node_in_use:
       return "another node of the global memory has that id";
     case error::owner_dead:
-      return "the holder of the lock, or its next waiter, has died; the lock cannot be acquired any more";
+      return "the holder of the lock, or its next waiter, has died; the lock cannot be acquired "
+             "any more";
     case error::device_keeps_memory:
       return "the RDMA device did not let go of the operation's memory and may still use it "
              "(do not free it or use it for anything else)";

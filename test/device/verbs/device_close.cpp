@@ -79,8 +79,8 @@ struct first_listener final : detail::device_listener {
 
 } // namespace
 
-// While an event is being reported, the context's last object closes and another one opens. Then the
-// device has two listeners of the same context for a moment.
+// While an event is being reported, the context's last object closes and another one opens. Then
+// the device has two listeners of the same context for a moment.
 TEST_CASE("an event is reported to an object once while another one closes") {
   asio::io_context io;
   auto work = asio::make_work_guard(io);
