@@ -51,7 +51,7 @@ class AsioRdma(ConanFile):
 
     def generate(self):
         toolchain = CMakeToolchain(self)
-        for part in ("TESTS", "EXAMPLES", "BENCHMARKS"):
+        for part in ("TESTS", "EXAMPLES", "BENCHMARKS", "PRECOMPILE"):
             toolchain.cache_variables[f"ASIO_RDMA_{part}"] = False
         toolchain.generate()
         CMakeDeps(self).generate()
