@@ -140,9 +140,8 @@ int main(int argc, char* argv[]) {
   app.add_option("--by", by,
                  "which loops: on verbs (epoll: that block there), or by the library; for send and "
                  "rate also by its messages, its stream (plain: from plain memory), and TCP, with "
-                 "callbacks; for read of 8 "
-                 "bytes by its global memory; for batch singles and batches, for lock alock, spin "
-                 "and mcs")
+                 "callbacks; for read of 8 bytes by its global memory; for batch singles and "
+                 "batches, for lock alock, spin and mcs")
       ->check(
           CLI::IsMember({"verbs", "epoll", "callbacks", "coroutines", "messages", "stream", "plain",
                          "tcp", "global", "singles", "batches", "alock", "spin", "mcs"}));

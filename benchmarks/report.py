@@ -139,7 +139,8 @@ RSOCKET_WANTED = 1.2
 
 
 def stream_rows(results):
-    rows = [["µs per operation", "verbs", "messages", "stream", "of verbs", "of messages", "rstream", "rstream / stream", "plain memory", "TCP", "plain memory / TCP"]]
+    rows = [["µs per operation", "verbs", "messages", "stream", "of verbs", "of messages", "rstream", "rstream / stream",
+             "plain memory", "TCP", "plain memory / TCP"]]
     for case in results.get("streams", []):
         if case["failed"]:
             rows.append([case["name"], "failed", *["–"] * 9])

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: BSL-1.0
 //
 // Bytes by one program over `asio_rdma::stream` with its default options, from and to registered or
-// plain memory, and over a TCP socket.
-// `work::send` is a message there and back. `work::rate` is a sequence of messages, which are read
-// as they arrive.
+// plain memory, and over a TCP socket. `work::send` is a message there and back. `work::rate` is a
+// sequence of messages, which are read as they arrive.
 #pragma once
 
 #include "asio_loop.hpp"
@@ -86,25 +85,9 @@ public:
   asio_rdma::stream active{io}, passive{io};
 };
 
-/// The streams with plain memory, which a program for TCP sockets uses.
-class plain_streams : public rdma_streams {
+class tcp_sockets {
 public:
-  using rdma_streams::rdma_streams;
-
-  static std::vector<char> allocate(std::size_t bytes) { return std::vector<char>(bytes); }
-  template <class F>
-  void take(std::vector<char>& into, F done) {
-    passive.async_read_some(asio::buffer(into), std::move(done));
-  }
-  template <class F>
-  void put(const std::vector<char>& from, F done) {
-    asio::async_write(active, asio::buffer(from), std::move(done));
-  }
-};
-
-class tcp_streams {
-public:
-  tcp_streams(const plan& p, const cm_end* near, const cm_end* far, process_pipe* to_active) {
+  tcp_sockets(const plan& p, const cm_end* near, const cm_end* far, process_pipe* to_active) {
     const auto address = asio::ip::make_address(p.address);
     asio::ip::tcp::acceptor acceptor(io);
     if (far)
@@ -121,21 +104,30 @@ public:
     }
   }
 
-  std::vector<char> allocate(std::size_t bytes) { return std::vector<char>(bytes); }
   queue_counters counters() const { return {}; }
-  template <class F>
-  void take(std::vector<char>& into, F done) {
-    passive.async_read_some(asio::buffer(into), std::move(done));
-  }
-
-  template <class F>
-  void put(const std::vector<char>& from, F done) {
-    asio::async_write(active, asio::buffer(from), std::move(done));
-  }
 
   asio::io_context io{1};
   asio::ip::tcp::socket active{io}, passive{io};
 };
+
+/// Streams or sockets with plain memory, which a program for TCP sockets uses.
+template <class Streams>
+class from_plain_memory : public Streams {
+public:
+  using Streams::Streams;
+
+  static std::vector<char> allocate(std::size_t bytes) { return std::vector<char>(bytes); }
+  template <class F>
+  void take(std::vector<char>& into, F done) {
+    this->passive.async_read_some(asio::buffer(into), std::move(done));
+  }
+  template <class F>
+  void put(const std::vector<char>& from, F done) {
+    asio::async_write(this->active, asio::buffer(from), std::move(done));
+  }
+};
+using plain_streams = from_plain_memory<rdma_streams>;
+using tcp_streams = from_plain_memory<tcp_sockets>;
 
 template <class Streams>
 class stream_loop final : public loop {

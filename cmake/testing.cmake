@@ -3,8 +3,9 @@
 
 find_package(Catch2 REQUIRED)
 
-# asio_rdma_test_options(TARGET): how test programs, and the libraries that they share, are compiled. In the optimised build a test is mostly instantiated
-# templates: -O1 without debug information takes three quarters of the time of -O2 -g1. The library keeps its own options.
+# asio_rdma_test_options(TARGET): how test programs, and the libraries that they share, are compiled. In the optimised build a
+# test is mostly instantiated templates: -O1 without debug information takes three quarters of the time of -O2 -g1. The library
+# keeps its own options.
 function(asio_rdma_test_options target)
   target_compile_options(${target} PRIVATE "$<$<CONFIG:RelWithDebInfo>:-O1;-g0>")
   asio_rdma_warnings(${target})

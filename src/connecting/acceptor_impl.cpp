@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
 #include "connecting/acceptor_impl.hpp"
-#include "connecting/cm_device.hpp"
 
 #include <algorithm>
 #include <cassert>
@@ -192,11 +191,8 @@ error_code acceptor_impl::check_start(const accept_operation& op) const {
     return {};
   if (const error_code ec = cm_connection::check(op, *op.qp, op.options.data))
     return ec;
-  const ibv_context* const dev = op.qp->get_protection_domain().get_device().native_handle();
-  if (id_->verbs != nullptr && !same_device(id_->verbs, dev))
-    return error::wrong_device;
-  if (op.options.data.size() > most_data(dev, cm_connection::most_acceptance))
-    return asio::error::message_size;
+  if (const error_code ec = cm_connection::check_fit(id_->verbs, *op.qp, op.options.data))
+    return ec;
   for (const operation& other : waiting_)
     if (static_cast<const accept_operation&>(other).qp == op.qp)
       return asio::error::already_connected;

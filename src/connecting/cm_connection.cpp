@@ -181,11 +181,15 @@ rdma_cm_id* cm_connection::native_handle() const {
 error_code cm_connection::check_accept(const queue_pair_impl& qp, const private_data& data) {
   if (state_ != state::requested)
     return asio::error::connection_aborted;
-  if (!same_device(id_->verbs, qp.get_protection_domain().get_device().native_handle()))
+  return check_fit(id_->verbs, qp, data);
+}
+
+error_code cm_connection::check_fit(const ibv_context* device, const queue_pair_impl& qp,
+                                    const private_data& data) {
+  const ibv_context* const own = qp.get_protection_domain().get_device().native_handle();
+  if (device != nullptr && !same_device(device, own))
     return error::wrong_device;
-  if (data.size() > most_data(id_->verbs, most_acceptance))
-    return asio::error::message_size;
-  return {};
+  return data.size() > most_data(own, 196) ? error_code(asio::error::message_size) : error_code();
 }
 
 // While attached, a queue pair is not connected by any other operation.

@@ -32,9 +32,6 @@ namespace asio_rdma::detail {
 /// connection moves to the context of its queue pair, which then reads its events.
 class cm_connection final : public cm_handler {
 public:
-  /// The size of private data of an acceptance, by InfiniBand and RoCE.
-  static constexpr std::size_t most_acceptance = 196;
-
   cm_connection(cm_service& service, const asio::any_io_executor& executor);
   ~cm_connection();
 
@@ -68,6 +65,10 @@ public:
   /// Errors known before a request exists: `invalid_argument`, `operation_not_supported`.
   static error_code check(const connect_operation& op, const queue_pair_impl& qp,
                           const private_data& data);
+  /// Errors of accepting a request on `device`, or on any device if null: `error::wrong_device`,
+  /// `message_size`.
+  static error_code check_fit(const ibv_context* device, const queue_pair_impl& qp,
+                              const private_data& data);
 
   void close(const cm_service& by) override;
   /// Ends the connection, or the attempt with `why`.

@@ -203,7 +203,6 @@ void completion_service::remove(context_member& member) noexcept {
 // Passes the members, or those that use the device, to `add`.
 template <class Add>
 void completion_service::pin_members(const device* d, Add add) {
-  const std::lock_guard lock(mutex_);
   for (context_member& member : members_)
     if (d == nullptr || member.member_device() == *d)
       if (auto pinned = member.weak_from_this().lock())
@@ -211,6 +210,7 @@ void completion_service::pin_members(const device* d, Add add) {
 }
 
 void completion_service::find_members(leaving_members& result) noexcept {
+  const std::lock_guard lock(mutex_);
   pin_members(nullptr, [&](auto member) { result.add(std::move(member)); });
 }
 
@@ -225,10 +225,7 @@ void completion_service::broadcast(const device_watch& from, const ibv_async_eve
     const auto found = find_watch(d);
     if (found == watches_.end() || found->watch.get() != &from)
       return;
-    for (context_member& member : members_)
-      if (member.member_device() == d)
-        if (auto pinned = member.weak_from_this().lock())
-          own.keep(std::move(pinned));
+    pin_members(&d, [&own](auto member) { own.keep(std::move(member)); });
   }
   own.for_each(
       [&event](heard_object& o) { static_cast<context_member&>(o).on_device_event(event); });
@@ -237,7 +234,10 @@ void completion_service::broadcast(const device_watch& from, const ibv_async_eve
 
 void completion_service::broadcast(const device& d, const ibv_async_event& event) {
   std::vector<std::shared_ptr<context_member>> members;
-  pin_members(&d, [&](auto member) { members.push_back(std::move(member)); });
+  {
+    const std::lock_guard lock(mutex_);
+    pin_members(&d, [&](auto member) { members.push_back(std::move(member)); });
+  }
   for (const auto& member : members)
     member->on_device_event(event);
 }

@@ -132,7 +132,7 @@ private:
                                                       error_code& ec);
   std::vector<watched>::iterator find_watch(const device& d) noexcept;
   template <class Add>
-  void pin_members(const device* d, Add add);
+  void pin_members(const device* d, Add add); // with `mutex_` locked
   void find_members(leaving_members& result) noexcept;
   std::shared_ptr<completion_queue_impl> remember(std::shared_ptr<completion_queue_impl> q,
                                                   error_code& ec);

@@ -314,6 +314,11 @@ using sharing_streams = streams<left::open, true>;
 
 #define ON(scene, ...) of<scene>(#scene ": " #__VA_ARGS__, [](auto& s, auto h) { s.__VA_ARGS__; })
 
+constexpr auto write_and_close = [](auto& s, auto h) {
+  s.a.async_write_some(s.lent, std::move(h));
+  s.a.close();
+};
+
 const kind kinds[] = {
     ON(accesses, buffer.async_read_access(s.io.get_executor(), std::move(h))),
     ON(accesses, buffer.async_write_access(s.io.get_executor(), std::move(h))),
@@ -386,11 +391,7 @@ const kind kinds[] = {
     ON(open_streams, a.async_wait(asio::socket_base::wait_error, std::move(h))),
     ON(open_streams, a.async_wait(asio::socket_base::wait_write, std::move(h))),
     ON(open_streams, a.async_write_some(asio::buffer("x", 1), std::move(h))),
-    of<open_streams>("open_streams: a lent write, and a stream that is closed",
-                     [](auto& s, auto h) {
-                       s.a.async_write_some(s.lent, std::move(h));
-                       s.a.close();
-                     }),
+    of<open_streams>("open_streams: a lent write, and a stream that is closed", write_and_close),
     ON(reset_streams, a.async_read_some(asio::buffer(s.place), std::move(h))),
     ON(reset_streams, a.async_write_some(s.lent, std::move(h))),
     of<reset_streams>("reset_streams: wait for room",
@@ -410,10 +411,7 @@ const kind kinds[] = {
     ON(sharing_streams, a.async_wait(asio::socket_base::wait_read, std::move(h))),
     ON(sharing_streams, a.async_write_some(asio::buffer("x", 1), std::move(h))),
     of<sharing_streams>("sharing_streams: a lent write, and a stream that is closed",
-                        [](auto& s, auto h) {
-                          s.a.async_write_some(s.lent, std::move(h));
-                          s.a.close();
-                        }),
+                        write_and_close),
 };
 
 } // namespace
