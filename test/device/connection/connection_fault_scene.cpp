@@ -178,6 +178,15 @@ connection_scene::connection_scene(const kind_type& k) : link_scene(k, generous(
     r = ask(pair(), a());
   of_a_ = ask(pair(), b());
   a().async_wait_disconnect(disconnected());
+  // A send of registered memory ends with its SEND, and so do all SENDs before it: a fault that is
+  // set now meets a completion of the operation.
+  outcome<message> received;
+  sent last;
+  b().async_receive(received.handler());
+  a().async_send(mine[0], last.handler());
+  until([&] { return received.done() && last.done(); });
+  REQUIRE(received.succeeded());
+  REQUIRE(last.succeeded());
 }
 
 bool connection_scene::works() {
