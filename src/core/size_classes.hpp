@@ -11,6 +11,7 @@
 namespace asio_rdma::detail {
 
 inline constexpr std::size_t page_bytes = 4096;
+inline constexpr std::size_t huge_page = std::size_t(2) << 20;
 inline constexpr std::size_t cache_line = 64;
 inline constexpr std::size_t largest_small = std::size_t(64) * 1024;
 inline constexpr std::size_t size_classes = 36;

@@ -43,7 +43,6 @@ error_code global_node::host(std::uint64_t bytes, segment_id& given) {
   o.rights = access::local_write | access::remote_read | access::remote_write;
   if (pd.get_device().has_atomics())
     o.rights = o.rights | access::remote_atomic;
-  constexpr std::size_t huge_page = std::size_t(2) << 20;
   const std::size_t whole = std::max<std::size_t>(bytes, largest_small + 1); // whole pages
   o.first_arena = o.limit = round_up(whole, whole < huge_page ? page_bytes : huge_page);
   o.zeroed = true;

@@ -14,7 +14,6 @@
 namespace asio_rdma::detail {
 namespace {
 
-constexpr std::size_t huge_page = std::size_t(2) << 20;
 // MAP_HUGE_2MB (mmap(2)), which the C library's headers lack. The default size may be different.
 constexpr int two_megabytes = 21 << 26;
 

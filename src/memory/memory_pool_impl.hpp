@@ -98,6 +98,7 @@ private:
   std::unique_ptr<memory_arena> make_arena(std::size_t registered, std::size_t bytes,
                                            error_code& ec) const;
   const pages* arena_of(const void* address) const noexcept;
+  static bool is_within(const char* address, const char* data, std::size_t bytes) noexcept;
   memory_block_ptr block_of(const char* address) noexcept;
   memory_block_ptr small_block_of(const char* address) noexcept;
 
