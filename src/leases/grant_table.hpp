@@ -136,6 +136,7 @@ private:
                        protocol_clock::time_point now);
   void admit();
   void deny(std::uint32_t request, refusal why);
+  bool is_full() const noexcept; // every number is in use
   std::uint32_t add(grant g);
   grant* find(std::uint32_t id) noexcept;
   std::uint32_t id_of(const grant& g) const noexcept;
