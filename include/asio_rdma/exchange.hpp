@@ -34,15 +34,15 @@ private:
 class exchange_state;
 
 enum class exchange_step {
-  write, ///< Write all of `exchange_output`; then call `go_on`.
-  read,  ///< Read some of `exchange_input`; then call `go_on`.
+  write, ///< Write all of `exchange_output`; then call `next_step`.
+  read,  ///< Read some of `exchange_input`; then call `next_step`.
   finish ///< Call `finish`.
 };
 
 std::shared_ptr<exchange_state> begin_exchange(connection_end end);
 exchange_step first_step(exchange_state& state);
 /// Reports the result of the last step and returns the next one.
-exchange_step go_on(exchange_state& state, const error_code& ec, std::size_t bytes);
+exchange_step next_step(exchange_state& state, const error_code& ec, std::size_t bytes);
 asio::const_buffer exchange_output(const exchange_state& state) noexcept;
 asio::mutable_buffer exchange_input(exchange_state& state) noexcept;
 /// Fails the queue pair with `operation_aborted` if it has been connected.
@@ -52,7 +52,7 @@ error_code finish(exchange_state& state);
 /// Whether the object is not a bare queue pair.
 bool has_target(const exchange_state& state) noexcept;
 /// Reports the endpoints to such an object.
-void tell_target(exchange_state& state, const connection_info& info);
+void report_endpoints(exchange_state& state, const connection_info& info);
 
 /// The endpoints of the stream, if it is a TCP stream.
 template <class Stream>
@@ -85,7 +85,7 @@ public:
         return;
       next = first_step(*state_);
     } else {
-      next = go_on(*state_, ec, bytes);
+      next = next_step(*state_, ec, bytes);
     }
 
     if (next == exchange_step::finish)
@@ -123,7 +123,7 @@ private:
   void end(Self& self) {
     const error_code ec = finish(*state_);
     if (!ec && has_target(*state_))
-      tell_target(*state_, exchange_endpoints(*stream_));
+      report_endpoints(*state_, exchange_endpoints(*stream_));
     state_.reset();
     self.complete(ec);
   }

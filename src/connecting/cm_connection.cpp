@@ -27,7 +27,7 @@ public:
   void keep(std::shared_ptr<void> queue_pair) noexcept override {
     connection_->keep(std::move(queue_pair));
   }
-  void heard() noexcept override { connection_->heard(); }
+  void on_first_receive() noexcept override { connection_->on_first_receive(); }
 
 private:
   std::shared_ptr<cm_connection> connection_;
@@ -193,7 +193,7 @@ error_code cm_connection::check_fit(const ibv_context* device, const queue_pair_
 }
 
 // While attached, a queue pair is not connected by any other operation.
-error_code cm_connection::hear(connection_target& target) {
+error_code cm_connection::read_hello(connection_target& target) {
   assert(mutex_.held() && state_ == state::requested);
   const error_code ec = target.on_hello(request_.data.bytes(), true);
   if (ec == error::incompatible_peer) {
@@ -223,17 +223,17 @@ error_code cm_connection::accept(connect_operation& op, const std::shared_ptr<qu
       return ec;
     if (const error_code ec = qp->attach(attached, true))
       return ec;
-    error_code heard;
+    error_code unfit;
     try {
       if (op.target)
-        heard = hear(*op.target);
+        unfit = read_hello(*op.target);
     } catch (...) {
       qp->detach();
       throw;
     }
-    if (heard) {
+    if (unfit) {
       qp->detach();
-      return heard;
+      return unfit;
     }
     moving.started();
     attached->start();

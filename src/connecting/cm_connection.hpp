@@ -79,7 +79,7 @@ public:
   bool lingers() const noexcept;
   void keep(std::shared_ptr<void> queue_pair) noexcept;
   /// The first message has arrived.
-  void heard() noexcept;
+  void on_first_receive() noexcept;
   /// Ends an attempt with `operation_aborted`. An established connection is not affected.
   void cancel();
   void cancel(std::uint64_t operation_id, asio::cancellation_type_t type);
@@ -129,7 +129,7 @@ private:
   error_code on_reply(const cm_event& event);
   error_code check_accept(const queue_pair_impl& qp, const private_data& data);
   error_code answer(const accept_options& options);
-  error_code hear(connection_target& target);
+  error_code read_hello(connection_target& target);
   error_code prepare_queue_pair(ibv_qp_state to, std::uint8_t reads_out, std::uint8_t reads_in);
   bool given_up() const;
   error_code step_error(int value) const;

@@ -147,7 +147,7 @@ void cm_connection::keep(std::shared_ptr<void> queue_pair) noexcept {
 
 // The connector sends only after it has taken the acceptance. If its confirmation is lost, the
 // connection manager would wait until it repeats the acceptance (rdma_notify(3)).
-void cm_connection::heard() noexcept {
+void cm_connection::on_first_receive() noexcept {
   leftovers left;
   {
     const std::lock_guard lock(mutex_);

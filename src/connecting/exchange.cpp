@@ -98,7 +98,7 @@ std::shared_ptr<exchange_state> begin_exchange(connection_end end) {
 
 exchange_step first_step(exchange_state& state) { return state.next(); }
 
-exchange_step go_on(exchange_state& state, const error_code& ec, std::size_t bytes) {
+exchange_step next_step(exchange_state& state, const error_code& ec, std::size_t bytes) {
   if (state.steps.next() == exchange_steps::action::write)
     state.steps.on_written(ec);
   else
@@ -128,7 +128,7 @@ error_code finish(exchange_state& state) {
 
 bool has_target(const exchange_state& state) noexcept { return state.end.target != nullptr; }
 
-void tell_target(exchange_state& state, const connection_info& info) {
+void report_endpoints(exchange_state& state, const connection_info& info) {
   state.end.target->on_connected(info);
 }
 

@@ -95,7 +95,7 @@ void global_memory_impl::on_connected(const peer_ptr& p, error_code ec) noexcept
     try {
       expect_introduction(p);
       if (!p->accepted)
-        say(p, node_->introduction(kind::join));
+        send(p, node_->introduction(kind::join));
     } catch (const std::bad_alloc&) {
       ec = asio::error::no_memory;
     }
@@ -161,13 +161,13 @@ void global_memory_impl::publish(peer& p) noexcept {
 
 // Another view of the node may have a live connection.
 void global_memory_impl::replace_lane(const peer& ended) noexcept {
-  const global_message& who = *ended.introduction;
-  const global_lane* const used = lane(who.node);
+  const global_message& introduction = *ended.introduction;
+  const global_lane* const used = lane(introduction.node);
   if (used == nullptr || used->link != ended.link.impl())
     return;
   for (const peer_ptr& p : peers_)
-    if (!p->lane.empty() && p->introduction->node == who.node &&
-        p->introduction->incarnation == who.incarnation &&
+    if (!p->lane.empty() && p->introduction->node == introduction.node &&
+        p->introduction->incarnation == introduction.incarnation &&
         p->link.impl()->target_queue_pair()->state() == queue_pair_state::connected)
       return publish(*p);
 }

@@ -184,7 +184,7 @@ void global_memory_impl::end(const peer_ptr& p, const error_code& why) noexcept 
 
 // --- Messages --------------------------------------------------------------------------------
 
-void global_memory_impl::say(const peer_ptr& p, const global_message& m) { send(p, encode(m)); }
+void global_memory_impl::send(const peer_ptr& p, const global_message& m) { send(p, encode(m)); }
 
 // If a message cannot be sent, the connection ends: the peer would wait for the message, or take a
 // later message for the first one.
@@ -281,7 +281,7 @@ error_code global_memory_impl::take(const peer_ptr& p, const global_message& m,
   }
   case kind::free:
   case kind::allocate:
-    say(p, node_->serve(m));
+    send(p, node_->serve(m));
     return {};
   case kind::descriptors:
     add_descriptors(p, m);
@@ -313,14 +313,14 @@ error_code global_memory_impl::take(const peer_ptr& p, const global_message& m,
       const std::lock_guard guard(mutex_);
       ++p->forgotten; // the answer to this request
     }
-    say(p, back);
+    send(p, back);
   }
   return ec;
 }
 
 // --- Locks -----------------------------------------------------------------------------------
 
-void global_memory_impl::tell_next(const connection_impl* way, segment_id segment,
+void global_memory_impl::hint_next(const connection_impl* way, segment_id segment,
                                    std::uint64_t descriptor) noexcept {
   peer_ptr p;
   {
@@ -351,7 +351,7 @@ void global_memory_impl::add_descriptors(const peer_ptr& p, const global_message
     one.key().second = reply.value;
     loans_.insert(std::move(one));
   }
-  say(p, reply);
+  send(p, reply);
 }
 
 global_memory_impl::peer_ptr global_memory_impl::borrower(segment_id segment,

@@ -91,7 +91,7 @@ public:
 
   /// Hints to the node at the other end of the link that the party of this descriptor has been
   /// handed a lock. The hint may be lost.
-  void tell_next(const connection_impl* way, segment_id segment, std::uint64_t descriptor) noexcept;
+  void hint_next(const connection_impl* way, segment_id segment, std::uint64_t descriptor) noexcept;
 
   const std::shared_ptr<global_node>& node() const noexcept { return node_; }
   completion_service& service() const noexcept { return service_; }
@@ -126,7 +126,7 @@ private:
   template <class Start>
   void keep_while_starting(const peer_ptr& p, Start start);
   void on_connected(const peer_ptr& p, error_code ec) noexcept;
-  void say(const peer_ptr& p, const global_message& m);
+  void send(const peer_ptr& p, const global_message& m);
   void send(const peer_ptr& p, const std::vector<std::byte>& bytes);
   std::shared_ptr<memory_guest> open_guest() const; // null if none has been made
   peer_ptr borrower(segment_id segment, std::uint64_t descriptor) const;

@@ -34,7 +34,7 @@ error_code global_node::host(std::uint64_t bytes, segment_id& given) {
   if (bytes <= reserved || bytes > max_segment_bytes)
     return asio::error::invalid_argument;
   const std::lock_guard guard(mutex_);
-  if (told_)
+  if (introduced_)
     return asio::error::already_started;
   if (segments_.size() == global_message::max_segments)
     return asio::error::no_buffer_space;
@@ -64,7 +64,7 @@ bool global_node::hosts() const {
 global_message global_node::introduction(kind what) {
   assert(what == kind::join || what == kind::welcome);
   const std::lock_guard guard(mutex_);
-  told_ = true;
+  introduced_ = true;
   global_message m;
   m.what = what;
   m.node = id_;

@@ -76,7 +76,7 @@ private:
   std::deque<segment> segments_;
   std::atomic<std::uint64_t> zeroed_{0}; // counts the allocations; orders the zeroing before uses
                                          // of the memory
-  bool told_ = false;
+  bool introduced_ = false;              // a peer knows the segments
   std::once_flag guest_made_;
   std::unique_ptr<node_guest> guest_;
 

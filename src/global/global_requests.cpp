@@ -69,7 +69,7 @@ bool global_memory_impl::start(global_request& op, node_id to) {
     }
     found = *p;
     op.number = op.message.id = ++numbers_ != 0 ? numbers_ : ++numbers_;
-    say(found, op.message);
+    send(found, op.message);
     service_.operation_starting();
     found->requests.push_back(op);
   }

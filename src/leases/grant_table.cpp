@@ -127,7 +127,7 @@ void grant_table::not_made(std::uint32_t id, const error_code& ec) {
     finish(*std::exchange(g.lend, nullptr), closed_ ? closed_ : ec);
   else
     deny(g.request, closed_ ? refusal::closed : refusal::memory);
-  gone(g);
+  remove(g);
 }
 
 void grant_table::begin_end(grant& g) {
@@ -151,10 +151,10 @@ void grant_table::ended(std::uint32_t id) {
   }
   if (g.returned)
     inbox_.ready(id);
-  gone(g);
+  remove(g);
 }
 
-void grant_table::gone(grant& g) {
+void grant_table::remove(grant& g) {
   if (g.on_request) {
     assert(granted_ != 0 && bytes_ >= g.bytes);
     bytes_ -= g.bytes;

@@ -142,7 +142,7 @@ private:
   std::uint32_t id_of(const grant& g) const noexcept;
   void begin_end(grant& g);
   void end_all();
-  void gone(grant& g);
+  void remove(grant& g);
   void free_if_done(grant& g);
   void finish(lend_request& op, const error_code& ec);
   std::chrono::microseconds lease_for(std::chrono::microseconds asked) const noexcept;

@@ -32,7 +32,7 @@ frame_link::frame_link(const frame_options& o)
       reposts_(o.receives),
       sent_(o.sends),
       speak_(o.speaks_first),
-      heard_(!o.waits_for_peer) {
+      may_send_(!o.waits_for_peer) {
   free_.reserve(o.sends);
   for (std::uint32_t slot = o.sends; slot != 0; --slot)
     free_.push_back(slot - 1);
@@ -54,18 +54,18 @@ link_action frame_link::next() {
   if (stopped_)
     return {};
   if (failure_) {
-    if (std::exchange(failure_told_, true))
+    if (std::exchange(failure_reported_, true))
       return {};
     return {.what = link_action::kind::fail, .ec = failure_};
   }
   if (const auto slot = next_freed())
     return {.what = link_action::kind::repost, .slot = *slot};
   if (goodbye_done_ && peer_closed_) {
-    if (sends_under_way() != 0 || std::exchange(closed_told_, true))
+    if (sends_under_way() != 0 || std::exchange(closed_reported_, true))
       return {};
     return {.what = link_action::kind::closed};
   }
-  if (!heard_ || free_.empty() || !next_frame())
+  if (!may_send_ || free_.empty() || !next_frame())
     return {};
   const std::uint32_t slot = free_.back();
   free_.pop_back();
@@ -174,7 +174,7 @@ bool frame_link::on_received(std::uint32_t slot, std::span<const std::byte> fram
     fail(error::protocol_violation);
     return false;
   }
-  heard_ = true;
+  may_send_ = true;
   link_part* const part = part_of_[static_cast<std::size_t>(h.type)];
   auto what = link_part::disposition::consumed;
   if (peer_closed_ && h.type != frame_type::credits) {

@@ -208,15 +208,15 @@ private:
   std::uint64_t credit_waits_ = 0;
   error_code failure_;
   bool waits_for_credits_ = false; // data does
-  bool failure_told_ = false;
+  bool failure_reported_ = false;
   bool speak_ = false;
-  bool heard_ = false;
+  bool may_send_ = false;
   bool closing_ = false;
   bool closed_here_ = false;
   bool goodbye_sent_ = false;
   bool goodbye_done_ = false; // its SEND has completed
   bool peer_closed_ = false;
-  bool closed_told_ = false;
+  bool closed_reported_ = false;
   bool stopped_ = false;
 };
 

@@ -142,7 +142,7 @@ void link_impl::settle(std::unique_lock<mutex>& l, operation_list& done) noexcep
   const std::shared_ptr<shared_receives_impl> shared = receives_->waited_for();
   if (posted_ == 0)
     last = std::move(self_);
-  if (failing() && !std::exchange(told_, true))
+  if (failing() && !std::exchange(failure_reported_, true))
     failed = qp_;
   if (!done.empty())
     cq = cq_;
@@ -273,7 +273,7 @@ void link_impl::end_queue_pair() {
     const std::lock_guard guard(mutex_);
     ended.swap(timers_);
     fail(asio::error::operation_aborted);
-    told_ = true;
+    failure_reported_ = true;
   }
   qp_->close();
   turn(*this).run();
@@ -299,16 +299,16 @@ void link_impl::drop_memory() {
 bool link_impl::start_close(operation& op) {
   turn t(*this);
   // After both goodbyes, the end of the queue pair may still be outstanding: wait for it.
-  const bool said = frames_ && frames_->said_goodbye();
-  const bool over = state_ == state::stopped && said;
-  op.ec = said ? error_code() : check();
+  const bool goodbye = frames_ && frames_->said_goodbye();
+  const bool over = state_ == state::stopped && goodbye;
+  op.ec = goodbye ? error_code() : check();
   if (!op.ec && closing_ != nullptr)
     op.ec = asio::error::already_started;
   if (op.ec || over)
     return false;
   operation_starting();
   closing_ = &op;
-  if (!said)
+  if (!goodbye)
     do_or_fail([this] { frames_->close(); });
   t.run();
   return true;

@@ -244,7 +244,7 @@ private:
   state state_ = state::open;
   bool holding_ = false;             // the queue pair may not send before the peer
   bool kept_ = false;                // the device keeps memory of posted work requests
-  bool told_ = false;                // the queue pair knows that the link fails
+  bool failure_reported_ = false;    // to the queue pair
   std::atomic<bool> removed_{false}; // the session is no member of the service
 };
 

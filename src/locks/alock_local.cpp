@@ -22,7 +22,7 @@ constexpr unsigned longest_pause = 10; // microseconds, as a power of two
 class alock_locals::party final : public alock_party {
 public:
   party(shard& at, std::uint64_t number) noexcept : home(at), id(number) {}
-  bool unlock(alock_operation* told) noexcept override;
+  bool unlock(alock_operation* op) noexcept override;
   void look_again();
 
   shard& home; // its lock guards the other members
@@ -67,13 +67,13 @@ public:
     return true;
   }
 
-  bool unlock(party& p, alock_operation* told) noexcept {
+  bool unlock(party& p, alock_operation* op) noexcept {
     const auto keep = p.node;
     const std::lock_guard guard(mutex_);
     const bool waits =
-        told != nullptr &&
-        told->view->wait_for(*told, std::shared_ptr<alock_parties>(keep, &alock_locals::of(*keep)));
-    p.waiter = waits ? told : nullptr;
+        op != nullptr &&
+        op->view->wait_for(*op, std::shared_ptr<alock_parties>(keep, &alock_locals::of(*keep)));
+    p.waiter = waits ? op : nullptr;
     p.protocol->unlock();
     run(p);
     return waits;
@@ -255,10 +255,10 @@ private:
         break;
       case alock_word::next:
       case alock_word::turn: {
-        party* const whose = find(a.descriptor);
-        if (whose == nullptr) // a program without the right to do so has written to the tail
+        party* const owner = find(a.descriptor);
+        if (owner == nullptr) // a program without the right to do so has written to the tail
           return error::protocol_violation;
-        std::uint64_t& word = a.word == alock_word::next ? whose->next : whose->turn;
+        std::uint64_t& word = a.word == alock_word::next ? owner->next : owner->turn;
         if (a.what == alock_access::kind::read)
           a.seen = word;
         else
@@ -275,9 +275,7 @@ private:
   party* free_ = nullptr;
 };
 
-bool alock_locals::party::unlock(alock_operation* told) noexcept {
-  return home.unlock(*this, told);
-}
+bool alock_locals::party::unlock(alock_operation* op) noexcept { return home.unlock(*this, op); }
 
 void alock_locals::party::look_again() {
   std::shared_ptr<void> keep; // keeps the shard as well

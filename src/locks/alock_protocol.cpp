@@ -22,8 +22,8 @@ alock_action alock_protocol::next() noexcept {
   using kind = alock_action::kind;
   if (under_way_)
     return {};
-  if (ec_ && !told_) {
-    told_ = true;
+  if (ec_ && !reported_) {
+    reported_ = true;
     return {.what = kind::failed, .ec = ec_};
   }
   switch (state_) {
@@ -43,7 +43,7 @@ alock_action alock_protocol::next() noexcept {
                  : alock_action{.what = kind::poll};
   case state::granted:
     state_ = state::held;
-    told_ = true;
+    reported_ = true;
     return {.what = kind::granted};
   case state::held:
     return {};
@@ -107,9 +107,9 @@ bool alock_protocol::on_refused(const error_code& ec) noexcept {
 }
 
 bool alock_protocol::cancel() noexcept {
-  if (told_)
+  if (reported_)
     return false;
-  told_ = cancelled_ = true;
+  reported_ = cancelled_ = true;
   if (under_way_)
     return true;
   if (state_ == state::enter)

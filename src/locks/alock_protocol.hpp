@@ -175,7 +175,7 @@ private:
   alock_cohort cohort_;
   bool under_way_ = false;
   bool look_ = false;
-  bool told_ = false; // `granted` or `failed` was returned, or must not be
+  bool reported_ = false; // `granted` or `failed` was returned, or must not be
   bool cancelled_ = false;
   bool reusable_ = false;
 };

@@ -14,7 +14,7 @@ namespace {
 constexpr unsigned looks_at_once = 2;
 // The longest pauses between two looks, as powers of two of microseconds: for changes that are
 // never announced, and for changes that may be.
-constexpr unsigned longest = 10, longest_if_told = 14;
+constexpr unsigned longest = 10, longest_if_announced = 14;
 
 } // namespace
 
@@ -189,7 +189,7 @@ void alock_remotes::take_steps(party& p) {
         p.protocol->look();
         break;
       }
-      set_timer(p, a.what == kind::wait ? longest_if_told : longest, p.protocol->leaves());
+      set_timer(p, a.what == kind::wait ? longest_if_announced : longest, p.protocol->leaves());
       if (p.protocol->leaves() && p.timer->in_vain())
         complete(p, error::owner_dead);
       return;
@@ -218,7 +218,7 @@ void alock_remotes::wake(descriptor_set& from, std::uint64_t descriptor) {
     return;
   const remote_word d(descriptor);
   if (const auto memory = memory_.lock(); memory && from.link)
-    memory->tell_next(from.link.get(), d.segment(), d.offset());
+    memory->hint_next(from.link.get(), d.segment(), d.offset());
 }
 
 bool alock_remotes::wake_here(descriptor_set& from, std::uint64_t descriptor) {

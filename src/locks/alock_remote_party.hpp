@@ -18,13 +18,12 @@ class alock_remotes::party final : public remote_operation, public alock_party {
 public:
   explicit party(alock_remotes& of) noexcept : remote_operation(&party::chain_done), all(of) {}
 
-  bool unlock(alock_operation* told) noexcept override {
+  bool unlock(alock_operation* op) noexcept override {
     const auto keep = self;
     const std::lock_guard guard(all.mutex_);
     const bool waits =
-        told != nullptr &&
-        (told->view->takes_by(all) ? all.count(*told) : told->view->wait_for(*told, keep));
-    waiter = waits ? told : nullptr;
+        op != nullptr && (op->view->takes_by(all) ? all.count(*op) : op->view->wait_for(*op, keep));
+    waiter = waits ? op : nullptr;
     protocol->unlock();
     begin_looking();
     all.run(*this);

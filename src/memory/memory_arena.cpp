@@ -105,14 +105,14 @@ private:
 
 arena_maker registered_arenas(const protection_domain& pd, const memory_pool_options& options) {
   return [pd, rights = options.rights, huge_pages = options.huge_pages, log = options.log,
-          said = std::make_shared<std::atomic<bool>>(false)](std::size_t bytes, error_code& ec) {
+          logged = std::make_shared<std::atomic<bool>>(false)](std::size_t bytes, error_code& ec) {
     auto arena = std::make_unique<registered_arena>();
     const int reason = arena->map_memory(bytes, huge_pages, ec);
     if (!ec)
       arena->register_memory(pd, rights, ec);
     if (ec)
       return std::unique_ptr<memory_arena>();
-    if (reason != 0 && log && !said->exchange(true))
+    if (reason != 0 && log && !logged->exchange(true))
       log("memory pool: no reserved 2 MiB huge pages for an arena of " +
           std::to_string(bytes / huge_page) + " (" + std::generic_category().message(reason) +
           "); asked for transparent ones instead (reserve some: /proc/sys/vm/nr_hugepages)");

@@ -217,9 +217,9 @@ void completion_service::find_members(leaving_members& result) noexcept {
 // While a watch stops, the next watch of the device may get the same event. Only the next one
 // reports the event, because each member gets one report and can be in one list.
 void completion_service::broadcast(const device_watch& from, const ibv_async_event& event,
-                                   heard& by) noexcept {
+                                   notified_objects& notified) noexcept {
   const device& d = from.get_device();
-  heard own;
+  notified_objects own;
   {
     const std::lock_guard lock(mutex_);
     const auto found = find_watch(d);
@@ -228,8 +228,8 @@ void completion_service::broadcast(const device_watch& from, const ibv_async_eve
     pin_members(&d, [&own](auto member) { own.keep(std::move(member)); });
   }
   own.for_each(
-      [&event](heard_object& o) { static_cast<context_member&>(o).on_device_event(event); });
-  by.take(own);
+      [&event](notified_object& o) { static_cast<context_member&>(o).on_device_event(event); });
+  notified.take(own);
 }
 
 void completion_service::broadcast(const device& d, const ibv_async_event& event) {
@@ -252,12 +252,12 @@ void completion_service::do_last_work(int other, const std::function<void()>& lo
     look();
     descriptors.clear();
     completion_queue_impl* last = nullptr;
-    bool worked = false, all_tell = true;
+    bool worked = false, all_wake = true;
     const auto wait_for = [&](int descriptor) {
       try {
         descriptors.push_back({descriptor, POLLIN, 0}); // poll(2) ignores negative descriptors
       } catch (const std::bad_alloc&) {
-        all_tell = false;
+        all_wake = false;
       }
     };
     wait_for(other);
@@ -268,13 +268,13 @@ void completion_service::do_last_work(int other, const std::function<void()>& lo
       last = q;
       const auto found = q->last_look();
       worked = worked || found.worked;
-      all_tell = all_tell && found.descriptor >= 0;
+      all_wake = all_wake && found.descriptor >= 0;
       wait_for(found.descriptor);
     });
     if (last == nullptr)
       return;
     if (!worked)
-      ::poll(descriptors.data(), descriptors.size(), all_tell ? patience : nap);
+      ::poll(descriptors.data(), descriptors.size(), all_wake ? patience : nap);
   }
 }
 

@@ -6,7 +6,7 @@
 #include <boost/intrusive/list.hpp>
 
 #include "queues/completion_queue_impl.hpp"
-#include "verbs/device_heard.hpp"
+#include "verbs/notified_objects.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -22,7 +22,7 @@ class device_watch;
 
 /// An object that holds operations and must end them when the execution context shuts down. It is
 /// closed before its last owner releases it.
-class context_member : public heard_object,
+class context_member : public notified_object,
                        public std::enable_shared_from_this<context_member>,
                        public boost::intrusive::list_base_hook<
                            boost::intrusive::link_mode<boost::intrusive::normal_link>> {
@@ -113,9 +113,10 @@ public:
   /// descriptor, or -1) is readable.
   void do_last_work(int other, const std::function<void()>& look);
 
-  /// Reports an event to the members of the device, and adds the members to `by`, which keeps them
-  /// alive.
-  void broadcast(const device_watch& from, const ibv_async_event& event, heard& by) noexcept;
+  /// Reports an event to the members of the device, and adds the members to `notified`, which keeps
+  /// them alive.
+  void broadcast(const device_watch& from, const ibv_async_event& event,
+                 notified_objects& notified) noexcept;
   /// Reports an event that the library has detected itself.
   void broadcast(const device& d, const ibv_async_event& event);
 

@@ -27,7 +27,7 @@ public:
   void stop();
   const device& get_device() const noexcept { return device_; }
 
-  void on_event(const ibv_async_event& event, heard& by) noexcept override;
+  void on_event(const ibv_async_event& event, notified_objects& notified) noexcept override;
 
 private:
   struct reader final : scheduled_operation {
@@ -73,8 +73,9 @@ inline void device_watch::stop() {
   device_.listeners().remove(*this);
 }
 
-inline void device_watch::on_event(const ibv_async_event& event, heard& by) noexcept {
-  service_.broadcast(*this, event, by);
+inline void device_watch::on_event(const ibv_async_event& event,
+                                   notified_objects& notified) noexcept {
+  service_.broadcast(*this, event, notified);
 }
 
 inline void device_watch::on_readable() {

@@ -140,7 +140,7 @@ void queue_pair_impl::await_first(bool first) noexcept {
 void queue_pair_impl::first_arrived(operation_list& ready) {
   assert(mutex_.is_locked() && awaits_first_);
   await_first(false);
-  heard_.queue(ready);
+  first_receive_.queue(ready);
 }
 
 void queue_pair_impl::shared_receive_arrived(operation_list& ready) {
@@ -149,14 +149,14 @@ void queue_pair_impl::shared_receive_arrived(operation_list& ready) {
     first_arrived(ready);
 }
 
-void queue_pair_impl::tell_link() {
+void queue_pair_impl::report_first_receive() {
   std::shared_ptr<connection_link> link;
   {
     const std::lock_guard lock(mutex_);
     link = link_;
   }
   if (link)
-    link->heard();
+    link->on_first_receive();
 }
 
 void queue_pair_impl::connected(std::uint8_t reads) {
@@ -171,7 +171,7 @@ void queue_pair_impl::connected_by_caller() {
     connected_locked(reads_in_flight());
 }
 
-// The READs and atomics that the queue pair may have in flight. Not all devices of iWARP tell.
+// The READs and atomics that the queue pair may have in flight. Not all devices of iWARP report it.
 std::uint8_t queue_pair_impl::reads_in_flight() const noexcept {
   ibv_qp_attr attr{};
   ibv_qp_init_attr init{};
@@ -181,15 +181,15 @@ std::uint8_t queue_pair_impl::reads_in_flight() const noexcept {
   return attr.max_rd_atomic;
 }
 
-// At most `reads`. siw tells the sizes of its queues of READs to send and to answer, each as the
+// At most `reads`. siw reports the sizes of its queues of READs to send and to answer, each as the
 // other (siw_query_qp), so this takes the smaller.
 std::uint8_t queue_pair_impl::siw_reads(std::uint8_t reads) const noexcept {
   ibv_qp_attr attr{};
   ibv_qp_init_attr init{};
   if (ibv_query_qp(qp_, &attr, IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_MAX_DEST_RD_ATOMIC, &init) != 0)
     return reads;
-  const auto told = std::min(attr.max_rd_atomic, attr.max_dest_rd_atomic);
-  return told == 0 ? reads : std::min<std::uint8_t>(reads, told);
+  const auto reported = std::min(attr.max_rd_atomic, attr.max_dest_rd_atomic);
+  return reported == 0 ? reads : std::min<std::uint8_t>(reads, reported);
 }
 
 // A READ to a peer that answers none would never complete, nor any later work request.

@@ -124,23 +124,23 @@ void queue_pair_impl::release_device(ibv_qp* qp, const std::shared_ptr<connectio
     last_receive_->wait();
   cq_->drain();
   // rxe cannot free a window after its queue pair: the kernel panics.
-  bool gone = windows_->free_all();
-  if (gone && lingering_ && link && link->lingers() && !any_posted()) {
+  bool destroyed = windows_->free_all();
+  if (destroyed && lingering_ && link && link->lingers() && !any_posted()) {
     lingering_->keep(qp);
     link->keep(std::move(lingering_));
   } else {
-    gone = gone && destroy(qp);
+    destroyed = destroyed && destroy(qp);
   }
   cq_->drain();
   last_receive_.reset();
-  if (!gone)
+  if (!destroyed)
     abandon(qp);
-  const error_code end = gone ? why : error_code(error::device_keeps_memory);
+  const error_code end = destroyed ? why : error_code(error::device_keeps_memory);
   operation_list left;
   memory_region results;
   {
     const std::lock_guard lock(mutex_);
-    if (gone)
+    if (destroyed)
       results = send_.release_results();
     send_.fail_all(end, left);
     receive_.fail_all(end, left);
@@ -149,12 +149,12 @@ void queue_pair_impl::release_device(ibv_qp* qp, const std::shared_ptr<connectio
       left.push_back(*std::exchange(last_, nullptr));
     }
   }
-  if (gone)
+  if (destroyed)
     cq_->unreserve(reserved_);
   cq_->complete(left);
   if (srq_)
-    srq_->detach(*this, gone);
-  if (gone)
+    srq_->detach(*this, destroyed);
+  if (destroyed)
     release_withheld(); // other withheld objects may be releasable now, too
 }
 
@@ -188,7 +188,7 @@ void queue_pair_impl::publish(operation_list& ready) {
 }
 
 void queue_pair_impl::drop_calls() {
-  heard_.drop();
+  first_receive_.drop();
   teardown_.drop();
 }
 
@@ -297,7 +297,7 @@ void queue_pair_impl::close() {
   service_.complete(waiters);
   if (qp == nullptr) { // failed: the teardown ends the posted work requests
     const std::lock_guard released(releasing_);
-    heard_.drop();
+    first_receive_.drop();
     return;
   }
   release_device(qp, link, aborted);

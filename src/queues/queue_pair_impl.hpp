@@ -33,7 +33,7 @@ public:
   virtual void keep(std::shared_ptr<void> queue_pair) noexcept = 0;
   /// Called once, when the first message of the peer has arrived before the queue pair was
   /// connected.
-  virtual void heard() noexcept {}
+  virtual void on_first_receive() noexcept {}
 };
 
 /// The logic of `basic_queue_pair`: its verbs object, its two queues and its state.
@@ -58,7 +58,7 @@ public:
 
   /// For connecting by rdma_cm. From `attach` on, a close is reported to the link. `detach` undoes
   /// `attach`. `connected` allows sends. If `accepts`, the first receive calls
-  /// `connection_link::heard`.
+  /// `connection_link::on_first_receive`.
   error_code attach(std::shared_ptr<connection_link> link, bool accepts = false);
   /// The error that `attach` would return.
   error_code check_attach() const;
@@ -81,7 +81,8 @@ public:
   /// The same after a failed receive of the shared receive queue. Called with that queue's mutex
   /// locked.
   void shared_receive_failed(const ibv_wc& wc, operation_list& ready);
-  /// The same after the first receive of an accepting queue pair: see `connection_link::heard`.
+  /// The same after the first receive of an accepting queue pair: see
+  /// `connection_link::on_first_receive`.
   void shared_receive_arrived(operation_list& ready);
   /// Cancels one operation. A posted operation is cancelled only if `type` contains `terminal`.
   void cancel(std::uint64_t id, asio::cancellation_type_t type);
@@ -191,7 +192,7 @@ private:
   void release_failed();
   void await_first(bool first) noexcept;
   void first_arrived(operation_list& ready);
-  void tell_link();
+  void report_first_receive();
   void release_device(ibv_qp* qp, const std::shared_ptr<connection_link>& link,
                       const error_code& why) noexcept;
   bool destroy(ibv_qp* qp) noexcept;
@@ -223,8 +224,8 @@ private:
   operation_list waiters_;
   operation* last_ = nullptr;
   std::shared_ptr<connection_link> link_;
-  bool awaits_first_ = false; // a link is to be told of the first receive
-  deferred_call heard_{*this, &queue_pair_impl::tell_link};
+  bool awaits_first_ = false; // the link has not been notified of the first receive
+  deferred_call first_receive_{*this, &queue_pair_impl::report_first_receive};
   // Releases the device's part once the queue pair has failed.
   deferred_call teardown_{*this, &queue_pair_impl::release_failed};
   std::recursive_mutex releasing_; // held while a teardown releases the device's part

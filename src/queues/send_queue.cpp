@@ -47,18 +47,19 @@ error_code send_queue::reserve_results() {
   return ec;
 }
 
-// `must_tell`: operations wait, or the queue is full after this operation. The operation must then
-// be signaled: without its completion nothing might be posted any more, or nothing tells that it
-// has completed. So must an operation that a later one may wait for. Inline data is copied when
-// posted, so it cannot follow a fence of the device.
-void send_queue::prepare(send_operation& op, bool must_tell) noexcept {
+// `must_signal`: operations wait, or the queue is full after this operation. The operation must
+// then be signaled: without its completion nothing might be posted any more, or nothing reports
+// that it has completed. So must an operation that a later one may wait for. Inline data is copied
+// when posted, so it cannot follow a fence of the device.
+void send_queue::prepare(send_operation& op, bool must_signal) noexcept {
   if (fences_here_)
     op.wr.send_flags &= ~unsigned(IBV_SEND_FENCE); // what the fence waits for has completed
   if (op.inline_bytes <= qp_.options_.max_inline && !is_fenced(op))
     op.wr.send_flags |= IBV_SEND_INLINE;
   const bool overtaken = reads_overtaken_ && is_read(op);
   const bool waited_for = fences_here_ && is_answered(op);
-  if (must_tell || overtaken || waited_for || !is_silent(op) || ++unsignaled_run_ >= depth() / 2) {
+  if (must_signal || overtaken || waited_for || !is_silent(op) ||
+      ++unsignaled_run_ >= depth() / 2) {
     op.wr.send_flags |= IBV_SEND_SIGNALED;
     unsignaled_run_ = 0;
   }
@@ -134,7 +135,7 @@ bool send_queue::waits_for(const operation& op, const operation& earlier) const 
   return is_answered(earlier);
 }
 
-// Without the operation behind it, nothing would tell that an unsignaled one has completed.
+// Without the operation behind it, nothing would report that an unsignaled one has completed.
 bool send_queue::may_become_last(operation& earlier, bool posted) noexcept {
   if (!is_silent(earlier))
     return true;

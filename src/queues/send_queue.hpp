@@ -53,7 +53,7 @@ private:
   std::uint32_t allowed_before(const operation& op) const noexcept override;
   bool waits_for(const operation& op, const operation& earlier) const noexcept override;
   bool may_become_last(operation& earlier, bool posted) noexcept override;
-  void prepare(send_operation& op, bool must_tell) noexcept;
+  void prepare(send_operation& op, bool must_signal) noexcept;
   bool may_complete_again(const operation& op, const ibv_wc& wc) const noexcept;
   void note_bound(operation_list::iterator first, operation_list::iterator last) noexcept;
   [[gnu::noinline]] void complete_slowly(operation& op, const ibv_wc& wc, operation_list& ready);

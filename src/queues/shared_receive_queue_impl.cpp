@@ -247,12 +247,12 @@ queue_pair_impl* shared_receive_queue_impl::awaiting(std::uint32_t number) noexc
   return at != awaiting_.end() && (*at)->number() == number ? *at : nullptr;
 }
 
-void shared_receive_queue_impl::detach(queue_pair_impl& qp, bool gone) {
+void shared_receive_queue_impl::detach(queue_pair_impl& qp, bool destroyed) {
   bool closing = false;
   {
     const std::lock_guard lock(mutex_);
     assert(std::find(attached_.begin(), attached_.end(), &qp) != attached_.end());
-    kept_ = kept_ || !gone;
+    kept_ = kept_ || !destroyed;
     std::erase(attached_, &qp);
     if (!attached_.empty() || (!closing_ && !reason_))
       return;
@@ -325,16 +325,16 @@ void shared_receive_queue_impl::destroy() noexcept {
     if (late)
       destroyed_late_ = srq_;
   }
-  const bool gone = late ? !kept : destroy(srq_);
+  const bool destroyed = late ? !kept : destroy(srq_);
   cq_->drain();
   operation_list left;
   {
     const std::lock_guard lock(mutex_);
     srq_ = nullptr;
-    if (!gone)
+    if (!destroyed)
       find_posted_blocks<receive_operation>(receive_, kept_memory_);
-    receive_.fail_all(gone ? error_code(asio::error::operation_aborted)
-                           : error_code(error::device_keeps_memory),
+    receive_.fail_all(destroyed ? error_code(asio::error::operation_aborted)
+                                : error_code(error::device_keeps_memory),
                       left);
   }
   cq_->complete(left);

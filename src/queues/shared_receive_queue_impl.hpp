@@ -33,9 +33,9 @@ public:
   /// Announces a queue pair that will use the queue. It calls `detach` when it has been destroyed
   /// or could not be made. Until then it fails if one of its receives fails.
   error_code attach(queue_pair_impl& qp);
-  /// Whether an attached queue pair is to be told of its first receive.
+  /// Whether an attached queue pair is to be notified of its first receive.
   void await_first(queue_pair_impl& qp, bool first) noexcept;
-  void detach(queue_pair_impl& qp, bool gone = true);
+  void detach(queue_pair_impl& qp, bool destroyed = true);
   /// `linger`: a detached queue pair that uses no receive is destroyed later. The verbs object
   /// exists until `lingered`.
   void linger();

@@ -107,7 +107,7 @@ private:
   bool waits_for_answer() const noexcept;
   std::chrono::milliseconds patience() const noexcept;
   std::uint64_t signs_of_peer() const noexcept;
-  bool hopes(protocol_clock::time_point now) const noexcept;
+  bool may_progress(protocol_clock::time_point now) const noexcept;
   void look();
   void look_later();
 

@@ -59,7 +59,7 @@ std::uint64_t stream_impl::signs_of_peer() const noexcept {
 
 // Whether progress of the peer is still possible. Once asked, the peer has the same time again to
 // answer.
-bool stream_impl::hopes(protocol_clock::time_point now) const noexcept {
+bool stream_impl::may_progress(protocol_clock::time_point now) const noexcept {
   const auto limit = patience();
   return waits_ && limit != limit.zero() && (!asked_ || now - *asked_ < limit);
 }
@@ -71,7 +71,7 @@ bool stream_impl::wait_for_peer(operation_list& done) {
   if (bytes_->withdrawing() != withdrawing_) // the patience changes
     wait_anew();
   withdrawing_ = bytes_->withdrawing();
-  bool hopes_now = false;
+  bool possible = false;
   if ((!owes && !closed_) || link_.failing()) {
     waits_.reset();
   } else {
@@ -81,15 +81,15 @@ bool stream_impl::wait_for_peer(operation_list& done) {
       asked_.reset();
     }
     signs_ = signs_of_peer();
-    hopes_now = hopes(now);
-    if (hopes_now && !asked_ && now - *waits_ >= patience()) {
+    possible = may_progress(now);
+    if (possible && !asked_ && now - *waits_ >= patience()) {
       asked_ = now;
       bytes_->ask();
       return true;
     }
   }
   // In mode `manual`, the end of the holder would wait for the user.
-  const bool holds = owes && hopes_now && link_.frames().sends_under_way() == 0 &&
+  const bool holds = owes && possible && link_.frames().sends_under_way() == 0 &&
                      link_.completion_queue().options().mode != completion_mode::manual;
   if (holds && holder_->now == holder::state::idle) {
     holder_->now = holder::state::holding;
@@ -99,7 +99,7 @@ bool stream_impl::wait_for_peer(operation_list& done) {
     holder_->stream = std::static_pointer_cast<stream_impl>(shared_from_this());
     done.push_back(*holder_);
   }
-  if (hopes_now && !looking_)
+  if (possible && !looking_)
     look_later();
   return false;
 }
@@ -153,7 +153,7 @@ completion_queue_impl* stream_impl::last_work() {
   if (!std::exchange(leaving_, true))
     wait_anew();
   t.advance();
-  return hopes(protocol_clock::now()) ? &link_.completion_queue() : nullptr;
+  return may_progress(protocol_clock::now()) ? &link_.completion_queue() : nullptr;
 }
 
 bool stream_impl::is_closed() const {

@@ -3,7 +3,7 @@
 
 #include <boost/intrusive/list.hpp>
 
-#include "verbs/device_heard.hpp"
+#include "verbs/notified_objects.hpp"
 
 #include <atomic>
 #include <infiniband/verbs.h>
@@ -17,7 +17,7 @@ class device_listener : public boost::intrusive::list_base_hook<
                             boost::intrusive::link_mode<boost::intrusive::normal_link>> {
 public:
   /// Must not add or remove listeners.
-  virtual void on_event(const ibv_async_event& event, heard& by) noexcept = 0;
+  virtual void on_event(const ibv_async_event& event, notified_objects& notified) noexcept = 0;
 
 protected:
   ~device_listener() = default;
@@ -29,15 +29,16 @@ protected:
 class device_listeners {
 public:
   /// Does not block.
-  void add(device_listener& who) noexcept {
+  void add(device_listener& listener) noexcept {
     const std::lock_guard lock(mutex_);
-    all_.push_back(who);
+    all_.push_back(listener);
   }
-  /// After the return, `who` is not called any more, and all references that it kept are released.
-  void remove(device_listener& who) noexcept {
+  /// After the return, `listener` is not called any more, and all references that it kept are
+  /// released.
+  void remove(device_listener& listener) noexcept {
     const std::lock_guard reading(reading_);
     const std::lock_guard lock(mutex_);
-    all_.erase(decltype(all_)::s_iterator_to(who));
+    all_.erase(decltype(all_)::s_iterator_to(listener));
   }
   /// Reads an event and reports it to all subscribers. Returns false if there is no event. The
   /// event is acknowledged after all reports, because until then the object that it names cannot be
@@ -46,22 +47,22 @@ public:
   /// nested call, by the destructor of such an object, returns false: the outer call reads on.
   bool read(ibv_context* context) noexcept {
     const std::lock_guard reading(reading_);
-    if (telling_)
+    if (notifying_)
       return false;
-    struct now_telling {
+    struct while_notifying {
       bool& flag;
 
-      explicit now_telling(bool& f) noexcept : flag(f) { flag = true; }
-      ~now_telling() { flag = false; }
-    } const telling(telling_);
-    heard by;
+      explicit while_notifying(bool& f) noexcept : flag(f) { flag = true; }
+      ~while_notifying() { flag = false; }
+    } const guard(notifying_);
+    notified_objects notified;
     ibv_async_event event{};
     if (ibv_get_async_event(context, &event) != 0)
       return false;
     if (event.event_type == IBV_EVENT_QP_LAST_WQE_REACHED)
       last_receive_reported_.store(true);
-    for (device_listener* who = next(nullptr); who != nullptr; who = next(who))
-      who->on_event(event, by);
+    for (device_listener* l = next(nullptr); l != nullptr; l = next(l))
+      l->on_event(event, notified);
     ibv_ack_async_event(&event);
     return true;
   }
@@ -75,14 +76,14 @@ public:
 
 private:
   // While an event is reported, no listener is removed, but others may be added.
-  device_listener* next(device_listener* who) noexcept {
+  device_listener* next(device_listener* after) noexcept {
     const std::lock_guard lock(mutex_);
-    auto i = who == nullptr ? all_.begin() : std::next(decltype(all_)::s_iterator_to(*who));
+    auto i = after == nullptr ? all_.begin() : std::next(decltype(all_)::s_iterator_to(*after));
     return i == all_.end() ? nullptr : &*i;
   }
 
   std::recursive_mutex reading_; // recursive: a released listener may lock it
-  bool telling_ = false;
+  bool notifying_ = false;
   std::mutex mutex_;
   std::atomic<bool> last_receive_reported_{false}, last_receive_missed_{false};
   boost::intrusive::list<device_listener, boost::intrusive::constant_time_size<false>> all_;

@@ -20,7 +20,7 @@ last_receive::last_receive(const device& d, const ibv_qp* qp) : device_(d), qp_(
 
 last_receive::~last_receive() { device_.listeners().remove(*this); }
 
-void last_receive::on_event(const ibv_async_event& event, heard&) noexcept {
+void last_receive::on_event(const ibv_async_event& event, notified_objects&) noexcept {
   if (event.event_type == IBV_EVENT_QP_LAST_WQE_REACHED && event.element.qp == qp_)
     reached_.store(true);
 }

@@ -27,7 +27,7 @@ public:
   /// reported such an event.
   void wait() noexcept;
 
-  void on_event(const ibv_async_event& event, heard& by) noexcept override;
+  void on_event(const ibv_async_event& event, notified_objects& notified) noexcept override;
 
 private:
   device device_;

@@ -72,7 +72,7 @@ namespace {
 /// A listener that gets an event before the library's objects if it is added before them.
 struct first_listener final : detail::device_listener {
   explicit first_listener(std::function<void()> f) : then(std::move(f)) {}
-  void on_event(const ibv_async_event&, detail::heard&) noexcept override { then(); }
+  void on_event(const ibv_async_event&, detail::notified_objects&) noexcept override { then(); }
 
   std::function<void()> then;
 };

@@ -21,10 +21,10 @@ class global_memory_impl;
 /// A holder of a lock, or a waiter. The object exists as long as it takes part.
 class alock_party {
 public:
-  /// Releases the lock that the party holds. `told` completes when the lock has been released; it
-  /// may be null. Returns false if the view of `told` is closed; `told` then stays the caller's.
+  /// Releases the lock that the party holds. `op` completes when the lock has been released; it
+  /// may be null. Returns false if the view of `op` is closed; `op` then stays the caller's.
   /// Thread-safe.
-  virtual bool unlock(alock_operation* told) noexcept = 0;
+  virtual bool unlock(alock_operation* op) noexcept = 0;
 
 protected:
   ~alock_party() = default;
