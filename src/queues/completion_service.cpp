@@ -4,7 +4,7 @@
 #include <asio_rdma/completion_queue.hpp>
 
 #include "core/ready_runner.hpp"
-#include "queues/device_watch.hpp"
+#include "verbs/device_watch.hpp"
 
 #include <algorithm>
 #include <cassert>
@@ -170,7 +170,7 @@ bool completion_service::add(context_member& member, error_code& ec) {
   auto found = find_watch(member.member_device());
   if (found == watches_.end()) {
     watches_.reserve(watches_.size() + 1);
-    auto w = std::make_shared<device_watch>(*this, member.member_device());
+    auto w = std::make_shared<device_watch>(context(), *this, member.member_device());
     ec = w->start();
     if (ec)
       return false;

@@ -6,7 +6,7 @@
 #include <boost/intrusive/list.hpp>
 
 #include "queues/completion_queue_impl.hpp"
-#include "verbs/notified_objects.hpp"
+#include "verbs/device_watch_service.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -17,8 +17,6 @@
 #include <vector>
 
 namespace asio_rdma::detail {
-
-class device_watch;
 
 /// An object that holds operations and must end them when the execution context shuts down. It is
 /// closed before its last owner releases it.
@@ -72,7 +70,7 @@ private:
 
 /// The service that the queue pairs of one execution context share: completion queues for each
 /// device, and the watches for the devices' asynchronous events.
-class completion_service : public asio::execution_context::service {
+class completion_service : public asio::execution_context::service, public device_watch_service {
 public:
   using key_type = completion_service;
   static asio::execution_context::id id;
@@ -113,11 +111,7 @@ public:
   /// descriptor, or -1) is readable.
   void do_last_work(int other, const std::function<void()>& look);
 
-  /// Reports an event to the members of the device, and adds the members to `notified`, which keeps
-  /// them alive.
-  void broadcast(const device_watch& from, const ibv_async_event& event,
-                 notified_objects& notified) noexcept;
-  /// Reports an event that the library has detected itself.
+  /// Reports an event that the library has detected itself to the members of the device.
   void broadcast(const device& d, const ibv_async_event& event);
 
 private:
@@ -128,6 +122,8 @@ private:
   };
 
   void shutdown() override;
+  void broadcast(const device_watch& from, const ibv_async_event& event,
+                 notified_objects& notified) noexcept override;
   void drop_ready();
   std::shared_ptr<completion_queue_impl> shared_queue(const device& d, std::uint32_t entries,
                                                       error_code& ec);

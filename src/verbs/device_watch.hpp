@@ -2,8 +2,10 @@
 #pragma once
 
 #include "core/descriptor_watch.hpp"
-#include "queues/completion_service.hpp"
 #include "verbs/device_listeners.hpp"
+#include "verbs/device_watch_service.hpp"
+
+#include <asio_rdma/device.hpp>
 
 #include <atomic>
 #include <fcntl.h>
@@ -17,7 +19,7 @@ namespace asio_rdma::detail {
 class device_watch final : public device_listener,
                            public std::enable_shared_from_this<device_watch> {
 public:
-  device_watch(completion_service& service, const device& d);
+  device_watch(asio::execution_context& context, device_watch_service& service, const device& d);
 
   error_code start();
   /// Leaves the descriptor to another watch, which may then call `start`. Does not block.
@@ -40,7 +42,8 @@ private:
   void on_readable();
   void read_events() noexcept;
 
-  completion_service& service_;
+  asio::execution_context& context_;
+  device_watch_service& service_;
   device device_;
   scheduler& scheduler_;
   reader reader_;
@@ -49,17 +52,19 @@ private:
   descriptor_watch<device_watch, &device_watch::on_readable> channel_;
 };
 
-inline device_watch::device_watch(completion_service& service, const device& d)
-    : service_(service),
+inline device_watch::device_watch(asio::execution_context& context, device_watch_service& service,
+                                  const device& d)
+    : context_(context),
+      service_(service),
       device_(d),
-      scheduler_(asio::use_service<scheduler>(service.context())),
+      scheduler_(asio::use_service<scheduler>(context)),
       reader_(*this),
       channel_(*this) {}
 
 inline error_code device_watch::start() {
   const int fd = device_.native_handle()->async_fd;
   fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
-  const int e = channel_.start(service_.context(), fd);
+  const int e = channel_.start(context_, fd);
   if (e != 0)
     return system_error_code(e);
   device_.listeners().add(*this);
