@@ -76,4 +76,27 @@ private:
   protection_domain pd_;
 };
 
+/// A shared receive queue that the device has refused to destroy. Allocated when the queue opens,
+/// as its end may find no memory.
+class shared_receive_queue_impl::refused final : public withheld {
+public:
+  void keep(std::shared_ptr<shared_receive_queue_impl> self, ibv_srq* srq) noexcept {
+    self_ = std::move(self);
+    srq_ = srq;
+  }
+
+  bool release() noexcept override {
+    if (ibv_destroy_srq(srq_) != 0)
+      return false;
+    self_->cq_->unreserve(self_->options_.depth);
+    const std::lock_guard lock(self_->mutex_);
+    self_->kept_memory_.clear();
+    return true;
+  }
+
+private:
+  std::shared_ptr<shared_receive_queue_impl> self_;
+  ibv_srq* srq_ = nullptr;
+};
+
 } // namespace asio_rdma::detail
