@@ -19,17 +19,17 @@ bool before_number(const queue_pair_impl* qp, std::uint32_t number) noexcept {
 
 } // namespace
 
-int shared_receive_queue_impl::receive_queue::post(operation_list::iterator first,
-                                                   operation_list::iterator last,
-                                                   operation*& failed, operation_list&) {
+int shared_receive_queue_impl::shared_work_queue::post(operation_list::iterator first,
+                                                       operation_list::iterator last,
+                                                       operation*& failed, operation_list&) {
   assert(srq_.srq_ != nullptr);
   return post_receives(first, last, failed, [this](ibv_recv_wr* head, ibv_recv_wr** bad) {
     return ibv_post_srq_recv(srq_.srq_, head, bad);
   });
 }
 
-void shared_receive_queue_impl::receive_queue::on_completion(operation& op, const ibv_wc& wc,
-                                                             operation_list& ready) {
+void shared_receive_queue_impl::shared_work_queue::on_completion(operation& op, const ibv_wc& wc,
+                                                                 operation_list& ready) {
   take_receive_result(op, wc);
   if (wc.status == IBV_WC_WR_FLUSH_ERR)
     op.fail(srq_.reason_ ? srq_.reason_ : error_code(asio::error::connection_reset));

@@ -62,9 +62,9 @@ private:
   friend bool detail::start(shared_receive_queue_impl& impl, receive_operation& op);
 
   class refused;
-  class receive_queue final : public work_queue {
+  class shared_work_queue final : public work_queue {
   public:
-    explicit receive_queue(shared_receive_queue_impl& srq) noexcept
+    explicit shared_work_queue(shared_receive_queue_impl& srq) noexcept
         : work_queue(srq.mutex_, srq.options_.depth), srq_(srq) {}
     void on_completion(operation& op, const ibv_wc& wc, operation_list& ready) override;
 
@@ -92,7 +92,7 @@ private:
   mutable mutex mutex_;
   ibv_srq* srq_ = nullptr;
   std::unique_ptr<refused> refused_;
-  receive_queue receive_;
+  shared_work_queue receive_;
   operation_list waiters_;
   std::vector<queue_pair_impl*> attached_;
   std::atomic<std::size_t> awaiting_count_{0};
