@@ -94,8 +94,7 @@ bool start(queue_pair_impl& impl, send_operation& op) {
     return impl.start_slowly(impl.send_, op, impl.options_.max_send_sge,
                              queue_pair_state::connected);
   impl.cq_->operation_starting();
-  if (op.inline_bytes <= impl.options_.max_inline)
-    op.wr.send_flags |= IBV_SEND_INLINE;
+  use_inline(op, impl.options_.max_inline, false);
   assert(impl.qp_ != nullptr);
   impl.send_.posting(op);
   ibv_send_wr* bad = &op.wr;

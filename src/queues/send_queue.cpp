@@ -49,13 +49,11 @@ error_code send_queue::reserve_results() {
 
 // `must_signal`: operations wait, or the queue is full after this operation. The operation must
 // then be signaled: without its completion nothing might be posted any more, or nothing reports
-// that it has completed. So must an operation that a later one may wait for. Inline data is copied
-// when posted, so it cannot follow a fence of the device.
+// that it has completed. So must an operation that a later one may wait for.
 void send_queue::prepare(send_operation& op, bool must_signal) noexcept {
   if (fences_here_)
     op.wr.send_flags &= ~unsigned(IBV_SEND_FENCE); // what the fence waits for has completed
-  if (op.inline_bytes <= qp_.options_.max_inline && !is_fenced(op))
-    op.wr.send_flags |= IBV_SEND_INLINE;
+  use_inline(op, qp_.options_.max_inline, is_fenced(op));
   const bool overtaken = reads_overtaken_ && is_read(op);
   const bool waited_for = fences_here_ && is_answered(op);
   if (must_signal || overtaken || waited_for || !is_silent(op) ||

@@ -17,6 +17,13 @@ class queue_pair_impl;
 /// No other driver has these vendor ids.
 inline constexpr std::uint32_t rxe_vendor = 0xffffff, siw_vendor = 0x626d74;
 
+/// Has a small payload copied when the operation is posted. Such a copy cannot follow a fence of
+/// the device (`fenced`).
+inline void use_inline(send_operation& op, std::uint32_t max_inline, bool fenced) noexcept {
+  if (op.inline_bytes <= max_inline && !fenced)
+    op.wr.send_flags |= IBV_SEND_INLINE;
+}
+
 /// The send queue of a queue pair.
 class send_queue final : public work_queue {
 public:
