@@ -155,15 +155,13 @@ void connection_impl::begin_pull(const message_action& a) {
   message_pull& p = *free;
   p.slot = a.slot;
   p.in_use = true;
-  if (a.receive != nullptr) {
-    message_receive& op = *static_cast<message_receive::wait&>(*a.receive).op;
-    if (op.direct) {
-      messages_->read_into(a.slot, op.request);
-      p.into = &op;
-      op.pull = &p;
-      const ibv_sge& to = *op.targets;
-      return p.start({reinterpret_cast<void*>(to.addr), a.memory.size, to.lkey}, a.memory);
-    }
+  message_receive& op = *static_cast<message_receive::wait&>(*a.receive).op;
+  if (op.direct) {
+    messages_->read_into(a.slot, op.request);
+    p.into = &op;
+    op.pull = &p;
+    const ibv_sge& to = *op.targets;
+    return p.start({reinterpret_cast<void*>(to.addr), a.memory.size, to.lkey}, a.memory);
   }
   error_code ec;
   p.memory = link_.pool().allocate(a.memory.size, ec);

@@ -14,8 +14,6 @@ struct message_options {
   std::uint64_t limit = std::uint64_t(1) << 30; ///< Bytes of an offered message, at most.
   std::uint32_t offers = 16; ///< Messages that are offered at a time, each with a key of its own.
   std::uint32_t pulls = 4;   ///< Messages that are read at a time, at least one.
-  /// Bytes that may be read before an operation waits for the message.
-  std::uint64_t prefetch = 0;
 };
 
 /// The next step of the driver.
@@ -31,8 +29,8 @@ struct message_action {
   };
   kind what = kind::none;
   message_out* send = nullptr;
-  /// For `pull`: the operation that waits for the message and has room, if its own memory may be
-  /// used (call `read_into`). Otherwise null.
+  /// For `received`: the operation. For `pull`: the operation that waits for the message. It has
+  /// room, so its own memory may be used (call `read_into`).
   message_in* receive = nullptr;
   std::uint32_t slot = 0;
   remote_buffer memory;

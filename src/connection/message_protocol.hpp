@@ -12,7 +12,7 @@ namespace asio_rdma::detail {
 /// its key, later messages wait too.
 ///
 /// Messages are received in order. A message that is not taken holds its receive, which slows down
-/// the peer. An offered message is read when an operation waits for it, or within `prefetch`.
+/// the peer. An offered message is read when an operation waits for it.
 ///
 /// After the peer's goodbye, the messages that it sent can still be received; then waits end with
 /// `eof`. Sends end with `broken_pipe`. After a failure, the messages that have arrived whole can

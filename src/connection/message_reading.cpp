@@ -11,20 +11,16 @@ namespace asio_rdma::detail {
 bool message_inbox::next_pull(message_action& a) {
   if (unread_ == 0 || pulling_ == options_.pulls || link_.stopped())
     return false;
-  std::uint64_t ahead = 0; // bytes read before a receive was started
   auto waiter = waiters_.begin();
   for (entry& e : messages_) {
-    message_in* const op = waiter != waiters_.end() ? &as_receive(*waiter++) : nullptr;
-    if (op == nullptr && e.place != message_in::place::slot) {
-      if (e.memory.size > options_.prefetch - ahead)
-        return false;
-      ahead += e.memory.size;
-    }
+    if (waiter == waiters_.end())
+      return false;
+    message_in& op = as_receive(*waiter++);
     if (e.where != entry::state::offered)
       continue;
-    if (op != nullptr && (op->busy_ || e.memory.size > op->capacity))
+    if (op.busy_ || e.memory.size > op.capacity)
       continue; // to be read later, into memory of this receive or of another one
-    a.receive = op;
+    a.receive = &op;
     e.where = entry::state::pulling;
     --unread_;
     ++pulling_;

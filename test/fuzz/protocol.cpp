@@ -185,9 +185,7 @@ void conversation(input in) {
   m.limit = 2500;
   m.offers = 1 + in.below(4);
   m.pulls = 1 + in.below(3);
-  const std::uint32_t kind = in.below(4);
-  m.prefetch = kind % 2 * 2000;
-  l.promise = kind / 2 * 5; // the receives are shared
+  l.promise = in.below(4) / 2 * 5; // in half of the conversations the receives are shared
   grant_limits g;
   g.rights = remote_rights::all;
   g.bytes = 2000;

@@ -461,7 +461,7 @@ private:
     }
     case message_action::kind::pull:
       pulls.push_back({a.slot, a.memory, nullptr, false});
-      if (a.receive != nullptr && a.memory.size % 4 != 0) {
+      if (a.memory.size % 4 != 0) {
         auto& op = static_cast<receive_op&>(*a.receive);
         must(!op.written_to, "one message at a time is read to a memory");
         messages.read_into(a.slot, op);

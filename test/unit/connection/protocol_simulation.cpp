@@ -44,7 +44,6 @@ public:
       m.limit = 2500;
       m.offers = 1 + below(6);
       m.pulls = 1 + below(4);
-      m.prefetch = below(2) * 2000;
       grant_limits g;
       g.rights = below(4) == 0 ? remote_rights::read : remote_rights::all;
       g.bytes = 200;
