@@ -36,7 +36,6 @@ link_part::disposition message_inbox::on_frame(const frame_header& header,
   case frame_type::message:
     if (dropping_)
       return disposition::consumed;
-    ++eager_received_;
     messages_.push_back({.place = message_in::place::slot,
                          .slot = slot,
                          .immediate = immediate_of(header),
@@ -63,7 +62,6 @@ link_part::disposition message_inbox::on_offer(const frame_header& header,
   ++unanswered_;
   if (dropping_ || p.memory.size > options_.limit) {
     answers_.push_back({header.id, dropping_ ? refusal::closed : refusal::size});
-    ++refused_;
     return disposition::consumed;
   }
   messages_.push_back({.where = entry::state::offered,

@@ -49,10 +49,6 @@ public:
   /// The link has stopped: messages that have not arrived whole are lost.
   void stop(const error_code& ec);
 
-  std::uint64_t eager_received() const noexcept { return eager_received_; }
-  std::uint64_t pulled_messages() const noexcept { return pulled_; }
-  std::uint64_t refused() const noexcept { return refused_; }
-
 private:
   struct entry {
     enum class state { whole, offered, pulling };
@@ -107,7 +103,6 @@ private:
   std::uint32_t unanswered_ = 0; // offers of the peer
   error_code no_receives_;       // the error of receives when no messages are left
   bool dropping_ = false;        // arriving messages are dropped
-  std::uint64_t eager_received_ = 0, pulled_ = 0, refused_ = 0;
 };
 
 } // namespace asio_rdma::detail

@@ -136,7 +136,6 @@ bool message_outbox::next_data(outgoing_frame& f) {
     f.header.type = frame_type::message;
     f.header.length = static_cast<std::uint32_t>(op.bytes);
     f.payload_of_operation = true;
-    ++eager_sent_;
   } else {
     op.state_ = message_out::state::offered;
     ++under_offer_;
@@ -144,7 +143,6 @@ bool message_outbox::next_data(outgoing_frame& f) {
     f.header.length = offer_payload::size;
     f.header.id = op.id_;
     encode(offer_payload{.memory = op.memory_}, f.payload);
-    ++offered_;
   }
   return true;
 }

@@ -73,9 +73,6 @@ public:
   /// Ends all messages with the error.
   void end_sends(const error_code& ec);
 
-  std::uint64_t eager_sent() const noexcept { return eager_sent_; }
-  std::uint64_t offered() const noexcept { return offered_; }
-
 private:
   struct offer {
     message_out* send = nullptr;
@@ -95,7 +92,6 @@ private:
   std::uint32_t under_offer_ = 0; // sent and not completed
   frame_operation_list done_sends_;
   error_code no_sends_; // why sends are not possible
-  std::uint64_t eager_sent_ = 0, offered_ = 0;
 };
 
 } // namespace asio_rdma::detail

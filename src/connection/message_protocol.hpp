@@ -85,14 +85,6 @@ public:
     inbox_.refuse(slot, why);
   }
 
-  struct counters {
-    std::uint64_t eager_sent = 0, offered = 0, eager_received = 0, pulled = 0, refused = 0;
-  };
-  counters count() const noexcept {
-    return {outbox_.eager_sent(), outbox_.offered(), inbox_.eager_received(),
-            inbox_.pulled_messages(), inbox_.refused()};
-  }
-
 private:
   bool next_control(outgoing_frame& f) override;
   bool next_data(outgoing_frame& f) override;

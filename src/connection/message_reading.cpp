@@ -24,7 +24,6 @@ bool message_inbox::next_pull(message_action& a) {
     e.where = entry::state::pulling;
     --unread_;
     ++pulling_;
-    ++pulled_;
     a.what = message_action::kind::pull;
     a.slot = e.slot;
     a.memory = e.memory;
@@ -81,7 +80,6 @@ void message_inbox::refuse(std::uint32_t slot, refusal why) {
   if (e->spoiled) // the next receive may have memory
     return pulled(slot);
   --pulling_;
-  ++refused_;
   answers_.push_back({e->id, why});
   if (e->pinned()) {
     std::exchange(e->into, nullptr)->pinned_ = false;

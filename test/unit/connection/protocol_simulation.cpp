@@ -55,6 +55,7 @@ public:
     }
     for (std::size_t i = 0; i < 2; ++i) {
       parties_[i]->on_pull = [this, i](const remote_buffer& memory) {
+        ++total_.pulled;
         if (gone_)
           return;
         const auto k = parties_[1 - i]->keys.find(memory.address >> 32);
@@ -96,7 +97,6 @@ public:
       check_messages(i, !dies && !closes, !dies && !closed_[i]);
     for (const auto& p : parties_) {
       total_.messages += p->received.size();
-      total_.pulled += p->messages.count().pulled;
       total_.direct += p->direct;
       total_.abandoned += p->abandoned;
       total_.regions += p->regions;
