@@ -391,23 +391,18 @@ private:
   // Makes the object when the operation is launched: a deferred operation can be copied, and
   // launched more than once.
   template <class Object>
-  struct initiate_accept_made {
-    using executor_type = Executor;
-    const executor_type& get_executor() const noexcept { return self->get_executor(); }
-
+  struct initiate_accept_made : detail::initiation<basic_acceptor> {
     template <class Handler, class Source>
     void operator()(Handler&& handler, const Source& source,
                     const typename Object::options_type& options, const accept_options& how) const {
       std::optional<std::uint64_t> cancels;
-      if (self->impl_)
-        cancels = detail::cancels(*self->impl_);
+      if (this->self->impl_)
+        cancels = detail::cancels(*this->self->impl_);
       asio::async_compose<Handler, void(error_code, Object)>(
-          accept_made<Object, Source>{self->impl_, self->io_, cancels, source, options, how,
-                                      std::make_unique<Object>(get_executor())},
-          handler, get_executor());
+          accept_made<Object, Source>{this->self->impl_, this->self->io_, cancels, source, options,
+                                      how, std::make_unique<Object>(this->get_executor())},
+          handler, this->get_executor());
     }
-
-    basic_acceptor* self;
   };
 
   struct request_result {
@@ -416,35 +411,26 @@ private:
     }
   };
 
-  struct initiate_accept {
-    using executor_type = Executor;
-    const executor_type& get_executor() const noexcept { return self->get_executor(); }
-
+  struct initiate_accept : detail::initiation<basic_acceptor> {
     template <class Handler>
     void operator()(Handler&& handler, const detail::connection_end& end,
                     const accept_options& options) const {
       std::decay_t<Handler> h(std::forward<Handler>(handler));
       const std::optional<std::uint64_t> none;
       detail::start_operation<detail::accept_operation, detail::info_result, 0>(
-          self->impl_, self->io_, h, prepare_accept{end, options, none}, start_accept());
+          this->self->impl_, this->self->io_, h, prepare_accept{end, options, none},
+          start_accept());
     }
-
-    basic_acceptor* self;
   };
 
-  struct initiate_wait_request {
-    using executor_type = Executor;
-    const executor_type& get_executor() const noexcept { return self->get_executor(); }
-
+  struct initiate_wait_request : detail::initiation<basic_acceptor> {
     template <class Handler>
     void operator()(Handler&& handler) const {
       std::decay_t<Handler> h(std::forward<Handler>(handler));
       detail::start_operation<detail::accept_operation, request_result, 0>(
-          self->impl_, self->io_, h, [](auto&) { return true; },
+          this->self->impl_, this->self->io_, h, [](auto&) { return true; },
           [](impl_type& i, auto& op) { return detail::start(i, op); });
     }
-
-    basic_acceptor* self;
   };
 
   struct initiate_accept_request {

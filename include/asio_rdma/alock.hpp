@@ -159,11 +159,7 @@ private:
     }
   };
 
-  struct initiation {
-    using executor_type = Executor;
-    const executor_type& get_executor() const noexcept { return self->get_executor(); }
-    basic_alock* self;
-  };
+  using initiation = detail::initiation<basic_alock>;
 
   struct initiate_lock : initiation {
     template <class Handler>

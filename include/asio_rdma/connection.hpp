@@ -203,7 +203,8 @@ public:
   /// and `terminal` end only the wait; `total` has no effect.
   template <class Token = asio::default_completion_token_t<executor_type>>
   auto async_close(Token&& token = {}) {
-    return asio::async_initiate<Token, void(error_code)>(initiate_close{this}, token);
+    return asio::async_initiate<Token, void(error_code)>(initiate_plain<&detail::start_close>{this},
+                                                         token);
   }
 
   /// Sends one message. The operation completes when the peer's device has received the message,
@@ -263,7 +264,7 @@ public:
   requires(!std::integral<std::decay_t<Token>>) //
       auto async_write(const Buffers& buffers, const Remote& to, Token&& token = {}) {
     return asio::async_initiate<Token, detail::sent_result::signature>(
-        initiate_write{this}, token, buffers, to, std::optional<std::uint32_t>());
+        initiate_transfer<IBV_WR_RDMA_WRITE>{this}, token, buffers, to);
   }
   /// The same, and then the peer receives 32 bits by `async_receive_immediate`. The operation
   /// completes when the peer's device has received these 32 bits as well.
@@ -272,7 +273,8 @@ public:
   auto async_write(const Buffers& buffers, const Remote& to, std::uint32_t immediate,
                    Token&& token = {}) {
     return asio::async_initiate<Token, detail::sent_result::signature>(
-        initiate_write{this}, token, buffers, to, std::optional<std::uint32_t>(immediate));
+        initiate_transfer<IBV_WR_RDMA_WRITE>{this}, token, buffers, to,
+        std::optional<std::uint32_t>(immediate));
   }
 
   /// Waits for the peer's next `async_write` with 32 bits: on completion the written bytes are in
@@ -292,8 +294,8 @@ public:
             class Token = asio::default_completion_token_t<executor_type>>
   requires(asio::is_mutable_buffer_sequence<Buffers>::value || mutable_buffer_sequence<Buffers>) //
       auto async_read(const Buffers& buffers, const Remote& from, Token&& token = {}) {
-    return asio::async_initiate<Token, detail::sent_result::signature>(initiate_read{this}, token,
-                                                                       buffers, from);
+    return asio::async_initiate<Token, detail::sent_result::signature>(
+        initiate_transfer<IBV_WR_RDMA_READ>{this}, token, buffers, from);
   }
 
   /// Atomic compare-and-swap on the first eight bytes at `target`: if they equal `expected`, they
@@ -337,7 +339,8 @@ public:
   auto async_request_memory(std::uint64_t bytes, access rights, std::chrono::microseconds lease,
                             Token&& token = {}) {
     return asio::async_initiate<Token, detail::region_result::signature>(
-        initiate_request{this}, token, bytes, rights, lease);
+        initiate_region<purpose::request, detail::region_result>{this}, token, bytes, rights,
+        lease);
   }
 
   /// Renews a lease, for the given time from now, or, with 0, for the owner's default. The deadline
@@ -346,8 +349,8 @@ public:
   template <class Token = asio::default_completion_token_t<executor_type>>
   auto async_renew(const remote_region& region, std::chrono::microseconds lease,
                    Token&& token = {}) {
-    return asio::async_initiate<Token, void(error_code)>(initiate_renew{this}, token, region,
-                                                         lease);
+    return asio::async_initiate<Token, void(error_code)>(
+        initiate_region<purpose::renew, detail::no_result>{this}, token, region, lease);
   }
 
   /// Lends memory of this side to the peer, whose program receives it by `async_receive_region`. By
@@ -385,7 +388,8 @@ public:
   /// handed back nevertheless; `total` has no effect.
   template <class Token = asio::default_completion_token_t<executor_type>>
   auto async_send_region(const remote_region& region, Token&& token = {}) {
-    return asio::async_initiate<Token, void(error_code)>(initiate_give{this}, token, region);
+    return asio::async_initiate<Token, void(error_code)>(
+        initiate_region<purpose::give, detail::no_result>{this}, token, region);
   }
 
   /// Receives the next region that the peer has sent: a `registered_buffer` if the peer hands back
@@ -394,8 +398,8 @@ public:
   /// Cancellation: all types; no region is lost.
   template <class Token = asio::default_completion_token_t<executor_type>>
   auto async_receive_region(Token&& token = {}) {
-    return asio::async_initiate<Token, detail::arrival_result::signature>(initiate_region{this},
-                                                                          token);
+    return asio::async_initiate<Token, detail::arrival_result::signature>(
+        initiate_region<purpose::receive, detail::arrival_result>{this}, token);
   }
 
   /// Revokes every grant and loan of these bytes, or of all memory, to the peer. When the function
@@ -413,18 +417,15 @@ public:
   /// types.
   template <class Token = asio::default_completion_token_t<executor_type>>
   auto async_wait_disconnect(Token&& token = {}) {
-    return asio::async_initiate<Token, void(error_code)>(initiate_wait{this}, token);
+    return asio::async_initiate<Token, void(error_code)>(initiate_plain<&detail::start_wait>{this},
+                                                         token);
   }
 
 private:
   template <class>
   friend class basic_connection;
 
-  struct initiation {
-    using executor_type = Executor;
-    const executor_type& get_executor() const noexcept { return self->get_executor(); }
-    basic_connection* self;
-  };
+  using initiation = detail::initiation<basic_connection>;
 
   struct initiate_send : initiation {
     template <class Handler, class Buffers>
@@ -449,24 +450,15 @@ private:
         });
   }
 
-  struct initiate_write : initiation {
+  template <ibv_wr_opcode Opcode>
+  struct initiate_transfer : initiation {
     template <class Handler, class Buffers, class Remote>
-    void operator()(Handler&& handler, const Buffers& buffers, const Remote& to,
-                    std::optional<std::uint32_t> immediate) const {
+    void operator()(Handler&& handler, const Buffers& buffers, const Remote& remote,
+                    std::optional<std::uint32_t> immediate = {}) const {
       const detail::payload_of<Buffers> p(buffers);
-      detail::remote_work w = detail::work_on(to, IBV_WR_RDMA_WRITE);
+      detail::remote_work w = detail::work_on(remote, Opcode);
       w.local = &p;
       w.immediate = immediate;
-      this->self->template start_remote<detail::sent_result>(std::forward<Handler>(handler), w);
-    }
-  };
-
-  struct initiate_read : initiation {
-    template <class Handler, class Buffers, class Remote>
-    void operator()(Handler&& handler, const Buffers& buffers, const Remote& from) const {
-      const detail::payload_of<Buffers> p(buffers);
-      detail::remote_work w = detail::work_on(from, IBV_WR_RDMA_READ);
-      w.local = &p;
       this->self->template start_remote<detail::sent_result>(std::forward<Handler>(handler), w);
     }
   };
@@ -485,63 +477,36 @@ private:
   using microseconds = std::chrono::microseconds;
   using purpose = detail::region_operation::purpose;
 
-  template <class Result, class Handler, class Prepare>
-  void start_region(Handler&& handler, Prepare&& prepare) {
-    std::decay_t<Handler> h(std::forward<Handler>(handler));
-    detail::start_operation<detail::region_operation, Result, 0>(
-        impl_, io_, h,
-        [&](detail::region_operation& op) {
-          prepare(op);
-          return true;
-        },
-        [](impl_type& i, auto& op) {
-          return detail::start(i, static_cast<detail::region_operation&>(op));
-        });
+  static void fill(detail::region_operation& op, std::uint64_t bytes, access rights,
+                   microseconds lease) {
+    op.lease.bytes = bytes;
+    op.lease.rights = detail::to_rights(rights);
+    op.lease.lease = lease;
   }
+  static void fill(detail::region_operation& op, const remote_region& region, microseconds lease) {
+    op.region = region;
+    op.lease.lease = lease;
+  }
+  static void fill(detail::region_operation& op, const remote_region& region) {
+    op.region = region;
+  }
+  static void fill(detail::region_operation&) {}
 
-  struct initiate_request : initiation {
-    template <class Handler>
-    void operator()(Handler&& handler, std::uint64_t bytes, access rights,
-                    microseconds lease) const {
-      this->self->template start_region<detail::region_result>(
-          std::forward<Handler>(handler), [&](detail::region_operation& op) {
-            op.why = purpose::request;
-            op.lease.bytes = bytes;
-            op.lease.rights = detail::to_rights(rights);
-            op.lease.lease = lease;
-          });
-    }
-  };
-
-  struct initiate_renew : initiation {
-    template <class Handler>
-    void operator()(Handler&& handler, const remote_region& region, microseconds lease) const {
-      this->self->template start_region<detail::no_result>(std::forward<Handler>(handler),
-                                                           [&](detail::region_operation& op) {
-                                                             op.why = purpose::renew;
-                                                             op.region = region;
-                                                             op.lease.lease = lease;
-                                                           });
-    }
-  };
-
-  struct initiate_give : initiation {
-    template <class Handler>
-    void operator()(Handler&& handler, const remote_region& region) const {
-      this->self->template start_region<detail::no_result>(std::forward<Handler>(handler),
-                                                           [&](detail::region_operation& op) {
-                                                             op.why = purpose::give;
-                                                             op.region = region;
-                                                           });
-    }
-  };
-
+  template <purpose Why, class Result>
   struct initiate_region : initiation {
-    template <class Handler>
-    void operator()(Handler&& handler) const {
-      this->self->template start_region<detail::arrival_result>(
-          std::forward<Handler>(handler),
-          [](detail::region_operation& op) { op.why = purpose::receive; });
+    template <class Handler, class... Arguments>
+    void operator()(Handler&& handler, const Arguments&... arguments) const {
+      std::decay_t<Handler> h(std::forward<Handler>(handler));
+      detail::start_operation<detail::region_operation, Result, 0>(
+          this->self->impl_, this->self->io_, h,
+          [&](detail::region_operation& op) {
+            op.why = Why;
+            fill(op, arguments...);
+            return true;
+          },
+          [](impl_type& i, auto& op) {
+            return detail::start(i, static_cast<detail::region_operation&>(op));
+          });
     }
   };
 
@@ -611,23 +576,14 @@ private:
     }
   };
 
-  struct initiate_close : initiation {
+  template <bool (*Start)(impl_type&, detail::operation&)>
+  struct initiate_plain : initiation {
     template <class Handler>
     void operator()(Handler&& handler) const {
       std::decay_t<Handler> h(std::forward<Handler>(handler));
       detail::start_operation<detail::operation, detail::no_result, 0>(
           this->self->impl_, this->self->io_, h, [](auto&) { return true; },
-          [](impl_type& i, auto& op) { return detail::start_close(i, op); });
-    }
-  };
-
-  struct initiate_wait : initiation {
-    template <class Handler>
-    void operator()(Handler&& handler) const {
-      std::decay_t<Handler> h(std::forward<Handler>(handler));
-      detail::start_operation<detail::operation, detail::no_result, 0>(
-          this->self->impl_, this->self->io_, h, [](auto&) { return true; },
-          [](impl_type& i, auto& op) { return detail::start_wait(i, op); });
+          [](impl_type& i, auto& op) { return Start(i, op); });
     }
   };
 

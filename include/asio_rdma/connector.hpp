@@ -140,25 +140,20 @@ private:
     return detail::make_connector(io_.context(), io_.get());
   }
 
-  struct initiate_connect {
-    using executor_type = Executor;
-    const executor_type& get_executor() const noexcept { return self->get_executor(); }
-
+  struct initiate_connect : detail::initiation<basic_connector> {
     template <class Handler>
     void operator()(Handler&& handler, const detail::connection_end& end,
                     const std::vector<endpoint_type>& endpoints,
                     const connect_options& options) const {
-      if (!self->impl_) // moved from
-        self->impl_ = self->make_impl();
+      if (!this->self->impl_) // moved from
+        this->self->impl_ = this->self->make_impl();
       std::decay_t<Handler> h(std::forward<Handler>(handler));
       detail::start_operation<detail::connect_operation, detail::info_result, 0>(
-          self->impl_, self->io_, h, [&](auto& op) { return detail::give(end, op); },
+          this->self->impl_, this->self->io_, h, [&](auto& op) { return detail::give(end, op); },
           [&](impl_type& i, auto& op) {
             return detail::start(i, op, end.queue_pair, endpoints, options);
           });
     }
-
-    basic_connector* self;
   };
 
   detail::io_executor<executor_type> io_;

@@ -428,11 +428,7 @@ private:
         });
   }
 
-  struct initiation {
-    using executor_type = Executor;
-    const executor_type& get_executor() const noexcept { return self->get_executor(); }
-    basic_global_memory* self;
-  };
+  using initiation = detail::initiation<basic_global_memory>;
 
   template <class Value>
   struct initiate_read : initiation {

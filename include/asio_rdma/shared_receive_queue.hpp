@@ -155,19 +155,14 @@ private:
   template <class, class, class>
   friend struct detail::initiate_request;
 
-  struct initiate_wait {
-    using executor_type = Executor;
-    const executor_type& get_executor() const noexcept { return self->get_executor(); }
-
+  struct initiate_wait : detail::initiation<basic_shared_receive_queue> {
     template <class Handler>
     void operator()(Handler&& handler, std::uint32_t limit) const {
       std::decay_t<Handler> h(std::forward<Handler>(handler));
       detail::start_operation<detail::operation, detail::no_result, 0>(
-          self->impl_, self->io_, h, [](auto&) { return true; },
+          this->self->impl_, this->self->io_, h, [](auto&) { return true; },
           [limit](impl_type& i, auto& op) { return detail::start_wait_limit(i, op, limit); });
     }
-
-    basic_shared_receive_queue* self;
   };
 
   detail::io_executor<executor_type> io_;

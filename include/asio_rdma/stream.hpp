@@ -497,19 +497,15 @@ private:
     ec = op.ec;
   }
 
-  struct initiation {
-    using executor_type = Executor;
-    const executor_type& get_executor() const noexcept { return self->get_executor(); }
-    basic_stream* self;
+  using initiation = detail::initiation<basic_stream>;
 
-    template <class Op, class Result, std::size_t Most, class Handler, class Prepare>
-    void start(Handler&& handler, Prepare&& prepare) const {
-      std::decay_t<Handler> h(std::forward<Handler>(handler));
-      detail::start_operation<Op, Result, Most>(
-          self->impl_, self->io_, h, prepare,
-          [](impl_type& i, auto& op) { return detail::start(i, static_cast<Op&>(op)); });
-    }
-  };
+  template <class Op, class Result, std::size_t Most, class Handler, class Prepare>
+  void start(Handler&& handler, Prepare&& prepare) {
+    std::decay_t<Handler> h(std::forward<Handler>(handler));
+    detail::start_operation<Op, Result, Most>(impl_, io_, h, prepare, [](impl_type& i, auto& op) {
+      return detail::start(i, static_cast<Op&>(op));
+    });
+  }
 
   template <class Op>
   struct initiate_some : initiation {
@@ -518,7 +514,7 @@ private:
     template <class Handler, class Buffers>
     void operator()(Handler&& handler, const Buffers& buffers) const {
       constexpr std::size_t most = detail::max_elements<Buffers>();
-      this->template start<Op, detail::stream_size_result, most>(
+      this->self->template start<Op, detail::stream_size_result, most>(
           std::forward<Handler>(handler), [&](auto& op) {
             op.ec = check(flags);
             if (!op.ec)
@@ -531,7 +527,7 @@ private:
   struct initiate_piece : initiation {
     template <class Handler>
     void operator()(Handler&& handler) const {
-      this->template start<detail::stream_reading, detail::stream_piece_result, 0>(
+      this->self->template start<detail::stream_reading, detail::stream_piece_result, 0>(
           std::forward<Handler>(handler), [](auto& op) {
             op.request.what = detail::stream_read::kind::piece;
             return true;
@@ -548,13 +544,13 @@ private:
         return true;
       };
       if (what == asio::socket_base::wait_read)
-        this->template start<detail::stream_reading, detail::no_result, 0>(
+        this->self->template start<detail::stream_reading, detail::no_result, 0>(
             std::forward<Handler>(handler), prepare);
       else if (what == asio::socket_base::wait_write)
-        this->template start<detail::stream_writing, detail::no_result, 0>(
+        this->self->template start<detail::stream_writing, detail::no_result, 0>(
             std::forward<Handler>(handler), prepare);
       else
-        this->template start<detail::stream_error_wait, detail::no_result, 0>(
+        this->self->template start<detail::stream_error_wait, detail::no_result, 0>(
             std::forward<Handler>(handler), prepare);
     }
   };

@@ -6,6 +6,7 @@
 #include <asio_rdma/detail/connection/connection_face.hpp>
 #include <asio_rdma/detail/core/random_delay.hpp>
 #include <asio_rdma/detail/global/global_face.hpp>
+#include <asio_rdma/detail/queues/initiate.hpp>
 #include <asio_rdma/detail/queues/results.hpp>
 #include <asio_rdma/remote_word.hpp>
 #include <boost/asio/associated_cancellation_slot.hpp>
@@ -306,17 +307,12 @@ private:
 
 /// The initiation of a `retrying` operation.
 template <class Memory>
-struct initiate_retrying {
-  using executor_type = typename Memory::executor_type;
-  const executor_type& get_executor() const noexcept { return memory->get_executor(); }
-
+struct initiate_retrying : initiation<Memory> {
   template <class Handler, class Attempt>
   void operator()(Handler&& handler, const Attempt& what) const {
     std::decay_t<Handler> h(std::forward<Handler>(handler));
     retrying<Attempt, std::decay_t<Handler>>::begin(what, h);
   }
-
-  Memory* memory;
 };
 
 /// A compare-and-exchange that is retried until it succeeds.

@@ -109,12 +109,18 @@ void start_next_operation(const std::shared_ptr<Impl>& impl, const io_executor<E
   failed(unstarted, ec);
 }
 
-/// An initiation that fills its operation from a request.
-template <class Base, class Result, class Object>
-struct initiate_request {
+/// The base of the initiations of an I/O object. Asio takes the associated executor of an
+/// initiation from it.
+template <class Object>
+struct initiation {
   using executor_type = typename Object::executor_type;
   const executor_type& get_executor() const noexcept { return self->get_executor(); }
+  Object* self;
+};
 
+/// An initiation that fills its operation from a request.
+template <class Base, class Result, class Object>
+struct initiate_request : initiation<Object> {
   template <class Handler, class Request>
   void operator()(Handler&& handler, const Request& request) const {
     if constexpr (std::is_same_v<Handler, std::decay_t<Handler>>) {
@@ -128,7 +134,7 @@ struct initiate_request {
   template <class Handler, class Request>
   void begin(Handler& handler, const Request& request) const {
     start_operation<Base, Result, Request::max_elements>(
-        self->impl_, self->io_, handler,
+        this->self->impl_, this->self->io_, handler,
         [&](auto& op) {
           if (request.problem != request_error::none) [[unlikely]] {
             op.ec = make_error_code(request.problem);
@@ -139,8 +145,6 @@ struct initiate_request {
         },
         [](auto& impl, auto& op) { return start(impl, static_cast<Base&>(op)); });
   }
-
-  Object* self;
 };
 
 } // namespace asio_rdma::detail
