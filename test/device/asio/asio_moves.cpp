@@ -3,7 +3,7 @@
 #include <catch.hpp>
 
 #include "device/asio/asio_support.hpp"
-#include "faults/faults.hpp"
+#include "interposer/faults.hpp"
 
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/bind_executor.hpp>

@@ -7,7 +7,7 @@
 #include <catch.hpp>
 
 #include "device/asio/asio_support.hpp"
-#include "faults/faults.hpp"
+#include "interposer/faults.hpp"
 
 #include <boost/asio/basic_stream_socket.hpp>
 #include <boost/asio/bind_allocator.hpp>

@@ -7,7 +7,7 @@
 
 #include <asio_rdma/stream.hpp>
 
-#include <faults/failing_allocation.hpp>
+#include <interposer/failing_allocation.hpp>
 
 #include <array>
 #include <atomic>

@@ -4,7 +4,7 @@
 #include "catch.hpp"
 #include "device/connecting/cm_calls.hpp"
 #include "device/connecting/cm_support.hpp"
-#include "faults/faults.hpp"
+#include "interposer/faults.hpp"
 
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/local/connect_pair.hpp>

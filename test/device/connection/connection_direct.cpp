@@ -2,7 +2,7 @@
 // Long messages that are read directly to the receiver's registered memory.
 #include "catch.hpp"
 #include "device/connection/connection_support.hpp"
-#include "faults/faults.hpp"
+#include "interposer/faults.hpp"
 
 #include <boost/asio/bind_cancellation_slot.hpp>
 #include <boost/asio/cancellation_signal.hpp>

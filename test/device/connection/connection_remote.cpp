@@ -3,7 +3,7 @@
 #include "catch.hpp"
 #include "connection/connection_impl.hpp"
 #include "device/connection/connection_support.hpp"
-#include "faults/faults.hpp"
+#include "interposer/faults.hpp"
 
 #include <algorithm>
 #include <boost/asio/bind_cancellation_slot.hpp>

@@ -4,7 +4,7 @@
 #include "catch.hpp"
 #include "device/locks/alock_support.hpp"
 
-#include "faults/faults.hpp"
+#include "interposer/faults.hpp"
 
 #include <algorithm>
 #include <array>

@@ -5,7 +5,7 @@
 #include <catch.hpp>
 
 #include "device/asio/asio_support.hpp"
-#include "faults/faults.hpp"
+#include "interposer/faults.hpp"
 
 #include <boost/asio/bind_executor.hpp>
 #include <boost/asio/post.hpp>

@@ -5,7 +5,7 @@
 
 #include "device/asio/asio_support.hpp"
 #include "device/lifetime/life_resources.hpp"
-#include "faults/faults.hpp"
+#include "interposer/faults.hpp"
 
 #include <boost/asio/executor_work_guard.hpp>
 

@@ -4,7 +4,7 @@
 #include "device/connection/connection_support.hpp"
 #include "device/streams/stream_support.hpp"
 #include "device/support/peer_process.hpp"
-#include "faults/faults.hpp"
+#include "interposer/faults.hpp"
 
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/co_spawn.hpp>

@@ -5,7 +5,7 @@
 #include "catch.hpp"
 #include "device/lifetime/life_resources.hpp"
 #include "device/support/pair.hpp"
-#include "faults/faults.hpp"
+#include "interposer/faults.hpp"
 
 #include <asio_rdma/connection.hpp>
 #include <asio_rdma/stream.hpp>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSL-1.0
 #include "catch.hpp"
 #include "device/support/pair.hpp"
-#include "faults/failing_allocation.hpp"
-#include "faults/faults.hpp"
+#include "interposer/failing_allocation.hpp"
+#include "interposer/faults.hpp"
 #include "queues/queue_pair_impl.hpp"
 
 #include <algorithm>

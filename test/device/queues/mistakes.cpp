@@ -2,7 +2,7 @@
 // Mistakes of other libraries, one test for each.
 #include "catch.hpp"
 #include "device/support/pair.hpp"
-#include "faults/faults.hpp"
+#include "interposer/faults.hpp"
 
 #include <boost/asio/bind_executor.hpp>
 #include <boost/asio/detached.hpp>

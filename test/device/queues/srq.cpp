@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 #include "catch.hpp"
 #include "device/support/pair.hpp"
-#include "faults/faults.hpp"
+#include "interposer/faults.hpp"
 
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/awaitable.hpp>

@@ -4,7 +4,7 @@
 #include "catch.hpp"
 
 #include "device/connection/connection_support.hpp"
-#include "faults/faults.hpp"
+#include "interposer/faults.hpp"
 
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/detached.hpp>

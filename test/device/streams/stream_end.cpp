@@ -4,7 +4,7 @@
 #include "catch.hpp"
 #include "device/streams/stream_support.hpp"
 #include "device/support/peer_process.hpp"
-#include "faults/faults.hpp"
+#include "interposer/faults.hpp"
 #include "streams/stream_impl.hpp"
 
 #include <boost/asio/bind_cancellation_slot.hpp>

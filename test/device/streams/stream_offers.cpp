@@ -2,7 +2,7 @@
 // Long writes of a stream, which the peer reads from the writer's memory.
 #include "catch.hpp"
 #include "device/streams/stream_support.hpp"
-#include "faults/faults.hpp"
+#include "interposer/faults.hpp"
 #include "streams/stream_impl.hpp"
 
 #include <boost/asio/bind_cancellation_slot.hpp>

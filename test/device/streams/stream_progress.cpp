@@ -3,7 +3,7 @@
 #include "catch.hpp"
 #include "connecting/handshake.hpp"
 #include "device/streams/stream_support.hpp"
-#include "faults/faults.hpp"
+#include "interposer/faults.hpp"
 #include "link/frame.hpp"
 #include "streams/stream_impl.hpp"
 

@@ -4,7 +4,7 @@
 #include "catch.hpp"
 #include "device/lifetime/life_resources.hpp"
 #include "device/support/pair.hpp"
-#include "faults/faults.hpp"
+#include "interposer/faults.hpp"
 #include "verbs/device_listeners.hpp"
 
 #include <asio_rdma/device_events.hpp>

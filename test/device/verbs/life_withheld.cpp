@@ -5,8 +5,8 @@
 #include "connection/connection_impl.hpp"
 #include "device/connection/connection_support.hpp"
 #include "device/lifetime/life_resources.hpp"
-#include "faults/failing_allocation.hpp"
-#include "faults/faults.hpp"
+#include "interposer/failing_allocation.hpp"
+#include "interposer/faults.hpp"
 
 #include <catch.hpp>
 

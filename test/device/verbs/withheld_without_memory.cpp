@@ -4,8 +4,8 @@
 #include "device/connection/connection_support.hpp"
 
 #include <catch.hpp>
-#include <faults/failing_allocation.hpp>
-#include <faults/faults.hpp>
+#include <interposer/failing_allocation.hpp>
+#include <interposer/faults.hpp>
 
 #include <array>
 #include <cstring>
