@@ -105,7 +105,7 @@ TEST_CASE(
   pool.join();
 }
 
-TEST_CASE("without an executor of its own a handler runs on the queue pair's: a strand") {
+TEST_CASE("a handler without an executor runs on the executor of its queue pair: a strand") {
   ground g;
   asio::io_context io(1);
   const strand_type strand(io.get_executor());
@@ -124,7 +124,7 @@ TEST_CASE("without an executor of its own a handler runs on the queue pair's: a 
   CHECK(done == started);
 }
 
-TEST_CASE("without an executor of its own a handler runs on the queue pair's: a custom one") {
+TEST_CASE("a handler without an executor runs on the executor of its queue pair: a custom one") {
   ground g;
   asio::io_context io(1);
   recording_executor::record record;
@@ -262,7 +262,8 @@ constexpr asio::cancellation_type each_type[] = {asio::cancellation_type::termin
 
 } // namespace
 
-TEST_CASE("cancelled while it waits for room an operation is removed, and the others go on") {
+TEST_CASE(
+    "an operation that is cancelled while it waits for room is removed, and the others continue") {
   const auto type = GENERATE(from_range(std::begin(each_type), std::end(each_type)));
   ground g;
   asio::io_context io(1);
@@ -328,7 +329,7 @@ TEST_CASE(
   CHECK(q.b.state() == queue_pair_state::failed);
 }
 
-TEST_CASE("a slot that is asked after the operation has completed does nothing") {
+TEST_CASE("a cancellation signal that is emitted after the operation has completed has no effect") {
   ground g;
   asio::io_context io(1);
   auto q = std::make_unique<linked<asio::any_io_executor>>(io, g);
@@ -423,7 +424,8 @@ TEST_CASE("an immediate error never calls the handler from inside the initiating
   CHECK(started == 27);
 }
 
-TEST_CASE("nor in its strand, when that runs already") {
+TEST_CASE("an immediate error does not call the handler inside the initiating function in the "
+          "running strand") {
   ground g;
   asio::io_context io(1);
   const strand_type strand(io.get_executor());
@@ -447,7 +449,7 @@ TEST_CASE("nor in its strand, when that runs already") {
   CHECK(done == started);
 }
 
-TEST_CASE("an immediate error goes to the associated executor") {
+TEST_CASE("an immediate error's handler runs on the associated executor") {
   ground g;
   asio::io_context io(1);
   recording_executor::record record;
@@ -465,7 +467,7 @@ TEST_CASE("an immediate error goes to the associated executor") {
 }
 
 #if BOOST_VERSION >= 108200
-TEST_CASE("an immediate error goes to the immediate executor where the handler has one") {
+TEST_CASE("an immediate error's handler runs on the immediate executor if the handler has one") {
   ground g;
   asio::io_context io(1);
   queue_pair closed(io);
@@ -479,7 +481,8 @@ TEST_CASE("an immediate error goes to the immediate executor where the handler h
   io.run();
 }
 
-TEST_CASE("the immediate executor comes before the handler's own, not in its place") {
+TEST_CASE("an immediate error passes through the immediate executor and then the handler's own "
+          "executor") {
   ground g;
   asio::io_context io(1);
   recording_executor::record record;

@@ -489,7 +489,7 @@ TEST_CASE("a queue pair is closed or its context destroyed while a request is gi
   }
 }
 
-TEST_CASE("the queue pair's context is not gone before a failed attempt has ended") {
+TEST_CASE("the queue pair's context is not destroyed before a failed attempt has ended") {
   const connections_check nothing_left;
   const bool connecting = GENERATE(true, false);
   INFO((connecting ? "the connecting one" : "the accepting one"));

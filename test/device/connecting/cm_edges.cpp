@@ -590,7 +590,7 @@ TEST_CASE("queue pairs that rdma_cm cannot connect are refused at once") {
   CHECK(m->connected.ec == asio::error::operation_not_supported);
 }
 
-TEST_CASE("an address that is taken for a moment is asked for again") {
+TEST_CASE("an address that is in use for a moment is tried again") {
   const hooks h;
   meeting m;
   int failing = 2;

@@ -136,7 +136,7 @@ TEST_CASE("a queue pair that cannot be taken to a state that connects it") {
   t.check_next();
 }
 
-TEST_CASE("a neighbour that has gone is told as unreachable") {
+TEST_CASE("a neighbour that the device cannot reach is reported as unreachable") {
   const connections_check nothing_left;
   attempt t;
   t.b.faults.fail_modify_qp(IBV_QPS_RTR, EHOSTUNREACH);

@@ -75,7 +75,7 @@ TEST_CASE("a rejection brings its data") {
   check_next_attempt(m, peer::reached);
 }
 
-TEST_CASE("a rejection that comes after the receives have come back is told as one") {
+TEST_CASE("a rejection after the receives were flushed is reported as a rejection") {
   const connections_check nothing_left;
   meeting m;
   completion_queue_options manual;
@@ -147,7 +147,7 @@ TEST_CASE("a request that is dropped is rejected") {
   m.until([&] { return request.done(); });
   SECTION("destroyed") { const connection_request gone = std::move(request.value); }
   SECTION("assigned to") { request.value = {}; }
-  SECTION("rejected with more data than goes") {
+  SECTION("rejected with more private data than fits") {
     error_code ec;
     request.value.reject(private_data(data_limits(m.dev).rejection + 1), ec);
     CHECK(ec == asio::error::message_size);
@@ -166,7 +166,7 @@ TEST_CASE("no acceptor listens") {
   check_next_attempt(m);
 }
 
-TEST_CASE("an address that nothing leads to") {
+TEST_CASE("an address without a route is reported as unreachable") {
   meeting m;
   m.initiator->async_connect(m.a, endpoint(asio::ip::make_address("203.0.113.1"), 7),
                              m.connected.handler());
@@ -196,7 +196,7 @@ TEST_CASE("objects that are not open report that") {
   CHECK(completion_queue().native_handle() == nullptr);
 }
 
-TEST_CASE("an address that no device leads to") {
+TEST_CASE("an address without a device is reported as unreachable") {
   meeting m;
   m.initiator->async_connect(m.a, endpoint(asio::ip::address_v4::any(), 7), m.connected.handler());
   m.until([&] { return m.connected.done(); });
@@ -300,7 +300,7 @@ TEST_CASE("requests that were withdrawn leave the backlog") {
   CHECK(accepted.succeeded());
 }
 
-TEST_CASE("an acceptor that closes rejects what waits") {
+TEST_CASE("an acceptor that closes rejects the waiting requests") {
   meeting m;
   queue_pair other(m.io, m.pd);
   connection connected;
@@ -352,7 +352,7 @@ TEST_CASE("each endpoint of a range has its own time") {
   CHECK(m.carries("in time"));
 }
 
-TEST_CASE("a connector that does not go on") {
+TEST_CASE("a connector that does not continue after its request") {
   meeting m;
   if (m.dev.type() == transport::iwarp)
     return not_on_this_device("accepting is the last step");

@@ -363,7 +363,7 @@ TEST_CASE("a send that has begun arrives; where the library keeps its memory it 
   t.until([&] { return t.pool.statistics().blocks_in_use == blocks; });
 }
 
-TEST_CASE("a view that is being sent goes on, or ends with the connection") {
+TEST_CASE("a view that is being sent continues, or ends with the connection") {
   talk t;
   REQUIRE(t.lives());
   const auto type = any_type();

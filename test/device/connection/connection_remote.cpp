@@ -157,8 +157,8 @@ TEST_CASE("a write with immediate data is there when the data is") {
   }
 }
 
-TEST_CASE(
-    "a write with the device's immediate data is no message, whatever the receive had before") {
+TEST_CASE("a write with the device's immediate data is no message, whichever frame the receive had "
+          "before") {
   connection_options few;
   few.receives = 8;
   reach t(few, few);
@@ -193,7 +193,7 @@ TEST_CASE(
   CHECK(ended.ec == error::protocol_violation);
 }
 
-TEST_CASE("immediate data and messages go their own ways") {
+TEST_CASE("immediate data and messages are received independently") {
   reach t;
   sent w;
   outcome<std::uint32_t> told;
@@ -205,7 +205,7 @@ TEST_CASE("immediate data and messages go their own ways") {
   CHECK(told.value == 9);
 }
 
-TEST_CASE("atomic operations tell the old value") {
+TEST_CASE("atomic operations give the old value") {
   reach t;
   outcome<std::uint64_t> swapped, missed, added, misaligned, narrow;
   t.target.put_word(8, 40);
@@ -454,7 +454,7 @@ TEST_CASE("an operation that waits for room is taken back; a posted view only by
   CHECK(ended.ec == asio::error::operation_aborted);
 }
 
-TEST_CASE("a write that waits for room goes on after total once its notice is behind it") {
+TEST_CASE("a write that waits for room continues after total once its notice is behind it") {
   connection_options o;
   o.queue_pair.send_depth = 1;
   reach t(o);
@@ -544,7 +544,7 @@ TEST_CASE("an eleventh operation on a queue of ten works") {
   }
 }
 
-TEST_CASE("operations that were not connected, closed, or aborted by a close") {
+TEST_CASE("operations fail on a connection that is closed, not connected, or closed meanwhile") {
   asio::io_context io;
   const device dev = open_device();
   const protection_domain pd(dev);
@@ -568,7 +568,7 @@ TEST_CASE("operations that were not connected, closed, or aborted by a close") {
     CHECK((!s.ec || s.ec == asio::error::operation_aborted));
 }
 
-TEST_CASE("async_close waits for what is under way, and can be cancelled") {
+TEST_CASE("async_close waits for outstanding operations, and can be cancelled") {
   reach t;
   asio::cancellation_signal cancel;
   const registered_buffer big = t.pool.allocate(200000);
@@ -590,7 +590,7 @@ TEST_CASE("async_close waits for what is under way, and can be cancelled") {
   CHECK(late.ec == asio::error::broken_pipe);
 }
 
-TEST_CASE("a context that goes destroys what waits, and nothing is called") {
+TEST_CASE("a context that is destroyed destroys the pending operations, and calls no handler") {
   struct mark {
     explicit mark(int& n) : count(&n) {}
     mark(mark&& other) noexcept : count(std::exchange(other.count, nullptr)) {}

@@ -415,7 +415,7 @@ TEST_CASE("deferred operations begin when they are launched") {
   CHECK(echo.value.size() == 4);
 }
 
-TEST_CASE("errors by as_tuple and by exceptions; what is detached goes on") {
+TEST_CASE("errors are reported by as_tuple and by exceptions; detached operations continue") {
   tokens t;
   t.play([&]() -> asio::awaitable<void> {
     t.a.async_send(asio::buffer(pattern(lengthy, 4)), asio::detached);

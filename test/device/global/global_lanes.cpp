@@ -66,7 +66,8 @@ asio::awaitable<int> use(global_memory& m, std::thread::id here, int times) {
 
 } // namespace
 
-TEST_CASE("objects that share lanes reach what one of them has joined, each on its own thread") {
+TEST_CASE("objects that share lanes reach the nodes that one of them has joined, each on its own "
+          "thread") {
   world w;
   std::vector<std::unique_ptr<on_thread>> all;
   all.push_back(std::make_unique<on_thread>(w.pool, 1));

@@ -102,7 +102,7 @@ TEST_CASE("a pointer is followed to another node as one on the same machine") {
   CHECK(w.host.local(root_of(host_id))->load() == first);
 }
 
-TEST_CASE("a flushed write is there") {
+TEST_CASE("a flushed write has reached the memory") {
   world w;
   const auto p = w.make<shape>();
   const auto written = w.ask<void>([&](auto h) {
@@ -139,7 +139,7 @@ TEST_CASE("buffers, registered or not, from any place on") {
   CHECK(text[1] == 'x');
 }
 
-TEST_CASE("atomic operations say what they saw, or that the device has none") {
+TEST_CASE("atomic operations return the value that they saw, or report that the device has none") {
   world w;
   const auto p = w.make<nic_atomic<std::int64_t>>();
   const auto link = w.make<nic_atomic<remote_ptr<shape>>>();
@@ -173,7 +173,7 @@ TEST_CASE("atomic operations say what they saw, or that the device has none") {
   CHECK(w.read(link).value == target);
 }
 
-TEST_CASE("a batch is carried out in order, and gives what it brought") {
+TEST_CASE("a batch is carried out in order, and returns its results") {
   world w;
   const auto p = w.make<shape>(4);
   const auto n = w.make<nic_atomic<word>>();
@@ -305,7 +305,7 @@ TEST_CASE("an access to an invalid address is refused before it is posted, and e
   CHECK(w.read(last).ec == asio::error::bad_descriptor);
 }
 
-TEST_CASE("memory is asked of the owner, and given back") {
+TEST_CASE("memory is requested from the owner, and freed") {
   world w;
   std::vector<remote_ptr<word>> all;
   const auto p = w.make<word>(1000);
@@ -337,7 +337,7 @@ TEST_CASE("memory is asked of the owner, and given back") {
   CHECK(w.host.local(own.value) != nullptr);
 }
 
-TEST_CASE("each reaches what the other hosts, and a node itself") {
+TEST_CASE("each node reaches the segments of the other, and its own") {
   world w;
   global_memory third(w.io, w.pool, max_node);
   third.host(4096);
@@ -362,7 +362,7 @@ TEST_CASE("each reaches what the other hosts, and a node itself") {
   CHECK(*w.host.local(own) == 6);
 }
 
-TEST_CASE("a connection of a node to itself ends, and the node goes on") {
+TEST_CASE("a connection of a node to itself ends, and the node continues") {
   world w;
   {
     global_memory view(w.io, w.host);
@@ -414,7 +414,7 @@ TEST_CASE("a node that is joined and does not introduce itself is not waited for
   CHECK(joined.ec == asio::error::timed_out);
 }
 
-TEST_CASE("an id is one node's") {
+TEST_CASE("an id belongs to one node") {
   world w;
   global_memory twin(w.io, w.pool, guest_id), usurper(w.io, w.pool, host_id);
   CHECK(w.join(twin).ec == error::node_in_use);
@@ -447,7 +447,7 @@ TEST_CASE("a node on two contexts has a lane on each") {
   CHECK(w.read(p).value == 3);
 }
 
-TEST_CASE("a node that leaves ends what touches it, and nothing else") {
+TEST_CASE("a node that leaves ends the operations on its memory, and no others") {
   world w;
   global_memory third(w.io, w.pool, 9);
   third.host(4096);
@@ -512,7 +512,8 @@ TEST_CASE("a node is reached as long as one of its views is") {
   CHECK_FALSE(read());
 }
 
-TEST_CASE("a batch that is posted again finds what a node that came back hosts now") {
+TEST_CASE(
+    "a batch that is posted again finds the segments that a node has hosted since it came back") {
   world w;
   const remote_ptr<word> there(9, 0, 128);
   const auto host_at = [&](global_memory& m, std::uint64_t bytes) {
@@ -585,7 +586,7 @@ TEST_CASE("a cancelled operation ends at once") {
   CHECK(w.read(p).succeeded());
 }
 
-TEST_CASE("a context that goes takes everything along") {
+TEST_CASE("a context that is destroyed destroys every pending operation") {
   device dev = open_device();
   const memory_pool pool{protection_domain(dev)};
   const auto held = std::make_shared<int>(0);

@@ -170,7 +170,7 @@ TEST_CASE("memory of the peer is asked for, written, read and handed back") {
 
 // The owner ends the key when it is notified. siw looks up the memory of each READ when it begins
 // to answer.
-TEST_CASE("a region that is let go of, or handed back, while it is read from") {
+TEST_CASE("reads of a region complete though the region is released, or handed back, meanwhile") {
   const bool hands_back = GENERATE(false, true);
   constexpr std::size_t bytes = 100'000, count = 8;
   lender t;
@@ -332,7 +332,7 @@ TEST_CASE("an access to memory that is the owner's again is refused by the devic
   CHECK(all_are(text, '!'));
 }
 
-TEST_CASE("an access beyond what was granted is refused by the device") {
+TEST_CASE("an access beyond the granted range or rights is refused by the device") {
   enum class kind { before, behind, rights }; // `before`, `behind`: by one byte
   const auto how = GENERATE(kind::before, kind::behind, kind::rights);
   const bool reads = GENERATE(false, true);

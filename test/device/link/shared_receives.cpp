@@ -242,7 +242,7 @@ TEST_CASE("shared receives, and links on them, that cannot be opened are refused
   CHECK(ec == error::pool_limit);
 }
 
-TEST_CASE("the end of one leaves the others as they are") {
+TEST_CASE("the end of one connection leaves the others as they are") {
   talks c(3, few(24));
   const auto text = pattern(3000, 1);
   for (const bool accepting : {true, false}) {
@@ -458,7 +458,7 @@ TEST_CASE("messages for which memory was lacking are received when there is some
   c.b[1].cancel();
 }
 
-TEST_CASE("one that fails while receives lack memory counts on none any more") {
+TEST_CASE("a connection that fails while receives lack memory expects none of them any more") {
   memory_pool_options little;
   little.limit = little.first_arena;
   connection_options silent;

@@ -160,7 +160,7 @@ TEST_CASE("a process that will be killed", "[.peer]") {
     ::pause();
 }
 
-TEST_CASE("a holder is killed: those who wait are told, not left waiting") {
+TEST_CASE("a holder is killed: the waiting parties are notified") {
   lock_scene s;
   if (!s.atomics())
     return;

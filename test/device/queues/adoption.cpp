@@ -80,7 +80,7 @@ bool carries(const protection_domain& pd, const memory_region& region) {
 
 } // namespace
 
-TEST_CASE("a device that someone else opened is adopted") {
+TEST_CASE("a device that other code opened is adopted") {
   const auto owns = EITHER_OWNERSHIP;
   const resource_check nothing_left;
   ibv_context* const context = ibv_open_device(open_device().native_handle()->device);
@@ -104,7 +104,7 @@ TEST_CASE("a device that someone else opened is adopted") {
   CHECK_THROWS_AS(device(nullptr, owns), system_error);
 }
 
-TEST_CASE("a protection domain that someone else made is adopted") {
+TEST_CASE("a protection domain that other code created is adopted") {
   const auto owns = EITHER_OWNERSHIP;
   const resource_check nothing_left;
   const device dev = open_device();
@@ -120,7 +120,7 @@ TEST_CASE("a protection domain that someone else made is adopted") {
     CHECK(ibv_dealloc_pd(raw) == 0); // would be refused if the protection domain contained anything
 }
 
-TEST_CASE("memory that someone else registered is adopted") {
+TEST_CASE("memory that other code registered is adopted") {
   const auto owns = EITHER_OWNERSHIP;
   const resource_check nothing_left;
   const site s;
@@ -142,7 +142,7 @@ TEST_CASE("memory that someone else registered is adopted") {
     CHECK(ibv_dereg_mr(raw) == 0);
 }
 
-TEST_CASE("a memory window that someone else allocated is adopted") {
+TEST_CASE("a memory window that other code allocated is adopted") {
   const auto owns = EITHER_OWNERSHIP;
   const resource_check nothing_left;
   site s;
@@ -178,7 +178,7 @@ TEST_CASE("a memory window that someone else allocated is adopted") {
     CHECK(ibv_dealloc_mw(raw) == 0);
 }
 
-TEST_CASE("a completion queue that someone else made is adopted") {
+TEST_CASE("a completion queue that other code created is adopted") {
   const auto owns = EITHER_OWNERSHIP;
   const auto mode =
       GENERATE(completion_mode::event, completion_mode::adaptive, completion_mode::busy);
@@ -259,7 +259,7 @@ TEST_CASE("a second adoption of a completion queue is refused, and takes none of
   CHECK(cq.counters().events == 1);
 }
 
-TEST_CASE("a queue pair that someone else made is adopted, and destroyed when it closes") {
+TEST_CASE("a queue pair that other code created is adopted, and destroyed when it closes") {
   const resource_check nothing_left;
   const site s;
   asio::io_context io(1);
@@ -287,7 +287,7 @@ TEST_CASE("a queue pair that someone else made is adopted, and destroyed when it
 }
 
 // By rdma_cm and without the library. siw of Linux 6.1 does not report the connection.
-TEST_CASE("a queue pair that someone else has connected is adopted") {
+TEST_CASE("a queue pair that other code has connected is adopted") {
   const site s;
   asio::io_context io(1);
   queue_pair other(io, s.pd);
@@ -473,7 +473,7 @@ TEST_CASE("the device's events may come while an object is opened or adopted") {
 }
 
 TEST_CASE(
-    "a shared receive queue that someone else made is adopted, with queue pairs that use it") {
+    "a shared receive queue that other code created is adopted, with queue pairs that use it") {
   const bool own_queue_pair = GENERATE(true, false);
   const resource_check nothing_left;
   const site s;
@@ -602,7 +602,7 @@ TEST_CASE("an rdma_cm_id that cannot be adopted stays its owner's") {
   rdma_destroy_event_channel(channel);
 }
 
-TEST_CASE("each object gives the handle of verbs that it stands on") {
+TEST_CASE("each object returns the verbs handle that it uses") {
   const site s;
   asio::io_context io(1);
   const memory_pool pool(s.pd);

@@ -306,7 +306,7 @@ TEST_CASE("an operation posted to siw or rxe that has to wait for reads", "[mist
     CHECK(added.succeeded());
     CHECK(fenced.succeeded());
   }
-  SECTION("an unsignaled read, which it waits for too") {
+  SECTION("an unsignaled read, which a fence waits for as well") {
     sent read, fenced;
     p.a.async_read(p.ma.buffer(0, 8), p.mb.remote(0, 8), flags::unsignaled, read.handler());
     p.a.async_write(p.ma.buffer(8, 8), p.mb.remote(8, 8), flags::fenced, fenced.handler());
@@ -315,7 +315,7 @@ TEST_CASE("an operation posted to siw or rxe that has to wait for reads", "[mist
     CHECK(read.succeeded());
     CHECK(fenced.succeeded());
   }
-  SECTION("an unsignaled one before it, which only it tells of, when it is cancelled") {
+  SECTION("an unsignaled operation before it, which only it reports, when it is cancelled") {
     const auto type = GENERATE(asio::cancellation_type::total, asio::cancellation_type::terminal);
     asio::cancellation_signal stop;
     sent read, write, fenced;
@@ -333,7 +333,7 @@ TEST_CASE("an operation posted to siw or rxe that has to wait for reads", "[mist
     else
       CHECK(fenced.ec == asio::error::operation_aborted);
   }
-  SECTION("an unsignaled one before it, which waits too, when it is cancelled") {
+  SECTION("an unsignaled operation before it, which waits too, when it is cancelled") {
     const auto type = GENERATE(asio::cancellation_type::total, asio::cancellation_type::terminal);
     const bool behind_read = GENERATE(true, false); // or held by the batch only
     asio::cancellation_signal stop;
@@ -352,7 +352,7 @@ TEST_CASE("an operation posted to siw or rxe that has to wait for reads", "[mist
     CHECK(write.succeeded());
     CHECK(last.ec == asio::error::operation_aborted);
   }
-  SECTION("an unsignaled one before it, when it is cancelled") {
+  SECTION("an unsignaled operation before it, when it is cancelled") {
     asio::cancellation_signal stop;
     sent read, write, fenced;
     {

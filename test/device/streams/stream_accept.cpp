@@ -104,7 +104,7 @@ const way ways[] = {
 
 } // namespace
 
-TEST_CASE("an acceptor makes the stream, also from what is moved to another executor") {
+TEST_CASE("an acceptor makes the stream, also if it was moved to another executor") {
   using context_executor = asio::io_context::executor_type;
   reception r;
   basic_acceptor<context_executor> first(r.io, own_endpoint());
@@ -368,7 +368,7 @@ TEST_CASE("accepting by coroutines, with exceptions and without") {
   }());
 }
 
-TEST_CASE("an acceptor makes connections too, and what shares its receives") {
+TEST_CASE("an acceptor makes connections too, and objects that share receives") {
   reception r;
   const shared_receives shared(r.io, r.pool);
   r.listener->async_accept<stream>(shared, {}, r.accepted.handler());

@@ -32,7 +32,7 @@ std::size_t taken_ahead(const stream_options& o) {
 
 } // namespace
 
-TEST_CASE("a write of registered memory that is cancelled tells how much was written") {
+TEST_CASE("a write of registered memory that is cancelled reports how much was written") {
   stream_pair t;
   const registered_buffer memory = filled(t.pool, many, 1);
   asio::cancellation_signal signal;
@@ -70,7 +70,7 @@ TEST_CASE("a write of registered memory that is cancelled tells how much was wri
   CHECK(std::string(text.data(), read.value) == "next");
 }
 
-TEST_CASE("a cancelled write keeps its memory until the device has let go") {
+TEST_CASE("a cancelled write keeps its memory until the device has finished with it") {
   stream_pair t;
   const registered_buffer memory = filled(t.pool, many, 1);
   faults::injector faults(t.dev.native_handle());

@@ -60,7 +60,8 @@ TEST_CASE("a long write is read to the memory of a read that waits") {
   CHECK(is_filled(to, 7));
 }
 
-TEST_CASE("a read whose memory is written ends when it is not any more, and has taken nothing") {
+TEST_CASE(
+    "a cancelled read ends when the device no longer writes its memory, and has taken nothing") {
   stream_pair t;
   faults::injector faults(t.dev.native_handle());
   const registered_buffer from = filled(t.pool, many, 7), to = t.pool.allocate(many);

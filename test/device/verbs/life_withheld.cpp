@@ -307,8 +307,8 @@ TEST_CASE("a queue pair that the device destroys only later ends as any other") 
   CHECK(faults.counts().refused_of(call::destroy_qp) == 3);
 }
 
-TEST_CASE("a queue pair that the device does not destroy ends its operations with what they need "
-          "to know") {
+TEST_CASE(
+    "a queue pair that the device does not destroy ends its operations with device_keeps_memory") {
   const connections_check nothing_left;
   keeping_queue_pair k;
   SECTION("closed") { k.p.a.close(); }
@@ -563,7 +563,8 @@ TEST_CASE("a block that a device keeps does not return to its pool though memory
   }
 }
 
-TEST_CASE("a connection whose queue pair the device does not destroy keeps all that was posted") {
+TEST_CASE("a connection whose queue pair the device does not destroy keeps the memory of all "
+          "posted operations") {
   const connections_check nothing_left;
   talk t({}, generous());
   faults::injector faults(t.dev.native_handle());

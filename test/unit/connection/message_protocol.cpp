@@ -113,7 +113,7 @@ const remote_buffer key{0x2000, 10000, 7};
 
 } // namespace
 
-TEST_CASE("messages: a short one goes eagerly and is complete when its SEND is") {
+TEST_CASE("messages: a short message is sent eagerly and completes with its SEND") {
   party p;
   a_send op(100, 42);
   p.send(op);
@@ -127,7 +127,7 @@ TEST_CASE("messages: a short one goes eagerly and is complete when its SEND is")
   CHECK(!op.ec);
 }
 
-TEST_CASE("messages: the longest eager one fills the peer's receive") {
+TEST_CASE("messages: the longest eager message fills the peer's receive") {
   party p({.peer_receive_size = 128});
   CHECK(p.messages.eager_size() == 112);
   a_send fits(112), longer(113), empty(0);
@@ -138,7 +138,7 @@ TEST_CASE("messages: the longest eager one fills the peer's receive") {
   CHECK(p.take().what == message_action::kind::prepare);
 }
 
-TEST_CASE("messages: a long one is offered with its key, and complete when taken") {
+TEST_CASE("messages: a long message is offered with its key, and completes when it is taken") {
   party p;
   a_send op(10000, 3), after(1);
   p.send(op);
@@ -287,7 +287,7 @@ TEST_CASE("messages: an offer is read when a receive waits, and keeps its place"
     REQUIRE(p.completes(one));
     CHECK(one.where == place::direct);
   }
-  SECTION("to the waiter's own, who is cancelled: the next one gets it") {
+  SECTION("to the waiter's own, and the waiter is cancelled: the next one gets it") {
     p.messages.read_into(a.slot, one);
     CHECK(!p.messages.cancel(one));
     const bool abandoned = GENERATE(false, true);
@@ -333,7 +333,7 @@ TEST_CASE("messages: an offer is read when a receive waits, and keeps its place"
     CHECK(p.wire.back().header == frame_header{.type = frame_type::taken, .credits = 1, .id = 77});
     return;
   }
-  SECTION("there is no memory: the sender is told, and the next message comes") {
+  SECTION("there is no memory: the sender gets the error, and the next message is received") {
     p.messages.refuse(a.slot);
     p.run();
     REQUIRE(p.completes(one));
@@ -416,7 +416,7 @@ TEST_CASE("messages: a cancelled receive makes those behind it get other message
   CHECK(second.receive == &waits[3]);
 }
 
-TEST_CASE("messages: one that is too long for its receive goes to the one behind") {
+TEST_CASE("messages: a message that is too long for its receive is given to the receive behind") {
   party p;
   a_receive waits[3];
   waits[1].capacity = 1000;
@@ -601,7 +601,7 @@ TEST_CASE("messages: several are read at a time, and ahead as far as may be") {
   CHECK(p.completes(two));
 }
 
-TEST_CASE("messages: over the limit is refused, and takes no place") {
+TEST_CASE("messages: a message over the limit is refused, and takes no place") {
   party p({}, {.limit = 1000});
   p.gets_offer(5, 1001);
   p.run();
@@ -652,7 +652,7 @@ TEST_CASE("messages: data waits for credits, answers do not") {
   CHECK(p.types().size() == 4); // and one more message, of two frames
 }
 
-TEST_CASE("messages: a goodbye follows what was sent, and ends the peer's") {
+TEST_CASE("messages: a goodbye follows the sent messages, and ends the peer's messages") {
   party p;
   a_send small(1), large(10000);
   a_receive one;
@@ -688,7 +688,7 @@ TEST_CASE("messages: a goodbye follows what was sent, and ends the peer's") {
   CHECK(p.closed);
 }
 
-TEST_CASE("messages: after the peer's goodbye what it sent is received, then eof") {
+TEST_CASE("messages: messages sent before the peer's goodbye are received, then eof") {
   party p;
   a_send large(10000), late(1);
   p.send(large);

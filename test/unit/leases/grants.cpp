@@ -263,7 +263,7 @@ TEST_CASE("grants: a lease is renewed, from when that was asked") {
   }
 }
 
-TEST_CASE("grants: a revoked one cannot be used, and its number is not used for another soon") {
+TEST_CASE("grants: a revoked grant cannot be used, and its number is not used for another soon") {
   two t;
   const remote_lease l = t.granted();
   CHECK(t.owner.grants.revoke(t.number));
@@ -318,7 +318,7 @@ TEST_CASE("grants: an ended region that is kept does not affect one that gets it
   CHECK(t.owner.grants.live() == 1);
 }
 
-TEST_CASE("grants: a region is handed back though its renewal was given up on the way") {
+TEST_CASE("grants: a region is handed back though its renewal was cancelled") {
   two t;
   const remote_lease l = t.granted();
   a_lease renewal, gift;
@@ -341,7 +341,7 @@ TEST_CASE("grants: a region is handed back though its renewal was given up on th
   CHECK(wait.returned);
 }
 
-TEST_CASE("grants: one that was renewed by a request that was given up ends when it is released") {
+TEST_CASE("grants: a grant that a cancelled request has renewed ends when it is released") {
   two t;
   const remote_lease l = t.granted(100, seconds(1));
   a_lease renewal;
@@ -360,7 +360,7 @@ TEST_CASE("grants: one that was renewed by a request that was given up ends when
   CHECK(t.owner.grants.live() == 0);
 }
 
-TEST_CASE("grants: one that is revoked before the peer has heard of it is denied") {
+TEST_CASE("grants: a grant that is revoked before the peer has received it is denied") {
   two t;
   a_lease op;
   t.ask(op, 100, some_rights, seconds(1));
@@ -373,7 +373,7 @@ TEST_CASE("grants: one that is revoked before the peer has heard of it is denied
   CHECK(op.ec == error::lease_revoked);
 }
 
-TEST_CASE("grants: one that is revoked while its key is being made the peer does not get") {
+TEST_CASE("grants: a grant that is revoked while its key is being made is not sent to the peer") {
   two t;
   a_lease op;
   a_lend lend;
@@ -459,7 +459,7 @@ TEST_CASE("grants: an answer to a cancelled request is released") {
   CHECK(t.user.leases.size() == 0);
 }
 
-TEST_CASE("grants: a region goes to the peer, and back to its owner") {
+TEST_CASE("grants: a region is sent to the peer, and back to its owner") {
   two t;
   a_lend lend;
   CHECK(t.lends(lend, seconds(5)).lend == &lend);
@@ -501,8 +501,7 @@ TEST_CASE("grants: a region goes to the peer, and back to its owner") {
   CHECK(t.owner.grants.live() == 0);
 }
 
-TEST_CASE("grants: a lease longer than can be encoded, or negative, is sent all "
-          "the same") {
+TEST_CASE("grants: a lease longer than can be encoded, or negative, is still sent") {
   const auto asked = GENERATE(microseconds(std::chrono::years(50)), microseconds(-1));
   two t;
   a_lend lend;
@@ -513,7 +512,7 @@ TEST_CASE("grants: a lease longer than can be encoded, or negative, is sent all 
   CHECK(t.user.inbox.next() == &wait);
 }
 
-TEST_CASE("grants: a region whose receive has been given up is the next one's") {
+TEST_CASE("grants: a region of a cancelled receive is given to the next receive") {
   two t;
   a_lend lend;
   t.lends(lend, seconds(5));
@@ -545,7 +544,7 @@ TEST_CASE("grants: a region that has ended meanwhile is not handed back") {
   t.owner.inbox.cancel(wait);
 }
 
-TEST_CASE("grants: with the peer everything ends, once") {
+TEST_CASE("grants: everything ends once when the connection fails") {
   two t;
   const remote_lease l = t.granted(100);
   a_lease asked, renewal;
@@ -569,7 +568,7 @@ TEST_CASE("grants: with the peer everything ends, once") {
   CHECK(renewal.ec == asio::error::connection_reset);
 }
 
-TEST_CASE("grants: with a goodbye all grants end") {
+TEST_CASE("grants: all grants end with a goodbye") {
   two t;
   t.granted(100);
   t.user.link.close();

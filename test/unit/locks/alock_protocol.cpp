@@ -181,7 +181,7 @@ TEST_CASE("alock: a wake-up that comes early is not lost") {
   CHECK(d.run().what == kind::granted);
 }
 
-TEST_CASE("alock: the lock is handed over with what is left of the budget") {
+TEST_CASE("alock: the lock is handed over with the rest of the budget") {
   const std::uint32_t budget = GENERATE(1u, 2u, 5u);
   words m;
   alock_protocol p(local, 7, budget);
@@ -236,7 +236,7 @@ TEST_CASE("alock: a successor that is not linked yet is waited for") {
   CHECK(m.own == 9);
 }
 
-TEST_CASE("alock: the tail is tried again with what was seen") {
+TEST_CASE("alock: the exchange of the tail is repeated with the value that was seen") {
   words m;
   alock_protocol p(remote, 7, 1);
   for (const std::uint64_t seen : {4u, 5u, 6u}) {
@@ -362,7 +362,7 @@ TEST_CASE("alock: a party that waits for a dead one gets owner_dead, and so do t
     CHECK(m.own == alock_abandoned);
     CHECK(late.reusable());
   }
-  SECTION("others hear of it from the one before them") {
+  SECTION("the party behind learns it from its predecessor") {
     alock_protocol behind(remote, 8, 1);
     driver b{m, behind};
     REQUIRE(b.run().what == kind::wait);
@@ -376,12 +376,12 @@ TEST_CASE("alock: a party that waits for a dead one gets owner_dead, and so do t
     CHECK(b.run().what == kind::ended);
     CHECK(m.own == alock_abandoned);
   }
-  SECTION("what it had handed over counts") {
+  SECTION("a lock that the dead party had handed over is granted") {
     m.turn[7] = alock_turn::contend + 1;
     p.on_dead(5);
     CHECK(d.run().what == kind::granted);
   }
-  SECTION("what was read before it was known dead does not") {
+  SECTION("a turn that was read before the death was known is read again") {
     p.look();
     const alock_action a = p.next();
     for (alock_access& one : a.chain)
@@ -391,7 +391,7 @@ TEST_CASE("alock: a party that waits for a dead one gets owner_dead, and so do t
     p.on_done({});
     CHECK(d.run().what == kind::granted);
   }
-  SECTION("who has given up leaves too") {
+  SECTION("a cancelled party leaves too") {
     CHECK(p.cancel());
     p.on_dead(5);
     CHECK(d.run().what == kind::ended);
@@ -410,18 +410,18 @@ TEST_CASE("alock: the local cohort learns that a remote party is dead") {
     p.on_dead(3);
     CHECK(d.run().ec == error::owner_dead);
   }
-  SECTION("from the word that others have left") {
+  SECTION("from the tail that the last party has marked as abandoned") {
     m.other = alock_abandoned;
     CHECK(d.look().ec == error::owner_dead);
   }
-  SECTION("but not while others are behind the dead, who will say so") {
+  SECTION("not while other parties are behind the dead one") {
     m.other = 4;
     p.on_dead(3);
     CHECK(d.run().what == kind::poll);
     CHECK(p.waits_for() == 4);
     return;
   }
-  SECTION("and may have the lock where the dead has let it go first") {
+  SECTION("and gets the lock if the dead cohort is the victim") {
     m.victim = 1;
     p.on_dead(3);
     CHECK(d.run().what == kind::granted);
@@ -471,7 +471,8 @@ TEST_CASE("alock: an access that fails ends the acquisition") {
   CHECK_FALSE(p.reusable());
 }
 
-TEST_CASE("alock: a party that is refused an access is in no queue only before the first") {
+TEST_CASE(
+    "alock: a party whose access is refused may be in a queue, except before its first access") {
   const error_code refused = error::pool_limit;
   const int after = GENERATE(0, 1, 2, 3);
   INFO(after);

@@ -54,7 +54,7 @@ bool is_marked(const registered_buffer& b, std::uint64_t value) {
 
 } // namespace
 
-TEST_CASE("a size class holds what it is chosen for, and the one below does not") {
+TEST_CASE("a size class holds the size that it is chosen for, and the class below does not") {
   for (std::size_t i = 0; i < size_classes; ++i) {
     CHECK(class_of(class_bytes(i)) == i);
     CHECK(class_of(class_bytes(i) - 1) == i);
@@ -165,7 +165,7 @@ TEST_CASE("memory that small blocks no longer use serves other sizes before the 
   CHECK(arenas.made == 1);
 }
 
-TEST_CASE("a system that gives less than a doubling still gives what is asked for") {
+TEST_CASE("a system that gives less than a doubling still gives the requested size") {
   test::plain_arenas arenas;
   arenas.largest = 300 * 1024;
   const memory_pool pool = arenas.pool();
@@ -337,7 +337,7 @@ TEST_CASE("the pool lives on until the last buffer is returned") {
 }
 
 TEST_CASE(
-    "whatever is allocated and returned, no two buffers share a byte and all of it comes back") {
+    "with any allocations and returns, no two buffers share a byte and all memory comes back") {
   const std::uint64_t seed = GENERATE(1u, 2u, 3u);
   INFO("seed " << seed);
   std::mt19937_64 random(seed);

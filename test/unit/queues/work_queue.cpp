@@ -145,7 +145,8 @@ TEST_CASE("operations are posted one by one while there is room") {
   CHECK(f.queue.is_posted(2));
 }
 
-TEST_CASE("a full send queue is no error: what does not fit waits and is posted in order") {
+TEST_CASE(
+    "a full send queue is no error: operations beyond its depth wait and are posted in order") {
   fixture f(2);
   f.start(1, 6);
   CHECK(f.queue.chains == std::vector<ids>{{1}, {2}});
@@ -230,7 +231,7 @@ TEST_CASE("receives may complete out of order: only the completed one is retired
   CHECK(ids_of(f.ready) == ids{2, 4, 1, 3});
 }
 
-TEST_CASE("a batch longer than the queue is deep goes out as room comes") {
+TEST_CASE("a batch longer than the queue's depth is posted as room appears") {
   fixture f(3);
   f.queue.hold();
   f.start(1, 7);
@@ -305,7 +306,8 @@ TEST_CASE("refusals at the first and the last of a chain, and of all of it") {
   CHECK(f.queue.most_posted <= 4);
 }
 
-TEST_CASE("a refusal while a completion posts what waited comes out with the completed ones") {
+TEST_CASE(
+    "a refusal while a completion posts waiting operations is returned with the completed ones") {
   fixture f(2);
   f.start(1, 5);
   f.queue.refuse = refusing({3});
@@ -330,7 +332,7 @@ TEST_CASE("a waiting operation can be removed, a posted one cannot") {
   CHECK(f.queue.is_posted(5));
 }
 
-TEST_CASE("failing what waits leaves what is posted") {
+TEST_CASE("failing the waiting operations leaves the posted ones") {
   fixture f(2);
   f.start(1, 4);
   f.queue.fail_waiting(aborted, f.ready);
@@ -480,7 +482,7 @@ TEST_CASE("any interleaving keeps the order, the depth and every operation") {
   CHECK(posted.size() == queue.retired.size());
 }
 
-TEST_CASE("a completion speaks for silent operations before it, not for those with their own") {
+TEST_CASE("a completion retires the unsignaled operations before it, and no signaled ones") {
   fixture f(4);
   for (const std::uint64_t n : ids{1, 3, 4})
     f.op(n).silent = false;
@@ -508,13 +510,13 @@ TEST_CASE("an operation that must wait for those before it is posted when they h
     f.queue.release(f.ready);
     CHECK(f.queue.chains == std::vector<ids>{{1, 2}});
   }
-  SECTION("its like before it") {
+  SECTION("behind another operation that must wait") {
     f.queue.apart = {1, 2, 3, 4, 6};
     f.start(1, 7);
     CHECK(f.queue.chains == std::vector<ids>{{1}, {2}, {3}, {4}, {5}});
     return;
   }
-  SECTION("behind one that tells nothing") {
+  SECTION("behind an unsignaled one") {
     f.op(2).silent = true;
     f.start(1, 3);
     CHECK(f.queue.chains == std::vector<ids>{{1}, {2}});
@@ -531,7 +533,7 @@ TEST_CASE("an operation that must wait for those before it is posted when they h
   CHECK(f.queue.chains.back() == ids{6, 7});
 }
 
-TEST_CASE("an operation of which few may be posted at a time holds back those behind it") {
+TEST_CASE("an operation of a kind with a limit holds back the operations behind it") {
   fixture f(10);
   f.queue.pairs = {1, 3, 4, 6};
   f.signal_up_to(7);

@@ -72,7 +72,7 @@ std::vector<std::byte> an_offer(std::uint32_t id, std::uint64_t bytes = 500,
 
 } // namespace
 
-TEST_CASE("few bytes go in frames, many are offered") {
+TEST_CASE("few bytes are sent in frames, many are offered") {
   offering few;
   few.write(299);
   CHECK(few.lengths() == std::vector<std::uint32_t>{100, 100, 99});
@@ -92,7 +92,7 @@ TEST_CASE("few bytes go in frames, many are offered") {
   CHECK(lent.read_all() == 300);
 }
 
-TEST_CASE("offered bytes keep their place") {
+TEST_CASE("offered bytes keep their order") {
   offering t;
   const auto lend = [&](std::uint64_t n) {
     a_write& w = t.lend(n);
@@ -127,7 +127,7 @@ TEST_CASE("writes meet in one offer while another is not answered") {
   CHECK(t.read_all() == 640);
 }
 
-TEST_CASE("an offer does not wait for others if that is wished, nor for what follows it") {
+TEST_CASE("an offer is sent at once with no_delay, or if a lent write or a shutdown follows") {
   SECTION("no delay") {
     offering t;
     t.a.bytes.set_no_delay(true);
@@ -152,7 +152,7 @@ TEST_CASE("an offer does not wait for others if that is wished, nor for what fol
   }
 }
 
-TEST_CASE("only so much is read ahead, and only so much is copied") {
+TEST_CASE("bytes are read ahead up to a limit, and copied up to a limit") {
   offering t;
   std::uint64_t taken = 0;
   for (int i = 0; i < 100 && (t.writes.empty() || t.writes.back().ended); ++i) {
@@ -169,7 +169,7 @@ TEST_CASE("only so much is read ahead, and only so much is copied") {
   CHECK(t.b.bytes.available() == ahead);
 }
 
-TEST_CASE("both sides write what is read ahead, and only then they read") {
+TEST_CASE("both sides write as much as is read ahead before they read") {
   offering t;
   a_write back(ahead, stream_write::kind::lend);
   back.data.resize(ahead);
@@ -203,7 +203,7 @@ TEST_CASE("a waiting read of much memory is direct") {
   t.settle();
 }
 
-TEST_CASE("a direct read that is cancelled ends when its memory is not written any more") {
+TEST_CASE("a cancelled direct read ends when its memory is not written any more") {
   offering t;
   a_read& r = t.read_direct(500);
   a_read& second = t.read_direct(100);
@@ -224,8 +224,8 @@ TEST_CASE("a direct read that is cancelled ends when its memory is not written a
   CHECK(t.writes.back().ended);
 }
 
-TEST_CASE("a lent write that is cancelled tells how much the peer gets") {
-  SECTION("nothing, if it was not offered yet") {
+TEST_CASE("a cancelled lent write reports how many bytes the peer gets") {
+  SECTION("none, if it was not offered yet") {
     offering t;
     t.lend(500);
     t.written += 500;
@@ -236,7 +236,7 @@ TEST_CASE("a lent write that is cancelled tells how much the peer gets") {
     CHECK(third.cancelled);
     CHECK(t.read_all() == 1000);
   }
-  SECTION("what has been read ahead") {
+  SECTION("the bytes that have been read ahead") {
     offering t;
     a_write& w = t.lend(2000);
     t.settle();
@@ -253,7 +253,7 @@ TEST_CASE("a lent write that is cancelled tells how much the peer gets") {
     t.write(7);
     CHECK(t.read_all() == ahead + 7);
   }
-  SECTION("with what is being read") {
+  SECTION("with the bytes that are being read") {
     offering t;
     a_read& r = t.read_direct(400);
     a_write& w = t.lend(2000);
@@ -266,7 +266,7 @@ TEST_CASE("a lent write that is cancelled tells how much the peer gets") {
     CHECK(w.ec == aborted);
     CHECK(w.done == 400);
   }
-  SECTION("everything, if all has been read") {
+  SECTION("all, if all have been read") {
     offering t;
     a_write& w = t.lend(500);
     t.a.deliver_to(t.b);
@@ -293,7 +293,7 @@ TEST_CASE("a lent write that is cancelled tells how much the peer gets") {
   }
 }
 
-TEST_CASE("the end comes behind what is offered") {
+TEST_CASE("the end of the stream follows the offered bytes") {
   offering t;
   t.write(1000);
   t.a.bytes.shut_down_writes();
@@ -310,7 +310,7 @@ TEST_CASE("the end comes behind what is offered") {
   CHECK(t.read(1000).ec == eof);
 }
 
-TEST_CASE("a failure leaves what has been read, and is told behind it") {
+TEST_CASE("a failure keeps the bytes that have been read, and is reported behind them") {
   offering t;
   t.write(1000);
   t.write(50);
@@ -328,7 +328,7 @@ TEST_CASE("a failure leaves what has been read, and is told behind it") {
   CHECK(t.b.chunks.empty());
 }
 
-TEST_CASE("a failure ends a direct read and what is offered") {
+TEST_CASE("a failure ends a direct read and the offered writes") {
   offering t;
   a_read& r = t.read_direct(500);
   a_write& w = t.lend(500);
@@ -345,7 +345,7 @@ TEST_CASE("a failure ends a direct read and what is offered") {
 
 TEST_CASE("operations for which there is no memory") {
   offering t;
-  SECTION("a key: then in frames") {
+  SECTION("a key: the bytes are sent in frames") {
     t.a.refuses_key = [] {
       return true;
     };
@@ -357,7 +357,7 @@ TEST_CASE("operations for which there is no memory") {
     t.write(450);
     CHECK(t.read_all() == 800);
   }
-  SECTION("a large block: then in frames") {
+  SECTION("a large block: the bytes are sent in frames") {
     int n = 0;
     t.a.refuses_memory = [&] {
       return n++ == 0;
@@ -367,7 +367,7 @@ TEST_CASE("operations for which there is no memory") {
     CHECK(w.done == 350);
     CHECK(t.types() == types{4, frame_type::data});
   }
-  SECTION("a chunk: a read that waits for it ends with that, and the next one tries again") {
+  SECTION("a chunk: a pending read fails, and the next one tries again") {
     bool refuses = true;
     t.b.refuses_memory = [&] {
       return refuses;
@@ -384,7 +384,7 @@ TEST_CASE("operations for which there is no memory") {
 }
 
 TEST_CASE("a side that closes") {
-  SECTION("has what it wrote read, and what it lent withdrawn") {
+  SECTION("waits until its copied bytes are read, and withdraws its lent writes") {
     offering t;
     t.write(500);
     a_write& w = t.lend(2000);
@@ -399,7 +399,7 @@ TEST_CASE("a side that closes") {
     CHECK(t.read_all() == ahead);
     CHECK(t.reads.back().ec == eof);
   }
-  SECTION("refuses what it is offered") {
+  SECTION("refuses the peer's offers") {
     offering t;
     a_read& r = t.read_direct(300);
     a_write& w = t.lend(2000);
@@ -450,7 +450,7 @@ TEST_CASE("a peer that breaks the rules of offers") {
     f[1] = std::byte(1);
     breaks(t.b, f);
   }
-  SECTION("more of them than receives") {
+  SECTION("more offers than receives") {
     for (std::uint32_t id = 0; id < 8; ++id)
       goes(t.b, an_offer(id));
     breaks(t.b, an_offer(8));
@@ -463,25 +463,25 @@ TEST_CASE("a peer that breaks the rules of offers") {
     goes(t.b, an_offer(0));
     breaks(t.b, frame_of({.type = frame_type::goodbye}));
   }
-  SECTION("a withdrawal of none") {
+  SECTION("a withdrawal of no offer") {
     breaks(t.b, frame_of({.type = frame_type::withdraw, .id = 0}));
   }
-  SECTION("two of one") {
+  SECTION("two withdrawals of one offer") {
     goes(t.b, an_offer(0));
     goes(t.b, frame_of({.type = frame_type::withdraw, .id = 0}));
     breaks(t.b, frame_of({.type = frame_type::withdraw, .id = 0}));
   }
-  SECTION("an answer to none") { breaks(t.a, frame_of({.type = frame_type::taken, .id = 0})); }
-  SECTION("two answers to one") {
+  SECTION("an answer to no offer") { breaks(t.a, frame_of({.type = frame_type::taken, .id = 0})); }
+  SECTION("two answers to one offer") {
     t.lend(500);
     goes(t.a, frame_of({.type = frame_type::taken, .id = 0}));
     breaks(t.a, frame_of({.type = frame_type::taken, .id = 0}));
   }
-  SECTION("an answer to a withdrawal that was not said") {
+  SECTION("an answer to a withdrawal that was not sent") {
     t.lend(500);
     breaks(t.a, frame_of({.type = frame_type::withdrawn, .id = 0, .immediate = 10}));
   }
-  SECTION("one with as many bytes as were offered") {
+  SECTION("an answer to a withdrawal with as many bytes as were offered") {
     t.a.cancel(t.lend(500));
     breaks(t.a, frame_of({.type = frame_type::withdrawn, .id = 0, .immediate = 500}));
   }
@@ -491,8 +491,8 @@ TEST_CASE("a peer that breaks the rules of offers") {
   }
 }
 
-TEST_CASE("a side that drops what still comes") {
-  SECTION("keeps what is here, and tells how much of each offer was read") {
+TEST_CASE("a side that drops the bytes that arrive later") {
+  SECTION("keeps the bytes that it has, and reports how much of each offer was read") {
     offering t;
     t.write(30);
     t.settle();
@@ -515,7 +515,7 @@ TEST_CASE("a side that drops what still comes") {
     CHECK(t.write(10).ec == pipe_broken);
     CHECK(t.b.link.flow().held() == 0);
   }
-  SECTION("needs nobody who reads") {
+  SECTION("needs no read") {
     offering t;
     t.b.bytes.shut_down_writes();
     t.b.bytes.shut_down_reads();
@@ -529,7 +529,7 @@ TEST_CASE("a side that drops what still comes") {
     CHECK(w.done == 0);
     CHECK(t.read(10).ec == eof);
   }
-  SECTION("gives a direct read what has been asked for") {
+  SECTION("gives a direct read the bytes that it has requested") {
     offering t;
     t.b.read_at_a_time = 300;
     a_read& r = t.read_direct(1000);
@@ -579,7 +579,7 @@ TEST_CASE("a write that is withdrawn during a direct read ends at the bytes alre
   CHECK(w.done == 300);
 }
 
-TEST_CASE("a direct read of which nothing can be read goes another way") {
+TEST_CASE("a direct read whose memory cannot be read to gets bytes that are read ahead") {
   offering t;
   a_read& r = t.read_direct(1000);
   t.lend(1000);
@@ -608,13 +608,13 @@ TEST_CASE("sides that cannot READ each other's memory send frames") {
   }
   CHECK(w.done == 1000);
   CHECK(!t.a.failure);
-  SECTION("and may not offer it") {
+  SECTION("and an offer is a violation") {
     t.b.arrives(an_offer(0));
     CHECK(t.b.failure == error::protocol_violation);
   }
 }
 
-TEST_CASE("a peer that is asked tells whether its application has taken something") {
+TEST_CASE("a peer that is queried answers whether its application has taken bytes") {
   offering t;
   t.write(large);
   t.settle();
@@ -631,7 +631,7 @@ TEST_CASE("a peer that is asked tells whether its application has taken somethin
   CHECK(ask() == 0);
   t.read_direct(direct - 1);
   CHECK(ask() == 1);
-  SECTION("once, until it has answered") {
+  SECTION("one query is sent until it is answered") {
     t.a.bytes.ask();
     t.a.bytes.ask();
     t.a.run();
@@ -639,20 +639,20 @@ TEST_CASE("a peer that is asked tells whether its application has taken somethin
     t.a.run();
     CHECK(t.types() == types{frame_type::query});
   }
-  SECTION("twice is a violation") {
+  SECTION("a second query before the answer is a violation") {
     t.b.bytes.ask(); // leaves b's frames on the wire
     t.b.complete_receive(frame_of({.type = frame_type::query}));
     t.b.complete_receive(frame_of({.type = frame_type::query}));
     t.b.run();
     CHECK(t.b.failure == error::protocol_violation);
   }
-  SECTION("so is an answer to no question") {
+  SECTION("an answer without a query is a violation") {
     t.a.arrives(frame_of({.type = frame_type::progress, .immediate = 5}));
     CHECK(t.a.failure == error::protocol_violation);
   }
 }
 
-TEST_CASE("a write may be taken out until something of it is begun") {
+TEST_CASE("a write can be removed until a part of it has begun") {
   offering t;
   t.lend(500);
   t.lend(500);

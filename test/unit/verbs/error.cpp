@@ -39,7 +39,7 @@ TEST_CASE("each error of the library maps onto a generic condition") {
   }
 }
 
-TEST_CASE("the first day's errors say what to do") {
+TEST_CASE("the errors of a first set-up name the remedy") {
   CHECK(make_error_code(error::no_device).message().find("rdma link") != std::string::npos);
   CHECK(make_error_code(error::device_permission).message().find("/dev/infiniband") !=
         std::string::npos);
