@@ -2,7 +2,6 @@
 // Requests that an acceptor rejects or does not accept.
 #include "catch.hpp"
 #include "connecting/acceptor_impl.hpp"
-#include "device/connecting/cm_next_attempt.hpp"
 #include "device/connecting/cm_support.hpp"
 #include "device/connecting/silent_connector.hpp"
 
@@ -49,7 +48,7 @@ TEST_CASE("a rejection brings its data") {
   m.until([&] { return m.connected.done(); });
   CHECK(m.connected.ec == error::rejected);
   CHECK(text_of(m.connected.value.data) == "no");
-  check_next_attempt(m, peer::reached);
+  m.check_next_attempt(meeting::peer::reached);
 }
 
 TEST_CASE("a rejection after the receives were flushed is reported as a rejection") {
@@ -131,7 +130,7 @@ TEST_CASE("a request that is dropped is rejected") {
   }
   m.until([&] { return m.connected.done(); });
   CHECK(m.connected.ec == error::rejected);
-  check_next_attempt(m, peer::reached);
+  m.check_next_attempt(meeting::peer::reached);
 }
 
 TEST_CASE("more requests than the backlog are rejected") {
@@ -228,7 +227,7 @@ TEST_CASE("no acceptor accepts in time") {
   CHECK(m.connected.ec == errc::timed_out);
   m.listener->close(); // with the request of the attempt that timed out
   m.listener->open({device_address(m.dev), 0});
-  check_next_attempt(m, peer::reached);
+  m.check_next_attempt(meeting::peer::reached);
 }
 
 TEST_CASE("each endpoint of a range has its own time") {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSL-1.0
 // Attempts with unusable addresses, objects or data.
 #include "catch.hpp"
-#include "device/connecting/cm_next_attempt.hpp"
 #include "device/connecting/cm_support.hpp"
 
 #include <array>
@@ -27,7 +26,7 @@ TEST_CASE("no acceptor listens") {
   m.until([&] { return m.connected.done(); });
   INFO(describe(m.connected.ec));
   CHECK(m.connected.ec == error::peer_not_listening);
-  check_next_attempt(m);
+  m.check_next_attempt();
 }
 
 TEST_CASE("an address without a route is reported as unreachable") {
@@ -40,7 +39,7 @@ TEST_CASE("an address without a route is reported as unreachable") {
     CHECK(m.connected.ec == error::unreachable);
   else // the route may use a network interface that belongs to no RDMA device
     CHECK(m.connected.ec);
-  check_next_attempt(m);
+  m.check_next_attempt();
 }
 
 TEST_CASE("objects that are not open report that") {
@@ -68,7 +67,7 @@ TEST_CASE("an address without a device is reported as unreachable") {
   CHECK(m.connected.ec != error::no_device);
   if (std::getenv("ASIO_RDMA_IN_LAB") != nullptr)
     CHECK(m.connected.ec == error::unreachable);
-  check_next_attempt(m);
+  m.check_next_attempt();
 }
 
 TEST_CASE("an address that does not answer") {
@@ -84,7 +83,7 @@ TEST_CASE("an address that does not answer") {
   m.until([&] { return m.connected.done(); });
   INFO(describe(m.connected.ec));
   CHECK((m.connected.ec == asio::error::timed_out || m.connected.ec == error::unreachable));
-  check_next_attempt(m);
+  m.check_next_attempt();
 }
 
 TEST_CASE("no endpoint of a range answers") {
@@ -98,7 +97,7 @@ TEST_CASE("no endpoint of a range answers") {
   m.until([&] { return m.connected.done(); });
   CHECK(m.connected.calls == 1);
   CHECK(m.connected.ec == error::peer_not_listening);
-  check_next_attempt(m);
+  m.check_next_attempt();
 }
 
 TEST_CASE("private data too long") {
@@ -128,7 +127,7 @@ TEST_CASE("private data too long") {
   CHECK(m.accepted.ec == asio::error::message_size);
   CHECK(m.connected.ec == error::rejected);
   CHECK(m.b.state() == queue_pair_state::open);
-  check_next_attempt(m, peer::reached);
+  m.check_next_attempt(meeting::peer::reached);
 }
 
 TEST_CASE("a queue pair that is connected, or being connected, is not connected again") {
@@ -257,7 +256,7 @@ TEST_CASE("another device's queue pair") {
   m.until([&] { return m.accepted.done(); });
   CHECK(m.accepted.ec == error::wrong_device);
   CHECK(wrong.state() == queue_pair_state::open);
-  check_next_attempt(m, peer::reached);
+  m.check_next_attempt(meeting::peer::reached);
 
   // An acceptor at the addresses of all devices does not know before the request.
   acceptor everywhere(m.io, endpoint(asio::ip::address_v4::any(), 0));
