@@ -82,7 +82,7 @@ const way ways[] = {
 
 } // namespace
 
-TEST_CASE("an attempt is given up at each of its steps") {
+TEST_CASE("an attempt is cancelled at each of its steps") {
   const connections_check nothing_left;
   const way& w = GENERATE(from_range(std::begin(ways), std::end(ways)));
   INFO(w.name);

@@ -73,7 +73,7 @@ TEST_CASE("private data is sent both ways, and each end has the other's endpoint
   CHECK(m.carries("and a message"));
 }
 
-TEST_CASE("as much private data as there may be") {
+TEST_CASE("private data of the largest size arrives") {
   meeting m;
   const data_limits most(m.dev);
   connect_options c;
@@ -273,7 +273,7 @@ TEST_CASE("connecting from a given address") {
   CHECK(m.connected.value.local.address() == device_address(m.dev));
 }
 
-TEST_CASE("of a range of endpoints the first that answers is taken") {
+TEST_CASE("a connector takes the first endpoint of a range that answers") {
   meeting m;
   endpoint nobody;
   {
@@ -352,7 +352,7 @@ TEST_CASE(
   CHECK(connected.succeeded());
 }
 
-TEST_CASE("many that connect at once are accepted one after the other") {
+TEST_CASE("connectors that connect at once are accepted one after the other") {
   const connections_check nothing_left;
   constexpr std::size_t count = 200;
   queue_pair_options small;
@@ -386,7 +386,7 @@ TEST_CASE("many that connect at once are accepted one after the other") {
   CHECK(accepted == std::vector<error_code>(count));
 }
 
-TEST_CASE("many connections at once through one acceptor") {
+TEST_CASE("an acceptor accepts many connections at once") {
   const connections_check nothing_left;
   const int count = 64;
   queue_pair_options small;

@@ -148,7 +148,7 @@ TEST_CASE("a neighbour that the device cannot reach is reported as unreachable")
   t.check_next();
 }
 
-TEST_CASE("each call of the connection manager fails that connects") {
+TEST_CASE("an attempt ends if any call of the connection manager that connects fails") {
   const connections_check nothing_left;
   const bool connecting = GENERATE(true, false);
   INFO(name(connecting));

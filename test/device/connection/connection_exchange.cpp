@@ -394,7 +394,7 @@ TEST_CASE(
   CHECK(ra.ec == asio::error::operation_aborted);
 }
 
-TEST_CASE("without a connection manager the end of a peer is noticed by keep_alive") {
+TEST_CASE("the end of a peer without a connection manager is detected by keep_alive") {
   place p;
   if (!p.by_hand())
     return not_on_this_device("connecting by address");

@@ -14,7 +14,7 @@ using namespace std::chrono_literals;
 
 } // namespace
 
-TEST_CASE("memory of the peer is asked for, written, read and handed back") {
+TEST_CASE("memory of the peer is requested, written, read and handed back") {
   lender t;
   const std::size_t before = t.in_use();
   {

@@ -141,7 +141,7 @@ TEST_CASE("a process that takes the lock", "[.peer]") {
   CHECK(!t.ec);
 }
 
-TEST_CASE("one critical section at a time, of any process") { contend({3, 2, 50, 2, 2, 1000}); }
+TEST_CASE("critical sections of any processes do not overlap") { contend({3, 2, 50, 2, 2, 1000}); }
 
 TEST_CASE("a million critical sections", "[.million]") { contend({4, 2, 2'500, 2, 2, 245'000}); }
 

@@ -44,7 +44,7 @@ TEST_CASE("hop limit 1", "[mistake]") {
   CHECK(attributes(p.a).ah_attr.grh.hop_limit == 64);
 }
 
-TEST_CASE("a partition other than the first can be asked for") {
+TEST_CASE("a partition other than the first can be selected") {
   queue_pair_options o;
   o.pkey_index = 3;
   const device d = open_device();

@@ -230,7 +230,7 @@ TEST_CASE("a close continues while a handler blocks the thread that takes comple
   other.join();
 }
 
-TEST_CASE("a cancelled write ends though its peer does not say how much it has read") {
+TEST_CASE("a cancelled write ends though its peer does not report how much it has read") {
   const auto linger = GENERATE(0ms, 1ms, 50ms);
   CAPTURE(linger);
   two_contexts t(patient_for(linger));

@@ -204,7 +204,7 @@ TEST_CASE("fenced and solicited operations") {
   CHECK(p.mb.text(500, 5) == "first");
 }
 
-TEST_CASE("the state and the attributes can be asked for") {
+TEST_CASE("the state and the attributes can be queried") {
   pair p;
   error_code ec;
   CHECK(p.a.state() == queue_pair_state::connected);

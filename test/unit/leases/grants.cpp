@@ -60,7 +60,7 @@ TEST_CASE("grants: a request beyond the limits is denied with the reason") {
   }
 }
 
-TEST_CASE("grants: there are no more at a time than the limit says, however small") {
+TEST_CASE("grants: a request beyond the number of grants is denied, however small it is") {
   two t;
   for (std::uint32_t i = 0; i < some_limits.grants; ++i)
     (void)t.granted(1);
@@ -110,7 +110,7 @@ TEST_CASE("grants: a request that only waits for a key to end waits for it") {
   t.user.link.stop(asio::error::eof);
 }
 
-TEST_CASE("grants: no key, no grant") {
+TEST_CASE("grants: a request is denied if its key cannot be made") {
   two t;
   a_lease op;
   t.ask(op, 100, some_rights, seconds(1));
@@ -142,7 +142,7 @@ TEST_CASE("grants: a lease ends by time, at the user's side first") {
   CHECK(!t.failure());
 }
 
-TEST_CASE("grants: a lease is renewed, from when that was asked") {
+TEST_CASE("grants: a lease is renewed from the time of the request") {
   two t;
   const remote_lease l = t.granted(100, seconds(1));
   t.now += milliseconds(900);
@@ -363,7 +363,7 @@ TEST_CASE("grants: a frame that makes no sense is a violation") {
   }
 }
 
-TEST_CASE("grants: a grant of other memory than was asked for is a violation") {
+TEST_CASE("grants: a grant of memory of another size than requested is a violation") {
   for (const std::uint64_t bytes : {99U, 101U}) {
     two t;
     a_lease op;

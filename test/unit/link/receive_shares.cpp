@@ -8,7 +8,7 @@
 
 using asio_rdma::detail::receive_shares;
 
-TEST_CASE("as many links as there are promises for may join") {
+TEST_CASE("links may join as long as their promised receives are left") {
   receive_shares s(17, 5);
   CHECK(s.join());
   CHECK(s.join());

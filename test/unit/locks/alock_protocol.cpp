@@ -58,7 +58,7 @@ TEST_CASE("alock: the victim is written before the other tail is read") {
   CHECK(a.chain[1].word == alock_word::other_tail);
 }
 
-TEST_CASE("alock: while the other cohort has the lock") {
+TEST_CASE("alock: a party polls while the other cohort has the lock") {
   struct row {
     std::uint64_t tail, victim;
     kind expected;

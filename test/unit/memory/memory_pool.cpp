@@ -73,7 +73,7 @@ TEST_CASE("a size class holds the size that it is chosen for, and the class belo
     }
 }
 
-TEST_CASE("buffers have the size and the alignment that was asked for, and a key") {
+TEST_CASE("buffers have the requested size and alignment, and a key") {
   test::plain_arenas arenas;
   const memory_pool pool = arenas.pool();
   std::vector<registered_buffer> all;
@@ -218,7 +218,7 @@ TEST_CASE("trim gives back the arenas that are unused, and no others") {
   CHECK(pool.allocate(100).size() == 100);
 }
 
-TEST_CASE("find knows the pool's memory and its key, and nothing else") {
+TEST_CASE("find returns the key of the pool's memory, and nothing for other memory") {
   test::plain_arenas arenas;
   memory_pool_options options;
   options.first_arena = 64 * 1024;

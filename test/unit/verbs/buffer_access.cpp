@@ -52,7 +52,7 @@ struct asked {
 
 } // namespace
 
-TEST_CASE_METHOD(ground, "many read and one writes") {
+TEST_CASE_METHOD(ground, "access is granted to many readers or to one writer") {
   {
     const buffer_access a = buffer.try_read_access(), b = buffer.try_read_access();
     CHECK(a);
