@@ -178,7 +178,7 @@ const std::string violation = "sent what is not of the protocol";
 
 } // namespace
 
-TEST_CASE("a server refuses what a client may not send first") {
+TEST_CASE("a server refuses an invalid first message of a client") {
   const protocol::message m = GENERATE(values<protocol::message>({
       protocol::ready{4096, 1, 4096, 1},
       protocol::filled{0, 1},
@@ -192,7 +192,7 @@ TEST_CASE("a server refuses what a client may not send first") {
   check_server({m}, {}, violation);
 }
 
-TEST_CASE("a server refuses what a client may not send after the offer") {
+TEST_CASE("a server refuses an invalid message of a client after the offer") {
   const protocol::message m = GENERATE(values<protocol::message>({
       good_offer,
       protocol::emptied{0},
@@ -262,7 +262,7 @@ TEST_CASE("a server ends when the client leaves in the middle") {
                true);
 }
 
-TEST_CASE("a client refuses what a server may not answer") {
+TEST_CASE("a client refuses an invalid answer of a server") {
   const protocol::message m = GENERATE(values<protocol::message>({
       good_offer,
       protocol::filled{0, 1},

@@ -7,19 +7,12 @@
 
 #include <boost/asio/bind_allocator.hpp>
 #include <boost/asio/bind_executor.hpp>
-#include <boost/asio/dispatch.hpp>
 #include <boost/asio/strand.hpp>
 #include <boost/asio/thread_pool.hpp>
 #include <boost/asio/use_future.hpp>
-#include <boost/version.hpp>
-#if BOOST_VERSION >= 108200
-#include <boost/asio/bind_immediate_executor.hpp>
-#endif
 
-#include <array>
 #include <future>
 #include <thread>
-#include <type_traits>
 #include <vector>
 
 using namespace test;
@@ -105,7 +98,7 @@ TEST_CASE(
   pool.join();
 }
 
-TEST_CASE("without an executor of its own a handler runs on the queue pair's: a strand") {
+TEST_CASE("a handler without an executor runs on the executor of its queue pair: a strand") {
   ground g;
   asio::io_context io(1);
   const strand_type strand(io.get_executor());
@@ -124,7 +117,7 @@ TEST_CASE("without an executor of its own a handler runs on the queue pair's: a 
   CHECK(done == started);
 }
 
-TEST_CASE("without an executor of its own a handler runs on the queue pair's: a custom one") {
+TEST_CASE("a handler without an executor runs on the executor of its queue pair: a custom one") {
   ground g;
   asio::io_context io(1);
   recording_executor::record record;
@@ -262,7 +255,8 @@ constexpr asio::cancellation_type each_type[] = {asio::cancellation_type::termin
 
 } // namespace
 
-TEST_CASE("cancelled while it waits for room an operation is removed, and the others go on") {
+TEST_CASE(
+    "an operation that is cancelled while it waits for room is removed, and the others continue") {
   const auto type = GENERATE(from_range(std::begin(each_type), std::end(each_type)));
   ground g;
   asio::io_context io(1);
@@ -328,7 +322,7 @@ TEST_CASE(
   CHECK(q.b.state() == queue_pair_state::failed);
 }
 
-TEST_CASE("a slot that is asked after the operation has completed does nothing") {
+TEST_CASE("a cancellation signal that is emitted after the operation has completed has no effect") {
   ground g;
   asio::io_context io(1);
   auto q = std::make_unique<linked<asio::any_io_executor>>(io, g);
@@ -369,133 +363,3 @@ TEST_CASE("a wait for the disconnect is cancelled alone, by any type") {
   io.run();
   CHECK(second.calls == 1);
 }
-
-// --- Immediate completion
-// -------------------------------------------------------------------------
-
-namespace {
-
-/// Starts operations that fail at once, each a different way, with handlers of `make()`.
-template <class Executor, class Make>
-int start_failing(linked<Executor>& q, basic_queue_pair<Executor>& fresh,
-                  basic_queue_pair<Executor>& closed, const ground& g, Make make) {
-  closed.async_send(g.part(0), make(asio::error::bad_descriptor));
-  closed.async_receive(g.part(0), make(asio::error::bad_descriptor));
-  closed.async_wait_disconnect(make(asio::error::bad_descriptor));
-  fresh.async_send(g.part(0), make(asio::error::not_connected));
-  q.a.async_write(g.part(0, 64), g.remote_part(1, 63), make(error::remote_range));
-  q.a.async_read(g.part(0, 64), g.remote_part(1, 63), make(error::remote_range));
-  // Also on a device without atomics: the request is checked before the device is asked.
-  q.a.async_fetch_add(g.remote_part(1, 64) + 1, 1, make(error::misaligned));
-  q.a.async_send(std::vector<mutable_buffer>(16, g.part(0)), make(error::too_many_buffers));
-  q.a.async_receive(std::vector<mutable_buffer>(17, g.part(0)), make(error::too_many_buffers));
-  return 9;
-}
-
-} // namespace
-
-TEST_CASE("an immediate error never calls the handler from inside the initiating function") {
-  ground g;
-  asio::io_context io(1);
-  linked<asio::any_io_executor> q(io, g);
-  queue_pair fresh(io, g.pd), closed(io);
-  int done = 0, started = 0;
-  bool initiating = false;
-  const auto make = [&](error_code expected) {
-    return [&, expected](error_code ec, auto&&...) {
-      CHECK_FALSE(initiating);
-      CHECK(ec == expected);
-      ++done;
-    };
-  };
-  const auto start = [&] {
-    initiating = true;
-    started += start_failing(q, fresh, closed, g, make);
-    initiating = false;
-  };
-  start();
-  CHECK(done == 0);
-  // Nor on a thread that runs the context.
-  asio::dispatch(io, start);
-  asio::post(io, start);
-  io.run();
-  CHECK(done == started);
-  CHECK(started == 27);
-}
-
-TEST_CASE("nor in its strand, when that runs already") {
-  ground g;
-  asio::io_context io(1);
-  const strand_type strand(io.get_executor());
-  linked<strand_type> q(strand, g);
-  basic_queue_pair<strand_type> fresh(strand, g.pd), closed(strand);
-  int done = 0, started = 0;
-  bool initiating = false;
-  asio::post(strand, [&] {
-    initiating = true;
-    started = start_failing(q, fresh, closed, g, [&](error_code expected) {
-      return [&, expected](error_code ec, auto&&...) {
-        CHECK_FALSE(initiating);
-        CHECK(strand.running_in_this_thread());
-        CHECK(ec == expected);
-        ++done;
-      };
-    });
-    initiating = false;
-  });
-  io.run();
-  CHECK(done == started);
-}
-
-TEST_CASE("an immediate error goes to the associated executor") {
-  ground g;
-  asio::io_context io(1);
-  recording_executor::record record;
-  queue_pair closed(io);
-  bool called = false;
-  closed.async_send(g.part(0), asio::bind_executor(recording_executor(io, record),
-                                                   [&](error_code ec, std::size_t) {
-                                                     CHECK(ec == asio::error::bad_descriptor);
-                                                     CHECK(record.running == 1);
-                                                     called = true;
-                                                   }));
-  CHECK_FALSE(called);
-  io.run();
-  CHECK(called);
-}
-
-#if BOOST_VERSION >= 108200
-TEST_CASE("an immediate error goes to the immediate executor where the handler has one") {
-  ground g;
-  asio::io_context io(1);
-  queue_pair closed(io);
-  bool called = false;
-  closed.async_send(g.part(0), asio::bind_immediate_executor(
-                                   asio::system_executor(), [&](error_code ec, std::size_t) {
-                                     CHECK(ec == asio::error::bad_descriptor);
-                                     called = true;
-                                   }));
-  CHECK(called); // the handler asked for it
-  io.run();
-}
-
-TEST_CASE("the immediate executor comes before the handler's own, not in its place") {
-  ground g;
-  asio::io_context io(1);
-  recording_executor::record record;
-  queue_pair closed(io);
-  bool called = false;
-  closed.async_send(g.part(0), asio::bind_immediate_executor(
-                                   asio::system_executor(),
-                                   asio::bind_executor(recording_executor(io, record),
-                                                       [&](error_code ec, std::size_t) {
-                                                         CHECK(ec == asio::error::bad_descriptor);
-                                                         CHECK(record.running == 1);
-                                                         called = true;
-                                                       })));
-  CHECK_FALSE(called);
-  io.run();
-  CHECK(called);
-  CHECK(record.executed == 1);
-}
-#endif

@@ -90,7 +90,7 @@ TEST_CASE("a queue pair may outlive its context") {
   q.a.close();
 }
 
-TEST_CASE("so may a completion queue, and a batch, and a cancellation signal") {
+TEST_CASE("a completion queue, a batch and a cancellation signal may outlive their context") {
   ground g;
   auto io = std::make_unique<asio::io_context>(1);
   completion_queue cq(*io, g.dev);
@@ -124,8 +124,8 @@ TEST_CASE("handlers may own the queue pairs that they wait for") {
   CHECK(alive.expired());
 }
 
-TEST_CASE(
-    "the context goes while a failure waits to be noticed, and the handlers own the queue pair") {
+TEST_CASE("a context is destroyed with a failure that was not polled, while handlers own the queue "
+          "pair") {
   ground g;
   std::weak_ptr<queue_pair> alive;
   std::unique_ptr<linked<asio::any_io_executor>> q; // its manager outlives the queue pairs

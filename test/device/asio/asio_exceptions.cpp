@@ -66,7 +66,7 @@ struct internal_operation final : detail::operation {
   bool throws;
 };
 
-TEST_CASE("an internal operation that throws is counted, and what is behind it runs") {
+TEST_CASE("an internal operation that throws is counted, and the operations behind it run") {
   const auto mode = GENERATE(from_range(std::begin(running_modes), std::end(running_modes)));
   const bool in_a_thread_that_blocks = GENERATE(false, true);
   ground g;
@@ -167,7 +167,7 @@ TEST_CASE("an exception from a handler of a closed queue pair or of a wait loses
   CHECK(caught == 10);
 }
 
-TEST_CASE("stop keeps what is outstanding for the next run") {
+TEST_CASE("stop keeps outstanding operations for the next run") {
   ground g;
   asio::io_context io(1);
   linked<asio::any_io_executor> q(io, g);

@@ -3,7 +3,7 @@
 #include <catch.hpp>
 
 #include "device/asio/asio_support.hpp"
-#include "faults/faults.hpp"
+#include "interposer/faults.hpp"
 
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/bind_executor.hpp>
@@ -30,7 +30,8 @@ void rethrow(std::exception_ptr e) {
 
 } // namespace
 
-TEST_CASE("a queue pair moves with operations outstanding; what it left can be opened again") {
+TEST_CASE("a queue pair moves with operations outstanding; the moved-from queue pair can be opened "
+          "again") {
   ground g;
   asio::io_context io(1);
   linked<asio::any_io_executor> q(io, g);
@@ -57,7 +58,7 @@ TEST_CASE("a queue pair moves with operations outstanding; what it left can be o
   CHECK(refused.ec == asio::error::bad_descriptor);
 }
 
-TEST_CASE("move assignment ends the operations of what was there") {
+TEST_CASE("move assignment ends the operations of the queue pair that is assigned to") {
   ground g;
   asio::io_context io(1);
   linked<asio::any_io_executor> q(io, g);

@@ -7,7 +7,7 @@
 #include <catch.hpp>
 
 #include "device/asio/asio_support.hpp"
-#include "faults/faults.hpp"
+#include "interposer/faults.hpp"
 
 #include <boost/asio/basic_stream_socket.hpp>
 #include <boost/asio/bind_allocator.hpp>
@@ -174,7 +174,8 @@ TEST_CASE("the handler of any object's operation runs on its own executor, with 
   until(io, [&] { return done == started; });
 }
 
-TEST_CASE("without an executor of its own it runs on the object's: a strand") {
+TEST_CASE(
+    "the handler of any object's operation runs without an executor on the object's: a strand") {
   ground g;
   asio::io_context io(1);
   const strand_type strand(io.get_executor());
@@ -198,7 +199,8 @@ TEST_CASE("without an executor of its own it runs on the object's: a strand") {
   until(io, [&] { return done == started; });
 }
 
-TEST_CASE("an immediate error of any object's operation takes the way of the handler") {
+TEST_CASE(
+    "an immediate error of any object's operation uses the handler's executor and allocator") {
   ground g;
   asio::io_context io(1);
   unusable<io_executor> u(io.get_executor(), g);
@@ -228,7 +230,8 @@ TEST_CASE("an immediate error of any object's operation takes the way of the han
   CHECK(record.executed == started);
 }
 
-TEST_CASE("and without an executor of its own comes later, in the object's strand") {
+TEST_CASE("an immediate error of a handler without an executor is reported later, in the object's "
+          "strand") {
   ground g;
   asio::io_context io(1);
   const strand_type strand(io.get_executor());

@@ -248,7 +248,7 @@ TEST_CASE("a receive whose memory is being written takes nothing when it is canc
   }
 }
 
-TEST_CASE("a region that is requested, renewed, lent or handed back is left to itself by total") {
+TEST_CASE("total does not cancel a region that is requested, renewed, lent or handed back") {
   const auto lease = [](narrow& t) {
     outcome<remote_region> granted;
     t.ask(granted, [&](auto h) {
@@ -275,7 +275,7 @@ TEST_CASE("a region that is requested, renewed, lent or handed back is left to i
         nothing);
 }
 
-TEST_CASE("total does not end the wait for the peer's goodbye, as this side's is said") {
+TEST_CASE("total does not end the wait for the peer's goodbye once this side's goodbye is sent") {
   each_pair([](twice& c) {
     narrow t;
     outcome<void> peer, ended;

@@ -3,7 +3,7 @@
 // twice by each pair of types.
 #include "device/asio/cancelled_twice.hpp"
 #include "device/locks/alock_support.hpp"
-#include "faults/faults.hpp"
+#include "interposer/faults.hpp"
 
 #include <asio_rdma/device_events.hpp>
 #include <asio_rdma/global_counter.hpp>

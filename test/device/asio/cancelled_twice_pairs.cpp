@@ -104,7 +104,7 @@ TEST_CASE("a queue pair's operation that waits is taken back, however often it i
     });
 }
 
-TEST_CASE("a queue pair's operation that is posted goes on, or ends with the queue pair") {
+TEST_CASE("a queue pair's posted operation continues, or ends with the queue pair") {
   const device d = open_device();
   auto operations = sends_of_pair(d);
   if (d.has_memory_windows()) {
@@ -131,8 +131,8 @@ TEST_CASE("a queue pair's operation that is posted goes on, or ends with the que
     });
 }
 
-TEST_CASE("a queue pair's posted receive goes on, or ends with the queue pair; waiting for the end "
-          "is taken back") {
+TEST_CASE("a queue pair's posted receive continues, or ends with the queue pair; a wait for the "
+          "end is taken back") {
   each_pair([](twice& c) {
     pair p;
     got other;

@@ -170,7 +170,7 @@ TEST_CASE("a connect reports the errno of a failure inside librdmacm") {
 }
 
 // The second id often gets the address of the first, and has no device yet.
-TEST_CASE("an event that comes after its id has gone concerns no later id") {
+TEST_CASE("an event that arrives after its id was destroyed concerns no later id") {
   const hooks h;
   const device dev = open_device();
   const protection_domain pd(dev);

@@ -82,7 +82,7 @@ const way ways[] = {
 
 } // namespace
 
-TEST_CASE("an attempt is given up at each of its steps") {
+TEST_CASE("an attempt is cancelled at each of its steps") {
   const connections_check nothing_left;
   const way& w = GENERATE(from_range(std::begin(ways), std::end(ways)));
   INFO(w.name);
@@ -210,7 +210,7 @@ TEST_CASE("a cancelled wait for a request loses none") {
   CHECK(m.connected.succeeded());
 }
 
-TEST_CASE("cancelling a connector leaves what it has connected") {
+TEST_CASE("cancelling a connector leaves its established connections open") {
   meeting m;
   m.meet();
   m.initiator->cancel();
@@ -218,7 +218,7 @@ TEST_CASE("cancelling a connector leaves what it has connected") {
   CHECK(m.carries("still here"));
 }
 
-TEST_CASE("a context goes with everything pending") {
+TEST_CASE("a context is destroyed with every operation pending") {
   const connections_check nothing_left;
   for (int steps = 0; steps < 8; ++steps) {
     auto alive = std::make_shared<int>();

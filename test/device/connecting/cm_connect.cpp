@@ -50,7 +50,7 @@ private:
 
 } // namespace
 
-TEST_CASE("private data goes both ways, and each end knows the other") {
+TEST_CASE("private data is sent both ways, and each end has the other's endpoint") {
   const connections_check nothing_left;
   meeting m;
   connect_options c;
@@ -73,7 +73,7 @@ TEST_CASE("private data goes both ways, and each end knows the other") {
   CHECK(m.carries("and a message"));
 }
 
-TEST_CASE("as much private data as there may be") {
+TEST_CASE("private data of the largest size arrives") {
   meeting m;
   const data_limits most(m.dev);
   connect_options c;
@@ -123,7 +123,7 @@ TEST_CASE("connecting with coroutines") {
   CHECK(m.carries("coroutines"));
 }
 
-TEST_CASE("deferred, nothing is connected before it is asked to") {
+TEST_CASE("a deferred connect starts no attempt before it is launched") {
   meeting m;
   auto accept = m.listener->async_accept(m.b, asio::deferred);
   auto connect = m.initiator->async_connect(m.a, m.where(), asio::deferred);
@@ -176,7 +176,7 @@ TEST_CASE("requests that arrived before the first accept are served in their ord
   CHECK(text_of(accepted.value.data) == "second");
 }
 
-TEST_CASE("an acceptor may close while what it accepted is being connected") {
+TEST_CASE("an acceptor may close while an accepted queue pair is being connected") {
   meeting m;
   outcome<connection_request> request;
   m.connect();
@@ -211,7 +211,7 @@ TEST_CASE("an acceptor on any address, and the device by a loopback address") {
   CHECK(m.carries("hello"));
 }
 
-TEST_CASE("link-local addresses are told with their interface") {
+TEST_CASE("link-local addresses are reported with their interface") {
   meeting m;
   const auto addresses = m.dev.addresses();
   const auto own = std::find_if(addresses.begin(), addresses.end(), [](const auto& a) {
@@ -273,7 +273,7 @@ TEST_CASE("connecting from a given address") {
   CHECK(m.connected.value.local.address() == device_address(m.dev));
 }
 
-TEST_CASE("of a range of endpoints the first that answers is taken") {
+TEST_CASE("a connector takes the first endpoint of a range that answers") {
   meeting m;
   endpoint nobody;
   {
@@ -289,7 +289,7 @@ TEST_CASE("of a range of endpoints the first that answers is taken") {
   CHECK(m.carries("second"));
 }
 
-TEST_CASE("receives that were started before connecting take what comes first") {
+TEST_CASE("receives that were started before connecting take the first messages") {
   meeting m;
   got heard;
   m.b.async_receive(m.mb.buffer(0, 64), heard.handler());
@@ -314,7 +314,7 @@ TEST_CASE("no limit to the time that connecting takes") {
   CHECK(m.connected.succeeded());
 }
 
-TEST_CASE("connections that were leave no memory behind with the context") {
+TEST_CASE("connections that have ended leave no memory behind with the context") {
   struct handler final : detail::cm_handler {
     void on_cm_event(const detail::cm_event&) override {}
     void close(const detail::cm_service&) override {}
@@ -352,7 +352,7 @@ TEST_CASE(
   CHECK(connected.succeeded());
 }
 
-TEST_CASE("many that connect at once are accepted one after the other") {
+TEST_CASE("connectors that connect at once are accepted one after the other") {
   const connections_check nothing_left;
   constexpr std::size_t count = 200;
   queue_pair_options small;
@@ -386,7 +386,7 @@ TEST_CASE("many that connect at once are accepted one after the other") {
   CHECK(accepted == std::vector<error_code>(count));
 }
 
-TEST_CASE("many connections at once through one acceptor") {
+TEST_CASE("an acceptor accepts many connections at once") {
   const connections_check nothing_left;
   const int count = 64;
   queue_pair_options small;

@@ -11,13 +11,8 @@
 #include <boost/asio/bind_cancellation_slot.hpp>
 #include <boost/asio/cancellation_signal.hpp>
 #include <boost/asio/co_spawn.hpp>
-#include <boost/asio/use_awaitable.hpp>
 
-#include <arpa/inet.h>
 #include <array>
-#include <list>
-#include <sys/resource.h>
-#include <unistd.h>
 
 namespace {
 
@@ -35,47 +30,6 @@ struct never_open : queue_pair {
     ec = error::queue_pair_fatal;
   }
 };
-
-/// Two ids bound to one port, so that rdma_listen(3) fails for either.
-struct rivals {
-  rivals(const device& dev, void* context) {
-    endpoint at(device_address(dev), 0);
-    for (rdma_cm_id*& i : ids) {
-      REQUIRE(rdma_create_id(channel, &i, context, RDMA_PS_TCP) == 0);
-      int yes = 1;
-      rdma_set_option(i, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &yes, sizeof yes);
-      REQUIRE(rdma_bind_addr(i, static_cast<sockaddr*>(at.data())) == 0);
-      at.port(ntohs(rdma_get_src_port(i)));
-    }
-  }
-  rivals(const rivals&) = delete;
-  ~rivals() {
-    for (rdma_cm_id* i : ids)
-      rdma_destroy_id(i);
-    rdma_destroy_event_channel(channel);
-  }
-
-  rdma_event_channel* const channel = rdma_create_event_channel();
-  std::array<rdma_cm_id*, 2> ids{};
-};
-
-/// While it exists, the process can open no descriptor.
-struct no_descriptors {
-  no_descriptors() {
-    REQUIRE(getrlimit(RLIMIT_NOFILE, &before) == 0);
-    rlimit none = before;
-    const int next = dup(0);
-    close(next);
-    none.rlim_cur = static_cast<rlim_t>(next);
-    REQUIRE(setrlimit(RLIMIT_NOFILE, &none) == 0);
-  }
-  no_descriptors(const no_descriptors&) = delete;
-  ~no_descriptors() { setrlimit(RLIMIT_NOFILE, &before); }
-
-  rlimit before{};
-};
-
-endpoint unused(meeting& m) { return acceptor(m.io, {device_address(m.dev), 0}).local_endpoint(); }
 
 } // namespace
 
@@ -253,29 +207,6 @@ TEST_CASE("total does not cancel an accept that has taken its request") {
   CHECK(m.b.state() == queue_pair_state::connected);
 }
 
-TEST_CASE("a stream whose peer answers no reads fails once it is connected") {
-  const hooks h;
-  meeting m;
-  if (m.dev.type() == transport::iwarp)
-    return not_on_this_device("a device that agrees on no read");
-  edit_parameters = [](cm_call call, rdma_conn_param& p) {
-    if (call != cm_call::connect)
-      p.responder_resources = 0;
-  };
-  const memory_pool pool(m.pd);
-  stream x(m.io), y(m.io);
-  x.open(pool);
-  y.open(pool);
-  m.listener->async_accept(y, m.accepted.handler());
-  m.initiator->async_connect(x, m.where(), m.connected.handler());
-  m.until([&] { return m.connected.done(); });
-  sent s;
-  char byte = 0;
-  x.async_read_some(asio::buffer(&byte, 1), s.handler());
-  m.until([&] { return s.done(); });
-  CHECK(s.ec == error::incompatible_peer);
-}
-
 TEST_CASE("connecting and accepting with options use the default token of the executor") {
   using token = asio::use_awaitable_t<>;
   meeting m;
@@ -299,121 +230,6 @@ TEST_CASE("connecting and accepting with options use the default token of the ex
   m.until([&] { return ended == 2; });
   CHECK(m.a.state() == queue_pair_state::connected);
   CHECK(m.b.state() == queue_pair_state::connected);
-}
-
-TEST_CASE("a peer that answers no reads") {
-  const hooks h;
-  meeting m;
-  const bool connecting = GENERATE(true, false);
-  INFO((connecting ? "the connecting one" : "the accepting one"));
-  const bool starts_none = GENERATE(true, false);
-  edit_parameters = [=](cm_call call, rdma_conn_param& p) {
-    if ((call == cm_call::connect) == connecting)
-      return;
-    p.responder_resources = 0;
-    if (starts_none)
-      p.initiator_depth = 0;
-  };
-  m.meet();
-  queue_pair& reading = connecting ? m.a : m.b;
-  CHECK(m.carries("messages"));
-  sent read, wrote;
-  reading.async_read(m.ma.buffer(0, 8), m.mb.remote(0, 8), read.handler());
-  m.until([&] { return read.done(); });
-  INFO(describe(read.ec));
-  // The error depends on the device: siw agrees on one read at least.
-  if (m.dev.type() == transport::iwarp && !read.ec)
-    return;
-  CHECK(read.ec == asio::error::operation_not_supported);
-  if (m.dev.has_atomics()) {
-    outcome<std::uint64_t> added;
-    reading.async_fetch_add(m.mb.remote(0, 8), 1, added.handler());
-    m.until([&] { return added.done(); });
-    CHECK(added.ec == asio::error::operation_not_supported);
-  }
-  if (m.dev.type() != transport::iwarp || connecting) { // there the connector sends first
-    reading.async_write(m.ma.buffer(0, 8), m.mb.remote(0, 8), wrote.handler());
-    m.until([&] { return wrote.done(); });
-    CHECK(wrote.succeeded());
-  }
-}
-
-TEST_CASE("a queue pair without reads is not opened") {
-  asio::io_context io;
-  const protection_domain pd(open_device());
-  queue_pair qp(io);
-  queue_pair_options o;
-  o.max_reads = 0;
-  error_code ec;
-  qp.open(pd, o, ec);
-  CHECK(ec == asio::error::invalid_argument);
-  CHECK_FALSE(qp.is_open());
-}
-
-TEST_CASE("requests beyond the backlog cost a few system calls each") {
-  const hooks h;
-  constexpr int backlog = 20, more = 5;
-  meeting m({}, {}, backlog);
-  std::list<queue_pair> callers;
-  int ended = 0, asked = 0;
-  const auto connect = [&] {
-    m.initiator->async_connect(callers.emplace_back(m.io, m.pd), m.where(),
-                               [&](error_code, const connection_info&) { ++ended; });
-  };
-  for (int i = 0; i < backlog; ++i)
-    connect();
-  before_cm_call = [&](cm_call call, const rdma_cm_id*) {
-    asked += call == cm_call::init_queue_pair ? 1 : 0;
-    return 0;
-  };
-  for (int i = 0; i < more; ++i)
-    connect();
-  m.until([&] { return ended == more; });
-  // Each connector calls once, to prepare its own queue pair.
-  CHECK(asked - backlog - more <= 8 * more);
-}
-
-TEST_CASE("events of many attempts leave turns to the context's other work") {
-  constexpr int many = 200;
-  meeting m({}, {}, many);
-  asio::io_context other(1);
-  connector initiator(other);
-  std::list<queue_pair> callers;
-  int connecting = 0;
-  const hooks h;
-  before_cm_call = [&](cm_call call, const rdma_cm_id*) {
-    connecting += call == cm_call::connect ? 1 : 0;
-    return 0;
-  };
-  for (int i = 0; i < many; ++i)
-    initiator.async_connect(callers.emplace_back(other, m.pd), m.where(),
-                            [](error_code, const connection_info&) {});
-  until(other, [&] { return connecting == many; });
-  const int before = events_read;
-  int turns = 0;
-  std::vector<outcome<connection_request>> requests(many);
-  for (auto& r : requests)
-    m.listener->async_wait_request(r.handler());
-  std::function<void()> turn = [&] {
-    ++turns;
-    if (events_read - before < many)
-      asio::post(m.io, turn);
-  };
-  asio::post(m.io, turn);
-  m.until([&] { return events_read - before >= many; });
-  CHECK(turns >= 4);
-}
-
-TEST_CASE("a port of one's own serves for each endpoint of a range") {
-  meeting m;
-  connect_options c;
-  c.local = unused(m);
-  m.accept();
-  m.initiator->async_connect(m.a, std::array{unused(m), m.where()}, c, m.connected.handler());
-  m.until([&] { return m.connected.done(); });
-  INFO(describe(m.connected.ec));
-  REQUIRE(m.connected.succeeded());
-  CHECK(m.connected.value.local == *c.local);
 }
 
 TEST_CASE("an accept that cannot be served leaves the connector to the next one") {
@@ -486,93 +302,6 @@ TEST_CASE("a queue pair that is being connected is not connected by hand") {
   CHECK(m.accepted.succeeded());
 }
 
-TEST_CASE("an id that cannot be listened with is given back though no descriptor is left") {
-  meeting m; // its context has its event channel
-  const rivals r(m.dev, &m);
-  rdma_cm_id* const id = r.ids[0];
-  rdma_event_channel* const contexts = m.listener->native_handle()->channel;
-  std::optional<no_descriptors> none(std::in_place);
-  acceptor other(m.io);
-  error_code ec;
-  other.assign(id, 1, ec);
-  none.reset();
-  CHECK(ec);
-  CHECK_FALSE(other.is_open());
-  CHECK(id->channel != contexts);
-  CHECK(id->context == &m);
-}
-
-TEST_CASE("an accept that no descriptor is left for costs no connector its connection") {
-  meeting m;
-  asio::io_context other(1); // whose event channel is made for the first connection there
-  queue_pair qp(other, m.pd);
-  connection first;
-  m.connect();
-  {
-    const no_descriptors none;
-    m.listener->async_accept(qp, first.handler());
-    m.until([&] { return first.done(); });
-  }
-  CHECK(first.ec == errc::too_many_files_open);
-  m.accept();
-  m.until([&] { return m.accepted.done() && m.connected.done(); });
-  CHECK(m.accepted.succeeded());
-  CHECK(m.connected.succeeded());
-}
-
-TEST_CASE("a connection that no descriptor is left for is not begun") {
-  meeting m;
-  asio::io_context other(1);
-  queue_pair qp(other, m.pd);
-  connection first;
-  std::optional<no_descriptors> none(std::in_place);
-  const bool requested = GENERATE(false, true);
-  if (requested) {
-    none.reset();
-    outcome<connection_request> request;
-    m.listener->async_wait_request(request.handler());
-    m.connect();
-    m.until([&] { return request.done(); });
-    none.emplace();
-    m.listener->async_accept(std::move(request.value), qp, first.handler());
-  } else {
-    m.initiator->async_connect(qp, m.where(), first.handler());
-  }
-  m.until([&] { return first.done(); });
-  none.reset();
-  CHECK(first.ec == errc::too_many_files_open);
-  CHECK(qp.state() == queue_pair_state::open);
-}
-
-TEST_CASE("the events of an id that cannot be given back are passed over") {
-  const hooks h;
-  meeting m;
-  std::array<std::uintptr_t, 8> of_caller{};
-  of_caller.fill(1); // an address that cannot be read
-  const rivals r(m.dev, &of_caller);
-  rdma_cm_id* const id = r.ids[0];
-  int moves = 0;
-  before_cm_call = [&](cm_call call, const rdma_cm_id*) {
-    return call == cm_call::migrate && moves++ > 0 ? ENOMEM : 0;
-  };
-  acceptor other(m.io);
-  error_code ec;
-  other.assign(id, 1, ec);
-  CHECK(ec);
-  CHECK(moves == 3); // to the context, and twice back
-  CHECK_FALSE(other.is_open());
-  CHECK(id->context == nullptr);
-  const int before = events_read;
-  endpoint to = m.where();
-  REQUIRE(rdma_resolve_addr(id, nullptr, static_cast<sockaddr*>(to.data()), 5000) == 0);
-  m.accept();
-  m.until([&] { return events_read != before; });
-  m.connect(); // the channel serves other ids
-  m.until([&] { return m.connected.done() && m.accepted.done(); });
-  CHECK(m.connected.succeeded());
-  CHECK(m.accepted.succeeded());
-}
-
 TEST_CASE("queue pairs that rdma_cm cannot connect are refused at once") {
   queue_pair_options unreliable;
   unreliable.type = IBV_QPT_UC;
@@ -590,7 +319,7 @@ TEST_CASE("queue pairs that rdma_cm cannot connect are refused at once") {
   CHECK(m->connected.ec == asio::error::operation_not_supported);
 }
 
-TEST_CASE("an address that is taken for a moment is asked for again") {
+TEST_CASE("an address that is in use for a moment is tried again") {
   const hooks h;
   meeting m;
   int failing = 2;

@@ -175,7 +175,7 @@ TEST_CASE("messages after an exchange over TLS") {
   talk_both(s, here, there);
 }
 
-TEST_CASE("a peer of another protocol ends the exchange and is told") {
+TEST_CASE("a peer of another protocol ends the exchange and is notified") {
   sides s;
   result a;
   async_exchange(s.here, s.a, a.handler());
@@ -235,7 +235,7 @@ TEST_CASE("a peer that closes ends the exchange") {
   drain(s.io);
 }
 
-TEST_CASE("queue pairs of different types do not fit, and both sides know") {
+TEST_CASE("queue pairs of different types do not fit, and both sides report it") {
   queue_pair_options uc;
   uc.type = IBV_QPT_UC;
   error_code none;
@@ -329,7 +329,7 @@ TEST_CASE("an exchange is cancelled in each of its steps") {
   CHECK(b.calls == 1);
 }
 
-TEST_CASE("an exchange goes with its context") {
+TEST_CASE("an exchange is destroyed with its context") {
   auto s = std::make_unique<sides>();
   const auto witness = std::make_shared<int>();
   async_exchange(s->here, s->a, [witness](error_code) { FAIL("was called"); });

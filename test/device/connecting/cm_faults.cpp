@@ -4,7 +4,7 @@
 #include "catch.hpp"
 #include "device/connecting/cm_calls.hpp"
 #include "device/connecting/cm_support.hpp"
-#include "faults/faults.hpp"
+#include "interposer/faults.hpp"
 
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/local/connect_pair.hpp>
@@ -136,7 +136,7 @@ TEST_CASE("a queue pair that cannot be taken to a state that connects it") {
   t.check_next();
 }
 
-TEST_CASE("a neighbour that has gone is told as unreachable") {
+TEST_CASE("a neighbour that the device cannot reach is reported as unreachable") {
   const connections_check nothing_left;
   attempt t;
   t.b.faults.fail_modify_qp(IBV_QPS_RTR, EHOSTUNREACH);
@@ -148,7 +148,7 @@ TEST_CASE("a neighbour that has gone is told as unreachable") {
   t.check_next();
 }
 
-TEST_CASE("each call of the connection manager fails that connects") {
+TEST_CASE("an attempt ends if any call of the connection manager that connects fails") {
   const connections_check nothing_left;
   const bool connecting = GENERATE(true, false);
   INFO(name(connecting));

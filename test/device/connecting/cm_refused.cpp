@@ -1,42 +1,18 @@
 // SPDX-License-Identifier: BSL-1.0
-// Connections by rdma_cm that fail.
+// Requests that an acceptor rejects or does not accept.
 #include "catch.hpp"
 #include "connecting/acceptor_impl.hpp"
 #include "device/connecting/cm_support.hpp"
 #include "device/connecting/silent_connector.hpp"
 
 #include <array>
-#include <cstdlib>
 #include <list>
 #include <memory>
-#include <vector>
 
 namespace {
 
 using namespace test;
 using std::chrono::milliseconds;
-
-// A port of the device without a listener.
-endpoint nobody(meeting& m) {
-  acceptor other(m.io, {device_address(m.dev), 0});
-  return other.local_endpoint();
-}
-
-enum class peer { reached, not_reached };
-
-// Checks that the queue pair of a failed attempt can be used for another one. On iWARP it cannot if
-// the peer had been reached.
-void check_next_attempt(meeting& m, peer p = peer::not_reached) {
-  if (p == peer::reached && m.dev.type() == transport::iwarp) {
-    CHECK(m.a.state() == queue_pair_state::failed);
-    m.a.close();
-    m.a.open(m.pd);
-  }
-  CHECK(m.a.state() == queue_pair_state::open);
-  m.accepted = m.connected = {};
-  m.meet();
-  CHECK(m.carries("the second attempt"));
-}
 
 // Makes the device flush the posted operations.
 void to_error(queue_pair& qp) {
@@ -72,10 +48,10 @@ TEST_CASE("a rejection brings its data") {
   m.until([&] { return m.connected.done(); });
   CHECK(m.connected.ec == error::rejected);
   CHECK(text_of(m.connected.value.data) == "no");
-  check_next_attempt(m, peer::reached);
+  m.check_next_attempt(meeting::peer::reached);
 }
 
-TEST_CASE("a rejection that comes after the receives have come back is told as one") {
+TEST_CASE("a rejection after the receives were flushed is reported as a rejection") {
   const connections_check nothing_left;
   meeting m;
   completion_queue_options manual;
@@ -147,94 +123,14 @@ TEST_CASE("a request that is dropped is rejected") {
   m.until([&] { return request.done(); });
   SECTION("destroyed") { const connection_request gone = std::move(request.value); }
   SECTION("assigned to") { request.value = {}; }
-  SECTION("rejected with more data than goes") {
+  SECTION("rejected with more private data than fits") {
     error_code ec;
     request.value.reject(private_data(data_limits(m.dev).rejection + 1), ec);
     CHECK(ec == asio::error::message_size);
   }
   m.until([&] { return m.connected.done(); });
   CHECK(m.connected.ec == error::rejected);
-  check_next_attempt(m, peer::reached);
-}
-
-TEST_CASE("no acceptor listens") {
-  meeting m;
-  m.initiator->async_connect(m.a, nobody(m), m.connected.handler());
-  m.until([&] { return m.connected.done(); });
-  INFO(describe(m.connected.ec));
-  CHECK(m.connected.ec == error::peer_not_listening);
-  check_next_attempt(m);
-}
-
-TEST_CASE("an address that nothing leads to") {
-  meeting m;
-  m.initiator->async_connect(m.a, endpoint(asio::ip::make_address("203.0.113.1"), 7),
-                             m.connected.handler());
-  m.until([&] { return m.connected.done(); });
-  INFO(describe(m.connected.ec));
-  if (std::getenv("ASIO_RDMA_IN_LAB") != nullptr)
-    CHECK(m.connected.ec == error::unreachable);
-  else // the route may use a network interface that belongs to no RDMA device
-    CHECK(m.connected.ec);
-  check_next_attempt(m);
-}
-
-TEST_CASE("objects that are not open report that") {
-  asio::io_context io;
-  error_code ec;
-  const acceptor listener(io);
-  CHECK(listener.local_endpoint(ec) == endpoint());
-  CHECK(ec == asio::error::bad_descriptor);
-  CHECK_THROWS_AS(listener.local_endpoint(), system_error);
-  connection_request request;
-  CHECK(request.info().data.empty());
-  CHECK(request.device_name().empty());
-  request.reject({}, ec);
-  CHECK(ec == asio::error::bad_descriptor);
-  CHECK_THROWS_AS(request.reject(), system_error);
-  CHECK_THROWS_AS(queue_pair(io).query(IBV_QP_STATE), system_error);
-  CHECK(completion_queue().native_handle() == nullptr);
-}
-
-TEST_CASE("an address that no device leads to") {
-  meeting m;
-  m.initiator->async_connect(m.a, endpoint(asio::ip::address_v4::any(), 7), m.connected.handler());
-  m.until([&] { return m.connected.done(); });
-  INFO(describe(m.connected.ec));
-  CHECK(m.connected.ec != error::no_device);
-  if (std::getenv("ASIO_RDMA_IN_LAB") != nullptr)
-    CHECK(m.connected.ec == error::unreachable);
-  check_next_attempt(m);
-}
-
-TEST_CASE("an address that does not answer") {
-  meeting m;
-  if (m.dev.type() == transport::iwarp)
-    return not_on_this_device("siw waits for TCP inside the system call");
-  connect_options c;
-  c.timeout = milliseconds(50);
-  auto bytes = device_address(m.dev).to_v4().to_bytes();
-  bytes[3] = static_cast<unsigned char>(bytes[3] ^ 0x40);
-  m.initiator->async_connect(m.a, endpoint(asio::ip::address_v4(bytes), 7), c,
-                             m.connected.handler());
-  m.until([&] { return m.connected.done(); });
-  INFO(describe(m.connected.ec));
-  CHECK((m.connected.ec == asio::error::timed_out || m.connected.ec == error::unreachable));
-  check_next_attempt(m);
-}
-
-TEST_CASE("no endpoint of a range answers") {
-  meeting m;
-  m.initiator->async_connect(m.a, std::vector<endpoint>(), m.connected.handler());
-  m.until([&] { return m.connected.done(); });
-  CHECK(m.connected.ec == asio::error::not_found);
-  m.connected = {};
-  m.initiator->async_connect(m.a, std::array<endpoint, 2>{nobody(m), nobody(m)},
-                             m.connected.handler());
-  m.until([&] { return m.connected.done(); });
-  CHECK(m.connected.calls == 1);
-  CHECK(m.connected.ec == error::peer_not_listening);
-  check_next_attempt(m);
+  m.check_next_attempt(meeting::peer::reached);
 }
 
 TEST_CASE("more requests than the backlog are rejected") {
@@ -300,7 +196,7 @@ TEST_CASE("requests that were withdrawn leave the backlog") {
   CHECK(accepted.succeeded());
 }
 
-TEST_CASE("an acceptor that closes rejects what waits") {
+TEST_CASE("an acceptor that closes rejects the waiting requests") {
   meeting m;
   queue_pair other(m.io, m.pd);
   connection connected;
@@ -331,7 +227,7 @@ TEST_CASE("no acceptor accepts in time") {
   CHECK(m.connected.ec == errc::timed_out);
   m.listener->close(); // with the request of the attempt that timed out
   m.listener->open({device_address(m.dev), 0});
-  check_next_attempt(m, peer::reached);
+  m.check_next_attempt(meeting::peer::reached);
 }
 
 TEST_CASE("each endpoint of a range has its own time") {
@@ -352,7 +248,7 @@ TEST_CASE("each endpoint of a range has its own time") {
   CHECK(m.carries("in time"));
 }
 
-TEST_CASE("a connector that does not go on") {
+TEST_CASE("a connector that does not continue after its request") {
   meeting m;
   if (m.dev.type() == transport::iwarp)
     return not_on_this_device("accepting is the last step");
@@ -385,177 +281,6 @@ TEST_CASE("a connector that gives up before it is accepted") {
   m.until([&] { return m.accepted.done(); });
   INFO(describe(m.accepted.ec));
   CHECK(m.accepted.ec == asio::error::connection_aborted);
-}
-
-TEST_CASE("private data too long") {
-  meeting m;
-  const data_limits most(m.dev);
-  connect_options c;
-  c.data = private_data(most.request + 1);
-  m.initiator->async_connect(m.a, m.where(), c, m.connected.handler());
-  m.until([&] { return m.connected.done(); });
-  CHECK(m.connected.ec == asio::error::message_size);
-
-  m.connected = {};
-  accept_options o;
-  o.data = private_data(most.acceptance + 1);
-  m.listener->async_accept(m.b, o, m.accepted.handler());
-  m.until([&] { return m.accepted.done(); });
-  CHECK(m.accepted.ec == asio::error::message_size);
-  CHECK(m.b.state() == queue_pair_state::open);
-
-  outcome<connection_request> request;
-  m.listener->async_wait_request(request.handler());
-  m.connect();
-  m.until([&] { return request.done(); });
-  m.accepted = {};
-  m.listener->async_accept(std::move(request.value), m.b, o, m.accepted.handler());
-  m.until([&] { return m.accepted.done() && m.connected.done(); });
-  CHECK(m.accepted.ec == asio::error::message_size);
-  CHECK(m.connected.ec == error::rejected);
-  CHECK(m.b.state() == queue_pair_state::open);
-  check_next_attempt(m, peer::reached);
-}
-
-TEST_CASE("a queue pair that is connected, or being connected, is not connected again") {
-  meeting m;
-  connection second;
-  m.connect();
-  m.initiator->async_connect(m.a, m.where(), second.handler());
-  CHECK_FALSE(second.done());
-  m.until([&] { return second.done(); });
-  CHECK(second.ec == asio::error::already_connected);
-  m.accept();
-  m.until([&] { return m.accepted.done() && m.connected.done(); });
-  CHECK(m.connected.succeeded());
-
-  second = {};
-  m.initiator->async_connect(m.a, m.where(), second.handler());
-  m.until([&] { return second.done(); });
-  CHECK(second.ec == asio::error::already_connected);
-
-  second = {};
-  m.listener->async_accept(m.b, second.handler());
-  CHECK_FALSE(second.done());
-  m.until([&] { return second.done(); });
-  CHECK(second.ec == asio::error::already_connected);
-  CHECK(m.carries("undisturbed"));
-}
-
-TEST_CASE("closed and failed queue pairs, and a closed acceptor") {
-  meeting m;
-  m.meet();
-  outcome<void> gone; // is work until the end is noticed
-  m.b.async_wait_disconnect(gone.handler());
-  m.a.close();
-  m.connected = {};
-  m.connect();
-  m.until([&] { return m.connected.done(); });
-  CHECK(m.connected.ec == asio::error::bad_descriptor);
-
-  m.accepted = {};
-  queue_pair closed(m.io);
-  m.listener->async_accept(closed, m.accepted.handler());
-  m.until([&] { return m.accepted.done(); });
-  CHECK(m.accepted.ec == asio::error::bad_descriptor);
-
-  m.until([&] { return gone.done(); });
-  CHECK(m.b.state() == queue_pair_state::failed);
-  m.connected = {};
-  m.initiator->async_connect(m.b, m.where(), m.connected.handler());
-  m.until([&] { return m.connected.done(); });
-  CHECK(m.connected.ec == asio::error::connection_reset);
-
-  m.accepted = {};
-  m.listener->close();
-  CHECK_FALSE(m.listener->is_open());
-  m.accept();
-  m.until([&] { return m.accepted.done(); });
-  CHECK(m.accepted.ec == asio::error::bad_descriptor);
-  outcome<connection_request> request;
-  m.listener->async_wait_request(request.handler());
-  m.until([&] { return request.done(); });
-  CHECK(request.ec == asio::error::bad_descriptor);
-  CHECK_FALSE(request.value.is_open());
-}
-
-TEST_CASE("addresses that cannot be listened at") {
-  meeting m;
-  error_code ec;
-  m.listener->open({device_address(m.dev), 0}, 1, ec);
-  CHECK(ec == asio::error::already_open);
-
-  acceptor other(m.io);
-  other.open(m.where(), 1, ec);
-  CHECK(ec == asio::error::address_in_use);
-  CHECK_FALSE(other.is_open());
-  other.open({asio::ip::make_address("203.0.113.1"), 0}, 1, ec);
-  CHECK(ec == error::no_gid);
-  CHECK_THROWS_AS(other.open({asio::ip::make_address("203.0.113.1"), 0}), system_error);
-  other.open({asio::ip::address_v4::loopback(), 0}, 1, ec);
-  INFO(describe(ec));
-  CHECK(ec == error::loopback_address);
-  // The message names the address to use.
-  CHECK(ec.message().find(device_address(m.dev).to_string() + " (" + m.dev.name() + ")") !=
-        std::string::npos);
-
-  // If one of the two addresses is the wildcard, the kernel reports no address.
-  {
-    const auto all = device_address(m.dev).is_v6() ? asio::ip::address(asio::ip::address_v6::any())
-                                                   : asio::ip::address(asio::ip::address_v4::any());
-    acceptor everywhere(m.io, {all, 0});
-    for (const auto& at : {all, device_address(m.dev)}) {
-      other.open({at, everywhere.local_endpoint().port()}, 1, ec);
-      CHECK(ec == asio::error::address_in_use);
-    }
-    other.open({all, m.where().port()}, 1, ec);
-    CHECK(ec == asio::error::address_in_use);
-  }
-
-  // The port can be used again at once.
-  const endpoint before = m.where();
-  m.meet();
-  m.listener->close();
-  m.listener->open(before);
-  CHECK(m.where() == before);
-}
-
-TEST_CASE("another device's queue pair") {
-  const device own = open_device();
-  device other;
-  for (const auto& d : device::list())
-    if (d.name != own.name() && d.port_active)
-      other = device::open(d.name);
-  if (!other.is_open()) {
-    return not_on_this_device("needs two devices");
-  }
-  meeting m;
-  const protection_domain pd(other);
-  queue_pair wrong(m.io, pd);
-  m.initiator->async_connect(wrong, m.where(), m.connected.handler());
-  m.until([&] { return m.connected.done(); });
-  INFO(describe(m.connected.ec));
-  CHECK(m.connected.ec == error::wrong_device);
-  CHECK(wrong.state() == queue_pair_state::open);
-
-  m.connected = {};
-  m.listener->async_accept(wrong, m.accepted.handler());
-  m.until([&] { return m.accepted.done(); });
-  CHECK(m.accepted.ec == error::wrong_device);
-  CHECK(wrong.state() == queue_pair_state::open);
-  check_next_attempt(m, peer::reached);
-
-  // An acceptor at the addresses of all devices does not know before the request.
-  acceptor everywhere(m.io, endpoint(asio::ip::address_v4::any(), 0));
-  const endpoint there(device_address(m.dev), everywhere.local_endpoint().port());
-  connection refused, rejected;
-  queue_pair connecting(m.io, m.pd);
-  everywhere.async_accept(wrong, refused.handler());
-  m.initiator->async_connect(connecting, there, rejected.handler());
-  m.until([&] { return refused.done() && rejected.done(); });
-  CHECK(refused.ec == error::wrong_device);
-  CHECK(rejected.ec == error::rejected);
-  CHECK(wrong.state() == queue_pair_state::open);
 }
 
 // The kernel notifies a listening id that its device is removed. Here the notice is imitated.

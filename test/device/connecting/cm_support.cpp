@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSL-1.0
 #include "device/connecting/cm_support.hpp"
 
+#include "catch.hpp"
+
 #include <filesystem>
 
 namespace test {
@@ -47,6 +49,18 @@ bool meeting::carries(std::string_view text) {
   a.async_send(ma.buffer(0, text.size()), s.handler());
   until([&] { return s.done() && r.done(); });
   return s.succeeded() && r.succeeded() && mb.text(0, text.size()) == text;
+}
+
+void meeting::check_next_attempt(peer p) {
+  if (p == peer::reached && dev.type() == transport::iwarp) {
+    CHECK(a.state() == queue_pair_state::failed);
+    a.close();
+    a.open(pd);
+  }
+  CHECK(a.state() == queue_pair_state::open);
+  accepted = connected = {};
+  meet();
+  CHECK(carries("the second attempt"));
 }
 
 // rdma_cm keeps every device open that it has used once (rdma_cm(7)), so the device is used before

@@ -40,6 +40,11 @@ struct meeting {
   void until(const std::function<bool()>& condition) { test::until(io, condition); }
   /// Whether a message from the connector arrives at the acceptor.
   bool carries(std::string_view text);
+  /// Whether a failed attempt had reached its peer.
+  enum class peer { reached, not_reached };
+  /// Checks that the queue pair of a failed attempt can be used for another one. On iWARP it cannot
+  /// if the peer had been reached.
+  void check_next_attempt(peer p = peer::not_reached);
 
   // Operations use these objects, so they are destroyed after the context.
   device dev = open_device();

@@ -1,58 +1,25 @@
 // SPDX-License-Identifier: BSL-1.0
 // Sends and receives of messages that are cancelled, at each stage.
 #include "catch.hpp"
+#include "device/connection/cancelled_letters.hpp"
 #include "device/connection/connection_support.hpp"
 
-#include <boost/asio/bind_cancellation_slot.hpp>
 #include <boost/asio/cancellation_signal.hpp>
 #include <boost/asio/executor_work_guard.hpp>
 
 #include <algorithm>
 #include <array>
 #include <deque>
-#include <functional>
-#include <list>
-#include <optional>
-#include <string_view>
 #include <variant>
 
 namespace {
 
 using namespace test;
 
-constexpr std::size_t eager = 600, lengthy = 100'000; // neither is copied into the frame's memory
-
 asio::cancellation_type any_type() {
   return GENERATE(asio::cancellation_type::partial, asio::cancellation_type::total,
                   asio::cancellation_type::terminal);
 }
-
-/// A message to be sent from memory of one kind.
-struct letter {
-  enum class kind { plain, owned, view };
-
-  letter(talk& t, kind k, std::size_t bytes, std::uint32_t s)
-      : what(k), seed(s), plain(pattern(bytes, s)), owned(filled(t.pool, bytes, s)) {}
-
-  void send(talk& t) {
-    auto h = asio::bind_cancellation_slot(cancel.slot(), result.handler());
-    if (what == kind::plain)
-      t.a.async_send(asio::buffer(plain), h);
-    else if (what == kind::owned)
-      t.a.async_send(owned, h);
-    else
-      t.a.async_send(const_buffer(owned), h);
-  }
-  /// Overwrites a plain message. Call it when the message has been cancelled.
-  void overwrite() { std::fill(plain.begin(), plain.end(), std::uint8_t(0xee)); }
-
-  kind what;
-  std::uint32_t seed;
-  std::vector<std::uint8_t> plain;
-  registered_buffer owned;
-  asio::cancellation_signal cancel;
-  sent result;
-};
 
 letter::kind any_kind() {
   return GENERATE(letter::kind::plain, letter::kind::owned, letter::kind::view);
@@ -71,52 +38,10 @@ void expect(talk& t, const std::vector<std::pair<std::size_t, std::uint32_t>>& m
   }
 }
 
-void send(talk& t, std::size_t bytes, std::uint32_t seed, sent& s) {
-  t.a.async_send(asio::buffer(pattern(bytes, seed)), s.handler());
-}
-
 void wait_for_frames(talk& t, std::uint64_t more) {
   const std::uint64_t before = t.b.statistics().frames_received;
   t.until([&] { return t.b.statistics().frames_received >= before + more; });
 }
-
-/// A wait for a message, into memory of one kind.
-struct taker {
-  enum class kind { owning, plain, owned, view };
-
-  taker(talk& t, kind k) : what(k), plain(lengthy), owned(t.pool.allocate(lengthy)) {}
-
-  void receive(talk& t) {
-    const auto slot = cancel.slot();
-    if (what == kind::owning)
-      t.b.async_receive(asio::bind_cancellation_slot(slot, whole.handler()));
-    else if (what == kind::plain)
-      t.b.async_receive(asio::buffer(plain), asio::bind_cancellation_slot(slot, size.handler()));
-    else if (what == kind::owned)
-      t.b.async_receive(owned, asio::bind_cancellation_slot(slot, size.handler()));
-    else
-      t.b.async_receive(mutable_buffer(owned), asio::bind_cancellation_slot(slot, size.handler()));
-  }
-  bool done() const { return whole.done() || size.done(); }
-  int calls() const { return whole.calls + size.calls; }
-  error_code ec() const { return whole.done() ? whole.ec : size.ec; }
-  std::size_t bytes() const { return whole.done() ? whole.value.size() : size.value; }
-  const void* data() const {
-    return whole.done()          ? whole.value.payload.data()
-           : what == kind::plain ? plain.data()
-                                 : owned.data();
-  }
-  bool has(std::size_t n, std::uint32_t seed) const {
-    return calls() == 1 && !ec() && bytes() == n && is_pattern(data(), n, seed);
-  }
-
-  kind what;
-  std::vector<std::uint8_t> plain;
-  registered_buffer owned;
-  asio::cancellation_signal cancel;
-  outcome<message> whole;
-  sent size;
-};
 
 taker::kind any_taker() {
   return GENERATE(taker::kind::owning, taker::kind::plain, taker::kind::owned, taker::kind::view);
@@ -363,7 +288,7 @@ TEST_CASE("a send that has begun arrives; where the library keeps its memory it 
   t.until([&] { return t.pool.statistics().blocks_in_use == blocks; });
 }
 
-TEST_CASE("a view that is being sent goes on, or ends with the connection") {
+TEST_CASE("a view that is being sent continues, or ends with the connection") {
   talk t;
   REQUIRE(t.lives());
   const auto type = any_type();
@@ -413,147 +338,4 @@ TEST_CASE("a view that is being sent goes on, or ends with the connection") {
     CHECK(is_pattern(r.value.payload.data(), bytes, 99));
   else if (!r.ec)
     CHECK(is_pattern(r.value.payload.data(), 100, 2));
-}
-
-// --- Both, at random -------------------------------------------------------------------------
-
-namespace {
-
-/// Sends and receives, some of which are cancelled soon after their start.
-class unsteady {
-public:
-  explicit unsteady(std::uint32_t seed) : random_(seed) {}
-
-  void run() {
-    for (int i = 0; i < 6; ++i) {
-      send();
-      receive();
-    }
-    t_.until([this] { return sends_over_ == count && receiving_ == 0; });
-    // A message whose send succeeded has arrived; a cancelled one may have.
-    for (std::uint32_t n = 0; n < count; ++n) {
-      CAPTURE(n);
-      CHECK((!succeeded_[n] || arrived_[n]));
-    }
-  }
-  std::uint32_t wrong = 0, cancelled_sends = 0, cancelled_receives = 0, arrived = 0;
-  std::size_t blocks() const { return t_.pool.statistics().blocks_in_use; }
-  talk& both() { return t_; }
-
-private:
-  static constexpr std::uint32_t count = 1500;
-
-  static std::size_t size_of(std::uint32_t n) {
-    return 4 + (n % 5 == 4 ? n * 97 % 60'000 : n * 31 % 3000);
-  }
-
-  void sometime(asio::cancellation_signal& s) {
-    if (random_() % 2 != 0)
-      return s.emit(random_() % 2 == 0 ? asio::cancellation_type::partial
-                                       : asio::cancellation_type::total);
-    asio::post(t_.io, [this, &s] { sometime(s); });
-  }
-
-  void send() {
-    if (next_ == count)
-      return;
-    const std::uint32_t n = next_++;
-    letter& l = letters_.emplace_back(t_, static_cast<letter::kind>(random_() % 3), size_of(n), n);
-    std::memcpy(l.plain.data(), &n, 4);
-    std::memcpy(l.owned.data(), &n, 4);
-    const auto h = [this, n, &l](error_code ec, std::size_t) {
-      succeeded_[n] = !ec;
-      cancelled_sends += ec ? 1u : 0u;
-      wrong += ec && ec != asio::error::operation_aborted ? 1u : 0u;
-      l.plain.clear();
-      l.owned = {};
-      ++sends_over_;
-      send();
-      if (sends_over_ == count)
-        t_.a.async_close([](error_code) {});
-    };
-    auto bound = asio::bind_cancellation_slot(l.cancel.slot(), h);
-    if (l.what == letter::kind::plain)
-      t_.a.async_send(asio::buffer(l.plain), bound);
-    else if (l.what == letter::kind::owned)
-      t_.a.async_send(l.owned, bound);
-    else
-      t_.a.async_send(const_buffer(l.owned), bound);
-    if (random_() % 3 == 0)
-      sometime(l.cancel);
-  }
-
-  void receive() {
-    ++receiving_;
-    taker& k = takers_.emplace_back(t_, static_cast<taker::kind>(random_() % 4));
-    const auto over = [this, &k](error_code ec, const void* data, std::size_t bytes) {
-      --receiving_;
-      if (ec) {
-        ++cancelled_receives;
-        wrong += ec != asio::error::operation_aborted && ec != asio::error::eof ? 1u : 0u;
-      } else {
-        take(static_cast<const std::uint8_t*>(data), bytes);
-      }
-      k.owned = {};
-      k.plain.clear();
-      if (ec != asio::error::eof)
-        receive();
-    };
-    const auto slot = k.cancel.slot();
-    const auto into = [over](const void* data) {
-      return [over, data](error_code ec, std::size_t n) {
-        over(ec, data, n);
-      };
-    };
-    if (k.what == taker::kind::owning)
-      t_.b.async_receive(asio::bind_cancellation_slot(
-          slot, [over](error_code ec, const message& m) { over(ec, m.payload.data(), m.size()); }));
-    else if (k.what == taker::kind::plain)
-      t_.b.async_receive(asio::buffer(k.plain),
-                         asio::bind_cancellation_slot(slot, into(k.plain.data())));
-    else if (k.what == taker::kind::owned)
-      t_.b.async_receive(k.owned, asio::bind_cancellation_slot(slot, into(k.owned.data())));
-    else
-      t_.b.async_receive(mutable_buffer(k.owned),
-                         asio::bind_cancellation_slot(slot, into(k.owned.data())));
-    if (random_() % 3 == 0)
-      sometime(k.cancel);
-  }
-
-  void take(const std::uint8_t* data, std::size_t bytes) {
-    std::uint32_t n = count;
-    if (bytes >= 4)
-      std::memcpy(&n, data, 4);
-    const bool right = n < count && n >= expected_ && bytes == size_of(n) &&
-                       std::equal(data + 4, data + bytes, pattern(bytes, n).begin() + 4);
-    wrong += right ? 0u : 1u;
-    if (!right)
-      return;
-    expected_ = n + 1;
-    arrived_[n] = true;
-    ++arrived;
-  }
-
-  std::mt19937 random_;
-  talk t_;
-  std::list<letter> letters_;
-  std::list<taker> takers_;
-  std::array<bool, count> succeeded_{}, arrived_{};
-  std::uint32_t next_ = 0, sends_over_ = 0, receiving_ = 0, expected_ = 0;
-};
-
-} // namespace
-
-TEST_CASE("messages arrive whole and in order, with any cancellations") {
-  const auto seed = GENERATE(1u, 2u, 3u);
-  CAPTURE(seed);
-  unsteady u(seed);
-  u.run();
-  CHECK(u.wrong == 0);
-  CHECK(u.cancelled_sends > 20);
-  CHECK(u.cancelled_receives > 20);
-  u.both().a.close();
-  u.both().b.close();
-  drain(u.both().io);
-  CHECK(u.blocks() == 0); // though the signals still exist
 }

@@ -2,7 +2,7 @@
 // Long messages that are read directly to the receiver's registered memory.
 #include "catch.hpp"
 #include "device/connection/connection_support.hpp"
-#include "faults/faults.hpp"
+#include "interposer/faults.hpp"
 
 #include <boost/asio/bind_cancellation_slot.hpp>
 #include <boost/asio/cancellation_signal.hpp>
@@ -117,7 +117,7 @@ TEST_CASE("long messages are read to memory that lies in the pool, in order") {
   CHECK(t.lives());
 }
 
-TEST_CASE("a message is refused if what it is read to cannot be registered") {
+TEST_CASE("a message is refused if the memory of its read cannot be registered") {
   narrow t(std::size_t(64) << 20);
   if (t.dev.type() != transport::iwarp)
     return not_on_this_device("registrations for each READ");
@@ -208,8 +208,8 @@ TEST_CASE("a message that is too long for a receive waits for one that has room"
   }
 }
 
-TEST_CASE("a cancelled receive gives its memory back when the device has let go, and another one "
-          "gets the message") {
+TEST_CASE("a cancelled receive returns its memory when the device has finished, and another "
+          "receive gets the message") {
   narrow t;
   REQUIRE(t.lives());
   const bool view = GENERATE(false, true);
@@ -246,7 +246,8 @@ TEST_CASE("a cancelled receive gives its memory back when the device has let go,
   CHECK(t.lives());
 }
 
-TEST_CASE("a connection that ends while a message is read to a receive's memory lets go of it") {
+TEST_CASE(
+    "a connection that ends while a message is read to a receive's memory releases the memory") {
   narrow t;
   REQUIRE(t.lives());
   enum class ending { closed, peer_closed, goodbye, failed };

@@ -42,7 +42,7 @@ struct apart {
 
 } // namespace
 
-TEST_CASE("an idle connection finds out that its peer is gone without a word") {
+TEST_CASE("an idle connection detects that its peer has disappeared without a goodbye") {
   connection_options o;
   o.keep_alive = 20ms;
   o.queue_pair = impatient();

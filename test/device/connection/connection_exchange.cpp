@@ -178,7 +178,8 @@ TEST_CASE("a stream over a Unix socket has no endpoints") {
   CHECK(a.remote_endpoint() == tcp::endpoint());
 }
 
-TEST_CASE("different kinds do not fit: both sides are told, as by rdma_cm, and are as before") {
+TEST_CASE("objects of different kinds do not fit: both sides report it, as by rdma_cm, and are "
+          "unchanged") {
   place p;
   queue_pair qp(p.io, p.pd);
   asio_rdma::connection c(p.io, p.pool), c2(p.io, p.pool);
@@ -285,7 +286,8 @@ TEST_CASE("an exchange of a connection is cancelled") {
   }
 }
 
-TEST_CASE("a connection that is closed during its exchange ends it, and the peer is told") {
+TEST_CASE(
+    "a connection that is closed during its exchange ends the exchange, and the peer is notified") {
   place p;
   if (!p.by_hand())
     return not_on_this_device("connecting by address");
@@ -300,7 +302,7 @@ TEST_CASE("a connection that is closed during its exchange ends it, and the peer
   CHECK(rb.ec == error::rejected);
 }
 
-TEST_CASE("one that is not open, or connected already, is refused") {
+TEST_CASE("an object that is not open, or is connected already, is refused") {
   place p;
   if (!p.by_hand())
     return not_on_this_device("connecting by address");
@@ -392,7 +394,7 @@ TEST_CASE(
   CHECK(ra.ec == asio::error::operation_aborted);
 }
 
-TEST_CASE("without a connection manager the end of a peer is noticed by keep_alive") {
+TEST_CASE("the end of a peer without a connection manager is detected by keep_alive") {
   place p;
   if (!p.by_hand())
     return not_on_this_device("connecting by address");

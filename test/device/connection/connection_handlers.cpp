@@ -72,7 +72,7 @@ struct scene : talk {
 
 } // namespace
 
-TEST_CASE("a connection may go, or move, in a handler of its own") {
+TEST_CASE("a connection may be destroyed, closed or moved in a handler of its own") {
   const trigger first =
       GENERATE(trigger::send, trigger::long_send, trigger::receive, trigger::long_receive,
                trigger::write, trigger::request, trigger::immediate);
@@ -225,7 +225,8 @@ TEST_CASE("a connection may go, or move, in a handler of its own") {
   CHECK(pool.statistics().blocks_in_use == 0);
 }
 
-TEST_CASE("the peer goes in a handler of this side, and this side in one that tells of it") {
+TEST_CASE("the peer closes in a handler of this side, and this side is destroyed in the handler "
+          "that reports it") {
   scene t;
   const memory_pool pool = t.pool;
   std::deque<sent> sends;

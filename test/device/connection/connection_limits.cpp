@@ -238,7 +238,7 @@ TEST_CASE("receives that there was no memory for are posted when there is some a
     CHECK(r.succeeded());
 }
 
-TEST_CASE("memory of the sender's pool that is not to be had is that send's error") {
+TEST_CASE("a send fails if the sender's pool has no memory for it") {
   memory_pool_options small;
   small.limit = std::size_t(4) << 20;
   talk t({}, {}, small);

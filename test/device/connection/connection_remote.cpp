@@ -2,39 +2,14 @@
 // Operations of a connection on memory of the peer.
 #include "catch.hpp"
 #include "connection/connection_impl.hpp"
+#include "device/connection/connection_reach.hpp"
 #include "device/connection/connection_support.hpp"
-#include "faults/faults.hpp"
+#include "interposer/faults.hpp"
 
 #include <algorithm>
-#include <boost/asio/bind_cancellation_slot.hpp>
-#include <boost/asio/cancellation_signal.hpp>
 #include <utility>
 
-namespace {
-
 using namespace test;
-
-/// A talk, and memory of b that a may access. a has sent b a word first, as iWARP requires.
-struct reach : talk {
-  explicit reach(const connection_options& of_a = {}, const connection_options& of_b = {})
-      : talk(of_a, of_b) {}
-
-  registered_buffer filled(std::size_t bytes, std::uint32_t seed) {
-    return test::filled(pool, bytes, seed);
-  }
-  bool has_atomics() const { return dev.has_atomics(); }
-  template <class Handler>
-  void start(bool reads, const registered_buffer& buffer, Handler handler) {
-    if (reads)
-      a.async_read(buffer, target.remote(), std::move(handler));
-    else
-      a.async_write(buffer, target.remote(), std::move(handler));
-  }
-
-  memory target{pd, 256 * 1024, most_rights(dev)};
-};
-
-} // namespace
 
 TEST_CASE("registered, viewed and plain memory is written to the peer and read back") {
   reach t;
@@ -157,8 +132,8 @@ TEST_CASE("a write with immediate data is there when the data is") {
   }
 }
 
-TEST_CASE(
-    "a write with the device's immediate data is no message, whatever the receive had before") {
+TEST_CASE("a write with the device's immediate data is no message, whichever frame the receive had "
+          "before") {
   connection_options few;
   few.receives = 8;
   reach t(few, few);
@@ -193,7 +168,7 @@ TEST_CASE(
   CHECK(ended.ec == error::protocol_violation);
 }
 
-TEST_CASE("immediate data and messages go their own ways") {
+TEST_CASE("immediate data and messages are received independently") {
   reach t;
   sent w;
   outcome<std::uint32_t> told;
@@ -205,7 +180,7 @@ TEST_CASE("immediate data and messages go their own ways") {
   CHECK(told.value == 9);
 }
 
-TEST_CASE("atomic operations tell the old value") {
+TEST_CASE("atomic operations give the old value") {
   reach t;
   outcome<std::uint64_t> swapped, missed, added, misaligned, narrow;
   t.target.put_word(8, 40);
@@ -345,190 +320,6 @@ TEST_CASE("a buffer that waits for a message is kept, and in use") {
   t.until([&] { return t.pool.statistics().bytes_in_use < in_use; });
 }
 
-TEST_CASE("a cancelled operation leaves an owned buffer in use until it is over") {
-  reach t;
-  asio::cancellation_signal cancel;
-  const bool reads = GENERATE(false, true);
-  std::optional<registered_buffer> b = t.filled(200000, 1);
-  const std::size_t in_use = t.pool.statistics().bytes_in_use;
-  sent s;
-  t.start(reads, *b, asio::bind_cancellation_slot(cancel.slot(), s.handler()));
-  cancel.emit(asio::cancellation_type::partial);
-  CHECK(static_cast<bool>(b->try_read_access()) == !reads); // until its completion is polled
-  CHECK(!b->try_write_access());
-  t.until([&] { return s.done(); });
-  CHECK(s.ec == asio::error::operation_aborted);
-  bool free = false;
-  b->async_write_access(t.io.get_executor(), [&](error_code ec, buffer_access) { free = !ec; });
-  b.reset(); // the operation keeps it
-  CHECK(t.pool.statistics().bytes_in_use == in_use);
-  t.until([&] { return free; });
-  CHECK(t.lives());
-  t.until([&] { return t.pool.statistics().bytes_in_use <= in_use - 200000; });
-}
-
-TEST_CASE(
-    "memory of a cancelled operation is not reused until the device has completed the operation") {
-  reach t;
-  REQUIRE(t.lives());
-  faults::injector faults(t.dev.native_handle());
-  asio::cancellation_signal cancel;
-  const bool reads = GENERATE(false, true);
-  constexpr std::size_t bytes = 200'000;
-  std::optional<registered_buffer> b = t.filled(bytes, 1);
-  const void* const where = b->data();
-  const std::size_t in_use = t.pool.statistics().bytes_in_use;
-  sent s;
-  faults.hold_completions();
-  t.start(reads, *b, asio::bind_cancellation_slot(cancel.slot(), s.handler()));
-  cancel.emit(asio::cancellation_type::partial);
-  t.until([&] { return s.done(); });
-  CHECK(s.ec == asio::error::operation_aborted);
-  CHECK(static_cast<bool>(b->try_read_access()) == !reads);
-  CHECK(!b->try_write_access());
-  b.reset();
-  CHECK(t.pool.statistics().bytes_in_use == in_use);
-  std::vector<registered_buffer> others;
-  const auto take = [&] {
-    others.push_back(t.filled(bytes, 7));
-    return others.back().data() == where;
-  };
-  for (int i = 0; i < 4; ++i)
-    CHECK_FALSE(take());
-  faults.release_completions();
-  const std::size_t now = t.pool.statistics().bytes_in_use;
-  t.until([&] { return t.pool.statistics().bytes_in_use < now; });
-  bool found = false;
-  for (int i = 0; i < 100 && !found; ++i)
-    found = take();
-  CHECK(found);
-  CHECK(t.lives());
-  for (const registered_buffer& other : others)
-    CHECK(is_pattern(other.data(), bytes, 7));
-}
-
-TEST_CASE("a cancelled read writes nothing to plain memory") {
-  reach t;
-  asio::cancellation_signal cancel;
-  std::vector<char> plain(100000, 'x');
-  std::fill(t.target.data(), t.target.data() + plain.size(), 'y');
-  sent s, later;
-  t.a.async_read(asio::buffer(plain), t.target.remote(),
-                 asio::bind_cancellation_slot(cancel.slot(), s.handler()));
-  cancel.emit(asio::cancellation_type::total);
-  t.a.async_read(t.pool.allocate(1), t.target.remote(), later.handler());
-  t.until([&] { return s.done() && later.done(); });
-  CHECK(s.ec == asio::error::operation_aborted);
-  CHECK(later.succeeded());
-  CHECK(std::all_of(plain.begin(), plain.end(), [](char c) { return c == 'x'; }));
-}
-
-TEST_CASE("an operation that waits for room is taken back; a posted view only by terminal") {
-  connection_options o;
-  o.queue_pair.send_depth = 1;
-  reach t(o);
-  CHECK(t.lives()); // no operation is pending
-  asio::cancellation_signal cancel_first, cancel_second;
-  const registered_buffer b = t.filled(100000, 1);
-  t.target.put_word(100000, 77);
-  sent first, second, third;
-  t.a.async_write(const_buffer(b), t.target.remote(),
-                  asio::bind_cancellation_slot(cancel_first.slot(), first.handler()));
-  t.a.async_write(const_buffer(b.first(8)), t.target.remote(100000),
-                  asio::bind_cancellation_slot(cancel_second.slot(), second.handler()));
-  cancel_first.emit(asio::cancellation_type::total);
-  cancel_second.emit(asio::cancellation_type::total);
-  t.until([&] { return first.done() && second.done(); });
-  CHECK(first.succeeded());
-  CHECK(second.ec == asio::error::operation_aborted);
-  CHECK(t.target.word(100000) == 77);
-  CHECK(t.lives());
-
-  outcome<void> ended;
-  t.a.async_wait_disconnect(ended.handler());
-  t.a.async_write(const_buffer(b), t.target.remote(),
-                  asio::bind_cancellation_slot(cancel_first.slot(), third.handler()));
-  cancel_first.emit(asio::cancellation_type::terminal);
-  t.until([&] { return third.done() && ended.done(); });
-  CHECK((!third.ec || third.ec == asio::error::operation_aborted)); // the device may have been fast
-  CHECK(ended.ec == asio::error::operation_aborted);
-}
-
-TEST_CASE("a write that waits for room goes on after total once its notice is behind it") {
-  connection_options o;
-  o.queue_pair.send_depth = 1;
-  reach t(o);
-  CHECK(t.lives());
-  asio::cancellation_signal cancel;
-  const registered_buffer long_one = t.filled(100000, 1), b = t.filled(8, 2);
-  sent first, write;
-  outcome<std::uint32_t> told;
-  t.b.async_receive_immediate(told.handler());
-  t.a.async_write(long_one, t.target.remote(), first.handler()); // has the only place
-  t.a.async_write(b, t.target.remote(100000), 7u,
-                  asio::bind_cancellation_slot(cancel.slot(), write.handler()));
-  cancel.emit(asio::cancellation_type::total);
-  t.until([&] { return first.done() && write.done() && told.done(); });
-  CHECK(told.value == 7);
-  CHECK(is_pattern(t.target.data() + 100000, 8, 2));
-  CHECK(write.ec == error_code());
-  CHECK(t.lives());
-}
-
-TEST_CASE("an operation that was taken back leaves later operations no error") {
-  connection_options o;
-  o.queue_pair.send_depth = 1;
-  reach t(o);
-  CHECK(t.lives());
-  asio::cancellation_signal cancel;
-  const registered_buffer b = t.filled(8, 1);
-  sent before, write, again;
-  outcome<message> got;
-  t.b.async_receive(got.handler());
-  t.a.async_send(asio::buffer("x", 1), before.handler()); // has the only place
-  t.a.async_write(b, t.target.remote(),
-                  asio::bind_cancellation_slot(cancel.slot(), write.handler()));
-  cancel.emit(asio::cancellation_type::total);
-  t.until([&] { return before.done() && write.done() && got.done(); });
-  CHECK(write.ec == asio::error::operation_aborted);
-  t.a.async_write(b, t.target.remote(), again.handler());
-  t.until([&] { return again.done(); });
-  CHECK(again.succeeded());
-  CHECK(t.lives());
-}
-
-TEST_CASE("an access that the peer's device refuses ends every operation, and the memory is free") {
-  reach t;
-  const std::size_t in_use = t.pool.statistics().bytes_in_use;
-  {
-    const registered_buffer b = t.filled(4096, 1);
-    remote_buffer wrong = t.target.remote();
-    wrong.rkey ^= 0x00a5a500;
-    sent refused, behind;
-    outcome<message> waiting, peer;
-    outcome<std::uint32_t> told;
-    t.a.async_receive(waiting.handler());
-    t.b.async_receive(peer.handler());
-    t.b.async_receive_immediate(told.handler());
-    t.a.async_write(b, wrong, refused.handler());
-    t.a.async_write(asio::buffer(pattern(4096, 2)), t.target.remote(), 3u, behind.handler());
-    t.until([&] {
-      return refused.done() && behind.done() && waiting.done() && peer.done() && told.done();
-    });
-    if (t.dev.type() != transport::iwarp) { // there a write is not acknowledged
-      CHECK(refused.ec == make_error_code(IBV_WC_REM_ACCESS_ERR));
-      CHECK(behind.ec);
-    }
-    CHECK(waiting.ec);
-    CHECK(peer.ec);
-    CHECK(told.ec);
-    CHECK(b.try_write_access());
-  }
-  t.a.close();
-  t.b.close();
-  t.until([&] { return t.pool.statistics().bytes_in_use < in_use; });
-}
-
 TEST_CASE("an eleventh operation on a queue of ten works") {
   connection_options o;
   o.queue_pair.send_depth = 10;
@@ -542,90 +333,4 @@ TEST_CASE("an eleventh operation on a queue of ten works") {
     CHECK(s[i].succeeded());
     CHECK(is_pattern(t.target.data() + i * 512, 512, 1));
   }
-}
-
-TEST_CASE("operations that were not connected, closed, or aborted by a close") {
-  asio::io_context io;
-  const device dev = open_device();
-  const protection_domain pd(dev);
-  const memory_pool pool(pd);
-  asio_rdma::connection c(io);
-  sent closed, unconnected;
-  c.async_write(asio::buffer("x"), remote_buffer{}, closed.handler());
-  c.open(pool);
-  c.async_write(asio::buffer("x"), remote_buffer{}, unconnected.handler());
-  test::drain(io);
-  CHECK(closed.ec == asio::error::bad_descriptor);
-  CHECK(unconnected.ec == asio::error::not_connected);
-
-  reach t;
-  sent aborted[20];
-  for (sent& s : aborted)
-    t.a.async_write(t.filled(100000, 1), t.target.remote(), s.handler());
-  t.a.close();
-  t.until([&] { return std::all_of(aborted, aborted + 20, [](auto& s) { return s.done(); }); });
-  for (const sent& s : aborted)
-    CHECK((!s.ec || s.ec == asio::error::operation_aborted));
-}
-
-TEST_CASE("async_close waits for what is under way, and can be cancelled") {
-  reach t;
-  asio::cancellation_signal cancel;
-  const registered_buffer big = t.pool.allocate(200000);
-  sent read, late;
-  outcome<void> closed, given_up, peer_closed;
-  t.a.async_read(big, t.target.remote(0, 200000), read.handler());
-  t.a.async_close(asio::bind_cancellation_slot(cancel.slot(), given_up.handler()));
-  cancel.emit(asio::cancellation_type::partial);
-  t.until([&] { return given_up.done(); });
-  CHECK(given_up.ec == asio::error::operation_aborted);
-  t.a.async_close(closed.handler());
-  t.b.async_close(peer_closed.handler());
-  t.until([&] { return read.done() && closed.done() && peer_closed.done(); });
-  t.a.async_write(big, t.target.remote(), late.handler());
-  t.until([&] { return late.done(); });
-  CHECK(read.ec == error_code());
-  CHECK(closed.ec == error_code());
-  CHECK(peer_closed.ec == error_code());
-  CHECK(late.ec == asio::error::broken_pipe);
-}
-
-TEST_CASE("a context that goes destroys what waits, and nothing is called") {
-  struct mark {
-    explicit mark(int& n) : count(&n) {}
-    mark(mark&& other) noexcept : count(std::exchange(other.count, nullptr)) {}
-    ~mark() {
-      if (count != nullptr)
-        ++*count;
-    }
-    int* count;
-  };
-  int destroyed = 0;
-  int called = 0;
-  const auto handler = [&] {
-    return [&called, m = mark(destroyed)](error_code, auto&&...) {
-      ++called;
-    };
-  };
-  const bool closed_before = GENERATE(false, true);
-  std::size_t left = 0;
-  {
-    auto t = std::make_unique<reach>();
-    const memory_pool pool = t->pool;
-    t->a.async_receive(handler());
-    t->a.async_receive_immediate(handler());
-    t->a.async_write(t->filled(100000, 1), t->target.remote(), handler());
-    t->a.async_write(t->filled(100000, 1), t->target.remote(), 5u, handler());
-    t->a.async_send(asio::buffer(pattern(100000, 1)), handler());
-    t->a.async_send(asio::buffer(pattern(100, 1)), handler());
-    t->a.async_wait_disconnect([&called, m = mark(destroyed)](error_code) { ++called; });
-    t->a.async_close([&called, m = mark(destroyed)](error_code) { ++called; });
-    if (closed_before)
-      t->a.close();
-    t.reset();
-    left = pool.statistics().blocks_in_use;
-  }
-  CHECK(called == 0);
-  CHECK(destroyed == 8);
-  CHECK(left == 0);
 }

@@ -127,7 +127,7 @@ error_code error_of(std::future<T>& f) {
 
 } // namespace
 
-TEST_CASE("a receive that is given up, again and again, loses no message") {
+TEST_CASE("a receive that is cancelled, again and again, loses no message") {
   tokens t;
   constexpr std::uint32_t count = 150;
   std::uint32_t given_up = 0;
@@ -177,7 +177,7 @@ TEST_CASE("a receive that is given up, again and again, loses no message") {
   CHECK(t.lives());
 }
 
-TEST_CASE("a receive that is given up for another connection's loses nothing") {
+TEST_CASE("a receive that is cancelled by another connection's message loses nothing") {
   tokens t, u;
   asio_rdma::connection a(t.io, u.pool), b(t.io, u.pool); // a second pair on the same context
   test::connection accepted, connected;
@@ -202,7 +202,7 @@ TEST_CASE("a receive that is given up for another connection's loses nothing") {
   }());
 }
 
-TEST_CASE("a send that is given up arrives whole or not at all") {
+TEST_CASE("a send that is cancelled arrives whole or not at all") {
   tokens t;
   constexpr std::uint32_t count = 120;
   std::uint32_t given_up = 0;
@@ -291,7 +291,8 @@ TEST_CASE("operations that cancel_after ends lose no message, and their memory i
 }
 #endif
 
-TEST_CASE("remote operations, requests and waits that are given up leave the connection as it is") {
+TEST_CASE(
+    "remote operations, requests and waits that are cancelled leave the connection as it is") {
   tokens t;
   t.play([&]() -> asio::awaitable<void> {
     const remote_region there = co_await t.a.async_request_memory(lengthy, use_awaitable);
@@ -415,7 +416,7 @@ TEST_CASE("deferred operations begin when they are launched") {
   CHECK(echo.value.size() == 4);
 }
 
-TEST_CASE("errors by as_tuple and by exceptions; what is detached goes on") {
+TEST_CASE("errors are reported by as_tuple and by exceptions; detached operations continue") {
   tokens t;
   t.play([&]() -> asio::awaitable<void> {
     t.a.async_send(asio::buffer(pattern(lengthy, 4)), asio::detached);

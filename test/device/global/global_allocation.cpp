@@ -145,7 +145,7 @@ private:
 } // namespace
 
 TEST_CASE("nodes join while an allocation fails") { fail_each_allocation<joins>(); }
-TEST_CASE("memory is asked for while an allocation fails") { fail_each_allocation<allocates>(); }
+TEST_CASE("memory is requested while an allocation fails") { fail_each_allocation<allocates>(); }
 
 TEST_CASE("an operation that there is no memory for is not in its batch") {
   world w;

@@ -4,7 +4,7 @@
 #include "catch.hpp"
 #include "device/locks/alock_support.hpp"
 
-#include "faults/faults.hpp"
+#include "interposer/faults.hpp"
 
 #include <algorithm>
 #include <array>
@@ -84,7 +84,7 @@ TEST_CASE("a post that is refused while locks are taken keeps no party waiting")
   CHECK(abandoned != 0); // at least one fault hit a party in the queue
 }
 
-TEST_CASE("a batch whose post is refused ends, and the memory comes back") {
+TEST_CASE("a batch whose post is refused ends, and its memory is released") {
   for (std::uint64_t first = 1; first <= 3; ++first) {
     CAPTURE(first);
     world w;

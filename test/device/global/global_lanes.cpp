@@ -66,7 +66,8 @@ asio::awaitable<int> use(global_memory& m, std::thread::id here, int times) {
 
 } // namespace
 
-TEST_CASE("objects that share lanes reach what one of them has joined, each on its own thread") {
+TEST_CASE("objects that share lanes reach the nodes that one of them has joined, each on its own "
+          "thread") {
   world w;
   std::vector<std::unique_ptr<on_thread>> all;
   all.push_back(std::make_unique<on_thread>(w.pool, 1));
@@ -120,7 +121,7 @@ TEST_CASE("shared lanes end with the last object that uses them") {
   CHECK_FALSE(reaches(w.host, back));
 }
 
-TEST_CASE("as many lanes to a node as the objects are to share, and no more") {
+TEST_CASE("a node gets as many lanes as the objects are to share, and no more") {
   world w;
   global_memory first(w.io, w.pool, shared_id, sharing(2));
   global_memory second(w.io, first, sharing(2)), third(w.io, first, sharing(2)),

@@ -43,7 +43,7 @@ bool all_told(const std::vector<told>& all) {
 
 } // namespace
 
-TEST_CASE("an operation that is cancelled while it waits for a place does not happen") {
+TEST_CASE("an operation that is cancelled while it waits for a place is not carried out") {
   world w(at_most(1));
   const auto total = asio::cancellation_type::total;
   asio::cancellation_signal stop;
@@ -64,7 +64,7 @@ TEST_CASE("an operation that is cancelled while it waits for a place does not ha
   CHECK_THROWS_AS(global_memory(w.io, w.pool, 9, at_most(0)), system_error);
 }
 
-TEST_CASE("more operations than there are places are carried out in order, whatever their node") {
+TEST_CASE("more operations than there are places are carried out in order, on any nodes") {
   const std::size_t places = GENERATE(1u, 3u);
   CAPTURE(places);
   world w(at_most(places));
@@ -92,7 +92,7 @@ TEST_CASE("more operations than there are places are carried out in order, whate
     CHECK(w.read(of(last, 64)).value == last);
 }
 
-TEST_CASE("a lock is given back behind what was started before, though that waits for a place") {
+TEST_CASE("a lock is released behind the operations before it, though these wait for a place") {
   world w(at_most(1));
   if (!w.dev.has_atomics()) {
     not_on_this_device("atomic operations");
@@ -188,7 +188,7 @@ TEST_CASE("an operation that waits for a place needs no object of its initiation
   w.until([&] { return w.pool.statistics().blocks_in_use <= blocks; });
 }
 
-TEST_CASE("those that wait for a place end with the object, and with the node") {
+TEST_CASE("operations that wait for a place end with the object, and with the node") {
   world w(at_most(2));
   global_memory other(w.io, w.pool, 9);
   other.host(4096);
@@ -219,7 +219,7 @@ TEST_CASE("those that wait for a place end with the object, and with the node") 
   CHECK(going.back().ec);
 }
 
-TEST_CASE("a context that goes takes along those that wait for a place") {
+TEST_CASE("a context that is destroyed destroys the operations that wait for a place") {
   device dev = open_device();
   const memory_pool pool{protection_domain(dev)};
   const auto held = std::make_shared<int>(0);

@@ -152,7 +152,7 @@ TEST_CASE("a second introduction, or an answer to nothing, ends the connection")
   CHECK(w.host.knows(99));
 }
 
-TEST_CASE("requests for what there is not are answered so") {
+TEST_CASE("requests with invalid values are answered with the error") {
   world w;
   rude r(w);
   r.join();
@@ -329,7 +329,8 @@ TEST_CASE(
   CHECK(w.ask<alock_guard>([&](auto h) { local.async_lock(h); }).ec == error::owner_dead);
 }
 
-TEST_CASE("a node is told of locks that it does not want") {
+TEST_CASE("a notice of a lock that no party waits for is ignored; one beyond a segment ends the "
+          "connection") {
   world w;
   rude r(w);
   r.join();

@@ -125,7 +125,7 @@ TEST_CASE("one object is closed while others work, on many threads") {
   t.join();
 }
 
-TEST_CASE("the node of the memory goes while others work, on many threads") {
+TEST_CASE("the node of the memory ends while others work, on many threads") {
   served w;
   threads t(3);
   std::vector<std::unique_ptr<member>> all;

@@ -2,7 +2,7 @@
 // Operations that another thread starts while a node is being joined.
 #include "catch.hpp"
 #include "device/global/global_support.hpp"
-#include "faults/failing_allocation.hpp"
+#include "interposer/failing_allocation.hpp"
 
 #include <atomic>
 #include <cstdio>

@@ -4,7 +4,7 @@
 #include "catch.hpp"
 #include "connection/connection_impl.hpp"
 #include "device/connection/connection_support.hpp"
-#include "faults/faults.hpp"
+#include "interposer/faults.hpp"
 
 #include <thread>
 #include <variant>

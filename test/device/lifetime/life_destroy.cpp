@@ -87,7 +87,7 @@ TEST_CASE("a receive's handler destroys the queue pair that it received on") {
   CHECK(calls == 3);
 }
 
-TEST_CASE("a handler owns its queue pair and is the last to let go of it") {
+TEST_CASE("a handler owns its queue pair and is its last owner") {
   const resource_check nothing_left;
   ground g;
   asio::io_context io(1);
@@ -294,7 +294,7 @@ TEST_CASE("handles are dropped in many orders, the context among them") {
   CHECK(tried == 5040);
 }
 
-TEST_CASE("handles are dropped in every order, and the context runs when all but it have gone") {
+TEST_CASE("handles are dropped in every order, and the context runs when it alone is left") {
   const resource_check nothing_left;
   std::vector<char> bytes(4096);
   std::array<int, everything::handles - 1> order;

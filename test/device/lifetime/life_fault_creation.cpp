@@ -4,7 +4,7 @@
 // attempt succeeds.
 #include "device/asio/asio_support.hpp"
 #include "device/lifetime/life_resources.hpp"
-#include "faults/faults.hpp"
+#include "interposer/faults.hpp"
 
 #include <catch.hpp>
 

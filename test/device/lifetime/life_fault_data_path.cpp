@@ -71,7 +71,7 @@ struct unsignaled_writes {
   std::array<sent, 4>::iterator next = ends.begin();
 };
 
-TEST_CASE("the queue pair fails if what would tell of unsignaled operations is refused") {
+TEST_CASE("the queue pair fails if the post that would report unsignaled operations is refused") {
   const bool chain = GENERATE(false, true);
   const flags last = GENERATE(flags::none, flags::fenced, flags::unsignaled);
   const resource_check nothing_left;
@@ -143,7 +143,7 @@ TEST_CASE("no handler runs before its completion, however late that comes") {
   });
 }
 
-TEST_CASE("closed before its completion came, an operation is aborted") {
+TEST_CASE("an operation is aborted if its queue pair closes before the completion arrives") {
   const resource_check nothing_left;
   each_operation([](const operation_kind& kind) {
     scene s(kind);
@@ -154,7 +154,7 @@ TEST_CASE("closed before its completion came, an operation is aborted") {
   });
 }
 
-TEST_CASE("a completion's status reaches its handler, and ends what is behind it") {
+TEST_CASE("a completion's status reaches its handler, and ends the operations behind it") {
   const resource_check nothing_left;
   for (const ibv_wc_status status :
        {IBV_WC_LOC_LEN_ERR, IBV_WC_LOC_QP_OP_ERR, IBV_WC_LOC_PROT_ERR, IBV_WC_WR_FLUSH_ERR,
@@ -191,7 +191,7 @@ TEST_CASE("a completion's status reaches its handler, and ends what is behind it
 
 // An event that the device announces but does not deliver: the completion is found in the
 // completion queue.
-TEST_CASE("an event that is gone when it is read costs no completion") {
+TEST_CASE("an event that is lost before it is read costs no completion") {
   const resource_check nothing_left;
   each_operation([](const operation_kind& kind) {
     scene s(kind);
@@ -209,7 +209,7 @@ TEST_CASE("an event that is gone when it is read costs no completion") {
   });
 }
 
-TEST_CASE("a queue that cannot be armed delivers all the same") {
+TEST_CASE("a queue that cannot be armed still delivers completions") {
   const resource_check nothing_left;
   each_operation([](const operation_kind& kind) {
     scene s(kind);
@@ -222,7 +222,7 @@ TEST_CASE("a queue that cannot be armed delivers all the same") {
   });
 }
 
-TEST_CASE("a queue pair that cannot be moved to the error state is closed all the same") {
+TEST_CASE("a queue pair that cannot be moved to the error state can be closed") {
   const resource_check nothing_left;
   each_operation([](const operation_kind& kind) {
     scene s(kind);

@@ -64,7 +64,7 @@ void expect_next_works(const operation_kind& kind) {
 
 } // namespace
 
-TEST_CASE("a fatal error of the queue pair ends what is under way") {
+TEST_CASE("a fatal error of the queue pair ends outstanding operations") {
   const resource_check nothing_left;
   each_operation([](const operation_kind& kind) {
     scene s(kind);
@@ -80,7 +80,7 @@ TEST_CASE("a fatal error of the queue pair ends what is under way") {
   });
 }
 
-TEST_CASE("an error of the completion queue ends what is under way") {
+TEST_CASE("an error of the completion queue ends outstanding operations") {
   const resource_check nothing_left;
   each_operation([](const operation_kind& kind) {
     scene s(kind);
@@ -92,7 +92,7 @@ TEST_CASE("an error of the completion queue ends what is under way") {
   });
 }
 
-TEST_CASE("a fatal error of the device ends what is under way") {
+TEST_CASE("a fatal error of the device ends outstanding operations") {
   const resource_check nothing_left;
   each_operation([](const operation_kind& kind) {
     scene s(kind);
@@ -151,7 +151,7 @@ TEST_CASE("an error ends the receives of a shared queue that no queue pair uses"
   CHECK(r.calls + late.calls == 2);
 }
 
-TEST_CASE("a port that goes down ends nothing by itself") {
+TEST_CASE("an error of a port alone ends no operation") {
   const resource_check nothing_left;
   each_operation([](const operation_kind& kind) {
     scene s(kind);

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "device/support/ending.hpp"
-#include "faults/faults.hpp"
+#include "interposer/faults.hpp"
 
 #include <array>
 #include <functional>

@@ -5,7 +5,7 @@
 #include <catch.hpp>
 
 #include "device/asio/asio_support.hpp"
-#include "faults/faults.hpp"
+#include "interposer/faults.hpp"
 
 #include <boost/asio/bind_executor.hpp>
 #include <boost/asio/post.hpp>
@@ -131,7 +131,7 @@ TEST_CASE("a first operation that is refused leaves the context running, and its
   CHECK(good.succeeded());
 }
 
-TEST_CASE("sends that the device could not be told of end when the queue pair is destroyed") {
+TEST_CASE("sends whose post fails without naming a request end when the queue pair is destroyed") {
   const auto mode =
       GENERATE(completion_mode::event, completion_mode::busy, completion_mode::manual);
   const bool alone = GENERATE(true, false);
@@ -166,8 +166,8 @@ TEST_CASE("sends that the device could not be told of end when the queue pair is
   CHECK(q.a.native_handle() == nullptr);
 }
 
-TEST_CASE(
-    "of receives that are refused and none is named the first fails, and the others are posted") {
+TEST_CASE("receives whose post fails without naming a request: the first fails, and the others are "
+          "posted") {
   ground g;
   faults::injector injector(g.dev.native_handle());
   asio::io_context io(1);
@@ -245,7 +245,7 @@ TEST_CASE("events without completions do no harm, at any time") {
   CHECK(injector.counts().unacknowledged_at_destroy == 0);
 }
 
-TEST_CASE("closed while completions are held back: each operation ends once") {
+TEST_CASE("operations end once if they are closed while completions are held back") {
   ground g;
   faults::injector injector(g.dev.native_handle());
   for (int round = 0; round < 20; ++round) {

@@ -5,7 +5,7 @@
 
 #include "device/asio/asio_support.hpp"
 #include "device/lifetime/life_resources.hpp"
-#include "faults/faults.hpp"
+#include "interposer/faults.hpp"
 
 #include <boost/asio/executor_work_guard.hpp>
 
@@ -16,7 +16,8 @@
 using namespace test;
 using faults::call;
 
-TEST_CASE("close returns when the device has let go, though another thread sees to that") {
+TEST_CASE("close returns when the device has destroyed the queue pair, though another thread "
+          "destroys it") {
   const resource_check nothing_left;
   ground g;
   asio::io_context io;

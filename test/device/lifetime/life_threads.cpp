@@ -184,7 +184,7 @@ TEST_CASE("queue pairs are closed while other threads complete their operations"
   }
 }
 
-TEST_CASE("queue pairs come and go by threads that share a completion queue") {
+TEST_CASE("queue pairs are opened and closed by threads that share a completion queue") {
   const resource_check nothing_left;
   ground g;
   asio::io_context io;

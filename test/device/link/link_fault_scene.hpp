@@ -4,7 +4,7 @@
 #include "connection/connection_impl.hpp"
 #include "device/connection/connection_support.hpp"
 #include "device/support/ending.hpp"
-#include "faults/faults.hpp"
+#include "interposer/faults.hpp"
 #include "streams/stream_impl.hpp"
 
 #include <catch.hpp>

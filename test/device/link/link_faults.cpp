@@ -95,8 +95,8 @@ TEST_CASE("an operation completes, or ends as documented, before a peer that say
   });
 }
 
-TEMPLATE_TEST_CASE("a refused post ends the connection and what waits on it", "", connection_scene,
-                   stream_scene) {
+TEMPLATE_TEST_CASE("a refused post ends the connection and its pending operations", "",
+                   connection_scene, stream_scene) {
   each<TestType>([](const auto& kind) {
     if (kind.post == call::poll_cq)
       return;
@@ -108,8 +108,8 @@ TEMPLATE_TEST_CASE("a refused post ends the connection and what waits on it", ""
   });
 }
 
-TEMPLATE_TEST_CASE("a refused post of another operation ends what waits", "", connection_scene,
-                   stream_scene) {
+TEMPLATE_TEST_CASE("a refused post of another operation ends the pending operations", "",
+                   connection_scene, stream_scene) {
   each<TestType>([](const auto& kind) {
     if (kind.is_last)
       return;
@@ -125,7 +125,8 @@ TEMPLATE_TEST_CASE("a refused post of another operation ends what waits", "", co
   });
 }
 
-TEMPLATE_TEST_CASE("a failed completion ends what waits", "", connection_scene, stream_scene) {
+TEMPLATE_TEST_CASE("a failed completion ends the pending operations", "", connection_scene,
+                   stream_scene) {
   for (const ibv_wc_status status :
        {IBV_WC_LOC_LEN_ERR, IBV_WC_LOC_QP_OP_ERR, IBV_WC_LOC_PROT_ERR, IBV_WC_WR_FLUSH_ERR,
         IBV_WC_BAD_RESP_ERR, IBV_WC_LOC_ACCESS_ERR, IBV_WC_REM_INV_REQ_ERR, IBV_WC_REM_ACCESS_ERR,
@@ -151,8 +152,8 @@ TEMPLATE_TEST_CASE("a failed completion ends what waits", "", connection_scene, 
   }
 }
 
-TEMPLATE_TEST_CASE("an event that is gone when it is read costs nothing", "", connection_scene,
-                   stream_scene) {
+TEMPLATE_TEST_CASE("an event that is lost before it is read costs no operation", "",
+                   connection_scene, stream_scene) {
   each<TestType>([](const auto& kind) {
     if (kind.ends == TestType::end::only)
       return;
@@ -168,8 +169,8 @@ TEMPLATE_TEST_CASE("an event that is gone when it is read costs nothing", "", co
   });
 }
 
-TEMPLATE_TEST_CASE("a fatal error of the queue pair ends what waits", "", connection_scene,
-                   stream_scene) {
+TEMPLATE_TEST_CASE("a fatal error of the queue pair ends the pending operations", "",
+                   connection_scene, stream_scene) {
   each<TestType>([](const auto& kind) {
     TestType s(kind);
     s.start_held();
@@ -179,8 +180,8 @@ TEMPLATE_TEST_CASE("a fatal error of the queue pair ends what waits", "", connec
   });
 }
 
-TEMPLATE_TEST_CASE("an error of the completion queue ends what waits", "", connection_scene,
-                   stream_scene) {
+TEMPLATE_TEST_CASE("an error of the completion queue ends the pending operations", "",
+                   connection_scene, stream_scene) {
   each<TestType>([](const auto& kind) {
     TestType s(kind);
     s.start_held();
@@ -190,7 +191,7 @@ TEMPLATE_TEST_CASE("an error of the completion queue ends what waits", "", conne
   });
 }
 
-TEMPLATE_TEST_CASE("a fatal error of the device ends what waits", "", connection_scene,
+TEMPLATE_TEST_CASE("a fatal error of the device ends the pending operations", "", connection_scene,
                    stream_scene) {
   each<TestType>([](const auto& kind) {
     TestType s(kind);
@@ -201,7 +202,7 @@ TEMPLATE_TEST_CASE("a fatal error of the device ends what waits", "", connection
   });
 }
 
-TEMPLATE_TEST_CASE("a port that goes down ends nothing by itself", "", connection_scene,
+TEMPLATE_TEST_CASE("an error of a port alone ends no operation", "", connection_scene,
                    stream_scene) {
   each<TestType>([](const auto& kind) {
     TestType s(kind);
@@ -286,8 +287,8 @@ TEST_CASE(
   });
 }
 
-TEMPLATE_TEST_CASE("a queue pair that the device does not destroy ends what waits, and frees its "
-                   "memory when it goes",
+TEMPLATE_TEST_CASE("a queue pair that the device does not destroy ends the pending operations, and "
+                   "frees its memory when it is destroyed",
                    "", connection_scene, stream_scene) {
   each<TestType>([](const auto& kind) {
     TestType s(kind);

@@ -3,7 +3,7 @@
 #include "catch.hpp"
 #include "device/connection/connection_support.hpp"
 #include "device/support/pairs.hpp"
-#include "faults/failing_allocation.hpp"
+#include "interposer/failing_allocation.hpp"
 #include "link/shared_receives_impl.hpp"
 
 #include <boost/asio/buffer.hpp>

@@ -139,7 +139,7 @@ TEST_CASE("another thread reads the figures while they grow") {
   CHECK(t.b.statistics().messages_received == 200);
 }
 
-TEST_CASE("a port counts what it repeats for want of a receive, where the driver tells") {
+TEST_CASE("a port counts its retries for lack of a receive, if the driver reports them") {
   pair p;
   const auto before = p.dev.counters(p.dev.first_port());
   if (!before.rnr) {

@@ -37,7 +37,7 @@ TEST_CASE("a free lock is taken by another node") {
   }
 }
 
-TEST_CASE("one at a time, and the next when a guard goes") {
+TEST_CASE("one party at a time has the lock, and the next gets it when a guard is destroyed") {
   lock_scene s;
   if (!s.atomics())
     return;
@@ -59,7 +59,7 @@ TEST_CASE("one at a time, and the next when a guard goes") {
   }
 }
 
-TEST_CASE("where there is no lock nothing is posted") {
+TEST_CASE("an acquisition at an address without a lock posts nothing") {
   lock_scene s;
   const auto error_of = [&](remote_ptr<alock_words> p, global_memory& m) {
     alock lock(m, p);
@@ -101,7 +101,7 @@ TEST_CASE("a segment without room for descriptors") {
   CHECK(s.take(s.remote).guard);
 }
 
-TEST_CASE("a lock that many want, of both cohorts") {
+TEST_CASE("a lock is taken by many parties of both cohorts") {
   lock_scene s;
   if (!s.atomics())
     return;

@@ -72,7 +72,8 @@ TEST_CASE("a cancellation that comes too late changes nothing") {
   s.until([&] { return next.done; });
 }
 
-TEST_CASE("a holder that has left, or waits in between, is told of") {
+TEST_CASE("the death of a party that holds the lock, or waits for it, is reported to the parties "
+          "behind it") {
   lock_scene s;
   if (!s.atomics())
     return;
@@ -168,7 +169,8 @@ TEST_CASE("a view that closes leaves the queue of its own node") {
   CHECK(next.guard);
 }
 
-TEST_CASE("a context that goes takes along who waits on it, and leaves who is behind") {
+TEST_CASE(
+    "a context that is destroyed destroys its waiting party, and the party behind gets the lock") {
   lock_scene s;
   const bool granted = GENERATE(true, false);
   CAPTURE(granted);

@@ -141,7 +141,7 @@ TEST_CASE("a process that takes the lock", "[.peer]") {
   CHECK(!t.ec);
 }
 
-TEST_CASE("one critical section at a time, of any process") { contend({3, 2, 50, 2, 2, 1000}); }
+TEST_CASE("critical sections of any processes do not overlap") { contend({3, 2, 50, 2, 2, 1000}); }
 
 TEST_CASE("a million critical sections", "[.million]") { contend({4, 2, 2'500, 2, 2, 245'000}); }
 
@@ -160,7 +160,7 @@ TEST_CASE("a process that will be killed", "[.peer]") {
     ::pause();
 }
 
-TEST_CASE("a holder is killed: those who wait are told, not left waiting") {
+TEST_CASE("a holder is killed: the waiting parties are notified") {
   lock_scene s;
   if (!s.atomics())
     return;

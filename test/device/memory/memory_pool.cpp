@@ -4,7 +4,7 @@
 #include "catch.hpp"
 #include "device/lifetime/life_resources.hpp"
 #include "device/support/pair.hpp"
-#include "faults/faults.hpp"
+#include "interposer/faults.hpp"
 
 #include <array>
 #include <atomic>
@@ -90,10 +90,10 @@ TEST_CASE("memory that is found in the pool need not be registered") {
   CHECK(!pool.find(p.mb.data(), 5));
 }
 
-TEST_CASE("the device keeps to the pool's rights") {
+TEST_CASE("the device enforces the rights of a pool") {
   pair p(impatient());
   memory_pool_options options;
-  SECTION("a write from afar to a pool that is not open to peers") {
+  SECTION("a remote write to a pool that is not open to peers") {
     options.rights = access::local_write; // on iWARP this lets peers write to a region
     const registered_buffer b = memory_pool(p.pd, options).allocate(64);
     put(b, "intact");
@@ -104,7 +104,7 @@ TEST_CASE("the device keeps to the pool's rights") {
     p.until([&] { return s.done() && gone.done(); });
     CHECK(text(b.first(6)) == "intact");
   }
-  SECTION("a read from afar of a pool that is not open to it") {
+  SECTION("a remote read from a pool that is not open to it") {
     if (p.dev.type() == transport::iwarp)
       return not_on_this_device("siw does not ask for this right");
     options.rights = access::local_write;
@@ -128,7 +128,7 @@ TEST_CASE("the device keeps to the pool's rights") {
     CHECK(r.ec);
     CHECK(text(b.first(6)) == "intact");
   }
-  SECTION("a write and a read from afar where the pool lets them") {
+  SECTION("a remote write and a remote read if the pool permits them") {
     options.rights = all_rights;
     const registered_buffer b = memory_pool(p.pd, options).allocate(64);
     put(b.slice(6), "there");
@@ -235,7 +235,7 @@ TEST_CASE("a growth that is too large for the system becomes a smaller one") {
   CHECK(pool.statistics().bytes_registered < 1024 * kilo);
 }
 
-TEST_CASE("huge pages where the system has them, and a word where not") {
+TEST_CASE("huge pages are used if the system has them, otherwise a message is logged") {
   const device dev = open_device();
   const protection_domain pd(dev);
   int said = 0;
@@ -252,7 +252,7 @@ TEST_CASE("huge pages where the system has them, and a word where not") {
   CHECK(reinterpret_cast<std::uintptr_t>(a.region()->data()) % (2048 * kilo) == 0);
 }
 
-TEST_CASE("memory of the user's own is kept and let go like the pool's") {
+TEST_CASE("memory of the user's own is kept and released like the pool's") {
   pair p;
   faults::injector faults(p.dev.native_handle());
   std::uint64_t deregistered_at_free = 0;

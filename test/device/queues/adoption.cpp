@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSL-1.0
 //
 // Handles that other code made. Each works for an operation, and is destroyed once, by its declared
-// owner.
+// owner. The queue pairs are in adoption_queue_pairs.cpp.
 #include "catch.hpp"
 #include "device/lifetime/life_resources.hpp"
+#include "device/queues/adoption_site.hpp"
 #include "device/support/pair.hpp"
-#include "faults/faults.hpp"
 
 #include <asio_rdma/connection.hpp>
 #include <asio_rdma/stream.hpp>
@@ -13,10 +13,6 @@
 #include <poll.h>
 
 #include <array>
-#include <atomic>
-#include <functional>
-#include <memory>
-#include <thread>
 
 namespace test {
 namespace {
@@ -24,36 +20,6 @@ namespace {
 #define EITHER_OWNERSHIP GENERATE(ownership::take, ownership::borrow)
 
 bool is_descriptor(int fd) { return fcntl(fd, F_GETFD) != -1; }
-
-/// The library's objects on which the handles are made.
-struct site {
-  device dev = open_device();
-  protection_domain pd{dev};
-  std::array<char, 256> bytes{};
-  memory_region region{pd, bytes.data(), bytes.size(), most_rights(dev)};
-
-  ibv_cq* make_cq(ibv_comp_channel* channel = nullptr) const {
-    return ibv_create_cq(dev.native_handle(), 128, nullptr, channel, 0);
-  }
-  /// In the state INIT, as the library's own queue pairs are.
-  ibv_qp* make_qp(ibv_cq* cq, ibv_srq* srq = nullptr) const {
-    ibv_qp_init_attr init{};
-    init.send_cq = init.recv_cq = cq;
-    init.srq = srq;
-    init.qp_type = IBV_QPT_RC;
-    init.cap = {16, srq != nullptr ? 0u : 16u, 1, srq != nullptr ? 0u : 1u, 0};
-    ibv_qp* const qp = ibv_create_qp(pd.native_handle(), &init);
-    REQUIRE(qp != nullptr);
-    ibv_qp_attr attr{};
-    attr.qp_state = IBV_QPS_INIT;
-    attr.port_num = dev.first_port();
-    attr.qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
-    REQUIRE(ibv_modify_qp(qp, &attr,
-                          IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS) ==
-            0);
-    return qp;
-  }
-};
 
 /// Whether a message arrives. `to` is the receiver at b: b itself or its shared receive queue.
 template <class Receiver>
@@ -80,7 +46,7 @@ bool carries(const protection_domain& pd, const memory_region& region) {
 
 } // namespace
 
-TEST_CASE("a device that someone else opened is adopted") {
+TEST_CASE("a device that other code opened is adopted") {
   const auto owns = EITHER_OWNERSHIP;
   const resource_check nothing_left;
   ibv_context* const context = ibv_open_device(open_device().native_handle()->device);
@@ -104,7 +70,7 @@ TEST_CASE("a device that someone else opened is adopted") {
   CHECK_THROWS_AS(device(nullptr, owns), system_error);
 }
 
-TEST_CASE("a protection domain that someone else made is adopted") {
+TEST_CASE("a protection domain that other code created is adopted") {
   const auto owns = EITHER_OWNERSHIP;
   const resource_check nothing_left;
   const device dev = open_device();
@@ -120,7 +86,7 @@ TEST_CASE("a protection domain that someone else made is adopted") {
     CHECK(ibv_dealloc_pd(raw) == 0); // would be refused if the protection domain contained anything
 }
 
-TEST_CASE("memory that someone else registered is adopted") {
+TEST_CASE("memory that other code registered is adopted") {
   const auto owns = EITHER_OWNERSHIP;
   const resource_check nothing_left;
   const site s;
@@ -142,7 +108,7 @@ TEST_CASE("memory that someone else registered is adopted") {
     CHECK(ibv_dereg_mr(raw) == 0);
 }
 
-TEST_CASE("a memory window that someone else allocated is adopted") {
+TEST_CASE("a memory window that other code allocated is adopted") {
   const auto owns = EITHER_OWNERSHIP;
   const resource_check nothing_left;
   site s;
@@ -178,7 +144,7 @@ TEST_CASE("a memory window that someone else allocated is adopted") {
     CHECK(ibv_dealloc_mw(raw) == 0);
 }
 
-TEST_CASE("a completion queue that someone else made is adopted") {
+TEST_CASE("a completion queue that other code created is adopted") {
   const auto owns = EITHER_OWNERSHIP;
   const auto mode =
       GENERATE(completion_mode::event, completion_mode::adaptive, completion_mode::busy);
@@ -259,221 +225,8 @@ TEST_CASE("a second adoption of a completion queue is refused, and takes none of
   CHECK(cq.counters().events == 1);
 }
 
-TEST_CASE("a queue pair that someone else made is adopted, and destroyed when it closes") {
-  const resource_check nothing_left;
-  const site s;
-  asio::io_context io(1);
-  const completion_queue cq(io, s.dev, s.make_cq(), ownership::take);
-  ibv_qp* const raw = s.make_qp(cq.native_handle());
-  queue_pair adopted(io), other(io, s.pd);
-  adopted.assign(s.pd, cq, raw);
-  CHECK(adopted.native_handle() == raw);
-  CHECK(adopted.state() == queue_pair_state::open);
-  CHECK(adopted.options().send_depth >= 16);
-  connect(io, adopted, other);
-  // The queue has no channel, so the library does not poll it.
-  CHECK(cq.mode() == completion_mode::manual);
-  sent to_other;
-  got at_other;
-  other.async_receive(s.region.buffer(0, 50), at_other.handler());
-  adopted.async_send(s.region.buffer(100, 7), to_other.handler());
-  until(io, [&] {
-    completion_queue(cq).poll();
-    asio::post(io, [] {});
-    return to_other.done() && at_other.done();
-  });
-  CHECK(to_other.succeeded());
-  CHECK(at_other.value.bytes == 7);
-}
-
-// By rdma_cm and without the library. siw of Linux 6.1 does not report the connection.
-TEST_CASE("a queue pair that someone else has connected is adopted") {
-  const site s;
-  asio::io_context io(1);
-  queue_pair other(io, s.pd);
-  acceptor listener(io, {device_address(s.dev), 0});
-  outcome<connection_info> accepted;
-  listener.async_accept(other, accepted.handler());
-
-  rdma_cm_id* id = nullptr;
-  REQUIRE(rdma_create_id(nullptr, &id, nullptr, RDMA_PS_TCP) == 0);
-  const asio::ip::tcp::endpoint where = listener.local_endpoint();
-  REQUIRE(rdma_resolve_addr(id, nullptr, const_cast<sockaddr*>(where.data()), 2000) == 0);
-  REQUIRE(rdma_resolve_route(id, 2000) == 0);
-  {
-    const device dev(id->verbs, ownership::borrow);
-    const protection_domain pd(dev);
-    std::array<char, 256> bytes{};
-    const memory_region region(pd, bytes.data(), bytes.size());
-    const completion_queue cq(io, dev);
-    ibv_qp_init_attr init{};
-    init.send_cq = init.recv_cq = cq.native_handle();
-    init.qp_type = IBV_QPT_RC;
-    init.cap = {16, 16, 1, 1, 0};
-    REQUIRE(rdma_create_qp(id, pd.native_handle(), &init) == 0);
-    rdma_conn_param param{};
-    param.retry_count = param.rnr_retry_count = 6;
-    int connected = -1;
-    std::jthread connecting([&] { connected = rdma_connect(id, &param); });
-    until(io, [&] { return accepted.done(); });
-    connecting.join();
-    REQUIRE(connected == 0);
-    CHECK(accepted.succeeded());
-
-    queue_pair adopted(io);
-    adopted.assign(pd, cq, id->qp);
-    id->qp = nullptr;
-    if (s.dev.type() != transport::iwarp)
-      CHECK(adopted.state() == queue_pair_state::connected);
-    adopted.set_connected();
-    CHECK(adopted.state() == queue_pair_state::connected);
-    sent to_other;
-    got at_other;
-    std::memcpy(bytes.data(), "adopted", 7);
-    other.async_receive(s.region.buffer(0, 50), at_other.handler());
-    adopted.async_send(region.buffer(0, 7), to_other.handler());
-    until(io, [&] { return to_other.done() && at_other.done(); });
-    CHECK(to_other.succeeded());
-    CHECK(at_other.succeeded());
-    CHECK(std::string_view(s.bytes.data(), 7) == "adopted");
-    if (s.dev.type() != transport::iwarp) { // `param` asks for no reads
-      sent read;
-      adopted.async_read(region.buffer(0, 8), s.region.remote(), read.handler());
-      until(io, [&] { return read.done(); });
-      CHECK(read.ec == asio::error::operation_not_supported);
-    }
-    adopted.close();
-    drain(io);
-  }
-  CHECK(rdma_destroy_id(id) == 0);
-}
-
-TEST_CASE("a queue pair that cannot be adopted stays its owner's") {
-  const resource_check nothing_left;
-  const site s;
-  asio::io_context io(1);
-  const completion_queue cq(io, s.dev), wrong(io, s.dev);
-  const protection_domain stranger(s.dev);
-  ibv_qp* const raw = s.make_qp(cq.native_handle());
-  shared_receive_queue none(io);
-  queue_pair adopted(io);
-  error_code ec;
-  adopted.assign(s.pd, completion_queue(), raw, ec);
-  CHECK(ec == asio::error::invalid_argument);
-  adopted.assign(s.pd, wrong, raw, ec);
-  CHECK(ec == asio::error::invalid_argument);
-  adopted.assign(stranger, cq, raw, ec);
-  CHECK(ec == asio::error::invalid_argument);
-  adopted.assign(s.pd, none, raw, ec);
-  CHECK(ec == asio::error::invalid_argument);
-  adopted.assign(s.pd, cq, nullptr, ec);
-  CHECK(ec == asio::error::invalid_argument);
-  CHECK_THROWS_AS(adopted.assign(s.pd, wrong, raw), system_error);
-  CHECK_FALSE(adopted.is_open());
-  adopted.open(s.pd);
-  adopted.assign(s.pd, cq, raw, ec);
-  CHECK(ec == asio::error::already_open);
-  CHECK(ibv_destroy_qp(raw) == 0);
-}
-
-TEST_CASE("a queue pair of a type without connection is neither adopted nor opened") {
-  const resource_check nothing_left;
-  const site s;
-  asio::io_context io(1);
-  queue_pair qp(io);
-  error_code ec;
-  queue_pair_options datagrams;
-  datagrams.type = IBV_QPT_UD;
-  qp.open(s.pd, datagrams, ec);
-  CHECK(ec == asio::error::invalid_argument);
-  CHECK_FALSE(qp.is_open());
-  const completion_queue cq(io, s.dev);
-  ibv_qp_init_attr init{};
-  init.send_cq = init.recv_cq = cq.native_handle();
-  init.qp_type = IBV_QPT_UD;
-  init.cap = {16, 16, 1, 1, 0};
-  ibv_qp* const raw = ibv_create_qp(s.pd.native_handle(), &init);
-  if (raw == nullptr)
-    return not_on_this_device("unreliable datagrams");
-  qp.assign(s.pd, cq, raw, ec);
-  CHECK(ec == asio::error::invalid_argument);
-  CHECK_FALSE(qp.is_open());
-  CHECK(ibv_destroy_qp(raw) == 0);
-}
-
-TEST_CASE("an adopted queue pair answers no more reads than the device can") {
-  const resource_check nothing_left;
-  const site s;
-  asio::io_context io(1);
-  const completion_queue cq(io, s.dev);
-  // Imitates a device with a limit below the default; rxe and siw have no such limit.
-  const_cast<ibv_device_attr&>(s.dev.attributes()).max_qp_init_rd_atom = 3;
-  queue_pair opened(io, s.pd), adopted(io);
-  adopted.assign(s.pd, cq, s.make_qp(cq.native_handle()));
-  CHECK(opened.options().max_reads == 3);
-  CHECK(adopted.options().max_reads == 3);
-}
-
-// All that the event thread reads of an object must have been written before that thread can reach
-// the object: ThreadSanitizer checks.
-TEST_CASE("the device's events may come while an object is opened or adopted") {
-  const resource_check nothing_left;
-  const site s;
-  faults::injector faults(s.dev.native_handle());
-  asio::io_context io;
-  const completion_queue cq(io, s.dev);
-  ibv_qp* const other_qp = s.make_qp(cq.native_handle());
-  ibv_srq_init_attr srq_init{};
-  srq_init.attr = {16, 1, 0};
-  ibv_srq* const other_srq = ibv_create_srq(s.pd.native_handle(), &srq_init);
-  device_events events(io, s.dev);
-  std::atomic<bool> stop{false};
-  std::atomic<unsigned> told{0};
-  const std::function<void()> raise = [&] {
-    if (stop)
-      return;
-    if (other_srq != nullptr && told.load(std::memory_order_relaxed) % 2 != 0)
-      faults.raise_srq_event(other_srq, IBV_EVENT_SRQ_LIMIT_REACHED);
-    else
-      faults.raise_qp_event(other_qp, IBV_EVENT_QP_REQ_ERR);
-    events.async_wait_event([&](error_code ec, device_event) {
-      told.fetch_add(1, std::memory_order_relaxed);
-      if (!ec)
-        raise();
-    });
-  };
-  asio::post(io, raise);
-  std::thread runner([&] { io.run(); });
-  // Takes no lock, as a lock would hide the missing synchronisation that this test looks for.
-  const auto hear_some = [&] {
-    const unsigned before = told.load(std::memory_order_relaxed);
-    while (told.load(std::memory_order_relaxed) < before + 4)
-      std::this_thread::yield();
-  };
-  for (int i = 0; i < 5; ++i) {
-    const queue_pair opened(io, s.pd);
-    hear_some();
-    queue_pair adopted(io);
-    adopted.assign(s.pd, cq, s.make_qp(cq.native_handle()));
-    hear_some();
-    shared_receive_queue receives(io);
-    if (other_srq != nullptr)
-      receives.assign(s.pd, cq, ibv_create_srq(s.pd.native_handle(), &srq_init), {16, 1});
-    hear_some();
-    const device_events more(io, s.dev);
-    hear_some();
-    CHECK(opened.state() == queue_pair_state::open);
-    CHECK(adopted.state() == queue_pair_state::open);
-  }
-  stop = true;
-  runner.join();
-  if (other_srq != nullptr)
-    CHECK(ibv_destroy_srq(other_srq) == 0);
-  CHECK(ibv_destroy_qp(other_qp) == 0);
-}
-
 TEST_CASE(
-    "a shared receive queue that someone else made is adopted, with queue pairs that use it") {
+    "a shared receive queue that other code created is adopted, with queue pairs that use it") {
   const bool own_queue_pair = GENERATE(true, false);
   const resource_check nothing_left;
   const site s;
@@ -602,7 +355,7 @@ TEST_CASE("an rdma_cm_id that cannot be adopted stays its owner's") {
   rdma_destroy_event_channel(channel);
 }
 
-TEST_CASE("each object gives the handle of verbs that it stands on") {
+TEST_CASE("each object returns the verbs handle that it uses") {
   const site s;
   asio::io_context io(1);
   const memory_pool pool(s.pd);

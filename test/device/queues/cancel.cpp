@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 #include "catch.hpp"
 #include "device/support/pair.hpp"
-#include "faults/faults.hpp"
+#include "interposer/faults.hpp"
 
 #include <boost/asio/detached.hpp>
 
@@ -83,7 +83,7 @@ TEST_CASE("destroying is closing, and a closed queue pair may be closed again") 
   CHECK(r.ec == asio::error::operation_aborted);
 }
 
-TEST_CASE("a peer that closes is noticed by what is sent to it") {
+TEST_CASE("the close of a peer is detected by an operation to the peer") {
   pair p(impatient());
   sent s;
   got r;
@@ -128,7 +128,7 @@ TEST_CASE("cancelling when nothing is posted leaves the queue pair usable") {
   CHECK(p.carries("still connected"));
 }
 
-TEST_CASE("cancelling what a batch has gathered leaves the queue pair usable") {
+TEST_CASE("cancelling the gathered operations of a batch leaves the queue pair usable") {
   pair p;
   sent s;
   {
@@ -142,7 +142,7 @@ TEST_CASE("cancelling what a batch has gathered leaves the queue pair usable") {
   CHECK(p.carries("still connected"));
 }
 
-TEST_CASE("cancelling what is posted ends everything by way of the error state") {
+TEST_CASE("cancelling posted operations ends everything by way of the error state") {
   pair p(shallow());
   std::vector<got> receives(5);
   for (auto& r : receives)
@@ -207,7 +207,7 @@ TEST_CASE("a send that waits is removed, and those around it are sent") {
   CHECK(p.mb.text(0, 3) == std::string("a\0c", 3));
 }
 
-TEST_CASE("partial and total cancellation have no effect on what is posted") {
+TEST_CASE("partial and total cancellation have no effect on a posted operation") {
   held_pair h;
   pair& p = h.p;
   const auto type = GENERATE(cancellation_type::partial, cancellation_type::total);
@@ -268,7 +268,7 @@ TEST_CASE("waiting for the disconnection is cancelled alone") {
   CHECK(kept.ec == asio::error::operation_aborted);
 }
 
-TEST_CASE("a signal that is emitted after its queue pair has gone") {
+TEST_CASE("a signal that is emitted after its queue pair was closed has no effect") {
   pair p;
   asio::cancellation_signal signal;
   got r;
@@ -279,7 +279,7 @@ TEST_CASE("a signal that is emitted after its queue pair has gone") {
   CHECK(r.calls == 1);
 }
 
-TEST_CASE("a cancelled operation's handler runs when the device has let go of the memory") {
+TEST_CASE("a cancelled operation's handler runs when the device no longer uses the memory") {
   held_pair h;
   pair& p = h.p;
   asio::cancellation_signal signal;

@@ -83,7 +83,7 @@ TEST_CASE("a message over two gigabytes is refused") {
   CHECK(p.carries("unharmed"));
 }
 
-TEST_CASE("a wrong lkey of what is sent") {
+TEST_CASE("a wrong lkey of a send") {
   pair p(impatient());
   sent s;
   got r;
@@ -172,14 +172,14 @@ TEST_CASE("the peer's region ends one byte too early") {
 TEST_CASE("rights that the peer did not give") {
   pair p(impatient());
   sent s;
-  SECTION("a write to what may only be read") {
+  SECTION("a write to memory that permits only reads") {
     memory target(p.pd, 4096, access::remote_read);
     p.ma.put(0, "attack!!");
     p.a.async_write(p.ma.buffer(0, 8), target.remote(), s.handler());
     expect_failure(p, s, {IBV_WC_REM_ACCESS_ERR});
     CHECK(target.text(0, 8) == std::string(8, '\0'));
   }
-  SECTION("a write to what is for its owner only") {
+  SECTION("a write to memory without remote rights") {
     memory target(p.pd, 4096, access::local_read);
     p.a.async_write(p.ma.buffer(0, 8), target.remote(), s.handler());
     expect_failure(p, s, {IBV_WC_REM_ACCESS_ERR});
@@ -202,7 +202,7 @@ TEST_CASE("rights that the peer did not give") {
 }
 
 // siw (Linux 6.1) does not check this right.
-TEST_CASE("a read of what may only be written") {
+TEST_CASE("a read of memory that permits only writes") {
   pair p(impatient());
   if (is_siw(p.dev))
     return not_on_this_device("siw does not ask for this right");
@@ -266,7 +266,7 @@ TEST_CASE("an operation larger than the remote buffer that it was given is refus
   CHECK(p.carries("unharmed"));
 }
 
-TEST_CASE("atomic operations on what is too small or misaligned are refused locally") {
+TEST_CASE("atomic operations on memory that is too small or misaligned are refused locally") {
   pair p;
   if (!p.dev.has_atomics())
     return not_on_this_device("atomics");

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSL-1.0
 #include "catch.hpp"
 #include "device/support/pair.hpp"
-#include "faults/failing_allocation.hpp"
-#include "faults/faults.hpp"
+#include "interposer/failing_allocation.hpp"
+#include "interposer/faults.hpp"
 #include "queues/queue_pair_impl.hpp"
 
 #include <algorithm>
@@ -100,7 +100,7 @@ TEST_CASE("the list of devices has the one that is opened") {
   CHECK_FALSE(device().is_open());
 }
 
-TEST_CASE("access rights imply what verbs demand") {
+TEST_CASE("access rights imply the rights that verbs require") {
   using detail::verbs_access;
   CHECK(verbs_access(access::local_read) == 0);
   CHECK(verbs_access(access::local_write) == IBV_ACCESS_LOCAL_WRITE);
@@ -155,7 +155,7 @@ TEST_CASE("nothing is made in a protection domain that is not open") {
   CHECK_THROWS_AS(memory_region(none, asio::buffer(bytes)), system_error);
 }
 
-TEST_CASE("registering beyond the limit on locked memory says what to do") {
+TEST_CASE("registering beyond the limit on locked memory reports how to raise the limit") {
   const device dev = open_device();
   const protection_domain pd(dev);
   std::vector<char> bytes(1 << 20);
@@ -174,7 +174,8 @@ TEST_CASE("registering beyond the limit on locked memory says what to do") {
   CHECK_FALSE(ec);
 }
 
-TEST_CASE("events of a device are told to each who waits, and kept for who does not yet") {
+TEST_CASE("events of a device are reported to each waiting object, and kept for an object that "
+          "does not wait yet") {
   pair p;
   faults::injector faults(p.dev.native_handle());
   device_events events(p.io, p.dev), others(p.io, p.dev);
@@ -201,7 +202,7 @@ TEST_CASE("events of a device are told to each who waits, and kept for who does 
   CHECK(p.carries("an event is nothing to a queue pair that it does not concern"));
 }
 
-TEST_CASE("the last who uses a completion queue may go while an error of it is told") {
+TEST_CASE("the last user of a completion queue may close while an error of the queue is reported") {
   asio::io_context io(1);
   const device dev = open_device();
   const protection_domain pd(dev);
@@ -225,7 +226,7 @@ TEST_CASE("the last who uses a completion queue may go while an error of it is t
   service.remove(*first);
 }
 
-TEST_CASE("events are heard of from the opening on") {
+TEST_CASE("events are reported from the opening on") {
   pair p;
   faults::injector faults(p.dev.native_handle());
   device_events events(p.io);
@@ -250,7 +251,7 @@ TEST_CASE("events are heard of from the opening on") {
   CHECK_FALSE(ec);
 }
 
-TEST_CASE("memory of an Asio buffer is registered, or the error told") {
+TEST_CASE("memory of an Asio buffer is registered, or the error is reported") {
   const device dev = open_device();
   const protection_domain pd(dev);
   std::array<char, 100> bytes{};
@@ -370,7 +371,7 @@ TEST_CASE("no event of a device is lost though memory fails") {
   }
 }
 
-TEST_CASE("only the last events are kept that nobody waits for") {
+TEST_CASE("only the last events are kept while no operation waits for them") {
   pair p;
   faults::injector faults(p.dev.native_handle());
   device_events events(p.io, p.dev);
@@ -404,7 +405,7 @@ TEST_CASE("an overrun of the completion queue, which must not happen, ends its q
 }
 
 // The last test: the interface loses its IPv6 addresses when it goes down.
-TEST_CASE("a port goes down and comes up") {
+TEST_CASE("a port that becomes inactive and active again reports both events") {
   const device dev = open_device();
   const std::string interface = interface_of(dev);
   if (std::getenv("ASIO_RDMA_IN_LAB") == nullptr || interface.empty())

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 #include "catch.hpp"
 #include "device/support/pair.hpp"
-#include "faults/faults.hpp"
+#include "interposer/faults.hpp"
 
 #include <boost/asio/detached.hpp>
 #include <boost/asio/post.hpp>
@@ -116,7 +116,7 @@ TEST_CASE("mode busy: never arms, and leaves the context live") {
   CHECK(r.calls == 1);
 }
 
-TEST_CASE("mode manual: only poll() looks") {
+TEST_CASE("mode manual: only poll() polls completions") {
   pair p(mode(completion_mode::manual));
   sent s;
   got r;
@@ -137,7 +137,7 @@ TEST_CASE("mode manual: only poll() looks") {
   CHECK(p.cq.poll() == 0);
 }
 
-TEST_CASE("mode manual: what is closed and what fails comes by poll() too") {
+TEST_CASE("mode manual: closed and failed operations complete by poll() too") {
   pair p(mode(completion_mode::manual), impatient());
   got r;
   p.b.async_receive(p.mb.buffer(0, 8), r.handler());

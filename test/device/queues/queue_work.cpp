@@ -3,7 +3,7 @@
 #include "catch.hpp"
 
 #include "device/support/pair.hpp"
-#include "faults/watched_locks.hpp"
+#include "interposer/watched_locks.hpp"
 #include "queues/completion_service.hpp"
 
 #include <atomic>

@@ -128,7 +128,8 @@ TEST_CASE("unsignaled operations only, ten times the queue") {
   CHECK(writes.failures == 0);
 }
 
-TEST_CASE("an unsignaled operation that fails tells its handler, and ends those behind it") {
+TEST_CASE("an unsignaled operation that fails reports it to its handler, and ends the operations "
+          "behind it") {
   pair p(impatient());
   sent before, wrong, behind;
   p.a.async_write(p.ma.buffer(0, 8), p.mb.remote(), flags::unsignaled, before.handler());
@@ -279,7 +280,7 @@ TEST_CASE("a message that no receive is posted for ends with an error") {
   CHECK(p.a.state() == queue_pair_state::failed);
 }
 
-TEST_CASE("receives started before connecting take what comes after") {
+TEST_CASE("receives started before connecting take the messages after it") {
   asio::io_context io;
   const device dev = open_device();
   const protection_domain pd(dev);
@@ -343,7 +344,7 @@ TEST_CASE("hundreds of queue pairs are open at a time, and others in their place
   }
 }
 
-TEST_CASE("options are lowered to what the device can, and tell what came out") {
+TEST_CASE("options are lowered to the device's limits, and the lowered values are reported") {
   pair p;
   queue_pair_options options;
   options.send_depth = options.receive_depth = 0x7fffffff;

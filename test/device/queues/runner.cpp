@@ -5,8 +5,8 @@
 
 #include "device/asio/asio_support.hpp"
 #include "device/lifetime/life_resources.hpp"
-#include "faults/failing_allocation.hpp"
-#include "faults/faults.hpp"
+#include "interposer/failing_allocation.hpp"
+#include "interposer/faults.hpp"
 
 #include <algorithm>
 #include <chrono>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 #include "catch.hpp"
 #include "device/support/pair.hpp"
-#include "faults/faults.hpp"
+#include "interposer/faults.hpp"
 
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/awaitable.hpp>
@@ -59,7 +59,7 @@ TEST_CASE("no queue pair is opened on a shared receive queue that is not open") 
   CHECK_THROWS_AS(qp.open(pd, srq), system_error);
 }
 
-TEST_CASE("a receive tells which queue pair it came by") {
+TEST_CASE("a receive reports the queue pair that it arrived by") {
   shared s;
   got first, second;
   s.m.put(0, "onetwo!");
@@ -128,7 +128,7 @@ TEST_CASE("a shared receive with each kind of completion token") {
     CHECK(ec == error_code());
     CHECK(result.bytes == 5);
   }
-  SECTION("deferred: it is started when it is asked to") {
+  SECTION("deferred: it is started when it is launched") {
     got before, result;
     auto operation = receive(asio::deferred);
     s.srq.async_receive(s.m.buffer(200, 8), before.handler());
@@ -165,7 +165,7 @@ TEST_CASE("ten times as many receives as a shared queue is deep") {
   }
 }
 
-TEST_CASE("of shared receives that are refused and none is named only the first fails") {
+TEST_CASE("shared receives whose post fails without naming a request: only the first fails") {
   shared s;
   faults::injector injector(s.dev.native_handle());
   injector.fail_post_unnamed(faults::call::post_srq_recv, EINVAL);
@@ -211,7 +211,7 @@ TEST_CASE("a queue pair with a shared receive queue has no receives of its own")
   CHECK(r.ec == asio::error::operation_not_supported);
 }
 
-TEST_CASE("the limit is told when fewer receives are posted") {
+TEST_CASE("the limit is reported when fewer receives are posted") {
   shared s;
   std::vector<got> receives(4);
   for (unsigned i = 0; i < 4; ++i)
@@ -257,7 +257,7 @@ TEST_CASE("the end of one queue pair leaves the others' receives as they are") {
   CHECK(receives[1].calls + receives[2].calls == 0);
 }
 
-TEST_CASE("cancelling removes what waits, and leaves what is posted") {
+TEST_CASE("cancelling removes the waiting receives, and leaves the posted ones") {
   shared_receive_queue_options options;
   options.depth = 1;
   shared s(options);
@@ -311,7 +311,7 @@ TEST_CASE("closing with queue pairs attached") {
   CHECK(posted.ec == asio::error::operation_aborted);
 }
 
-TEST_CASE("an error of the shared queue ends who waits for its limit") {
+TEST_CASE("an error of the shared queue ends the waits for its limit") {
   shared s;
   faults::injector faults(s.dev.native_handle());
   outcome<void> limit;

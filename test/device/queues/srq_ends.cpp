@@ -4,7 +4,7 @@
 #include "catch.hpp"
 
 #include "device/connection/connection_support.hpp"
-#include "faults/faults.hpp"
+#include "interposer/faults.hpp"
 
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/detached.hpp>
@@ -159,7 +159,7 @@ TEST_CASE("a shared receive that a queue pair has taken is destroyed with its co
   CHECK(faults.counts().dropped_completions == 0);
 }
 
-TEST_CASE("a device that does not tell of the last receive is waited for once") {
+TEST_CASE("a device that does not report the last receive is waited for once") {
   const device dev = open_device();
   if (never_tells(dev))
     return;
@@ -178,7 +178,7 @@ TEST_CASE("a device that does not tell of the last receive is waited for once") 
   CHECK(std::chrono::steady_clock::now() - begin < ends * std::chrono::milliseconds(80));
 }
 
-TEST_CASE("a device that has told of a last receive is waited for after an event that is late") {
+TEST_CASE("a device that has reported the last receive is waited for after an event that is late") {
   const device dev = open_device();
   if (never_tells(dev))
     return;

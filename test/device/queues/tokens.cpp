@@ -176,7 +176,7 @@ TEST_CASE("every operation with as_tuple") {
   });
 }
 
-TEST_CASE("every operation deferred: nothing starts before it is asked to") {
+TEST_CASE("every operation deferred: no operation starts before it is launched") {
   each_operation([](pair& p, auto start) {
     int calls = 0;
     auto operation = start(asio::deferred);

@@ -104,7 +104,7 @@ const way ways[] = {
 
 } // namespace
 
-TEST_CASE("an acceptor makes the stream, also from what is moved to another executor") {
+TEST_CASE("an acceptor makes the stream, also if it was moved to another executor") {
   using context_executor = asio::io_context::executor_type;
   reception r;
   basic_acceptor<context_executor> first(r.io, own_endpoint());
@@ -156,7 +156,7 @@ TEST_CASE("an acceptor that is not open accepts no stream") {
   CHECK(r.pool.statistics().blocks_in_use == blocks);
 }
 
-TEST_CASE("an accept that is given up leaves nothing behind, and the request to the next") {
+TEST_CASE("an accept that is cancelled leaves nothing behind, and the request to the next") {
   reception r;
   const std::size_t blocks = r.pool.statistics().blocks_in_use;
   const way& w = GENERATE(from_range(std::begin(ways), std::end(ways)));
@@ -180,7 +180,7 @@ TEST_CASE("an accept that is given up leaves nothing behind, and the request to 
   CHECK(r.connected.succeeded());
 }
 
-TEST_CASE("an accept is given up at each of its steps") {
+TEST_CASE("an accept is cancelled at each of its steps") {
   const way& w = GENERATE(from_range(std::begin(ways), std::end(ways)));
   INFO(w.name);
   bool reached_the_end = false;
@@ -368,7 +368,7 @@ TEST_CASE("accepting by coroutines, with exceptions and without") {
   }());
 }
 
-TEST_CASE("an acceptor makes connections too, and what shares its receives") {
+TEST_CASE("an acceptor makes connections too, and objects that share receives") {
   reception r;
   const shared_receives shared(r.io, r.pool);
   r.listener->async_accept<stream>(shared, {}, r.accepted.handler());

@@ -220,7 +220,7 @@ const std::vector<script> scripts = {
 
 } // namespace
 
-TEST_CASE("a stream does what a TCP socket does, step by step") {
+TEST_CASE("a stream behaves like a TCP socket, step by step") {
   for (const script& s : scripts) {
     const auto wanted = player<tcp_world>().play(s);
     const auto got = player<stream_world>().play(s);

@@ -148,7 +148,7 @@ TEST_CASE("blocking functions continue beside handlers that no thread runs") {
   CHECK(writable.succeeded());
 }
 
-TEST_CASE("blocking functions go on beside a thread that runs the context") {
+TEST_CASE("blocking functions continue beside a thread that runs the context") {
   shared_pair t;
   auto work = asio::make_work_guard(t.io);
   std::thread runner([&] {
@@ -186,7 +186,8 @@ TEST_CASE("a thread that blocks keeps no handler waiting") {
   CHECK(n == 1);
 }
 
-TEST_CASE("a handler that blocks gets what another thread of the context completes") {
+TEST_CASE("a handler that blocks gets the result of an operation that another thread of the "
+          "context completes") {
   shared_pair t;
   auto work = asio::make_work_guard(t.io);
   t.io.restart();

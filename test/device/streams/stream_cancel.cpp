@@ -2,7 +2,7 @@
 // Each operation of a stream in each state, cancelled twice, by each pair of types.
 #include "catch.hpp"
 #include "device/streams/stream_support.hpp"
-#include "faults/faults.hpp"
+#include "interposer/faults.hpp"
 
 #include <boost/asio/bind_cancellation_slot.hpp>
 #include <boost/asio/cancellation_signal.hpp>

@@ -4,7 +4,7 @@
 #include "catch.hpp"
 #include "device/streams/stream_support.hpp"
 #include "device/support/peer_process.hpp"
-#include "faults/faults.hpp"
+#include "interposer/faults.hpp"
 #include "streams/stream_impl.hpp"
 
 #include <boost/asio/bind_cancellation_slot.hpp>
@@ -32,7 +32,7 @@ std::size_t taken_ahead(const stream_options& o) {
 
 } // namespace
 
-TEST_CASE("a write of registered memory that is cancelled tells how much was written") {
+TEST_CASE("a write of registered memory that is cancelled reports how much was written") {
   stream_pair t;
   const registered_buffer memory = filled(t.pool, many, 1);
   asio::cancellation_signal signal;
@@ -70,7 +70,7 @@ TEST_CASE("a write of registered memory that is cancelled tells how much was wri
   CHECK(std::string(text.data(), read.value) == "next");
 }
 
-TEST_CASE("a cancelled write keeps its memory until the device has let go") {
+TEST_CASE("a cancelled write keeps its memory until the device has finished with it") {
   stream_pair t;
   const registered_buffer memory = filled(t.pool, many, 1);
   faults::injector faults(t.dev.native_handle());

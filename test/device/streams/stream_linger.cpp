@@ -103,7 +103,7 @@ TEST_CASE(
   t.a.reset();
 }
 
-TEST_CASE("a context has work until the peer has read what was written") {
+TEST_CASE("a context has work until the peer has read the written bytes") {
   two_contexts t;
   const auto values = pattern(100000, 1); // offered, for the peer to read
   write_ahead(t, values);
@@ -172,7 +172,7 @@ TEST_CASE("a context waits no longer for a peer that takes nothing") {
   CHECK(got == values);
 }
 
-TEST_CASE("a close goes on as long as the peer takes something now and then") {
+TEST_CASE("a close continues as long as the peer takes bytes now and then") {
   constexpr auto linger = 1000ms;
   stream_pair t(patient_for(linger));
   // Frames, so each receive that is read is progress.
@@ -203,7 +203,7 @@ TEST_CASE("a close goes on as long as the peer takes something now and then") {
   CHECK(std::chrono::steady_clock::now() - start > 2 * linger); // otherwise the test proves nothing
 }
 
-TEST_CASE("a close goes on while a handler keeps the thread that takes completions") {
+TEST_CASE("a close continues while a handler blocks the thread that takes completions") {
   stream_options patient = patient_for(500ms), few;
   patient.sends = 8;
   few.receives = 5; // so most bytes wait for the peer's answers
@@ -230,7 +230,7 @@ TEST_CASE("a close goes on while a handler keeps the thread that takes completio
   other.join();
 }
 
-TEST_CASE("a cancelled write ends though its peer does not say how much it has read") {
+TEST_CASE("a cancelled write ends though its peer does not report how much it has read") {
   const auto linger = GENERATE(0ms, 1ms, 50ms);
   CAPTURE(linger);
   two_contexts t(patient_for(linger));

@@ -218,8 +218,8 @@ TEST_CASE("a stream lives through the failure of each allocation, or ends") {
   fail_each_allocation<stream_scene_of_allocations>();
 }
 
-TEST_CASE("a context is destroyed, and tries to send what was written, while each allocation fails "
-          "once") {
+TEST_CASE("a context is destroyed, and tries to send the written bytes, while each allocation "
+          "fails once") {
   stream_options patient;
   patient.linger = std::chrono::milliseconds(20);
   const auto values = pattern(100'000, 1); // offered, for the peer to read

@@ -2,7 +2,7 @@
 // Long writes of a stream, which the peer reads from the writer's memory.
 #include "catch.hpp"
 #include "device/streams/stream_support.hpp"
-#include "faults/faults.hpp"
+#include "interposer/faults.hpp"
 #include "streams/stream_impl.hpp"
 
 #include <boost/asio/bind_cancellation_slot.hpp>
@@ -60,7 +60,8 @@ TEST_CASE("a long write is read to the memory of a read that waits") {
   CHECK(is_filled(to, 7));
 }
 
-TEST_CASE("a read whose memory is written ends when it is not any more, and has taken nothing") {
+TEST_CASE(
+    "a cancelled read ends when the device no longer writes its memory, and has taken nothing") {
   stream_pair t;
   faults::injector faults(t.dev.native_handle());
   const registered_buffer from = filled(t.pool, many, 7), to = t.pool.allocate(many);

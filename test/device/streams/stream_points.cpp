@@ -129,7 +129,7 @@ const std::vector<difference> differences = {
 
 } // namespace
 
-TEST_CASE("every end at every point is told as TCP tells it, to either side") {
+TEST_CASE("every end at every point is reported as TCP reports it, to either side") {
   std::vector<bool> met(differences.size());
   for (const point& where : points)
     for (const auto& [name, by] : ends)

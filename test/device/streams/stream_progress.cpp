@@ -3,7 +3,7 @@
 #include "catch.hpp"
 #include "connecting/handshake.hpp"
 #include "device/streams/stream_support.hpp"
-#include "faults/faults.hpp"
+#include "interposer/faults.hpp"
 #include "link/frame.hpp"
 #include "streams/stream_impl.hpp"
 
@@ -40,7 +40,7 @@ std::size_t fill(stream& s, const std::vector<std::uint8_t>& values) {
 
 } // namespace
 
-TEST_CASE("a close goes on as long as the peer takes few of the bytes that were read ahead") {
+TEST_CASE("a close continues as long as the peer takes few of the bytes that were read ahead") {
   constexpr auto linger = 1000ms;
   stream_options patient;
   patient.linger = linger;
@@ -80,7 +80,7 @@ TEST_CASE("a close goes on as long as the peer takes few of the bytes that were 
   CHECK(is_pattern(got.data(), taken + rest.value, 1));
 }
 
-TEST_CASE("a close goes on while the peer takes few bytes by functions that find some at once") {
+TEST_CASE("a close continues while the peer takes few bytes by functions that find some at once") {
   constexpr auto linger = 500ms;
   stream_options patient;
   patient.linger = linger;
@@ -117,7 +117,7 @@ TEST_CASE("a close goes on while the peer takes few bytes by functions that find
   CHECK(is_pattern(got.data(), taken, 1));
 }
 
-TEST_CASE("a peer is asked before a close gives up, also if the context was blocked") {
+TEST_CASE("a peer is queried before a close gives up, also if the context was blocked") {
   constexpr auto linger = 1000ms;
   stream_options patient;
   patient.linger = linger;
@@ -144,7 +144,7 @@ TEST_CASE("a peer is asked before a close gives up, also if the context was bloc
   CHECK(is_pattern(got.data(), taken, 1));
 }
 
-TEST_CASE("a shutdown both ways drops what still comes") {
+TEST_CASE("a shutdown of both directions drops the bytes that arrive later") {
   stream_pair t;
   const auto form = GENERATE(0, 1, 2), order = GENERATE(0, 1, 2);
   CAPTURE(form, order);
@@ -267,7 +267,7 @@ TEST_CASE("a write that is withdrawn while the peer reads it directly ends at th
   CHECK(std::string(text.data(), after.value) == "next");
 }
 
-TEST_CASE("a write whose reader closes tells how much of it was read") {
+TEST_CASE("a write whose reader closes reports how much of it was read") {
   stream_pair t;
   const registered_buffer lent = filled(t.pool, many, 1);
   sent write;
@@ -377,7 +377,7 @@ TEST_CASE("a peer that answers no READs gets frames") {
   CHECK(write.succeeded());
 }
 
-TEST_CASE("a peer that answers no READs may not offer what cannot be read") {
+TEST_CASE("an offer from a peer that answers no READs is a violation") {
   frames_only t;
   detail::frame_header h;
   h.type = detail::frame_type::offer;
@@ -446,7 +446,7 @@ TEST_CASE("a write that is withdrawn ends without an answer though other bytes f
   CHECK(after.ec == asio::error::timed_out);
 }
 
-TEST_CASE("memory that a READ cannot be let into is filled otherwise, or not now") {
+TEST_CASE("memory that a READ may not write is filled otherwise, or later") {
   stream_pair t;
   faults::injector faults(t.dev.native_handle());
   const registered_buffer lent = filled(t.pool, megabyte, 1), to = t.pool.allocate(megabyte);

@@ -221,7 +221,7 @@ TEST_CASE("a connected stream becomes one with a default token") {
   CHECK(t.b.read_some(asio::buffer(memory)) == 3);
 }
 
-TEST_CASE("of a range of endpoints a stream takes the first that answers") {
+TEST_CASE("a stream takes the first endpoint of a range that answers") {
   asio::io_context io(1);
   const device dev = open_device();
   const memory_pool pool{protection_domain(dev)};

@@ -3,7 +3,7 @@
 #pragma once
 
 #include <catch.hpp>
-#include <faults/failing_allocation.hpp>
+#include <interposer/failing_allocation.hpp>
 
 #include <asio_rdma/error.hpp>
 #include <boost/asio/io_context.hpp>

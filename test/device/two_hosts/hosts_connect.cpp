@@ -85,7 +85,7 @@ TEST_CASE("an unused address: the attempt can be cancelled, and the next succeed
   connects_after_all(c);
 }
 
-TEST_CASE("an unused address goes before one that answers") {
+TEST_CASE("an unused address is tried before an address that answers") {
   caller c;
   listening there(c);
   connection connected;

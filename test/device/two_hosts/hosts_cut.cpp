@@ -54,7 +54,7 @@ void wait_for(busy_hosts& h, device_events& events, ibv_event_type type) {
 
 } // namespace
 
-TEST_CASE("a black hole ends everything that is under way at both hosts") {
+TEST_CASE("a black hole ends all outstanding operations at both hosts") {
   const short_tcp short_retries;
   busy_hosts h(impatient());
   const loss of1(1, 100), of2(2, 100);
@@ -67,7 +67,7 @@ TEST_CASE("a black hole ends everything that is under way at both hosts") {
   CHECK(h.q2.state() == queue_pair_state::failed);
 }
 
-TEST_CASE("a black hole in one direction ends everything that is under way at both hosts") {
+TEST_CASE("a black hole in one direction ends all outstanding operations at both hosts") {
   const short_tcp short_retries;
   busy_hosts h(impatient());
   const loss of1(1, 100);
@@ -78,7 +78,7 @@ TEST_CASE("a black hole in one direction ends everything that is under way at bo
     CHECK(h.b1.timed_out + h.b2.timed_out > 0);
 }
 
-TEST_CASE("operations go on after a black hole of less time than the retries take") {
+TEST_CASE("operations continue after a black hole of less time than the retries take") {
   queue_pair_options patient;
   patient.timeout = 18; // 1 s
   busy_hosts h(patient);
@@ -98,7 +98,7 @@ TEST_CASE("operations go on after a black hole of less time than the retries tak
 
 // rxe fails a queue pair at the first packet that it cannot transmit, so all operations end. The
 // connection manager's own queue pair fails too, so these queue pairs connect without it.
-TEST_CASE("a link that stays down ends everything, and its device tells") {
+TEST_CASE("a link that stays down ends everything, and its device reports it") {
   const short_tcp short_retries;
   busy_hosts h(impatient(), way::by_hand_where_possible);
   device_events events(h.io, h.d1);
@@ -109,7 +109,8 @@ TEST_CASE("a link that stays down ends everything, and its device tells") {
   check_ends(h.b2);
 }
 
-TEST_CASE("a link that goes down and comes back: all goes on or all ends, and its device tells") {
+TEST_CASE("a link that is down for a time: all operations continue or all end, and its device "
+          "reports it") {
   queue_pair_options patient;
   patient.timeout = 18;
   busy_hosts h(patient, way::by_hand_where_possible);

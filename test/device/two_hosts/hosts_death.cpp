@@ -39,7 +39,7 @@ TEST_CASE("the peer that is killed", "[.peer]") {
   drain(io);
 }
 
-TEST_CASE("a peer that is killed on the other host ends everything that is under way") {
+TEST_CASE("a peer that is killed on the other host ends all outstanding operations") {
   const int percent = GENERATE(0, 5);
   const device dev = device_of(1);
   const protection_domain pd(dev);

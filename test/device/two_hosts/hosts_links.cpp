@@ -262,7 +262,7 @@ void until_busy(Links& links) {
 
 } // namespace
 
-TEMPLATE_TEST_CASE("a black hole ends all that is under way", "", connections, streams) {
+TEMPLATE_TEST_CASE("a black hole ends all outstanding operations", "", connections, streams) {
   const short_tcp short_retries;
   TestType links;
   links.connect();
@@ -275,8 +275,8 @@ TEMPLATE_TEST_CASE("a black hole ends all that is under way", "", connections, s
   }
 }
 
-TEMPLATE_TEST_CASE("a black hole is found by both sides when nothing is under way", "", connections,
-                   streams) {
+TEMPLATE_TEST_CASE("a black hole is detected by both sides without outstanding operations", "",
+                   connections, streams) {
   const short_tcp short_retries;
   TestType links;
   links.connect();
@@ -286,7 +286,8 @@ TEMPLATE_TEST_CASE("a black hole is found by both sides when nothing is under wa
 }
 
 // rxe fails a queue pair at the first packet that it cannot transmit.
-TEMPLATE_TEST_CASE("a link that stays down ends all that is under way", "", connections, streams) {
+TEMPLATE_TEST_CASE("a link that stays down ends all outstanding operations", "", connections,
+                   streams) {
   const short_tcp short_retries;
   TestType links;
   if (links.iwarp())

@@ -101,7 +101,7 @@ private:
 
 } // namespace
 
-TEST_CASE("everything arrives once, whole and in order, however much is lost") {
+TEST_CASE("bytes arrive once, whole and in order, however many packets are lost") {
   const int percent = GENERATE(1, 5);
   two_hosts h;
   const std::size_t size = 6 * slots * block;

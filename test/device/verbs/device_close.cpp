@@ -4,7 +4,7 @@
 #include "catch.hpp"
 #include "device/lifetime/life_resources.hpp"
 #include "device/support/pair.hpp"
-#include "faults/faults.hpp"
+#include "interposer/faults.hpp"
 #include "verbs/device_listeners.hpp"
 
 #include <asio_rdma/device_events.hpp>
@@ -17,7 +17,7 @@
 
 namespace test {
 
-TEST_CASE("a device is closed when the last copy and the last object made on it have gone") {
+TEST_CASE("a device is closed when the last copy and the last object made on it are destroyed") {
   constexpr int times = 200;
   asio::io_context io(1);
   using use = std::function<void(queue_pair&, faults::injector&)>;
@@ -35,7 +35,7 @@ TEST_CASE("a device is closed when the last copy and the last object made on it 
       REQUIRE(ended.ec == error::queue_pair_fatal);
     };
   }
-  SECTION("with an event that nobody has seen") {
+  SECTION("with an event that was not read") {
     f = [](queue_pair&, faults::injector& faults) {
       faults.raise_port_event();
     };
@@ -112,7 +112,7 @@ TEST_CASE("an event is reported to an object once while another one closes") {
   CHECK(second.ec == asio::error::operation_aborted);
 }
 
-TEST_CASE("queue pairs of a device come and go on several threads, and so do its events") {
+TEST_CASE("queue pairs of a device are opened and closed on several threads during its events") {
   asio::io_context io;
   const device dev = open_device();
   const protection_domain pd(dev);

@@ -116,7 +116,7 @@ TEST_CASE("a device is opened by its address") {
   CHECK_THROWS_AS(device::open_for(nobodys), system_error);
 }
 
-TEST_CASE("a port is as the system says") {
+TEST_CASE("a port has the attributes that the system reports") {
   const device dev = open_device();
   const ibv_port_attr port = dev.port(1);
   CHECK(sysfs(dev, "state") == std::to_string(port.state) + ": ACTIVE");
@@ -173,7 +173,7 @@ TEST_CASE("RoCE v2 is preferred to v1, and an IPv4 address to a global IPv6 one 
       detail::better_gid(entry("10.0.0.1", kind::roce_v2, 1), entry("10.0.0.2", kind::roce_v2, 2)));
 }
 
-TEST_CASE("the best GID is of the device's address, or of the one that is asked for") {
+TEST_CASE("the best GID is of the device's address, or of the requested one") {
   const device dev = open_device();
   const auto gids = dev.gids();
   CHECK(std::is_sorted(gids.begin(), gids.end(), detail::better_gid));

@@ -28,7 +28,7 @@ TEST_CASE("send and receive") {
   CHECK(p.mb.text(100, 6) == std::string("hello\0", 6));
 }
 
-TEST_CASE("messages go both ways at once") {
+TEST_CASE("messages are sent both ways at once") {
   pair p;
   sent of_a, of_b;
   got at_a, at_b;
@@ -204,7 +204,7 @@ TEST_CASE("fenced and solicited operations") {
   CHECK(p.mb.text(500, 5) == "first");
 }
 
-TEST_CASE("the state and the attributes can be asked for") {
+TEST_CASE("the state and the attributes can be queried") {
   pair p;
   error_code ec;
   CHECK(p.a.state() == queue_pair_state::connected);

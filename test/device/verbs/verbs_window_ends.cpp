@@ -36,7 +36,7 @@ error_code write_error(pair& p, std::uint32_t rkey) {
 
 } // namespace
 
-TEST_CASE("a queue pair that ends takes along the memory windows that it has bound") {
+TEST_CASE("a queue pair that ends also ends the memory windows that it has bound") {
   memory_window window, invalidated, rebound; // destroyed last
   pair p;
   if (!p.dev.has_memory_windows())
@@ -90,7 +90,7 @@ TEST_CASE("a queue pair that ends takes along the memory windows that it has bou
   }
 }
 
-TEST_CASE("a context that goes takes along the memory windows of its queue pairs") {
+TEST_CASE("a context that is destroyed ends the memory windows of its queue pairs") {
   const device dev = open_device();
   if (!dev.has_memory_windows())
     return not_on_this_device("memory windows");
@@ -185,7 +185,7 @@ TEST_CASE("a memory window belongs to the queue pair that binds it first") {
   bind(p, p.b, window);
 }
 
-TEST_CASE("a memory window and its queue pair go at once in two threads") {
+TEST_CASE("a memory window and its queue pair are destroyed at once in two threads") {
   pair p;
   if (!p.dev.has_memory_windows())
     return not_on_this_device("memory windows");

@@ -115,7 +115,8 @@ TEST_CASE("binding a window beyond the region is refused locally") {
   CHECK(p.carries("still connected"));
 }
 
-TEST_CASE("a bind and an invalidation take flags, and an unsignaled one tells by what follows") {
+TEST_CASE(
+    "a bind and an invalidation take flags, and the next completion reports an unsignaled one") {
   pair p;
   if (!p.dev.has_memory_windows())
     return not_on_this_device("memory windows");
@@ -176,7 +177,7 @@ TEST_CASE("a bind behind a send that is repeated") {
   CHECK(written.succeeded());
 }
 
-TEST_CASE("a bind behind a write that tells nothing") {
+TEST_CASE("a bind behind an unsignaled write") {
   pair p;
   if (!p.dev.has_memory_windows())
     return not_on_this_device("memory windows");

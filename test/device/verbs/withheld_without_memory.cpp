@@ -4,8 +4,8 @@
 #include "device/connection/connection_support.hpp"
 
 #include <catch.hpp>
-#include <faults/failing_allocation.hpp>
-#include <faults/faults.hpp>
+#include <interposer/failing_allocation.hpp>
+#include <interposer/faults.hpp>
 
 #include <array>
 #include <cstring>
@@ -183,7 +183,8 @@ TEST_CASE("a key of a message without memory to note it loses no handler, and ke
   });
 }
 
-TEST_CASE("what a read fills is kept though there is no memory to note its key, and it ends") {
+TEST_CASE(
+    "the memory of a read is kept though there is no memory to note its key, and the read ends") {
   if (open_device().type() != transport::iwarp)
     return not_on_this_device("keys to what a read fills");
   with_each_allocation([&](std::size_t n) {

@@ -328,7 +328,7 @@ TEST_CASE("both sides learn that they do not fit") {
   CHECK(!a.steps.connected());
 }
 
-TEST_CASE("a side that cannot be connected by hand tells the other") {
+TEST_CASE("a side that cannot be connected by hand notifies the other") {
   handshake none = raw(30);
   none.address.reset();
   SECTION("one") {
@@ -346,7 +346,7 @@ TEST_CASE("a side that cannot be connected by hand tells the other") {
   }
 }
 
-TEST_CASE("a side that fails to connect tells the other, which has connected") {
+TEST_CASE("a side that fails to connect notifies the other, which has connected") {
   side a(raw(20)), b(raw(30));
   b.connect_error = asio::error::invalid_argument;
   run(a, b);

@@ -1,119 +1,22 @@
 // SPDX-License-Identifier: BSL-1.0
-
+// Messages: sends, receives, offers and the reads of offered messages.
 #include "connection/message_protocol.hpp"
 #include "catch.hpp"
 #include "protocol/fake_link.hpp"
+#include "unit/connection/message_party.hpp"
 
-#include <deque>
-#include <memory>
 #include <set>
 #include <vector>
 
 namespace {
 
-using namespace asio_rdma;
-using namespace asio_rdma::detail;
-using namespace protocol_test;
+using namespace message_test;
 
-using state = message_out::state;
 using place = message_in::place;
-
-struct a_send final : message_out {
-  explicit a_send(std::uint64_t n, std::optional<std::uint32_t> imm = {}) {
-    bytes = n;
-    immediate = imm;
-  }
-};
-struct a_receive final : message_in {};
-
-/// One side; the test acts as its peer.
-struct party final : fake_link {
-  explicit party(frame_options l = {}, message_options m = {}) : fake_link(l), messages(link, m) {}
-
-  bool part_action() override {
-    const message_action a = messages.next();
-    if (a.what == message_action::kind::none)
-      return false;
-    actions.push_back(a);
-    return true;
-  }
-  void free_receive(std::uint32_t slot) override {
-    reposted.push_back(slot);
-    fake_link::free_receive(slot);
-  }
-
-  /// Delivers a frame of the peer.
-  void gets(const frame_header& h, std::span<const std::byte> payload = {}) {
-    arrives(frame_of(h, payload));
-  }
-  void gets_message(std::uint32_t length, std::optional<std::uint32_t> imm = {}) {
-    frame_header h{.type = frame_type::message, .length = length};
-    h.flags = imm ? 1 : 0;
-    h.immediate = imm.value_or(0);
-    gets(h);
-  }
-  void gets_offer(std::uint32_t id, std::uint64_t bytes) {
-    payload_bytes p;
-    encode(offer_payload{{0x1000, bytes, 5}}, p);
-    gets({.type = frame_type::offer, .length = offer_payload::size, .id = id}, p);
-  }
-  void gets_answer(std::uint32_t id, std::optional<refusal> why = {}) {
-    gets({.type = why ? frame_type::refused : frame_type::taken,
-          .id = id,
-          .immediate = why ? static_cast<std::uint32_t>(*why) : 0});
-  }
-  void send(message_out& op) {
-    messages.send(op);
-    run();
-  }
-  void receive(message_in& op) {
-    messages.receive(op);
-    run();
-  }
-  std::vector<frame_type> types() const {
-    std::vector<frame_type> result;
-    for (const wire_frame& f : wire)
-      result.push_back(f.header.type);
-    return result;
-  }
-  /// Takes the oldest action.
-  message_action take() {
-    if (actions.empty())
-      return {};
-    const message_action a = actions.front();
-    actions.pop_front();
-    return a;
-  }
-  /// Takes the next actions while they drop read messages; returns their slots.
-  std::set<std::uint32_t> drops() {
-    std::set<std::uint32_t> result;
-    while (!actions.empty() && actions.front().what == message_action::kind::drop)
-      result.insert(take().slot);
-    return result;
-  }
-  /// Whether the next action completes `op`.
-  bool completes(const message_out& op) {
-    const message_action a = take();
-    return a.what == message_action::kind::sent && a.send == &op;
-  }
-  bool completes(const message_in& op) {
-    const message_action a = take();
-    return a.what == message_action::kind::received && a.receive == &op;
-  }
-
-  message_protocol messages;
-  std::vector<std::uint32_t> reposted;
-  std::deque<message_action> actions;
-};
-
-/// The number of the receive that the peer's frame `n` fills.
-constexpr std::uint32_t receive_of(std::uint32_t n) { return fake_link::first_receive + n; }
-
-const remote_buffer key{0x2000, 10000, 7};
 
 } // namespace
 
-TEST_CASE("messages: a short one goes eagerly and is complete when its SEND is") {
+TEST_CASE("messages: a short message is sent eagerly and completes with its SEND") {
   party p;
   a_send op(100, 42);
   p.send(op);
@@ -127,7 +30,7 @@ TEST_CASE("messages: a short one goes eagerly and is complete when its SEND is")
   CHECK(!op.ec);
 }
 
-TEST_CASE("messages: the longest eager one fills the peer's receive") {
+TEST_CASE("messages: the longest eager message fills the peer's receive") {
   party p({.peer_receive_size = 128});
   CHECK(p.messages.eager_size() == 112);
   a_send fits(112), longer(113), empty(0);
@@ -138,7 +41,7 @@ TEST_CASE("messages: the longest eager one fills the peer's receive") {
   CHECK(p.take().what == message_action::kind::prepare);
 }
 
-TEST_CASE("messages: a long one is offered with its key, and complete when taken") {
+TEST_CASE("messages: a long message is offered with its key, and completes when it is taken") {
   party p;
   a_send op(10000, 3), after(1);
   p.send(op);
@@ -287,7 +190,7 @@ TEST_CASE("messages: an offer is read when a receive waits, and keeps its place"
     REQUIRE(p.completes(one));
     CHECK(one.where == place::direct);
   }
-  SECTION("to the waiter's own, who is cancelled: the next one gets it") {
+  SECTION("to the waiter's own, and the waiter is cancelled: the next one gets it") {
     p.messages.read_into(a.slot, one);
     CHECK(!p.messages.cancel(one));
     const bool abandoned = GENERATE(false, true);
@@ -333,7 +236,7 @@ TEST_CASE("messages: an offer is read when a receive waits, and keeps its place"
     CHECK(p.wire.back().header == frame_header{.type = frame_type::taken, .credits = 1, .id = 77});
     return;
   }
-  SECTION("there is no memory: the sender is told, and the next message comes") {
+  SECTION("there is no memory: the sender gets the error, and the next message is received") {
     p.messages.refuse(a.slot);
     p.run();
     REQUIRE(p.completes(one));
@@ -416,7 +319,7 @@ TEST_CASE("messages: a cancelled receive makes those behind it get other message
   CHECK(second.receive == &waits[3]);
 }
 
-TEST_CASE("messages: one that is too long for its receive goes to the one behind") {
+TEST_CASE("messages: a message that is too long for its receive is given to the receive behind") {
   party p;
   a_receive waits[3];
   waits[1].capacity = 1000;
@@ -603,7 +506,7 @@ TEST_CASE("messages: several are read at a time, each for a receive") {
   CHECK(p.completes(two));
 }
 
-TEST_CASE("messages: over the limit is refused, and takes no place") {
+TEST_CASE("messages: a message over the limit is refused, and takes no place") {
   party p({}, {.limit = 1000});
   p.gets_offer(5, 1001);
   p.run();
@@ -652,155 +555,4 @@ TEST_CASE("messages: data waits for credits, answers do not") {
   CHECK(p.wire.back().header.type == frame_type::taken);
   p.gets({.type = frame_type::credits, .credits = 2});
   CHECK(p.types().size() == 4); // and one more message, of two frames
-}
-
-TEST_CASE("messages: a goodbye follows what was sent, and ends the peer's") {
-  party p;
-  a_send small(1), large(10000);
-  a_receive one;
-  p.send(small);
-  p.send(large);
-  p.take();
-  p.messages.prepared(large, key);
-  p.receive(one);
-  p.link.close();
-  p.run();
-  CHECK(p.types() == std::vector{frame_type::message, frame_type::offer});
-  REQUIRE(p.completes(one));
-  CHECK(one.ec == asio::error::operation_aborted);
-  a_send late(1);
-  p.send(late);
-  REQUIRE(p.completes(late));
-  CHECK(late.ec == asio::error::operation_aborted);
-  p.gets_message(5); // no receive gets it
-  CHECK(p.reposted.size() == 1);
-  p.gets_offer(3, 100);
-  CHECK(p.wire.back().header.type == frame_type::refused);
-  p.complete_send();
-  p.complete_send();
-  CHECK(p.completes(small));
-  p.gets_answer(p.wire[1].header.id);
-  CHECK(p.completes(large));
-  CHECK(!large.ec);
-  REQUIRE(p.wire.back().header.type == frame_type::goodbye);
-  CHECK(!p.closed);
-  p.complete_send();
-  p.complete_send();
-  p.gets({.type = frame_type::goodbye});
-  CHECK(p.closed);
-}
-
-TEST_CASE("messages: after the peer's goodbye what it sent is received, then eof") {
-  party p;
-  a_send large(10000), late(1);
-  p.send(large);
-  p.take();
-  p.gets_message(5);
-  p.gets({.type = frame_type::goodbye});
-  REQUIRE(p.completes(large));
-  CHECK(large.ec == asio::error::broken_pipe);
-  CHECK(p.types() == std::vector{frame_type::goodbye});
-  p.send(late);
-  REQUIRE(p.completes(late));
-  CHECK(late.ec == asio::error::broken_pipe);
-  p.complete_send();
-  CHECK(p.closed);
-  p.link.stop(asio::error::connection_reset);
-  a_receive one, two;
-  p.receive(one);
-  p.receive(two);
-  REQUIRE(p.completes(one));
-  CHECK(!one.ec);
-  REQUIRE(p.completes(two));
-  CHECK(two.ec == asio::error::eof);
-}
-
-TEST_CASE("messages: frames after a goodbye are a violation, credits are not") {
-  party p;
-  p.gets({.type = frame_type::goodbye});
-  p.gets({.type = frame_type::credits});
-  CHECK(!p.failure);
-  p.gets_message(1);
-  CHECK(p.failure == error::protocol_violation);
-}
-
-TEST_CASE("messages: a goodbye with an offer left is a violation") {
-  party p;
-  p.gets_offer(1, 10000);
-  p.gets({.type = frame_type::goodbye});
-  CHECK(p.failure == error::protocol_violation);
-}
-
-TEST_CASE("messages: when the link stops every operation ends once") {
-  party p({.sends = 2});
-  a_send eager(1), offered(10000), queued(1), preparing(10000);
-  a_receive one, two, notice, later[2];
-  notice.what = message_in::kind::written;
-  p.send(offered);
-  p.take();
-  p.messages.prepared(offered, key);
-  for (a_send* op : {&eager, &queued, &preparing})
-    p.send(*op);
-  CHECK(p.take().send == &preparing);
-  p.gets_offer(1, 100000);
-  p.gets_message(1); // behind the lost message
-  p.receive(one);
-  REQUIRE(p.take().what == message_action::kind::pull);
-  p.messages.read_into(receive_of(0), one);
-  p.receive(two);
-  p.receive(notice);
-  p.link.stop(asio::error::connection_reset);
-  p.run();
-  std::set<const void*> ended;
-  for (const message_action& a : p.actions) {
-    if (a.what == message_action::kind::sent) {
-      CHECK(ended.insert(a.send).second);
-      CHECK(a.send->ec == asio::error::connection_reset);
-    } else {
-      REQUIRE(a.what == message_action::kind::received);
-      CHECK(ended.insert(a.receive).second);
-      CHECK(a.receive->ec == asio::error::connection_reset);
-    }
-  }
-  CHECK(ended.size() == 7);
-  p.actions.clear();
-  p.messages.pulled(receive_of(0));
-  p.link.on_sent(0);
-  p.receive(later[0]);
-  REQUIRE(p.completes(later[0]));
-  CHECK(later[0].ec == asio::error::connection_reset);
-}
-
-TEST_CASE("messages: a message that had arrived whole before a failure is still received") {
-  party p;
-  p.gets_message(3);
-  p.gets_offer(1, 10000);
-  p.link.stop(asio::error::connection_reset);
-  a_receive one, two;
-  p.receive(one);
-  p.receive(two);
-  REQUIRE(p.completes(one));
-  CHECK(!one.ec);
-  REQUIRE(p.completes(two));
-  CHECK(two.ec == asio::error::connection_reset);
-}
-
-TEST_CASE("link: a side that waits for its peer sends after the first frame") {
-  party first({.speaks_first = true}), second({.waits_for_peer = true});
-  a_send op(1);
-  second.send(op);
-  CHECK(second.wire.empty());
-  first.run();
-  REQUIRE(first.types() == std::vector{frame_type::credits});
-  second.gets(first.wire[0].header);
-  CHECK(second.types() == std::vector{frame_type::message});
-}
-
-TEST_CASE("link: values that cannot work are found") {
-  CHECK(frame_link::usable({}));
-  CHECK(!frame_link::usable({.receives = 4}));
-  CHECK(!frame_link::usable({.peer_receives = 4}));
-  CHECK(!frame_link::usable({.receive_size = 55}));
-  CHECK(!frame_link::usable({.peer_receive_size = 55}));
-  CHECK(!frame_link::usable({.sends = 0}));
 }

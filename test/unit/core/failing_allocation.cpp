@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-#include <faults/failing_allocation.hpp>
+#include <interposer/failing_allocation.hpp>
 
 #include <catch.hpp>
 

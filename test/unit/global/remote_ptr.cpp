@@ -106,7 +106,7 @@ TEST_CASE("null is zero, and zeroed memory") {
   CHECK(ptr(1, 0, 0) != nullptr);
 }
 
-TEST_CASE("the fields hold what their bits can, and nothing more") {
+TEST_CASE("the fields hold every value that fits their bits, and no larger one") {
   for (const node_id node : {node_id(1), node_id(2048), max_node})
     for (const segment_id segment : {segment_id(0), segment_id(255)})
       for (const std::uint64_t offset : {std::uint64_t(0), max_segment_bytes - 1}) {

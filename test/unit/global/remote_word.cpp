@@ -87,8 +87,8 @@ static_assert(std::is_trivially_destructible_v<cpu_atomic<word>>);
 
 } // namespace
 
-TEMPLATE_TEST_CASE("a word begins with what it is given", "", nic_atomic<word>, cpu_atomic<word>,
-                   shared_word<word>) {
+TEMPLATE_TEST_CASE("a word begins with the value that it is given", "", nic_atomic<word>,
+                   cpu_atomic<word>, shared_word<word>) {
   CHECK(TestType().load() == 0);
   CHECK(TestType(word(-5)).load() == word(-5));
 }

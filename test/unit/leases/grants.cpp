@@ -1,109 +1,14 @@
 // SPDX-License-Identifier: BSL-1.0
-
+// Requests for memory of the peer: their grants and leases.
 #include "catch.hpp"
 #include "leases/grant_table.hpp"
 #include "leases/lease_table.hpp"
 #include "protocol/fake_link.hpp"
+#include "unit/leases/grant_sides.hpp"
 
 #include <vector>
 
-namespace {
-
-using namespace asio_rdma;
-using namespace asio_rdma::detail;
-using namespace protocol_test;
-using std::chrono::microseconds;
-using std::chrono::milliseconds;
-using std::chrono::seconds;
-using make_or_end = grant_action::kind;
-
-struct a_lease final : lease_request {};
-struct a_lend final : lend_request {};
-struct a_wait final : region_receive {};
-
-const remote_rights some_rights = remote_rights::read | remote_rights::write;
-const grant_limits some_limits = {.rights = some_rights,
-                                  .bytes = 1000,
-                                  .grants = 3,
-                                  .default_lease = seconds(10),
-                                  .longest_lease = seconds(20),
-                                  .grace = milliseconds(500)};
-
-struct side final : fake_link {
-  region_inbox inbox{link};
-  grant_table grants{link, inbox, some_limits};
-  lease_table leases{link, inbox};
-};
-
-/// An owner of memory and its user. Frames move between them when the test says so.
-struct two {
-  side owner, user;
-  protocol_clock::time_point now{std::chrono::hours(1)};
-  std::vector<frame_type> frames; // of both sides
-  std::uint32_t number = 0;       // the owner's number of the last grant
-
-  error_code failure() const { return owner.failure ? owner.failure : user.failure; }
-  /// Completes and delivers all frames of one side.
-  bool carry(side& from, side& to) {
-    to.now = now;
-    from.run();
-    while (from.complete_send()) {
-    }
-    const bool moved = !from.wire.empty();
-    for (const wire_frame& f : from.wire)
-      frames.push_back(f.header.type);
-    while (from.deliver_to(to)) {
-    }
-    return moved;
-  }
-  void exchange() {
-    while (carry(owner, user) || carry(user, owner)) {
-    }
-  }
-  /// Requests memory, makes the key and delivers the answer.
-  remote_lease granted(std::uint64_t bytes = 100, microseconds lease = seconds(1)) {
-    a_lease op;
-    ask(op, bytes, some_rights, lease);
-    exchange();
-    const grant_action a = owner.grants.next();
-    REQUIRE(a.what == make_or_end::make);
-    number = a.grant;
-    owner.grants.made(number, {0x1000, bytes, 5}, now);
-    exchange();
-    REQUIRE(user.leases.next() == &op);
-    REQUIRE(!op.ec);
-    return op.result;
-  }
-  void ask(a_lease& op, std::uint64_t bytes, remote_rights rights, microseconds lease) {
-    op.bytes = bytes;
-    op.rights = rights;
-    op.lease = lease;
-    user.leases.start(op, now);
-  }
-  /// Lends memory and makes the key. Returns the action that requested the key.
-  grant_action lends(a_lend& op, microseconds lease) {
-    op.bytes = 77;
-    op.rights = some_rights;
-    op.lease = lease;
-    owner.grants.lend(op);
-    const grant_action a = owner.grants.next();
-    REQUIRE(a.what == make_or_end::make);
-    CHECK(owner.grants.bytes() == 0); // memory that the owner lends is not counted
-    number = a.grant;
-    owner.grants.made(number, {0x1000, 77, 5}, now);
-    exchange();
-    return a;
-  }
-  /// Checks that the owner must end this key, and ends it.
-  void ends(std::uint32_t grant) {
-    const grant_action a = owner.grants.next();
-    REQUIRE(a.what == make_or_end::end);
-    CHECK(a.grant == grant);
-    owner.grants.ended(grant);
-  }
-};
-
-} // namespace
+using namespace grants_test;
 
 TEST_CASE("grants: a request within the limits is granted") {
   two t;
@@ -155,7 +60,7 @@ TEST_CASE("grants: a request beyond the limits is denied with the reason") {
   }
 }
 
-TEST_CASE("grants: there are no more at a time than the limit says, however small") {
+TEST_CASE("grants: a request beyond the number of grants is denied, however small it is") {
   two t;
   for (std::uint32_t i = 0; i < some_limits.grants; ++i)
     (void)t.granted(1);
@@ -205,7 +110,7 @@ TEST_CASE("grants: a request that only waits for a key to end waits for it") {
   t.user.link.stop(asio::error::eof);
 }
 
-TEST_CASE("grants: no key, no grant") {
+TEST_CASE("grants: a request is denied if its key cannot be made") {
   two t;
   a_lease op;
   t.ask(op, 100, some_rights, seconds(1));
@@ -237,7 +142,7 @@ TEST_CASE("grants: a lease ends by time, at the user's side first") {
   CHECK(!t.failure());
 }
 
-TEST_CASE("grants: a lease is renewed, from when that was asked") {
+TEST_CASE("grants: a lease is renewed from the time of the request") {
   two t;
   const remote_lease l = t.granted(100, seconds(1));
   t.now += milliseconds(900);
@@ -263,7 +168,7 @@ TEST_CASE("grants: a lease is renewed, from when that was asked") {
   }
 }
 
-TEST_CASE("grants: a revoked one cannot be used, and its number is not used for another soon") {
+TEST_CASE("grants: a revoked grant cannot be used, and its number is not used for another soon") {
   two t;
   const remote_lease l = t.granted();
   CHECK(t.owner.grants.revoke(t.number));
@@ -318,30 +223,7 @@ TEST_CASE("grants: an ended region that is kept does not affect one that gets it
   CHECK(t.owner.grants.live() == 1);
 }
 
-TEST_CASE("grants: a region is handed back though its renewal was given up on the way") {
-  two t;
-  const remote_lease l = t.granted();
-  a_lease renewal, gift;
-  renewal.what = lease_request::kind::renew;
-  renewal.id = l.id;
-  t.user.leases.start(renewal, t.now);
-  while (t.carry(t.user, t.owner)) {
-  }
-  CHECK(t.user.leases.cancel(renewal));
-  gift.what = lease_request::kind::give;
-  gift.id = l.id;
-  t.user.leases.start(gift, t.now);
-  while (t.carry(t.owner, t.user)) {
-  }
-  t.exchange();
-  t.ends(t.number);
-  a_wait wait;
-  t.owner.inbox.receive(wait);
-  REQUIRE(t.owner.inbox.next() == &wait);
-  CHECK(wait.returned);
-}
-
-TEST_CASE("grants: one that was renewed by a request that was given up ends when it is released") {
+TEST_CASE("grants: a grant that a cancelled request has renewed ends when it is released") {
   two t;
   const remote_lease l = t.granted(100, seconds(1));
   a_lease renewal;
@@ -360,7 +242,7 @@ TEST_CASE("grants: one that was renewed by a request that was given up ends when
   CHECK(t.owner.grants.live() == 0);
 }
 
-TEST_CASE("grants: one that is revoked before the peer has heard of it is denied") {
+TEST_CASE("grants: a grant that is revoked before the peer has received it is denied") {
   two t;
   a_lease op;
   t.ask(op, 100, some_rights, seconds(1));
@@ -373,7 +255,7 @@ TEST_CASE("grants: one that is revoked before the peer has heard of it is denied
   CHECK(op.ec == error::lease_revoked);
 }
 
-TEST_CASE("grants: one that is revoked while its key is being made the peer does not get") {
+TEST_CASE("grants: a grant that is revoked while its key is being made is not sent to the peer") {
   two t;
   a_lease op;
   a_lend lend;
@@ -413,36 +295,6 @@ TEST_CASE("grants: one that is revoked while its key is being made the peer does
   CHECK(t.owner.grants.live() == 0);
 }
 
-TEST_CASE("grants: memory that was lent before closing is sent before the goodbye, however late "
-          "its key") {
-  two t;
-  a_lend lend;
-  lend.bytes = 77;
-  lend.rights = some_rights;
-  t.owner.grants.lend(lend);
-  const std::uint32_t id = t.owner.grants.next().grant;
-  t.owner.link.close();
-  t.exchange();
-  CHECK(t.frames.empty());
-  SECTION("made") {
-    t.owner.grants.made(id, {0x1000, 77, 5}, t.now);
-    t.exchange();
-    CHECK(t.owner.grants.next().lend == nullptr); // the key ends first, by the peer's goodbye
-    CHECK(t.owner.grants.next().lend == &lend);
-    CHECK(!lend.ec);
-    CHECK(t.frames == std::vector{frame_type::lent, frame_type::goodbye, frame_type::goodbye});
-    t.owner.grants.ended(id);
-  }
-  SECTION("not made") {
-    t.owner.grants.not_made(id, asio::error::no_memory);
-    t.exchange();
-    CHECK(t.frames == std::vector{frame_type::goodbye, frame_type::goodbye});
-    CHECK(t.owner.grants.next().lend == &lend);
-    CHECK(lend.ec);
-  }
-  CHECK(t.owner.grants.live() == 0);
-}
-
 TEST_CASE("grants: an answer to a cancelled request is released") {
   two t;
   a_lease op;
@@ -459,93 +311,7 @@ TEST_CASE("grants: an answer to a cancelled request is released") {
   CHECK(t.user.leases.size() == 0);
 }
 
-TEST_CASE("grants: a region goes to the peer, and back to its owner") {
-  two t;
-  a_lend lend;
-  CHECK(t.lends(lend, seconds(5)).lend == &lend);
-  CHECK(t.owner.grants.next().what == make_or_end::lent);
-  CHECK(!lend.ec);
-  a_wait cancelled, wait;
-  t.user.inbox.receive(wait);
-  CHECK(t.user.inbox.cancel(wait));
-  t.user.inbox.receive(wait);
-  REQUIRE(t.user.inbox.next() == &wait);
-  CHECK(!wait.returned);
-  const std::uint32_t id = wait.id;
-  CHECK(t.user.leases.get(id)->memory == remote_buffer{0x1000, 77, 5});
-  // The beginning of its lease is unknown, so the region begins with a renewal.
-  CHECK(t.user.leases.check(id, t.now) == error::lease_expired);
-  a_lease renewal;
-  renewal.what = lease_request::kind::renew;
-  renewal.id = id;
-  t.user.leases.start(renewal, t.now);
-  t.exchange();
-  REQUIRE(t.user.leases.next() == &renewal);
-  CHECK(!t.user.leases.check(id, t.now));
-  CHECK(renewal.result.until == t.now + seconds(5));
-
-  a_lease gift;
-  gift.what = lease_request::kind::give;
-  gift.id = id;
-  t.user.leases.start(gift, t.now);
-  CHECK(t.user.leases.check(id, t.now) == error::lease_expired);
-  t.exchange();
-  REQUIRE(t.user.leases.next() == &gift);
-  a_wait owner_waits;
-  t.owner.inbox.receive(owner_waits);
-  CHECK(t.owner.inbox.next() == nullptr); // until the key has ended
-  t.ends(t.number);
-  REQUIRE(t.owner.inbox.next() == &owner_waits);
-  CHECK(owner_waits.returned);
-  CHECK(owner_waits.id == t.number);
-  CHECK(t.owner.grants.live() == 0);
-}
-
-TEST_CASE("grants: a lease longer than can be encoded, or negative, is sent all "
-          "the same") {
-  const auto asked = GENERATE(microseconds(std::chrono::years(50)), microseconds(-1));
-  two t;
-  a_lend lend;
-  t.lends(lend, asked);
-  CHECK(!t.failure());
-  a_wait wait;
-  t.user.inbox.receive(wait);
-  CHECK(t.user.inbox.next() == &wait);
-}
-
-TEST_CASE("grants: a region whose receive has been given up is the next one's") {
-  two t;
-  a_lend lend;
-  t.lends(lend, seconds(5));
-  a_wait given_up, next;
-  t.user.inbox.receive(given_up);
-  REQUIRE(t.user.inbox.next() == &given_up);
-  t.user.inbox.put_back(given_up.id);
-  CHECK(t.user.inbox.next() == nullptr);
-  t.user.inbox.receive(next);
-  REQUIRE(t.user.inbox.next() == &next);
-  CHECK(next.id == given_up.id);
-  CHECK(!next.returned);
-}
-
-TEST_CASE("grants: a region that has ended meanwhile is not handed back") {
-  two t;
-  const remote_lease l = t.granted();
-  a_lease gift;
-  gift.what = lease_request::kind::give;
-  gift.id = l.id;
-  t.user.leases.start(gift, t.now);
-  CHECK(t.owner.grants.revoke(t.number));
-  t.exchange();
-  t.ends(t.number);
-  a_wait wait;
-  t.owner.inbox.receive(wait);
-  CHECK(t.owner.inbox.next() == nullptr);
-  CHECK(!t.failure());
-  t.owner.inbox.cancel(wait);
-}
-
-TEST_CASE("grants: with the peer everything ends, once") {
+TEST_CASE("grants: everything ends once when the connection fails") {
   two t;
   const remote_lease l = t.granted(100);
   a_lease asked, renewal;
@@ -569,7 +335,7 @@ TEST_CASE("grants: with the peer everything ends, once") {
   CHECK(renewal.ec == asio::error::connection_reset);
 }
 
-TEST_CASE("grants: with a goodbye all grants end") {
+TEST_CASE("grants: all grants end with a goodbye") {
   two t;
   t.granted(100);
   t.user.link.close();
@@ -597,7 +363,7 @@ TEST_CASE("grants: a frame that makes no sense is a violation") {
   }
 }
 
-TEST_CASE("grants: a grant of other memory than was asked for is a violation") {
+TEST_CASE("grants: a grant of memory of another size than requested is a violation") {
   for (const std::uint64_t bytes : {99U, 101U}) {
     two t;
     a_lease op;

@@ -286,7 +286,8 @@ TEST_CASE("credits: a peer that counts wrongly is found") {
   }
 }
 
-TEST_CASE("credits: the reserve is for control, and the last one for what returns credits") {
+TEST_CASE(
+    "credits: the reserve is for control frames, its last credit for frames that return credits") {
   credits c(5, 5);
   c.spend();
   CHECK(c.may_send_data());
@@ -308,7 +309,7 @@ TEST_CASE("credits: the reserve is for control, and the last one for what return
   CHECK(!c.may_send_control());
 }
 
-TEST_CASE("credits: alone when half are owed") {
+TEST_CASE("credits: a frame of its own returns credits when half are owed") {
   credits c(16, 16);
   for (int i = 0; i < 7; ++i) {
     REQUIRE(c.arrived(0));
@@ -355,7 +356,7 @@ TEST_CASE("credits: nothing is stuck, overrun or endless, in any order") {
   CHECK(states > 100'000);
 }
 
-TEST_CASE("credits: the same of receives that are shared") {
+TEST_CASE("credits: nothing is stuck, overrun or endless, in any order, with shared receives") {
   struct row {
     std::uint32_t data[2], control[2];
     bool takes[2];

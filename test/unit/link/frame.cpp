@@ -236,7 +236,7 @@ TEST_CASE("payloads that cannot be are a violation") {
   CHECK(!accepts<lease_payload>(with(b, 4, 0x00040001)));
 }
 
-TEST_CASE("every refusal is an error that says why") {
+TEST_CASE("every refusal is an error that gives the reason") {
   for (std::uint32_t r = 1; r <= static_cast<std::uint32_t>(refusal::closed); ++r) {
     const error_code ec = to_error(static_cast<refusal>(r));
     CHECK(ec);

@@ -8,7 +8,7 @@
 
 using asio_rdma::detail::receive_shares;
 
-TEST_CASE("as many links as there are promises for may join") {
+TEST_CASE("links may join as long as their promised receives are left") {
   receive_shares s(17, 5);
   CHECK(s.join());
   CHECK(s.join());
@@ -40,7 +40,7 @@ TEST_CASE("unclaimed receives may be taken, and given back") {
   CHECK(s.take(true));
 }
 
-TEST_CASE("a link leaves with all but what it holds") {
+TEST_CASE("a link that leaves gives back its receives except those that it holds") {
   receive_shares s(12, 5);
   REQUIRE(s.join());
   REQUIRE(s.take(false));
@@ -89,8 +89,8 @@ TEST_CASE("missing receives are given to no link") {
   CHECK(s.take(true));
 }
 
-TEST_CASE(
-    "with any actions of links, no more is given than there is, and each has what it has claimed") {
+TEST_CASE("any actions of links give no more receives than there are, and each link has those that "
+          "it claimed") {
   constexpr std::uint32_t total = 40, promise = 5;
   std::mt19937 random(1);
   receive_shares s(total, promise);

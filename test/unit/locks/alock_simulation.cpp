@@ -292,7 +292,8 @@ private:
 
 } // namespace
 
-TEST_CASE("alock: one at a time, in order, within the budget, and no party is forgotten") {
+TEST_CASE(
+    "alock: parties have the lock one at a time, in order, within the budget, and each gets it") {
   const totals t = simulation::simulate<world, totals>(400'000);
   WARN(t.steps << " steps in " << t.worlds << " worlds: held " << t.held << " times, handed over "
                << t.handed_over << " times, contended " << t.contended << " times, " << t.cancelled

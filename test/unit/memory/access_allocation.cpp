@@ -13,7 +13,7 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/strand.hpp>
-#include <faults/failing_allocation.hpp>
+#include <interposer/failing_allocation.hpp>
 
 #include <deque>
 #include <functional>

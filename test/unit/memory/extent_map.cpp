@@ -49,7 +49,7 @@ private:
 
 } // namespace
 
-TEST_CASE("all pages can be taken, and again when they are back") {
+TEST_CASE("pages can all be taken, and taken again when they are returned") {
   const std::uint32_t pages = GENERATE(1u, 2u, 3u, 4u, 5u, 7u, 8u, 9u, 511u, 512u, 100000u);
   extent_map map(pages);
   CHECK(map.allocate(pages + 1) == extent_map::none);
@@ -62,7 +62,7 @@ TEST_CASE("all pages can be taken, and again when they are back") {
   }
 }
 
-TEST_CASE("neighbours that come back in any order become one run") {
+TEST_CASE("neighbours that are returned in any order become one run") {
   std::vector<std::size_t> order{0, 1, 2, 3};
   do {
     extent_map map(16);

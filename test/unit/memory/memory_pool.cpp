@@ -54,7 +54,7 @@ bool is_marked(const registered_buffer& b, std::uint64_t value) {
 
 } // namespace
 
-TEST_CASE("a size class holds what it is chosen for, and the one below does not") {
+TEST_CASE("a size class holds the size that it is chosen for, and the class below does not") {
   for (std::size_t i = 0; i < size_classes; ++i) {
     CHECK(class_of(class_bytes(i)) == i);
     CHECK(class_of(class_bytes(i) - 1) == i);
@@ -73,7 +73,7 @@ TEST_CASE("a size class holds what it is chosen for, and the one below does not"
     }
 }
 
-TEST_CASE("buffers have the size and the alignment that was asked for, and a key") {
+TEST_CASE("buffers have the requested size and alignment, and a key") {
   test::plain_arenas arenas;
   const memory_pool pool = arenas.pool();
   std::vector<registered_buffer> all;
@@ -165,7 +165,7 @@ TEST_CASE("memory that small blocks no longer use serves other sizes before the 
   CHECK(arenas.made == 1);
 }
 
-TEST_CASE("a system that gives less than a doubling still gives what is asked for") {
+TEST_CASE("a system that gives less than a doubling still gives the requested size") {
   test::plain_arenas arenas;
   arenas.largest = 300 * 1024;
   const memory_pool pool = arenas.pool();
@@ -218,7 +218,7 @@ TEST_CASE("trim gives back the arenas that are unused, and no others") {
   CHECK(pool.allocate(100).size() == 100);
 }
 
-TEST_CASE("find knows the pool's memory and its key, and nothing else") {
+TEST_CASE("find returns the key of the pool's memory, and nothing for other memory") {
   test::plain_arenas arenas;
   memory_pool_options options;
   options.first_arena = 64 * 1024;
@@ -337,7 +337,7 @@ TEST_CASE("the pool lives on until the last buffer is returned") {
 }
 
 TEST_CASE(
-    "whatever is allocated and returned, no two buffers share a byte and all of it comes back") {
+    "with any allocations and returns, no two buffers share a byte and all memory comes back") {
   const std::uint64_t seed = GENERATE(1u, 2u, 3u);
   INFO("seed " << seed);
   std::mt19937_64 random(seed);

@@ -1,139 +1,18 @@
 // SPDX-License-Identifier: BSL-1.0
+// The order in which operations are posted and completed.
 #include <catch.hpp>
 
-#include <boost/asio/error.hpp>
-
 #include "queues/work_queue.hpp"
+#include "unit/queues/work_queue_fixture.hpp"
 
 #include <algorithm>
 #include <cerrno>
 #include <cstdint>
-#include <functional>
-#include <iterator>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <vector>
 
-using namespace asio_rdma;
-using namespace asio_rdma::detail;
-
-namespace {
-
-struct test_operation final : operation {
-  explicit test_operation(std::uint64_t n) : operation([](operation*, disposal) {}) { id = n; }
-  bool silent = true;
-};
-
-using ids = std::vector<std::uint64_t>;
-
-ids ids_of(const operation_list& list) {
-  ids result;
-  for (const operation& op : list)
-    result.push_back(op.id);
-  return result;
-}
-
-/// A queue whose device is a list of chains. It refuses the work requests that the test names.
-class test_queue final : public work_queue {
-public:
-  test_queue(detail::mutex& m, std::uint32_t depth, bool ordered)
-      : work_queue(m, depth), ordered_(ordered) {}
-
-  void on_completion(operation& op, const ibv_wc&, operation_list& ready) override {
-    complete(op, ready);
-  }
-  bool start(operation& op) {
-    operation_list ended;
-    return work_queue::start(op, ended);
-  }
-  void complete(operation& op, operation_list& ready) {
-    if (ordered_)
-      complete_silent(op, &test_queue::is_silent, ready);
-    work_queue::complete(op, ready);
-  }
-
-  std::vector<ids> chains;
-  ids retired;
-  std::function<int(std::uint64_t)> refuse; // gives an errno value, 0 to accept
-  ids apart;                                // wait for those before, not for one another
-  ids pairs;                                // at most two of them are posted at a time
-  std::size_t most_posted = 0;              // the most that the device had at a time
-  std::size_t posted_now = 0;
-
-private:
-  int post(operation_list::iterator first, operation_list::iterator last, operation*& failed,
-           operation_list&) override {
-    ids chain;
-    for (auto i = first; i != last; ++i) {
-      if (refuse) {
-        if (const int e = refuse(i->id)) {
-          if (!chain.empty())
-            chains.push_back(chain);
-          failed = &*i;
-          return e;
-        }
-      }
-      chain.push_back(i->id);
-      most_posted = std::max(most_posted, ++posted_now);
-    }
-    chains.push_back(chain);
-    return 0;
-  }
-  std::uint32_t allowed_before(const operation& op) const noexcept override {
-    return is_in(apart, op) ? 0 : is_in(pairs, op) ? 1 : any_number;
-  }
-  bool waits_for(const operation& op, const operation& earlier) const noexcept override {
-    return is_in(pairs, op) ? is_in(pairs, earlier) : !is_in(apart, earlier) && !is_silent(earlier);
-  }
-  static bool is_in(const ids& list, const operation& op) {
-    return std::find(list.begin(), list.end(), op.id) != list.end();
-  }
-  static bool is_silent(const operation& op) {
-    return static_cast<const test_operation&>(op).silent;
-  }
-  void on_retired(operation& op) noexcept override {
-    retired.push_back(op.id);
-    --posted_now;
-  }
-
-  bool ordered_;
-};
-
-struct fixture {
-  explicit fixture(std::uint32_t depth, bool ordered = true) : queue(mutex, depth, ordered) {
-    for (std::uint64_t i = 0; i <= 20; ++i)
-      ops.push_back(std::make_unique<test_operation>(i));
-  }
-  test_operation& op(std::uint64_t n) { return *ops[n]; }
-  void start(std::uint64_t first, std::uint64_t last) {
-    for (; first <= last; ++first)
-      REQUIRE(queue.start(op(first)));
-  }
-  void complete(std::uint64_t n) { queue.complete(op(n), ready); }
-  /// The first operations have completions of their own.
-  void signal_up_to(std::uint64_t last) {
-    for (std::uint64_t n = 1; n <= last; ++n)
-      op(n).silent = false;
-  }
-
-  detail::mutex mutex;
-  const std::lock_guard<detail::mutex> lock{mutex};
-  test_queue queue;
-  operation_list ready;
-  std::vector<std::unique_ptr<test_operation>> ops;
-};
-
-const error_code no_memory{ENOMEM, boost::system::system_category()};
-const error_code aborted = asio::error::operation_aborted;
-
-std::function<int(std::uint64_t)> refusing(ids which) {
-  return [which](std::uint64_t id) {
-    return std::find(which.begin(), which.end(), id) != which.end() ? ENOMEM : 0;
-  };
-}
-
-} // namespace
+using namespace work_queue_test;
 
 TEST_CASE("operations are posted one by one while there is room") {
   fixture f(3);
@@ -145,7 +24,8 @@ TEST_CASE("operations are posted one by one while there is room") {
   CHECK(f.queue.is_posted(2));
 }
 
-TEST_CASE("a full send queue is no error: what does not fit waits and is posted in order") {
+TEST_CASE(
+    "a full send queue is no error: operations beyond its depth wait and are posted in order") {
   fixture f(2);
   f.start(1, 6);
   CHECK(f.queue.chains == std::vector<ids>{{1}, {2}});
@@ -230,7 +110,7 @@ TEST_CASE("receives may complete out of order: only the completed one is retired
   CHECK(ids_of(f.ready) == ids{2, 4, 1, 3});
 }
 
-TEST_CASE("a batch longer than the queue is deep goes out as room comes") {
+TEST_CASE("a batch longer than the queue's depth is posted as room appears") {
   fixture f(3);
   f.queue.hold();
   f.start(1, 7);
@@ -252,112 +132,6 @@ TEST_CASE("while held, completions make room but post nothing") {
   operation_list failed;
   f.queue.release(failed);
   CHECK(f.queue.chains.back() == ids{3, 4});
-}
-
-TEST_CASE("a refused post gives the error back and keeps no trace of the operation") {
-  fixture f(2);
-  f.queue.refuse = refusing({1});
-  CHECK_FALSE(f.queue.start(f.op(1)));
-  CHECK(f.op(1).ec == no_memory);
-  CHECK(f.queue.empty());
-  CHECK_FALSE(f.queue.is_posted(1));
-  f.start(2, 3); // the whole depth is still free
-  CHECK(f.queue.is_posted(2));
-  CHECK(f.queue.is_posted(3));
-}
-
-TEST_CASE("a refusal in the middle of a chain fails that operation alone") {
-  fixture f(8);
-  f.queue.hold();
-  f.start(1, 5);
-  f.queue.refuse = refusing({3});
-  operation_list failed;
-  f.queue.release(failed);
-  CHECK(f.queue.chains == std::vector<ids>{{1, 2}, {4, 5}});
-  CHECK(ids_of(failed) == ids{3});
-  CHECK(f.op(3).ec == no_memory);
-  for (const std::uint64_t n : ids{1, 2, 4, 5}) {
-    CHECK(f.queue.is_posted(n));
-    f.complete(n);
-    CHECK_FALSE(f.op(n).ec);
-  }
-  CHECK(f.queue.empty());
-}
-
-TEST_CASE("refusals at the first and the last of a chain, and of all of it") {
-  const ids refused = GENERATE(ids{1}, ids{4}, ids{1, 4}, ids{1, 2, 3, 4}, ids{2, 3});
-  fixture f(4);
-  f.queue.hold();
-  f.start(1, 4);
-  f.queue.refuse = refusing(refused);
-  operation_list failed;
-  f.queue.release(failed);
-  CHECK(ids_of(failed) == refused);
-  for (std::uint64_t n = 1; n <= 4; ++n) {
-    const bool was = std::find(refused.begin(), refused.end(), n) != refused.end();
-    CHECK(f.queue.is_posted(n) != was);
-  }
-  // No room is lost.
-  f.queue.refuse = nullptr;
-  f.start(5, 4 + refused.size());
-  for (std::uint64_t n = 5; n <= 4 + refused.size(); ++n)
-    CHECK(f.queue.is_posted(n));
-  CHECK(f.queue.most_posted <= 4);
-}
-
-TEST_CASE("a refusal while a completion posts what waited comes out with the completed ones") {
-  fixture f(2);
-  f.start(1, 5);
-  f.queue.refuse = refusing({3});
-  f.complete(2);
-  CHECK(ids_of(f.ready) == ids{1, 2, 3});
-  CHECK_FALSE(f.op(2).ec);
-  CHECK(f.op(3).ec == no_memory);
-  CHECK(f.queue.is_posted(4));
-  CHECK(f.queue.is_posted(5));
-}
-
-TEST_CASE("a waiting operation can be removed, a posted one cannot") {
-  fixture f(2);
-  f.start(1, 5);
-  CHECK(f.queue.remove_waiting(1) == nullptr);
-  CHECK(f.queue.remove_waiting(17) == nullptr);
-  CHECK(f.queue.remove_waiting(4) == &f.op(4));
-  CHECK(f.queue.remove_waiting(4) == nullptr);
-  f.complete(1);
-  f.complete(2);
-  CHECK(f.queue.is_posted(3));
-  CHECK(f.queue.is_posted(5));
-}
-
-TEST_CASE("failing what waits leaves what is posted") {
-  fixture f(2);
-  f.start(1, 4);
-  f.queue.fail_waiting(aborted, f.ready);
-  CHECK(ids_of(f.ready) == ids{3, 4});
-  CHECK(f.op(3).ec == aborted);
-  CHECK(f.op(4).ec == aborted);
-  CHECK(f.queue.is_posted(1));
-  CHECK_FALSE(f.op(1).ec);
-  f.complete(1);
-  f.start(5, 5);
-  CHECK(f.queue.is_posted(5));
-}
-
-TEST_CASE("failing all gives each operation the error once, in order, and all the room back") {
-  fixture f(3);
-  f.start(1, 5);
-  f.complete(1);
-  f.queue.fail_all(aborted, f.ready);
-  CHECK(ids_of(f.ready) == ids{1, 2, 3, 4, 5});
-  CHECK_FALSE(f.op(1).ec);
-  for (std::uint64_t n = 2; n <= 5; ++n)
-    CHECK(f.op(n).ec == aborted);
-  CHECK(f.queue.retired == ids{1, 2, 3, 4});
-  CHECK(f.queue.empty());
-  CHECK_FALSE(f.queue.any_posted());
-  f.start(6, 8);
-  CHECK(f.queue.posted_now == 3);
 }
 
 TEST_CASE("the short way: posted by the owner, completed at the front") {
@@ -390,26 +164,6 @@ TEST_CASE("the short way: posted by the owner, completed at the front") {
   CHECK_FALSE(f.queue.may_post());
   operation_list failed;
   f.queue.release(failed);
-  CHECK(f.queue.may_post());
-}
-
-TEST_CASE("operations that waited and were removed, failed or refused no longer keep others from "
-          "the device") {
-  const int how = GENERATE(0, 1, 2);
-  fixture f(1);
-  f.start(1, 2);
-  if (how == 0)
-    CHECK(f.queue.remove_waiting(2) == &f.op(2));
-  else if (how == 1)
-    f.queue.fail_waiting(aborted, f.ready);
-  else
-    f.queue.refuse = refusing({2});
-  f.complete(1);
-  CHECK(f.queue.may_post());
-  f.queue.refuse = nullptr;
-  f.start(3, 3);
-  CHECK(f.queue.is_posted(3));
-  f.queue.fail_all(aborted, f.ready);
   CHECK(f.queue.may_post());
 }
 
@@ -480,7 +234,7 @@ TEST_CASE("any interleaving keeps the order, the depth and every operation") {
   CHECK(posted.size() == queue.retired.size());
 }
 
-TEST_CASE("a completion speaks for silent operations before it, not for those with their own") {
+TEST_CASE("a completion retires the unsignaled operations before it, and no signaled ones") {
   fixture f(4);
   for (const std::uint64_t n : ids{1, 3, 4})
     f.op(n).silent = false;
@@ -508,13 +262,13 @@ TEST_CASE("an operation that must wait for those before it is posted when they h
     f.queue.release(f.ready);
     CHECK(f.queue.chains == std::vector<ids>{{1, 2}});
   }
-  SECTION("its like before it") {
+  SECTION("behind another operation that must wait") {
     f.queue.apart = {1, 2, 3, 4, 6};
     f.start(1, 7);
     CHECK(f.queue.chains == std::vector<ids>{{1}, {2}, {3}, {4}, {5}});
     return;
   }
-  SECTION("behind one that tells nothing") {
+  SECTION("behind an unsignaled one") {
     f.op(2).silent = true;
     f.start(1, 3);
     CHECK(f.queue.chains == std::vector<ids>{{1}, {2}});
@@ -531,7 +285,7 @@ TEST_CASE("an operation that must wait for those before it is posted when they h
   CHECK(f.queue.chains.back() == ids{6, 7});
 }
 
-TEST_CASE("an operation of which few may be posted at a time holds back those behind it") {
+TEST_CASE("an operation of a kind with a limit holds back the operations behind it") {
   fixture f(10);
   f.queue.pairs = {1, 3, 4, 6};
   f.signal_up_to(7);

@@ -3,63 +3,12 @@
 #include "protocol/stream_two.hpp"
 
 #include "catch.hpp"
+#include "unit/streams/stream_offering.hpp"
 
 namespace {
 
 using namespace stream_test;
 
-constexpr std::uint32_t large = 1000, ahead = 600, chunk = 250, direct = 200;
-
-stream_limits limits() {
-  stream_limits o{4, 1000};
-  o.offer_from = 300;
-  o.large_block_size = large;
-  o.offers = 2;
-  o.direct_from = direct;
-  o.inbox = {ahead, chunk};
-  return o;
-}
-
-struct offering : two {
-  offering() : two(8, limits()) {}
-
-  a_read& read_direct(std::uint64_t n) {
-    a_read& op = reads.emplace_back(n);
-    op.direct = true;
-    b.read(op);
-    return op;
-  }
-  /// The types of the frames on the way to b.
-  std::vector<frame_type> types() const {
-    std::vector<frame_type> result;
-    for (const wire_frame& f : a.wire)
-      result.push_back(f.header.type);
-    return result;
-  }
-  /// Reads all bytes that b can get, and checks their order.
-  std::uint64_t read_all() {
-    for (;;) {
-      a_read& r = read(10000);
-      settle();
-      for (const std::byte byte : r.data)
-        must(byte == byte_at(at_++), "bytes come in order and as they were");
-      if (r.ended && !r.ec)
-        continue;
-      b.cancel(r);
-      return at_;
-    }
-  }
-
-private:
-  std::uint64_t at_ = 0;
-};
-
-using types = std::vector<frame_type>;
-const error_code none;
-const error_code eof = asio::error::eof;
-const error_code aborted = asio::error::operation_aborted;
-const error_code pipe_broken = asio::error::broken_pipe;
-const error_code reset = asio::error::connection_reset;
 const error_code no_memory = asio::error::no_memory;
 
 std::vector<std::byte> an_offer(std::uint32_t id, std::uint64_t bytes = 500,
@@ -72,7 +21,7 @@ std::vector<std::byte> an_offer(std::uint32_t id, std::uint64_t bytes = 500,
 
 } // namespace
 
-TEST_CASE("few bytes go in frames, many are offered") {
+TEST_CASE("few bytes are sent in frames, many are offered") {
   offering few;
   few.write(299);
   CHECK(few.lengths() == std::vector<std::uint32_t>{100, 100, 99});
@@ -92,7 +41,7 @@ TEST_CASE("few bytes go in frames, many are offered") {
   CHECK(lent.read_all() == 300);
 }
 
-TEST_CASE("offered bytes keep their place") {
+TEST_CASE("offered bytes keep their order") {
   offering t;
   const auto lend = [&](std::uint64_t n) {
     a_write& w = t.lend(n);
@@ -127,7 +76,7 @@ TEST_CASE("writes meet in one offer while another is not answered") {
   CHECK(t.read_all() == 640);
 }
 
-TEST_CASE("an offer does not wait for others if that is wished, nor for what follows it") {
+TEST_CASE("an offer is sent at once with no_delay, or if a lent write or a shutdown follows") {
   SECTION("no delay") {
     offering t;
     t.a.bytes.set_no_delay(true);
@@ -152,7 +101,7 @@ TEST_CASE("an offer does not wait for others if that is wished, nor for what fol
   }
 }
 
-TEST_CASE("only so much is read ahead, and only so much is copied") {
+TEST_CASE("bytes are read ahead up to a limit, and copied up to a limit") {
   offering t;
   std::uint64_t taken = 0;
   for (int i = 0; i < 100 && (t.writes.empty() || t.writes.back().ended); ++i) {
@@ -169,7 +118,7 @@ TEST_CASE("only so much is read ahead, and only so much is copied") {
   CHECK(t.b.bytes.available() == ahead);
 }
 
-TEST_CASE("both sides write what is read ahead, and only then they read") {
+TEST_CASE("both sides write as much as is read ahead before they read") {
   offering t;
   a_write back(ahead, stream_write::kind::lend);
   back.data.resize(ahead);
@@ -203,149 +152,9 @@ TEST_CASE("a waiting read of much memory is direct") {
   t.settle();
 }
 
-TEST_CASE("a direct read that is cancelled ends when its memory is not written any more") {
-  offering t;
-  a_read& r = t.read_direct(500);
-  a_read& second = t.read_direct(100);
-  t.lend(500);
-  t.a.deliver_to(t.b);
-  REQUIRE(t.b.pulls.size() == 1);
-  t.b.cancel(r);
-  t.b.cancel(second);
-  CHECK(second.cancelled);
-  CHECK(!r.cancelled);
-  CHECK(!r.ended);
-  t.b.complete_pull(t.a);
-  CHECK(r.ended);
-  CHECK(r.ec == aborted);
-  CHECK(r.done == 0);
-  CHECK(!t.writes.back().ended); // no byte of it has been taken
-  CHECK(t.read_all() == 500);
-  CHECK(t.writes.back().ended);
-}
-
-TEST_CASE("a lent write that is cancelled tells how much the peer gets") {
-  SECTION("nothing, if it was not offered yet") {
-    offering t;
-    t.lend(500);
-    t.written += 500;
-    t.lend(500);
-    t.written += 500;
-    a_write& third = t.lend(500); // no more may be offered
-    t.a.cancel(third);
-    CHECK(third.cancelled);
-    CHECK(t.read_all() == 1000);
-  }
-  SECTION("what has been read ahead") {
-    offering t;
-    a_write& w = t.lend(2000);
-    t.settle();
-    CHECK(!w.ended);
-    t.a.cancel(w);
-    CHECK(!w.ended);
-    CHECK(t.types() == types{frame_type::withdraw});
-    t.settle();
-    CHECK(w.ended);
-    CHECK(w.ec == aborted);
-    CHECK(w.done == ahead);
-    CHECK(t.a.keys.empty());
-    t.written = ahead;
-    t.write(7);
-    CHECK(t.read_all() == ahead + 7);
-  }
-  SECTION("with what is being read") {
-    offering t;
-    a_read& r = t.read_direct(400);
-    a_write& w = t.lend(2000);
-    t.a.deliver_to(t.b);
-    t.a.cancel(w);
-    t.a.deliver_to(t.b);
-    CHECK(t.b.wire.empty());
-    t.settle();
-    CHECK(r.done == 400);
-    CHECK(w.ec == aborted);
-    CHECK(w.done == 400);
-  }
-  SECTION("everything, if all has been read") {
-    offering t;
-    a_write& w = t.lend(500);
-    t.a.deliver_to(t.b);
-    while (t.b.complete_pull(t.a))
-      continue;
-    t.a.cancel(w);
-    t.settle();
-    CHECK(w.ec == none);
-    CHECK(w.done == 500);
-    CHECK(!t.b.failure);
-    CHECK(t.read_all() == 500);
-  }
-  SECTION("by a shutdown") {
-    offering t;
-    a_write& w = t.lend(2000);
-    t.settle();
-    t.a.bytes.shut_down_writes();
-    t.a.run();
-    t.settle();
-    CHECK(w.ec == pipe_broken);
-    CHECK(w.done == ahead);
-    CHECK(t.read_all() == ahead);
-    CHECK(t.reads.back().ec == eof);
-  }
-}
-
-TEST_CASE("the end comes behind what is offered") {
-  offering t;
-  t.write(1000);
-  t.a.bytes.shut_down_writes();
-  t.a.run();
-  while (t.a.deliver_to(t.b))
-    continue;
-  a_read& r = t.read(100);
-  CHECK(!r.ended);
-  t.settle();
-  CHECK(r.done == 100);
-  t.read(1000);
-  t.settle();
-  CHECK(t.read(1000).done == 400);
-  CHECK(t.read(1000).ec == eof);
-}
-
-TEST_CASE("a failure leaves what has been read, and is told behind it") {
-  offering t;
-  t.write(1000);
-  t.write(50);
-  t.a.bytes.shut_down_writes();
-  t.a.run();
-  while (t.a.deliver_to(t.b))
-    continue;
-  t.b.complete_pull(t.a);
-  a_read& taken = t.read(10);
-  CHECK(taken.done == 10);
-  t.b.stop(reset);
-  CHECK(t.read(1000).done == chunk - 10);
-  CHECK(t.read(1000).ec == reset); // though the peer had shut down
-  CHECK(t.b.link.flow().held() == 0);
-  CHECK(t.b.chunks.empty());
-}
-
-TEST_CASE("a failure ends a direct read and what is offered") {
-  offering t;
-  a_read& r = t.read_direct(500);
-  a_write& w = t.lend(500);
-  t.write(400);
-  t.a.deliver_to(t.b);
-  t.a.stop(reset);
-  t.b.stop(reset);
-  CHECK(r.ec == reset);
-  CHECK(r.done == 0);
-  CHECK(w.ec == reset);
-  CHECK(w.done == 0);
-  CHECK((t.a.keys.empty() && t.a.blocks.empty()));
-}
-
 TEST_CASE("operations for which there is no memory") {
   offering t;
-  SECTION("a key: then in frames") {
+  SECTION("a key: the bytes are sent in frames") {
     t.a.refuses_key = [] {
       return true;
     };
@@ -357,7 +166,7 @@ TEST_CASE("operations for which there is no memory") {
     t.write(450);
     CHECK(t.read_all() == 800);
   }
-  SECTION("a large block: then in frames") {
+  SECTION("a large block: the bytes are sent in frames") {
     int n = 0;
     t.a.refuses_memory = [&] {
       return n++ == 0;
@@ -367,7 +176,7 @@ TEST_CASE("operations for which there is no memory") {
     CHECK(w.done == 350);
     CHECK(t.types() == types{4, frame_type::data});
   }
-  SECTION("a chunk: a read that waits for it ends with that, and the next one tries again") {
+  SECTION("a chunk: a pending read fails, and the next one tries again") {
     bool refuses = true;
     t.b.refuses_memory = [&] {
       return refuses;
@@ -380,52 +189,6 @@ TEST_CASE("operations for which there is no memory") {
     CHECK(t.read(1000).ec == no_memory);
     refuses = false;
     CHECK(t.read_all() == 500);
-  }
-}
-
-TEST_CASE("a side that closes") {
-  SECTION("has what it wrote read, and what it lent withdrawn") {
-    offering t;
-    t.write(500);
-    a_write& w = t.lend(2000);
-    t.settle();
-    t.a.link.close();
-    t.a.run();
-    t.settle();
-    CHECK(w.ec == aborted);
-    CHECK(w.done == 100);
-    CHECK(t.a.closed);
-    CHECK(t.b.closed);
-    CHECK(t.read_all() == ahead);
-    CHECK(t.reads.back().ec == eof);
-  }
-  SECTION("refuses what it is offered") {
-    offering t;
-    a_read& r = t.read_direct(300);
-    a_write& w = t.lend(2000);
-    a_write& second = t.lend(400);
-    while (t.a.deliver_to(t.b))
-      continue;
-    t.b.link.close();
-    t.b.run();
-    CHECK(!r.ended);
-    t.settle();
-    CHECK(r.ec == aborted);
-    CHECK(w.ec == pipe_broken);
-    CHECK(second.ec == pipe_broken);
-    CHECK(t.a.closed);
-    CHECK(t.b.closed);
-    CHECK(t.a.keys.empty());
-  }
-  SECTION("and an offer crosses its goodbye") {
-    offering t;
-    a_write& w = t.lend(500);
-    t.b.link.close();
-    t.b.run();
-    t.settle();
-    CHECK(w.ec == pipe_broken);
-    CHECK(t.a.closed);
-    CHECK(t.b.closed);
   }
 }
 
@@ -450,7 +213,7 @@ TEST_CASE("a peer that breaks the rules of offers") {
     f[1] = std::byte(1);
     breaks(t.b, f);
   }
-  SECTION("more of them than receives") {
+  SECTION("more offers than receives") {
     for (std::uint32_t id = 0; id < 8; ++id)
       goes(t.b, an_offer(id));
     breaks(t.b, an_offer(8));
@@ -463,25 +226,25 @@ TEST_CASE("a peer that breaks the rules of offers") {
     goes(t.b, an_offer(0));
     breaks(t.b, frame_of({.type = frame_type::goodbye}));
   }
-  SECTION("a withdrawal of none") {
+  SECTION("a withdrawal of no offer") {
     breaks(t.b, frame_of({.type = frame_type::withdraw, .id = 0}));
   }
-  SECTION("two of one") {
+  SECTION("two withdrawals of one offer") {
     goes(t.b, an_offer(0));
     goes(t.b, frame_of({.type = frame_type::withdraw, .id = 0}));
     breaks(t.b, frame_of({.type = frame_type::withdraw, .id = 0}));
   }
-  SECTION("an answer to none") { breaks(t.a, frame_of({.type = frame_type::taken, .id = 0})); }
-  SECTION("two answers to one") {
+  SECTION("an answer to no offer") { breaks(t.a, frame_of({.type = frame_type::taken, .id = 0})); }
+  SECTION("two answers to one offer") {
     t.lend(500);
     goes(t.a, frame_of({.type = frame_type::taken, .id = 0}));
     breaks(t.a, frame_of({.type = frame_type::taken, .id = 0}));
   }
-  SECTION("an answer to a withdrawal that was not said") {
+  SECTION("an answer to a withdrawal that was not sent") {
     t.lend(500);
     breaks(t.a, frame_of({.type = frame_type::withdrawn, .id = 0, .immediate = 10}));
   }
-  SECTION("one with as many bytes as were offered") {
+  SECTION("an answer to a withdrawal with as many bytes as were offered") {
     t.a.cancel(t.lend(500));
     breaks(t.a, frame_of({.type = frame_type::withdrawn, .id = 0, .immediate = 500}));
   }
@@ -491,95 +254,7 @@ TEST_CASE("a peer that breaks the rules of offers") {
   }
 }
 
-TEST_CASE("a side that drops what still comes") {
-  SECTION("keeps what is here, and tells how much of each offer was read") {
-    offering t;
-    t.write(30);
-    t.settle();
-    t.written = 30;
-    a_write& w = t.lend(2000);
-    a_write& behind = t.lend(400);
-    t.settle();
-    CHECK(t.b.bytes.available() == 30 + ahead);
-    t.b.bytes.shut_down_writes();
-    t.b.bytes.shut_down_reads();
-    t.b.run();
-    t.settle();
-    CHECK(w.ec == pipe_broken);
-    CHECK(w.done == ahead);
-    CHECK(behind.ec == pipe_broken);
-    CHECK(behind.done == 0);
-    CHECK(t.a.keys.empty());
-    CHECK(t.read_all() == 30 + ahead);
-    CHECK(t.reads.back().ec == eof);
-    CHECK(t.write(10).ec == pipe_broken);
-    CHECK(t.b.link.flow().held() == 0);
-  }
-  SECTION("needs nobody who reads") {
-    offering t;
-    t.b.bytes.shut_down_writes();
-    t.b.bytes.shut_down_reads();
-    for (int i = 0; i < 100; ++i) {
-      REQUIRE(t.write(250).ended);
-      t.settle();
-    }
-    a_write& w = t.lend(500); // when it gets the notice
-    t.settle();
-    CHECK(w.ec == pipe_broken);
-    CHECK(w.done == 0);
-    CHECK(t.read(10).ec == eof);
-  }
-  SECTION("gives a direct read what has been asked for") {
-    offering t;
-    t.b.read_at_a_time = 300;
-    a_read& r = t.read_direct(1000);
-    a_write& w = t.lend(1000);
-    t.a.deliver_to(t.b);
-    t.b.bytes.shut_down_writes();
-    t.b.bytes.shut_down_reads();
-    t.b.run();
-    t.settle();
-    CHECK(r.ec == none);
-    CHECK(r.done == 300);
-    CHECK(w.ec == pipe_broken);
-    CHECK(w.done == 300);
-  }
-  SECTION("and then closes") {
-    offering t;
-    a_write& w = t.lend(2000);
-    t.a.deliver_to(t.b);
-    t.b.complete_pull(t.a);
-    t.b.bytes.shut_down_writes();
-    t.b.bytes.shut_down_reads();
-    t.b.link.close();
-    t.b.run();
-    t.settle();
-    CHECK(w.ec == pipe_broken);
-    CHECK(w.done == 2 * chunk + ahead % chunk);
-    CHECK(t.a.closed);
-    CHECK(t.b.closed);
-    CHECK(t.b.chunks.empty());
-  }
-}
-
-TEST_CASE("a write that is withdrawn during a direct read ends at the bytes already requested") {
-  offering t;
-  t.b.read_at_a_time = 300;
-  a_read& r = t.read_direct(1000);
-  a_write& w = t.lend(1000);
-  t.a.deliver_to(t.b);
-  t.a.cancel(w);
-  t.a.deliver_to(t.b);
-  REQUIRE(t.b.pulls.size() == 1);
-  CHECK(t.b.pulls.front().from.size == 300);
-  t.settle();
-  CHECK(r.ec == none);
-  CHECK(r.done == 300);
-  CHECK(w.ec == aborted);
-  CHECK(w.done == 300);
-}
-
-TEST_CASE("a direct read of which nothing can be read goes another way") {
+TEST_CASE("a direct read whose memory cannot be read to gets bytes that are read ahead") {
   offering t;
   a_read& r = t.read_direct(1000);
   t.lend(1000);
@@ -608,13 +283,13 @@ TEST_CASE("sides that cannot READ each other's memory send frames") {
   }
   CHECK(w.done == 1000);
   CHECK(!t.a.failure);
-  SECTION("and may not offer it") {
+  SECTION("and an offer is a violation") {
     t.b.arrives(an_offer(0));
     CHECK(t.b.failure == error::protocol_violation);
   }
 }
 
-TEST_CASE("a peer that is asked tells whether its application has taken something") {
+TEST_CASE("a peer that is queried answers whether its application has taken bytes") {
   offering t;
   t.write(large);
   t.settle();
@@ -631,7 +306,7 @@ TEST_CASE("a peer that is asked tells whether its application has taken somethin
   CHECK(ask() == 0);
   t.read_direct(direct - 1);
   CHECK(ask() == 1);
-  SECTION("once, until it has answered") {
+  SECTION("one query is sent until it is answered") {
     t.a.bytes.ask();
     t.a.bytes.ask();
     t.a.run();
@@ -639,29 +314,15 @@ TEST_CASE("a peer that is asked tells whether its application has taken somethin
     t.a.run();
     CHECK(t.types() == types{frame_type::query});
   }
-  SECTION("twice is a violation") {
+  SECTION("a second query before the answer is a violation") {
     t.b.bytes.ask(); // leaves b's frames on the wire
     t.b.complete_receive(frame_of({.type = frame_type::query}));
     t.b.complete_receive(frame_of({.type = frame_type::query}));
     t.b.run();
     CHECK(t.b.failure == error::protocol_violation);
   }
-  SECTION("so is an answer to no question") {
+  SECTION("an answer without a query is a violation") {
     t.a.arrives(frame_of({.type = frame_type::progress, .immediate = 5}));
     CHECK(t.a.failure == error::protocol_violation);
   }
-}
-
-TEST_CASE("a write may be taken out until something of it is begun") {
-  offering t;
-  t.lend(500);
-  t.lend(500);
-  a_write& waits = t.lend(500); // no more may be offered
-  CHECK(t.a.bytes.has_begun(t.writes.front()));
-  CHECK(!t.a.bytes.has_begun(waits));
-  t.a.cancel(t.writes.front());
-  t.a.cancel(t.writes.front());
-  CHECK(t.types() == types{frame_type::offer, frame_type::offer, frame_type::withdraw});
-  t.a.cancel(waits);
-  CHECK(waits.cancelled);
 }

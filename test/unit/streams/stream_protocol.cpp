@@ -55,7 +55,7 @@ TEST_CASE("a write is cut into frames of the peer's size") {
   }
 }
 
-TEST_CASE("a small write goes at once, more of them meet in a frame while one is on its way") {
+TEST_CASE("a small write is sent at once; more of them share a frame while one is outstanding") {
   two t;
   t.write(10);
   CHECK(t.lengths() == lengths{10});
@@ -82,14 +82,14 @@ TEST_CASE("the end of a long write does not wait for its beginning") {
 }
 
 TEST_CASE("a small write waits for the frame before it") {
-  SECTION("nothing, if that is wished") {
+  SECTION("not with no_delay") {
     two t;
     t.a.bytes.set_no_delay(true);
     t.write(10);
     t.write(10);
     CHECK(t.lengths() == lengths{10, 10});
   }
-  SECTION("not for longer than the shutdown behind it") {
+  SECTION("not if a shutdown follows") {
     two t;
     t.write(10);
     t.write(10);
@@ -98,7 +98,7 @@ TEST_CASE("a small write waits for the frame before it") {
     CHECK(t.lengths() == lengths{10, 10});
     CHECK(t.a.wire.back().header.type == frame_type::shutdown);
   }
-  SECTION("nor the close") {
+  SECTION("not if a close follows") {
     two t;
     t.write(10);
     t.write(10);
@@ -107,7 +107,7 @@ TEST_CASE("a small write waits for the frame before it") {
     CHECK(t.lengths() == lengths{10, 10});
     CHECK(t.a.wire.back().header.type == frame_type::goodbye);
   }
-  SECTION("nor a write from where it lies") {
+  SECTION("not if a lent write follows") {
     two t;
     t.write(10);
     t.write(10);
@@ -161,7 +161,7 @@ TEST_CASE("reads take parts of a receive, and from several") {
       REQUIRE(b == byte_at(at++));
 }
 
-TEST_CASE("a piece is what is left in one receive") {
+TEST_CASE("a piece is the rest of one receive") {
   two t;
   t.write(150);
   t.settle();
@@ -188,7 +188,7 @@ TEST_CASE("waits end with the state and take nothing") {
   CHECK(again.ec == none);
 }
 
-TEST_CASE("the peer's shutdown is behind what came before it, and the other way stays open") {
+TEST_CASE("the peer's shutdown follows the bytes before it, and the other direction stays open") {
   two t;
   t.write(30);
   t.a.bytes.shut_down_writes();
@@ -294,7 +294,7 @@ TEST_CASE("bytes that had arrived before a failure can be read") {
   CHECK(t.read(100).ec == reset);
 }
 
-TEST_CASE("after a close what was written is still sent, and what comes is dropped") {
+TEST_CASE("after a close written bytes are still sent, and received bytes are dropped") {
   two t;
   t.write(250);
   a_write theirs(50);
@@ -320,7 +320,7 @@ TEST_CASE("cancelled writes") {
     CHECK(w.cancelled);
     CHECK(w.done == 0);
   }
-  SECTION("one that is sent from where it lies ends when what was begun has been sent") {
+  SECTION("a lent write that is being sent ends when its begun part has been sent") {
     two t(5, 1);
     a_write& w = t.lend(1000);
     CHECK(t.lengths() == lengths{100, 100});
@@ -335,7 +335,7 @@ TEST_CASE("cancelled writes") {
   }
 }
 
-TEST_CASE("a failure tells how much of a lent write had been sent") {
+TEST_CASE("a failure reports how much of a lent write had been sent") {
   two t;
   a_write& w = t.lend(1000);
   t.a.complete_send();
@@ -393,7 +393,7 @@ TEST_CASE("a peer that breaks the rules") {
   }
 }
 
-TEST_CASE("a peer that has said goodbye is not asked") {
+TEST_CASE("a peer that has sent its goodbye is not queried") {
   two t;
   t.settle();
   t.b.link.close();

@@ -155,7 +155,7 @@ TEST_CASE("a message is at most 2^31 bytes") {
   CHECK(make_error_code(request_error::message_size) == asio::error::message_size);
 }
 
-TEST_CASE("a request knows what exceeds the remote buffer, and atomic operations their alignment") {
+TEST_CASE("a request detects a range beyond the remote buffer, and a misaligned atomic operation") {
   char here = 0;
   const auto write = [&](std::size_t n, remote_buffer to) {
     return detail::remote_request<1>(IBV_WR_RDMA_WRITE, 0, 0, asio_rdma::const_buffer(&here, n, 1),
@@ -174,7 +174,7 @@ TEST_CASE("a request knows what exceeds the remote buffer, and atomic operations
   CHECK(add({4100, 8, 1}) == request_error::misaligned);
 }
 
-TEST_CASE("elements are counted at compile time where the buffers tell") {
+TEST_CASE("elements are counted at compile time if the type of the buffers has their number") {
   CHECK(detail::max_elements<asio_rdma::const_buffer>() == 1);
   CHECK(detail::max_elements<asio_rdma::mutable_buffer>() == 1);
   CHECK(detail::max_elements<std::array<asio_rdma::const_buffer, 3>>() == 3);

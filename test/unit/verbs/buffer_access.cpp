@@ -52,7 +52,7 @@ struct asked {
 
 } // namespace
 
-TEST_CASE_METHOD(ground, "many read and one writes") {
+TEST_CASE_METHOD(ground, "access is granted to many readers or to one writer") {
   {
     const buffer_access a = buffer.try_read_access(), b = buffer.try_read_access();
     CHECK(a);
@@ -85,7 +85,7 @@ TEST_CASE_METHOD(ground, "only slices that overlap conflict") {
   CHECK(registered_buffer().try_write_access());
 }
 
-TEST_CASE_METHOD(ground, "an operation that conflicts says so and leaves everything as it was") {
+TEST_CASE_METHOD(ground, "a conflicting operation reports the conflict and changes nothing") {
   buffer_access first, second;
   CHECK(!first.try_begin_read(buffer));
   CHECK(second.try_begin_write(buffer.slice(10, 10)) == error::buffer_in_use);
@@ -299,7 +299,8 @@ TEST_CASE_METHOD(ground, "coroutines and futures wait for access") {
   CHECK(written);
 }
 
-TEST_CASE("a context that goes takes the handlers that wait on it along, and the others go on") {
+TEST_CASE(
+    "a context that is destroyed destroys the handlers that wait on it, and the others continue") {
   test::plain_arenas arenas;
   const memory_pool pool = arenas.pool();
   registered_buffer buffer = pool.allocate(100);
@@ -345,7 +346,7 @@ TEST_CASE("a wait that is cancelled after its context was destroyed stays destro
   CHECK(buffer.try_write_access());
 }
 
-TEST_CASE("a context that goes with access granted but not told lets go of it") {
+TEST_CASE("a context that is destroyed before it reports a granted access releases the access") {
   test::plain_arenas arenas;
   const memory_pool pool = arenas.pool();
   const registered_buffer buffer = pool.allocate(100);
@@ -437,7 +438,7 @@ TEST_CASE("waits that are cancelled while others end their access end once") {
   }
 }
 
-TEST_CASE("a context that goes while another thread ends the access") {
+TEST_CASE("a context is destroyed while another thread ends the access") {
   test::plain_arenas arenas;
   const memory_pool pool = arenas.pool();
   const registered_buffer buffer = pool.allocate(64);

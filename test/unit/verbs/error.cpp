@@ -39,12 +39,12 @@ TEST_CASE("each error of the library maps onto a generic condition") {
   }
 }
 
-TEST_CASE("the first day's errors say what to do") {
+TEST_CASE("the errors of a first set-up name the remedy") {
   CHECK(make_error_code(error::no_device).message().find("rdma link") != std::string::npos);
   CHECK(make_error_code(error::device_permission).message().find("/dev/infiniband") !=
         std::string::npos);
   CHECK(make_error_code(error::memory_limit).message().find("ulimit -l") != std::string::npos);
-  // The message depends on the machine; test/device/connecting/cm_refused.cpp checks it.
+  // The message depends on the machine; test/device/connecting/cm_unusable.cpp checks it.
   const std::string loopback = make_error_code(error::loopback_address).message();
   CHECK((loopback.find("use the address of one: ") != std::string::npos ||
          loopback.find("there is none with another") != std::string::npos));

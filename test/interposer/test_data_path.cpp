@@ -123,7 +123,7 @@ TEST_CASE("a queue with held completions still reports others") {
   REQUIRE(loopback::event(pair.a) == pair.a.cq);
 }
 
-TEST_CASE("completions that are still held when the injector goes are delivered") {
+TEST_CASE("completions that are still held when the injector is destroyed are delivered") {
   cm_device device;
   const auto table = device.context()->ops;
   auto inj = std::make_unique<injector>(device.context());
@@ -138,7 +138,7 @@ TEST_CASE("completions that are still held when the injector goes are delivered"
   REQUIRE(std::memcmp(&device.context()->ops, &table, sizeof table) == 0);
 }
 
-TEST_CASE("destroying a queue pair drops what was held of it") {
+TEST_CASE("destroying a queue pair drops its held completions") {
   cm_device device;
   injector inj(device.context());
   loopback pair(device.context());

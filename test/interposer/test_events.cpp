@@ -196,7 +196,7 @@ TEST_CASE("asynchronous events are raised") {
       REQUIRE(pair.send(1) == EIO);
       REQUIRE_FALSE(ibv_alloc_pd(context));
     }
-    SECTION("unread when its queue pair goes") {
+    SECTION("unread when its queue pair is destroyed") {
       inj.raise_qp_event(pair.a.qp, IBV_EVENT_QP_REQ_ERR);
     }
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-#include <faults/watched_locks.hpp>
+#include <interposer/watched_locks.hpp>
 
 #include <pthread.h>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
-#include <faults/thread_watch.hpp>
+#include <interposer/thread_watch.hpp>
 
 #include <cstddef>
 

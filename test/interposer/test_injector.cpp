@@ -16,7 +16,7 @@
 using faults::call;
 using faults::injector;
 
-TEST_CASE("without faults an injector counts, and leaves nothing behind") {
+TEST_CASE("an injector without faults counts calls, and leaves nothing behind") {
   cm_device device;
   const auto table = device.context()->ops;
   {

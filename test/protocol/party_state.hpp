@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: BSL-1.0
+// The operations and the records of one side of a connection, and the receives that it shares.
+#pragma once
+
+#include "connection/message_protocol.hpp"
+#include "fake_link.hpp"
+#include "leases/grant_table.hpp"
+#include "leases/lease_table.hpp"
+#include "link/receive_shares.hpp"
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+namespace protocol_test {
+
+/// A number below n.
+using chooser = std::function<std::uint32_t(std::uint32_t n)>;
+
+/// An operation of a party, of any kind, which must end exactly once.
+template <class Request>
+struct op_of final : Request {
+  std::uint32_t sequence = 0; // for messages
+  bool keyed = false, preparing = false, ended = false;
+  std::uint64_t key = 0;
+  bool written_to = false;            // the device is writing to its memory
+  std::optional<std::uint32_t> holds; // the message that was read to its memory
+};
+using send_op = op_of<message_out>;
+using receive_op = op_of<message_in>;
+using lend_op = op_of<lend_request>;
+using lease_op = op_of<lease_request>;
+using region_op = op_of<region_receive>;
+
+/// Receives that a party shares with a rival, which takes and returns unclaimed receives.
+struct shared_receives {
+  static constexpr std::uint32_t spare = 4; // more than the party may have
+
+  shared_receives(std::uint32_t receives, std::uint32_t promise)
+      : shares(receives + spare, promise) {
+    must(shares.join(), "the first link finds room");
+  }
+
+  receive_shares shares;
+  std::uint32_t rival = 0; // number of receives that the rival has
+  bool left = false;       // the party has left
+
+  void act(const chooser& pick) {
+    if (rival != 0 && pick(2) == 0) {
+      shares.give_back(false);
+      --rival;
+    } else if (shares.take(false)) {
+      ++rival;
+    }
+  }
+};
+
+/// The pending actions of one side of a connection, and the records that a test compares.
+struct party_state {
+  std::optional<shared_receives> shared;
+
+  // Pending actions.
+  std::deque<std::uint32_t> lent_slots; // messages that the application holds
+  struct pull {
+    std::uint32_t slot;
+    remote_buffer memory;
+    receive_op* into; // its receive, until that ends
+    bool direct;
+  };
+  std::vector<pull> pulls;
+  std::set<std::uint32_t> read; // the memory of pulls that are not direct
+  std::vector<send_op*> preparing;
+  std::vector<std::uint32_t> making, ending;
+  std::map<std::uint64_t, std::uint64_t> keys; // of offered messages: their sizes
+  std::set<std::uint32_t> grant_keys;          // keys by which the peer may access
+  std::set<std::uint32_t> revoked;
+  std::set<std::uint32_t> unheard; // revoked while their keys were being made
+  std::set<std::uint32_t> my_leases;
+
+  // Records.
+  std::map<std::uint32_t, std::uint64_t> sent_sizes; // by sequence
+  std::set<std::uint32_t> sent_well, written_well;
+  std::vector<std::pair<std::uint32_t, std::uint64_t>> received; // sequence and size, in order
+  std::vector<std::uint32_t> noticed;
+  std::size_t ended_ops = 0, made_ops = 0, regions = 0, granted = 0, failed_sends = 0;
+  bool honest_peer = true;               // its keys of long messages are their numbers
+  std::size_t direct = 0, abandoned = 0; // messages read to the receiver's own memory
+  bool dead = false;                     // the device has ended its accesses
+  std::uint32_t sequence = 0;
+  std::uint64_t next_key = 1;
+};
+
+} // namespace protocol_test

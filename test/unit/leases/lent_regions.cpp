@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: BSL-1.0
+// Regions that the owner lends, and regions that are handed back.
+#include "catch.hpp"
+#include "leases/grant_table.hpp"
+#include "leases/lease_table.hpp"
+#include "protocol/fake_link.hpp"
+#include "unit/leases/grant_sides.hpp"
+
+#include <vector>
+
+namespace {
+
+using namespace grants_test;
+
+struct a_wait final : region_receive {};
+
+} // namespace
+
+TEST_CASE("grants: a region is handed back though its renewal was cancelled") {
+  two t;
+  const remote_lease l = t.granted();
+  a_lease renewal, gift;
+  renewal.what = lease_request::kind::renew;
+  renewal.id = l.id;
+  t.user.leases.start(renewal, t.now);
+  while (t.carry(t.user, t.owner)) {
+  }
+  CHECK(t.user.leases.cancel(renewal));
+  gift.what = lease_request::kind::give;
+  gift.id = l.id;
+  t.user.leases.start(gift, t.now);
+  while (t.carry(t.owner, t.user)) {
+  }
+  t.exchange();
+  t.ends(t.number);
+  a_wait wait;
+  t.owner.inbox.receive(wait);
+  REQUIRE(t.owner.inbox.next() == &wait);
+  CHECK(wait.returned);
+}
+
+TEST_CASE("grants: memory that was lent before closing is sent before the goodbye, however late "
+          "its key") {
+  two t;
+  a_lend lend;
+  lend.bytes = 77;
+  lend.rights = some_rights;
+  t.owner.grants.lend(lend);
+  const std::uint32_t id = t.owner.grants.next().grant;
+  t.owner.link.close();
+  t.exchange();
+  CHECK(t.frames.empty());
+  SECTION("made") {
+    t.owner.grants.made(id, {0x1000, 77, 5}, t.now);
+    t.exchange();
+    CHECK(t.owner.grants.next().lend == nullptr); // the key ends first, by the peer's goodbye
+    CHECK(t.owner.grants.next().lend == &lend);
+    CHECK(!lend.ec);
+    CHECK(t.frames == std::vector{frame_type::lent, frame_type::goodbye, frame_type::goodbye});
+    t.owner.grants.ended(id);
+  }
+  SECTION("not made") {
+    t.owner.grants.not_made(id, asio::error::no_memory);
+    t.exchange();
+    CHECK(t.frames == std::vector{frame_type::goodbye, frame_type::goodbye});
+    CHECK(t.owner.grants.next().lend == &lend);
+    CHECK(lend.ec);
+  }
+  CHECK(t.owner.grants.live() == 0);
+}
+
+TEST_CASE("grants: a region is sent to the peer, and back to its owner") {
+  two t;
+  a_lend lend;
+  CHECK(t.lends(lend, seconds(5)).lend == &lend);
+  CHECK(t.owner.grants.next().what == make_or_end::lent);
+  CHECK(!lend.ec);
+  a_wait cancelled, wait;
+  t.user.inbox.receive(wait);
+  CHECK(t.user.inbox.cancel(wait));
+  t.user.inbox.receive(wait);
+  REQUIRE(t.user.inbox.next() == &wait);
+  CHECK(!wait.returned);
+  const std::uint32_t id = wait.id;
+  CHECK(t.user.leases.get(id)->memory == remote_buffer{0x1000, 77, 5});
+  // The beginning of its lease is unknown, so the region begins with a renewal.
+  CHECK(t.user.leases.check(id, t.now) == error::lease_expired);
+  a_lease renewal;
+  renewal.what = lease_request::kind::renew;
+  renewal.id = id;
+  t.user.leases.start(renewal, t.now);
+  t.exchange();
+  REQUIRE(t.user.leases.next() == &renewal);
+  CHECK(!t.user.leases.check(id, t.now));
+  CHECK(renewal.result.until == t.now + seconds(5));
+
+  a_lease gift;
+  gift.what = lease_request::kind::give;
+  gift.id = id;
+  t.user.leases.start(gift, t.now);
+  CHECK(t.user.leases.check(id, t.now) == error::lease_expired);
+  t.exchange();
+  REQUIRE(t.user.leases.next() == &gift);
+  a_wait owner_waits;
+  t.owner.inbox.receive(owner_waits);
+  CHECK(t.owner.inbox.next() == nullptr); // until the key has ended
+  t.ends(t.number);
+  REQUIRE(t.owner.inbox.next() == &owner_waits);
+  CHECK(owner_waits.returned);
+  CHECK(owner_waits.id == t.number);
+  CHECK(t.owner.grants.live() == 0);
+}
+
+TEST_CASE("grants: a lease longer than can be encoded, or negative, is still sent") {
+  const auto asked = GENERATE(microseconds(std::chrono::years(50)), microseconds(-1));
+  two t;
+  a_lend lend;
+  t.lends(lend, asked);
+  CHECK(!t.failure());
+  a_wait wait;
+  t.user.inbox.receive(wait);
+  CHECK(t.user.inbox.next() == &wait);
+}
+
+TEST_CASE("grants: a region of a cancelled receive is given to the next receive") {
+  two t;
+  a_lend lend;
+  t.lends(lend, seconds(5));
+  a_wait given_up, next;
+  t.user.inbox.receive(given_up);
+  REQUIRE(t.user.inbox.next() == &given_up);
+  t.user.inbox.put_back(given_up.id);
+  CHECK(t.user.inbox.next() == nullptr);
+  t.user.inbox.receive(next);
+  REQUIRE(t.user.inbox.next() == &next);
+  CHECK(next.id == given_up.id);
+  CHECK(!next.returned);
+}
+
+TEST_CASE("grants: a region that has ended meanwhile is not handed back") {
+  two t;
+  const remote_lease l = t.granted();
+  a_lease gift;
+  gift.what = lease_request::kind::give;
+  gift.id = l.id;
+  t.user.leases.start(gift, t.now);
+  CHECK(t.owner.grants.revoke(t.number));
+  t.exchange();
+  t.ends(t.number);
+  a_wait wait;
+  t.owner.inbox.receive(wait);
+  CHECK(t.owner.inbox.next() == nullptr);
+  CHECK(!t.failure());
+  t.owner.inbox.cancel(wait);
+}
