@@ -75,7 +75,7 @@ public:
       return "the completion queue has no room for the queue pair's send and receive depth";
     case error::pool_limit:
       return "the memory pool has reached its limit "
-             "(let go of buffers, or raise memory_pool_options::limit)";
+             "(release buffers, or raise memory_pool_options::limit)";
     case error::buffer_in_use:
       return "the buffer is in use: another operation writes it, or this one would write what "
              "another reads (wait with async_read_access or async_write_access)";
@@ -95,7 +95,7 @@ public:
       return "the holder of the lock, or its next waiter, has died; the lock cannot be acquired "
              "any more";
     case error::device_keeps_memory:
-      return "the RDMA device did not let go of the operation's memory and may still use it "
+      return "the RDMA device did not release the operation's memory and may still use it "
              "(do not free it or use it for anything else)";
     case error::shared_receives_full:
       return "the shared receives are promised to others "

@@ -9,6 +9,7 @@
 #include <asio_rdma/detail/global/global_message.hpp>
 
 #include <algorithm>
+#include <chrono>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -93,6 +94,13 @@ struct unlinked {
   std::uint64_t before = 0; // the descriptor of its predecessor
 };
 
+/// Options of a host that disconnects a peer without an introduction after a second.
+global_memory_options impatient_host() {
+  global_memory_options o;
+  o.lanes.keep_alive = std::chrono::seconds(1);
+  return o;
+}
+
 global_message of(kind k) {
   global_message m;
   m.what = k;
@@ -105,7 +113,7 @@ global_message of(kind k) {
 } // namespace
 
 TEST_CASE("a peer that does not introduce itself gets no answer") {
-  world w;
+  world w({}, impatient_host());
   for (const kind k : {kind::welcome, kind::refuse, kind::allocate, kind::allocated, kind::free,
                        kind::freed, kind::descriptors}) {
     CAPTURE(int(k));
@@ -126,7 +134,7 @@ TEST_CASE("a peer that does not introduce itself gets no answer") {
 }
 
 TEST_CASE("a message longer than any of the protocol is not read") {
-  world w;
+  world w({}, impatient_host());
   rude r(w);
   const std::vector<std::byte> much(64 << 20, std::byte(1));
   sent s;

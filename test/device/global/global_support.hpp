@@ -15,7 +15,9 @@ constexpr node_id host_id = 40, guest_id = 7;
 /// Two nodes of one process, on one context: `host` hosts a segment and listens, `guest` has
 /// joined.
 struct world {
-  explicit world(const global_memory_options& of_guest = {}) : guest(io, pool, guest_id, of_guest) {
+  explicit world(const global_memory_options& of_guest = {},
+                 const global_memory_options& of_host = {})
+      : host(io, pool, host_id, of_host), guest(io, pool, guest_id, of_guest) {
     host.host(segment_bytes);
     host.listen({device_address(dev), 0});
     const outcome<node_id> joined = join(guest);
@@ -59,7 +61,7 @@ struct world {
   device dev = open_device();
   memory_pool pool{protection_domain(dev)};
   asio::io_context io{1};
-  global_memory host{io, pool, host_id};
+  global_memory host;
   global_memory guest;
 };
 

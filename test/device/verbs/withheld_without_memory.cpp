@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSL-1.0
-// What a device does not let go of, when there is no memory to take note of it: nobody else gets
-// the memory, and each handler is called once.
+// Memory that a device does not release, without memory to note that: the memory is not used again,
+// and each handler is called once.
 #include "device/connection/connection_support.hpp"
 
 #include <catch.hpp>
