@@ -3,11 +3,11 @@
 
 find_package(Catch2 REQUIRED)
 
-# asio_rdma_test_options(TARGET): how test programs, and the libraries that they share, are compiled. In the optimised build a
-# test is mostly instantiated templates: -O1 without debug information takes three quarters of the time of -O2 -g1. The library
-# keeps its own options.
-function(asio_rdma_test_options target)
-  target_compile_options(${target} PRIVATE "$<$<CONFIG:RelWithDebInfo>:-O1;-g0>")
+# asio_rdma_test_options(TARGET LEVEL): how test programs, and the libraries that they share, are compiled. In the optimised
+# build a test is mostly instantiated templates, and -g1 takes a quarter of the time of its compilation. Programs for devices
+# wait for a kernel, so they are not optimised (LEVEL -O0); the others search many cases (-O1). The library keeps its own options.
+function(asio_rdma_test_options target level)
+  target_compile_options(${target} PRIVATE "$<$<CONFIG:RelWithDebInfo>:${level};-g0>")
   asio_rdma_warnings(${target})
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     # At -O1 gcc 12 takes an append to a std::string for an overflow of its inner buffer.
@@ -20,7 +20,7 @@ add_library(asio_rdma_test_base STATIC "${PROJECT_SOURCE_DIR}/test/catch_main.cp
 # Some tests include private headers of the library.
 target_include_directories(asio_rdma_test_base PUBLIC "${PROJECT_SOURCE_DIR}/test" "${PROJECT_SOURCE_DIR}/src")
 target_link_libraries(asio_rdma_test_base PUBLIC asio_rdma::asio_rdma Catch2::Catch2)
-asio_rdma_test_options(asio_rdma_test_base)
+asio_rdma_test_options(asio_rdma_test_base -O1)
 # Boost.Asio and Catch2 are parsed once for all test programs; parsing them takes two thirds of each compilation. No header of
 # this project is among them: ccache shares the precompiled header between clones, and gcc takes a header of another clone for
 # another header, in spite of its #pragma once. The source file is there because CMake makes no precompiled header for a
@@ -31,25 +31,35 @@ else()
   set(catch_header <catch2/catch_all.hpp>)
 endif()
 file(CONFIGURE OUTPUT "${PROJECT_BINARY_DIR}/test/precompiled.cpp" CONTENT "// Compiled for the precompiled header.\n")
-add_library(asio_rdma_test_headers OBJECT "${PROJECT_BINARY_DIR}/test/precompiled.cpp")
-target_link_libraries(asio_rdma_test_headers PRIVATE asio_rdma_test_base)
-asio_rdma_test_options(asio_rdma_test_headers)
-target_precompile_headers(asio_rdma_test_headers PRIVATE ${catch_header} <boost/asio.hpp>)
-
-# asio_rdma_test_program(NAME SOURCE…): a test program that ctest does not run by itself.
-function(asio_rdma_test_program name)
-  add_executable(${name} ${ARGN})
+function(asio_rdma_precompiled_for_tests name level)
+  add_library(${name} OBJECT "${PROJECT_BINARY_DIR}/test/precompiled.cpp")
   target_link_libraries(${name} PRIVATE asio_rdma_test_base)
-  target_precompile_headers(${name} REUSE_FROM asio_rdma_test_headers)
-  asio_rdma_test_options(${name})
+  asio_rdma_test_options(${name} ${level})
+  target_precompile_headers(${name} PRIVATE ${catch_header} <boost/asio.hpp>)
+endfunction()
+asio_rdma_precompiled_for_tests(asio_rdma_test_headers -O1)
+asio_rdma_precompiled_for_tests(asio_rdma_device_test_headers -O0)
+
+# asio_rdma_test_program(NAME [DEVICE] SOURCE…): a test program that ctest does not run by itself; DEVICE: it needs a device.
+function(asio_rdma_test_program name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "DEVICE" "" "")
+  add_executable(${name} ${arg_UNPARSED_ARGUMENTS})
+  target_link_libraries(${name} PRIVATE asio_rdma_test_base)
+  if(arg_DEVICE)
+    target_precompile_headers(${name} REUSE_FROM asio_rdma_device_test_headers)
+    asio_rdma_test_options(${name} -O0)
+  else()
+    target_precompile_headers(${name} REUSE_FROM asio_rdma_test_headers)
+    asio_rdma_test_options(${name} -O1)
+  endif()
 endfunction()
 
-# asio_rdma_test_library(NAME USED SOURCE…): code that several test programs share. USED is the library that it needs itself.
+# asio_rdma_test_library(NAME USED SOURCE…): code that several test programs for devices share. USED is the library that it needs itself.
 function(asio_rdma_test_library name used)
   add_library(${name} STATIC ${ARGN})
   target_link_libraries(${name} PUBLIC ${used})
-  target_precompile_headers(${name} REUSE_FROM asio_rdma_test_headers)
-  asio_rdma_test_options(${name})
+  target_precompile_headers(${name} REUSE_FROM asio_rdma_device_test_headers)
+  asio_rdma_test_options(${name} -O0)
 endfunction()
 
 # asio_rdma_lab_options(RESULT OPTION…): options of tools/with-device for a program of this build.
@@ -125,7 +135,7 @@ function(asio_rdma_device_test name)
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 300)
   endif()
-  asio_rdma_test_program(test_${name} ${arg_SOURCES})
+  asio_rdma_test_program(test_${name} DEVICE ${arg_SOURCES})
   if((ASIO_RDMA_SANITIZE STREQUAL "thread" AND NOT arg_CONCURRENT)
      OR (ASIO_RDMA_SANITIZE MATCHES "address|thread" AND arg_UNSANITIZED))
     set_target_properties(test_${name} PROPERTIES EXCLUDE_FROM_ALL TRUE)
