@@ -34,8 +34,9 @@ namespace asio_rdma {
 /// bytes in total. Registered memory is not copied if it has more than 240 bytes and less than 32
 /// KiB, or at least 128 KiB in one piece: the write completes when the peer's device has read or
 /// received it. `asio::async_write` passes at most 64 KiB at a time, so use `async_write_some` for
-/// long memory that shall not be copied. Unless `tcp::no_delay` is set, small writes are combined
-/// while an earlier one is outstanding. The peer reads writes of 32 KiB and more by RDMA READ.
+/// long memory that shall not be copied. Unless `tcp::no_delay` is set, a small write is sent at
+/// once, and those that follow it are sent together: when the handlers that are ready have run and
+/// the first one is no longer outstanding. The peer reads writes of 32 KiB and more by RDMA READ.
 ///
 /// *Reading.* Received bytes stay in the receives, or in memory of the pool, until they are read.
 /// If the peer is ahead of its reader by `stream_options::receives` and the send buffer, its writes

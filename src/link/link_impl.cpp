@@ -144,15 +144,20 @@ void link_impl::settle(std::unique_lock<mutex>& l, operation_list& done) noexcep
     last = std::move(self_);
   if (failing() && !std::exchange(failure_reported_, true))
     failed = qp_;
-  if (!done.empty())
+  const bool visits = visits_ == visit::due;
+  if (visits)
+    visits_ = visit::postponed;
+  if (!done.empty() || visits)
     cq = cq_;
   const error_code why = reason_;
   cq_->operation_started();
   l.unlock();
   if (failed)
     failed->fail(why);
-  if (cq)
+  if (cq && !done.empty())
     cq->complete(done);
+  if (visits)
+    cq->postpone(visit_); // the visit keeps the link alive
   if (shared)
     shared->wake();
 }
@@ -193,6 +198,7 @@ void link_impl::on_receive(link_receive& r, disposal how) {
   else
     cq_->background_ending();
   returned(how, [&](operation_list&) {
+    saw_sign();
     if (r.ec)
       fail(r.ec);
     else

@@ -141,6 +141,8 @@ public:
   /// or until the process ends if there is no memory to withhold them.
   template <class Key>
   bool end_key(Key& key, const registered_buffer& memory, buffer_access& access) noexcept;
+  /// Calls the session's `on_idle` when the handlers that are ready have run, or soon after.
+  void visit_when_idle();
   /// Drops a reference to memory, or an access. The user's memory is released after the link is
   /// unlocked.
   void drop(registered_buffer& memory) noexcept { dropped_.drop(memory); }
@@ -186,6 +188,7 @@ private:
   friend shared_source;
   friend link_receive;
   friend link_transfer;
+  friend link_visit;
 
   /// In this order. `failing`: work requests are still outstanding.
   enum class state : std::uint8_t { open, connected, failing, stopped };
@@ -213,6 +216,7 @@ private:
   void saw_sign() noexcept { probe_.saw_sign(); }
   void on_receive(link_receive& r, disposal how);
   void on_transfer(link_transfer& t, disposal how);
+  void on_visit(disposal how);
   bool take_frame(const frame_receive& r);
   template <class Function>
   void returned(disposal how, Function&& f);
@@ -235,11 +239,13 @@ private:
   std::size_t posted_ = 0;               // outstanding work requests
   std::shared_ptr<context_member> self_; // while there are outstanding work requests
   operation* closing_ = nullptr;
+  link_visit visit_{*this};
   using timers = std::array<std::unique_ptr<background_timer>, std::size_t(timer::count_)>;
   timers timers_; // null until first used; all null once the link is closed
   keep_alive_probe probe_{*this};
   tally bytes_sent_, bytes_received_, frames_sent_, frames_received_, credit_waits_;
   error_code reason_;
+  enum class visit : std::uint8_t { none, due, postponed } visits_ = visit::none;
   bool reads_ = false; // the peer says that it answers READs
   state state_ = state::open;
   bool holding_ = false;             // the queue pair may not send before the peer
@@ -288,7 +294,6 @@ void link_impl::returned(disposal how, Function&& f) {
   if (how != disposal::destroy) {
     turn t(*this);
     --posted_;
-    saw_sign();
     do_or_fail([&] { f(t.done); });
     t.run();
     return;

@@ -49,6 +49,8 @@ private:
   virtual void make_parts(frame_link& frames, const handshake& peer) = 0;
   /// Carries out the actions of the parts. Returns true if there were any.
   virtual bool run_parts(operation_list& done) = 0;
+  /// The visit that `link_impl::visit_when_idle` has asked for.
+  virtual void on_idle() {}
   /// Adds a payload that lies in the buffers of a part's operation.
   virtual void add_payload(const outgoing_frame& frame, frame_transfer& to) = 0;
   ///@}

@@ -29,6 +29,10 @@ void link_transfer::run(operation* base, disposal how) {
   self.link_.on_transfer(self, how);
 }
 
+void link_visit::run(operation* base, disposal how) {
+  static_cast<link_visit&>(*base).link_.on_visit(how);
+}
+
 frame_transfer::frame_transfer(link_impl& link, std::uint32_t slot, std::byte* place) noexcept
     : link_transfer(link, &frame_transfer::on_done), slot_(slot), place_(place) {}
 
@@ -114,6 +118,22 @@ void link_impl::close_sink(link_transfer& t) noexcept {
   t.ec = error::device_keeps_memory;
 }
 
+// The visit counts as a work request, which keeps the link alive.
+void link_impl::visit_when_idle() {
+  assert(is_locked());
+  if (failing() || visits_ != visit::none)
+    return;
+  visits_ = visit::due;
+  posting();
+}
+
+void link_impl::on_visit(disposal how) {
+  returned(how, [&](operation_list&) {
+    visits_ = visit::none;
+    session_.on_idle();
+  });
+}
+
 bool link_impl::withdraw(link_transfer& t) {
   assert(is_locked());
   t.withdrawn = t.withdrawn || qp_->withdraw(t.id);
@@ -137,6 +157,7 @@ void link_impl::on_transfer(link_transfer& t, disposal how) {
   if (how == disposal::destroy)
     t.fail(asio::error::operation_aborted);
   returned(how, [&](operation_list& done) {
+    saw_sign();
     close_sink(t);
     if (t.ec && !t.withdrawn)
       fail(t.ec);

@@ -36,6 +36,19 @@ private:
   memory_region sink_; // see `link_impl::open_sink`
 };
 
+/// A visit to the link that the completion queue has postponed.
+class link_visit final : public operation {
+public:
+  explicit link_visit(link_impl& link) noexcept : operation(&link_visit::run), link_(link) {
+    internal = true;
+  }
+
+private:
+  static void run(operation* base, disposal how);
+
+  link_impl& link_;
+};
+
 /// The SEND of a frame. The header has memory of its own, with room for small payloads.
 class frame_transfer final : public link_transfer {
 public:

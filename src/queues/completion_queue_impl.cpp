@@ -78,6 +78,7 @@ void completion_queue_impl::open_watch(error_code& ec) {
 completion_queue_impl::~completion_queue_impl() {
   watch_->channel.stop();
   // Mode `manual`: no thread can poll any more.
+  ready_.splice(ready_.end(), postponed_);
   if (const std::size_t left = ready_.size(); left != 0) {
     for (std::size_t i = 0; i < left; ++i)
       service_.operation_starting();
@@ -220,6 +221,31 @@ bool completion_queue_impl::take_back(const operation& op) {
   return true;
 }
 
+void completion_queue_impl::postpone(operation& op) {
+  assert(op.internal);
+  operation_starting();
+  {
+    const std::lock_guard lock(mutex_);
+    if (!stopped_) {
+      postponed_.push_back(op);
+      has_postponed_.store(true);
+      return attend_to_ready();
+    }
+  }
+  outstanding_.fetch_sub(1);
+  op.dispose(disposal::destroy);
+}
+
+// Returns false if there was none.
+bool completion_queue_impl::release_postponed() {
+  const std::lock_guard lock(mutex_);
+  has_postponed_.store(false);
+  passes_ = 0;
+  const bool any = !postponed_.empty();
+  ready_.splice(ready_.end(), postponed_);
+  return any;
+}
+
 void completion_queue_impl::shutdown() {
   watch_->channel.stop();
   self_.reset();
@@ -229,6 +255,7 @@ void completion_queue_impl::shutdown() {
     for (watch::handed_out& place : watch_->places)
       if (operation* const op = place.op.exchange(nullptr))
         ready_.push_back(*op);
+    ready_.splice(ready_.end(), postponed_);
   }
   operation_list none;
   complete(none);

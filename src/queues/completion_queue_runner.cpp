@@ -17,6 +17,9 @@ constexpr unsigned batches_per_turn = 128;
 constexpr std::size_t operations_per_turn = 512;
 constexpr unsigned polls_per_turn = 512;
 
+// The most passes that postponed operations wait for handlers that are ready.
+constexpr unsigned longest_postponement = 32;
+
 } // namespace
 
 // The caller has counted an operation that is neither in the background nor done before this
@@ -112,7 +115,7 @@ std::size_t completion_queue_impl::harvest(unsigned polls) noexcept {
 // are processed under one lock.
 int completion_queue_impl::take_completions(unsigned polls) {
   const std::lock_guard lock(mutex_);
-  if (!ready_.empty())
+  if (!ready_.empty() || !postponed_.empty())
     polls = 1; // there is work already
   ibv_wc completions[poll_batch];
   int n = 0;
@@ -263,7 +266,7 @@ std::size_t completion_queue_impl::poll() {
     const bool full = harvest(1) == poll_batch;
     const auto [all, internal] = run_ready<disposal::complete>();
     ran += all - internal;
-    more = full || internal != 0;
+    more = full || internal != 0 || release_postponed();
   }
   return ran;
 }
@@ -291,6 +294,8 @@ void completion_queue_impl::run() {
     take_event();
     if (blocked_.load(std::memory_order_relaxed) != 0)
       arm(); // completions during handlers wake the blocked threads
+    if (has_postponed_.load(std::memory_order_relaxed) && ++passes_ > longest_postponement)
+      release_postponed();
     const std::size_t found = harvest(polls ? polls_per_turn : 1);
     const std::size_t ran =
         watch_->places.empty() ? run_ready<disposal::complete_here>().all : hand_out_ready(t.over);
@@ -302,10 +307,13 @@ void completion_queue_impl::run() {
       operations += ran;
       spin_until_.reset();
     }
+    const bool postponed = has_postponed_.load();
+    if (ran == 0 && postponed && release_postponed())
+      continue;
     const std::uint64_t counts = outstanding_.load();
     if (nothing_to_look_for(counts)) {
       t.over = rest();
-    } else if (ran != 0 && !stopped && (polls || found == poll_batch)) {
+    } else if (ran != 0 && !stopped && (polls || found == poll_batch || postponed)) {
       continue;
     } else if (stopped || (!all_background(counts) &&
                            (options_.mode == completion_mode::busy || !spun_enough()))) {
@@ -356,7 +364,7 @@ bool completion_queue_impl::sleep() {
 
 bool completion_queue_impl::any_ready() {
   const std::lock_guard lock(mutex_);
-  return !ready_.empty();
+  return !ready_.empty() || !postponed_.empty();
 }
 
 // Background operations are no reason to poll, so without a channel the queue rests.

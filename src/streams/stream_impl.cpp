@@ -207,6 +207,9 @@ bool stream_impl::run_parts(operation_list& done) {
   case stream_action::kind::stop:
     direct_->stop();
     return true;
+  case stream_action::kind::gather:
+    link_.visit_when_idle();
+    return true;
   case stream_action::kind::wrote:
     finish(*static_cast<stream_writing::request_type&>(*a.write).op, a.write->ec, a.write->done,
            done);
@@ -227,6 +230,11 @@ bool stream_impl::run_parts(operation_list& done) {
   });
   finish(static_cast<stream_operation&>(*i), {}, 0, done);
   return true;
+}
+
+void stream_impl::on_idle() {
+  if (bytes_)
+    bytes_->gathered();
 }
 
 void stream_impl::finish(stream_operation& op, const error_code& ec, std::uint64_t bytes,

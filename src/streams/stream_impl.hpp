@@ -74,6 +74,7 @@ private:
 
   void make_parts(frame_link& frames, const handshake& peer) override;
   bool run_parts(operation_list& done) override;
+  void on_idle() override;
   void add_payload(const outgoing_frame& frame, frame_transfer& to) override;
 
   bool begin(stream_reading& op);

@@ -67,6 +67,10 @@ bool stream_impl::may_progress(protocol_clock::time_point now) const noexcept {
 // Called when no action is left. Returns true if there is an action now.
 bool stream_impl::wait_for_peer(operation_list& done) {
   assert(bytes_);
+  // Bytes that wait for further writes are not yet the peer's concern. The visit that follows is
+  // work of the context.
+  if (bytes_->gathers() && !link_.failing())
+    return false;
   const bool owes = bytes_->owes();
   if (bytes_->withdrawing() != withdrawing_) // the patience changes
     wait_anew();

@@ -84,6 +84,9 @@ stream_action stream_protocol::next_action() {
     a.what = stream_action::kind::read;
     a.read = &as_read(done_reads_.front());
     done_reads_.pop_front();
+  } else if (gathers_ == gathering::due) {
+    gathers_ = gathering::asked;
+    a.what = stream_action::kind::gather;
   }
   return a;
 }
@@ -107,8 +110,14 @@ bool stream_protocol::held_back(const stream_source& s) const noexcept {
       &pending_.back() != &s || shutdown_due_ || link_.closing() ||
       (!writers_.empty() &&
        static_cast<const stream_write&>(writers_.front()).what == stream_write::kind::lend);
-  const bool waits = b.is_large ? !unanswered_.empty() : small_under_way_ != 0;
+  const bool waits =
+      b.is_large ? !unanswered_.empty() : small_under_way_ != 0 || gathers_ != gathering::none;
   return b.bytes < b.capacity && waits && !no_delay_ && !followed;
+}
+
+void stream_protocol::gathered() {
+  ask_again();
+  gathers_ = gathering::none;
 }
 
 void stream_protocol::set_no_delay(bool on) noexcept {
@@ -164,8 +173,11 @@ void stream_protocol::begin(outgoing_frame& f, stream_source& from) {
   f.header.type = frame_type::data;
   f.header.length = bytes;
   f.payload_of_operation = true;
-  if (bytes < block_size_)
+  if (bytes < block_size_) {
     ++small_under_way_;
+    if (gathers_ == gathering::none && !no_delay_)
+      gathers_ = gathering::due;
+  }
 }
 
 bool stream_protocol::next_control(outgoing_frame& f) {

@@ -49,6 +49,7 @@ struct stream_action {
     freed,  ///< The memory of `block` or `chunk` and its key are no longer needed.
     expose, ///< Make a key for reading exactly the bytes of `source`; then `exposed` or
             ///< `not_exposed`.
+    gather, ///< Call `gathered` once the handlers that are ready have run.
     wrote,  ///< `write` has completed.
     take,   ///< Copy `bytes` bytes at `at` of `chunk`, or of the payload in receive `slot` if that
             ///< is null, to `offset` of `read`. For a `piece`, keep the memory instead. Then
@@ -79,10 +80,10 @@ struct stream_action {
 ///
 /// Written bytes are copied to a limited number of blocks, or are sent from the caller's memory.
 /// Small amounts are sent in frames. Large amounts are offered, in order with the frames, and the
-/// peer reads them. A block that is not full waits while an earlier frame that was not full is
-/// outstanding, so that small writes share a frame. A single small write is sent at once
-/// (Minshall's modification of Nagle's algorithm, RFC 896). In the same way a large block waits for
-/// the answer to an offer.
+/// peer reads them. A single small write is sent at once. The next ones share a block, which waits
+/// while an earlier frame that was not full is outstanding (Minshall's modification of Nagle's
+/// algorithm, RFC 896), and until the handlers that were ready have run (`gather`). In the same way
+/// a large block waits for the answer to an offer.
 ///
 /// Received bytes stay in their receives until they are read, and only a limited number of offered
 /// bytes is read ahead: this is the backpressure. Bytes that arrived before the peer's shutdown or
@@ -97,6 +98,10 @@ public:
   void write(stream_write& op);
   /// Reports that there is no memory for the block of the last `fill`.
   void no_memory(stream_write& op, stream_block& block, const error_code& ec);
+  /// Reports that the handlers that were ready have run (`gather`).
+  void gathered();
+  /// Whether small writes wait for `gathered`.
+  bool gathers() const noexcept { return gathers_ != gathering::none; }
   /// Report that the key for the source has been made, or could not be made. Without a key, the
   /// bytes are sent in frames.
   void exposed(stream_source& s, const remote_buffer& memory);
@@ -217,6 +222,7 @@ private:
   std::uint64_t taken_ = 0, answered_ = 0;
   enum class question { none, due, asked } question_ = question::none;
   std::uint32_t answer_ = 0; // the last answer: the bytes that the peer has taken
+  enum class gathering { none, due, asked } gathers_ = gathering::none;
   bool no_delay_ = false;
   bool shutdown_due_ = false;
   bool shut_writes_ = false; // by this side

@@ -66,6 +66,7 @@ public:
   std::function<bool()> refuses_memory;    ///< For a block, or for a chunk.
   std::function<bool()> has_little_memory; ///< For a chunk, which then is smaller.
   std::function<bool()> refuses_key;
+  bool gathers = false;
   /// For direct reads: no more bytes than this are requested at a time.
   std::uint64_t read_at_a_time = ~std::uint64_t(0);
 
@@ -89,6 +90,15 @@ public:
     const a_pull p = pulls.front();
     pulls.pop_front();
     read_ended(p, std::vector<std::byte>(p.from.size));
+    return true;
+  }
+  /// The handlers that were ready have run. Returns false if the protocol does not wait for that.
+  bool gather() {
+    if (!gathers)
+      return false;
+    gathers = false;
+    bytes.gathered();
+    run();
     return true;
   }
   void stop(const error_code& why) {
@@ -222,6 +232,10 @@ private:
       }
       end_key(*a.block);
       must(blocks.erase(a.block->index) == 1, "a block is freed once");
+      break;
+    case stream_action::kind::gather:
+      must(!gathers, "one visit at a time");
+      gathers = true;
       break;
     case stream_action::kind::wrote: {
       auto& op = static_cast<a_write&>(*a.write);

@@ -9,6 +9,8 @@
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/write.hpp>
 
+#include <functional>
+
 namespace {
 
 using namespace test;
@@ -32,6 +34,34 @@ TEST_CASE("a write of each size is read as it was") {
     }());
     CHECK(got == sent);
   }
+}
+
+TEST_CASE("small writes that follow each other share frames, and a single one is sent at once") {
+  stream_pair t;
+  constexpr std::size_t size = 64, writes = 1000;
+  const bytes values = pattern(size * writes, 6);
+  const bool delays = GENERATE(true, false);
+  t.a.set_option(asio::ip::tcp::no_delay(!delays));
+  bytes got(values.size());
+  sent read;
+  asio::async_read(t.b, asio::buffer(got), read.handler());
+  const std::uint64_t before = t.a.statistics().frames_sent;
+  std::size_t n = 0;
+  std::function<void()> write = [&] {
+    asio::async_write(t.a, asio::buffer(&values[n * size], size),
+                      [&](const error_code& ec, std::size_t) {
+                        REQUIRE(!ec);
+                        if (++n != writes)
+                          write();
+                      });
+  };
+  write();
+  CHECK(t.a.statistics().frames_sent == before + 1);
+  t.until([&] { return read.done(); });
+  CHECK(got == values);
+  const std::uint64_t frames = t.a.statistics().frames_sent - before;
+  CAPTURE(frames);
+  CHECK((delays ? frames < writes / 8 : frames >= writes));
 }
 
 TEST_CASE("registered memory is sent from where it lies, and received with its memory") {

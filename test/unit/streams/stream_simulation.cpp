@@ -84,7 +84,10 @@ private:
       deliver(who);
       break;
     case 3:
-      p.complete_send();
+      if (below(3) == 0)
+        p.gather();
+      else
+        p.complete_send();
       break;
     case 4:
       if (below(2) == 0)
@@ -247,7 +250,7 @@ private:
   }
 
   bool local_step(std::size_t who) override {
-    const bool moved = complete_pull(who);
+    const bool moved = complete_pull(who) | parties_[who]->gather();
     collect(who);
     return moved;
   }
