@@ -127,15 +127,16 @@ function(asio_rdma_unit_test name)
   set_tests_properties(unit.${name} PROPERTIES LABELS unit TIMEOUT 600) # a search takes 120 s under a sanitizer
 endfunction()
 
-# asio_rdma_device_test(NAME [DEVICES rxe siw real] [HOSTS 2] [CONCURRENT] [UNSANITIZED] [ARGS …] [TIMEOUT seconds] SOURCES …):
-# a test program that runs on devices. Under ThreadSanitizer only the CONCURRENT programs run. UNSANITIZED programs run under
+# asio_rdma_device_test(NAME [DEVICES rxe siw real] [HOSTS 2] [CONCURRENT] [UNSANITIZED] [TIMEOUT seconds] [USES library …]
+# SOURCES … [ARGS …]): a test program that runs on devices. Its name begins with that of its folder. Under ThreadSanitizer only the CONCURRENT programs run. UNSANITIZED programs run under
 # no sanitizer of memory or threads.
 function(asio_rdma_device_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "CONCURRENT;UNSANITIZED" "HOSTS;TIMEOUT" "DEVICES;SOURCES;ARGS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "CONCURRENT;UNSANITIZED" "HOSTS;TIMEOUT" "DEVICES;USES;SOURCES;ARGS")
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 300)
   endif()
   asio_rdma_test_program(test_${name} DEVICE ${arg_SOURCES})
+  target_link_libraries(test_${name} PRIVATE ${arg_USES})
   if((ASIO_RDMA_SANITIZE STREQUAL "thread" AND NOT arg_CONCURRENT)
      OR (ASIO_RDMA_SANITIZE MATCHES "address|thread" AND arg_UNSANITIZED))
     set_target_properties(test_${name} PROPERTIES EXCLUDE_FROM_ALL TRUE)

@@ -128,13 +128,13 @@ void connection_impl::cancel(std::uint64_t id, asio::cancellation_type_t type) {
 }
 
 bool connection_impl::cancel_active(std::uint64_t id, asio::cancellation_type_t type) {
-  link_impl::turn t(link_);
+  link_impl::visit v(link_);
   const auto found = std::find_if(active_.begin(), active_.end(),
                                   [id](const operation& op) { return op.id == id; });
   if (found == active_.end())
     return false;
-  link_.do_or_fail([&] { cancel(static_cast<connection_operation&>(*found), type, t.done); });
-  t.run();
+  link_.do_or_fail([&] { cancel(static_cast<connection_operation&>(*found), type, v.done); });
+  v.run();
   return true;
 }
 
@@ -160,19 +160,19 @@ void connection_impl::cancel(connection_operation& op, asio::cancellation_type_t
 }
 
 void connection_impl::cancel_receives() {
-  link_impl::turn t(link_);
+  link_impl::visit v(link_);
   link_.do_or_fail([&] {
     for (auto i = active_.begin(); i != active_.end();) {
       auto& op = static_cast<connection_operation&>(*i++);
       if (op.what == connection_operation::kind::receive)
-        cancel(static_cast<message_receive&>(op), t.done);
+        cancel(static_cast<message_receive&>(op), v.done);
       else if (op.what == connection_operation::kind::region &&
                static_cast<region_operation&>(op).why == region_operation::purpose::receive)
         regions_->cancel(static_cast<region_operation&>(op), asio::cancellation_type::total,
-                         t.done);
+                         v.done);
     }
   });
-  t.run();
+  v.run();
 }
 
 } // namespace asio_rdma::detail

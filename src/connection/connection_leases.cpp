@@ -23,7 +23,7 @@ remote_region connection_impl::make_region(const remote_lease& l) {
 
 bool connection_impl::start(region_operation& op) {
   using purpose = region_operation::purpose;
-  link_impl::turn t(link_);
+  link_impl::visit v(link_);
   op.ec = regions_ && op.why == purpose::receive ? error_code() : link_.check();
   if (!op.ec && (op.why == purpose::renew || op.why == purpose::give)) {
     const auto& lease = op.region.lease_;
@@ -39,12 +39,12 @@ bool connection_impl::start(region_operation& op) {
   else
     regions_->start(op);
   begin(op);
-  t.advance();
+  v.advance();
   return true;
 }
 
 bool connection_impl::start(region_operation& op, const registered_buffer& memory) {
-  link_impl::turn t(link_);
+  link_impl::visit v(link_);
   op.ec = link_.check();
   if (op.ec)
     return false;
@@ -53,14 +53,14 @@ bool connection_impl::start(region_operation& op, const registered_buffer& memor
   if (op.ec)
     return false;
   begin(op);
-  t.run();
+  v.run();
   return true;
 }
 
 void connection_impl::release_lease(std::uint32_t id) {
-  link_impl::turn t(link_);
+  link_impl::visit v(link_);
   regions_->release(id);
-  t.run();
+  v.run();
 }
 
 protocol_clock::time_point connection_impl::lease_deadline(std::uint32_t id) const {
@@ -69,15 +69,15 @@ protocol_clock::time_point connection_impl::lease_deadline(std::uint32_t id) con
 }
 
 std::size_t connection_impl::revoke(const registered_buffer* memory) {
-  link_impl::turn t(link_);
+  link_impl::visit v(link_);
   if (!regions_)
     return 0;
   const std::size_t n = regions_->revoke(memory);
   link_.do_or_fail([&] {
-    while (regions_->run_grants(t.done)) // at once, even if the connection is about to end
+    while (regions_->run_grants(v.done)) // at once, even if the connection is about to end
       continue;
   });
-  t.run();
+  v.run();
   return n;
 }
 

@@ -12,7 +12,7 @@
 namespace asio_rdma::detail {
 
 bool connection_impl::start(message_receive& op) {
-  link_impl::turn t(link_);
+  link_impl::visit v(link_);
   if (!messages_) {
     op.ec = link_.check();
     return false;
@@ -30,14 +30,14 @@ bool connection_impl::start(message_receive& op) {
   begin(op);
   op.request.op = &op;
   messages_->receive(op.request);
-  t.advance();
+  v.advance();
   return true;
 }
 
 void connection_impl::to_foreground(message_receive& op) {
-  link_impl::turn t(link_);
+  link_impl::visit v(link_);
   end_background(op);
-  t.changed();
+  v.changed();
 }
 
 // Whether the buffer is registered, perhaps without the caller's knowledge.

@@ -98,7 +98,7 @@ error_code connection_impl::fill(remote_record& r, const remote_work& w) {
 }
 
 bool connection_impl::start(remote_operation& op, std::span<const remote_work> chain) {
-  link_impl::turn t(link_);
+  link_impl::visit v(link_);
   remote_record* first = nullptr;
   remote_record** end = &first;
   const remote_work& head = chain.front();
@@ -124,7 +124,7 @@ bool connection_impl::start(remote_operation& op, std::span<const remote_work> c
   }
   if (op.ec) {
     while (first != nullptr)
-      end_remote(*std::exchange(first, first->next), t.done);
+      end_remote(*std::exchange(first, first->next), v.done);
     return false;
   }
   begin(op);
@@ -145,7 +145,7 @@ bool connection_impl::start(remote_operation& op, std::span<const remote_work> c
     if (first != nullptr)
       r.wr.send_flags = 0; // it has completed when the last work request has
     if (!link_.post(r)) {
-      remote_done(r, t.done);
+      remote_done(r, v.done);
       if (notice != nullptr)
         give_back(*notice);
     } else if (notice != nullptr) {
@@ -159,7 +159,7 @@ bool connection_impl::start(remote_operation& op, std::span<const remote_work> c
   }
   if (chained)
     link_.queue_pair()->release();
-  t.run();
+  v.run();
   return true;
 }
 

@@ -13,7 +13,7 @@ namespace asio_rdma::detail {
 
 bool connection_impl::start(message_send& op, const payload& p,
                             std::optional<std::uint32_t> immediate) {
-  link_impl::turn t(link_);
+  link_impl::visit v(link_);
   op.ec = link_.check();
   if (op.ec)
     return false;
@@ -29,7 +29,7 @@ bool connection_impl::start(message_send& op, const payload& p,
   op.record = &r;
   begin(op);
   messages_->send(r);
-  t.run();
+  v.run();
   return true;
 }
 

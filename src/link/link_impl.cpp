@@ -144,9 +144,9 @@ void link_impl::settle(std::unique_lock<mutex>& l, operation_list& done) noexcep
     last = std::move(self_);
   if (failing() && !std::exchange(failure_reported_, true))
     failed = qp_;
-  const bool visits = visits_ == visit::due;
+  const bool visits = idle_ == idle_state::due;
   if (visits)
-    visits_ = visit::postponed;
+    idle_ = idle_state::postponed;
   if (!done.empty() || visits)
     cq = cq_;
   const error_code why = reason_;
@@ -157,7 +157,7 @@ void link_impl::settle(std::unique_lock<mutex>& l, operation_list& done) noexcep
   if (cq && !done.empty())
     cq->complete(done);
   if (visits)
-    cq->postpone(visit_); // the visit keeps the link alive
+    cq->postpone(idle_visit_); // the visit keeps the link alive
   if (shared)
     shared->wake();
 }
@@ -249,7 +249,7 @@ void link_impl::call_at(timer which, protocol_clock::time_point when, std::funct
     // First process completions, because the runner may be blocked in a handler: `then` judges by
     // what has arrived.
     cq_->run_ready_internal();
-    turn now(*this);
+    visit now(*this);
     if (!t) // the link was closed in the meantime
       return;
     t->ran_out();
@@ -282,13 +282,13 @@ void link_impl::end_queue_pair() {
     failure_reported_ = true;
   }
   qp_->close();
-  turn(*this).run();
+  visit(*this).run();
 }
 
 void link_impl::end(const error_code& why) {
-  turn t(*this);
+  visit v(*this);
   fail(why);
-  t.run();
+  v.run();
 }
 
 bool link_impl::is_alive() const {
@@ -303,7 +303,7 @@ void link_impl::drop_memory() {
 }
 
 bool link_impl::start_close(operation& op) {
-  turn t(*this);
+  visit v(*this);
   // After both goodbyes, the end of the queue pair may still be outstanding: wait for it.
   const bool goodbye = frames_ && frames_->said_goodbye();
   const bool over = state_ == state::stopped && goodbye;
@@ -316,19 +316,19 @@ bool link_impl::start_close(operation& op) {
   closing_ = &op;
   if (!goodbye)
     do_or_fail([this] { frames_->close(); });
-  t.run();
+  v.run();
   return true;
 }
 
 bool link_impl::cancel_close(std::uint64_t id, asio::cancellation_type_t type) {
-  turn t(*this);
+  visit v(*this);
   if (closing_ == nullptr || closing_->id != id)
     return false;
   if (!may_leave_effects(type)) // the goodbye is on its way
     return true;
   closing_->fail(asio::error::operation_aborted);
-  t.done.push_back(*std::exchange(closing_, nullptr));
-  t.changed();
+  v.done.push_back(*std::exchange(closing_, nullptr));
+  v.changed();
   return true;
 }
 

@@ -103,8 +103,8 @@ public:
 
   // --- Visits by the session -----------------------------------------------------------------
 
-  class turn;
-  /// Locks the link to read its state. Use a `turn` to change it.
+  class visit;
+  /// Locks the link to read its state. Use a `visit` to change it.
   [[nodiscard]] std::unique_lock<mutex> lock() const { return std::unique_lock(mutex_); }
   /// Whether this thread has locked the link. For assertions only.
   bool is_locked() const noexcept { return mutex_.is_locked(); }
@@ -141,7 +141,8 @@ public:
   /// or until the process ends if there is no memory to withhold them.
   template <class Key>
   bool end_key(Key& key, const registered_buffer& memory, buffer_access& access) noexcept;
-  /// Calls the session's `on_idle` when the handlers that are ready have run, or soon after.
+  /// Calls the session's `on_idle` when the handlers that are ready have run, and those that they
+  /// made ready. Until then the context has work.
   void visit_when_idle();
   /// Drops a reference to memory, or an access. The user's memory is released after the link is
   /// unlocked.
@@ -188,7 +189,7 @@ private:
   friend shared_source;
   friend link_receive;
   friend link_transfer;
-  friend link_visit;
+  friend idle_visit;
 
   /// In this order. `failing`: work requests are still outstanding.
   enum class state : std::uint8_t { open, connected, failing, stopped };
@@ -216,7 +217,7 @@ private:
   void saw_sign() noexcept { probe_.saw_sign(); }
   void on_receive(link_receive& r, disposal how);
   void on_transfer(link_transfer& t, disposal how);
-  void on_visit(disposal how);
+  void on_idle(disposal how);
   bool take_frame(const frame_receive& r);
   template <class Function>
   void returned(disposal how, Function&& f);
@@ -239,13 +240,13 @@ private:
   std::size_t posted_ = 0;               // outstanding work requests
   std::shared_ptr<context_member> self_; // while there are outstanding work requests
   operation* closing_ = nullptr;
-  link_visit visit_{*this};
+  idle_visit idle_visit_{*this};
   using timers = std::array<std::unique_ptr<background_timer>, std::size_t(timer::count_)>;
   timers timers_; // null until first used; all null once the link is closed
   keep_alive_probe probe_{*this};
   tally bytes_sent_, bytes_received_, frames_sent_, frames_received_, credit_waits_;
   error_code reason_;
-  enum class visit : std::uint8_t { none, due, postponed } visits_ = visit::none;
+  enum class idle_state : std::uint8_t { none, due, postponed } idle_ = idle_state::none;
   bool reads_ = false; // the peer says that it answers READs
   state state_ = state::open;
   bool holding_ = false;             // the queue pair may not send before the peer
@@ -256,11 +257,11 @@ private:
 
 /// A visit to a link, with its mutex locked. If something has changed, the destructor unlocks, then
 /// completes the operations that are done and does all else that must not be done under the lock.
-class link_impl::turn {
+class link_impl::visit {
 public:
-  explicit turn(link_impl& link) : link_(link), lock_(link.mutex_) {}
-  turn(const turn&) = delete;
-  ~turn() {
+  explicit visit(link_impl& link) : link_(link), lock_(link.mutex_) {}
+  visit(const visit&) = delete;
+  ~visit() {
     if (changed_)
       link_.settle(lock_, done);
   }
@@ -292,10 +293,10 @@ private:
 template <class Function>
 void link_impl::returned(disposal how, Function&& f) {
   if (how != disposal::destroy) {
-    turn t(*this);
+    visit v(*this);
     --posted_;
-    do_or_fail([&] { f(t.done); });
-    t.run();
+    do_or_fail([&] { f(v.done); });
+    v.run();
     return;
   }
   operation_list done;

@@ -81,8 +81,8 @@ error_code link_impl::make_work_requests() {
 
 // From here on the link keeps itself alive until its queue pair has ended.
 error_code link_impl::begin() {
-  turn t(*this);
-  t.changed();
+  visit v(*this);
+  v.changed();
   receives_->begin();
   return reason_;
 }
@@ -139,14 +139,14 @@ error_code link_impl::on_hello(std::span<const std::byte> data, bool accepting) 
 }
 
 void link_impl::on_connected() {
-  turn t(*this);
+  visit v(*this);
   if (state_ == state::open)
     state_ = state::connected;
   if (reads_ && !qp_->supports(IBV_WR_RDMA_READ)) // the connection manager says otherwise
     fail(error::incompatible_peer);
   if (!failing())
     do_or_fail([this] { probe_.start(options_.keep_alive); });
-  t.run();
+  v.run();
 }
 
 } // namespace asio_rdma::detail

@@ -29,8 +29,8 @@ void link_transfer::run(operation* base, disposal how) {
   self.link_.on_transfer(self, how);
 }
 
-void link_visit::run(operation* base, disposal how) {
-  static_cast<link_visit&>(*base).link_.on_visit(how);
+void idle_visit::run(operation* base, disposal how) {
+  static_cast<idle_visit&>(*base).link_.on_idle(how);
 }
 
 frame_transfer::frame_transfer(link_impl& link, std::uint32_t slot, std::byte* place) noexcept
@@ -121,15 +121,16 @@ void link_impl::close_sink(link_transfer& t) noexcept {
 // The visit counts as a work request, which keeps the link alive.
 void link_impl::visit_when_idle() {
   assert(is_locked());
-  if (failing() || visits_ != visit::none)
+  if (failing() || idle_ != idle_state::none)
     return;
-  visits_ = visit::due;
+  idle_ = idle_state::due;
+  cq_->operation_starting();
   posting();
 }
 
-void link_impl::on_visit(disposal how) {
+void link_impl::on_idle(disposal how) {
   returned(how, [&](operation_list&) {
-    visits_ = visit::none;
+    idle_ = idle_state::none;
     session_.on_idle();
   });
 }

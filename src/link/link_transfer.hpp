@@ -37,9 +37,9 @@ private:
 };
 
 /// A visit to the link that the completion queue has postponed.
-class link_visit final : public operation {
+class idle_visit final : public operation {
 public:
-  explicit link_visit(link_impl& link) noexcept : operation(&link_visit::run), link_(link) {
+  explicit idle_visit(link_impl& link) noexcept : operation(&idle_visit::run), link_(link) {
     internal = true;
   }
 

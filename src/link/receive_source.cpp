@@ -167,7 +167,7 @@ std::shared_ptr<shared_receives_impl> shared_source::waited_for() const {
 }
 
 void shared_source::on_receive(shared_receive& r) {
-  link_impl::turn t(link_);
+  link_impl::visit v(link_);
   link_.saw_sign();
   bool taken = false;
   link_.do_or_fail([&] { taken = link_.take_frame(r); });
@@ -179,10 +179,10 @@ void shared_source::on_receive(shared_receive& r) {
   }
   if (shared_->starved())
     link_.do_or_fail([this] { link_.look_for_memory(); });
-  t.run();
+  v.run();
 }
 
-void shared_source::on_found() { link_impl::turn(link_).run(); }
+void shared_source::on_found() { link_impl::visit(link_).run(); }
 
 // Comes after all receives of the queue pair.
 void shared_source::on_end(disposal how) {

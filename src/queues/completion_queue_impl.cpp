@@ -78,6 +78,7 @@ void completion_queue_impl::open_watch(error_code& ec) {
 completion_queue_impl::~completion_queue_impl() {
   watch_->channel.stop();
   // Mode `manual`: no thread can poll any more.
+  ready_.splice(ready_.end(), postponed_before_);
   ready_.splice(ready_.end(), postponed_);
   if (const std::size_t left = ready_.size(); left != 0) {
     for (std::size_t i = 0; i < left; ++i)
@@ -223,7 +224,6 @@ bool completion_queue_impl::take_back(const operation& op) {
 
 void completion_queue_impl::postpone(operation& op) {
   assert(op.internal);
-  operation_starting();
   {
     const std::lock_guard lock(mutex_);
     if (!stopped_) {
@@ -236,14 +236,14 @@ void completion_queue_impl::postpone(operation& op) {
   op.dispose(disposal::destroy);
 }
 
-// Returns false if there was none.
-bool completion_queue_impl::release_postponed() {
+// Called once for each pass.
+void completion_queue_impl::release_postponed() {
+  if (!has_postponed_.load(std::memory_order_relaxed)) [[likely]]
+    return;
   const std::lock_guard lock(mutex_);
-  has_postponed_.store(false);
-  passes_ = 0;
-  const bool any = !postponed_.empty();
-  ready_.splice(ready_.end(), postponed_);
-  return any;
+  ready_.splice(ready_.end(), postponed_before_);
+  postponed_before_.splice(postponed_before_.end(), postponed_);
+  has_postponed_.store(!postponed_before_.empty());
 }
 
 void completion_queue_impl::shutdown() {
@@ -255,6 +255,7 @@ void completion_queue_impl::shutdown() {
     for (watch::handed_out& place : watch_->places)
       if (operation* const op = place.op.exchange(nullptr))
         ready_.push_back(*op);
+    ready_.splice(ready_.end(), postponed_before_);
     ready_.splice(ready_.end(), postponed_);
   }
   operation_list none;

@@ -112,9 +112,9 @@ public:
   /// Removes an operation that was passed to `complete`. Returns false if it is being disposed of,
   /// or was.
   bool take_back(const operation& op);
-  /// Disposes of an internal operation once no other operation is ready, or after a limited number
-  /// of passes of the runner. The operation can then do in one step the work of all handlers that
-  /// were ready. For a thread that blocks, the operation is ready at once.
+  /// Disposes of an internal operation after the next pass of the runner: when the handlers that
+  /// are ready now have run, and those that they made ready. The caller has counted the operation
+  /// (`operation_starting`). For a thread that blocks, the operation is ready at once.
   void postpone(operation& op);
 
   /// Called at the shutdown of the execution context. Destroys the ready operations.
@@ -186,7 +186,7 @@ private:
   bool nothing_to_look_for(std::uint64_t counts) const noexcept;
   bool any_ready();
   bool has_handlers();
-  bool release_postponed();
+  void release_postponed();
 
   completion_service& service_;
   asio::execution_context& context_;
@@ -203,18 +203,17 @@ private:
   bool notify_requested_ = false;                                   // owned by the runner
   unsigned unacknowledged_events_ = 0;                              // owned by the runner
   std::optional<std::chrono::steady_clock::time_point> spin_until_; // owned by the runner
-  unsigned passes_ = 0;                         // with postponed operations; owned by the runner
-  std::shared_ptr<completion_queue_impl> self_; // set while the runner is
-                                                // active
-  std::atomic<std::uint32_t> blocked_{0};       // threads that are in `drive`
-  std::atomic<std::size_t> left_to_runner_{0};  // completed operations that the runner has to count
-  std::atomic<bool> runner_queued_{false};      // true also while another thread has the role
+  std::shared_ptr<completion_queue_impl> self_;                     // set while the runner is
+                                                                    // active
+  std::atomic<std::uint32_t> blocked_{0};                           // threads that are in `drive`
+  std::atomic<std::size_t> left_to_runner_{0}; // completed operations that the runner has to count
+  std::atomic<bool> runner_queued_{false};     // true also while another thread has the role
   std::shared_ptr<completion_queue_impl> queued_self_; // while the runner is queued
 
   mutex internal_mutex_; // guards internal operations, to keep their order
   mutex mutex_;          // guards polling and the lists below
   operation_list ready_;
-  operation_list postponed_; // internal operations
+  operation_list postponed_, postponed_before_; // in this pass, and in the one before
   std::uint32_t reserved_ = 0;
   std::size_t reservations_ = 0;
   bool stopped_ = false;

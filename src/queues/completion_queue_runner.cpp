@@ -17,9 +17,6 @@ constexpr unsigned batches_per_turn = 128;
 constexpr std::size_t operations_per_turn = 512;
 constexpr unsigned polls_per_turn = 512;
 
-// The most passes that postponed operations wait for handlers that are ready.
-constexpr unsigned longest_postponement = 32;
-
 } // namespace
 
 // The caller has counted an operation that is neither in the background nor done before this
@@ -115,7 +112,7 @@ std::size_t completion_queue_impl::harvest(unsigned polls) noexcept {
 // are processed under one lock.
 int completion_queue_impl::take_completions(unsigned polls) {
   const std::lock_guard lock(mutex_);
-  if (!ready_.empty() || !postponed_.empty())
+  if (!ready_.empty() || has_postponed_.load(std::memory_order_relaxed))
     polls = 1; // there is work already
   ibv_wc completions[poll_batch];
   int n = 0;
@@ -263,10 +260,11 @@ std::size_t completion_queue_impl::poll() {
   const auto self = shared_from_this(); // a handler may drop the last reference
   std::size_t ran = 0;
   for (bool more = true; more;) {
+    release_postponed();
     const bool full = harvest(1) == poll_batch;
     const auto [all, internal] = run_ready<disposal::complete>();
     ran += all - internal;
-    more = full || internal != 0 || release_postponed();
+    more = full || internal != 0 || has_postponed_.load();
   }
   return ran;
 }
@@ -294,8 +292,7 @@ void completion_queue_impl::run() {
     take_event();
     if (blocked_.load(std::memory_order_relaxed) != 0)
       arm(); // completions during handlers wake the blocked threads
-    if (has_postponed_.load(std::memory_order_relaxed) && ++passes_ > longest_postponement)
-      release_postponed();
+    release_postponed();
     const std::size_t found = harvest(polls ? polls_per_turn : 1);
     const std::size_t ran =
         watch_->places.empty() ? run_ready<disposal::complete_here>().all : hand_out_ready(t.over);
@@ -308,7 +305,7 @@ void completion_queue_impl::run() {
       spin_until_.reset();
     }
     const bool postponed = has_postponed_.load();
-    if (ran == 0 && postponed && release_postponed())
+    if (ran == 0 && postponed)
       continue;
     const std::uint64_t counts = outstanding_.load();
     if (nothing_to_look_for(counts)) {
@@ -364,7 +361,7 @@ bool completion_queue_impl::sleep() {
 
 bool completion_queue_impl::any_ready() {
   const std::lock_guard lock(mutex_);
-  return !ready_.empty() || !postponed_.empty();
+  return !ready_.empty() || has_postponed_.load();
 }
 
 // Background operations are no reason to poll, so without a channel the queue rests.

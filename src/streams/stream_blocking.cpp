@@ -33,14 +33,14 @@ private:
 // Returns true if the operation is over at once.
 template <class Op>
 bool stream_impl::begin_here(Op& op, bool wait) {
-  link_impl::turn t(link_);
+  link_impl::visit v(link_);
   op.blocking_ = true;
   op.waiter_ = wait ? &waker::of_this_thread() : nullptr;
   op.finished_ = false;
   if (!begin(op))
     return true;
   active_.push_back(op);
-  t.advance();
+  v.advance();
   return op.finished_;
 }
 
@@ -64,16 +64,16 @@ void stream_impl::run_op_here(Op& op, bool wait) {
 
 // The operation lies on the caller's stack: no list may refer to it after this.
 void stream_impl::give_up(stream_operation& op, const error_code& why) {
-  link_impl::turn t(link_);
+  link_impl::visit v(link_);
   if (op.finished_)
     return;
-  t.changed();
+  v.changed();
   if (why == asio::error::would_block)
-    t.advance();
+    v.advance();
   if (!op.finished_ && withdraw_op(op))
-    finish(op, why, 0, t.done);
+    finish(op, why, 0, v.done);
   if (!op.finished_)
-    t.advance();
+    v.advance();
 }
 
 // Replaces the context's work: perhaps no thread runs the context.
@@ -87,9 +87,9 @@ void stream_impl::wait_for(stream_operation& op) {
   while (!is_finished(op)) {
     connections.read_events();
     link_.completion_queue().drive(connections.descriptor(), *op.waiter_);
-    link_impl::turn t(link_);
+    link_impl::visit v(link_);
     if (!op.finished_)
-      t.advance(); // memory may be free again, and perhaps no thread runs the context's timers
+      v.advance(); // memory may be free again, and perhaps no thread runs the context's timers
   }
 }
 

@@ -165,12 +165,12 @@ bool stream_impl::find_keys(stream_operation& op) const {
 
 template <class Op>
 bool stream_impl::start_op(Op& op) {
-  link_impl::turn t(link_);
+  link_impl::visit v(link_);
   if (!begin(op))
     return false;
   link_.operation_starting();
   active_.push_back(op);
-  t.advance();
+  v.advance();
   return true;
 }
 
@@ -207,7 +207,7 @@ bool stream_impl::run_parts(operation_list& done) {
   case stream_action::kind::stop:
     direct_->stop();
     return true;
-  case stream_action::kind::gather:
+  case stream_action::kind::await_idle:
     link_.visit_when_idle();
     return true;
   case stream_action::kind::wrote:
@@ -234,7 +234,7 @@ bool stream_impl::run_parts(operation_list& done) {
 
 void stream_impl::on_idle() {
   if (bytes_)
-    bytes_->gathered();
+    bytes_->on_idle();
 }
 
 void stream_impl::finish(stream_operation& op, const error_code& ec, std::uint64_t bytes,
@@ -274,7 +274,7 @@ bool stream_impl::withdraw_op(stream_operation& op) {
 }
 
 void stream_impl::cancel(std::uint64_t id, asio::cancellation_type_t type) {
-  link_impl::turn t(link_);
+  link_impl::visit v(link_);
   const auto found = std::find_if(active_.begin(), active_.end(),
                                   [id](const operation& op) { return op.id == id; });
   if (found == active_.end())
@@ -284,8 +284,8 @@ void stream_impl::cancel(std::uint64_t id, asio::cancellation_type_t type) {
       bytes_->has_begun(static_cast<stream_writing&>(op).request))
     return;
   if (withdraw_op(op))
-    finish(op, asio::error::operation_aborted, 0, t.done);
-  t.advance();
+    finish(op, asio::error::operation_aborted, 0, v.done);
+  v.advance();
 }
 
 void stream_impl::withdraw_all(operation_list& done) {
@@ -297,22 +297,22 @@ void stream_impl::withdraw_all(operation_list& done) {
 }
 
 void stream_impl::cancel() {
-  link_impl::turn t(link_);
-  withdraw_all(t.done);
-  t.advance();
+  link_impl::visit v(link_);
+  withdraw_all(v.done);
+  v.advance();
 }
 
 // --- State -----------------------------------------------------------------------------------
 
 std::size_t stream_impl::available() {
   look_here();
-  link_impl::turn t(link_);
-  t.advance();
+  link_impl::visit v(link_);
+  v.advance();
   return bytes_ ? bytes_->available() : 0;
 }
 
 error_code stream_impl::shutdown(asio::socket_base::shutdown_type what) {
-  link_impl::turn t(link_);
+  link_impl::visit v(link_);
   if (!known_ || !bytes_)
     return asio::error::not_connected;
   if (link_.frames().stopped()) // after the peer's close nothing is left to shut down
@@ -321,7 +321,7 @@ error_code stream_impl::shutdown(asio::socket_base::shutdown_type what) {
     bytes_->shut_down_writes();
   if (what != asio::socket_base::shutdown_send)
     bytes_->shut_down_reads();
-  t.advance();
+  v.advance();
   return {};
 }
 
@@ -332,11 +332,11 @@ error_code stream_impl::endpoint(endpoint_type& result, bool remote) const {
 }
 
 void stream_impl::set_no_delay(bool on) {
-  link_impl::turn t(link_);
+  link_impl::visit v(link_);
   no_delay_ = on;
   if (bytes_)
     bytes_->set_no_delay(on);
-  t.advance();
+  v.advance();
 }
 
 bool stream_impl::no_delay() const {

@@ -21,12 +21,12 @@ constexpr std::chrono::milliseconds least_for_answer(1000);
 void stream_impl::close() {
   bool lingers = true;
   {
-    link_impl::turn t(link_);
-    t.changed();
+    link_impl::visit v(link_);
+    v.changed();
     closed_ = true;
     lingers = stream_options_.linger > stream_options_.linger.zero();
     wait_anew();
-    withdraw_all(t.done);
+    withdraw_all(v.done);
   }
   closer_->stream = std::static_pointer_cast<stream_impl>(shared_from_this());
   if (lingers && link_.start_close(*closer_))
@@ -67,9 +67,9 @@ bool stream_impl::may_progress(protocol_clock::time_point now) const noexcept {
 // Called when no action is left. Returns true if there is an action now.
 bool stream_impl::wait_for_peer(operation_list& done) {
   assert(bytes_);
-  // Bytes that wait for further writes are not yet the peer's concern. The visit that follows is
-  // work of the context.
-  if (bytes_->gathers() && !link_.failing())
+  // Bytes that wait for further writes are not yet the peer's concern, so the clock is not read.
+  // The visit that follows is work of the context.
+  if (bytes_->awaits_idle() && !closed_ && !bytes_->withdrawing() && !link_.failing())
     return false;
   const bool owes = bytes_->owes();
   if (bytes_->withdrawing() != withdrawing_) // the patience changes
@@ -134,12 +134,12 @@ void stream_impl::look_later() {
 }
 
 void stream_impl::set_linger(const asio::socket_base::linger& option) {
-  link_impl::turn t(link_);
+  link_impl::visit v(link_);
   linger_option_ = option;
   stream_options_.linger =
       option.enabled() ? limited(std::chrono::seconds(option.timeout())) : usual_linger_;
   wait_anew();
-  t.advance();
+  v.advance();
 }
 
 asio::socket_base::linger stream_impl::linger() const {
@@ -151,12 +151,12 @@ asio::socket_base::linger stream_impl::linger() const {
 completion_queue_impl* stream_impl::last_work() {
   if (!is_closed())
     close();
-  link_impl::turn t(link_);
+  link_impl::visit v(link_);
   if (link_.check() || link_.frames().told_goodbye())
     return nullptr;
   if (!std::exchange(leaving_, true))
     wait_anew();
-  t.advance();
+  v.advance();
   return may_progress(protocol_clock::now()) ? &link_.completion_queue() : nullptr;
 }
 

@@ -46,10 +46,10 @@ private:
   static void run(operation* base, disposal how) {
     auto& self = *static_cast<holder*>(base);
     const auto s = std::move(self.stream);
-    link_impl::turn t(s->link_);
+    link_impl::visit v(s->link_);
     self.now = state::idle;
     if (how != disposal::destroy)
-      t.advance();
+      v.advance();
   }
 };
 

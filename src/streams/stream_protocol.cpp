@@ -84,9 +84,9 @@ stream_action stream_protocol::next_action() {
     a.what = stream_action::kind::read;
     a.read = &as_read(done_reads_.front());
     done_reads_.pop_front();
-  } else if (gathers_ == gathering::due) {
-    gathers_ = gathering::asked;
-    a.what = stream_action::kind::gather;
+  } else if (idle_ == idle_wait::due) {
+    idle_ = idle_wait::asked;
+    a.what = stream_action::kind::await_idle;
   }
   return a;
 }
@@ -111,13 +111,19 @@ bool stream_protocol::held_back(const stream_source& s) const noexcept {
       (!writers_.empty() &&
        static_cast<const stream_write&>(writers_.front()).what == stream_write::kind::lend);
   const bool waits =
-      b.is_large ? !unanswered_.empty() : small_under_way_ != 0 || gathers_ != gathering::none;
+      b.is_large ? !unanswered_.empty() : small_under_way_ != 0 || idle_ != idle_wait::none;
   return b.bytes < b.capacity && waits && !no_delay_ && !followed;
 }
 
-void stream_protocol::gathered() {
+// As long as writes follow each other, their bytes are held, for a limited time.
+void stream_protocol::on_idle() {
   ask_again();
-  gathers_ = gathering::none;
+  const bool holds = !pending_.empty() && held_back(as_block(pending_.front()));
+  const std::uint64_t held = holds ? as_block(pending_.front()).bytes : 0;
+  const bool more = held != 0 && held != held_ && idle_visits_ != most_idle_visits;
+  held_ = more ? held : 0;
+  idle_visits_ = more ? idle_visits_ + 1 : 0;
+  idle_ = more ? idle_wait::due : idle_wait::none;
 }
 
 void stream_protocol::set_no_delay(bool on) noexcept {
@@ -175,8 +181,8 @@ void stream_protocol::begin(outgoing_frame& f, stream_source& from) {
   f.payload_of_operation = true;
   if (bytes < block_size_) {
     ++small_under_way_;
-    if (gathers_ == gathering::none && !no_delay_)
-      gathers_ = gathering::due;
+    if (idle_ == idle_wait::none && !no_delay_ && !link_.closing())
+      idle_ = idle_wait::due;
   }
 }
 

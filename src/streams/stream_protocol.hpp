@@ -49,15 +49,15 @@ struct stream_action {
     freed,  ///< The memory of `block` or `chunk` and its key are no longer needed.
     expose, ///< Make a key for reading exactly the bytes of `source`; then `exposed` or
             ///< `not_exposed`.
-    gather, ///< Call `gathered` once the handlers that are ready have run.
-    wrote,  ///< `write` has completed.
-    take,   ///< Copy `bytes` bytes at `at` of `chunk`, or of the payload in receive `slot` if that
-            ///< is null, to `offset` of `read`. For a `piece`, keep the memory instead. Then
-            ///< release the slot if `emptied`.
-    read,   ///< `read` has completed.
-    pull,   ///< Allocate memory for `chunk` and read all of `memory` into it, or less after
-            ///< reducing `bytes` of `chunk`. Call `pulling` now and `pulled` at the end; or
-            ///< `no_memory`.
+    await_idle, ///< Call `on_idle` once the handlers that are ready have run.
+    wrote,      ///< `write` has completed.
+    take, ///< Copy `bytes` bytes at `at` of `chunk`, or of the payload in receive `slot` if that
+          ///< is null, to `offset` of `read`. For a `piece`, keep the memory instead. Then
+          ///< release the slot if `emptied`.
+    read, ///< `read` has completed.
+    pull, ///< Allocate memory for `chunk` and read all of `memory` into it, or less after
+          ///< reducing `bytes` of `chunk`. Call `pulling` now and `pulled` at the end; or
+          ///< `no_memory`.
     pull_direct, ///< Read all of `memory` into the memory of `read`; then call `pulled`.
     stop         ///< Post no more READs into the memory of `read`; call `pulled` when the
                  ///< outstanding ones end.
@@ -82,8 +82,8 @@ struct stream_action {
 /// Small amounts are sent in frames. Large amounts are offered, in order with the frames, and the
 /// peer reads them. A single small write is sent at once. The next ones share a block, which waits
 /// while an earlier frame that was not full is outstanding (Minshall's modification of Nagle's
-/// algorithm, RFC 896), and until the handlers that were ready have run (`gather`). In the same way
-/// a large block waits for the answer to an offer.
+/// algorithm, RFC 896), and until the handlers that were ready have run (`await_idle`). In the same
+/// way a large block waits for the answer to an offer.
 ///
 /// Received bytes stay in their receives until they are read, and only a limited number of offered
 /// bytes is read ahead: this is the backpressure. Bytes that arrived before the peer's shutdown or
@@ -98,10 +98,10 @@ public:
   void write(stream_write& op);
   /// Reports that there is no memory for the block of the last `fill`.
   void no_memory(stream_write& op, stream_block& block, const error_code& ec);
-  /// Reports that the handlers that were ready have run (`gather`).
-  void gathered();
-  /// Whether small writes wait for `gathered`.
-  bool gathers() const noexcept { return gathers_ != gathering::none; }
+  /// Reports that the handlers that were ready have run (`await_idle`).
+  void on_idle();
+  /// Whether small writes wait for `on_idle`.
+  bool awaits_idle() const noexcept { return idle_ != idle_wait::none; }
   /// Report that the key for the source has been made, or could not be made. Without a key, the
   /// bytes are sent in frames.
   void exposed(stream_source& s, const remote_buffer& memory);
@@ -222,7 +222,10 @@ private:
   std::uint64_t taken_ = 0, answered_ = 0;
   enum class question { none, due, asked } question_ = question::none;
   std::uint32_t answer_ = 0; // the last answer: the bytes that the peer has taken
-  enum class gathering { none, due, asked } gathers_ = gathering::none;
+  enum class idle_wait { none, due, asked } idle_ = idle_wait::none;
+  static constexpr unsigned most_idle_visits = 32;
+  unsigned idle_visits_ = 0; // in a row
+  std::uint64_t held_ = 0;   // bytes that were held back at the last of them
   bool no_delay_ = false;
   bool shutdown_due_ = false;
   bool shut_writes_ = false; // by this side

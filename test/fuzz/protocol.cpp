@@ -326,7 +326,7 @@ void stream_conversation(input in) {
       break;
     case 4:
       p.complete_send();
-      p.gather();
+      p.idle();
       break;
     case 5:
       p.complete_pull();

@@ -66,7 +66,7 @@ public:
   std::function<bool()> refuses_memory;    ///< For a block, or for a chunk.
   std::function<bool()> has_little_memory; ///< For a chunk, which then is smaller.
   std::function<bool()> refuses_key;
-  bool gathers = false;
+  bool awaits_idle = false;
   /// For direct reads: no more bytes than this are requested at a time.
   std::uint64_t read_at_a_time = ~std::uint64_t(0);
 
@@ -93,11 +93,11 @@ public:
     return true;
   }
   /// The handlers that were ready have run. Returns false if the protocol does not wait for that.
-  bool gather() {
-    if (!gathers)
+  bool idle() {
+    if (!awaits_idle)
       return false;
-    gathers = false;
-    bytes.gathered();
+    awaits_idle = false;
+    bytes.on_idle();
     run();
     return true;
   }
@@ -233,9 +233,9 @@ private:
       end_key(*a.block);
       must(blocks.erase(a.block->index) == 1, "a block is freed once");
       break;
-    case stream_action::kind::gather:
-      must(!gathers, "one visit at a time");
-      gathers = true;
+    case stream_action::kind::await_idle:
+      must(!awaits_idle, "one visit at a time");
+      awaits_idle = true;
       break;
     case stream_action::kind::wrote: {
       auto& op = static_cast<a_write&>(*a.write);

@@ -44,7 +44,7 @@ struct two {
   }
   void settle() {
     while (a.deliver_to(b) || b.deliver_to(a) || a.complete_send() || b.complete_send() ||
-           a.gather() || b.gather() || a.complete_pull(b) || b.complete_pull(a))
+           a.idle() || b.idle() || a.complete_pull(b) || b.complete_pull(a))
       continue;
   }
   std::vector<std::uint32_t> lengths() const {

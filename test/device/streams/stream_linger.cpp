@@ -119,6 +119,17 @@ TEST_CASE("a context has work until the peer has read the written bytes") {
   r.check(values.size());
 }
 
+TEST_CASE("a context that is destroyed behind a small write sends the offered bytes before it") {
+  two_contexts t;
+  const auto values = pattern(100010, 1); // most are offered, for the peer to read
+  CHECK(t.a->write_some(asio::buffer(values.data(), 100000)) == 100000);
+  CHECK(t.a->write_some(asio::buffer(values.data() + 100000, 10)) == 10);
+  t.a.reset();
+  reader r(t.b);
+  t.io_a.reset();
+  r.check(values.size());
+}
+
 TEST_CASE("the option linger does not shorten the work of an open stream") {
   const int seconds = GENERATE(0, 1);
   two_contexts t;

@@ -65,8 +65,11 @@ TEST_CASE("a small write is sent at once, and those behind it share a frame") {
   CHECK(t.writes.back().ended);
   t.a.complete_send();
   CHECK(t.lengths() == lengths{10}); // more writes may follow now
+  REQUIRE(t.a.idle());
   t.write(5);
-  REQUIRE(t.a.gather());
+  REQUIRE(t.a.idle()); // another write has been made meanwhile
+  CHECK(t.lengths() == lengths{10});
+  REQUIRE(t.a.idle());
   CHECK(t.lengths() == lengths{10, 35});
   t.write(70);
   t.write(50); // the full block need not wait; the rest waits

@@ -85,7 +85,7 @@ private:
       break;
     case 3:
       if (below(3) == 0)
-        p.gather();
+        p.idle();
       else
         p.complete_send();
       break;
@@ -250,7 +250,7 @@ private:
   }
 
   bool local_step(std::size_t who) override {
-    const bool moved = complete_pull(who) | parties_[who]->gather();
+    const bool moved = complete_pull(who) | parties_[who]->idle();
     collect(who);
     return moved;
   }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 // Requests for memory of the peer: their grants and leases.
-#include "catch.hpp"
 #include "leases/grant_table.hpp"
+#include "catch.hpp"
 #include "leases/lease_table.hpp"
 #include "protocol/fake_link.hpp"
 #include "unit/leases/grant_sides.hpp"
