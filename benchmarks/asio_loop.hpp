@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 //
-// The same work by the library, as a program would write it: queue pairs of one io_context, which
-// share its completion queue, with handlers that are callbacks or coroutines.
+// The work of verbs_loop.hpp by the library, as a program would write it: queue pairs of one
+// io_context, which share its completion queue, with handlers that are callbacks or coroutines.
 #pragma once
 
 #include "cm_link.hpp"

@@ -244,8 +244,9 @@ public:
     return async_accept(object, accept_options(), std::forward<Token>(token));
   }
 
-  /// The same, with a new object that the operation opens, on the acceptor's executor, with a pool
-  /// or shared receives and the object's options: `async_accept<stream>(pool, {}, token)`.
+  /// Accepts, like the function above, with a new object. The operation opens the object on the
+  /// acceptor's executor, with a pool or shared receives and the object's options:
+  /// `async_accept<stream>(pool, {}, token)`.
   /// Signature `void(error_code, Object)`: after an error, which may also be one of the object's
   /// `open`, the object is not open. A stream reports its peer by `remote_endpoint`, as a socket
   /// does; to get the `connection_info` of another object, use the form above.

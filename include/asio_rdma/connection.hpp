@@ -142,11 +142,11 @@ public:
     open(pool, queue, options, ec);
     detail::throw_if(ec, "connection::open");
   }
-  /// The same, with shared receives. `receives` determines the memory, the completion queue and the
-  /// size of the receives, and must belong to the object's execution context.
-  /// `connection_options::receives` limits how many of the shared receives the connection uses; a
-  /// value below `shared_receives_options::per_link` counts as `per_link`. Additional errors:
-  /// `bad_descriptor` if `receives` is not open, `error::shared_receives_full`,
+  /// Opens the object, like the functions above, with shared receives. `receives` determines the
+  /// memory, the completion queue and the size of the receives, and must belong to the object's
+  /// execution context. `connection_options::receives` limits how many of the shared receives the
+  /// connection uses; a value below `shared_receives_options::per_link` counts as `per_link`.
+  /// Additional errors: `bad_descriptor` if `receives` is not open, `error::shared_receives_full`,
   /// `error::shared_receives_closed`.
   void open(const shared_receives& receives, const connection_options& options, error_code& ec) {
     if (!receives.impl()) {
@@ -216,7 +216,7 @@ public:
     return asio::async_initiate<Token, detail::sent_result::signature>(
         initiate_send{this}, token, buffers, std::optional<std::uint32_t>());
   }
-  /// The same, with 32 bits of immediate data.
+  /// Sends one message with 32 bits of immediate data, like the function above.
   template <class Buffers, class Token = asio::default_completion_token_t<executor_type>>
   auto async_send(const Buffers& buffers, std::uint32_t immediate, Token&& token = {}) {
     return asio::async_initiate<Token, detail::sent_result::signature>(
@@ -266,8 +266,9 @@ public:
     return asio::async_initiate<Token, detail::sent_result::signature>(
         initiate_transfer<IBV_WR_RDMA_WRITE>{this}, token, buffers, to);
   }
-  /// The same, and then the peer receives 32 bits by `async_receive_immediate`. The operation
-  /// completes when the peer's device has received these 32 bits as well.
+  /// RDMA WRITE, like the function above; then the peer receives 32 bits by
+  /// `async_receive_immediate`. The operation completes when the peer's device has received these
+  /// 32 bits as well.
   template <class Buffers, remote_memory Remote,
             class Token = asio::default_completion_token_t<executor_type>>
   auto async_write(const Buffers& buffers, const Remote& to, std::uint32_t immediate,

@@ -135,8 +135,8 @@ public:
       detail::throw_error(asio::error::invalid_argument, "global_memory");
     open(detail::make_node(pool, node), options);
   }
-  /// The same node on another executor. The object has lanes of its own, for which it must join
-  /// other nodes itself, unless the lanes are shared.
+  /// Makes another view of the node of `same_node`, on another executor. The object has lanes of
+  /// its own, for which it must join other nodes itself, unless the lanes are shared.
   template <class ExecutorOrContext, class Executor1>
   basic_global_memory(ExecutorOrContext&& ex, const basic_global_memory<Executor1>& same_node,
                       const global_memory_options& options = {})
@@ -414,7 +414,8 @@ private:
         });
   }
 
-  /// The same, on the lane of the node of `where`: `start(link, op, target)`.
+  /// Starts an operation, like the function above, on the lane of the node of `where`:
+  /// `start(link, op, target)`.
   template <class Base, class Result, class Handler, class Start>
   void start_at(Handler&& handler, const aim& where, Start&& start) {
     error_code ec = asio::error::bad_descriptor;

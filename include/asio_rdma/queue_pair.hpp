@@ -178,9 +178,9 @@ public:
     detail::throw_if(ec, "queue_pair::open");
   }
 
-  /// The same, with receives from a shared receive queue, in its completion queue. Additional
-  /// error: `invalid_argument` if the shared receive queue is not open or is of another execution
-  /// context.
+  /// Opens the queue pair, like the functions above, with receives from a shared receive queue and
+  /// with its completion queue. Additional error: `invalid_argument` if the shared receive queue is
+  /// not open or is of another execution context.
   template <class Executor1>
   void open(const protection_domain& pd, basic_shared_receive_queue<Executor1>& receives,
             const queue_pair_options& options, error_code& ec) {
@@ -215,7 +215,8 @@ public:
     detail::throw_if(ec, "queue_pair::assign");
   }
 
-  /// The same, for a queue pair with receives from a shared receive queue, in its completion queue.
+  /// Adopts a queue pair, like the functions above, that has receives from a shared receive queue
+  /// and uses its completion queue.
   template <class Executor1>
   void assign(const protection_domain& pd, basic_shared_receive_queue<Executor1>& receives,
               native_handle_type qp, error_code& ec) {

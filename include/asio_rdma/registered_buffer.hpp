@@ -18,9 +18,9 @@ namespace asio_rdma {
 class memory_pool;
 
 /// A counted reference to registered memory: a block of a `memory_pool`, a memory region of the
-/// user's own, or a slice of either. Copies and slices share the memory. When the last of them and
-/// the last operation that keeps it are gone, the memory returns to its pool, or the region is
-/// deregistered and its memory freed. Slices keep the whole block.
+/// user's own, or a slice of either. Copies and slices share the memory. When the last of them is
+/// destroyed and the last operation that keeps the memory has ended, the memory returns to its
+/// pool, or the region is deregistered and its memory freed. Slices keep the whole block.
 ///
 /// The type is a buffer sequence of one buffer, Asio's and this library's. As with a shared
 /// pointer, a const object gives access to writable memory.
@@ -100,7 +100,8 @@ public:
     return {*this, detail::access_kind::exclusive};
   }
 
-  /// The same, but waits, first come, first served, until no access conflicts. Signature
+  /// Begins an access like `try_read_access` and `try_write_access`, but waits, first come, first
+  /// served, until no access conflicts. Signature
   /// `void(error_code, buffer_access)`; `ex` is the handler's executor if the handler has no
   /// associated one. Errors: `operation_aborted` after a cancellation. Cancellation: all types; a
   /// cancelled wait has no effect.

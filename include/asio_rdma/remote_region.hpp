@@ -69,7 +69,7 @@ public:
   void reset() noexcept { *this = {}; }
 
 private:
-  friend detail::connection_impl;
+  friend detail::connection_impl; // makes regions, and checks their leases
 
   std::shared_ptr<const detail::lease_handle> lease_;
   remote_buffer memory_;

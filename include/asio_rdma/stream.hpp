@@ -175,11 +175,11 @@ public:
     open(pool, queue, options, ec);
     detail::throw_if(ec, "stream::open");
   }
-  /// The same, with shared receives. `receives` determines the memory, the completion queue and the
-  /// size of the receives, and must belong to the object's execution context.
-  /// `stream_options::receives` limits how many of the shared receives the stream uses; a value
-  /// below `shared_receives_options::per_link` counts as `per_link`. Additional errors:
-  /// `bad_descriptor` if `receives` is not open, `error::shared_receives_full`,
+  /// Opens the object, like the functions above, with shared receives. `receives` determines the
+  /// memory, the completion queue and the size of the receives, and must belong to the object's
+  /// execution context. `stream_options::receives` limits how many of the shared receives the
+  /// stream uses; a value below `shared_receives_options::per_link` counts as `per_link`.
+  /// Additional errors: `bad_descriptor` if `receives` is not open, `error::shared_receives_full`,
   /// `error::shared_receives_closed`.
   void open(const shared_receives& receives, const stream_options& options, error_code& ec) {
     if (!receives.impl()) {

@@ -194,7 +194,8 @@ rdma_cm_id* cm_service::make_id(const std::shared_ptr<cm_handler>& handler, erro
     ec = cm_error(errno);
     return nullptr;
   }
-  ++handler->ids_made; // before it has events, and after an id of the same address is gone
+  // Counted before the id has events, and after an earlier id of the same address was destroyed.
+  ++handler->ids_made;
   return result;
 }
 

@@ -53,13 +53,13 @@ public:
   void cancel(std::uint64_t id, asio::cancellation_type_t type);
   /// Thread-safe.
   connection_statistics statistics() const noexcept;
-  /// Cancels every wait for a message. No message is lost, and sends go on.
+  /// Cancels every wait for a message. No message is lost, and sends continue.
   void cancel_receives();
 
 private:
-  friend connection_regions;
-  friend message_pull;
-  friend remote_record;
+  friend connection_regions; // completes operations, and makes regions of granted leases
+  friend message_pull;       // calls `pull_done` when its READs have ended
+  friend remote_record;      // calls `remote_done` when its work request has ended
 
   /// Delays the goodbye while operations on the peer's memory are outstanding.
   struct remote_part final : link_part {

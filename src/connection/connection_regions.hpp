@@ -74,7 +74,7 @@ public:
   bool run_grants(operation_list& done);
 
 private:
-  friend grant_bind;
+  friend grant_bind; // calls `bound` when the bind has completed
 
   void give_back(grant_record& r) noexcept;
   void reserve_place();

@@ -34,7 +34,7 @@ protected:
   ~message_out() = default;
 
 private:
-  friend message_outbox;
+  friend message_outbox; // only the outbox changes the progress
   state state_ = state::idle;
   bool under_way_ = false; // the SEND of its frame is outstanding
   bool answered_ = false;

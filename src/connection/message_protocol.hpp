@@ -36,7 +36,7 @@ public:
     ask_again();
     outbox_.prepared(op, memory);
   }
-  /// Reports that the key could not be made. `op` ends with the error; other operations go on.
+  /// Reports that the key could not be made. `op` ends with the error; other operations continue.
   void fail_send(message_out& op, const error_code& ec) {
     ask_again();
     outbox_.fail_send(op, ec);

@@ -90,9 +90,9 @@ void message_inbox::refuse(std::uint32_t slot, refusal why) {
   messages_.erase(e);
 }
 
-// The receives from here on are now matched with other messages. Messages that were read into their
-// memory are read again. Once the link has stopped they cannot be: the first of them and all
-// messages behind it are lost.
+// The receives from `index` on are now matched with other messages. Messages that were read into
+// the memory of these receives are read again. A link that has stopped can read nothing: the first
+// of these messages and all messages behind it are lost.
 void message_inbox::unpin_from(std::size_t index) {
   if (link_.stopped()) {
     index = std::min(index, messages_.size());

@@ -37,8 +37,9 @@ constexpr std::size_t class_of(std::size_t bytes) noexcept {
   return 4 * (exponent - 7) + (((bytes - 1) >> (exponent - 2)) & 3);
 }
 
-/// The same for an alignment, a power of two up to a page. A slab begins on a page boundary, so its
-/// blocks are aligned as their size is.
+/// The class of the smallest blocks with at least `bytes` bytes and an alignment, which is a power
+/// of two up to a page. A slab begins on a page boundary, so its blocks are aligned as their size
+/// is.
 constexpr std::size_t class_of(std::size_t bytes, std::size_t alignment) noexcept {
   assert(std::has_single_bit(alignment) && alignment <= page_bytes);
   std::size_t index = class_of(bytes);

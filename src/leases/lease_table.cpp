@@ -157,7 +157,7 @@ void lease_table::on_dropped(const frame_header&, frame_operation* op, const err
     finish(as_request(*op), ec);
 }
 
-// --- What the owner says ---------------------------------------------------------------------
+// --- Frames from the owner -------------------------------------------------------------------
 
 link_part::disposition lease_table::on_frame(const frame_header& header,
                                              std::span<const std::byte> payload, std::uint32_t slot,

@@ -30,10 +30,10 @@ class frame_link;
 /// A part of a protocol on a link: messages, regions or a stream. Only the link calls the virtual
 /// functions; the part offers its own functions to the driver.
 ///
-/// A part that has said that it has nothing (no control frame, no data, no action for the driver)
-/// is not asked again until something has happened to it. The link takes note of its own calls.
-/// Each function that the part offers to the driver, and that may give the part something, calls
-/// `ask_again`.
+/// If a part has no control frame, no data and no action for the driver, the link does not ask the
+/// part again until an event of the part. The calls that the link itself makes count as such
+/// events. Each function that the part offers to the driver, and that may give the part a frame or
+/// an action, calls `ask_again`.
 class link_part {
 public:
   /// Takes the next control frame, if there is one. The link sends every frame that it takes.
@@ -74,7 +74,7 @@ protected:
   void idle() noexcept { may_act_ = false; }
 
 private:
-  friend frame_link; // tells the parts apart, and asks them
+  friend frame_link; // sets `frames_` and `bit_`, and calls the virtual functions
   frame_link* frames_ = nullptr;
   std::uint8_t bit_ = 0;
   bool may_act_ = true;
@@ -86,7 +86,7 @@ struct frame_options {
   std::uint32_t promise = 0;         ///< Shared receives that are promised at a time; 0: all.
   std::uint32_t peer_receives = 16;
   std::uint32_t peer_receive_size = 4096;
-  std::uint32_t peer_promise = 0; ///< The same for the peer.
+  std::uint32_t peer_promise = 0; ///< The `promise` of the peer.
   std::uint32_t sends = 16;       ///< Frames whose SENDs may be outstanding at a time.
   bool speaks_first = false;      ///< Sends a frame at once; the peer waits for it.
   bool waits_for_peer = false;    ///< Sends nothing before the peer's first frame.
@@ -185,7 +185,7 @@ private:
     bool under_way = false;
   };
 
-  friend link_part; // asks to be asked again
+  friend link_part; // `link_part::ask_again` marks the part in the sets of parts to ask
 
   bool next_frame();
   void begin_frame(frame_type type);

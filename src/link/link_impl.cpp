@@ -59,7 +59,8 @@ void link_impl::run(operation_list& done) noexcept {
   if (state_ == state::failing && posted_ == 0)
     stop(done);
   if (state_ == state::stopped && closing_ != nullptr) {
-    // After both goodbyes, the peer may be gone before this side's goodbye completes: no error.
+    // After both goodbyes, the peer may destroy its queue pair before this side's goodbye
+    // completes. That is no error.
     closing_->ec = frames_->said_goodbye() ? error_code() : reason_;
     done.push_back(*std::exchange(closing_, nullptr));
   }

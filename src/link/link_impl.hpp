@@ -63,7 +63,7 @@ public:
 
   /// Makes the queue pair and posts the receives. A lack of memory is an error, not an exception.
   error_code open(std::shared_ptr<completion_queue_impl> queue);
-  /// The same with shared receives.
+  /// Makes the queue pair, like the function above, with shared receives.
   error_code open(const std::shared_ptr<shared_receives_impl>& shared);
   /// As in `connection_target`.
   ///@{
@@ -82,7 +82,7 @@ public:
   /// Ends everything with `operation_aborted` once no work request is outstanding. May be called
   /// more than once.
   void close();
-  /// The same while the context shuts down.
+  /// Closes the link, like `close`, while the context shuts down.
   void on_context_shutdown();
   /// Whether the link has neither failed nor been closed.
   bool is_alive() const;
@@ -276,8 +276,8 @@ public:
     changed();
     link_.run(done);
   }
-  /// The same, and the actions of the parts even if the link fails, because arrived messages and
-  /// bytes can still be received.
+  /// Carries out all actions, like `run`, and those of the parts even if the link fails, because
+  /// arrived messages and bytes can still be received.
   void advance() noexcept {
     changed();
     link_.advance(done);

@@ -40,7 +40,7 @@ protected:
   link_impl link_;
 
 private:
-  friend link_impl;
+  friend link_impl; // calls the functions below
 
   /// The link calls the following functions with itself locked.
   ///@{

@@ -84,7 +84,7 @@ public:
   void refill();
 
 private:
-  friend shared_receive;
+  friend shared_receive; // calls `on_receive` when it has completed
   struct user;
 
   error_code open(std::shared_ptr<completion_queue_impl> queue);

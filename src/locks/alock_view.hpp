@@ -22,7 +22,7 @@ class global_node;
 /// The parties that release locks for operations of views.
 class alock_parties {
 public:
-  /// Ends all operations of a closed view. Releases of locks that have begun go on.
+  /// Ends all operations of a closed view. Releases of locks that have begun continue.
   virtual void abandon(const alock_view& view) = 0;
 
 protected:

@@ -113,7 +113,7 @@ void completion_queue_impl::drive(int other, waker& own) {
     ::poll(descriptors, 3, armed ? patience : nap);
     if (descriptors[2].revents == POLLIN)
       notified_.store(true);
-    else if (descriptors[2].revents != 0) // the device is gone
+    else if (descriptors[2].revents != 0) // the device was removed
       ::poll(descriptors, 2, nap);
     if (descriptors[0].revents != 0)
       own.clear();

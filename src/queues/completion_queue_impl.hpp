@@ -66,9 +66,10 @@ public:
   }
   void operation_not_started() noexcept { leave_to_runner(1); }
 
-  /// The same for an operation that does not count as work: a receive of the library's own, which
-  /// must not keep an idle program running. `background_ending` makes it count as work, after the
-  /// device has completed the operation and before the operation is disposed of.
+  /// Called instead of `operation_starting` for an operation that does not count as work: a receive
+  /// of the library's own, which must not keep an idle program running. `background_ending` makes
+  /// it count as work, after the device has completed the operation and before the operation is
+  /// disposed of.
   void background_starting() noexcept { outstanding_.fetch_add(background_one | 1); }
   void background_ending() {
     const std::uint64_t before = outstanding_.fetch_sub(background_one);

@@ -50,7 +50,8 @@ void completion_queue_impl::leave_to_runner(std::size_t n) noexcept {
 bool completion_queue_impl::become_active(state from) {
   if (!state_.compare_exchange_strong(from, state::active))
     return false;
-  // Null when the last reference is gone and an event arrives while the watch is being stopped.
+  // Null if an event arrives after the last reference was released, while the watch is being
+  // stopped.
   self_ = weak_from_this().lock();
   return self_ != nullptr;
 }
@@ -254,8 +255,8 @@ void completion_queue_impl::put_back(operation_list& operations) noexcept {
   ready_.splice(ready_.begin(), operations);
 }
 
-// Counts the user's operations. Internal ones may have completed others, so a poll goes on after
-// them.
+// Counts the user's operations. Internal operations may have completed operations of the user, so
+// the loop continues after internal operations.
 std::size_t completion_queue_impl::poll() {
   const auto self = shared_from_this(); // a handler may drop the last reference
   std::size_t ran = 0;

@@ -94,7 +94,7 @@ void device_events_impl::on_device_event(const ibv_async_event& event) noexcept 
       return;
     if (waiters_.empty()) {
       events_[(first_ + kept_) % most_kept] = describe(event);
-      if (kept_ == most_kept) // the oldest has gone
+      if (kept_ == most_kept) // the oldest event has been overwritten
         first_ = (first_ + 1) % most_kept;
       else
         ++kept_;

@@ -38,8 +38,8 @@ private:
   std::atomic<std::uint64_t> ids_{0};
   std::mutex mutex_;
   bool open_ = false;
-  // Events that nobody waited for, of which the oldest is at `first_`. Not a deque, as an event may
-  // find no memory.
+  // Events that arrived while no operation waited. The oldest is at `first_`. An array rather than
+  // a deque, because an event is stored without allocating memory.
   static constexpr std::size_t most_kept = 64;
   std::array<device_event, most_kept> events_;
   std::size_t first_ = 0, kept_ = 0;

@@ -65,7 +65,7 @@ public:
   void detach();
   /// `reads`: the READs and atomics that may be in flight; 0: the peer answers none.
   void connected(std::uint8_t reads);
-  /// The same for a queue pair that the caller has connected.
+  /// Marks the queue pair as connected by the caller, without a connection manager.
   void connected_by_caller();
   error_code modify(ibv_qp_attr& attr, int mask);
   error_code query(ibv_qp_attr& attr, int mask) const;
@@ -78,11 +78,12 @@ public:
   void cancel();
   /// Ends every operation with `why`, after a failure of the device or the end of the peer.
   void fail(const error_code& why);
-  /// The same after a failed receive of the shared receive queue. Called with that queue's mutex
-  /// locked.
+  /// Fails the queue pair after a failed receive of the shared receive queue, like `fail`. The
+  /// caller has locked the mutex of the shared receive queue.
   void shared_receive_failed(const ibv_wc& wc, operation_list& ready);
-  /// The same after the first receive of an accepting queue pair: see
-  /// `connection_link::on_first_receive`.
+  /// Reports the first receive of an accepting queue pair, if it is one of the shared receive
+  /// queue: see `connection_link::on_first_receive`. The caller has locked the mutex of the shared
+  /// receive queue.
   void shared_receive_arrived(operation_list& ready);
   /// Cancels one operation. A posted operation is cancelled only if `type` contains `terminal`.
   void cancel(std::uint64_t id, asio::cancellation_type_t type);

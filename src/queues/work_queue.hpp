@@ -58,7 +58,8 @@ public:
   /// Moves the completed operation to `ready` and posts waiting ones. Its result is already in
   /// `op`.
   void complete(operation& op, operation_list& ready);
-  /// The same for the oldest posted operation while no operation waits. Otherwise returns false.
+  /// Completes an operation, like `complete`, if it is the oldest posted operation and no operation
+  /// waits. Otherwise returns false.
   bool complete_oldest(operation& op, operation_list& ready) noexcept {
     assert(mutex_.is_locked() && !posted_.empty() && used_ != 0);
     if (&posted_.front() != &op || blocked_ != 0)

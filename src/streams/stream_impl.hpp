@@ -57,7 +57,7 @@ public:
   const stream_options& options() const noexcept { return stream_options_; }
   bool non_blocking = false;
 
-  /// The same as the socket option.
+  /// Sets the socket option `linger`.
   void set_linger(const asio::socket_base::linger& option);
   asio::socket_base::linger linger() const;
 

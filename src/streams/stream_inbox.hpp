@@ -20,7 +20,7 @@ public:
   std::uint32_t bytes = 0;
 
 private:
-  friend class stream_inbox;
+  friend class stream_inbox; // only the inbox changes the state of a chunk
   std::uint32_t offer_ = 0;
   bool here_ = false;
   bool dropped_ = false;

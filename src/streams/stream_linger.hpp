@@ -10,7 +10,7 @@
 
 namespace asio_rdma::detail {
 
-/// The time `linger` of an option, not negative and at most a day.
+/// `linger`, increased to 0 if it is negative and reduced to a day if it is longer.
 inline std::chrono::milliseconds limited(std::chrono::milliseconds linger) {
   return std::clamp<std::chrono::milliseconds>(linger, std::chrono::milliseconds(0),
                                                std::chrono::hours(24));

@@ -70,7 +70,7 @@ struct unanswered : requested {
   }
 };
 
-/// The accepting side gives up, or goes on.
+/// The accepting side gives up, or continues.
 struct half_accepted : requested {
   void proceed(bool) {
     if (attempt->calls == 0) {

@@ -15,7 +15,7 @@ constexpr std::size_t size = 64 * 1024;
 
 } // namespace
 
-TEST_CASE("the peer that is killed", "[.peer]") {
+TEST_CASE("the peer of a queue pair that is killed", "[.peer]") {
   const auto port = port_of_tester();
   if (!port)
     return;

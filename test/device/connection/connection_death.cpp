@@ -57,7 +57,7 @@ struct to_other_process {
 } // namespace
 
 // Holds memory of the other side, lends some, and receives no message.
-TEST_CASE("the peer that is killed", "[.peer]") {
+TEST_CASE("the peer of a connection that is killed or stopped", "[.peer]") {
   const auto port = port_of_tester();
   if (!port)
     return;

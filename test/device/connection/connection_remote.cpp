@@ -180,7 +180,7 @@ TEST_CASE("immediate data and messages are received independently") {
   CHECK(told.value == 9);
 }
 
-TEST_CASE("atomic operations give the old value") {
+TEST_CASE("atomic operations of a connection report the old value") {
   reach t;
   outcome<std::uint64_t> swapped, missed, added, misaligned, narrow;
   t.target.put_word(8, 40);

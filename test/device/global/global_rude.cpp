@@ -417,7 +417,7 @@ TEST_CASE("descriptors that a node gives twice are a violation of the protocol")
     w.until([&] { return all[i].done(); });
     CHECK(all[i].ec == error::protocol_violation);
   }
-  // The parties that have one of the descriptors go on.
+  // The parties that have one of the descriptors continue.
   for (std::size_t left = usual; left != 0; --left) {
     const auto holder = [&] {
       return std::find_if(all.begin(), all.end(), [](const auto& a) { return bool(a.value); });

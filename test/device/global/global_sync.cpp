@@ -126,7 +126,7 @@ TEST_CASE("readers of a single writer see no torn value") {
   CHECK(here->try_load()->version >= last);
 }
 
-TEST_CASE("a load that finds no whole value waits until it is cancelled") {
+TEST_CASE("a load of a value whose writer has died is repeated until it is cancelled") {
   world w;
   const auto p = w.make<single_writer<value>>();
   CHECK(!w.write(p.cast<image>().member<&image::check>(), word(1))); // as if the writer had died

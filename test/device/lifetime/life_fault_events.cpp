@@ -151,7 +151,7 @@ TEST_CASE("an error ends the receives of a shared queue that no queue pair uses"
   CHECK(r.calls + late.calls == 2);
 }
 
-TEST_CASE("an error of a port alone ends no operation") {
+TEST_CASE("an error of a port alone ends no operation of a queue pair") {
   const resource_check nothing_left;
   each_operation([](const operation_kind& kind) {
     scene s(kind);

@@ -202,7 +202,7 @@ TEMPLATE_TEST_CASE("a fatal error of the device ends the pending operations", ""
   });
 }
 
-TEMPLATE_TEST_CASE("an error of a port alone ends no operation", "", connection_scene,
+TEMPLATE_TEST_CASE("an error of a port alone ends no operation of a link", "", connection_scene,
                    stream_scene) {
   each<TestType>([](const auto& kind) {
     TestType s(kind);

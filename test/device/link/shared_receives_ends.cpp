@@ -226,7 +226,7 @@ TEST_CASE("a connection that fails while receives lack memory expects none of th
   gives_everything_back(c);
 }
 
-TEST_CASE("the peer that is killed", "[.peer]") {
+TEST_CASE("the peer of a link with shared receives that is killed", "[.peer]") {
   const auto port = port_of_tester();
   if (!port)
     return;

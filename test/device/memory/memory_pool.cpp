@@ -156,7 +156,7 @@ TEST_CASE("a key of another pool's domain is refused by the device") {
   CHECK(s.ec);
 }
 
-TEST_CASE("arenas are registrations: one each, and none is left") {
+TEST_CASE("each arena is one registration, and the last owner of the pool ends all registrations") {
   const device dev = open_device();
   const resource_check check;
   faults::injector faults(dev.native_handle());

@@ -36,7 +36,7 @@ bool carries(asio::io_context& io, queue_pair& a, Receiver& to, const memory_reg
          std::string_view(bytes, 7) == "adopted";
 }
 
-/// The same with queue pairs made here.
+/// Sends a message between two new queue pairs, like the function above.
 bool carries(const protection_domain& pd, const memory_region& region) {
   asio::io_context io(1);
   queue_pair a(io, pd), b(io, pd);

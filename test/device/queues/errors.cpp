@@ -202,7 +202,7 @@ TEST_CASE("rights that the peer did not give") {
 }
 
 // siw (Linux 6.1) does not check this right.
-TEST_CASE("a read of memory that permits only writes") {
+TEST_CASE("a read of memory that permits only writes fails") {
   pair p(impatient());
   if (is_siw(p.dev))
     return not_on_this_device("siw does not ask for this right");

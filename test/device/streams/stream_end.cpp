@@ -159,7 +159,7 @@ TEST_CASE("a blocking read and a blocking write end with a connection that fails
 }
 
 // Receives nothing that is sent to it.
-TEST_CASE("the peer that is killed", "[.peer]") {
+TEST_CASE("the peer of a stream that is killed", "[.peer]") {
   const auto port = port_of_tester();
   if (!port)
     return;

@@ -30,8 +30,8 @@ peer_process::peer_process(const endpoint& to) {
   for (char** e = environ; *e != nullptr; ++e)
     environment.push_back(*e);
   environment.push_back(nullptr);
-  char program[] = "/proc/self/exe", name[] = "the peer that is killed";
-  char* arguments[] = {program, name, nullptr};
+  char program[] = "/proc/self/exe", tests[] = "[.peer]";
+  char* arguments[] = {program, tests, nullptr};
   if (const int e = ::posix_spawn(&pid_, program, nullptr, nullptr, arguments, environment.data()))
     throw std::system_error(e, std::generic_category(), "posix_spawn");
 }

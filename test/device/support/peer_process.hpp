@@ -10,8 +10,9 @@
 
 namespace test {
 
-/// A process of this program that acts as the peer: it runs the test case "the peer that is
-/// killed". It has its own devices and queue pairs, and the network of the thread that started it.
+/// A process of this program that acts as the peer: it runs the test case with the tag `[.peer]`,
+/// of which the program has one. It has its own devices and queue pairs, and the network of the
+/// thread that started it.
 class peer_process {
 public:
   /// Starts the process, which gets the port of `to`.

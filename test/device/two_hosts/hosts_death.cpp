@@ -14,7 +14,7 @@ constexpr std::size_t size = 64 * 1024;
 
 } // namespace
 
-TEST_CASE("the peer that is killed", "[.peer]") {
+TEST_CASE("the peer on the other host that is killed", "[.peer]") {
   const auto port = port_of_tester();
   if (!port)
     return;

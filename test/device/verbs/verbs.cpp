@@ -143,7 +143,7 @@ TEST_CASE("more reads than may be in flight") {
   }
 }
 
-TEST_CASE("atomic operations give the old value") {
+TEST_CASE("atomic operations of a queue pair report the old value") {
   pair p;
   outcome<std::uint64_t> first, second, third;
   if (!p.dev.has_atomics()) {

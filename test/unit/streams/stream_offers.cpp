@@ -77,21 +77,21 @@ TEST_CASE("writes meet in one offer while another is not answered") {
 }
 
 TEST_CASE("an offer is sent at once with no_delay, or if a lent write or a shutdown follows") {
-  SECTION("no delay") {
+  SECTION("no_delay is set") {
     offering t;
     t.a.bytes.set_no_delay(true);
     t.write(300);
     t.write(320);
     CHECK(t.types() == types{frame_type::offer, frame_type::offer});
   }
-  SECTION("a lent write") {
+  SECTION("a lent write follows") {
     offering t;
     t.write(300);
     t.write(320);
     t.lend(50);
     CHECK(t.types() == types{frame_type::offer, frame_type::offer, frame_type::data});
   }
-  SECTION("shutdown") {
+  SECTION("a shutdown follows") {
     offering t;
     t.write(300);
     t.write(320);

@@ -220,7 +220,7 @@ TEST_CASE("the peer's shutdown follows the bytes before it, and the other direct
   CHECK(!t.b.failure);
 }
 
-TEST_CASE("calls after each end give its results") {
+TEST_CASE("after each kind of end, calls report the results of that kind") {
   const ending endings[] = {
       {"shutdown of writes here", [](two& t) { t.a.bytes.shut_down_writes(); }, none, pipe_broken,
        none, pipe_broken},

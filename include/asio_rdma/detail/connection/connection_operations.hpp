@@ -70,7 +70,7 @@ public:
   wait request;
 
   message result;
-  bool owning = true;         ///< The message goes to `result`; else its bytes go to `targets`.
+  bool owning = true; ///< If true, `result` gets the message; otherwise `targets` get its bytes.
   ibv_sge* targets = nullptr; ///< An element's key is 0 if it is not registered.
   std::size_t target_count = 0;
   std::uint64_t size = 0;   ///< The size of the message.

@@ -35,7 +35,7 @@ protected:
   ~message_in() = default;
 
 private:
-  friend class message_inbox;
+  friend class message_inbox; // only the inbox changes the state of a wait
   bool waiting_ = false;
   bool pinned_ = false; // its message is being read, or was read, into its own memory
   bool busy_ = false;   // another wait's message is being read into its memory

@@ -30,7 +30,7 @@ class global_node;
 /// The lane to a node, as the node's introduction described it. Never changes.
 struct global_lane {
   std::shared_ptr<connection_impl> link;
-  std::shared_ptr<lane_link> users; ///< The same link, for operations that may wait for a place.
+  std::shared_ptr<lane_link> users; ///< `link`, for operations that may wait for a place.
   std::uint64_t incarnation = 0;
   ibv_atomic_cap atomics = IBV_ATOMIC_NONE;
   std::vector<remote_buffer> segments;

@@ -25,7 +25,7 @@ namespace asio_rdma::detail {
 struct global_message {
   enum class kind : std::uint8_t {
     join = 1,      ///< The first message of the connecting node: its identity and its segments.
-    welcome = 2,   ///< The same from the accepting node.
+    welcome = 2,   ///< The answer to `join`: identity and segments of the accepting node.
     refuse = 3,    ///< The accepting node refuses, with a status.
     allocate = 4,  ///< Requests memory.
     allocated = 5, ///< The place of the memory.

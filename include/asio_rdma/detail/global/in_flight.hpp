@@ -29,7 +29,7 @@ public:
     virtual ~waiter() = default;
     /// Returns true, or false with the error in the operation.
     virtual bool start() = 0;
-    /// The same without exceptions: a lack of memory is an error.
+    /// Calls `start` and turns an exception into an error of the operation: no memory.
     bool try_start() noexcept;
 
     connection_impl& link;
@@ -109,7 +109,7 @@ public:
                   return start(link, o);
                 });
   }
-  /// The same for an operation that needs no place but must keep the order.
+  /// Starts an operation, like `start`, that needs no place but must keep the order.
   template <class Operation, class Start>
   bool start_behind(Operation& op, Start&& start) {
     if (!places_->anyone_waits()) [[likely]]

@@ -33,7 +33,7 @@ protected:
   ~stream_source() = default;
 
 private:
-  friend stream_protocol;
+  friend stream_protocol; // only the protocol changes the progress
   enum class way { undecided, frames, offer };
 
   void start(way w) noexcept;
@@ -74,7 +74,7 @@ protected:
   ~stream_write() = default;
 
 private:
-  friend stream_protocol;
+  friend stream_protocol; // only the protocol queues a write
   bool queued_ = false;
   bool in_frames_ = false; // no memory is available for a large block
 };
@@ -100,7 +100,7 @@ protected:
   ~stream_read() = default;
 
 private:
-  friend stream_protocol;
+  friend stream_protocol; // only the protocol queues a read
   bool waiting_ = false;
 };
 
@@ -122,7 +122,7 @@ protected:
   ~stream_operation() = default;
 
 private:
-  friend class stream_impl;
+  friend class stream_impl; // the blocking functions wait for an operation by these members
   bool blocking_ = false;   // it has no handler
   waker* waiter_ = nullptr; // of the thread that waits for the operation
   bool finished_ = false;
