@@ -61,7 +61,8 @@ TEST_CASE("small writes that follow each other share frames, and a single one is
   CHECK(got == values);
   const std::uint64_t frames = t.a.statistics().frames_sent - before;
   CAPTURE(frames);
-  CHECK((delays ? frames < writes / 8 : frames >= writes));
+  // Without delay, only writes that wait for the peer's receives share a frame.
+  CHECK((delays ? frames < writes / 8 : frames > writes / 2));
 }
 
 TEST_CASE("registered memory is sent from where it lies, and received with its memory") {
