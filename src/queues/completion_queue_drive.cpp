@@ -16,9 +16,7 @@ bool completion_queue_impl::run_ready_internal() {
   const std::lock_guard in_order(internal_mutex_);
   {
     const std::lock_guard lock(mutex_);
-    ready_.splice(ready_.end(), postponed_before_);
-    ready_.splice(ready_.end(), postponed_);
-    has_postponed_.store(false);
+    release_all_postponed();
     for (auto i = ready_.begin(); i != ready_.end();) {
       operation& op = *i;
       ++i;

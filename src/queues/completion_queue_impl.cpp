@@ -78,8 +78,7 @@ void completion_queue_impl::open_watch(error_code& ec) {
 completion_queue_impl::~completion_queue_impl() {
   watch_->channel.stop();
   // Mode `manual`: no thread can poll any more.
-  ready_.splice(ready_.end(), postponed_before_);
-  ready_.splice(ready_.end(), postponed_);
+  release_all_postponed();
   if (const std::size_t left = ready_.size(); left != 0) {
     for (std::size_t i = 0; i < left; ++i)
       service_.operation_starting();
@@ -236,6 +235,13 @@ void completion_queue_impl::postpone(operation& op) {
   op.dispose(disposal::destroy);
 }
 
+// Called with the mutex locked, or by the destructor.
+void completion_queue_impl::release_all_postponed() noexcept {
+  ready_.splice(ready_.end(), postponed_before_);
+  ready_.splice(ready_.end(), postponed_);
+  has_postponed_.store(false);
+}
+
 // Called once for each pass.
 void completion_queue_impl::release_postponed() {
   if (!has_postponed_.load(std::memory_order_relaxed)) [[likely]]
@@ -255,8 +261,7 @@ void completion_queue_impl::shutdown() {
     for (watch::handed_out& place : watch_->places)
       if (operation* const op = place.op.exchange(nullptr))
         ready_.push_back(*op);
-    ready_.splice(ready_.end(), postponed_before_);
-    ready_.splice(ready_.end(), postponed_);
+    release_all_postponed();
   }
   operation_list none;
   complete(none);

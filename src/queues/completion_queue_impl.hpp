@@ -188,6 +188,7 @@ private:
   bool any_ready();
   bool has_handlers();
   void release_postponed();
+  void release_all_postponed() noexcept;
 
   completion_service& service_;
   asio::execution_context& context_;

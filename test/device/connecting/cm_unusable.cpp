@@ -13,7 +13,7 @@ using namespace test;
 using std::chrono::milliseconds;
 
 // A port of the device without a listener.
-endpoint nobody(meeting& m) {
+endpoint unused_endpoint(meeting& m) {
   acceptor other(m.io, {device_address(m.dev), 0});
   return other.local_endpoint();
 }
@@ -22,7 +22,7 @@ endpoint nobody(meeting& m) {
 
 TEST_CASE("no acceptor listens") {
   meeting m;
-  m.initiator->async_connect(m.a, nobody(m), m.connected.handler());
+  m.initiator->async_connect(m.a, unused_endpoint(m), m.connected.handler());
   m.until([&] { return m.connected.done(); });
   INFO(describe(m.connected.ec));
   CHECK(m.connected.ec == error::peer_not_listening);
@@ -92,7 +92,7 @@ TEST_CASE("no endpoint of a range answers") {
   m.until([&] { return m.connected.done(); });
   CHECK(m.connected.ec == asio::error::not_found);
   m.connected = {};
-  m.initiator->async_connect(m.a, std::array<endpoint, 2>{nobody(m), nobody(m)},
+  m.initiator->async_connect(m.a, std::array<endpoint, 2>{unused_endpoint(m), unused_endpoint(m)},
                              m.connected.handler());
   m.until([&] { return m.connected.done(); });
   CHECK(m.connected.calls == 1);
