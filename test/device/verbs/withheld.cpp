@@ -232,9 +232,7 @@ TEST_CASE("blocks that a device keeps do not return to their pool") {
   pair p;
   const memory_pool pool(p.pd);
   faults::injector faults(p.dev.native_handle());
-  const std::uint32_t number = p.a.native_handle()->qp_num;
-  faults.hold_completions({nullptr, number});
-  faults.fail(call::destroy_qp, EBUSY, {1, forever}, number);
+  keep_queue_pair(faults, p.a);
   got r;
   sent w;
   {
@@ -262,9 +260,7 @@ TEST_CASE("a block that a device keeps does not return to its pool though memory
     pair p;
     const memory_pool pool(p.pd);
     faults::injector faults(p.dev.native_handle());
-    const std::uint32_t number = p.a.native_handle()->qp_num;
-    faults.hold_completions({nullptr, number});
-    faults.fail(call::destroy_qp, EBUSY, {1, forever}, number);
+    keep_queue_pair(faults, p.a);
     got r;
     registered_buffer block = pool.allocate(1000);
     p.a.async_receive(block, r.handler());

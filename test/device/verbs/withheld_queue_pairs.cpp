@@ -19,9 +19,7 @@ using faults::forever;
 /// refuses to destroy a.
 struct keeping_queue_pair {
   keeping_queue_pair() {
-    const std::uint32_t number = p.a.native_handle()->qp_num;
-    faults.hold_completions({nullptr, number});
-    faults.fail(call::destroy_qp, EBUSY, {1, forever}, number);
+    keep_queue_pair(faults, p.a);
     p.a.async_receive(p.ma.buffer(0, 64), received.handler());
     p.a.async_write(p.ma.buffer(64, 64), p.mb.remote(0, 64), written.handler());
     p.a.async_read(p.ma.buffer(128, 64), p.mb.remote(0, 64), read.handler());
@@ -136,8 +134,7 @@ TEST_CASE("work requests that a device keeps outlive the context") {
     asio::io_context io(1);
     queue_pair a(io, pd), b(io, pd);
     connect(io, a, b);
-    faults.hold_completions({nullptr, a.native_handle()->qp_num});
-    faults.fail(call::destroy_qp, EBUSY, {1, forever}, a.native_handle()->qp_num);
+    keep_queue_pair(faults, a);
     a.async_write(m.buffer(0, 64), m.remote(64), s.handler());
     a.async_receive(m.buffer(128, 64), r.handler());
   }
@@ -158,8 +155,7 @@ TEST_CASE("a completion queue that outlives its context and cannot be polled rep
     asio::io_context io(1);
     queue_pair a(io, pd), b(io, pd);
     connect(io, a, b);
-    faults.hold_completions({nullptr, a.native_handle()->qp_num});
-    faults.fail(call::destroy_qp, EBUSY, {1, forever}, a.native_handle()->qp_num);
+    keep_queue_pair(faults, a);
     a.async_receive(m.buffer(), r.handler());
   }
   faults.clear();

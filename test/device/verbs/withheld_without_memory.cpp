@@ -2,6 +2,7 @@
 // Memory that a device does not release, without memory to note that: the memory is not used again,
 // and each handler is called once.
 #include "device/connection/connection_support.hpp"
+#include "device/verbs/withholding.hpp"
 
 #include <catch.hpp>
 #include <interposer/failing_allocation.hpp>
@@ -212,9 +213,7 @@ TEST_CASE("a queue pair that is not destroyed ends its operations without memory
     pair p;
     const memory_pool pool(p.pd);
     faults::injector faults(p.dev.native_handle());
-    const std::uint32_t number = p.a.native_handle()->qp_num;
-    faults.hold_completions({nullptr, number});
-    faults.fail(call::destroy_qp, EBUSY, {1, forever}, number);
+    keep_queue_pair(faults, p.a);
     got received;
     sent written;
     registered_buffer to = pool.allocate(1000), from = pool.allocate(1000);
