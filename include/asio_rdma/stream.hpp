@@ -31,18 +31,19 @@ namespace asio_rdma {
 /// fit, and then completes. An asynchronous write of registered memory takes all of it, of a
 /// sequence of run-time length up to 16 parts. Registered memory is `registered_buffer`,
 /// `const_buffer`, and other memory of the stream's pool in up to three parts of more than 240
-/// bytes in total. Registered memory is not copied if it has more than 240 bytes and less than 32
-/// KiB, or at least 128 KiB in one piece: the write completes when the peer's device has read or
-/// received it. `asio::async_write` passes at most 64 KiB at a time, so use `async_write_some` for
-/// long memory that shall not be copied. Unless `tcp::no_delay` is set, a small write is sent at
-/// once, and those that follow it are sent together: when the handlers that are ready have run and
-/// the first one is no longer outstanding. The peer reads writes of 32 KiB and more by RDMA READ.
+/// bytes in total. Registered memory is not copied if it has more than 240 bytes, unless it has 128
+/// KiB or more in several parts: the write completes when the peer's device has received or read
+/// it. Unless `tcp::no_delay` is set, a small write is sent at once, and those that follow it are
+/// sent together: when the handlers that are ready have run and the first one is no longer
+/// outstanding. The peer reads writes of registered memory of 128 KiB and more by RDMA READ;
+/// `asio::async_write` passes at most 64 KiB at a time, so use `async_write_some` for those.
 ///
 /// *Reading.* Received bytes stay in the receives, or in memory of the pool, until they are read.
 /// If the peer is ahead of its reader by `stream_options::receives` and the send buffer, its writes
-/// wait. A pending asynchronous read of at least 32 KiB of registered memory in one piece receives
-/// a write of that size directly into its memory. The device must have the right to write that
-/// memory (`access::local_write`).
+/// wait. The receives grow to the size of the peer's writes, up to
+/// `stream_options::max_receive_size`. A pending asynchronous read of at least 32 KiB of registered
+/// memory in one piece receives directly into its memory what the peer offers for RDMA READ. The
+/// device must have the right to write that memory (`access::local_write`).
 ///
 /// *Allocations.* After warming up, a read or a write allocates nothing from the heap. An exception
 /// is memory that the peer reads by RDMA READ: it is registered, and libibverbs allocates for that.
@@ -70,12 +71,10 @@ namespace asio_rdma {
 ///   announces the close.
 /// - A shutdown after the peer's close succeeds, because nothing is left to do.
 /// - A peer that closes with unread bytes ends the stream like any other close: it sends no reset.
-///   Neither does a peer that has shut down both ways: it discards the bytes that still arrive. A
-///   write that such a peer would read by RDMA READ, and each later write, fails with
-///   `broken_pipe`. If unread bytes fill the peer's receives, such a write stays pending until the
-///   peer's stream is read or closed.
-/// - When the connection fails, the bytes that had arrived can still be read; of writes of 32 KiB
-///   and more, the bytes that had been read by RDMA READ.
+///   Neither does a peer that has shut down both ways: it discards the bytes that still arrive, and
+///   answers them by a notice, after which pending and later writes fail with `broken_pipe`.
+/// - When the connection fails, the bytes that had arrived can still be read; of bytes that the
+///   peer offered, those that had been read by RDMA READ.
 /// - A read after `eof` reports `eof` again; Asio's sockets may wait instead.
 /// - The socket options are `no_delay` and `linger`. TCP's other options have no counterpart in
 ///   RDMA, or are in `stream_options` (`keep_alive`, sizes). There are no message flags: with flags

@@ -12,16 +12,20 @@ namespace asio_rdma {
 struct stream_options {
   stream_options() {} // gcc 12 destroys a temporary aggregate in a co_await expression twice
 
-  /// The number of posted receives, at least 5, each of `receive_size` bytes, at least 56. They
-  /// bound how much the peer may send before this program reads, as a socket's receive buffer does,
-  /// and are nearly the whole cost of an idle stream. Longer writes are read ahead in addition, up
-  /// to 1 MiB, or up to the size of these receives if that is more. Their memory returns to the
-  /// pool when the application has read it.
+  /// The number of posted receives, at least 5. They bound how much the peer may send before this
+  /// program reads, as a socket's receive buffer does, and are nearly the whole cost of a stream
+  /// that has no operation.
   std::uint32_t receives = 16;
-  std::uint32_t receive_size = 16384; ///< 16 of them are not payload.
-  /// The send buffer: the number of frames outstanding at a time, and of frames whose bytes have
-  /// been copied. A frame has at most the peer's receive size. Writes of 32 KiB and more are copied
-  /// to up to 4 additional blocks of 512 KiB.
+  /// The size of a receive in bytes, at least 56; 16 of them are not payload. If the peer writes
+  /// more than a receive takes, the receives grow, up to `max_receive_size` bytes each, and do not
+  /// shrink. They do not grow if the pool has no memory for all of them, if `max_receive_size` is
+  /// not larger than `receive_size`, or if the receives are shared. Bytes that the peer offers from
+  /// registered memory are read ahead in addition, up to 1 MiB, or up to `receives` times
+  /// `receive_size` if that is more.
+  std::uint32_t receive_size = 4096;
+  std::uint32_t max_receive_size = 131088;
+  /// The send buffer: the number of frames outstanding at a time, and of blocks of up to 128 KiB
+  /// whose bytes have been copied. A frame has at most the peer's receive size.
   std::uint32_t sends = 16;
 
   /// How long the peer may take none of the written bytes, at most a day. After that time the peer

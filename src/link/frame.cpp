@@ -27,7 +27,7 @@ constexpr shape shape_of(frame_type t) noexcept {
   case frame_type::message:
     return {.known = true, .any_length = true, .flags = immediate};
   case frame_type::data:
-    return {.known = true, .any_length = true};
+    return {.known = true, .any_length = true, .bytes = true};
   case frame_type::offer:
     return {.known = true, .length = offer_payload::size, .flags = immediate, .id = true};
   case frame_type::written:
@@ -43,6 +43,7 @@ constexpr shape shape_of(frame_type t) noexcept {
   case frame_type::dropped:
     return {.known = true, .id = true, .bytes = true};
   case frame_type::progress:
+  case frame_type::resized:
     return {.known = true, .bytes = true};
   case frame_type::refused:
   case frame_type::denied:
@@ -59,6 +60,7 @@ constexpr shape shape_of(frame_type t) noexcept {
   case frame_type::shutdown:
   case frame_type::goodbye:
   case frame_type::query:
+  case frame_type::no_data:
     return {.known = true};
   }
   return {};

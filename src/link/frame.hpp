@@ -42,10 +42,12 @@ enum class frame_type : std::uint8_t {
   dropped = 30,   ///< Like `withdrawn`, without a `withdraw`; nothing that follows will be read
                   ///< either.
   query = 31,     ///< Asks how many bytes of the stream the application has taken.
-  progress = 32   ///< Answers `query`: the number, modulo 2^32, is in the header.
+  progress = 32,  ///< Answers `query`: the number, modulo 2^32, is in the header.
+  resized = 33,   ///< Receives whose credits follow later have the size in the header.
+  no_data = 34    ///< No more bytes of the stream are taken.
 };
 
-constexpr std::size_t frame_types = 33; ///< The highest type plus one.
+constexpr std::size_t frame_types = 35; ///< The highest type plus one.
 
 /// The reason of a refusal: the `immediate` of `refused`, `denied` and `ended`.
 enum class refusal : std::uint32_t {

@@ -29,6 +29,8 @@ frame_link::frame_link(const frame_options& o)
     : options_(o),
       credits_(o.receives, promised(o.promise, o.receives), o.peer_receives,
                promised(o.peer_promise, o.peer_receives)),
+      sizes_(o.receives, o.receive_size),
+      peer_sizes_(o.peer_receives, o.peer_receive_size),
       reposts_(o.receives),
       sent_(o.sends),
       speak_(o.speaks_first),
@@ -65,13 +67,32 @@ link_action frame_link::next() {
       return {};
     return {.what = link_action::kind::closed};
   }
+  if (resizing_ == resize::wanted) {
+    resizing_ = resize::asked;
+    return {.what = link_action::kind::grow, .size = wanted_size_};
+  }
   if (!may_send_ || free_.empty() || !next_frame())
     return {};
   const std::uint32_t slot = free_.back();
   free_.pop_back();
   frame_.header.credits = credits_.spend();
+  peer_sizes_.use();
+  if (frame_.header.type == frame_type::resized)
+    sizes_.change(frame_.header.immediate, credits_.with_peer());
   sent_[slot] = {frame_.header, frame_part_, frame_.operation, true};
   return {.what = link_action::kind::send, .slot = slot, .frame = &frame_};
+}
+
+// Sizes are powers of two, and a header, so that there are few changes.
+void frame_link::want_receives(std::uint64_t payload) noexcept {
+  const std::uint64_t most = options_.max_receive_size;
+  const auto size = static_cast<std::uint32_t>(
+      payload >= most ? most : std::min(most, std::bit_ceil(payload) + frame_header::size));
+  const bool growing = resizing_ == resize::asked || resizing_ == resize::due;
+  if (growing || size <= std::max(sizes_.later(), wanted_size_))
+    return;
+  wanted_size_ = size;
+  resizing_ = resize::wanted;
 }
 
 std::optional<std::uint32_t> frame_link::next_freed() {
@@ -110,6 +131,12 @@ bool frame_link::take(std::uint8_t& from, bool (link_part::*ask)(outgoing_frame&
 bool frame_link::next_frame() {
   const bool may_speak = !goodbye_sent_;
   if (credits_.may_send_control() && may_speak) {
+    if (resizing_ == resize::due) {
+      resizing_ = resize::none;
+      begin_frame(frame_type::resized);
+      frame_.header.immediate = wanted_size_;
+      return true;
+    }
     if (take(control_, &link_part::next_control))
       return true;
     if (closing_ && all_drained()) {
@@ -170,10 +197,11 @@ bool frame_link::on_received(std::uint32_t slot, std::span<const std::byte> fram
   if (stopped_ || failure_)
     return false;
   frame_header h;
-  if (decode(frame, h) || frame.size() > options_.receive_size || !credits_.arrived(h.credits)) {
+  if (decode(frame, h) || frame.size() > sizes_.next() || !credits_.arrived(h.credits)) {
     fail(error::protocol_violation);
     return false;
   }
+  sizes_.use();
   may_send_ = true;
   link_part* const part = part_of_[static_cast<std::size_t>(h.type)];
   auto what = link_part::disposition::consumed;
@@ -186,6 +214,11 @@ bool frame_link::on_received(std::uint32_t slot, std::span<const std::byte> fram
       if (!p->on_goodbye())
         what = link_part::disposition::violation;
     closing_ = true;
+  } else if (h.type == frame_type::resized) {
+    if (h.immediate < min_receive_size)
+      what = link_part::disposition::violation;
+    else
+      peer_sizes_.change(h.immediate, credits_.available());
   } else if (h.type != frame_type::credits && part == nullptr) {
     what = link_part::disposition::violation;
   } else if (h.type != frame_type::credits) {

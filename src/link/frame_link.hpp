@@ -6,6 +6,7 @@
 
 #include "link/credits.hpp"
 #include "link/frame.hpp"
+#include "link/receive_sizes.hpp"
 
 #include <array>
 #include <chrono>
@@ -81,9 +82,10 @@ private:
 };
 
 struct frame_options {
-  std::uint32_t receives = 16;       ///< Posted on this side, at least `credits::minimum`.
-  std::uint32_t receive_size = 4096; ///< Bytes, at least `frame_link::min_receive_size`.
-  std::uint32_t promise = 0;         ///< Shared receives that are promised at a time; 0: all.
+  std::uint32_t receives = 16;        ///< Posted on this side, at least `credits::minimum`.
+  std::uint32_t receive_size = 4096;  ///< Bytes, at least `frame_link::min_receive_size`.
+  std::uint32_t max_receive_size = 0; ///< Receives may grow up to this size; 0: they do not grow.
+  std::uint32_t promise = 0;          ///< Shared receives that are promised at a time; 0: all.
   std::uint32_t peer_receives = 16;
   std::uint32_t peer_receive_size = 4096;
   std::uint32_t peer_promise = 0; ///< The `promise` of the peer.
@@ -99,12 +101,15 @@ struct link_action {
     repost, ///< Receive `slot` is free: post it again, then call `reposted`; or call `freed`.
     send,   ///< Post `frame` as one SEND, in this order; then `on_sent(slot)`. Valid until the next
             ///< call.
+    grow,   ///< Allocate memory of `size` bytes for every receive; then call `grown`, and post the
+            ///< receives with `receive_size()` bytes from then on. Otherwise call `not_grown`.
     fail,   ///< The connection has failed with `ec`: disconnect, then call `stop`.
     closed  ///< Both sides have said goodbye and no frame is outstanding: disconnect, then `stop`.
   };
   kind what = kind::none;
   std::uint32_t slot = 0;
   const outgoing_frame* frame = nullptr;
+  std::uint32_t size = 0;
   error_code ec = {};
 };
 
@@ -153,6 +158,21 @@ public:
   /// Returns the receive that `next` would report by `repost`; also for a stopped link.
   std::optional<std::uint32_t> next_freed();
 
+  /// Asks for receives that take `payload` bytes each, as far as the options allow. The receives
+  /// grow only.
+  void want_receives(std::uint64_t payload) noexcept;
+  void grown() noexcept { resizing_ = resize::due; }
+  void not_grown() noexcept {
+    resizing_ = resize::none;
+    options_.max_receive_size = 0; // so this is not tried again
+  }
+  /// The size of the receives to be posted now.
+  std::uint32_t receive_size() const noexcept { return sizes_.later(); }
+  /// The most payload of the next frame to the peer.
+  std::uint32_t peer_payload() const noexcept {
+    return peer_sizes_.next() - static_cast<std::uint32_t>(frame_header::size);
+  }
+
   /// Sends the waiting frames, then the goodbye. Call `stop` afterwards, or at any time.
   void close();
   /// Reports that no work request is outstanding. Every operation of every part ends, with `why`
@@ -196,6 +216,9 @@ private:
 
   frame_options options_;
   credits credits_;
+  receive_sizes sizes_, peer_sizes_;
+  std::uint32_t wanted_size_ = 0;
+  enum class resize { none, wanted, asked, due } resizing_ = resize::none;
   std::vector<link_part*> parts_;
   std::uint8_t control_ = 0, data_ = 0; // the parts that may have a frame of the kind, by `bit_`
   unsigned turn_ = 0;                   // the part to be asked first, for fairness

@@ -101,6 +101,9 @@ void link_impl::drive(operation_list& done) {
     case link_action::kind::send:
       send(a.slot, *a.frame);
       break;
+    case link_action::kind::grow:
+      receives_->grow(a.size) ? frames_->grown() : frames_->not_grown();
+      break;
     case link_action::kind::fail:
       fail(a.ec);
       break;

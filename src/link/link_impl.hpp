@@ -36,6 +36,7 @@ class link_session;
 struct link_options {
   std::uint32_t receives = 0;
   std::uint32_t receive_size = 0;
+  std::uint32_t max_receive_size = 0; ///< 0: the receives do not grow.
   std::uint32_t sends = 0;
   /// The largest payload of a frame that is worth receiving.
   std::uint64_t most_payload = std::numeric_limits<std::uint64_t>::max();
@@ -211,6 +212,10 @@ private:
 
   // For the parts.
   bool knows_peer() const noexcept { return frames_.has_value(); }
+  /// The size of the receives to be posted now.
+  std::uint32_t receive_size() const noexcept {
+    return frames_ ? frames_->receive_size() : options_.receive_size;
+  }
   void limit_receives(std::uint32_t most) noexcept;
   void posting();
   void not_posted() noexcept { --posted_; }

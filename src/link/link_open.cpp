@@ -17,6 +17,7 @@ error_code link_impl::open(std::shared_ptr<completion_queue_impl> queue) {
 error_code link_impl::open(const std::shared_ptr<shared_receives_impl>& shared) {
   options_.receives = std::max(options_.receives, shared->options().per_link);
   options_.receive_size = shared->options().receive_size;
+  options_.max_receive_size = 0;
   std::unique_ptr<shared_source> owned(new (std::nothrow) shared_source(*this, shared));
   if (!owned)
     return asio::error::no_memory;
@@ -106,6 +107,7 @@ error_code link_impl::on_hello(std::span<const std::byte> data, bool accepting) 
   frame_options o;
   o.receives = options_.receives;
   o.receive_size = options_.receive_size;
+  o.max_receive_size = options_.max_receive_size;
   o.promise = receives_->promise();
   o.peer_receives = peer.receives;
   o.peer_promise = peer.promise;

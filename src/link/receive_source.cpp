@@ -23,6 +23,7 @@ error_code own_source::make() {
   const std::uint32_t receives = link_.options().receives;
   receives_.reserve(receives);
   starved_.reserve(receives); // so that adding a slot never fails
+  larger_.reserve(receives);
   for (std::uint32_t i = 0; i < receives && !ec; ++i) {
     receives_.push_back(std::make_unique<link_receive>(link_, i));
     if (!receives_.back()->fill(link_.pool(), link_.options().receive_size))
@@ -39,7 +40,12 @@ void own_source::begin() {
 bool own_source::post(std::uint32_t slot) {
   assert(slot < receives_.size());
   link_receive& r = *receives_[slot];
-  if (!r.fill(link_.pool(), link_.options().receive_size)) {
+  const std::uint32_t size = link_.receive_size();
+  if (r.memory.size() != size && !larger_.empty() && larger_.back().size() == size) {
+    r.memory = std::move(larger_.back());
+    larger_.pop_back();
+  }
+  if (!r.fill(link_.pool(), size)) {
     starved_.push_back(slot);
     link_.look_for_memory();
     return false;
@@ -50,6 +56,21 @@ bool own_source::post(std::uint32_t slot) {
   link_.not_posted();
   link_.fail(r.ec);
   return false;
+}
+
+// All at once, so that no receive lacks memory afterwards.
+bool own_source::grow(std::uint32_t size) {
+  error_code ec;
+  larger_.clear();
+  try {
+    while (!ec && larger_.size() != receives_.size())
+      larger_.push_back(link_.pool().allocate(size, ec));
+  } catch (const std::bad_alloc&) {
+    ec = asio::error::no_memory;
+  }
+  if (ec)
+    larger_.clear();
+  return !ec;
 }
 
 void own_source::free(std::uint32_t slot) {
@@ -70,6 +91,8 @@ void own_source::take() {
 void own_source::drop_memory(dropped_blocks& to) {
   for (const auto& r : receives_)
     to.drop(r->memory);
+  for (registered_buffer& memory : larger_)
+    to.drop(memory);
 }
 
 // --- Shared receives -------------------------------------------------------------------------

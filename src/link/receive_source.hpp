@@ -36,6 +36,9 @@ public:
   virtual void begin() = 0;
   /// The memory of a receive. A received message may take it.
   virtual registered_buffer& memory(std::uint32_t slot) noexcept = 0;
+  /// Allocates memory of `size` bytes for each receive that is posted from now on. Returns false if
+  /// that is not possible.
+  virtual bool grow(std::uint32_t size) = 0;
   /// The link has no more use for the frame in `slot`.
   virtual void free(std::uint32_t slot) = 0;
   /// Gets the link more receives, if it wants any and there are any.
@@ -77,6 +80,7 @@ public:
   registered_buffer& memory(std::uint32_t slot) noexcept override {
     return receives_[slot]->memory;
   }
+  bool grow(std::uint32_t size) override;
   void free(std::uint32_t slot) override;
   void take() override;
   bool starved() const noexcept override { return false; }
@@ -87,7 +91,8 @@ private:
   bool post(std::uint32_t slot);
 
   std::vector<std::unique_ptr<link_receive>> receives_;
-  std::vector<std::uint32_t> starved_; // receives without memory
+  std::vector<std::uint32_t> starved_;    // receives without memory
+  std::vector<registered_buffer> larger_; // for receives that have grown, but are not posted again
 };
 
 /// The last operation of a queue pair with shared receives. It reports the end of the queue pair to
@@ -117,6 +122,7 @@ public:
   error_code make() override { return {}; }
   void begin() override;
   registered_buffer& memory(std::uint32_t slot) noexcept override;
+  bool grow(std::uint32_t) override { return false; }
   void free(std::uint32_t slot) override;
   void take() override;
   bool starved() const noexcept override;

@@ -28,7 +28,7 @@ void stream_impl::add_payload(const outgoing_frame& frame, frame_transfer& to) {
   if (source.is_block()) {
     const stream_block& b = static_cast<const stream_block&>(source);
     const const_buffer payload =
-        (const_buffer(blocks_[b.index].memory) + b.frame_offset()).first(frame.header.length);
+        (const_buffer(blocks_[b.index]) + b.frame_offset()).first(frame.header.length);
     if (payload.size() <= frame_transfer::payload_room)
       to.copy(payload.data(), payload.size());
     else
@@ -42,7 +42,7 @@ void stream_impl::add_payload(const outgoing_frame& frame, frame_transfer& to) {
 
 void stream_impl::fill(const stream_action& a) {
   const auto& op = *static_cast<stream_writing::request_type&>(*a.write).op;
-  registered_buffer& memory = blocks_[a.block->index].memory;
+  registered_buffer& memory = blocks_[a.block->index];
   if (a.at == 0) {
     error_code ec;
     memory = allocate(link_.pool(), a.block->capacity, ec);
@@ -53,38 +53,20 @@ void stream_impl::fill(const stream_action& a) {
          static_cast<std::byte*>(memory.data()) + a.at);
 }
 
-void stream_impl::expose(stream_source& s) {
-  memory_region* key = nullptr;
-  void* data = nullptr;
-  if (s.is_block()) {
-    block& b = blocks_[static_cast<stream_block&>(s).index];
-    key = &b.exposed;
-    data = b.memory.data();
-  } else {
-    auto& op = *static_cast<stream_writing::request_type&>(static_cast<stream_write&>(s)).op;
-    key = &op.exposed;
-    data = reinterpret_cast<void*>(op.parts[0].addr);
-  }
+void stream_impl::expose(stream_write& write) {
+  stream_writing& op = *static_cast<stream_writing::request_type&>(write).op;
   error_code ec;
   try {
-    *key =
-        memory_region(link_.pool().get_protection_domain(), data, s.bytes, access::remote_read, ec);
+    op.exposed = memory_region(link_.pool().get_protection_domain(),
+                               reinterpret_cast<void*>(op.parts[0].addr), write.bytes,
+                               access::remote_read, ec);
   } catch (const std::bad_alloc&) {
     ec = asio::error::no_memory;
   }
   if (ec)
-    bytes_->not_exposed(s);
+    bytes_->not_exposed(write);
   else
-    bytes_->exposed(s, key->remote());
-}
-
-void stream_impl::free(const stream_block& freed) {
-  link_.count_sent(freed.taken());
-  block& b = blocks_[freed.index];
-  buffer_access none;
-  if (b.exposed.is_open())
-    link_.end_key(b.exposed, b.memory, none);
-  b.memory = {};
+    bytes_->exposed(write, op.exposed.remote());
 }
 
 void stream_impl::pull(const stream_action& a) {

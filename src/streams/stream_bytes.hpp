@@ -5,12 +5,6 @@
 
 namespace asio_rdma::detail {
 
-/// Copied bytes and the key by which the peer reads them.
-struct stream_impl::block {
-  registered_buffer memory;
-  memory_region exposed;
-};
-
 /// A READ of offered bytes before the application asks for them.
 struct stream_impl::chunk final : link_pull {
   explicit chunk(stream_impl& s) noexcept : link_pull(s.link_, &chunk::on_done), owner(s) {}

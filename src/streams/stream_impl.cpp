@@ -18,6 +18,7 @@ link_options link_options_of(const stream_options& o) {
   link_options result;
   result.receives = o.receives;
   result.receive_size = o.receive_size;
+  result.max_receive_size = o.max_receive_size;
   result.sends = o.sends;
   result.keep_alive = o.keep_alive;
   result.queue_pair = o.queue_pair;
@@ -27,9 +28,6 @@ link_options link_options_of(const stream_options& o) {
 
 // The scatter/gather elements of a frame, without that of the header.
 constexpr std::size_t most_lent = 3;
-// Smaller writes are copied rather than offered: a copied write does not wait for the peer, and
-// several share one offer.
-constexpr std::uint64_t lent_from = std::uint64_t(1) << 17;
 
 } // namespace
 
@@ -55,6 +53,7 @@ error_code stream_impl::open(const std::shared_ptr<shared_receives_impl>& shared
   const error_code ec = link_.open(shared);
   stream_options_.receives = link_.options().receives;
   stream_options_.receive_size = link_.options().receive_size;
+  stream_options_.max_receive_size = link_.options().max_receive_size;
   return ec;
 }
 
@@ -66,7 +65,7 @@ void stream_impl::make_parts(frame_link& frames, const handshake& peer) {
       o.inbox.read_ahead, std::uint64_t(stream_options_.receives) * stream_options_.receive_size);
   // If a later step throws, the frames are destroyed. The protocol uses the frames, so it is
   // created last.
-  blocks_.resize(std::size_t(o.blocks) + o.offers);
+  blocks_.resize(o.blocks);
   direct_ = std::make_unique<direct_pull>(*this);
   bytes_.emplace(frames, o);
   bytes_->set_no_delay(no_delay_);
@@ -137,13 +136,13 @@ bool stream_impl::begin(stream_error_wait& op) {
   return true;
 }
 
-// Sends registered memory in place (`lend`) if that pays. A frame must not copy the bytes anyway,
-// and the peer must need long enough to read an offer of them.
+// Sends registered memory in place (`lend`), unless a frame copies the bytes anyway, or the memory
+// is of several parts and too long for frames.
 void stream_impl::choose_way(stream_writing& op) const {
   op.request.whole = op.registered;
   if (op.size <= frame_transfer::payload_room || op.part_count > most_lent || !find_keys(op))
     return;
-  if (op.size < bytes_->offer_from() || (op.size >= lent_from && op.part_count == 1))
+  if (op.size < bytes_->offer_from() || op.part_count == 1)
     op.request.what = stream_write::kind::lend;
   else
     op.request.whole = true;
@@ -190,13 +189,10 @@ bool stream_impl::run_parts(operation_list& done) {
     fill(a);
     return true;
   case stream_action::kind::freed:
-    if (a.block != nullptr)
-      free(*a.block);
-    else
-      chunks_[a.chunk->index]->memory = {};
+    (a.block != nullptr ? blocks_[a.block->index] : chunks_[a.chunk->index]->memory) = {};
     return true;
   case stream_action::kind::expose:
-    expose(*a.source);
+    expose(*a.write);
     return true;
   case stream_action::kind::pull:
     pull(a);

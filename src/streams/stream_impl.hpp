@@ -68,7 +68,6 @@ private:
   class closer;
   class holder;
   class stay;
-  struct block;
   struct chunk;
   struct direct_pull;
 
@@ -89,8 +88,7 @@ private:
   bool is_finished(const stream_operation& op) const;
   bool is_closed() const;
   void fill(const stream_action& a);
-  void expose(stream_source& s);
-  void free(const stream_block& b);
+  void expose(stream_write& write);
   void pull(const stream_action& a);
   void take(const stream_action& a);
   void pull_direct(const stream_action& a);
@@ -125,7 +123,7 @@ private:
   bool looking_ = false;                            // the timer `look` is set
   bool leaving_ = false;                            // the context shuts down
   std::optional<stream_protocol> bytes_;
-  std::vector<block> blocks_;
+  std::vector<registered_buffer> blocks_; // the memory of the protocol's blocks
   std::vector<std::unique_ptr<chunk>> chunks_;
   std::unique_ptr<direct_pull> direct_;
   operation_list active_; // the pending operations, to be found by id

@@ -11,36 +11,30 @@ namespace asio_rdma::detail {
 namespace {
 
 // In bytes. A peer may announce receives larger than a device sends at once.
-constexpr std::uint32_t largest_frame = std::uint32_t(1) << 20;
+constexpr std::uint32_t largest_payload = std::uint32_t(1) << 20;
 
 } // namespace
 
 stream_protocol::stream_protocol(frame_link& link, const stream_limits& o)
     : link_(link),
-      frame_size_(std::min(link.options().peer_receive_size, largest_frame) -
-                  static_cast<std::uint32_t>(frame_header::size)),
-      block_size_(std::min(frame_size_, o.block_size)),
-      offer_from_(o.reads ? std::max<std::uint64_t>(o.offer_from, frame_size_ + std::uint64_t(1))
-                          : std::numeric_limits<std::uint64_t>::max()),
+      block_size_(o.block_size),
+      small_block_size_(std::min(o.small_block_size, o.block_size)),
+      offer_from_(o.reads ? o.offer_from : std::numeric_limits<std::uint64_t>::max()),
       direct_from_(o.direct_from),
-      // The peer keeps an answer for each offer, be it of a block or of lent memory.
-      offers_(std::min(o.offers, link.options().peer_receives / 2)),
+      // The peer keeps an answer for each offer.
+      offers_(std::min(o.offers, link.options().peer_receives)),
       withdraws_(offers_),
       inbox_(link, o.inbox, o.reads) {
-  const std::uint32_t large = o.large_block_size < offer_from_ ? 0 : offers_;
-  has_large_blocks_ = large != 0;
   free_blocks_.reserve(o.blocks);
-  free_large_blocks_.reserve(large);
-  freed_blocks_.reserve(o.blocks + large);
-  unanswered_.reserve(2 * std::size_t(offers_));
-  for (std::uint32_t i = 0; i < o.blocks + large; ++i) {
-    const bool is_large = i >= o.blocks;
-    blocks_.emplace_back(i, is_large ? o.large_block_size : block_size_, is_large);
-    (is_large ? free_large_blocks_ : free_blocks_).push_back(i);
+  freed_blocks_.reserve(o.blocks);
+  unanswered_.reserve(offers_);
+  for (std::uint32_t i = 0; i < o.blocks; ++i) {
+    blocks_.emplace_back(i);
+    free_blocks_.push_back(i);
   }
   link.add(*this, {frame_type::data, frame_type::offer, frame_type::taken, frame_type::withdraw,
                    frame_type::withdrawn, frame_type::dropped, frame_type::shutdown,
-                   frame_type::query, frame_type::progress});
+                   frame_type::query, frame_type::progress, frame_type::no_data});
 }
 
 stream_action stream_protocol::next() {
@@ -60,7 +54,7 @@ stream_action stream_protocol::next_action() {
     a.what = stream_action::kind::freed;
     a.block = &blocks_[freed_blocks_.back()];
     freed_blocks_.pop_back();
-    (a.block->is_large ? free_large_blocks_ : free_blocks_).push_back(a.block->index);
+    free_blocks_.push_back(a.block->index);
     return a;
   }
   if (stream_chunk* const c = inbox_.next_free()) {
@@ -93,13 +87,16 @@ stream_action stream_protocol::next_action() {
 
 // --- Frames to the peer ----------------------------------------------------------------------
 
+// The first write, if it is lent.
+const stream_write* stream_protocol::next_lent() const noexcept {
+  if (writers_.empty())
+    return nullptr;
+  const auto& first = static_cast<const stream_write&>(writers_.front());
+  return first.what == stream_write::kind::lend ? &first : nullptr;
+}
+
 const stream_source* stream_protocol::next_source() const noexcept {
-  if (!pending_.empty())
-    return &static_cast<const stream_source&>(pending_.front());
-  if (!writers_.empty() &&
-      static_cast<const stream_write&>(writers_.front()).what == stream_write::kind::lend)
-    return &static_cast<const stream_source&>(writers_.front());
-  return nullptr;
+  return pending_.empty() ? next_lent() : &static_cast<const stream_source&>(pending_.front());
 }
 
 bool stream_protocol::held_back(const stream_source& s) const noexcept {
@@ -107,12 +104,9 @@ bool stream_protocol::held_back(const stream_source& s) const noexcept {
     return false;
   const auto& b = static_cast<const stream_block&>(s);
   const bool followed =
-      &pending_.back() != &s || shutdown_due_ || link_.closing() ||
-      (!writers_.empty() &&
-       static_cast<const stream_write&>(writers_.front()).what == stream_write::kind::lend);
-  const bool waits =
-      b.is_large ? !unanswered_.empty() : small_under_way_ != 0 || idle_ != idle_wait::none;
-  return b.bytes < b.capacity && waits && !no_delay_ && !followed;
+      &pending_.back() != &s || shutdown_due_ || link_.closing() || next_lent() != nullptr;
+  const bool waits = small_under_way_ != 0 || idle_ != idle_wait::none;
+  return b.bytes < small_block_size_ && waits && !no_delay_ && !followed;
 }
 
 // As long as writes follow each other, their bytes are held, for a limited time.
@@ -132,15 +126,10 @@ void stream_protocol::set_no_delay(bool on) noexcept {
 }
 
 bool stream_protocol::has_data() const {
-  const stream_source* const s = next_source();
-  if (s == nullptr)
-    return shutdown_due_;
-  return s->way_ == stream_source::way::offer || (in_frames(*s) && !held_back(*s));
-}
-
-bool stream_protocol::in_frames(const stream_source& s) const noexcept {
-  return s.way_ == stream_source::way::frames ||
-         (s.way_ == stream_source::way::undecided && s.bytes < offer_from_);
+  if (!pending_.empty())
+    return !held_back(static_cast<const stream_source&>(pending_.front()));
+  const stream_write* const lent = next_lent();
+  return lent != nullptr ? lent->way_ != stream_write::way::undecided : shutdown_due_;
 }
 
 bool stream_protocol::next_data(outgoing_frame& f) {
@@ -155,8 +144,8 @@ bool stream_protocol::next_data(outgoing_frame& f) {
   }
   f.operation = s;
   ++s->under_way_;
-  if (s->way_ == stream_source::way::offer)
-    offer(f, *s);
+  if (!s->is_block() && as_write(*s).way_ == stream_write::way::offer)
+    offer(f, as_write(*s));
   else
     begin(f, *s);
   if (s->begun_ == s->bytes) {
@@ -171,15 +160,16 @@ bool stream_protocol::next_data(outgoing_frame& f) {
 }
 
 void stream_protocol::begin(outgoing_frame& f, stream_source& from) {
-  const auto bytes =
-      static_cast<std::uint32_t>(std::min<std::uint64_t>(frame_size_, from.bytes - from.begun_));
-  from.way_ = stream_source::way::frames;
+  const auto bytes = static_cast<std::uint32_t>(std::min<std::uint64_t>(
+      std::min(link_.peer_payload(), largest_payload), from.bytes - from.begun_));
   from.frame_offset_ = from.begun_;
   from.begun_ += bytes;
   f.header.type = frame_type::data;
   f.header.length = bytes;
+  f.header.immediate = static_cast<std::uint32_t>(
+      std::min<std::uint64_t>(from.bytes - from.begun_, std::numeric_limits<std::uint32_t>::max()));
   f.payload_of_operation = true;
-  if (bytes < block_size_) {
+  if (is_small(f.header)) {
     ++small_under_way_;
     if (idle_ == idle_wait::none && !no_delay_ && !link_.closing())
       idle_ = idle_wait::due;
@@ -193,6 +183,11 @@ bool stream_protocol::next_control(outgoing_frame& f) {
     f.header.type = frame_type::withdraw;
     f.header.id = withdraws_.front();
     withdraws_.pop_front();
+    return true;
+  }
+  if (no_data_ == notice::due) {
+    no_data_ = notice::sent;
+    f.header.type = frame_type::no_data;
     return true;
   }
   if (std::exchange(asked_, false)) {
@@ -213,12 +208,17 @@ void stream_protocol::ask() noexcept {
     question_ = question::due;
 }
 
+// A small frame is the last of its source, and others may share a frame with the bytes behind it.
+bool stream_protocol::is_small(const frame_header& data) const noexcept {
+  return data.immediate == 0 && data.length < small_block_size_;
+}
+
 void stream_protocol::frame_ended(const frame_header& header, frame_operation& ended,
                                   const error_code& ec) {
   auto& s = static_cast<stream_source&>(ended);
   --s.under_way_;
   const bool data = header.type == frame_type::data;
-  if (data && header.length < block_size_)
+  if (data && is_small(header))
     --small_under_way_;
   if (!s.is_block()) {
     stream_write& op = as_write(s);
@@ -264,6 +264,12 @@ link_part::disposition stream_protocol::on_frame(const frame_header& header,
   case frame_type::query:
     good = !std::exchange(asked_, true);
     break;
+  case frame_type::no_data:
+    good = !std::exchange(peer_takes_no_data_, true);
+    shutdown_due_ = false; // the peer does not wait for it
+    end_writes(asio::error::broken_pipe);
+    drop_blocks();
+    break;
   case frame_type::progress:
     good = std::exchange(question_, question::none) == question::asked;
     taken_ += std::exchange(answer_, header.immediate) != header.immediate;
@@ -285,8 +291,12 @@ link_part::disposition stream_protocol::on_bytes(const frame_header& header,
         header.flags == 0 && !decode(payload, p) && inbox_.on_offer(header.id, p.memory);
     return good ? disposition::consumed : disposition::violation;
   }
-  if (dropping_)
+  if (dropping_) {
+    notify_of_drop();
     return disposition::consumed;
+  }
+  if (header.immediate != 0)
+    link_.want_receives(std::uint64_t(header.length) + header.immediate);
   return inbox_.on_data(slot, header.length) ? disposition::held : disposition::violation;
 }
 

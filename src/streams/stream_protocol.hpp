@@ -12,27 +12,24 @@
 
 namespace asio_rdma::detail {
 
-/// Bytes that were copied: for one frame, or a large block for an offer. The driver owns the
-/// memory, which `index` identifies, from the first `fill` until `freed`.
+/// Bytes that were copied. The driver owns the memory, which `index` identifies, from the first
+/// `fill` until `freed`.
 class stream_block final : public stream_source {
 public:
-  stream_block(std::uint32_t number, std::uint32_t size, bool offers) noexcept
-      : stream_source(true), index(number), capacity(size), is_large(offers) {}
+  explicit stream_block(std::uint32_t number) noexcept : stream_source(true), index(number) {}
 
   const std::uint32_t index;
-  const std::uint32_t capacity;
-  const bool is_large;
+  std::uint32_t capacity = 0; ///< Chosen before the first `fill`.
 };
 
 struct stream_limits {
-  std::uint32_t blocks = 16;          ///< Blocks that are copied and not sent, at most.
-  std::uint32_t block_size = 1 << 18; ///< Bytes; limited by the size of the peer's receives.
+  std::uint32_t blocks = 16;                ///< Blocks that are copied and not sent, at most.
+  std::uint32_t block_size = 1 << 17;       ///< Bytes in a block, at most.
+  std::uint32_t small_block_size = 1 << 14; ///< The size of a block that small writes share.
 
-  /// The fewest bytes that are offered; always more than fit in one frame.
-  std::uint32_t offer_from = 1 << 15;
-  std::uint32_t large_block_size = 1 << 19; ///< Bytes; at least `offer_from`.
-  /// The most large blocks, and the most lent writes that are offered at a time.
-  std::uint32_t offers = 4;
+  /// The fewest bytes of a lent write that are offered.
+  std::uint32_t offer_from = 1 << 17;
+  std::uint32_t offers = 4; ///< The most lent writes that are offered at a time.
   /// Each side can READ the other's memory. Otherwise neither side may offer.
   bool reads = true;
 
@@ -46,8 +43,8 @@ struct stream_action {
   enum class kind {
     none,
     fill,   ///< Copy `bytes` bytes at `offset` of `write` to `at` in `block`; or call `no_memory`.
-    freed,  ///< The memory of `block` or `chunk` and its key are no longer needed.
-    expose, ///< Make a key for reading exactly the bytes of `source`; then `exposed` or
+    freed,  ///< The memory of `block` or `chunk` is no longer needed.
+    expose, ///< Make a key for reading exactly the bytes of `write`; then `exposed` or
             ///< `not_exposed`.
     await_idle, ///< Call `on_idle` once the handlers that are ready have run.
     wrote,      ///< `write` has completed.
@@ -65,7 +62,6 @@ struct stream_action {
   kind what = kind::none;
   stream_write* write = nullptr;
   stream_block* block = nullptr;
-  stream_source* source = nullptr;
   stream_read* read = nullptr;
   stream_chunk* chunk = nullptr;
   remote_buffer memory;
@@ -78,12 +74,12 @@ struct stream_action {
 
 /// A stream of bytes in each direction; each direction can be shut down.
 ///
-/// Written bytes are copied to a limited number of blocks, or are sent from the caller's memory.
-/// Small amounts are sent in frames. Large amounts are offered, in order with the frames, and the
-/// peer reads them. A single small write is sent at once. The next ones share a block, which waits
-/// while an earlier frame that was not full is outstanding (Minshall's modification of Nagle's
-/// algorithm, RFC 896), and until the handlers that were ready have run (`await_idle`). In the same
-/// way a large block waits for the answer to an offer.
+/// Written bytes are copied to a limited number of blocks, or are sent from the caller's memory, in
+/// frames. Large amounts of the caller's memory are offered, in order with the frames, and the peer
+/// reads them. A single small write is sent at once. The next ones share a block, which waits while
+/// an earlier small frame is outstanding (Minshall's modification of Nagle's algorithm, RFC 896),
+/// and until the handlers that were ready have run (`await_idle`). A frame tells how many bytes of
+/// the same source follow, so that the receives of the peer grow.
 ///
 /// Received bytes stay in their receives until they are read, and only a limited number of offered
 /// bytes is read ahead: this is the backpressure. Bytes that arrived before the peer's shutdown or
@@ -102,10 +98,10 @@ public:
   void on_idle();
   /// Whether small writes wait for `on_idle`.
   bool awaits_idle() const noexcept { return idle_ != idle_wait::none; }
-  /// Report that the key for the source has been made, or could not be made. Without a key, the
+  /// Report that the key for the write has been made, or could not be made. Without a key, the
   /// bytes are sent in frames.
-  void exposed(stream_source& s, const remote_buffer& memory);
-  void not_exposed(stream_source& s);
+  void exposed(stream_write& op, const remote_buffer& memory);
+  void not_exposed(stream_write& op);
   /// Cancels a write. Returns true if nothing of `op` was written; `op` is the driver's again.
   /// Otherwise as little more as possible is written, and `op` ends with `operation_aborted`.
   bool cancel(stream_write& op);
@@ -178,18 +174,20 @@ private:
   stream_action next_action();
   static bool has_room(const stream_block& b) noexcept;
   bool has_room() const noexcept;
+  static void restart(stream_source& s) noexcept;
   stream_block& block_for(const stream_write& op);
   bool next_write(stream_action& a);
   bool next_expose(stream_action& a);
   bool next_pull(stream_action& a);
   bool next_read(stream_action& a);
+  const stream_write* next_lent() const noexcept;
   const stream_source* next_source() const noexcept;
-  bool in_frames(const stream_source& s) const noexcept;
   bool held_back(const stream_source& s) const noexcept;
   void begin(outgoing_frame& f, stream_source& from);
-  void offer(outgoing_frame& f, stream_source& from);
+  void offer(outgoing_frame& f, stream_write& from);
+  bool is_small(const frame_header& data) const noexcept;
   void frame_ended(const frame_header& header, frame_operation& op, const error_code& ec);
-  void nothing_more_of(stream_source& s);
+  void nothing_more_of(stream_write& op);
   void end_if_over(stream_source& s);
   void end_offers(const error_code& ec);
   void leave_queue(stream_write& op);
@@ -199,26 +197,24 @@ private:
   void end_reads(const error_code& ec);
   void drop_blocks();
   void drop_if_shut_both_ways();
+  void notify_of_drop() noexcept;
   bool at_end() const noexcept { return no_reads_ && (no_waits_ || inbox_.empty()); }
 
   frame_link& link_;
-  std::uint32_t frame_size_;
-  std::uint32_t block_size_;
+  std::uint32_t block_size_, small_block_size_;
   std::uint64_t offer_from_;
   std::uint64_t direct_from_;
   std::uint32_t offers_;
 
   std::deque<stream_block> blocks_;
-  std::vector<std::uint32_t> free_blocks_, free_large_blocks_, freed_blocks_;
-  bool has_large_blocks_;
-  frame_operation_list pending_;           // blocks to be sent; the last may have room
-  std::vector<stream_source*> unanswered_; // offers
-  std::uint32_t lent_offers_ = 0;          // of lent writes
+  std::vector<std::uint32_t> free_blocks_, freed_blocks_;
+  frame_operation_list pending_;          // blocks to be sent; the last may have room
+  std::vector<stream_write*> unanswered_; // offers
   std::uint32_t next_offer_ = 0;
   boost::circular_buffer<std::uint32_t> withdraws_;
   frame_operation_list writers_; // in order; the first may have begun
   frame_operation_list done_writes_;
-  std::uint32_t small_under_way_ = 0; // outstanding frames that are not full
+  std::uint32_t small_under_way_ = 0; // outstanding small frames
   std::uint64_t taken_ = 0, answered_ = 0;
   enum class question { none, due, asked } question_ = question::none;
   std::uint32_t answer_ = 0; // the last answer: the bytes that the peer has taken
@@ -229,15 +225,17 @@ private:
   bool no_delay_ = false;
   bool shutdown_due_ = false;
   bool shut_writes_ = false; // by this side
+  bool peer_takes_no_data_ = false;
 
   stream_inbox inbox_;
   error_code starved_;           // why nothing can be read ahead
   frame_operation_list readers_; // the first may be direct
   frame_operation_list done_reads_;
   bool peer_shut_down_ = false;
-  bool no_waits_ = false; // this side has shut down reads
-  bool dropping_ = false; // arriving bytes are dropped
-  bool asked_ = false;    // the peer has asked, and was not answered
+  bool no_waits_ = false;                                        // this side has shut down reads
+  bool dropping_ = false;                                        // arriving bytes are dropped
+  enum class notice { none, due, sent } no_data_ = notice::none; // that bytes are dropped
+  bool asked_ = false; // the peer has asked, and was not answered
 
   error_code no_writes_; // why writes are not possible
   error_code no_reads_;  // the error of reads when no bytes are left

@@ -3,6 +3,7 @@
 #include "streams/stream_requests.hpp"
 
 #include <cassert>
+#include <utility>
 
 namespace asio_rdma::detail {
 
@@ -137,10 +138,17 @@ void stream_protocol::shut_down_reads() {
 }
 
 void stream_protocol::drop_if_shut_both_ways() {
-  if (!shut_writes_ || !no_waits_)
+  if (!shut_writes_ || !no_waits_ || std::exchange(dropping_, true))
     return;
-  dropping_ = true;
   inbox_.drop_rest();
+  if (link_.flow().with_peer() <= credits::reserve) // the peer waits for credits to send more
+    notify_of_drop();
+}
+
+// As TCP answers bytes that nobody will read by a reset.
+void stream_protocol::notify_of_drop() noexcept {
+  if (no_data_ == notice::none && !link_.closing() && !peer_shut_down_)
+    no_data_ = notice::due;
 }
 
 } // namespace asio_rdma::detail

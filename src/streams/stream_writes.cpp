@@ -8,51 +8,47 @@
 
 namespace asio_rdma::detail {
 
-void stream_source::start(way w) noexcept {
-  way_ = w;
-  ended_ = unanswered_ = withdrawn_ = false;
-  under_way_ = 0;
-  begun_ = frame_offset_ = taken_ = 0;
-}
-
 void stream_protocol::write(stream_write& op) {
   assert(!op.queued_ && op.under_way_ == 0);
   ask_again();
+  restart(op);
   op.ec = {};
-  op.done = 0;
-  op.queued_ = op.in_frames_ = false;
+  op.done = op.taken_ = 0;
+  op.queued_ = op.in_small_blocks_ = op.unanswered_ = op.withdrawn_ = false;
   const bool offers = op.what == stream_write::kind::lend && op.bytes >= offer_from_;
-  op.start(offers ? stream_source::way::undecided : stream_source::way::frames);
+  op.way_ = offers ? stream_write::way::undecided : stream_write::way::frames;
   if (no_writes_)
     return finish(op, op.what == stream_write::kind::wait ? of_wait(no_writes_) : no_writes_);
   op.queued_ = true;
   writers_.push_back(op);
 }
 
-bool stream_protocol::has_room(const stream_block& b) noexcept {
-  return b.bytes < b.capacity && b.way_ != stream_source::way::offer && b.begun_ == 0;
+void stream_protocol::restart(stream_source& s) noexcept {
+  s.ended_ = false;
+  s.under_way_ = 0;
+  s.begun_ = s.frame_offset_ = 0;
 }
 
-// Requires room in blocks of both sizes, so that a wait for room means the same for every write.
+bool stream_protocol::has_room(const stream_block& b) noexcept {
+  return b.bytes < b.capacity && b.begun_ == 0;
+}
+
 bool stream_protocol::has_room() const noexcept {
-  return (!free_blocks_.empty() && (!free_large_blocks_.empty() || !has_large_blocks_)) ||
+  return !free_blocks_.empty() ||
          (!pending_.empty() && has_room(static_cast<const stream_block&>(pending_.back())));
 }
 
 // Call only if there is room.
 stream_block& stream_protocol::block_for(const stream_write& op) {
-  const bool many =
-      op.bytes - op.done >= offer_from_ && !op.in_frames_ && !free_large_blocks_.empty();
-  if (!pending_.empty()) {
-    stream_block& last = as_block(pending_.back());
-    if (has_room(last) && (last.is_large || !many))
-      return last;
-  }
-  std::vector<std::uint32_t>& from = many ? free_large_blocks_ : free_blocks_;
-  stream_block& fresh = blocks_[from.back()];
-  from.pop_back();
+  if (!pending_.empty() && has_room(as_block(pending_.back())))
+    return as_block(pending_.back());
+  stream_block& fresh = blocks_[free_blocks_.back()];
+  free_blocks_.pop_back();
+  const std::uint64_t left = op.in_small_blocks_ ? 0 : op.bytes - op.done;
+  fresh.capacity =
+      static_cast<std::uint32_t>(std::clamp<std::uint64_t>(left, small_block_size_, block_size_));
   fresh.bytes = 0;
-  fresh.start(many ? stream_source::way::undecided : stream_source::way::frames);
+  restart(fresh);
   pending_.push_back(fresh);
   return fresh;
 }
@@ -87,12 +83,11 @@ void stream_protocol::no_memory(stream_write& op, stream_block& block, const err
   ask_again();
   op.done -= block.bytes;
   pending_.erase(frame_operation_list::s_iterator_to(block));
-  if (block.is_large) {
-    free_large_blocks_.push_back(block.index);
-    op.in_frames_ = true;
+  free_blocks_.push_back(block.index);
+  if (block.capacity > small_block_size_) {
+    op.in_small_blocks_ = true;
     return;
   }
-  free_blocks_.push_back(block.index);
   leave_queue(op);
   finish(op, op.done == 0 || op.whole ? ec : error_code());
 }
@@ -124,11 +119,11 @@ void stream_protocol::finish(stream_write& op, const error_code& ec) {
 }
 
 void stream_protocol::end_if_over(stream_source& s) {
-  if (!s.ended_ || s.under_way_ != 0 || s.unanswered_)
+  if (!s.ended_ || s.under_way_ != 0)
     return;
   if (s.is_block())
     freed_blocks_.push_back(as_block(s).index);
-  else
+  else if (!as_write(s).unanswered_)
     finish(as_write(s), as_write(s).ec);
 }
 
@@ -143,13 +138,10 @@ void stream_protocol::end_writes(const error_code& ec) {
       op.ec = {};
     end_if_over(op);
   }
-  for (std::size_t i = 0; i != unanswered_.size(); ++i) {
-    stream_source& s = *unanswered_[i];
-    if (s.is_block())
-      continue;
-    if (!as_write(s).ec)
-      as_write(s).ec = ec;
-    nothing_more_of(s);
+  for (stream_write* const op : unanswered_) {
+    if (!op->ec)
+      op->ec = ec;
+    nothing_more_of(*op);
   }
 }
 

@@ -237,10 +237,10 @@ void conversation(input in) {
 std::vector<std::byte> a_stream_frame(input& in, const stream_test::party& p,
                                       std::uint32_t& offers) {
   static constexpr frame_type types[] = {
-      frame_type::data,     frame_type::data,    frame_type::offer,    frame_type::offer,
-      frame_type::taken,    frame_type::refused, frame_type::withdraw, frame_type::withdrawn,
-      frame_type::shutdown, frame_type::goodbye, frame_type::credits,  frame_type::dropped,
-      frame_type::query,    frame_type::progress};
+      frame_type::data,     frame_type::data,     frame_type::offer,    frame_type::offer,
+      frame_type::taken,    frame_type::refused,  frame_type::withdraw, frame_type::withdrawn,
+      frame_type::shutdown, frame_type::goodbye,  frame_type::credits,  frame_type::dropped,
+      frame_type::query,    frame_type::progress, frame_type::resized,  frame_type::no_data};
   frame_header h;
   h.type = types[in.below(std::size(types))];
   const std::uint8_t how = in.byte();
@@ -251,6 +251,10 @@ std::vector<std::byte> a_stream_frame(input& in, const stream_test::party& p,
   switch (h.type) {
   case frame_type::data:
     h.length = 1 + in.below(64);
+    h.immediate = (how & 6) == 6 ? in.below(500) : 0;
+    break;
+  case frame_type::resized:
+    h.immediate = (how & 6) == 6 ? in.below(60) : 56 + in.below(500);
     break;
   case frame_type::offer: {
     h.length = offer_payload::size;
@@ -286,15 +290,15 @@ void stream_conversation(input in) {
   l.receives = 5 + in.below(8);
   l.peer_receives = 5 + in.below(8);
   l.receive_size = l.peer_receive_size = 80;
+  l.max_receive_size = 400;
   l.sends = 1 + in.below(4);
-  stream_limits o{1 + in.below(4), 100};
+  stream_limits o{1 + in.below(4), 300, 100};
   o.offer_from = 100;
-  o.large_block_size = 300;
   o.offers = 1 + in.below(3);
   o.direct_from = 50;
   o.inbox = {400, 150};
   stream_test::party p(l, o);
-  p.refuses_key = p.refuses_memory = p.has_little_memory = [&] {
+  p.refuses_key = p.refuses_memory = p.has_little_memory = p.refuses_growth = [&] {
     return in.below(16) == 15;
   };
   std::uint32_t offers = 0; // offers of the peer

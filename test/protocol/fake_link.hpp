@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <chrono>
 #include <deque>
+#include <functional>
 #include <map>
 #include <span>
 #include <vector>
@@ -45,17 +46,21 @@ public:
   /// `posted_receives` exceeds `l.receives` if other links share them.
   fake_link(const frame_options& l, std::uint32_t posted_receives)
       : link(l), receive_count(posted_receives) {
-    for (std::uint32_t i = 0; i < posted_receives; ++i)
+    for (std::uint32_t i = 0; i < posted_receives; ++i) {
       posted.push_back(first_receive + i);
+      size_of[first_receive + i] = l.receive_size;
+    }
   }
   fake_link(const fake_link&) = delete;
 
   frame_link link;
   const std::size_t receive_count;
   std::deque<std::uint32_t> posted;                       ///< Receives.
+  std::map<std::uint32_t, std::uint32_t> size_of;         ///< Each receive.
   std::map<std::uint32_t, std::vector<std::byte>> filled; ///< Receives that the link has.
   std::deque<wire_frame> wire;                            ///< To the peer; what was sent.
   std::deque<std::uint32_t> unsent;                       ///< SENDs to complete.
+  std::function<bool()> refuses_growth; ///< There is no memory for larger receives.
   error_code failure;
   bool closed = false;
   protocol_clock::time_point now{std::chrono::hours(1)};
@@ -80,6 +85,12 @@ public:
         unsent.push_back(a.slot);
         break;
       }
+      case link_action::kind::grow:
+        if (refuses_growth && refuses_growth())
+          link.not_grown();
+        else
+          link.grown();
+        break;
       case link_action::kind::fail:
         failure = a.ec;
         break;
@@ -98,7 +109,9 @@ public:
       return false;
     const std::vector<std::byte> frame = std::move(wire.front().bytes);
     wire.pop_front();
-    must(peer.arrives(frame), "a frame finds a receive");
+    must(!peer.posted.empty(), "a frame finds a receive");
+    must(frame.size() <= peer.size_of[peer.posted.front()], "a frame fits its receive");
+    peer.arrives(frame);
     return true;
   }
   /// Returns false if there is no posted receive for the frame.
@@ -165,6 +178,7 @@ protected:
   void post(std::uint32_t slot) {
     must(filled.erase(slot) == 1, "a receive is given back once");
     posted.push_back(slot);
+    size_of[slot] = link.receive_size();
   }
 };
 

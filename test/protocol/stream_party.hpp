@@ -60,7 +60,7 @@ public:
   std::map<std::uint32_t, std::vector<std::byte>> blocks;
   std::map<std::uint32_t, std::vector<std::byte>> chunks;
   std::map<std::uint32_t, std::span<const std::byte>> keys; // for the peer's READs
-  std::map<const stream_source*, std::uint32_t> key_of;
+  std::map<const stream_write*, std::uint32_t> key_of;
   std::uint32_t next_key = 1;
   std::deque<a_pull> pulls;                // READs to complete
   std::function<bool()> refuses_memory;    ///< For a block, or for a chunk.
@@ -151,23 +151,21 @@ private:
     found->from = found->from.first(read_at_a_time);
   }
 
-  void end_key(const stream_source& s) {
-    if (const auto found = key_of.find(&s); found != key_of.end()) {
+  void end_key(const stream_write& w) {
+    if (const auto found = key_of.find(&w); found != key_of.end()) {
       keys.erase(found->second);
       key_of.erase(found);
     }
   }
 
-  void expose(stream_source& s) {
+  void expose(stream_write& w) {
     if (refuses_key && refuses_key())
-      return bytes.not_exposed(s);
-    const std::vector<std::byte>& from = s.is_block()
-                                             ? blocks.at(static_cast<stream_block&>(s).index)
-                                             : static_cast<a_write&>(s).data;
-    must(from.size() == s.bytes, "what is offered is whole");
-    must(key_of.emplace(&s, next_key).second, "a source has one key");
+      return bytes.not_exposed(w);
+    const std::vector<std::byte>& from = static_cast<a_write&>(w).data;
+    must(from.size() == w.bytes, "what is offered is whole");
+    must(key_of.emplace(&w, next_key).second, "a write has one key");
     keys[next_key] = from;
-    bytes.exposed(s, {std::uint64_t(next_key) << 32, s.bytes, next_key});
+    bytes.exposed(w, {std::uint64_t(next_key) << 32, w.bytes, next_key});
     ++next_key;
   }
 
@@ -188,7 +186,7 @@ private:
     case stream_action::kind::none:
       return false;
     case stream_action::kind::expose:
-      expose(*a.source);
+      expose(*a.write);
       break;
     case stream_action::kind::pull:
       pull(a);
@@ -230,7 +228,6 @@ private:
         must(chunks.erase(a.chunk->index) == 1, "a chunk is freed once");
         break;
       }
-      end_key(*a.block);
       must(blocks.erase(a.block->index) == 1, "a block is freed once");
       break;
     case stream_action::kind::await_idle:

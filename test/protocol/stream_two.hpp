@@ -18,9 +18,9 @@ inline frame_options link_of(std::uint32_t receives = 8) {
 /// Two sides: a writes and b reads, unless the test does otherwise.
 struct two {
   explicit two(std::uint32_t receives = 8, std::uint32_t blocks = 4)
-      : two(receives, stream_limits{blocks, 1000}) {}
-  two(std::uint32_t receives, const stream_limits& o)
-      : a(link_of(receives), o), b(link_of(receives), o) {}
+      : two(receives, stream_limits{blocks, frame, frame}) {}
+  two(std::uint32_t receives, const stream_limits& o) : two(link_of(receives), o) {}
+  two(const frame_options& l, const stream_limits& o) : a(l, o), b(l, o) {}
 
   party a, b;
   std::uint64_t written = 0;

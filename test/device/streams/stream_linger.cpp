@@ -23,7 +23,6 @@ using namespace std::chrono_literals;
 using asio_rdma::stream;
 using bytes = std::vector<std::uint8_t>;
 
-// Copied in blocks; the first blocks are offered, and the last one is not full.
 constexpr std::size_t megabyte = std::size_t(1) << 20;
 
 stream_options patient_for(std::chrono::milliseconds linger) {
@@ -104,8 +103,8 @@ TEST_CASE(
 }
 
 TEST_CASE("a context has work until the peer has read the written bytes") {
-  two_contexts t;
-  const auto values = pattern(100000, 1); // offered, for the peer to read
+  two_contexts t({}, fixed_receives(4096));
+  const auto values = pattern(100000, 1); // more than the receives take
   write_ahead(t, values);
   check_has_work(t, 50ms);
   check_is_read(t, values);
@@ -119,9 +118,9 @@ TEST_CASE("a context has work until the peer has read the written bytes") {
   r.check(values.size());
 }
 
-TEST_CASE("a context that is destroyed behind a small write sends the offered bytes before it") {
-  two_contexts t;
-  const auto values = pattern(100010, 1); // most are offered, for the peer to read
+TEST_CASE("a context that is destroyed behind a small write sends the bytes before it") {
+  two_contexts t({}, fixed_receives(4096));
+  const auto values = pattern(100010, 1); // more than the receives take
   CHECK(t.a->write_some(asio::buffer(values.data(), 100000)) == 100000);
   CHECK(t.a->write_some(asio::buffer(values.data() + 100000, 10)) == 10);
   t.a.reset();
@@ -132,8 +131,8 @@ TEST_CASE("a context that is destroyed behind a small write sends the offered by
 
 TEST_CASE("the option linger does not shorten the work of an open stream") {
   const int seconds = GENERATE(0, 1);
-  two_contexts t;
-  const auto values = pattern(100000, 1); // offered, for the peer to read
+  two_contexts t({}, fixed_receives(4096));
+  const auto values = pattern(100000, 1); // more than the receives take
   write_ahead(t, values);
   t.a->set_option(asio::socket_base::linger(true, seconds));
   check_has_work(t, seconds * 3s + 50ms);

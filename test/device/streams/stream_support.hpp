@@ -13,6 +13,20 @@
 
 namespace test {
 
+/// The bytes that a stream receives before its application reads, in frames of a sender that fills
+/// them. Requires that the receives do not grow.
+inline std::size_t receive_room(const stream_options& o) {
+  return (o.receives - std::size_t(3)) * (o.receive_size - 16);
+}
+
+/// Receives of `size` bytes that do not grow.
+inline stream_options fixed_receives(std::uint32_t size) {
+  stream_options o;
+  o.receive_size = size;
+  o.max_receive_size = 0;
+  return o;
+}
+
 /// Two streams of one process, on one context.
 struct stream_pair {
   explicit stream_pair(const stream_options& of_a = {}, const stream_options& of_b = {});

@@ -42,7 +42,7 @@ std::vector<frame_header> good_headers() {
   add(frame_type::message, 0, 0, 0, 0);
   add(frame_type::message, 100, 0, 0, 0);
   add(frame_type::message, 100, 0, 7, 1);
-  add(frame_type::data, 1, 0, 0, 0);
+  add(frame_type::data, 1, 0, 7, 0);
   add(frame_type::offer, 24, 9, 0, 0);
   add(frame_type::offer, 24, 9, 7, 1);
   add(frame_type::written, 0, 0, 7, 1);
@@ -65,6 +65,8 @@ std::vector<frame_header> good_headers() {
   add(frame_type::dropped, 0, 9, 7, 0);
   add(frame_type::query, 0, 0, 0, 0);
   add(frame_type::progress, 0, 0, 7, 0);
+  add(frame_type::resized, 0, 0, 100, 0);
+  add(frame_type::no_data, 0, 0, 0, 0);
   return result;
 }
 

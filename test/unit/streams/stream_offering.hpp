@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: BSL-1.0
 //
-// Two sides of a stream whose long writes are offered.
+// Two sides of a stream whose long lent writes are offered.
 #pragma once
 
 #include "protocol/stream_two.hpp"
 
 namespace stream_test {
 
-constexpr std::uint32_t large = 1000, ahead = 600, chunk = 250, direct = 200;
+constexpr std::uint32_t ahead = 600, chunk = 250, direct = 200;
 
 inline stream_limits limits() {
-  stream_limits o{4, 1000};
+  stream_limits o{4, frame, frame};
   o.offer_from = 300;
-  o.large_block_size = large;
   o.offers = 2;
   o.direct_from = direct;
   o.inbox = {ahead, chunk};

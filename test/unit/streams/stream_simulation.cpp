@@ -14,7 +14,7 @@ struct totals {
   std::size_t steps = 0, worlds = 0, bytes = 0, frames = 0, cancelled = 0, deaths = 0,
               shutdowns = 0, closes = 0, refused = 0, pulls = 0, withdrawn = 0, unexposed = 0,
               direct = 0, partly_lent = 0, asked = 0, progress = 0, dropped = 0, drops = 0,
-              half_shut = 0;
+              half_shut = 0, resized = 0, no_data = 0;
 };
 
 class world final : protocol_test::two_sides<party> {
@@ -29,12 +29,12 @@ public:
       l.peer_receives = receives[1 - i];
       l.receive_size = sizes[i];
       l.peer_receive_size = sizes[1 - i];
+      l.max_receive_size = below(3) == 0 ? 0 : l.receive_size + below(1500);
       l.sends = 1 + below(8);
       l.speaks_first = i == 0;
       l.waits_for_peer = i == 1;
-      stream_limits o{1 + below(6), 32 + below(300)};
+      stream_limits o{1 + below(6), 32 + below(1500), 32 + below(300)};
       o.offer_from = 100 + below(600);
-      o.large_block_size = 100 + below(1500);
       o.offers = 1 + below(4);
       o.direct_from = 1 + below(400);
       o.inbox = {50 + below(2000), 20 + below(600)};
@@ -43,6 +43,9 @@ public:
         const bool refuses = below(64) == 0;
         total_.refused += refuses;
         return refuses;
+      };
+      parties_[i]->refuses_growth = [this] {
+        return below(8) == 0;
       };
       parties_[i]->has_little_memory = [this] {
         return below(16) == 0;
@@ -166,6 +169,8 @@ private:
       total_.frames += h.type == frame_type::data;
       total_.withdrawn += h.type == frame_type::withdrawn;
       total_.dropped += h.type == frame_type::dropped;
+      total_.resized += h.type == frame_type::resized;
+      total_.no_data += h.type == frame_type::no_data;
       asked_[who] += h.type == frame_type::query;
       if (h.type == frame_type::progress)
         hear_progress(1 - who, h.immediate);
@@ -359,8 +364,9 @@ TEST_CASE("two sides of a stream lose, double and change no byte") {
                << t.partly_lent << " lent writes that ended in the middle, " << t.asked
                << " questions answered, " << t.progress << " with progress, " << t.half_shut
                << " shutdowns of reads alone, " << t.drops << " both ways, " << t.dropped
-               << " offers dropped, " << t.shutdowns << " shutdowns, " << t.deaths << " deaths, "
-               << t.closes << " closes");
+               << " offers dropped, " << t.no_data << " notices of that, " << t.resized
+               << " times larger receives, " << t.shutdowns << " shutdowns, " << t.deaths
+               << " deaths, " << t.closes << " closes");
   CHECK(t.bytes > t.steps);
   CHECK(t.cancelled > 0);
   CHECK(t.refused > 0);
@@ -373,6 +379,8 @@ TEST_CASE("two sides of a stream lose, double and change no byte") {
   CHECK(t.progress > 0);
   CHECK(t.drops > 0);
   CHECK(t.dropped > 0);
+  CHECK(t.no_data > 0);
+  CHECK(t.resized > 0);
   CHECK(t.half_shut > 0);
   CHECK(t.shutdowns > 0);
   CHECK(t.deaths > 0);

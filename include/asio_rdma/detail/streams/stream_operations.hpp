@@ -16,7 +16,7 @@ namespace asio_rdma::detail {
 class stream_protocol;
 class waker;
 
-/// Bytes that are sent in data frames, or offered for the peer to read.
+/// Bytes that are sent to the peer: a block of copied bytes, or a write.
 class stream_source : public frame_operation {
 public:
   bool is_block() const noexcept { return is_block_; }
@@ -25,8 +25,6 @@ public:
 
   /// The offset, within the bytes, of the payload of the last frame that was begun.
   std::uint64_t frame_offset() const noexcept { return frame_offset_; }
-  /// The number of bytes that the peer has read from the offer.
-  std::uint64_t taken() const noexcept { return taken_; }
 
 protected:
   explicit stream_source(bool is_block) noexcept : is_block_(is_block) {}
@@ -34,21 +32,12 @@ protected:
 
 private:
   friend stream_protocol; // only the protocol changes the progress
-  enum class way { undecided, frames, offer };
-
-  void start(way w) noexcept;
 
   bool is_block_;
-  way way_ = way::frames;
-  bool ended_ = false;          // no more frames or offers follow
-  bool unanswered_ = false;     // it is an offer without an answer
-  bool withdrawn_ = false;      // it is a withdrawn offer
+  bool ended_ = false;          // no more frames follow
   std::uint32_t under_way_ = 0; // outstanding frames
   std::uint64_t begun_ = 0;     // bytes in frames
   std::uint64_t frame_offset_ = 0;
-  std::uint64_t taken_ = 0;
-  std::uint32_t id_ = 0; // of the offer
-  remote_buffer memory_;
 };
 
 /// A write, or a wait for room. The driver derives its operation from it.
@@ -57,7 +46,8 @@ public:
   enum class kind {
     copy, ///< Completes when some bytes have been copied, or all if `whole`.
     lend, ///< Sends the bytes from the caller's memory; completes when the peer has all of them. If
-          ///< there are `offer_from` bytes or more, the memory is contiguous.
+          ///< there are `offer_from` bytes or more, the memory is contiguous, and the bytes are
+          ///< offered for the peer to read.
     wait  ///< Waits until there is room to copy to; writes nothing.
   };
 
@@ -69,14 +59,24 @@ public:
   // The result.
   error_code ec;
   std::uint64_t done = 0; ///< Bytes written, also after an error.
+  /// The number of bytes that the peer has read from the offer.
+  std::uint64_t taken() const noexcept { return taken_; }
 
 protected:
   ~stream_write() = default;
 
 private:
-  friend stream_protocol; // only the protocol queues a write
+  friend stream_protocol; // only the protocol queues and offers a write
+  enum class way { undecided, frames, offer };
+
+  way way_ = way::frames;
   bool queued_ = false;
-  bool in_frames_ = false; // no memory is available for a large block
+  bool in_small_blocks_ = false; // no memory is available for a larger one
+  bool unanswered_ = false;      // it is an offer without an answer
+  bool withdrawn_ = false;       // it is a withdrawn offer
+  std::uint32_t id_ = 0;         // of the offer
+  std::uint64_t taken_ = 0;
+  remote_buffer memory_;
 };
 
 /// A read, or a wait for bytes.
