@@ -20,7 +20,7 @@ add_library(asio_rdma_test_base STATIC "${PROJECT_SOURCE_DIR}/test/catch_main.cp
 # Some tests include private headers of the library.
 target_include_directories(asio_rdma_test_base PUBLIC "${PROJECT_SOURCE_DIR}/test" "${PROJECT_SOURCE_DIR}/src")
 target_link_libraries(asio_rdma_test_base PUBLIC asio_rdma::asio_rdma Catch2::Catch2)
-asio_rdma_test_options(asio_rdma_test_base -O1)
+asio_rdma_test_options(asio_rdma_test_base -O0)
 # Boost.Asio and Catch2 are parsed once for all test programs; parsing them takes two thirds of each compilation. No header of
 # this project is among them: ccache shares the precompiled header between clones, and gcc takes a header of another clone for
 # another header, in spite of its #pragma once. The source file is there because CMake makes no precompiled header for a

@@ -26,11 +26,12 @@ namespace asio_rdma {
 /// An Asio I/O object that carries messages between two programs, whole, in order and of any size,
 /// and performs operations on the peer's memory. It is connected by `acceptor` and `connector`.
 ///
-/// A message of up to the peer's `connection_options::receive_size` less 16 bytes is sent whole,
-/// into a posted receive of the peer. A longer message stays in the sender's memory until a receive
-/// waits for it at the peer, which then reads it by RDMA READ. If the sender is ahead of the
-/// receiving program, its sends wait; no message is lost, and nothing is buffered beyond the
-/// receives.
+/// A message that fits the peer's receives is sent whole, into one of them. They have
+/// `connection_options::receive_size` less 16 bytes for it at first, and grow to the messages of
+/// the peer up to `connection_options::max_receive_size`. A longer message stays in the sender's
+/// memory until a receive waits for it at the peer, which then reads it by RDMA READ. If the sender
+/// is ahead of the receiving program, its sends wait; no message is lost, and nothing is buffered
+/// beyond the receives.
 ///
 /// *Buffers.* Any Asio buffer sequence of up to 64 buffers can be sent; a receive may have 16
 /// buffers in a sequence of run-time length (`error::too_many_buffers`). Registered memory

@@ -37,8 +37,12 @@ struct connection_options {
   /// idle connection.
   std::uint32_t receives = 32;
   /// A message of up to this many bytes, less 16, is sent whole at once; a longer message is
-  /// offered, and read by the receiver. The receiver's value applies.
+  /// offered, and read by the receiver. The receiver's value applies. If the peer offers a message
+  /// of up to `max_receive_size` bytes, less 16, the receives grow to that size, so that the next
+  /// one is sent whole; they do not shrink. They do not grow beyond half of the pool's limit, if
+  /// `max_receive_size` is not larger than `receive_size`, or if the receives are shared.
   std::uint32_t receive_size = 8192;
+  std::uint32_t max_receive_size = 131088;
   std::uint32_t sends = 32; ///< Frames outstanding at a time; more wait their turn.
 
   /// The largest message in bytes. Longer messages are refused, but a message of up to 40 bytes

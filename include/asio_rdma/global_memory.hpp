@@ -26,6 +26,7 @@ struct global_memory_options {
   global_memory_options() {
     lanes.receives = 8;
     lanes.receive_size = 512;
+    lanes.max_receive_size = 0;
     lanes.sends = 8;
   }
 

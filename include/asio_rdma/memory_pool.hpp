@@ -110,6 +110,8 @@ public:
   }
 
   memory_pool_statistics statistics() const noexcept;
+  /// The maximum number of bytes that the pool registers.
+  std::size_t limit() const noexcept;
 
   friend bool operator==(const memory_pool& a, const memory_pool& b) noexcept {
     return a.impl_ == b.impl_;

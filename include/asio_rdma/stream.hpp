@@ -32,18 +32,19 @@ namespace asio_rdma {
 /// sequence of run-time length up to 16 parts. Registered memory is `registered_buffer`,
 /// `const_buffer`, and other memory of the stream's pool in up to three parts of more than 240
 /// bytes in total. Registered memory is not copied if it has more than 240 bytes, unless it has 128
-/// KiB or more in several parts: the write completes when the peer's device has received or read
-/// it. Unless `tcp::no_delay` is set, a small write is sent at once, and those that follow it are
-/// sent together: when the handlers that are ready have run and the first one is no longer
-/// outstanding. The peer reads writes of registered memory of 128 KiB and more by RDMA READ;
-/// `asio::async_write` passes at most 64 KiB at a time, so use `async_write_some` for those.
+/// KiB or more in several parts, or is less than 128 KiB and more than the peer's receives take:
+/// the write completes when the peer's device has received or read it. Unless `tcp::no_delay` is
+/// set, a small write is sent at once, and those that follow it are sent together: when the
+/// handlers that are ready have run and the first one is no longer outstanding. The peer reads
+/// writes of registered memory of 128 KiB and more by RDMA READ; `asio::async_write` passes at most
+/// 64 KiB at a time, so use `async_write_some` for those.
 ///
 /// *Reading.* Received bytes stay in the receives, or in memory of the pool, until they are read.
 /// If the peer is ahead of its reader by `stream_options::receives` and the send buffer, its writes
 /// wait. The receives grow to the size of the peer's writes, up to
 /// `stream_options::max_receive_size`. A pending asynchronous read of at least 32 KiB of registered
-/// memory in one piece receives directly into its memory what the peer offers for RDMA READ. The
-/// device must have the right to write that memory (`access::local_write`).
+/// memory in one piece receives bytes that the peer offers for RDMA READ directly into its memory.
+/// The device must have the right to write that memory (`access::local_write`).
 ///
 /// *Allocations.* After warming up, a read or a write allocates nothing from the heap. An exception
 /// is memory that the peer reads by RDMA READ: it is registered, and libibverbs allocates for that.

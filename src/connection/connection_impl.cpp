@@ -12,6 +12,7 @@ link_options link_options_of(const connection_options& o) {
   link_options result;
   result.receives = o.receives;
   result.receive_size = o.receive_size;
+  result.max_receive_size = o.max_receive_size;
   result.sends = o.sends;
   result.most_payload = o.max_message;
   result.keep_alive = o.keep_alive;
@@ -40,6 +41,7 @@ error_code connection_impl::open(const std::shared_ptr<shared_receives_impl>& sh
 error_code connection_impl::take_sizes(const error_code& ec) noexcept {
   options_.receives = link_.options().receives;
   options_.receive_size = link_.options().receive_size;
+  options_.max_receive_size = link_.options().max_receive_size;
   return ec;
 }
 

@@ -69,19 +69,17 @@ void connection_impl::complete_receive(message_receive& op, operation_list& done
   registered_buffer memory;
   const bool in_slot = result.where == message_in::place::slot;
   if (in_slot)
-    memory = link_.received(result.slot).slice(frame_header::size, result.bytes);
+    memory = op.owning ? link_.take_received(result.slot, frame_header::size, result.bytes)
+                       : link_.received(result.slot).slice(frame_header::size, result.bytes);
   else if (result.where == message_in::place::pulled) {
     message_pull& p = pull_of(result.slot);
     memory = std::move(p.memory);
     give_back(p);
   }
-  if (op.owning) {
+  if (op.owning)
     op.result.payload = std::move(memory);
-    if (in_slot)
-      link_.received(result.slot) = {}; // the next frame uses other memory
-  } else if (!memory.empty()) {
+  else if (!memory.empty())
     scatter(memory.data(), {op.targets, op.target_count}, 0, memory.size());
-  }
   if (in_slot)
     link_.frames().release(result.slot);
   active_.erase(operation_list::s_iterator_to(op));

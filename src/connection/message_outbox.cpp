@@ -13,11 +13,11 @@ message_out& as_send(frame_operation& op) { return static_cast<message_out&>(op)
 
 } // namespace
 
-message_outbox::message_outbox(const frame_options& link, const message_options& o)
-    : eager_(link.peer_receive_size - frame_header::size), next_prepare_(queue_.end()) {
+message_outbox::message_outbox(const frame_link& link, const message_options& o)
+    : link_(link), next_prepare_(queue_.end()) {
   // The peer keeps an answer for each offer.
-  const std::uint32_t most =
-      std::min(link.peer_receives, std::uint32_t(std::numeric_limits<std::uint16_t>::max()));
+  const std::uint32_t most = std::min(link.options().peer_receives,
+                                      std::uint32_t(std::numeric_limits<std::uint16_t>::max()));
   offers_.resize(std::clamp<std::uint32_t>(o.offers, 1, most));
   free_offers_.reserve(offers_.size());
   for (std::size_t i = offers_.size(); i != 0; --i)
@@ -104,7 +104,9 @@ void message_outbox::free_offer(message_out& op) {
 }
 
 bool message_outbox::is_eager(const message_out& op) const noexcept {
-  return op.what == message_out::kind::written || op.bytes <= eager_;
+  // A message whose key was requested is offered, also if the peer's receives have grown meanwhile.
+  return op.what == message_out::kind::written ||
+         (op.state_ == message_out::state::waiting && op.bytes <= eager_size());
 }
 
 bool message_outbox::has_data() const {

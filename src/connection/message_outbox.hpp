@@ -46,9 +46,10 @@ private:
 /// `message_protocol`, which describes the public functions.
 class message_outbox {
 public:
-  message_outbox(const frame_options& link, const message_options& o);
+  message_outbox(const frame_link& link, const message_options& o);
 
-  std::uint64_t eager_size() const noexcept { return eager_; }
+  /// Does not decrease, because the peer's receives do not shrink.
+  std::uint64_t eager_size() const noexcept { return link_.peer_payload(); }
   void send(message_out& op);
   void prepared(message_out& op, const remote_buffer& memory);
   void fail_send(message_out& op, const error_code& ec);
@@ -84,7 +85,7 @@ private:
   void leave_queue(message_out& op);
   void free_offer(message_out& op);
 
-  std::uint64_t eager_;
+  const frame_link& link_;
   frame_operation_list queue_;                  // sends that have not begun, in order
   frame_operation_list::iterator next_prepare_; // the first of them whose key was not requested
   std::vector<offer> offers_;

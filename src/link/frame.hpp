@@ -43,8 +43,8 @@ enum class frame_type : std::uint8_t {
                   ///< either.
   query = 31,     ///< Asks how many bytes of the stream the application has taken.
   progress = 32,  ///< Answers `query`: the number, modulo 2^32, is in the header.
-  resized = 33,   ///< Receives whose credits follow later have the size in the header.
-  no_data = 34    ///< No more bytes of the stream are taken.
+  resized = 33,   ///< Receives whose credits are returned later have the size in the header.
+  no_data = 34    ///< The sender of this frame drops further bytes of the stream.
 };
 
 constexpr std::size_t frame_types = 35; ///< The highest type plus one.

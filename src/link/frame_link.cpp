@@ -10,6 +10,9 @@ namespace asio_rdma::detail {
 
 namespace {
 
+// In one frame.
+constexpr std::uint32_t most_credits = 0xffff;
+
 std::uint32_t promised(std::uint32_t promise, std::uint32_t receives) noexcept {
   return promise != 0 ? promise : receives;
 }
@@ -29,12 +32,14 @@ frame_link::frame_link(const frame_options& o)
     : options_(o),
       credits_(o.receives, promised(o.promise, o.receives), o.peer_receives,
                promised(o.peer_promise, o.peer_receives)),
-      sizes_(o.receives, o.receive_size),
-      peer_sizes_(o.peer_receives, o.peer_receive_size),
+      sizes_(o.receive_size),
+      peer_sizes_(o.peer_receive_size),
       reposts_(o.receives),
       sent_(o.sends),
       speak_(o.speaks_first),
       may_send_(!o.waits_for_peer) {
+  if (o.receives > most_credits) // not all could be returned by one frame, as `resized` requires
+    options_.max_receive_size = 0;
   free_.reserve(o.sends);
   for (std::uint32_t slot = o.sends; slot != 0; --slot)
     free_.push_back(slot - 1);
@@ -77,17 +82,28 @@ link_action frame_link::next() {
   free_.pop_back();
   frame_.header.credits = credits_.spend();
   peer_sizes_.use();
-  if (frame_.header.type == frame_type::resized)
-    sizes_.change(frame_.header.immediate, credits_.with_peer());
+  if (frame_.header.type == frame_type::resized &&
+      !sizes_.change(wanted_size_, credits_.with_peer()))
+    assert(false); // there are fewer sizes than the record has room for
   sent_[slot] = {frame_.header, frame_part_, frame_.operation, true};
   return {.what = link_action::kind::send, .slot = slot, .frame = &frame_};
+}
+
+std::uint64_t frame_link::peer_room() const noexcept {
+  const std::uint32_t receives = promised(options_.peer_promise, options_.peer_receives);
+  return std::uint64_t(receives - credits::reserve) * peer_payload();
+}
+
+bool frame_link::may_grow_to(std::uint64_t payload) const noexcept {
+  return options_.max_receive_size >= frame_header::size &&
+         payload <= options_.max_receive_size - frame_header::size;
 }
 
 // Sizes are powers of two, and a header, so that there are few changes.
 void frame_link::want_receives(std::uint64_t payload) noexcept {
   const std::uint64_t most = options_.max_receive_size;
   const auto size = static_cast<std::uint32_t>(
-      payload >= most ? most : std::min(most, std::bit_ceil(payload) + frame_header::size));
+      may_grow_to(payload) ? std::min(most, std::bit_ceil(payload) + frame_header::size) : most);
   const bool growing = resizing_ == resize::asked || resizing_ == resize::due;
   if (growing || size <= std::max(sizes_.later(), wanted_size_))
     return;
@@ -215,10 +231,8 @@ bool frame_link::on_received(std::uint32_t slot, std::span<const std::byte> fram
         what = link_part::disposition::violation;
     closing_ = true;
   } else if (h.type == frame_type::resized) {
-    if (h.immediate < min_receive_size)
+    if (h.immediate < peer_sizes_.later() || !peer_sizes_.change(h.immediate, credits_.available()))
       what = link_part::disposition::violation;
-    else
-      peer_sizes_.change(h.immediate, credits_.available());
   } else if (h.type != frame_type::credits && part == nullptr) {
     what = link_part::disposition::violation;
   } else if (h.type != frame_type::credits) {

@@ -161,6 +161,8 @@ public:
   /// Asks for receives that take `payload` bytes each, as far as the options allow. The receives
   /// grow only.
   void want_receives(std::uint64_t payload) noexcept;
+  /// Whether the options allow receives of that payload.
+  bool may_grow_to(std::uint64_t payload) const noexcept;
   void grown() noexcept { resizing_ = resize::due; }
   void not_grown() noexcept {
     resizing_ = resize::none;
@@ -168,6 +170,9 @@ public:
   }
   /// The size of the receives to be posted now.
   std::uint32_t receive_size() const noexcept { return sizes_.later(); }
+  /// The bytes that the peer can receive before its application takes any, in frames of the present
+  /// size.
+  std::uint64_t peer_room() const noexcept;
   /// The most payload of the next frame to the peer.
   std::uint32_t peer_payload() const noexcept {
     return peer_sizes_.next() - static_cast<std::uint32_t>(frame_header::size);

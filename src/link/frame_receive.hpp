@@ -16,11 +16,11 @@ class frame_receive : public receive_operation {
 public:
   frame_receive(const frame_receive&) = delete;
 
-  /// Prepares for posting: allocates `size` bytes, unless the receive has memory of that size.
-  /// Returns false with the error in `ec` if that fails.
+  /// Prepares for posting: allocates `size` bytes, unless the receive has that much memory. Returns
+  /// false with the error in `ec` if that fails.
   bool fill(const memory_pool& pool, std::size_t size) {
     ec = {};
-    if (memory.size() != size)
+    if (memory.size() < size)
       memory = pool.allocate(size, ec);
     element_ = element_of(memory);
     return !ec;

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <cstring>
 #include <utility>
 
 namespace asio_rdma::detail {
@@ -220,6 +221,21 @@ bool link_impl::take_frame(const frame_receive& r) {
   if (std::exchange(holding_, false))
     qp_->release();
   return kept;
+}
+
+registered_buffer link_impl::take_received(std::uint32_t slot, std::size_t at, std::size_t bytes) {
+  constexpr std::size_t much = std::size_t(1) << 14;
+  assert(is_locked());
+  registered_buffer& memory = receives_->memory(slot);
+  if (memory.size() > much && bytes != 0 && bytes < memory.size() / 4) {
+    error_code ec;
+    registered_buffer result = pool_.allocate(bytes, ec);
+    if (!ec) {
+      std::memcpy(result.data(), static_cast<const std::byte*>(memory.data()) + at, bytes);
+      return result;
+    }
+  }
+  return std::exchange(memory, {}).slice(at, bytes);
 }
 
 // A pool does not report freed memory, and the peer may be waiting, so this polls.

@@ -123,8 +123,11 @@ public:
   /// The state machine, once the peer's values are known.
   frame_link& frames() noexcept { return *frames_; }
   const frame_link& frames() const noexcept { return *frames_; }
-  /// The memory of a receive. A received message may take it.
+  /// The memory of a receive.
   registered_buffer& received(std::uint32_t slot) noexcept { return receives_->memory(slot); }
+  /// Bytes of a receive, for the application to keep: with the memory of the receive, or in memory
+  /// of their own, so that few bytes do not keep much memory.
+  registered_buffer take_received(std::uint32_t slot, std::size_t at, std::size_t bytes);
 
   /// Posts a work request. If that fails, the link fails and `done` is not called.
   bool post(link_transfer& t);

@@ -13,21 +13,28 @@ namespace asio_rdma::detail {
 /// concerns the receives whose credits are returned after the change.
 class receive_sizes {
 public:
-  /// `receives`: the most that are unused at a time.
-  receive_sizes(std::uint32_t receives, std::uint32_t bytes) : runs_(receives), later_(bytes) {}
+  /// The most changes whose receives from before are not used up.
+  static constexpr std::uint32_t max_changes = 32;
+
+  explicit receive_sizes(std::uint32_t bytes) : runs_(max_changes), later_(bytes) {}
 
   /// The size of the receive that the next frame uses.
   std::uint32_t next() const noexcept { return runs_.empty() ? later_ : runs_.front().bytes; }
   /// The size of the receives whose credits are returned from now on.
   std::uint32_t later() const noexcept { return later_; }
 
-  /// The size changes. `unused`: the receives that frames have not used.
-  void change(std::uint32_t bytes, std::uint32_t unused) {
-    assert(unused >= before_ && unused <= runs_.capacity());
-    if (unused != before_)
+  /// The size changes. `unused`: the receives that frames have not used. Returns false if there are
+  /// too many changes.
+  [[nodiscard]] bool change(std::uint32_t bytes, std::uint32_t unused) {
+    assert(unused >= before_);
+    if (unused != before_) {
+      if (runs_.full())
+        return false;
       runs_.push_back({later_, unused - before_});
+    }
     before_ = unused;
     later_ = bytes;
+    return true;
   }
   /// A frame uses the next receive.
   void use() noexcept {

@@ -41,7 +41,7 @@ bool own_source::post(std::uint32_t slot) {
   assert(slot < receives_.size());
   link_receive& r = *receives_[slot];
   const std::uint32_t size = link_.receive_size();
-  if (r.memory.size() != size && !larger_.empty() && larger_.back().size() == size) {
+  if (r.memory.size() < size && !larger_.empty()) {
     r.memory = std::move(larger_.back());
     larger_.pop_back();
   }
@@ -58,8 +58,12 @@ bool own_source::post(std::uint32_t slot) {
   return false;
 }
 
-// All at once, so that no receive lacks memory afterwards.
+// Allocates memory for all receives at once, so that no receive lacks memory afterwards. Half of
+// the pool is left to others.
 bool own_source::grow(std::uint32_t size) {
+  const std::uint64_t used = link_.pool().statistics().bytes_in_use;
+  if (used + std::uint64_t(size) * receives_.size() > link_.pool().limit() / 2)
+    return false;
   error_code ec;
   larger_.clear();
   try {

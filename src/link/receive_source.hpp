@@ -36,8 +36,8 @@ public:
   virtual void begin() = 0;
   /// The memory of a receive. A received message may take it.
   virtual registered_buffer& memory(std::uint32_t slot) noexcept = 0;
-  /// Allocates memory of `size` bytes for each receive that is posted from now on. Returns false if
-  /// that is not possible.
+  /// Allocates memory of `size` bytes for each receive; a receive gets it when it is posted again.
+  /// Returns false if that is not possible.
   virtual bool grow(std::uint32_t size) = 0;
   /// The link has no more use for the frame in `slot`.
   virtual void free(std::uint32_t slot) = 0;
@@ -92,7 +92,7 @@ private:
 
   std::vector<std::unique_ptr<link_receive>> receives_;
   std::vector<std::uint32_t> starved_;    // receives without memory
-  std::vector<registered_buffer> larger_; // for receives that have grown, but are not posted again
+  std::vector<registered_buffer> larger_; // memory for receives that are posted after a growth
 };
 
 /// The last operation of a queue pair with shared receives. It reports the end of the queue pair to

@@ -37,4 +37,6 @@ std::optional<mutable_buffer> memory_pool::find(const void* data,
 
 memory_pool_statistics memory_pool::statistics() const noexcept { return impl_->statistics(); }
 
+std::size_t memory_pool::limit() const noexcept { return impl_->limit(); }
+
 } // namespace asio_rdma

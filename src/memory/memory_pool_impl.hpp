@@ -41,6 +41,7 @@ public:
   std::size_t trim() noexcept;
   std::optional<mutable_buffer> find(const void* data, std::size_t bytes) const noexcept;
   memory_pool_statistics statistics() const noexcept;
+  std::size_t limit() const noexcept { return limit_; }
 
   /// Adds the blocks in use, of any pool of the process, in which the elements lie. For callers
   /// that must keep memory known only by its address. Slow.

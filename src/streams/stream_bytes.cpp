@@ -105,13 +105,12 @@ void stream_impl::take(const stream_action& a) {
   assert(a.read != nullptr && a.bytes != 0);
   link_.count_received(a.bytes);
   stream_reading& op = *static_cast<stream_reading::request_type&>(*a.read).op;
-  registered_buffer& memory =
+  const registered_buffer& memory =
       a.chunk != nullptr ? chunks_[a.chunk->index]->memory : link_.received(a.slot);
   const std::size_t at = a.chunk != nullptr ? a.at : frame_header::size + a.at;
   if (a.read->what == stream_read::kind::piece) {
-    op.result = memory.slice(at, a.bytes);
-    if (a.chunk == nullptr)
-      memory = {}; // the next frame uses other memory
+    op.result =
+        a.chunk != nullptr ? memory.slice(at, a.bytes) : link_.take_received(a.slot, at, a.bytes);
   } else {
     scatter(static_cast<const std::byte*>(memory.data()) + at, {op.parts, op.part_count}, a.offset,
             a.bytes);

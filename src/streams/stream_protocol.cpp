@@ -208,7 +208,7 @@ void stream_protocol::ask() noexcept {
     question_ = question::due;
 }
 
-// A small frame is the last of its source, and others may share a frame with the bytes behind it.
+// A small frame ends its source. Later writes could have shared the frame.
 bool stream_protocol::is_small(const frame_header& data) const noexcept {
   return data.immediate == 0 && data.length < small_block_size_;
 }

@@ -141,11 +141,12 @@ void stream_protocol::drop_if_shut_both_ways() {
   if (!shut_writes_ || !no_waits_ || std::exchange(dropping_, true))
     return;
   inbox_.drop_rest();
-  if (link_.flow().with_peer() <= credits::reserve) // the peer waits for credits to send more
+  // With fewer receives held, the peer gets credits to send data (docs/protocol.md, "Credits").
+  if (link_.flow().held() + credits::reserve + 1 >= link_.flow().share())
     notify_of_drop();
 }
 
-// As TCP answers bytes that nobody will read by a reset.
+// TCP answers dropped bytes by a reset; a stream answers them by `no_data`.
 void stream_protocol::notify_of_drop() noexcept {
   if (no_data_ == notice::none && !link_.closing() && !peer_shut_down_)
     no_data_ = notice::due;

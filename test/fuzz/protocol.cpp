@@ -254,7 +254,7 @@ std::vector<std::byte> a_stream_frame(input& in, const stream_test::party& p,
     h.immediate = (how & 6) == 6 ? in.below(500) : 0;
     break;
   case frame_type::resized:
-    h.immediate = (how & 6) == 6 ? in.below(60) : 56 + in.below(500);
+    h.immediate = (how & 6) == 6 ? in.below(90) : 80 + in.below(500);
     break;
   case frame_type::offer: {
     h.length = offer_payload::size;

@@ -12,7 +12,7 @@
 
 namespace test {
 
-constexpr std::size_t eager = 600, lengthy = 100'000; // neither is copied into the frame's memory
+constexpr std::size_t eager = 600, lengthy = 200'000; // neither is copied into the frame's memory
 
 /// A message to be sent from memory of one kind.
 struct letter {

@@ -14,7 +14,7 @@ namespace {
 
 using namespace test;
 
-constexpr std::size_t lengthy = 100'000;
+constexpr std::size_t lengthy = 200'000; // more than receives grow to
 
 enum class trigger { send, long_send, receive, long_receive, write, request, immediate };
 enum class ending { destroyed, closed, assigned, moved };

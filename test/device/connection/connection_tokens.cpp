@@ -35,7 +35,7 @@ using namespace asio::experimental::awaitable_operators;
 using asio::use_awaitable;
 
 constexpr auto with_ec = asio::as_tuple(use_awaitable);
-constexpr std::size_t lengthy = 100'000;
+constexpr std::size_t lengthy = 200'000; // more than receives grow to
 
 connection_options generous() {
   connection_options o;

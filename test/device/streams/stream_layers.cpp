@@ -25,12 +25,14 @@ using tls_stream = asio::ssl::stream<asio_rdma::stream>;
 
 } // namespace
 
-TEST_CASE("WebSocket over TLS over a stream, each layer the next one's owner") {
+TEST_CASE("WebSocket with permessage-deflate over mutual TLS, each layer the next one's owner") {
   stream_pair t;
   const identity of_a, of_b;
   asio::ssl::context context_a = context_of(of_a, of_b), context_b = context_of(of_b, of_a);
   websocket::stream<tls_stream> a(tls_stream(std::move(t.a), context_a));
   websocket::stream<tls_stream> b(tls_stream(std::move(t.b), context_b));
+  compress(a);
+  compress(b);
   t.play([&]() -> asio::awaitable<void> {
     co_await (a.next_layer().async_handshake(asio::ssl::stream_base::client, asio::use_awaitable) &&
               b.next_layer().async_handshake(asio::ssl::stream_base::server, asio::use_awaitable));

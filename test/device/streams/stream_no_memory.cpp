@@ -27,7 +27,7 @@ TEST_CASE("a blocking function for which memory is refused leaves nothing behind
   for (std::size_t n = 1, failed = 1; failed != 0; ++n) {
     CAPTURE(waits, n);
     stream_pair t;
-    const auto values = pattern(100'000, 1); // is read ahead
+    const auto values = pattern(100'000, 1); // more than the receives take at first
     asio::write(t.a, asio::buffer(values));
     std::vector<std::uint8_t> got(values.size());
     std::size_t taken = 0;
@@ -222,7 +222,7 @@ TEST_CASE("a context is destroyed, and tries to send the written bytes, while ea
           "fails once") {
   stream_options patient;
   patient.linger = std::chrono::milliseconds(20);
-  const auto values = pattern(100'000, 1); // offered, for the peer to read
+  const auto values = pattern(100'000, 1); // more than the receives take at first
   bool failed = true;
   for (std::size_t n = 1; failed; ++n) {
     CAPTURE(n);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-// asio::ssl::stream over a stream, with a certificate of each side, and HTTP and WebSocket on top.
+// asio::ssl::stream over a stream, with a certificate of each side, and HTTP on top.
 #include "catch.hpp"
 #include "device/streams/stream_web.hpp"
 #include "device/support/tls_identity.hpp"
@@ -11,7 +11,6 @@
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/write.hpp>
 #include <boost/beast/ssl.hpp>
-#include <boost/beast/websocket/ssl.hpp>
 
 #include <string>
 #include <thread>
@@ -102,17 +101,4 @@ TEST_CASE("a stream that ends within TLS is seen as cut off") {
   t.tls_b.async_read_some(asio::buffer(&c, 1), got.handler());
   t.until([&] { return got.done(); });
   CHECK(got.ec == asio::ssl::error::stream_truncated);
-}
-
-TEST_CASE("WebSocket with permessage-deflate over mutual TLS, and its close") {
-  tls_pair t;
-  websocket::stream<tls_stream&> a(t.tls_a), b(t.tls_b);
-  compress(a);
-  compress(b);
-  t.play([&]() -> asio::awaitable<void> {
-    co_await t.shake_hands();
-    co_await (echo_messages(b) && exchange_messages(a));
-  }());
-  CHECK(!t.a.is_open());
-  CHECK(!t.b.is_open());
 }

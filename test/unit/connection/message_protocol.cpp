@@ -5,6 +5,7 @@
 #include "protocol/fake_link.hpp"
 #include "unit/connection/message_party.hpp"
 
+#include <deque>
 #include <set>
 #include <vector>
 
@@ -120,6 +121,71 @@ TEST_CASE("messages: keys are asked for ahead, as many as may be offered") {
     CHECK(p.take().send == &three);
     CHECK(p.messages.cancel(three));
   }
+}
+
+TEST_CASE("messages: receives grow to a message that was offered, but not beyond their limit") {
+  party p({.max_receive_size = 10000}, {});
+  const auto offered = [&](std::uint32_t id, std::uint64_t bytes) {
+    const frame_header h{.type = frame_type::offer, .length = offer_payload::size, .id = id};
+    payload_bytes payload;
+    encode(offer_payload{{0x1000, bytes, 1}}, payload);
+    p.arrives(frame_of(h, payload));
+  };
+  offered(0, 9985);
+  CHECK(p.link.receive_size() == 4096);
+  offered(1, 5000);
+  CHECK(p.link.receive_size() == 8192 + frame_header::size);
+  REQUIRE(p.types() == std::vector{frame_type::resized});
+  CHECK(p.wire[0].header.immediate == 8192 + frame_header::size);
+  offered(2, 9984);
+  CHECK(p.link.receive_size() == 10000);
+}
+
+TEST_CASE("messages: a message is sent eagerly once the peer's receives have grown") {
+  party p({.peer_receives = 6, .peer_receive_size = 128});
+  p.arrives(frame_of({.type = frame_type::resized, .immediate = 2016}));
+  a_send early(1000); // the receives from before are used first
+  p.send(early);
+  REQUIRE(p.take().what == message_action::kind::prepare);
+  REQUIRE(p.messages.cancel(early));
+  std::deque<a_send> small;
+  while (p.messages.eager_size() != 2000) {
+    REQUIRE(small.size() < 10);
+    p.send(small.emplace_back(1));
+    while (p.complete_send())
+      continue;
+    REQUIRE(p.completes(small.back()));
+    p.arrives(frame_of({.type = frame_type::credits, .credits = 1}));
+  }
+  p.wire.clear();
+  a_send op(2000);
+  p.send(op);
+  CHECK(p.types() == std::vector{frame_type::message});
+}
+
+TEST_CASE("messages: a message whose key was requested is offered though the receives have grown") {
+  party p({.peer_receives = 6, .peer_receive_size = 128}, {.offers = 1});
+  a_send op(1000);
+  p.send(op);
+  REQUIRE(p.take().send == &op);
+  p.arrives(frame_of({.type = frame_type::resized, .immediate = 2016}));
+  for (int i = 0; i < 100 && p.messages.eager_size() != 2000; ++i) { // credits use the old receives
+    p.arrives(frame_of({.type = frame_type::credits}));
+    while (p.complete_send())
+      continue;
+  }
+  REQUIRE(p.messages.eager_size() == 2000);
+  p.arrives(frame_of({.type = frame_type::credits, .credits = 5}));
+  p.messages.prepared(op, key);
+  p.run();
+  REQUIRE(p.types().back() == frame_type::offer);
+  p.arrives(frame_of({.type = frame_type::taken, .id = p.wire.back().header.id}));
+  while (p.complete_send())
+    continue;
+  CHECK(p.completes(op));
+  a_send longer(3000); // the only place for an offer is free again
+  p.send(longer);
+  CHECK(p.take().send == &longer);
 }
 
 TEST_CASE("messages: received in order, lent in their receives") {

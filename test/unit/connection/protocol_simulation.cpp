@@ -16,7 +16,7 @@ using namespace protocol_test;
 struct totals {
   std::size_t steps = 0, worlds = 0, messages = 0, pulled = 0, direct = 0, abandoned = 0,
               regions = 0, granted = 0, notices = 0, deaths = 0, goodbyes = 0, failed = 0,
-              leases_used = 0, shared = 0, beyond_promise = 0, before_goodbye = 0;
+              leases_used = 0, shared = 0, beyond_promise = 0, before_goodbye = 0, grown = 0;
 };
 
 class world final : two_sides<party> {
@@ -37,6 +37,7 @@ public:
       l.promise = promises[i];
       l.peer_promise = promises[1 - i];
       l.receive_size = l.peer_receive_size = 128;
+      l.max_receive_size = promises[i] != 0 || below(2) == 0 ? 0 : 128 + below(2500);
       l.sends = 1 + below(8);
       l.speaks_first = i == 0;
       l.waits_for_peer = i == 1;
@@ -51,6 +52,9 @@ public:
       g.grace = std::chrono::microseconds(0);
       parties_[i] = std::make_unique<party>(l, m, g);
       takes_[i] = below(4) != 0;
+      parties_[i]->refuses_growth = [this] {
+        return below(8) == 0;
+      };
       total_.shared += promises[i] != 0;
     }
     for (std::size_t i = 0; i < 2; ++i) {
@@ -103,6 +107,7 @@ public:
       total_.granted += p->granted;
       total_.notices += p->noticed.size();
       total_.failed += p->failed_sends;
+      total_.grown += p->link.receive_size() != 128;
     }
   }
 
@@ -307,7 +312,8 @@ TEST_CASE("two parties lose and double nothing, with any actions in any order") 
                << t.failed << " failed sends, " << t.deaths << " deaths, " << t.goodbyes
                << " goodbyes, " << t.before_goodbye << " messages before one, " << t.shared
                << " sides that share receives, " << t.beyond_promise
-               << " times with more than was promised");
+               << " times with more than was promised, " << t.grown
+               << " sides whose receives grew");
   CHECK(t.messages > t.steps / 50);
   CHECK(t.pulled > t.steps / 500);
   CHECK(t.direct > 0);
@@ -320,4 +326,5 @@ TEST_CASE("two parties lose and double nothing, with any actions in any order") 
   CHECK(t.before_goodbye > 0);
   CHECK(t.shared > 0);
   CHECK(t.beyond_promise > 0);
+  CHECK(t.grown > 0);
 }

@@ -85,13 +85,13 @@ TEST_CASE("receives for which there is no memory stay as they are") {
 
 TEST_CASE("a peer that breaks the rules of receive sizes") {
   growing_two t;
-  SECTION("a size that takes no control frame") {
+  SECTION("a smaller size") {
     t.a.arrives(
-        frame_of({.type = frame_type::resized, .immediate = frame_link::min_receive_size - 1}));
+        frame_of({.type = frame_type::resized, .immediate = frame + frame_header::size - 1}));
     CHECK(t.a.failure == error::protocol_violation);
   }
-  SECTION("the smallest size") {
-    t.a.arrives(frame_of({.type = frame_type::resized, .immediate = frame_link::min_receive_size}));
+  SECTION("but not the same size") {
+    t.a.arrives(frame_of({.type = frame_type::resized, .immediate = frame + frame_header::size}));
     CHECK(!t.a.failure);
   }
   SECTION("a frame for which the receive was too small") {

@@ -236,6 +236,18 @@ TEST_CASE("a side that drops the bytes that arrive later") {
     CHECK(w.done == 0);
     CHECK(t.read(10).ec == eof);
   }
+  SECTION("ends the peer's writes though a control frame uses the last receive for data") {
+    offering t;
+    t.write(4 * frame);
+    t.settle();
+    REQUIRE(t.b.link.flow().held() == 4);
+    t.b.bytes.ask(); // the answer is a control frame
+    t.b.bytes.shut_down_writes();
+    t.b.bytes.shut_down_reads();
+    t.b.run();
+    t.settle();
+    CHECK(t.write(10).ec == pipe_broken);
+  }
   SECTION("ends the peer's writes though unread bytes fill its receives") {
     offering t;
     while (t.write(200).ended)
