@@ -60,8 +60,19 @@ public:
   shared_receive_queue queue;
 };
 
+/// A device whose faults the test injects, and a shared queue on it.
+struct scene {
+  device dev = open_device();
+  faults::injector faults{dev.native_handle()};
+  protection_domain pd{dev};
+  memory m{pd, size, most_rights(dev)};
+  asio::io_context io{1};
+  receives r{io, pd};
+};
+
 /// A queue pair that receives from a shared queue, and its peer.
 struct end_pair {
+  explicit end_pair(scene& s) : end_pair(s.io, s.pd, s.r.queue) {}
   end_pair(asio::io_context& c, const protection_domain& pd, shared_receive_queue& queue)
       : io(c), from(c), to(c) {
     from.open(pd, impatient());
@@ -85,58 +96,48 @@ struct end_pair {
 } // namespace
 
 TEST_CASE("a shared queue has as many receives as before when 1000 of its queue pairs have ended") {
-  const device dev = open_device();
-  if (never_tells(dev))
+  scene t;
+  if (never_tells(t.dev))
     return;
-  faults::injector faults(dev.native_handle());
-  faults.flush_late();
-  const protection_domain pd(dev);
-  const memory m(pd, size, most_rights(dev));
-  asio::io_context io(1);
-  receives r(io, pd);
+  t.faults.flush_late();
   constexpr std::size_t rounds = 1000;
   for (std::size_t i = 0; i < rounds; ++i) {
-    end_pair q(io, pd, r.queue);
-    q.receive_unseen(faults, m);
+    end_pair q(t);
+    q.receive_unseen(t.faults, t.m);
     if (i % 2 == 0)
       continue; // its destructor ends it
     q.to.close();
-    until(io, [&] { return r.filled + r.not_filled == i + 1; });
+    until(t.io, [&] { return t.r.filled + t.r.not_filled == i + 1; });
   }
-  until(io, [&] { return r.filled + r.not_filled == rounds; });
-  CHECK(r.filled == rounds);
-  CHECK(faults.counts().dropped_completions == 0);
-  faults.clear();
+  until(t.io, [&] { return t.r.filled + t.r.not_filled == rounds; });
+  CHECK(t.r.filled == rounds);
+  CHECK(t.faults.counts().dropped_completions == 0);
+  t.faults.clear();
 
   // Checks that each of the receives can be filled.
-  end_pair q(io, pd, r.queue);
+  end_pair q(t);
   q.connect();
   for (std::uint32_t i = 0; i < 2 * depth; ++i)
-    q.from.async_send(m.buffer(0, size), asio::detached);
-  until(io, [&] { return r.filled == rounds + 2 * depth; });
+    q.from.async_send(t.m.buffer(0, size), asio::detached);
+  until(t.io, [&] { return t.r.filled == rounds + 2 * depth; });
 }
 
 TEST_CASE("a shared receive that a queue pair has taken completes though the queue pair fails") {
-  const device dev = open_device();
-  if (never_tells(dev))
+  scene t;
+  if (never_tells(t.dev))
     return;
-  faults::injector faults(dev.native_handle());
-  faults.flush_late();
-  const protection_domain pd(dev);
-  const memory m(pd, size, most_rights(dev));
-  asio::io_context io(1);
-  receives r(io, pd);
-  end_pair q(io, pd, r.queue);
-  q.receive_unseen(faults, m);
-  SECTION("by an event") { faults.raise_qp_event(q.to.native_handle(), IBV_EVENT_QP_REQ_ERR); }
+  t.faults.flush_late();
+  end_pair q(t);
+  q.receive_unseen(t.faults, t.m);
+  SECTION("by an event") { t.faults.raise_qp_event(q.to.native_handle(), IBV_EVENT_QP_REQ_ERR); }
   SECTION("by the last receive's event") {
     ibv_qp_attr attr{};
     attr.qp_state = IBV_QPS_ERR;
     REQUIRE(ibv_modify_qp(q.to.native_handle(), &attr, IBV_QP_STATE) == 0);
   }
-  until(io, [&] { return q.to.state() == queue_pair_state::failed && r.filled == 1; });
+  until(t.io, [&] { return q.to.state() == queue_pair_state::failed && t.r.filled == 1; });
   q.to.close();
-  CHECK(faults.counts().dropped_completions == 0);
+  CHECK(t.faults.counts().dropped_completions == 0);
 }
 
 TEST_CASE("a shared receive that a queue pair has taken is destroyed with its context") {
@@ -160,17 +161,13 @@ TEST_CASE("a shared receive that a queue pair has taken is destroyed with its co
 }
 
 TEST_CASE("a device that does not report the last receive is waited for once") {
-  const device dev = open_device();
-  if (never_tells(dev))
+  scene t;
+  if (never_tells(t.dev))
     return;
-  faults::injector faults(dev.native_handle());
-  const protection_domain pd(dev);
-  asio::io_context io(1);
-  receives r(io, pd);
   const auto begin = std::chrono::steady_clock::now();
   constexpr int ends = 200;
   for (int i = 0; i < ends; ++i) {
-    end_pair q(io, pd, r.queue);
+    end_pair q(t);
     q.connect();
     q.to.close();
   }
@@ -179,31 +176,26 @@ TEST_CASE("a device that does not report the last receive is waited for once") {
 }
 
 TEST_CASE("a device that has reported the last receive is waited for after an event that is late") {
-  const device dev = open_device();
-  if (never_tells(dev))
+  scene t;
+  if (never_tells(t.dev))
     return;
-  faults::injector faults(dev.native_handle());
-  const protection_domain pd(dev);
-  const memory m(pd, size, most_rights(dev));
-  asio::io_context io(1);
-  receives r(io, pd);
   const auto end_one = [&] {
-    faults.flush_late();
-    end_pair q(io, pd, r.queue);
-    q.receive_unseen(faults, m);
+    t.faults.flush_late();
+    end_pair q(t);
+    q.receive_unseen(t.faults, t.m);
     q.to.close();
   };
   end_one();
-  until(io, [&] { return r.filled == 1; });
-  faults.clear(); // from here on rxe raises no such event
+  until(t.io, [&] { return t.r.filled == 1; });
+  t.faults.clear(); // from here on rxe raises no such event
   {
-    end_pair q(io, pd, r.queue);
+    end_pair q(t);
     q.connect();
     q.to.close();
   }
   end_one();
-  CHECK(faults.counts().dropped_completions == 0);
-  until(io, [&] { return r.filled == 2; });
+  CHECK(t.faults.counts().dropped_completions == 0);
+  until(t.io, [&] { return t.r.filled == 2; });
 }
 
 TEST_CASE("connections that end leave as many shared receives as there were") {
