@@ -31,13 +31,13 @@ namespace asio_rdma {
 /// fit, and then completes. An asynchronous write of registered memory takes all of it, of a
 /// sequence of run-time length up to 16 parts. Registered memory is `registered_buffer`,
 /// `const_buffer`, and other memory of the stream's pool in up to three parts of more than 240
-/// bytes in total. Registered memory is not copied if it has more than 240 bytes, unless it has 128
-/// KiB or more in several parts, or is less than 128 KiB and more than the peer's receives take:
-/// the write completes when the peer's device has received or read it. Unless `tcp::no_delay` is
-/// set, a small write is sent at once, and those that follow it are sent together: when the
-/// handlers that are ready have run and the first one is no longer outstanding. The peer reads
-/// writes of registered memory of 128 KiB and more by RDMA READ; `asio::async_write` passes at most
-/// 64 KiB at a time, so use `async_write_some` for those.
+/// bytes in total. Registered memory of 128 KiB and more in one piece is not copied: the peer reads
+/// it by RDMA READ. `asio::async_write` passes at most 64 KiB at a time, so use `async_write_some`.
+/// Nor is registered memory of 241 bytes to 128 KiB copied if no write waits and the peer's
+/// receives take all of it now. A write that is not copied completes when the peer's device has the
+/// bytes. Unless `tcp::no_delay` is set, a small write is sent at once, and those that follow it
+/// are sent together: when the handlers that are ready have run and the first one is no longer
+/// outstanding.
 ///
 /// *Reading.* Received bytes stay in the receives, or in memory of the pool, until they are read.
 /// If the peer is ahead of its reader by `stream_options::receives` and the send buffer, its writes

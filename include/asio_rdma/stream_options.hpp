@@ -18,10 +18,10 @@ struct stream_options {
   std::uint32_t receives = 16;
   /// The size of a receive in bytes, at least 56; 16 of them are not payload. If the peer writes
   /// more than a receive takes, the receives grow, up to `max_receive_size` bytes each, and do not
-  /// shrink. They do not grow beyond half of the pool's limit, if `max_receive_size` is not larger
-  /// than `receive_size`, or if the receives are shared. Bytes that the peer offers from registered
-  /// memory are read ahead in addition, up to 1 MiB, or up to `receives` times `receive_size` if
-  /// that is more.
+  /// shrink. They do not grow if more than half of the pool's limit would then be in use, if
+  /// `max_receive_size` is not larger than `receive_size`, or if the receives are shared. Bytes
+  /// that the peer offers from registered memory are read ahead in addition, up to 1 MiB, or up to
+  /// `receives` times `receive_size` if that is more.
   std::uint32_t receive_size = 4096;
   std::uint32_t max_receive_size = 131088;
   /// The send buffer: the number of frames outstanding at a time, and of blocks of up to 128 KiB

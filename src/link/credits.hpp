@@ -95,6 +95,7 @@ public:
   std::uint32_t with_peer() const noexcept { return with_peer_; } ///< Including those in transit.
   std::uint32_t share() const noexcept { return share_; }
   std::uint32_t receives() const noexcept { return receives_; }
+  std::uint32_t promise() const noexcept { return promise_; } ///< To the peer, at a time.
   std::uint32_t peer_receives() const noexcept { return peer_receives_; }
 
 private:

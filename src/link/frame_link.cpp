@@ -10,7 +10,7 @@ namespace asio_rdma::detail {
 
 namespace {
 
-// In one frame.
+// The most credits that one frame returns.
 constexpr std::uint32_t most_credits = 0xffff;
 
 std::uint32_t promised(std::uint32_t promise, std::uint32_t receives) noexcept {
@@ -81,7 +81,10 @@ link_action frame_link::next() {
   const std::uint32_t slot = free_.back();
   free_.pop_back();
   frame_.header.credits = credits_.spend();
+  const std::uint32_t size = peer_sizes_.next();
   peer_sizes_.use();
+  if (peer_sizes_.next() != size) // what did not fit may fit the next receive
+    ask_all_again();
   if (frame_.header.type == frame_type::resized &&
       !sizes_.change(wanted_size_, credits_.with_peer()))
     assert(false); // there are fewer sizes than the record has room for
@@ -89,9 +92,11 @@ link_action frame_link::next() {
   return {.what = link_action::kind::send, .slot = slot, .frame = &frame_};
 }
 
+// The peer may keep one credit that it owes (docs/protocol.md, "Credits").
 std::uint64_t frame_link::peer_room() const noexcept {
-  const std::uint32_t receives = promised(options_.peer_promise, options_.peer_receives);
-  return std::uint64_t(receives - credits::reserve) * peer_payload();
+  const std::uint32_t left = credits::reserve + 1;
+  return credits_.available() > left ? std::uint64_t(credits_.available() - left) * peer_payload()
+                                     : 0;
 }
 
 bool frame_link::may_grow_to(std::uint64_t payload) const noexcept {
@@ -233,6 +238,7 @@ bool frame_link::on_received(std::uint32_t slot, std::span<const std::byte> fram
   } else if (h.type == frame_type::resized) {
     if (h.immediate < peer_sizes_.later() || !peer_sizes_.change(h.immediate, credits_.available()))
       what = link_part::disposition::violation;
+    ask_all_again();
   } else if (h.type != frame_type::credits && part == nullptr) {
     what = link_part::disposition::violation;
   } else if (h.type != frame_type::credits) {

@@ -8,6 +8,7 @@
 #include "link/frame.hpp"
 #include "link/receive_sizes.hpp"
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstdint>
@@ -123,6 +124,8 @@ struct link_action {
 class frame_link {
 public:
   static constexpr std::uint32_t min_receive_size = frame_header::size + max_fixed_payload;
+  /// A peer may announce receives larger than a device sends at once.
+  static constexpr std::uint32_t largest_payload = std::uint32_t(1) << 20;
 
   /// Whether the values of both sides are usable. The peer's values come from the handshake.
   static bool usable(const frame_options& o) noexcept;
@@ -166,16 +169,17 @@ public:
   void grown() noexcept { resizing_ = resize::due; }
   void not_grown() noexcept {
     resizing_ = resize::none;
-    options_.max_receive_size = 0; // so this is not tried again
+    options_.max_receive_size = wanted_size_ / 2; // so the number of attempts is bounded
+    wanted_size_ = 0;
   }
   /// The size of the receives to be posted now.
   std::uint32_t receive_size() const noexcept { return sizes_.later(); }
-  /// The bytes that the peer can receive before its application takes any, in frames of the present
-  /// size.
+  /// The bytes that can be sent at once, without waiting for the peer's application.
   std::uint64_t peer_room() const noexcept;
   /// The most payload of the next frame to the peer.
   std::uint32_t peer_payload() const noexcept {
-    return peer_sizes_.next() - static_cast<std::uint32_t>(frame_header::size);
+    return std::min(peer_sizes_.next() - static_cast<std::uint32_t>(frame_header::size),
+                    largest_payload);
   }
 
   /// Sends the waiting frames, then the goodbye. Call `stop` afterwards, or at any time.

@@ -223,11 +223,14 @@ bool link_impl::take_frame(const frame_receive& r) {
   return kept;
 }
 
-registered_buffer link_impl::take_received(std::uint32_t slot, std::size_t at, std::size_t bytes) {
+registered_buffer link_impl::take_received(std::uint32_t slot, std::size_t at,
+                                           std::size_t bytes) noexcept {
   constexpr std::size_t much = std::size_t(1) << 14;
   assert(is_locked());
   registered_buffer& memory = receives_->memory(slot);
-  if (memory.size() > much && bytes != 0 && bytes < memory.size() / 4) {
+  if (memory.size() > much && bytes == 0)
+    return {};
+  if (memory.size() > much && bytes < memory.size() / 4) {
     error_code ec;
     registered_buffer result = pool_.allocate(bytes, ec);
     if (!ec) {

@@ -125,9 +125,9 @@ public:
   const frame_link& frames() const noexcept { return *frames_; }
   /// The memory of a receive.
   registered_buffer& received(std::uint32_t slot) noexcept { return receives_->memory(slot); }
-  /// Bytes of a receive, for the application to keep: with the memory of the receive, or in memory
-  /// of their own, so that few bytes do not keep much memory.
-  registered_buffer take_received(std::uint32_t slot, std::size_t at, std::size_t bytes);
+  /// Gives the application bytes of a receive: the memory of the receive, or a copy, so that few
+  /// bytes do not keep much memory.
+  registered_buffer take_received(std::uint32_t slot, std::size_t at, std::size_t bytes) noexcept;
 
   /// Posts a work request. If that fails, the link fails and `done` is not called.
   bool post(link_transfer& t);

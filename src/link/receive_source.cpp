@@ -23,7 +23,6 @@ error_code own_source::make() {
   const std::uint32_t receives = link_.options().receives;
   receives_.reserve(receives);
   starved_.reserve(receives); // so that adding a slot never fails
-  larger_.reserve(receives);
   for (std::uint32_t i = 0; i < receives && !ec; ++i) {
     receives_.push_back(std::make_unique<link_receive>(link_, i));
     if (!receives_.back()->fill(link_.pool(), link_.options().receive_size))
@@ -58,22 +57,23 @@ bool own_source::post(std::uint32_t slot) {
   return false;
 }
 
-// Allocates memory for all receives at once, so that no receive lacks memory afterwards. Half of
-// the pool is left to others.
+// Allocates memory for all receives at once, so that no receive lacks memory afterwards. Not more
+// than half of the pool's limit may then be in use.
 bool own_source::grow(std::uint32_t size) {
   const std::uint64_t used = link_.pool().statistics().bytes_in_use;
   if (used + std::uint64_t(size) * receives_.size() > link_.pool().limit() / 2)
     return false;
   error_code ec;
-  larger_.clear();
+  std::vector<registered_buffer> fresh;
   try {
-    while (!ec && larger_.size() != receives_.size())
-      larger_.push_back(link_.pool().allocate(size, ec));
+    fresh.reserve(receives_.size());
   } catch (const std::bad_alloc&) {
-    ec = asio::error::no_memory;
+    return false;
   }
-  if (ec)
-    larger_.clear();
+  while (!ec && fresh.size() != receives_.size())
+    fresh.push_back(link_.pool().allocate(size, ec));
+  if (!ec) // otherwise the memory of an earlier growth is still needed
+    larger_.swap(fresh);
   return !ec;
 }
 

@@ -136,13 +136,14 @@ bool stream_impl::begin(stream_error_wait& op) {
   return true;
 }
 
-// Sends registered memory in place (`lend`), unless a frame copies the bytes anyway, or frames of
-// it would wait until the peer's application reads: a write of that length does not wait for that.
+// Sends registered memory in place (`lend`), unless a frame copies the bytes anyway, or the write
+// would wait until the peer's application reads.
 void stream_impl::choose_way(stream_writing& op) const {
   op.request.whole = op.registered;
   if (op.size <= frame_transfer::payload_room || op.part_count > most_lent || !find_keys(op))
     return;
-  const bool in_frames = op.size < bytes_->offer_from() && op.size <= link_.frames().peer_room();
+  const bool in_frames =
+      op.size < bytes_->offer_from() && !bytes_->queues() && op.size <= link_.frames().peer_room();
   if (in_frames || (op.size >= bytes_->offer_from() && op.part_count == 1))
     op.request.what = stream_write::kind::lend;
   else

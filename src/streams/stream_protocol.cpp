@@ -8,12 +8,6 @@
 #include <utility>
 
 namespace asio_rdma::detail {
-namespace {
-
-// In bytes. A peer may announce receives larger than a device sends at once.
-constexpr std::uint32_t largest_payload = std::uint32_t(1) << 20;
-
-} // namespace
 
 stream_protocol::stream_protocol(frame_link& link, const stream_limits& o)
     : link_(link),
@@ -160,8 +154,8 @@ bool stream_protocol::next_data(outgoing_frame& f) {
 }
 
 void stream_protocol::begin(outgoing_frame& f, stream_source& from) {
-  const auto bytes = static_cast<std::uint32_t>(std::min<std::uint64_t>(
-      std::min(link_.peer_payload(), largest_payload), from.bytes - from.begun_));
+  const auto bytes = static_cast<std::uint32_t>(
+      std::min<std::uint64_t>(link_.peer_payload(), from.bytes - from.begun_));
   from.frame_offset_ = from.begun_;
   from.begun_ += bytes;
   f.header.type = frame_type::data;

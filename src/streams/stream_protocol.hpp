@@ -140,6 +140,8 @@ public:
   /// Whether written bytes, or the shutdown, wait to be sent, or offers wait for the peer to read
   /// them.
   bool owes() const noexcept { return !pending_.empty() || !unanswered_.empty() || shutdown_due_; }
+  /// Whether bytes that were written before have not been sent.
+  bool queues() const noexcept { return !pending_.empty() || !writers_.empty(); }
   /// Whether the peer has yet to report how much of a withdrawn offer it has read.
   bool withdrawing() const noexcept;
   /// How many offers the peer has answered.

@@ -2,6 +2,7 @@
 // Reads: their queue, READs of the peer's offers, and their end.
 #include "streams/stream_requests.hpp"
 
+#include <algorithm>
 #include <cassert>
 #include <utility>
 
@@ -142,7 +143,9 @@ void stream_protocol::drop_if_shut_both_ways() {
     return;
   inbox_.drop_rest();
   // With fewer receives held, the peer gets credits to send data (docs/protocol.md, "Credits").
-  if (link_.flow().held() + credits::reserve + 1 >= link_.flow().share())
+  // The share of shared receives may decrease to the promise.
+  const credits& flow = link_.flow();
+  if (flow.held() + credits::reserve + 1 >= std::min(flow.share(), flow.promise()))
     notify_of_drop();
 }
 

@@ -12,6 +12,7 @@
 #include <boost/asio/write.hpp>
 
 #include <algorithm>
+#include <deque>
 #include <thread>
 
 namespace {
@@ -180,6 +181,29 @@ TEST_CASE("both sides write before they read") {
     t.b.async_write_some(back, writes[1].handler());
   t.until([&] { return writes[0].done() && writes[1].done(); });
   std::vector<std::uint8_t> got(lent.size());
+  asio::read(t.b, asio::buffer(got));
+  CHECK(is_pattern(got.data(), got.size(), 1));
+  asio::read(t.a, asio::buffer(got));
+  CHECK(is_pattern(got.data(), got.size(), 2));
+}
+
+TEST_CASE("both sides make several writes of registered memory before they read") {
+  stream_pair t;
+  const auto [size, writes] =
+      GENERATE(table<std::size_t, int>({{300, 30}, {50'000, 3}, {20'000, 5}}));
+  CAPTURE(size, writes);
+  const std::size_t all = size * static_cast<std::size_t>(writes);
+  const registered_buffer of_a = filled(t.pool, all, 1), of_b = filled(t.pool, all, 2);
+  std::deque<sent> sends;
+  for (int i = 0; i < writes; ++i) {
+    const std::size_t at = size * static_cast<std::size_t>(i);
+    t.a.async_write_some(const_buffer(of_a.slice(at, size)), sends.emplace_back().handler());
+    asio::async_write(t.b, const_buffer(of_b.slice(at, size)), sends.emplace_back().handler());
+  }
+  t.until([&] {
+    return std::all_of(sends.begin(), sends.end(), [](const sent& s) { return s.done(); });
+  });
+  std::vector<std::uint8_t> got(all);
   asio::read(t.b, asio::buffer(got));
   CHECK(is_pattern(got.data(), got.size(), 1));
   asio::read(t.a, asio::buffer(got));

@@ -162,6 +162,27 @@ TEST_CASE("messages: a message is sent eagerly once the peer's receives have gro
   CHECK(p.types() == std::vector{frame_type::message});
 }
 
+TEST_CASE("messages: a message waits for an offer until it fits the next receive of the peer") {
+  party p({.receives = 5, .peer_receives = 6, .peer_receive_size = 128}, {.offers = 1});
+  a_send first(1000), second(1000);
+  p.send(first);
+  REQUIRE(p.take().send == &first);
+  p.messages.prepared(first, key);
+  p.run();
+  p.complete_send();
+  p.send(second);
+  CHECK(p.actions.empty()); // no offer is left
+  p.arrives(frame_of({.type = frame_type::resized, .immediate = 2016}));
+  for (int i = 0; i < 100 && p.messages.eager_size() != 2000; ++i) { // credits use the old receives
+    const bool room = p.link.flow().available() + 1 < p.link.flow().peer_receives();
+    p.arrives(frame_of({.type = frame_type::credits, .credits = std::uint16_t(room ? 1 : 0)}));
+    while (p.complete_send())
+      continue;
+  }
+  REQUIRE(p.messages.eager_size() == 2000);
+  CHECK(p.types().back() == frame_type::message);
+}
+
 TEST_CASE("messages: a message whose key was requested is offered though the receives have grown") {
   party p({.peer_receives = 6, .peer_receive_size = 128}, {.offers = 1});
   a_send op(1000);
