@@ -64,7 +64,7 @@ link_part::disposition message_inbox::on_offer(const frame_header& header,
     answers_.push_back({header.id, dropping_ ? refusal::closed : refusal::size});
     return disposition::consumed;
   }
-  if (link_.may_grow_to(p.memory.size)) // the next message of this size need not be offered
+  if (link_.may_grow_to(p.memory.size)) // later ones need not be offered
     link_.want_receives(p.memory.size);
   messages_.push_back({.where = entry::state::offered,
                        .place = message_in::place::pulled,

@@ -73,7 +73,7 @@ link_action frame_link::next() {
     return {.what = link_action::kind::closed};
   }
   if (resizing_ == resize::wanted) {
-    resizing_ = resize::asked;
+    resizing_ = resize::none;
     return {.what = link_action::kind::grow, .size = wanted_size_};
   }
   if (!may_send_ || free_.empty() || !next_frame())
@@ -109,8 +109,7 @@ void frame_link::want_receives(std::uint64_t payload) noexcept {
   const std::uint64_t most = options_.max_receive_size;
   const auto size = static_cast<std::uint32_t>(
       may_grow_to(payload) ? std::min(most, std::bit_ceil(payload) + frame_header::size) : most);
-  const bool growing = resizing_ == resize::asked || resizing_ == resize::due;
-  if (growing || size <= std::max(sizes_.later(), wanted_size_))
+  if (resizing_ == resize::due || size <= std::max(sizes_.later(), wanted_size_))
     return;
   wanted_size_ = size;
   resizing_ = resize::wanted;

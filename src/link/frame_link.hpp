@@ -168,7 +168,6 @@ public:
   bool may_grow_to(std::uint64_t payload) const noexcept;
   void grown() noexcept { resizing_ = resize::due; }
   void not_grown() noexcept {
-    resizing_ = resize::none;
     options_.max_receive_size = wanted_size_ / 2; // so the number of attempts is bounded
     wanted_size_ = 0;
   }
@@ -227,7 +226,7 @@ private:
   credits credits_;
   receive_sizes sizes_, peer_sizes_;
   std::uint32_t wanted_size_ = 0;
-  enum class resize { none, wanted, asked, due } resizing_ = resize::none;
+  enum class resize { none, wanted, due } resizing_ = resize::none;
   std::vector<link_part*> parts_;
   std::uint8_t control_ = 0, data_ = 0; // the parts that may have a frame of the kind, by `bit_`
   unsigned turn_ = 0;                   // the part to be asked first, for fairness

@@ -10,7 +10,6 @@
 
 #include <algorithm>
 #include <cassert>
-#include <cstring>
 #include <utility>
 
 namespace asio_rdma::detail {
@@ -228,13 +227,12 @@ registered_buffer link_impl::take_received(std::uint32_t slot, std::size_t at,
   constexpr std::size_t much = std::size_t(1) << 14;
   assert(is_locked());
   registered_buffer& memory = receives_->memory(slot);
-  if (memory.size() > much && bytes == 0)
-    return {};
   if (memory.size() > much && bytes < memory.size() / 4) {
     error_code ec;
-    registered_buffer result = pool_.allocate(bytes, ec);
+    registered_buffer result = pool_.allocate(bytes, ec); // empty for no bytes
     if (!ec) {
-      std::memcpy(result.data(), static_cast<const std::byte*>(memory.data()) + at, bytes);
+      std::copy_n(static_cast<const std::byte*>(memory.data()) + at, bytes,
+                  static_cast<std::byte*>(result.data()));
       return result;
     }
   }

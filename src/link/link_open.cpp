@@ -41,10 +41,9 @@ error_code link_impl::open_with(std::shared_ptr<completion_queue_impl> queue) {
                                 frame_link::min_receive_size - frame_header::size,
                                 options_.receive_size - frame_header::size) +
       frame_header::size);
-  options_.max_receive_size = static_cast<std::uint32_t>(std::min<std::uint64_t>(
-      options_.max_receive_size, options_.most_payload < options_.max_receive_size
-                                     ? options_.most_payload + frame_header::size
-                                     : options_.max_receive_size));
+  if (options_.most_payload < options_.max_receive_size)
+    options_.max_receive_size = static_cast<std::uint32_t>(std::min<std::uint64_t>(
+        options_.max_receive_size, options_.most_payload + frame_header::size));
   error_code ec;
   bool opened = false, added = false;
   try {

@@ -260,9 +260,7 @@ link_part::disposition stream_protocol::on_frame(const frame_header& header,
     break;
   case frame_type::no_data:
     good = !std::exchange(peer_takes_no_data_, true);
-    shutdown_due_ = false; // the peer does not wait for it
-    end_writes(asio::error::broken_pipe);
-    drop_blocks();
+    drop_writes(asio::error::broken_pipe);
     break;
   case frame_type::progress:
     good = std::exchange(question_, question::none) == question::asked;
@@ -315,11 +313,9 @@ bool stream_protocol::on_goodbye() {
     return false;
   if (!no_reads_)
     no_reads_ = asio::error::eof;
-  shutdown_due_ = false;
   question_ = question::none;
-  end_writes(asio::error::broken_pipe);
+  drop_writes(asio::error::broken_pipe);
   end_offers(asio::error::broken_pipe);
-  drop_blocks();
   return true;
 }
 
@@ -333,10 +329,8 @@ void stream_protocol::on_stopped(const error_code& ec) {
     stream_read& op = as_read(readers_.front());
     finish(op, worse(op.ec, ec));
   }
-  shutdown_due_ = false;
-  end_writes(ec);
+  drop_writes(ec);
   end_offers(ec);
-  drop_blocks();
 }
 
 } // namespace asio_rdma::detail

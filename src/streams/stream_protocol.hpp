@@ -197,7 +197,7 @@ private:
   void finish(stream_read& op, const error_code& ec);
   void end_writes(const error_code& ec);
   void end_reads(const error_code& ec);
-  void drop_blocks();
+  void drop_writes(const error_code& ec);
   void drop_if_shut_both_ways();
   void notify_of_drop() noexcept;
   bool at_end() const noexcept { return no_reads_ && (no_waits_ || inbox_.empty()); }
@@ -234,10 +234,11 @@ private:
   frame_operation_list readers_; // the first may be direct
   frame_operation_list done_reads_;
   bool peer_shut_down_ = false;
-  bool no_waits_ = false;                                        // this side has shut down reads
-  bool dropping_ = false;                                        // arriving bytes are dropped
-  enum class notice { none, due, sent } no_data_ = notice::none; // that bytes are dropped
-  bool asked_ = false; // the peer has asked, and was not answered
+  bool no_waits_ = false; // this side has shut down reads
+  bool dropping_ = false; // arriving bytes are dropped
+  enum class notice { none, due, sent };
+  notice no_data_ = notice::none; // that bytes are dropped
+  bool asked_ = false;            // the peer has asked, and was not answered
 
   error_code no_writes_; // why writes are not possible
   error_code no_reads_;  // the error of reads when no bytes are left

@@ -154,7 +154,10 @@ void stream_protocol::shut_down_writes() {
   drop_if_shut_both_ways();
 }
 
-void stream_protocol::drop_blocks() {
+// The peer takes no more bytes. Answers to offers may still come.
+void stream_protocol::drop_writes(const error_code& ec) {
+  shutdown_due_ = false; // the peer does not wait for it
+  end_writes(ec);
   while (!pending_.empty()) {
     stream_block& b = as_block(pending_.front());
     pending_.pop_front();

@@ -6,8 +6,8 @@
 #include <boost/asio/read.hpp>
 #include <boost/asio/write.hpp>
 
-#include <array>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 namespace {
