@@ -53,6 +53,7 @@ class AsioRdma(ConanFile):
         toolchain = CMakeToolchain(self)
         for part in ("TESTS", "EXAMPLES", "BENCHMARKS", "PRECOMPILE"):
             toolchain.cache_variables[f"ASIO_RDMA_{part}"] = False
+        toolchain.cache_variables["CMAKE_UNITY_BUILD"] = True  # a quarter of the time
         toolchain.generate()
         CMakeDeps(self).generate()
         PkgConfigDeps(self).generate()
