@@ -127,23 +127,58 @@ function(asio_rdma_unit_test name)
   set_tests_properties(unit.${name} PROPERTIES LABELS unit TIMEOUT 600) # a search takes 120 s under a sanitizer
 endfunction()
 
-# asio_rdma_device_test(NAME [DEVICES rxe siw real] [HOSTS 2] [CONCURRENT] [UNSANITIZED] [TIMEOUT seconds] [USES library …]
-# SOURCES … [ARGS …]): a test program that runs on devices. Its name begins with that of its folder. Under ThreadSanitizer only the CONCURRENT programs run. UNSANITIZED programs run under
-# no sanitizer of memory or threads.
+# asio_rdma_device_test(NAME [DEVICES rxe siw real] [HOSTS 2] [CONCURRENT] [UNSANITIZED] [ALONE] [TIMEOUT seconds] [USES library …]
+# SOURCES … [WITH helper …] [ARGS …]): a test on devices, which runs the test cases of SOURCES. Its name begins with that of its folder.
+# The tests of a folder share a program, test_FOLDER, and several sources are compiled as one, which halves the time: each
+# source has a namespace of its own. An interposer among the libraries (test/interposer) makes it another program, as it
+# concerns all of it. ALONE: a program of its own, test_NAME, with all of its test cases and the arguments ARGS.
+# Under ThreadSanitizer only the CONCURRENT tests run. UNSANITIZED tests are ALONE and run under no sanitizer of memory or threads.
 function(asio_rdma_device_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "CONCURRENT;UNSANITIZED" "HOSTS;TIMEOUT" "DEVICES;USES;SOURCES;ARGS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "ALONE;CONCURRENT;UNSANITIZED" "HOSTS;TIMEOUT" "DEVICES;USES;SOURCES;WITH;ARGS")
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 300)
   endif()
-  asio_rdma_test_program(test_${name} DEVICE ${arg_SOURCES})
-  target_link_libraries(test_${name} PRIVATE ${arg_USES})
+  set(program test_${name})
+  set(cases)
+  if(NOT (arg_ALONE OR arg_UNSANITIZED))
+    list(GET arg_SOURCES 0 folder)
+    cmake_path(GET folder PARENT_PATH folder)
+    set(interposers ${arg_USES})
+    list(FILTER interposers INCLUDE REGEX "^asio_rdma_(faults|failing_allocation)$")
+    list(TRANSFORM interposers REPLACE "asio_rdma" "")
+    list(SORT interposers)
+    list(JOIN interposers "" suffix)
+    set(program test_${folder}${suffix})
+    # Catch2's tags for the names of files (option -#), but no hidden test case.
+    list(TRANSFORM arg_SOURCES REPLACE ".*/(.*)\\.cpp$" "[#\\1]~[.]" OUTPUT_VARIABLE cases)
+    list(JOIN cases "," cases)
+    list(PREPEND cases "-#")
+    # A source without a test case is an error.
+    if(Catch2_VERSION VERSION_LESS 3)
+      list(PREPEND cases -w NoTests)
+    else()
+      list(PREPEND cases -w UnmatchedTestSpec)
+    endif()
+  endif()
+  if(NOT TARGET ${program})
+    asio_rdma_test_program(${program} DEVICE)
+    set_target_properties(${program} PROPERTIES EXCLUDE_FROM_ALL TRUE)
+    if(cases AND NOT DEFINED CMAKE_UNITY_BUILD)
+      set_target_properties(${program} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 6)
+      if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU") # which takes a source of several for a header
+        target_compile_options(${program} PRIVATE -Wno-subobject-linkage)
+      endif()
+    endif()
+  endif()
+  target_sources(${program} PRIVATE ${arg_SOURCES} ${arg_WITH})
+  target_link_libraries(${program} PRIVATE ${arg_USES})
   if((ASIO_RDMA_SANITIZE STREQUAL "thread" AND NOT arg_CONCURRENT)
      OR (ASIO_RDMA_SANITIZE MATCHES "address|thread" AND arg_UNSANITIZED))
-    set_target_properties(test_${name} PROPERTIES EXCLUDE_FROM_ALL TRUE)
     return()
   endif()
+  set_target_properties(${program} PROPERTIES EXCLUDE_FROM_ALL FALSE)
   asio_rdma_run_on_devices(${name} DEVICES ${arg_DEVICES} HOSTS ${arg_HOSTS} TIMEOUT ${arg_TIMEOUT}
-                           COMMAND $<TARGET_FILE:test_${name}> ${arg_ARGS})
+                           COMMAND $<TARGET_FILE:${program}> ${cases} ${arg_ARGS})
 endfunction()
 
 # asio_rdma_lab_test(NAME KERNEL TIMEOUT COMMAND ARGUMENT…): a test that always runs in the lab.

@@ -15,8 +15,7 @@
 #include <new>
 #include <utility>
 
-using namespace test;
-
+namespace test::asio_allocation_tests {
 namespace {
 
 /// Calls `f(n)` with the n-th allocation failing, for each n until no allocation has failed.
@@ -260,3 +259,5 @@ TEST_CASE(
   CHECK(s.ec == asio::error::operation_not_supported);
   CHECK(a.state() == queue_pair_state::connected);
 }
+
+} // namespace test::asio_allocation_tests

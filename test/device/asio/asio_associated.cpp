@@ -15,8 +15,7 @@
 #include <thread>
 #include <vector>
 
-using namespace test;
-
+namespace test::asio_associated_tests {
 namespace {
 
 using io_executor = asio::io_context::executor_type;
@@ -363,3 +362,5 @@ TEST_CASE("a wait for the disconnect is cancelled alone, by any type") {
   io.run();
   CHECK(second.calls == 1);
 }
+
+} // namespace test::asio_associated_tests

@@ -10,8 +10,7 @@
 #include <memory>
 #include <utility>
 
-using namespace test;
-
+namespace test::asio_context_tests {
 namespace {
 
 using strand_type = asio::strand<asio::io_context::executor_type>;
@@ -163,3 +162,5 @@ TEST_CASE("a destroyed handler that starts operations, or closes its queue pair,
   }
   CHECK(destroyed == 9);
 }
+
+} // namespace test::asio_context_tests

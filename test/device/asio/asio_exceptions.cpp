@@ -11,8 +11,7 @@
 #include <new>
 #include <vector>
 
-using namespace test;
-
+namespace test::asio_exceptions_tests {
 TEST_CASE("an exception from a handler leaves run, and nothing is lost") {
   const auto mode = GENERATE(from_range(std::begin(running_modes), std::end(running_modes)));
   ground g;
@@ -207,3 +206,5 @@ TEST_CASE("after stop, at most 31 further handlers of a closed queue pair run") 
   io.run();
   CHECK(done == receives);
 }
+
+} // namespace test::asio_exceptions_tests

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-namespace test {
+namespace test::asio_idle_global {
 namespace {
 
 /// Two nodes, of which `guest` has joined `host`. The context is run to connect them.
@@ -142,7 +142,7 @@ struct locks : operations, two_nodes {
 
 } // namespace
 
-std::vector<kind> kinds_of_global_memory() {
+std::vector<kind> kinds() {
   std::vector<kind> all{
       {"reads of global memory", make<started_at_once>(&start_read)},
       {"writes of global memory", make<started_at_once>(&start_write)},
@@ -164,4 +164,4 @@ std::vector<kind> kinds_of_global_memory() {
   return all;
 }
 
-} // namespace test
+} // namespace test::asio_idle_global

@@ -62,12 +62,20 @@ auto make(Args... args) {
 }
 
 /// Asio's own operations, those of queue pairs, and those that wait for something else.
-std::vector<kind> kinds_of_objects();
+namespace asio_idle_objects {
+std::vector<kind> kinds();
+}
 /// Operations of the connection manager.
-std::vector<kind> kinds_of_manager();
+namespace asio_idle_manager {
+std::vector<kind> kinds();
+}
 /// Operations of connections and streams.
-std::vector<kind> kinds_of_links();
+namespace asio_idle_links {
+std::vector<kind> kinds();
+}
 /// Operations of global memory and locks.
-std::vector<kind> kinds_of_global_memory();
+namespace asio_idle_global {
+std::vector<kind> kinds();
+}
 
 } // namespace test

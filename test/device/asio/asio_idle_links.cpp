@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-namespace test {
+namespace test::asio_idle_links {
 namespace {
 
 /// Two connections or streams, with memory of a pool or with shared receives. The context is run to
@@ -233,7 +233,7 @@ struct stream_end_waits : operations, streams {
 
 } // namespace
 
-std::vector<kind> kinds_of_links() {
+std::vector<kind> kinds() {
   void (*const read)(streams&, stream&, done) = &start_read;
   void (*const read_remote)(two_connections&, done) = &start_read;
   std::vector<kind> all{
@@ -265,4 +265,4 @@ std::vector<kind> kinds_of_links() {
   return all;
 }
 
-} // namespace test
+} // namespace test::asio_idle_links

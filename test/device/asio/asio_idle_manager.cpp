@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-namespace test {
+namespace test::asio_idle_manager {
 namespace {
 
 /// Objects that are open.
@@ -167,7 +167,7 @@ struct exchanges : operations {
 
 } // namespace
 
-std::vector<kind> kinds_of_manager() {
+std::vector<kind> kinds() {
   using asio_rdma::connection;
   return {
       {"accepts", make<accepts>()},
@@ -188,4 +188,4 @@ std::vector<kind> kinds_of_manager() {
   };
 }
 
-} // namespace test
+} // namespace test::asio_idle_manager

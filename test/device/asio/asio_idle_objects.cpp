@@ -12,7 +12,7 @@
 #include <deque>
 #include <utility>
 
-namespace test {
+namespace test::asio_idle_objects {
 namespace {
 
 // Asio's own operations.
@@ -179,7 +179,7 @@ struct access_waits : operations {
 
 } // namespace
 
-std::vector<kind> kinds_of_objects() {
+std::vector<kind> kinds() {
   std::vector<kind> all{
       {"asio::post", make<posted>()},
       {"asio's timer", make<timer_waits>()},
@@ -209,4 +209,4 @@ std::vector<kind> kinds_of_objects() {
   return all;
 }
 
-} // namespace test
+} // namespace test::asio_idle_objects

@@ -14,13 +14,13 @@
 #include <numeric>
 #include <thread>
 
-using namespace test;
-
+namespace test::asio_idle_threads_tests {
 namespace {
 
 std::vector<kind> kinds() {
-  std::vector<kind> all = kinds_of_objects();
-  for (const auto& more : {kinds_of_manager(), kinds_of_links(), kinds_of_global_memory()})
+  std::vector<kind> all = asio_idle_objects::kinds();
+  for (const auto& more :
+       {asio_idle_manager::kinds(), asio_idle_links::kinds(), asio_idle_global::kinds()})
     all.insert(all.end(), more.begin(), more.end());
   return all;
 }
@@ -203,3 +203,5 @@ TEST_CASE("run_one runs one handler, and after stop none begins") {
   CHECK(most == 1);
   CHECK(begun_of(r, k) == all_in_order());
 }
+
+} // namespace test::asio_idle_threads_tests

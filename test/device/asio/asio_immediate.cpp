@@ -16,8 +16,7 @@
 
 #include <vector>
 
-using namespace test;
-
+namespace test::asio_immediate_tests {
 namespace {
 
 using strand_type = asio::strand<asio::io_context::executor_type>;
@@ -148,3 +147,5 @@ TEST_CASE("an immediate error passes through the immediate executor and then the
   CHECK(record.executed == 1);
 }
 #endif
+
+} // namespace test::asio_immediate_tests

@@ -16,8 +16,7 @@
 #include <type_traits>
 #include <utility>
 
-using namespace test;
-
+namespace test::asio_moves_tests {
 namespace {
 
 using strand_type = asio::strand<asio::io_context::executor_type>;
@@ -196,3 +195,5 @@ TEST_CASE("as_default_on turns open device events into ones with that token") {
   CHECK(first.value.type == IBV_EVENT_PORT_ERR);
   CHECK(second.type == IBV_EVENT_PORT_ACTIVE);
 }
+
+} // namespace test::asio_moves_tests

@@ -20,8 +20,7 @@
 #include <list>
 #include <vector>
 
-using namespace test;
-
+namespace test::asio_objects_tests {
 namespace {
 
 using io_executor = asio::io_context::executor_type;
@@ -253,3 +252,5 @@ TEST_CASE("an immediate error of a handler without an executor is reported later
   io.run();
   CHECK(done == started);
 }
+
+} // namespace test::asio_objects_tests

@@ -11,8 +11,7 @@
 #include <atomic>
 #include <thread>
 
-using namespace test;
-
+namespace test::asio_work_tests {
 namespace {
 
 using strand_type = asio::strand<asio::io_context::executor_type>;
@@ -156,3 +155,5 @@ TEST_CASE("four threads run one context, and all return when all is done") {
     REQUIRE(done == 200);
   }
 }
+
+} // namespace test::asio_work_tests

@@ -6,9 +6,8 @@
 #include <chrono>
 #include <stdexcept>
 
+namespace test::cancelled_twice_tests {
 namespace {
-
-using namespace test;
 
 constexpr std::size_t lengthy = 100'000;
 
@@ -289,3 +288,5 @@ TEST_CASE("total does not end the wait for the peer's goodbye once this side's g
     CHECK(peer.succeeded());
   });
 }
+
+} // namespace test::cancelled_twice_tests

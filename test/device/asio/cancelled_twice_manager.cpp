@@ -12,9 +12,8 @@
 #include <cerrno>
 #include <utility>
 
+namespace test::cancelled_twice_manager_tests {
 namespace {
-
-using namespace test;
 
 /// Nothing has been requested or accepted. Afterwards the same objects connect.
 struct unconnected : meeting {
@@ -302,3 +301,5 @@ TEST_CASE("total does not end an exchange, as a part may have been sent") {
        }},
   });
 }
+
+} // namespace test::cancelled_twice_manager_tests

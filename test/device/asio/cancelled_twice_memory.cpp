@@ -14,9 +14,8 @@
 #include <optional>
 #include <vector>
 
+namespace test::cancelled_twice_memory_tests {
 namespace {
-
-using namespace test;
 
 /// Another wait receives the next event.
 struct event_scene {
@@ -305,3 +304,5 @@ TEST_CASE("an acquisition passes the lock on when it is cancelled twice, and a r
   }
   check_on(all);
 }
+
+} // namespace test::cancelled_twice_memory_tests

@@ -7,9 +7,8 @@
 #include <cstdint>
 #include <utility>
 
+namespace test::cancelled_twice_pairs_tests {
 namespace {
-
-using namespace test;
 
 using start_on_pair = std::function<void(pair&, twice&)>;
 using flags = queue_pair::flags;
@@ -349,3 +348,5 @@ TEST_CASE("a wait for the limit of a shared receive queue is taken back, however
                               s.queue.async_wait_limit(1, c.handler());
                             }}});
 }
+
+} // namespace test::cancelled_twice_pairs_tests

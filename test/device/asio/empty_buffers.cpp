@@ -14,9 +14,8 @@
 #include <string>
 #include <vector>
 
+namespace test::empty_buffers_tests {
 namespace {
-
-using namespace test;
 
 constexpr std::size_t bytes = 4096;
 
@@ -264,3 +263,5 @@ TEST_CASE("a stream's operations without bytes complete at once, and nothing is 
   s.until([&] { return write.done() && read.done(); });
   CHECK(into == "after");
 }
+
+} // namespace test::empty_buffers_tests

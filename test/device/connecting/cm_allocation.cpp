@@ -17,9 +17,8 @@
 #include <thread>
 #include <utility>
 
+namespace test::cm_allocation_tests {
 namespace {
-
-using namespace test;
 
 /// Wraps a handler: the error `end`, which the scene brings about, is no error for it.
 template <class Handler>
@@ -360,3 +359,5 @@ TEST_CASE("disconnecting while each allocation fails once") {
 TEST_CASE("cancelling an attempt while each allocation fails once") {
   fail_each_allocation<cancelling>();
 }
+
+} // namespace test::cm_allocation_tests

@@ -9,9 +9,8 @@
 
 #include <ctime>
 
+namespace test::cm_attributes_tests {
 namespace {
-
-using namespace test;
 
 constexpr int all_attributes = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_TIMEOUT |
                                IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MIN_RNR_TIMER |
@@ -200,3 +199,5 @@ TEST_CASE("depth of reads left at 1, by rdma_cm", "[mistake]") {
     CHECK(int(qp->options().max_reads) > 1);
   }
 }
+
+} // namespace test::cm_attributes_tests

@@ -10,9 +10,9 @@
 #include <cerrno>
 #include <thread>
 
+namespace test::cm_call_errors_tests {
 namespace {
 
-using namespace test;
 using std::chrono::milliseconds;
 
 std::function<int(cm_call, const rdma_cm_id*)> fails(cm_call failing, int error) {
@@ -27,9 +27,9 @@ TEST_CASE("an event that cannot be read is read later") {
   bool failed = true;
   for (int nth = 0; failed; ++nth) {
     INFO("read " << nth);
-    const hooks h;
     meeting m;
     int reads = 0;
+    const hooks h;
     before_reading = [&] {
       return reads++ == nth ? ENOMEM : 0;
     };
@@ -41,10 +41,10 @@ TEST_CASE("an event that cannot be read is read later") {
 
 // The kernel refuses to read if the credentials of the process have changed.
 TEST_CASE("an event that may not be read is not read again before the next event") {
-  const hooks h;
   meeting m;
   constexpr int too_often = 1000;
   int reads = 0;
+  const hooks h;
   before_reading = [&] {
     return ++reads < too_often ? EACCES : 0;
   };
@@ -67,10 +67,10 @@ TEST_CASE("an event that may not be read is not read again before the next event
 
 TEST_CASE("an acceptor whose address cannot be bound or listened at can be opened again") {
   const auto failing = GENERATE(cm_call::bind_address, cm_call::listen);
-  const hooks h;
   asio::io_context io;
   acceptor a(io);
   const endpoint at(device_address(open_device()), 0);
+  const hooks h;
   before_cm_call = fails(failing, ENOMEM);
   error_code ec;
   a.open(at, 8, ec);
@@ -83,11 +83,11 @@ TEST_CASE("an acceptor whose address cannot be bound or listened at can be opene
 }
 
 TEST_CASE("an acceptor at a used port fails though it cannot make the id that asks for the cause") {
-  const hooks h;
   asio::io_context io;
   acceptor first(io, endpoint(device_address(open_device()), 0));
   const endpoint at(asio::ip::address_v4::any(), first.local_endpoint().port());
   int ids = 0;
+  const hooks h;
   before_cm_call = [&](cm_call call, const rdma_cm_id*) {
     return call == cm_call::create_id && ids++ == 1 ? EMFILE : 0;
   };
@@ -100,12 +100,12 @@ TEST_CASE("an acceptor at a used port fails though it cannot make the id that as
 }
 
 TEST_CASE("a request whose rejection fails is rejected when it is destroyed") {
-  const hooks h;
   meeting m;
   outcome<connection_request> request;
   m.listener->async_wait_request(request.handler());
   m.connect();
   m.until([&] { return request.done(); });
+  const hooks h;
   before_cm_call = fails(cm_call::reject, ENOMEM);
   error_code ec;
   request.value.reject({}, ec);
@@ -118,11 +118,11 @@ TEST_CASE("a request whose rejection fails is rejected when it is destroyed") {
 
 TEST_CASE("the peer learns of a close though the disconnect fails") {
   const bool of_connector = GENERATE(true, false);
-  const hooks h;
   meeting m;
   m.meet();
   outcome<void> ended;
   (of_connector ? m.b : m.a).async_wait_disconnect(ended.handler());
+  const hooks h;
   before_cm_call = fails(cm_call::disconnect, ENOMEM);
   (of_connector ? m.a : m.b).close();
   m.until([&] { return ended.done(); });
@@ -130,7 +130,6 @@ TEST_CASE("the peer learns of a close though the disconnect fails") {
 }
 
 TEST_CASE("an accept ends by its timeout if it can neither be confirmed nor notified") {
-  const hooks h;
   meeting m;
   if (m.dev.type() == transport::iwarp)
     return not_on_this_device("accepting is the last step");
@@ -141,6 +140,7 @@ TEST_CASE("an accept ends by its timeout if it can neither be confirmed nor noti
   m.listener->async_accept(m.b, o, m.accepted.handler());
   unconfirmed connector(m);
   int notified = 0;
+  const hooks h;
   before_cm_call = [&](cm_call call, const rdma_cm_id*) {
     notified += call == cm_call::notify ? 1 : 0;
     return call == cm_call::notify ? ENOMEM : 0;
@@ -155,8 +155,8 @@ TEST_CASE("an accept ends by its timeout if it can neither be confirmed nor noti
 }
 
 TEST_CASE("a connect reports the errno of a failure inside librdmacm") {
-  const hooks h;
   meeting m;
+  const hooks h;
   edit_event = [](rdma_cm_event& event) { // as if it could not open the device (ucma_get_device)
     if (event.event != RDMA_CM_EVENT_ADDR_RESOLVED)
       return;
@@ -171,7 +171,6 @@ TEST_CASE("a connect reports the errno of a failure inside librdmacm") {
 
 // The second id often gets the address of the first, and has no device yet.
 TEST_CASE("an event that arrives after its id was destroyed concerns no later id") {
-  const hooks h;
   const device dev = open_device();
   const protection_domain pd(dev);
   connection accepted, connected;
@@ -180,6 +179,7 @@ TEST_CASE("an event that arrives after its id was destroyed concerns no later id
   connector initiator(io);
   queue_pair a(io, pd), b(io, pd);
   std::atomic<int> resolving{0};
+  const hooks h;
   before_cm_call = [&](cm_call call, const rdma_cm_id*) {
     if (call == cm_call::resolve_address) {
       ++resolving;
@@ -206,3 +206,5 @@ TEST_CASE("an event that arrives after its id was destroyed concerns no later id
   CHECK(connected.succeeded());
   CHECK(accepted.succeeded());
 }
+
+} // namespace test::cm_call_errors_tests

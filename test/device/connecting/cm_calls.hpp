@@ -46,7 +46,8 @@ extern std::function<void(rdma_cm_event&)> edit_event;
 /// Called after rdma_ack_cm_event(3) with the event's type. Null for no call.
 extern std::function<void(rdma_cm_event_type)> after_acknowledgement;
 
-/// Resets the functions above when it is destroyed.
+/// Resets the functions above when it is destroyed. A test declares it behind what its functions
+/// use.
 struct hooks {
   hooks() = default;
   hooks(const hooks&) = delete;

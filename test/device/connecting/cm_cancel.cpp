@@ -7,9 +7,9 @@
 #include <memory>
 #include <string>
 
+namespace test::cm_cancel_tests {
 namespace {
 
-using namespace test;
 using asio::cancellation_type;
 
 struct attempt : meeting {
@@ -244,3 +244,5 @@ TEST_CASE("a context is destroyed with every operation pending") {
     CHECK(alive.use_count() == 1);
   }
 }
+
+} // namespace test::cm_cancel_tests

@@ -7,9 +7,8 @@
 
 #include <thread>
 
+namespace test::cm_closed_elsewhere_tests {
 namespace {
-
-using namespace test;
 
 /// Closes the chosen side's queue pair in its n-th call of librdmacm, on another thread. The call
 /// is made when the closing has begun; both then continue in parallel.
@@ -102,3 +101,5 @@ TEST_CASE("a queue pair is closed beside each step that connects it") {
     }
   }
 }
+
+} // namespace test::cm_closed_elsewhere_tests

@@ -23,9 +23,8 @@
 #include <string>
 #include <vector>
 
+namespace test::cm_connect_tests {
 namespace {
-
-using namespace test;
 
 template <class T>
 bool is_ready(const std::future<T>& f) {
@@ -440,3 +439,5 @@ TEST_CASE("an acceptor accepts many connections at once") {
     CHECK(text_of(one.accepted.value.data) == "number " + std::to_string(number));
   }
 }
+
+} // namespace test::cm_connect_tests

@@ -14,9 +14,9 @@
 #include <memory>
 #include <thread>
 
+namespace test::cm_context_ends_tests {
 namespace {
 
-using namespace test;
 using asio::ip::tcp;
 
 /// A context with a queue pair that another thread ends while this one connects the queue pair.
@@ -355,3 +355,5 @@ TEST_CASE("the queue pair's context is not destroyed before a failed attempt has
   until_all({&*m.connecting, &*m.accepting},
             [&] { return m.connected.done() && m.accepted.done(); });
 }
+
+} // namespace test::cm_context_ends_tests

@@ -12,8 +12,7 @@
 
 #include <array>
 
-using namespace test;
-
+namespace test::cm_contexts_tests {
 TEST_CASE("the contexts that made a connection need not run for its end to be noticed") {
   const connections_check nothing_left;
   home h;
@@ -145,3 +144,5 @@ TEST_CASE("a stream outlives the contexts that made it") {
   CHECK(read.ec == asio::error::eof);
   b.close();
 }
+
+} // namespace test::cm_contexts_tests

@@ -7,9 +7,8 @@
 #include <functional>
 #include <list>
 
+namespace test::cm_death_tests {
 namespace {
-
-using namespace test;
 
 constexpr std::size_t size = 64 * 1024;
 
@@ -106,3 +105,5 @@ TEST_CASE("a peer's death that leaves a receive waiting for ever, a killed proce
   CHECK(failed_by_device <= 1); // the operation that the device was processing
   CHECK(m.b.state() == queue_pair_state::failed);
 }
+
+} // namespace test::cm_death_tests

@@ -14,9 +14,9 @@
 
 #include <array>
 
+namespace test::cm_edges_tests {
 namespace {
 
-using namespace test;
 using std::chrono::milliseconds;
 
 /// A queue pair whose `open` always fails.
@@ -52,7 +52,6 @@ TEST_CASE("a connector gives up before each call that accepts it") {
   bool given_up = true;
   for (int step = 0; given_up; ++step) {
     INFO("before call " << step);
-    const hooks h;
     meeting m;
     if (m.dev.type() == transport::iwarp)
       return not_on_this_device("closing waits for the answer");
@@ -62,6 +61,7 @@ TEST_CASE("a connector gives up before each call that accepts it") {
     m.until([&] { return request.done(); });
     rdma_cm_id* const id = request.value.native_handle();
     int calls = 0;
+    const hooks h;
     before_cm_call = [&](cm_call, const rdma_cm_id* of) {
       if (of == id && calls++ == step) {
         silent.give_up();
@@ -86,7 +86,6 @@ TEST_CASE("an acceptor gives up before each call that answers it") {
   bool given_up = true;
   for (int step = 0; given_up; ++step) {
     INFO("before call " << step << " after the answer");
-    const hooks h;
     meeting m;
     if (m.dev.type() == transport::iwarp)
       return not_on_this_device("the connector's last call is its first");
@@ -98,6 +97,7 @@ TEST_CASE("an acceptor gives up before each call that answers it") {
     const rdma_cm_id* connecting = nullptr;
     bool answered = false;
     int calls = 0;
+    const hooks h;
     before_cm_call = [&](cm_call call, const rdma_cm_id* id) {
       if (call == cm_call::resolve_address)
         connecting = id;
@@ -320,9 +320,9 @@ TEST_CASE("queue pairs that rdma_cm cannot connect are refused at once") {
 }
 
 TEST_CASE("an address that is in use for a moment is tried again") {
-  const hooks h;
   meeting m;
   int failing = 2;
+  const hooks h;
   before_cm_call = [&](cm_call call, const rdma_cm_id*) {
     return call == cm_call::connect && failing-- > 0 ? EADDRNOTAVAIL : 0;
   };
@@ -332,3 +332,5 @@ TEST_CASE("an address that is in use for a moment is tried again") {
   INFO(describe(m.connected.ec));
   CHECK(m.connected.succeeded());
 }
+
+} // namespace test::cm_edges_tests

@@ -22,9 +22,9 @@
 #include <array>
 #include <string>
 
+namespace test::cm_exchange_tests {
 namespace {
 
-using namespace test;
 using asio::cancellation_type;
 using asio::ip::tcp;
 using unix_stream = asio::local::stream_protocol;
@@ -338,3 +338,5 @@ TEST_CASE("an exchange is destroyed with its context") {
   s.reset();
   CHECK(witness.use_count() == 1);
 }
+
+} // namespace test::cm_exchange_tests

@@ -12,9 +12,9 @@
 
 #include <string>
 
+namespace test::cm_faults_tests {
 namespace {
 
-using namespace test;
 using unix_stream = asio::local::stream_protocol;
 using result = outcome<void>;
 
@@ -93,7 +93,7 @@ struct attempt {
   party a{io}, b{io};
   acceptor listener{io, endpoint(device_address(b.dev), 0)};
   connector initiator{io};
-  const hooks functions; // reset first, as they use the locals of the test
+  const hooks functions{}; // reset first, as they use the locals of the test
 };
 
 const char* name(bool connecting) {
@@ -361,3 +361,5 @@ TEST_CASE("a fatal event during an exchange ends it at both ends") {
   CHECK(t.of_b.ec == error::rejected);
   t.check_next();
 }
+
+} // namespace test::cm_faults_tests

@@ -12,9 +12,8 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+namespace test::cm_limits_tests {
 namespace {
-
-using namespace test;
 
 /// Two ids bound to one port, so that rdma_listen(3) fails for either.
 struct rivals {
@@ -60,10 +59,10 @@ endpoint unused(meeting& m) { return acceptor(m.io, {device_address(m.dev), 0}).
 } // namespace
 
 TEST_CASE("a stream whose peer answers no reads fails once it is connected") {
-  const hooks h;
   meeting m;
   if (m.dev.type() == transport::iwarp)
     return not_on_this_device("a device that agrees on no read");
+  const hooks h;
   edit_parameters = [](cm_call call, rdma_conn_param& p) {
     if (call != cm_call::connect)
       p.responder_resources = 0;
@@ -83,11 +82,11 @@ TEST_CASE("a stream whose peer answers no reads fails once it is connected") {
 }
 
 TEST_CASE("a peer that answers no reads") {
-  const hooks h;
   meeting m;
   const bool connecting = GENERATE(true, false);
   INFO((connecting ? "the connecting one" : "the accepting one"));
   const bool starts_none = GENERATE(true, false);
+  const hooks h;
   edit_parameters = [=](cm_call call, rdma_conn_param& p) {
     if ((call == cm_call::connect) == connecting)
       return;
@@ -132,7 +131,6 @@ TEST_CASE("a queue pair without reads is not opened") {
 }
 
 TEST_CASE("requests beyond the backlog cost a few system calls each") {
-  const hooks h;
   constexpr int backlog = 20, more = 5;
   meeting m({}, {}, backlog);
   std::list<queue_pair> callers;
@@ -143,6 +141,7 @@ TEST_CASE("requests beyond the backlog cost a few system calls each") {
   };
   for (int i = 0; i < backlog; ++i)
     connect();
+  const hooks h;
   before_cm_call = [&](cm_call call, const rdma_cm_id*) {
     asked += call == cm_call::init_queue_pair ? 1 : 0;
     return 0;
@@ -256,13 +255,13 @@ TEST_CASE("a connection that no descriptor is left for is not begun") {
 }
 
 TEST_CASE("the events of an id that cannot be given back are passed over") {
-  const hooks h;
   meeting m;
   std::array<std::uintptr_t, 8> of_caller{};
   of_caller.fill(1); // an address that cannot be read
   const rivals r(m.dev, &of_caller);
   rdma_cm_id* const id = r.ids[0];
   int moves = 0;
+  const hooks h;
   before_cm_call = [&](cm_call call, const rdma_cm_id*) {
     return call == cm_call::migrate && moves++ > 0 ? ENOMEM : 0;
   };
@@ -283,3 +282,5 @@ TEST_CASE("the events of an id that cannot be given back are passed over") {
   CHECK(m.connected.succeeded());
   CHECK(m.accepted.succeeded());
 }
+
+} // namespace test::cm_limits_tests

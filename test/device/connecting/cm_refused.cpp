@@ -9,9 +9,9 @@
 #include <list>
 #include <memory>
 
+namespace test::cm_refused_tests {
 namespace {
 
-using namespace test;
 using std::chrono::milliseconds;
 
 // Makes the device flush the posted operations.
@@ -306,3 +306,5 @@ TEST_CASE("an acceptor whose device is removed") {
   CHECK(before.ec == error::device_fatal);
   CHECK(after.ec == error::device_fatal);
 }
+
+} // namespace test::cm_refused_tests

@@ -10,9 +10,9 @@
 #include <chrono>
 #include <thread>
 
+namespace test::cm_removed_tests {
 namespace {
 
-using namespace test;
 using std::chrono::milliseconds;
 
 /// A context that another thread runs. The next event of that context is changed to the removal of
@@ -62,11 +62,11 @@ struct removal {
 // the opening thread waits.
 TEST_CASE("the removal of an acceptor's device waits until the acceptor has been opened") {
   const auto before = GENERATE(cm_call::bind_address, cm_call::listen);
-  const hooks h;
   removal r;
   acceptor listener(r.io);
   std::atomic<const rdma_cm_id*> removed{nullptr};
   std::atomic<bool> destroyed{false};
+  const hooks h;
   before_destruction = [&](const rdma_cm_id* id) {
     if (id == removed) {
       destroyed = true;
@@ -99,10 +99,10 @@ TEST_CASE("the removal of an acceptor's device waits until the acceptor has been
 }
 
 TEST_CASE("an event of the id that asks why an address is refused finds the acceptor") {
-  const hooks h;
   removal r;
   acceptor second(r.io);
   int bound = 0;
+  const hooks h;
   before_cm_call = [&](cm_call call, const rdma_cm_id* id) {
     if (call == cm_call::bind_address && ++bound == 2) { // the first one is the acceptor's own
       CHECK(id->context != nullptr);
@@ -116,3 +116,5 @@ TEST_CASE("an event of the id that asks why an address is refused finds the acce
   CHECK(ec == asio::error::address_in_use);
   CHECK_FALSE(second.is_open());
 }
+
+} // namespace test::cm_removed_tests

@@ -18,9 +18,8 @@
 #include <thread>
 #include <vector>
 
+namespace test::cm_threads_tests {
 namespace {
-
-using namespace test;
 
 constexpr auto with_ec = asio::as_tuple(asio::use_awaitable);
 
@@ -193,3 +192,5 @@ TEST_CASE("four threads connect, accept and give up on one context") {
   CHECK(c.given_up == givers_up);
   CHECK(c.unexpected == "");
 }
+
+} // namespace test::cm_threads_tests

@@ -7,9 +7,9 @@
 #include <cstdlib>
 #include <vector>
 
+namespace test::cm_unusable_tests {
 namespace {
 
-using namespace test;
 using std::chrono::milliseconds;
 
 // A port of the device without a listener.
@@ -270,3 +270,5 @@ TEST_CASE("another device's queue pair") {
   CHECK(rejected.ec == error::rejected);
   CHECK(wrong.state() == queue_pair_state::open);
 }
+
+} // namespace test::cm_unusable_tests

@@ -15,8 +15,7 @@
 #include <cstddef>
 #include <functional>
 
-using namespace test;
-
+namespace test::connection_allocation_tests {
 namespace {
 
 constexpr std::size_t warm_up = 2000;
@@ -185,3 +184,5 @@ TEST_CASE("operations on the peer's memory allocate nothing") {
   const std::size_t keys = t.dev.type() == transport::iwarp ? 2 * (messages / 10) : 0;
   CHECK(after - before == keys);
 }
+
+} // namespace test::connection_allocation_tests

@@ -9,9 +9,8 @@
 #include <array>
 #include <string_view>
 
+namespace test::connection_buffers_tests {
 namespace {
-
-using namespace test;
 
 template <class... Outcomes>
 void check_refused(Outcomes&... outcomes) {
@@ -108,3 +107,5 @@ TEST_CASE("a message is received into buffers of 4 GiB and more") {
   CHECK(r.value == bytes);
   CHECK(is_pattern(large.buffer().data(), bytes, 1));
 }
+
+} // namespace test::connection_buffers_tests

@@ -12,9 +12,8 @@
 #include <deque>
 #include <variant>
 
+namespace test::connection_cancel_tests {
 namespace {
-
-using namespace test;
 
 asio::cancellation_type any_type() {
   return GENERATE(asio::cancellation_type::partial, asio::cancellation_type::total,
@@ -339,3 +338,5 @@ TEST_CASE("a view that is being sent continues, or ends with the connection") {
   else if (!r.ec)
     CHECK(is_pattern(r.value.payload.data(), 100, 2));
 }
+
+} // namespace test::connection_cancel_tests

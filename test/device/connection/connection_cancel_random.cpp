@@ -13,9 +13,8 @@
 #include <cstring>
 #include <list>
 
+namespace test::connection_cancel_random_tests {
 namespace {
-
-using namespace test;
 
 /// Sends and receives, some of which are cancelled soon after their start.
 class unsteady {
@@ -155,3 +154,5 @@ TEST_CASE("messages arrive whole and in order, with any cancellations") {
   drain(u.both().io);
   CHECK(u.blocks() == 0); // though the signals still exist
 }
+
+} // namespace test::connection_cancel_random_tests

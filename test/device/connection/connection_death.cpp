@@ -9,9 +9,9 @@
 #include <functional>
 #include <variant>
 
+namespace test::connection_death_tests {
 namespace {
 
-using namespace test;
 using asio_rdma::access;
 
 using arrival = outcome<std::variant<registered_buffer, remote_region>>;
@@ -218,3 +218,5 @@ TEST_CASE("operations that wait for a peer's process end with that process") {
   registered = lent = {};
   t.gives_everything_back();
 }
+
+} // namespace test::connection_death_tests

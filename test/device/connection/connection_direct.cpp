@@ -12,9 +12,8 @@
 #include <memory>
 #include <optional>
 
+namespace test::connection_direct_tests {
 namespace {
-
-using namespace test;
 
 constexpr std::size_t lengthy = std::size_t(6) << 20; // several READs
 
@@ -331,3 +330,5 @@ TEST_CASE(
   CHECK(cancelled.ec == asio::error::operation_aborted);
   CHECK(s.ec == asio::error::connection_reset);
 }
+
+} // namespace test::connection_direct_tests

@@ -6,9 +6,9 @@
 
 #include <variant>
 
+namespace test::connection_end_tests {
 namespace {
 
-using namespace test;
 using asio_rdma::access; // there is a function of that name too
 using namespace std::chrono_literals;
 
@@ -128,3 +128,5 @@ TEST_CASE("a side that closes when it learns of the peer's close closes successf
   CHECK(ours.succeeded());
   CHECK(theirs.succeeded());
 }
+
+} // namespace test::connection_end_tests

@@ -16,9 +16,9 @@
 #include <string>
 #include <variant>
 
+namespace test::connection_exchange_tests {
 namespace {
 
-using namespace test;
 using asio::ip::tcp;
 using unix_stream = asio::local::stream_protocol;
 using result = outcome<void>;
@@ -435,3 +435,5 @@ TEST_CASE("a connection that has ended before its peer is known is not connected
   CHECK(told.ec);
   CHECK(region.ec);
 }
+
+} // namespace test::connection_exchange_tests

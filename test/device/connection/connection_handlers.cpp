@@ -10,9 +10,8 @@
 #include <optional>
 #include <variant>
 
+namespace test::connection_handlers_tests {
 namespace {
-
-using namespace test;
 
 constexpr std::size_t lengthy = 200'000; // more than receives grow to
 
@@ -255,3 +254,5 @@ TEST_CASE("the peer closes in a handler of this side, and this side is destroyed
   drain(t.io);
   CHECK(pool.statistics().blocks_in_use == 0);
 }
+
+} // namespace test::connection_handlers_tests

@@ -12,9 +12,8 @@
 #include <deque>
 #include <string_view>
 
+namespace test::connection_limits_tests {
 namespace {
-
-using namespace test;
 
 connection_options limited(std::uint64_t most) {
   connection_options o;
@@ -253,3 +252,5 @@ TEST_CASE("a send fails if the sender's pool has no memory for it") {
   CHECK(t.lives());
   CHECK(t.pool.statistics().blocks_in_use == blocks);
 }
+
+} // namespace test::connection_limits_tests

@@ -14,9 +14,9 @@
 #include <deque>
 #include <poll.h>
 
+namespace test::connection_messages_tests {
 namespace {
 
-using namespace test;
 using namespace std::chrono_literals;
 
 /// A talk on given completion queues, which may be the same.
@@ -213,3 +213,5 @@ TEST_CASE("a message's handler is called before its completion queue is armed ag
   CHECK(came);
   CHECK(arms == before);
 }
+
+} // namespace test::connection_messages_tests

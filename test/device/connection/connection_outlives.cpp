@@ -12,8 +12,7 @@
 #include <optional>
 #include <vector>
 
-using namespace test;
-
+namespace test::connection_outlives_tests {
 namespace {
 
 /// Connects a to b.
@@ -108,3 +107,5 @@ TEST_CASE("a closed stream that is kept beyond its context has no timer of the c
   b.reset();
   io.reset();
 }
+
+} // namespace test::connection_outlives_tests

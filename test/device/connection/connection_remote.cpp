@@ -9,8 +9,7 @@
 #include <algorithm>
 #include <utility>
 
-using namespace test;
-
+namespace test::connection_remote_tests {
 TEST_CASE("registered, viewed and plain memory is written to the peer and read back") {
   reach t;
   for (const std::size_t bytes : {std::size_t(1), std::size_t(64), std::size_t(200000)}) {
@@ -334,3 +333,5 @@ TEST_CASE("an eleventh operation on a queue of ten works") {
     CHECK(is_pattern(t.target.data() + i * 512, 512, 1));
   }
 }
+
+} // namespace test::connection_remote_tests

@@ -10,8 +10,7 @@
 #include <boost/asio/cancellation_signal.hpp>
 #include <utility>
 
-using namespace test;
-
+namespace test::connection_remote_ends_tests {
 TEST_CASE("a cancelled operation leaves an owned buffer in use until it is over") {
   reach t;
   asio::cancellation_signal cancel;
@@ -281,3 +280,5 @@ TEST_CASE("a context that is destroyed destroys the pending operations, and call
   CHECK(destroyed == 8);
   CHECK(left == 0);
 }
+
+} // namespace test::connection_remote_ends_tests

@@ -14,9 +14,8 @@
 #include <variant>
 #include <vector>
 
+namespace test::connection_scarce_memory_tests {
 namespace {
-
-using namespace test;
 
 constexpr std::size_t lengthy = 50'000;
 
@@ -308,3 +307,5 @@ TEST_CASE("a connection that there was no memory to connect can be connected lat
     CHECK(ec == (failed ? error_code(asio::error::no_memory) : error_code()));
   }
 }
+
+} // namespace test::connection_scarce_memory_tests

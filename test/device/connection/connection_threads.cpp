@@ -17,9 +17,9 @@
 #include <string>
 #include <thread>
 
+namespace test::connection_threads_tests {
 namespace {
 
-using namespace test;
 using asio::use_awaitable;
 
 constexpr auto with_ec = asio::as_tuple(use_awaitable);
@@ -258,3 +258,5 @@ TEST_CASE("four threads use one connection by its strand, and it is closed by on
   drain(c.io);
   CHECK(c.pool.statistics().blocks_in_use == 0);
 }
+
+} // namespace test::connection_threads_tests

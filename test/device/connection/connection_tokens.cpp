@@ -28,9 +28,9 @@
 #include <thread>
 #include <variant>
 
+namespace test::connection_tokens_tests {
 namespace {
 
-using namespace test;
 using namespace asio::experimental::awaitable_operators;
 using asio::use_awaitable;
 
@@ -439,3 +439,5 @@ TEST_CASE("errors are reported by as_tuple and by exceptions; detached operation
     CHECK(nothing.size() == 0);
   }());
 }
+
+} // namespace test::connection_tokens_tests

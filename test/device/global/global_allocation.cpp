@@ -14,8 +14,7 @@
 #include <utility>
 #include <vector>
 
-using namespace test;
-
+namespace test::global_allocation_tests {
 namespace {
 
 struct scene : world {
@@ -217,3 +216,5 @@ TEST_CASE("memory is read and written while an allocation fails") {
 }
 
 TEST_CASE("operations try again while an allocation fails") { fail_each_allocation<retries>(); }
+
+} // namespace test::global_allocation_tests

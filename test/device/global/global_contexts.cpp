@@ -12,9 +12,9 @@
 #include <memory>
 #include <optional>
 
+namespace test::global_contexts_tests {
 namespace {
 
-using namespace test;
 using word = std::uint64_t;
 
 global_memory_options one_place() {
@@ -139,3 +139,5 @@ TEST_CASE("a global memory outlives its context, which outlives a lane") {
   a.io.reset();
   a.memory.reset(); // also destroys the lane
 }
+
+} // namespace test::global_contexts_tests

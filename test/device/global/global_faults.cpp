@@ -11,7 +11,7 @@
 #include <memory>
 #include <vector>
 
-using namespace test;
+namespace test::global_faults_tests {
 using faults::call;
 
 namespace {
@@ -107,3 +107,5 @@ TEST_CASE("a batch whose post is refused ends, and its memory is released") {
     w.until([&] { return w.pool.statistics().blocks_in_use < blocks; });
   }
 }
+
+} // namespace test::global_faults_tests

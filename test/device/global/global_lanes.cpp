@@ -15,9 +15,9 @@
 #include <thread>
 #include <vector>
 
+namespace test::global_lanes_tests {
 namespace {
 
-using namespace test;
 using word = std::uint64_t;
 
 constexpr node_id shared_id = 9;
@@ -222,3 +222,5 @@ TEST_CASE("locks are taken by objects that share lanes") {
   });
   serves.join();
 }
+
+} // namespace test::global_lanes_tests

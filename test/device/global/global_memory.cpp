@@ -13,9 +13,9 @@
 #include <string>
 #include <vector>
 
+namespace test::global_memory_tests {
 namespace {
 
-using namespace test;
 using word = std::uint64_t;
 
 struct point {
@@ -404,3 +404,5 @@ TEST_CASE("a context that is destroyed destroys every pending operation") {
   CHECK(held.use_count() == 1);
   CHECK(pool.statistics().blocks_in_use == 0);
 }
+
+} // namespace test::global_memory_tests

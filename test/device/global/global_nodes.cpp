@@ -12,9 +12,8 @@
 #include <thread>
 #include <vector>
 
+namespace test::global_nodes_tests {
 namespace {
-
-using namespace test;
 
 using word = std::uint64_t;
 
@@ -234,3 +233,5 @@ TEST_CASE(
   beyond.write(remote_ptr<word>(10, 0, 128), 1);
   CHECK(w.ask<void>([&](auto h) { beyond.async_post(h); }).ec == error::remote_range);
 }
+
+} // namespace test::global_nodes_tests

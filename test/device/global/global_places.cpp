@@ -12,9 +12,9 @@
 #include <thread>
 #include <vector>
 
+namespace test::global_places_tests {
 namespace {
 
-using namespace test;
 using word = std::uint64_t;
 
 constexpr remote_ptr<word> place(host_id, 0, 64);
@@ -242,3 +242,5 @@ TEST_CASE("a context that is destroyed destroys the operations that wait for a p
   CHECK(held.use_count() == 1);
   CHECK(pool.statistics().blocks_in_use == 0);
 }
+
+} // namespace test::global_places_tests

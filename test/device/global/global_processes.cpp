@@ -18,9 +18,9 @@
 #include <unistd.h>
 #include <vector>
 
+namespace test::global_processes_tests {
 namespace {
 
-using namespace test;
 using word = std::uint64_t;
 
 constexpr int processes = 8;
@@ -176,3 +176,5 @@ TEST_CASE("a node killed in the middle of batches ends them, and nothing else") 
   ::close(pipe_ends[0]);
   ::close(pipe_ends[1]);
 }
+
+} // namespace test::global_processes_tests

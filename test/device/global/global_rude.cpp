@@ -14,9 +14,9 @@
 #include <utility>
 #include <vector>
 
+namespace test::global_rude_tests {
 namespace {
 
-using namespace test;
 using detail::global_message;
 using kind = global_message::kind;
 
@@ -428,3 +428,5 @@ TEST_CASE("descriptors that a node gives twice are a violation of the protocol")
   for (const auto& a : all)
     CHECK(a.calls == 1);
 }
+
+} // namespace test::global_rude_tests

@@ -16,9 +16,9 @@
 #include <thread>
 #include <vector>
 
+namespace test::global_sync_tests {
 namespace {
 
-using namespace test;
 using word = std::uint64_t;
 
 template <std::size_t Words>
@@ -81,9 +81,8 @@ TEST_CASE("readers of a single writer see no torn value") {
   const auto p = w.make<single_writer<value>>();
   single_writer<value>* const here = w.host.local(p);
   REQUIRE(here != nullptr);
-  std::atomic<bool> stop{false};
-  std::thread writer([&] {
-    for (word i = 1; !stop; ++i)
+  std::jthread writer([&](const std::stop_token& stop) {
+    for (word i = 1; !stop.stop_requested(); ++i)
       here->store(value(i));
   });
   int torn = 0, naive_torn = 0, backwards = 0;
@@ -115,7 +114,7 @@ TEST_CASE("readers of a single writer see no torn value") {
   w.until([&] {
     return done == reads && naive_done >= reads && (naive_torn != 0 || naive_done == most);
   });
-  stop = true;
+  writer.request_stop();
   writer.join();
   std::printf("single writer: %d of %d naive reads torn, %d of %d of its own\n", naive_torn,
               naive_done, torn, reads);
@@ -224,3 +223,5 @@ TEST_CASE("exchanges that collide lose nothing") {
   w.until([&] { return done == chains * each; });
   CHECK(sum + w.read(p).value == next * (next + 1) / 2);
 }
+
+} // namespace test::global_sync_tests

@@ -13,9 +13,9 @@
 #include <thread>
 #include <vector>
 
+namespace test::global_threads_tests {
 namespace {
 
-using namespace test;
 using word = std::uint64_t;
 
 /// A context that several threads run during the lifetime of this object, and then until it has no
@@ -191,3 +191,5 @@ TEST_CASE("a lock is taken by objects on many threads, one of which is closed me
     one->close();
   t.join();
 }
+
+} // namespace test::global_threads_tests

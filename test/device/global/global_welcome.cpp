@@ -11,9 +11,8 @@
 #include <thread>
 #include <unistd.h>
 
+namespace test::global_welcome_tests {
 namespace {
-
-using namespace test;
 
 /// Whether a thread of this process is blocked in the kernel.
 bool is_blocked(pid_t thread) {
@@ -70,3 +69,5 @@ TEST_CASE("a request of another thread does not overtake the welcome of a node t
   asio::post(of_host, [&] { host.close(); });
   serves.join();
 }
+
+} // namespace test::global_welcome_tests

@@ -9,7 +9,7 @@
 #include <thread>
 #include <variant>
 
-namespace test {
+namespace test::keys_tests {
 namespace {
 
 using arrival = outcome<std::variant<registered_buffer, remote_region>>;
@@ -216,4 +216,4 @@ TEST_CASE("a grant for which there is no memory window is refused, and the conne
   CHECK(t.lend().size() == t.memory.size());
 }
 
-} // namespace test
+} // namespace test::keys_tests

@@ -7,9 +7,9 @@
 #include <boost/asio/bind_cancellation_slot.hpp>
 #include <boost/asio/cancellation_signal.hpp>
 
+namespace test::leases_tests {
 namespace {
 
-using namespace test;
 using asio_rdma::access; // there is a function of that name too
 using namespace std::chrono_literals;
 
@@ -201,3 +201,5 @@ TEST_CASE("a lease does not keep an idle context running") {
   t.io.run(); // returns, as there is no work
   CHECK(t.lives());
 }
+
+} // namespace test::leases_tests

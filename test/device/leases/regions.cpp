@@ -6,9 +6,9 @@
 
 #include <algorithm>
 
+namespace test::regions_tests {
 namespace {
 
-using namespace test;
 using asio_rdma::access; // there is a function of that name too
 using namespace std::chrono_literals;
 
@@ -247,3 +247,5 @@ TEST_CASE("a region of another connection is of no use") {
   CHECK(renewed.ec == asio::error::invalid_argument);
   CHECK(t.lives());
 }
+
+} // namespace test::regions_tests

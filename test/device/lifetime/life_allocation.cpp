@@ -12,8 +12,7 @@
 #include <cstddef>
 #include <utility>
 
-using namespace test;
-
+namespace test::life_allocation_tests {
 namespace {
 
 constexpr std::size_t window = 32;
@@ -244,3 +243,5 @@ TEST_CASE("batches, each started when the one before has completed, allocate not
   io.run();
   count.check();
 }
+
+} // namespace test::life_allocation_tests

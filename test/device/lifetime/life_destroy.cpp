@@ -17,8 +17,7 @@
 #include <optional>
 #include <vector>
 
-using namespace test;
-
+namespace test::life_destroy_tests {
 TEST_CASE("objects that are left open are noticed") {
   const std::string before = device_resources();
   const std::size_t descriptors = open_descriptors();
@@ -330,3 +329,5 @@ TEST_CASE("opening and closing leaves nothing, with any failure on the way") {
   }
   io.run();
 }
+
+} // namespace test::life_destroy_tests

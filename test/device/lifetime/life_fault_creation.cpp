@@ -8,7 +8,7 @@
 
 #include <catch.hpp>
 
-namespace test {
+namespace test::life_fault_creation_tests {
 
 using faults::call;
 
@@ -213,4 +213,4 @@ TEST_CASE("nothing is left after any failure on the way, however often") {
   joined q(io, g);
 }
 
-} // namespace test
+} // namespace test::life_fault_creation_tests

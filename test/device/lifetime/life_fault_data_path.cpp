@@ -12,7 +12,7 @@
 #include <initializer_list>
 #include <optional>
 
-namespace test {
+namespace test::life_fault_data_path_tests {
 
 using faults::call;
 
@@ -233,4 +233,4 @@ TEST_CASE("a queue pair that cannot be moved to the error state can be closed") 
   });
 }
 
-} // namespace test
+} // namespace test::life_fault_data_path_tests

@@ -6,7 +6,7 @@
 
 #include <catch.hpp>
 
-namespace test {
+namespace test::life_fault_events_tests {
 namespace {
 
 // Starts two operations whose completions are held back.
@@ -170,4 +170,4 @@ TEST_CASE("an error of a port alone ends no operation of a queue pair") {
   });
 }
 
-} // namespace test
+} // namespace test::life_fault_events_tests

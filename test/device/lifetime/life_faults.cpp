@@ -18,8 +18,7 @@
 #include <thread>
 #include <vector>
 
-using namespace test;
-
+namespace test::life_faults_tests {
 namespace {
 
 /// A window of writes, each of which starts the next, until `total` writes have ended.
@@ -307,3 +306,5 @@ TEST_CASE("an event of a queue pair reaches it, whichever context of the device 
     CHECK(q[1 - victim]->a.state() == queue_pair_state::connected);
   }
 }
+
+} // namespace test::life_faults_tests

@@ -17,8 +17,7 @@
 #include <memory>
 #include <thread>
 
-using namespace test;
-
+namespace test::life_initiation_tests {
 namespace {
 
 /// The first ibv_post_send returns to the library only when another thread has handled the
@@ -112,3 +111,5 @@ TEST_CASE("a coroutine without a strand owns the queue pair that it sends by") {
     CHECK(r.succeeded());
   }
 }
+
+} // namespace test::life_initiation_tests

@@ -13,7 +13,7 @@
 #include <cerrno>
 #include <thread>
 
-using namespace test;
+namespace test::life_teardown_tests {
 using faults::call;
 
 TEST_CASE("close returns when the device has destroyed the queue pair, though another thread "
@@ -96,3 +96,5 @@ TEST_CASE("mode manual: a queue pair fails on one thread while it is closed on a
   for (const got& r : receives)
     CHECK(r.calls == 1);
 }
+
+} // namespace test::life_teardown_tests

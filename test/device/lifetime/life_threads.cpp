@@ -18,8 +18,7 @@
 #include <thread>
 #include <vector>
 
-using namespace test;
-
+namespace test::life_threads_tests {
 namespace {
 
 constexpr int thread_count = 4;
@@ -243,3 +242,5 @@ TEST_CASE("two contexts use one device, each with threads of its own") {
   CHECK(done[0] == 2000);
   CHECK(done[1] == 2000);
 }
+
+} // namespace test::life_threads_tests

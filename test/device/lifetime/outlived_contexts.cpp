@@ -20,8 +20,7 @@
 #include <optional>
 #include <vector>
 
-using namespace test;
-
+namespace test::outlived_contexts_tests {
 namespace {
 
 enum class fate {
@@ -433,3 +432,7 @@ TEST_CASE("a handler whose context is destroyed is destroyed before the context'
     objects.reset();
   }
 }
+
+#undef ON
+
+} // namespace test::outlived_contexts_tests

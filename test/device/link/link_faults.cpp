@@ -7,7 +7,7 @@
 
 #include <catch.hpp>
 
-namespace test {
+namespace test::link_faults_tests {
 namespace {
 
 using faults::call;
@@ -332,4 +332,4 @@ TEMPLATE_TEST_CASE("a link that cannot be opened leaves nothing, and can be open
   CHECK(pool.statistics().blocks_in_use == 0);
 }
 
-} // namespace test
+} // namespace test::link_faults_tests

@@ -14,9 +14,8 @@
 
 #include <deque>
 
+namespace test::shared_receives_tests {
 namespace {
-
-using namespace test;
 
 using streams = crowd<asio_rdma::stream>;
 
@@ -254,3 +253,5 @@ TEST_CASE("streams share their receives") {
   CHECK(right == 8 * 60);
   gives_everything_back(c);
 }
+
+} // namespace test::shared_receives_tests

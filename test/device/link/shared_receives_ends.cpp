@@ -12,8 +12,7 @@
 
 #include <deque>
 
-using namespace test;
-
+namespace test::shared_receives_ends_tests {
 TEST_CASE("the end of one connection leaves the others as they are") {
   talks c(3, few(24));
   const auto text = pattern(3000, 1);
@@ -279,3 +278,5 @@ TEST_CASE("a killed process leaves those that share with it as they are") {
   c.carries(c.a[0], c.b[0], 10000, 1);
   gives_everything_back(c);
 }
+
+} // namespace test::shared_receives_ends_tests

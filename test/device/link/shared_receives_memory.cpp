@@ -10,9 +10,8 @@
 
 #include <vector>
 
+namespace test::shared_receives_memory_tests {
 namespace {
-
-using namespace test;
 
 memory_pool_options of_one_arena() {
   memory_pool_options o;
@@ -89,3 +88,5 @@ TEST_CASE("receives that lack memory are still known to lack it while one link l
   CHECK(s.receives.statistics().missing == 0);
   CHECK(s.pass().size() == s.text.size());
 }
+
+} // namespace test::shared_receives_memory_tests

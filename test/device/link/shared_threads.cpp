@@ -14,9 +14,8 @@
 #include <exception>
 #include <thread>
 
+namespace test::shared_threads_tests {
 namespace {
-
-using namespace test;
 
 constexpr std::uint32_t pairs = 6, count = 200, threads = 3, endless = 1u << 30;
 
@@ -106,3 +105,5 @@ TEST_CASE("connections that share their receives, some of which are closed, on s
   drain(c.io);
   CHECK(c.pool.statistics().blocks_in_use == 0);
 }
+
+} // namespace test::shared_threads_tests

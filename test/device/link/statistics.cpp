@@ -9,9 +9,8 @@
 #include <atomic>
 #include <thread>
 
+namespace test::statistics_tests {
 namespace {
-
-using namespace test;
 
 void exchange_message(talk& t, std::size_t bytes) {
   const auto data = pattern(bytes, 3);
@@ -153,3 +152,5 @@ TEST_CASE("a port counts its retries for lack of a receive, if the driver report
   CHECK(s.ec == IBV_WC_RNR_RETRY_EXC_ERR);
   CHECK(p.dev.counters(p.dev.first_port()).rnr > before.rnr);
 }
+
+} // namespace test::statistics_tests

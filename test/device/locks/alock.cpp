@@ -10,8 +10,7 @@
 #include <utility>
 #include <vector>
 
-using namespace test;
-
+namespace test::alock_tests {
 TEST_CASE("a free lock is taken by its own node without a device") {
   lock_scene s;
   for (int i = 0; i < 3; ++i) {
@@ -129,3 +128,5 @@ TEST_CASE("a lock is taken by many parties of both cohorts") {
     CHECK(w.load() == std::uint64_t(t.entered));
   CHECK(!t.ec);
 }
+
+} // namespace test::alock_tests

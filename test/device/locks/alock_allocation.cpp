@@ -13,8 +13,7 @@
 #include <stdexcept>
 #include <utility>
 
-using namespace test;
-
+namespace test::alock_allocation_tests {
 namespace {
 
 struct scene : lock_scene {
@@ -280,3 +279,5 @@ TEST_CASE("a local party whose next turn is still to come on one context is not 
     }
   }
 }
+
+} // namespace test::alock_allocation_tests

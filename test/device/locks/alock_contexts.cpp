@@ -11,8 +11,7 @@
 #include <thread>
 #include <utility>
 
-using namespace test;
-
+namespace test::alock_contexts_tests {
 namespace {
 
 /// A view of a node on its own context, which can be destroyed before the view.
@@ -187,3 +186,5 @@ TEST_CASE("a lock is given back while the context of its lanes is destroyed") {
     CHECK(calls <= 1);
   }
 }
+
+} // namespace test::alock_contexts_tests

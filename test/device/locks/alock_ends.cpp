@@ -9,8 +9,7 @@
 #include <optional>
 #include <vector>
 
-using namespace test;
-
+namespace test::alock_ends_tests {
 namespace {
 
 /// A party whose acquisition can be cancelled.
@@ -258,3 +257,5 @@ TEST_CASE("a lock can be given back although the pool is full") {
   CHECK(s.take(of_tight).guard);
   s.until([&] { return s.is_free(); });
 }
+
+} // namespace test::alock_ends_tests

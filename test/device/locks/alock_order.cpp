@@ -6,8 +6,7 @@
 #include <deque>
 #include <string>
 
-using namespace test;
-
+namespace test::alock_order_tests {
 namespace {
 
 /// Parties that record the order in which they held the lock.
@@ -93,3 +92,5 @@ TEST_CASE("locks are nested, and a coroutine may wait while it has one") {
   s.until([&] { return c.done; });
   CHECK(c.guard);
 }
+
+} // namespace test::alock_order_tests

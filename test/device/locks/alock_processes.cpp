@@ -16,8 +16,7 @@
 #include <thread>
 #include <vector>
 
-using namespace test;
-
+namespace test::alock_processes_tests {
 namespace {
 
 constexpr remote_ptr<alock_words> lock_at(host_id, 0, 64);
@@ -246,3 +245,5 @@ TEST_CASE("a process is killed at any moment: no party waits for ever or finds p
     joins.join();
   }
 }
+
+} // namespace test::alock_processes_tests

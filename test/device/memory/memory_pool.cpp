@@ -13,7 +13,7 @@
 #include <memory>
 #include <thread>
 
-namespace test {
+namespace test::memory_pool_tests {
 namespace {
 
 constexpr std::size_t kilo = 1024;
@@ -324,4 +324,4 @@ TEST_CASE("threads make a pool grow and shrink") {
   CHECK(pool.statistics().arenas == 0);
 }
 
-} // namespace test
+} // namespace test::memory_pool_tests

@@ -14,7 +14,7 @@
 
 #include <array>
 
-namespace test {
+namespace test::adoption_tests {
 namespace {
 
 #define EITHER_OWNERSHIP GENERATE(ownership::take, ownership::borrow)
@@ -390,4 +390,4 @@ TEST_CASE("each object returns the verbs handle that it uses") {
   CHECK(c.native_handle() == nullptr);
 }
 
-} // namespace test
+} // namespace test::adoption_tests

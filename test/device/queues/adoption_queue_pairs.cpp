@@ -11,7 +11,7 @@
 #include <functional>
 #include <thread>
 
-namespace test {
+namespace test::adoption_queue_pairs_tests {
 
 TEST_CASE("a queue pair that other code created is adopted, and destroyed when it closes") {
   const resource_check nothing_left;
@@ -226,4 +226,4 @@ TEST_CASE("the device's events may come while an object is opened or adopted") {
   CHECK(ibv_destroy_qp(other_qp) == 0);
 }
 
-} // namespace test
+} // namespace test::adoption_queue_pairs_tests

@@ -5,7 +5,7 @@
 
 #include <boost/asio/detached.hpp>
 
-namespace test {
+namespace test::cancel_tests {
 namespace {
 
 using asio::cancellation_type;
@@ -294,4 +294,4 @@ TEST_CASE("a cancelled operation's handler runs when the device no longer uses t
   CHECK(r.ec == asio::error::operation_aborted);
 }
 
-} // namespace test
+} // namespace test::cancel_tests

@@ -19,7 +19,7 @@
 #include <thread>
 #include <unistd.h>
 
-namespace test {
+namespace test::device_events_tests {
 namespace {
 
 using event = outcome<device_event>;
@@ -431,4 +431,4 @@ TEST_CASE("a port that becomes inactive and active again reports both events") {
   CHECK(dev.port(1).state == IBV_PORT_ACTIVE);
 }
 
-} // namespace test
+} // namespace test::device_events_tests

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <array>
 
-namespace test {
+namespace test::errors_tests {
 namespace {
 
 // An operation at a fails with one of the statuses, and the connection with it. On iWARP a write
@@ -360,4 +360,4 @@ TEST_CASE("a device that is not there, memory that cannot be registered") {
   }
 }
 
-} // namespace test
+} // namespace test::errors_tests

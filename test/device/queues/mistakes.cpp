@@ -18,7 +18,7 @@
 #include <poll.h>
 #include <thread>
 
-namespace test {
+namespace test::mistakes_tests {
 namespace {
 
 completion_queue_options with_events() { return {}; }
@@ -206,4 +206,4 @@ TEST_CASE("an event queue handled by a blocking call inside the event loop", "[m
   CHECK(r.calls == 0);
 }
 
-} // namespace test
+} // namespace test::mistakes_tests

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-namespace test {
+namespace test::mistakes_attributes_tests {
 namespace {
 
 ibv_qp_attr attributes(const queue_pair& q) {
@@ -92,4 +92,4 @@ TEST_CASE("depth of reads left at 1", "[mistake]") {
   CHECK(attributes(uneven.a).max_dest_rd_atomic == 2);
 }
 
-} // namespace test
+} // namespace test::mistakes_attributes_tests

@@ -10,7 +10,7 @@
 #include <algorithm>
 #include <cerrno>
 
-namespace test {
+namespace test::mistakes_operations_tests {
 
 TEST_CASE("a full send queue reported as an error, or leaving its buffers locked for ever",
           "[mistake]") {
@@ -331,4 +331,4 @@ TEST_CASE("a peer's death that leaves a receive waiting for ever", "[mistake]") 
   CHECK(r.ec == asio::error::connection_reset);
 }
 
-} // namespace test
+} // namespace test::mistakes_operations_tests

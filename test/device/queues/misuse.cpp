@@ -10,8 +10,7 @@
 #include <optional>
 #include <utility>
 
-using namespace test;
-
+namespace test::misuse_tests {
 TEST_CASE("a completion queue of another execution context is refused") {
   ground g;
   asio::io_context io, other;
@@ -124,3 +123,5 @@ TEST_CASE("a deferred read is refused by a queue pair that was opened again, of 
   CHECK(end.calls == 1);
   CHECK(end.ec == asio::error::operation_not_supported);
 }
+
+} // namespace test::misuse_tests

@@ -9,7 +9,7 @@
 #include <cerrno>
 #include <optional>
 
-namespace test {
+namespace test::modes_tests {
 namespace {
 
 completion_queue_options mode(completion_mode m) {
@@ -294,4 +294,4 @@ TEST_CASE("a completion queue that cannot be polled fails its queue pairs") {
   CHECK(ec == error::completion_queue_full);
 }
 
-} // namespace test
+} // namespace test::modes_tests

@@ -13,9 +13,9 @@
 #include <thread>
 #include <utility>
 
+namespace test::queue_work_tests {
 namespace {
 
-using namespace test;
 using detail::completion_queue_impl;
 using detail::completion_service;
 using detail::disposal;
@@ -120,3 +120,5 @@ TEST_CASE("a context is not destroyed while another thread queues a completed op
   CHECK(op.completed == 0);
   CHECK(op.destroyed == 1);
 }
+
+} // namespace test::queue_work_tests

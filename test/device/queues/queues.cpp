@@ -7,7 +7,7 @@
 #include <numeric>
 #include <optional>
 
-namespace test {
+namespace test::queues_tests {
 namespace {
 
 using flags = queue_pair::flags;
@@ -364,4 +364,4 @@ TEST_CASE("options are lowered to the device's limits, and the lowered values ar
   CHECK(opened(options).max_inline < 1u << 20);
 }
 
-} // namespace test
+} // namespace test::queues_tests

@@ -15,8 +15,7 @@
 #include <thread>
 #include <vector>
 
-using namespace test;
-
+namespace test::runner_tests {
 namespace {
 
 void wait_until_held(faults::injector& injector, std::size_t n) {
@@ -184,3 +183,5 @@ TEST_CASE("a completion queue that cannot be polled fails its queue pairs though
       return;
   }
 }
+
+} // namespace test::runner_tests

@@ -13,7 +13,7 @@
 
 #include <tuple>
 
-namespace test {
+namespace test::shared_receive_queue_tests {
 namespace {
 
 // Two queue pairs that receive from one shared queue, and a peer of each.
@@ -351,4 +351,4 @@ TEST_CASE("opening a shared receive queue") {
   CHECK(r.ec == asio::error::operation_aborted);
 }
 
-} // namespace test
+} // namespace test::shared_receive_queue_tests

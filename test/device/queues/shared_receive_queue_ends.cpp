@@ -11,8 +11,7 @@
 
 #include <vector>
 
-using namespace test;
-
+namespace test::shared_receive_queue_ends_tests {
 namespace {
 
 /// Reports and returns true if the device need not announce that a queue pair has taken its last
@@ -227,3 +226,5 @@ TEST_CASE("connections that end leave as many shared receives as there were") {
     REQUIRE(faults.counts().dropped_completions == 0);
   }
 }
+
+} // namespace test::shared_receive_queue_ends_tests

@@ -12,7 +12,7 @@
 #include <optional>
 #include <type_traits>
 
-namespace test {
+namespace test::tokens_tests {
 
 namespace {
 
@@ -271,4 +271,4 @@ TEST_CASE("every operation on a queue pair that is closed or not connected") {
   CHECK(calls == 2 * (3 + 2 * p.dev.has_immediate() + 2 * p.dev.has_atomics()) + 2);
 }
 
-} // namespace test
+} // namespace test::tokens_tests

@@ -21,9 +21,9 @@
 #include <thread>
 #include <utility>
 
+namespace test::stream_accept_tests {
 namespace {
 
-using namespace test;
 using asio_rdma::stream;
 
 /// The result of an accept that makes a stream.
@@ -390,3 +390,5 @@ TEST_CASE("an acceptor makes connections too, and objects that share receives") 
   CHECK(connected.succeeded());
   CHECK(answerer->is_open());
 }
+
+} // namespace test::stream_accept_tests

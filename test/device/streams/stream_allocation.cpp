@@ -21,8 +21,7 @@
 #include <utility>
 #include <vector>
 
-using namespace test;
-
+namespace test::stream_allocation_tests {
 namespace {
 
 constexpr std::size_t warm_up = 2000;
@@ -217,3 +216,5 @@ TEST_CASE("a stream's echo by coroutines allocates nothing") {
   play(call(), echo());
   CHECK(after - before == 0);
 }
+
+} // namespace test::stream_allocation_tests

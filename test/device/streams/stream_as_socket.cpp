@@ -5,9 +5,8 @@
 
 #include <vector>
 
+namespace test::stream_as_socket_tests {
 namespace {
-
-using namespace test;
 
 // After an asynchronous read has returned `eof`, the next read on Boost.Asio 1.81's sockets waits
 // for ever, so no script has two.
@@ -279,3 +278,5 @@ TEST_CASE("a stream that is open is not opened again") {
   t.a.open(t.pool, {}, ec);
   CHECK(ec == asio::error::already_open);
 }
+
+} // namespace test::stream_as_socket_tests

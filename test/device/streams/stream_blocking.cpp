@@ -18,9 +18,8 @@
 #include <type_traits>
 #include <utility>
 
+namespace test::stream_blocking_tests {
 namespace {
-
-using namespace test;
 
 using bytes = std::vector<std::uint8_t>;
 
@@ -404,3 +403,5 @@ TEMPLATE_TEST_CASE("a blocking function that an exception leaves has no operatio
   for (const sent* s : {&read, &write, &answer, &pending})
     CHECK(s->calls == 1);
 }
+
+} // namespace test::stream_blocking_tests

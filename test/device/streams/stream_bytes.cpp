@@ -11,9 +11,9 @@
 
 #include <functional>
 
+namespace test::stream_bytes_tests {
 namespace {
 
-using namespace test;
 using namespace asio::experimental::awaitable_operators;
 
 using bytes = std::vector<std::uint8_t>;
@@ -94,3 +94,5 @@ TEST_CASE("registered memory is sent from where it lies, and received with its m
   CHECK(wrote.value == values.size());
   CHECK(got == values);
 }
+
+} // namespace test::stream_bytes_tests

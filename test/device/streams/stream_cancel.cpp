@@ -16,9 +16,9 @@
 #include <utility>
 #include <vector>
 
+namespace test::stream_cancel_tests {
 namespace {
 
-using namespace test;
 using asio::cancellation_type;
 using asio_rdma::stream;
 
@@ -277,3 +277,5 @@ TEST_CASE("a wait for room is cancelled by each type, and the next write finds t
   CHECK(s.write.value == 1000);
   CHECK(wait.calls == 1);
 }
+
+} // namespace test::stream_cancel_tests

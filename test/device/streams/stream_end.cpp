@@ -17,9 +17,9 @@
 #include <array>
 #include <thread>
 
+namespace test::stream_end_tests {
 namespace {
 
-using namespace test;
 using asio_rdma::stream;
 
 constexpr std::size_t megabyte = std::size_t(1) << 20;
@@ -245,3 +245,5 @@ TEST_CASE("every operation of a stream ends with a peer that is killed, and the 
   drain(io);
   CHECK(pool.statistics().blocks_in_use == 0);
 }
+
+} // namespace test::stream_end_tests

@@ -10,9 +10,8 @@
 #include <string_view>
 #include <vector>
 
+namespace test::stream_growth_tests {
 namespace {
-
-using namespace test;
 
 constexpr std::size_t kilobyte = 1024;
 
@@ -116,3 +115,5 @@ TEST_CASE("many bytes that are received with their memory are not copied") {
   drain(t.io);
   CHECK(t.pool.statistics().blocks_in_use == 0);
 }
+
+} // namespace test::stream_growth_tests

@@ -13,9 +13,9 @@
 #include <optional>
 #include <string>
 
+namespace test::stream_http_tests {
 namespace {
 
-using namespace test;
 using namespace asio::experimental::awaitable_operators;
 
 static_assert(beast::is_async_stream<asio_rdma::stream>::value);
@@ -142,3 +142,5 @@ TEST_CASE("WebSocket with permessage-deflate, and its close") {
   CHECK(!t.a.is_open());
   CHECK(!t.b.is_open());
 }
+
+} // namespace test::stream_http_tests

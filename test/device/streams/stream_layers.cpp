@@ -17,9 +17,9 @@
 #include <string>
 #include <thread>
 
+namespace test::stream_layers_tests {
 namespace {
 
-using namespace test;
 using namespace asio::experimental::awaitable_operators;
 using tls_stream = asio::ssl::stream<asio_rdma::stream>;
 
@@ -109,3 +109,5 @@ TEST_CASE("a WebSocket is closed without handlers") {
   CHECK(!beast::get_lowest_layer(a).is_open());
   CHECK(!beast::get_lowest_layer(b).is_open());
 }
+
+} // namespace test::stream_layers_tests

@@ -16,9 +16,9 @@
 #include <optional>
 #include <thread>
 
+namespace test::stream_linger_tests {
 namespace {
 
-using namespace test;
 using namespace std::chrono_literals;
 using asio_rdma::stream;
 using bytes = std::vector<std::uint8_t>;
@@ -301,3 +301,5 @@ TEST_CASE("the option linger: 0 resets the connection, at once") {
   drain(t.io);
   CHECK(t.pool.statistics().blocks_in_use == 0);
 }
+
+} // namespace test::stream_linger_tests

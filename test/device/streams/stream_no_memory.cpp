@@ -13,9 +13,9 @@
 #include <new>
 #include <vector>
 
+namespace test::stream_no_memory_tests {
 namespace {
 
-using namespace test;
 using asio_rdma::stream;
 
 constexpr std::size_t megabyte = std::size_t(1) << 20;
@@ -128,6 +128,15 @@ struct stream_scene_of_allocations {
     b.open(pool);
     listener.open({device_address(dev), 0});
   }
+  /// The peer of an operation that fails by itself may wait for it, so both sides close.
+  auto closing() {
+    return [this](const error_code& ec, auto&&...) {
+      if (ec) {
+        a.close();
+        b.close();
+      }
+    };
+  }
   template <class Accounts>
   void play(Accounts& accounts) {
     accounts.start("accept", [&](auto h) { listener.async_accept(b, std::move(h)); });
@@ -184,15 +193,6 @@ struct stream_scene_of_allocations {
     a.shutdown(stream::shutdown_send, ec);
     b.close();
   }
-  /// The peer of an operation that fails by itself may wait for it, so both sides close.
-  auto closing() {
-    return [this](const error_code& ec, auto&&...) {
-      if (ec) {
-        a.close();
-        b.close();
-      }
-    };
-  }
   void close() {
     a.close();
     b.close();
@@ -246,3 +246,5 @@ TEST_CASE("a context is destroyed, and tries to send the written bytes, while ea
     t.a.reset();
   }
 }
+
+} // namespace test::stream_no_memory_tests

@@ -15,9 +15,9 @@
 #include <deque>
 #include <thread>
 
+namespace test::stream_offers_tests {
 namespace {
 
-using namespace test;
 using asio_rdma::stream;
 using faults::call;
 
@@ -250,3 +250,5 @@ TEST_CASE("a key of a write that cannot be ended ends the connection, and keeps 
   t.pool.trim();
   CHECK(t.pool.statistics().blocks_in_use == 0);
 }
+
+} // namespace test::stream_offers_tests

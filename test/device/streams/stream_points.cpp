@@ -7,9 +7,8 @@
 #include <string>
 #include <vector>
 
+namespace test::stream_points_tests {
 namespace {
-
-using namespace test;
 
 using steps = std::vector<step>;
 
@@ -142,7 +141,7 @@ TEST_CASE("every end at every point is reported as TCP reports it, to either sid
           const step& now = s.steps[i];
           CAPTURE(s.name, i, now.who, int(now.what));
           CHECK(wanted[i] != "never");
-          const auto excuses = [&](const difference& d) {
+          const auto excuses = [&, &by = by](const difference& d) {
             return d.what == now.what && d.of_tcp == wanted[i] && d.of_stream == got[i] &&
                    by.who != now.who && std::count(d.after.begin(), d.after.end(), by.what) != 0 &&
                    (!d.unread || where.unread == by.who);
@@ -159,3 +158,5 @@ TEST_CASE("every end at every point is reported as TCP reports it, to either sid
     CHECK(met[i]);
   }
 }
+
+} // namespace test::stream_points_tests

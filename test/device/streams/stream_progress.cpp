@@ -18,9 +18,9 @@
 #include <span>
 #include <thread>
 
+namespace test::stream_progress_tests {
 namespace {
 
-using namespace test;
 using namespace std::chrono_literals;
 using asio_rdma::stream;
 
@@ -483,3 +483,5 @@ TEST_CASE("memory that a READ may not write is filled otherwise, or later") {
   CHECK(
       std::equal(got.begin(), got.end(), values.begin() + static_cast<std::ptrdiff_t>(read.value)));
 }
+
+} // namespace test::stream_progress_tests

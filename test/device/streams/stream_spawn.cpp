@@ -15,9 +15,8 @@
 #include <exception>
 #include <string>
 
+namespace test::stream_spawn_tests {
 namespace {
-
-using namespace test;
 
 /// The end of a coroutine.
 struct course {
@@ -99,3 +98,5 @@ TEST_CASE("a stackful coroutine that is cancelled while it reads") {
   t.until([&] { return reader.over; });
   CHECK(ec == asio::error::operation_aborted);
 }
+
+} // namespace test::stream_spawn_tests

@@ -15,9 +15,9 @@
 #include <string>
 #include <thread>
 
+namespace test::stream_tls_tests {
 namespace {
 
-using namespace test;
 using namespace asio::experimental::awaitable_operators;
 using tls_stream = asio::ssl::stream<asio_rdma::stream&>;
 
@@ -102,3 +102,5 @@ TEST_CASE("a stream that ends within TLS is seen as cut off") {
   t.until([&] { return got.done(); });
   CHECK(got.ec == asio::ssl::error::stream_truncated);
 }
+
+} // namespace test::stream_tls_tests

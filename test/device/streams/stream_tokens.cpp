@@ -26,9 +26,9 @@
 #include <type_traits>
 #include <vector>
 
+namespace test::stream_tokens_tests {
 namespace {
 
-using namespace test;
 using namespace asio::experimental::awaitable_operators;
 using asio_rdma::stream;
 
@@ -262,3 +262,5 @@ TEST_CASE("a stream takes the first endpoint of a range that answers") {
   CHECK(refused.ec == error::peer_not_listening);
   CHECK_THROWS(lone.remote_endpoint());
 }
+
+} // namespace test::stream_tokens_tests

@@ -5,9 +5,8 @@
 
 #include <optional>
 
+namespace test::hosts_connect_tests {
 namespace {
-
-using namespace test;
 
 struct caller {
   const on_host here{2};
@@ -149,3 +148,5 @@ TEST_CASE("a host that is there and does not answer: the attempt times out or is
   there.reset();
   connects_after_all(c);
 }
+
+} // namespace test::hosts_connect_tests

@@ -5,9 +5,8 @@
 
 #include <optional>
 
+namespace test::hosts_cut_tests {
 namespace {
-
-using namespace test;
 
 struct busy_hosts : two_hosts {
   explicit busy_hosts(const queue_pair_options& options, way how = way::connection_manager)
@@ -134,3 +133,5 @@ TEST_CASE("a link that is down for a time: all operations continue or all end, a
     CHECK(b->gone.ec == asio::error::connection_reset);
   }
 }
+
+} // namespace test::hosts_cut_tests

@@ -6,9 +6,8 @@
 
 #include <optional>
 
+namespace test::hosts_death_tests {
 namespace {
-
-using namespace test;
 
 constexpr std::size_t size = 64 * 1024;
 
@@ -85,3 +84,5 @@ TEST_CASE("a peer that is killed on the other host ends all outstanding operatio
   CHECK(b.gone.ec == asio::error::connection_reset);
   CHECK(qp.state() == queue_pair_state::failed);
 }
+
+} // namespace test::hosts_death_tests

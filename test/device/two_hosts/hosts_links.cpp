@@ -14,7 +14,7 @@
 #include <string>
 #include <variant>
 
-namespace test {
+namespace test::hosts_links_tests {
 namespace {
 
 using namespace std::chrono_literals;
@@ -299,4 +299,4 @@ TEMPLATE_TEST_CASE("a link that stays down ends all outstanding operations", "",
   check_ends(links);
 }
 
-} // namespace test
+} // namespace test::hosts_links_tests

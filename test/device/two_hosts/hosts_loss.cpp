@@ -8,9 +8,8 @@
 #include <string>
 #include <vector>
 
+namespace test::hosts_loss_tests {
 namespace {
-
-using namespace test;
 
 constexpr std::size_t block = 4096;
 constexpr std::size_t slots = 16;
@@ -121,3 +120,5 @@ TEST_CASE("bytes arrive once, whole and in order, however many packets are lost"
   CHECK(h.q1.state() == queue_pair_state::connected);
   CHECK(h.q2.state() == queue_pair_state::connected);
 }
+
+} // namespace test::hosts_loss_tests

@@ -15,7 +15,7 @@
 #include <thread>
 #include <vector>
 
-namespace test {
+namespace test::device_close_tests {
 
 TEST_CASE("a device is closed when the last copy and the last object made on it are destroyed") {
   constexpr int times = 200;
@@ -140,4 +140,4 @@ TEST_CASE("queue pairs of a device are opened and closed on several threads duri
   CHECK(failed == 0);
 }
 
-} // namespace test
+} // namespace test::device_close_tests

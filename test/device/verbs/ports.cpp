@@ -17,7 +17,7 @@
 #include <set>
 #include <sstream>
 
-namespace test {
+namespace test::ports_tests {
 namespace {
 
 /// A file of the device's port 1 in sysfs; empty if it is not there or cannot be read.
@@ -289,4 +289,4 @@ TEST_CASE("the best GID follows the addresses of the interface") {
   CHECK(dev.best_gid(1)->address().to_string() == own);
 }
 
-} // namespace test
+} // namespace test::ports_tests

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace test {
+namespace test::verbs_tests {
 
 TEST_CASE("send and receive") {
   pair p;
@@ -240,4 +240,4 @@ TEST_CASE("an unreliable connected queue pair sends and writes") {
   CHECK(p.carries("still connected"));
 }
 
-} // namespace test
+} // namespace test::verbs_tests

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-namespace test {
+namespace test::verbs_buffers_tests {
 
 TEST_CASE("scatter and gather") {
   pair p;
@@ -165,4 +165,4 @@ TEST_CASE("a large message crosses in one operation") {
   CHECK(to.data()[size] == 0);
 }
 
-} // namespace test
+} // namespace test::verbs_buffers_tests

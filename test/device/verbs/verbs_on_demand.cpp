@@ -10,7 +10,7 @@
 #include <memory>
 #include <string>
 
-namespace test {
+namespace test::verbs_on_demand_tests {
 namespace {
 
 using query = int (*)(ibv_context*, const ibv_query_device_ex_input*, ibv_device_attr_ex*,
@@ -100,4 +100,4 @@ TEST_CASE("memory registered on demand is sent, received, read and written") {
   }
 }
 
-} // namespace test
+} // namespace test::verbs_on_demand_tests

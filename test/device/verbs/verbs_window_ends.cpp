@@ -10,7 +10,7 @@
 #include <optional>
 #include <thread>
 
-namespace test {
+namespace test::verbs_window_ends_tests {
 namespace {
 
 void bind(pair& p, queue_pair& qp, memory_window& window) {
@@ -208,4 +208,4 @@ TEST_CASE("a memory window and its queue pair are destroyed at once in two threa
   }
 }
 
-} // namespace test
+} // namespace test::verbs_window_ends_tests

@@ -3,7 +3,7 @@
 #include "catch.hpp"
 #include "device/support/pair.hpp"
 
-namespace test {
+namespace test::verbs_windows_tests {
 
 TEST_CASE("a memory window gives the peer a part of a region, until it is invalidated") {
   pair p;
@@ -215,4 +215,4 @@ TEST_CASE("a send that invalidates a region that is not there") {
   CHECK(r.calls == 1);
 }
 
-} // namespace test
+} // namespace test::verbs_windows_tests

@@ -12,7 +12,7 @@
 #include <sys/mman.h>
 #include <variant>
 
-namespace test {
+namespace test::withheld_tests {
 namespace {
 
 using faults::call;
@@ -276,4 +276,4 @@ TEST_CASE("a block that a device keeps does not return to its pool though memory
   }
 }
 
-} // namespace test
+} // namespace test::withheld_tests

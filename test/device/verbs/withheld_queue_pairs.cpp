@@ -9,7 +9,7 @@
 
 #include <catch.hpp>
 
-namespace test {
+namespace test::withheld_queue_pairs_tests {
 namespace {
 
 using faults::call;
@@ -308,4 +308,4 @@ TEST_CASE("a connection whose queue pair the device does not destroy keeps the m
   CHECK(t.pool.statistics().blocks_in_use == 0);
 }
 
-} // namespace test
+} // namespace test::withheld_queue_pairs_tests

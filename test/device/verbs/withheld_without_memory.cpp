@@ -15,9 +15,9 @@
 #include <variant>
 #include <vector>
 
+namespace test::withheld_without_memory_tests {
 namespace {
 
-using namespace test;
 using faults::call;
 using faults::forever;
 
@@ -265,3 +265,5 @@ TEST_CASE("shared receives that are not destroyed end without memory to note it"
     return reached;
   });
 }
+
+} // namespace test::withheld_without_memory_tests
