@@ -50,9 +50,9 @@ TEST_CASE("a close continues as long as the peer takes few of the bytes that it 
   const auto values = pattern(many, 1);
   const std::size_t written = fill(t.a, values);
   REQUIRE(written > receive_room(t.b.options()));
+  std::vector<std::uint8_t> got(written + 1); // touched before the time runs
   t.a.close();
   // Far fewer bytes than are read at a time.
-  std::vector<std::uint8_t> got(written + 1);
   std::size_t taken = 0;
   error_code failure;
   asio::steady_timer pause(t.io);
@@ -92,12 +92,12 @@ TEST_CASE("a close continues while the peer takes few bytes by functions that fi
   const auto values = pattern(many, 1);
   const std::size_t written = fill(*t.a, values);
   REQUIRE(written > receive_room(t.b.options()));
+  std::vector<std::uint8_t> got(written + 1); // touched before the time runs
   t.a->close();
   std::thread closing([&] {
     t.io_a->restart();
     t.io_a->run();
   });
-  std::vector<std::uint8_t> got(written + 1);
   std::size_t taken = 0;
   error_code ec;
   t.b.non_blocking(!blocking);
@@ -129,10 +129,10 @@ TEST_CASE("a peer is queried before a close gives up, also if the context was bl
   const std::size_t room = receive_room(t.b.options());
   REQUIRE(written > room);
   t.until([&] { return t.b.available() == room; });
+  std::vector<std::uint8_t> got(written + 1); // touched before the time runs
   t.a.close();
   t.io.restart();
   t.io.run_for(linger / 10); // until no more bytes move
-  std::vector<std::uint8_t> got(written + 1);
   std::size_t taken = asio::read(t.b, asio::buffer(got.data(), 1000));
   // Later than the answer to a question that was sent in time, but early enough that the stream
   // does not notice the blocked context.
