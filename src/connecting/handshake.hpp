@@ -39,7 +39,7 @@ struct handshake {
   static constexpr std::size_t base_size = 24;
   static constexpr std::size_t full_size = 56;
   static constexpr std::size_t prefix_size = 5; ///< Magic and version, the same in all versions.
-  static constexpr std::uint8_t version = 2;
+  static constexpr std::uint8_t version = 3;
 
   kind what = kind::raw;
   std::uint32_t receives = 0;     ///< Posted receives; of shared ones, the most

@@ -8,12 +8,16 @@
 namespace asio_rdma::detail {
 namespace {
 
+// Bytes of a frame of several small messages, with its header.
+constexpr std::uint32_t gathered_room = 1024;
+
 link_options link_options_of(const connection_options& o) {
   link_options result;
   result.receives = o.receives;
   result.receive_size = o.receive_size;
   result.max_receive_size = o.max_receive_size;
   result.sends = o.sends;
+  result.send_room = gathered_room;
   result.most_payload = o.max_message;
   result.keep_alive = o.keep_alive;
   result.queue_pair = o.queue_pair;
@@ -50,6 +54,8 @@ void connection_impl::make_parts(frame_link& frames, const handshake&) {
   o.limit = options().max_message;
   o.offers = options().offers;
   o.pulls = options().pulls;
+  o.gather = gathered_room - frame_header::size;
+  o.small = frame_transfer::payload_room;
   try {
     messages_.emplace(frames, o);
     frames.add(remote_part_.emplace(*this), {});
@@ -95,10 +101,18 @@ bool connection_impl::run_parts(operation_list& done) {
   case message_action::kind::received:
     complete_receive(*static_cast<message_receive::wait&>(*a.receive).op, done);
     return true;
+  case message_action::kind::await_idle:
+    link_.visit_when_idle();
+    return true;
   case message_action::kind::none:
     break;
   }
   return regions_->run(done);
+}
+
+void connection_impl::on_idle() {
+  if (messages_)
+    messages_->on_idle();
 }
 
 void connection_impl::begin(connection_operation& op) {

@@ -74,6 +74,7 @@ private:
 
   void make_parts(frame_link& frames, const handshake& peer) override;
   bool run_parts(operation_list& done) override;
+  void on_idle() override;
   void add_payload(const outgoing_frame& frame, frame_transfer& to) override;
 
   error_code take_sizes(const error_code& ec) noexcept;
@@ -85,6 +86,7 @@ private:
 
   // Sends.
   error_code fill(message_record& r, const payload& p);
+  static void add_message(const message_record& r, frame_transfer& to);
   void expose(message_record& r);
   void complete_send(message_record& r, operation_list& done);
   bool cancel(message_send& op, asio::cancellation_type_t type, operation_list& done);

@@ -68,9 +68,10 @@ void connection_impl::complete_receive(message_receive& op, operation_list& done
     give_back(*op.pull);
   registered_buffer memory;
   const bool in_slot = result.where == message_in::place::slot;
+  const std::size_t at = frame_header::size + result.at;
   if (in_slot)
-    memory = op.owning ? link_.take_received(result.slot, frame_header::size, result.bytes)
-                       : link_.received(result.slot).slice(frame_header::size, result.bytes);
+    memory = op.owning ? link_.take_received(result.slot, at, result.bytes)
+                       : link_.received(result.slot).slice(at, result.bytes);
   else if (result.where == message_in::place::pulled) {
     message_pull& p = pull_of(result.slot);
     memory = std::move(p.memory);
@@ -80,7 +81,7 @@ void connection_impl::complete_receive(message_receive& op, operation_list& done
     op.result.payload = std::move(memory);
   else if (!memory.empty())
     scatter(memory.data(), {op.targets, op.target_count}, 0, memory.size());
-  if (in_slot)
+  if (in_slot && result.last)
     link_.frames().release(result.slot);
   active_.erase(operation_list::s_iterator_to(op));
   done.push_back(op);

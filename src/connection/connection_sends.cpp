@@ -82,7 +82,20 @@ error_code connection_impl::fill(message_record& r, const payload& p) {
 }
 
 void connection_impl::add_payload(const outgoing_frame& frame, frame_transfer& to) {
-  auto& r = static_cast<message_record&>(static_cast<message_out&>(*frame.operation));
+  const auto* message = &static_cast<const message_out&>(*frame.operation);
+  if (frame.header.type != frame_type::gathered)
+    return add_message(static_cast<const message_record&>(*message), to);
+  for (; message != nullptr; message = message->together()) {
+    constexpr std::array<std::byte, 8> zeros{};
+    std::array<std::byte, gathered_header::size> header;
+    encode({static_cast<std::uint32_t>(message->bytes), message->immediate}, header.data());
+    to.copy(header.data(), header.size());
+    add_message(static_cast<const message_record&>(*message), to);
+    to.copy(zeros.data(), gathered_size(message->bytes) - gathered_header::size - message->bytes);
+  }
+}
+
+void connection_impl::add_message(const message_record& r, frame_transfer& to) {
   if (r.is_small) {
     to.copy(r.small.data(), r.bytes);
   } else if (r.view_count != 0) {

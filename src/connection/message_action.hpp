@@ -14,18 +14,21 @@ struct message_options {
   std::uint64_t limit = std::uint64_t(1) << 30; ///< Bytes of an offered message, at most.
   std::uint32_t offers = 16; ///< Messages that are offered at a time, each with a key of its own.
   std::uint32_t pulls = 4;   ///< Messages that are read at a time, at least one.
+  std::uint32_t gather = 0;  ///< Bytes of small messages that share a frame; 0: none do.
+  std::uint32_t small = 0;   ///< The longest message that shares a frame.
 };
 
 /// The next step of the driver.
 struct message_action {
   enum class kind {
     none,
-    prepare, ///< Make a key for reading exactly the buffers of `send`; then call `prepared` or
-             ///< `fail_send`.
-    pull,    ///< Read `memory`; then call `pulled(slot)` or `refuse(slot)`.
-    drop,    ///< Discard the bytes of the `pull` of `slot`, also if it is still in progress.
-    sent,    ///< `send` has completed; end its key first, if it has one.
-    received ///< `receive` has completed.
+    prepare,   ///< Make a key for reading exactly the buffers of `send`; then call `prepared` or
+               ///< `fail_send`.
+    pull,      ///< Read `memory`; then call `pulled(slot)` or `refuse(slot)`.
+    drop,      ///< Discard the bytes of the `pull` of `slot`, also if it is still in progress.
+    sent,      ///< `send` has completed; end its key first, if it has one.
+    received,  ///< `receive` has completed.
+    await_idle ///< Call `on_idle` once the handlers that are ready have run.
   };
   kind what = kind::none;
   message_out* send = nullptr;

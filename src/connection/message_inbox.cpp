@@ -36,11 +36,14 @@ link_part::disposition message_inbox::on_frame(const frame_header& header,
   case frame_type::message:
     if (dropping_)
       return disposition::consumed;
+    reserve(1);
     messages_.push_back({.place = message_in::place::slot,
                          .slot = slot,
                          .immediate = immediate_of(header),
                          .memory = {.size = header.length}});
     return disposition::held;
+  case frame_type::gathered:
+    return on_gathered(payload, slot);
   case frame_type::written:
     if (dropping_)
       return disposition::consumed;
@@ -51,6 +54,43 @@ link_part::disposition message_inbox::on_frame(const frame_header& header,
   default:
     return disposition::violation;
   }
+}
+
+link_part::disposition message_inbox::on_gathered(std::span<const std::byte> payload,
+                                                  std::uint32_t slot) {
+  std::uint32_t count = 0;
+  gathered_header h;
+  for (auto rest = payload; !rest.empty(); rest = rest.subspan(gathered_size(h.length)))
+    if (decode(rest, h) || ++count > most_gathered)
+      return disposition::violation;
+  if (count == 0)
+    return disposition::violation;
+  if (dropping_)
+    return disposition::consumed;
+  reserve(count);
+  for (std::size_t at = 0; at != payload.size(); at += gathered_size(h.length)) {
+    if (decode(payload.subspan(at), h))
+      return disposition::violation;
+    messages_.push_back({.place = message_in::place::slot,
+                         .slot = slot,
+                         .at = static_cast<std::uint32_t>(at + gathered_header::size),
+                         .last = --count == 0,
+                         .immediate = h.immediate,
+                         .memory = {.size = h.length}});
+  }
+  return disposition::held;
+}
+
+// Makes room for further messages. A receive holds at most `most_gathered`, which bounds their
+// number.
+void message_inbox::reserve(std::uint32_t further) {
+  if (messages_.reserve() < further)
+    messages_.set_capacity(std::max(2 * messages_.capacity(), messages_.size() + further));
+}
+
+void message_inbox::release(const entry& e) {
+  if (e.last)
+    link_.release(e.slot);
 }
 
 link_part::disposition message_inbox::on_offer(const frame_header& header,
@@ -66,6 +106,7 @@ link_part::disposition message_inbox::on_offer(const frame_header& header,
   }
   if (link_.may_grow_to(p.memory.size)) // later ones need not be offered
     link_.want_receives(p.memory.size);
+  reserve(1);
   messages_.push_back({.where = entry::state::offered,
                        .place = message_in::place::pulled,
                        .slot = slot,
@@ -199,6 +240,8 @@ void message_inbox::deliver(message_in& op, entry& e) {
   op.immediate = e.immediate;
   op.where = e.place;
   op.slot = e.slot;
+  op.at = e.at;
+  op.last = e.last;
   if (e.place != message_in::place::slot)
     link_.release(e.slot);
   if (e.pinned())
@@ -243,7 +286,7 @@ void message_inbox::close() {
       answers_.push_back({e.id, refusal::closed});
     }
     drop_pulled(e);
-    link_.release(e.slot);
+    release(e);
   }
   messages_.erase(keep, messages_.end());
   drop_written();

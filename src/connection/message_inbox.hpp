@@ -55,6 +55,8 @@ private:
     state where = state::whole;
     message_in::place place = message_in::place::none;
     std::uint32_t slot = 0;
+    std::uint32_t at = 0; // in the receive, behind the header
+    bool last = true;     // of the messages in the receive
     std::uint32_t id = 0;
     std::optional<std::uint32_t> immediate = {};
     remote_buffer memory = {};  // its size is the size of the message
@@ -74,6 +76,9 @@ private:
   }
   link_part::disposition on_offer(const frame_header& header, std::span<const std::byte> payload,
                                   std::uint32_t slot);
+  link_part::disposition on_gathered(std::span<const std::byte> payload, std::uint32_t slot);
+  void reserve(std::uint32_t further);
+  void release(const entry& e);
   void match_messages();
   void match_written();
   void deliver(message_in& op, entry& e);

@@ -5,6 +5,7 @@
 #include <cassert>
 #include <iterator>
 #include <limits>
+#include <utility>
 
 namespace asio_rdma::detail {
 namespace {
@@ -14,7 +15,7 @@ message_out& as_send(frame_operation& op) { return static_cast<message_out&>(op)
 } // namespace
 
 message_outbox::message_outbox(const frame_link& link, const message_options& o)
-    : link_(link), next_prepare_(queue_.end()) {
+    : link_(link), next_prepare_(queue_.end()), gather_(o.gather), small_(o.small) {
   // The peer keeps an answer for each offer.
   const std::uint32_t most = std::min(link.options().peer_receives,
                                       std::uint32_t(std::numeric_limits<std::uint16_t>::max()));
@@ -113,18 +114,23 @@ bool message_outbox::has_data() const {
   if (queue_.empty())
     return false;
   const auto& op = static_cast<const message_out&>(queue_.front());
-  return is_eager(op) || op.state_ == message_out::state::ready;
+  return is_eager(op) ? !gathers() : op.state_ == message_out::state::ready;
+}
+
+message_out& message_outbox::take_first() {
+  message_out& op = as_send(queue_.front());
+  if (next_prepare_ == queue_.begin())
+    ++next_prepare_;
+  queue_.pop_front();
+  op.under_way_ = true;
+  return op;
 }
 
 bool message_outbox::next_data(outgoing_frame& f) {
   if (!has_data())
     return false;
-  message_out& op = as_send(queue_.front());
-  const bool eager = is_eager(op);
-  if (next_prepare_ == queue_.begin())
-    ++next_prepare_;
-  queue_.pop_front();
-  op.under_way_ = true;
+  const bool eager = is_eager(as_send(queue_.front())), small = is_small(as_send(queue_.front()));
+  message_out& op = take_first();
   f.operation = &op;
   f.header.immediate = op.immediate.value_or(0);
   f.header.flags = op.immediate ? frame_header::has_immediate : std::uint8_t(0);
@@ -138,6 +144,8 @@ bool message_outbox::next_data(outgoing_frame& f) {
     f.header.type = frame_type::message;
     f.header.length = static_cast<std::uint32_t>(op.bytes);
     f.payload_of_operation = true;
+    if (small)
+      fill_together(op, f);
   } else {
     op.state_ = message_out::state::offered;
     ++under_offer_;
@@ -149,10 +157,69 @@ bool message_outbox::next_data(outgoing_frame& f) {
   return true;
 }
 
+// --- Small messages ---------------------------------------------------------------------------
+
+bool message_outbox::is_small(const message_out& op) const noexcept {
+  return op.what == message_out::kind::message && is_eager(op) && op.bytes <= small_ &&
+         gathered_size(op.bytes) <= gather_room();
+}
+
+std::uint64_t message_outbox::gather_room() const noexcept {
+  return std::min<std::uint64_t>(gather_, eager_size());
+}
+
+// Whether the messages in the queue wait for more.
+bool message_outbox::gathers() const {
+  if (small_frames_ == 0 && idle_ == idle_wait::none)
+    return false;
+  std::uint64_t bytes = 0;
+  std::uint32_t count = 0;
+  return std::all_of(queue_.begin(), queue_.end(), [&](const frame_operation& f) {
+    const auto& op = static_cast<const message_out&>(f);
+    bytes += gathered_size(op.bytes);
+    return is_small(op) && bytes <= gather_room() && ++count < most_gathered;
+  });
+}
+
+// Adds the messages that follow to the frame of `first`. One message alone needs no header of its
+// own.
+void message_outbox::fill_together(message_out& first, outgoing_frame& f) {
+  ++small_frames_;
+  first.leads_ = true;
+  std::uint64_t bytes = gathered_size(first.bytes);
+  std::uint32_t count = 1;
+  for (message_out* last = &first; !queue_.empty() && count != most_gathered; ++count) {
+    const message_out& next = as_send(queue_.front());
+    bytes += gathered_size(next.bytes);
+    if (!is_small(next) || bytes > gather_room())
+      break;
+    last->together_ = &take_first();
+    last = last->together_;
+    last->state_ = message_out::state::eager;
+    f.header = {.type = frame_type::gathered, .length = static_cast<std::uint32_t>(bytes)};
+  }
+}
+
+bool message_outbox::next_wait(message_action& a) {
+  if (idle_ != idle_wait::due)
+    return false;
+  idle_ = idle_wait::asked;
+  a.what = message_action::kind::await_idle;
+  return true;
+}
+
+// --- Completions -------------------------------------------------------------------------------
+
 void message_outbox::on_sent(frame_operation* sent) {
   if (sent == nullptr)
     return;
   message_out& op = as_send(*sent);
+  if (op.leads_) {
+    const bool more = op.together_ != nullptr || !queue_.empty();
+    if (more && idle_ == idle_wait::none)
+      idle_ = idle_wait::due;
+    return end_together(op, {});
+  }
   op.under_way_ = false;
   if (op.state_ == message_out::state::eager || op.answered_)
     finish(op, op.ec);
@@ -162,11 +229,24 @@ void message_outbox::on_dropped(frame_operation* sent, const error_code& ec) {
   if (sent == nullptr)
     return;
   message_out& op = as_send(*sent);
+  if (op.leads_)
+    return end_together(op, ec);
   op.under_way_ = false;
   if (op.state_ == message_out::state::eager)
     finish(op, ec);
   else if (op.answered_)
     finish(op, op.ec);
+}
+
+void message_outbox::end_together(message_out& first, const error_code& ec) {
+  --small_frames_;
+  first.leads_ = false;
+  for (message_out* op = &first; op != nullptr;) {
+    message_out* const next = std::exchange(op->together_, nullptr);
+    op->under_way_ = false;
+    finish(*op, ec);
+    op = next;
+  }
 }
 
 bool message_outbox::on_answer(const frame_header& header) {

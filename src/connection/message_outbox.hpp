@@ -29,6 +29,8 @@ public:
   /// The progress of the operation, set by the protocol.
   enum class state { idle, waiting, preparing, ready, eager, offered, done };
   state where() const noexcept { return state_; }
+  /// The next message of the same `gathered` frame; null behind the last.
+  const message_out* together() const noexcept { return together_; }
 
 protected:
   ~message_out() = default;
@@ -38,12 +40,19 @@ private:
   state state_ = state::idle;
   bool under_way_ = false; // the SEND of its frame is outstanding
   bool answered_ = false;
+  bool leads_ = false; // the first message of a frame of small messages
+  message_out* together_ = nullptr;
   std::uint32_t id_ = 0; // of the offer
   remote_buffer memory_;
 };
 
 /// The messages to the peer, in order, and the notices of RDMA WRITEs. A part of
 /// `message_protocol`, which describes the public functions.
+///
+/// Small messages share frames. A small message is sent at once if no frame of small messages is
+/// outstanding. Otherwise it waits until that frame's SEND has completed, and until the handlers of
+/// the completed messages have run, as they may send further ones; or until a frame is full, or a
+/// message that is not small follows.
 class message_outbox {
 public:
   message_outbox(const frame_link& link, const message_options& o);
@@ -59,12 +68,14 @@ public:
   ///@{
   bool next_sent(message_action& a);
   bool next_prepare(message_action& a);
+  bool next_wait(message_action& a);
   ///@}
 
   bool has_data() const;
   bool next_data(outgoing_frame& f);
   void on_sent(frame_operation* sent);
   void on_dropped(frame_operation* sent, const error_code& ec);
+  void on_idle() noexcept { idle_ = idle_wait::none; }
   /// Takes the peer's answer to an offer. Returns false for a protocol violation.
   bool on_answer(const frame_header& header);
 
@@ -81,6 +92,12 @@ private:
   };
 
   bool is_eager(const message_out& op) const noexcept;
+  bool is_small(const message_out& op) const noexcept;
+  std::uint64_t gather_room() const noexcept;
+  bool gathers() const;
+  message_out& take_first();
+  void fill_together(message_out& first, outgoing_frame& f);
+  void end_together(message_out& first, const error_code& ec);
   void finish(message_out& op, const error_code& ec);
   void leave_queue(message_out& op);
   void free_offer(message_out& op);
@@ -90,7 +107,10 @@ private:
   frame_operation_list::iterator next_prepare_; // the first of them whose key was not requested
   std::vector<offer> offers_;
   std::vector<std::uint16_t> free_offers_;
-  std::uint32_t under_offer_ = 0; // sent and not completed
+  std::uint32_t under_offer_ = 0;  // sent and not completed
+  std::uint32_t gather_, small_;   // of `message_options`
+  std::uint32_t small_frames_ = 0; // outstanding
+  enum class idle_wait : std::uint8_t { none, due, asked } idle_ = idle_wait::none;
   frame_operation_list done_sends_;
   error_code no_sends_; // why sends are not possible
 };

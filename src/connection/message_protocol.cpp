@@ -5,8 +5,8 @@ namespace asio_rdma::detail {
 
 message_protocol::message_protocol(frame_link& link, const message_options& o)
     : outbox_(link, o), inbox_(link, o) {
-  link.add(*this, {frame_type::message, frame_type::offer, frame_type::written, frame_type::taken,
-                   frame_type::refused});
+  link.add(*this, {frame_type::message, frame_type::gathered, frame_type::offer,
+                   frame_type::written, frame_type::taken, frame_type::refused});
 }
 
 message_action message_protocol::next() {
@@ -15,7 +15,7 @@ message_action message_protocol::next() {
     return a;
   inbox_.match();
   if (inbox_.next_drop(a) || inbox_.next_received(a) || outbox_.next_sent(a) ||
-      inbox_.next_pull(a) || outbox_.next_prepare(a))
+      inbox_.next_pull(a) || outbox_.next_prepare(a) || outbox_.next_wait(a))
     ask_again(); // there may be an answer to send
   else
     idle();

@@ -7,9 +7,9 @@
 namespace asio_rdma::detail {
 
 /// Messages of any size, whole and in order, and notices of RDMA WRITEs. A message that fits the
-/// peer's receives is sent eagerly, in one frame, and completes when its SEND does. A longer
-/// message is offered; it completes when the peer has read it and said so. While an offer waits for
-/// its key, later messages wait too.
+/// peer's receives is sent eagerly, in one frame, which small messages share, and completes when
+/// the frame's SEND does. A longer message is offered; it completes when the peer has read it and
+/// said so. While an offer waits for its key, later messages wait too.
 ///
 /// Messages are received in order. A message that is not taken holds its receive, which slows down
 /// the peer. An offered message is read when an operation waits for it.
@@ -40,6 +40,11 @@ public:
   void fail_send(message_out& op, const error_code& ec) {
     ask_again();
     outbox_.fail_send(op, ec);
+  }
+  /// Reports that the handlers that were ready have run.
+  void on_idle() {
+    ask_again();
+    outbox_.on_idle();
   }
   /// Cancels a send. Returns true if nothing of `op` has been sent; `op` is the driver's again, and
   /// so is a key that was or is being made. Otherwise `op` continues to its end.

@@ -140,7 +140,7 @@ void message_inbox::drop_pulled(const entry& e) {
 void message_inbox::drop_from(queue::iterator first) {
   for (auto e = first; e != messages_.end(); ++e) {
     drop_pulled(*e);
-    link_.release(e->slot);
+    release(*e);
   }
   messages_.erase(first, messages_.end());
 }

@@ -26,6 +26,8 @@ constexpr shape shape_of(frame_type t) noexcept {
   switch (t) {
   case frame_type::message:
     return {.known = true, .any_length = true, .flags = immediate};
+  case frame_type::gathered:
+    return {.known = true, .any_length = true};
   case frame_type::data:
     return {.known = true, .any_length = true, .bytes = true};
   case frame_type::offer:
@@ -242,6 +244,28 @@ error_code decode(std::span<const std::byte> bytes, lease_payload& result) noexc
       !decode_lease(get<std::uint64_t>(bytes.data()), result.lease))
     return error::protocol_violation;
   result.grant = get<std::uint32_t>(bytes.data() + 8);
+  return {};
+}
+
+void encode(const gathered_header& h, std::byte* to) noexcept {
+  put(to, h.length | (h.immediate ? gathered_header::has_immediate : 0));
+  put(to + 4, h.immediate.value_or(0));
+}
+
+error_code decode(std::span<const std::byte> bytes, gathered_header& result) noexcept {
+  if (bytes.size() < gathered_header::size)
+    return error::protocol_violation;
+  const auto first = get<std::uint32_t>(bytes.data());
+  const auto immediate = get<std::uint32_t>(bytes.data() + 4);
+  result.length = first & ~gathered_header::has_immediate;
+  result.immediate.reset();
+  if (result.length != first)
+    result.immediate = immediate;
+  const std::uint64_t all = gathered_size(result.length);
+  const std::size_t end = gathered_header::size + result.length;
+  if ((!result.immediate && immediate != 0) || all > bytes.size() ||
+      !all_zero(bytes.subspan(end, all - end)))
+    return error::protocol_violation;
   return {};
 }
 

@@ -10,11 +10,12 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 namespace asio_rdma::detail {
 
-/// The type of a frame. Frames with a type up to `returned` may stay in their receive until the
+/// The type of a frame. Frames with a type up to `gathered` may stay in their receive until the
 /// peer's application takes them. All other frames are consumed at once. docs/protocol.md has the
 /// rules.
 enum class frame_type : std::uint8_t {
@@ -24,6 +25,7 @@ enum class frame_type : std::uint8_t {
   written = 4,  ///< Immediate data of an RDMA WRITE before it.
   lent = 5,     ///< Unsolicited access to the sender's memory (`grant_payload`).
   returned = 6, ///< A grant of the receiver, handed back to it.
+  gathered = 7, ///< Several whole messages (`gathered_header`).
 
   credits = 16,   ///< The header only.
   taken = 17,     ///< The offer has been read.
@@ -137,6 +139,21 @@ struct lease_payload {
   std::uint32_t grant = 0;
 };
 
+/// Precedes each message of a `gathered` frame. 0 length (31 bits); the highest bit is set if there
+/// is immediate data  4 immediate (32). Zeros follow the message, up to a multiple of 8 bytes.
+struct gathered_header {
+  static constexpr std::size_t size = 8;
+  static constexpr std::uint32_t has_immediate = std::uint32_t(1) << 31;
+  std::uint32_t length = 0;
+  std::optional<std::uint32_t> immediate;
+};
+/// The messages of a `gathered` frame, at most.
+constexpr std::uint32_t most_gathered = 64;
+/// Bytes of the frame that a message needs, with its header and the zeros.
+constexpr std::uint64_t gathered_size(std::uint64_t message) noexcept {
+  return gathered_header::size + (message + 7) / 8 * 8;
+}
+
 constexpr std::size_t max_fixed_payload = grant_payload::size;
 using payload_bytes = std::array<std::byte, max_fixed_payload>;
 
@@ -144,11 +161,16 @@ void encode(const offer_payload& p, payload_bytes& to) noexcept;
 void encode(const request_payload& p, payload_bytes& to) noexcept;
 void encode(const grant_payload& p, payload_bytes& to) noexcept;
 void encode(const lease_payload& p, payload_bytes& to) noexcept;
+/// Writes `gathered_header::size` bytes.
+void encode(const gathered_header& h, std::byte* to) noexcept;
 
 /// Decode a payload of the type's size and check every byte. Errors: `error::protocol_violation`.
 error_code decode(std::span<const std::byte> bytes, offer_payload& result) noexcept;
 error_code decode(std::span<const std::byte> bytes, request_payload& result) noexcept;
 error_code decode(std::span<const std::byte> bytes, grant_payload& result) noexcept;
 error_code decode(std::span<const std::byte> bytes, lease_payload& result) noexcept;
+/// Decodes and checks the header of the first message of `bytes`, and that the whole message and
+/// its zeros are there. Errors: `error::protocol_violation`.
+error_code decode(std::span<const std::byte> bytes, gathered_header& result) noexcept;
 
 } // namespace asio_rdma::detail

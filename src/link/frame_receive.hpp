@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
 
 namespace asio_rdma::detail {
 
@@ -16,12 +17,18 @@ class frame_receive : public receive_operation {
 public:
   frame_receive(const frame_receive&) = delete;
 
-  /// Prepares for posting: allocates `size` bytes, unless the receive has that much memory. Returns
-  /// false with the error in `ec` if that fails.
+  /// Whether the receive can be posted with its memory, for frames of `size` bytes.
+  bool fits(std::size_t size) const noexcept { return !kept && memory.size() >= size; }
+  void replace(registered_buffer fresh) noexcept {
+    memory = std::move(fresh);
+    kept = false;
+  }
+  /// Prepares for posting: allocates `size` bytes, unless the receive fits. Returns false with the
+  /// error in `ec` if that fails.
   bool fill(const memory_pool& pool, std::size_t size) {
     ec = {};
-    if (memory.size() < size)
-      memory = pool.allocate(size, ec);
+    if (!fits(size))
+      replace(pool.allocate(size, ec));
     element_ = element_of(memory);
     return !ec;
   }
@@ -36,7 +43,8 @@ public:
   }
 
   const std::uint32_t slot;
-  registered_buffer memory; ///< A received message may have taken it.
+  registered_buffer memory;
+  bool kept = false; ///< The application keeps the memory, so it is not posted again.
 
 protected:
   frame_receive(function f, std::uint32_t number) noexcept : receive_operation(f), slot(number) {

@@ -226,7 +226,8 @@ registered_buffer link_impl::take_received(std::uint32_t slot, std::size_t at,
                                            std::size_t bytes) noexcept {
   constexpr std::size_t much = std::size_t(1) << 14;
   assert(is_locked());
-  registered_buffer& memory = receives_->memory(slot);
+  frame_receive& r = receives_->receive(slot);
+  const registered_buffer& memory = r.memory;
   if (memory.size() > much && bytes < memory.size() / 4) {
     error_code ec;
     registered_buffer result = pool_.allocate(bytes, ec); // empty for no bytes
@@ -236,7 +237,8 @@ registered_buffer link_impl::take_received(std::uint32_t slot, std::size_t at,
       return result;
     }
   }
-  return std::exchange(memory, {}).slice(at, bytes);
+  r.kept = true;
+  return memory.slice(at, bytes);
 }
 
 // A pool does not report freed memory, and the peer may be waiting, so this polls.

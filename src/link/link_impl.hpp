@@ -38,6 +38,7 @@ struct link_options {
   std::uint32_t receive_size = 0;
   std::uint32_t max_receive_size = 0; ///< 0: the receives do not grow.
   std::uint32_t sends = 0;
+  std::uint32_t send_room = frame_transfer::room; ///< Bytes of a frame that may be copied, at most.
   /// The largest payload of a frame that is worth receiving.
   std::uint64_t most_payload = std::numeric_limits<std::uint64_t>::max();
   std::chrono::milliseconds keep_alive{};
@@ -124,9 +125,11 @@ public:
   frame_link& frames() noexcept { return *frames_; }
   const frame_link& frames() const noexcept { return *frames_; }
   /// The memory of a receive.
-  registered_buffer& received(std::uint32_t slot) noexcept { return receives_->memory(slot); }
-  /// Gives the application bytes of a receive: the memory of the receive, or a copy, so that few
-  /// bytes do not keep much memory.
+  const registered_buffer& received(std::uint32_t slot) noexcept {
+    return receives_->receive(slot).memory;
+  }
+  /// Gives the application bytes of a receive: in the memory of the receive, which it then keeps,
+  /// or a copy, so that few bytes do not keep much memory.
   registered_buffer take_received(std::uint32_t slot, std::size_t at, std::size_t bytes) noexcept;
 
   /// Posts a work request. If that fails, the link fails and `done` is not called.

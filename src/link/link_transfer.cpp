@@ -44,7 +44,7 @@ void frame_transfer::begin(const frame_header& header, std::uint32_t lkey) noexc
 }
 
 void frame_transfer::copy(const void* data, std::size_t n) noexcept {
-  assert(elements[0].length + n <= room);
+  assert(elements[0].length + n <= link().options().send_room);
   if (n == 0)
     return;
   std::memcpy(place_ + elements[0].length, data, n);

@@ -52,15 +52,16 @@ private:
 /// The SEND of a frame. The header has memory of its own, with room for small payloads.
 class frame_transfer final : public link_transfer {
 public:
-  static constexpr std::size_t room = 256;
+  static constexpr std::uint32_t room = 256;
   static constexpr std::size_t payload_room = room - frame_header::size;
 
-  /// `place`: registered memory of `room` bytes.
+  /// `place`: registered memory of `link_options::send_room` bytes, at least `room`.
   frame_transfer(link_impl& link, std::uint32_t slot, std::byte* place) noexcept;
 
   /// Writes the header into memory with the local key `lkey`.
   void begin(const frame_header& header, std::uint32_t lkey) noexcept;
-  /// Copies payload behind the header, at most `payload_room` bytes in total.
+  /// Copies payload behind the header. All of it fits the frame's place: any `payload_room` bytes
+  /// do.
   void copy(const void* data, std::size_t bytes) noexcept;
   /// Adds payload that the device reads in place: at most three elements, after the copied bytes.
   void add(const ibv_sge& element) noexcept;

@@ -40,8 +40,8 @@ bool own_source::post(std::uint32_t slot) {
   assert(slot < receives_.size());
   link_receive& r = *receives_[slot];
   const std::uint32_t size = link_.receive_size();
-  if (r.memory.size() < size && !larger_.empty()) {
-    r.memory = std::move(larger_.back());
+  if (!r.fits(size) && !larger_.empty()) {
+    r.replace(std::move(larger_.back()));
     larger_.pop_back();
   }
   if (!r.fill(link_.pool(), size)) {
@@ -154,8 +154,8 @@ void shared_source::begin() {
   link_.fail(end_.ec);
 }
 
-registered_buffer& shared_source::memory(std::uint32_t slot) noexcept {
-  return shared_->receive(slot).memory;
+frame_receive& shared_source::receive(std::uint32_t slot) noexcept {
+  return shared_->receive(slot);
 }
 
 // A link that has left the shared receives no longer counts on any.

@@ -34,8 +34,7 @@ public:
   virtual error_code make() = 0;
   /// From here on the link has receives. It keeps itself alive until they have ended.
   virtual void begin() = 0;
-  /// The memory of a receive. A received message may take it.
-  virtual registered_buffer& memory(std::uint32_t slot) noexcept = 0;
+  virtual frame_receive& receive(std::uint32_t slot) noexcept = 0;
   /// Allocates memory of `size` bytes for each receive; a receive gets it when it is posted again.
   /// Returns false if that is not possible.
   virtual bool grow(std::uint32_t size) = 0;
@@ -77,9 +76,7 @@ public:
   std::uint16_t promise() const noexcept override { return 0; }
   error_code make() override;
   void begin() override;
-  registered_buffer& memory(std::uint32_t slot) noexcept override {
-    return receives_[slot]->memory;
-  }
+  frame_receive& receive(std::uint32_t slot) noexcept override { return *receives_[slot]; }
   bool grow(std::uint32_t size) override;
   void free(std::uint32_t slot) override;
   void take() override;
@@ -121,7 +118,7 @@ public:
   std::uint16_t promise() const noexcept override;
   error_code make() override { return {}; }
   void begin() override;
-  registered_buffer& memory(std::uint32_t slot) noexcept override;
+  frame_receive& receive(std::uint32_t slot) noexcept override;
   bool grow(std::uint32_t) override { return false; }
   void free(std::uint32_t slot) override;
   void take() override;

@@ -109,7 +109,7 @@ std::vector<std::byte> a_frame(input& in, const party& p) {
       frame_type::lent,     frame_type::returned, frame_type::credits, frame_type::taken,
       frame_type::refused,  frame_type::request,  frame_type::granted, frame_type::denied,
       frame_type::renew,    frame_type::renewed,  frame_type::ended,   frame_type::release,
-      frame_type::shutdown, frame_type::goodbye};
+      frame_type::shutdown, frame_type::goodbye,  frame_type::gathered};
   frame_header h;
   h.type = types[in.below(std::size(types))];
   const std::uint8_t how = in.byte();
@@ -136,6 +136,16 @@ std::vector<std::byte> a_frame(input& in, const party& p) {
     h.length = 1;
     h.id = 0;
     break;
+  case frame_type::gathered: {
+    h.id = 0;
+    for (std::uint32_t count = in.below(4); count != 0 && h.length <= 24; --count) {
+      const std::uint32_t length = in.below(9);
+      encode({length, in.byte() % 2 == 0 ? std::optional<std::uint32_t>(in.byte()) : std::nullopt},
+             &payload[h.length]);
+      h.length += static_cast<std::uint32_t>(gathered_size(length));
+    }
+    break;
+  }
   case frame_type::offer:
     h.length = offer_payload::size;
     encode(offer_payload{memory}, payload);
@@ -185,6 +195,8 @@ void conversation(input in) {
   m.limit = 2500;
   m.offers = 1 + in.below(4);
   m.pulls = 1 + in.below(3);
+  m.gather = 112;
+  m.small = 40;
   l.promise = in.below(4) / 2 * 5; // in half of the conversations the receives are shared
   grant_limits g;
   g.rights = remote_rights::all;

@@ -3,6 +3,7 @@
 
 #include "connection/message_protocol.hpp"
 #include "fake_link.hpp"
+#include "gathered.hpp"
 #include "leases/grant_table.hpp"
 #include "leases/lease_table.hpp"
 #include "party_state.hpp"
@@ -78,7 +79,8 @@ public:
   /// Completes all actions that need no peer.
   void finish_local_work() {
     run();
-    while (!preparing.empty() || !pulls.empty() || !making.empty() || !ending.empty()) {
+    while (!preparing.empty() || !pulls.empty() || !making.empty() || !ending.empty() ||
+           idle_asked) {
       const chooser first = [](std::uint32_t) {
         return 0U;
       };
@@ -93,7 +95,10 @@ public:
     const auto some = [&](auto& list) {
       return pick(static_cast<std::uint32_t>(list.size()));
     };
-    if (!preparing.empty()) {
+    if (idle_asked && pick(2) == 0) {
+      idle_asked = false;
+      messages.on_idle();
+    } else if (!preparing.empty()) {
       const auto i = preparing.begin() + some(preparing);
       send_op& op = **i;
       preparing.erase(i);
@@ -137,7 +142,7 @@ public:
       else
         messages.pulled(p.slot);
     } else {
-      return false;
+      return idle_asked;
     }
     run();
     return true;
@@ -357,6 +362,10 @@ private:
     op.keyed = false;
   }
 
+  std::span<const std::byte> payload_of(const outgoing_frame& f) override {
+    gathered_ = gathered_payload(f);
+    return gathered_;
+  }
   void free_receive(std::uint32_t slot) override {
     if (!shared)
       return fake_link::free_receive(slot);
@@ -405,6 +414,10 @@ private:
       must(direct_read ? dead : read.erase(a.slot) == 1, "what was read is dropped once");
       break;
     }
+    case message_action::kind::await_idle:
+      must(!idle_asked, "one visit is asked for at a time");
+      idle_asked = true;
+      break;
     case message_action::kind::sent: {
       auto& op = *static_cast<send_op*>(a.send);
       end(op);
@@ -442,8 +455,14 @@ private:
     if (op.where == message_in::place::pulled)
       must(read.erase(op.slot) == 1, "a message that was read is given once");
     if (op.where == message_in::place::slot) {
-      must(filled.at(op.slot).size() == frame_header::size + op.bytes, "a message is whole");
-      lent_slots.push_back(op.slot);
+      const std::size_t size = filled.at(op.slot).size() - frame_header::size;
+      const bool alone = op.at == 0;
+      must(alone ? size == op.bytes : op.at + op.bytes <= size, "a message is whole");
+      must(alone || op.last == (op.at - gathered_header::size + gathered_size(op.bytes) == size),
+           "the last message of a frame is known");
+      gathered += alone ? 0 : 1;
+      if (op.last)
+        lent_slots.push_back(op.slot);
     }
     received.emplace_back(op.immediate.value_or(0), op.bytes);
   }
@@ -490,6 +509,7 @@ private:
   op_set<lease_op> asked;
   op_set<region_op> region_waits;
   std::map<std::uint32_t, std::uint64_t> making_bytes;
+  std::vector<std::byte> gathered_;
 
 public:
   std::function<void(const remote_buffer&)> on_pull;

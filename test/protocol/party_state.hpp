@@ -74,6 +74,7 @@ struct party_state {
   std::vector<pull> pulls;
   std::set<std::uint32_t> read; // the memory of pulls that are not direct
   std::vector<send_op*> preparing;
+  bool idle_asked = false;
   std::vector<std::uint32_t> making, ending;
   std::map<std::uint64_t, std::uint64_t> keys; // of offered messages: their sizes
   std::set<std::uint32_t> grant_keys;          // keys by which the peer may access
@@ -89,6 +90,7 @@ struct party_state {
   std::size_t ended_ops = 0, made_ops = 0, regions = 0, granted = 0, failed_sends = 0;
   bool honest_peer = true;               // its keys of long messages are their numbers
   std::size_t direct = 0, abandoned = 0; // messages read to the receiver's own memory
+  std::size_t gathered = 0;              // messages received that shared a frame
   bool dead = false;                     // the device has ended its accesses
   std::uint32_t sequence = 0;
   std::uint64_t next_key = 1;

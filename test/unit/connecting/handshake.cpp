@@ -47,7 +47,7 @@ void set(handshake_bytes& bytes, std::size_t at, unsigned value) {
 TEST_CASE("a handshake record has the documented layout") {
   const handshake_bytes bytes = encode(a_handshake());
   const unsigned char expected[handshake::full_size] = {
-      'A', 'R', 'D', 'M', 2,  1,    1,    0,    4,  3,    2,    1,    0, 16, 0, 0, 16, 1, 8,
+      'A', 'R', 'D', 'M', 3,  1,    1,    0,    4,  3,    2,    1,    0, 16, 0, 0, 16, 1, 8,
       9,   0,   0,   0,   0,  0x56, 0x34, 0x12, 0,  0xef, 0xcd, 0xab, 0, 1,  2, 3, 4,  5, 6,
       7,   8,   9,   10,  11, 12,   13,   14,   15, 16,   8,    7,    4, 2,  0, 0, 0,  0};
   CHECK(std::memcmp(bytes.data(), expected, sizeof(expected)) == 0);
@@ -111,7 +111,7 @@ TEST_CASE("a handshake record out of range is refused") {
       {"magic", 0, 'B'},
       {"magic", 3, 'V'},
       {"an older version", 4, 1},
-      {"a newer version", 4, 3},
+      {"a newer version", 4, 4},
       {"kind", 5, 3},
       {"unknown flag", 6, 3},
       {"unknown flag", 7, 1},
@@ -357,7 +357,7 @@ TEST_CASE("a side that fails to connect notifies the other, which has connected"
 }
 
 TEST_CASE("a peer of another protocol is answered and not waited for") {
-  const std::string greeting = GENERATE("S", "SSH-2", "ARDV", "ARDM\x03");
+  const std::string greeting = GENERATE("S", "SSH-2", "ARDV", "ARDM\x04");
   side a(raw(20)), other(raw(30));
   a.run(other);
   for (const char c : greeting)

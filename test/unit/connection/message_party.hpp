@@ -5,6 +5,7 @@
 
 #include "connection/message_protocol.hpp"
 #include "protocol/fake_link.hpp"
+#include "protocol/gathered.hpp"
 
 #include <deque>
 #include <set>
@@ -35,6 +36,10 @@ struct party final : fake_link {
       return false;
     actions.push_back(a);
     return true;
+  }
+  std::span<const std::byte> payload_of(const outgoing_frame& f) override {
+    gathered_ = gathered_payload(f);
+    return gathered_;
   }
   void free_receive(std::uint32_t slot) override {
     reposted.push_back(slot);
@@ -103,6 +108,7 @@ struct party final : fake_link {
   message_protocol messages;
   std::vector<std::uint32_t> reposted;
   std::deque<message_action> actions;
+  std::vector<std::byte> gathered_;
 };
 
 /// The number of the receive that the peer's frame `n` fills.

@@ -16,7 +16,8 @@ using namespace protocol_test;
 struct totals {
   std::size_t steps = 0, worlds = 0, messages = 0, pulled = 0, direct = 0, abandoned = 0,
               regions = 0, granted = 0, notices = 0, deaths = 0, goodbyes = 0, failed = 0,
-              leases_used = 0, shared = 0, beyond_promise = 0, before_goodbye = 0, grown = 0;
+              leases_used = 0, shared = 0, beyond_promise = 0, before_goodbye = 0, grown = 0,
+              gathered = 0;
 };
 
 class world final : two_sides<party> {
@@ -45,6 +46,8 @@ public:
       m.limit = 2500;
       m.offers = 1 + below(6);
       m.pulls = 1 + below(4);
+      m.gather = below(3) == 0 ? 0 : 8 + below(400);
+      m.small = below(200);
       grant_limits g;
       g.rights = below(4) == 0 ? remote_rights::read : remote_rights::all;
       g.bytes = 200;
@@ -108,6 +111,7 @@ public:
       total_.notices += p->noticed.size();
       total_.failed += p->failed_sends;
       total_.grown += p->link.receive_size() != 128;
+      total_.gathered += p->gathered;
     }
   }
 
@@ -313,7 +317,7 @@ TEST_CASE("two parties lose and double nothing, with any actions in any order") 
                << " goodbyes, " << t.before_goodbye << " messages before one, " << t.shared
                << " sides that share receives, " << t.beyond_promise
                << " times with more than was promised, " << t.grown
-               << " sides whose receives grew");
+               << " sides whose receives grew, " << t.gathered << " messages that shared a frame");
   CHECK(t.messages > t.steps / 50);
   CHECK(t.pulled > t.steps / 500);
   CHECK(t.direct > 0);
@@ -327,4 +331,5 @@ TEST_CASE("two parties lose and double nothing, with any actions in any order") 
   CHECK(t.shared > 0);
   CHECK(t.beyond_promise > 0);
   CHECK(t.grown > 0);
+  CHECK(t.gathered > t.steps / 1000);
 }

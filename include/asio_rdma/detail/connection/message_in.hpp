@@ -15,7 +15,8 @@ public:
   enum class kind { message, written };
   enum class place {
     none,   ///< The message has no payload.
-    slot,   ///< After the header in receive `slot`; call `frame_link::release` after use.
+    slot,   ///< In receive `slot`, `at` bytes behind the header; if it is the `last` message there,
+            ///< call `frame_link::release` after use.
     pulled, ///< In the memory that the driver chose for the `pull` of `slot`.
     direct  ///< In the memory of the operation.
   };
@@ -30,6 +31,8 @@ public:
   std::optional<std::uint32_t> immediate;
   place where = place::none;
   std::uint32_t slot = 0;
+  std::uint32_t at = 0;
+  bool last = true;
 
 protected:
   ~message_in() = default;
