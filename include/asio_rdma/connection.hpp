@@ -209,9 +209,9 @@ public:
   }
 
   /// Sends one message. The operation completes when the peer's device has received the message,
-  /// or, for a long message, when the peer's program has read it. Small messages (240 bytes) that
-  /// are sent while earlier ones are on their way share a frame, and complete together. Signature
-  /// `void(error_code, std::size_t bytes)`.
+  /// or, for a long message, when the peer's program has read it. Small messages that are sent
+  /// while earlier ones are on their way share a frame, and complete together
+  /// (`connection_options::gather`). Signature `void(error_code, std::size_t bytes)`.
   template <class Buffers, class Token = asio::default_completion_token_t<executor_type>>
   requires(!std::integral<std::decay_t<Token>>) //
       auto async_send(const Buffers& buffers, Token&& token = {}) {

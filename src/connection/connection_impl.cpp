@@ -17,7 +17,8 @@ link_options link_options_of(const connection_options& o) {
   result.receive_size = o.receive_size;
   result.max_receive_size = o.max_receive_size;
   result.sends = o.sends;
-  result.send_room = gathered_room;
+  if (o.gather)
+    result.send_room = gathered_room;
   result.most_payload = o.max_message;
   result.keep_alive = o.keep_alive;
   result.queue_pair = o.queue_pair;
@@ -54,8 +55,10 @@ void connection_impl::make_parts(frame_link& frames, const handshake&) {
   o.limit = options().max_message;
   o.offers = options().offers;
   o.pulls = options().pulls;
-  o.gather = gathered_room - frame_header::size;
-  o.small = frame_transfer::payload_room;
+  if (options().gather) {
+    o.gather = gathered_room - frame_header::size;
+    o.small = frame_transfer::payload_room;
+  }
   try {
     messages_.emplace(frames, o);
     frames.add(remote_part_.emplace(*this), {});

@@ -99,8 +99,10 @@ void connection_impl::add_message(const message_record& r, frame_transfer& to) {
   if (r.is_small) {
     to.copy(r.small.data(), r.bytes);
   } else if (r.view_count != 0) {
-    for (std::uint32_t i = 0; i < r.view_count; ++i)
-      to.add(r.views[i]);
+    // A small message has views if it was to be offered, and the peer's receives have grown since.
+    const bool copied = r.bytes <= frame_transfer::payload_room;
+    for (const ibv_sge& e : std::span(r.views).first(r.view_count))
+      copied ? to.copy(reinterpret_cast<const void*>(e.addr), e.length) : to.add(e);
   } else if (r.bytes <= frame_transfer::payload_room) {
     to.copy(r.memory.data(), r.bytes);
   } else {

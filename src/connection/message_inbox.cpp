@@ -2,6 +2,7 @@
 #include "connection/message_inbox.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cassert>
 #include <iterator>
 #include <utility>
@@ -58,25 +59,26 @@ link_part::disposition message_inbox::on_frame(const frame_header& header,
 
 link_part::disposition message_inbox::on_gathered(std::span<const std::byte> payload,
                                                   std::uint32_t slot) {
+  std::array<gathered_header, most_gathered> headers;
   std::uint32_t count = 0;
-  gathered_header h;
-  for (auto rest = payload; !rest.empty(); rest = rest.subspan(gathered_size(h.length)))
-    if (decode(rest, h) || ++count > most_gathered)
+  for (auto rest = payload; !rest.empty();
+       rest = rest.subspan(gathered_size(headers[count++].length)))
+    if (count == most_gathered || decode(rest, headers[count]))
       return disposition::violation;
   if (count == 0)
     return disposition::violation;
   if (dropping_)
     return disposition::consumed;
   reserve(count);
-  for (std::size_t at = 0; at != payload.size(); at += gathered_size(h.length)) {
-    if (decode(payload.subspan(at), h))
-      return disposition::violation;
+  std::uint64_t at = 0;
+  for (std::uint32_t i = 0; i != count; ++i) {
     messages_.push_back({.place = message_in::place::slot,
                          .slot = slot,
                          .at = static_cast<std::uint32_t>(at + gathered_header::size),
-                         .last = --count == 0,
-                         .immediate = h.immediate,
-                         .memory = {.size = h.length}});
+                         .last = i + 1 == count,
+                         .immediate = headers[i].immediate,
+                         .memory = {.size = headers[i].length}});
+    at += gathered_size(headers[i].length);
   }
   return disposition::held;
 }
@@ -84,8 +86,11 @@ link_part::disposition message_inbox::on_gathered(std::span<const std::byte> pay
 // Makes room for further messages. A receive holds at most `most_gathered`, which bounds their
 // number.
 void message_inbox::reserve(std::uint32_t further) {
-  if (messages_.reserve() < further)
-    messages_.set_capacity(std::max(2 * messages_.capacity(), messages_.size() + further));
+  if (messages_.reserve() >= further)
+    return;
+  const std::size_t most = std::size_t(link_.options().receives) * most_gathered;
+  messages_.set_capacity(
+      std::max(std::min(2 * messages_.capacity(), most), messages_.size() + further));
 }
 
 void message_inbox::release(const entry& e) {

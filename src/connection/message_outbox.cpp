@@ -177,7 +177,8 @@ bool message_outbox::gathers() const {
   return std::all_of(queue_.begin(), queue_.end(), [&](const frame_operation& f) {
     const auto& op = static_cast<const message_out&>(f);
     bytes += gathered_size(op.bytes);
-    return is_small(op) && bytes <= gather_room() && ++count < most_gathered;
+    return is_small(op) && bytes + gathered_header::size <= gather_room() &&
+           ++count < most_gathered;
   });
 }
 
@@ -216,9 +217,10 @@ void message_outbox::on_sent(frame_operation* sent) {
   message_out& op = as_send(*sent);
   if (op.leads_) {
     const bool more = op.together_ != nullptr || !queue_.empty();
-    if (more && idle_ == idle_wait::none)
+    end_together(op, {});
+    if (more && small_frames_ == 0 && idle_ == idle_wait::none)
       idle_ = idle_wait::due;
-    return end_together(op, {});
+    return;
   }
   op.under_way_ = false;
   if (op.state_ == message_out::state::eager || op.answered_)

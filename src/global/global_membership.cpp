@@ -16,6 +16,7 @@ global_memory_impl::peer_ptr global_memory_impl::make_peer(bool accepted, error_
   p->serves = accepted || node_->hosts();
   connection_options o = options_.lanes;
   o.max_message = global_message::max_size;
+  o.gather = false; // such messages are rare
   p->link.open(node_->pool(), o, ec);
   return p;
 }

@@ -148,7 +148,7 @@ struct gathered_header {
   std::optional<std::uint32_t> immediate;
 };
 /// The messages of a `gathered` frame, at most.
-constexpr std::uint32_t most_gathered = 64;
+constexpr std::uint32_t most_gathered = 32;
 /// Bytes of the frame that a message needs, with its header and the zeros.
 constexpr std::uint64_t gathered_size(std::uint64_t message) noexcept {
   return gathered_header::size + (message + 7) / 8 * 8;

@@ -72,14 +72,14 @@ void link_impl::limit_receives(std::uint32_t most) noexcept {
 
 error_code link_impl::make_work_requests() {
   error_code ec;
-  send_memory_ = pool_.allocate(std::size_t(options_.sends) * options_.send_room, ec);
+  const std::size_t room = options_.send_room;
+  send_memory_ = pool_.allocate(options_.sends * room, ec);
   if (!ec)
     ec = receives_->make();
   if (ec)
     return ec;
   for (std::uint32_t i = 0; i < options_.sends; ++i)
-    sends_.emplace_back(*this, i,
-                        static_cast<std::byte*>(send_memory_.data()) + i * options_.send_room);
+    sends_.emplace_back(*this, i, static_cast<std::byte*>(send_memory_.data()) + i * room);
   return begin();
 }
 

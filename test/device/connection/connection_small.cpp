@@ -131,6 +131,57 @@ TEST_CASE("receives grow to messages that were offered, and later ones are sent 
   CHECK(t.a.statistics().rendezvous_sent == offered);
 }
 
+// They have been prepared as elements of the scatter/gather list, not as copies.
+TEST_CASE("small messages that were to be offered share frames once receives have grown") {
+  constexpr std::uint32_t count = 100;
+  constexpr std::size_t size = 100;
+  connection_options one_offer, tiny_receives;
+  one_offer.offers = 1;
+  tiny_receives.receives = 5;
+  tiny_receives.receive_size = 56;
+  talk t(one_offer, tiny_receives);
+  const registered_buffer first = filled(t.pool, 4000, count);
+  std::vector<registered_buffer> memory;
+  sent long_one;
+  t.a.async_send(asio::buffer(first.data(), first.size()), count, long_one.handler());
+  std::uint32_t sent_well = 0, received = 0, wrong = 0;
+  for (std::uint32_t n = 0; n < count; ++n) {
+    memory.push_back(filled(t.pool, size, n));
+    t.a.async_send(asio::buffer(memory[n].data(), size), n,
+                   [&](error_code ec, std::size_t) { sent_well += ec ? 0u : 1u; });
+  }
+  const std::function<void()> receive = [&] {
+    t.b.async_receive([&](error_code ec, const message& m) {
+      const std::uint32_t expected = received == 0 ? count : received - 1;
+      wrong += ec || m.immediate != expected || m.size() != (received == 0 ? first.size() : size) ||
+                       !is_pattern(m.payload.data(), m.size(), expected)
+                   ? 1u
+                   : 0u;
+      if (++received <= count && !ec)
+        receive();
+    });
+  };
+  receive();
+  t.until([&] { return received == count + 1 && sent_well == count; });
+  CHECK(wrong == 0);
+  const auto sent_by_a = t.a.statistics();
+  CHECK(sent_by_a.rendezvous_sent < count / 2);
+  CHECK(sent_by_a.frames_sent < count / 2);
+}
+
+TEST_CASE("without gathering, each message has a frame of its own") {
+  connection_options apart;
+  apart.gather = false;
+  talk t(apart);
+  flow f(t);
+  f.size_of = [](std::uint32_t) {
+    return std::size_t(64);
+  };
+  f.count = 500;
+  f.run(16);
+  CHECK(t.a.statistics().frames_sent >= f.count);
+}
+
 TEST_CASE("a few bytes in a large receive do not keep its memory") {
   talk t;
   flow f(t);

@@ -79,10 +79,10 @@ TEST_CASE("gathered messages: a message whose predecessors have completed is sen
 }
 
 TEST_CASE("gathered messages: a full frame waits for nothing") {
-  party p({}, gathering);
+  party p({}, {.gather = 192, .small = 100});
   std::deque<a_send> many;
-  for (int i = 0; i < 8; ++i)
-    p.send(many.emplace_back(40)); // four of 48 bytes fit a frame
+  for (int i = 0; i < 5; ++i)
+    p.send(many.emplace_back(40)); // four of 48 bytes fill a frame
   REQUIRE(p.types() == std::vector{frame_type::message, frame_type::gathered});
   CHECK(p.wire[1].header.length == 4 * 48);
 }
