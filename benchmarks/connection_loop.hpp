@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSL-1.0
 //
 // Messages by `asio_rdma::connection` with its default options. verbs_loop does the same with
-// receives whose size and number it knows.
+// receives whose size and number it knows. With plain memory the messages are sent from a vector,
+// and received into one.
 #pragma once
 
 #include "asio_loop.hpp"
@@ -10,15 +11,21 @@
 #include <asio_rdma/connection.hpp>
 #include <asio_rdma/connector.hpp>
 
+#include <vector>
+
 namespace bench {
 
 class connection_loop final : public loop {
 public:
-  /// The ends in this process; each may be null. They only name the device.
-  connection_loop(const plan& p, style s, const cm_end* active, const cm_end* passive,
+  enum class memory { registered, plain };
+
+  /// The ends in this process; each may be null. They only name the device. Plain memory is for
+  /// callbacks.
+  connection_loop(const plan& p, style s, memory m, const cm_end* active, const cm_end* passive,
                   process_pipe* to_active)
       : plan_(p),
         style_(s),
+        plain_(m == memory::plain ? p.bytes : 0, 'a'),
         device_((active ? active : passive)->context(), asio_rdma::ownership::borrow),
         pd_(device_),
         pool_(pd_),
@@ -104,6 +111,16 @@ private:
   // Round trips: each message is sent back unchanged
 
   void answer() {
+    if (!plain_.empty()) {
+      passive_.async_receive(asio::buffer(plain_), [this](const asio_rdma::error_code& ec,
+                                                          std::size_t n) {
+        check(ec, "receive");
+        passive_.async_send(asio::buffer(plain_, n),
+                            [](const asio_rdma::error_code& e, std::size_t) { check(e, "send"); });
+        answer();
+      });
+      return;
+    }
     passive_.async_receive([this](const asio_rdma::error_code& ec, asio_rdma::message m) {
       check(ec, "receive");
       passive_.async_send(m.payload,
@@ -112,15 +129,23 @@ private:
     });
   }
   void ask() {
-    active_.async_send(payload_,
-                       [](const asio_rdma::error_code& ec, std::size_t) { check(ec, "send"); });
-    active_.async_receive([this](const asio_rdma::error_code& ec, const asio_rdma::message&) {
+    const auto sent = [](const asio_rdma::error_code& ec, std::size_t) {
+      check(ec, "send");
+    };
+    const auto answered = [this](const asio_rdma::error_code& ec, const auto&) {
       check(ec, "receive");
       if (--left_ != 0)
         ask();
       else
         io_.stop();
-    });
+    };
+    if (plain_.empty()) {
+      active_.async_send(payload_, sent);
+      active_.async_receive(answered);
+    } else {
+      active_.async_send(asio::buffer(plain_), sent);
+      active_.async_receive(asio::buffer(into_), answered);
+    }
   }
 
   awaitable answers() {
@@ -140,12 +165,16 @@ private:
   // A window of messages one way
 
   void take() {
-    passive_.async_receive([this](const asio_rdma::error_code& ec, const asio_rdma::message&) {
+    const auto took = [this](const asio_rdma::error_code& ec, const auto&) {
       check(ec, "receive");
       --to_receive_;
       progressed();
       take();
-    });
+    };
+    if (plain_.empty())
+      passive_.async_receive(took);
+    else
+      passive_.async_receive(asio::buffer(into_), took);
   }
   awaitable takes() {
     for (;;) {
@@ -159,12 +188,16 @@ private:
     if (left_ == 0)
       return;
     --left_;
-    active_.async_send(payload_, [this](const asio_rdma::error_code& ec, std::size_t) {
+    const auto sent = [this](const asio_rdma::error_code& ec, std::size_t) {
       check(ec, "send");
       --to_send_;
       progressed();
       send_one();
-    });
+    };
+    if (plain_.empty())
+      active_.async_send(payload_, sent);
+    else
+      active_.async_send(asio::buffer(plain_), sent);
   }
   awaitable sends() {
     while (left_ != 0) {
@@ -177,6 +210,7 @@ private:
 
   plan plan_;
   style style_;
+  std::vector<char> plain_, into_ = std::vector<char>(plain_.size()); // empty: registered memory
   asio::io_context io_{1};
   asio_rdma::device device_;
   asio_rdma::protection_domain pd_;

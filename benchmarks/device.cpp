@@ -30,8 +30,12 @@ const std::map<std::string, mode> modes{{"event", mode::event}, {"busy", mode::b
 
 std::unique_ptr<loop> make(const std::string& by, const plan& p, bool messages, cm_end* active,
                            cm_end* passive, process_pipe* to_active) {
-  if (by == "verbs" || by == "epoll")
-    return std::make_unique<verbs_loop>(p, by == "epoll", active, passive, to_active);
+  if (by == "verbs" || by == "epoll" || by == "copying") {
+    const verbs_way way = by == "epoll"     ? verbs_way::epoll
+                          : by == "copying" ? verbs_way::copying
+                                            : verbs_way::plain;
+    return std::make_unique<verbs_loop>(p, way, active, passive, to_active);
+  }
   if (by == "stream")
     return std::make_unique<stream_loop<rdma_streams>>(p, active, passive, to_active);
   if (by == "plain")
@@ -46,11 +50,14 @@ std::unique_ptr<loop> make(const std::string& by, const plan& p, bool messages, 
     return std::make_unique<lock_loop<spin_lock>>(p, *active);
   if (by == "mcs")
     return std::make_unique<lock_loop<mcs_lock>>(p, *active);
-  if (by == "messages")
-    return std::make_unique<connection_loop>(p, style::callbacks, active, passive, to_active);
+  using memory = connection_loop::memory;
+  if (by == "messages" || by == "plain_messages") {
+    const memory m = by == "messages" ? memory::registered : memory::plain;
+    return std::make_unique<connection_loop>(p, style::callbacks, m, active, passive, to_active);
+  }
   const style s = by == "callbacks" ? style::callbacks : style::coroutines;
   if (messages)
-    return std::make_unique<connection_loop>(p, s, active, passive, to_active);
+    return std::make_unique<connection_loop>(p, s, memory::registered, active, passive, to_active);
   return std::make_unique<asio_loop>(p, s, active, passive, to_active);
 }
 
@@ -137,14 +144,16 @@ int main(int argc, char* argv[]) {
       ->envname("ASIO_RDMA_ADDRESS")
       ->required()
       ->check(CLI::ValidIPV4);
-  app.add_option("--by", by,
-                 "which loops: on verbs (epoll: that block there), or by the library; for send and "
-                 "rate also by its messages, its stream (plain: from plain memory), and TCP, with "
-                 "callbacks; for read of 8 bytes by its global memory; for batch singles and "
-                 "batches, for lock alock, spin and mcs")
-      ->check(
-          CLI::IsMember({"verbs", "epoll", "callbacks", "coroutines", "messages", "stream", "plain",
-                         "tcp", "global", "singles", "batches", "alock", "spin", "mcs"}));
+  app.add_option(
+         "--by", by,
+         "which loops: on verbs (epoll: that block there; copying: from and to plain memory), or "
+         "by the library; for send and "
+         "rate also by its messages, its stream (plain: from plain memory), and TCP, with "
+         "callbacks; for read of 8 bytes by its global memory; for batch singles and "
+         "batches, for lock alock, spin and mcs")
+      ->check(CLI::IsMember({"verbs", "epoll", "copying", "callbacks", "coroutines", "messages",
+                             "plain_messages", "stream", "plain", "tcp", "global", "singles",
+                             "batches", "alock", "spin", "mcs"}));
   app.add_option("--rounds", rounds, "runs of each loop");
   app.add_option("--operations", operations, "in each run (default: as many as take --seconds)");
   app.add_option("--seconds", seconds, "that a run takes");

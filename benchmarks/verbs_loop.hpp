@@ -4,23 +4,30 @@
 // ibv_post_send and every send signaled: the reference for the library. The ends of a process have
 // one completion queue, polled 32 at a time. To wait, a loop arms the queue, polls once more, and
 // then blocks in ibv_get_cq_event; events are acknowledged 64 at a time. With `epoll` the loop
-// blocks in epoll_wait instead, as a loop with sockets or timers must.
+// blocks in epoll_wait instead, as a loop with sockets or timers must. With `copying` the program's
+// memory is not registered: each message is copied to registered memory and from it.
 #pragma once
 
 #include "cm_link.hpp"
 
 #include <sys/epoll.h>
 
+#include <algorithm>
 #include <array>
+#include <cstring>
 #include <optional>
+#include <vector>
 
 namespace bench {
+
+enum class verbs_way { plain, epoll, copying };
 
 class verbs_loop final : public loop {
 public:
   /// The ends in this process; each may be null.
-  verbs_loop(const plan& p, bool epoll, cm_end* active, cm_end* passive, process_pipe* to_active)
+  verbs_loop(const plan& p, verbs_way way, cm_end* active, cm_end* passive, process_pipe* to_active)
       : plan_(p), active_(active), passive_(passive) {
+    const bool epoll = way == verbs_way::epoll;
     ibv_context* context = (active ? active : passive)->context();
     if (p.how == mode::event)
       check((channel_ = ibv_create_comp_channel(context)) != nullptr, "ibv_create_comp_channel");
@@ -36,12 +43,20 @@ public:
       near_.emplace(pd_, 'a', p.what == work::bulk ? p.window() : 1);
     if (passive)
       far_.emplace(pd_, 'p');
-    if (active && p.what == work::send)
-      for (std::uint32_t i = 0; i < p.receives(); ++i)
-        receive(*active, *near_);
-    if (passive && (p.what == work::send || p.what == work::rate))
-      for (std::uint32_t i = 0; i < p.receives(); ++i)
-        receive(*passive, *far_);
+    std::uint32_t receives = p.receives();
+    if (way == verbs_way::copying) {
+      receives = std::min(receives, 2 * p.window() + 2);
+      if (active)
+        near_copies_.emplace(pd_, p, receives);
+      if (passive)
+        far_copies_.emplace(pd_, p, receives);
+    }
+    for (std::uint32_t i = 0; i < receives; ++i) {
+      if (active && p.what == work::send)
+        receive(*active, i);
+      if (passive && (p.what == work::send || p.what == work::rate))
+        receive(*passive, i);
+    }
     if (!active)
       to_active->put('r');
     else if (!passive)
@@ -65,13 +80,48 @@ public:
     for (;;)
       each_completion([this](const ibv_wc& wc) {
         if (wc.opcode == IBV_WC_RECV)
-          answer();
+          answer(wc);
       });
   }
 
 private:
-  void send(cm_end& end, const memory& m) {
+  /// The memory of a program that copies, and registered memory with a place for each send and each
+  /// receive.
+  struct copies {
+    copies(ibv_pd* pd, const plan& p, std::uint32_t receives)
+        : registered(pd, 'c', p.window() + receives),
+          sends(p.window()),
+          from(p.bytes, 'f'),
+          into(p.bytes) {}
+
+    char* place(std::uint64_t n) const { return registered.data + (1 + n) * memory::half; }
+    char* place_of_receive(std::uint64_t slot) const { return place(sends + slot); }
+    char* copy_out() {
+      char* const to = place(next++ % sends);
+      std::memcpy(to, from.data(), from.size());
+      return to;
+    }
+    void copy_in(std::uint64_t slot) {
+      std::memcpy(into.data(), place_of_receive(slot), into.size());
+    }
+
+    memory registered;
+    std::uint32_t sends;
+    std::vector<char> from, into;
+    std::uint64_t next = 0;
+  };
+
+  const memory& memory_of(const cm_end& end) const { return &end == active_ ? *near_ : *far_; }
+  copies* copies_of(const cm_end& end) {
+    auto& c = &end == active_ ? near_copies_ : far_copies_;
+    return c ? &*c : nullptr;
+  }
+
+  void send(cm_end& end) {
+    const memory& m = memory_of(end);
     ibv_sge sge{reinterpret_cast<std::uintptr_t>(m.data), plan_.bytes, m.mr->lkey};
+    if (copies* const c = copies_of(end))
+      sge = {reinterpret_cast<std::uintptr_t>(c->copy_out()), plan_.bytes, c->registered.mr->lkey};
     ibv_send_wr wr{}, *bad;
     wr.sg_list = &sge;
     wr.num_sge = 1;
@@ -96,18 +146,31 @@ private:
     check(ibv_post_send(active_->qp(), &wr, &bad) == 0, "ibv_post_send");
   }
 
-  void receive(cm_end& end, const memory& m) {
+  void receive(cm_end& end, std::uint64_t slot) {
+    const memory& m = memory_of(end);
     ibv_sge sge{reinterpret_cast<std::uintptr_t>(m.data + memory::half), plan_.bytes, m.mr->lkey};
+    if (const copies* const c = copies_of(end))
+      sge = {reinterpret_cast<std::uintptr_t>(c->place_of_receive(slot)), plan_.bytes,
+             c->registered.mr->lkey};
     ibv_recv_wr wr{}, *bad;
-    wr.wr_id = &end == passive_;
+    wr.wr_id = 2 * slot + (&end == passive_ ? 1 : 0);
     wr.sg_list = &sge;
     wr.num_sge = 1;
     check(ibv_post_recv(end.qp(), &wr, &bad) == 0, "ibv_post_recv");
   }
 
-  void answer() {
-    receive(*passive_, *far_);
-    send(*passive_, *far_);
+  /// A message has arrived.
+  void take(const ibv_wc& wc) {
+    cm_end& end = is_passive(wc) ? *passive_ : *active_;
+    if (copies* const c = copies_of(end))
+      c->copy_in(wc.wr_id / 2);
+    receive(end, wc.wr_id / 2);
+  }
+  static bool is_passive(const ibv_wc& wc) { return wc.wr_id % 2 == 1; }
+
+  void answer(const ibv_wc& wc) {
+    take(wc);
+    send(*passive_);
   }
 
   template <class F>
@@ -147,34 +210,33 @@ private:
   }
 
   void round_trips(std::uint64_t left) {
-    send(*active_, *near_);
+    send(*active_);
     while (left != 0)
       each_completion([&](const ibv_wc& wc) {
         if (wc.opcode != IBV_WC_RECV)
           return;
-        if (wc.wr_id == 1)
-          return answer();
-        receive(*active_, *near_);
+        if (is_passive(wc))
+          return answer(wc);
+        take(wc);
         if (--left != 0)
-          send(*active_, *near_);
+          send(*active_);
       });
   }
 
   void messages(std::uint64_t operations) {
     std::uint64_t posted = 0, sent = 0, received = 0;
     for (; posted < plan_.window() && posted < operations; ++posted)
-      send(*active_, *near_);
+      send(*active_);
     while (sent < operations || received < operations)
       each_completion([&](const ibv_wc& wc) {
         if (wc.opcode == IBV_WC_RECV) {
           ++received;
-          receive(*passive_, *far_);
-          return;
+          return take(wc);
         }
         ++sent;
         if (posted < operations) {
           ++posted;
-          send(*active_, *near_);
+          send(*active_);
         }
       });
   }
@@ -199,6 +261,7 @@ private:
   ibv_cq* cq_ = nullptr;
   ibv_pd* pd_ = nullptr;
   std::optional<memory> near_, far_;
+  std::optional<copies> near_copies_, far_copies_;
   bool armed_ = false;
   unsigned events_ = 0;
   queue_counters counters_;
