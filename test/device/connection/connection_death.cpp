@@ -21,6 +21,7 @@ struct to_other_process {
   to_other_process() {
     listener.open({device_address(dev), 0});
     o.remote_memory.bytes = 1 << 20;
+    o.gather = false; // each message takes a receive of the peer
     c.open(pool, o);
     before = pool.statistics().blocks_in_use;
     test::connection accepted;
