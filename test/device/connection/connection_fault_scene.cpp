@@ -17,6 +17,7 @@ access rights(const device& d) {
 
 connection_options generous() {
   connection_options o;
+  o.gather = false; // each message has a completion that can be held back
   o.remote_memory.bytes = 1 << 20;
   o.remote_memory.rights = access::remote_read | access::remote_write | access::remote_atomic;
   return o;
