@@ -44,10 +44,10 @@ struct connection_options {
   std::uint32_t receive_size = 8192;
   std::uint32_t max_receive_size = 131088;
   std::uint32_t sends = 32; ///< Frames outstanding at a time; more wait their turn.
-  /// Small messages (up to 240 bytes) share frames of up to 1024 bytes, of which there is memory for
-  /// `sends`. A small message that is sent while a frame of small messages is outstanding waits for
-  /// the completion of that frame and for the handlers of its messages, so it needs the context to
-  /// run. If false, each message has a frame of its own, which is posted at once.
+  /// Small messages (up to 240 bytes) share frames of up to 1024 bytes, of which there is memory
+  /// for `sends`. A small message that is sent while a frame of small messages is outstanding waits
+  /// for the completion of that frame and for the handlers of its messages, so it needs the context
+  /// to run. If false, each message has a frame of its own, which is posted at once.
   bool gather = true;
 
   /// The largest message in bytes. Longer messages are refused, but a message of up to 40 bytes
