@@ -147,10 +147,9 @@ int main(int argc, char* argv[]) {
   app.add_option(
          "--by", by,
          "which loops: on verbs (epoll: that block there; copying: from and to plain memory), or "
-         "by the library; for send and "
-         "rate also by its messages, its stream (plain: from plain memory), and TCP, with "
-         "callbacks; for read of 8 bytes by its global memory; for batch singles and "
-         "batches, for lock alock, spin and mcs")
+         "by the library; for send and rate also by its messages, its stream (plain_messages, "
+         "plain: from plain memory), and TCP, with callbacks; for read of 8 bytes by its global "
+         "memory; for batch singles and batches, for lock alock, spin and mcs")
       ->check(CLI::IsMember({"verbs", "epoll", "copying", "callbacks", "coroutines", "messages",
                              "plain_messages", "stream", "plain", "tcp", "global", "singles",
                              "batches", "alock", "spin", "mcs"}));

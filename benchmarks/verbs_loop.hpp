@@ -89,12 +89,13 @@ private:
   /// receive.
   struct copies {
     copies(ibv_pd* pd, const plan& p, std::uint32_t receives)
-        : registered(pd, 'c', p.window() + receives),
+        : stride((p.bytes + 63) / 64 * 64),
+          registered(pd, 'c', (p.window() + receives) * stride / memory::half + 1),
           sends(p.window()),
           from(p.bytes, 'f'),
           into(p.bytes) {}
 
-    char* place(std::uint64_t n) const { return registered.data + (1 + n) * memory::half; }
+    char* place(std::uint64_t n) const { return registered.data + memory::half + n * stride; }
     char* place_of_receive(std::uint64_t slot) const { return place(sends + slot); }
     char* copy_out() {
       char* const to = place(next++ % sends);
@@ -105,6 +106,7 @@ private:
       std::memcpy(into.data(), place_of_receive(slot), into.size());
     }
 
+    std::size_t stride; // from place to place
     memory registered;
     std::uint32_t sends;
     std::vector<char> from, into;

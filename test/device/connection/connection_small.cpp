@@ -62,7 +62,9 @@ struct flow {
   }
 
   talk& t;
-  std::function<std::size_t(std::uint32_t)> size_of;
+  std::function<std::size_t(std::uint32_t)> size_of = [](std::uint32_t) {
+    return std::size_t(64);
+  };
   std::uint32_t count = 0;
   std::uint32_t begun = 0, sent = 0, received = 0, failures = 0;
   std::map<std::uint32_t, std::vector<std::uint8_t>> memory;
@@ -88,9 +90,6 @@ TEST_CASE("small messages, sixteen at a time, share frames and arrive whole") {
 TEST_CASE("small messages one after another have a frame each") {
   talk t;
   flow f(t);
-  f.size_of = [](std::uint32_t) {
-    return std::size_t(64);
-  };
   f.count = 200;
   f.run(1);
   CHECK(t.a.statistics().frames_sent >= f.count);
@@ -174,9 +173,6 @@ TEST_CASE("without gathering, each message has a frame of its own") {
   apart.gather = false;
   talk t(apart);
   flow f(t);
-  f.size_of = [](std::uint32_t) {
-    return std::size_t(64);
-  };
   f.count = 500;
   f.run(16);
   CHECK(t.a.statistics().frames_sent >= f.count);
