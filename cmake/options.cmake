@@ -63,6 +63,10 @@ function(asio_rdma_warnings target)
     # The macros of verbs.h use these extensions.
     target_compile_options(${target} PRIVATE -Wno-gnu-statement-expression -Wno-deprecated-enum-enum-conversion)
   endif()
+  if(CMAKE_UNITY_BUILD)
+    # A name of one source and a local one of another, compiled as one.
+    target_compile_options(${target} PRIVATE -Wno-shadow)
+  endif()
   if(ASIO_RDMA_WARNINGS_AS_ERRORS)
     target_compile_options(${target} PRIVATE -Werror)
   endif()

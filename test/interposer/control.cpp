@@ -35,29 +35,6 @@ auto make(ibv_context* context, call which, Make real) -> decltype(real(*state_o
   return real(*state);
 }
 
-// Queues and queue pairs are created with the descriptor for their asynchronous events, which must
-// be one that the kernel knows. Another thread that reads context->async_fd meanwhile sees that
-// descriptor; ThreadSanitizer is not informed, as no other library writes there.
-class real_async_fd {
-public:
-  explicit real_async_fd(context_state& state) : lock_(state.creation_mutex), state_(state) {
-    if (state_.async)
-      use(state_.async->real());
-  }
-  ~real_async_fd() {
-    if (state_.async)
-      use(state_.async->fd());
-  }
-  real_async_fd(const real_async_fd&) = delete;
-  real_async_fd& operator=(const real_async_fd&) = delete;
-
-private:
-  [[gnu::no_sanitize_thread]] void use(int fd) { state_.context->async_fd = fd; }
-
-  std::lock_guard<std::mutex> lock_;
-  context_state& state_;
-};
-
 template <class Do>
 int act(ibv_context* context, call which, std::uint32_t qp_num, int qp_state, Do real) {
   const auto state = state_of(context);

@@ -94,7 +94,7 @@ outcome next_channel_event(context_state& state, channel_state& channel, ibv_cq*
 }
 
 outcome next_async_event(context_state& state, ibv_async_event* event) {
-  std::lock_guard lock(state.mutex);
+  std::unique_lock lock(state.mutex);
   if (!state.async_injected.empty()) {
     *event = state.async_injected.front();
     state.async_injected.pop_front();
@@ -106,29 +106,13 @@ outcome next_async_event(context_state& state, ibv_async_event* event) {
     ++state.counts.async_events;
     return outcome::event;
   }
-  ib_uverbs_async_event_desc raw;
-  const auto n = ::read(state.async->real(), &raw, sizeof raw);
-  if (n != sizeof raw)
-    return n < 0 && errno == EAGAIN ? outcome::nothing : outcome::error;
-  // The element is the value that libibverbs gave the kernel when it made the object, or a port
-  // number.
-  *event = {};
-  event->event_type = static_cast<ibv_event_type>(raw.event_type);
-  switch (event->event_type) {
-  case IBV_EVENT_PORT_ACTIVE:
-  case IBV_EVENT_PORT_ERR:
-  case IBV_EVENT_LID_CHANGE:
-  case IBV_EVENT_PKEY_CHANGE:
-  case IBV_EVENT_SM_CHANGE:
-  case IBV_EVENT_CLIENT_REREGISTER:
-  case IBV_EVENT_GID_CHANGE:
-  case IBV_EVENT_DEVICE_FATAL:
-    event->element.port_num = static_cast<int>(raw.element);
-    break;
-  default:
-    event->element.qp = reinterpret_cast<ibv_qp*>(static_cast<std::uintptr_t>(raw.element));
-    break;
+  lock.unlock();
+  {
+    const real_async_fd fd(state);
+    if (FAULTS_REAL(ibv_get_async_event)(state.context, event))
+      return errno == EAGAIN ? outcome::nothing : outcome::error;
   }
+  lock.lock();
   state.async_real_unacked.push_back(*event);
   ++state.counts.async_events;
   return outcome::event;

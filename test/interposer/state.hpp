@@ -176,6 +176,30 @@ void* next_symbol(const char* symbol);
 void link_control_functions(); // their object files must not be left out of a static link
 void link_event_functions();
 
+// Queues and queue pairs are created with the descriptor for their asynchronous events, which must
+// be one that the kernel knows, and events are read from it. Another thread that reads
+// context->async_fd meanwhile sees that descriptor; ThreadSanitizer is not informed, as no other
+// library writes there. To be made without the state's mutex.
+class real_async_fd {
+public:
+  explicit real_async_fd(context_state& state) : lock_(state.creation_mutex), state_(state) {
+    if (state_.async)
+      use(state_.async->real());
+  }
+  ~real_async_fd() {
+    if (state_.async)
+      use(state_.async->fd());
+  }
+  real_async_fd(const real_async_fd&) = delete;
+  real_async_fd& operator=(const real_async_fd&) = delete;
+
+private:
+  [[gnu::no_sanitize_thread]] void use(int fd) { state_.context->async_fd = fd; }
+
+  std::lock_guard<std::mutex> lock_;
+  context_state& state_;
+};
+
 } // namespace faults
 
 // libibverbs hides some functions behind macros of the same name. A file that needs these functions

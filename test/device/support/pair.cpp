@@ -27,7 +27,7 @@ asio::ip::address device_address(const device& d) {
 
 bool is_software(const device& d) {
   const std::filesystem::path path = std::string("/sys/class/infiniband/") + d.name();
-  return std::filesystem::canonical(path).string().find("/virtual/") != std::string::npos;
+  return std::filesystem::exists(path) && std::filesystem::canonical(path).string().find("/virtual/") != std::string::npos;
 }
 
 bool is_siw(const device& d) { return d.type() == transport::iwarp && is_software(d); }
