@@ -18,7 +18,8 @@ endfunction()
 # The main function of every test program, compiled once. Catch2 2 has no library that contains one.
 add_library(asio_rdma_test_base STATIC "${PROJECT_SOURCE_DIR}/test/catch_main.cpp")
 # Some tests include private headers of the library.
-target_include_directories(asio_rdma_test_base PUBLIC "${PROJECT_SOURCE_DIR}/test" "${PROJECT_SOURCE_DIR}/src")
+target_include_directories(asio_rdma_test_base PUBLIC "${PROJECT_SOURCE_DIR}/test" "${PROJECT_SOURCE_DIR}/src"
+                                                      "${PROJECT_SOURCE_DIR}/soft/include")
 target_link_libraries(asio_rdma_test_base PUBLIC asio_rdma::asio_rdma Catch2::Catch2)
 asio_rdma_test_options(asio_rdma_test_base -O0)
 # Boost.Asio and Catch2 are parsed once for all test programs; parsing them takes two thirds of each compilation. No header of
@@ -79,6 +80,10 @@ execute_process(COMMAND "${PROJECT_SOURCE_DIR}/tools/with-device" --device real 
 if(status EQUAL 0)
   list(APPEND devices real)
 endif()
+# The software device runs in the test's own process.
+if(TARGET asio_rdma::soft)
+  list(APPEND devices soft)
+endif()
 set(ASIO_RDMA_TEST_DEVICES ${devices} CACHE INTERNAL "")
 
 # asio_rdma_prepare(TEST NAME OPTION…): before TEST, in time of its own, the test prepare.NAME builds the lab's kernel if
@@ -94,7 +99,7 @@ function(asio_rdma_prepare test name)
   set_tests_properties(${test} PROPERTIES FIXTURES_REQUIRED asio_rdma_${name})
 endfunction()
 
-# asio_rdma_run_on_devices(NAME [DEVICES rxe siw real] [HOSTS 2] [TIMEOUT seconds] COMMAND …): one test NAME.KIND for each kind
+# asio_rdma_run_on_devices(NAME [DEVICES rxe siw real soft] [HOSTS 2] [TIMEOUT seconds] COMMAND …): one test NAME.KIND for each kind
 # of device, run by tools/with-device. Exit status 125 is the lab's: this machine cannot run the lab.
 function(asio_rdma_run_on_devices name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "HOSTS;TIMEOUT" "DEVICES;COMMAND")
@@ -107,10 +112,15 @@ function(asio_rdma_run_on_devices name)
   set(hosts "")
   if(arg_HOSTS)
     list(APPEND options --hosts ${arg_HOSTS})
-    list(REMOVE_ITEM arg_DEVICES real)
+    list(REMOVE_ITEM arg_DEVICES real soft)
     set(hosts ".hosts")
   endif()
   foreach(device IN LISTS arg_DEVICES)
+    if(device STREQUAL "soft")
+      add_test(NAME ${name}.soft COMMAND "${PROJECT_SOURCE_DIR}/soft/run" --library $<TARGET_FILE:asio_rdma_soft> ${arg_COMMAND})
+      set_tests_properties(${name}.soft PROPERTIES LABELS "device;soft" TIMEOUT ${limit})
+      continue()
+    endif()
     add_test(NAME ${name}.${device}
              COMMAND "${PROJECT_SOURCE_DIR}/tools/with-device" --device ${device} ${options} -- ${arg_COMMAND})
     set_tests_properties(${name}.${device} PROPERTIES LABELS "device;${device}" TIMEOUT ${limit} SKIP_RETURN_CODE 125)
@@ -127,14 +137,15 @@ function(asio_rdma_unit_test name)
   set_tests_properties(unit.${name} PROPERTIES LABELS unit TIMEOUT 600) # a search takes 120 s under a sanitizer
 endfunction()
 
-# asio_rdma_device_test(NAME [DEVICES rxe siw real] [HOSTS 2] [CONCURRENT] [UNSANITIZED] [ALONE] [TIMEOUT seconds] [USES library …]
+# asio_rdma_device_test(NAME [DEVICES rxe siw real soft] [HOSTS 2] [CONCURRENT] [UNSANITIZED] [ALONE] [TIMEOUT seconds] [USES library …]
 # SOURCES … [WITH helper …] [ARGS …]): a test on devices, which runs the test cases of SOURCES. Its name begins with that of its folder.
 # The tests of a folder share a program, test_FOLDER, and several sources are compiled as one, which halves the time: each
 # source has a namespace of its own. An interposer among the libraries (test/interposer) makes it another program, as it
 # concerns all of it. ALONE: a program of its own, test_NAME, with all of its test cases and the arguments ARGS.
 # Under ThreadSanitizer only the CONCURRENT tests run. UNSANITIZED tests are ALONE and run under no sanitizer of memory or threads.
+# NOT_ON_SOFT: the software device does not pass it yet (soft/README.md).
 function(asio_rdma_device_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "ALONE;CONCURRENT;UNSANITIZED" "HOSTS;TIMEOUT" "DEVICES;USES;SOURCES;WITH;ARGS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "ALONE;CONCURRENT;UNSANITIZED;NOT_ON_SOFT" "HOSTS;TIMEOUT" "DEVICES;USES;SOURCES;WITH;ARGS")
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 300)
   endif()
@@ -177,6 +188,10 @@ function(asio_rdma_device_test name)
     return()
   endif()
   set_target_properties(${program} PROPERTIES EXCLUDE_FROM_ALL FALSE)
+  if(arg_NOT_ON_SOFT)
+    set(arg_DEVICES ${ASIO_RDMA_TEST_DEVICES})
+    list(REMOVE_ITEM arg_DEVICES soft)
+  endif()
   asio_rdma_run_on_devices(${name} DEVICES ${arg_DEVICES} HOSTS ${arg_HOSTS} TIMEOUT ${arg_TIMEOUT}
                            COMMAND $<TARGET_FILE:${program}> ${cases} ${arg_ARGS})
 endfunction()

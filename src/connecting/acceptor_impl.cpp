@@ -68,7 +68,8 @@ error_code acceptor_impl::open(asio::ip::tcp::endpoint endpoint, int backlog) {
   rdma_set_option(id_, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &yes, sizeof(yes));
   const bool bound = rdma_bind_addr(id_, static_cast<sockaddr*>(endpoint.data())) == 0;
   const int e = errno;
-  if (endpoint.address().is_loopback() && (!bound || id_->verbs == nullptr))
+  const bool no_device = bound ? id_->verbs == nullptr : e == ENODEV || e == EADDRNOTAVAIL;
+  if (endpoint.address().is_loopback() && no_device)
     return error::loopback_address;
   if (bound)
     return listen();

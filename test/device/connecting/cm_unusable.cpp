@@ -74,6 +74,8 @@ TEST_CASE("an address that does not answer") {
   meeting m;
   if (m.dev.type() == transport::iwarp)
     return not_on_this_device("siw waits for TCP inside the system call");
+  if (device_address(m.dev).is_loopback())
+    return not_on_this_device("each address of the loopback network answers");
   connect_options c;
   c.timeout = milliseconds(50);
   auto bytes = device_address(m.dev).to_v4().to_bytes();
@@ -205,6 +207,8 @@ TEST_CASE("addresses that cannot be listened at") {
   other.open({asio::ip::make_address("203.0.113.1"), 0}, 1, ec);
   CHECK(ec == error::no_gid);
   CHECK_THROWS_AS(other.open({asio::ip::make_address("203.0.113.1"), 0}), system_error);
+  if (device_address(m.dev).is_loopback())
+    return;
   other.open({asio::ip::address_v4::loopback(), 0}, 1, ec);
   INFO(describe(ec));
   CHECK(ec == error::loopback_address);

@@ -28,11 +28,7 @@ struct abroad {
   explicit abroad(world& where) : w(where), memory(std::in_place, *io, w.pool, 77, one_place()) {
     outcome<node_id> joined;
     memory->async_join(w.host.local_endpoint(), joined.handler());
-    w.until([&] {
-      io->restart();
-      io->poll();
-      return joined.done();
-    });
+    until({&w.io, io.get()}, [&] { return joined.done(); });
     if (joined.ec)
       throw system_error(joined.ec, "join");
   }
@@ -129,11 +125,7 @@ TEST_CASE("a global memory outlives its context, which outlives a lane") {
   while (!last.ec) {
     last = {};
     a.memory->async_read(at, last.handler());
-    w.until([&] {
-      a.io->restart();
-      a.io->poll();
-      return last.done();
-    });
+    until({&w.io, a.io.get()}, [&] { return last.done(); });
   }
   CHECK(a.memory->knows(host_id));
   a.io.reset();

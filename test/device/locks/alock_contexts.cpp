@@ -28,10 +28,6 @@ struct abroad {
       ++calls;
     };
   }
-  void run() { // without waiting
-    io->restart();
-    io->poll();
-  }
 
   context_property::count owned;
   int calls = 0;
@@ -42,10 +38,7 @@ private:
   void enter(lock_scene& s) {
     outcome<node_id> joined;
     memory->async_join(s.host.local_endpoint(), joined.handler());
-    s.until([&] {
-      run();
-      return joined.done();
-    });
+    until({&s.io, io.get()}, [&] { return joined.done(); });
     if (joined.ec)
       throw system_error(joined.ec, "join");
   }
@@ -66,10 +59,7 @@ TEST_CASE("a handler that waits for a lock is destroyed before its context's ser
     acquisition first;
     alock other(*a.memory, s.make<alock_words>());
     other.async_lock(first.handler());
-    s.until([&] {
-      a.run();
-      return first.done;
-    });
+    until({&s.io, a.io.get()}, [&] { return first.done; });
   }
   lock.async_lock(a.handler());
   lock.async_lock(a.handler());
@@ -122,10 +112,7 @@ TEST_CASE("a lock is given back by an object of another context") {
   elsewhere.async_unlock(std::move(held.guard), given_back.handler());
   if (closed)
     a.memory.reset();
-  s.until([&] {
-    a.run();
-    return given_back.done() && s.is_free();
-  });
+  until({&s.io, a.io.get()}, [&] { return given_back.done() && s.is_free(); });
   CHECK(given_back.calls == 1);
   CHECK(given_back.ec == (closed ? error_code(asio::error::operation_aborted) : error_code()));
 }
@@ -143,29 +130,23 @@ TEST_CASE("a lock is given back while the context of its lanes is destroyed") {
     auto of_lanes = std::make_unique<asio::io_context>(1);
     global_memory first(*of_lanes, s.pool, 77, shares), second(own, first, shares);
     first.host(segment_bytes);
-    const auto until = [&](const bool& done) {
-      s.until([&] {
-        for (asio::io_context* const io : {of_lanes.get(), &own}) {
-          io->restart();
-          io->poll();
-        }
-        return done;
-      });
+    const auto wait = [&](const bool& done) {
+      until({&s.io, of_lanes.get(), &own}, [&] { return done; });
     };
     bool done = false;
     first.async_join(s.host.local_endpoint(), [&](error_code, node_id) { done = true; });
-    until(done);
+    wait(done);
     remote_ptr<alock_words> here;
     done = false;
     first.async_allocate<alock_words>(77, 0, [&](error_code, remote_ptr<alock_words> p) {
       here = p;
       done = true;
     });
-    until(done);
+    wait(done);
     alock lock(second, local ? here : s.make<alock_words>());
     acquisition held;
     lock.async_lock(held.handler());
-    until(held.done);
+    wait(held.done);
     REQUIRE(held.guard);
     auto handler = std::make_shared<int>();
     const std::weak_ptr<int> alive = handler;

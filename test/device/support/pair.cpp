@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <string>
+#include <thread>
 
 namespace test {
 
@@ -25,9 +26,14 @@ asio::ip::address device_address(const device& d) {
   return d.addresses().at(0);
 }
 
+bool is_kernels(const device& d) {
+  return std::filesystem::exists("/sys/class/infiniband/" + d.name());
+}
+
 bool is_software(const device& d) {
   const std::filesystem::path path = std::string("/sys/class/infiniband/") + d.name();
-  return std::filesystem::exists(path) && std::filesystem::canonical(path).string().find("/virtual/") != std::string::npos;
+  return is_kernels(d) &&
+         std::filesystem::canonical(path).string().find("/virtual/") != std::string::npos;
 }
 
 bool is_siw(const device& d) { return d.type() == transport::iwarp && is_software(d); }
@@ -46,6 +52,22 @@ void until(asio::io_context& io, const std::function<bool()>& condition) {
     if (io.stopped())
       throw std::runtime_error("the context has run out of work before the condition held");
     if (io.run_one_until(end) == 0 && !io.stopped())
+      throw std::runtime_error("the condition did not come to hold");
+  }
+}
+
+void until(std::initializer_list<asio::io_context*> contexts,
+           const std::function<bool()>& condition) {
+  const auto end = std::chrono::steady_clock::now() + patience;
+  while (!condition()) {
+    std::size_t ran = 0;
+    for (asio::io_context* const io : contexts) {
+      io->restart();
+      ran += io->poll();
+    }
+    if (ran == 0)
+      std::this_thread::yield();
+    if (std::chrono::steady_clock::now() > end)
       throw std::runtime_error("the condition did not come to hold");
   }
 }

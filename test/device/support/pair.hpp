@@ -15,6 +15,7 @@
 #include <chrono>
 #include <cstring>
 #include <functional>
+#include <initializer_list>
 #include <ostream>
 #include <stdexcept>
 #include <string>
@@ -33,11 +34,16 @@ device open_device();
 /// The address by which the connection manager reaches the device.
 asio::ip::address device_address(const device& d);
 /// rxe or siw: a device without hardware.
+bool is_kernels(const device& d);
 bool is_software(const device& d);
 bool is_siw(const device& d);
 
 /// Runs the context until the condition holds; throws if that takes too long.
 void until(asio::io_context& io, const std::function<bool()>& condition);
+/// Runs several contexts by turns. None of them waits, as an event of another one would not end
+/// that.
+void until(std::initializer_list<asio::io_context*> contexts,
+           const std::function<bool()>& condition);
 
 /// Runs the context until it has no work; throws if that takes too long.
 void drain(asio::io_context& io);

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: BSL-1.0
+// Local addresses and ports: rdma_bind_addr(3), rdma_resolve_addr(3). A port is kept by a TCP
+// socket that is bound to it, so that the kernel's rules hold, for all processes.
+#include "cm/addresses.hpp"
+
+#include <algorithm>
+#include <arpa/inet.h>
+#include <cerrno>
+#include <cstring>
+#include <netinet/in.h>
+#include <unistd.h>
+#include <utility>
+#include <vector>
+
+namespace soft {
+namespace {
+
+std::vector<cm_id*>& bound() {
+  static auto* const all = new std::vector<cm_id*>;
+  return *all;
+}
+
+} // namespace
+
+socklen_t size_of(const sockaddr& a) noexcept {
+  return a.sa_family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
+}
+
+bool is_any(const sockaddr& a) noexcept {
+  if (a.sa_family == AF_INET6)
+    return IN6_IS_ADDR_UNSPECIFIED(&reinterpret_cast<const sockaddr_in6&>(a).sin6_addr);
+  return reinterpret_cast<const sockaddr_in&>(a).sin_addr.s_addr == INADDR_ANY;
+}
+
+in_port_t& port_of(sockaddr& a) noexcept {
+  return a.sa_family == AF_INET6 ? reinterpret_cast<sockaddr_in6&>(a).sin6_port
+                                 : reinterpret_cast<sockaddr_in&>(a).sin_port;
+}
+
+int bind_port(cm_id& id, const sockaddr& address) {
+  if (address.sa_family != AF_INET && address.sa_family != AF_INET6)
+    return EINVAL;
+  id.route.addr.src_storage = {};
+  std::memcpy(&id.route.addr.src_storage, &address, size_of(address));
+  if (port_of(id.route.addr.src_addr) != 0 && port_is_taken(id)) {
+    id.route.addr.src_storage = {};
+    return EADDRINUSE;
+  }
+  const int fd = socket(address.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (fd < 0)
+    return errno;
+  // rdma_cm has no time in which a port waits for late segments.
+  const int yes = 1;
+  setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
+  if (address.sa_family == AF_INET6)
+    setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &id.only_v6, sizeof(id.only_v6));
+  sockaddr_storage given{};
+  socklen_t size = sizeof(given);
+  if (bind(fd, &address, size_of(address)) != 0 ||
+      getsockname(fd, reinterpret_cast<sockaddr*>(&given), &size) != 0) {
+    const int error = errno;
+    close(fd);
+    id.route.addr.src_storage = {};
+    return error;
+  }
+  id.port_holder = fd;
+  id.route.addr.src_storage = given;
+  bound().push_back(&id);
+  return 0;
+}
+
+void release_port(cm_id& id) {
+  auto& all = bound();
+  all.erase(std::remove(all.begin(), all.end(), &id), all.end());
+  if (id.port_holder >= 0)
+    close(std::exchange(id.port_holder, -1));
+}
+
+bool port_is_shared(cm_id& id) {
+  return std::any_of(bound().begin(), bound().end(), [&](cm_id* other) {
+    return other != &id && overlap(id.route.addr.src_addr, other->route.addr.src_addr);
+  });
+}
+
+bool port_is_taken(cm_id& id) {
+  return std::any_of(bound().begin(), bound().end(), [&](cm_id* other) {
+    return overlap(id.route.addr.src_addr, other->route.addr.src_addr) &&
+           !(id.reuse_address && other->reuse_address && other->state != cm_state::listening);
+  });
+}
+
+bool overlap(sockaddr& a, sockaddr& b) noexcept {
+  if (port_of(a) != port_of(b))
+    return false;
+  if (is_any(a) || is_any(b))
+    return a.sa_family == b.sa_family;
+  const ibv_gid x = gid_of(a), y = gid_of(b);
+  return std::memcmp(x.raw, y.raw, 16) == 0;
+}
+
+int choose_source(cm_id& id, const sockaddr& to) {
+  const int fd = socket(to.sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  if (fd < 0)
+    return errno;
+  sockaddr_storage from{}, with_port{};
+  std::memcpy(&with_port, &to, size_of(to));
+  if (port_of(reinterpret_cast<sockaddr&>(with_port)) == 0)
+    port_of(reinterpret_cast<sockaddr&>(with_port)) = htons(1);
+  socklen_t size = sizeof(from);
+  int error = 0;
+  if (connect(fd, reinterpret_cast<sockaddr*>(&with_port), size_of(to)) != 0 ||
+      getsockname(fd, reinterpret_cast<sockaddr*>(&from), &size) != 0)
+    error = errno;
+  close(fd);
+  if (error != 0)
+    return error;
+  auto& address = reinterpret_cast<sockaddr&>(from);
+  if (id.port_holder >= 0) { // bound to any address: the port stays
+    port_of(address) = port_of(id.route.addr.src_addr);
+    id.route.addr.src_storage = from;
+    return 0;
+  }
+  port_of(address) = 0;
+  return bind_port(id, address);
+}
+
+} // namespace soft

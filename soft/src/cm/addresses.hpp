@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: BSL-1.0
+#ifndef SOFT_CM_ADDRESSES_HPP
+#define SOFT_CM_ADDRESSES_HPP
+
+#include "cm/cm_id.hpp"
+
+#include <netinet/in.h>
+
+namespace soft {
+
+socklen_t size_of(const sockaddr& a) noexcept;
+bool is_any(const sockaddr& a) noexcept;
+in_port_t& port_of(sockaddr& a) noexcept;
+
+/// Binds the id to an address, and to a free port if it names none. Returns errno of socket(2) and
+/// bind(2).
+int bind_port(cm_id& id, const sockaddr& address);
+void release_port(cm_id& id);
+/// Whether another id of this process keeps the id's address from it.
+bool port_is_taken(cm_id& id);
+/// Whether another id is bound to the same port, which a listener must have for itself (the
+/// kernel's cma_check_port).
+bool port_is_shared(cm_id& id);
+/// Whether both may be the address of one packet.
+bool overlap(sockaddr& a, sockaddr& b) noexcept;
+/// Binds the id to the address from which packets to `to` leave. Returns errno of connect(2) and
+/// bind(2).
+int choose_source(cm_id& id, const sockaddr& to);
+
+} // namespace soft
+
+#endif

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: BSL-1.0
+#ifndef SOFT_CM_CM_ID_HPP
+#define SOFT_CM_CM_ID_HPP
+
+#include "device/objects.hpp"
+#include "engine/engine.hpp"
+#include "engine/event_source.hpp"
+
+#include "wire/iwarp_wire.hpp"
+
+#include <array>
+#include <cstddef>
+#include <rdma/rdma_cma.h>
+
+namespace soft {
+
+struct cm_id;
+
+/// Private data of a message of the connection manager.
+struct private_data {
+  std::array<std::byte, 196> bytes{};
+  std::uint8_t size = 0;
+};
+/// The most that the program may send, and what the receiver's event tells: always the whole field,
+/// with zeros at its end (InfiniBand specification, 12.6; the request's first 36 bytes are the IP
+/// addresses').
+inline constexpr std::uint8_t request_data = 56, reply_data = 196, reject_data = 148;
+/// Reasons of a rejection (InfiniBand specification, table 109).
+inline constexpr int reject_timeout = 4, reject_no_listener = 8, reject_consumer = 28;
+
+struct cm_event : rdma_cm_event {
+  cm_id* counted_for = nullptr; ///< the id that is not destroyed before the event is acknowledged
+  private_data data;
+};
+
+struct cm_channel : rdma_event_channel {
+  event_source<cm_event*> events;
+};
+
+/// How far an id is on its way to a connection.
+enum class cm_state {
+  idle,
+  bound,      ///< has a local address
+  resolved,   ///< has both addresses
+  routed,     ///< may connect
+  listening,  //
+  requesting, ///< the request is sent
+  requested,  ///< the peer's request came
+  replied,    ///< accepted; the peer's last message is to come
+  responded,  ///< the peer's acceptance came
+  connected,  //
+  ended       ///< by either side
+};
+
+struct cm_listener;
+
+/// A connection that is made, or a listener. The engine must be locked wherever a member is used.
+struct cm_id final : rdma_cm_id, wire_owner {
+  counted<&resource_counts::ids> count;
+  cm_state state = cm_state::idle;
+  bool synchronous = false; ///< the library waits for each event itself
+  acknowledged_events events_got;
+
+  // ---- addresses
+  int port_holder = -1; ///< a TCP socket that keeps the port
+  bool reuse_address = false;
+  int only_v6 = 0;
+
+  // ---- listener
+  int backlog = 0;
+  int waiting = 0;                      ///< requests that the program has not got
+  std::unique_ptr<cm_listener> sockets; ///< requests of other processes
+
+  // ---- connection
+  cm_id* peer = nullptr;            ///< of this process
+  std::shared_ptr<iwarp_wire> wire; ///< to a peer of another process
+  iwarp::start_frame first;         ///< the request that was sent, or came
+  std::uint32_t qp_num = 0, psn = 0, peer_qp_num = 0, peer_psn = 0;
+  std::uint8_t initiator_depth = 0, responder_resources = 0, retry_count = 7, rnr_retry_count = 7;
+  std::optional<ibv_qp_init_attr>
+      for_requests; ///< of a listener by rdma_create_ep(3): a queue pair for each request
+  ibv_pd* pd_for_requests = nullptr;
+  // Made by rdma_create_qp(3), because the program gave none.
+  ibv_pd* own_pd = nullptr;
+  bool own_queues = false;
+
+  cm_id();
+  ~cm_id();
+  void started(const iwarp::start_frame& f) override;
+  void heard() override;
+  void ended(int error) override;
+
+  static cm_id& of(rdma_cm_id* id) noexcept { return *static_cast<cm_id*>(id); }
+  static cm_channel& channel_of(rdma_event_channel* c) noexcept {
+    return *static_cast<cm_channel*>(c);
+  }
+
+  /// Reports an event. `status`: 0, a negative error number, or a reason of rejection.
+  void tell(rdma_cm_event_type what, int status = 0, const private_data* data = nullptr,
+            std::uint8_t data_field = 0);
+  /// The context that ids have: the first use opens it.
+  static ibv_context* shared_context();
+};
+
+// An id acts on its peer, and on itself by that: the messages of the connection manager.
+/// If nobody listens, or has no room, that is told to `from` as a rejection.
+void send_request(cm_id& from, const private_data& data);
+void send_reply(cm_id& from, const private_data& data);
+void send_ready(cm_id& from);
+void send_reject(cm_id& from, int reason, const private_data& data);
+void send_disconnect(cm_id& from);
+/// Ends what `id` has begun; nothing refers to it afterwards.
+void withdraw(cm_id& id);
+
+// The same by a wire: cm_wire.cpp.
+void send_request_by_wire(cm_id& from, const private_data& data);
+void send_reply_by_wire(cm_id& from, const private_data& data);
+void send_reject_by_wire(cm_id& from, iwarp_wire& w, const private_data& data);
+/// Accepts the connections of other processes. An error number.
+int listen_to_others(cm_id& listener);
+void ignore_others(cm_id& listener);
+/// A request that came to a listener. Returns the new id, or nullptr: the listener has no room.
+cm_id* take_request(cm_id& listener, std::unique_ptr<cm_id> made, const private_data& data);
+
+// Listeners of this process.
+/// An error number.
+int start_listening(cm_id& id);
+void stop_listening(cm_id& id);
+cm_id* find_listener(sockaddr& address);
+
+} // namespace soft
+
+#endif

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: BSL-1.0
+// The messages of the connection manager between processes: MPA's start frames on TCP (RFC 5044,
+// 6581).
+#include "cm/addresses.hpp"
+#include "cm/cm_id.hpp"
+
+#include "device/limits.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <list>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+namespace soft {
+namespace {
+
+// Connections of a listener that have not sent their request, and the time that they have for it.
+constexpr std::size_t most_unknown = 1024;
+constexpr std::chrono::seconds patience{10};
+
+iwarp::start_options options_of(const cm_id& id) {
+  iwarp::start_options o;
+  o.peer_to_peer = true;
+  o.rtr = iwarp::rtr_kinds::rdma_write;
+  o.ird = id.responder_resources;
+  o.ord = id.initiator_depth;
+  o.max_ird = limits::reads;
+  return o;
+}
+
+private_data data_of(const iwarp::start_frame& f, std::uint8_t most) {
+  private_data d;
+  const auto bytes = f.private_data();
+  d.size = static_cast<std::uint8_t>(std::min<std::size_t>(bytes.size(), most));
+  std::copy_n(bytes.begin(), d.size, d.bytes.begin());
+  return d;
+}
+
+void put(iwarp::start_frame& f, const private_data& data) {
+  f.set_private_data({data.bytes.data(), data.size});
+}
+
+std::uint8_t depth(std::uint16_t n) {
+  return static_cast<std::uint8_t>(std::min<std::uint16_t>(n, limits::reads));
+}
+
+} // namespace
+
+/// The TCP connections of a listener.
+struct cm_listener final : descriptor {
+  explicit cm_listener(cm_id& l) : id(l) {}
+  ~cm_listener() { engine::get().forget(id.port_holder); }
+
+  // A connection whose request has not come.
+  struct unknown final : wire_owner, task {
+    unknown(cm_listener& l) : of(l) {}
+    ~unknown() { engine::get().remove(*this); }
+    void started(const iwarp::start_frame& f) override { of.take(*this, f); }
+    void heard() override {}
+    void ended(int) override { of.drop(*this); }
+    void run() override { of.drop(*this); } // too late
+    cm_listener& of;
+    std::shared_ptr<iwarp_wire> wire;
+    std::list<std::unique_ptr<unknown>>::iterator self;
+  };
+
+  void ready(std::uint32_t) override {
+    for (int turn = 0; turn < 64; ++turn) {
+      const int s = accept4(id.port_holder, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+      if (s < 0)
+        return; // without a descriptor it waits for the next connection
+      if (all.size() >= most_unknown) {
+        close(s);
+        continue;
+      }
+      auto& u = all.emplace_back(std::make_unique<unknown>(*this));
+      u->self = std::prev(all.end());
+      int error = 0;
+      u->wire = iwarp_wire::accept(s, *u, error);
+      if (!u->wire)
+        all.pop_back();
+      else
+        engine::get().schedule_at(*u, clock::now() + patience);
+    }
+  }
+
+  void drop(unknown& u) {
+    u.wire->leave_owner();
+    u.wire->close();
+    all.erase(u.self);
+  }
+
+  void take(unknown& u, const iwarp::start_frame& f) {
+    const std::shared_ptr<iwarp_wire> w = u.wire;
+    w->leave_owner();
+    all.erase(u.self);
+    auto made = std::make_unique<cm_id>();
+    cm_id& to = *made;
+    to.ps = RDMA_PS_TCP;
+    to.qp_type = IBV_QPT_RC;
+    socklen_t size = sizeof(sockaddr_storage);
+    getsockname(w->socket(), &to.route.addr.src_addr, &size);
+    size = sizeof(sockaddr_storage);
+    getpeername(w->socket(), &to.route.addr.dst_addr, &size);
+    to.first = f;
+    const bool negotiates = f.enhanced && f.ird != iwarp::start_frame::not_negotiated;
+    to.responder_resources = negotiates ? depth(f.ord) : limits::reads;
+    to.initiator_depth = negotiates ? depth(f.ird) : limits::reads;
+    to.peer_qp_num = w->number();
+    if (cm_id* const id_of_request = take_request(id, std::move(made), data_of(f, request_data))) {
+      id_of_request->wire = w;
+      w->set_owner(*id_of_request);
+    } else {
+      w->send_start(iwarp::make_rejection(f));
+      w->close();
+    }
+  }
+
+  cm_id& id;
+  std::list<std::unique_ptr<unknown>> all;
+};
+
+cm_id::cm_id() : rdma_cm_id{} {}
+cm_id::~cm_id() = default;
+
+int listen_to_others(cm_id& id) {
+  if (::listen(id.port_holder, id.backlog) != 0)
+    return errno;
+  auto made = std::make_unique<cm_listener>(id);
+  if (const int error = engine::get().watch(id.port_holder, EPOLLIN, *made))
+    return error;
+  id.sockets = std::move(made);
+  return 0;
+}
+
+void ignore_others(cm_id& id) { id.sockets.reset(); }
+
+void send_request_by_wire(cm_id& from, const private_data& data) {
+  from.first = iwarp::make_request(options_of(from));
+  put(from.first, data);
+  int error = 0;
+  from.state = cm_state::requesting;
+  from.wire = iwarp_wire::connect(std::exchange(from.port_holder, -1), from.route.addr.dst_addr,
+                                  size_of(from.route.addr.dst_addr), from, error);
+  if (!from.wire)
+    return from.ended(error);
+  from.peer_qp_num = from.wire->number();
+  from.wire->send_start(from.first);
+}
+
+void send_reply_by_wire(cm_id& from, const private_data& data) {
+  iwarp::start_answer a = answer(from.first, options_of(from));
+  put(a.reply, data);
+  from.wire->send_start(a.reply);
+  if (a.result.error != iwarp::start_error::none)
+    return from.ended(EPROTO);
+  from.state = cm_state::replied;
+  from.initiator_depth = depth(a.result.ord);
+  from.responder_resources = depth(a.result.ird);
+  from.wire->begin(a.result.crc, false);
+  if (a.result.peer_to_peer)
+    return;
+  from.state = cm_state::connected; // the initiator says nothing more
+  from.tell(RDMA_CM_EVENT_ESTABLISHED);
+}
+
+void send_reject_by_wire(cm_id& from, iwarp_wire& w, const private_data& data) {
+  iwarp::start_frame f = make_rejection(from.first);
+  put(f, data);
+  w.send_start(f);
+}
+
+void cm_id::started(const iwarp::start_frame& f) {
+  const iwarp::start_result r = conclude(first, f, options_of(*this));
+  const private_data data =
+      data_of(f, r.error == iwarp::start_error::rejected ? reject_data : reply_data);
+  if (r.error != iwarp::start_error::none) {
+    state = cm_state::ended;
+    if (const auto w = std::exchange(wire, nullptr))
+      w->close();
+    return tell(RDMA_CM_EVENT_REJECTED, reject_consumer, &data, reject_data);
+  }
+  state = cm_state::responded;
+  initiator_depth = depth(r.ord);
+  responder_resources = depth(r.ird);
+  wire->begin(r.crc, true);
+  tell(RDMA_CM_EVENT_CONNECT_RESPONSE, 0, &data, reply_data);
+}
+
+void cm_id::heard() {
+  if (state != cm_state::replied)
+    return;
+  state = cm_state::connected;
+  tell(RDMA_CM_EVENT_ESTABLISHED);
+}
+
+void cm_id::ended(int error) {
+  const auto w = std::exchange(wire, nullptr);
+  switch (std::exchange(state, cm_state::ended)) {
+  case cm_state::requesting:
+    if (error == ECONNREFUSED)
+      tell(RDMA_CM_EVENT_REJECTED, reject_no_listener, nullptr, reject_data);
+    else if (error == 0 || error == ECONNRESET)
+      tell(RDMA_CM_EVENT_REJECTED, reject_consumer, nullptr, reject_data);
+    else
+      tell(RDMA_CM_EVENT_UNREACHABLE, -error);
+    break;
+  case cm_state::requested:
+  case cm_state::replied:
+    tell(RDMA_CM_EVENT_REJECTED, reject_timeout, nullptr, reject_data);
+    break;
+  case cm_state::responded:
+  case cm_state::connected:
+    tell(RDMA_CM_EVENT_DISCONNECTED);
+    break;
+  default:
+    break;
+  }
+}
+
+} // namespace soft

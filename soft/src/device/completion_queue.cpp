@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: BSL-1.0
+#include "device/completion_queue.hpp"
+
+#include <algorithm>
+
+namespace soft {
+
+bool completion_queue::push(const ibv_wc& wc, bool solicited) {
+  const std::uint64_t at = pushed_.load(std::memory_order_relaxed);
+  if (at - taken_.load(std::memory_order_acquire) == capacity_) {
+    if (!std::exchange(overflowed_, true)) {
+      ibv_async_event e{};
+      e.event_type = IBV_EVENT_CQ_ERR;
+      e.element.cq = base();
+      device_context::of(context).events.push(e);
+    }
+    return false;
+  }
+  slots_[at % capacity_] = wc;
+  // Sequentially consistent, as are the arming and the program's last poll before it waits: one of
+  // the two sees the other.
+  pushed_.store(at + 1);
+  if (armed_.load() != none)
+    notify(solicited);
+  return true;
+}
+
+void completion_queue::notify(bool solicited) {
+  int armed = armed_.load();
+  while (armed == any || (armed == only_solicited && solicited))
+    if (armed_.compare_exchange_weak(armed, none)) {
+      if (events_to != nullptr)
+        events_to->events.push(this);
+      return;
+    }
+}
+
+int completion_queue::poll(int most, ibv_wc* to) noexcept {
+  if (pushed_.load() == taken_.load(std::memory_order_relaxed)) // most polls find nothing
+    return 0;
+  std::lock_guard lock(polling_);
+  std::uint64_t at = taken_.load(std::memory_order_relaxed);
+  const auto n = static_cast<int>(
+      std::min<std::uint64_t>(static_cast<std::uint64_t>(most), pushed_.load() - at));
+  for (int i = 0; i < n; ++i)
+    to[i] = slots_[at++ % capacity_];
+  taken_.store(at, std::memory_order_release);
+  return n;
+}
+
+int completion_queue::start() noexcept {
+  polling_.lock();
+  const int found = next();
+  if (found != 0)
+    polling_.unlock();
+  return found;
+}
+
+// A copy, so that the slot is free at once.
+int completion_queue::next() noexcept {
+  const std::uint64_t at = taken_.load(std::memory_order_relaxed);
+  if (pushed_.load() == at)
+    return ENOENT;
+  read_ = slots_[at % capacity_];
+  wr_id = read_.wr_id;
+  status = read_.status;
+  taken_.store(at + 1, std::memory_order_release);
+  return 0;
+}
+
+void completion_queue::drop(std::uint32_t qp_num) {
+  std::lock_guard lock(polling_);
+  const std::uint64_t first = taken_.load(), last = pushed_.load();
+  std::uint64_t kept =
+      last; // from the newest to the oldest, so that `pushed_`, which the engine owns, stays
+  for (std::uint64_t i = last; i-- != first;)
+    if (slots_[i % capacity_].qp_num != qp_num)
+      slots_[--kept % capacity_] = slots_[i % capacity_];
+  taken_.store(kept);
+}
+
+int completion_queue::resize(unsigned capacity) {
+  std::lock_guard lock(polling_);
+  const std::uint64_t first = taken_.load(), last = pushed_.load();
+  if (last - first > capacity)
+    return EINVAL;
+  std::unique_ptr<ibv_wc[]> slots(new (std::nothrow) ibv_wc[capacity]);
+  if (!slots)
+    return ENOMEM;
+  for (std::uint64_t i = first; i != last; ++i)
+    slots[(i - first) % capacity] = slots_[i % capacity_];
+  slots_ = std::move(slots);
+  capacity_ = capacity;
+  cqe = static_cast<int>(capacity);
+  taken_.store(0);
+  pushed_.store(last - first);
+  return 0;
+}
+
+} // namespace soft

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: BSL-1.0
+#ifndef SOFT_DEVICE_COMPLETION_QUEUE_HPP
+#define SOFT_DEVICE_COMPLETION_QUEUE_HPP
+
+#include "device/objects.hpp"
+#include "engine/spin_mutex.hpp"
+
+#include <atomic>
+#include <memory>
+
+namespace soft {
+
+/// A ring of completions: the engine pushes, the program polls.
+struct completion_queue : ibv_cq_ex {
+  counted<&resource_counts::completion_queues> count;
+
+  completion_queue(unsigned capacity, soft::channel* events)
+      : events_to(events), slots_(new ibv_wc[capacity]), capacity_(capacity) {}
+
+  static completion_queue& of(ibv_cq* q) noexcept {
+    return *static_cast<completion_queue*>(reinterpret_cast<ibv_cq_ex*>(q));
+  }
+  ibv_cq* base() noexcept { return reinterpret_cast<ibv_cq*>(static_cast<ibv_cq_ex*>(this)); }
+
+  // ---- with the engine locked
+  /// `solicited`: what IBV_WC of a solicited request or of a failure is (ibv_req_notify_cq(3)).
+  /// False: the queue has overflowed.
+  bool push(const ibv_wc& wc, bool solicited);
+  /// Drops the completions of a queue pair.
+  void drop(std::uint32_t qp_num);
+  /// Errors: EINVAL, more completions are in the queue.
+  int resize(unsigned capacity);
+  std::atomic<int> users{0}; ///< queue pairs
+
+  // ---- from any thread
+  int poll(int most, ibv_wc* to) noexcept;
+  void arm(bool solicited_only) noexcept { armed_.store(solicited_only ? only_solicited : any); }
+
+  /// Polling by ibv_start_poll(3): the queue's mutex is held until `end_poll`.
+  int start() noexcept;
+  int next() noexcept;
+  void end() noexcept { polling_.unlock(); }
+  const ibv_wc& at_poll() const noexcept { return read_; }
+
+  acknowledged_events completions_got, events_got;
+  soft::channel* const events_to; ///< or nullptr; the program may write `ibv_cq::channel`
+
+private:
+  enum arming : int { none, only_solicited, any };
+  void notify(bool solicited);
+
+  std::unique_ptr<ibv_wc[]> slots_;
+  unsigned capacity_;
+  spin_mutex polling_;
+  std::atomic<int> armed_{none};
+  bool overflowed_ = false;
+  ibv_wc read_{}; ///< the completion that a program reads by ibv_wc_read_*(3)
+  alignas(64) std::atomic<std::uint64_t> pushed_{0};
+  alignas(64) std::atomic<std::uint64_t> taken_{0};
+};
+
+} // namespace soft
+
+#endif

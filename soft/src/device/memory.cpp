@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: BSL-1.0
+#include "device/memory.hpp"
+
+#include "device/limits.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#if defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define SOFT_THREAD_SANITIZER
+#endif
+#elif defined(__SANITIZE_THREAD__)
+#define SOFT_THREAD_SANITIZER
+#endif
+
+namespace soft {
+namespace {
+
+// [address, address + bytes) within [first, first + size), without overflow.
+bool within(std::uint64_t address, std::uint64_t bytes, std::uint64_t first,
+            std::uint64_t size) noexcept {
+  return address >= first && bytes <= size && address - first <= size - bytes;
+}
+
+std::byte* at(const region& r, std::uint64_t address) noexcept {
+  return static_cast<std::byte*>(r.addr) + (address - r.first);
+}
+
+} // namespace
+
+memory_table& memory_table::get() {
+  static auto* const table = new memory_table; // as the engine, it lives until the process ends
+  return *table;
+}
+
+std::uint32_t memory_table::take() {
+  if (free_ != 0) {
+    const std::uint32_t index = free_;
+    free_ = slots_[index].next_free;
+    ++slots_[index].tag;
+    return index;
+  }
+  if (slots_.size() > limits::regions)
+    return 0;
+  slots_.emplace_back();
+  return static_cast<std::uint32_t>(slots_.size() - 1);
+}
+
+void memory_table::give_back(std::uint32_t index) {
+  slots_[index].r = nullptr;
+  slots_[index].w = nullptr;
+  slots_[index].next_free = free_;
+  free_ = index;
+}
+
+bool memory_table::add(region& r) {
+  const std::uint32_t index = take();
+  if (index == 0)
+    return false;
+  slots_[index].r = &r;
+  r.lkey = r.rkey = index << 8 | slots_[index].tag;
+  return true;
+}
+
+bool memory_table::add(window& w) {
+  const std::uint32_t index = take();
+  if (index == 0)
+    return false;
+  slots_[index].w = &w;
+  w.key = w.rkey = index << 8 | slots_[index].tag;
+  return true;
+}
+
+void memory_table::remove(region& r) { give_back(r.lkey >> 8); }
+
+void memory_table::remove(window& w) {
+  if (w.bound != nullptr)
+    --w.bound->windows;
+  give_back(w.key >> 8);
+}
+
+const memory_table::slot* memory_table::find(std::uint32_t key) const {
+  const std::uint32_t index = key >> 8;
+  if (index == 0 || index >= slots_.size() || slots_[index].tag != (key & 0xff))
+    return nullptr;
+  return &slots_[index];
+}
+
+std::byte* memory_table::local(const ibv_pd* pd, std::uint32_t key, std::uint64_t address,
+                               std::uint64_t bytes, unsigned access) const {
+  const slot* const s = find(key);
+  if (s == nullptr || s->r == nullptr || s->r->pd != pd || (s->r->access & access) != access ||
+      !within(address, bytes, s->r->first, s->r->length))
+    return nullptr;
+  return at(*s->r, address);
+}
+
+std::byte* memory_table::remote(const ibv_qp& responder, std::uint32_t key, std::uint64_t address,
+                                std::uint64_t bytes, unsigned access) const {
+  const slot* const s = find(key);
+  if (s == nullptr)
+    return nullptr;
+  if (s->r != nullptr) {
+    const region& r = *s->r;
+    if (r.pd != responder.pd || (r.access & access) != access ||
+        !within(address, bytes, r.first, r.length))
+      return nullptr;
+    return at(r, address);
+  }
+  const window* const w = s->w;
+  if (w == nullptr || w->bound == nullptr || w->pd != responder.pd ||
+      (w->access & access) != access ||
+      (w->type == IBV_MW_TYPE_2 && w->qp_num != responder.qp_num) ||
+      !within(address, bytes, w->first, w->bytes))
+    return nullptr;
+  // A zero-based window begins at address 0 of its own.
+  return at(*w->bound, address);
+}
+
+// InfiniBand specification, 10.6.7.2 and 11.2.2.2; rxe's checks are the same.
+ibv_wc_status memory_table::bind(ibv_qp& by, window& w, std::uint32_t key,
+                                 const ibv_mw_bind_info& to) {
+  auto* const r = static_cast<region*>(to.mr);
+  if (w.pd != by.pd)
+    return IBV_WC_MW_BIND_ERR;
+  if (w.type == IBV_MW_TYPE_2 && w.bound != nullptr) // must be invalidated first
+    return IBV_WC_MW_BIND_ERR;
+  if (w.type == IBV_MW_TYPE_2 && (key >> 8) != (w.key >> 8))
+    return IBV_WC_MW_BIND_ERR;
+  if (to.length != 0) {
+    const slot* const s = r == nullptr ? nullptr : find(r->lkey);
+    if (s == nullptr || s->r != r || r->pd != by.pd || (r->access & IBV_ACCESS_MW_BIND) == 0 ||
+        !within(to.addr, to.length, r->first, r->length))
+      return IBV_WC_MW_BIND_ERR;
+    if ((to.mw_access_flags & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)) != 0 &&
+        (r->access & IBV_ACCESS_LOCAL_WRITE) == 0)
+      return IBV_WC_MW_BIND_ERR;
+  } else if (w.type == IBV_MW_TYPE_2) {
+    return IBV_WC_MW_BIND_ERR;
+  }
+  if (w.bound != nullptr)
+    --w.bound->windows;
+  w.key = (w.key & ~0xffu) | (key & 0xff);
+  slots_[w.key >> 8].tag = static_cast<std::uint8_t>(key);
+  w.bound = to.length == 0 ? nullptr : r;
+  w.first = to.addr;
+  w.bytes = to.length;
+  w.access = to.mw_access_flags;
+  w.qp_num = by.qp_num;
+  if (w.bound != nullptr)
+    ++w.bound->windows;
+  return IBV_WC_SUCCESS;
+}
+
+bool memory_table::invalidate(const ibv_qp& by, std::uint32_t key) {
+  const slot* const s = find(key);
+  if (s == nullptr || s->w == nullptr)
+    return false;
+  window& w = *s->w;
+  if (w.type != IBV_MW_TYPE_2 || w.bound == nullptr || w.qp_num != by.qp_num)
+    return false;
+  --w.bound->windows;
+  w.bound = nullptr;
+  return true;
+}
+
+// A device's accesses are no accesses of a thread. ThreadSanitizer would see them as such, and
+// report each WRITE that a program waits for by reading the memory.
+void move_bytes(std::byte* to, const std::byte* from, std::size_t n) noexcept {
+#if defined(SOFT_THREAD_SANITIZER)
+  if (to <= from || to >= from + n) {
+    asm volatile("rep movsb" : "+D"(to), "+S"(from), "+c"(n) : : "memory");
+  } else {
+    to += n - 1;
+    from += n - 1;
+    asm volatile("std; rep movsb; cld" : "+D"(to), "+S"(from), "+c"(n) : : "memory");
+  }
+#else
+  if (n == 8 && reinterpret_cast<std::uintptr_t>(to) % 8 == 0) { // a word that a program may poll
+    std::uint64_t word = 0;
+    std::memcpy(&word, from, 8);
+    __atomic_store_n(reinterpret_cast<std::uint64_t*>(to), word, __ATOMIC_RELEASE);
+    return;
+  }
+  std::memmove(to, from, n);
+#endif
+}
+
+void transfer(const spans& to, const spans& from) noexcept {
+  unsigned i = 0;
+  std::uint64_t used = 0;
+  for (unsigned j = 0; j < from.count; ++j) {
+    const span& s = from.parts[j];
+    for (std::uint64_t done = 0; done < s.bytes;) {
+      const std::uint64_t n = std::min(s.bytes - done, to.parts[i].bytes - used);
+      move_bytes(to.parts[i].data + used, s.data + done, n);
+      done += n;
+      used += n;
+      if (used == to.parts[i].bytes) {
+        ++i;
+        used = 0;
+      }
+    }
+  }
+}
+
+} // namespace soft

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: BSL-1.0
+#ifndef SOFT_DEVICE_MEMORY_HPP
+#define SOFT_DEVICE_MEMORY_HPP
+
+#include "device/objects.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace soft {
+
+struct region : ibv_mr {
+  counted<&resource_counts::regions> count;
+  std::uint64_t first = 0; ///< the address that a request names for `ibv_mr::addr`
+  unsigned access = 0;
+  int windows = 0; ///< windows that are bound to it
+};
+
+struct window : ibv_mw {
+  counted<&resource_counts::windows> count;
+  std::uint32_t key = 0; ///< the present one; `ibv_mw::rkey` is the program's
+  region* bound = nullptr;
+  std::uint64_t first = 0, bytes = 0;
+  unsigned access = 0;
+  std::uint32_t qp_num =
+      0; ///< of the queue pair that bound it; only that one's peer may use it (type 2B)
+};
+
+/// All regions and windows of this process by their keys: an index, and 8 bits that change with
+/// each use of the index. The engine must be locked.
+class memory_table {
+public:
+  static memory_table& get();
+
+  /// Gives `r` or `w` their keys. False: no key is left.
+  bool add(region& r);
+  bool add(window& w);
+  void remove(region& r);
+  void remove(window& w);
+
+  /// The memory of `bytes` bytes at `address` that a local element names, or nullptr. `access`:
+  /// IBV_ACCESS_LOCAL_WRITE or 0.
+  std::byte* local(const ibv_pd* pd, std::uint32_t key, std::uint64_t address, std::uint64_t bytes,
+                   unsigned access) const;
+  /// The memory that a peer names, or nullptr. `access`: one of IBV_ACCESS_REMOTE_*.
+  std::byte* remote(const ibv_qp& responder, std::uint32_t key, std::uint64_t address,
+                    std::uint64_t bytes, unsigned access) const;
+
+  /// Carries out a work request that binds a window: 0, or why it may not.
+  ibv_wc_status bind(ibv_qp& by, window& w, std::uint32_t key, const ibv_mw_bind_info& to);
+  /// Ends the binding of the window with this key. False: it is not one that the queue pair `by`
+  /// may invalidate.
+  bool invalidate(const ibv_qp& by, std::uint32_t key);
+
+private:
+  struct slot {
+    region* r = nullptr;
+    window* w = nullptr;
+    std::uint8_t tag = 0;
+    std::uint32_t next_free = 0;
+  };
+  std::uint32_t take();
+  void give_back(std::uint32_t index);
+  const slot* find(std::uint32_t key) const;
+
+  std::vector<slot> slots_{1}; // key 0 is no key
+  std::uint32_t free_ = 0;
+};
+
+/// A piece of memory.
+struct span {
+  std::byte* data;
+  std::uint64_t bytes;
+};
+/// Pieces one after another: the elements of a work request.
+struct spans {
+  span parts[33]; // one more than a request may have: a datagram's header
+  unsigned count = 0;
+  std::uint64_t bytes = 0;
+
+  void add(std::byte* data, std::uint64_t n) {
+    if (n == 0)
+      return;
+    parts[count++] = {data, n};
+    bytes += n;
+  }
+};
+
+/// Copies `n` bytes, which may overlap, as a device does: unseen by ThreadSanitizer, in whole words
+/// where both are aligned.
+void move_bytes(std::byte* to, const std::byte* from, std::size_t n) noexcept;
+/// Copies all bytes of `from` to the beginning of `to`, which has room for them.
+void transfer(const spans& to, const spans& from) noexcept;
+
+} // namespace soft
+
+#endif

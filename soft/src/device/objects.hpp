@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: BSL-1.0
+#ifndef SOFT_DEVICE_OBJECTS_HPP
+#define SOFT_DEVICE_OBJECTS_HPP
+
+#include "engine/event_source.hpp"
+
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <infiniband/verbs.h>
+#include <mutex>
+#include <sys/socket.h>
+#include <vector>
+
+namespace soft {
+
+/// An address of this machine, as the device's GID.
+struct gid_entry {
+  ibv_gid gid;
+  std::uint32_t interface;
+};
+
+/// The device that every process has.
+ibv_device& device() noexcept;
+/// The addresses of all interfaces that are up, 127.0.0.1 and ::1 included; at the same index as
+/// long as the address exists.
+std::vector<gid_entry> gids();
+/// A GID of an IPv4 address is that address mapped to IPv6 (RoCE v2).
+ibv_gid gid_of(const sockaddr& address) noexcept;
+/// Index of a GID, or -1.
+int index_of(const ibv_gid& gid);
+
+/// An event of a queue pair, a queue or the device, until it is acknowledged.
+class acknowledged_events {
+public:
+  void got() noexcept {
+    std::lock_guard lock(mutex_);
+    ++got_;
+  }
+  void acknowledged(unsigned n) noexcept {
+    std::lock_guard lock(mutex_);
+    acknowledged_ += n;
+    changed_.notify_all();
+  }
+  /// Waits until all events that were got are acknowledged, as ibv_destroy_*(3) do.
+  void wait() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return got_ == acknowledged_; });
+  }
+
+private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::uint64_t got_ = 0, acknowledged_ = 0;
+};
+
+/// A program's context on the device.
+struct device_context : verbs_context {
+  event_source<ibv_async_event> events;
+  std::atomic<int> objects{0}; ///< domains, completion queues and channels
+
+  ibv_context* base() noexcept { return &context; }
+  static device_context& of(ibv_context* c) noexcept {
+    return *static_cast<device_context*>(reinterpret_cast<verbs_context*>(
+        reinterpret_cast<std::byte*>(c) - offsetof(verbs_context, context)));
+  }
+};
+
+/// Another context: ibv_open_device(3). nullptr: errno.
+ibv_context* make_context();
+
+/// Whether `c` is a context of this device, not of a real one.
+inline bool is_soft(const ibv_context* c) noexcept { return c->device == &device(); }
+
+/// The objects of this process, for `soft_get_resources`.
+struct resource_counts {
+  std::atomic<int> domains{0}, regions{0}, windows{0}, completion_queues{0},
+      shared_receive_queues{0}, queue_pairs{0}, ids{0};
+};
+resource_counts& resources() noexcept;
+/// Counts the object that it is a member of.
+template <std::atomic<int> resource_counts::*Kind>
+struct counted {
+  counted() noexcept { ++(resources().*Kind); }
+  ~counted() { --(resources().*Kind); }
+  counted(const counted&) = delete;
+  counted& operator=(const counted&) = delete;
+};
+
+struct domain : ibv_pd {
+  counted<&resource_counts::domains> count;
+  std::atomic<int> objects{0}; ///< regions, windows and queues
+  static domain& of(ibv_pd* pd) noexcept { return *static_cast<domain*>(pd); }
+};
+
+struct address_handle : ibv_ah {
+  ibv_ah_attr attributes;
+};
+
+struct completion_queue;
+
+struct channel : ibv_comp_channel {
+  event_source<completion_queue*> events;
+  static channel& of(ibv_comp_channel* c) noexcept { return *static_cast<channel*>(c); }
+};
+
+} // namespace soft
+
+#endif

@@ -1,0 +1,388 @@
+// SPDX-License-Identifier: BSL-1.0
+#include "device/queue_pair.hpp"
+
+#include "device/limits.hpp"
+#include "wire/iwarp_wire.hpp"
+#include "wire/pairing.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <unordered_map>
+
+namespace soft {
+namespace {
+
+std::unordered_map<std::uint32_t, queue_pair*>& numbers() {
+  static auto* const table = new std::unordered_map<std::uint32_t, queue_pair*>;
+  return *table;
+}
+
+std::size_t request_bytes(const ibv_qp_cap& c) {
+  return std::max<std::size_t>(c.max_send_sge * sizeof(ibv_sge), c.max_inline_data);
+}
+
+// Attributes that a transition must and may have (InfiniBand specification, 11.2.5.2; the kernel's
+// ib_modify_qp_is_ok).
+struct transition {
+  ibv_qp_type type;
+  ibv_qp_state from, to;
+  int must, may;
+};
+constexpr transition transitions[] = {
+    {IBV_QPT_RC, IBV_QPS_RESET, IBV_QPS_INIT, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS,
+     0},
+    {IBV_QPT_UC, IBV_QPS_RESET, IBV_QPS_INIT, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS,
+     0},
+    {IBV_QPT_UD, IBV_QPS_RESET, IBV_QPS_INIT, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY, 0},
+    {IBV_QPT_RC, IBV_QPS_INIT, IBV_QPS_INIT, 0,
+     IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS},
+    {IBV_QPT_UC, IBV_QPS_INIT, IBV_QPS_INIT, 0,
+     IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS},
+    {IBV_QPT_UD, IBV_QPS_INIT, IBV_QPS_INIT, 0, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY},
+    {IBV_QPT_RC, IBV_QPS_INIT, IBV_QPS_RTR,
+     IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
+         IBV_QP_MIN_RNR_TIMER,
+     IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX},
+    {IBV_QPT_UC, IBV_QPS_INIT, IBV_QPS_RTR,
+     IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN,
+     IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX},
+    {IBV_QPT_UD, IBV_QPS_INIT, IBV_QPS_RTR, 0, IBV_QP_PKEY_INDEX | IBV_QP_QKEY},
+    {IBV_QPT_RC, IBV_QPS_RTR, IBV_QPS_RTS,
+     IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC,
+     IBV_QP_CUR_STATE | IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS | IBV_QP_MIN_RNR_TIMER |
+         IBV_QP_PATH_MIG_STATE},
+    {IBV_QPT_UC, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QP_SQ_PSN,
+     IBV_QP_CUR_STATE | IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS | IBV_QP_PATH_MIG_STATE},
+    {IBV_QPT_UD, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QP_SQ_PSN, IBV_QP_CUR_STATE | IBV_QP_QKEY},
+    {IBV_QPT_RC, IBV_QPS_RTS, IBV_QPS_RTS, 0,
+     IBV_QP_CUR_STATE | IBV_QP_ACCESS_FLAGS | IBV_QP_ALT_PATH | IBV_QP_PATH_MIG_STATE |
+         IBV_QP_MIN_RNR_TIMER},
+    {IBV_QPT_UC, IBV_QPS_RTS, IBV_QPS_RTS, 0,
+     IBV_QP_CUR_STATE | IBV_QP_ACCESS_FLAGS | IBV_QP_ALT_PATH | IBV_QP_PATH_MIG_STATE},
+    {IBV_QPT_UD, IBV_QPS_RTS, IBV_QPS_RTS, 0, IBV_QP_CUR_STATE | IBV_QP_QKEY},
+    {IBV_QPT_UD, IBV_QPS_SQE, IBV_QPS_RTS, 0, IBV_QP_CUR_STATE | IBV_QP_QKEY},
+    {IBV_QPT_UC, IBV_QPS_SQE, IBV_QPS_RTS, 0, IBV_QP_CUR_STATE | IBV_QP_ACCESS_FLAGS},
+};
+
+bool is_allowed(ibv_qp_type type, ibv_qp_state from, ibv_qp_state to, int mask) {
+  mask &= ~IBV_QP_STATE;
+  if (to == IBV_QPS_ERR || to == IBV_QPS_RESET)
+    return (mask & ~IBV_QP_CUR_STATE) == 0;
+  return std::any_of(std::begin(transitions), std::end(transitions), [&](const transition& t) {
+    return t.type == type && t.from == from && t.to == to && (mask & t.must) == t.must &&
+           (mask & ~(t.must | t.may)) == 0;
+  });
+}
+
+} // namespace
+
+queue_pair::queue_pair(const ibv_qp_init_attr& a)
+    : ibv_qp_ex{},
+      made_of(a),
+      sends_(a.cap.max_send_wr, request_bytes(a.cap)),
+      own_(a.srq != nullptr ? 0 : a.cap.max_recv_wr, a.srq != nullptr ? 0 : a.cap.max_recv_sge),
+      shared_(a.srq != nullptr ? &shared_queue::of(a.srq) : nullptr) {
+  attributes_.path_mtu = IBV_MTU_4096;
+}
+
+queue_pair* queue_pair::find(std::uint32_t number) {
+  const auto found = numbers().find(number);
+  return found == numbers().end() ? nullptr : found->second;
+}
+
+bool queue_pair::open() {
+  if (numbers().size() >= limits::queue_pairs)
+    return false;
+  qp_base.qp_num = take_number();
+  if (qp_base.qp_num == 0)
+    return false;
+  numbers().emplace(qp_base.qp_num, this);
+  return true;
+}
+
+void queue_pair::close() {
+  leave_wire();
+  if (waits_for_ != nullptr)
+    waits_for_->stop_waiting(*this);
+  engine::get().remove(*this);
+  own_.close();
+  numbers().erase(qp_base.qp_num);
+  give_back_number(qp_base.qp_num);
+}
+
+int queue_pair::post_send(ibv_send_wr* first, ibv_send_wr** bad) noexcept {
+  int error = 0;
+  const ibv_qp_state s = state_.load();
+  if (s == IBV_QPS_RESET || s == IBV_QPS_INIT || s == IBV_QPS_RTR)
+    error = EINVAL;
+  if (error == 0) {
+    std::lock_guard lock(posting_);
+    for (; first != nullptr; first = first->next) {
+      const bool is_inline = (first->send_flags & IBV_SEND_INLINE) != 0;
+      std::uint64_t bytes = 0;
+      if (is_inline)
+        for (int i = 0; i < first->num_sge; ++i)
+          bytes += first->sg_list[i].length;
+      if (first->num_sge < 0 || static_cast<unsigned>(first->num_sge) > made_of.cap.max_send_sge ||
+          bytes > made_of.cap.max_inline_data) {
+        error = EINVAL;
+        break;
+      }
+      send_work* const r = sends_.place();
+      if (r == nullptr) {
+        error = ENOMEM;
+        break;
+      }
+      r->wr_id = first->wr_id;
+      r->opcode = first->opcode;
+      r->flags = first->send_flags |
+                 (made_of.sq_sig_all != 0 ? static_cast<unsigned>(IBV_SEND_SIGNALED) : 0u);
+      r->immediate = first->imm_data;
+      r->count = static_cast<std::uint32_t>(first->num_sge);
+      r->inline_bytes = static_cast<std::uint32_t>(bytes);
+      switch (first->opcode) {
+      case IBV_WR_ATOMIC_CMP_AND_SWP:
+      case IBV_WR_ATOMIC_FETCH_AND_ADD:
+        r->address = first->wr.atomic.remote_addr;
+        r->key = first->wr.atomic.rkey;
+        r->compare_add = first->wr.atomic.compare_add;
+        r->swap = first->wr.atomic.swap;
+        break;
+      case IBV_WR_BIND_MW:
+        r->window = first->bind_mw.mw;
+        r->key = first->bind_mw.rkey;
+        r->binding = first->bind_mw.bind_info;
+        break;
+      default:
+        if (qp_base.qp_type == IBV_QPT_UD) {
+          r->address_handle = first->wr.ud.ah;
+          r->qp_num = first->wr.ud.remote_qpn;
+          r->q_key = first->wr.ud.remote_qkey;
+        } else {
+          r->address = first->wr.rdma.remote_addr;
+          r->key = first->wr.rdma.rkey;
+        }
+      }
+      if (is_inline) {
+        std::byte* to = r->data();
+        for (int i = 0; i < first->num_sge; ++i) {
+          std::memcpy(to, reinterpret_cast<const void*>(first->sg_list[i].addr),
+                      first->sg_list[i].length);
+          to += first->sg_list[i].length;
+        }
+      } else if (r->count != 0) {
+        std::memcpy(r->elements(), first->sg_list, r->count * sizeof(ibv_sge));
+      }
+      sends_.add();
+    }
+  }
+  if (error != 0 && bad != nullptr)
+    *bad = first;
+  engine::get().schedule(*this);
+  return error;
+}
+
+int queue_pair::post_receive(ibv_recv_wr* first, ibv_recv_wr** bad) noexcept {
+  if (state_.load() == IBV_QPS_RESET || shared_ != nullptr) {
+    *bad = first;
+    return EINVAL;
+  }
+  const int error = own_.post(first, bad);
+  if (state_.load() == IBV_QPS_ERR)
+    engine::get().schedule(*this);
+  return error;
+}
+
+int queue_pair::modify(const ibv_qp_attr& a, int mask) {
+  const ibv_qp_state from = present(), to = (mask & IBV_QP_STATE) != 0 ? a.qp_state : from;
+  if ((mask & IBV_QP_CUR_STATE) != 0 && a.cur_qp_state != from)
+    return EINVAL;
+  if (!is_allowed(qp_base.qp_type, from, to, mask))
+    return EINVAL;
+  if (((mask & IBV_QP_PORT) != 0 && a.port_num != 1) ||
+      ((mask & IBV_QP_PKEY_INDEX) != 0 && a.pkey_index >= 8) ||
+      ((mask & IBV_QP_MAX_QP_RD_ATOMIC) != 0 && a.max_rd_atomic > limits::reads) ||
+      ((mask & IBV_QP_MAX_DEST_RD_ATOMIC) != 0 && a.max_dest_rd_atomic > limits::reads))
+    return EINVAL;
+  const auto set = [&](int bit, auto member) {
+    if ((mask & bit) != 0)
+      attributes_.*member = a.*member;
+  };
+  set(IBV_QP_PORT, &ibv_qp_attr::port_num);
+  set(IBV_QP_PKEY_INDEX, &ibv_qp_attr::pkey_index);
+  set(IBV_QP_ACCESS_FLAGS, &ibv_qp_attr::qp_access_flags);
+  set(IBV_QP_QKEY, &ibv_qp_attr::qkey);
+  set(IBV_QP_AV, &ibv_qp_attr::ah_attr);
+  set(IBV_QP_PATH_MTU, &ibv_qp_attr::path_mtu);
+  set(IBV_QP_DEST_QPN, &ibv_qp_attr::dest_qp_num);
+  set(IBV_QP_RQ_PSN, &ibv_qp_attr::rq_psn);
+  set(IBV_QP_SQ_PSN, &ibv_qp_attr::sq_psn);
+  set(IBV_QP_MAX_DEST_RD_ATOMIC, &ibv_qp_attr::max_dest_rd_atomic);
+  set(IBV_QP_MAX_QP_RD_ATOMIC, &ibv_qp_attr::max_rd_atomic);
+  set(IBV_QP_MIN_RNR_TIMER, &ibv_qp_attr::min_rnr_timer);
+  set(IBV_QP_TIMEOUT, &ibv_qp_attr::timeout);
+  set(IBV_QP_RETRY_CNT, &ibv_qp_attr::retry_cnt);
+  set(IBV_QP_RNR_RETRY, &ibv_qp_attr::rnr_retry);
+  if (to == IBV_QPS_RESET)
+    reset();
+  else if (to == IBV_QPS_ERR)
+    fail();
+  else
+    state_ = to;
+  if (to == IBV_QPS_RTR) {
+    peer_is_here_ = index_of(attributes_.ah_attr.grh.dgid) >= 0;
+    if (auto w = iwarp_wire::find(attributes_.dest_qp_num))
+      use_wire(std::move(w));
+    else if (peer_is_here_ && qp_base.qp_type == IBV_QPT_RC &&
+             find(attributes_.dest_qp_num) == nullptr)
+      pairing_ = std::make_unique<pairing>(*this);
+    established_told_ = qp_base.qp_type != IBV_QPT_RC;
+    if (queue_pair* const p = peer()) // its requests may wait for this
+      engine::get().schedule(*p);
+  }
+  return 0;
+}
+
+void queue_pair::query(ibv_qp_attr& a) const {
+  a = attributes_;
+  a.qp_state = a.cur_qp_state = present();
+  a.cap = made_of.cap;
+}
+
+void queue_pair::tell(ibv_event_type what) {
+  ibv_async_event e{};
+  e.event_type = what;
+  e.element.qp = base();
+  device_context::of(qp_base.context).events.push(e);
+}
+
+void queue_pair::fail() {
+  if (present() == IBV_QPS_ERR)
+    return;
+  state_ = IBV_QPS_ERR;
+  engine::get().schedule(*this);
+}
+
+void queue_pair::reset() {
+  leave_wire();
+  state_ = IBV_QPS_RESET;
+  while (sends_.front() != nullptr)
+    sends_.take();
+  while (own_.front() != nullptr)
+    own_.take();
+  completion_queue::of(qp_base.send_cq).drop(qp_base.qp_num);
+  completion_queue::of(qp_base.recv_cq).drop(qp_base.qp_num);
+  last_told_ = false;
+  tries_ = 0;
+  given_up_ = next_try_ = {};
+}
+
+// Flushes requests of the error state. False: a completion queue is full.
+bool queue_pair::flush() {
+  ibv_wc wc{};
+  wc.status = IBV_WC_WR_FLUSH_ERR;
+  wc.qp_num = qp_base.qp_num;
+  for (send_work* r = sends_.front(); r != nullptr; r = sends_.front()) {
+    wc.wr_id = r->wr_id;
+    sends_.take();
+    if (!completion_queue::of(qp_base.send_cq).push(wc, true))
+      return false;
+  }
+  wc.opcode = IBV_WC_RECV;
+  for (receive_work* r = own_.front(); r != nullptr; r = own_.front()) {
+    wc.wr_id = r->wr_id;
+    own_.take();
+    if (!completion_queue::of(qp_base.recv_cq).push(wc, true))
+      return false;
+  }
+  if (shared_ != nullptr && !std::exchange(last_told_, true))
+    tell(IBV_EVENT_QP_LAST_WQE_REACHED);
+  return true;
+}
+
+queue_pair::~queue_pair() = default;
+
+void queue_pair::leave_wire() {
+  pairing_.reset();
+  if (const auto w = std::exchange(wire_, nullptr))
+    w->detach();
+}
+
+void queue_pair::use_wire(std::shared_ptr<iwarp_wire> w) {
+  wire_ = std::move(w);
+  wire_->attach(*this);
+  engine::get().schedule(*this);
+}
+
+void queue_pair::run() {
+  if (waits_for_ != nullptr)
+    std::exchange(waits_for_, nullptr)->stop_waiting(*this);
+  if (wire_ && present() != IBV_QPS_ERR) {
+    if (present() == IBV_QPS_RTS)
+      wire_->pump();
+    return;
+  }
+  // A turn is short, so that control functions and other queue pairs get theirs.
+  for (int turn = 0; turn < 64; ++turn) {
+    if (present() == IBV_QPS_ERR) {
+      leave_wire();
+      flush();
+      return;
+    }
+    send_work* const r = present() == IBV_QPS_RTS ? sends_.front() : nullptr;
+    if (r == nullptr)
+      return;
+    const outcome o = carry(*r);
+    if (o.is == outcome::later)
+      return;
+    tries_ = 0;
+    given_up_ = next_try_ = {};
+    complete(*r, o);
+  }
+  engine::get().schedule(*this);
+}
+
+namespace {
+
+ibv_wc_opcode completed(ibv_wr_opcode o) {
+  switch (o) {
+  case IBV_WR_RDMA_WRITE:
+  case IBV_WR_RDMA_WRITE_WITH_IMM:
+    return IBV_WC_RDMA_WRITE;
+  case IBV_WR_RDMA_READ:
+    return IBV_WC_RDMA_READ;
+  case IBV_WR_ATOMIC_CMP_AND_SWP:
+    return IBV_WC_COMP_SWAP;
+  case IBV_WR_ATOMIC_FETCH_AND_ADD:
+    return IBV_WC_FETCH_ADD;
+  case IBV_WR_LOCAL_INV:
+    return IBV_WC_LOCAL_INV;
+  case IBV_WR_BIND_MW:
+    return IBV_WC_BIND_MW;
+  default:
+    return IBV_WC_SEND;
+  }
+}
+
+} // namespace
+
+void queue_pair::complete(send_work& r, const outcome& o) {
+  const bool failed = o.status != IBV_WC_SUCCESS,
+             told = failed || (r.flags & IBV_SEND_SIGNALED) != 0;
+  ibv_wc wc{};
+  wc.wr_id = r.wr_id;
+  wc.status = o.status;
+  wc.opcode = completed(r.opcode);
+  wc.byte_len = o.bytes;
+  wc.qp_num = qp_base.qp_num;
+  sends_.take(); // before the completion is seen: the program may post in its place
+  if (failed)
+    fail();
+  if (told && !completion_queue::of(qp_base.send_cq).push(wc, failed)) {
+    fail();
+    tell(IBV_EVENT_QP_FATAL);
+  }
+}
+
+} // namespace soft

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: BSL-1.0
+#ifndef SOFT_DEVICE_QUEUE_PAIR_HPP
+#define SOFT_DEVICE_QUEUE_PAIR_HPP
+
+#include "device/completion_queue.hpp"
+#include "device/memory.hpp"
+#include "device/receive_queue.hpp"
+#include "device/work_queue.hpp"
+#include "engine/engine.hpp"
+
+#include <memory>
+#include <optional>
+
+namespace soft {
+
+/// The result of a request that the engine began.
+struct outcome {
+  enum kind { done, later } is = done;
+  ibv_wc_status status = IBV_WC_SUCCESS;
+  std::uint32_t bytes = 0;
+};
+
+class iwarp_wire;
+class pairing;
+
+struct queue_pair final : ibv_qp_ex, task {
+  counted<&resource_counts::queue_pairs> count;
+
+  queue_pair(const ibv_qp_init_attr& attributes);
+  ~queue_pair();
+  static queue_pair& of(ibv_qp* q) noexcept {
+    return *static_cast<queue_pair*>(reinterpret_cast<ibv_qp_ex*>(q));
+  }
+  /// The queue pair of this process with this number, or nullptr. The engine must be locked.
+  static queue_pair* find(std::uint32_t number);
+  ibv_qp* base() noexcept { return &qp_base; }
+
+  // ---- from any thread
+  int post_send(ibv_send_wr* first, ibv_send_wr** bad) noexcept;
+  int post_receive(ibv_recv_wr* first, ibv_recv_wr** bad) noexcept;
+
+  // ---- with the engine locked
+  /// Numbers the queue pair and makes it known. False: no number is left.
+  bool open();
+  /// Before it is destroyed.
+  void close();
+  /// ibv_modify_qp(3): an error number.
+  int modify(const ibv_qp_attr& a, int mask);
+  void query(ibv_qp_attr& a) const;
+  ibv_qp_state present() const noexcept { return state_.load(std::memory_order_relaxed); }
+  /// To the error state; posted requests are flushed soon.
+  void fail();
+  /// An event on the context's descriptor.
+  void tell(ibv_event_type what);
+
+  acknowledged_events events_got;
+  ibv_qp_init_attr made_of;
+
+  // ---- for its wire
+  /// What came for a receive.
+  struct arrival {
+    std::uint32_t bytes = 0, source = 0, immediate = 0;
+    unsigned flags = 0; ///< IBV_WC_WITH_*
+    bool solicited = false;
+  };
+  receive_queue& receives() noexcept { return shared_ != nullptr ? shared_->receives : own_; }
+  /// Takes the first receive; `received` is to be called for it.
+  void take_receive();
+  void received(std::uint64_t receive, ibv_wc_status status, const arrival& a,
+                ibv_wc_opcode as = IBV_WC_RECV);
+  /// The memory of a receive; nothing: it names memory that it must not.
+  std::optional<spans> sink(receive_work& r) const;
+  bool gather(send_work& r, unsigned access, spans& to) const;
+  /// The memory that the peer may use in this way, or nullptr.
+  std::byte* remote_memory(std::uint32_t key, std::uint64_t address, std::uint64_t bytes,
+                           ibv_access_flags access) const;
+  /// Carries out a request about memory windows.
+  ibv_wc_status carry_locally(send_work& r);
+  /// The `n`th posted request that has not completed, or nullptr.
+  send_work* request(unsigned n) noexcept { return sends_.at(n); }
+  void complete_first(const outcome& o) { complete(*sends_.front(), o); }
+  std::uint32_t peer_number() const noexcept { return attributes_.dest_qp_num; }
+  /// Whether the program has connected it to the queue pair `number` of another process.
+  bool waits_for_peer(std::uint32_t number) const noexcept {
+    return pairing_ != nullptr && attributes_.dest_qp_num == number;
+  }
+  pairing* pairing_under_way() noexcept { return pairing_.get(); }
+  void use_wire(std::shared_ptr<iwarp_wire> w);
+  unsigned read_depth() const noexcept { return attributes_.max_rd_atomic; }
+
+private:
+  void run() override;
+  void leave_wire();
+  bool flush();
+  void reset();
+  void complete(send_work& r, const outcome& o);
+
+  // ---- queue_pair_wire.cpp: a request and the peer's queue pair, from memory to memory
+  outcome carry(send_work& r);
+  outcome carry_reliable(send_work& r);
+  outcome carry_datagram(send_work& r);
+  outcome send(send_work& r, queue_pair& to, const spans& from);
+  outcome write(send_work& r, queue_pair& to, const spans& from);
+  outcome read(send_work& r, queue_pair& to, const spans& into);
+  outcome atomic(send_work& r, queue_pair& to, const spans& into);
+  /// The first receive of `to` gets what `r` brings.
+  void deliver(queue_pair& to, const send_work& r, std::uint64_t bytes,
+               ibv_wc_opcode as = IBV_WC_RECV);
+  void refuse_receive(ibv_wc_status why);
+  outcome no_receive(queue_pair& at);
+  outcome no_answer();
+  queue_pair* peer() const;
+
+  request_ring<send_work> sends_;
+  spin_mutex posting_;
+  receive_queue own_;
+  shared_queue* const shared_;
+  std::atomic<ibv_qp_state> state_{IBV_QPS_RESET};
+  ibv_qp_attr attributes_{};
+  bool peer_is_here_ = false;    ///< on this machine
+  bool last_told_ = false;       ///< IBV_EVENT_QP_LAST_WQE_REACHED
+  bool established_told_ = true; ///< IBV_EVENT_COMM_EST
+  receive_queue* waits_for_ = nullptr;
+  std::shared_ptr<iwarp_wire> wire_; ///< to a peer in another process
+  std::unique_ptr<pairing> pairing_; ///< until it has a wire
+  unsigned tries_ = 0;               ///< of the first request, after receiver not ready
+  clock::time_point next_try_{}, given_up_{};
+};
+
+} // namespace soft
+
+#endif

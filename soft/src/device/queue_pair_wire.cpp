@@ -1,0 +1,332 @@
+// SPDX-License-Identifier: BSL-1.0
+// Requests of a queue pair whose peer is in the same process: from memory to memory.
+#include "device/limits.hpp"
+#include "device/queue_pair.hpp"
+
+#include <arpa/inet.h>
+#include <cerrno>
+#include <cstring>
+
+namespace soft {
+namespace {
+
+constexpr outcome failed(ibv_wc_status status) { return {outcome::done, status, 0}; }
+constexpr outcome wait_for_more{outcome::later, IBV_WC_SUCCESS, 0};
+
+// The time of a receiver that is not ready, by its code (InfiniBand specification, table 45), in
+// units of 10 us.
+constexpr unsigned not_ready_times[32] = {65536, 1,    2,    3,     4,     6,     8,     12,
+                                          16,    24,   32,   48,    64,    96,    128,   192,
+                                          256,   384,  512,  768,   1024,  1536,  2048,  3072,
+                                          4096,  6144, 8192, 12288, 16384, 24576, 32768, 49152};
+
+bool has_immediate(ibv_wr_opcode o) {
+  return o == IBV_WR_SEND_WITH_IMM || o == IBV_WR_RDMA_WRITE_WITH_IMM;
+}
+
+} // namespace
+
+queue_pair* queue_pair::peer() const {
+  return peer_is_here_ ? find(attributes_.dest_qp_num) : nullptr;
+}
+
+bool queue_pair::gather(send_work& r, unsigned access, spans& to) const {
+  if ((r.flags & IBV_SEND_INLINE) != 0) {
+    to.add(r.data(), r.inline_bytes);
+    return true;
+  }
+  for (unsigned i = 0; i < r.count; ++i) {
+    const ibv_sge& e = r.elements()[i];
+    if (e.length == 0)
+      continue;
+    std::byte* const data = memory_table::get().local(qp_base.pd, e.lkey, e.addr, e.length, access);
+    if (data == nullptr)
+      return false;
+    to.add(data, e.length);
+  }
+  return true;
+}
+
+std::optional<spans> queue_pair::sink(receive_work& r) const {
+  spans to;
+  const ibv_pd* const pd = shared_ != nullptr ? shared_->pd : qp_base.pd;
+  for (unsigned i = 0; i < r.count; ++i) {
+    const ibv_sge& e = r.elements()[i];
+    if (e.length == 0)
+      continue;
+    std::byte* const data =
+        memory_table::get().local(pd, e.lkey, e.addr, e.length, IBV_ACCESS_LOCAL_WRITE);
+    if (data == nullptr)
+      return std::nullopt;
+    to.add(data, e.length);
+  }
+  return to;
+}
+
+outcome queue_pair::carry(send_work& r) {
+  if (r.opcode == IBV_WR_BIND_MW || r.opcode == IBV_WR_LOCAL_INV)
+    return failed(carry_locally(r));
+  return qp_base.qp_type == IBV_QPT_UD ? carry_datagram(r) : carry_reliable(r);
+}
+
+outcome queue_pair::carry_reliable(send_work& r) {
+  spans memory;
+  const bool into = r.opcode == IBV_WR_RDMA_READ || r.opcode == IBV_WR_ATOMIC_CMP_AND_SWP ||
+                    r.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
+  if (!gather(r, into ? IBV_ACCESS_LOCAL_WRITE : 0, memory))
+    return failed(IBV_WC_LOC_PROT_ERR);
+  if (memory.bytes > limits::message_bytes)
+    return failed(IBV_WC_LOC_LEN_ERR);
+  if (into && attributes_.max_rd_atomic == 0)
+    return failed(IBV_WC_LOC_QP_OP_ERR);
+  queue_pair* const to = peer();
+  const bool reliable = qp_base.qp_type == IBV_QPT_RC;
+  if (to == nullptr || (to->present() != IBV_QPS_RTR && to->present() != IBV_QPS_RTS) ||
+      to->attributes_.dest_qp_num != qp_base.qp_num || to->attributes_.rq_psn != attributes_.sq_psn)
+    return reliable ? no_answer() : outcome{};
+  if (!to->established_told_) {
+    to->established_told_ = true;
+    if (to->present() == IBV_QPS_RTR)
+      to->tell(IBV_EVENT_COMM_EST);
+  }
+  switch (r.opcode) {
+  case IBV_WR_SEND:
+  case IBV_WR_SEND_WITH_IMM:
+  case IBV_WR_SEND_WITH_INV:
+    return send(r, *to, memory);
+  case IBV_WR_RDMA_WRITE:
+  case IBV_WR_RDMA_WRITE_WITH_IMM:
+    return write(r, *to, memory);
+  case IBV_WR_RDMA_READ:
+    return read(r, *to, memory);
+  case IBV_WR_ATOMIC_CMP_AND_SWP:
+  case IBV_WR_ATOMIC_FETCH_AND_ADD:
+    return atomic(r, *to, memory);
+  default:
+    return failed(IBV_WC_LOC_QP_OP_ERR);
+  }
+}
+
+outcome queue_pair::send(send_work& r, queue_pair& to, const spans& from) {
+  receive_work* const receive = to.receives().front();
+  if (receive == nullptr)
+    return no_receive(to);
+  const bool reliable = qp_base.qp_type == IBV_QPT_RC;
+  const auto into = to.sink(*receive);
+  if (!into) {
+    to.refuse_receive(IBV_WC_LOC_PROT_ERR);
+    to.fail();
+    return reliable ? failed(IBV_WC_REM_OP_ERR) : outcome{};
+  }
+  if (from.bytes > into->bytes) {
+    to.refuse_receive(IBV_WC_LOC_LEN_ERR);
+    to.fail();
+    return reliable ? failed(IBV_WC_REM_INV_REQ_ERR) : outcome{};
+  }
+  if (r.opcode == IBV_WR_SEND_WITH_INV &&
+      !memory_table::get().invalidate(to.qp_base, r.immediate)) {
+    to.fail();
+    return failed(IBV_WC_REM_INV_REQ_ERR);
+  }
+  transfer(*into, from);
+  deliver(to, r, from.bytes);
+  return {};
+}
+
+outcome queue_pair::write(send_work& r, queue_pair& to, const spans& from) {
+  const bool reliable = qp_base.qp_type == IBV_QPT_RC;
+  if (r.opcode == IBV_WR_RDMA_WRITE_WITH_IMM && to.receives().front() == nullptr)
+    return no_receive(to);
+  if (from.bytes != 0) {
+    std::byte* const memory =
+        to.remote_memory(r.key, r.address, from.bytes, IBV_ACCESS_REMOTE_WRITE);
+    if (memory == nullptr) {
+      if (!reliable)
+        return {};
+      to.tell(IBV_EVENT_QP_ACCESS_ERR);
+      to.fail();
+      return failed(IBV_WC_REM_ACCESS_ERR);
+    }
+    spans into;
+    into.add(memory, from.bytes);
+    transfer(into, from);
+  }
+  if (r.opcode == IBV_WR_RDMA_WRITE_WITH_IMM)
+    deliver(to, r, from.bytes, IBV_WC_RECV_RDMA_WITH_IMM);
+  return {};
+}
+
+outcome queue_pair::read(send_work& r, queue_pair& to, const spans& into) {
+  if (to.attributes_.max_dest_rd_atomic == 0) {
+    to.fail();
+    return failed(IBV_WC_REM_INV_REQ_ERR);
+  }
+  if (into.bytes != 0) {
+    std::byte* const memory =
+        to.remote_memory(r.key, r.address, into.bytes, IBV_ACCESS_REMOTE_READ);
+    if (memory == nullptr) {
+      to.tell(IBV_EVENT_QP_ACCESS_ERR);
+      to.fail();
+      return failed(IBV_WC_REM_ACCESS_ERR);
+    }
+    spans from;
+    from.add(memory, into.bytes);
+    transfer(into, from);
+  }
+  return {outcome::done, IBV_WC_SUCCESS, static_cast<std::uint32_t>(into.bytes)};
+}
+
+outcome queue_pair::atomic(send_work& r, queue_pair& to, const spans& into) {
+  if (r.address % 8 != 0 || into.bytes != 8 || to.attributes_.max_dest_rd_atomic == 0) {
+    to.fail();
+    return failed(into.bytes != 8 ? IBV_WC_LOC_LEN_ERR : IBV_WC_REM_INV_REQ_ERR);
+  }
+  std::byte* const memory = to.remote_memory(r.key, r.address, 8, IBV_ACCESS_REMOTE_ATOMIC);
+  if (memory == nullptr) {
+    to.tell(IBV_EVENT_QP_ACCESS_ERR);
+    to.fail();
+    return failed(IBV_WC_REM_ACCESS_ERR);
+  }
+  auto* const word = reinterpret_cast<std::uint64_t*>(memory);
+  std::uint64_t before = r.compare_add;
+  if (r.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD)
+    before = __atomic_fetch_add(word, r.compare_add, __ATOMIC_SEQ_CST);
+  else
+    __atomic_compare_exchange_n(word, &before, r.swap, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+  spans result;
+  result.add(reinterpret_cast<std::byte*>(&before), 8);
+  transfer(into, result);
+  return {outcome::done, IBV_WC_SUCCESS, 8};
+}
+
+// A datagram that nobody can take is lost, which is no failure.
+outcome queue_pair::carry_datagram(send_work& r) {
+  if (r.opcode != IBV_WR_SEND && r.opcode != IBV_WR_SEND_WITH_IMM)
+    return failed(IBV_WC_LOC_QP_OP_ERR);
+  spans from;
+  if (!gather(r, 0, from))
+    return failed(IBV_WC_LOC_PROT_ERR);
+  if (from.bytes > 4096)
+    return failed(IBV_WC_LOC_LEN_ERR);
+  const ibv_ah_attr& way = static_cast<address_handle*>(r.address_handle)->attributes;
+  queue_pair* const to = index_of(way.grh.dgid) < 0 ? nullptr : find(r.qp_num);
+  if (to == nullptr || to->qp_base.qp_type != IBV_QPT_UD ||
+      (to->present() != IBV_QPS_RTR && to->present() != IBV_QPS_RTS))
+    return {};
+  // A key with its highest bit set stands for the sender's own.
+  if (((r.q_key & 0x80000000) != 0 ? attributes_.qkey : r.q_key) != to->attributes_.qkey)
+    return {};
+  receive_work* const receive = to->receives().front();
+  const auto into = receive == nullptr ? std::nullopt : to->sink(*receive);
+  if (!into || into->bytes < sizeof(ibv_grh) + from.bytes)
+    return {};
+  ibv_grh header{};
+  header.paylen = htons(static_cast<std::uint16_t>(from.bytes));
+  header.next_hdr = 0x1b;
+  header.hop_limit = way.grh.hop_limit;
+  const auto own = gids();
+  if (way.grh.sgid_index < own.size())
+    header.sgid = own[way.grh.sgid_index].gid;
+  header.dgid = way.grh.dgid;
+  spans whole;
+  whole.add(reinterpret_cast<std::byte*>(&header), sizeof(header));
+  for (unsigned i = 0; i < from.count; ++i)
+    whole.add(from.parts[i].data, from.parts[i].bytes);
+  transfer(*into, whole);
+  deliver(*to, r, whole.bytes);
+  return {};
+}
+
+void queue_pair::deliver(queue_pair& to, const send_work& r, std::uint64_t bytes,
+                         ibv_wc_opcode as) {
+  arrival a;
+  a.bytes = static_cast<std::uint32_t>(bytes);
+  a.source = qp_base.qp_num;
+  a.solicited = (r.flags & IBV_SEND_SOLICITED) != 0;
+  a.immediate = r.immediate;
+  if (has_immediate(r.opcode))
+    a.flags = IBV_WC_WITH_IMM;
+  else if (r.opcode == IBV_WR_SEND_WITH_INV)
+    a.flags = IBV_WC_WITH_INV;
+  const std::uint64_t taken = to.receives().front()->wr_id;
+  to.take_receive();
+  to.received(taken, IBV_WC_SUCCESS, a, as);
+}
+
+void queue_pair::refuse_receive(ibv_wc_status why) {
+  const std::uint64_t taken = receives().front()->wr_id;
+  take_receive();
+  received(taken, why, {});
+}
+
+void queue_pair::take_receive() {
+  receives().take();
+  if (shared_ != nullptr)
+    shared_->taken();
+}
+
+void queue_pair::received(std::uint64_t receive, ibv_wc_status status, const arrival& a,
+                          ibv_wc_opcode as) {
+  ibv_wc wc{};
+  wc.wr_id = receive;
+  wc.status = status;
+  wc.opcode = as;
+  wc.byte_len = a.bytes;
+  wc.qp_num = qp_base.qp_num;
+  wc.src_qp = a.source;
+  wc.imm_data = a.immediate;
+  wc.wc_flags = a.flags;
+  if (qp_base.qp_type == IBV_QPT_UD)
+    wc.wc_flags |= IBV_WC_GRH;
+  if (!completion_queue::of(qp_base.recv_cq).push(wc, a.solicited || status != IBV_WC_SUCCESS)) {
+    fail();
+    tell(IBV_EVENT_QP_FATAL);
+  }
+}
+
+std::byte* queue_pair::remote_memory(std::uint32_t key, std::uint64_t address, std::uint64_t bytes,
+                                     ibv_access_flags access) const {
+  return (attributes_.qp_access_flags & static_cast<unsigned>(access)) == 0
+             ? nullptr
+             : memory_table::get().remote(qp_base, key, address, bytes, access);
+}
+
+ibv_wc_status queue_pair::carry_locally(send_work& r) {
+  if (r.opcode == IBV_WR_BIND_MW)
+    return memory_table::get().bind(qp_base, *static_cast<window*>(r.window), r.key, r.binding);
+  return memory_table::get().invalidate(qp_base, r.immediate) ? IBV_WC_SUCCESS
+                                                              : IBV_WC_LOC_QP_OP_ERR;
+}
+
+outcome queue_pair::no_receive(queue_pair& at) {
+  if (qp_base.qp_type != IBV_QPT_RC)
+    return {}; // lost
+  const auto now = clock::now();
+  if (attributes_.rnr_retry != 7 && now >= next_try_) { // 7: without limit
+    if (tries_ == attributes_.rnr_retry)
+      return failed(IBV_WC_RNR_RETRY_EXC_ERR);
+    ++tries_;
+    next_try_ =
+        now + std::chrono::microseconds(10) * not_ready_times[at.attributes_.min_rnr_timer & 31];
+    engine::get().schedule_at(*this, next_try_);
+  }
+  waits_for_ = &at.receives();
+  waits_for_->wait(*this);
+  return wait_for_more;
+}
+
+outcome queue_pair::no_answer() {
+  const auto now = clock::now();
+  if (given_up_ == clock::time_point{}) {
+    if (attributes_.timeout == 0) // without limit
+      return wait_for_more;
+    given_up_ = now + std::chrono::nanoseconds((4096ll << (attributes_.timeout & 31)) *
+                                               (attributes_.retry_cnt + 1));
+  }
+  if (now >= given_up_)
+    return failed(IBV_WC_RETRY_EXC_ERR);
+  engine::get().schedule_at(*this, given_up_);
+  return wait_for_more;
+}
+
+} // namespace soft

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: BSL-1.0
+#ifndef SOFT_DEVICE_WORK_QUEUE_HPP
+#define SOFT_DEVICE_WORK_QUEUE_HPP
+
+#include "engine/spin_mutex.hpp"
+
+#include <atomic>
+#include <bit>
+#include <cstddef>
+#include <infiniband/verbs.h>
+#include <memory>
+#include <mutex>
+
+namespace soft {
+
+/// A ring of requests, each followed by room for its elements or inline data. The program's threads
+/// add, the engine takes.
+template <class Request>
+class request_ring {
+public:
+  /// For `capacity` requests with `extra` bytes each.
+  request_ring(unsigned capacity, std::size_t extra)
+      : capacity_(capacity),
+        mask_(std::bit_ceil(capacity == 0 ? 1u : capacity) - 1),
+        stride_((sizeof(Request) + extra + 63) & ~std::size_t(63)),
+        memory_(new (std::align_val_t(64)) std::byte[stride_ * (mask_ + 1)]) {
+    for (unsigned i = 0; i <= mask_; ++i)
+      new (memory_.get() + stride_ * i) Request();
+  }
+
+  unsigned capacity() const noexcept { return capacity_; }
+  /// How many requests are in the ring. From any thread.
+  unsigned size() const noexcept { return static_cast<unsigned>(added_.load() - taken_.load()); }
+
+  // ---- for the program, one thread at a time
+  /// The place for another request, or nullptr if the ring is full.
+  Request* place() noexcept {
+    const std::uint64_t at = added_.load(std::memory_order_relaxed);
+    return at - taken_.load(std::memory_order_acquire) >= capacity_ ? nullptr : &slot(at);
+  }
+  void add() noexcept { added_.store(added_.load(std::memory_order_relaxed) + 1); }
+
+  // ---- for the engine
+  /// The `n`th request, or nullptr.
+  Request* at(unsigned n) noexcept {
+    const std::uint64_t i = taken_.load(std::memory_order_relaxed) + n;
+    return i >= added_.load() ? nullptr : &slot(i);
+  }
+  Request* front() noexcept { return at(0); }
+  void take() noexcept {
+    taken_.store(taken_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+  }
+
+private:
+  Request& slot(std::uint64_t i) noexcept {
+    return *std::launder(reinterpret_cast<Request*>(memory_.get() + stride_ * (i & mask_)));
+  }
+  struct free_aligned {
+    void operator()(std::byte* p) const noexcept { operator delete[](p, std::align_val_t(64)); }
+  };
+
+  const unsigned capacity_, mask_;
+  const std::size_t stride_;
+  const std::unique_ptr<std::byte[], free_aligned> memory_;
+  alignas(64) std::atomic<std::uint64_t> added_{0};
+  alignas(64) std::atomic<std::uint64_t> taken_{0};
+};
+
+struct receive_work {
+  std::uint64_t wr_id;
+  std::uint32_t count;
+  ibv_sge* elements() noexcept { return reinterpret_cast<ibv_sge*>(this + 1); }
+};
+
+struct send_work {
+  std::uint64_t wr_id;
+  ibv_wr_opcode opcode;
+  unsigned flags;          ///< IBV_SEND_*; the queue's sq_sig_all included
+  std::uint32_t immediate; ///< or the key to invalidate
+  std::uint32_t count;
+  std::uint32_t inline_bytes; ///< the data itself lies in place of the elements
+  std::uint32_t key;
+  std::uint64_t address, compare_add, swap;
+  ibv_mw* window;
+  ibv_mw_bind_info binding;
+  ibv_ah* address_handle;
+  std::uint32_t qp_num, q_key;
+
+  ibv_sge* elements() noexcept { return reinterpret_cast<ibv_sge*>(this + 1); }
+  std::byte* data() noexcept { return reinterpret_cast<std::byte*>(this + 1); }
+};
+static_assert(sizeof(send_work) % alignof(ibv_sge) == 0 &&
+              sizeof(receive_work) % alignof(ibv_sge) == 0);
+
+} // namespace soft
+
+#endif

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: BSL-1.0
+#include "engine/engine.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <pthread.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/timerfd.h>
+#include <thread>
+#include <unistd.h>
+
+namespace soft {
+namespace {
+
+constexpr std::uint64_t wake_id = 0, timer_id = 1;
+std::mutex making;
+std::atomic<engine*> current{nullptr};
+
+} // namespace
+
+// The engine is never destroyed: its thread may use it until the process ends.
+engine& engine::get() {
+  if (engine* const e = current.load(std::memory_order_acquire))
+    return *e;
+  std::lock_guard lock(making);
+  if (engine* const e = current.load())
+    return *e;
+  static const int registered = pthread_atfork([] { making.lock(); }, [] { making.unlock(); },
+                                               [] {
+                                                 current = nullptr; // the thread is the parent's
+                                                 making.unlock();
+                                               });
+  (void)registered;
+  engine* const made = new engine;
+  current.store(made, std::memory_order_release);
+  return *made;
+}
+
+engine::engine()
+    // With one processor, a thread that spins keeps away the one that it waits for.
+    : spin_(std::thread::hardware_concurrency() > 1 ? std::chrono::microseconds(20)
+                                                    : std::chrono::microseconds(0)) {
+  epoll_ = epoll_create1(EPOLL_CLOEXEC);
+  wake_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  timer_ = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.u64 = wake_id;
+  epoll_ctl(epoll_, EPOLL_CTL_ADD, wake_, &event);
+  event.data.u64 = timer_id;
+  epoll_ctl(epoll_, EPOLL_CTL_ADD, timer_, &event);
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  std::thread([this] {
+    pthread_setname_np(pthread_self(), "soft0");
+    work();
+  }).detach();
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+void engine::schedule(task& t) noexcept {
+  if (t.scheduled_.exchange(true))
+    return;
+  task* head = posted_.load(std::memory_order_relaxed);
+  do
+    t.next_ = head;
+  while (!posted_.compare_exchange_weak(head, &t));
+  if (sleeping_.load() && sleeping_.exchange(false)) {
+    const std::uint64_t one = 1;
+    [[maybe_unused]] const auto written = write(wake_, &one, sizeof(one));
+  }
+}
+
+// In the order in which they were scheduled.
+void engine::collect() {
+  const auto first = static_cast<std::ptrdiff_t>(ready_.size());
+  for (task* t = posted_.exchange(nullptr); t != nullptr; t = t->next_)
+    ready_.push_back(t);
+  std::reverse(ready_.begin() + first, ready_.end());
+}
+
+void engine::schedule_at(task& t, clock::time_point when) {
+  timers_.erase({t.due_, &t});
+  t.due_ = when;
+  timers_.emplace(when, &t);
+  if (when < timer_set_)
+    set_timer();
+}
+
+void engine::set_timer() {
+  timer_set_ = timers_.empty() ? clock::time_point::max() : timers_.begin()->first;
+  itimerspec value{};
+  if (!timers_.empty()) {
+    const auto ns =
+        std::max<std::int64_t>(1, std::chrono::nanoseconds(timer_set_.time_since_epoch()).count());
+    value.it_value.tv_sec = ns / 1'000'000'000;
+    value.it_value.tv_nsec = ns % 1'000'000'000;
+  }
+  timerfd_settime(timer_, TFD_TIMER_ABSTIME, &value, nullptr);
+}
+
+void engine::run_due() {
+  const auto now = clock::now();
+  while (!timers_.empty() && timers_.begin()->first <= now) {
+    task& t = *timers_.begin()->second;
+    timers_.erase(timers_.begin());
+    t.due_ = clock::time_point::max();
+    schedule(t);
+  }
+  set_timer();
+}
+
+void engine::remove(task& t) {
+  if (timers_.erase({t.due_, &t}) != 0)
+    t.due_ = clock::time_point::max();
+  // Before the tasks leave `posted_`, so that the engine does not sleep meanwhile.
+  collected_ = true;
+  collect();
+  std::replace(ready_.begin(), ready_.end(), &t, static_cast<task*>(nullptr));
+  t.scheduled_ = false;
+}
+
+int engine::watch(int fd, std::uint32_t events, descriptor& d) {
+  epoll_event event{};
+  event.events = events;
+  event.data.u64 = next_id_;
+  if (epoll_ctl(epoll_, EPOLL_CTL_ADD, fd, &event) != 0)
+    return errno;
+  handlers_.emplace(next_id_, &d);
+  descriptors_[fd] = {next_id_++, &d};
+  return 0;
+}
+
+int engine::change(int fd, std::uint32_t events) {
+  epoll_event event{};
+  event.events = events;
+  event.data.u64 = descriptors_.at(fd).id;
+  return epoll_ctl(epoll_, EPOLL_CTL_MOD, fd, &event) == 0 ? 0 : errno;
+}
+
+void engine::forget(int fd) {
+  const auto found = descriptors_.find(fd);
+  if (found == descriptors_.end())
+    return;
+  epoll_ctl(epoll_, EPOLL_CTL_DEL, fd, nullptr);
+  handlers_.erase(found->second.id);
+  descriptors_.erase(found);
+}
+
+void engine::work() {
+  for (;;) {
+    while (waiting_.load() != 0)
+      std::this_thread::yield();
+    {
+      std::lock_guard lock(mutex_);
+      collected_ = false;
+      collect();
+      // By index: a task may remove others, which collects what was posted meanwhile.
+      for (std::size_t i = 0; i != ready_.size(); ++i) {
+        task* const t = ready_[i];
+        if (t == nullptr)
+          continue;
+        ready_[i] = nullptr;
+        t->scheduled_ = false;
+        t->run();
+      }
+      ready_.clear();
+    }
+    if (sleep_is_safe())
+      wait();
+  }
+}
+
+void engine::wait() {
+  if (spin_.count() > 0) {
+    const auto until = clock::now() + spin_;
+    while (clock::now() < until)
+      if (!sleep_is_safe())
+        return;
+  }
+  sleeping_ = true;
+  if (!sleep_is_safe()) {
+    sleeping_ = false;
+    return;
+  }
+  epoll_event events[64];
+  const int n = epoll_wait(epoll_, events, 64, -1);
+  sleeping_ = false;
+  while (waiting_.load() != 0)
+    std::this_thread::yield();
+  std::lock_guard lock(mutex_);
+  for (int i = 0; i < n; ++i) {
+    std::uint64_t count = 0;
+    if (events[i].data.u64 == wake_id) {
+      [[maybe_unused]] const auto taken = read(wake_, &count, sizeof(count));
+    } else if (events[i].data.u64 == timer_id) {
+      [[maybe_unused]] const auto taken = read(timer_, &count, sizeof(count));
+      run_due();
+    } else if (const auto found = handlers_.find(events[i].data.u64); found != handlers_.end()) {
+      found->second->ready(events[i].events);
+    }
+  }
+}
+
+} // namespace soft

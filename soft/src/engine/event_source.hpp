@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: BSL-1.0
+#ifndef SOFT_ENGINE_EVENT_SOURCE_HPP
+#define SOFT_ENGINE_EVENT_SOURCE_HPP
+
+#include <cerrno>
+#include <cstdint>
+#include <deque>
+#include <fcntl.h>
+#include <mutex>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+#include <utility>
+
+namespace soft {
+
+/// Events behind a file descriptor that polls like the kernel's: readable while there is an event,
+/// with an edge for each one, and `O_NONBLOCK` of the descriptor decides whether `pop` waits. Any
+/// thread may use it.
+template <class Event>
+class event_source {
+public:
+  event_source() : fd_(eventfd(0, EFD_CLOEXEC)) {}
+  ~event_source() {
+    if (fd_ >= 0)
+      close(fd_);
+  }
+  event_source(const event_source&) = delete;
+  event_source& operator=(const event_source&) = delete;
+
+  /// -1: the process has no descriptor left.
+  int fd() const noexcept { return fd_; }
+
+  void push(Event e) {
+    std::lock_guard lock(mutex_);
+    events_.push_back(std::move(e));
+    const std::uint64_t one = 1;
+    [[maybe_unused]] const auto written = write(fd_, &one, sizeof(one));
+  }
+
+  /// Returns 0, or an error number: EAGAIN, EINTR. `taken(e)` is called before another thread can
+  /// find that the event is gone.
+  template <class Taken>
+  int pop(Event& e, Taken taken) {
+    for (;;) {
+      {
+        std::lock_guard lock(mutex_);
+        if (!events_.empty()) {
+          e = std::move(events_.front());
+          events_.pop_front();
+          drain();
+          taken(e);
+          return 0;
+        }
+      }
+      if ((fcntl(fd_, F_GETFL) & O_NONBLOCK) != 0)
+        return EAGAIN;
+      pollfd p{fd_, POLLIN, 0};
+      if (poll(&p, 1, -1) < 0)
+        return errno;
+    }
+  }
+
+  /// Drops the events of which `matches` is true, and calls `dropped` with each.
+  template <class Matches, class Dropped>
+  void remove_if(Matches matches, Dropped dropped) {
+    std::lock_guard lock(mutex_);
+    for (auto i = events_.begin(); i != events_.end();) {
+      if (!matches(*i)) {
+        ++i;
+        continue;
+      }
+      dropped(*i);
+      i = events_.erase(i);
+    }
+    drain();
+  }
+
+private:
+  // The counter is above 0 if events were pushed since the last drain, so that read(2) does not
+  // wait.
+  void drain() {
+    if (!events_.empty())
+      return;
+    pollfd p{fd_, POLLIN, 0};
+    std::uint64_t count = 0;
+    if (poll(&p, 1, 0) == 1) [[maybe_unused]]
+      const auto taken = read(fd_, &count, sizeof(count));
+  }
+
+  std::mutex mutex_;
+  std::deque<Event> events_;
+  const int fd_;
+};
+
+} // namespace soft
+
+#endif

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include "iwarp/mpa_start.hpp"
+#include "iwarp/protocol_error.hpp"
+
+#include <cstdint>
+
+namespace soft::iwarp {
+
+/// The wishes and abilities of one side of a connection. No side uses markers.
+struct start_options {
+  bool crc = false;     ///< Ask for CRCs. CRCs are used if either side asks for them.
+  bool enhanced = true; ///< Of the initiator: revision 2 with IRD and ORD, else revision 1.
+  /// Of the initiator: ask for peer-to-peer mode, in which the acceptor may send as soon as it has
+  /// received the RTR message. An acceptor always agrees.
+  bool peer_to_peer = false;
+  /// The RTR messages that this side can send, or receive.
+  rtr_kinds rtr = rtr_kinds::rdma_write | rtr_kinds::rdma_read;
+  std::uint16_t ird = 0;     ///< Inbound reads that this side accepts.
+  std::uint16_t ord = 0;     ///< Outbound reads that this side wants to issue.
+  std::uint16_t max_ird = 0; ///< Of the initiator: the largest IRD to which it can be raised.
+};
+
+/// The result of a start-up.
+struct start_result {
+  start_error error = start_error::none; ///< If set, the other members have no meaning.
+  bool crc = false;                      ///< Both sides send and check CRCs.
+  bool peer_to_peer = false;
+  /// In peer-to-peer mode: the one RTR message that the initiator sends, and that the acceptor
+  /// waits for before it sends anything. Else `none`: the acceptor waits for any first message of
+  /// the initiator. Source: RFC 5044, section 7.1.2; RFC 6581, section 9.2
+  rtr_kinds rtr = rtr_kinds::none;
+  std::uint16_t ird = 0; ///< Inbound reads that this side must accept.
+  std::uint16_t ord = 0; ///< Outbound reads that this side may have outstanding.
+};
+
+/// An acceptor's answer.
+struct start_answer {
+  start_result result;
+  start_frame reply; ///< A rejection if `result.error` is set. The caller adds private data.
+};
+
+/// The request of an initiator, without private data.
+///
+/// In peer-to-peer mode with an RDMA read as RTR, the ORD is at least 1.
+/// Source: RFC 6581, section 9
+start_frame make_request(const start_options& own) noexcept;
+
+/// The answer of an acceptor to a request.
+///
+/// IRD is the smaller of the own IRD and the peer's ORD, and vice versa. If the peer does not
+/// negotiate a value, the own value is used and the reply does not negotiate it either. If the RTR
+/// message is an RDMA read, the IRD is at least 1. If no RTR message of the request is supported,
+/// the reply offers an RDMA write, and the initiator ends the connection.
+/// Errors: `markers`.
+/// Source: RFC 5044, section 7.1; RFC 6581, section 9
+start_answer answer(const start_frame& request, const start_options& own) noexcept;
+
+/// A rejection of a request, without private data.
+start_frame make_rejection(const start_frame& request) noexcept;
+
+/// An initiator's conclusion from a reply.
+///
+/// @param request  the frame that it has sent
+/// Errors: `rejected`; `markers`; `reply_mismatch`; `insufficient_ird` if the reply's ORD is above
+/// `own.max_ird` and `own.ird`; `no_matching_rtr` in peer-to-peer mode.
+/// Source: RFC 5044, section 7.1; RFC 6581, section 9
+start_result conclude(const start_frame& request, const start_frame& reply,
+                      const start_options& own) noexcept;
+
+/// The error for a Terminate message, which the initiator sends before it closes the connection. No
+/// value if the connection is closed without one.
+/// Source: RFC 5044, section 8; RFC 6581, section 8
+failure to_protocol_error(start_error e) noexcept;
+
+} // namespace soft::iwarp

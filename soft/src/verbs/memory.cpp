@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: BSL-1.0
+// Protection domains, registered memory, memory windows and address handles.
+#include "device/memory.hpp"
+
+#include "device/queue_pair.hpp"
+#include "verbs/functions.hpp"
+#include "verbs/next.hpp"
+
+#include <atomic>
+#include <cerrno>
+#include <linux/capability.h>
+#include <memory>
+#include <new>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#undef ibv_reg_mr
+#undef ibv_reg_mr_iova
+
+using namespace soft;
+
+namespace {
+
+constexpr unsigned remote_changes = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
+constexpr unsigned known = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
+                           IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND |
+                           IBV_ACCESS_RELAXED_ORDERING;
+
+// Whether the process has this memory: 0 or an error number. As pinning does, it makes the pages
+// present.
+int check_memory(void* address, std::size_t bytes, bool written) {
+  if (bytes == 0)
+    return 0;
+  const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
+  const auto first = reinterpret_cast<std::uintptr_t>(address) & ~(page - 1);
+  const auto last = reinterpret_cast<std::uintptr_t>(address) + bytes;
+  if (last < reinterpret_cast<std::uintptr_t>(address) || last > ~page)
+    return EINVAL;
+#ifdef MADV_POPULATE_WRITE
+  constexpr int for_reading = MADV_POPULATE_READ, for_writing = MADV_POPULATE_WRITE;
+#else
+  constexpr int for_reading = 22, for_writing = 23;
+#endif
+  if (madvise(reinterpret_cast<void*>(first), last - first, written ? for_writing : for_reading) ==
+      0)
+    return 0;
+  if (errno != EINVAL) // ENOMEM: nothing is mapped there; EFAULT: a page cannot be had
+    return errno == ENOMEM ? EFAULT : errno;
+  for (std::uintptr_t p = first; p < last; p += page) { // a kernel before 5.14
+    unsigned char present = 0;
+    if (mincore(reinterpret_cast<void*>(p), 1, &present) != 0)
+      return EFAULT;
+  }
+  return 0;
+}
+
+// The memory that is registered counts as locked, as with a device of the kernel: RLIMIT_MEMLOCK.
+std::atomic<std::uint64_t> locked{0};
+bool may_lock(std::uint64_t bytes) {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY ||
+      locked + bytes <= limit.rlim_cur)
+    return true;
+  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+  __user_cap_data_struct data[2] = {};
+  return syscall(SYS_capget, &header, data) == 0 && (data[0].effective & 1u << CAP_IPC_LOCK) != 0;
+}
+
+ibv_mr* reg(ibv_pd* pd, void* address, std::size_t bytes, std::uint64_t first, unsigned access) {
+  access &= ~static_cast<unsigned>(IBV_ACCESS_OPTIONAL_RANGE);
+  if ((access & ~known) != 0) {
+    errno = (access & IBV_ACCESS_ON_DEMAND) != 0 ? EOPNOTSUPP : EINVAL;
+    return nullptr;
+  }
+  if ((access & remote_changes) != 0 && (access & IBV_ACCESS_LOCAL_WRITE) == 0) {
+    errno = EINVAL;
+    return nullptr;
+  }
+  if (const int error = check_memory(address, bytes, (access & IBV_ACCESS_LOCAL_WRITE) != 0)) {
+    errno = error;
+    return nullptr;
+  }
+  if (!may_lock(bytes)) {
+    errno = ENOMEM;
+    return nullptr;
+  }
+  auto made = std::unique_ptr<region>(new (std::nothrow) region{});
+  if (!made) {
+    errno = ENOMEM;
+    return nullptr;
+  }
+  made->context = pd->context;
+  made->pd = pd;
+  made->addr = address;
+  made->length = bytes;
+  made->first = first;
+  made->access = access;
+  const engine::lock_guard lock(engine::get());
+  if (!memory_table::get().add(*made)) {
+    errno = ENOMEM;
+    return nullptr;
+  }
+  made->handle = made->lkey;
+  ++domain::of(pd).objects;
+  locked += bytes;
+  return made.release();
+}
+
+} // namespace
+
+SOFT_EXPORT ibv_pd* ibv_alloc_pd(ibv_context* c) {
+  if (!is_soft(c))
+    return SOFT_NEXT(ibv_alloc_pd)(c);
+  auto* const made = new (std::nothrow) domain{};
+  if (made == nullptr) {
+    errno = ENOMEM;
+    return nullptr;
+  }
+  made->context = c;
+  ++device_context::of(c).objects;
+  return made;
+}
+
+SOFT_EXPORT int ibv_dealloc_pd(ibv_pd* pd) {
+  if (!is_soft(pd->context))
+    return SOFT_NEXT(ibv_dealloc_pd)(pd);
+  if (domain::of(pd).objects != 0)
+    return EBUSY;
+  --device_context::of(pd->context).objects;
+  delete &domain::of(pd);
+  return 0;
+}
+
+SOFT_EXPORT ibv_mr* ibv_reg_mr(ibv_pd* pd, void* address, std::size_t bytes, int access) {
+  return is_soft(pd->context) ? reg(pd, address, bytes, reinterpret_cast<std::uintptr_t>(address),
+                                    static_cast<unsigned>(access))
+                              : SOFT_NEXT(ibv_reg_mr)(pd, address, bytes, access);
+}
+SOFT_EXPORT ibv_mr* ibv_reg_mr_iova(ibv_pd* pd, void* address, std::size_t bytes,
+                                    std::uint64_t first, int access) {
+  return is_soft(pd->context) ? reg(pd, address, bytes, first, static_cast<unsigned>(access))
+                              : SOFT_NEXT(ibv_reg_mr_iova)(pd, address, bytes, first, access);
+}
+SOFT_EXPORT ibv_mr* ibv_reg_mr_iova2(ibv_pd* pd, void* address, std::size_t bytes,
+                                     std::uint64_t first, unsigned access) {
+  return is_soft(pd->context) ? reg(pd, address, bytes, first, access)
+                              : SOFT_NEXT(ibv_reg_mr_iova2)(pd, address, bytes, first, access);
+}
+SOFT_EXPORT ibv_mr* ibv_reg_dmabuf_mr(ibv_pd* pd, std::uint64_t offset, std::size_t bytes,
+                                      std::uint64_t first, int fd, int access) {
+  if (!is_soft(pd->context))
+    return SOFT_NEXT(ibv_reg_dmabuf_mr)(pd, offset, bytes, first, fd, access);
+  errno = EOPNOTSUPP;
+  return nullptr;
+}
+SOFT_EXPORT int ibv_rereg_mr(ibv_mr* mr, int flags, ibv_pd* pd, void* address, std::size_t bytes,
+                             int access) {
+  if (!is_soft(mr->context))
+    return SOFT_NEXT(ibv_rereg_mr)(mr, flags, pd, address, bytes, access);
+  errno = EOPNOTSUPP;
+  return IBV_REREG_MR_ERR_INPUT;
+}
+
+SOFT_EXPORT int ibv_dereg_mr(ibv_mr* mr) {
+  if (!is_soft(mr->context))
+    return SOFT_NEXT(ibv_dereg_mr)(mr);
+  auto* const r = static_cast<region*>(mr);
+  {
+    const engine::lock_guard lock(engine::get());
+    if (r->windows != 0)
+      return EBUSY;
+    memory_table::get().remove(*r);
+  }
+  --domain::of(r->pd).objects;
+  locked -= r->length;
+  delete r;
+  return 0;
+}
+
+namespace soft {
+namespace {
+
+ibv_mw* alloc_mw(ibv_pd* pd, ibv_mw_type type) {
+  if (type != IBV_MW_TYPE_1 && type != IBV_MW_TYPE_2) {
+    errno = EINVAL;
+    return nullptr;
+  }
+  auto made = std::unique_ptr<window>(new (std::nothrow) window{});
+  if (!made) {
+    errno = ENOMEM;
+    return nullptr;
+  }
+  made->context = pd->context;
+  made->pd = pd;
+  made->type = type;
+  const engine::lock_guard lock(engine::get());
+  if (!memory_table::get().add(*made)) {
+    errno = ENOMEM;
+    return nullptr;
+  }
+  ++domain::of(pd).objects;
+  return made.release();
+}
+
+int dealloc_mw(ibv_mw* mw) {
+  auto* const w = static_cast<window*>(mw);
+  {
+    const engine::lock_guard lock(engine::get());
+    memory_table::get().remove(*w);
+  }
+  --domain::of(w->pd).objects;
+  delete w;
+  return 0;
+}
+
+// A window of type 1: the device gives the next key.
+int bind_mw(ibv_qp* qp, ibv_mw* mw, ibv_mw_bind* how) {
+  if (mw->type != IBV_MW_TYPE_1)
+    return EINVAL;
+  ibv_send_wr wr{};
+  wr.wr_id = how->wr_id;
+  wr.opcode = IBV_WR_BIND_MW;
+  wr.send_flags = how->send_flags;
+  wr.bind_mw.mw = mw;
+  wr.bind_mw.rkey = ibv_inc_rkey(mw->rkey);
+  wr.bind_mw.bind_info = how->bind_info;
+  ibv_send_wr* bad = nullptr;
+  const int error = queue_pair::of(qp).post_send(&wr, &bad);
+  if (error == 0)
+    mw->rkey = wr.bind_mw.rkey;
+  return error;
+}
+
+} // namespace
+
+void fill_memory_functions(verbs_context& v) {
+  v.context.ops.alloc_mw = alloc_mw;
+  v.context.ops.dealloc_mw = dealloc_mw;
+  v.context.ops.bind_mw = bind_mw;
+}
+
+} // namespace soft
+
+SOFT_EXPORT ibv_ah* ibv_create_ah(ibv_pd* pd, ibv_ah_attr* a) {
+  if (!is_soft(pd->context))
+    return SOFT_NEXT(ibv_create_ah)(pd, a);
+  if (a->is_global == 0 || a->port_num != 1) {
+    errno = EINVAL;
+    return nullptr;
+  }
+  auto* const made = new (std::nothrow) address_handle{};
+  if (made == nullptr) {
+    errno = ENOMEM;
+    return nullptr;
+  }
+  made->context = pd->context;
+  made->pd = pd;
+  made->attributes = *a;
+  ++domain::of(pd).objects;
+  return made;
+}
+
+SOFT_EXPORT int ibv_destroy_ah(ibv_ah* ah) {
+  if (!is_soft(ah->context))
+    return SOFT_NEXT(ibv_destroy_ah)(ah);
+  --domain::of(ah->pd).objects;
+  delete static_cast<address_handle*>(ah);
+  return 0;
+}

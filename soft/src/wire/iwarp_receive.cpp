@@ -1,0 +1,377 @@
+// SPDX-License-Identifier: BSL-1.0
+// What a wire receives: start frames, and segments, whose payload goes to its place without another
+// copy.
+#include "wire/iwarp_wire.hpp"
+
+#include "device/limits.hpp"
+
+#include <algorithm>
+#include <arpa/inet.h>
+#include <cerrno>
+#include <cstring>
+#include <sys/epoll.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+namespace soft {
+
+using iwarp::begin_result;
+using iwarp::ddp_tagged_code;
+using iwarp::ddp_untagged_code;
+using iwarp::failure;
+using iwarp::opcode;
+using iwarp::rdmap_error_code;
+using iwarp::rdmap_error_type;
+
+unsigned slice(const spans& whole, std::uint64_t offset, std::uint64_t bytes,
+               std::span<std::byte>* to);
+
+namespace {
+
+failure remote_error(rdmap_error_code code) {
+  return iwarp::rdmap_error(rdmap_error_type::remote_protection, code);
+}
+
+ibv_wc_status status_of(const iwarp::protocol_error& e) {
+  if (e.layer == iwarp::error_layer::ddp &&
+      e.type == static_cast<std::uint8_t>(iwarp::ddp_error_type::untagged_buffer))
+    return IBV_WC_REM_INV_REQ_ERR;
+  if (e.layer == iwarp::error_layer::ddp ||
+      (e.layer == iwarp::error_layer::rdmap &&
+       e.type == static_cast<std::uint8_t>(rdmap_error_type::remote_protection)))
+    return IBV_WC_REM_ACCESS_ERR;
+  return IBV_WC_REM_OP_ERR;
+}
+
+constexpr std::size_t piece = 64 * 1024;   // bytes of one read(2) without a place of their own
+constexpr int turns = 16;                  // reads before other tasks get their turn
+constexpr std::size_t most_answers = 1024; // requests of the peer that are not answered
+
+} // namespace
+
+void iwarp_wire::receive() {
+  const auto self = find(number_);
+  static auto& buffer = *new std::array<std::byte, piece>; // the engine's thread alone receives
+  if (reader_ && reader_->state() == iwarp::reader_state::stopped)
+    reader_->resume();
+  if (reader_ && reader_->payload_pending() != 0 && !place_is_there())
+    return fail(*remote_error(rdmap_error_code::invalid_stag));
+  if (!input_.empty() && stage_ == stage::running) {
+    std::vector<std::byte> input;
+    input.swap(input_);
+    const std::size_t taken = take_segments(input);
+    if (stage_ == stage::running)
+      input_.assign(input.begin() + static_cast<std::ptrdiff_t>(taken), input.end());
+  }
+  for (int turn = 0; turn < turns; ++turn) {
+    if (stage_ != stage::running && stage_ != stage::starting)
+      return;
+    if (reader_ && reader_->state() == iwarp::reader_state::stopped) {
+      watch(watched_ & ~static_cast<std::uint32_t>(EPOLLIN)); // until a receive is posted
+      return;
+    }
+    ssize_t n = 0;
+    const auto targets =
+        stage_ == stage::running ? reader_->targets() : std::span<const std::span<std::byte>>();
+    if (!targets.empty() && input_.empty() && reader_->payload_pending() > piece / 16) {
+      iovec v[iwarp::placement::max_parts + 1];
+      int count = 0;
+      std::size_t placed = 0;
+      for (const auto& t : targets) {
+        v[count++] = {t.data(), t.size()};
+        placed += t.size();
+      }
+      v[count++] = {buffer.data(), buffer.size()};
+      n = readv(socket_, v, count);
+      if (n > 0) {
+        const auto in_place = std::min(static_cast<std::size_t>(n), placed);
+        reader_->placed(in_place);
+        const std::size_t rest = static_cast<std::size_t>(n) - in_place;
+        if (rest != 0 && stage_ == stage::running) {
+          const std::size_t taken = take_segments({buffer.data(), rest});
+          input_.assign(buffer.begin() + static_cast<std::ptrdiff_t>(taken),
+                        buffer.begin() + static_cast<std::ptrdiff_t>(rest));
+        }
+      }
+    } else {
+      n = read(socket_, buffer.data(), buffer.size());
+      if (n > 0) {
+        const std::span<const std::byte> bytes(buffer.data(), static_cast<std::size_t>(n));
+        if (stage_ == stage::starting) {
+          receive_start(bytes);
+        } else {
+          const std::size_t taken = take_segments(bytes);
+          input_.assign(bytes.begin() + static_cast<std::ptrdiff_t>(taken), bytes.end());
+        }
+      }
+    }
+    if (n == 0)
+      return end(0);
+    if (n < 0) {
+      if (errno == EINTR)
+        continue;
+      if (errno != EAGAIN)
+        return end(errno);
+      break;
+    }
+    if (reader_ && reader_->state() == iwarp::reader_state::failed)
+      return fail(reader_->error());
+  }
+  if (reader_ && reader_->state() == iwarp::reader_state::stopped)
+    watch(watched_ & ~static_cast<std::uint32_t>(EPOLLIN));
+  else if (stage_ == stage::running || stage_ == stage::starting)
+    watch(watched_ | EPOLLIN);
+  pump();
+}
+
+// A start frame is the only thing on its way, but a peer may be ahead.
+void iwarp_wire::receive_start(std::span<const std::byte> bytes) {
+  const auto r = start_->feed(bytes);
+  if (r.state == iwarp::start_reader::status::failed)
+    return end(EPROTO);
+  input_.assign(bytes.begin() + static_cast<std::ptrdiff_t>(r.consumed), bytes.end());
+  if (r.state == iwarp::start_reader::status::more || owner_ == nullptr)
+    return;
+  stage_ = stage::waiting;
+  watch(0);
+  const iwarp::start_frame f = start_->frame();
+  owner_->started(f);
+}
+
+std::size_t iwarp_wire::take_segments(std::span<const std::byte> bytes) {
+  return reader_->feed(bytes);
+}
+
+// Whether the memory of the segment that has begun is still registered.
+bool iwarp_wire::place_is_there() {
+  const iwarp::segment_header& h = reader_->segment();
+  return h.op != opcode::rdma_write || h.length == 0 ||
+         (qp_ != nullptr && qp_->remote_memory(h.stag, h.tagged_offset, h.length,
+                                               IBV_ACCESS_REMOTE_WRITE) != nullptr);
+}
+
+begin_result iwarp_wire::begin_segment(const iwarp::segment_header& h,
+                                       iwarp::placement& to) noexcept {
+  switch (h.op) {
+  case opcode::rdma_write:
+  case opcode::rdma_read_response:
+    return begin_tagged(h, to);
+  case opcode::rdma_read_request:
+  case opcode::atomic_request:
+  case opcode::atomic_response:
+  case opcode::terminate:
+    to.add(std::span(payload_).subspan(h.message_offset, h.length));
+    return begin_result::place();
+  default:
+    return begin_send(h, to);
+  }
+}
+
+begin_result iwarp_wire::begin_tagged(const iwarp::segment_header& h, iwarp::placement& to) {
+  if (h.length == 0)
+    return begin_result::place();
+  if (h.op == opcode::rdma_write) {
+    std::byte* const memory =
+        qp_->remote_memory(h.stag, h.tagged_offset, h.length, IBV_ACCESS_REMOTE_WRITE);
+    if (memory == nullptr) {
+      qp_->tell(IBV_EVENT_QP_ACCESS_ERR);
+      return begin_result::fail(iwarp::ddp_error(ddp_tagged_code::invalid_stag));
+    }
+    to.add({memory, h.length});
+    return begin_result::place();
+  }
+  const auto f = std::find_if(flights_.begin(), flights_.end(), [](const flight& i) {
+    return i.request->opcode == IBV_WR_RDMA_READ && !i.done;
+  });
+  if (f == flights_.end() || h.tagged_offset < f->base ||
+      h.tagged_offset - f->base > f->memory.bytes ||
+      h.length > f->memory.bytes - (h.tagged_offset - f->base))
+    return begin_result::fail(iwarp::ddp_error(ddp_tagged_code::base_or_bounds_violation));
+  std::span<std::byte> parts[iwarp::placement::max_parts];
+  const unsigned n = slice(f->memory, h.tagged_offset - f->base, h.length, parts);
+  for (unsigned i = 0; i < n; ++i)
+    to.add(parts[i]);
+  return begin_result::place();
+}
+
+begin_result iwarp_wire::begin_send(const iwarp::segment_header& h, iwarp::placement& to) {
+  if (!receive_taken_) {
+    receive_work* const r = qp_->receives().front();
+    if (r == nullptr) {
+      qp_->receives().wait(*this);
+      return begin_result::not_now();
+    }
+    receive_wr_ = r->wr_id;
+    const auto memory = qp_->sink(*r);
+    qp_->take_receive();
+    if (!memory) {
+      qp_->received(receive_wr_, IBV_WC_LOC_PROT_ERR, {});
+      return begin_result::fail(iwarp::rdmap_error(rdmap_error_type::remote_operation,
+                                                   rdmap_error_code::catastrophic_stream));
+    }
+    receive_taken_ = true;
+    receive_memory_ = *memory;
+  }
+  if (h.op == opcode::immediate_data || h.op == opcode::immediate_data_with_se) {
+    to.add(std::span(payload_).subspan(h.message_offset, h.length));
+    return begin_result::place();
+  }
+  if (std::uint64_t(h.message_offset) + h.length > receive_memory_.bytes) {
+    receive_taken_ = false;
+    qp_->received(receive_wr_, IBV_WC_LOC_LEN_ERR, {});
+    return begin_result::fail(iwarp::ddp_error(ddp_untagged_code::message_too_long));
+  }
+  std::span<std::byte> parts[iwarp::placement::max_parts];
+  const unsigned n = slice(receive_memory_, h.message_offset, h.length, parts);
+  for (unsigned i = 0; i < n; ++i)
+    to.add(parts[i]);
+  return begin_result::place();
+}
+
+failure iwarp_wire::end_segment(const iwarp::segment_header& h) noexcept {
+  if (!std::exchange(heard_, true)) {
+    may_send_ = true;
+    if (owner_ != nullptr)
+      owner_->heard();
+    if (qp_ == nullptr)
+      return {};
+  }
+  if (!h.last)
+    return {};
+  switch (h.op) {
+  case opcode::rdma_write:
+    written_ = h.message_offset + h.length;
+    return {};
+  case opcode::rdma_read_response:
+  case opcode::atomic_response:
+    return end_response(h);
+  case opcode::rdma_read_request:
+    return end_read_request();
+  case opcode::atomic_request:
+    return end_atomic_request();
+  case opcode::terminate:
+    end_terminate(h.message_offset + h.length);
+    return {};
+  default:
+    end_send(h);
+    return {};
+  }
+}
+
+void iwarp_wire::end_send(const iwarp::segment_header& h) {
+  queue_pair::arrival a;
+  a.bytes = h.message_offset + h.length;
+  a.solicited = iwarp::traits(h.op).solicited;
+  ibv_wc_opcode as = IBV_WC_RECV;
+  ibv_wc_status status = IBV_WC_SUCCESS;
+  switch (h.op) {
+  case opcode::immediate_data:
+  case opcode::immediate_data_with_se:
+    as = IBV_WC_RECV_RDMA_WITH_IMM;
+    a.bytes = std::exchange(written_, 0);
+    a.flags = IBV_WC_WITH_IMM;
+    std::memcpy(&a.immediate, payload_.data(), sizeof(a.immediate));
+    break;
+  case opcode::send_with_immediate:
+  case opcode::send_with_se_and_immediate:
+    a.flags = IBV_WC_WITH_IMM;
+    a.immediate = htonl(h.stag);
+    break;
+  case opcode::send_with_invalidate:
+  case opcode::send_with_se_and_invalidate:
+    a.flags = IBV_WC_WITH_INV;
+    a.immediate = h.stag;
+    if (!memory_table::get().invalidate(qp_->qp_base, h.stag))
+      status = IBV_WC_REM_ACCESS_ERR;
+    break;
+  default:
+    break;
+  }
+  receive_taken_ = false;
+  qp_->received(receive_wr_, status, a, as);
+}
+
+failure iwarp_wire::end_read_request() {
+  iwarp::read_request r;
+  decode(std::span<const std::byte, iwarp::read_request_size>(payload_.data(),
+                                                              iwarp::read_request_size),
+         r);
+  if (answers_.size() >= most_answers)
+    return iwarp::rdmap_error(rdmap_error_type::remote_operation,
+                              rdmap_error_code::catastrophic_stream);
+  if (r.length != 0 && qp_->remote_memory(r.source_stag, r.source_offset, r.length,
+                                          IBV_ACCESS_REMOTE_READ) == nullptr) {
+    qp_->tell(IBV_EVENT_QP_ACCESS_ERR);
+    return remote_error(rdmap_error_code::invalid_stag);
+  }
+  answer a{.op = opcode::rdma_read_response, .length = r.length};
+  a.sink = r.sink_stag;
+  a.sink_offset = r.sink_offset;
+  a.source = r.source_stag;
+  a.source_offset = r.source_offset;
+  answers_.push_back(a);
+  return {};
+}
+
+failure iwarp_wire::end_atomic_request() {
+  iwarp::atomic_request r;
+  if (const failure f = decode(std::span<const std::byte, iwarp::atomic_request_size>(
+                                   payload_.data(), iwarp::atomic_request_size),
+                               r))
+    return f;
+  std::byte* const memory = r.offset % 8 != 0
+                                ? nullptr
+                                : qp_->remote_memory(r.stag, r.offset, 8, IBV_ACCESS_REMOTE_ATOMIC);
+  if (memory == nullptr || answers_.size() >= most_answers) {
+    qp_->tell(IBV_EVENT_QP_ACCESS_ERR);
+    return remote_error(rdmap_error_code::access_rights_violation);
+  }
+  auto* const word = reinterpret_cast<std::uint64_t*>(memory);
+  std::uint64_t before = __atomic_load_n(word, __ATOMIC_SEQ_CST);
+  while (!__atomic_compare_exchange_n(word, &before, iwarp::result_of(r, before), false,
+                                      __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+    continue;
+  answer a{.op = opcode::atomic_response, .length = iwarp::atomic_response_size};
+  const auto bytes = encode(iwarp::atomic_response{r.request_id, before});
+  std::copy(bytes.begin(), bytes.end(), a.bytes.begin());
+  answers_.push_back(a);
+  return {};
+}
+
+// Answers come in the order of the requests.
+failure iwarp_wire::end_response(const iwarp::segment_header& h) {
+  const bool read = h.op == opcode::rdma_read_response;
+  const auto f = std::find_if(flights_.begin(), flights_.end(), [&](const flight& i) {
+    const ibv_wr_opcode o = i.request->opcode;
+    return !i.done && (read ? o == IBV_WR_RDMA_READ
+                            : o == IBV_WR_ATOMIC_CMP_AND_SWP || o == IBV_WR_ATOMIC_FETCH_AND_ADD);
+  });
+  if (f == flights_.end() || (read && h.message_offset + h.length != f->memory.bytes))
+    return iwarp::rdmap_error(rdmap_error_type::remote_operation,
+                              rdmap_error_code::unexpected_opcode);
+  if (!read) {
+    iwarp::atomic_response r;
+    decode(std::span<const std::byte, iwarp::atomic_response_size>(payload_.data(),
+                                                                   iwarp::atomic_response_size),
+           r);
+    spans from;
+    from.add(reinterpret_cast<std::byte*>(&r.original), 8);
+    transfer(f->memory, from);
+  }
+  f->done = true;
+  f->result.bytes = static_cast<std::uint32_t>(f->memory.bytes);
+  --reads_;
+  return {};
+}
+
+// The peer reports an error of the oldest request that has not completed.
+void iwarp_wire::end_terminate(std::uint32_t bytes) {
+  const auto t = iwarp::terminate::decode(std::span(payload_).first(bytes));
+  if (!flights_.empty()) {
+    flights_.clear();
+    qp_->complete_first({outcome::done, t ? status_of(t->error()) : IBV_WC_REM_OP_ERR, 0});
+  }
+  end(ECONNRESET);
+}
+
+} // namespace soft

@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: BSL-1.0
+// What a wire sends: the requests of its queue pair, and answers to the peer's.
+#include "wire/iwarp_wire.hpp"
+
+#include "device/limits.hpp"
+
+#include <algorithm>
+#include <arpa/inet.h>
+#include <cerrno>
+#include <cstring>
+#include <sys/socket.h>
+
+namespace soft {
+namespace {
+
+constexpr std::size_t most_on_the_way = 256 * 1024; // bytes that wait for the socket
+constexpr std::size_t small = 2048; // a segment that is copied rather than sent at once
+constexpr std::uint32_t sink_key =
+    0x50f7; // names no memory: the wire itself places the answers to READs
+
+bool is_read(ibv_wr_opcode o) {
+  return o == IBV_WR_RDMA_READ || o == IBV_WR_ATOMIC_CMP_AND_SWP ||
+         o == IBV_WR_ATOMIC_FETCH_AND_ADD;
+}
+
+} // namespace
+
+// The parts of `whole` from `offset` on.
+unsigned slice(const spans& whole, std::uint64_t offset, std::uint64_t bytes,
+               std::span<std::byte>* to) {
+  unsigned n = 0;
+  for (unsigned i = 0; i < whole.count && bytes != 0; ++i) {
+    const span& p = whole.parts[i];
+    if (offset >= p.bytes) {
+      offset -= p.bytes;
+      continue;
+    }
+    const std::uint64_t taken = std::min(p.bytes - offset, bytes);
+    to[n++] = {p.data + offset, taken};
+    bytes -= taken;
+    offset = 0;
+  }
+  return n;
+}
+
+void iwarp_wire::pump() {
+  if (stage_ != stage::running || !may_send_)
+    return;
+  const auto waiting = [&] {
+    return out_.size() - out_sent_;
+  };
+  // Until there is nothing to send, or the socket takes no more: then it tells when it does again.
+  for (bool more = true; more && stage_ == stage::running && waiting() < most_on_the_way;) {
+    while (stage_ == stage::running && waiting() < most_on_the_way) {
+      more = !writer_->idle() || next_message();
+      if (!more)
+        break;
+      if (!writer_->idle())
+        send_segment();
+    }
+    flush();
+  }
+  // Completions come after the bytes have left, and in the order of the requests.
+  while (qp_ != nullptr && !flights_.empty() && flights_.front().done) {
+    const flight f = flights_.front();
+    flights_.pop_front();
+    qp_->complete_first(f.result);
+  }
+}
+
+// False: there is nothing that may be sent now.
+bool iwarp_wire::next_message() {
+  if (!answers_.empty()) {
+    const answer& a = answers_.front();
+    sends_answer_ = true;
+    writer_->start(
+        {.op = a.op, .length = a.length, .stag = a.sink, .tagged_offset = a.sink_offset});
+    return true;
+  }
+  if (!flights_.empty() && !flights_.back().sent &&
+      !flights_.back().done) { // a WRITE is followed by its immediate data
+    sends_answer_ = false;
+    writer_->start({.op = (flights_.back().request->flags & IBV_SEND_SOLICITED) != 0
+                              ? iwarp::opcode::immediate_data_with_se
+                              : iwarp::opcode::immediate_data,
+                    .length = iwarp::immediate_data_size});
+    return true;
+  }
+  if (broken_)
+    return false;
+  send_work* const r = qp_->request(static_cast<unsigned>(flights_.size()));
+  if (r == nullptr)
+    return false;
+  if ((is_read(r->opcode) && reads_ >= qp_->read_depth() && qp_->read_depth() != 0) ||
+      ((r->flags & IBV_SEND_FENCE) != 0 && reads_ != 0))
+    return false;
+  sends_answer_ = false;
+  start_request(*r);
+  return true;
+}
+
+void iwarp_wire::start_request(send_work& r) {
+  flight& f = flights_.emplace_back();
+  f.request = &r;
+  const auto failed = [&](ibv_wc_status why) {
+    f.sent = f.done = true;
+    f.result.status = why;
+    broken_ = why != IBV_WC_SUCCESS;
+  };
+  if (r.opcode == IBV_WR_BIND_MW || r.opcode == IBV_WR_LOCAL_INV)
+    return failed(qp_->carry_locally(r));
+  if (!qp_->gather(r, is_read(r.opcode) ? IBV_ACCESS_LOCAL_WRITE : 0, f.memory))
+    return failed(IBV_WC_LOC_PROT_ERR);
+  if (is_read(r.opcode) && qp_->read_depth() == 0)
+    return failed(IBV_WC_LOC_QP_OP_ERR);
+  if (f.memory.bytes > limits::message_bytes)
+    return failed(IBV_WC_LOC_LEN_ERR);
+  const auto bytes = static_cast<std::uint32_t>(f.memory.bytes);
+  const bool solicited = (r.flags & IBV_SEND_SOLICITED) != 0;
+  using iwarp::opcode;
+  switch (r.opcode) {
+  case IBV_WR_SEND:
+    writer_->start({.op = solicited ? opcode::send_with_se : opcode::send, .length = bytes});
+    break;
+  case IBV_WR_SEND_WITH_INV:
+    writer_->start(
+        {.op = solicited ? opcode::send_with_se_and_invalidate : opcode::send_with_invalidate,
+         .length = bytes,
+         .stag = r.immediate});
+    break;
+  case IBV_WR_SEND_WITH_IMM:
+    writer_->start(
+        {.op = solicited ? opcode::send_with_se_and_immediate : opcode::send_with_immediate,
+         .length = bytes,
+         .stag = ntohl(r.immediate)});
+    break;
+  case IBV_WR_RDMA_WRITE:
+  case IBV_WR_RDMA_WRITE_WITH_IMM:
+    writer_->start(
+        {.op = opcode::rdma_write, .length = bytes, .stag = r.key, .tagged_offset = r.address});
+    break;
+  case IBV_WR_RDMA_READ: {
+    f.base = next_base_;
+    next_base_ += f.memory.bytes;
+    const auto request = encode(iwarp::read_request{sink_key, f.base, bytes, r.key, r.address});
+    std::copy(request.begin(), request.end(), request_.begin());
+    writer_->start({.op = opcode::rdma_read_request, .length = iwarp::read_request_size});
+    ++reads_;
+    break;
+  }
+  case IBV_WR_ATOMIC_CMP_AND_SWP:
+  case IBV_WR_ATOMIC_FETCH_AND_ADD: {
+    if (f.memory.bytes != 8)
+      return failed(IBV_WC_LOC_LEN_ERR);
+    iwarp::atomic_request a;
+    a.request_id = ++atomic_id_;
+    a.stag = r.key;
+    a.offset = r.address;
+    if (r.opcode == IBV_WR_ATOMIC_CMP_AND_SWP) {
+      a.op = iwarp::atomic_opcode::compare_swap;
+      a.compare = r.compare_add;
+      a.add_or_swap = r.swap;
+      a.compare_mask = a.add_or_swap_mask = ~0ull;
+    } else {
+      a.add_or_swap = r.compare_add;
+    }
+    const auto request = encode(a);
+    std::copy(request.begin(), request.end(), request_.begin());
+    writer_->start({.op = opcode::atomic_request, .length = iwarp::atomic_request_size});
+    ++reads_;
+    break;
+  }
+  default:
+    failed(IBV_WC_LOC_QP_OP_ERR);
+  }
+}
+
+void iwarp_wire::send_segment() {
+  iwarp::outgoing_segment s;
+  writer_->next(s);
+  std::span<std::byte> parts[iwarp::placement::max_parts + 1];
+  unsigned count = 0;
+  flight* const f = sends_answer_ ? nullptr : &flights_.back();
+  if (s.length == 0) {
+  } else if (sends_answer_) {
+    const answer& a = answers_.front();
+    std::byte* data = const_cast<std::byte*>(a.bytes.data());
+    if (a.op == iwarp::opcode::rdma_read_response &&
+        (data = response_memory(a, s.offset, s.length)) == nullptr)
+      return fail(iwarp::rdmap_error(iwarp::rdmap_error_type::remote_protection,
+                                     iwarp::rdmap_error_code::invalid_stag));
+    parts[count++] = {data, s.length};
+  } else if (is_read(f->request->opcode)) {
+    parts[count++] = {request_.data(), s.length};
+  } else if (f->immediate_next) {
+    std::memset(immediate_.data(), 0, immediate_.size());
+    std::memcpy(immediate_.data(), &f->request->immediate, sizeof(f->request->immediate));
+    parts[count++] = {immediate_.data(), s.length};
+  } else {
+    count = slice(f->memory, s.offset, s.length, parts);
+  }
+  std::span<const std::byte> payload[iwarp::placement::max_parts + 1];
+  std::copy(parts, parts + count, payload);
+  writer_->seal(s, {payload, count});
+
+  if (out_.size() != out_sent_ || s.size() <= small) {
+    write_out(s.header());
+    for (unsigned i = 0; i < count; ++i)
+      write_out(payload[i]);
+    write_out(s.trailer());
+  } else {
+    iovec v[iwarp::placement::max_parts + 3];
+    unsigned n = 0;
+    const auto add = [&](std::span<const std::byte> p) {
+      v[n++] = {const_cast<std::byte*>(p.data()), p.size()};
+    };
+    add(s.header());
+    std::for_each(payload, payload + count, add);
+    add(s.trailer());
+    msghdr m{};
+    m.msg_iov = v;
+    m.msg_iovlen = n;
+    const ssize_t sent = sendmsg(socket_, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
+    std::size_t skip = sent < 0 ? 0 : static_cast<std::size_t>(sent);
+    for (unsigned i = 0; i < n;
+         ++i) { // what the socket did not take is copied, so that the memory is free
+      const std::size_t gone = std::min(skip, v[i].iov_len);
+      skip -= gone;
+      write_out({static_cast<const std::byte*>(v[i].iov_base) + gone, v[i].iov_len - gone});
+    }
+  }
+  if (!s.last)
+    return;
+  if (sends_answer_) {
+    const bool terminates = answers_.front().op == iwarp::opcode::terminate;
+    answers_.pop_front();
+    if (terminates) {
+      flush();
+      end(0);
+    }
+    return;
+  }
+  if (f->request->opcode == IBV_WR_RDMA_WRITE_WITH_IMM && !std::exchange(f->immediate_next, true))
+    return;
+  f->sent = true;
+  if (!is_read(f->request->opcode))
+    f->done = true;
+}
+
+// The memory is looked up for each segment, as it may have been deregistered meanwhile.
+std::byte* iwarp_wire::response_memory(const answer& a, std::uint32_t offset, std::uint32_t bytes) {
+  return qp_ == nullptr ? nullptr
+                        : qp_->remote_memory(a.source, a.source_offset + offset, bytes,
+                                             IBV_ACCESS_REMOTE_READ);
+}
+
+// Tells the peer what was wrong with its message, and ends.
+void iwarp_wire::fail(const iwarp::protocol_error& e) {
+  if (stage_ != stage::running)
+    return end(EPROTO);
+  const iwarp::terminate t(e, reader_->fpdu_header());
+  answer a{.op = iwarp::opcode::terminate, .length = static_cast<std::uint32_t>(t.bytes().size())};
+  std::copy(t.bytes().begin(), t.bytes().end(), a.bytes.begin());
+  answers_.clear();
+  answers_.push_back(a);
+  writer_->abandon();
+  may_send_ = true;
+  next_message();
+  send_segment(); // ends the wire
+}
+
+} // namespace soft

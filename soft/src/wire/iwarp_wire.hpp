@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: BSL-1.0
+#ifndef SOFT_WIRE_IWARP_WIRE_HPP
+#define SOFT_WIRE_IWARP_WIRE_HPP
+
+#include "device/queue_pair.hpp"
+#include "iwarp/fpdu_reader.hpp"
+#include "iwarp/fpdu_writer.hpp"
+#include "iwarp/mpa_negotiation.hpp"
+#include "iwarp/rdmap_payload.hpp"
+#include "iwarp/terminate.hpp"
+
+#include <deque>
+#include <memory>
+#include <optional>
+#include <vector>
+
+namespace soft {
+
+/// The maker of a wire, which is told of its start and its end. The engine is locked.
+class wire_owner {
+public:
+  /// The peer's start frame came: a request, or the reply.
+  virtual void started(const iwarp::start_frame& f) = 0;
+  /// The first message of the peer came.
+  virtual void heard() = 0;
+  /// The connection has ended. `error`: 0 (the peer has closed it), or an error number.
+  virtual void ended(int error) = 0;
+
+protected:
+  ~wire_owner() = default;
+};
+
+/// A queue pair's way to a peer in another process: iWARP over TCP (RFC 5040, 5041, 5044, 6581,
+/// 7306). It begins as a connection that its owner starts, and then belongs to a queue pair. The
+/// engine must be locked.
+class iwarp_wire final : public descriptor, public task, private iwarp::segment_sink {
+public:
+  /// Connects to `to` from a bound socket, which the wire takes. Errors, as errno, in `error`.
+  static std::shared_ptr<iwarp_wire> connect(int socket, const sockaddr& to, socklen_t size,
+                                             wire_owner& owner, int& error);
+  /// Of a socket that was accepted.
+  static std::shared_ptr<iwarp_wire> accept(int socket, wire_owner& owner, int& error);
+  /// The wire with this number, which a queue pair gets as that of its peer; or nullptr.
+  static std::shared_ptr<iwarp_wire> find(std::uint32_t number);
+  ~iwarp_wire();
+
+  std::uint32_t number() const noexcept { return number_; }
+  int socket() const noexcept { return socket_; }
+
+  // ---- the owner
+  void send_start(const iwarp::start_frame& f);
+  /// After both start frames: segments follow. `initiator`: this side sends first.
+  void begin(bool crc, bool initiator);
+  /// The initiator's first message, if there is nothing else to send: a WRITE of no bytes.
+  void send_ready();
+  void leave_owner() noexcept { owner_ = nullptr; }
+  void set_owner(wire_owner& o) noexcept { owner_ = &o; }
+  /// Sends what is on its way, and closes.
+  void close();
+
+  // ---- the queue pair
+  void attach(queue_pair& qp);
+  void detach();
+  /// Sends what the queue pair has, as long as the connection takes it.
+  void pump();
+
+private:
+  iwarp_wire(int socket, wire_owner& owner);
+  void ready(std::uint32_t events) override;
+  void run() override;
+  int watch(std::uint32_t events);
+  void drain();
+  void ended_while_stopped(std::uint32_t events);
+
+  // ---- receiving
+  void receive();
+  void receive_start(std::span<const std::byte> bytes);
+  bool place_is_there();
+  std::size_t take_segments(std::span<const std::byte> bytes);
+  iwarp::begin_result begin_segment(const iwarp::segment_header& h,
+                                    iwarp::placement& to) noexcept override;
+  iwarp::failure end_segment(const iwarp::segment_header& h) noexcept override;
+  iwarp::begin_result begin_send(const iwarp::segment_header& h, iwarp::placement& to);
+  iwarp::begin_result begin_tagged(const iwarp::segment_header& h, iwarp::placement& to);
+  void end_send(const iwarp::segment_header& h);
+  iwarp::failure end_read_request();
+  iwarp::failure end_atomic_request();
+  iwarp::failure end_response(const iwarp::segment_header& h);
+  void end_terminate(std::uint32_t bytes);
+
+  // ---- sending
+  bool next_message();
+  void start_request(send_work& r);
+  void send_segment();
+  void write_out(std::span<const std::byte> bytes);
+  void flush();
+
+  // A request of this side, until it completes.
+  struct flight {
+    send_work* request;
+    bool sent = false, done = false;
+    bool immediate_next = false; // its WRITE is sent, and the immediate data follows
+    outcome result;
+    spans memory;
+    std::uint64_t base = 0; // of a READ: the tagged offset of its first byte
+  };
+  // An answer to the peer.
+  struct answer {
+    iwarp::opcode op;
+    std::uint32_t length = 0;
+    // of a READ
+    std::uint32_t sink = 0, source = 0;
+    std::uint64_t sink_offset = 0, source_offset = 0;
+    // of others: the payload
+    std::array<std::byte, iwarp::max_terminate_size> bytes{};
+  };
+  std::byte* response_memory(const answer& a, std::uint32_t offset, std::uint32_t bytes);
+  void fail(const iwarp::protocol_error& e);
+  void end(int error);
+
+  enum class stage { connecting, starting, waiting, running, draining, closed };
+
+  int socket_;
+  wire_owner* owner_;
+  queue_pair* qp_ = nullptr;
+  std::uint32_t number_ = 0;
+  stage stage_ = stage::starting;
+  std::uint32_t watched_ = 0;
+  std::vector<std::byte> out_; // on its way to the socket, from `out_sent_`
+  std::size_t out_sent_ = 0;
+  bool peer_closed_ = false;
+  bool finished_ = false;                 // nothing more is sent
+  std::shared_ptr<iwarp_wire> lingering_; // itself, while it is draining
+
+  std::optional<iwarp::start_reader> start_;
+  std::optional<iwarp::fpdu_reader> reader_;
+  std::vector<std::byte> input_; // not yet taken, while no receive is posted
+  bool heard_ = false, may_send_ = false;
+  bool receive_taken_ = false;
+  std::uint64_t receive_wr_ = 0;
+  spans receive_memory_;
+  std::uint32_t written_ = 0; // bytes of the last WRITE, which immediate data may follow
+  std::array<std::byte, iwarp::max_terminate_size> payload_{};
+
+  std::optional<iwarp::fpdu_writer> writer_;
+  std::deque<flight> flights_; // the first requests of the queue pair, in order
+  std::deque<answer> answers_;
+  std::size_t reads_ = 0; // READs and atomics that wait for their answers
+  std::uint64_t next_base_ = 0;
+  bool sends_answer_ = false; // whose message is being sent
+  bool broken_ = false;       // a request has failed here: the next ones are not sent
+  std::uint32_t atomic_id_ = 0;
+  std::array<std::byte, iwarp::atomic_request_size>
+      request_{}; // the payload of a READ's or an atomic's request
+  std::array<std::byte, iwarp::immediate_data_size> immediate_{};
+};
+
+} // namespace soft
+
+#endif

@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: BSL-1.0
+#include "wire/pairing.hpp"
+
+#include "device/limits.hpp"
+#include "iwarp/big_endian.hpp"
+
+#include <algorithm>
+#include <array>
+#include <bitset>
+#include <cerrno>
+#include <cstddef>
+#include <cstdio>
+#include <list>
+#include <random>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+#include <vector>
+
+namespace soft {
+namespace {
+
+constexpr std::chrono::milliseconds pause{10}; // until the next try to connect
+constexpr std::chrono::seconds patience{10};   // for a request
+constexpr std::size_t most_unknown = 256;
+// Of the 24 bits of a number. A number comes again only after all others of its block: something
+// late may still be on its way to the one that had it.
+constexpr unsigned index_bits = 12;
+constexpr std::uint32_t numbers = 1u << index_bits, block_count = 1u << (24 - index_bits);
+
+// The address of a block of numbers.
+struct address {
+  explicit address(std::uint32_t block) {
+    name.sun_family = AF_UNIX;
+    const int n =
+        std::snprintf(name.sun_path + 1, sizeof(name.sun_path) - 1, "asio_rdma_soft/%u", block);
+    size =
+        static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + static_cast<std::size_t>(n));
+  }
+  const sockaddr& base() const { return reinterpret_cast<const sockaddr&>(name); }
+  sockaddr_un name{};
+  socklen_t size;
+};
+
+int make_socket() { return socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0); }
+
+iwarp::start_options options_of(const queue_pair& qp) {
+  iwarp::start_options o;
+  o.peer_to_peer = true;
+  o.rtr = iwarp::rtr_kinds::rdma_write;
+  o.ird = o.max_ird = limits::reads;
+  o.ord = static_cast<std::uint16_t>(qp.read_depth());
+  return o;
+}
+
+// The private data of a request: both numbers.
+constexpr std::size_t request_size = 8;
+std::array<std::byte, request_size> encode(std::uint32_t from, std::uint32_t to) {
+  std::array<std::byte, request_size> bytes;
+  iwarp::put_big_endian(bytes.data(), from);
+  iwarp::put_big_endian(bytes.data() + 4, to);
+  return bytes;
+}
+
+} // namespace
+
+/// Some numbers of queue pairs, and the socket by which other processes reach them.
+class number_block final : public descriptor {
+public:
+  // 0 or an error number
+  static int make(std::unique_ptr<number_block>& result) {
+    static std::minstd_rand random{std::random_device{}()};
+    for (int attempt = 0; attempt < 1000; ++attempt) {
+      const std::uint32_t number = random() >> index_bits & (block_count - 1);
+      if (number == 0)
+        continue;
+      const int s = make_socket();
+      if (s < 0)
+        return errno;
+      auto made = std::unique_ptr<number_block>(new number_block(number, s));
+      const address a(number);
+      if (bind(s, &a.base(), a.size) != 0) {
+        if (errno == EADDRINUSE)
+          continue;
+        return errno;
+      }
+      if (listen(s, 64) != 0)
+        return errno;
+      if (const int error = engine::get().watch(s, EPOLLIN, *made))
+        return error;
+      result = std::move(made);
+      return 0;
+    }
+    return EADDRINUSE;
+  }
+  ~number_block() {
+    unknown_.clear();
+    engine::get().forget(socket_);
+    close(socket_);
+  }
+
+  bool is_full() const { return used_.all(); }
+  std::uint32_t number() const { return number_; }
+  bool is_empty() const { return used_.none(); }
+  std::uint32_t take() {
+    while (used_[next_])
+      next_ = (next_ + 1) & (numbers - 1);
+    used_[next_] = true;
+    const std::uint32_t taken = number_ << index_bits | next_;
+    next_ = (next_ + 1) & (numbers - 1);
+    return taken;
+  }
+  void give_back(std::uint32_t n) { used_[n & (numbers - 1)] = false; }
+
+private:
+  // A connection whose request has not come.
+  struct unknown final : wire_owner, task {
+    explicit unknown(number_block& b) : of(b) {}
+    ~unknown() { engine::get().remove(*this); }
+    void started(const iwarp::start_frame& f) override { of.take(*this, f); }
+    void heard() override {}
+    void ended(int) override { of.drop(*this); }
+    void run() override { of.drop(*this); }
+    number_block& of;
+    std::shared_ptr<iwarp_wire> wire;
+    std::list<std::unique_ptr<unknown>>::iterator self;
+  };
+
+  number_block(std::uint32_t number, int s) : number_(number), socket_(s) {}
+
+  void ready(std::uint32_t) override {
+    for (int turn = 0; turn < 64; ++turn) {
+      const int s = accept4(socket_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+      if (s < 0)
+        return;
+      if (unknown_.size() >= most_unknown) {
+        close(s);
+        continue;
+      }
+      auto& u = unknown_.emplace_back(std::make_unique<unknown>(*this));
+      u->self = std::prev(unknown_.end());
+      int error = 0;
+      u->wire = iwarp_wire::accept(s, *u, error);
+      if (!u->wire)
+        unknown_.pop_back();
+      else
+        engine::get().schedule_at(*u, clock::now() + patience);
+    }
+  }
+
+  void drop(unknown& u) {
+    const auto w = u.wire;
+    unknown_.erase(u.self);
+    w->leave_owner();
+    w->close();
+  }
+
+  void take(unknown& u, const iwarp::start_frame& f) {
+    const auto w = u.wire;
+    unknown_.erase(u.self);
+    w->leave_owner();
+    const auto data = f.private_data();
+    queue_pair* const qp =
+        data.size() == request_size
+            ? queue_pair::find(iwarp::get_big_endian<std::uint32_t>(data.data() + 4))
+            : nullptr;
+    pairing* const p =
+        qp != nullptr && qp->waits_for_peer(iwarp::get_big_endian<std::uint32_t>(data.data()))
+            ? qp->pairing_under_way()
+            : nullptr;
+    if (p == nullptr || p->wire_) { // not ready to receive: the peer tries again
+      w->send_start(iwarp::make_rejection(f));
+      return w->close();
+    }
+    const iwarp::start_answer a = answer(f, options_of(*qp));
+    w->send_start(a.reply);
+    if (a.result.error != iwarp::start_error::none)
+      return w->close();
+    p->wire_ = w;
+    p->connected(a.result.crc, false);
+  }
+
+  const std::uint32_t number_;
+  const int socket_;
+  std::bitset<numbers> used_;
+  std::uint32_t next_ = 0;
+  std::list<std::unique_ptr<unknown>> unknown_;
+};
+
+namespace {
+
+std::vector<std::unique_ptr<number_block>>& blocks() {
+  static auto* const all = new std::vector<std::unique_ptr<number_block>>;
+  return *all;
+}
+
+} // namespace
+
+std::uint32_t take_number() {
+  auto& all = blocks();
+  auto free = std::find_if(all.begin(), all.end(), [](const auto& b) { return !b->is_full(); });
+  if (free == all.end()) {
+    std::unique_ptr<number_block> made;
+    if (const int error = number_block::make(made)) {
+      errno = error;
+      return 0;
+    }
+    free = all.insert(all.end(), std::move(made));
+  }
+  return (*free)->take();
+}
+
+bool prepare_numbers() {
+  if (!blocks().empty())
+    return true;
+  const std::uint32_t first = take_number();
+  if (first == 0)
+    return false;
+  give_back_number(first);
+  return true;
+}
+
+// The first block stays, so that a process that makes and destroys queue pairs keeps its address.
+void give_back_number(std::uint32_t number) {
+  auto& all = blocks();
+  const auto of = std::find_if(all.begin(), all.end(),
+                               [&](const auto& b) { return b->number() == number >> index_bits; });
+  (*of)->give_back(number);
+  if ((*of)->is_empty() && of != all.begin())
+    all.erase(of);
+}
+
+pairing::pairing(queue_pair& qp) : qp_(qp) {
+  if (qp.qp_base.qp_num < qp.peer_number())
+    engine::get().schedule(*this);
+}
+
+pairing::~pairing() {
+  engine::get().remove(*this);
+  if (wire_)
+    wire_->leave_owner();
+}
+
+void pairing::run() {
+  if (wire_)
+    return;
+  const int s = make_socket();
+  int error = s < 0 ? errno : 0;
+  if (error == 0) {
+    const address to(qp_.peer_number() >> index_bits);
+    wire_ = iwarp_wire::connect(s, to.base(), to.size, *this, error);
+  }
+  if (!wire_) { // the peer's process may not be there yet
+    engine::get().schedule_at(*this, clock::now() + pause);
+    return;
+  }
+  request_ = make_request(options_of(qp_));
+  request_.set_private_data(encode(qp_.qp_base.qp_num, qp_.peer_number()));
+  wire_->send_start(request_);
+}
+
+void pairing::started(const iwarp::start_frame& f) {
+  const iwarp::start_result r = conclude(request_, f, options_of(qp_));
+  if (r.error != iwarp::start_error::none) {
+    wire_->close();
+    return ended(0);
+  }
+  connected(r.crc, true);
+}
+
+void pairing::connected(bool crc, bool initiator) {
+  wire_->leave_owner();
+  wire_->begin(crc, initiator);
+  if (initiator)
+    wire_->send_ready();
+  qp_.use_wire(wire_);
+}
+
+void pairing::ended(int) {
+  wire_.reset();
+  engine::get().schedule_at(*this, clock::now() + pause);
+}
+
+} // namespace soft

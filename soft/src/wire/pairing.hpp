@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: BSL-1.0
+#ifndef SOFT_WIRE_PAIRING_HPP
+#define SOFT_WIRE_PAIRING_HPP
+
+#include "wire/iwarp_wire.hpp"
+
+#include <cstdint>
+#include <memory>
+
+namespace soft {
+
+/// Queue pairs of two processes of one machine that a program connects itself: it exchanges their
+/// numbers, and calls ibv_modify_qp(3). A number tells where its process is: its upper 12 bits name
+/// an abstract address of unix(7), which only this machine's processes reach, and no file.
+///
+/// The queue pair with the lower number connects, again and again until the other one is ready to
+/// receive; the wire is iWARP's. The engine must be locked.
+class pairing final : private wire_owner, private task {
+public:
+  explicit pairing(queue_pair& qp);
+  ~pairing();
+
+private:
+  friend class number_block;
+  void started(const iwarp::start_frame& f) override;
+  void heard() override {}
+  void ended(int error) override;
+  void run() override;
+  void connected(bool crc, bool initiator);
+
+  queue_pair& qp_;
+  iwarp::start_frame request_;
+  std::shared_ptr<iwarp_wire> wire_;
+};
+
+/// Takes a number for a queue pair that no other one of this machine has. 0: none is left, or no
+/// descriptor.
+std::uint32_t take_number();
+void give_back_number(std::uint32_t number);
+/// Makes the process's address. False: errno of socket(2) and bind(2).
+bool prepare_numbers();
+
+} // namespace soft
+
+#endif

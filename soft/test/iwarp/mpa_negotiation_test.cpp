@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: BSL-1.0
+#include "iwarp/mpa_negotiation.hpp"
+
+#include <catch2/catch.hpp>
+
+using namespace soft::iwarp;
+
+namespace {
+
+start_options options(std::uint16_t ird, std::uint16_t ord, bool peer_to_peer = false) {
+  start_options o;
+  o.ird = ird;
+  o.ord = ord;
+  o.max_ird = ird;
+  o.peer_to_peer = peer_to_peer;
+  return o;
+}
+
+constexpr rtr_kinds both = rtr_kinds::rdma_write | rtr_kinds::rdma_read;
+
+} // namespace
+
+TEST_CASE("CRCs are used by both sides if either asks for them") {
+  for (const bool initiator : {false, true})
+    for (const bool acceptor : {false, true})
+      for (const bool enhanced : {false, true}) {
+        start_options i;
+        i.crc = initiator;
+        i.enhanced = enhanced;
+        start_options a;
+        a.crc = acceptor;
+        const start_frame request = make_request(i);
+        CHECK(request.crc == initiator);
+        const start_answer answered = answer(request, a);
+        const start_result concluded = conclude(request, answered.reply, i);
+        CHECK(answered.result.error == start_error::none);
+        CHECK(concluded.error == start_error::none);
+        CHECK(answered.result.crc == (initiator || acceptor));
+        CHECK(concluded.crc == (initiator || acceptor));
+        // siw looks at the reply only.
+        CHECK(answered.reply.crc == (initiator || acceptor));
+      }
+}
+
+TEST_CASE("IRD and ORD follow the table") {
+  struct row {
+    std::uint16_t initiator_ird, initiator_ord, acceptor_ird, acceptor_ord;
+    std::uint16_t to_acceptor, to_initiator; // reads in that direction
+  };
+  const row rows[] = {
+      {8, 8, 8, 8, 8, 8}, {4, 8, 16, 16, 8, 4}, {16, 16, 4, 8, 4, 8},
+      {0, 0, 8, 8, 0, 0}, {8, 8, 0, 0, 0, 0},   {128, 1, 128, 128, 1, 128},
+  };
+  for (const row& r : rows) {
+    CAPTURE(r.initiator_ird, r.initiator_ord, r.acceptor_ird, r.acceptor_ord);
+    const start_options i = options(r.initiator_ird, r.initiator_ord);
+    const start_options a = options(r.acceptor_ird, r.acceptor_ord);
+    const start_frame request = make_request(i);
+    const start_answer answered = answer(request, a);
+    const start_result concluded = conclude(request, answered.reply, i);
+    CHECK(answered.result.ird == r.to_acceptor);
+    CHECK(answered.result.ord == r.to_initiator);
+    CHECK(concluded.error == start_error::none);
+    CHECK(concluded.ord == r.to_acceptor);
+    CHECK(concluded.ird == r.to_initiator);
+    CHECK(answered.reply.ird == r.to_acceptor);
+    CHECK(answered.reply.ord == r.to_initiator);
+  }
+}
+
+TEST_CASE("A value that the peer does not negotiate is the own value") {
+  start_frame request = make_request(options(8, 8));
+  request.ird = start_frame::not_negotiated;
+  request.ord = start_frame::not_negotiated;
+  const start_answer answered = answer(request, options(5, 6));
+  CHECK(answered.result.ird == 5);
+  CHECK(answered.result.ord == 6);
+  CHECK(answered.reply.ird == start_frame::not_negotiated);
+  CHECK(answered.reply.ord == start_frame::not_negotiated);
+  request = make_request(options(8, 9));
+  const start_result concluded = conclude(request, answered.reply, options(8, 9));
+  CHECK(concluded.error == start_error::none);
+  CHECK(concluded.ird == 8);
+  CHECK(concluded.ord == 9);
+}
+
+TEST_CASE("An own value is never sent as the one that means not negotiated") {
+  const start_frame request = make_request(options(0xffff, 0xffff));
+  CHECK(request.ird == start_frame::not_negotiated - 1);
+  CHECK(request.ord == start_frame::not_negotiated - 1);
+}
+
+TEST_CASE("An initiator raises its IRD up to its maximum, else it ends the connection") {
+  start_options own = options(4, 4);
+  own.max_ird = 10;
+  const start_frame request = make_request(own);
+  start_frame reply = answer(request, options(8, 8)).reply;
+  reply.ord = 10;
+  CHECK(conclude(request, reply, own).error == start_error::none);
+  CHECK(conclude(request, reply, own).ird == 10);
+  reply.ord = 11;
+  CHECK(conclude(request, reply, own).error == start_error::insufficient_ird);
+}
+
+TEST_CASE("A revision 1 connection does not negotiate IRD, ORD and RTR") {
+  start_options i = options(4, 5, true);
+  i.enhanced = false;
+  const start_frame request = make_request(i);
+  CHECK(request.revision == 1);
+  CHECK_FALSE(request.enhanced);
+  const start_answer answered = answer(request, options(6, 7));
+  CHECK(answered.reply.revision == 1);
+  CHECK_FALSE(answered.reply.enhanced);
+  CHECK(answered.result.ird == 6);
+  CHECK(answered.result.ord == 7);
+  CHECK_FALSE(answered.result.peer_to_peer);
+  const start_result concluded = conclude(request, answered.reply, i);
+  CHECK(concluded.error == start_error::none);
+  CHECK(concluded.ird == 4);
+  CHECK(concluded.ord == 5);
+  CHECK(concluded.rtr == rtr_kinds::none);
+}
+
+TEST_CASE("The RTR message of peer-to-peer mode follows the table") {
+  struct row {
+    rtr_kinds initiator, acceptor, used;
+  };
+  const row rows[] = {
+      {both, both, rtr_kinds::rdma_write},
+      {rtr_kinds::rdma_read, both, rtr_kinds::rdma_read},
+      {both, rtr_kinds::rdma_read, rtr_kinds::rdma_read},
+      {rtr_kinds::rdma_write, rtr_kinds::rdma_write, rtr_kinds::rdma_write},
+      {rtr_kinds::rdma_read, rtr_kinds::rdma_write, rtr_kinds::none},
+      {rtr_kinds::zero_length_fulpdu, both, rtr_kinds::none},
+      {rtr_kinds::none, both, rtr_kinds::none},
+      {both | rtr_kinds::zero_length_fulpdu, rtr_kinds::zero_length_fulpdu,
+       rtr_kinds::zero_length_fulpdu},
+  };
+  for (const row& r : rows) {
+    CAPTURE(static_cast<int>(r.initiator), static_cast<int>(r.acceptor));
+    start_options i = options(1, 1, true);
+    i.rtr = r.initiator;
+    start_options a = options(1, 1);
+    a.rtr = r.acceptor;
+    const start_frame request = make_request(i);
+    CHECK(request.peer_to_peer);
+    const start_answer answered = answer(request, a);
+    CHECK(answered.reply.peer_to_peer);
+    const start_result concluded = conclude(request, answered.reply, i);
+    if (r.used == rtr_kinds::none) {
+      CHECK(answered.reply.rtr == rtr_kinds::rdma_write);
+      CHECK(concluded.error == start_error::no_matching_rtr);
+    } else {
+      CHECK(answered.result.rtr == r.used);
+      CHECK(concluded.error == start_error::none);
+      CHECK(concluded.rtr == r.used);
+    }
+  }
+}
+
+TEST_CASE("An RDMA read as RTR needs one read, whatever the sides asked for") {
+  start_options i = options(0, 0, true);
+  i.rtr = rtr_kinds::rdma_read;
+  const start_frame request = make_request(i);
+  CHECK(request.ord == 1);
+  const start_answer answered = answer(request, options(0, 0));
+  CHECK(answered.result.ird == 1);
+  CHECK(answered.reply.ird == 1);
+  CHECK(conclude(request, answered.reply, i).ord == 1);
+}
+
+TEST_CASE("A reply that does not agree to peer-to-peer mode ends the connection") {
+  const start_options i = options(1, 1, true);
+  const start_frame request = make_request(i);
+  start_frame reply = answer(request, options(1, 1)).reply;
+  reply.peer_to_peer = false;
+  CHECK(conclude(request, reply, i).error == start_error::no_matching_rtr);
+}
+
+TEST_CASE("Markers are refused by both sides") {
+  const start_options own = options(1, 1);
+  start_frame request = make_request(own);
+  start_frame reply = answer(request, own).reply;
+  CHECK_FALSE(request.markers);
+  CHECK_FALSE(reply.markers);
+  reply.markers = true;
+  CHECK(conclude(request, reply, own).error == start_error::markers);
+  request.markers = true;
+  const start_answer answered = answer(request, own);
+  CHECK(answered.result.error == start_error::markers);
+  CHECK(answered.reply.rejected);
+  CHECK_FALSE(answered.reply.markers);
+}
+
+TEST_CASE("A rejection has the revision of the request and ends the connection") {
+  const start_options own = options(1, 1);
+  const start_frame request = make_request(own);
+  const start_frame rejection = make_rejection(request);
+  CHECK(rejection.reply);
+  CHECK(rejection.rejected);
+  CHECK(rejection.revision == 2);
+  CHECK(rejection.enhanced);
+  CHECK(conclude(request, rejection, own).error == start_error::rejected);
+}
+
+TEST_CASE("A reply of another revision, or not enhanced, ends the connection") {
+  const start_options own = options(1, 1);
+  const start_frame request = make_request(own);
+  start_frame reply = answer(request, own).reply;
+  reply.enhanced = false;
+  CHECK(conclude(request, reply, own).error == start_error::reply_mismatch);
+  reply.revision = 1;
+  CHECK(conclude(request, reply, own).error == start_error::reply_mismatch);
+}
+
+TEST_CASE("Start errors map to the MPA error codes of a Terminate message") {
+  CHECK(to_protocol_error(start_error::key) == mpa_error(mpa_error_code::invalid_start_frame));
+  CHECK(to_protocol_error(start_error::reply_mismatch) ==
+        mpa_error(mpa_error_code::invalid_start_frame));
+  CHECK(to_protocol_error(start_error::insufficient_ird) ==
+        mpa_error(mpa_error_code::insufficient_ird));
+  CHECK(to_protocol_error(start_error::no_matching_rtr) ==
+        mpa_error(mpa_error_code::no_matching_rtr));
+  CHECK_FALSE(to_protocol_error(start_error::none));
+  CHECK_FALSE(to_protocol_error(start_error::rejected));
+}
