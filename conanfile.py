@@ -51,7 +51,7 @@ class AsioRdma(ConanFile):
 
     def generate(self):
         toolchain = CMakeToolchain(self)
-        for part in ("TESTS", "EXAMPLES", "BENCHMARKS", "PRECOMPILE"):
+        for part in ("TESTS", "EXAMPLES", "BENCHMARKS", "PRECOMPILE", "SOFT"):
             toolchain.cache_variables[f"ASIO_RDMA_{part}"] = False
         toolchain.cache_variables["CMAKE_UNITY_BUILD"] = True  # a quarter of the time
         toolchain.generate()
