@@ -118,7 +118,7 @@ function(asio_rdma_run_on_devices name)
   foreach(device IN LISTS arg_DEVICES)
     if(device STREQUAL "soft")
       add_test(NAME ${name}.soft COMMAND "${PROJECT_SOURCE_DIR}/soft/run" --library $<TARGET_FILE:asio_rdma_soft> ${arg_COMMAND})
-      set_tests_properties(${name}.soft PROPERTIES LABELS "device;soft" TIMEOUT ${limit})
+      set_tests_properties(${name}.soft PROPERTIES LABELS "device;soft" TIMEOUT ${limit} PROCESSORS 2) # it has threads
       continue()
     endif()
     add_test(NAME ${name}.${device}
