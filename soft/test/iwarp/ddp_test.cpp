@@ -135,7 +135,7 @@ TEST_CASE("Each invalid field of a header gives its error") {
   CHECK(error_of("000e c240" + rest) == ddp_error(ddp_tagged_code::invalid_ddp_version));
   CHECK(error_of("0012 4103" + rest) == operation(rdmap_error_code::invalid_rdmap_version));
   CHECK(error_of("0012 4183" + rest) == operation(rdmap_error_code::invalid_rdmap_version));
-  for (const char* op : {"414c", "414d", "414e", "414f"})
+  for (const char* op : {"414e", "414f"})
     CHECK(error_of("0012" + (op + rest)) == operation(rdmap_error_code::unexpected_opcode));
   // The tagged flag and the opcode contradict each other.
   CHECK(error_of("0012 c143" + rest) == operation(rdmap_error_code::unexpected_opcode));

@@ -222,7 +222,7 @@ TEST_CASE("The errors of a header stop the reader at once") {
       {"c340 00001234 0000000000000000", ddp_error(ddp_tagged_code::invalid_ddp_version)},
       {"4103 00000000 00000000 00000001 00000000",
        operation(rdmap_error_code::invalid_rdmap_version)},
-      {"414c 00000000 00000000 00000001 00000000", operation(rdmap_error_code::unexpected_opcode)},
+      {"414e 00000000 00000000 00000001 00000000", operation(rdmap_error_code::unexpected_opcode)},
       {"4143 00000000 00000005 00000001 00000000", ddp_error(ddp_untagged_code::invalid_qn)},
       {"4143 00000000 00000003 00000001 00000000", operation(rdmap_error_code::unexpected_opcode)},
       {"4143 00000000 00000000 00000001", mpa_error(mpa_error_code::marker_and_length_mismatch)},
