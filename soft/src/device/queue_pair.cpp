@@ -201,7 +201,7 @@ int queue_pair::modify(const ibv_qp_attr& a, int mask) {
   if (!is_allowed(qp_base.qp_type, from, to, mask))
     return EINVAL;
   if (((mask & IBV_QP_PORT) != 0 && a.port_num != 1) ||
-      ((mask & IBV_QP_PKEY_INDEX) != 0 && a.pkey_index >= 8) ||
+      ((mask & IBV_QP_PKEY_INDEX) != 0 && a.pkey_index >= limits::partitions) ||
       ((mask & IBV_QP_MAX_QP_RD_ATOMIC) != 0 && a.max_rd_atomic > limits::reads) ||
       ((mask & IBV_QP_MAX_DEST_RD_ATOMIC) != 0 && a.max_dest_rd_atomic > limits::reads))
     return EINVAL;

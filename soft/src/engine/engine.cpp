@@ -130,14 +130,14 @@ int engine::watch(int fd, std::uint32_t events, descriptor& d) {
   if (epoll_ctl(epoll_, EPOLL_CTL_ADD, fd, &event) != 0)
     return errno;
   handlers_.emplace(next_id_, &d);
-  descriptors_[fd] = {next_id_++, &d};
+  descriptors_[fd] = next_id_++;
   return 0;
 }
 
 int engine::change(int fd, std::uint32_t events) {
   epoll_event event{};
   event.events = events;
-  event.data.u64 = descriptors_.at(fd).id;
+  event.data.u64 = descriptors_.at(fd);
   return epoll_ctl(epoll_, EPOLL_CTL_MOD, fd, &event) == 0 ? 0 : errno;
 }
 
@@ -146,7 +146,7 @@ void engine::forget(int fd) {
   if (found == descriptors_.end())
     return;
   epoll_ctl(epoll_, EPOLL_CTL_DEL, fd, nullptr);
-  handlers_.erase(found->second.id);
+  handlers_.erase(found->second);
   descriptors_.erase(found);
 }
 

@@ -101,11 +101,7 @@ private:
       ready_; // collected from `posted_`, to be run; nullptr where a task was removed
   std::set<std::pair<clock::time_point, task*>> timers_;
   clock::time_point timer_set_ = clock::time_point::max();
-  struct watched {
-    std::uint64_t id;
-    descriptor* handler;
-  };
-  std::unordered_map<int, watched> descriptors_;
+  std::unordered_map<int, std::uint64_t> descriptors_; // the id of each in `handlers_`
   std::unordered_map<std::uint64_t, descriptor*> handlers_;
   std::uint64_t next_id_ = 2;
   int epoll_ = -1, wake_ = -1, timer_ = -1;

@@ -22,9 +22,6 @@ using namespace soft;
 namespace soft {
 namespace {
 
-// Each is the default one.
-constexpr int partitions = 8;
-
 // Lists that the program has, and the real list of each.
 std::mutex lists_mutex;
 std::unordered_map<ibv_device**, ibv_device**>& lists() {
@@ -67,7 +64,7 @@ void fill(ibv_device_attr& a) {
   a.max_srq = limits::shared_receive_queues;
   a.max_srq_wr = limits::work_requests;
   a.max_srq_sge = limits::elements;
-  a.max_pkeys = partitions;
+  a.max_pkeys = limits::partitions;
   a.phys_port_cnt = 1;
 }
 
@@ -80,7 +77,7 @@ int query_port(ibv_context*, std::uint8_t port, ibv_port_attr* to, std::size_t b
   a.gid_tbl_len = 1024;
   a.port_cap_flags = IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS;
   a.max_msg_sz = limits::message_bytes;
-  a.pkey_tbl_len = partitions;
+  a.pkey_tbl_len = limits::partitions;
   a.active_width = 2; // 4 lanes
   a.active_speed = 32;
   a.phys_state = 5; // link up
@@ -275,7 +272,7 @@ SOFT_EXPORT ssize_t _ibv_query_gid_table(ibv_context* c, ibv_gid_entry* to, std:
 SOFT_EXPORT int ibv_query_pkey(ibv_context* c, std::uint8_t port, int index, __be16* key) {
   if (!is_soft(c))
     return SOFT_NEXT(ibv_query_pkey)(c, port, index, key);
-  if (port != 1 || index < 0 || index >= partitions) {
+  if (port != 1 || index < 0 || index >= limits::partitions) {
     errno = EINVAL;
     return -1;
   }

@@ -59,7 +59,7 @@ void iwarp_wire::receive() {
   if (!input_.empty() && stage_ == stage::running) {
     std::vector<std::byte> input;
     input.swap(input_);
-    const std::size_t taken = take_segments(input);
+    const std::size_t taken = reader_->feed(input);
     if (stage_ == stage::running)
       input_.assign(input.begin() + static_cast<std::ptrdiff_t>(taken), input.end());
   }
@@ -88,7 +88,7 @@ void iwarp_wire::receive() {
         reader_->placed(in_place);
         const std::size_t rest = static_cast<std::size_t>(n) - in_place;
         if (rest != 0 && stage_ == stage::running) {
-          const std::size_t taken = take_segments({buffer.data(), rest});
+          const std::size_t taken = reader_->feed({buffer.data(), rest});
           input_.assign(buffer.begin() + static_cast<std::ptrdiff_t>(taken),
                         buffer.begin() + static_cast<std::ptrdiff_t>(rest));
         }
@@ -100,7 +100,7 @@ void iwarp_wire::receive() {
         if (stage_ == stage::starting) {
           receive_start(bytes);
         } else {
-          const std::size_t taken = take_segments(bytes);
+          const std::size_t taken = reader_->feed(bytes);
           input_.assign(bytes.begin() + static_cast<std::ptrdiff_t>(taken), bytes.end());
         }
       }
@@ -136,10 +136,6 @@ void iwarp_wire::receive_start(std::span<const std::byte> bytes) {
   watch(0);
   const iwarp::start_frame f = start_->frame();
   owner_->started(f);
-}
-
-std::size_t iwarp_wire::take_segments(std::span<const std::byte> bytes) {
-  return reader_->feed(bytes);
 }
 
 // Whether the memory of the segment that has begun is still registered.

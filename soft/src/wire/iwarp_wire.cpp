@@ -85,7 +85,7 @@ int iwarp_wire::watch(std::uint32_t events) {
 }
 
 void iwarp_wire::ready(std::uint32_t events) {
-  const auto self = find(number_); // whoever is told may drop the last reference
+  const auto self = find(number_); // the owner may drop the last reference
   if (!self || stage_ == stage::closed)
     return;
   if (stage_ == stage::draining)
@@ -248,7 +248,7 @@ void iwarp_wire::flush() {
     out_.clear();
     out_sent_ = 0;
   }
-  if (stage_ == stage::closed || stage_ == stage::connecting)
+  if (stage_ == stage::closed)
     return;
   const std::uint32_t in = watched_ & EPOLLIN;
   watch(all ? in : in | EPOLLOUT);

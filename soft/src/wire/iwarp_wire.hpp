@@ -76,7 +76,6 @@ private:
   void receive();
   void receive_start(std::span<const std::byte> bytes);
   bool place_is_there();
-  std::size_t take_segments(std::span<const std::byte> bytes);
   iwarp::begin_result begin_segment(const iwarp::segment_header& h,
                                     iwarp::placement& to) noexcept override;
   iwarp::failure end_segment(const iwarp::segment_header& h) noexcept override;

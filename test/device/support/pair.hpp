@@ -33,8 +33,9 @@ namespace errc = boost::system::errc;
 device open_device();
 /// The address by which the connection manager reaches the device.
 asio::ip::address device_address(const device& d);
-/// rxe or siw: a device without hardware.
+/// Whether the kernel has the device, and /sys describes it.
 bool is_kernels(const device& d);
+/// rxe or siw: a device of the kernel without hardware.
 bool is_software(const device& d);
 bool is_siw(const device& d);
 
