@@ -5,20 +5,18 @@
 #include "cm/cm_id.hpp"
 
 #include "device/limits.hpp"
+#include "wire/wire_listener.hpp"
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <list>
 #include <sys/epoll.h>
-#include <unistd.h>
 
 namespace soft {
 namespace {
 
-// Connections of a listener that have not sent their request, and the time that they have for it.
+// Connections of a listener that have not sent their request.
 constexpr std::size_t most_unknown = 1024;
-constexpr std::chrono::seconds patience{10};
 
 iwarp::start_options options_of(const cm_id& id) {
   iwarp::start_options o;
@@ -49,53 +47,10 @@ std::uint8_t depth(std::uint16_t n) {
 } // namespace
 
 /// The TCP connections of a listener.
-struct cm_listener final : descriptor {
-  explicit cm_listener(cm_id& l) : id(l) {}
-  ~cm_listener() { engine::get().forget(id.port_holder); }
+struct cm_listener final : wire_listener {
+  explicit cm_listener(cm_id& l) : wire_listener(l.port_holder, most_unknown), id(l) {}
 
-  // A connection whose request has not come.
-  struct unknown final : wire_owner, task {
-    unknown(cm_listener& l) : of(l) {}
-    ~unknown() { engine::get().remove(*this); }
-    void started(const iwarp::start_frame& f) override { of.take(*this, f); }
-    void heard() override {}
-    void ended(int) override { of.drop(*this); }
-    void run() override { of.drop(*this); } // too late
-    cm_listener& of;
-    std::shared_ptr<iwarp_wire> wire;
-    std::list<std::unique_ptr<unknown>>::iterator self;
-  };
-
-  void ready(std::uint32_t) override {
-    for (int turn = 0; turn < 64; ++turn) {
-      const int s = accept4(id.port_holder, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
-      if (s < 0)
-        return; // without a descriptor it waits for the next connection
-      if (all.size() >= most_unknown) {
-        close(s);
-        continue;
-      }
-      auto& u = all.emplace_back(std::make_unique<unknown>(*this));
-      u->self = std::prev(all.end());
-      int error = 0;
-      u->wire = iwarp_wire::accept(s, *u, error);
-      if (!u->wire)
-        all.pop_back();
-      else
-        engine::get().schedule_at(*u, clock::now() + patience);
-    }
-  }
-
-  void drop(unknown& u) {
-    u.wire->leave_owner();
-    u.wire->close();
-    all.erase(u.self);
-  }
-
-  void take(unknown& u, const iwarp::start_frame& f) {
-    const std::shared_ptr<iwarp_wire> w = u.wire;
-    w->leave_owner();
-    all.erase(u.self);
+  void requested(const std::shared_ptr<iwarp_wire>& w, const iwarp::start_frame& f) override {
     auto made = std::make_unique<cm_id>();
     cm_id& to = *made;
     to.ps = RDMA_PS_TCP;
@@ -119,7 +74,6 @@ struct cm_listener final : descriptor {
   }
 
   cm_id& id;
-  std::list<std::unique_ptr<unknown>> all;
 };
 
 cm_id::cm_id() : rdma_cm_id{} {}

@@ -3,6 +3,7 @@
 
 #include "device/limits.hpp"
 #include "iwarp/big_endian.hpp"
+#include "wire/wire_listener.hpp"
 
 #include <algorithm>
 #include <array>
@@ -10,7 +11,6 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstdio>
-#include <list>
 #include <random>
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -22,7 +22,6 @@ namespace soft {
 namespace {
 
 constexpr std::chrono::milliseconds pause{10}; // until the next try to connect
-constexpr std::chrono::seconds patience{10};   // for a request
 constexpr std::size_t most_unknown = 256;
 // Of the 24 bits of a number. A number comes again only after all others of its block: something
 // late may still be on its way to the one that had it.
@@ -66,7 +65,7 @@ std::array<std::byte, request_size> encode(std::uint32_t from, std::uint32_t to)
 } // namespace
 
 /// Some numbers of queue pairs, and the socket by which other processes reach them.
-class number_block final : public descriptor {
+class number_block final : public wire_listener {
 public:
   // 0 or an error number
   static int make(std::unique_ptr<number_block>& result) {
@@ -95,7 +94,6 @@ public:
     return EADDRINUSE;
   }
   ~number_block() {
-    unknown_.clear();
     engine::get().forget(socket_);
     close(socket_);
   }
@@ -114,52 +112,10 @@ public:
   void give_back(std::uint32_t n) { used_[n & (numbers - 1)] = false; }
 
 private:
-  // A connection whose request has not come.
-  struct unknown final : wire_owner, task {
-    explicit unknown(number_block& b) : of(b) {}
-    ~unknown() { engine::get().remove(*this); }
-    void started(const iwarp::start_frame& f) override { of.take(*this, f); }
-    void heard() override {}
-    void ended(int) override { of.drop(*this); }
-    void run() override { of.drop(*this); }
-    number_block& of;
-    std::shared_ptr<iwarp_wire> wire;
-    std::list<std::unique_ptr<unknown>>::iterator self;
-  };
+  number_block(std::uint32_t number, int s)
+      : wire_listener(s, most_unknown), number_(number), socket_(s) {}
 
-  number_block(std::uint32_t number, int s) : number_(number), socket_(s) {}
-
-  void ready(std::uint32_t) override {
-    for (int turn = 0; turn < 64; ++turn) {
-      const int s = accept4(socket_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
-      if (s < 0)
-        return;
-      if (unknown_.size() >= most_unknown) {
-        close(s);
-        continue;
-      }
-      auto& u = unknown_.emplace_back(std::make_unique<unknown>(*this));
-      u->self = std::prev(unknown_.end());
-      int error = 0;
-      u->wire = iwarp_wire::accept(s, *u, error);
-      if (!u->wire)
-        unknown_.pop_back();
-      else
-        engine::get().schedule_at(*u, clock::now() + patience);
-    }
-  }
-
-  void drop(unknown& u) {
-    const auto w = u.wire;
-    unknown_.erase(u.self);
-    w->leave_owner();
-    w->close();
-  }
-
-  void take(unknown& u, const iwarp::start_frame& f) {
-    const auto w = u.wire;
-    unknown_.erase(u.self);
-    w->leave_owner();
+  void requested(const std::shared_ptr<iwarp_wire>& w, const iwarp::start_frame& f) override {
     const auto data = f.private_data();
     queue_pair* const qp =
         data.size() == request_size
@@ -185,7 +141,6 @@ private:
   const int socket_;
   std::bitset<numbers> used_;
   std::uint32_t next_ = 0;
-  std::list<std::unique_ptr<unknown>> unknown_;
 };
 
 namespace {

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: BSL-1.0
+#ifndef SOFT_WIRE_WIRE_LISTENER_HPP
+#define SOFT_WIRE_WIRE_LISTENER_HPP
+
+#include "wire/iwarp_wire.hpp"
+
+#include <cstddef>
+#include <list>
+#include <memory>
+
+namespace soft {
+
+/// The connections of a listening socket, until each has sent its request. The engine must be
+/// locked.
+class wire_listener : public descriptor {
+public:
+  /// @param most  connections whose request has not come, at most; further ones are closed
+  wire_listener(int socket, std::size_t most);
+
+protected:
+  ~wire_listener();
+
+private:
+  struct unknown;
+  /// The request of a connection came. The wire has no owner.
+  virtual void requested(const std::shared_ptr<iwarp_wire>& w, const iwarp::start_frame& f) = 0;
+  void ready(std::uint32_t events) final;
+  void take(unknown& u, const iwarp::start_frame& f);
+  void drop(unknown& u);
+
+  const int socket_;
+  const std::size_t most_;
+  std::list<std::unique_ptr<unknown>> unknown_;
+};
+
+} // namespace soft
+
+#endif
