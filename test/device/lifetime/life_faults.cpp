@@ -7,8 +7,8 @@
 #include "device/asio/asio_support.hpp"
 #include "interposer/faults.hpp"
 
+#include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/bind_executor.hpp>
-#include <boost/asio/post.hpp>
 #include <boost/asio/strand.hpp>
 
 #include <array>
@@ -16,14 +16,20 @@
 #include <memory>
 #include <optional>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace test::life_faults_tests {
 namespace {
 
-/// A window of writes, each of which starts the next, until `total` writes have ended.
+/// A window of writes, each of which starts the next, until `total` writes have ended. Handlers run
+/// by `executor`: a strand if several threads run the context, as one queue pair must not be used
+/// by two of them at the same time.
 struct traffic {
-  traffic(joined& q, const ground& g, std::size_t total) : pair(q), where(g), left(total) {}
+  traffic(joined& q, const ground& g, std::size_t total)
+      : traffic(q, g, total, q.a.get_executor()) {}
+  traffic(joined& q, const ground& g, std::size_t total, asio::any_io_executor executor)
+      : pair(q), where(g), runs_by(std::move(executor)), left(total) {}
 
   void start(int window) {
     for (int i = 0; i < window; ++i)
@@ -33,16 +39,18 @@ struct traffic {
     if (left == 0)
       return;
     --left;
-    pair.a.async_write(where.part(0), where.remote_part(1), [this](error_code ec, std::size_t) {
-      ++(ec ? failed : done);
-      if (ec)
-        last = ec;
-      next();
-    });
+    pair.a.async_write(where.part(0), where.remote_part(1),
+                       asio::bind_executor(runs_by, [this](error_code ec, std::size_t) {
+                         ++(ec ? failed : done);
+                         if (ec)
+                           last = ec;
+                         next();
+                       }));
   }
 
   joined& pair;
   const ground& where;
+  asio::any_io_executor runs_by;
   std::size_t left, done = 0, failed = 0;
   error_code last;
 };
@@ -65,7 +73,7 @@ TEST_CASE("completions that come late and events without completions lose and do
     joined q(io, g, cq);
     injector.run(plan);
     for (int round = 0; round < 20; ++round) {
-      traffic t(q, g, 300);
+      traffic t = threads == 1 ? traffic(q, g, 300) : traffic(q, g, 300, asio::make_strand(io));
       t.start(1 + round * 3);
       run_by_threads(io, threads);
       io.restart();
