@@ -94,8 +94,12 @@ bool overlap(sockaddr& a, sockaddr& b) noexcept {
     return false;
   if (is_any(a) || is_any(b))
     return a.sa_family == b.sa_family;
-  const ibv_gid x = gid_of(a), y = gid_of(b);
-  return std::memcmp(x.raw, y.raw, 16) == 0;
+  return is_same(gid_of(a), gid_of(b));
+}
+
+bool serves(sockaddr& listener, sockaddr& address) noexcept {
+  return overlap(listener, address) || (is_any(listener) && listener.sa_family == AF_INET6 &&
+                                        port_of(listener) == port_of(address));
 }
 
 int choose_source(cm_id& id, const sockaddr& to) {

@@ -23,6 +23,8 @@ bool port_is_taken(cm_id& id);
 bool port_is_shared(cm_id& id);
 /// Whether both may be the address of one packet.
 bool overlap(sockaddr& a, sockaddr& b) noexcept;
+/// Whether a packet to `address` reaches a listener that is bound to `listener`.
+bool serves(sockaddr& listener, sockaddr& address) noexcept;
 /// Binds the id to the address from which packets to `to` leave. Returns errno of connect(2) and
 /// bind(2).
 int choose_source(cm_id& id, const sockaddr& to);

@@ -19,13 +19,7 @@ namespace {
 constexpr std::size_t most_unknown = 1024;
 
 iwarp::start_options options_of(const cm_id& id) {
-  iwarp::start_options o;
-  o.peer_to_peer = true;
-  o.rtr = iwarp::rtr_kinds::rdma_write;
-  o.ird = id.responder_resources;
-  o.ord = id.initiator_depth;
-  o.max_ird = limits::reads;
-  return o;
+  return start_options_of(id.responder_resources, id.initiator_depth);
 }
 
 private_data data_of(const iwarp::start_frame& f, std::uint8_t most) {

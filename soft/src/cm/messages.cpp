@@ -19,13 +19,35 @@ std::vector<cm_id*>& listeners() {
   return *all;
 }
 
-bool serves(sockaddr& listener, sockaddr& address) {
-  if (port_of(listener) != port_of(address))
-    return false;
-  if (is_any(listener))
-    return listener.sa_family == address.sa_family || listener.sa_family == AF_INET6;
-  const ibv_gid a = gid_of(listener), b = gid_of(address);
-  return std::memcmp(a.raw, b.raw, 16) == 0;
+cm_event* make_event(cm_id& id, rdma_cm_event_type what, const private_data* data,
+                     std::uint8_t data_field) {
+  auto* const e = new cm_event{};
+  e->id = &id;
+  e->event = what;
+  e->counted_for = &id;
+  if (data_field != 0) {
+    if (data != nullptr)
+      e->data = *data;
+    e->param.conn.private_data = e->data.bytes.data();
+    e->param.conn.private_data_len = data_field;
+  }
+  e->param.conn.initiator_depth = id.initiator_depth;
+  e->param.conn.responder_resources = id.responder_resources;
+  e->param.conn.retry_count = id.retry_count;
+  e->param.conn.rnr_retry_count = id.rnr_retry_count;
+  e->param.conn.qp_num = id.peer_qp_num;
+  return e;
+}
+
+// Ends the connection of an id with another one of this process. Returns that one, or nullptr.
+cm_id* part(cm_id& id) {
+  cm_id* const other = std::exchange(id.peer, nullptr);
+  if (other != nullptr) {
+    other->peer = nullptr;
+    other->state = cm_state::ended;
+  }
+  id.state = cm_state::ended;
+  return other;
 }
 
 } // namespace
@@ -59,22 +81,8 @@ cm_id* find_listener(sockaddr& address) {
 
 void cm_id::tell(rdma_cm_event_type what, int status, const private_data* data,
                  std::uint8_t data_field) {
-  auto* const e = new cm_event{};
-  e->id = this;
-  e->event = what;
+  cm_event* const e = make_event(*this, what, data, data_field);
   e->status = status;
-  e->counted_for = this;
-  if (data_field != 0) {
-    if (data != nullptr)
-      e->data = *data;
-    e->param.conn.private_data = e->data.bytes.data();
-    e->param.conn.private_data_len = data_field;
-  }
-  e->param.conn.initiator_depth = initiator_depth;
-  e->param.conn.responder_resources = responder_resources;
-  e->param.conn.retry_count = retry_count;
-  e->param.conn.rnr_retry_count = rnr_retry_count;
-  e->param.conn.qp_num = peer_qp_num;
   channel_of(channel).events.push(e);
 }
 
@@ -115,19 +123,8 @@ cm_id* take_request(cm_id& listener, std::unique_ptr<cm_id> made, const private_
   to->port_num = 1;
   to->state = cm_state::requested;
   ++listener.waiting;
-  auto* const e = new cm_event{};
-  e->id = to;
-  e->listen_id = &listener;
-  e->event = RDMA_CM_EVENT_CONNECT_REQUEST;
-  e->counted_for = &listener;
-  e->data = data;
-  e->param.conn.private_data = e->data.bytes.data();
-  e->param.conn.private_data_len = request_data;
-  e->param.conn.initiator_depth = to->initiator_depth;
-  e->param.conn.responder_resources = to->responder_resources;
-  e->param.conn.retry_count = to->retry_count;
-  e->param.conn.rnr_retry_count = to->rnr_retry_count;
-  e->param.conn.qp_num = to->peer_qp_num;
+  cm_event* const e = make_event(*to, RDMA_CM_EVENT_CONNECT_REQUEST, &data, request_data);
+  e->listen_id = e->counted_for = &listener;
   cm_id::channel_of(listener.channel).events.push(e);
   return to;
 }
@@ -157,32 +154,32 @@ void send_ready(cm_id& from) {
 }
 
 void send_reject(cm_id& from, int reason, const private_data& data) {
-  cm_id* const to = std::exchange(from.peer, nullptr);
   const bool requested = from.state == cm_state::requested;
-  from.state = cm_state::ended;
+  cm_id* const to = part(from);
   if (const auto w = std::exchange(from.wire, nullptr)) {
     if (requested)
       send_reject_by_wire(from, *w, data);
     w->close();
   }
-  if (to == nullptr)
-    return;
-  to->peer = nullptr;
-  to->state = cm_state::ended;
-  to->tell(RDMA_CM_EVENT_REJECTED, reason, &data, reject_data);
+  if (to != nullptr)
+    to->tell(RDMA_CM_EVENT_REJECTED, reason, &data, reject_data);
 }
 
-void send_disconnect(cm_id& from) {
-  cm_id* const to = std::exchange(from.peer, nullptr);
-  from.state = cm_state::ended;
+namespace {
+
+void disconnect_peer(cm_id& from) {
+  cm_id* const to = part(from);
   if (const auto w = std::exchange(from.wire, nullptr))
     w->close();
+  if (to != nullptr)
+    to->tell(RDMA_CM_EVENT_DISCONNECTED);
+}
+
+} // namespace
+
+void send_disconnect(cm_id& from) {
+  disconnect_peer(from);
   from.tell(RDMA_CM_EVENT_DISCONNECTED);
-  if (to == nullptr)
-    return;
-  to->peer = nullptr;
-  to->state = cm_state::ended;
-  to->tell(RDMA_CM_EVENT_DISCONNECTED);
 }
 
 void withdraw(cm_id& id) {
@@ -199,13 +196,7 @@ void withdraw(cm_id& id) {
     send_reject(id, reject_consumer, {});
     break;
   case cm_state::connected:
-    if (const auto w = std::exchange(id.wire, nullptr))
-      w->close();
-    if (cm_id* const to = std::exchange(id.peer, nullptr)) {
-      to->peer = nullptr;
-      to->state = cm_state::ended;
-      to->tell(RDMA_CM_EVENT_DISCONNECTED);
-    }
+    disconnect_peer(id);
     break;
   default:
     break;

@@ -57,7 +57,7 @@ std::vector<gid_entry> gids() {
       continue;
     const gid_entry e{gid_of(*i->ifa_addr), if_nametoindex(i->ifa_name)};
     const auto same = std::find_if(table.begin(), table.end(), [&](const gid_entry& t) {
-      return std::memcmp(t.gid.raw, e.gid.raw, 16) == 0 && t.interface == e.interface;
+      return is_same(t.gid, e.gid) && t.interface == e.interface;
     });
     if (same != table.end()) {
       present[static_cast<std::size_t>(same - table.begin())] = true;
@@ -76,9 +76,8 @@ std::vector<gid_entry> gids() {
 
 int index_of(const ibv_gid& gid) {
   const auto all = gids();
-  const auto found = std::find_if(all.begin(), all.end(), [&](const gid_entry& e) {
-    return std::memcmp(e.gid.raw, gid.raw, 16) == 0;
-  });
+  const auto found =
+      std::find_if(all.begin(), all.end(), [&](const gid_entry& e) { return is_same(e.gid, gid); });
   if (found != all.end())
     return static_cast<int>(found - all.begin());
   // 127.0.0.2 is an address of this machine, too.

@@ -20,7 +20,8 @@ inline constexpr int reads = 128;
 inline constexpr int shared_receive_queues = 1 << 16;
 inline constexpr std::uint32_t message_bytes = 1u << 31;
 inline constexpr int vectors = 2;
-inline constexpr int partitions = 8; ///< of the P_Key table: each is the default one
+inline constexpr int addresses = 1024; ///< of the GID table
+inline constexpr int partitions = 8;   ///< of the P_Key table: each is the default one
 
 } // namespace soft::limits
 

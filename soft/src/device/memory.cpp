@@ -87,13 +87,26 @@ const memory_table::slot* memory_table::find(std::uint32_t key) const {
   return &slots_[index];
 }
 
-std::byte* memory_table::local(const ibv_pd* pd, std::uint32_t key, std::uint64_t address,
-                               std::uint64_t bytes, unsigned access) const {
-  const slot* const s = find(key);
+// The memory of an element, or nullptr.
+std::byte* memory_table::local(const ibv_pd* pd, const ibv_sge& e, unsigned access) const {
+  const slot* const s = find(e.lkey);
   if (s == nullptr || s->r == nullptr || s->r->pd != pd || (s->r->access & access) != access ||
-      !within(address, bytes, s->r->first, s->r->length))
+      !within(e.addr, e.length, s->r->first, s->r->length))
     return nullptr;
-  return at(*s->r, address);
+  return at(*s->r, e.addr);
+}
+
+bool memory_table::resolve(const ibv_pd* pd, std::span<const ibv_sge> elements, unsigned access,
+                           spans& to) const {
+  for (const ibv_sge& e : elements) {
+    if (e.length == 0) // its key may be any
+      continue;
+    std::byte* const data = local(pd, e, access);
+    if (data == nullptr)
+      return false;
+    to.add(data, e.length);
+  }
+  return true;
 }
 
 std::byte* memory_table::remote(const ibv_qp& responder, std::uint32_t key, std::uint64_t address,

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace soft {
@@ -27,47 +28,6 @@ struct window : ibv_mw {
       0; ///< of the queue pair that bound it; only that one's peer may use it (type 2B)
 };
 
-/// All regions and windows of this process by their keys: an index, and 8 bits that change with
-/// each use of the index. The engine must be locked.
-class memory_table {
-public:
-  static memory_table& get();
-
-  /// Gives `r` or `w` their keys. False: no key is left.
-  bool add(region& r);
-  bool add(window& w);
-  void remove(region& r);
-  void remove(window& w);
-
-  /// The memory of `bytes` bytes at `address` that a local element names, or nullptr. `access`:
-  /// IBV_ACCESS_LOCAL_WRITE or 0.
-  std::byte* local(const ibv_pd* pd, std::uint32_t key, std::uint64_t address, std::uint64_t bytes,
-                   unsigned access) const;
-  /// The memory that a peer names, or nullptr. `access`: one of IBV_ACCESS_REMOTE_*.
-  std::byte* remote(const ibv_qp& responder, std::uint32_t key, std::uint64_t address,
-                    std::uint64_t bytes, unsigned access) const;
-
-  /// Carries out a work request that binds a window: 0, or why it may not.
-  ibv_wc_status bind(ibv_qp& by, window& w, std::uint32_t key, const ibv_mw_bind_info& to);
-  /// Ends the binding of the window with this key. False: it is not one that the queue pair `by`
-  /// may invalidate.
-  bool invalidate(const ibv_qp& by, std::uint32_t key);
-
-private:
-  struct slot {
-    region* r = nullptr;
-    window* w = nullptr;
-    std::uint8_t tag = 0;
-    std::uint32_t next_free = 0;
-  };
-  std::uint32_t take();
-  void give_back(std::uint32_t index);
-  const slot* find(std::uint32_t key) const;
-
-  std::vector<slot> slots_{1}; // key 0 is no key
-  std::uint32_t free_ = 0;
-};
-
 /// A piece of memory.
 struct span {
   std::byte* data;
@@ -85,6 +45,48 @@ struct spans {
     parts[count++] = {data, n};
     bytes += n;
   }
+};
+
+/// All regions and windows of this process by their keys: an index, and 8 bits that change with
+/// each use of the index. The engine must be locked.
+class memory_table {
+public:
+  static memory_table& get();
+
+  /// Gives `r` or `w` their keys. False: no key is left.
+  bool add(region& r);
+  bool add(window& w);
+  void remove(region& r);
+  void remove(window& w);
+
+  /// Adds the memory of a request's elements to `to`. `access`: IBV_ACCESS_LOCAL_WRITE or 0. False:
+  /// an element names memory that the request must not use.
+  bool resolve(const ibv_pd* pd, std::span<const ibv_sge> elements, unsigned access,
+               spans& to) const;
+  /// The memory that a peer names, or nullptr. `access`: one of IBV_ACCESS_REMOTE_*.
+  std::byte* remote(const ibv_qp& responder, std::uint32_t key, std::uint64_t address,
+                    std::uint64_t bytes, unsigned access) const;
+
+  /// Carries out a work request that binds a window: 0, or why it may not.
+  ibv_wc_status bind(ibv_qp& by, window& w, std::uint32_t key, const ibv_mw_bind_info& to);
+  /// Ends the binding of the window with this key. False: it is not one that the queue pair `by`
+  /// may invalidate.
+  bool invalidate(const ibv_qp& by, std::uint32_t key);
+
+private:
+  struct slot {
+    region* r = nullptr;
+    window* w = nullptr;
+    std::uint8_t tag = 0;
+    std::uint32_t next_free = 0;
+  };
+  std::byte* local(const ibv_pd* pd, const ibv_sge& e, unsigned access) const;
+  std::uint32_t take();
+  void give_back(std::uint32_t index);
+  const slot* find(std::uint32_t key) const;
+
+  std::vector<slot> slots_{1}; // key 0 is no key
+  std::uint32_t free_ = 0;
 };
 
 /// Copies `n` bytes, which may overlap, as a device does: unseen by ThreadSanitizer, in whole words

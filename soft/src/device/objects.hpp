@@ -7,6 +7,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstddef>
+#include <cstring>
 #include <infiniband/verbs.h>
 #include <mutex>
 #include <sys/socket.h>
@@ -29,6 +30,9 @@ std::vector<gid_entry> gids();
 ibv_gid gid_of(const sockaddr& address) noexcept;
 /// Index of a GID, or -1.
 int index_of(const ibv_gid& gid);
+inline bool is_same(const ibv_gid& a, const ibv_gid& b) noexcept {
+  return std::memcmp(a.raw, b.raw, sizeof(a.raw)) == 0;
+}
 
 /// An event of a queue pair, a queue or the device, until it is acknowledged.
 class acknowledged_events {
@@ -95,6 +99,8 @@ struct domain : ibv_pd {
 
 struct address_handle : ibv_ah {
   ibv_ah_attr attributes;
+  ibv_gid source;        ///< of the datagrams' headers
+  bool is_local = false; ///< the address is one of this machine
 };
 
 struct completion_queue;

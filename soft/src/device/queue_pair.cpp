@@ -103,10 +103,10 @@ bool queue_pair::open() {
 
 void queue_pair::close() {
   leave_wire();
-  if (waits_for_ != nullptr)
-    waits_for_->stop_waiting(*this);
+  waits_.stop();
   engine::get().remove(*this);
   own_.close();
+  receives().wake();
   numbers().erase(qp_base.qp_num);
   give_back_number(qp_base.qp_num);
 }
@@ -262,6 +262,7 @@ void queue_pair::fail() {
     return;
   state_ = IBV_QPS_ERR;
   engine::get().schedule(*this);
+  receives().wake(); // a sender that waits for a receive finds that nobody answers
 }
 
 void queue_pair::reset() {
@@ -276,10 +277,11 @@ void queue_pair::reset() {
   last_told_ = false;
   tries_ = 0;
   given_up_ = next_try_ = {};
+  receives().wake();
 }
 
-// Flushes requests of the error state. False: a completion queue is full.
-bool queue_pair::flush() {
+// Flushes requests of the error state, until a completion queue is full.
+void queue_pair::flush() {
   ibv_wc wc{};
   wc.status = IBV_WC_WR_FLUSH_ERR;
   wc.qp_num = qp_base.qp_num;
@@ -287,18 +289,17 @@ bool queue_pair::flush() {
     wc.wr_id = r->wr_id;
     sends_.take();
     if (!completion_queue::of(qp_base.send_cq).push(wc, true))
-      return false;
+      return;
   }
   wc.opcode = IBV_WC_RECV;
   for (receive_work* r = own_.front(); r != nullptr; r = own_.front()) {
     wc.wr_id = r->wr_id;
     own_.take();
     if (!completion_queue::of(qp_base.recv_cq).push(wc, true))
-      return false;
+      return;
   }
   if (shared_ != nullptr && !std::exchange(last_told_, true))
     tell(IBV_EVENT_QP_LAST_WQE_REACHED);
-  return true;
 }
 
 queue_pair::~queue_pair() = default;
@@ -316,8 +317,7 @@ void queue_pair::use_wire(std::shared_ptr<iwarp_wire> w) {
 }
 
 void queue_pair::run() {
-  if (waits_for_ != nullptr)
-    std::exchange(waits_for_, nullptr)->stop_waiting(*this);
+  waits_.stop();
   if (wire_ && present() != IBV_QPS_ERR) {
     if (present() == IBV_QPS_RTS)
       wire_->pump();

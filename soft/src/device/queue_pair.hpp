@@ -91,7 +91,7 @@ struct queue_pair final : ibv_qp_ex, task {
 private:
   void run() override;
   void leave_wire();
-  bool flush();
+  void flush();
   void reset();
   void complete(send_work& r, const outcome& o);
 
@@ -117,10 +117,10 @@ private:
   shared_queue* const shared_;
   std::atomic<ibv_qp_state> state_{IBV_QPS_RESET};
   ibv_qp_attr attributes_{};
-  bool peer_is_here_ = false;    ///< on this machine
-  bool last_told_ = false;       ///< IBV_EVENT_QP_LAST_WQE_REACHED
-  bool established_told_ = true; ///< IBV_EVENT_COMM_EST
-  receive_queue* waits_for_ = nullptr;
+  bool peer_is_here_ = false;        ///< on this machine
+  bool last_told_ = false;           ///< IBV_EVENT_QP_LAST_WQE_REACHED
+  bool established_told_ = true;     ///< IBV_EVENT_COMM_EST
+  receive_waiter waits_{*this};      ///< for a receive of the peer
   std::shared_ptr<iwarp_wire> wire_; ///< to a peer in another process
   std::unique_ptr<pairing> pairing_; ///< until it has a wire
   unsigned tries_ = 0;               ///< of the first request, after receiver not ready

@@ -31,35 +31,17 @@ queue_pair* queue_pair::peer() const {
 }
 
 bool queue_pair::gather(send_work& r, unsigned access, spans& to) const {
-  if ((r.flags & IBV_SEND_INLINE) != 0) {
-    to.add(r.data(), r.inline_bytes);
-    return true;
-  }
-  for (unsigned i = 0; i < r.count; ++i) {
-    const ibv_sge& e = r.elements()[i];
-    if (e.length == 0)
-      continue;
-    std::byte* const data = memory_table::get().local(qp_base.pd, e.lkey, e.addr, e.length, access);
-    if (data == nullptr)
-      return false;
-    to.add(data, e.length);
-  }
+  if ((r.flags & IBV_SEND_INLINE) == 0)
+    return memory_table::get().resolve(qp_base.pd, {r.elements(), r.count}, access, to);
+  to.add(r.data(), r.inline_bytes);
   return true;
 }
 
 std::optional<spans> queue_pair::sink(receive_work& r) const {
-  spans to;
   const ibv_pd* const pd = shared_ != nullptr ? shared_->pd : qp_base.pd;
-  for (unsigned i = 0; i < r.count; ++i) {
-    const ibv_sge& e = r.elements()[i];
-    if (e.length == 0)
-      continue;
-    std::byte* const data =
-        memory_table::get().local(pd, e.lkey, e.addr, e.length, IBV_ACCESS_LOCAL_WRITE);
-    if (data == nullptr)
-      return std::nullopt;
-    to.add(data, e.length);
-  }
+  spans to;
+  if (!memory_table::get().resolve(pd, {r.elements(), r.count}, IBV_ACCESS_LOCAL_WRITE, to))
+    return std::nullopt;
   return to;
 }
 
@@ -199,7 +181,7 @@ outcome queue_pair::atomic(send_work& r, queue_pair& to, const spans& into) {
   return {outcome::done, IBV_WC_SUCCESS, 8};
 }
 
-// A datagram that nobody can take is lost, which is no failure.
+// A datagram is lost if no queue pair can take it. That is no failure of the sender.
 outcome queue_pair::carry_datagram(send_work& r) {
   if (r.opcode != IBV_WR_SEND && r.opcode != IBV_WR_SEND_WITH_IMM)
     return failed(IBV_WC_LOC_QP_OP_ERR);
@@ -208,8 +190,9 @@ outcome queue_pair::carry_datagram(send_work& r) {
     return failed(IBV_WC_LOC_PROT_ERR);
   if (from.bytes > 4096)
     return failed(IBV_WC_LOC_LEN_ERR);
-  const ibv_ah_attr& way = static_cast<address_handle*>(r.address_handle)->attributes;
-  queue_pair* const to = index_of(way.grh.dgid) < 0 ? nullptr : find(r.qp_num);
+  const address_handle& handle = *static_cast<address_handle*>(r.address_handle);
+  const ibv_ah_attr& way = handle.attributes;
+  queue_pair* const to = handle.is_local ? find(r.qp_num) : nullptr;
   if (to == nullptr || to->qp_base.qp_type != IBV_QPT_UD ||
       (to->present() != IBV_QPS_RTR && to->present() != IBV_QPS_RTS))
     return {};
@@ -224,9 +207,7 @@ outcome queue_pair::carry_datagram(send_work& r) {
   header.paylen = htons(static_cast<std::uint16_t>(from.bytes));
   header.next_hdr = 0x1b;
   header.hop_limit = way.grh.hop_limit;
-  const auto own = gids();
-  if (way.grh.sgid_index < own.size())
-    header.sgid = own[way.grh.sgid_index].gid;
+  header.sgid = handle.source;
   header.dgid = way.grh.dgid;
   spans whole;
   whole.add(reinterpret_cast<std::byte*>(&header), sizeof(header));
@@ -310,8 +291,7 @@ outcome queue_pair::no_receive(queue_pair& at) {
         now + std::chrono::microseconds(10) * not_ready_times[at.attributes_.min_rnr_timer & 31];
     engine::get().schedule_at(*this, next_try_);
   }
-  waits_for_ = &at.receives();
-  waits_for_->wait(*this);
+  at.receives().wait(waits_);
   return wait_for_more;
 }
 

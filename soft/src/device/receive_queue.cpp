@@ -3,6 +3,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 namespace soft {
 
@@ -36,17 +37,31 @@ int receive_queue::post(ibv_recv_wr* first, ibv_recv_wr** bad) noexcept {
 
 // The ring is looked at again after `wanted_` is set: a receive that was posted in between is seen
 // here, or its thread sees `wanted_`.
-void receive_queue::wait(task& sender) {
-  waiting_.insert(&sender);
+void receive_queue::wait(receive_waiter& w) {
+  w.stop();
+  w.at_ = this;
+  waiting_.insert(&w);
   wanted_ = true;
   if (ring_.front() != nullptr)
     engine::get().schedule(*this);
 }
 
-void receive_queue::run() {
+void receive_queue::wake() {
   wanted_ = false;
-  for (task* const sender : std::exchange(waiting_, {}))
-    engine::get().schedule(*sender);
+  for (receive_waiter* const w : std::exchange(waiting_, {})) {
+    w->at_ = nullptr;
+    engine::get().schedule(w->task_);
+  }
+}
+
+void receive_queue::close() {
+  engine::get().remove(*this);
+  wake();
+}
+
+void receive_waiter::stop() {
+  if (at_ != nullptr)
+    std::exchange(at_, nullptr)->waiting_.erase(this);
 }
 
 void shared_queue::taken() {

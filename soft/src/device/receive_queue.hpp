@@ -10,6 +10,24 @@
 
 namespace soft {
 
+class receive_queue;
+
+/// The place of a task among those that wait for a receive. It waits at one queue at a time, and
+/// no longer than that queue exists.
+class receive_waiter {
+public:
+  explicit receive_waiter(task& t) : task_(t) {}
+  ~receive_waiter() { stop(); }
+  receive_waiter(const receive_waiter&) = delete;
+  receive_waiter& operator=(const receive_waiter&) = delete;
+  void stop();
+
+private:
+  friend class receive_queue;
+  task& task_;
+  receive_queue* at_ = nullptr;
+};
+
 /// The receives of a queue pair, or of a shared receive queue.
 class receive_queue : private task {
 public:
@@ -27,20 +45,23 @@ public:
   // ---- with the engine locked
   receive_work* front() noexcept { return ring_.front(); }
   void take() noexcept { ring_.take(); }
-  /// Schedules `sender`, whose message found no receive, once one is posted.
-  void wait(task& sender);
-  void stop_waiting(task& sender) { waiting_.erase(&sender); }
+  /// Schedules the task of `w`, whose message found no receive, once a receive is posted, or `wake`
+  /// is called.
+  void wait(receive_waiter& w);
+  /// Schedules all tasks that wait: a queue pair of these receives has ended.
+  void wake();
   /// Before the queue is destroyed.
-  void close() { engine::get().remove(*this); }
+  void close();
 
 private:
-  void run() override;
+  friend class receive_waiter;
+  void run() override { wake(); }
 
   request_ring<receive_work> ring_;
   const unsigned elements_;
   spin_mutex posting_;
   std::atomic<bool> wanted_{false};
-  std::set<task*> waiting_;
+  std::set<receive_waiter*> waiting_;
 };
 
 /// A shared receive queue.

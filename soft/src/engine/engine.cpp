@@ -15,6 +15,7 @@ namespace soft {
 namespace {
 
 constexpr std::uint64_t wake_id = 0, timer_id = 1;
+constexpr unsigned turns_between_looks = 16;
 std::mutex making;
 std::atomic<engine*> current{nullptr};
 
@@ -150,47 +151,57 @@ void engine::forget(int fd) {
   descriptors_.erase(found);
 }
 
+// Descriptors and timers get their turn beside tasks that never end.
 void engine::work() {
-  for (;;) {
-    while (waiting_.load() != 0)
-      std::this_thread::yield();
-    {
-      std::lock_guard lock(mutex_);
-      collected_ = false;
-      collect();
-      // By index: a task may remove others, which collects what was posted meanwhile.
-      for (std::size_t i = 0; i != ready_.size(); ++i) {
-        task* const t = ready_[i];
-        if (t == nullptr)
-          continue;
-        ready_[i] = nullptr;
-        t->scheduled_ = false;
-        t->run();
-      }
-      ready_.clear();
-    }
+  for (unsigned turn = 1;; ++turn) {
+    run_tasks();
     if (sleep_is_safe())
       wait();
+    else if (turn % turns_between_looks == 0)
+      look(0);
   }
+}
+
+void engine::run_tasks() {
+  let_others_pass();
+  std::lock_guard lock(mutex_);
+  collected_ = false;
+  collect();
+  // By index: a task may remove others, which collects what was posted meanwhile.
+  for (std::size_t i = 0; i != ready_.size(); ++i) {
+    task* const t = std::exchange(ready_[i], nullptr);
+    if (t == nullptr)
+      continue;
+    t->scheduled_ = false;
+    t->run();
+  }
+  ready_.clear();
 }
 
 void engine::wait() {
   if (spin_.count() > 0) {
     const auto until = clock::now() + spin_;
-    while (clock::now() < until)
+    for (unsigned turn = 1; clock::now() < until; ++turn) {
       if (!sleep_is_safe())
         return;
+      if (turn % turns_between_looks == 0)
+        look(0);
+    }
   }
   sleeping_ = true;
-  if (!sleep_is_safe()) {
-    sleeping_ = false;
-    return;
-  }
-  epoll_event events[64];
-  const int n = epoll_wait(epoll_, events, 64, -1);
+  if (sleep_is_safe())
+    look(-1);
   sleeping_ = false;
-  while (waiting_.load() != 0)
-    std::this_thread::yield();
+}
+
+// Waits for descriptors and timers; `timeout` is that of epoll_wait(2).
+void engine::look(int timeout) {
+  epoll_event events[64];
+  const int n = epoll_wait(epoll_, events, 64, timeout);
+  sleeping_ = false;
+  if (n <= 0)
+    return;
+  let_others_pass();
   std::lock_guard lock(mutex_);
   for (int i = 0; i < n; ++i) {
     std::uint64_t count = 0;

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <mutex>
 #include <set>
+#include <thread>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -86,7 +87,13 @@ public:
 private:
   engine();
   void work();
+  void run_tasks();
   void wait();
+  void look(int timeout);
+  void let_others_pass() const noexcept {
+    while (waiting_.load() != 0)
+      std::this_thread::yield();
+  }
   bool sleep_is_safe() const noexcept { return posted_.load() == nullptr && !collected_.load(); }
   void collect();
   void set_timer();

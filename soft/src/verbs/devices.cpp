@@ -74,7 +74,7 @@ int query_port(ibv_context*, std::uint8_t port, ibv_port_attr* to, std::size_t b
   ibv_port_attr a{};
   a.state = IBV_PORT_ACTIVE;
   a.max_mtu = a.active_mtu = IBV_MTU_4096;
-  a.gid_tbl_len = 1024;
+  a.gid_tbl_len = limits::addresses;
   a.port_cap_flags = IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS;
   a.max_msg_sz = limits::message_bytes;
   a.pkey_tbl_len = limits::partitions;
@@ -233,7 +233,7 @@ SOFT_EXPORT int ibv_query_gid(ibv_context* c, std::uint8_t port, int index, ibv_
   if (!is_soft(c))
     return SOFT_NEXT(ibv_query_gid)(c, port, index, gid);
   ibv_gid_entry e{};
-  if (port != 1 || index < 0 || index >= 1024) {
+  if (port != 1 || index < 0 || index >= limits::addresses) {
     errno = EINVAL;
     return -1;
   }
@@ -246,7 +246,7 @@ SOFT_EXPORT int _ibv_query_gid_ex(ibv_context* c, std::uint32_t port, std::uint3
                                   ibv_gid_entry* to, std::uint32_t flags, std::size_t bytes) {
   if (!is_soft(c))
     return SOFT_NEXT(_ibv_query_gid_ex)(c, port, index, to, flags, bytes);
-  if (port != 1 || index >= 1024 || flags != 0)
+  if (port != 1 || index >= limits::addresses || flags != 0)
     return EINVAL;
   ibv_gid_entry e{};
   if (!gid_at(index, e) || is_zero(e.gid))

@@ -258,6 +258,9 @@ SOFT_EXPORT ibv_ah* ibv_create_ah(ibv_pd* pd, ibv_ah_attr* a) {
   made->context = pd->context;
   made->pd = pd;
   made->attributes = *a;
+  made->is_local = index_of(a->grh.dgid) >= 0;
+  const auto own = gids();
+  made->source = a->grh.sgid_index < own.size() ? own[a->grh.sgid_index].gid : ibv_gid{};
   ++domain::of(pd).objects;
   return made;
 }

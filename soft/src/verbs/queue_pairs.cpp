@@ -14,8 +14,6 @@ using namespace soft;
 
 namespace soft {
 
-void end_events(queue_pair& qp);
-
 namespace {
 
 int post_send(ibv_qp* qp, ibv_send_wr* first, ibv_send_wr** bad) {

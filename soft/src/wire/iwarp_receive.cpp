@@ -23,9 +23,6 @@ using iwarp::opcode;
 using iwarp::rdmap_error_code;
 using iwarp::rdmap_error_type;
 
-unsigned slice(const spans& whole, std::uint64_t offset, std::uint64_t bytes,
-               std::span<std::byte>* to);
-
 namespace {
 
 failure remote_error(rdmap_error_code code) {
@@ -194,7 +191,7 @@ begin_result iwarp_wire::begin_send(const iwarp::segment_header& h, iwarp::place
   if (!receive_taken_) {
     receive_work* const r = qp_->receives().front();
     if (r == nullptr) {
-      qp_->receives().wait(*this);
+      qp_->receives().wait(waits_);
       return begin_result::not_now();
     }
     receive_wr_ = r->wr_id;

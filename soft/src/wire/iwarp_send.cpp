@@ -25,7 +25,6 @@ bool is_read(ibv_wr_opcode o) {
 
 } // namespace
 
-// The parts of `whole` from `offset` on.
 unsigned slice(const spans& whole, std::uint64_t offset, std::uint64_t bytes,
                std::span<std::byte>* to) {
   unsigned n = 0;

@@ -2,6 +2,8 @@
 // The socket of a wire: its start, its end, and the bytes on their way out.
 #include "wire/iwarp_wire.hpp"
 
+#include "device/limits.hpp"
+
 #include <algorithm>
 #include <cerrno>
 #include <netinet/in.h>
@@ -27,6 +29,16 @@ constexpr std::uint32_t wire_bit = 1u << 24;
 constexpr std::chrono::seconds linger{2};
 
 } // namespace
+
+iwarp::start_options start_options_of(unsigned answered, unsigned begun) noexcept {
+  iwarp::start_options o;
+  o.peer_to_peer = true;
+  o.rtr = iwarp::rtr_kinds::rdma_write;
+  o.ird = static_cast<std::uint16_t>(answered);
+  o.ord = static_cast<std::uint16_t>(begun);
+  o.max_ird = limits::reads;
+  return o;
+}
 
 iwarp_wire::iwarp_wire(int socket, wire_owner& owner) : socket_(socket), owner_(&owner) {
   const int yes = 1;
@@ -56,9 +68,7 @@ std::shared_ptr<iwarp_wire> iwarp_wire::connect(int socket, const sockaddr& to, 
   }
   if (error != 0)
     return nullptr;
-  w->number_ = wire_bit | wires().next++;
-  wires().wires.emplace(w->number_, w);
-  return w;
+  return numbered(std::move(w));
 }
 
 std::shared_ptr<iwarp_wire> iwarp_wire::accept(int socket, wire_owner& owner, int& error) {
@@ -67,6 +77,10 @@ std::shared_ptr<iwarp_wire> iwarp_wire::accept(int socket, wire_owner& owner, in
   error = w->watch(EPOLLIN);
   if (error != 0)
     return nullptr;
+  return numbered(std::move(w));
+}
+
+std::shared_ptr<iwarp_wire> iwarp_wire::numbered(std::shared_ptr<iwarp_wire> w) {
   w->number_ = wire_bit | wires().next++;
   wires().wires.emplace(w->number_, w);
   return w;
@@ -173,7 +187,7 @@ void iwarp_wire::detach() {
     return;
   if (std::exchange(receive_taken_, false))
     qp_->received(receive_wr_, IBV_WC_WR_FLUSH_ERR, {});
-  qp_->receives().stop_waiting(*this);
+  waits_.stop();
   qp_ = nullptr;
   flights_.clear();
   close();

@@ -16,7 +16,7 @@
 
 namespace soft {
 
-/// The maker of a wire, which is told of its start and its end. The engine is locked.
+/// The maker of a wire. The wire calls these functions, with the engine locked.
 class wire_owner {
 public:
   /// The peer's start frame came: a request, or the reply.
@@ -29,6 +29,14 @@ public:
 protected:
   ~wire_owner() = default;
 };
+
+/// What two sides of a wire offer each other: READs that this side answers at a time, and begins.
+iwarp::start_options start_options_of(unsigned answered, unsigned begun) noexcept;
+
+/// The parts of `whole` that hold `bytes` bytes from `offset` on. Returns how many they are, at
+/// most iwarp::placement::max_parts.
+unsigned slice(const spans& whole, std::uint64_t offset, std::uint64_t bytes,
+               std::span<std::byte>* to);
 
 /// A queue pair's way to a peer in another process: iWARP over TCP (RFC 5040, 5041, 5044, 6581,
 /// 7306). It begins as a connection that its owner starts, and then belongs to a queue pair. The
@@ -66,6 +74,7 @@ public:
 
 private:
   iwarp_wire(int socket, wire_owner& owner);
+  static std::shared_ptr<iwarp_wire> numbered(std::shared_ptr<iwarp_wire> w);
   void ready(std::uint32_t events) override;
   void run() override;
   int watch(std::uint32_t events);
@@ -135,6 +144,7 @@ private:
   std::optional<iwarp::fpdu_reader> reader_;
   std::vector<std::byte> input_; // not yet taken, while no receive is posted
   bool heard_ = false, may_send_ = false;
+  receive_waiter waits_{*this}; // for a receive of the queue pair
   bool receive_taken_ = false;
   std::uint64_t receive_wr_ = 0;
   spans receive_memory_;

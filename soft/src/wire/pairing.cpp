@@ -45,12 +45,7 @@ struct address {
 int make_socket() { return socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0); }
 
 iwarp::start_options options_of(const queue_pair& qp) {
-  iwarp::start_options o;
-  o.peer_to_peer = true;
-  o.rtr = iwarp::rtr_kinds::rdma_write;
-  o.ird = o.max_ird = limits::reads;
-  o.ord = static_cast<std::uint16_t>(qp.read_depth());
-  return o;
+  return start_options_of(limits::reads, qp.read_depth());
 }
 
 // The private data of a request: both numbers.

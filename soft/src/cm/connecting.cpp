@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: BSL-1.0
+// The functions of librdmacm that begin, answer and end a connection.
+#include "cm/functions.hpp"
+
+#include "device/limits.hpp"
+#include "verbs/next.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+using namespace soft;
+
+namespace {
+
+// The depths that the program asked for: 255 stands for the most.
+std::uint8_t depth(std::uint8_t asked, std::uint8_t most) {
+  return asked == 0xff ? most : std::min(asked, most);
+}
+
+bool take(const rdma_conn_param& p, std::uint8_t most, private_data& to) {
+  if (p.private_data_len > most)
+    return false;
+  to.size = p.private_data_len;
+  if (to.size != 0)
+    std::memcpy(to.bytes.data(), p.private_data, to.size);
+  return true;
+}
+
+} // namespace
+
+SOFT_EXPORT int rdma_connect(rdma_cm_id* base, rdma_conn_param* p) {
+  cm_id& id = cm_id::of(base);
+  {
+    const engine::lock_guard lock(engine::get());
+    private_data data;
+    rdma_conn_param none{};
+    none.initiator_depth = none.responder_resources = 0xff;
+    none.retry_count = none.rnr_retry_count = 7;
+    if (p == nullptr)
+      p = &none;
+    if (id.state != cm_state::routed || !take(*p, request_data, data))
+      return fail(EINVAL);
+    id.initiator_depth = depth(p->initiator_depth, limits::reads);
+    id.responder_resources = depth(p->responder_resources, limits::reads);
+    id.retry_count = p->retry_count;
+    id.rnr_retry_count = p->rnr_retry_count;
+    id.qp_num = id.qp != nullptr ? id.qp->qp_num : p->qp_num;
+    send_request(id, data);
+  }
+  return finish(id);
+}
+
+SOFT_EXPORT int rdma_accept(rdma_cm_id* base, rdma_conn_param* p) {
+  cm_id& id = cm_id::of(base);
+  private_data data;
+  {
+    const engine::lock_guard lock(engine::get());
+    if (id.state != cm_state::requested)
+      return fail(EINVAL);
+    if (p != nullptr) {
+      if (!take(*p, reply_data, data))
+        return fail(EINVAL);
+      id.initiator_depth = p->initiator_depth == 0xff ? id.initiator_depth
+                                                      : depth(p->initiator_depth, limits::reads);
+      id.responder_resources = p->responder_resources == 0xff
+                                   ? id.responder_resources
+                                   : depth(p->responder_resources, limits::reads);
+      id.rnr_retry_count = p->rnr_retry_count;
+    }
+    id.qp_num = id.qp != nullptr ? id.qp->qp_num : p != nullptr ? p->qp_num : 0;
+  }
+  if (id.qp != nullptr)
+    if (const int error = make_ready(id))
+      return fail(error);
+  {
+    const engine::lock_guard lock(engine::get());
+    if (id.state != cm_state::requested)
+      return fail(EINVAL);
+    send_reply(id, data);
+  }
+  return finish(id);
+}
+
+SOFT_EXPORT int rdma_establish(rdma_cm_id* base) {
+  cm_id& id = cm_id::of(base);
+  const engine::lock_guard lock(engine::get());
+  if (id.state != cm_state::responded)
+    return fail(EINVAL);
+  send_ready(id);
+  return 0;
+}
+
+SOFT_EXPORT int rdma_reject(rdma_cm_id* base, const void* bytes, std::uint8_t size) {
+  cm_id& id = cm_id::of(base);
+  const engine::lock_guard lock(engine::get());
+  if (size > reject_data || (id.state != cm_state::requested && id.state != cm_state::responded &&
+                             id.state != cm_state::replied))
+    return fail(EINVAL);
+  private_data data;
+  data.size = size;
+  if (size != 0)
+    std::memcpy(data.bytes.data(), bytes, size);
+  send_reject(id, reject_consumer, data);
+  return 0;
+}
+SOFT_EXPORT int rdma_reject_ece(rdma_cm_id* id, const void* bytes, std::uint8_t size) {
+  return rdma_reject(id, bytes, size);
+}
+
+SOFT_EXPORT int rdma_notify(rdma_cm_id* base, ibv_event_type what) {
+  cm_id& id = cm_id::of(base);
+  const engine::lock_guard lock(engine::get());
+  if (what != IBV_EVENT_COMM_EST)
+    return 0;
+  if (id.state == cm_state::connected)
+    return fail(EISCONN);
+  if (id.state != cm_state::replied)
+    return fail(EINVAL);
+  id.state = cm_state::connected;
+  id.tell(RDMA_CM_EVENT_ESTABLISHED);
+  return 0;
+}
+
+SOFT_EXPORT int rdma_disconnect(rdma_cm_id* base) {
+  cm_id& id = cm_id::of(base);
+  end_queue_pair(id);
+  {
+    const engine::lock_guard lock(engine::get());
+    if (id.state == cm_state::ended)
+      return 0; // by the peer: the program has that event
+    if (id.state != cm_state::connected && id.state != cm_state::replied &&
+        id.state != cm_state::responded)
+      return fail(EINVAL);
+    send_disconnect(id);
+  }
+  return finish(id);
+}
