@@ -6,8 +6,9 @@
 extern "C" {
 #endif
 
-/* What this process has on the software device, as `rdma resource` tells of the kernel's. A test
- * that compares two of them finds what was not destroyed. */
+/* The number of objects of each kind that this process has on the software device; `rdma resource`
+ * shows them of the kernel's devices. A test that compares two of these finds an object that was
+ * not destroyed. */
 struct soft_resources {
   int domains, regions, windows, completion_queues, shared_receive_queues, queue_pairs, ids;
 };

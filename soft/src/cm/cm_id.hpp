@@ -102,8 +102,8 @@ struct cm_id final : rdma_cm_id, wire_owner {
   static ibv_context* shared_context();
 };
 
-// An id acts on its peer, and on itself by that: the messages of the connection manager.
-/// If nobody listens, or has no room, that is told to `from` as a rejection.
+// The messages of the connection manager. Each changes the state of its sender, and of the peer.
+/// If there is no listener, or its backlog is full, `from` gets a rejection.
 void send_request(cm_id& from, const private_data& data);
 void send_reply(cm_id& from, const private_data& data);
 void send_ready(cm_id& from);
@@ -112,7 +112,7 @@ void send_disconnect(cm_id& from);
 /// Ends what `id` has begun; nothing refers to it afterwards.
 void withdraw(cm_id& id);
 
-// The same by a wire: cm_wire.cpp.
+// The same messages to a peer in another process: cm_wire.cpp.
 void send_request_by_wire(cm_id& from, const private_data& data);
 void send_reply_by_wire(cm_id& from, const private_data& data);
 void send_reject_by_wire(cm_id& from, iwarp_wire& w, const private_data& data);

@@ -13,7 +13,7 @@ using namespace soft;
 
 namespace {
 
-// The depths that the program asked for: 255 stands for the most.
+// The depth that a program asks for. 255 stands for the largest.
 std::uint8_t depth(std::uint8_t asked, std::uint8_t most) {
   return asked == 0xff ? most : std::min(asked, most);
 }

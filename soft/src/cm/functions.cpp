@@ -47,7 +47,8 @@ std::vector<cm_event*> take_events(cm_channel& c, const cm_id& id) {
   return taken;
 }
 
-// With the events of an id that is destroyed go the ids of its requests.
+// Drops the events of an id that is destroyed, and destroys the ids of requests that were not
+// taken.
 void drop_events(cm_channel& c, cm_id& id) {
   for (cm_event* const e : take_events(c, id)) {
     if (e->event == RDMA_CM_EVENT_CONNECT_REQUEST) {

@@ -8,14 +8,15 @@
 
 namespace soft {
 
-// Parts of librdmacm's functions.
+// Parts of the functions that librdmacm exports.
 
-/// What such a function returns for a failure.
+/// Sets errno and returns -1.
 inline int fail(int error) noexcept {
   errno = error;
   return -1;
 }
-/// A synchronous id waits for the event of what it began. The engine must not be locked.
+/// If the id is synchronous, waits for the event of the operation that it has begun. The engine
+/// must not be locked.
 int finish(cm_id& id);
 /// The queue pair of an id becomes ready, as in rdma_accept(3) and in the library's own part of
 /// rdma_connect(3). An error number.

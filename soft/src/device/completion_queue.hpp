@@ -23,7 +23,8 @@ struct completion_queue : ibv_cq_ex {
   ibv_cq* base() noexcept { return reinterpret_cast<ibv_cq*>(static_cast<ibv_cq_ex*>(this)); }
 
   // ---- with the engine locked
-  /// `solicited`: what IBV_WC of a solicited request or of a failure is (ibv_req_notify_cq(3)).
+  /// `solicited`: the completion is that of a solicited message, or of a failure
+  /// (ibv_req_notify_cq(3)).
   /// False: the queue has overflowed.
   bool push(const ibv_wc& wc, bool solicited);
   /// Drops the completions of a queue pair.

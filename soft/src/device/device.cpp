@@ -41,8 +41,8 @@ ibv_gid gid_of(const sockaddr& address) noexcept {
   return g;
 }
 
-// A place in the table stays with its address, as a queue pair names the place: an address that is
-// gone leaves a zero GID.
+// A GID keeps its index, because queue pairs name the index. If an address is removed, its GID
+// becomes zero.
 std::vector<gid_entry> gids() {
   static std::mutex mutex;
   static auto& table = *new std::vector<gid_entry>;

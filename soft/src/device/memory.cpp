@@ -200,6 +200,23 @@ void move_bytes(std::byte* to, const std::byte* from, std::size_t n) noexcept {
 #endif
 }
 
+unsigned slice(const spans& whole, std::uint64_t offset, std::uint64_t bytes,
+               std::span<std::byte>* to) {
+  unsigned n = 0;
+  for (unsigned i = 0; i < whole.count && bytes != 0; ++i) {
+    const span& p = whole.parts[i];
+    if (offset >= p.bytes) {
+      offset -= p.bytes;
+      continue;
+    }
+    const std::uint64_t taken = std::min(p.bytes - offset, bytes);
+    to[n++] = {p.data + offset, taken};
+    bytes -= taken;
+    offset = 0;
+  }
+  return n;
+}
+
 void transfer(const spans& to, const spans& from) noexcept {
   unsigned i = 0;
   std::uint64_t used = 0;

@@ -25,7 +25,7 @@ struct window : ibv_mw {
   std::uint64_t first = 0, bytes = 0;
   unsigned access = 0;
   std::uint32_t qp_num =
-      0; ///< of the queue pair that bound it; only that one's peer may use it (type 2B)
+      0; ///< the queue pair that bound it: only the peer of that one may use it (type 2B)
 };
 
 /// A piece of memory.
@@ -67,7 +67,7 @@ public:
   std::byte* remote(const ibv_qp& responder, std::uint32_t key, std::uint64_t address,
                     std::uint64_t bytes, unsigned access) const;
 
-  /// Carries out a work request that binds a window: 0, or why it may not.
+  /// Binds a window. Returns IBV_WC_SUCCESS, or the status of the request that fails.
   ibv_wc_status bind(ibv_qp& by, window& w, std::uint32_t key, const ibv_mw_bind_info& to);
   /// Ends the binding of the window with this key. False: it is not one that the queue pair `by`
   /// may invalidate.
@@ -89,6 +89,10 @@ private:
   std::uint32_t free_ = 0;
 };
 
+/// The parts of `whole` that hold `bytes` bytes from `offset` on. Returns their number, which is at
+/// most that of `whole`.
+unsigned slice(const spans& whole, std::uint64_t offset, std::uint64_t bytes,
+               std::span<std::byte>* to);
 /// Copies `n` bytes, which may overlap, as a device does: unseen by ThreadSanitizer, in whole words
 /// where both are aligned.
 void move_bytes(std::byte* to, const std::byte* from, std::size_t n) noexcept;

@@ -2,8 +2,6 @@
 #include "device/queue_pair.hpp"
 
 #include "device/limits.hpp"
-#include "wire/iwarp_wire.hpp"
-#include "wire/pairing.hpp"
 
 #include <algorithm>
 #include <cerrno>
@@ -232,11 +230,11 @@ int queue_pair::modify(const ibv_qp_attr& a, int mask) {
     state_ = to;
   if (to == IBV_QPS_RTR) {
     peer_is_here_ = index_of(attributes_.ah_attr.grh.dgid) >= 0;
-    if (auto w = iwarp_wire::find(attributes_.dest_qp_num))
+    if (auto w = find_wire(attributes_.dest_qp_num))
       use_wire(std::move(w));
     else if (peer_is_here_ && qp_base.qp_type == IBV_QPT_RC &&
              find(attributes_.dest_qp_num) == nullptr)
-      pairing_ = std::make_unique<pairing>(*this);
+      search_ = search_peer(*this);
     established_told_ = qp_base.qp_type != IBV_QPT_RC;
     if (queue_pair* const p = peer()) // its requests may wait for this
       engine::get().schedule(*p);
@@ -305,12 +303,12 @@ void queue_pair::flush() {
 queue_pair::~queue_pair() = default;
 
 void queue_pair::leave_wire() {
-  pairing_.reset();
+  search_.reset();
   if (const auto w = std::exchange(wire_, nullptr))
     w->detach();
 }
 
-void queue_pair::use_wire(std::shared_ptr<iwarp_wire> w) {
+void queue_pair::use_wire(std::shared_ptr<peer_wire> w) {
   wire_ = std::move(w);
   wire_->attach(*this);
   engine::get().schedule(*this);

@@ -4,6 +4,7 @@
 
 #include "device/completion_queue.hpp"
 #include "device/memory.hpp"
+#include "device/other_processes.hpp"
 #include "device/receive_queue.hpp"
 #include "device/work_queue.hpp"
 #include "engine/engine.hpp"
@@ -19,9 +20,6 @@ struct outcome {
   ibv_wc_status status = IBV_WC_SUCCESS;
   std::uint32_t bytes = 0;
 };
-
-class iwarp_wire;
-class pairing;
 
 struct queue_pair final : ibv_qp_ex, task {
   counted<&resource_counts::queue_pairs> count;
@@ -42,7 +40,7 @@ struct queue_pair final : ibv_qp_ex, task {
   // ---- with the engine locked
   /// Numbers the queue pair and makes it known. False: no number is left.
   bool open();
-  /// Before it is destroyed.
+  /// Ends the queue pair. To be called before the destructor.
   void close();
   /// ibv_modify_qp(3): an error number.
   int modify(const ibv_qp_attr& a, int mask);
@@ -57,7 +55,7 @@ struct queue_pair final : ibv_qp_ex, task {
   ibv_qp_init_attr made_of;
 
   // ---- for its wire
-  /// What came for a receive.
+  /// The message that a receive gets.
   struct arrival {
     std::uint32_t bytes = 0, source = 0, immediate = 0;
     unsigned flags = 0; ///< IBV_WC_WITH_*
@@ -82,10 +80,10 @@ struct queue_pair final : ibv_qp_ex, task {
   std::uint32_t peer_number() const noexcept { return attributes_.dest_qp_num; }
   /// Whether the program has connected it to the queue pair `number` of another process.
   bool waits_for_peer(std::uint32_t number) const noexcept {
-    return pairing_ != nullptr && attributes_.dest_qp_num == number;
+    return search_ != nullptr && attributes_.dest_qp_num == number;
   }
-  pairing* pairing_under_way() noexcept { return pairing_.get(); }
-  void use_wire(std::shared_ptr<iwarp_wire> w);
+  peer_search* search() noexcept { return search_.get(); }
+  void use_wire(std::shared_ptr<peer_wire> w);
   unsigned read_depth() const noexcept { return attributes_.max_rd_atomic; }
 
 private:
@@ -103,7 +101,7 @@ private:
   outcome write(send_work& r, queue_pair& to, const spans& from);
   outcome read(send_work& r, queue_pair& to, const spans& into);
   outcome atomic(send_work& r, queue_pair& to, const spans& into);
-  /// The first receive of `to` gets what `r` brings.
+  /// Completes the first receive of `to` with the message of `r`.
   void deliver(queue_pair& to, const send_work& r, std::uint64_t bytes,
                ibv_wc_opcode as = IBV_WC_RECV);
   void refuse_receive(ibv_wc_status why);
@@ -117,13 +115,13 @@ private:
   shared_queue* const shared_;
   std::atomic<ibv_qp_state> state_{IBV_QPS_RESET};
   ibv_qp_attr attributes_{};
-  bool peer_is_here_ = false;        ///< on this machine
-  bool last_told_ = false;           ///< IBV_EVENT_QP_LAST_WQE_REACHED
-  bool established_told_ = true;     ///< IBV_EVENT_COMM_EST
-  receive_waiter waits_{*this};      ///< for a receive of the peer
-  std::shared_ptr<iwarp_wire> wire_; ///< to a peer in another process
-  std::unique_ptr<pairing> pairing_; ///< until it has a wire
-  unsigned tries_ = 0;               ///< of the first request, after receiver not ready
+  bool peer_is_here_ = false;           ///< on this machine
+  bool last_told_ = false;              ///< IBV_EVENT_QP_LAST_WQE_REACHED
+  bool established_told_ = true;        ///< IBV_EVENT_COMM_EST
+  receive_waiter waits_{*this};         ///< for a receive of the peer
+  std::shared_ptr<peer_wire> wire_;     ///< to a peer in another process
+  std::unique_ptr<peer_search> search_; ///< until it has a wire
+  unsigned tries_ = 0;                  ///< of the first request, after receiver not ready
   clock::time_point next_try_{}, given_up_{};
 };
 

@@ -53,8 +53,7 @@ outcome queue_pair::carry(send_work& r) {
 
 outcome queue_pair::carry_reliable(send_work& r) {
   spans memory;
-  const bool into = r.opcode == IBV_WR_RDMA_READ || r.opcode == IBV_WR_ATOMIC_CMP_AND_SWP ||
-                    r.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
+  const bool into = fetches(r.opcode);
   if (!gather(r, into ? IBV_ACCESS_LOCAL_WRITE : 0, memory))
     return failed(IBV_WC_LOC_PROT_ERR);
   if (memory.bytes > limits::message_bytes)
@@ -196,7 +195,7 @@ outcome queue_pair::carry_datagram(send_work& r) {
   if (to == nullptr || to->qp_base.qp_type != IBV_QPT_UD ||
       (to->present() != IBV_QPS_RTR && to->present() != IBV_QPS_RTS))
     return {};
-  // A key with its highest bit set stands for the sender's own.
+  // If the highest bit of a Q_Key is set, that of the sending queue pair is used.
   if (((r.q_key & 0x80000000) != 0 ? attributes_.qkey : r.q_key) != to->attributes_.qkey)
     return {};
   receive_work* const receive = to->receives().front();

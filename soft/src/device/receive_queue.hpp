@@ -71,7 +71,8 @@ struct shared_queue : ibv_srq {
   shared_queue(unsigned capacity, unsigned elements) : receives(capacity, elements) {}
   static shared_queue& of(ibv_srq* s) noexcept { return *static_cast<shared_queue*>(s); }
 
-  /// After a receive was taken: tells that fewer than the limit are left, once.
+  /// To be called after a receive was taken: raises IBV_EVENT_SRQ_LIMIT_REACHED once if fewer than
+  /// the limit are left.
   void taken();
 
   receive_queue receives;

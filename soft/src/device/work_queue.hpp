@@ -66,6 +66,13 @@ private:
   alignas(64) std::atomic<std::uint64_t> taken_{0};
 };
 
+/// Whether the requests fetch bytes of the peer: READs and atomic operations, which
+/// `max_rd_atomic` counts.
+constexpr bool fetches(ibv_wr_opcode o) noexcept {
+  return o == IBV_WR_RDMA_READ || o == IBV_WR_ATOMIC_CMP_AND_SWP ||
+         o == IBV_WR_ATOMIC_FETCH_AND_ADD;
+}
+
 struct receive_work {
   std::uint64_t wr_id;
   std::uint32_t count;

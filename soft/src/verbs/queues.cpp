@@ -240,7 +240,7 @@ SOFT_EXPORT int ibv_destroy_cq(ibv_cq* base) {
   if (q.events_to != nullptr) {
     q.events_to->events.remove_if([&](completion_queue* other) { return other == &q; },
                                   [](completion_queue*) {});
-    // As libibverbs does, by the public member: what wraps these functions may have replaced it.
+    // By the public member, as libibverbs does: a wrapper of these functions may have replaced it.
     const engine::lock_guard lock(engine::get());
     --q.channel->refcnt;
   }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-// What a wire receives: start frames, and segments, whose payload goes to its place without another
-// copy.
+// The receiving side of a wire: start frames and segments. Payload is read into its place directly.
 #include "wire/iwarp_wire.hpp"
 
 #include "device/limits.hpp"
@@ -336,8 +335,7 @@ failure iwarp_wire::end_response(const iwarp::segment_header& h) {
   const bool read = h.op == opcode::rdma_read_response;
   const auto f = std::find_if(flights_.begin(), flights_.end(), [&](const flight& i) {
     const ibv_wr_opcode o = i.request->opcode;
-    return !i.done && (read ? o == IBV_WR_RDMA_READ
-                            : o == IBV_WR_ATOMIC_CMP_AND_SWP || o == IBV_WR_ATOMIC_FETCH_AND_ADD);
+    return !i.done && fetches(o) && read == (o == IBV_WR_RDMA_READ);
   });
   if (f == flights_.end() || (read && h.message_offset + h.length != f->memory.bytes))
     return iwarp::rdmap_error(rdmap_error_type::remote_operation,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-// What a wire sends: the requests of its queue pair, and answers to the peer's.
+// The sending side of a wire: requests of the queue pair, and answers to those of the peer.
 #include "wire/iwarp_wire.hpp"
 
 #include "device/limits.hpp"
@@ -18,29 +18,7 @@ constexpr std::size_t small = 2048; // a segment that is copied rather than sent
 constexpr std::uint32_t sink_key =
     0x50f7; // names no memory: the wire itself places the answers to READs
 
-bool is_read(ibv_wr_opcode o) {
-  return o == IBV_WR_RDMA_READ || o == IBV_WR_ATOMIC_CMP_AND_SWP ||
-         o == IBV_WR_ATOMIC_FETCH_AND_ADD;
-}
-
 } // namespace
-
-unsigned slice(const spans& whole, std::uint64_t offset, std::uint64_t bytes,
-               std::span<std::byte>* to) {
-  unsigned n = 0;
-  for (unsigned i = 0; i < whole.count && bytes != 0; ++i) {
-    const span& p = whole.parts[i];
-    if (offset >= p.bytes) {
-      offset -= p.bytes;
-      continue;
-    }
-    const std::uint64_t taken = std::min(p.bytes - offset, bytes);
-    to[n++] = {p.data + offset, taken};
-    bytes -= taken;
-    offset = 0;
-  }
-  return n;
-}
 
 void iwarp_wire::pump() {
   if (stage_ != stage::running || !may_send_)
@@ -48,7 +26,7 @@ void iwarp_wire::pump() {
   const auto waiting = [&] {
     return out_.size() - out_sent_;
   };
-  // Until there is nothing to send, or the socket takes no more: then it tells when it does again.
+  // Until no request is left, or the socket takes no more bytes: EPOLLOUT continues then.
   for (bool more = true; more && stage_ == stage::running && waiting() < most_on_the_way;) {
     while (stage_ == stage::running && waiting() < most_on_the_way) {
       more = !writer_->idle() || next_message();
@@ -90,7 +68,7 @@ bool iwarp_wire::next_message() {
   send_work* const r = qp_->request(static_cast<unsigned>(flights_.size()));
   if (r == nullptr)
     return false;
-  if ((is_read(r->opcode) && reads_ >= qp_->read_depth() && qp_->read_depth() != 0) ||
+  if ((fetches(r->opcode) && reads_ >= qp_->read_depth() && qp_->read_depth() != 0) ||
       ((r->flags & IBV_SEND_FENCE) != 0 && reads_ != 0))
     return false;
   sends_answer_ = false;
@@ -108,9 +86,9 @@ void iwarp_wire::start_request(send_work& r) {
   };
   if (r.opcode == IBV_WR_BIND_MW || r.opcode == IBV_WR_LOCAL_INV)
     return failed(qp_->carry_locally(r));
-  if (!qp_->gather(r, is_read(r.opcode) ? IBV_ACCESS_LOCAL_WRITE : 0, f.memory))
+  if (!qp_->gather(r, fetches(r.opcode) ? IBV_ACCESS_LOCAL_WRITE : 0, f.memory))
     return failed(IBV_WC_LOC_PROT_ERR);
-  if (is_read(r.opcode) && qp_->read_depth() == 0)
+  if (fetches(r.opcode) && qp_->read_depth() == 0)
     return failed(IBV_WC_LOC_QP_OP_ERR);
   if (f.memory.bytes > limits::message_bytes)
     return failed(IBV_WC_LOC_LEN_ERR);
@@ -189,7 +167,7 @@ void iwarp_wire::send_segment() {
       return fail(iwarp::rdmap_error(iwarp::rdmap_error_type::remote_protection,
                                      iwarp::rdmap_error_code::invalid_stag));
     parts[count++] = {data, s.length};
-  } else if (is_read(f->request->opcode)) {
+  } else if (fetches(f->request->opcode)) {
     parts[count++] = {request_.data(), s.length};
   } else if (f->immediate_next) {
     std::memset(immediate_.data(), 0, immediate_.size());
@@ -242,7 +220,7 @@ void iwarp_wire::send_segment() {
   if (f->request->opcode == IBV_WR_RDMA_WRITE_WITH_IMM && !std::exchange(f->immediate_next, true))
     return;
   f->sent = true;
-  if (!is_read(f->request->opcode))
+  if (!fetches(f->request->opcode))
     f->done = true;
 }
 

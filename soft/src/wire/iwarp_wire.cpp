@@ -52,6 +52,8 @@ iwarp_wire::~iwarp_wire() {
   ::close(socket_);
 }
 
+std::shared_ptr<peer_wire> find_wire(std::uint32_t number) { return iwarp_wire::find(number); }
+
 std::shared_ptr<iwarp_wire> iwarp_wire::find(std::uint32_t number) {
   const auto found = wires().wires.find(number);
   return found == wires().wires.end() ? nullptr : found->second.lock();
@@ -128,8 +130,8 @@ void iwarp_wire::ready(std::uint32_t events) {
     receive();
 }
 
-// The peer has closed, and its last messages wait for receives. The owner is told, and the queue
-// pair may still take them.
+// The peer has closed while its last messages wait for receives. The owner learns of the end, and
+// the queue pair may still take the messages.
 void iwarp_wire::ended_while_stopped(std::uint32_t events) {
   if ((events & (EPOLLHUP | EPOLLERR)) != 0)
     return end(ECONNRESET);
@@ -164,7 +166,7 @@ void iwarp_wire::begin(bool crc, bool initiator) {
 
 void iwarp_wire::send_ready() {
   if (stage_ == stage::closed || !writer_->start({.op = iwarp::opcode::rdma_write}))
-    return; // a message says as much
+    return; // a message that is being sent has the same effect
   iwarp::outgoing_segment s;
   writer_->next(s);
   writer_->seal(s, {});

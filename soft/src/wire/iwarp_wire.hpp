@@ -30,18 +30,17 @@ protected:
   ~wire_owner() = default;
 };
 
-/// What two sides of a wire offer each other: READs that this side answers at a time, and begins.
+/// The options of a start frame: how many READs this side answers at a time, and how many it
+/// begins.
 iwarp::start_options start_options_of(unsigned answered, unsigned begun) noexcept;
-
-/// The parts of `whole` that hold `bytes` bytes from `offset` on. Returns how many they are, at
-/// most iwarp::placement::max_parts.
-unsigned slice(const spans& whole, std::uint64_t offset, std::uint64_t bytes,
-               std::span<std::byte>* to);
 
 /// A queue pair's way to a peer in another process: iWARP over TCP (RFC 5040, 5041, 5044, 6581,
 /// 7306). It begins as a connection that its owner starts, and then belongs to a queue pair. The
 /// engine must be locked.
-class iwarp_wire final : public descriptor, public task, private iwarp::segment_sink {
+class iwarp_wire final : public peer_wire,
+                         public descriptor,
+                         public task,
+                         private iwarp::segment_sink {
 public:
   /// Connects to `to` from a bound socket, which the wire takes. Errors, as errno, in `error`.
   static std::shared_ptr<iwarp_wire> connect(int socket, const sockaddr& to, socklen_t size,
@@ -67,10 +66,9 @@ public:
   void close();
 
   // ---- the queue pair
-  void attach(queue_pair& qp);
-  void detach();
-  /// Sends what the queue pair has, as long as the connection takes it.
-  void pump();
+  void attach(queue_pair& qp) override;
+  void detach() override;
+  void pump() override;
 
 private:
   iwarp_wire(int socket, wire_owner& owner);

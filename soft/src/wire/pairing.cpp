@@ -23,8 +23,8 @@ namespace {
 
 constexpr std::chrono::milliseconds pause{10}; // until the next try to connect
 constexpr std::size_t most_unknown = 256;
-// Of the 24 bits of a number. A number comes again only after all others of its block: something
-// late may still be on its way to the one that had it.
+// Of the 24 bits of a number. A number is used again only after all others of its block: messages
+// to its last queue pair may still be on their way.
 constexpr unsigned index_bits = 12;
 constexpr std::uint32_t numbers = 1u << index_bits, block_count = 1u << (24 - index_bits);
 
@@ -89,7 +89,7 @@ public:
     return EADDRINUSE;
   }
   ~number_block() {
-    engine::get().forget(socket_);
+    engine::get().forget(socket_); // before the number of the descriptor is used again
     close(socket_);
   }
 
@@ -118,7 +118,7 @@ private:
             : nullptr;
     pairing* const p =
         qp != nullptr && qp->waits_for_peer(iwarp::get_big_endian<std::uint32_t>(data.data()))
-            ? qp->pairing_under_way()
+            ? static_cast<pairing*>(qp->search())
             : nullptr;
     if (p == nullptr || p->wire_) { // not ready to receive: the peer tries again
       w->send_start(iwarp::make_rejection(f));
@@ -180,6 +180,8 @@ void give_back_number(std::uint32_t number) {
   if ((*of)->is_empty() && of != all.begin())
     all.erase(of);
 }
+
+std::unique_ptr<peer_search> search_peer(queue_pair& qp) { return std::make_unique<pairing>(qp); }
 
 pairing::pairing(queue_pair& qp) : qp_(qp) {
   if (qp.qp_base.qp_num < qp.peer_number())

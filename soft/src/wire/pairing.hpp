@@ -15,13 +15,13 @@ namespace soft {
 ///
 /// The queue pair with the lower number connects, again and again until the other one is ready to
 /// receive; the wire is iWARP's. The engine must be locked.
-class pairing final : private wire_owner, private task {
+class pairing final : public peer_search, private wire_owner, private task {
 public:
   explicit pairing(queue_pair& qp);
-  ~pairing();
+  ~pairing() override;
 
 private:
-  friend class number_block;
+  friend class number_block; // accepts the peer's connection
   void started(const iwarp::start_frame& f) override;
   void heard() override {}
   void ended(int error) override;
@@ -33,10 +33,6 @@ private:
   std::shared_ptr<iwarp_wire> wire_;
 };
 
-/// Takes a number for a queue pair that no other one of this machine has. 0: none is left, or no
-/// descriptor.
-std::uint32_t take_number();
-void give_back_number(std::uint32_t number);
 /// Makes the process's address. False: errno of socket(2) and bind(2).
 bool prepare_numbers();
 

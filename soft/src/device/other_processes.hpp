@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: BSL-1.0
+#ifndef SOFT_DEVICE_OTHER_PROCESSES_HPP
+#define SOFT_DEVICE_OTHER_PROCESSES_HPP
+
+#include <cstdint>
+#include <memory>
+
+namespace soft {
+
+struct queue_pair;
+
+// Peers in other processes, as a queue pair sees them. Folder wire/ implements all of this. The
+// engine must be locked.
+
+/// A connection to a peer in another process.
+class peer_wire {
+public:
+  virtual void attach(queue_pair& qp) = 0;
+  /// The queue pair does not use the wire any more.
+  virtual void detach() = 0;
+  /// Sends the requests of the queue pair, as long as the connection takes bytes.
+  virtual void pump() = 0;
+
+protected:
+  ~peer_wire() = default;
+};
+/// The wire that stands for the peer's queue pair number, or nullptr.
+std::shared_ptr<peer_wire> find_wire(std::uint32_t number);
+
+/// The search for the peer of a queue pair that the program connects itself. It calls
+/// `queue_pair::use_wire`.
+class peer_search {
+public:
+  virtual ~peer_search() = default;
+};
+std::unique_ptr<peer_search> search_peer(queue_pair& qp);
+
+/// Takes a number for a queue pair that no other one of this machine has. 0: none is left, or no
+/// descriptor.
+std::uint32_t take_number();
+void give_back_number(std::uint32_t number);
+
+} // namespace soft
+
+#endif
