@@ -231,7 +231,7 @@ public:
   }
 
   /// Marks an adopted queue pair as connected, so that operations may be posted. Has no effect if
-  /// the queue pair is not open.
+  /// the queue pair is not open, or is being connected by a connector or acceptor.
   void set_connected() {
     if (impl_)
       detail::set_connected(*impl_);

@@ -117,9 +117,7 @@ message_pull::message_pull(connection_impl& connection) noexcept
       owner(connection) {}
 
 void connection_impl::pull_done(message_pull& p) {
-  if (p.failure() && p.failure() != boost::system::errc::not_enough_memory)
-    return link_.fail(p.failure());
-  if (p.failure())
+  if (p.failure()) // the memory cannot be registered: the link itself has not failed
     messages_->refuse(p.slot);
   else
     messages_->pulled(p.slot);

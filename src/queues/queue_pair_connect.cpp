@@ -167,7 +167,7 @@ void queue_pair_impl::connected(std::uint8_t reads) {
 
 void queue_pair_impl::connected_by_caller() {
   const std::lock_guard lock(mutex_);
-  if (state_ == queue_pair_state::open)
+  if (state_ == queue_pair_state::open && !link_) // not while a manager connects it
     connected_locked(reads_in_flight());
 }
 

@@ -11,6 +11,7 @@
 #include <fcntl.h>
 #include <fstream>
 #include <initializer_list>
+#include <memory>
 
 namespace asio_rdma {
 
@@ -88,9 +89,13 @@ bool any_port_active(ibv_context* context) {
 
 // Adopts a context that was opened here. On failure the context is closed.
 device adopt_opened(ibv_context* context, error_code& ec) {
+  struct closes {
+    void operator()(ibv_context* c) const { ibv_close_device(c); }
+  };
+  std::unique_ptr<ibv_context, closes> opened(context);
   device result(context, ownership::take, ec);
-  if (ec)
-    ibv_close_device(context);
+  if (!ec)
+    static_cast<void>(opened.release());
   return result;
 }
 

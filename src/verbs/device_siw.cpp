@@ -3,9 +3,10 @@
 
 #include <rdma/siw-abi.h>
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <unistd.h>
-#include <vector>
 
 namespace asio_rdma::detail {
 namespace {
@@ -28,14 +29,15 @@ ibv_cq* occupy_invalid_offset(ibv_context* context, const ibv_device_attr& attri
   // Other completion queues fill the offsets up to the page before the invalid one. They are
   // destroyed once the remaining completion queue exists.
   std::size_t before = SIW_INVAL_UOBJ_KEY / page - 1;
-  std::vector<ibv_cq*> fill;
+  std::array<ibv_cq*, 16> fill{}; // no memory of its own that could be missing
+  std::size_t count = 0;
   bool filled = true;
-  while (before != 0 && filled) {
+  while (before != 0 && filled && count != fill.size()) {
     int entries = 1;
     while (pages_of(entries * 2, page) <= before)
       entries *= 2;
-    fill.push_back(ibv_create_cq(context, entries, nullptr, nullptr, 0));
-    filled = fill.back() != nullptr;
+    fill[count] = ibv_create_cq(context, entries, nullptr, nullptr, 0);
+    filled = fill[count++] != nullptr;
     before -= pages_of(entries, page);
   }
   int entries = 1;

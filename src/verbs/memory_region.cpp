@@ -12,7 +12,7 @@ struct protection_domain::impl {
   impl(const device& d, ibv_pd* p, ownership o) : dev(d), pd(p), owns(o) {}
   impl(const impl&) = delete;
   ~impl() {
-    if (owns == ownership::take)
+    if (owns == ownership::take && pd != nullptr)
       ibv_dealloc_pd(pd);
   }
 
@@ -86,10 +86,11 @@ protection_domain::protection_domain(const device& d, error_code& ec) {
     ec = asio::error::bad_descriptor;
     return;
   }
-  ibv_pd* pd = ibv_alloc_pd(d.native_handle());
-  ec = pd != nullptr ? error_code() : detail::system_error_code(errno);
-  if (pd != nullptr)
-    impl_ = std::make_shared<impl>(d, pd, ownership::take);
+  const auto made = std::make_shared<impl>(d, nullptr, ownership::take);
+  made->pd = ibv_alloc_pd(d.native_handle());
+  ec = made->pd != nullptr ? error_code() : detail::system_error_code(errno);
+  if (!ec)
+    impl_ = made;
 }
 
 protection_domain::protection_domain(const device& d) {

@@ -162,6 +162,19 @@ TEST_CASE(
   });
 }
 
+TEST_CASE("a device and a protection domain that cannot be made for want of memory leave nothing") {
+  const resource_check nothing_left;
+  const std::string name = open_device().name();
+  fail_each([&](std::size_t n, bool& failed) {
+    return succeeds(n, failed, [&] {
+      error_code ec;
+      const device d = device::open(name, ec);
+      REQUIRE_FALSE(ec);
+      const protection_domain pd(d);
+    });
+  });
+}
+
 TEST_CASE("a completion queue that cannot be made for want of memory leaves nothing") {
   const resource_check nothing_left;
   ground g;

@@ -296,6 +296,8 @@ TEST_CASE("a queue pair that is being connected is not connected by hand") {
   error_code ec;
   m.a.connect(m.b.local_address(), ec);
   CHECK(ec == asio::error::already_connected);
+  m.a.set_connected();
+  CHECK(m.a.state() == queue_pair_state::open);
   m.accept();
   m.until([&] { return m.connected.done() && m.accepted.done(); });
   CHECK(m.connected.succeeded());

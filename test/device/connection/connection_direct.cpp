@@ -127,6 +127,7 @@ TEST_CASE("a message is refused if the memory of its read cannot be registered")
   // time.
   const unsigned failing = GENERATE(2u, 4u, 6u);
   const bool direct = GENERATE(true, false);
+  const int why = GENERATE(ENOMEM, ENOSPC); // of a device that has no key left
   const registered_buffer to = t.of_user(lengthy);
   sent into, refused, send;
   outcome<message> m;
@@ -134,7 +135,7 @@ TEST_CASE("a message is refused if the memory of its read cannot be registered")
     t.b.async_receive(to, into.handler());
   else
     t.b.async_receive(m.handler());
-  faults.fail(faults::call::reg_mr, ENOMEM, {failing, 1});
+  faults.fail(faults::call::reg_mr, why, {failing, 1});
   t.send(refused);
   t.until([&] { return refused.done(); });
   CHECK(refused.ec == boost::system::errc::not_enough_memory);

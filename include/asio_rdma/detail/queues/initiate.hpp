@@ -26,6 +26,8 @@ struct canceller {
 
   // The end of the operation on another thread may clear the slot, which destroys this object.
   void operator()(asio::cancellation_type_t type) const {
+    if (type == asio::cancellation_type::none)
+      return;
     const std::uint64_t which = id;
     if (const auto keep = impl.lock())
       cancel(*keep, which, type);
