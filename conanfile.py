@@ -20,15 +20,18 @@ class AsioRdma(ConanFile):
 
     package_type = "library"
     settings = "os", "arch", "compiler", "build_type"
-    options = {"shared": [True, False], "fPIC": [True, False]}
+    # with_soft: the software device, for tests (soft/README.md).
+    options = {"shared": [True, False], "fPIC": [True, False], "with_soft": [True, False]}
     default_options = {
         "shared": False,
         "fPIC": True,
+        "with_soft": False,
         "boost/*:header_only": True,
         "rdma-core/*:build_librdmacm": True,
     }
     implements = ["auto_shared_fpic"]
-    exports_sources = "CMakeLists.txt", "LICENSE", "cmake/*", "include/*", "src/*"
+    exports_sources = "CMakeLists.txt", "LICENSE", "cmake/*", "include/*", "src/*", "soft/CMakeLists.txt", "soft/run", \
+        "soft/include/*", "soft/src/*"
 
     def set_version(self):
         header = load(self, os.path.join(self.recipe_folder, "include", "asio_rdma", "version.hpp"))
@@ -51,8 +54,9 @@ class AsioRdma(ConanFile):
 
     def generate(self):
         toolchain = CMakeToolchain(self)
-        for part in ("TESTS", "EXAMPLES", "BENCHMARKS", "PRECOMPILE", "SOFT"):
+        for part in ("TESTS", "EXAMPLES", "BENCHMARKS", "PRECOMPILE"):
             toolchain.cache_variables[f"ASIO_RDMA_{part}"] = False
+        toolchain.cache_variables["ASIO_RDMA_SOFT"] = bool(self.options.with_soft)
         toolchain.cache_variables["CMAKE_UNITY_BUILD"] = True  # a quarter of the time
         toolchain.generate()
         CMakeDeps(self).generate()
@@ -71,16 +75,26 @@ class AsioRdma(ConanFile):
         rmdir(self, os.path.join(self.package_folder, "lib", "pkgconfig"))
 
     def package_info(self):
-        self.cpp_info.libs = ["asio_rdma"]
-        self.cpp_info.system_libs = ["pthread"]
-        self.cpp_info.set_property("cmake_target_name", "asio_rdma::asio_rdma")
-        self.cpp_info.set_property("pkg_config_name", "asio_rdma")
+        self.cpp_info.set_property("cmake_target_name", "asio_rdma::all")
+        self.cpp_info.set_property("pkg_config_name", "asio_rdma-all")
+        library = self.cpp_info.components["library"]
+        library.set_property("cmake_target_name", "asio_rdma::asio_rdma")
+        library.set_property("pkg_config_name", "asio_rdma")
+        parts = {"asio_rdma": library}
+        if self.options.with_soft:
+            # Its functions stand before those of rdma-core, so it comes first.
+            parts["asio_rdma_soft"] = self.cpp_info.components["soft"]
+            parts["asio_rdma_soft"].set_property("cmake_target_name", "asio_rdma::soft")
+            parts["asio_rdma_soft"].exelinkflags = ["-Wl,--no-as-needed"]
         # A package that a profile takes from the system ([platform_requires]) is not among the
         # dependencies, so it cannot be named here.
         packages = {dependency.ref.name for _, dependency in self.dependencies.host.items()}
-        if "boost" in packages:
-            self.cpp_info.requires.append("boost::headers")
-        if "rdma-core" in packages:
-            self.cpp_info.requires += ["rdma-core::librdmacm", "rdma-core::libibverbs"]
-        else:
-            self.cpp_info.system_libs = ["rdmacm", "ibverbs", "pthread"]
+        for name, part in parts.items():
+            part.libs = [name]
+            part.system_libs = ["pthread"]
+            if "boost" in packages:
+                part.requires.append("boost::headers")
+            if "rdma-core" in packages:
+                part.requires += ["rdma-core::librdmacm", "rdma-core::libibverbs"]
+            else:
+                part.system_libs = ["rdmacm", "ibverbs", "pthread"]

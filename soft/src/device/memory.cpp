@@ -2,17 +2,10 @@
 #include "device/memory.hpp"
 
 #include "device/limits.hpp"
+#include "engine/sanitizers.hpp"
 
 #include <algorithm>
 #include <cstring>
-
-#if defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define SOFT_THREAD_SANITIZER
-#endif
-#elif defined(__SANITIZE_THREAD__)
-#define SOFT_THREAD_SANITIZER
-#endif
 
 namespace soft {
 namespace {
@@ -181,7 +174,7 @@ bool memory_table::invalidate(const ibv_qp& by, std::uint32_t key) {
 // A device's accesses are no accesses of a thread. ThreadSanitizer would see them as such, and
 // report each WRITE that a program waits for by reading the memory.
 void move_bytes(std::byte* to, const std::byte* from, std::size_t n) noexcept {
-#if defined(SOFT_THREAD_SANITIZER)
+#if SOFT_THREAD_SANITIZER
   if (to <= from || to >= from + n) {
     asm volatile("rep movsb" : "+D"(to), "+S"(from), "+c"(n) : : "memory");
   } else {

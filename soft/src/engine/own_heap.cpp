@@ -3,16 +3,34 @@
 // allocations fail, or counts them, as tests do, would do so with the device's. These operators are
 // this library's alone (exports.map); a block is given back to the list of its size, and never to
 // the system.
+#include "engine/sanitizers.hpp"
 #include "engine/spin_mutex.hpp"
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <mutex>
 #include <new>
 #include <sys/mman.h>
 
 namespace soft {
 namespace {
+
+void* require(void* p) {
+  if (p == nullptr)
+    throw std::bad_alloc();
+  return p;
+}
+
+#if SOFT_ADDRESS_SANITIZER || SOFT_THREAD_SANITIZER
+
+// A sanitizer sees the blocks of malloc only. A test's operators do not concern those either.
+void* take_with_size(std::size_t bytes) noexcept {
+  return std::aligned_alloc(64, (bytes + 63) & ~std::size_t(63));
+}
+void give_back_with_size(void* p) noexcept { std::free(p); }
+
+#else
 
 struct block {
   block* next;
@@ -106,11 +124,8 @@ void give_back_with_size(void* p) noexcept {
   std::byte* const m = static_cast<std::byte*>(p) - head;
   give_back(m, *reinterpret_cast<std::size_t*>(m));
 }
-void* require(void* p) {
-  if (p == nullptr)
-    throw std::bad_alloc();
-  return p;
-}
+
+#endif
 
 } // namespace
 } // namespace soft
