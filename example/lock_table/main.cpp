@@ -143,7 +143,7 @@ void run(const wishes& w) {
     for (std::uint64_t i = 0; i < w.accounts; ++i)
       found += n.memory.local(n.own + i)->balance.load();
   if (found != paid)
-    throw std::runtime_error("the accounts do not have what was paid");
+    throw std::runtime_error("the sum of the accounts differs from the payments");
 }
 
 int complain(const std::string& line) {
