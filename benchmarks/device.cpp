@@ -125,7 +125,7 @@ void print(const std::vector<contestant>& all, std::uint64_t operations) {
 } // namespace
 
 int main(int argc, char* argv[]) {
-  CLI::App app("Verbs loops and the library, in turns, on the device of an address");
+  CLI::App app("Measures loops on verbs and by the library, in turns, on the device of an address");
   plan p;
   std::vector<std::string> by{"verbs", "callbacks", "coroutines"};
   unsigned rounds = 7;
@@ -133,41 +133,42 @@ int main(int argc, char* argv[]) {
   double seconds = 0.3;
   bool two_processes = false, messages = false, commanded = false;
   app.add_option("work", p.what,
-                 "send (round trips), read, rate (sends), write, bulk (reads), batch (8 words "
-                 "written) or lock")
+                 "operation of the loops: send (round trips), read, rate (sends), write, bulk "
+                 "(reads), batch (8 words written) or lock")
       ->required()
       ->transform(CLI::CheckedTransformer(kinds));
-  app.add_option("--mode", p.how, "how completions are waited for")
+  app.add_option("--mode", p.how, "mode of the completion queue")
       ->transform(CLI::CheckedTransformer(modes));
-  app.add_option("--bytes", p.bytes)->check(CLI::Range(1u, std::uint32_t(memory::half)));
-  app.add_option("--address", p.address, "of the device")
+  app.add_option("--bytes", p.bytes, "bytes of an operation")
+      ->check(CLI::Range(1u, std::uint32_t(memory::half)));
+  app.add_option("--address", p.address, "IP address of the device")
       ->envname("ASIO_RDMA_ADDRESS")
       ->required()
       ->check(CLI::ValidIPV4);
   app.add_option(
          "--by", by,
-         "which loops: on verbs (epoll: that block there; copying: from and to plain memory), or "
-         "by the library; for send and rate also by its messages, its stream (plain_messages, "
-         "plain: from plain memory), and TCP, with callbacks; for read of 8 bytes by its global "
-         "memory; for batch singles and batches, for lock alock, spin and mcs")
+         "loops. On verbs: verbs, epoll (waits in epoll_wait), copying (from and to plain memory). "
+         "By the library: callbacks, coroutines. For send and rate also, with callbacks: messages, "
+         "stream, plain_messages and plain (from plain memory), tcp. For read of 8 bytes: global. "
+         "For batch: singles, batches. For lock: alock, spin, mcs")
       ->check(CLI::IsMember({"verbs", "epoll", "copying", "callbacks", "coroutines", "messages",
                              "plain_messages", "stream", "plain", "tcp", "global", "singles",
                              "batches", "alock", "spin", "mcs"}));
-  app.add_option("--rounds", rounds, "runs of each loop");
-  app.add_option("--operations", operations, "in each run (default: as many as take --seconds)");
-  app.add_option("--seconds", seconds, "that a run takes");
-  app.add_option("--locks", p.locks, "that each node has, where locks are taken")
-      ->check(CLI::Range(1, 10'000));
-  app.add_option("--local", p.local, "of the locks that are taken, so many per cent")
+  app.add_option("--rounds", rounds, "number of runs of each loop");
+  app.add_option("--operations", operations,
+                 "operations of each run (default: as many as take --seconds)");
+  app.add_option("--seconds", seconds, "duration of a run");
+  app.add_option("--locks", p.locks, "locks of each node, for lock")->check(CLI::Range(1, 10'000));
+  app.add_option("--local", p.local, "percentage of the taken locks that belong to the node itself")
       ->check(CLI::Range(0u, 100u));
   app.add_option("--window", p.in_flight, "operations in flight")->check(CLI::Range(1u, 64u));
   app.add_flag("--messages", messages,
-               "the library's by connections: send, rate, or bulk, which is messages then");
+               "the library's loops use connections; for send, rate and bulk (messages)");
   app.add_flag("--two-processes", two_processes,
-               "each end in one; for send, and for loops that are not on verbs");
+               "each end is a process; for send, and for loops that are not on verbs");
   app.add_flag("--commanded", commanded,
-               "of the first loop, a run for each line of standard input, which says of how many "
-               "operations; prints its seconds");
+               "runs the first loop once for each line of standard input, which is the number of "
+               "operations, and prints the seconds of the run");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {

@@ -263,17 +263,19 @@ bool connect(const plan& what) {
 
 int main(int argc, char* argv[]) try {
   plan p;
-  CLI::App app("Many streams between two processes: time to connect, memory, fairness.");
-  app.add_option("--streams", p.streams, "so many")->check(CLI::Range(1, 100000));
-  app.add_option("--exchanges", p.exchanges, "there and back, of each on the average")
+  CLI::App app("Measures many streams between two processes: time to connect, memory, fairness");
+  app.add_option("--streams", p.streams, "number of streams")->check(CLI::Range(1, 100000));
+  app.add_option("--exchanges", p.exchanges, "exchanges of each stream, on the average")
       ->check(CLI::Range(1, 1000000));
-  app.add_option("--bytes", p.bytes, "of an exchange, each way")->check(CLI::Range(1, 1 << 20));
-  app.add_option("--within", p.within, "seconds, all are to be connected (0: it does not matter)");
+  app.add_option("--bytes", p.bytes, "bytes of an exchange, each way")
+      ->check(CLI::Range(1, 1 << 20));
+  app.add_option("--within", p.within, "seconds in which all streams must connect (0: no limit)");
   app.add_flag("--own", p.own,
-               "only with receives of each stream's own; else with shared ones, "
-               "and then with their own, but at most 200 streams");
+               "each stream has receives of its own; without this option, first shared receives, "
+               "then receives of their own for at most 200 streams");
   unsigned short port = 0;
-  CLI::Option* const connects = app.add_option("--port", port, "connect there (internal)");
+  CLI::Option* const connects =
+      app.add_option("--port", port, "port of the listening process (internal)");
   CLI11_PARSE(app, argc, argv);
   bool good = true;
   if (connects->count() != 0) {

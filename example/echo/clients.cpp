@@ -22,7 +22,7 @@ void client::set(std::uint64_t number) { std::memcpy(memory.data(), &number, siz
 void client::check(std::size_t bytes) const {
   if (bytes != message_size ||
       std::memcmp(memory.data(), memory.data() + message_size, message_size) != 0)
-    throw std::runtime_error("the reply is not what was sent");
+    throw std::runtime_error("the reply differs from the request");
 }
 
 // --- Callbacks ---------------------------------------------------------------------------------

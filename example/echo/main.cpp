@@ -137,14 +137,15 @@ int main(int argc, char* argv[]) {
   double seconds = 1;
   if (const char* name = std::getenv("ASIO_RDMA_DEVICE"))
     device = name;
-  CLI::App app("Round trips of a message, in each style of completion token");
-  app.add_option("--device", device, "Such as rxe0 (default: $ASIO_RDMA_DEVICE, or the first)");
-  app.add_option("--seconds", seconds, "For each style (default 1)")
+  CLI::App app("Measures round trips of a message, in each style of completion token");
+  app.add_option("--device", device,
+                 "RDMA device, such as rxe0 (default: $ASIO_RDMA_DEVICE, or the first)");
+  app.add_option("--seconds", seconds, "Duration of each style (default 1)")
       ->check(CLI::Range(0.001, 86400.0))
       ->check([](const std::string& text) {
         return std::isnan(std::strtod(text.c_str(), nullptr)) ? "not a number" : "";
       });
-  app.add_option("--style", only, "Only this one")
+  app.add_option("--style", only, "The only style to run")
       ->check(CLI::IsMember({"callback", "use_future", "use_awaitable", "as_tuple", "deferred"}));
   try {
     app.parse(argc, argv);

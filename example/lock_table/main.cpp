@@ -143,7 +143,7 @@ void run(const wishes& w) {
     for (std::uint64_t i = 0; i < w.accounts; ++i)
       found += n.memory.local(n.own + i)->balance.load();
   if (found != paid)
-    throw std::runtime_error("the accounts do not have what was paid");
+    throw std::runtime_error("the sum of the accounts differs from the payments");
 }
 
 int complain(const std::string& line) {
@@ -158,12 +158,13 @@ int main(int argc, char* argv[]) {
   if (const char* name = std::getenv("ASIO_RDMA_DEVICE"))
     w.device = name;
   CLI::App app("Payments into tables of accounts with a lock each, of two nodes");
-  app.add_option("--device", w.device, "Such as rxe0 (default: $ASIO_RDMA_DEVICE, or the first)");
-  app.add_option("--accounts", w.accounts, "Of each node (default 100)")
+  app.add_option("--device", w.device,
+                 "RDMA device, such as rxe0 (default: $ASIO_RDMA_DEVICE, or the first)");
+  app.add_option("--accounts", w.accounts, "Accounts of each node (default 100)")
       ->check(CLI::Range(1, 1'000'000));
-  app.add_option("--coroutines", w.coroutines, "Of each node (default 4)")
+  app.add_option("--coroutines", w.coroutines, "Coroutines of each node (default 4)")
       ->check(CLI::Range(1, 1000));
-  app.add_option("--seconds", w.seconds, "For each share (default 1)")
+  app.add_option("--seconds", w.seconds, "Duration of each share (default 1)")
       ->check(CLI::Range(0.001, 86400.0))
       ->check([](const std::string& text) {
         return std::isnan(std::strtod(text.c_str(), nullptr)) ? "not a number" : "";

@@ -62,7 +62,9 @@ int main(int argc, char* argv[]) {
   serve_options serve;
   serve.port = protocol::default_port;
   CLI::App& server = *app.add_subcommand("serve", "Take files and store them");
-  server.add_option("target", serve.target, "A folder, or the name for what comes")->required();
+  server
+      .add_option("target", serve.target, "Folder for received files, or name of the received file")
+      ->required();
   server.add_option("--address", serve.address, "Address to listen at (default: any)");
   server.add_option("--port", serve.port,
                     "Port to listen at, 0 for any that is free (default 7471)");

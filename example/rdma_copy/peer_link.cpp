@@ -113,7 +113,7 @@ void peer_link::close() {
 }
 
 void peer_link::violation() const {
-  throw copy_error(peer_ + " sent what is not of the protocol", protocol::reason::protocol);
+  throw copy_error(peer_ + " violated the protocol", protocol::reason::protocol);
 }
 
 void peer_link::lost(const error_code& ec) const {

@@ -40,7 +40,7 @@ fs::path path_for(const fs::path& target, const std::string& name) {
 
 void check_target(const fs::path& target) {
   if (target.empty())
-    throw copy_error("the target is empty: it is a folder, or the name for what comes");
+    throw copy_error("the target is empty: give a folder, or a name for the received file");
   std::error_code ignored; // access() finds the errors that matter
   const bool folder = fs::is_directory(target, ignored);
   const fs::file_status there = fs::symlink_status(target, ignored); // do not replace a link
@@ -121,7 +121,7 @@ asio::awaitable<void> receive_file(peer_link& client, asio::thread_pool& pool,
   protocol::stored stored;
   stored.hash = file->finish();
   if (stored.hash != finish.hash)
-    throw copy_error(file->path().string() + ": the SHA-256 of what came differs",
+    throw copy_error(file->path().string() + ": the SHA-256 of the received bytes differs",
                      protocol::reason::different);
   co_await store(client, pool, *file, options.tell_every);
   std::printf("received %s: %s, SHA-256 %s\n", one_line(file->path().string()).c_str(),

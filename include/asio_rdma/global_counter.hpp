@@ -39,7 +39,7 @@ private:
 
 namespace detail {
 
-/// An arrival, and reads until everybody has arrived.
+/// An arrival, and reads until all parties have arrived.
 template <class Memory>
 class barrier_attempt {
 public:

@@ -19,8 +19,8 @@ struct shared_receives_options {
   /// link.
   std::uint32_t receives = 1024;
   std::uint32_t receive_size = 4096; ///< Bytes of each, at least 64; 16 of them are not payload.
-  /// Receives reserved for each open connection and stream, at least 5: what its peer may send
-  /// before this side answers, 3 of them for the library's own frames. While received data waits
+  /// Receives reserved for each open connection and stream, at least 5. The peer may send as many
+  /// frames before this side answers; 3 of them are the library's own. While received data waits
   /// for its reader, other receives replace those that hold it, if some are left. A link thus has
   /// at most `connection_options::receives` or `stream_options::receives` in total.
   std::uint32_t per_link = 6;

@@ -191,12 +191,12 @@ public:
   ///@}
 
 private:
-  // Parts of the link, in files of their own.
-  friend own_source;
-  friend shared_source;
-  friend link_receive;
-  friend link_transfer;
-  friend idle_visit;
+  // Parts of the link, in files of their own. The public functions are for the session.
+  friend own_source;    // counts the receives that it posts, and retries to allocate their memory
+  friend shared_source; // passes received frames on, and counts the operation that ends it
+  friend link_receive;  // its completion calls `on_receive`
+  friend link_transfer; // its completion calls `on_transfer`
+  friend idle_visit;    // its completion calls `on_idle`
 
   /// In this order. `failing`: work requests are still outstanding.
   enum class state : std::uint8_t { open, connected, failing, stopped };

@@ -237,10 +237,10 @@ void conversation(input in) {
     }
     if (!p.failure && p.shared)
       must(p.shared->shares.given() == p.link.flow().share() + p.shared->rival,
-           "shared receives are the link's, a rival's or nobody's");
+           "shared receives are the link's, a rival's, or unclaimed");
     // Limits of the memory and the requests that a peer can make this side keep.
-    must(p.pulls.size() <= m.pulls, "no more is read at a time than may be");
-    must(p.link.flow().held() <= l.receives, "no more is held than was posted");
+    must(p.pulls.size() <= m.pulls, "outstanding READs keep to the limit");
+    must(p.link.flow().held() <= l.receives, "held receives are no more than the posted ones");
     must(p.grants.bytes() <= g.bytes && p.grants.grants() <= g.grants, "grants keep to the limits");
   }
   p.die(asio::error::connection_reset);
@@ -373,8 +373,8 @@ void stream_conversation(input in) {
     std::uint64_t ahead = 0;
     for (const auto& [index, bytes] : p.chunks)
       ahead += bytes.size();
-    must(ahead <= o.inbox.read_ahead, "no more is read ahead than may be");
-    must(p.link.flow().held() <= l.receives, "no more is held than was posted");
+    must(ahead <= o.inbox.read_ahead, "bytes that are read ahead keep to the limit");
+    must(p.link.flow().held() <= l.receives, "held receives are no more than the posted ones");
   }
   p.refuses_key = p.refuses_memory = p.has_little_memory = nullptr;
   p.stop(asio::error::connection_reset);

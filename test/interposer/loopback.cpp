@@ -77,7 +77,7 @@ void until(const std::function<bool()>& condition) {
   const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(30);
   while (!condition()) {
     if (std::chrono::steady_clock::now() > limit)
-      throw std::runtime_error("a condition that should have come true did not");
+      throw std::runtime_error("timed out waiting for the condition");
     std::this_thread::yield();
   }
 }

@@ -70,7 +70,7 @@ public:
       must(shared->shares.given() == shared->rival &&
                shared->shares.unclaimed() == posted.size() - shared->rival,
            "shared receives are neither lost nor doubled");
-    must(read.empty(), "what was read somebody gets, or it is dropped");
+    must(read.empty(), "a message that was read is received or dropped");
     must(ended_ops == made_ops, "every operation ends when the link has stopped");
     must(grants.live() == 0 && grants.bytes() == 0 && grants.grants() == 0, "every grant ends");
     must(grant_keys.empty() && keys.empty(), "every key ends");
@@ -184,7 +184,8 @@ public:
         op = p.into != nullptr ? p.into : op;
     if (op != nullptr) {
       bool ended = messages.cancel(*op);
-      must(ended == !op->written_to, "who is cancelled ends when nobody writes to his memory");
+      must(ended == !op->written_to,
+           "a cancelled receive ends at once unless the device writes to its memory");
       if (!ended && pick(2) == 0) {
         for (pull& p : pulls)
           if (p.into == op)
@@ -275,7 +276,7 @@ public:
     now += by;
     grants.expire(now);
     run();
-    must(grants.next_expiry() > now, "what has expired ends");
+    must(grants.next_expiry() > now, "an expired grant ends");
   }
 
   /// Performs one of all the actions that an application may do.
@@ -397,13 +398,13 @@ private:
       pulls.push_back({a.slot, a.memory, nullptr, false});
       if (a.memory.size % 4 != 0) {
         auto& op = static_cast<receive_op&>(*a.receive);
-        must(!op.written_to, "one message at a time is read to a memory");
+        must(!op.written_to, "a receive's memory is the target of one READ at a time");
         messages.read_into(a.slot, op);
         op.written_to = true;
         pulls.back().into = &op;
         pulls.back().direct = true;
       } else {
-        must(read.insert(a.slot).second, "a message is read by one at a time");
+        must(read.insert(a.slot).second, "a message is the source of one READ at a time");
       }
       if (on_pull)
         on_pull(a.memory);
@@ -411,11 +412,11 @@ private:
     case message_action::kind::drop: {
       const bool direct_read = std::any_of(
           pulls.begin(), pulls.end(), [&](const pull& p) { return p.direct && p.slot == a.slot; });
-      must(direct_read ? dead : read.erase(a.slot) == 1, "what was read is dropped once");
+      must(direct_read ? dead : read.erase(a.slot) == 1, "a message that was read is dropped once");
       break;
     }
     case message_action::kind::await_idle:
-      must(!idle_asked, "one visit is asked for at a time");
+      must(!idle_asked, "the protocol asks for one visit at a time");
       idle_asked = true;
       break;
     case message_action::kind::sent: {
@@ -432,7 +433,7 @@ private:
     }
     default: {
       auto& op = *static_cast<receive_op*>(a.receive);
-      must(!op.written_to, "whose operation has ended has his memory for himself");
+      must(!op.written_to, "a receive ends after the device has written to its memory");
       end(op);
       if (!op.ec)
         take(op);
@@ -449,11 +450,12 @@ private:
     }
     must(op.bytes <= op.capacity, "a message fits its receive");
     if (op.where == message_in::place::direct) {
-      must(!honest_peer || op.holds == op.immediate, "its own message was read to its memory");
+      must(!honest_peer || op.holds == op.immediate,
+           "the memory of a receive has the receive's own message");
       ++direct;
     }
     if (op.where == message_in::place::pulled)
-      must(read.erase(op.slot) == 1, "a message that was read is given once");
+      must(read.erase(op.slot) == 1, "a message that was read is received once");
     if (op.where == message_in::place::slot) {
       const std::size_t size = filled.at(op.slot).size() - frame_header::size;
       const bool alone = op.at == 0;
@@ -492,7 +494,7 @@ private:
       if (!op->ec) {
         ++regions;
         if (op->returned)
-          must(!grant_keys.contains(op->id), "what is handed back cannot be reached");
+          must(!grant_keys.contains(op->id), "a grant that was handed back has no key");
         else
           my_leases.insert(op->id);
       }

@@ -42,7 +42,7 @@ struct shared_receives {
 
   shared_receives(std::uint32_t receives, std::uint32_t promise)
       : shares(receives + spare, promise) {
-    must(shares.join(), "the first link finds room");
+    must(shares.join(), "the first link gets its share");
   }
 
   receive_shares shares;

@@ -77,9 +77,9 @@ public:
     const a_pull p = pulls.front();
     pulls.pop_front();
     const auto key = from.keys.find(p.from.rkey);
-    must(key != from.keys.end(), "what is read may be read");
+    must(key != from.keys.end(), "a READ has a key that the peer has exposed");
     const std::uint64_t at = p.from.address - (std::uint64_t(p.from.rkey) << 32);
-    must(at + p.from.size <= key->second.size(), "no more is read than may be");
+    must(at + p.from.size <= key->second.size(), "a READ is within the exposed memory");
     read_ended(p, key->second.subspan(at, p.from.size));
     return true;
   }
@@ -147,7 +147,7 @@ private:
   void stop_read(const stream_read& r) {
     const auto found =
         std::find_if(pulls.begin(), pulls.end(), [&](const a_pull& p) { return p.read == &r; });
-    must(found != pulls.end(), "only what is read can be stopped");
+    must(found != pulls.end(), "only a read with a READ in progress is stopped");
     found->from = found->from.first(read_at_a_time);
   }
 
@@ -162,7 +162,7 @@ private:
     if (refuses_key && refuses_key())
       return bytes.not_exposed(w);
     const std::vector<std::byte>& from = static_cast<a_write&>(w).data;
-    must(from.size() == w.bytes, "what is offered is whole");
+    must(from.size() == w.bytes, "an offered write has all of its bytes");
     must(key_of.emplace(&w, next_key).second, "a write has one key");
     keys[next_key] = from;
     bytes.exposed(w, {std::uint64_t(next_key) << 32, w.bytes, next_key});
@@ -214,8 +214,8 @@ private:
       auto& op = static_cast<a_read&>(*a.read);
       const auto& from = a.chunk != nullptr ? chunks.at(a.chunk->index) : filled.at(a.slot);
       const std::size_t at = a.chunk != nullptr ? a.at : frame_header::size + a.at;
-      must(at + a.bytes <= from.size(), "what is taken has come");
-      must(op.data.size() == a.offset, "what is taken is put behind what was");
+      must(at + a.bytes <= from.size(), "the bytes that are taken have arrived");
+      must(op.data.size() == a.offset, "bytes are appended to those that were taken before");
       const auto begin = from.begin() + std::ptrdiff_t(at);
       op.data.insert(op.data.end(), begin, begin + std::ptrdiff_t(a.bytes));
       must(a.emptied == (at + a.bytes == from.size()), "a receive is given back when it is empty");
@@ -231,7 +231,7 @@ private:
       must(blocks.erase(a.block->index) == 1, "a block is freed once");
       break;
     case stream_action::kind::await_idle:
-      must(!awaits_idle, "one visit at a time");
+      must(!awaits_idle, "the protocol asks for one visit at a time");
       awaits_idle = true;
       break;
     case stream_action::kind::wrote: {
@@ -246,7 +246,7 @@ private:
       must(!op.ended && !op.cancelled, "a read ends once");
       if (op.done != 0 && op.data.empty())
         op.data = op.memory;
-      must(op.data.size() == op.done, "a read has what it says");
+      must(op.data.size() == op.done, "a read has as many bytes as it reports");
       must(!op.late || !op.ec || op.done == 0, "a cancelled read has taken nothing");
       op.ended = true;
     }
@@ -264,7 +264,8 @@ private:
       return std::span(from).subspan(b.frame_offset(), f.header.length);
     }
     auto& op = static_cast<a_write&>(source);
-    must(op.frame_offset() + f.header.length <= op.data.size(), "what is sent is there");
+    must(op.frame_offset() + f.header.length <= op.data.size(),
+         "the bytes of a frame are within the write");
     return std::span(op.data).subspan(op.frame_offset(), f.header.length);
   }
 };

@@ -39,7 +39,7 @@ protected:
       }
       moved |= again;
       check();
-      must(++settled_ < 1'000'000, "two parties come to rest");
+      must(++settled_ < 1'000'000, "two parties become idle");
     }
     return moved;
   }

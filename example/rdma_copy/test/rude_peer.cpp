@@ -174,7 +174,7 @@ void check_client(messages answers, const std::string& expected) {
   CHECK(!server_error.empty());
 }
 
-const std::string violation = "sent what is not of the protocol";
+const std::string violation = "violated the protocol";
 
 } // namespace
 
@@ -214,7 +214,7 @@ TEST_CASE("a server does not store a file with another hash") {
   check_server({good_offer},
                {protocol::filled{0, 4096}, protocol::filled{1, 4096}, protocol::filled{0, 1808},
                 protocol::finish{}},
-               "SHA-256 of what came differs");
+               "SHA-256 of the received bytes differs");
 }
 
 TEST_CASE("a server whose disk takes long says so until the file is stored") {

@@ -30,7 +30,7 @@ asio::awaitable<void> run(asio_rdma::protection_domain pd, tcp::endpoint server)
         co_await (qp.async_receive(region.buffer(half, half), use_awaitable) &&
                   qp.async_send(region.buffer(0, size), use_awaitable));
     if (reply.bytes != size || std::memcmp(memory.data(), memory.data() + half, size) != 0)
-      throw std::runtime_error("the reply is not what was sent");
+      throw std::runtime_error("the reply differs from the request");
   }
 }
 

@@ -20,7 +20,7 @@ inline void until_all(std::initializer_list<asio::io_context*> contexts,
       io->poll();
     }
     if (std::chrono::steady_clock::now() > end)
-      throw std::runtime_error("the condition did not come to hold");
+      throw std::runtime_error("timed out waiting for the condition");
     std::this_thread::yield();
   }
 }

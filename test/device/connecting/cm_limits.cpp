@@ -214,7 +214,7 @@ TEST_CASE("an id that cannot be listened with is given back though no descriptor
 
 TEST_CASE("an accept that no descriptor is left for costs no connector its connection") {
   meeting m;
-  asio::io_context other(1); // whose event channel is made for the first connection there
+  asio::io_context other(1); // its event channel is made for the first connection there
   queue_pair qp(other, m.pd);
   connection first;
   m.connect();

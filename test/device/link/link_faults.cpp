@@ -2,8 +2,8 @@
 //
 // Each fault of a device while operations of each kind wait on a connection or a stream: every
 // operation ends once, with the corresponding error, and its memory returns to the pool.
-#include "device/connection/connection_fault_scene.hpp"
-#include "device/streams/stream_fault_scene.hpp"
+#include "device/link/connection_fault_scene.hpp"
+#include "device/link/stream_fault_scene.hpp"
 
 #include <catch.hpp>
 

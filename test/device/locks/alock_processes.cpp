@@ -236,7 +236,7 @@ TEST_CASE("a process is killed at any moment: no party waits for ever or finds p
     }
     locals.join();
     CHECK((!locals.result.ec || locals.result.ec == error::owner_dead));
-    std::printf("alock: killed after %llu sections, %d of 2 processes were told\n",
+    std::printf("alock: killed after %llu sections, %d of 2 processes got owner_dead\n",
                 static_cast<unsigned long long>(after), died);
     asio::post(s.io, [&] {
       s.guest.close();

@@ -60,7 +60,7 @@ struct apart {
     const auto patience = std::chrono::steady_clock::now() + std::chrono::seconds(30);
     while (!condition()) {
       if (std::chrono::steady_clock::now() > patience)
-        throw std::runtime_error("the condition did not come to hold");
+        throw std::runtime_error("timed out waiting for the condition");
       for (asio::io_context* io : {&here, &there}) {
         io->restart();
         io->poll();

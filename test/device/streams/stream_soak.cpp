@@ -242,11 +242,13 @@ void run(const options& o) {
 int main(int argc, char** argv) {
   options o;
   const std::map<std::string, double> units{{"s", 1}, {"m", 60}, {"h", 3600}};
-  CLI::App app("Bytes through a stream, both ways at once, every one compared");
-  app.add_option("--bytes", o.bytes, "so many each way")->transform(CLI::AsSizeValue(false));
-  app.add_option("--for", o.seconds, "for so long; with --bytes as well, what is over first (1m)")
+  CLI::App app("Sends bytes through a stream, both ways at once, and compares every byte");
+  app.add_option("--bytes", o.bytes, "bytes each way")->transform(CLI::AsSizeValue(false));
+  app.add_option(
+         "--for", o.seconds,
+         "duration (1m); with --bytes as well, the run ends at the first limit that it reaches")
       ->transform(CLI::AsNumberWithUnit(units));
-  app.add_option("--seed", o.seed, "of the sizes and the bytes (1)");
+  app.add_option("--seed", o.seed, "seed of the sizes and the bytes (1)");
   CLI11_PARSE(app, argc, argv);
   if (o.bytes == 0 && o.seconds == 0)
     o.seconds = 60;

@@ -46,7 +46,7 @@ void stream_pair::play(asio::awaitable<void> coroutine, std::chrono::seconds lon
   io.restart();
   io.run_for(longest);
   if (!over)
-    throw std::runtime_error("the coroutine did not come to its end");
+    throw std::runtime_error("timed out waiting for the coroutine");
   try {
     if (failure)
       std::rethrow_exception(failure);

@@ -50,9 +50,9 @@ void until(asio::io_context& io, const std::function<bool()>& condition) {
   io.restart();
   while (!condition()) {
     if (io.stopped())
-      throw std::runtime_error("the context has run out of work before the condition held");
+      throw std::runtime_error("the context has run out of work before the condition was true");
     if (io.run_one_until(end) == 0 && !io.stopped())
-      throw std::runtime_error("the condition did not come to hold");
+      throw std::runtime_error("timed out waiting for the condition");
   }
 }
 
@@ -68,7 +68,7 @@ void until(std::initializer_list<asio::io_context*> contexts,
     if (ran == 0)
       std::this_thread::yield();
     if (std::chrono::steady_clock::now() > end)
-      throw std::runtime_error("the condition did not come to hold");
+      throw std::runtime_error("timed out waiting for the condition");
   }
 }
 

@@ -67,7 +67,7 @@ private_data described(const remote_buffer& memory) {
 remote_buffer described(const private_data& data) {
   description d{};
   if (data.size() < sizeof d)
-    throw std::runtime_error("the peer has not told where its memory is");
+    throw std::runtime_error("the peer's private data does not describe its memory");
   std::memcpy(&d, data.data(), sizeof d);
   return {d.address, d.bytes, d.rkey};
 }

@@ -86,7 +86,7 @@ std::uint64_t loss::packets() const {
   const std::string before = "(dropped ";
   const std::size_t at = statistics.find(before);
   if (at == std::string::npos)
-    throw std::runtime_error("tc tells of no losses: " + statistics);
+    throw std::runtime_error("no count of lost packets in the output of tc: " + statistics);
   return std::stoull(statistics.substr(at + before.size()));
 }
 

@@ -174,7 +174,7 @@ TEST_CASE("a key to a copy that cannot be ended keeps the copy") {
 TEST_CASE("a key to the sink of a read that cannot be ended keeps the memory, and is its error") {
   keeping_keys k;
   if (k.t.dev.type() != transport::iwarp)
-    return not_on_this_device("keys to what a read fills");
+    return not_on_this_device("keys of the memory that a read fills");
   const memory target(k.t.pd, large, most_rights(k.t.dev));
   sent read;
   k.t.a.async_read(k.t.pool.allocate(large), target.remote(), read.handler());

@@ -187,7 +187,7 @@ TEST_CASE("a key of a message without memory to note it loses no handler, and ke
 TEST_CASE(
     "the memory of a read is kept though there is no memory to note its key, and the read ends") {
   if (open_device().type() != transport::iwarp)
-    return not_on_this_device("keys to what a read fills");
+    return not_on_this_device("keys of the memory that a read fills");
   with_each_allocation([&](std::size_t n) {
     CAPTURE(n);
     keeping k;

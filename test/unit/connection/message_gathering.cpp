@@ -105,7 +105,7 @@ TEST_CASE("gathered messages: a frame fits the peer's receives") {
   CHECK(p.wire[1].header.length == 2 * 24);
 }
 
-TEST_CASE("gathered messages: what is not small ends the wait, and keeps its place") {
+TEST_CASE("gathered messages: a message that is not small ends the wait, and keeps its place") {
   party p({}, gathering);
   a_send first(1), second(2), third(3), longer(101), last(4);
   p.send(first);

@@ -168,9 +168,10 @@ private:
     if (p.my_leases.empty() || p.leases.check(id, p.now) || gone_)
       return;
     const std::uint32_t grant = p.leases.get(id)->memory.rkey;
-    must(!owner.unheard.contains(grant), "nobody hears of what was revoked before there was a key");
+    must(!owner.unheard.contains(grant),
+         "a grant that was revoked before it had a key is not sent to the peer");
     must(owner.grant_keys.contains(grant) || owner.revoked.contains(grant),
-         "memory can be reached as long as its lease");
+         "granted memory has a key until its lease ends");
     ++total_.leases_used;
   }
 
@@ -183,9 +184,9 @@ private:
       if (p.shared) {
         const std::uint32_t promise = p.shared->shares.promise();
         must(share >= promise && share <= flow.receives() && flow.with_peer() <= promise,
-             "a link has what it was promised, and the peer knows of no more");
+             "a link has the receives of its promise, and its peer counts on no more");
         must(p.shared->shares.given() == share + p.shared->rival,
-             "shared receives are the link's, a rival's or nobody's");
+             "shared receives are the link's, a rival's, or unclaimed");
         total_.beyond_promise += share > promise;
       } else {
         must(p.posted.size() == flow.with_peer() + flow.owed(),
@@ -223,13 +224,13 @@ private:
     }
     settle();
     for (auto& p : parties_) {
-      must(p->link.flow().held() == 0, "nothing is held when all was taken");
-      must(p->keys.empty(), "no message is on offer when all was taken");
-      must(p->link.sends_under_way() == 0, "nothing is under way at rest");
+      must(p->link.flow().held() == 0, "no receive is held when all messages were taken");
+      must(p->keys.empty(), "no message is offered when all messages were taken");
+      must(p->link.sends_under_way() == 0, "no send is outstanding when the link is idle");
       const std::uint32_t promised =
           p->shared ? p->shared->shares.promise() : p->link.flow().receives();
-      must(p->link.flow().with_peer() >= promised / 2, "credits are back");
-      must(p->link.flow().share() == promised, "what was needed beyond the promise is given back");
+      must(p->link.flow().with_peer() >= promised / 2, "the peer has its credits back");
+      must(p->link.flow().share() == promised, "receives beyond the promise are given back");
       p->die(asio::error::operation_aborted);
     }
   }
@@ -278,23 +279,25 @@ private:
     std::uint32_t next = 0;
     std::set<std::uint32_t> got;
     for (const auto& [sequence, bytes] : to.received) {
-      must(sequence >= next, "messages come in order");
-      must(from.sent_sizes.at(sequence) == bytes, "messages come whole");
+      must(sequence >= next, "messages arrive in order");
+      must(from.sent_sizes.at(sequence) == bytes, "messages arrive whole");
       next = sequence + 1;
       got.insert(sequence);
     }
     next = 0;
     for (const std::uint32_t sequence : to.noticed) {
-      must(sequence >= next, "notices come in order");
+      must(sequence >= next, "notices arrive in order");
       next = sequence + 1;
     }
     if (all) {
-      must(got == from.sent_well, "what was sent well has come, and nothing else");
-      must(to.noticed.size() == from.written_well.size(), "so have notices");
+      must(got == from.sent_well, "exactly the messages of successful sends arrive");
+      must(to.noticed.size() == from.written_well.size(),
+           "as many notices arrive as writes succeeded");
     } else if (well) {
       must(std::ranges::includes(got, from.sent_well),
-           "what was sent well before the goodbye came");
-      must(to.noticed.size() >= from.written_well.size(), "so did notices");
+           "the messages of successful sends arrive before the goodbye");
+      must(to.noticed.size() >= from.written_well.size(),
+           "the notices of successful writes arrive before the goodbye");
       total_.before_goodbye += from.sent_well.size();
     }
   }

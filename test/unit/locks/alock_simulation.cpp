@@ -63,14 +63,15 @@ public:
       step(parties_[below(static_cast<std::uint32_t>(parties_.size()))], true);
     // All acquisitions end once no new one begins.
     for (std::size_t s = 0; !at_rest(); ++s) {
-      must(s < 100'000, "who waits gets the lock, or learns that it will not");
+      must(s < 100'000, "a waiting party gets the lock or owner_dead");
       step(parties_[below(static_cast<std::uint32_t>(parties_.size()))], false);
     }
     if (mortal_ && died_)
       return;
     for (const party& p : parties_)
-      must(!p.p, "who has left waits for nothing");
-    must(tail_[0] == alock_free && tail_[1] == alock_free, "the lock is free at last");
+      must(!p.p, "a party that has left has ended");
+    must(tail_[0] == alock_free && tail_[1] == alock_free,
+         "the lock is free when no party is left");
   }
 
 private:
@@ -100,7 +101,7 @@ private:
       if (below(2) == 0)
         unlock(who);
     } else if (!who.told && below(30) == 0) {
-      must(who.p->cancel(), "who has heard nothing can give up");
+      must(who.p->cancel(), "a party without a result can be cancelled");
       who.told = true;
       ++total_.cancelled;
       go_on(who);
@@ -117,9 +118,9 @@ private:
   }
 
   void unlock(party& who) {
-    must(inside_ == &who, "only who is inside leaves");
+    must(inside_ == &who, "only the holder unlocks");
     must(words_[0] == words_[1] && words_[1] == words_[2],
-         "three words are changed by one at a time");
+         "three words are changed by one party at a time");
     for (std::size_t& w : words_)
       ++w;
     inside_ = nullptr;
@@ -168,14 +169,14 @@ private:
         return;
       case kind::failed:
         must(!who.told, "an acquisition ends once");
-        must(a.ec == error::owner_dead && died_, "it fails only where somebody has died");
+        must(a.ec == error::owner_dead && died_, "an acquisition fails only if a party has died");
         who.told = true;
         ++total_.owner_dead;
         break;
       case kind::wake:
         if (party& to = parties_[party_of_.at(a.descriptor)];
             (messages_ || to.cohort == alock_cohort::local) && !to.dead) {
-          must(to.p != nullptr, "who is woken waits");
+          must(to.p != nullptr, "a party that is woken has an acquisition");
           to.p->look();
           if (to.chain.empty())
             go_on(to);
@@ -194,8 +195,8 @@ private:
   }
 
   void enter(party& who) {
-    must(inside_ == nullptr, "one at a time");
-    must(!who.told, "who has given up does not get the lock");
+    must(inside_ == nullptr, "one party at a time has the lock");
+    must(!who.told, "a cancelled acquisition does not get the lock");
     inside_ = &who;
     who.told = true;
     const auto mine = index(who), theirs = 1 - mine;
@@ -205,7 +206,7 @@ private:
     if (contends_[theirs]) {
       ++passed_by_[theirs];
       must(passed_by_[theirs] <= budget_[mine],
-           "no cohort goes before the other longer than its budget");
+           "a cohort has no more critical sections in a row than its budget");
     }
     ++total_.held;
   }
@@ -297,7 +298,7 @@ TEST_CASE(
   const totals t = simulation::simulate<world, totals>(400'000);
   WARN(t.steps << " steps in " << t.worlds << " worlds: held " << t.held << " times, handed over "
                << t.handed_over << " times, contended " << t.contended << " times, " << t.cancelled
-               << " gave up, " << t.deaths << " died, " << t.owner_dead << " learnt of it");
+               << " cancelled, " << t.deaths << " died, " << t.owner_dead << " got owner_dead");
   CHECK(t.held > t.steps / 50);
   CHECK(t.handed_over > t.steps / 200);
   CHECK(t.contended > t.steps / 200);

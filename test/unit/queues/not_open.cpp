@@ -32,7 +32,7 @@ const error_code not_open = asio::error::bad_descriptor;
 TEST_CASE("nothing is made on a device that is not open") {
   asio::io_context io(1);
   error_code ec;
-  const device none = device::open("a device that nobody has", ec);
+  const device none = device::open("a device that does not exist", ec);
   REQUIRE(ec == error::device_not_found);
   REQUIRE_FALSE(none.is_open());
   CHECK(none.native_handle() == nullptr);

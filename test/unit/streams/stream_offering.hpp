@@ -40,7 +40,7 @@ struct offering : two {
       a_read& r = read(10000);
       settle();
       for (const std::byte byte : r.data)
-        must(byte == byte_at(at_++), "bytes come in order and as they were");
+        must(byte == byte_at(at_++), "bytes arrive in order and unchanged");
       if (r.ended && !r.ec)
         continue;
       b.cancel(r);

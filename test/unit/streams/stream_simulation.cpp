@@ -183,10 +183,10 @@ private:
     ++told_[who];
     ++total_.asked;
     const std::size_t peer = 1 - who;
-    must(told_[who] <= asked_[who], "only a question is answered");
-    must(bytes >= progress_[who], "what was taken is not given back");
+    must(told_[who] <= asked_[who], "there are no more answers than questions");
+    must(bytes >= progress_[who], "the count of taken bytes does not decrease");
     must(bytes <= taken_[peer] + (read_[peer] ? read_[peer]->data.size() : 0),
-         "only what was taken is told");
+         "an answer counts only bytes that were taken");
     total_.progress += bytes != progress_[who];
     progress_[who] = bytes;
   }
@@ -234,7 +234,7 @@ private:
       total_.cancelled += w->cancelled || w->ec == asio::error::operation_aborted;
       total_.partly_lent +=
           w->what == stream_write::kind::lend && w->ec && w->done != 0 && w->done < w->bytes;
-      must(!w->cancelled || w->done == 0, "what was taken back has written nothing");
+      must(!w->cancelled || w->done == 0, "a write that was cancelled at once has written nothing");
       if (w->what != stream_write::kind::wait)
         given_[who] += w->done;
       lost_[who] = lost_[who] || (w->ec && w->ec != asio::error::operation_aborted &&
@@ -244,7 +244,7 @@ private:
     }
     if (auto& r = read_[who]; r && (r->ended || r->cancelled)) {
       for (const std::byte b : r->data)
-        must(b == byte_at(taken_[who]++), "bytes come in order and as they were");
+        must(b == byte_at(taken_[who]++), "bytes arrive in order and unchanged");
       const bool goes_on = (r->late && r->ec == asio::error::operation_aborted && !closing_) ||
                            r->ec == asio::error::no_memory ||
                            (reads_shut_[who] && !finishing_); // more may arrive
@@ -270,7 +270,7 @@ private:
         shut_writes(i); // otherwise the peer would wait for a reader
     std::size_t rounds = 0;
     for (bool again = true; again;) {
-      must(++rounds < 100'000, "what both read comes to an end");
+      must(++rounds < 100'000, "the reads of both sides end");
       again = settle();
       for (std::size_t i = 0; i < 2; ++i) {
         read(i);
@@ -279,9 +279,9 @@ private:
       again |= settle() || parties_[0]->bytes.readable() || parties_[1]->bytes.readable();
       again = again && !(read_end_[0] && read_end_[1]) && !all_read();
     }
-    must(all_read() || read_end_[0] || read_end_[1], "all that was written arrives");
+    must(all_read() || read_end_[0] || read_end_[1], "all written bytes arrive");
     for (std::size_t i = 0; i < 2; ++i)
-      must(!write_[i] || write_[i]->ended, "a write ends when all was read");
+      must(!write_[i] || write_[i]->ended, "a write ends when all bytes were read");
     if (closes) {
       const std::size_t who = below(2);
       closing_ = true;
@@ -309,7 +309,7 @@ private:
       }
     }
     must(bool(read_end_[0]) && bool(read_end_[1]), "reads end with the stream");
-    must(all_read(), "all that was written arrives before the end");
+    must(all_read(), "all written bytes arrive before the end");
   }
 
   bool all_read() const {
@@ -335,7 +335,7 @@ private:
   }
 
   void end_of(std::size_t i) {
-    must(parties_[i]->link.flow().held() == 0, "nothing is held when all was read");
+    must(parties_[i]->link.flow().held() == 0, "no receive is held when all bytes were read");
     parties_[i]->stop(asio::error::operation_aborted);
     collect(i);
     must(!write_[i] && !read_[i], "nothing is left");

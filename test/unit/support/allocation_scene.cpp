@@ -43,7 +43,7 @@ struct forgetful : waits {
 /// A scene whose initiating function throws after its handler was called.
 struct indecisive : waits {
   void play(handler_accounts& accounts) {
-    accounts.start("told twice", [](auto handler) {
+    accounts.start("completed twice", [](auto handler) {
       handler(asio_rdma::error_code());
       throw std::bad_alloc();
     });

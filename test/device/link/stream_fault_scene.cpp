@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-#include "device/streams/stream_fault_scene.hpp"
+#include "device/link/stream_fault_scene.hpp"
 
 #include <boost/asio/detached.hpp>
 
