@@ -260,7 +260,7 @@ void queue_pair::fail() {
     return;
   state_ = IBV_QPS_ERR;
   engine::get().schedule(*this);
-  receives().wake(); // a sender that waits for a receive finds that nobody answers
+  receives().wake(); // a sender that waits for a receive gets no answer
 }
 
 void queue_pair::reset() {
