@@ -30,7 +30,8 @@ int main() {
   });
   connector.async_connect(client, acceptor.local_endpoint(), [&](asio_rdma::error_code ec) {
     if (!ec)
-      asio::async_write(client, asio::buffer("hello", 5), [](asio_rdma::error_code, std::size_t) {});
+      asio::async_write(client, asio::buffer("hello", 5),
+                        [](asio_rdma::error_code, std::size_t) {});
   });
   io.run();
   soft_resources used{};
