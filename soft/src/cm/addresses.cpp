@@ -42,10 +42,11 @@ int bind_port(cm_id& id, const sockaddr& address) {
     return EINVAL;
   id.route.addr.src_storage = {};
   std::memcpy(&id.route.addr.src_storage, &address, size_of(address));
-  if (port_of(id.route.addr.src_addr) != 0 && port_is_taken(id)) {
-    id.route.addr.src_storage = {};
-    return EADDRINUSE;
-  }
+  if (port_of(id.route.addr.src_addr) != 0)
+    if (const int error = check_port(id, false)) {
+      id.route.addr.src_storage = {};
+      return error;
+    }
   const int fd = socket(address.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0)
     return errno;
@@ -76,17 +77,16 @@ void release_port(cm_id& id) {
     close(std::exchange(id.port_holder, -1));
 }
 
-bool port_is_shared(cm_id& id) {
-  return std::any_of(bound().begin(), bound().end(), [&](cm_id* other) {
-    return other != &id && overlap(id.route.addr.src_addr, other->route.addr.src_addr);
-  });
-}
-
-bool port_is_taken(cm_id& id) {
-  return std::any_of(bound().begin(), bound().end(), [&](cm_id* other) {
-    return overlap(id.route.addr.src_addr, other->route.addr.src_addr) &&
-           !(id.reuse_address && other->reuse_address && other->state != cm_state::listening);
-  });
+int check_port(cm_id& id, bool listens) {
+  sockaddr& own = id.route.addr.src_addr;
+  for (cm_id* const other : bound()) {
+    sockaddr& theirs = other->route.addr.src_addr;
+    const bool shared =
+        !listens && id.reuse_address && other->reuse_address && other->state != cm_state::listening;
+    if (other != &id && !shared && overlap(own, theirs))
+      return is_any(own) || is_any(theirs) ? EADDRNOTAVAIL : EADDRINUSE;
+  }
+  return 0;
 }
 
 bool overlap(sockaddr& a, sockaddr& b) noexcept {

@@ -16,11 +16,10 @@ in_port_t& port_of(sockaddr& a) noexcept;
 /// bind(2).
 int bind_port(cm_id& id, const sockaddr& address);
 void release_port(cm_id& id);
-/// Whether another id of this process keeps the id's address from it.
-bool port_is_taken(cm_id& id);
-/// Whether another id is bound to the same port, which a listener must have for itself (the
-/// kernel's cma_check_port).
-bool port_is_shared(cm_id& id);
+/// An error if another id of this process keeps the id's address from it. `listens`: a listener has
+/// its port for itself. As the kernel's cma_check_port: EADDRINUSE, but EADDRNOTAVAIL if one of the
+/// addresses is the wildcard address.
+int check_port(cm_id& id, bool listens);
 /// Whether both may be the address of one packet.
 bool overlap(sockaddr& a, sockaddr& b) noexcept;
 /// Whether a packet to `address` reaches a listener that is bound to `listener`.

@@ -216,8 +216,8 @@ SOFT_EXPORT int rdma_listen(rdma_cm_id* base, int backlog) {
   } else if (id.state != cm_state::bound) {
     return fail(EINVAL);
   }
-  if (port_is_shared(id))
-    return fail(EADDRINUSE);
+  if (const int error = check_port(id, true))
+    return fail(error);
   id.backlog = backlog <= 0 || backlog > most_waiting ? most_waiting : backlog;
   if (const int error = start_listening(id))
     return fail(error);

@@ -250,12 +250,13 @@ std::vector<kind> kinds() {
       {"receives of regions", make<region_receives>()},
       {"waits for the end of a connection", make<end_waits>()},
       {"closes of connections", make<closes>(), false},
-      {"reads of streams", make<stream_arrivals>(read)},
-      {"reads of streams, shared receives", make<stream_arrivals>(read, true)},
-      {"receives of streams", make<stream_arrivals>(&start_receive)},
-      {"waits of streams to read", make<stream_arrivals>(&start_wait)},
-      {"writes of streams", make<stream_writes>()},
-      {"waits of streams to write", make<stream_waits_to_write>()},
+      // Of several streams. A device may complete work of several queue pairs in any order.
+      {"reads of streams", make<stream_arrivals>(read), false},
+      {"reads of streams, shared receives", make<stream_arrivals>(read, true), false},
+      {"receives of streams", make<stream_arrivals>(&start_receive), false},
+      {"waits of streams to read", make<stream_arrivals>(&start_wait), false},
+      {"writes of streams", make<stream_writes>(), false},
+      {"waits of streams to write", make<stream_waits_to_write>(), false},
       {"waits for the end of streams", make<stream_end_waits>(), false},
   };
   if (open_device().has_atomics()) {

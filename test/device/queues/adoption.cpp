@@ -51,7 +51,7 @@ TEST_CASE("a device that other code opened is adopted") {
   const resource_check nothing_left;
   ibv_context* const context = ibv_open_device(open_device().native_handle()->device);
   REQUIRE(context != nullptr);
-  const int descriptor = context->cmd_fd;
+  const int descriptor = context->async_fd;
   {
     const device dev(context, owns);
     CHECK(dev.native_handle() == context);
