@@ -102,7 +102,10 @@ std::optional<asio::ip::tcp::endpoint> cm_connection::own_address_for_loopback()
   const asio::ip::tcp::endpoint& tried = endpoints_[next_ - 1];
   if (!tried.address().is_loopback())
     return {};
-  for (const auto& address : qp_->get_protection_domain().get_device().addresses())
+  const auto own = qp_->get_protection_domain().get_device().addresses();
+  if (std::find(own.begin(), own.end(), tried.address()) != own.end())
+    return {}; // the device has the loopback address, so something else is wrong
+  for (const auto& address : own)
     if (address.is_v4() == tried.address().is_v4())
       return asio::ip::tcp::endpoint(address, tried.port());
   return {};

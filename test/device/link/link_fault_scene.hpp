@@ -63,6 +63,8 @@ public:
   auto& b() { return pair_->b; }
   const memory_pool& pool() const { return pair_->pool; }
   bool is_iwarp() const { return pair_->dev.type() == transport::iwarp; }
+  /// Whether the device has completed a request before its post returns: rxe and siw do.
+  bool completes_at_once() const { return is_software(pair_->dev); }
   ibv_qp* native() { return a().impl()->target_queue_pair()->native_handle(); }
 
   /// The number of operations that are started at a time.

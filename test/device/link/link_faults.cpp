@@ -143,7 +143,9 @@ TEMPLATE_TEST_CASE("a failed completion ends the pending operations", "", connec
         return ec == asio::error::connection_reset ||
                (status != IBV_WC_WR_FLUSH_ERR && ec == status);
       };
-      if (kind.is_last)
+      // If the device completes a request later than its post returns, the peer may have answered,
+      // and the library gets the failed completion and the answer together.
+      if (kind.is_last || !s.completes_at_once())
         s.expect_some_failed(right);
       else
         s.expect_failed(right);
