@@ -22,6 +22,7 @@ namespace {
 
 // If either address is the wildcard address, the kernel reports the same error for a port in use as
 // for an address of no interface (cma_check_port). Then the address is usable with another port.
+// (An id binds to a loopback address without a device, too.)
 bool is_listened_at(cm_service& service, const std::shared_ptr<cm_handler>& handler,
                     asio::ip::tcp::endpoint endpoint) {
   endpoint.port(0);
@@ -29,7 +30,8 @@ bool is_listened_at(cm_service& service, const std::shared_ptr<cm_handler>& hand
   rdma_cm_id* const other = service.make_id(handler, ec);
   if (other == nullptr)
     return false;
-  const bool can_be_had = rdma_bind_addr(other, static_cast<sockaddr*>(endpoint.data())) == 0;
+  const bool can_be_had = rdma_bind_addr(other, static_cast<sockaddr*>(endpoint.data())) == 0 &&
+                          (other->verbs != nullptr || endpoint.address().is_unspecified());
   rdma_destroy_id(other);
   return can_be_had;
 }
@@ -68,6 +70,8 @@ error_code acceptor_impl::open(asio::ip::tcp::endpoint endpoint, int backlog) {
   rdma_set_option(id_, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &yes, sizeof(yes));
   const bool bound = rdma_bind_addr(id_, static_cast<sockaddr*>(endpoint.data())) == 0;
   const int e = errno;
+  if (!bound && e == EADDRNOTAVAIL && is_listened_at(service_, shared_from_this(), endpoint))
+    return asio::error::address_in_use;
   const bool no_device = bound ? id_->verbs == nullptr : e == ENODEV || e == EADDRNOTAVAIL;
   if (endpoint.address().is_loopback() && no_device)
     return error::loopback_address;
@@ -75,8 +79,6 @@ error_code acceptor_impl::open(asio::ip::tcp::endpoint endpoint, int backlog) {
     return listen();
   if (e == EACCES) // a privileged port
     return asio::error::access_denied;
-  if (e == EADDRNOTAVAIL && is_listened_at(service_, shared_from_this(), endpoint))
-    return asio::error::address_in_use;
   return e == ENODEV || e == EADDRNOTAVAIL ? error_code(error::no_gid) : cm_error(e);
 }
 

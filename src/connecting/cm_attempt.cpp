@@ -75,9 +75,7 @@ void cm_connection::next_endpoint(error_code why, leftovers& left) {
     // For a loopback address that no device leads to, devices report different errors.
     const bool nowhere = why == error::unreachable || (why == asio::error::invalid_argument &&
                                                        !loopback_replaced_ && !options_.local);
-    const bool loopback =
-        next_ != 0 && state_ == state::resolving && endpoints_[next_ - 1].address().is_loopback();
-    if (loopback && !own && nowhere)
+    if (tries_foreign_loopback() && !own && nowhere)
       why = error::loopback_address;
     loopback_replaced_ = own.has_value();
     const bool again = why == boost::system::errc::address_not_available && !options_.local &&
@@ -94,18 +92,21 @@ void cm_connection::next_endpoint(error_code why, leftovers& left) {
   arm_timer(options_.timeout);
 }
 
+// Whether a loopback address is being resolved that is none of the queue pair's device.
+bool cm_connection::tries_foreign_loopback() const {
+  if (next_ == 0 || state_ != state::resolving || !endpoints_[next_ - 1].address().is_loopback())
+    return false;
+  const auto own = qp_->get_protection_domain().get_device().addresses();
+  return std::find(own.begin(), own.end(), endpoints_[next_ - 1].address()) == own.end();
+}
+
 // The loopback interface seldom has an RDMA device; the queue pair's own device reaches the same
 // machine by the device's own address.
 std::optional<asio::ip::tcp::endpoint> cm_connection::own_address_for_loopback() const {
-  if (next_ == 0 || loopback_replaced_ || state_ != state::resolving)
+  if (loopback_replaced_ || !tries_foreign_loopback())
     return {};
   const asio::ip::tcp::endpoint& tried = endpoints_[next_ - 1];
-  if (!tried.address().is_loopback())
-    return {};
-  const auto own = qp_->get_protection_domain().get_device().addresses();
-  if (std::find(own.begin(), own.end(), tried.address()) != own.end())
-    return {}; // the device has the loopback address, so something else is wrong
-  for (const auto& address : own)
+  for (const auto& address : qp_->get_protection_domain().get_device().addresses())
     if (address.is_v4() == tried.address().is_v4())
       return asio::ip::tcp::endpoint(address, tried.port());
   return {};

@@ -120,6 +120,7 @@ private:
   }
   void take_event(const cm_event& event, leftovers& left);
   void next_endpoint(error_code why, leftovers& left);
+  bool tries_foreign_loopback() const;
   std::optional<asio::ip::tcp::endpoint> own_address_for_loopback() const;
   error_code resolve(const asio::ip::tcp::endpoint& to, leftovers& left);
   error_code resolve_address();

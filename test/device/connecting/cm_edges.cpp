@@ -12,6 +12,7 @@
 #include <boost/asio/cancellation_signal.hpp>
 #include <boost/asio/co_spawn.hpp>
 
+#include <algorithm>
 #include <array>
 
 namespace test::cm_edges_tests {
@@ -319,6 +320,33 @@ TEST_CASE("queue pairs that rdma_cm cannot connect are refused at once") {
   m->connect();
   m->until([&] { return m->connected.done(); });
   CHECK(m->connected.ec == asio::error::operation_not_supported);
+}
+
+TEST_CASE("a loopback address of the device is no foreign one") {
+  const device dev = open_device();
+  const auto own = dev.addresses();
+  const asio::ip::address loopback = asio::ip::address_v4::loopback();
+  if (std::find(own.begin(), own.end(), loopback) == own.end())
+    return not_on_this_device("the loopback address");
+  asio::io_context io(1);
+  acceptor any(io, endpoint(asio::ip::address_v4::any(), 0));
+  acceptor second(io);
+  error_code ec;
+  second.open(endpoint(loopback, any.local_endpoint().port()), 8, ec);
+  CHECK(ec == asio::error::address_in_use);
+
+  any.close();
+  protection_domain pd(dev);
+  queue_pair qp(io, pd);
+  connector initiator(io);
+  test::connection connected;
+  const hooks h;
+  before_cm_call = [](cm_call call, const rdma_cm_id*) {
+    return call == cm_call::resolve_address ? EINVAL : 0;
+  };
+  initiator.async_connect(qp, endpoint(loopback, 1), connected.handler());
+  until(io, [&] { return connected.done(); });
+  CHECK(connected.ec == errc::invalid_argument);
 }
 
 TEST_CASE("an address that is in use for a moment is tried again") {
