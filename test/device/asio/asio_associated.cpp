@@ -277,7 +277,7 @@ TEST_CASE(
   q.a.async_write(g.part(0), g.remote_part(4), last.handler());
   middle.signal.emit(type);
   last.signal.emit(asio::cancellation_type::none); // cancels nothing
-  CHECK(middle.calls == 0); // not from inside emit
+  CHECK(middle.calls == 0);                        // not from inside emit
   // The second message is sent when its receive is posted, which is after the first receive has
   // completed: iWARP does not wait for a posted receive.
   while (!(first_got.done() && last.done()) && io.run_one() != 0) {
