@@ -111,7 +111,7 @@ void queue_pair::close() {
   give_back_number(qp_base.qp_num);
 }
 
-int queue_pair::post_send(ibv_send_wr* first, ibv_send_wr** bad) noexcept {
+int queue_pair::post_send(ibv_send_wr* first, ibv_send_wr** bad, std::uint32_t posted) noexcept {
   int error = 0;
   const ibv_qp_state s = state_.load();
   if (s == IBV_QPS_RESET || s == IBV_QPS_INIT || s == IBV_QPS_RTR)
@@ -139,8 +139,9 @@ int queue_pair::post_send(ibv_send_wr* first, ibv_send_wr** bad) noexcept {
       r->flags = first->send_flags |
                  (made_of.sq_sig_all != 0 ? static_cast<unsigned>(IBV_SEND_SIGNALED) : 0u);
       r->immediate = first->imm_data;
-      r->count = static_cast<std::uint32_t>(first->num_sge);
-      r->inline_bytes = static_cast<std::uint32_t>(bytes);
+      r->count = static_cast<std::uint16_t>(first->num_sge);
+      r->inline_bytes = static_cast<std::uint16_t>(bytes);
+      r->posted = posted;
       switch (first->opcode) {
       case IBV_WR_ATOMIC_CMP_AND_SWP:
       case IBV_WR_ATOMIC_FETCH_AND_ADD:
@@ -274,9 +275,9 @@ void queue_pair::reset() {
     own_.take();
   completion_queue::of(qp_base.send_cq).drop(qp_base.qp_num);
   completion_queue::of(qp_base.recv_cq).drop(qp_base.qp_num);
-  last_told_ = false;
+  last_told_ = is_timed_ = false;
   tries_ = 0;
-  given_up_ = next_try_ = {};
+  given_up_ = next_try_ = wire_free_ = {};
   receives().wake();
 }
 
@@ -333,10 +334,13 @@ void queue_pair::run() {
     send_work* const r = present() == IBV_QPS_RTS ? sends_.front() : nullptr;
     if (r == nullptr)
       return;
+    if (needs_attention(is_timed) && is_early(*r))
+      return;
     const outcome o = carry(*r);
     if (o.is == outcome::later)
       return;
     tries_ = 0;
+    is_timed_ = false;
     given_up_ = next_try_ = {};
     complete(*r, o);
   }

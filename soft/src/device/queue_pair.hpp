@@ -3,6 +3,7 @@
 #define SOFT_DEVICE_QUEUE_PAIR_HPP
 
 #include "device/completion_queue.hpp"
+#include "device/in_force.hpp"
 #include "device/memory.hpp"
 #include "device/receive_queue.hpp"
 #include "device/work_queue.hpp"
@@ -36,7 +37,10 @@ struct queue_pair final : ibv_qp_ex, task {
   ibv_qp* base() noexcept { return &qp_base; }
 
   // ---- from any thread
-  int post_send(ibv_send_wr* first, ibv_send_wr** bad) noexcept;
+  /// `posted`: the result of `post_time`.
+  int post_send(ibv_send_wr* first, ibv_send_wr** bad, std::uint32_t posted) noexcept;
+  /// The present time, for `send_work::posted`.
+  static std::uint32_t post_time() noexcept;
   int post_receive(ibv_recv_wr* first, ibv_recv_wr** bad) noexcept;
 
   // ---- with the engine locked
@@ -94,6 +98,8 @@ private:
   void flush();
   void reset();
   void complete(send_work& r, const outcome& o);
+  clock::time_point arrival_of(send_work& r);
+  bool is_early(send_work& r);
 
   // ---- queue_pair_wire.cpp: a request and the peer's queue pair, from memory to memory
   outcome carry(send_work& r);
@@ -125,6 +131,11 @@ private:
   std::unique_ptr<pairing> pairing_; ///< until it has a wire
   unsigned tries_ = 0;               ///< of the first request, after receiver not ready
   clock::time_point next_try_{}, given_up_{};
+
+  // ---- the wire's latency and rate
+  bool is_timed_ = false;         ///< the time of the first request is known:
+  clock::time_point due_{};       ///< it is not carried out before
+  clock::time_point wire_free_{}; ///< the wire has carried all earlier requests
 };
 
 } // namespace soft

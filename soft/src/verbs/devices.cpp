@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 // ibv_get_device_list(3), ibv_open_device(3), ibv_query_*(3): the real devices, and soft0 behind
 // them.
+#include "device/in_force.hpp"
 #include "device/limits.hpp"
 #include "device/objects.hpp"
 #include "verbs/functions.hpp"
@@ -166,6 +167,10 @@ SOFT_EXPORT int ibv_get_device_index(ibv_device* d) {
 namespace soft {
 
 ibv_context* make_context() {
+  if (const int error = load_settings()) {
+    errno = error;
+    return nullptr;
+  }
   auto made = std::unique_ptr<device_context>(new (std::nothrow) device_context{});
   if (!made) {
     errno = ENOMEM;

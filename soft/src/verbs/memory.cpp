@@ -227,7 +227,7 @@ int bind_mw(ibv_qp* qp, ibv_mw* mw, ibv_mw_bind* how) {
   wr.bind_mw.rkey = ibv_inc_rkey(mw->rkey);
   wr.bind_mw.bind_info = how->bind_info;
   ibv_send_wr* bad = nullptr;
-  const int error = queue_pair::of(qp).post_send(&wr, &bad);
+  const int error = queue_pair::of(qp).post_send(&wr, &bad, queue_pair::post_time());
   if (error == 0)
     mw->rkey = wr.bind_mw.rkey;
   return error;

@@ -17,7 +17,8 @@ namespace soft {
 namespace {
 
 int post_send(ibv_qp* qp, ibv_send_wr* first, ibv_send_wr** bad) {
-  return queue_pair::of(qp).post_send(first, bad);
+  const std::uint32_t posted = needs_attention(is_timed) ? queue_pair::post_time() : 0;
+  return queue_pair::of(qp).post_send(first, bad, posted);
 }
 int post_recv(ibv_qp* qp, ibv_recv_wr* first, ibv_recv_wr** bad) {
   return queue_pair::of(qp).post_receive(first, bad);

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: BSL-1.0
+// A reader of settings: a state machine on text. It stops at the first part that it does not know.
+//
+//   list  := [ item { "," item } ]
+//   item  := name "=" value
+#include "settings/settings.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace soft {
+namespace {
+
+using std::chrono::nanoseconds;
+
+struct unit {
+  std::string_view word;
+  double factor;
+};
+constexpr unit time_units[] = {{"ns", 1}, {"us", 1e3}, {"ms", 1e6}, {"s", 1e9}};
+constexpr unit rate_units[] = {{"Kb", 1e3}, {"Mb", 1e6}, {"Gb", 1e9}};
+constexpr double longest_latency = 1e9; // nanoseconds
+
+constexpr const char* bad_time = "a time is a number and ns, us, ms or s";
+constexpr const char* bad_rate = "a rate is a number above 0 and Kb, Mb or Gb, per second";
+
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\n'; }
+
+class parser {
+public:
+  parser(std::string_view text, settings& to) : text_(text), to_(to) {}
+
+  std::optional<settings_error> run() {
+    skip_blanks();
+    if (at_ == text_.size())
+      return std::nullopt;
+    do {
+      skip_blanks();
+      if (!item())
+        return error_;
+      skip_blanks();
+    } while (take(','));
+    if (at_ == text_.size())
+      return std::nullopt;
+    fail(at_, "a comma is expected");
+    return error_;
+  }
+
+private:
+  // ---- characters
+  bool take(char c) {
+    if (at_ == text_.size() || text_[at_] != c)
+      return false;
+    ++at_;
+    return true;
+  }
+  void skip_blanks() {
+    while (at_ != text_.size() && is_blank(text_[at_]))
+      ++at_;
+  }
+  // Up to the end of the word: letters, digits and underscores.
+  std::string_view word() {
+    const std::size_t first = at_;
+    const auto belongs = [](char c) {
+      return is_digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
+    };
+    while (at_ != text_.size() && belongs(text_[at_]))
+      ++at_;
+    return text_.substr(first, at_ - first);
+  }
+  // False: no digit, or more than 64 bits.
+  bool whole(std::uint64_t& value) {
+    const std::size_t first = at_;
+    value = 0;
+    for (; at_ != text_.size() && is_digit(text_[at_]); ++at_) {
+      const auto digit = static_cast<std::uint64_t>(text_[at_] - '0');
+      if (value > (std::numeric_limits<std::uint64_t>::max() - digit) / 10)
+        return false;
+      value = value * 10 + digit;
+    }
+    return at_ != first;
+  }
+  bool decimal(double& value) {
+    std::uint64_t before = 0;
+    if (!whole(before))
+      return false;
+    value = static_cast<double>(before);
+    if (!take('.'))
+      return true;
+    const std::size_t first = at_;
+    double part = 0.1;
+    for (; at_ != text_.size() && is_digit(text_[at_]); ++at_, part /= 10)
+      value += part * (text_[at_] - '0');
+    return at_ != first;
+  }
+  // The error covers the text from `first` to the end of the item.
+  bool fail(std::size_t first, const char* what) {
+    const std::size_t end = std::min(text_.find(',', first), text_.size());
+    error_ = {first, end - first, what};
+    return false;
+  }
+
+  // ---- values
+  template <std::size_t N>
+  bool quantity(const unit (&units)[N], double& value) {
+    if (!decimal(value))
+      return false;
+    const std::string_view name = word();
+    for (const unit& u : units)
+      if (u.word == name) {
+        value *= u.factor;
+        return true;
+      }
+    return name.empty() && value == 0; // 0 needs no unit
+  }
+  bool time(nanoseconds& to, double most) {
+    const std::size_t first = at_;
+    double ns = 0;
+    if (!quantity(time_units, ns))
+      return fail(first, bad_time);
+    if (ns > most)
+      return fail(first, "this time is too long");
+    // Less than an error of the arithmetic is no fraction.
+    to = nanoseconds(static_cast<std::int64_t>(std::ceil(ns - 1e-6)));
+    return true;
+  }
+  bool rate() {
+    const std::size_t first = at_;
+    return (quantity(rate_units, to_.rate) && to_.rate > 0) || fail(first, bad_rate);
+  }
+
+  // ---- items
+  bool item() {
+    const std::size_t first = at_;
+    const std::string_view name = word();
+    if (!take('='))
+      return fail(first, "there is no such setting");
+    if (name == "rate")
+      return rate();
+    if (name == "latency")
+      return time(to_.latency, longest_latency);
+    return fail(first, "there is no such setting");
+  }
+
+  const std::string_view text_;
+  settings& to_;
+  std::size_t at_ = 0;
+  settings_error error_;
+};
+
+} // namespace
+
+std::optional<settings_error> parse(std::string_view text, settings& to) {
+  settings read;
+  if (auto error = parser(text, read).run())
+    return error;
+  to = std::move(read);
+  return std::nullopt;
+}
+
+} // namespace soft
