@@ -3,6 +3,7 @@
 // those of the kernel's IB CM.
 #include "cm/addresses.hpp"
 #include "cm/cm_id.hpp"
+#include "device/in_force.hpp"
 
 #include <algorithm>
 #include <arpa/inet.h>
@@ -87,6 +88,11 @@ void cm_id::tell(rdma_cm_event_type what, int status, const private_data* data,
 }
 
 void send_request(cm_id& from, const private_data& data) {
+  const int reason = needs_attention(bit_of(place::connect)) ? occasion(place::connect).failure : 0;
+  if (reason != 0) {
+    from.state = cm_state::ended;
+    return from.tell(RDMA_CM_EVENT_REJECTED, reason, nullptr, reject_data);
+  }
   cm_id* const listener = find_listener(from.route.addr.dst_addr);
   if (listener == nullptr)
     return send_request_by_wire(from, data);

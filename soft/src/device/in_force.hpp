@@ -15,12 +15,25 @@ const settings& current() noexcept;
 /// time a message on stderr.
 int load_settings();
 
-/// A mask that tells the fast paths whether there is anything for them to look up.
+/// What the faults of a place do at one occasion.
+struct incident {
+  int failure = 0; ///< a completion status, an error number or a reason of rejection; 0: none
+  int event = -1;  ///< an `ibv_event_type`; -1: none
+  bool drop = false, kill = false;
+  std::chrono::nanoseconds delay{0};
+};
+/// Counts an occasion for the faults of `at`. From any thread.
+incident occasion(place at) noexcept;
+
+/// A mask that tells the fast paths whether there is anything for them to look up: the places that
+/// have faults, and the following bits.
 extern std::atomic<std::uint32_t> attention __attribute__((visibility("hidden")));
 inline constexpr std::uint32_t is_timed = 1u << 30; ///< the direct wire has a latency or a rate
 inline bool needs_attention(std::uint32_t bits) noexcept {
   return (attention.load(std::memory_order_relaxed) & bits) != 0;
 }
+
+static_assert(static_cast<unsigned>(place::count_) <= 30);
 
 } // namespace soft
 

@@ -91,6 +91,11 @@ queue_pair* queue_pair::find(std::uint32_t number) {
   return found == numbers().end() ? nullptr : found->second;
 }
 
+void queue_pair::for_all(const std::function<void(queue_pair&)>& f) {
+  for (const auto& [number, qp] : numbers())
+    f(*qp);
+}
+
 bool queue_pair::open() {
   if (numbers().size() >= limits::queue_pairs)
     return false;
@@ -275,7 +280,7 @@ void queue_pair::reset() {
     own_.take();
   completion_queue::of(qp_base.send_cq).drop(qp_base.qp_num);
   completion_queue::of(qp_base.recv_cq).drop(qp_base.qp_num);
-  last_told_ = is_timed_ = false;
+  last_told_ = is_cut_ = met_ = false;
   tries_ = 0;
   given_up_ = next_try_ = wire_free_ = {};
   receives().wake();
@@ -319,7 +324,7 @@ void queue_pair::use_wire(std::shared_ptr<iwarp_wire> w) {
 
 void queue_pair::run() {
   waits_.stop();
-  if (wire_ && present() != IBV_QPS_ERR) {
+  if (wire_ && !is_cut_ && present() != IBV_QPS_ERR) {
     if (present() == IBV_QPS_RTS)
       wire_->pump();
     return;
@@ -334,13 +339,13 @@ void queue_pair::run() {
     send_work* const r = present() == IBV_QPS_RTS ? sends_.front() : nullptr;
     if (r == nullptr)
       return;
-    if (needs_attention(is_timed) && is_early(*r))
-      return;
-    const outcome o = carry(*r);
+    outcome o;
+    if (!needs_attention(request_attention) || !meets_settings(*r, o))
+      o = carry(*r);
     if (o.is == outcome::later)
       return;
     tries_ = 0;
-    is_timed_ = false;
+    met_ = false;
     given_up_ = next_try_ = {};
     complete(*r, o);
   }

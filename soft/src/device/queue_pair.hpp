@@ -9,6 +9,7 @@
 #include "device/work_queue.hpp"
 #include "engine/engine.hpp"
 
+#include <functional>
 #include <memory>
 #include <optional>
 
@@ -20,6 +21,9 @@ struct outcome {
   ibv_wc_status status = IBV_WC_SUCCESS;
   std::uint32_t bytes = 0;
 };
+
+/// What needs to be looked up before a request is carried out.
+inline constexpr std::uint32_t request_attention = request_places | is_timed;
 
 class iwarp_wire;
 class pairing;
@@ -34,6 +38,8 @@ struct queue_pair final : ibv_qp_ex, task {
   }
   /// The queue pair of this process with this number, or nullptr. The engine must be locked.
   static queue_pair* find(std::uint32_t number);
+  /// Calls `f` with each queue pair of this process. The engine must be locked.
+  static void for_all(const std::function<void(queue_pair&)>& f);
   ibv_qp* base() noexcept { return &qp_base; }
 
   // ---- from any thread
@@ -56,6 +62,10 @@ struct queue_pair final : ibv_qp_ex, task {
   void fail();
   /// An event on the context's descriptor.
   void tell(ibv_event_type what);
+  /// Drops the link to the peer: both sides hear nothing more of each other.
+  void cut();
+  /// Ends as if the peer's process had: the connection to another process is reset.
+  void kill_peer();
 
   acknowledged_events events_got;
   ibv_qp_init_attr made_of;
@@ -91,6 +101,9 @@ struct queue_pair final : ibv_qp_ex, task {
   pairing* pairing_under_way() noexcept { return pairing_.get(); }
   void use_wire(std::shared_ptr<iwarp_wire> w);
   unsigned read_depth() const noexcept { return attributes_.max_rd_atomic; }
+  /// Looks up what the settings do to the next request that is carried out. True: `o` says what
+  /// becomes of it; if that is `later`, the queue pair runs again. False: it is carried out.
+  bool meets_settings(send_work& r, outcome& o);
 
 private:
   void run() override;
@@ -98,8 +111,8 @@ private:
   void flush();
   void reset();
   void complete(send_work& r, const outcome& o);
+  ibv_wc_status meet_receive();
   clock::time_point arrival_of(send_work& r);
-  bool is_early(send_work& r);
 
   // ---- queue_pair_wire.cpp: a request and the peer's queue pair, from memory to memory
   outcome carry(send_work& r);
@@ -132,9 +145,11 @@ private:
   unsigned tries_ = 0;               ///< of the first request, after receiver not ready
   clock::time_point next_try_{}, given_up_{};
 
-  // ---- the wire's latency and rate
-  bool is_timed_ = false;         ///< the time of the first request is known:
-  clock::time_point due_{};       ///< it is not carried out before
+  // ---- settings
+  bool is_cut_ = false;           ///< the link to the peer is dropped
+  bool met_ = false;              ///< the settings for the next request are looked up:
+  int failure_ = 0;               ///< its status; 0: it is carried out
+  clock::time_point due_{};       ///< not before this time
   clock::time_point wire_free_{}; ///< the wire has carried all earlier requests
 };
 

@@ -1,12 +1,31 @@
 // SPDX-License-Identifier: BSL-1.0
-// What the settings do to a queue pair: its pace.
+// What the settings do to a queue pair: its pace and its faults.
+#include "device/faults.hpp"
 #include "device/queue_pair.hpp"
+#include "wire/iwarp_wire.hpp"
 
 #include <algorithm>
-#include <utility>
 
 namespace soft {
 namespace {
+
+place place_of(ibv_wr_opcode o) {
+  switch (o) {
+  case IBV_WR_RDMA_WRITE:
+  case IBV_WR_RDMA_WRITE_WITH_IMM:
+    return place::write;
+  case IBV_WR_RDMA_READ:
+    return place::read;
+  case IBV_WR_ATOMIC_CMP_AND_SWP:
+  case IBV_WR_ATOMIC_FETCH_AND_ADD:
+    return place::atomic;
+  case IBV_WR_BIND_MW:
+  case IBV_WR_LOCAL_INV:
+    return place::bind;
+  default:
+    return place::send;
+  }
+}
 
 std::uint64_t bytes_of(send_work& r) {
   std::uint64_t bytes = r.inline_bytes;
@@ -40,14 +59,71 @@ clock::time_point queue_pair::arrival_of(send_work& r) {
   return carried + s.latency;
 }
 
-// True: the request is carried out later, and the queue pair runs again then.
-bool queue_pair::is_early(send_work& r) {
-  if (!std::exchange(is_timed_, true))
-    due_ = arrival_of(r);
-  if (clock::now() >= due_)
+bool queue_pair::meets_settings(send_work& r, outcome& o) {
+  o = {.is = outcome::later};
+  if (!met_) {
+    met_ = true;
+    failure_ = 0;
+    due_ = {};
+    if (needs_attention(is_timed) && !wire_)
+      due_ = arrival_of(r);
+    const place here = place_of(r.opcode);
+    if (needs_attention(bit_of(here))) {
+      const incident i = occasion(here);
+      failure_ = i.failure;
+      if (i.delay.count() > 0)
+        due_ = std::max(due_, clock::now()) + i.delay;
+      if (i.event >= 0)
+        raise_event(*this, static_cast<ibv_event_type>(i.event));
+      if (i.drop)
+        cut();
+      if (i.kill)
+        kill_peer();
+    }
+  }
+  if (clock::now() < due_) {
+    engine::get().schedule_precisely(*this, due_);
+    return true;
+  }
+  if (wire_ && !is_cut_)
+    met_ = false; // the wire does not ask again for this request
+  if (failure_ == 0)
     return false;
-  engine::get().schedule_precisely(*this, due_);
+  o = {.status = static_cast<ibv_wc_status>(failure_)};
   return true;
+}
+
+ibv_wc_status queue_pair::meet_receive() {
+  const incident i = occasion(place::receive);
+  if (i.event >= 0)
+    raise_event(*this, static_cast<ibv_event_type>(i.event));
+  if (i.drop)
+    cut();
+  if (i.kill)
+    kill_peer();
+  if (i.failure != 0)
+    fail(); // before the completion is seen
+  return static_cast<ibv_wc_status>(i.failure);
+}
+
+void queue_pair::cut() {
+  if (present() != IBV_QPS_RTR && present() != IBV_QPS_RTS)
+    return;
+  if (queue_pair* const p = peer()) {
+    p->is_cut_ = true;
+    engine::get().schedule(*p); // its request may wait for a receive
+  }
+  is_cut_ = true;
+  if (wire_)
+    wire_->fall_silent();
+  engine::get().schedule(*this);
+}
+
+void queue_pair::kill_peer() {
+  if (wire_)
+    wire_->kill();
+  else
+    cut();
 }
 
 } // namespace soft

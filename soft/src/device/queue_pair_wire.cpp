@@ -10,8 +10,8 @@
 namespace soft {
 namespace {
 
-constexpr outcome failed(ibv_wc_status status) { return {outcome::done, status, 0}; }
-constexpr outcome wait_for_more{outcome::later, IBV_WC_SUCCESS, 0};
+constexpr outcome failed(ibv_wc_status status) { return {.status = status}; }
+constexpr outcome wait_for_more{.is = outcome::later};
 
 // The time of a receiver that is not ready, by its code (InfiniBand specification, table 45), in
 // units of 10 us.
@@ -27,7 +27,7 @@ bool has_immediate(ibv_wr_opcode o) {
 } // namespace
 
 queue_pair* queue_pair::peer() const {
-  return peer_is_here_ ? find(attributes_.dest_qp_num) : nullptr;
+  return peer_is_here_ && !is_cut_ ? find(attributes_.dest_qp_num) : nullptr;
 }
 
 bool queue_pair::gather(send_work& r, unsigned access, spans& to) const {
@@ -155,7 +155,7 @@ outcome queue_pair::read(send_work& r, queue_pair& to, const spans& into) {
     from.add(memory, into.bytes);
     transfer(into, from);
   }
-  return {outcome::done, IBV_WC_SUCCESS, static_cast<std::uint32_t>(into.bytes)};
+  return {.bytes = static_cast<std::uint32_t>(into.bytes)};
 }
 
 outcome queue_pair::atomic(send_work& r, queue_pair& to, const spans& into) {
@@ -178,7 +178,7 @@ outcome queue_pair::atomic(send_work& r, queue_pair& to, const spans& into) {
   spans result;
   result.add(reinterpret_cast<std::byte*>(&before), 8);
   transfer(into, result);
-  return {outcome::done, IBV_WC_SUCCESS, 8};
+  return {.bytes = 8};
 }
 
 // A datagram is lost if no queue pair can take it. That is no failure of the sender.
@@ -190,6 +190,8 @@ outcome queue_pair::carry_datagram(send_work& r) {
     return failed(IBV_WC_LOC_PROT_ERR);
   if (from.bytes > 4096)
     return failed(IBV_WC_LOC_LEN_ERR);
+  if (is_cut_)
+    return {};
   const address_handle& handle = *static_cast<address_handle*>(r.address_handle);
   const ibv_ah_attr& way = handle.attributes;
   queue_pair* const to = handle.is_local ? find(r.qp_num) : nullptr;
@@ -248,6 +250,8 @@ void queue_pair::take_receive() {
 
 void queue_pair::received(std::uint64_t receive, ibv_wc_status status, const arrival& a,
                           ibv_wc_opcode as) {
+  if (status == IBV_WC_SUCCESS && needs_attention(bit_of(place::receive)))
+    status = meet_receive();
   ibv_wc wc{};
   wc.wr_id = receive;
   wc.status = status;

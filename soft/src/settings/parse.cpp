@@ -2,8 +2,11 @@
 // A reader of settings: a state machine on text. It stops at the first part that it does not know.
 //
 //   list  := [ item { "," item } ]
-//   item  := name "=" value
+//   item  := name "=" value | action "=" fault
+//   fault := place [ ":" when ] [ ":" what ]
+//   when  := n | n "-" m | n "+" | "all" | p "%"
 #include "settings/settings.hpp"
+#include "settings/words.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -20,10 +23,17 @@ struct unit {
 };
 constexpr unit time_units[] = {{"ns", 1}, {"us", 1e3}, {"ms", 1e6}, {"s", 1e9}};
 constexpr unit rate_units[] = {{"Kb", 1e3}, {"Mb", 1e6}, {"Gb", 1e9}};
-constexpr double longest_latency = 1e9; // nanoseconds
+constexpr double longest_latency = 1e9, longest_time = 3600e9; // nanoseconds
 
 constexpr const char* bad_time = "a time is a number and ns, us, ms or s";
 constexpr const char* bad_rate = "a rate is a number above 0 and Kb, Mb or Gb, per second";
+constexpr const char* bad_number = "a whole number is expected";
+constexpr const char* bad_place = "there is no such place for this kind of fault";
+constexpr const char* bad_when = "an occasion is n, n-m, n+, all, or a percentage";
+constexpr const char* bad_status = "there is no completion status of this name";
+constexpr const char* bad_error = "there is no error of this name";
+constexpr const char* bad_event = "there is no event of this name, or none at this place";
+constexpr const char* bad_reason = "there is no reason of a rejection of this name";
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\n'; }
@@ -126,6 +136,15 @@ private:
     to = nanoseconds(static_cast<std::int64_t>(std::ceil(ns - 1e-6)));
     return true;
   }
+  template <class Integer>
+  bool number(Integer& to) {
+    const std::size_t first = at_;
+    std::uint64_t value = 0;
+    if (!whole(value) || value > std::numeric_limits<Integer>::max())
+      return fail(first, bad_number);
+    to = static_cast<Integer>(value);
+    return true;
+  }
   bool rate() {
     const std::size_t first = at_;
     return (quantity(rate_units, to_.rate) && to_.rate > 0) || fail(first, bad_rate);
@@ -139,9 +158,108 @@ private:
       return fail(first, "there is no such setting");
     if (name == "rate")
       return rate();
+    if (name == "seed")
+      return number(to_.seed);
+    if (name == "fail")
+      return rule(action::fail);
+    if (name == "delay")
+      return rule(action::delay);
+    if (name == "drop")
+      return rule(action::drop);
+    if (name == "kill")
+      return rule(action::kill);
+    if (name == "event")
+      return rule(action::event);
     if (name == "latency")
       return time(to_.latency, longest_latency);
     return fail(first, "there is no such setting");
+  }
+
+  bool rule(action what) {
+    fault f;
+    f.what = what;
+    const std::size_t first = at_;
+    const auto places = words::places(word());
+    if (!places || !may_happen(what, *places))
+      return fail(first, bad_place);
+    f.places = *places;
+    if (f.places != bit_of(place::now)) {
+      if (!take(':'))
+        return fail(at_, bad_when);
+      if (!when(f))
+        return false;
+    }
+    if (what != action::drop && what != action::kill) {
+      if (!take(':'))
+        return fail(at_, "a colon is expected");
+      if (!consequence(f))
+        return false;
+    }
+    to_.faults.push_back(f);
+    return true;
+  }
+
+  static bool may_happen(action what, std::uint32_t places) {
+    constexpr std::uint32_t now = bit_of(place::now), receive = bit_of(place::receive);
+    switch (what) {
+    case action::fail:
+      return (places & now) == 0;
+    case action::delay:
+      return (places & (now | receive | bit_of(place::connect))) == 0;
+    default:
+      return (places & ~(now | receive | request_places)) == 0;
+    }
+  }
+
+  bool when(fault& f) {
+    const std::size_t first = at_;
+    constexpr std::uint64_t for_ever = std::numeric_limits<std::uint64_t>::max();
+    if (at_ != text_.size() && !is_digit(text_[at_])) {
+      f.last = for_ever;
+      return word() == "all" || fail(first, bad_when);
+    }
+    double percentage = 0;
+    if (decimal(percentage) && take('%')) {
+      f.last = for_ever;
+      f.probability = percentage / 100;
+      return percentage <= 100 || fail(first, "a percentage is at most 100");
+    }
+    at_ = first;
+    if (!whole(f.first))
+      return fail(first, bad_when);
+    f.last = f.first;
+    if (take('+'))
+      f.last = for_ever;
+    else if (take('-') && !whole(f.last))
+      return fail(first, bad_when);
+    return (f.first != 0 && f.first <= f.last) || fail(first, "occasions are counted from 1");
+  }
+
+  bool consequence(fault& f) {
+    const std::size_t first = at_;
+    if (f.what == action::delay)
+      return time(f.time, longest_time);
+    const std::string_view w = word();
+    const char* wrong = bad_error;
+    std::optional<int> value;
+    if (f.what == action::event) {
+      wrong = bad_event;
+      value = words::event_type(w);
+      if (value && f.places == bit_of(place::now) && !words::is_about_device(*value))
+        value.reset();
+    } else if ((f.places & (request_places | bit_of(place::receive))) != 0) {
+      wrong = bad_status;
+      value = words::completion_status(w);
+    } else if (f.places == bit_of(place::connect)) {
+      wrong = bad_reason;
+      value = words::reject_reason(w);
+    } else {
+      value = words::error_number(w);
+    }
+    if (!value)
+      return fail(first, wrong);
+    f.value = *value;
+    return true;
   }
 
   const std::string_view text_;

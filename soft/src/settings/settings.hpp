@@ -4,15 +4,66 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string_view>
+#include <vector>
 
 namespace soft {
+
+/// Where a fault may happen. A set of places is a mask of `bit_of`.
+enum class place : unsigned {
+  now, ///< at once, when the settings come into force
+  // ---- a request of a queue pair, before it is carried out
+  send,
+  write,
+  read,
+  atomic,
+  bind,
+  // ---- the completion of a receive
+  receive,
+  // ---- calls
+  alloc_pd,
+  reg_mr,
+  alloc_mw,
+  create_cq,
+  create_srq,
+  create_qp,
+  modify_qp,
+  post_send,
+  post_recv,
+  connect, ///< rdma_connect
+  count_
+};
+constexpr std::uint32_t bit_of(place p) noexcept { return 1u << static_cast<unsigned>(p); }
+inline constexpr std::uint32_t request_places = bit_of(place::send) | bit_of(place::write) |
+                                                bit_of(place::read) | bit_of(place::atomic) |
+                                                bit_of(place::bind);
+
+enum class action {
+  fail,  ///< with an `ibv_wc_status`, an error number, or a reason of rejection
+  delay, ///< by `fault::time`
+  drop,  ///< the queue pair hears nothing of its peer any more
+  kill,  ///< the connection to another process is reset
+  event  ///< an `ibv_event_type`
+};
+
+/// One line of the table of faults: where, when, what.
+struct fault {
+  std::uint32_t places = 0;
+  std::uint64_t first = 1, last = 1; ///< occasions, counted from 1
+  double probability = 1;            ///< of each occasion from `first` to `last`
+  action what = action::fail;
+  int value = 0;
+  std::chrono::nanoseconds time{0};
+};
 
 /// What a user has set, by ASIO_RDMA_SOFT or `soft_set`.
 struct settings {
   std::chrono::nanoseconds latency{0}; ///< from a post to its effect, within a process
   double rate = 0; ///< bits per second of a queue pair's wire within a process; 0: any
+  std::uint64_t seed = 1;
+  std::vector<fault> faults;
 };
 
 /// What is wrong with a text of settings.

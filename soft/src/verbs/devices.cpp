@@ -171,7 +171,7 @@ ibv_context* make_context() {
     errno = error;
     return nullptr;
   }
-  auto made = std::unique_ptr<device_context>(new (std::nothrow) device_context{});
+  auto made = std::unique_ptr<device_context>(new (std::nothrow) device_context);
   if (!made) {
     errno = ENOMEM;
     return nullptr;

@@ -2,6 +2,7 @@
 // Protection domains, registered memory, memory windows and address handles.
 #include "device/memory.hpp"
 
+#include "device/faults.hpp"
 #include "device/queue_pair.hpp"
 #include "verbs/functions.hpp"
 #include "verbs/next.hpp"
@@ -78,6 +79,10 @@ ibv_mr* reg(ibv_pd* pd, void* address, std::size_t bytes, std::uint64_t first, u
     errno = EINVAL;
     return nullptr;
   }
+  if (const int error = refuse(place::reg_mr)) {
+    errno = error;
+    return nullptr;
+  }
   if (const int error = check_memory(address, bytes, (access & IBV_ACCESS_LOCAL_WRITE) != 0)) {
     errno = error;
     return nullptr;
@@ -113,6 +118,10 @@ ibv_mr* reg(ibv_pd* pd, void* address, std::size_t bytes, std::uint64_t first, u
 SOFT_EXPORT ibv_pd* ibv_alloc_pd(ibv_context* c) {
   if (!is_soft(c))
     return SOFT_NEXT(ibv_alloc_pd)(c);
+  if (const int error = refuse(place::alloc_pd)) {
+    errno = error;
+    return nullptr;
+  }
   auto* const made = new (std::nothrow) domain{};
   if (made == nullptr) {
     errno = ENOMEM;
@@ -185,6 +194,10 @@ namespace {
 ibv_mw* alloc_mw(ibv_pd* pd, ibv_mw_type type) {
   if (type != IBV_MW_TYPE_1 && type != IBV_MW_TYPE_2) {
     errno = EINVAL;
+    return nullptr;
+  }
+  if (const int error = refuse(place::alloc_mw)) {
+    errno = error;
     return nullptr;
   }
   auto made = std::unique_ptr<window>(new (std::nothrow) window{});

@@ -2,6 +2,7 @@
 // Queue pairs.
 #include "device/queue_pair.hpp"
 
+#include "device/faults.hpp"
 #include "device/limits.hpp"
 #include "verbs/functions.hpp"
 #include "verbs/next.hpp"
@@ -17,10 +18,22 @@ namespace soft {
 namespace {
 
 int post_send(ibv_qp* qp, ibv_send_wr* first, ibv_send_wr** bad) {
-  const std::uint32_t posted = needs_attention(is_timed) ? queue_pair::post_time() : 0;
+  std::uint32_t posted = 0;
+  if (needs_attention(bit_of(place::post_send) | is_timed)) {
+    if (const int error = refuse(place::post_send)) {
+      *bad = first;
+      return error;
+    }
+    posted = queue_pair::post_time();
+  }
   return queue_pair::of(qp).post_send(first, bad, posted);
 }
 int post_recv(ibv_qp* qp, ibv_recv_wr* first, ibv_recv_wr** bad) {
+  if (needs_attention(bit_of(place::post_recv)))
+    if (const int error = refuse(place::post_recv)) {
+      *bad = first;
+      return error;
+    }
   return queue_pair::of(qp).post_receive(first, bad);
 }
 
@@ -35,6 +48,8 @@ ibv_qp* create(ibv_pd* pd, ibv_qp_init_attr& a) {
       a.cap.max_recv_wr > limits::work_requests || a.cap.max_send_sge > limits::elements ||
       a.cap.max_recv_sge > limits::elements || a.cap.max_inline_data > limits::inline_bytes)
     return fail(EINVAL);
+  if (const int error = refuse(place::create_qp))
+    return fail(error);
   // Elements and inline data share the memory of a request.
   a.cap.max_inline_data =
       std::max<std::uint32_t>(a.cap.max_inline_data, a.cap.max_send_sge * sizeof(ibv_sge));
@@ -96,6 +111,8 @@ SOFT_EXPORT ibv_qp* ibv_create_qp(ibv_pd* pd, ibv_qp_init_attr* a) {
 SOFT_EXPORT int ibv_modify_qp(ibv_qp* qp, ibv_qp_attr* a, int mask) {
   if (!is_soft(qp->context))
     return SOFT_NEXT(ibv_modify_qp)(qp, a, mask);
+  if (const int refused = refuse(place::modify_qp))
+    return refused;
   const engine::lock_guard lock(engine::get());
   const int error = queue_pair::of(qp).modify(*a, mask);
   if (error == 0 && (mask & IBV_QP_STATE) != 0)

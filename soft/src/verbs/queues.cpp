@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 // Completion channels, completion queues, shared receive queues and asynchronous events.
 #include "device/completion_queue.hpp"
+#include "device/faults.hpp"
 #include "device/limits.hpp"
 #include "device/queue_pair.hpp"
 #include "device/receive_queue.hpp"
@@ -72,6 +73,10 @@ completion_queue* make_queue(ibv_context* c, std::uint32_t entries, void* queue_
     errno = EINVAL;
     return nullptr;
   }
+  if (const int error = refuse(place::create_cq)) {
+    errno = error;
+    return nullptr;
+  }
   try {
     auto* const made =
         new completion_queue(entries, events == nullptr ? nullptr : &channel::of(events));
@@ -97,6 +102,11 @@ int req_notify_cq(ibv_cq* q, int solicited_only) {
   return 0;
 }
 int post_srq_recv(ibv_srq* s, ibv_recv_wr* first, ibv_recv_wr** bad) {
+  if (needs_attention(bit_of(place::post_recv)))
+    if (const int error = refuse(place::post_recv)) {
+      *bad = first;
+      return error;
+    }
   return shared_queue::of(s).receives.post(first, bad);
 }
 
@@ -261,6 +271,10 @@ SOFT_EXPORT ibv_srq* ibv_create_srq(ibv_pd* pd, ibv_srq_init_attr* a) {
     errno = EINVAL;
     return nullptr;
   }
+  if (const int error = refuse(place::create_srq)) {
+    errno = error;
+    return nullptr;
+  }
   try {
     auto* const made = new shared_queue(a->attr.max_wr, a->attr.max_sge);
     made->context = pd->context;
@@ -334,9 +348,11 @@ SOFT_EXPORT int ibv_get_async_event(ibv_context* c, ibv_async_event* e) {
 
 SOFT_EXPORT void ibv_ack_async_event(ibv_async_event* e) {
   const ibv_context* const c = context_of(*e);
-  if (c == nullptr || !is_soft(c))
-    return SOFT_NEXT(ibv_ack_async_event)(e);
-  events_of(*e)->acknowledged(1);
+  if (c != nullptr && is_soft(c))
+    return events_of(*e)->acknowledged(1);
+  // An event of a port may be of either device. A program without libibverbs has no real one.
+  if (auto* const real = SOFT_NEXT(ibv_ack_async_event))
+    real(e);
 }
 
 namespace soft {

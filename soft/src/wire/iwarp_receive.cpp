@@ -3,8 +3,6 @@
 // copy.
 #include "wire/iwarp_wire.hpp"
 
-#include "device/limits.hpp"
-
 #include <algorithm>
 #include <arpa/inet.h>
 #include <cerrno>

@@ -2,6 +2,7 @@
 // What a wire sends: the requests of its queue pair, and answers to the peer's.
 #include "wire/iwarp_wire.hpp"
 
+#include "device/in_force.hpp"
 #include "device/limits.hpp"
 
 #include <algorithm>
@@ -59,7 +60,11 @@ void iwarp_wire::pump() {
     }
     flush();
   }
-  // Completions come after the bytes have left, and in the order of the requests.
+  complete_requests();
+}
+
+// Completions come after the bytes have left, and in the order of the requests.
+void iwarp_wire::complete_requests() {
   while (qp_ != nullptr && !flights_.empty() && flights_.front().done) {
     const flight f = flights_.front();
     flights_.pop_front();
@@ -94,11 +99,18 @@ bool iwarp_wire::next_message() {
       ((r->flags & IBV_SEND_FENCE) != 0 && reads_ != 0))
     return false;
   sends_answer_ = false;
-  start_request(*r);
+  outcome set;
+  if (needs_attention(request_attention)) {
+    const bool decided = qp_->meets_settings(*r, set);
+    if (stage_ != stage::running || (decided && set.is == outcome::later))
+      return false;
+  }
+  start_request(*r, set.status);
   return true;
 }
 
-void iwarp_wire::start_request(send_work& r) {
+// `set`: the status with which the settings fail it.
+void iwarp_wire::start_request(send_work& r, ibv_wc_status set) {
   flight& f = flights_.emplace_back();
   f.request = &r;
   const auto failed = [&](ibv_wc_status why) {
@@ -106,6 +118,8 @@ void iwarp_wire::start_request(send_work& r) {
     f.result.status = why;
     broken_ = why != IBV_WC_SUCCESS;
   };
+  if (set != IBV_WC_SUCCESS)
+    return failed(set);
   if (r.opcode == IBV_WR_BIND_MW || r.opcode == IBV_WR_LOCAL_INV)
     return failed(qp_->carry_locally(r));
   if (!qp_->gather(r, is_read(r.opcode) ? IBV_ACCESS_LOCAL_WRITE : 0, f.memory))

@@ -193,6 +193,28 @@ void iwarp_wire::detach() {
   close();
 }
 
+void iwarp_wire::fall_silent() {
+  if (stage_ != stage::waiting && stage_ != stage::running)
+    return;
+  flush();
+  complete_requests();
+  stage_ = stage::silent;
+  engine::get().forget(socket_);
+  watched_ = 0;
+  waits_.stop();
+  flights_.clear();
+  out_.clear();
+  out_sent_ = 0;
+}
+
+void iwarp_wire::kill() {
+  flush();
+  sockaddr nothing{};
+  nothing.sa_family = AF_UNSPEC;
+  ::connect(socket_, &nothing, sizeof(nothing)); // of TCP: a reset
+  end(ECONNRESET);
+}
+
 // With bytes of the peer that were not read, close(2) would reset the connection, and what was sent
 // could be lost. So the wire sends the rest, and reads until the peer has closed, too, or for some
 // time.

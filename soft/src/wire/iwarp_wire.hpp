@@ -71,6 +71,10 @@ public:
   void detach();
   /// Sends what the queue pair has, as long as the connection takes it.
   void pump();
+  /// Neither sends nor receives from now on; the connection stays, so that the peer hears nothing.
+  void fall_silent();
+  /// Resets the connection.
+  void kill();
 
 private:
   iwarp_wire(int socket, wire_owner& owner);
@@ -98,7 +102,8 @@ private:
 
   // ---- sending
   bool next_message();
-  void start_request(send_work& r);
+  void complete_requests();
+  void start_request(send_work& r, ibv_wc_status set);
   void send_segment();
   void write_out(std::span<const std::byte> bytes);
   void flush();
@@ -126,7 +131,7 @@ private:
   void fail(const iwarp::protocol_error& e);
   void end(int error);
 
-  enum class stage { connecting, starting, waiting, running, draining, closed };
+  enum class stage { connecting, starting, waiting, running, silent, draining, closed };
 
   int socket_;
   wire_owner* owner_;

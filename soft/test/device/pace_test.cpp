@@ -95,3 +95,27 @@ TEST_CASE("Requests complete in order while settings change") {
     REQUIRE(p.a.completion().wr_id == i);
   }
 }
+
+TEST_CASE("A delayed completion comes no earlier, and those behind it wait") {
+  connected_pair p;
+  with_settings set("delay=send:2:20ms");
+  for (std::uint64_t i = 1; i <= 3; ++i)
+    REQUIRE(p.b.receive(i) == 0);
+  const auto posted = clock::now();
+  for (std::uint64_t i = 1; i <= 3; ++i)
+    REQUIRE(p.a.send(i) == 0);
+  CHECK(p.a.completion().wr_id == 1);
+  CHECK(p.a.completion().wr_id == 2);
+  CHECK(clock::now() - posted >= 20ms);
+  CHECK(p.a.completion().wr_id == 3);
+  CHECK(soft_get_faults() == 1);
+}
+
+TEST_CASE("A call is delayed") {
+  const auto context = open_soft();
+  with_settings set("delay=alloc_pd:1:10ms");
+  const auto called = clock::now();
+  const owned_pd pd(ibv_alloc_pd(context.get()));
+  CHECK(pd);
+  CHECK(clock::now() - called >= 10ms);
+}

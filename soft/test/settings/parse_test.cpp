@@ -2,12 +2,17 @@
 #include "settings/settings.hpp"
 
 #include <catch2/catch.hpp>
+#include <cerrno>
+#include <infiniband/verbs.h>
+#include <limits>
 #include <string>
 
 using namespace soft;
 using namespace std::chrono_literals;
 
 namespace {
+
+constexpr auto for_ever = std::numeric_limits<std::uint64_t>::max();
 
 settings read(std::string_view text) {
   settings s;
@@ -16,6 +21,12 @@ settings read(std::string_view text) {
   CAPTURE(error ? error->what : "");
   REQUIRE_FALSE(error);
   return s;
+}
+
+fault read_fault(std::string_view text) {
+  const settings s = read(text);
+  REQUIRE(s.faults.size() == 1);
+  return s.faults.front();
 }
 
 // The part of a text that is wrong.
@@ -36,18 +47,23 @@ TEST_CASE("An empty text sets nothing") {
     const settings s = read(text);
     CHECK(s.latency == 0ns);
     CHECK(s.rate == 0);
+    CHECK(s.faults.empty());
   }
 }
 
 TEST_CASE("A list sets every item of it") {
-  const settings s = read("latency=1.2us,rate=100Gb");
+  const settings s = read("latency=1.2us,rate=100Gb,seed=7,fail=send:3:rnr_retry");
   CHECK(s.latency == 1200ns);
   CHECK(s.rate == 100e9);
+  CHECK(s.seed == 7);
+  REQUIRE(s.faults.size() == 1);
+  CHECK(s.faults[0].places == bit_of(place::send));
+  CHECK(s.faults[0].value == IBV_WC_RNR_RETRY_EXC_ERR);
 }
 
 TEST_CASE("Blanks around items are skipped, and those within an item are wrong") {
-  CHECK(read(" rate=1Gb , latency=7ns ").latency == 7ns);
-  CHECK(wrong_part("rate = 7Gb") == "rate = 7Gb");
+  CHECK(read(" rate=1Gb , seed=7 ").seed == 7);
+  CHECK(wrong_part("seed = 7") == "seed = 7");
   CHECK(wrong_part("latency=1 us") == "1 us");
 }
 
@@ -61,7 +77,7 @@ TEST_CASE("A time has a unit, and a fraction of a nanosecond is rounded up") {
   CHECK(wrong_part("latency=us") == "us");
   CHECK(wrong_part("latency=-1us") == "-1us");
   CHECK(wrong_part("latency=1.us") == "1.us");
-  CHECK(wrong_part("latency=1m,rate=1Gb") == "1m");
+  CHECK(wrong_part("latency=1m,seed=1") == "1m");
   CHECK(wrong_part("latency=1.5s") == "1.5s");
   CHECK(wrong_part("latency=99999999999999999999999ns") == "99999999999999999999999ns");
 }
@@ -75,22 +91,81 @@ TEST_CASE("A rate has a unit, and is above 0") {
 
 TEST_CASE("An unknown word is named") {
   CHECK(wrong_part("adapter") == "adapter");
-  CHECK(wrong_part("RATE=1Gb") == "RATE=1Gb");
-  CHECK(wrong_part("rate=1Gb,latncy=1us") == "latncy=1us");
-  CHECK(wrong_part("rate=1Gb,,rate=1Gb") == "");
-  CHECK(wrong_part("rate=1Gb,") == "");
-  CHECK(wrong_part(",rate=1Gb") == "");
-  CHECK(wrong_part("rate=7Gb:") == ":");
+  CHECK(wrong_part("SEED=1") == "SEED=1");
+  CHECK(wrong_part("seed=1,latncy=1us") == "latncy=1us");
+  CHECK(wrong_part("seed=1,,seed=1") == "");
+  CHECK(wrong_part("seed=1,") == "");
+  CHECK(wrong_part(",seed=1") == "");
+  CHECK(wrong_part("seed=7x") == "x");
+  CHECK(wrong_part("seed=") == "");
+  CHECK(wrong_part("seed=18446744073709551616") == "18446744073709551616");
 }
 
 TEST_CASE("A text that is wrong leaves the settings as they were") {
-  settings s = read("latency=9ns");
-  REQUIRE(parse("latency=1ns,nonsense", s));
-  CHECK(s.latency == 9ns);
+  settings s = read("seed=9");
+  REQUIRE(parse("seed=1,nonsense", s));
+  CHECK(s.seed == 9);
+}
+
+TEST_CASE("Occasions are one, a range, all from one on, all, or a part of all") {
+  const auto occasions = [](std::string_view when) {
+    const fault f = read_fault("fail=create_qp:" + std::string(when) + ":enomem");
+    return std::tuple(f.first, f.last, f.probability);
+  };
+  CHECK(occasions("3") == std::tuple(3u, 3u, 1.0));
+  CHECK(occasions("3-5") == std::tuple(3u, 5u, 1.0));
+  CHECK(occasions("3+") == std::tuple(3u, for_ever, 1.0));
+  CHECK(occasions("all") == std::tuple(1u, for_ever, 1.0));
+  CHECK(occasions("25%") == std::tuple(1u, for_ever, 0.25));
+  CHECK(occasions("0.5%") == std::tuple(1u, for_ever, 0.005));
+  for (const char* when : {"0", "5-3", "101%", "some", "", "-3", "1.5"})
+    CHECK(wrong_part("fail=create_qp:" + std::string(when) + ":enomem") != "");
+}
+
+TEST_CASE(
+    "Requests and receives fail with a status, calls with an error, connecting with a reason") {
+  CHECK(read_fault("fail=recv:1:loc_prot").value == IBV_WC_LOC_PROT_ERR);
+  CHECK(read_fault("fail=request:1:retry").places == request_places);
+  CHECK(read_fault("fail=reg_mr:1:enomem").value == ENOMEM);
+  CHECK(read_fault("fail=connect:1:stale").value == 10);
+  CHECK(wrong_part("fail=send:1:enomem") == "enomem");
+  CHECK(wrong_part("fail=reg_mr:1:retry") == "retry");
+  CHECK(wrong_part("fail=connect:1:retry") == "retry");
+  CHECK(wrong_part("fail=send:1") == "");
+  CHECK(wrong_part("fail=now:enomem") == "now:enomem");
+  CHECK(wrong_part("fail=sent:1:retry") == "sent:1:retry");
+}
+
+TEST_CASE("A delay has a time, and no place after the fact") {
+  const fault f = read_fault("delay=send:2+:10ms");
+  CHECK(f.what == action::delay);
+  CHECK(f.time == 10ms);
+  CHECK(read_fault("delay=create_qp:all:1s").time == 1s);
+  CHECK(wrong_part("delay=recv:1:1ms") == "recv:1:1ms");
+  CHECK(wrong_part("delay=send:1:retry") == "retry");
+  CHECK(wrong_part("delay=send:1:2h") == "2h");
+}
+
+TEST_CASE("A link is dropped, or a peer killed, at a request, at a receive, or now") {
+  CHECK(read_fault("drop=send:3").what == action::drop);
+  CHECK(read_fault("kill=recv:1").what == action::kill);
+  CHECK(read_fault("drop=now").places == bit_of(place::now));
+  CHECK(wrong_part("drop=create_qp:1") == "create_qp:1");
+  CHECK(wrong_part("drop=send") == "");
+  CHECK(wrong_part("drop=send:1:retry") == ":retry");
+  CHECK(wrong_part("kill=now:1") == ":1");
+}
+
+TEST_CASE("An event of an object needs a request or a receive") {
+  CHECK(read_fault("event=now:port_err").value == IBV_EVENT_PORT_ERR);
+  CHECK(read_fault("event=send:1:qp_fatal").value == IBV_EVENT_QP_FATAL);
+  CHECK(wrong_part("event=now:qp_fatal") == "qp_fatal");
+  CHECK(wrong_part("event=send:1:port") == "port");
 }
 
 TEST_CASE("No text crashes the parser or is accepted with a part that was not read") {
-  const std::string_view base = "latency=1.2us,rate=100Gb,latency=0.5ms";
+  const std::string_view base = "latency=1.2us,rate=100Gb,seed=7,fail=send:3-5:rnr_retry,"
+                                "delay=write:2%:1ms,drop=now,event=now:port_err";
   for (std::size_t n = 0; n <= base.size(); ++n) {
     settings s;
     (void)parse(base.substr(0, n), s);

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: BSL-1.0
+#ifndef SOFT_DEVICE_FAULTS_HPP
+#define SOFT_DEVICE_FAULTS_HPP
+
+#include "device/in_force.hpp"
+#include "device/objects.hpp"
+
+namespace soft {
+
+struct queue_pair;
+
+/// The faults of `place::now`.
+void happen_now();
+/// Raises an event of a queue pair, of its queues, or of the device in all its contexts. The engine
+/// must be locked.
+void raise_event(queue_pair& qp, ibv_event_type what);
+
+/// For a call that makes an object, changes one, or posts: 0, or the error with which it fails.
+/// Waits if the settings delay the call. The engine must not be locked.
+int refuse(place call);
+} // namespace soft
+
+#endif
