@@ -5,14 +5,30 @@
 #include "device/queue_pair.hpp"
 #include "settings/words.hpp"
 
+#include <cerrno>
+#include <cstdlib>
 #include <thread>
 
 namespace soft {
 namespace {
 
+bool was_removed(const ibv_context* c) noexcept {
+  return needs_attention(is_removed) && device_context::of(const_cast<ibv_context*>(c)).removed;
+}
+
+void wait(std::chrono::nanoseconds time) {
+  if (time.count() > 0)
+    std::this_thread::sleep_for(time);
+}
+
 // An event of the port or the device.
 void raise_in_all(ibv_event_type what) {
+  const bool removes = what == IBV_EVENT_DEVICE_FATAL && habits().eio_after_removal;
+  if (removes)
+    attention |= is_removed;
   device_context::for_all([&](device_context& c) {
+    if (removes)
+      c.removed = true;
     ibv_async_event e{};
     e.event_type = what;
     e.element.port_num = 1;
@@ -44,13 +60,28 @@ void happen_now() {
     raise_in_all(static_cast<ibv_event_type>(i.event));
 }
 
-int refuse(place call) {
+int refuse(const ibv_context* c, place call) {
+  if (was_removed(c))
+    return EIO;
   if (!needs_attention(bit_of(call)))
     return 0;
   const incident i = occasion(call);
-  if (i.delay.count() > 0)
-    std::this_thread::sleep_for(i.delay);
+  wait(i.delay);
   return i.failure;
+}
+
+int refuse_creation(const ibv_context* c, place call) {
+  const int error = refuse(c, call);
+  if (error == 0)
+    wait(habits().create);
+  return error;
+}
+
+int refuse_destruction(const ibv_context* c) {
+  if (was_removed(c))
+    return std::getenv("RDMAV_ALLOW_DISASSOC_DESTROY") != nullptr ? 0 : EIO;
+  wait(habits().destroy);
+  return 0;
 }
 
 } // namespace soft

@@ -15,9 +15,15 @@ void happen_now();
 /// must be locked.
 void raise_event(queue_pair& qp, ibv_event_type what);
 
-/// For a call that makes an object, changes one, or posts: 0, or the error with which it fails.
-/// Waits if the settings delay the call. The engine must not be locked.
-int refuse(place call);
+/// For a call that makes an object, or changes one: 0, or the error with which it fails. Waits if
+/// the settings delay the call. The engine must not be locked.
+int refuse(const ibv_context* c, place call);
+/// The same for a call that creates an object, which takes the time of the personality.
+int refuse_creation(const ibv_context* c, place call);
+/// For a call that destroys an object. 0; or EIO: the device was removed, and
+/// RDMAV_ALLOW_DISASSOC_DESTROY is not set (ibv_open_device(3)).
+int refuse_destruction(const ibv_context* c);
+
 } // namespace soft
 
 #endif

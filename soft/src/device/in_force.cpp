@@ -49,7 +49,8 @@ void put_in_force(settings s) {
     bits |= is_timed;
   auto& made = versions().emplace_back(std::make_unique<version>(std::move(s)));
   in_force.store(made.get());
-  attention = bits;
+  attention &= is_removed;
+  attention |= bits;
 }
 
 // With `changing` locked.

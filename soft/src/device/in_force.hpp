@@ -10,6 +10,9 @@ namespace soft {
 
 /// The settings in force. They stay in memory after others have replaced them.
 const settings& current() noexcept;
+inline const personality& habits() noexcept { return current().kind; }
+/// READs and atomics that a queue pair may have outstanding.
+inline std::uint8_t most_reads() noexcept { return static_cast<std::uint8_t>(habits().reads); }
 
 /// Reads ASIO_RDMA_SOFT, unless it was read or `soft_set` was called. 0; or EINVAL, and the first
 /// time a message on stderr.
@@ -28,7 +31,8 @@ incident occasion(place at) noexcept;
 /// A mask that tells the fast paths whether there is anything for them to look up: the places that
 /// have faults, and the following bits.
 extern std::atomic<std::uint32_t> attention __attribute__((visibility("hidden")));
-inline constexpr std::uint32_t is_timed = 1u << 30; ///< the direct wire has a latency or a rate
+inline constexpr std::uint32_t is_timed = 1u << 30;   ///< the direct wire has a latency or a rate
+inline constexpr std::uint32_t is_removed = 1u << 31; ///< a context's device was removed
 inline bool needs_attention(std::uint32_t bits) noexcept {
   return (attention.load(std::memory_order_relaxed) & bits) != 0;
 }

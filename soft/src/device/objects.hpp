@@ -65,7 +65,8 @@ struct device_context : verbs_context {
   ~device_context();
 
   event_source<ibv_async_event> events;
-  std::atomic<int> objects{0}; ///< domains, completion queues and channels
+  std::atomic<int> objects{0};      ///< domains, completion queues and channels
+  std::atomic<bool> removed{false}; ///< the device is gone for this context
 
   ibv_context* base() noexcept { return &context; }
   static device_context& of(ibv_context* c) noexcept {

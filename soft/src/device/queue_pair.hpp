@@ -20,10 +20,11 @@ struct outcome {
   enum kind { done, later } is = done;
   ibv_wc_status status = IBV_WC_SUCCESS;
   std::uint32_t bytes = 0;
+  bool is_late = false; ///< the poll of the completion copies the data
 };
 
 /// What needs to be looked up before a request is carried out.
-inline constexpr std::uint32_t request_attention = request_places | is_timed;
+inline constexpr std::uint32_t request_attention = request_places | is_timed | is_removed;
 
 class iwarp_wire;
 class pairing;
@@ -81,7 +82,7 @@ struct queue_pair final : ibv_qp_ex, task {
   /// Takes the first receive; `received` is to be called for it.
   void take_receive();
   void received(std::uint64_t receive, ibv_wc_status status, const arrival& a,
-                ibv_wc_opcode as = IBV_WC_RECV);
+                ibv_wc_opcode as = IBV_WC_RECV, const late_copy* data = nullptr);
   /// The memory of a receive; nothing: it names memory that it must not.
   std::optional<spans> sink(receive_work& r) const;
   bool gather(send_work& r, unsigned access, spans& to) const;
@@ -101,6 +102,7 @@ struct queue_pair final : ibv_qp_ex, task {
   pairing* pairing_under_way() noexcept { return pairing_.get(); }
   void use_wire(std::shared_ptr<iwarp_wire> w);
   unsigned read_depth() const noexcept { return attributes_.max_rd_atomic; }
+  std::uint64_t message_limit() const noexcept { return message_bytes_; }
   /// Looks up what the settings do to the next request that is carried out. True: `o` says what
   /// becomes of it; if that is `later`, the queue pair runs again. False: it is carried out.
   bool meets_settings(send_work& r, outcome& o);
@@ -111,8 +113,15 @@ private:
   void flush();
   void reset();
   void complete(send_work& r, const outcome& o);
+  bool has(const ibv_send_wr& wr) const noexcept;
+  bool tells_last_request();
   ibv_wc_status meet_receive();
   clock::time_point arrival_of(send_work& r);
+  // The data of a small message, if the poll of its completion in `q` is to copy it; or nullptr.
+  const late_copy* keep_for_poll(ibv_cq* q, const spans& to, const spans& from) {
+    return completion_queue::of(q).takes_data() ? keep(to, from) : nullptr;
+  }
+  const late_copy* keep(const spans& to, const spans& from);
 
   // ---- queue_pair_wire.cpp: a request and the peer's queue pair, from memory to memory
   outcome carry(send_work& r);
@@ -124,7 +133,7 @@ private:
   outcome atomic(send_work& r, queue_pair& to, const spans& into);
   /// The first receive of `to` gets what `r` brings.
   void deliver(queue_pair& to, const send_work& r, std::uint64_t bytes,
-               ibv_wc_opcode as = IBV_WC_RECV);
+               ibv_wc_opcode as = IBV_WC_RECV, const late_copy* data = nullptr);
   void refuse_receive(ibv_wc_status why);
   outcome no_receive(queue_pair& at);
   outcome no_answer();
@@ -145,12 +154,19 @@ private:
   unsigned tries_ = 0;               ///< of the first request, after receiver not ready
   clock::time_point next_try_{}, given_up_{};
 
+  // ---- limits of the personality that it was made with
+  const std::uint64_t message_bytes_;
+  const unsigned read_elements_;
+  const bool has_atomics_, is_limited_;
+
   // ---- settings
   bool is_cut_ = false;           ///< the link to the peer is dropped
   bool met_ = false;              ///< the settings for the next request are looked up:
   int failure_ = 0;               ///< its status; 0: it is carried out
   clock::time_point due_{};       ///< not before this time
   clock::time_point wire_free_{}; ///< the wire has carried all earlier requests
+  clock::time_point last_due_{};  ///< IBV_EVENT_QP_LAST_WQE_REACHED is told
+  late_copy late_;
 };
 
 } // namespace soft

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-// What the settings do to a queue pair: its pace and its faults.
+// What the settings do to a queue pair: its pace, its faults, and the habits of its personality.
 #include "device/faults.hpp"
 #include "device/queue_pair.hpp"
 #include "wire/iwarp_wire.hpp"
@@ -61,6 +61,8 @@ clock::time_point queue_pair::arrival_of(send_work& r) {
 
 bool queue_pair::meets_settings(send_work& r, outcome& o) {
   o = {.is = outcome::later};
+  if (needs_attention(is_removed) && device_context::of(qp_base.context).removed)
+    return true; // nothing wakes it
   if (!met_) {
     met_ = true;
     failure_ = 0;
@@ -124,6 +126,38 @@ void queue_pair::kill_peer() {
     wire_->kill();
   else
     cut();
+}
+
+// Whether IBV_EVENT_QP_LAST_WQE_REACHED is told now. If not, the queue pair runs again.
+bool queue_pair::tells_last_request() {
+  const auto late = habits().late_last_wqe;
+  if (late.count() == 0)
+    return true;
+  const auto now = clock::now();
+  if (last_due_ == clock::time_point{})
+    last_due_ = now + late;
+  if (now >= last_due_)
+    return true;
+  engine::get().schedule_at(*this, last_due_);
+  return false;
+}
+
+const late_copy* queue_pair::keep(const spans& to, const spans& from) {
+  if (from.bytes == 0 || from.bytes > std::min(habits().copied_at_poll, late_copy::most_bytes))
+    return nullptr;
+  late_.count = 0;
+  std::uint64_t left = from.bytes;
+  for (unsigned i = 0; i < to.count && left != 0; ++i) {
+    if (late_.count == late_copy::most_parts)
+      return nullptr;
+    const std::uint64_t n = std::min(left, to.parts[i].bytes);
+    late_.parts[late_.count++] = {to.parts[i].data, n};
+    left -= n;
+  }
+  spans kept;
+  kept.add(late_.data, from.bytes);
+  transfer(kept, from);
+  return &late_;
 }
 
 } // namespace soft

@@ -2,7 +2,7 @@
 // A reader of settings: a state machine on text. It stops at the first part that it does not know.
 //
 //   list  := [ item { "," item } ]
-//   item  := name "=" value | action "=" fault
+//   item  := personality | name "=" value | action "=" fault
 //   fault := place [ ":" when ] [ ":" what ]
 //   when  := n | n "-" m | n "+" | "all" | p "%"
 #include "settings/settings.hpp"
@@ -149,13 +149,29 @@ private:
     const std::size_t first = at_;
     return (quantity(rate_units, to_.rate) && to_.rate > 0) || fail(first, bad_rate);
   }
+  bool yes_or_no(bool& to) {
+    const std::size_t first = at_;
+    const std::string_view w = word();
+    to = w == "1";
+    return w == "0" || w == "1" || fail(first, "0 or 1 is expected");
+  }
 
   // ---- items
   bool item() {
     const std::size_t first = at_;
     const std::string_view name = word();
-    if (!take('='))
-      return fail(first, "there is no such setting");
+    if (!take('=')) {
+      const personality* const p = find_personality(name);
+      if (p == nullptr)
+        return fail(first, "there is no such personality or setting");
+      if (given_ || changed_)
+        return fail(first, "one personality is expected, before the settings that change it");
+      given_ = true;
+      to_.kind = *p;
+      to_.latency = p->latency;
+      return true;
+    }
+    personality& k = to_.kind;
     if (name == "rate")
       return rate();
     if (name == "seed")
@@ -170,8 +186,23 @@ private:
       return rule(action::kill);
     if (name == "event")
       return rule(action::event);
+    changed_ = true;
     if (name == "latency")
       return time(to_.latency, longest_latency);
+    if (name == "create")
+      return time(k.create, longest_time);
+    if (name == "destroy")
+      return time(k.destroy, longest_time);
+    if (name == "late_last_wqe")
+      return time(k.late_last_wqe, longest_time);
+    if (name == "stale")
+      return number(k.stale_rejects);
+    if (name == "drops_completions")
+      return yes_or_no(k.drops_completions);
+    if (name == "eio_after_removal")
+      return yes_or_no(k.eio_after_removal);
+    if (name == "grh_required")
+      return yes_or_no(k.grh_required);
     return fail(first, "there is no such setting");
   }
 
@@ -265,6 +296,7 @@ private:
   const std::string_view text_;
   settings& to_;
   std::size_t at_ = 0;
+  bool given_ = false, changed_ = false; // the personality
   settings_error error_;
 };
 

@@ -2,11 +2,10 @@
 #ifndef SOFT_SETTINGS_SETTINGS_HPP
 #define SOFT_SETTINGS_SETTINGS_HPP
 
-#include <chrono>
+#include "settings/personality.hpp"
+
 #include <cstddef>
-#include <cstdint>
 #include <optional>
-#include <string_view>
 #include <vector>
 
 namespace soft {
@@ -61,7 +60,8 @@ struct fault {
 /// What a user has set, by ASIO_RDMA_SOFT or `soft_set`.
 struct settings {
   std::chrono::nanoseconds latency{0}; ///< from a post to its effect, within a process
-  double rate = 0; ///< bits per second of a queue pair's wire within a process; 0: any
+  double rate = 0;          ///< bits per second of a queue pair's wire within a process; 0: any
+  personality kind = plain; ///< with the values that were set in place of its own
   std::uint64_t seed = 1;
   std::vector<fault> faults;
 };

@@ -3,7 +3,6 @@
 #include "wire/iwarp_wire.hpp"
 
 #include "device/in_force.hpp"
-#include "device/limits.hpp"
 
 #include <algorithm>
 #include <arpa/inet.h>
@@ -126,7 +125,7 @@ void iwarp_wire::start_request(send_work& r, ibv_wc_status set) {
     return failed(IBV_WC_LOC_PROT_ERR);
   if (is_read(r.opcode) && qp_->read_depth() == 0)
     return failed(IBV_WC_LOC_QP_OP_ERR);
-  if (f.memory.bytes > limits::message_bytes)
+  if (f.memory.bytes > qp_->message_limit())
     return failed(IBV_WC_LOC_LEN_ERR);
   const auto bytes = static_cast<std::uint32_t>(f.memory.bytes);
   const bool solicited = (r.flags & IBV_SEND_SOLICITED) != 0;

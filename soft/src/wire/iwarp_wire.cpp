@@ -2,7 +2,7 @@
 // The socket of a wire: its start, its end, and the bytes on their way out.
 #include "wire/iwarp_wire.hpp"
 
-#include "device/limits.hpp"
+#include "device/in_force.hpp"
 
 #include <algorithm>
 #include <cerrno>
@@ -36,7 +36,7 @@ iwarp::start_options start_options_of(unsigned answered, unsigned begun) noexcep
   o.rtr = iwarp::rtr_kinds::rdma_write;
   o.ird = static_cast<std::uint16_t>(answered);
   o.ord = static_cast<std::uint16_t>(begun);
-  o.max_ird = limits::reads;
+  o.max_ird = most_reads();
   return o;
 }
 

@@ -3,7 +3,6 @@
 
 #include <catch2/catch.hpp>
 #include <cerrno>
-#include <infiniband/verbs.h>
 #include <limits>
 #include <string>
 
@@ -45,14 +44,22 @@ std::string wrong_part(std::string_view text) {
 TEST_CASE("An empty text sets nothing") {
   for (const char* text : {"", " ", "\t\n"}) {
     const settings s = read(text);
+    CHECK(s.kind.name == "plain");
     CHECK(s.latency == 0ns);
     CHECK(s.rate == 0);
     CHECK(s.faults.empty());
   }
 }
 
+TEST_CASE("Each personality is found by its name") {
+  for (const char* name : {"plain", "mlx5", "irdma", "bnxt_re", "erdma", "efa"})
+    CHECK(read(name).kind.name == name);
+  CHECK(find_personality("mlx") == nullptr);
+}
+
 TEST_CASE("A list sets every item of it") {
-  const settings s = read("latency=1.2us,rate=100Gb,seed=7,fail=send:3:rnr_retry");
+  const settings s = read("mlx5,latency=1.2us,rate=100Gb,seed=7,fail=send:3:rnr_retry");
+  CHECK(s.kind.name == "mlx5");
   CHECK(s.latency == 1200ns);
   CHECK(s.rate == 100e9);
   CHECK(s.seed == 7);
@@ -62,7 +69,7 @@ TEST_CASE("A list sets every item of it") {
 }
 
 TEST_CASE("Blanks around items are skipped, and those within an item are wrong") {
-  CHECK(read(" rate=1Gb , seed=7 ").seed == 7);
+  CHECK(read(" mlx5 , seed=7 ").seed == 7);
   CHECK(wrong_part("seed = 7") == "seed = 7");
   CHECK(wrong_part("latency=1 us") == "1 us");
 }
@@ -72,7 +79,7 @@ TEST_CASE("A time has a unit, and a fraction of a nanosecond is rounded up") {
   CHECK(read("latency=0.5ns").latency == 1ns);
   CHECK(read("latency=2ms").latency == 2ms);
   CHECK(read("latency=1s").latency == 1s);
-  CHECK(read("latency=0").latency == 0ns);
+  CHECK(read("mlx5,latency=0").latency == 0ns);
   CHECK(wrong_part("latency=5") == "5");
   CHECK(wrong_part("latency=us") == "us");
   CHECK(wrong_part("latency=-1us") == "-1us");
@@ -89,22 +96,45 @@ TEST_CASE("A rate has a unit, and is above 0") {
     CHECK(wrong_part(std::string("rate=") + part) == part);
 }
 
+TEST_CASE("Values of a personality are replaced one by one") {
+  const settings s = read("mlx5,create=3ms,destroy=2ms,late_last_wqe=1ms,stale=4,grh_required=0,"
+                          "drops_completions=0,eio_after_removal=0");
+  CHECK(s.kind.create == 3ms);
+  CHECK(s.kind.destroy == 2ms);
+  CHECK(s.kind.late_last_wqe == 1ms);
+  CHECK(s.kind.stale_rejects == 4);
+  CHECK_FALSE(s.kind.grh_required);
+  CHECK_FALSE(s.kind.drops_completions);
+  CHECK_FALSE(s.kind.eio_after_removal);
+  CHECK(s.kind.send_elements == 30);
+  CHECK(wrong_part("grh_required=2") == "2");
+  CHECK(wrong_part("stale=4294967296") == "4294967296");
+}
+
+TEST_CASE("There is one personality, before the values that replace its own") {
+  CHECK(wrong_part("mlx5,efa") == "efa");
+  CHECK(wrong_part("mlx5,mlx5") == "mlx5");
+  CHECK(wrong_part("latency=1us,mlx5") == "mlx5");
+  CHECK(read("seed=3,mlx5").kind.name == "mlx5");
+}
+
 TEST_CASE("An unknown word is named") {
-  CHECK(wrong_part("adapter") == "adapter");
-  CHECK(wrong_part("SEED=1") == "SEED=1");
-  CHECK(wrong_part("seed=1,latncy=1us") == "latncy=1us");
-  CHECK(wrong_part("seed=1,,seed=1") == "");
-  CHECK(wrong_part("seed=1,") == "");
-  CHECK(wrong_part(",seed=1") == "");
+  CHECK(wrong_part("mlx6") == "mlx6");
+  CHECK(wrong_part("plain,latncy=1us") == "latncy=1us");
+  CHECK(wrong_part("plain,,seed=1") == "");
+  CHECK(wrong_part("plain,") == "");
+  CHECK(wrong_part(",plain") == "");
   CHECK(wrong_part("seed=7x") == "x");
   CHECK(wrong_part("seed=") == "");
   CHECK(wrong_part("seed=18446744073709551616") == "18446744073709551616");
+  CHECK(wrong_part("MLX5") == "MLX5");
 }
 
 TEST_CASE("A text that is wrong leaves the settings as they were") {
-  settings s = read("seed=9");
+  settings s = read("mlx5,seed=9");
   REQUIRE(parse("seed=1,nonsense", s));
   CHECK(s.seed == 9);
+  CHECK(s.kind.name == "mlx5");
 }
 
 TEST_CASE("Occasions are one, a range, all from one on, all, or a part of all") {
@@ -164,7 +194,7 @@ TEST_CASE("An event of an object needs a request or a receive") {
 }
 
 TEST_CASE("No text crashes the parser or is accepted with a part that was not read") {
-  const std::string_view base = "latency=1.2us,rate=100Gb,seed=7,fail=send:3-5:rnr_retry,"
+  const std::string_view base = "mlx5,latency=1.2us,rate=100Gb,seed=7,fail=send:3-5:rnr_retry,"
                                 "delay=write:2%:1ms,drop=now,event=now:port_err";
   for (std::size_t n = 0; n <= base.size(); ++n) {
     settings s;
