@@ -15,6 +15,18 @@ struct soft_resources {
 
 void soft_get_resources(struct soft_resources* to);
 
+/* Replaces the settings of the device (soft/README.md) for everything that happens from now on, in
+ * this process. The occasions of its faults are counted from now on, too. Limits apply to objects
+ * that are made afterwards.
+ * @param text  as of the environment variable ASIO_RDMA_SOFT; "" for no settings; NULL for those of
+ *              the environment
+ * Returns 0; or EINVAL, with a message on stderr, if a part of the text is unknown: then the
+ * settings stay as they are. From any thread. */
+int soft_set(const char* text);
+
+/* The number of faults that have happened since the settings came into force. */
+unsigned long soft_get_faults(void);
+
 #ifdef __cplusplus
 }
 #endif

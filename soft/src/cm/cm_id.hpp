@@ -26,7 +26,8 @@ struct private_data {
 /// addresses').
 inline constexpr std::uint8_t request_data = 56, reply_data = 196, reject_data = 148;
 /// Reasons of a rejection (InfiniBand specification, table 109).
-inline constexpr int reject_timeout = 4, reject_no_listener = 8, reject_consumer = 28;
+inline constexpr int reject_timeout = 4, reject_no_listener = 8, reject_stale = 10,
+                     reject_consumer = 28;
 
 struct cm_event : rdma_cm_event {
   cm_id* counted_for = nullptr; ///< the id that is not destroyed before the event is acknowledged

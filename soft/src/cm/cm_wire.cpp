@@ -4,7 +4,7 @@
 #include "cm/addresses.hpp"
 #include "cm/cm_id.hpp"
 
-#include "device/limits.hpp"
+#include "device/in_force.hpp"
 #include "wire/wire_listener.hpp"
 
 #include <algorithm>
@@ -35,7 +35,7 @@ void put(iwarp::start_frame& f, const private_data& data) {
 }
 
 std::uint8_t depth(std::uint16_t n) {
-  return static_cast<std::uint8_t>(std::min<std::uint16_t>(n, limits::reads));
+  return static_cast<std::uint8_t>(std::min<std::uint16_t>(n, most_reads()));
 }
 
 } // namespace
@@ -55,8 +55,8 @@ struct cm_listener final : wire_listener {
     getpeername(w->socket(), &to.route.addr.dst_addr, &size);
     to.first = f;
     const bool negotiates = f.enhanced && f.ird != iwarp::start_frame::not_negotiated;
-    to.responder_resources = negotiates ? depth(f.ord) : limits::reads;
-    to.initiator_depth = negotiates ? depth(f.ird) : limits::reads;
+    to.responder_resources = negotiates ? depth(f.ord) : most_reads();
+    to.initiator_depth = negotiates ? depth(f.ird) : most_reads();
     to.peer_qp_num = w->number();
     if (cm_id* const id_of_request = take_request(id, std::move(made), data_of(f, request_data))) {
       id_of_request->wire = w;

@@ -2,7 +2,7 @@
 // The functions of librdmacm that begin, answer and end a connection.
 #include "cm/functions.hpp"
 
-#include "device/limits.hpp"
+#include "device/in_force.hpp"
 #include "verbs/next.hpp"
 
 #include <algorithm>
@@ -41,8 +41,8 @@ SOFT_EXPORT int rdma_connect(rdma_cm_id* base, rdma_conn_param* p) {
       p = &none;
     if (id.state != cm_state::routed || !take(*p, request_data, data))
       return fail(EINVAL);
-    id.initiator_depth = depth(p->initiator_depth, limits::reads);
-    id.responder_resources = depth(p->responder_resources, limits::reads);
+    id.initiator_depth = depth(p->initiator_depth, most_reads());
+    id.responder_resources = depth(p->responder_resources, most_reads());
     id.retry_count = p->retry_count;
     id.rnr_retry_count = p->rnr_retry_count;
     id.qp_num = id.qp != nullptr ? id.qp->qp_num : p->qp_num;
@@ -61,11 +61,11 @@ SOFT_EXPORT int rdma_accept(rdma_cm_id* base, rdma_conn_param* p) {
     if (p != nullptr) {
       if (!take(*p, reply_data, data))
         return fail(EINVAL);
-      id.initiator_depth = p->initiator_depth == 0xff ? id.initiator_depth
-                                                      : depth(p->initiator_depth, limits::reads);
+      id.initiator_depth =
+          p->initiator_depth == 0xff ? id.initiator_depth : depth(p->initiator_depth, most_reads());
       id.responder_resources = p->responder_resources == 0xff
                                    ? id.responder_resources
-                                   : depth(p->responder_resources, limits::reads);
+                                   : depth(p->responder_resources, most_reads());
       id.rnr_retry_count = p->rnr_retry_count;
     }
     id.qp_num = id.qp != nullptr ? id.qp->qp_num : p != nullptr ? p->qp_num : 0;

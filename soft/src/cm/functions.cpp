@@ -80,7 +80,9 @@ int finish(cm_id& id) {
 }
 
 ibv_context* cm_id::shared_context() {
-  static ibv_context* const opened = make_context();
+  static ibv_context* opened = nullptr;
+  if (opened == nullptr || device_context::of(opened).removed)
+    opened = make_context();
   return opened;
 }
 

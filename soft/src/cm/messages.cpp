@@ -3,12 +3,14 @@
 // those of the kernel's IB CM.
 #include "cm/addresses.hpp"
 #include "cm/cm_id.hpp"
+#include "device/in_force.hpp"
 
 #include <algorithm>
 #include <arpa/inet.h>
 #include <cstring>
 #include <memory>
 #include <netinet/in.h>
+#include <utility>
 #include <vector>
 
 namespace soft {
@@ -37,6 +39,19 @@ cm_event* make_event(cm_id& id, rdma_cm_event_type what, const private_data* dat
   e->param.conn.rnr_retry_count = id.rnr_retry_count;
   e->param.conn.qp_num = id.peer_qp_num;
   return e;
+}
+
+// The reason for which the settings reject a request, or 0.
+int set_rejection() {
+  static unsigned stale = 0;
+  static const settings* of = nullptr;
+  if (std::exchange(of, &current()) != &current())
+    stale = 0;
+  const int reason = needs_attention(bit_of(place::connect)) ? occasion(place::connect).failure : 0;
+  if (reason != 0 || stale == habits().stale_rejects)
+    return reason;
+  ++stale;
+  return reject_stale;
 }
 
 // Ends the connection of an id with another one of this process. Returns that one, or nullptr.
@@ -87,6 +102,10 @@ void cm_id::tell(rdma_cm_event_type what, int status, const private_data* data,
 }
 
 void send_request(cm_id& from, const private_data& data) {
+  if (const int reason = set_rejection()) {
+    from.state = cm_state::ended;
+    return from.tell(RDMA_CM_EVENT_REJECTED, reason, nullptr, reject_data);
+  }
   cm_id* const listener = find_listener(from.route.addr.dst_addr);
   if (listener == nullptr)
     return send_request_by_wire(from, data);

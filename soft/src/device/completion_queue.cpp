@@ -5,7 +5,7 @@
 
 namespace soft {
 
-bool completion_queue::push(const ibv_wc& wc, bool solicited) {
+bool completion_queue::push(const ibv_wc& wc, bool solicited, const late_copy* data) {
   const std::uint64_t at = pushed_.load(std::memory_order_relaxed);
   if (at - taken_.load(std::memory_order_acquire) == capacity_) {
     if (!std::exchange(overflowed_, true)) {
@@ -17,6 +17,12 @@ bool completion_queue::push(const ibv_wc& wc, bool solicited) {
     return false;
   }
   slots_[at % capacity_] = wc;
+  if (copies_ != nullptr) {
+    if (data != nullptr)
+      copies_[at % capacity_] = *data;
+    else
+      copies_[at % capacity_].count = 0;
+  }
   // Sequentially consistent, as are the arming and the program's last poll before it waits: one of
   // the two sees the other.
   pushed_.store(at + 1);
@@ -44,6 +50,9 @@ int completion_queue::poll(int most, ibv_wc* to) noexcept {
       std::min<std::uint64_t>(static_cast<std::uint64_t>(most), pushed_.load() - at));
   for (int i = 0; i < n; ++i)
     to[i] = slots_[at++ % capacity_];
+  if (copies_ != nullptr)
+    for (std::uint64_t i = at - static_cast<std::uint64_t>(n); i != at; ++i)
+      copies_[i % capacity_].carry_out();
   taken_.store(at, std::memory_order_release);
   return n;
 }
@@ -62,6 +71,8 @@ int completion_queue::next() noexcept {
   if (pushed_.load() == at)
     return ENOENT;
   read_ = slots_[at % capacity_];
+  if (copies_ != nullptr)
+    copies_[at % capacity_].carry_out();
   wr_id = read_.wr_id;
   status = read_.status;
   taken_.store(at + 1, std::memory_order_release);
@@ -74,8 +85,11 @@ void completion_queue::drop(std::uint32_t qp_num) {
   std::uint64_t kept =
       last; // from the newest to the oldest, so that `pushed_`, which the engine owns, stays
   for (std::uint64_t i = last; i-- != first;)
-    if (slots_[i % capacity_].qp_num != qp_num)
+    if (slots_[i % capacity_].qp_num != qp_num) {
       slots_[--kept % capacity_] = slots_[i % capacity_];
+      if (copies_ != nullptr)
+        copies_[kept % capacity_] = copies_[i % capacity_];
+    }
   taken_.store(kept);
 }
 
@@ -85,11 +99,17 @@ int completion_queue::resize(unsigned capacity) {
   if (last - first > capacity)
     return EINVAL;
   std::unique_ptr<ibv_wc[]> slots(new (std::nothrow) ibv_wc[capacity]);
-  if (!slots)
+  std::unique_ptr<late_copy[]> copies(copies_ != nullptr ? new (std::nothrow) late_copy[capacity]
+                                                         : nullptr);
+  if (!slots || (copies_ != nullptr && !copies))
     return ENOMEM;
-  for (std::uint64_t i = first; i != last; ++i)
+  for (std::uint64_t i = first; i != last; ++i) {
     slots[(i - first) % capacity] = slots_[i % capacity_];
+    if (copies)
+      copies[(i - first) % capacity] = copies_[i % capacity_];
+  }
   slots_ = std::move(slots);
+  copies_ = std::move(copies);
   capacity_ = capacity;
   cqe = static_cast<int>(capacity);
   taken_.store(0);

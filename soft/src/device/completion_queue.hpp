@@ -2,6 +2,7 @@
 #ifndef SOFT_DEVICE_COMPLETION_QUEUE_HPP
 #define SOFT_DEVICE_COMPLETION_QUEUE_HPP
 
+#include "device/memory.hpp"
 #include "device/objects.hpp"
 #include "engine/spin_mutex.hpp"
 
@@ -10,12 +11,30 @@
 
 namespace soft {
 
+/// Data of a completion that the program's poll copies to its place, as mlx5's library does.
+struct late_copy {
+  static constexpr unsigned most_bytes = 32, most_parts = 4;
+  unsigned count = 0; ///< of parts; 0: there is nothing to copy
+  span parts[most_parts];
+  std::byte data[most_bytes];
+
+  void carry_out() const noexcept {
+    const std::byte* from = data;
+    for (unsigned i = 0; i < count; from += parts[i++].bytes)
+      std::memcpy(parts[i].data, from, parts[i].bytes);
+  }
+};
+
 /// A ring of completions: the engine pushes, the program polls.
 struct completion_queue : ibv_cq_ex {
   counted<&resource_counts::completion_queues> count;
 
-  completion_queue(unsigned capacity, soft::channel* events)
-      : events_to(events), slots_(new ibv_wc[capacity]), capacity_(capacity) {}
+  /// `copies`: its completions may carry data.
+  completion_queue(unsigned capacity, soft::channel* events, bool copies)
+      : events_to(events),
+        slots_(new ibv_wc[capacity]),
+        copies_(copies ? new late_copy[capacity] : nullptr),
+        capacity_(capacity) {}
 
   static completion_queue& of(ibv_cq* q) noexcept {
     return *static_cast<completion_queue*>(reinterpret_cast<ibv_cq_ex*>(q));
@@ -26,7 +45,8 @@ struct completion_queue : ibv_cq_ex {
   /// `solicited`: the completion is that of a solicited message, or of a failure
   /// (ibv_req_notify_cq(3)).
   /// False: the queue has overflowed.
-  bool push(const ibv_wc& wc, bool solicited);
+  bool push(const ibv_wc& wc, bool solicited, const late_copy* data = nullptr);
+  bool takes_data() const noexcept { return copies_ != nullptr; }
   /// Drops the completions of a queue pair.
   void drop(std::uint32_t qp_num);
   /// Errors: EINVAL, more completions are in the queue.
@@ -51,6 +71,7 @@ private:
   void notify(bool solicited);
 
   std::unique_ptr<ibv_wc[]> slots_;
+  std::unique_ptr<late_copy[]> copies_; ///< of the slots, or nullptr
   unsigned capacity_;
   spin_mutex polling_;
   std::atomic<int> armed_{none};

@@ -30,6 +30,32 @@ resource_counts& resources() noexcept {
   return *counts;
 }
 
+namespace {
+
+std::mutex contexts_mutex;
+std::vector<device_context*>& contexts() {
+  static auto* const all = new std::vector<device_context*>;
+  return *all;
+}
+
+} // namespace
+
+device_context::device_context() : verbs_context{} {
+  const std::lock_guard lock(contexts_mutex);
+  contexts().push_back(this);
+}
+
+device_context::~device_context() {
+  const std::lock_guard lock(contexts_mutex);
+  std::erase(contexts(), this);
+}
+
+void device_context::for_all(const std::function<void(device_context&)>& f) {
+  const std::lock_guard lock(contexts_mutex);
+  for (device_context* const c : contexts())
+    f(*c);
+}
+
 ibv_gid gid_of(const sockaddr& address) noexcept {
   ibv_gid g{};
   if (address.sa_family == AF_INET6) {

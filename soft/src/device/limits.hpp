@@ -2,23 +2,17 @@
 #ifndef SOFT_DEVICE_LIMITS_HPP
 #define SOFT_DEVICE_LIMITS_HPP
 
-#include <cstdint>
-
 namespace soft::limits {
 
-// Limits that the device reports, and keeps. An entry of a queue takes memory only once the queue
-// is made.
+// Limits that the device reports, and keeps, with any personality. An entry of a queue takes memory
+// only once the queue is made.
 inline constexpr int queue_pairs = 1 << 16;
 inline constexpr int work_requests = 1 << 14;
-inline constexpr int elements = 32;
-inline constexpr std::uint32_t inline_bytes = 512;
 inline constexpr int completion_queues = 1 << 16;
 inline constexpr int completions = 1 << 20;
 inline constexpr int regions = 1 << 20;
 inline constexpr int domains = 1 << 16;
-inline constexpr int reads = 128;
 inline constexpr int shared_receive_queues = 1 << 16;
-inline constexpr std::uint32_t message_bytes = 1u << 31;
 inline constexpr int vectors = 2;
 inline constexpr int addresses = 1024; ///< of the GID table
 inline constexpr int partitions = 8;   ///< of the P_Key table: each is the default one

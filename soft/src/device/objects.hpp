@@ -8,6 +8,7 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstring>
+#include <functional>
 #include <infiniband/verbs.h>
 #include <mutex>
 #include <sys/socket.h>
@@ -60,14 +61,20 @@ private:
 
 /// A program's context on the device.
 struct device_context : verbs_context {
+  device_context();
+  ~device_context();
+
   event_source<ibv_async_event> events;
-  std::atomic<int> objects{0}; ///< domains, completion queues and channels
+  std::atomic<int> objects{0};      ///< domains, completion queues and channels
+  std::atomic<bool> removed{false}; ///< the device is gone for this context
 
   ibv_context* base() noexcept { return &context; }
   static device_context& of(ibv_context* c) noexcept {
     return *static_cast<device_context*>(reinterpret_cast<verbs_context*>(
         reinterpret_cast<std::byte*>(c) - offsetof(verbs_context, context)));
   }
+  /// Calls `f` with each context of this process.
+  static void for_all(const std::function<void(device_context&)>& f);
 };
 
 /// Another context: ibv_open_device(3). nullptr: errno.

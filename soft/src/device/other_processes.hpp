@@ -20,6 +20,10 @@ public:
   virtual void detach() = 0;
   /// Sends the requests of the queue pair, as long as the connection takes bytes.
   virtual void pump() = 0;
+  /// Neither sends nor receives from now on. The connection stays, so that the peer gets no answer.
+  virtual void fall_silent() = 0;
+  /// Resets the connection.
+  virtual void kill() = 0;
 
 protected:
   ~peer_wire() = default;

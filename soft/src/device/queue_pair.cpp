@@ -80,13 +80,22 @@ queue_pair::queue_pair(const ibv_qp_init_attr& a)
       made_of(a),
       sends_(a.cap.max_send_wr, request_bytes(a.cap)),
       own_(a.srq != nullptr ? 0 : a.cap.max_recv_wr, a.srq != nullptr ? 0 : a.cap.max_recv_sge),
-      shared_(a.srq != nullptr ? &shared_queue::of(a.srq) : nullptr) {
+      shared_(a.srq != nullptr ? &shared_queue::of(a.srq) : nullptr),
+      message_bytes_(a.qp_type == IBV_QPT_UD ? habits().datagram_bytes : habits().message_bytes),
+      read_elements_(habits().read_elements),
+      has_atomics_(habits().atomics != IBV_ATOMIC_NONE),
+      is_limited_(!has_atomics_ || read_elements_ < a.cap.max_send_sge) {
   attributes_.path_mtu = IBV_MTU_4096;
 }
 
 queue_pair* queue_pair::find(std::uint32_t number) {
   const auto found = numbers().find(number);
   return found == numbers().end() ? nullptr : found->second;
+}
+
+void queue_pair::for_all(const std::function<void(queue_pair&)>& f) {
+  for (const auto& [number, qp] : numbers())
+    f(*qp);
 }
 
 bool queue_pair::open() {
@@ -105,11 +114,28 @@ void queue_pair::close() {
   engine::get().remove(*this);
   own_.close();
   receives().wake();
+  if (habits().drops_completions) {
+    completion_queue::of(qp_base.send_cq).drop(qp_base.qp_num);
+    completion_queue::of(qp_base.recv_cq).drop(qp_base.qp_num);
+  }
   numbers().erase(qp_base.qp_num);
   give_back_number(qp_base.qp_num);
 }
 
-int queue_pair::post_send(ibv_send_wr* first, ibv_send_wr** bad) noexcept {
+// Whether the personality has this kind of request, with so many elements.
+bool queue_pair::has(const ibv_send_wr& wr) const noexcept {
+  switch (wr.opcode) {
+  case IBV_WR_RDMA_READ:
+    return static_cast<unsigned>(wr.num_sge) <= read_elements_;
+  case IBV_WR_ATOMIC_CMP_AND_SWP:
+  case IBV_WR_ATOMIC_FETCH_AND_ADD:
+    return has_atomics_;
+  default:
+    return true;
+  }
+}
+
+int queue_pair::post_send(ibv_send_wr* first, ibv_send_wr** bad, std::uint32_t posted) noexcept {
   int error = 0;
   const ibv_qp_state s = state_.load();
   if (s == IBV_QPS_RESET || s == IBV_QPS_INIT || s == IBV_QPS_RTR)
@@ -123,7 +149,7 @@ int queue_pair::post_send(ibv_send_wr* first, ibv_send_wr** bad) noexcept {
         for (int i = 0; i < first->num_sge; ++i)
           bytes += first->sg_list[i].length;
       if (first->num_sge < 0 || static_cast<unsigned>(first->num_sge) > made_of.cap.max_send_sge ||
-          bytes > made_of.cap.max_inline_data) {
+          bytes > made_of.cap.max_inline_data || (is_limited_ && !has(*first))) {
         error = EINVAL;
         break;
       }
@@ -137,8 +163,9 @@ int queue_pair::post_send(ibv_send_wr* first, ibv_send_wr** bad) noexcept {
       r->flags = first->send_flags |
                  (made_of.sq_sig_all != 0 ? static_cast<unsigned>(IBV_SEND_SIGNALED) : 0u);
       r->immediate = first->imm_data;
-      r->count = static_cast<std::uint32_t>(first->num_sge);
-      r->inline_bytes = static_cast<std::uint32_t>(bytes);
+      r->count = static_cast<std::uint16_t>(first->num_sge);
+      r->inline_bytes = static_cast<std::uint16_t>(bytes);
+      r->posted = posted;
       switch (first->opcode) {
       case IBV_WR_ATOMIC_CMP_AND_SWP:
       case IBV_WR_ATOMIC_FETCH_AND_ADD:
@@ -200,8 +227,9 @@ int queue_pair::modify(const ibv_qp_attr& a, int mask) {
     return EINVAL;
   if (((mask & IBV_QP_PORT) != 0 && a.port_num != 1) ||
       ((mask & IBV_QP_PKEY_INDEX) != 0 && a.pkey_index >= limits::partitions) ||
-      ((mask & IBV_QP_MAX_QP_RD_ATOMIC) != 0 && a.max_rd_atomic > limits::reads) ||
-      ((mask & IBV_QP_MAX_DEST_RD_ATOMIC) != 0 && a.max_dest_rd_atomic > limits::reads))
+      ((mask & IBV_QP_MAX_QP_RD_ATOMIC) != 0 && a.max_rd_atomic > habits().reads) ||
+      ((mask & IBV_QP_MAX_DEST_RD_ATOMIC) != 0 && a.max_dest_rd_atomic > habits().reads) ||
+      ((mask & IBV_QP_AV) != 0 && a.ah_attr.is_global == 0 && habits().grh_required))
     return EINVAL;
   const auto set = [&](int bit, auto member) {
     if ((mask & bit) != 0)
@@ -272,9 +300,9 @@ void queue_pair::reset() {
     own_.take();
   completion_queue::of(qp_base.send_cq).drop(qp_base.qp_num);
   completion_queue::of(qp_base.recv_cq).drop(qp_base.qp_num);
-  last_told_ = false;
+  last_told_ = is_cut_ = met_ = false;
   tries_ = 0;
-  given_up_ = next_try_ = {};
+  given_up_ = next_try_ = last_due_ = wire_free_ = {};
   receives().wake();
 }
 
@@ -296,8 +324,10 @@ void queue_pair::flush() {
     if (!completion_queue::of(qp_base.recv_cq).push(wc, true))
       return;
   }
-  if (shared_ != nullptr && !std::exchange(last_told_, true))
+  if (shared_ != nullptr && !last_told_ && tells_last_request()) {
+    last_told_ = true;
     tell(IBV_EVENT_QP_LAST_WQE_REACHED);
+  }
 }
 
 queue_pair::~queue_pair() = default;
@@ -316,7 +346,7 @@ void queue_pair::use_wire(std::shared_ptr<peer_wire> w) {
 
 void queue_pair::run() {
   waits_.stop();
-  if (wire_ && present() != IBV_QPS_ERR) {
+  if (wire_ && !is_cut_ && present() != IBV_QPS_ERR) {
     if (present() == IBV_QPS_RTS)
       wire_->pump();
     return;
@@ -331,10 +361,13 @@ void queue_pair::run() {
     send_work* const r = present() == IBV_QPS_RTS ? sends_.front() : nullptr;
     if (r == nullptr)
       return;
-    const outcome o = carry(*r);
+    outcome o;
+    if (!needs_attention(request_attention) || !meets_settings(*r, o))
+      o = carry(*r);
     if (o.is == outcome::later)
       return;
     tries_ = 0;
+    met_ = false;
     given_up_ = next_try_ = {};
     complete(*r, o);
   }
@@ -377,7 +410,8 @@ void queue_pair::complete(send_work& r, const outcome& o) {
   sends_.take(); // before the completion is seen: the program may post in its place
   if (failed)
     fail();
-  if (told && !completion_queue::of(qp_base.send_cq).push(wc, failed)) {
+  if (told &&
+      !completion_queue::of(qp_base.send_cq).push(wc, failed, o.is_late ? &late_ : nullptr)) {
     fail();
     tell(IBV_EVENT_QP_FATAL);
   }

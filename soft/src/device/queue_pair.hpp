@@ -3,12 +3,14 @@
 #define SOFT_DEVICE_QUEUE_PAIR_HPP
 
 #include "device/completion_queue.hpp"
+#include "device/in_force.hpp"
 #include "device/memory.hpp"
 #include "device/other_processes.hpp"
 #include "device/receive_queue.hpp"
 #include "device/work_queue.hpp"
 #include "engine/engine.hpp"
 
+#include <functional>
 #include <memory>
 #include <optional>
 
@@ -19,7 +21,11 @@ struct outcome {
   enum kind { done, later } is = done;
   ibv_wc_status status = IBV_WC_SUCCESS;
   std::uint32_t bytes = 0;
+  bool is_late = false; ///< the poll of the completion copies the data
 };
+
+/// The bits of `attention` that concern a request before it is carried out.
+inline constexpr std::uint32_t request_attention = request_places | is_timed | is_removed;
 
 struct queue_pair final : ibv_qp_ex, task {
   counted<&resource_counts::queue_pairs> count;
@@ -31,10 +37,15 @@ struct queue_pair final : ibv_qp_ex, task {
   }
   /// The queue pair of this process with this number, or nullptr. The engine must be locked.
   static queue_pair* find(std::uint32_t number);
+  /// Calls `f` with each queue pair of this process. The engine must be locked.
+  static void for_all(const std::function<void(queue_pair&)>& f);
   ibv_qp* base() noexcept { return &qp_base; }
 
   // ---- from any thread
-  int post_send(ibv_send_wr* first, ibv_send_wr** bad) noexcept;
+  /// `posted`: the result of `post_time`.
+  int post_send(ibv_send_wr* first, ibv_send_wr** bad, std::uint32_t posted) noexcept;
+  /// The present time, for `send_work::posted`.
+  static std::uint32_t post_time() noexcept;
   int post_receive(ibv_recv_wr* first, ibv_recv_wr** bad) noexcept;
 
   // ---- with the engine locked
@@ -50,6 +61,10 @@ struct queue_pair final : ibv_qp_ex, task {
   void fail();
   /// An event on the context's descriptor.
   void tell(ibv_event_type what);
+  /// Drops the link to the peer: both sides hear nothing more of each other.
+  void cut();
+  /// Ends as if the peer's process had: the connection to another process is reset.
+  void kill_peer();
 
   acknowledged_events events_got;
   ibv_qp_init_attr made_of;
@@ -65,7 +80,7 @@ struct queue_pair final : ibv_qp_ex, task {
   /// Takes the first receive; `received` is to be called for it.
   void take_receive();
   void received(std::uint64_t receive, ibv_wc_status status, const arrival& a,
-                ibv_wc_opcode as = IBV_WC_RECV);
+                ibv_wc_opcode as = IBV_WC_RECV, const late_copy* data = nullptr);
   /// The memory of a receive; nothing: it names memory that it must not.
   std::optional<spans> sink(receive_work& r) const;
   bool gather(send_work& r, unsigned access, spans& to) const;
@@ -85,6 +100,10 @@ struct queue_pair final : ibv_qp_ex, task {
   peer_search* search() noexcept { return search_.get(); }
   void use_wire(std::shared_ptr<peer_wire> w);
   unsigned read_depth() const noexcept { return attributes_.max_rd_atomic; }
+  std::uint64_t message_limit() const noexcept { return message_bytes_; }
+  /// Looks up what the settings do to the next request that is carried out. True: `o` says what
+  /// becomes of it; if that is `later`, the queue pair runs again. False: it is carried out.
+  bool meets_settings(send_work& r, outcome& o);
 
 private:
   void run() override;
@@ -92,6 +111,15 @@ private:
   void flush();
   void reset();
   void complete(send_work& r, const outcome& o);
+  bool has(const ibv_send_wr& wr) const noexcept;
+  bool tells_last_request();
+  ibv_wc_status meet_receive();
+  clock::time_point arrival_of(send_work& r);
+  // The data of a small message, if the poll of its completion in `q` is to copy it; or nullptr.
+  const late_copy* keep_for_poll(ibv_cq* q, const spans& to, const spans& from) {
+    return completion_queue::of(q).takes_data() ? keep(to, from) : nullptr;
+  }
+  const late_copy* keep(const spans& to, const spans& from);
 
   // ---- queue_pair_wire.cpp: a request and the peer's queue pair, from memory to memory
   outcome carry(send_work& r);
@@ -103,7 +131,7 @@ private:
   outcome atomic(send_work& r, queue_pair& to, const spans& into);
   /// Completes the first receive of `to` with the message of `r`.
   void deliver(queue_pair& to, const send_work& r, std::uint64_t bytes,
-               ibv_wc_opcode as = IBV_WC_RECV);
+               ibv_wc_opcode as = IBV_WC_RECV, const late_copy* data = nullptr);
   void refuse_receive(ibv_wc_status why);
   outcome no_receive(queue_pair& at);
   outcome no_answer();
@@ -123,6 +151,20 @@ private:
   std::unique_ptr<peer_search> search_; ///< until it has a wire
   unsigned tries_ = 0;                  ///< of the first request, after receiver not ready
   clock::time_point next_try_{}, given_up_{};
+
+  // ---- limits of the personality that it was made with
+  const std::uint64_t message_bytes_;
+  const unsigned read_elements_;
+  const bool has_atomics_, is_limited_;
+
+  // ---- settings
+  bool is_cut_ = false;           ///< the link to the peer is dropped
+  bool met_ = false;              ///< the settings for the next request are looked up:
+  int failure_ = 0;               ///< its status; 0: it is carried out
+  clock::time_point due_{};       ///< not before this time
+  clock::time_point wire_free_{}; ///< the wire has carried all earlier requests
+  clock::time_point last_due_{};  ///< IBV_EVENT_QP_LAST_WQE_REACHED is raised
+  late_copy late_;
 };
 
 } // namespace soft

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
 // Requests of a queue pair whose peer is in the same process: from memory to memory.
-#include "device/limits.hpp"
 #include "device/queue_pair.hpp"
 
 #include <arpa/inet.h>
@@ -10,8 +9,8 @@
 namespace soft {
 namespace {
 
-constexpr outcome failed(ibv_wc_status status) { return {outcome::done, status, 0}; }
-constexpr outcome wait_for_more{outcome::later, IBV_WC_SUCCESS, 0};
+constexpr outcome failed(ibv_wc_status status) { return {.status = status}; }
+constexpr outcome wait_for_more{.is = outcome::later};
 
 // The time of a receiver that is not ready, by its code (InfiniBand specification, table 45), in
 // units of 10 us.
@@ -27,7 +26,7 @@ bool has_immediate(ibv_wr_opcode o) {
 } // namespace
 
 queue_pair* queue_pair::peer() const {
-  return peer_is_here_ ? find(attributes_.dest_qp_num) : nullptr;
+  return peer_is_here_ && !is_cut_ ? find(attributes_.dest_qp_num) : nullptr;
 }
 
 bool queue_pair::gather(send_work& r, unsigned access, spans& to) const {
@@ -56,7 +55,7 @@ outcome queue_pair::carry_reliable(send_work& r) {
   const bool into = fetches(r.opcode);
   if (!gather(r, into ? IBV_ACCESS_LOCAL_WRITE : 0, memory))
     return failed(IBV_WC_LOC_PROT_ERR);
-  if (memory.bytes > limits::message_bytes)
+  if (memory.bytes > message_bytes_)
     return failed(IBV_WC_LOC_LEN_ERR);
   if (into && attributes_.max_rd_atomic == 0)
     return failed(IBV_WC_LOC_QP_OP_ERR);
@@ -109,8 +108,10 @@ outcome queue_pair::send(send_work& r, queue_pair& to, const spans& from) {
     to.fail();
     return failed(IBV_WC_REM_INV_REQ_ERR);
   }
-  transfer(*into, from);
-  deliver(to, r, from.bytes);
+  const late_copy* const data = to.keep_for_poll(to.qp_base.recv_cq, *into, from);
+  if (data == nullptr)
+    transfer(*into, from);
+  deliver(to, r, from.bytes, IBV_WC_RECV, data);
   return {};
 }
 
@@ -142,6 +143,7 @@ outcome queue_pair::read(send_work& r, queue_pair& to, const spans& into) {
     to.fail();
     return failed(IBV_WC_REM_INV_REQ_ERR);
   }
+  outcome o;
   if (into.bytes != 0) {
     std::byte* const memory =
         to.remote_memory(r.key, r.address, into.bytes, IBV_ACCESS_REMOTE_READ);
@@ -152,9 +154,13 @@ outcome queue_pair::read(send_work& r, queue_pair& to, const spans& into) {
     }
     spans from;
     from.add(memory, into.bytes);
-    transfer(into, from);
+    if (made_of.sq_sig_all != 0)
+      o.is_late = keep_for_poll(qp_base.send_cq, into, from) != nullptr;
+    if (!o.is_late)
+      transfer(into, from);
   }
-  return {outcome::done, IBV_WC_SUCCESS, static_cast<std::uint32_t>(into.bytes)};
+  o.bytes = static_cast<std::uint32_t>(into.bytes);
+  return o;
 }
 
 outcome queue_pair::atomic(send_work& r, queue_pair& to, const spans& into) {
@@ -177,7 +183,7 @@ outcome queue_pair::atomic(send_work& r, queue_pair& to, const spans& into) {
   spans result;
   result.add(reinterpret_cast<std::byte*>(&before), 8);
   transfer(into, result);
-  return {outcome::done, IBV_WC_SUCCESS, 8};
+  return {.bytes = 8};
 }
 
 // A datagram is lost if no queue pair can take it. That is no failure of the sender.
@@ -187,8 +193,10 @@ outcome queue_pair::carry_datagram(send_work& r) {
   spans from;
   if (!gather(r, 0, from))
     return failed(IBV_WC_LOC_PROT_ERR);
-  if (from.bytes > 4096)
+  if (from.bytes > message_bytes_)
     return failed(IBV_WC_LOC_LEN_ERR);
+  if (is_cut_)
+    return {};
   const address_handle& handle = *static_cast<address_handle*>(r.address_handle);
   const ibv_ah_attr& way = handle.attributes;
   queue_pair* const to = handle.is_local ? find(r.qp_num) : nullptr;
@@ -217,8 +225,8 @@ outcome queue_pair::carry_datagram(send_work& r) {
   return {};
 }
 
-void queue_pair::deliver(queue_pair& to, const send_work& r, std::uint64_t bytes,
-                         ibv_wc_opcode as) {
+void queue_pair::deliver(queue_pair& to, const send_work& r, std::uint64_t bytes, ibv_wc_opcode as,
+                         const late_copy* data) {
   arrival a;
   a.bytes = static_cast<std::uint32_t>(bytes);
   a.source = qp_base.qp_num;
@@ -230,7 +238,7 @@ void queue_pair::deliver(queue_pair& to, const send_work& r, std::uint64_t bytes
     a.flags = IBV_WC_WITH_INV;
   const std::uint64_t taken = to.receives().front()->wr_id;
   to.take_receive();
-  to.received(taken, IBV_WC_SUCCESS, a, as);
+  to.received(taken, IBV_WC_SUCCESS, a, as, data);
 }
 
 void queue_pair::refuse_receive(ibv_wc_status why) {
@@ -246,7 +254,9 @@ void queue_pair::take_receive() {
 }
 
 void queue_pair::received(std::uint64_t receive, ibv_wc_status status, const arrival& a,
-                          ibv_wc_opcode as) {
+                          ibv_wc_opcode as, const late_copy* data) {
+  if (status == IBV_WC_SUCCESS && needs_attention(bit_of(place::receive)))
+    status = meet_receive();
   ibv_wc wc{};
   wc.wr_id = receive;
   wc.status = status;
@@ -258,7 +268,8 @@ void queue_pair::received(std::uint64_t receive, ibv_wc_status status, const arr
   wc.wc_flags = a.flags;
   if (qp_base.qp_type == IBV_QPT_UD)
     wc.wc_flags |= IBV_WC_GRH;
-  if (!completion_queue::of(qp_base.recv_cq).push(wc, a.solicited || status != IBV_WC_SUCCESS)) {
+  if (!completion_queue::of(qp_base.recv_cq)
+           .push(wc, a.solicited || status != IBV_WC_SUCCESS, data)) {
     fail();
     tell(IBV_EVENT_QP_FATAL);
   }

@@ -6,10 +6,13 @@
 
 #include <atomic>
 #include <bit>
+#include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <infiniband/verbs.h>
 #include <memory>
 #include <mutex>
+#include <ratio>
 
 namespace soft {
 
@@ -84,8 +87,9 @@ struct send_work {
   ibv_wr_opcode opcode;
   unsigned flags;          ///< IBV_SEND_*; the queue's sq_sig_all included
   std::uint32_t immediate; ///< or the key to invalidate
-  std::uint32_t count;
-  std::uint32_t inline_bytes; ///< the data itself lies in place of the elements
+  std::uint16_t count;
+  std::uint16_t inline_bytes; ///< the data itself lies in place of the elements
+  std::uint32_t posted;       ///< in `post_tick`s; only if the wire has a latency
   std::uint32_t key;
   std::uint64_t address, compare_add, swap;
   ibv_mw* window;
@@ -96,6 +100,9 @@ struct send_work {
   ibv_sge* elements() noexcept { return reinterpret_cast<ibv_sge*>(this + 1); }
   std::byte* data() noexcept { return reinterpret_cast<std::byte*>(this + 1); }
 };
+/// The unit of `send_work::posted`. The time since a post is known up to 68 seconds.
+using post_tick = std::chrono::duration<std::int64_t, std::ratio<16, 1'000'000'000>>;
+
 static_assert(sizeof(send_work) % alignof(ibv_sge) == 0 &&
               sizeof(receive_work) % alignof(ibv_sge) == 0);
 

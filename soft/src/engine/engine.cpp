@@ -16,6 +16,9 @@ namespace {
 
 constexpr std::uint64_t wake_id = 0, timer_id = 1;
 constexpr unsigned turns_between_looks = 16;
+constexpr std::chrono::microseconds near{50}; // the engine spins until a time that is so near
+constexpr std::chrono::milliseconds after_precise{1}; // as a wake-up takes longer than an adapter
+constexpr std::chrono::microseconds for_a_look{20}; // and looks at its descriptors if there is time
 std::mutex making;
 std::atomic<engine*> current{nullptr};
 
@@ -83,8 +86,42 @@ void engine::collect() {
   std::reverse(ready_.begin() + first, ready_.end());
 }
 
-void engine::schedule_at(task& t, clock::time_point when) {
+void engine::forget_time(task& t) {
+  if (t.due_ == clock::time_point::max())
+    return;
   timers_.erase({t.due_, &t});
+  if (near_.erase({t.due_, &t}) != 0)
+    near_due_ = near_.empty() ? never : near_.begin()->first.time_since_epoch().count();
+  t.due_ = clock::time_point::max();
+}
+
+void engine::schedule_precisely(task& t, clock::time_point when) {
+  if (spin_.count() == 0)
+    return schedule_at(t, when);
+  const auto now = clock::now();
+  precise_until_ = std::max(now, when) + after_precise;
+  if (when - now > near) // then the task asks again
+    return schedule_at(t, when - near);
+  forget_time(t);
+  t.due_ = when;
+  near_.emplace(when, &t);
+  near_due_ = near_.begin()->first.time_since_epoch().count();
+}
+
+// With the engine locked.
+void engine::schedule_near() {
+  const auto now = clock::now();
+  while (!near_.empty() && near_.begin()->first <= now) {
+    task& t = *near_.begin()->second;
+    near_.erase(near_.begin());
+    t.due_ = clock::time_point::max();
+    schedule(t);
+  }
+  near_due_ = near_.empty() ? never : near_.begin()->first.time_since_epoch().count();
+}
+
+void engine::schedule_at(task& t, clock::time_point when) {
+  forget_time(t);
   t.due_ = when;
   timers_.emplace(when, &t);
   if (when < timer_set_)
@@ -115,8 +152,7 @@ void engine::run_due() {
 }
 
 void engine::remove(task& t) {
-  if (timers_.erase({t.due_, &t}) != 0)
-    t.due_ = clock::time_point::max();
+  forget_time(t);
   // Before the tasks leave `posted_`, so that the engine does not sleep meanwhile.
   collected_ = true;
   collect();
@@ -155,9 +191,10 @@ void engine::forget(int fd) {
 void engine::work() {
   for (unsigned turn = 1;; ++turn) {
     run_tasks();
-    if (sleep_is_safe())
+    const bool idle = sleep_is_safe();
+    if (idle)
       wait();
-    else if (turn % turns_between_looks == 0)
+    if (turn % turns_between_looks == 0 && (!idle || near_due_.load() != never))
       look(0);
   }
 }
@@ -166,6 +203,8 @@ void engine::run_tasks() {
   let_others_pass();
   std::lock_guard lock(mutex_);
   collected_ = false;
+  if (is_near_due())
+    schedule_near();
   collect();
   // By index: a task may remove others, which collects what was posted meanwhile.
   for (std::size_t i = 0; i != ready_.size(); ++i) {
@@ -180,11 +219,14 @@ void engine::run_tasks() {
 
 void engine::wait() {
   if (spin_.count() > 0) {
-    const auto until = clock::now() + spin_;
-    for (unsigned turn = 1; clock::now() < until; ++turn) {
-      if (!sleep_is_safe())
+    auto now = clock::now();
+    const auto until = std::max(now + spin_, precise_until_);
+    for (unsigned turn = 1; now < until || near_due_.load() != never; now = clock::now(), ++turn) {
+      const clock::rep due = near_due_.load(std::memory_order_relaxed);
+      if (!sleep_is_safe() || now.time_since_epoch().count() >= due)
         return;
-      if (turn % turns_between_looks == 0)
+      if (turn % turns_between_looks == 0 &&
+          (due == never || clock::time_point(clock::duration(due)) - now > for_a_look))
         look(0);
     }
   }

@@ -77,6 +77,9 @@ public:
   // The following need the lock.
   /// Runs `t` at `when`, in place of an earlier time.
   void schedule_at(task& t, clock::time_point when);
+  /// The same, to the microsecond if the machine has more than one processor: near its time the
+  /// engine spins.
+  void schedule_precisely(task& t, clock::time_point when);
   /// The task is not run again; its owner may destroy it.
   void remove(task& t);
   /// Waits for a descriptor. Errors: of epoll_ctl(2), as errno.
@@ -98,6 +101,12 @@ private:
   void collect();
   void set_timer();
   void run_due();
+  bool is_near_due() const noexcept {
+    const clock::rep due = near_due_.load(std::memory_order_relaxed);
+    return due != never && clock::now().time_since_epoch().count() >= due;
+  }
+  void schedule_near();
+  void forget_time(task& t);
 
   std::mutex mutex_;
   std::atomic<unsigned> waiting_{0};
@@ -108,6 +117,10 @@ private:
       ready_; // collected from `posted_`, to be run; nullptr where a task was removed
   std::set<std::pair<clock::time_point, task*>> timers_;
   clock::time_point timer_set_ = clock::time_point::max();
+  static constexpr clock::rep never = clock::duration::max().count();
+  std::set<std::pair<clock::time_point, task*>> near_; // the engine spins until they are due
+  std::atomic<clock::rep> near_due_{never};            // the first of them
+  clock::time_point precise_until_{};                  // and so long for what comes next
   std::unordered_map<int, std::uint64_t> descriptors_; // the id of each in `handlers_`
   std::unordered_map<std::uint64_t, descriptor*> handlers_;
   std::uint64_t next_id_ = 2;

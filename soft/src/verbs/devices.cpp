@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 // ibv_get_device_list(3), ibv_open_device(3), ibv_query_*(3): the real devices, and soft0 behind
 // them.
+#include "device/in_force.hpp"
 #include "device/limits.hpp"
 #include "device/objects.hpp"
 #include "verbs/functions.hpp"
@@ -41,6 +42,7 @@ __be64 guid() {
 }
 
 void fill(ibv_device_attr& a) {
+  const personality& p = habits();
   a = {};
   std::strcpy(a.fw_ver, "1");
   a.node_guid = a.sys_image_guid = guid();
@@ -49,21 +51,28 @@ void fill(ibv_device_attr& a) {
   a.vendor_id = 0x50f7;
   a.max_qp = limits::queue_pairs;
   a.max_qp_wr = limits::work_requests;
-  a.device_cap_flags = IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_SRQ_RESIZE | IBV_DEVICE_MEM_WINDOW |
-                       IBV_DEVICE_MEM_WINDOW_TYPE_2B | IBV_DEVICE_SYS_IMAGE_GUID |
-                       IBV_DEVICE_CURR_QP_STATE_MOD | IBV_DEVICE_MEM_MGT_EXTENSIONS;
-  a.max_sge = a.max_sge_rd = limits::elements;
+  a.device_cap_flags = IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_SRQ_RESIZE |
+                       IBV_DEVICE_SYS_IMAGE_GUID | IBV_DEVICE_CURR_QP_STATE_MOD |
+                       IBV_DEVICE_MEM_MGT_EXTENSIONS;
+  if (p.window_flags)
+    a.device_cap_flags |= IBV_DEVICE_MEM_WINDOW | IBV_DEVICE_MEM_WINDOW_TYPE_2B;
+  // One limit for both, as the kernel reports it.
+  a.max_sge = static_cast<int>(std::min(p.send_elements, p.receive_elements));
+  a.max_sge_rd = static_cast<int>(p.read_elements);
   a.max_cq = limits::completion_queues;
   a.max_cqe = limits::completions;
-  a.max_mr = a.max_mw = limits::regions / 2;
+  a.max_mr = limits::regions / 2;
+  a.max_mw = p.windows;
   a.max_pd = limits::domains;
-  a.max_qp_rd_atom = a.max_qp_init_rd_atom = limits::reads;
+  a.max_qp_rd_atom = a.max_qp_init_rd_atom = static_cast<int>(p.reads);
   a.max_res_rd_atom = 1 << 20;
-  a.atomic_cap = IBV_ATOMIC_GLOB;
+  a.atomic_cap = p.atomics;
   a.max_ah = 1 << 16;
-  a.max_srq = limits::shared_receive_queues;
-  a.max_srq_wr = limits::work_requests;
-  a.max_srq_sge = limits::elements;
+  if (p.shared_receives) {
+    a.max_srq = limits::shared_receive_queues;
+    a.max_srq_wr = limits::work_requests;
+    a.max_srq_sge = static_cast<int>(p.receive_elements);
+  }
   a.max_pkeys = limits::partitions;
   a.phys_port_cnt = 1;
 }
@@ -76,7 +85,9 @@ int query_port(ibv_context*, std::uint8_t port, ibv_port_attr* to, std::size_t b
   a.max_mtu = a.active_mtu = IBV_MTU_4096;
   a.gid_tbl_len = limits::addresses;
   a.port_cap_flags = IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS;
-  a.max_msg_sz = limits::message_bytes;
+  a.max_msg_sz = habits().message_bytes;
+  if (habits().grh_required)
+    a.flags |= IBV_QPF_GRH_REQUIRED;
   a.pkey_tbl_len = limits::partitions;
   a.active_width = 2; // 4 lanes
   a.active_speed = 32;
@@ -166,7 +177,11 @@ SOFT_EXPORT int ibv_get_device_index(ibv_device* d) {
 namespace soft {
 
 ibv_context* make_context() {
-  auto made = std::unique_ptr<device_context>(new (std::nothrow) device_context{});
+  if (const int error = load_settings()) {
+    errno = error;
+    return nullptr;
+  }
+  auto made = std::unique_ptr<device_context>(new (std::nothrow) device_context);
   if (!made) {
     errno = ENOMEM;
     return nullptr;

@@ -2,18 +2,21 @@
 // Protection domains, registered memory, memory windows and address handles.
 #include "device/memory.hpp"
 
+#include "device/faults.hpp"
 #include "device/queue_pair.hpp"
 #include "verbs/functions.hpp"
 #include "verbs/next.hpp"
 
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <linux/capability.h>
 #include <memory>
 #include <new>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
+#include <thread>
 #include <unistd.h>
 
 #undef ibv_reg_mr
@@ -68,6 +71,15 @@ bool may_lock(std::uint64_t bytes) {
   return syscall(SYS_capget, &header, data) == 0 && (data[0].effective & 1u << CAP_IPC_LOCK) != 0;
 }
 
+// The time that pinning and mapping the memory takes.
+void wait_for_registration(std::size_t bytes) {
+  const personality& p = habits();
+  if (p.register_memory.count() > 0)
+    std::this_thread::sleep_for(p.register_memory +
+                                std::chrono::nanoseconds(static_cast<long>(
+                                    static_cast<double>(bytes) * p.register_byte_ns)));
+}
+
 ibv_mr* reg(ibv_pd* pd, void* address, std::size_t bytes, std::uint64_t first, unsigned access) {
   access &= ~static_cast<unsigned>(IBV_ACCESS_OPTIONAL_RANGE);
   if ((access & ~known) != 0) {
@@ -78,10 +90,15 @@ ibv_mr* reg(ibv_pd* pd, void* address, std::size_t bytes, std::uint64_t first, u
     errno = EINVAL;
     return nullptr;
   }
+  if (const int error = refuse(pd->context, place::reg_mr)) {
+    errno = error;
+    return nullptr;
+  }
   if (const int error = check_memory(address, bytes, (access & IBV_ACCESS_LOCAL_WRITE) != 0)) {
     errno = error;
     return nullptr;
   }
+  wait_for_registration(bytes);
   if (!may_lock(bytes)) {
     errno = ENOMEM;
     return nullptr;
@@ -113,6 +130,10 @@ ibv_mr* reg(ibv_pd* pd, void* address, std::size_t bytes, std::uint64_t first, u
 SOFT_EXPORT ibv_pd* ibv_alloc_pd(ibv_context* c) {
   if (!is_soft(c))
     return SOFT_NEXT(ibv_alloc_pd)(c);
+  if (const int error = refuse_creation(c, place::alloc_pd)) {
+    errno = error;
+    return nullptr;
+  }
   auto* const made = new (std::nothrow) domain{};
   if (made == nullptr) {
     errno = ENOMEM;
@@ -128,6 +149,8 @@ SOFT_EXPORT int ibv_dealloc_pd(ibv_pd* pd) {
     return SOFT_NEXT(ibv_dealloc_pd)(pd);
   if (domain::of(pd).objects != 0)
     return EBUSY;
+  if (const int error = refuse_destruction(pd->context))
+    return error;
   --device_context::of(pd->context).objects;
   delete &domain::of(pd);
   return 0;
@@ -167,6 +190,8 @@ SOFT_EXPORT int ibv_dereg_mr(ibv_mr* mr) {
   if (!is_soft(mr->context))
     return SOFT_NEXT(ibv_dereg_mr)(mr);
   auto* const r = static_cast<region*>(mr);
+  if (const int error = refuse_destruction(mr->context))
+    return error;
   {
     const engine::lock_guard lock(engine::get());
     if (r->windows != 0)
@@ -185,6 +210,12 @@ namespace {
 ibv_mw* alloc_mw(ibv_pd* pd, ibv_mw_type type) {
   if (type != IBV_MW_TYPE_1 && type != IBV_MW_TYPE_2) {
     errno = EINVAL;
+    return nullptr;
+  }
+  const int error = habits().windows == 0 ? habits().window_flags ? ENOMEM : EOPNOTSUPP
+                                          : refuse_creation(pd->context, place::alloc_mw);
+  if (error != 0) {
+    errno = error;
     return nullptr;
   }
   auto made = std::unique_ptr<window>(new (std::nothrow) window{});
@@ -206,6 +237,8 @@ ibv_mw* alloc_mw(ibv_pd* pd, ibv_mw_type type) {
 
 int dealloc_mw(ibv_mw* mw) {
   auto* const w = static_cast<window*>(mw);
+  if (const int error = refuse_destruction(mw->context))
+    return error;
   {
     const engine::lock_guard lock(engine::get());
     memory_table::get().remove(*w);
@@ -227,7 +260,7 @@ int bind_mw(ibv_qp* qp, ibv_mw* mw, ibv_mw_bind* how) {
   wr.bind_mw.rkey = ibv_inc_rkey(mw->rkey);
   wr.bind_mw.bind_info = how->bind_info;
   ibv_send_wr* bad = nullptr;
-  const int error = queue_pair::of(qp).post_send(&wr, &bad);
+  const int error = queue_pair::of(qp).post_send(&wr, &bad, queue_pair::post_time());
   if (error == 0)
     mw->rkey = wr.bind_mw.rkey;
   return error;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 // Completion channels, completion queues, shared receive queues and asynchronous events.
 #include "device/completion_queue.hpp"
+#include "device/faults.hpp"
 #include "device/limits.hpp"
 #include "device/queue_pair.hpp"
 #include "device/receive_queue.hpp"
@@ -72,9 +73,13 @@ completion_queue* make_queue(ibv_context* c, std::uint32_t entries, void* queue_
     errno = EINVAL;
     return nullptr;
   }
+  if (const int error = refuse_creation(c, place::create_cq)) {
+    errno = error;
+    return nullptr;
+  }
   try {
-    auto* const made =
-        new completion_queue(entries, events == nullptr ? nullptr : &channel::of(events));
+    auto* const made = new completion_queue(
+        entries, events == nullptr ? nullptr : &channel::of(events), habits().copied_at_poll != 0);
     made->context = c;
     made->channel = events;
     made->cq_context = queue_context;
@@ -97,6 +102,11 @@ int req_notify_cq(ibv_cq* q, int solicited_only) {
   return 0;
 }
 int post_srq_recv(ibv_srq* s, ibv_recv_wr* first, ibv_recv_wr** bad) {
+  if (needs_attention(bit_of(place::post_recv)))
+    if (const int error = refuse(s->context, place::post_recv)) {
+      *bad = first;
+      return error;
+    }
   return shared_queue::of(s).receives.post(first, bad);
 }
 
@@ -237,6 +247,8 @@ SOFT_EXPORT int ibv_destroy_cq(ibv_cq* base) {
   completion_queue& q = completion_queue::of(base);
   if (q.users != 0)
     return EBUSY;
+  if (const int error = refuse_destruction(base->context))
+    return error;
   if (q.events_to != nullptr) {
     q.events_to->events.remove_if([&](completion_queue* other) { return other == &q; },
                                   [](completion_queue*) {});
@@ -256,9 +268,17 @@ SOFT_EXPORT int ibv_destroy_cq(ibv_cq* base) {
 SOFT_EXPORT ibv_srq* ibv_create_srq(ibv_pd* pd, ibv_srq_init_attr* a) {
   if (!is_soft(pd->context))
     return SOFT_NEXT(ibv_create_srq)(pd, a);
+  if (!habits().shared_receives) {
+    errno = EOPNOTSUPP;
+    return nullptr;
+  }
   if (a->attr.max_wr == 0 || a->attr.max_wr > limits::work_requests ||
-      a->attr.max_sge > limits::elements) {
+      a->attr.max_sge > habits().receive_elements) {
     errno = EINVAL;
+    return nullptr;
+  }
+  if (const int error = refuse_creation(pd->context, place::create_srq)) {
+    errno = error;
     return nullptr;
   }
   try {
@@ -307,6 +327,8 @@ SOFT_EXPORT int ibv_destroy_srq(ibv_srq* s) {
   shared_queue& own = shared_queue::of(s);
   if (own.users != 0)
     return EBUSY;
+  if (const int error = refuse_destruction(s->context))
+    return error;
   end_events(s->context, own.events_got, [&](const ibv_async_event& e) {
     return is_about_shared(e.event_type) && e.element.srq == s;
   });
@@ -334,9 +356,11 @@ SOFT_EXPORT int ibv_get_async_event(ibv_context* c, ibv_async_event* e) {
 
 SOFT_EXPORT void ibv_ack_async_event(ibv_async_event* e) {
   const ibv_context* const c = context_of(*e);
-  if (c == nullptr || !is_soft(c))
-    return SOFT_NEXT(ibv_ack_async_event)(e);
-  events_of(*e)->acknowledged(1);
+  if (c != nullptr && is_soft(c))
+    return events_of(*e)->acknowledged(1);
+  // An event of a port may be of either device. A program without libibverbs has no real one.
+  if (auto* const real = SOFT_NEXT(ibv_ack_async_event))
+    real(e);
 }
 
 namespace soft {

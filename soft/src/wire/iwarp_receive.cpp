@@ -2,8 +2,6 @@
 // The receiving side of a wire: start frames and segments. Payload is read into its place directly.
 #include "wire/iwarp_wire.hpp"
 
-#include "device/limits.hpp"
-
 #include <algorithm>
 #include <arpa/inet.h>
 #include <cerrno>

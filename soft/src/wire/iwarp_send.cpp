@@ -2,7 +2,7 @@
 // The sending side of a wire: requests of the queue pair, and answers to those of the peer.
 #include "wire/iwarp_wire.hpp"
 
-#include "device/limits.hpp"
+#include "device/in_force.hpp"
 
 #include <algorithm>
 #include <arpa/inet.h>
@@ -37,7 +37,11 @@ void iwarp_wire::pump() {
     }
     flush();
   }
-  // Completions come after the bytes have left, and in the order of the requests.
+  complete_requests();
+}
+
+// Completions come after the bytes have left, and in the order of the requests.
+void iwarp_wire::complete_requests() {
   while (qp_ != nullptr && !flights_.empty() && flights_.front().done) {
     const flight f = flights_.front();
     flights_.pop_front();
@@ -72,11 +76,18 @@ bool iwarp_wire::next_message() {
       ((r->flags & IBV_SEND_FENCE) != 0 && reads_ != 0))
     return false;
   sends_answer_ = false;
-  start_request(*r);
+  outcome set;
+  if (needs_attention(request_attention)) {
+    const bool decided = qp_->meets_settings(*r, set);
+    if (stage_ != stage::running || (decided && set.is == outcome::later))
+      return false;
+  }
+  start_request(*r, set.status);
   return true;
 }
 
-void iwarp_wire::start_request(send_work& r) {
+// `set`: the status with which the settings fail it.
+void iwarp_wire::start_request(send_work& r, ibv_wc_status set) {
   flight& f = flights_.emplace_back();
   f.request = &r;
   const auto failed = [&](ibv_wc_status why) {
@@ -84,13 +95,15 @@ void iwarp_wire::start_request(send_work& r) {
     f.result.status = why;
     broken_ = why != IBV_WC_SUCCESS;
   };
+  if (set != IBV_WC_SUCCESS)
+    return failed(set);
   if (r.opcode == IBV_WR_BIND_MW || r.opcode == IBV_WR_LOCAL_INV)
     return failed(qp_->carry_locally(r));
   if (!qp_->gather(r, fetches(r.opcode) ? IBV_ACCESS_LOCAL_WRITE : 0, f.memory))
     return failed(IBV_WC_LOC_PROT_ERR);
   if (fetches(r.opcode) && qp_->read_depth() == 0)
     return failed(IBV_WC_LOC_QP_OP_ERR);
-  if (f.memory.bytes > limits::message_bytes)
+  if (f.memory.bytes > qp_->message_limit())
     return failed(IBV_WC_LOC_LEN_ERR);
   const auto bytes = static_cast<std::uint32_t>(f.memory.bytes);
   const bool solicited = (r.flags & IBV_SEND_SOLICITED) != 0;

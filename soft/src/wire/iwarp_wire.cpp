@@ -2,7 +2,7 @@
 // The socket of a wire: its start, its end, and the bytes on their way out.
 #include "wire/iwarp_wire.hpp"
 
-#include "device/limits.hpp"
+#include "device/in_force.hpp"
 
 #include <algorithm>
 #include <cerrno>
@@ -36,7 +36,7 @@ iwarp::start_options start_options_of(unsigned answered, unsigned begun) noexcep
   o.rtr = iwarp::rtr_kinds::rdma_write;
   o.ird = static_cast<std::uint16_t>(answered);
   o.ord = static_cast<std::uint16_t>(begun);
-  o.max_ird = limits::reads;
+  o.max_ird = most_reads();
   return o;
 }
 
@@ -193,6 +193,28 @@ void iwarp_wire::detach() {
   qp_ = nullptr;
   flights_.clear();
   close();
+}
+
+void iwarp_wire::fall_silent() {
+  if (stage_ != stage::waiting && stage_ != stage::running)
+    return;
+  flush();
+  complete_requests();
+  stage_ = stage::silent;
+  engine::get().forget(socket_);
+  watched_ = 0;
+  waits_.stop();
+  flights_.clear();
+  out_.clear();
+  out_sent_ = 0;
+}
+
+void iwarp_wire::kill() {
+  flush();
+  sockaddr nothing{};
+  nothing.sa_family = AF_UNSPEC;
+  ::connect(socket_, &nothing, sizeof(nothing)); // of TCP: a reset
+  end(ECONNRESET);
 }
 
 // With bytes of the peer that were not read, close(2) would reset the connection, and what was sent

@@ -69,6 +69,8 @@ public:
   void attach(queue_pair& qp) override;
   void detach() override;
   void pump() override;
+  void fall_silent() override;
+  void kill() override;
 
 private:
   iwarp_wire(int socket, wire_owner& owner);
@@ -96,7 +98,8 @@ private:
 
   // ---- sending
   bool next_message();
-  void start_request(send_work& r);
+  void complete_requests();
+  void start_request(send_work& r, ibv_wc_status set);
   void send_segment();
   void write_out(std::span<const std::byte> bytes);
   void flush();
@@ -124,7 +127,7 @@ private:
   void fail(const iwarp::protocol_error& e);
   void end(int error);
 
-  enum class stage { connecting, starting, waiting, running, draining, closed };
+  enum class stage { connecting, starting, waiting, running, silent, draining, closed };
 
   int socket_;
   wire_owner* owner_;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 #include "wire/pairing.hpp"
 
-#include "device/limits.hpp"
+#include "device/in_force.hpp"
 #include "iwarp/big_endian.hpp"
 #include "wire/wire_listener.hpp"
 
@@ -45,7 +45,7 @@ struct address {
 int make_socket() { return socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0); }
 
 iwarp::start_options options_of(const queue_pair& qp) {
-  return start_options_of(limits::reads, qp.read_depth());
+  return start_options_of(most_reads(), qp.read_depth());
 }
 
 // The private data of a request: both numbers.

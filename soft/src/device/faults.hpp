@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: BSL-1.0
+#ifndef SOFT_DEVICE_FAULTS_HPP
+#define SOFT_DEVICE_FAULTS_HPP
+
+#include "device/in_force.hpp"
+#include "device/objects.hpp"
+
+namespace soft {
+
+struct queue_pair;
+
+/// The faults of `place::now`.
+void happen_now();
+/// Raises an event of a queue pair, of its queues, or of the device in all its contexts. The engine
+/// must be locked.
+void raise_event(queue_pair& qp, ibv_event_type what);
+
+/// For a call that makes an object, or changes one: 0, or the error with which it fails. Waits if
+/// the settings delay the call. The engine must not be locked.
+int refuse(const ibv_context* c, place call);
+/// The same for a call that creates an object, which takes the time of the personality.
+int refuse_creation(const ibv_context* c, place call);
+/// For a call that destroys an object. 0; or EIO: the device was removed, and
+/// RDMAV_ALLOW_DISASSOC_DESTROY is not set (ibv_open_device(3)).
+int refuse_destruction(const ibv_context* c);
+
+} // namespace soft
+
+#endif

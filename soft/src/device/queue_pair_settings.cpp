@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: BSL-1.0
+// The effect of the settings on a queue pair: its pace, its faults, and the habits of its
+// personality.
+#include "device/faults.hpp"
+#include "device/queue_pair.hpp"
+
+#include <algorithm>
+
+namespace soft {
+namespace {
+
+place place_of(ibv_wr_opcode o) {
+  switch (o) {
+  case IBV_WR_RDMA_WRITE:
+  case IBV_WR_RDMA_WRITE_WITH_IMM:
+    return place::write;
+  case IBV_WR_RDMA_READ:
+    return place::read;
+  case IBV_WR_ATOMIC_CMP_AND_SWP:
+  case IBV_WR_ATOMIC_FETCH_AND_ADD:
+    return place::atomic;
+  case IBV_WR_BIND_MW:
+  case IBV_WR_LOCAL_INV:
+    return place::bind;
+  default:
+    return place::send;
+  }
+}
+
+std::uint64_t bytes_of(send_work& r) {
+  std::uint64_t bytes = r.inline_bytes;
+  if ((r.flags & IBV_SEND_INLINE) == 0)
+    for (unsigned i = 0; i < r.count; ++i)
+      bytes += r.elements()[i].length;
+  return bytes;
+}
+
+} // namespace
+
+// Rounded up: a request seems to be no older than it is.
+std::uint32_t queue_pair::post_time() noexcept {
+  return static_cast<std::uint32_t>(
+      std::chrono::ceil<post_tick>(clock::now().time_since_epoch()).count());
+}
+
+// The wire carries one request after the other at its rate. Each takes the latency in addition.
+clock::time_point queue_pair::arrival_of(send_work& r) {
+  const settings& s = current();
+  const auto now = clock::now();
+  const auto tick =
+      static_cast<std::uint32_t>(std::chrono::floor<post_tick>(now.time_since_epoch()).count());
+  // Both are rounded: a post may seem to be one tick ahead.
+  const post_tick age(r.posted == tick + 1 ? 0u : tick - r.posted);
+  auto carried = std::max(now - age, wire_free_);
+  if (s.rate > 0)
+    carried += std::chrono::nanoseconds(
+        static_cast<std::int64_t>(8e9 * static_cast<double>(bytes_of(r)) / s.rate));
+  wire_free_ = carried;
+  return carried + s.latency;
+}
+
+bool queue_pair::meets_settings(send_work& r, outcome& o) {
+  o = {.is = outcome::later};
+  if (needs_attention(is_removed) && device_context::of(qp_base.context).removed)
+    return true; // nothing wakes it
+  if (!met_) {
+    met_ = true;
+    failure_ = 0;
+    due_ = {};
+    if (needs_attention(is_timed) && !wire_)
+      due_ = arrival_of(r);
+    const place here = place_of(r.opcode);
+    if (needs_attention(bit_of(here))) {
+      const incident i = occasion(here);
+      failure_ = i.failure;
+      if (i.delay.count() > 0)
+        due_ = std::max(due_, clock::now()) + i.delay;
+      if (i.event >= 0)
+        raise_event(*this, static_cast<ibv_event_type>(i.event));
+      if (i.drop)
+        cut();
+      if (i.kill)
+        kill_peer();
+    }
+  }
+  if (clock::now() < due_) {
+    engine::get().schedule_precisely(*this, due_);
+    return true;
+  }
+  if (wire_ && !is_cut_)
+    met_ = false; // the wire does not ask again for this request
+  if (failure_ == 0)
+    return false;
+  o = {.status = static_cast<ibv_wc_status>(failure_)};
+  return true;
+}
+
+ibv_wc_status queue_pair::meet_receive() {
+  const incident i = occasion(place::receive);
+  if (i.event >= 0)
+    raise_event(*this, static_cast<ibv_event_type>(i.event));
+  if (i.drop)
+    cut();
+  if (i.kill)
+    kill_peer();
+  if (i.failure != 0)
+    fail(); // before the completion is seen
+  return static_cast<ibv_wc_status>(i.failure);
+}
+
+void queue_pair::cut() {
+  if (present() != IBV_QPS_RTR && present() != IBV_QPS_RTS)
+    return;
+  if (queue_pair* const p = peer()) {
+    p->is_cut_ = true;
+    engine::get().schedule(*p); // its request may wait for a receive
+  }
+  is_cut_ = true;
+  if (wire_)
+    wire_->fall_silent();
+  engine::get().schedule(*this);
+}
+
+void queue_pair::kill_peer() {
+  if (wire_)
+    wire_->kill();
+  else
+    cut();
+}
+
+// Whether IBV_EVENT_QP_LAST_WQE_REACHED is raised now. If not, the queue pair runs again.
+bool queue_pair::tells_last_request() {
+  const auto late = habits().late_last_wqe;
+  if (late.count() == 0)
+    return true;
+  const auto now = clock::now();
+  if (last_due_ == clock::time_point{})
+    last_due_ = now + late;
+  if (now >= last_due_)
+    return true;
+  engine::get().schedule_at(*this, last_due_);
+  return false;
+}
+
+const late_copy* queue_pair::keep(const spans& to, const spans& from) {
+  if (from.bytes == 0 || from.bytes > std::min(habits().copied_at_poll, late_copy::most_bytes))
+    return nullptr;
+  late_.count = 0;
+  std::uint64_t left = from.bytes;
+  for (unsigned i = 0; i < to.count && left != 0; ++i) {
+    if (late_.count == late_copy::most_parts)
+      return nullptr;
+    const std::uint64_t n = std::min(left, to.parts[i].bytes);
+    late_.parts[late_.count++] = {to.parts[i].data, n};
+    left -= n;
+  }
+  spans kept;
+  kept.add(late_.data, from.bytes);
+  transfer(kept, from);
+  return &late_;
+}
+
+} // namespace soft

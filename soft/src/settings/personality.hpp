@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: BSL-1.0
+#ifndef SOFT_SETTINGS_PERSONALITY_HPP
+#define SOFT_SETTINGS_PERSONALITY_HPP
+
+#include <chrono>
+#include <cstdint>
+#include <infiniband/verbs.h>
+#include <string_view>
+
+namespace soft {
+
+/// A kind of adapter: its limits, its capabilities and its habits.
+struct personality {
+  std::string_view name;
+
+  // ---- limits
+  unsigned send_elements;       ///< scatter/gather elements of a request
+  unsigned receive_elements;    ///< and of a receive
+  unsigned read_elements;       ///< and of a READ
+  std::uint32_t inline_bytes;   ///< of a request
+  std::uint32_t message_bytes;  ///< of a message of a connection
+  std::uint32_t datagram_bytes; ///< of a datagram
+  unsigned reads;               ///< READs and atomics that a queue pair has outstanding
+
+  // ---- capabilities
+  bool reliable;        ///< queue pairs of type RC
+  bool unreliable;      ///< and UC
+  bool datagrams;       ///< and UD
+  bool shared_receives; ///< shared receive queues
+  bool window_flags;    ///< the device reports memory windows, of type 2B
+  int windows;          ///< `max_mw`; 0: allocating a window fails
+  ibv_atomic_cap atomics;
+
+  // ---- habits
+  /// ibv_destroy_qp removes the completions of the queue pair, unpolled. The receives that a shared
+  /// receive queue gave for them are never reported.
+  bool drops_completions;
+  /// The time from the last flushed request to IBV_EVENT_QP_LAST_WQE_REACHED.
+  std::chrono::nanoseconds late_last_wqe;
+  /// A receive or the answer to a READ of at most so many bytes lies in the completion until the
+  /// program polls it.
+  std::uint32_t copied_at_poll;
+  /// IBV_EVENT_DEVICE_FATAL removes the device: requests never complete, and functions that make,
+  /// change or destroy an object fail with EIO.
+  bool eio_after_removal;
+  /// The port reports IBV_QPF_GRH_REQUIRED, and a path without a global route is refused.
+  bool grh_required;
+  /// The first requests of rdma_connect that are rejected with reason 10, *stale connection*.
+  unsigned stale_rejects;
+  /// The time that creating or destroying a queue, a queue pair, or a domain takes.
+  std::chrono::nanoseconds create, destroy;
+  /// The time that registering memory takes, and its part for each byte.
+  std::chrono::nanoseconds register_memory;
+  double register_byte_ns;
+  /// The time from a post to its effect; the setting of this name replaces it.
+  std::chrono::nanoseconds latency;
+};
+
+/// The personality of a program that sets none.
+extern const personality plain;
+/// The personality of this name, or nullptr.
+const personality* find_personality(std::string_view name) noexcept;
+
+} // namespace soft
+
+#endif

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: BSL-1.0
+#ifndef SOFT_TEST_DEVICE_FIXTURE_HPP
+#define SOFT_TEST_DEVICE_FIXTURE_HPP
+
+#include "asio_rdma_soft.h"
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <infiniband/verbs.h>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace soft::test {
+
+/// Puts settings in force for the lifetime of a test case. Fails the test if they are wrong.
+class with_settings {
+public:
+  explicit with_settings(const std::string& text) { replace(text); }
+  ~with_settings() { soft_set(""); }
+  with_settings(const with_settings&) = delete;
+  with_settings& operator=(const with_settings&) = delete;
+  void replace(const std::string& text);
+};
+
+template <auto Destroy>
+struct destroys {
+  template <class T>
+  void operator()(T* object) const {
+    Destroy(object);
+  }
+};
+using owned_context = std::unique_ptr<ibv_context, destroys<ibv_close_device>>;
+using owned_pd = std::unique_ptr<ibv_pd, destroys<ibv_dealloc_pd>>;
+using owned_channel = std::unique_ptr<ibv_comp_channel, destroys<ibv_destroy_comp_channel>>;
+using owned_cq = std::unique_ptr<ibv_cq, destroys<ibv_destroy_cq>>;
+using owned_srq = std::unique_ptr<ibv_srq, destroys<ibv_destroy_srq>>;
+using owned_qp = std::unique_ptr<ibv_qp, destroys<ibv_destroy_qp>>;
+using owned_mr = std::unique_ptr<ibv_mr, destroys<ibv_dereg_mr>>;
+
+/// Opens soft0. nullptr: errno.
+owned_context open_soft();
+ibv_device_attr attributes(ibv_context& c);
+
+/// One side of a connection: a queue pair with its own completion queue, and registered memory.
+struct side {
+  static constexpr int depth = 64;
+  struct options {
+    bool shared = false;      ///< a shared receive queue
+    bool all_signaled = true; ///< sq_sig_all
+    ibv_qp_type type = IBV_QPT_RC;
+  };
+  explicit side(ibv_context& c) : side(c, options()) {}
+  side(ibv_context& c, const options& o);
+
+  owned_pd pd;
+  owned_channel channel;
+  owned_cq cq;
+  owned_srq srq;
+  owned_qp qp;
+  std::vector<std::byte> memory;
+  owned_mr mr;
+
+  /// To a state of a connection with `peer`, or to the error state: ibv_modify_qp's result.
+  int to(ibv_qp_state state, const side* peer = nullptr, std::uint8_t timeout = 8);
+  /// An element of the memory.
+  ibv_sge element(std::size_t offset, std::uint32_t bytes) const;
+  int receive(std::uint64_t id, std::size_t offset = 0, std::uint32_t bytes = 256);
+  int send(std::uint64_t id, std::size_t offset = 0, std::uint32_t bytes = 8);
+  /// A WRITE to, or a READ or an atomic of, the peer's memory at its beginning.
+  int remote(std::uint64_t id, ibv_wr_opcode opcode, const side& peer, std::uint32_t bytes = 8);
+  /// The next completion; polls until there is one.
+  ibv_wc completion();
+  /// Whether there is none now.
+  bool is_quiet();
+  std::array<std::byte, 8> bytes_at(std::size_t offset) const;
+};
+
+/// Connects two queue pairs of this process. `timeout` is that of ibv_modify_qp(3): a request
+/// without an answer ends after 2 * 4.096 us * 2^timeout.
+void connect(side& a, side& b, std::uint8_t timeout = 8);
+
+/// Two sides that are connected.
+struct connected_pair {
+  explicit connected_pair(const side::options& o = {});
+  owned_context context;
+  side a, b;
+};
+
+/// The next asynchronous event, acknowledged; waits for it.
+ibv_event_type next_event(ibv_context& c);
+bool has_event(ibv_context& c);
+
+using clock = std::chrono::steady_clock;
+
+} // namespace soft::test
+
+#endif

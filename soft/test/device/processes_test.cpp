@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: BSL-1.0
+// Settings by the environment, and faults between two processes.
+#include "fixture.hpp"
+#include "processes.hpp"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cerrno>
+#include <cstdlib>
+#include <optional>
+#include <rdma/rdma_verbs.h>
+
+using namespace soft::test;
+
+namespace {
+
+constexpr int messages = 8;
+
+// The part of the other process: the hidden test cases below.
+struct connecting {
+  endpoint e;
+  std::vector<std::byte> memory = std::vector<std::byte>(4096);
+  owned_mr mr;
+
+  void prepare() {
+    mr.reset(ibv_reg_mr(e.id->pd, memory.data(), memory.size(), IBV_ACCESS_LOCAL_WRITE));
+    REQUIRE(mr);
+  }
+  ~connecting() { mr.reset(); } // before the domain
+  int send() {
+    return rdma_post_send(e.id, nullptr, memory.data(), 16, mr.get(), IBV_SEND_SIGNALED);
+  }
+  void receive() { REQUIRE(rdma_post_recv(e.id, nullptr, memory.data(), 64, mr.get()) == 0); }
+};
+
+const char* variable(const char* name) {
+  const char* const value = std::getenv(name);
+  REQUIRE(value != nullptr);
+  return value;
+}
+
+// Connects to the port in PORT, and waits until the other side has accepted.
+void to_parent(connecting& c) {
+  resolve(c.e, variable("PORT"));
+  c.prepare();
+  c.receive();
+  REQUIRE(connect(c.e) == 0);
+  REQUIRE(completion(c.e.id->recv_cq).status == IBV_WC_SUCCESS);
+}
+
+// The listening side: a connection from the test case `name` of another process, with as many
+// receives as there are messages.
+struct listening {
+  explicit listening(const std::string& name, const std::string& settings) {
+    const auto [id, port] = listen();
+    listener.id = id;
+    other.emplace(name, child::variables{{"PORT", port}, {"ASIO_RDMA_SOFT", settings}});
+    REQUIRE(rdma_get_request(listener.id, &accepted.e.id) == 0);
+    accepted.e.make_queue_pair();
+    accepted.prepare();
+    for (int i = 0; i < messages; ++i)
+      accepted.receive();
+    REQUIRE(accept(accepted.e) == 0);
+    REQUIRE(accepted.send() == 0);
+    REQUIRE(completion(accepted.e.id->send_cq).status == IBV_WC_SUCCESS);
+  }
+  endpoint listener;
+  connecting accepted;
+  std::optional<child> other;
+};
+
+} // namespace
+
+TEST_CASE("child: the device does not open", "[.child]") {
+  for (int i = 0; i < 2; ++i) {
+    errno = 0;
+    CHECK_FALSE(open_soft());
+    CHECK(errno == EINVAL);
+    rdma_cm_id* id = nullptr;
+    CHECK(rdma_create_id(nullptr, &id, nullptr, RDMA_PS_TCP) == -1);
+    CHECK(errno == EINVAL);
+  }
+}
+
+TEST_CASE("With settings that are wrong the device does not open, and says why once") {
+  child other("child: the device does not open", {{"ASIO_RDMA_SOFT", "seed=7,latncy=1us"}});
+  std::string said;
+  CHECK(other.wait(&said) == 0);
+  INFO(said);
+  CHECK(std::count(said.begin(), said.end(), '\n') == 1);
+  CHECK(said.find("ASIO_RDMA_SOFT") != std::string::npos);
+  CHECK(said.find("latncy=1us") != std::string::npos);
+}
+
+TEST_CASE("child: the settings of the environment are in force", "[.child]") {
+  const auto context = open_soft();
+  REQUIRE(context);
+  CHECK(attributes(*context).max_sge == 1);
+  CHECK(ibv_alloc_pd(context.get()) == nullptr);
+  CHECK(errno == ENOSPC);
+  REQUIRE(soft_set("") == 0);
+  CHECK(attributes(*context).max_sge == 32);
+  REQUIRE(soft_set(nullptr) == 0);
+  CHECK(attributes(*context).max_sge == 1);
+}
+
+TEST_CASE("The environment's settings are in force from the first use of the device") {
+  child other("child: the settings of the environment are in force",
+              {{"ASIO_RDMA_SOFT", "erdma,fail=alloc_pd:1:enospc"}});
+  std::string said;
+  CHECK(other.wait(&said) == 0);
+  CHECK(said == "");
+}
+
+TEST_CASE("child: the third request kills the connection", "[.child]") {
+  connecting c;
+  to_parent(c);
+  for (int i = 0; i < messages; ++i)
+    (void)c.send(); // fails once the queue pair has
+  CHECK(completion(c.e.id->send_cq).status == IBV_WC_SUCCESS);
+  CHECK(completion(c.e.id->send_cq).status == IBV_WC_SUCCESS);
+  CHECK(completion(c.e.id->send_cq).status == IBV_WC_WR_FLUSH_ERR);
+  CHECK(soft_get_faults() == 1);
+}
+
+TEST_CASE("A peer in another process that is killed ends the connection") {
+  listening l("child: the third request kills the connection", "kill=send:3");
+  int received = 0;
+  ibv_wc wc = completion(l.accepted.e.id->recv_cq);
+  for (; wc.status == IBV_WC_SUCCESS; ++received)
+    wc = completion(l.accepted.e.id->recv_cq);
+  CHECK(received <= 2); // a reset may overtake what was sent
+  CHECK(wc.status == IBV_WC_WR_FLUSH_ERR);
+  CHECK(l.other->wait() == 0);
+}
+
+TEST_CASE("child: requests behind a dropped link end", "[.child]") {
+  connecting c;
+  to_parent(c);
+  for (int i = 0; i < 3; ++i)
+    REQUIRE(c.send() == 0);
+  CHECK(completion(c.e.id->send_cq).status == IBV_WC_SUCCESS);
+  CHECK(completion(c.e.id->send_cq).status == IBV_WC_SUCCESS);
+  CHECK(completion(c.e.id->send_cq).status == IBV_WC_RETRY_EXC_ERR);
+}
+
+TEST_CASE("A link between processes is dropped after the messages that were sent") {
+  listening l("child: requests behind a dropped link end", "drop=send:3");
+  CHECK(completion(l.accepted.e.id->recv_cq).status == IBV_WC_SUCCESS);
+  CHECK(completion(l.accepted.e.id->recv_cq).status == IBV_WC_SUCCESS);
+  CHECK(completion(l.accepted.e.id->recv_cq).status == IBV_WC_WR_FLUSH_ERR);
+  CHECK(l.other->wait() == 0);
+}
+
+TEST_CASE("child: the second request fails and the first is delayed", "[.child]") {
+  connecting c;
+  to_parent(c);
+  const auto posted = clock::now();
+  REQUIRE(c.send() == 0);
+  REQUIRE(c.send() == 0);
+  CHECK(completion(c.e.id->send_cq).status == IBV_WC_SUCCESS);
+  CHECK(clock::now() - posted >= std::chrono::milliseconds(15));
+  CHECK(completion(c.e.id->send_cq).status == IBV_WC_REM_OP_ERR);
+}
+
+TEST_CASE("Requests to another process are delayed and fail") {
+  listening l("child: the second request fails and the first is delayed",
+              "delay=send:1:15ms,fail=send:2:rem_op");
+  CHECK(completion(l.accepted.e.id->recv_cq).status == IBV_WC_SUCCESS);
+  CHECK(completion(l.accepted.e.id->recv_cq).status == IBV_WC_WR_FLUSH_ERR);
+  CHECK(l.other->wait() == 0);
+}
+
+TEST_CASE("Requests to connect are rejected as stale as often as was set") {
+  const auto [id, port] = listen();
+  const endpoint listener(id);
+  with_settings set("stale=2");
+  for (int i = 0; i < 2; ++i) {
+    endpoint e;
+    resolve(e, port);
+    CHECK(connect(e) == -1);
+    CHECK(errno == ECONNREFUSED);
+    REQUIRE(e.id->event != nullptr);
+    CHECK(e.id->event->event == RDMA_CM_EVENT_REJECTED);
+    CHECK(e.id->event->status == 10);
+  }
+  set.replace("fail=connect:1:no_listener");
+  endpoint e;
+  resolve(e, port);
+  CHECK(connect(e) == -1);
+  CHECK(e.id->event->status == 8);
+}
