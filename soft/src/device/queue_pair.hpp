@@ -21,7 +21,6 @@ struct outcome {
   enum kind { done, later } is = done;
   ibv_wc_status status = IBV_WC_SUCCESS;
   std::uint32_t bytes = 0;
-  bool is_late = false; ///< the poll of the completion copies the data
 };
 
 /// The bits of `attention` that concern a request before it is carried out.
@@ -80,7 +79,7 @@ struct queue_pair final : ibv_qp_ex, task {
   /// Takes the first receive; `received` is to be called for it.
   void take_receive();
   void received(std::uint64_t receive, ibv_wc_status status, const arrival& a,
-                ibv_wc_opcode as = IBV_WC_RECV, const late_copy* data = nullptr);
+                ibv_wc_opcode as = IBV_WC_RECV);
   /// The memory of a receive; nothing: it names memory that it must not.
   std::optional<spans> sink(receive_work& r) const;
   bool gather(send_work& r, unsigned access, spans& to) const;
@@ -101,9 +100,10 @@ struct queue_pair final : ibv_qp_ex, task {
   void use_wire(std::shared_ptr<peer_wire> w);
   unsigned read_depth() const noexcept { return attributes_.max_rd_atomic; }
   std::uint64_t message_limit() const noexcept { return message_bytes_; }
-  /// Looks up what the settings do to the next request that is carried out. True: `o` says what
-  /// becomes of it; if that is `later`, the queue pair runs again. False: it is carried out.
-  bool meets_settings(send_work& r, outcome& o);
+  /// Looks up what the settings do to the `n`th request, which is the next to be carried out. True:
+  /// `o` says what becomes of it; if that is `later`, the queue pair runs again. False: it is
+  /// carried out.
+  bool meets_settings(unsigned n, send_work& r, outcome& o);
 
 private:
   void run() override;
@@ -115,14 +115,15 @@ private:
   bool tells_last_request();
   ibv_wc_status meet_receive();
   clock::time_point arrival_of(send_work& r);
-  // The data of a small message, if the poll of its completion in `q` is to copy it; or nullptr.
-  const late_copy* keep_for_poll(ibv_cq* q, const spans& to, const spans& from) {
-    return completion_queue::of(q).takes_data() ? keep(to, from) : nullptr;
+  // Whether the poll of the next completion in `q` copies this data, because there is little of it.
+  bool is_for_poll(ibv_cq* q, const spans& to, const spans& from) {
+    return completion_queue::of(q).takes_data() && keep(completion_queue::of(q), to, from);
   }
-  const late_copy* keep(const spans& to, const spans& from);
+  bool keep(completion_queue& q, const spans& to, const spans& from);
 
   // ---- queue_pair_wire.cpp: a request and the peer's queue pair, from memory to memory
   outcome carry(send_work& r);
+  outcome carry_by_settings(send_work& r);
   outcome carry_reliable(send_work& r);
   outcome carry_datagram(send_work& r);
   outcome send(send_work& r, queue_pair& to, const spans& from);
@@ -131,7 +132,7 @@ private:
   outcome atomic(send_work& r, queue_pair& to, const spans& into);
   /// Completes the first receive of `to` with the message of `r`.
   void deliver(queue_pair& to, const send_work& r, std::uint64_t bytes,
-               ibv_wc_opcode as = IBV_WC_RECV, const late_copy* data = nullptr);
+               ibv_wc_opcode as = IBV_WC_RECV);
   void refuse_receive(ibv_wc_status why);
   outcome no_receive(queue_pair& at);
   outcome no_answer();
@@ -159,12 +160,11 @@ private:
 
   // ---- settings
   bool is_cut_ = false;           ///< the link to the peer is dropped
-  bool met_ = false;              ///< the settings for the next request are looked up:
+  std::uint64_t met_ = ~0ull;     ///< position of the request whose settings are looked up:
   int failure_ = 0;               ///< its status; 0: it is carried out
   clock::time_point due_{};       ///< not before this time
   clock::time_point wire_free_{}; ///< the wire has carried all earlier requests
   clock::time_point last_due_{};  ///< IBV_EVENT_QP_LAST_WQE_REACHED is raised
-  late_copy late_;
 };
 
 } // namespace soft
