@@ -116,6 +116,9 @@ function(asio_rdma_run_on_devices name)
     set(hosts ".hosts")
   endif()
   foreach(device IN LISTS arg_DEVICES)
+    if(device STREQUAL "soft" AND ASIO_RDMA_SANITIZE AND NOT arg_COMMAND MATCHES "^\\$<TARGET_FILE:")
+      continue() # a script cannot preload a device that is compiled with a sanitizer
+    endif()
     if(device STREQUAL "soft")
       add_test(NAME ${name}.soft COMMAND "${PROJECT_SOURCE_DIR}/soft/run" --library $<TARGET_FILE:asio_rdma_soft> ${arg_COMMAND})
       set_tests_properties(${name}.soft PROPERTIES LABELS "device;soft" TIMEOUT ${limit} PROCESSORS 2) # it has threads
@@ -143,9 +146,10 @@ endfunction()
 # source has a namespace of its own. An interposer among the libraries (test/interposer) makes it another program, as it
 # concerns all of it. ALONE: a program of its own, test_NAME, with all of its test cases and the arguments ARGS.
 # Under ThreadSanitizer only the CONCURRENT tests run. UNSANITIZED tests are ALONE and run under no sanitizer of memory or threads.
-# NOT_ON_SOFT: the software device does not pass it yet (soft/README.md).
+# NOT_ON_SOFT: the software device does not pass it yet (soft/README.md). STARTS_PROGRAMS: it starts programs of the system, which
+# cannot preload the device if that is compiled with a sanitizer.
 function(asio_rdma_device_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "ALONE;CONCURRENT;UNSANITIZED;NOT_ON_SOFT" "HOSTS;TIMEOUT" "DEVICES;USES;SOURCES;WITH;ARGS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "ALONE;CONCURRENT;UNSANITIZED;NOT_ON_SOFT;STARTS_PROGRAMS" "HOSTS;TIMEOUT" "DEVICES;USES;SOURCES;WITH;ARGS")
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 300)
   endif()
@@ -188,7 +192,7 @@ function(asio_rdma_device_test name)
     return()
   endif()
   set_target_properties(${program} PROPERTIES EXCLUDE_FROM_ALL FALSE)
-  if(arg_NOT_ON_SOFT)
+  if(arg_NOT_ON_SOFT OR (arg_STARTS_PROGRAMS AND ASIO_RDMA_SANITIZE))
     set(arg_DEVICES ${ASIO_RDMA_TEST_DEVICES})
     list(REMOVE_ITEM arg_DEVICES soft)
   endif()

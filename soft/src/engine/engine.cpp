@@ -246,13 +246,14 @@ void engine::look(int timeout) {
   let_others_pass();
   std::lock_guard lock(mutex_);
   for (int i = 0; i < n; ++i) {
+    const std::uint64_t id = events[i].data.u64; // the structure is packed
     std::uint64_t count = 0;
-    if (events[i].data.u64 == wake_id) {
+    if (id == wake_id) {
       [[maybe_unused]] const auto taken = read(wake_, &count, sizeof(count));
-    } else if (events[i].data.u64 == timer_id) {
+    } else if (id == timer_id) {
       [[maybe_unused]] const auto taken = read(timer_, &count, sizeof(count));
       run_due();
-    } else if (const auto found = handlers_.find(events[i].data.u64); found != handlers_.end()) {
+    } else if (const auto found = handlers_.find(id); found != handlers_.end()) {
       found->second->ready(events[i].events);
     }
   }
