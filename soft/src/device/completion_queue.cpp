@@ -5,7 +5,7 @@
 
 namespace soft {
 
-bool completion_queue::push(const ibv_wc& wc, bool solicited, const late_copy* data) {
+bool completion_queue::push(const ibv_wc& wc, bool solicited) {
   const std::uint64_t at = pushed_.load(std::memory_order_relaxed);
   if (at - taken_.load(std::memory_order_acquire) == capacity_) {
     if (!std::exchange(overflowed_, true)) {
@@ -17,18 +17,18 @@ bool completion_queue::push(const ibv_wc& wc, bool solicited, const late_copy* d
     return false;
   }
   slots_[at % capacity_] = wc;
-  if (copies_ != nullptr) {
-    if (data != nullptr)
-      copies_[at % capacity_] = *data;
-    else
-      copies_[at % capacity_].count = 0;
-  }
   // Sequentially consistent, as are the arming and the program's last poll before it waits: one of
   // the two sees the other.
   pushed_.store(at + 1);
   if (armed_.load() != none)
     notify(solicited);
   return true;
+}
+
+late_copy* completion_queue::data_of_next() noexcept {
+  const std::uint64_t at = pushed_.load(std::memory_order_relaxed);
+  return at - taken_.load(std::memory_order_acquire) == capacity_ ? nullptr
+                                                                  : &copies_[at % capacity_];
 }
 
 void completion_queue::notify(bool solicited) {
@@ -90,6 +90,9 @@ void completion_queue::drop(std::uint32_t qp_num) {
       if (copies_ != nullptr)
         copies_[kept % capacity_] = copies_[i % capacity_];
     }
+  if (copies_ != nullptr)
+    for (std::uint64_t i = first; i != kept; ++i)
+      copies_[i % capacity_].count = 0;
   taken_.store(kept);
 }
 

@@ -18,10 +18,11 @@ struct late_copy {
   span parts[most_parts];
   std::byte data[most_bytes];
 
-  void carry_out() const noexcept {
+  void carry_out() noexcept {
     const std::byte* from = data;
     for (unsigned i = 0; i < count; from += parts[i++].bytes)
       std::memcpy(parts[i].data, from, parts[i].bytes);
+    count = 0;
   }
 };
 
@@ -44,8 +45,10 @@ struct completion_queue : ibv_cq_ex {
   // ---- with the engine locked
   /// `solicited`: what IBV_WC of a solicited request or of a failure is (ibv_req_notify_cq(3)).
   /// False: the queue has overflowed.
-  bool push(const ibv_wc& wc, bool solicited, const late_copy* data = nullptr);
+  bool push(const ibv_wc& wc, bool solicited);
   bool takes_data() const noexcept { return copies_ != nullptr; }
+  /// The data that the next completion brings, if `takes_data`; or nullptr: the queue is full.
+  late_copy* data_of_next() noexcept;
   /// Drops the completions of a queue pair.
   void drop(std::uint32_t qp_num);
   /// Errors: EINVAL, more completions are in the queue.
@@ -70,7 +73,7 @@ private:
   void notify(bool solicited);
 
   std::unique_ptr<ibv_wc[]> slots_;
-  std::unique_ptr<late_copy[]> copies_; ///< of the slots, or nullptr
+  std::unique_ptr<late_copy[]> copies_; ///< of the slots, or nullptr; nothing to copy in free slots
   unsigned capacity_;
   spin_mutex polling_;
   std::atomic<int> armed_{none};

@@ -302,7 +302,7 @@ void queue_pair::reset() {
     own_.take();
   completion_queue::of(qp_base.send_cq).drop(qp_base.qp_num);
   completion_queue::of(qp_base.recv_cq).drop(qp_base.qp_num);
-  last_told_ = is_cut_ = met_ = false;
+  last_told_ = is_cut_ = false;
   tries_ = 0;
   given_up_ = next_try_ = last_due_ = wire_free_ = {};
   receives().wake();
@@ -363,13 +363,10 @@ void queue_pair::run() {
     send_work* const r = present() == IBV_QPS_RTS ? sends_.front() : nullptr;
     if (r == nullptr)
       return;
-    outcome o;
-    if (!needs_attention(request_attention) || !meets_settings(*r, o))
-      o = carry(*r);
+    const outcome o = carry(*r);
     if (o.is == outcome::later)
       return;
     tries_ = 0;
-    met_ = false;
     given_up_ = next_try_ = {};
     complete(*r, o);
   }
@@ -412,8 +409,7 @@ void queue_pair::complete(send_work& r, const outcome& o) {
   sends_.take(); // before the completion is seen: the program may post in its place
   if (failed)
     fail();
-  if (told &&
-      !completion_queue::of(qp_base.send_cq).push(wc, failed, o.is_late ? &late_ : nullptr)) {
+  if (told && !completion_queue::of(qp_base.send_cq).push(wc, failed)) {
     fail();
     tell(IBV_EVENT_QP_FATAL);
   }

@@ -20,7 +20,6 @@ struct outcome {
   enum kind { done, later } is = done;
   ibv_wc_status status = IBV_WC_SUCCESS;
   std::uint32_t bytes = 0;
-  bool is_late = false; ///< the poll of the completion copies the data
 };
 
 /// What needs to be looked up before a request is carried out.
@@ -82,7 +81,7 @@ struct queue_pair final : ibv_qp_ex, task {
   /// Takes the first receive; `received` is to be called for it.
   void take_receive();
   void received(std::uint64_t receive, ibv_wc_status status, const arrival& a,
-                ibv_wc_opcode as = IBV_WC_RECV, const late_copy* data = nullptr);
+                ibv_wc_opcode as = IBV_WC_RECV);
   /// The memory of a receive; nothing: it names memory that it must not.
   std::optional<spans> sink(receive_work& r) const;
   bool gather(send_work& r, unsigned access, spans& to) const;
@@ -103,9 +102,10 @@ struct queue_pair final : ibv_qp_ex, task {
   void use_wire(std::shared_ptr<iwarp_wire> w);
   unsigned read_depth() const noexcept { return attributes_.max_rd_atomic; }
   std::uint64_t message_limit() const noexcept { return message_bytes_; }
-  /// Looks up what the settings do to the next request that is carried out. True: `o` says what
-  /// becomes of it; if that is `later`, the queue pair runs again. False: it is carried out.
-  bool meets_settings(send_work& r, outcome& o);
+  /// Looks up what the settings do to the `n`th request, which is the next to be carried out. True:
+  /// `o` says what becomes of it; if that is `later`, the queue pair runs again. False: it is
+  /// carried out.
+  bool meets_settings(unsigned n, send_work& r, outcome& o);
 
 private:
   void run() override;
@@ -117,11 +117,11 @@ private:
   bool tells_last_request();
   ibv_wc_status meet_receive();
   clock::time_point arrival_of(send_work& r);
-  // The data of a small message, if the poll of its completion in `q` is to copy it; or nullptr.
-  const late_copy* keep_for_poll(ibv_cq* q, const spans& to, const spans& from) {
-    return completion_queue::of(q).takes_data() ? keep(to, from) : nullptr;
+  // Whether the poll of the next completion in `q` copies this data, because there is little of it.
+  bool is_for_poll(ibv_cq* q, const spans& to, const spans& from) {
+    return needs_attention(is_copied) && keep(completion_queue::of(q), to, from);
   }
-  const late_copy* keep(const spans& to, const spans& from);
+  bool keep(completion_queue& q, const spans& to, const spans& from);
 
   // ---- queue_pair_wire.cpp: a request and the peer's queue pair, from memory to memory
   outcome carry(send_work& r);
@@ -133,7 +133,7 @@ private:
   outcome atomic(send_work& r, queue_pair& to, const spans& into);
   /// The first receive of `to` gets what `r` brings.
   void deliver(queue_pair& to, const send_work& r, std::uint64_t bytes,
-               ibv_wc_opcode as = IBV_WC_RECV, const late_copy* data = nullptr);
+               ibv_wc_opcode as = IBV_WC_RECV);
   void refuse_receive(ibv_wc_status why);
   outcome no_receive(queue_pair& at);
   outcome no_answer();
@@ -143,9 +143,11 @@ private:
   spin_mutex posting_;
   receive_queue own_;
   shared_queue* const shared_;
+  const std::uint64_t message_bytes_; ///< of the personality that it was made with
   std::atomic<ibv_qp_state> state_{IBV_QPS_RESET};
   ibv_qp_attr attributes_{};
   bool peer_is_here_ = false;        ///< on this machine
+  bool is_cut_ = false;              ///< the link to the peer is dropped
   bool last_told_ = false;           ///< IBV_EVENT_QP_LAST_WQE_REACHED
   bool established_told_ = true;     ///< IBV_EVENT_COMM_EST
   receive_waiter waits_{*this};      ///< for a receive of the peer
@@ -155,18 +157,15 @@ private:
   clock::time_point next_try_{}, given_up_{};
 
   // ---- limits of the personality that it was made with
-  const std::uint64_t message_bytes_;
   const unsigned read_elements_;
   const bool has_atomics_, is_limited_;
 
   // ---- settings
-  bool is_cut_ = false;           ///< the link to the peer is dropped
-  bool met_ = false;              ///< the settings for the next request are looked up:
+  std::uint64_t met_ = ~0ull;     ///< position of the request whose settings are looked up:
   int failure_ = 0;               ///< its status; 0: it is carried out
   clock::time_point due_{};       ///< not before this time
   clock::time_point wire_free_{}; ///< the wire has carried all earlier requests
   clock::time_point last_due_{};  ///< IBV_EVENT_QP_LAST_WQE_REACHED is told
-  late_copy late_;
 };
 
 } // namespace soft

@@ -5,6 +5,7 @@
 #include "wire/iwarp_wire.hpp"
 
 #include <algorithm>
+#include <utility>
 
 namespace soft {
 namespace {
@@ -59,12 +60,11 @@ clock::time_point queue_pair::arrival_of(send_work& r) {
   return carried + s.latency;
 }
 
-bool queue_pair::meets_settings(send_work& r, outcome& o) {
+bool queue_pair::meets_settings(unsigned n, send_work& r, outcome& o) {
   o = {.is = outcome::later};
   if (needs_attention(is_removed) && device_context::of(qp_base.context).removed)
     return true; // nothing wakes it
-  if (!met_) {
-    met_ = true;
+  if (std::exchange(met_, sends_.position(n)) != sends_.position(n)) {
     failure_ = 0;
     due_ = {};
     if (needs_attention(is_timed) && !wire_)
@@ -87,8 +87,6 @@ bool queue_pair::meets_settings(send_work& r, outcome& o) {
     engine::get().schedule_precisely(*this, due_);
     return true;
   }
-  if (wire_ && !is_cut_)
-    met_ = false; // the wire does not ask again for this request
   if (failure_ == 0)
     return false;
   o = {.status = static_cast<ibv_wc_status>(failure_)};
@@ -142,22 +140,25 @@ bool queue_pair::tells_last_request() {
   return false;
 }
 
-const late_copy* queue_pair::keep(const spans& to, const spans& from) {
-  if (from.bytes == 0 || from.bytes > std::min(habits().copied_at_poll, late_copy::most_bytes))
-    return nullptr;
-  late_.count = 0;
+bool queue_pair::keep(completion_queue& q, const spans& to, const spans& from) {
+  late_copy* const c = q.takes_data() ? q.data_of_next() : nullptr;
+  if (c == nullptr || from.bytes == 0 ||
+      from.bytes > std::min(habits().copied_at_poll, late_copy::most_bytes))
+    return false;
+  unsigned used = 0;
   std::uint64_t left = from.bytes;
   for (unsigned i = 0; i < to.count && left != 0; ++i) {
-    if (late_.count == late_copy::most_parts)
-      return nullptr;
+    if (used == late_copy::most_parts)
+      return false;
     const std::uint64_t n = std::min(left, to.parts[i].bytes);
-    late_.parts[late_.count++] = {to.parts[i].data, n};
+    c->parts[used++] = {to.parts[i].data, n};
     left -= n;
   }
   spans kept;
-  kept.add(late_.data, from.bytes);
+  kept.add(c->data, from.bytes);
   transfer(kept, from);
-  return &late_;
+  c->count = used;
+  return true;
 }
 
 } // namespace soft

@@ -45,6 +45,9 @@ std::optional<spans> queue_pair::sink(receive_work& r) const {
 }
 
 outcome queue_pair::carry(send_work& r) {
+  if (needs_attention(request_attention)) [[unlikely]]
+    if (outcome set; meets_settings(0, r, set))
+      return set;
   if (r.opcode == IBV_WR_BIND_MW || r.opcode == IBV_WR_LOCAL_INV)
     return failed(carry_locally(r));
   return qp_base.qp_type == IBV_QPT_UD ? carry_datagram(r) : carry_reliable(r);
@@ -109,10 +112,9 @@ outcome queue_pair::send(send_work& r, queue_pair& to, const spans& from) {
     to.fail();
     return failed(IBV_WC_REM_INV_REQ_ERR);
   }
-  const late_copy* const data = to.keep_for_poll(to.qp_base.recv_cq, *into, from);
-  if (data == nullptr)
+  if (!to.is_for_poll(to.qp_base.recv_cq, *into, from))
     transfer(*into, from);
-  deliver(to, r, from.bytes, IBV_WC_RECV, data);
+  deliver(to, r, from.bytes);
   return {};
 }
 
@@ -144,7 +146,6 @@ outcome queue_pair::read(send_work& r, queue_pair& to, const spans& into) {
     to.fail();
     return failed(IBV_WC_REM_INV_REQ_ERR);
   }
-  outcome o;
   if (into.bytes != 0) {
     std::byte* const memory =
         to.remote_memory(r.key, r.address, into.bytes, IBV_ACCESS_REMOTE_READ);
@@ -155,13 +156,10 @@ outcome queue_pair::read(send_work& r, queue_pair& to, const spans& into) {
     }
     spans from;
     from.add(memory, into.bytes);
-    if (made_of.sq_sig_all != 0)
-      o.is_late = keep_for_poll(qp_base.send_cq, into, from) != nullptr;
-    if (!o.is_late)
+    if (made_of.sq_sig_all == 0 || !is_for_poll(qp_base.send_cq, into, from))
       transfer(into, from);
   }
-  o.bytes = static_cast<std::uint32_t>(into.bytes);
-  return o;
+  return {.bytes = static_cast<std::uint32_t>(into.bytes)};
 }
 
 outcome queue_pair::atomic(send_work& r, queue_pair& to, const spans& into) {
@@ -226,8 +224,8 @@ outcome queue_pair::carry_datagram(send_work& r) {
   return {};
 }
 
-void queue_pair::deliver(queue_pair& to, const send_work& r, std::uint64_t bytes, ibv_wc_opcode as,
-                         const late_copy* data) {
+void queue_pair::deliver(queue_pair& to, const send_work& r, std::uint64_t bytes,
+                         ibv_wc_opcode as) {
   arrival a;
   a.bytes = static_cast<std::uint32_t>(bytes);
   a.source = qp_base.qp_num;
@@ -239,7 +237,7 @@ void queue_pair::deliver(queue_pair& to, const send_work& r, std::uint64_t bytes
     a.flags = IBV_WC_WITH_INV;
   const std::uint64_t taken = to.receives().front()->wr_id;
   to.take_receive();
-  to.received(taken, IBV_WC_SUCCESS, a, as, data);
+  to.received(taken, IBV_WC_SUCCESS, a, as);
 }
 
 void queue_pair::refuse_receive(ibv_wc_status why) {
@@ -255,8 +253,8 @@ void queue_pair::take_receive() {
 }
 
 void queue_pair::received(std::uint64_t receive, ibv_wc_status status, const arrival& a,
-                          ibv_wc_opcode as, const late_copy* data) {
-  if (status == IBV_WC_SUCCESS && needs_attention(bit_of(place::receive)))
+                          ibv_wc_opcode as) {
+  if (status == IBV_WC_SUCCESS && needs_attention(bit_of(place::receive))) [[unlikely]]
     status = meet_receive();
   ibv_wc wc{};
   wc.wr_id = receive;
@@ -269,8 +267,7 @@ void queue_pair::received(std::uint64_t receive, ibv_wc_status status, const arr
   wc.wc_flags = a.flags;
   if (qp_base.qp_type == IBV_QPT_UD)
     wc.wc_flags |= IBV_WC_GRH;
-  if (!completion_queue::of(qp_base.recv_cq)
-           .push(wc, a.solicited || status != IBV_WC_SUCCESS, data)) {
+  if (!completion_queue::of(qp_base.recv_cq).push(wc, a.solicited || status != IBV_WC_SUCCESS)) {
     fail();
     tell(IBV_EVENT_QP_FATAL);
   }

@@ -50,6 +50,10 @@ public:
     return i >= added_.load() ? nullptr : &slot(i);
   }
   Request* front() noexcept { return at(0); }
+  /// The number of requests that were added before the `n`th.
+  std::uint64_t position(unsigned n) const noexcept {
+    return taken_.load(std::memory_order_relaxed) + n;
+  }
   void take() noexcept {
     taken_.store(taken_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
   }

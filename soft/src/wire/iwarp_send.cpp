@@ -100,7 +100,7 @@ bool iwarp_wire::next_message() {
   sends_answer_ = false;
   outcome set;
   if (needs_attention(request_attention)) {
-    const bool decided = qp_->meets_settings(*r, set);
+    const bool decided = qp_->meets_settings(static_cast<unsigned>(flights_.size()), *r, set);
     if (stage_ != stage::running || (decided && set.is == outcome::later))
       return false;
   }
