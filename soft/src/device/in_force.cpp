@@ -47,6 +47,8 @@ void put_in_force(settings s) {
     bits |= f.places;
   if (s.rate > 0 || s.latency.count() > 0)
     bits |= is_timed;
+  if (s.kind.copied_at_poll > 0)
+    bits |= is_copied;
   auto& made = versions().emplace_back(std::make_unique<version>(std::move(s)));
   in_force.store(made.get());
   attention &= is_removed;

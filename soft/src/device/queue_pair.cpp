@@ -361,7 +361,7 @@ void queue_pair::run() {
     send_work* const r = present() == IBV_QPS_RTS ? sends_.front() : nullptr;
     if (r == nullptr)
       return;
-    const outcome o = needs_attention(request_attention) ? carry_by_settings(*r) : carry(*r);
+    const outcome o = carry(*r);
     if (o.is == outcome::later)
       return;
     tries_ = 0;

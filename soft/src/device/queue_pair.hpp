@@ -117,7 +117,7 @@ private:
   clock::time_point arrival_of(send_work& r);
   // Whether the poll of the next completion in `q` copies this data, because there is little of it.
   bool is_for_poll(ibv_cq* q, const spans& to, const spans& from) {
-    return completion_queue::of(q).takes_data() && keep(completion_queue::of(q), to, from);
+    return needs_attention(is_copied) && keep(completion_queue::of(q), to, from);
   }
   bool keep(completion_queue& q, const spans& to, const spans& from);
 
@@ -142,9 +142,11 @@ private:
   spin_mutex posting_;
   receive_queue own_;
   shared_queue* const shared_;
+  const std::uint64_t message_bytes_; ///< of the personality that it was made with
   std::atomic<ibv_qp_state> state_{IBV_QPS_RESET};
   ibv_qp_attr attributes_{};
   bool peer_is_here_ = false;           ///< on this machine
+  bool is_cut_ = false;                 ///< the link to the peer is dropped
   bool last_told_ = false;              ///< IBV_EVENT_QP_LAST_WQE_REACHED
   bool established_told_ = true;        ///< IBV_EVENT_COMM_EST
   receive_waiter waits_{*this};         ///< for a receive of the peer
@@ -154,12 +156,10 @@ private:
   clock::time_point next_try_{}, given_up_{};
 
   // ---- limits of the personality that it was made with
-  const std::uint64_t message_bytes_;
   const unsigned read_elements_;
   const bool has_atomics_, is_limited_;
 
   // ---- settings
-  bool is_cut_ = false;           ///< the link to the peer is dropped
   std::uint64_t met_ = ~0ull;     ///< position of the request whose settings are looked up:
   int failure_ = 0;               ///< its status; 0: it is carried out
   clock::time_point due_{};       ///< not before this time

@@ -60,11 +60,6 @@ clock::time_point queue_pair::arrival_of(send_work& r) {
   return carried + s.latency;
 }
 
-outcome queue_pair::carry_by_settings(send_work& r) {
-  outcome o;
-  return meets_settings(0, r, o) ? o : carry(r);
-}
-
 bool queue_pair::meets_settings(unsigned n, send_work& r, outcome& o) {
   o = {.is = outcome::later};
   if (needs_attention(is_removed) && device_context::of(qp_base.context).removed)
@@ -146,7 +141,7 @@ bool queue_pair::tells_last_request() {
 }
 
 bool queue_pair::keep(completion_queue& q, const spans& to, const spans& from) {
-  late_copy* const c = q.data_of_next();
+  late_copy* const c = q.takes_data() ? q.data_of_next() : nullptr;
   if (c == nullptr || from.bytes == 0 ||
       from.bytes > std::min(habits().copied_at_poll, late_copy::most_bytes))
     return false;

@@ -45,6 +45,9 @@ std::optional<spans> queue_pair::sink(receive_work& r) const {
 }
 
 outcome queue_pair::carry(send_work& r) {
+  if (needs_attention(request_attention)) [[unlikely]]
+    if (outcome set; meets_settings(0, r, set))
+      return set;
   if (r.opcode == IBV_WR_BIND_MW || r.opcode == IBV_WR_LOCAL_INV)
     return failed(carry_locally(r));
   return qp_base.qp_type == IBV_QPT_UD ? carry_datagram(r) : carry_reliable(r);
@@ -250,7 +253,7 @@ void queue_pair::take_receive() {
 
 void queue_pair::received(std::uint64_t receive, ibv_wc_status status, const arrival& a,
                           ibv_wc_opcode as) {
-  if (status == IBV_WC_SUCCESS && needs_attention(bit_of(place::receive)))
+  if (status == IBV_WC_SUCCESS && needs_attention(bit_of(place::receive))) [[unlikely]]
     status = meet_receive();
   ibv_wc wc{};
   wc.wr_id = receive;

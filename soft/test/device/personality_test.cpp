@@ -207,6 +207,12 @@ TEST_CASE("A queue pair that is destroyed before its late event never has the ev
   with_settings set("mlx5,late_last_wqe=3600s");
   connected_pair p({.shared = true});
   REQUIRE(p.b.to(IBV_QPS_ERR) == 0);
+  REQUIRE(p.b.send(1) == 0);
+  CHECK(p.b.completion().status == IBV_WC_WR_FLUSH_ERR);
+  ibv_qp_attr a{};
+  ibv_qp_init_attr init{};
+  REQUIRE(ibv_query_qp(p.b.qp.get(), &a, IBV_QP_STATE, &init) == 0); // after the flush
+  CHECK_FALSE(has_event(*p.context));
   p.b.qp.reset();
   CHECK_FALSE(has_event(*p.context));
 }
