@@ -183,7 +183,9 @@ std::vector<kind> kinds() {
   std::vector<kind> all{
       {"asio::post", make<posted>()},
       {"asio's timer", make<timer_waits>()},
-      {"asio's datagrams", make<datagrams>()},
+      // Asio keeps them in a queue of the thread that polled the socket. If that thread throws,
+      // they come behind those that other threads have found.
+      {"asio's datagrams", make<datagrams>(), false},
       {"asio's acceptor", make<tcp_accepts>()},
       {"receives, mode event", make<receives>(completion_mode::event)},
       {"receives, mode adaptive", make<receives>(completion_mode::adaptive)},
