@@ -16,7 +16,7 @@ namespace asio = boost::asio;
 int main() {
   asio::io_context io(1);
   const asio_rdma::device soft = asio_rdma::device::open("soft0");
-  const asio_rdma::memory_pool pool(soft);
+  const asio_rdma::memory_pool pool{asio_rdma::protection_domain(soft)};
   asio_rdma::acceptor acceptor(io, {asio::ip::make_address("127.0.0.1"), 0});
   asio_rdma::connector connector(io);
   asio_rdma::stream client(io);
@@ -24,15 +24,16 @@ int main() {
   client.open(pool);
   server.open(pool);
   std::string got(5, ' ');
-  acceptor.async_accept(server, [&](asio_rdma::error_code ec) {
+  acceptor.async_accept(server, [&](asio_rdma::error_code ec, const auto&) {
     if (!ec)
       asio::async_read(server, asio::buffer(got), [](asio_rdma::error_code, std::size_t) {});
   });
-  connector.async_connect(client, acceptor.local_endpoint(), [&](asio_rdma::error_code ec) {
-    if (!ec)
-      asio::async_write(client, asio::buffer("hello", 5),
-                        [](asio_rdma::error_code, std::size_t) {});
-  });
+  connector.async_connect(client, acceptor.local_endpoint(),
+                          [&](asio_rdma::error_code ec, const auto&) {
+                            if (!ec)
+                              asio::async_write(client, asio::buffer("hello", 5),
+                                                [](asio_rdma::error_code, std::size_t) {});
+                          });
   io.run();
   soft_resources used{};
   soft_get_resources(&used);
