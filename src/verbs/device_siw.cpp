@@ -26,6 +26,8 @@ ibv_cq* occupy_invalid_offset(ibv_context* context, const ibv_device_attr& attri
   if (context->device->transport_type != IBV_TRANSPORT_IWARP || attributes.vendor_id != vendor)
     return nullptr;
   const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  if (page > SIW_INVAL_UOBJ_KEY / 2) // no page lies before the invalid one
+    return nullptr;
   // Other completion queues fill the offsets up to the page before the invalid one. They are
   // destroyed once the remaining completion queue exists.
   std::size_t before = SIW_INVAL_UOBJ_KEY / page - 1;
