@@ -114,6 +114,8 @@ private:
   bool has(const ibv_send_wr& wr) const noexcept;
   bool tells_last_request();
   ibv_wc_status meet_receive();
+  // The effects of faults that are not the failure or the delay of a request.
+  void strike(const incident& i);
   clock::time_point arrival_of(send_work& r);
   // Whether the poll of the next completion in `q` copies this data, because there is little of it.
   bool is_for_poll(ibv_cq* q, const spans& to, const spans& from) {

@@ -75,12 +75,7 @@ bool queue_pair::meets_settings(unsigned n, send_work& r, outcome& o) {
       failure_ = i.failure;
       if (i.delay.count() > 0)
         due_ = std::max(due_, clock::now()) + i.delay;
-      if (i.event >= 0)
-        raise_event(*this, static_cast<ibv_event_type>(i.event));
-      if (i.drop)
-        cut();
-      if (i.kill)
-        kill_peer();
+      strike(i);
     }
   }
   if (clock::now() < due_) {
@@ -93,14 +88,18 @@ bool queue_pair::meets_settings(unsigned n, send_work& r, outcome& o) {
   return true;
 }
 
-ibv_wc_status queue_pair::meet_receive() {
-  const incident i = occasion(place::receive);
+void queue_pair::strike(const incident& i) {
   if (i.event >= 0)
     raise_event(*this, static_cast<ibv_event_type>(i.event));
   if (i.drop)
     cut();
   if (i.kill)
     kill_peer();
+}
+
+ibv_wc_status queue_pair::meet_receive() {
+  const incident i = occasion(place::receive);
+  strike(i);
   if (i.failure != 0)
     fail(); // before the completion is seen
   return static_cast<ibv_wc_status>(i.failure);

@@ -86,12 +86,16 @@ void engine::collect() {
   std::reverse(ready_.begin() + first, ready_.end());
 }
 
+void engine::update_near_due() {
+  near_due_ = near_.empty() ? never : near_.begin()->first.time_since_epoch().count();
+}
+
 void engine::forget_time(task& t) {
   if (t.due_ == clock::time_point::max())
     return;
   timers_.erase({t.due_, &t});
   if (near_.erase({t.due_, &t}) != 0)
-    near_due_ = near_.empty() ? never : near_.begin()->first.time_since_epoch().count();
+    update_near_due();
   t.due_ = clock::time_point::max();
 }
 
@@ -105,7 +109,7 @@ void engine::schedule_precisely(task& t, clock::time_point when) {
   forget_time(t);
   t.due_ = when;
   near_.emplace(when, &t);
-  near_due_ = near_.begin()->first.time_since_epoch().count();
+  update_near_due();
 }
 
 // With the engine locked.
@@ -117,7 +121,7 @@ void engine::schedule_near() {
     t.due_ = clock::time_point::max();
     schedule(t);
   }
-  near_due_ = near_.empty() ? never : near_.begin()->first.time_since_epoch().count();
+  update_near_due();
 }
 
 void engine::schedule_at(task& t, clock::time_point when) {

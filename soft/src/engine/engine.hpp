@@ -107,6 +107,7 @@ private:
   }
   void schedule_near();
   void forget_time(task& t);
+  void update_near_due();
 
   std::mutex mutex_;
   std::atomic<unsigned> waiting_{0};
