@@ -2,6 +2,7 @@
 // Nodes join: they listen, connect, introduce themselves and become reachable by lanes.
 #include "global/global_peer.hpp"
 
+#include <cassert>
 #include <utility>
 
 namespace asio_rdma::detail {
@@ -130,7 +131,8 @@ bool global_memory_impl::has_introduced(const peer& p) const {
 // The first live connection to a node becomes its lane; another view of the node may be connected
 // too. The answer is the first message to the peer: before this, no other thread can find the lane.
 error_code global_memory_impl::introduce(const peer_ptr& p, const global_message& m,
-                                         const std::vector<std::byte>& answer) {
+                                         const std::vector<std::byte>& answer,
+                                         operation_list& done) {
   const std::lock_guard guard(mutex_);
   const bool own = m.node == node_->id();
   if (own && m.incarnation != node_->incarnation())
@@ -152,6 +154,13 @@ error_code global_memory_impl::introduce(const peer_ptr& p, const global_message
   p->lane.swap(made); // from here on the lane may be published
   if (!lives && !p->lane.empty())
     publish(*p);
+  // Before the unlocking, after which other requests may be sent to the node.
+  if (!p->requests.empty()) { // the join may have been cancelled
+    auto& join = static_cast<global_request&>(p->requests.front());
+    assert(join.is_join() && p->requests.size() == 1);
+    join.message.node = m.node;
+    done.splice(done.end(), p->requests);
+  }
   return {};
 }
 

@@ -257,7 +257,7 @@ error_code global_memory_impl::take(const peer_ptr& p, const global_message& m,
     return m.status == result::ok ? error_code(error::protocol_violation) : error_of(m.status);
   case kind::join: {
     const auto welcome = encode(node_->introduction(kind::welcome));
-    const error_code ec = introduce(p, m, welcome);
+    const error_code ec = introduce(p, m, welcome, done);
     if (!ec)
       return {};
     global_message refusal;
@@ -267,18 +267,8 @@ error_code global_memory_impl::take(const peer_ptr& p, const global_message& m,
                        [s = self(), p, ec](error_code, std::size_t) { s->end(p, ec); });
     return {};
   }
-  case kind::welcome: {
-    const error_code ec = introduce(p, m, {});
-    if (ec)
-      return ec;
-    const std::lock_guard guard(mutex_);
-    if (!p->requests.empty()) { // the join may have been cancelled
-      auto& op = static_cast<global_request&>(p->requests.front());
-      op.message.node = m.node;
-      done.splice(done.end(), p->requests, p->requests.begin());
-    }
-    return {};
-  }
+  case kind::welcome:
+    return introduce(p, m, {}, done);
   case kind::free:
   case kind::allocate:
     send(p, node_->serve(m));

@@ -135,7 +135,7 @@ private:
   /// Returns an error if the message is invalid; the peer's connection then ends.
   error_code take(const peer_ptr& p, const global_message& m, operation_list& done);
   error_code introduce(const peer_ptr& p, const global_message& m,
-                       const std::vector<std::byte>& answer);
+                       const std::vector<std::byte>& answer, operation_list& done);
   void publish(peer& p) noexcept;
   void replace_lane(const peer& ended) noexcept;
   void expect_introduction(const peer_ptr& p);
