@@ -284,24 +284,34 @@ error_code cm_connection::on_reply(const cm_event& event) {
 // The response says how many READs the responder starts and answers; rdma_cm has matched the
 // numbers.
 error_code cm_connection::on_response(const cm_event& event) {
+  const std::uint8_t in = std::min(qp_->options().max_reads, event.responder_resources);
+  queue_pair_change rtr;
+  const error_code gone = find_change(IBV_QPS_RTR, 0, in, rtr);
+  if (gone && qp_->state() != queue_pair_state::failed)
+    return gone; // the next endpoint can be tried
   if (const error_code ec = on_reply(event))
     return ec;
-  const std::uint8_t in = std::min(qp_->options().max_reads, event.responder_resources);
   spent_ = op_ != nullptr && op_->target; // the target has taken this peer's hello
-  if (const error_code ec = prepare_queue_pair(IBV_QPS_RTR, reads_out_, in))
+  if (const error_code ec = apply(rtr))
     return ec;
   if (const error_code ec = prepare_queue_pair(IBV_QPS_RTS, reads_out_, in))
     return ec;
   return rdma_establish(id_) == 0 ? error_code() : step_error(errno);
 }
 
-// rdma_cm knows the path; attributes of this side alone come from the queue pair's options.
 error_code cm_connection::prepare_queue_pair(ibv_qp_state to, std::uint8_t reads_out,
                                              std::uint8_t reads_in) {
+  queue_pair_change c;
+  const error_code ec = find_change(to, reads_out, reads_in, c);
+  return ec ? ec : apply(c);
+}
+
+// rdma_cm knows the path; attributes of this side alone come from the queue pair's options.
+error_code cm_connection::find_change(ibv_qp_state to, std::uint8_t reads_out,
+                                      std::uint8_t reads_in, queue_pair_change& c) const {
   const queue_pair_options& o = qp_->options();
-  ibv_qp_attr attr{};
+  auto& [attr, mask] = c;
   attr.qp_state = to;
-  int mask = 0;
   if (rdma_init_qp_attr(id_, &attr, &mask) != 0)
     return step_error(errno);
   switch (to) {
@@ -331,11 +341,15 @@ error_code cm_connection::prepare_queue_pair(ibv_qp_state to, std::uint8_t reads
     if ((mask & IBV_QP_MAX_QP_RD_ATOMIC) != 0)
       attr.max_rd_atomic = reads_out;
   }
-  if (mask == 0)
+  return {};
+}
+
+error_code cm_connection::apply(queue_pair_change& c) {
+  if (c.mask == 0)
     return {};
-  if (to != IBV_QPS_INIT)
+  if (c.attr.qp_state != IBV_QPS_INIT)
     spent_ = true; // half connected, unusable for another peer
-  const error_code ec = qp_->modify(attr, mask);
+  const error_code ec = qp_->modify(c.attr, c.mask);
   return ec == boost::system::errc::host_unreachable ? error_code(error::unreachable) : ec;
 }
 

@@ -131,6 +131,14 @@ private:
   error_code check_accept(const queue_pair_impl& qp, const private_data& data);
   error_code answer(const accept_options& options);
   error_code read_hello(connection_target& target);
+  /// A change of the queue pair's state, for ibv_modify_qp.
+  struct queue_pair_change {
+    ibv_qp_attr attr{};
+    int mask = 0;
+  };
+  error_code find_change(ibv_qp_state to, std::uint8_t reads_out, std::uint8_t reads_in,
+                         queue_pair_change& c) const;
+  error_code apply(queue_pair_change& c);
   error_code prepare_queue_pair(ibv_qp_state to, std::uint8_t reads_out, std::uint8_t reads_in);
   bool given_up() const;
   error_code step_error(int value) const;

@@ -127,6 +127,41 @@ TEST_CASE("an acceptor gives up before each call that answers it") {
   }
 }
 
+TEST_CASE("a stream goes to the next endpoint if the acceptor of the first gives up") {
+  const device dev = open_device();
+  if (dev.type() == transport::iwarp)
+    return not_on_this_device("the connector's last call is its first");
+  const memory_pool pool{protection_domain(dev)};
+  asio::io_context io(1);
+  acceptor first(io, {device_address(dev), 0}), second(io, {device_address(dev), 0});
+  connector initiator(io);
+  stream a(io, pool), b(io, pool), c(io, pool);
+  connection accepted, by_second, connected;
+  first.async_accept(b, accepted.handler());
+  second.async_accept(c, by_second.handler());
+  const rdma_cm_id* connecting = nullptr;
+  bool answered = false, given_up = false;
+  const hooks h;
+  before_cm_call = [&](cm_call call, const rdma_cm_id* id) {
+    if (call == cm_call::resolve_address)
+      connecting = id;
+    answered = answered || call == cm_call::accept;
+    if (id == connecting && answered && !given_up) {
+      given_up = true;
+      b.close();
+      CHECK(wait_until_given_up(const_cast<rdma_cm_id*>(id)));
+    }
+    return 0;
+  };
+  initiator.async_connect(a, std::array{first.local_endpoint(), second.local_endpoint()},
+                          connected.handler());
+  until(io, [&] { return connected.done(); });
+  INFO(describe(connected.ec));
+  CHECK(given_up);
+  CHECK(connected.succeeded());
+  CHECK(connected.value.remote == second.local_endpoint());
+}
+
 TEST_CASE("a request whose connector has given up is rejected") {
   meeting m;
   if (m.dev.type() == transport::iwarp)
