@@ -106,14 +106,14 @@ void access_service::run(std::uint64_t which) {
   op->complete();
 }
 
-void access_service::cancel(std::uint64_t which) {
+memory_block_ptr access_service::cancel(std::uint64_t which) {
   memory_block_ptr block;
   {
     const std::lock_guard lock(mutex_);
     const auto i = std::find_if(operations_.begin(), operations_.end(),
                                 [which](const access_operation& op) { return op.id == which; });
     if (i == operations_.end() || !i->access.block_->access.stop_waiting(*i))
-      return;
+      return block;
     access_operation& op = *i;
     block = op.access.block_;
     operations_.erase(i);
@@ -121,6 +121,7 @@ void access_service::cancel(std::uint64_t which) {
     make_ready(op);
   }
   granted(block->access.resume());
+  return block;
 }
 
 void access_service::shutdown() {

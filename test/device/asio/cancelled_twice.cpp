@@ -247,7 +247,7 @@ TEST_CASE("a receive whose memory is being written takes nothing when it is canc
   }
 }
 
-TEST_CASE("total does not cancel a region that is requested, renewed, lent or handed back") {
+TEST_CASE("total cancels the renewal of a region, and does not cancel a loan or a return") {
   const auto lease = [](narrow& t) {
     outcome<remote_region> granted;
     t.ask(granted, [&](auto h) {

@@ -73,7 +73,8 @@ public:
   std::uint64_t next_id();
   /// Starts the wait. If the access is free the operation completes, but not inside this call.
   void start(access_operation& op);
-  void cancel(std::uint64_t which);
+  /// Returns the operation's memory. Its release may call a function of the application.
+  memory_block_ptr cancel(std::uint64_t which);
   const std::shared_ptr<access_service_link>& link() const noexcept { return link_; }
   /// Completes operations whose access has been granted, each on its own context. Allocates
   /// nothing.
@@ -115,9 +116,10 @@ struct access_canceller {
       return;
     const std::uint64_t which = id;
     const auto keep = link;
+    memory_block_ptr block; // released after the mutex is unlocked
     const std::lock_guard lock(keep->mutex);
     if (keep->service != nullptr)
-      keep->service->cancel(which);
+      block = keep->service->cancel(which);
   }
 };
 
