@@ -238,8 +238,10 @@ bool device::has_atomics() const noexcept {
 bool device::has_immediate() const noexcept { return type() != transport::iwarp; }
 
 bool device::has_memory_windows() const noexcept {
-  return (impl_->attributes.device_cap_flags &
-          (IBV_DEVICE_MEM_WINDOW_TYPE_2A | IBV_DEVICE_MEM_WINDOW_TYPE_2B)) != 0;
+  const ibv_device_attr& a = impl_->attributes;
+  // irdma's driver outside the kernel's tree reports the flag, and no window can be allocated.
+  return a.max_mw > 0 && (a.device_cap_flags &
+                          (IBV_DEVICE_MEM_WINDOW_TYPE_2A | IBV_DEVICE_MEM_WINDOW_TYPE_2B)) != 0;
 }
 
 bool device::has_invalidation() const noexcept {

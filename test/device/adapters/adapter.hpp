@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: BSL-1.0
+// Tests by the software device's personalities (soft/README.md): habits of adapters that rxe and
+// siw do not have. Each test case names its row of docs/adapters.md by a tag. The tag [!shouldfail]
+// means that the library does not yet do what the test demands; the case fails once the library
+// does.
+#pragma once
+
+#include <asio_rdma_soft.h>
+#include <stdexcept>
+#include <string>
+
+// The function is there if the software device is.
+#pragma weak soft_set
+
+namespace test {
+
+/// The software device behaves as an adapter does as long as this object lives. Its limits are
+/// those of a device that is opened afterwards.
+class adapter {
+public:
+  explicit adapter(const std::string& settings) { become(settings.c_str()); }
+  adapter(const adapter&) = delete;
+  ~adapter() { soft_set(nullptr); }
+
+  void become(const char* settings) {
+    if (soft_set(settings) != 0)
+      throw std::runtime_error("the software device refuses its settings");
+  }
+};
+
+} // namespace test
