@@ -35,9 +35,9 @@ namespace asio_rdma {
 /// it by RDMA READ. `asio::async_write` passes at most 64 KiB at a time, so use `async_write_some`.
 /// Nor is registered memory of 241 bytes to 128 KiB copied if no write waits and the peer's
 /// receives take all of it now. A write that is not copied completes when the peer's device has the
-/// bytes. Unless `tcp::no_delay` is set, a small write is sent at once, and those that follow it
-/// are sent together: when the handlers that are ready have run and the first one is no longer
-/// outstanding.
+/// bytes. Unless `tcp::no_delay` is set, a copied write is sent at once, and those that follow it
+/// are sent together, when the handlers that are ready have run; fewer than 16 KiB also wait until
+/// the frame before them has been sent.
 ///
 /// *Reading.* Received bytes stay in the receives, or in memory of the pool, until they are read.
 /// If the peer is ahead of its reader by `stream_options::receives` and the send buffer, its writes
@@ -450,6 +450,7 @@ public:
   ///@}
 
 private:
+  // For the conversion from an object with another executor.
   template <class>
   friend class basic_stream;
 

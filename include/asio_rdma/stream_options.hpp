@@ -23,8 +23,8 @@ struct stream_options {
   /// that the peer offers from registered memory are read ahead in addition, up to 1 MiB, or up to
   /// `receives` times `receive_size` if that is more.
   std::uint32_t receive_size = 4096;
-  std::uint32_t max_receive_size = 131088;
-  /// The send buffer: the number of frames outstanding at a time, and of blocks of up to 128 KiB
+  std::uint32_t max_receive_size = 262160;
+  /// The send buffer: the number of frames outstanding at a time, and of blocks of up to 256 KiB
   /// whose bytes have been copied. A frame has at most the peer's receive size.
   std::uint32_t sends = 16;
 

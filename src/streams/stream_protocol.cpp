@@ -99,8 +99,9 @@ bool stream_protocol::held_back(const stream_source& s) const noexcept {
   const auto& b = static_cast<const stream_block&>(s);
   const bool followed =
       &pending_.back() != &s || shutdown_due_ || link_.closing() || next_lent() != nullptr;
-  const bool waits = small_under_way_ != 0 || idle_ != idle_wait::none;
-  return b.bytes < small_block_size_ && waits && !no_delay_ && !followed;
+  const bool waits =
+      gathers() || (!no_delay_ && small_under_way_ != 0 && b.bytes < small_block_size_);
+  return b.bytes < b.capacity && waits && !followed;
 }
 
 // As long as writes follow each other, their bytes are held, for a limited time.
@@ -163,11 +164,10 @@ void stream_protocol::begin(outgoing_frame& f, stream_source& from) {
   f.header.immediate = static_cast<std::uint32_t>(
       std::min<std::uint64_t>(from.bytes - from.begun_, std::numeric_limits<std::uint32_t>::max()));
   f.payload_of_operation = true;
-  if (is_small(f.header)) {
-    ++small_under_way_;
-    if (idle_ == idle_wait::none && !no_delay_ && !link_.closing())
-      idle_ = idle_wait::due;
-  }
+  small_under_way_ += is_small(f.header);
+  const bool partial = f.header.immediate == 0 && bytes < block_size_;
+  if (partial && idle_ == idle_wait::none && !no_delay_ && !link_.closing())
+    idle_ = idle_wait::due;
 }
 
 bool stream_protocol::next_control(outgoing_frame& f) {

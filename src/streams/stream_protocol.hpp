@@ -24,7 +24,7 @@ public:
 
 struct stream_limits {
   std::uint32_t blocks = 16;                ///< Blocks that are copied and not sent, at most.
-  std::uint32_t block_size = 1 << 17;       ///< Bytes in a block, at most.
+  std::uint32_t block_size = 1 << 18;       ///< Bytes in a block, at most.
   std::uint32_t small_block_size = 1 << 14; ///< The size of a block that small writes share.
 
   /// The fewest bytes of a lent write that are offered.
@@ -76,10 +76,10 @@ struct stream_action {
 ///
 /// Written bytes are copied to a limited number of blocks, or are sent from the caller's memory, in
 /// frames. Large amounts of the caller's memory are offered, in order with the frames, and the peer
-/// reads them. A single small write is sent at once. The next ones share a block, which waits while
-/// an earlier small frame is outstanding (Minshall's modification of Nagle's algorithm, RFC 896),
-/// and until the handlers that were ready have run (`await_idle`). A frame tells how many bytes of
-/// the same source follow, so that the receives of the peer grow.
+/// reads them. A single write is sent at once. The next ones share a block, which waits until the
+/// handlers that were ready have run (`await_idle`). If the block is small, it also waits while an
+/// earlier small frame is outstanding (Minshall's modification of Nagle's algorithm, RFC 896). A
+/// frame tells how many bytes of the same source follow, so that the receives of the peer grow.
 ///
 /// Received bytes stay in their receives until they are read, and only a limited number of offered
 /// bytes is read ahead: this is the backpressure. Bytes that arrived before the peer's shutdown or
@@ -96,7 +96,7 @@ public:
   void no_memory(stream_write& op, stream_block& block, const error_code& ec);
   /// Reports that the handlers that were ready have run (`await_idle`).
   void on_idle();
-  /// Whether small writes wait for `on_idle`.
+  /// Whether writes wait for `on_idle`.
   bool awaits_idle() const noexcept { return idle_ != idle_wait::none; }
   /// Report that the key for the write has been made, or could not be made. Without a key, the
   /// bytes are sent in frames.
@@ -184,6 +184,8 @@ private:
   bool next_read(stream_action& a);
   const stream_write* next_lent() const noexcept;
   const stream_source* next_source() const noexcept;
+  /// Whether later writes are expected, which can share a block.
+  bool gathers() const noexcept { return idle_ != idle_wait::none && !no_delay_; }
   bool held_back(const stream_source& s) const noexcept;
   void begin(outgoing_frame& f, stream_source& from);
   void offer(outgoing_frame& f, stream_write& from);

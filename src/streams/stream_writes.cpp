@@ -44,7 +44,9 @@ stream_block& stream_protocol::block_for(const stream_write& op) {
     return as_block(pending_.back());
   stream_block& fresh = blocks_[free_blocks_.back()];
   free_blocks_.pop_back();
-  const std::uint64_t left = op.in_small_blocks_ ? 0 : op.bytes - op.done;
+  std::uint64_t left = op.in_small_blocks_ ? 0 : op.bytes - op.done;
+  if (left > small_block_size_ && gathers())
+    left = block_size_;
   fresh.capacity =
       static_cast<std::uint32_t>(std::clamp<std::uint64_t>(left, small_block_size_, block_size_));
   fresh.bytes = 0;

@@ -81,6 +81,29 @@ TEST_CASE("a small write is sent at once, and those behind it share a frame") {
     REQUIRE(r.data[i] == byte_at(i));
 }
 
+TEST_CASE("writes that follow each other share a frame, and do not wait for the one before") {
+  frame_options l = link_of();
+  l.receive_size = l.peer_receive_size = 400 + frame_header::size;
+  two t(l, stream_limits{4, 400, 20});
+  t.write(100);
+  CHECK(t.lengths() == lengths{100});
+  t.write(100);
+  REQUIRE(t.a.idle());
+  t.write(100);
+  REQUIRE(t.a.idle());
+  CHECK(t.lengths() == lengths{100}); // more writes may follow
+  REQUIRE(t.a.idle());
+  CHECK(t.lengths() == lengths{100, 200}); // the first frame is still outstanding
+  for (int i = 0; i < 5; ++i)
+    t.write(100);
+  CHECK(t.lengths() == lengths{100, 200, 400}); // a full block need not wait
+  t.settle();
+  a_read& r = t.read(1000);
+  CHECK(r.done == 800);
+  for (std::uint64_t i = 0; i < r.done; ++i)
+    REQUIRE(r.data[i] == byte_at(i));
+}
+
 TEST_CASE("the end of a long write does not wait for its beginning") {
   two t;
   t.write(250);
