@@ -12,25 +12,24 @@
 namespace asio_rdma {
 
 /// Bytes that are carried by a connection request or its answer. InfiniBand and RoCE carry up to 56
-/// with a request, 196 with an acceptance and 148 with a rejection; iWARP up to 251 each. More
-/// fails with `asio::error::message_size`.
+/// with a request, 196 with an acceptance and 148 with a rejection; iWARP up to 251 each. Longer
+/// data fail with `asio::error::message_size`.
 using private_data = std::vector<std::byte>;
 
-// These have constructors because gcc 12 destroys a temporary aggregate in a co_await expression
-// twice.
-
+/// Options of an attempt to connect.
 struct connect_options {
-  connect_options() {}
+  connect_options() {} // gcc 12 destroys a temporary aggregate in a co_await expression twice
 
-  private_data data;
+  private_data data;                        ///< For the acceptor, with the request.
   std::chrono::milliseconds timeout{10000}; ///< For each endpoint tried; then `timed_out`.
   std::optional<boost::asio::ip::tcp::endpoint> local; ///< The address to connect from.
 };
 
+/// Options of an accept.
 struct accept_options {
-  accept_options() {}
+  accept_options() {} // as `connect_options`
 
-  private_data data;
+  private_data data;                        ///< For the connector, with the acceptance.
   std::chrono::milliseconds timeout{10000}; ///< From the request to the connection.
 };
 

@@ -425,6 +425,7 @@ public:
   }
 
 private:
+  // For the conversion from an object with another executor.
   template <class>
   friend class basic_connection;
 

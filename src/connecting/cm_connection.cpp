@@ -66,8 +66,8 @@ cm_home cm_connection::home_of(const queue_pair_impl& qp, error_code& ec) {
   return {&service, service.gate()};
 }
 
-/// The home of a connection whose attempt is about to start. Until it has, a request is of no
-/// queue pair's context.
+/// The home of a connection whose attempt is about to start. Before that, a request belongs to
+/// the context of no queue pair.
 class cm_connection::new_home {
 public:
   explicit new_home(cm_connection& c) noexcept : connection_(c) {}
@@ -142,7 +142,7 @@ void cm_connection::adopt(const cm_event& request) noexcept {
 }
 
 // The kernel holds back the events of a request until the request is accepted (ucma_event_handler
-// in drivers/infiniband/core/ucma.c), so this asks the kernel. siw cannot tell.
+// in drivers/infiniband/core/ucma.c), so the kernel is asked. siw has no answer.
 bool cm_connection::withdrawn() const {
   const std::lock_guard lock(mutex_);
   return state_ != state::requested || given_up();

@@ -40,9 +40,9 @@ public:
   virtual bool grow(std::uint32_t size) = 0;
   /// The link has no more use for the frame in `slot`.
   virtual void free(std::uint32_t slot) = 0;
-  /// Gets the link more receives, if it wants any and there are any.
+  /// Gives the link more receives, up to the number that it wants, as far as there are any.
   virtual void take() = 0;
-  /// Whether receives wait for memory, and no other event of the link will look for it.
+  /// Whether receives wait for memory and only the link's timer tries again to allocate it.
   virtual bool starved() const noexcept = 0;
   /// Drops the memory of a closed link.
   virtual void drop_memory(dropped_blocks& to) = 0;

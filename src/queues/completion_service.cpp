@@ -242,7 +242,8 @@ void completion_service::broadcast(const device& d, const ibv_async_event& event
     member->on_device_event(event);
 }
 
-// Without memory for the descriptors, this looks again after a short time.
+// Without memory for the list of descriptors, the loop sleeps for a short time instead of waiting
+// for them.
 void completion_service::do_last_work(int other, const std::function<void()>& look) {
   constexpr int patience = 50, nap = 1; // ms
   leaving_members members;

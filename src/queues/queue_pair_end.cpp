@@ -17,8 +17,8 @@
 namespace asio_rdma::detail {
 namespace {
 
-// If a device refuses to destroy a queue pair, the call is repeated so many times, at this
-// interval, while work requests are posted.
+// The most calls that destroy a queue pair with posted work requests, if the device refuses, and
+// the time between them.
 constexpr int chances = 10;
 constexpr std::chrono::milliseconds between_chances(1);
 
@@ -51,8 +51,9 @@ std::uint32_t queue_pair_impl::vendor_error() const {
 }
 
 // A device need not flush the work requests of a queue pair in the error state: siw does not, and
-// no device does after a fatal error. Destroying the queue pair ends them for certain. That may
-// wait for the acknowledgement of an event, so it is done later, with no mutex locked.
+// no device does after a fatal error. Destroying the queue pair ends them for certain. The
+// destruction may wait for the acknowledgement of an event, so it comes later, with no mutex
+// locked.
 void queue_pair_impl::enter_failed(const error_code& why, operation_list& ready) {
   assert(mutex_.is_locked() && why);
   if (state_ == queue_pair_state::failed || state_ == queue_pair_state::closed)
@@ -271,7 +272,8 @@ bool queue_pair_impl::is_waiting(std::uint64_t id) const {
 
 // When this returns, the device no longer uses the queue pair. If another thread runs the teardown,
 // this waits for it. The teardown calls no function of the application, except that it destroys
-// handlers when the context ends. Such a destructor may call this on the same thread.
+// handlers when the context ends. The destructor of such a handler may call `close` on the same
+// thread.
 void queue_pair_impl::close() {
   operation_list left, waiters;
   ibv_qp* qp = nullptr;

@@ -116,7 +116,8 @@ void stream_impl::look() {
   const auto waited = protocol_clock::now() - *asked_;
   if (waited < limit) // the wait has begun anew
     return;
-  if (waited > limit + std::max(limit / 2, late)) // the context was blocked: look for news
+  if (waited >
+      limit + std::max(limit / 2, late)) // the context was blocked: the signs may be unread
     waits_.reset();
   else if (closed_ || bytes_->withdrawing())
     link_.fail(asio::error::timed_out);

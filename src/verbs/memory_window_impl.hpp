@@ -14,7 +14,7 @@ namespace asio_rdma::detail {
 class bound_windows;
 
 /// A memory window, kept by its handle and by its outstanding binds. It belongs to the queue pair
-/// that bound it first, and is freed before that at the latest. Thread-safe.
+/// that bound it first, and is freed before that queue pair is destroyed. Thread-safe.
 class memory_window_impl : public boost::intrusive::list_base_hook<
                                boost::intrusive::link_mode<boost::intrusive::auto_unlink>> {
 public:

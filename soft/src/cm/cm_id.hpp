@@ -21,8 +21,8 @@ struct private_data {
   std::array<std::byte, 196> bytes{};
   std::uint8_t size = 0;
 };
-/// The most that the program may send, and what the receiver's event tells: always the whole field,
-/// with zeros at its end (InfiniBand specification, 12.6; the request's first 36 bytes are the IP
+/// The most bytes that a program may send. The receiver's event always has the whole field, with
+/// zeros at its end (InfiniBand specification, 12.6; the request's first 36 bytes are the IP
 /// addresses').
 inline constexpr std::uint8_t request_data = 56, reply_data = 196, reject_data = 148;
 /// Reasons of a rejection (InfiniBand specification, table 109).
