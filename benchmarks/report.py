@@ -56,6 +56,29 @@ def title(case):
     return f"{case['name']}, {case['mode']}"
 
 
+def soft_rows(results):
+    """The software device alone, by verbs."""
+    def time(of, loop):
+        return statistics.median(results[of]["runs"][loop]["seconds"]) / results[of]["operations"]
+
+    def of_tcp(of):
+        runs = results[of]["runs"]
+        return statistics.median(ratios(runs["epoll"]["seconds"], runs["tcp"]["seconds"]))
+    crowd = results["connections"]
+    rows = [["software device, by verbs", "measured", "TCP", "times", "wanted"],
+            ["64-byte SENDs in one process, window 32, million a second", f"{1e-6 / time('rate', 'verbs'):.2f}", "–", "–", "at least 5"]]
+    for of, words, wanted in (("small", "64 B there and back, two processes, µs", 1.3), ("large", "1 MiB there and back, two processes, µs", 1.25)):
+        rows.append([words, *(number(1e6 * time(of, loop)) for loop in ("epoll", "tcp")), f"{of_tcp(of):.2f}", f"at most {wanted} times"])
+    rows.append([f"{crowd['connections']} connections between two processes, s", f"{crowd['seconds']:.2f}", "–", "–", "at most 2"])
+    return rows + [["resident memory of a connection in each process, KiB", ", ".join(f"{b / 1024:.1f}" for b in crowd["bytes"]), "–",
+                    "–", "at most 16"]]
+
+
+def ratios(some, others):
+    """Of runs that followed each other."""
+    return [a / b for a, b in zip(some, others)]
+
+
 def device_rows(results):
     rows = [["µs per operation", "verbs", "callbacks", "ratio", "coroutines", "ratio", "perftest",
              "system calls: verbs", "callbacks"]]
@@ -142,7 +165,7 @@ PLAIN_WANTED = {"copying": 1.3, "tcp": 1.1}  # times as long, at most, with plai
 
 def times(case, loop, beside):
     """How many times as long: the median of the ratios of runs that followed each other."""
-    return statistics.median(a / b for a, b in zip(case[loop]["seconds"], case[beside]["seconds"]))
+    return statistics.median(ratios(case[loop]["seconds"], case[beside]["seconds"]))
 
 
 def stream_rows(results):
@@ -269,13 +292,15 @@ def picture(devices):
             f'font-size="11"><rect width="100%" height="100%" fill="#fff"/>\n' + "\n".join(out) + "\n</svg>\n")
 
 
-def markdown(overhead, memory, devices):
+def markdown(overhead, memory, soft, devices):
     parts = []
     if overhead:
         parts += [grid(overhead_rows(overhead), True),
                   f"Calls of `ibv_post_send` per operation in a batch of 16: {overhead['batch_calls']:g}."]
     if memory:
         parts += [grid(memory_rows(memory), True)]
+    if soft:
+        parts += [grid(soft_rows(soft), True)]
     for results in devices:
         parts += [f"`{results['device'].rstrip('0123456789')}` ({machine(results)}):", grid(device_rows(results), True)]
         if len(epoll_rows(results)) > 1:
