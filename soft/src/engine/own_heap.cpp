@@ -6,12 +6,14 @@
 #include "engine/sanitizers.hpp"
 #include "engine/spin_mutex.hpp"
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <mutex>
 #include <new>
 #include <sys/mman.h>
+#include <utility>
 
 namespace soft {
 namespace {
@@ -25,19 +27,40 @@ void* require(void* p) {
 #if SOFT_ADDRESS_SANITIZER || SOFT_THREAD_SANITIZER
 
 // A sanitizer sees the blocks of malloc only. A test's operators do not concern those either.
+template <std::size_t>
 void* take_with_size(std::size_t bytes) noexcept {
   return std::aligned_alloc(64, (bytes + 63) & ~std::size_t(63));
 }
-void give_back_with_size(void* p) noexcept { std::free(p); }
+template <std::size_t>
+void give_back_with_size(void* p) noexcept {
+  std::free(p);
+}
 
 #else
 
 struct block {
   block* next;
 };
-// Sizes are powers of two from 16 bytes on; a block is aligned to its size, up to a page.
-constexpr unsigned smallest = 4, largest = 16, classes = largest - smallest + 1;
+// Blocks are aligned to 64 bytes. Their sizes are 64 bytes, 128, 192, 256, and from there on four
+// to each power of two.
+constexpr std::size_t unit = 64, largest = std::size_t(1) << 16;
 constexpr std::size_t chunk = std::size_t(1) << 20;
+
+struct size_class {
+  unsigned index;
+  std::size_t size;
+};
+constexpr size_class class_of(std::size_t bytes) noexcept {
+  const std::size_t units = bytes == 0 ? 0 : (bytes - 1) / unit; // the largest size below
+  if (units < 4)
+    return {static_cast<unsigned>(units), (units + 1) * unit};
+  const unsigned octave = static_cast<unsigned>(std::bit_width(units)) - 3;
+  const std::size_t step = units >> octave; // 4 to 7
+  return {4 * octave + static_cast<unsigned>(step), ((step + 1) * unit) << octave};
+}
+static_assert(class_of(64).size == 64 && class_of(257).size == 320 && class_of(1025).size == 1280 &&
+              class_of(largest).size == largest);
+constexpr unsigned classes = class_of(largest).index + 1;
 
 struct heap {
   spin_mutex mutex;
@@ -52,19 +75,11 @@ std::byte* map(std::size_t bytes) noexcept {
   return m == MAP_FAILED ? nullptr : static_cast<std::byte*>(m);
 }
 
-unsigned class_of(std::size_t bytes) noexcept {
-  unsigned c = smallest;
-  while ((std::size_t(1) << c) < bytes)
-    ++c;
-  return c;
-}
-
 // A large block has a page before it, with its size.
 constexpr std::size_t page = 4096;
 
 void* take(std::size_t bytes) noexcept {
-  const unsigned c = class_of(bytes);
-  if (c > largest) {
+  if (bytes > largest) {
     const std::size_t all = (bytes + 2 * page - 1) & ~(page - 1);
     std::byte* const m = map(all);
     if (m == nullptr)
@@ -72,21 +87,19 @@ void* take(std::size_t bytes) noexcept {
     *reinterpret_cast<std::size_t*>(m) = all;
     return m + page;
   }
+  const auto [c, size] = class_of(bytes);
   heap& h = the_heap;
   const std::lock_guard lock(h.mutex);
-  block*& list = h.free[c - smallest];
+  block*& list = h.free[c];
   if (list == nullptr) {
-    const std::size_t size = std::size_t(1) << c;
-    auto at = (reinterpret_cast<std::uintptr_t>(h.at) + size - 1) & ~(size - 1);
-    if (h.at == nullptr || at + size > reinterpret_cast<std::uintptr_t>(h.end)) {
-      h.at = map(chunk);
-      if (h.at == nullptr)
+    if (static_cast<std::size_t>(h.end - h.at) < size) {
+      std::byte* const m = map(chunk);
+      if (m == nullptr)
         return nullptr;
-      h.end = h.at + chunk;
-      at = (reinterpret_cast<std::uintptr_t>(h.at) + size - 1) & ~(size - 1);
+      h.at = m;
+      h.end = m + chunk;
     }
-    h.at = reinterpret_cast<std::byte*>(at + size);
-    return reinterpret_cast<void*>(at);
+    return std::exchange(h.at, h.at + size);
   }
   block* const b = list;
   list = b->next;
@@ -96,8 +109,7 @@ void* take(std::size_t bytes) noexcept {
 void give_back(void* p, std::size_t bytes) noexcept {
   if (p == nullptr)
     return;
-  const unsigned c = class_of(bytes);
-  if (c > largest) {
+  if (bytes > largest) {
     std::byte* const m = static_cast<std::byte*>(p) - page;
     munmap(m, *reinterpret_cast<std::size_t*>(m));
     return;
@@ -105,12 +117,13 @@ void give_back(void* p, std::size_t bytes) noexcept {
   heap& h = the_heap;
   const std::lock_guard lock(h.mutex);
   auto* const b = static_cast<block*>(p);
-  b->next = h.free[c - smallest];
-  h.free[c - smallest] = b;
+  block*& list = h.free[class_of(bytes).index];
+  b->next = list;
+  list = b;
 }
 
-// Operators without a size need it: it lies before the block, which stays aligned.
-constexpr std::size_t head = 64;
+// The size lies before the block, as `delete` needs it. The block stays aligned.
+template <std::size_t head>
 void* take_with_size(std::size_t bytes) noexcept {
   auto* const m = static_cast<std::byte*>(take(bytes + head));
   if (m == nullptr)
@@ -118,6 +131,7 @@ void* take_with_size(std::size_t bytes) noexcept {
   *reinterpret_cast<std::size_t*>(m) = bytes + head;
   return m + head;
 }
+template <std::size_t head>
 void give_back_with_size(void* p) noexcept {
   if (p == nullptr)
     return;
@@ -128,22 +142,38 @@ void give_back_with_size(void* p) noexcept {
 #endif
 
 } // namespace
+// Of blocks whose type has a larger alignment than malloc's, and of others.
+constexpr std::size_t aligned = 64, usual = 16;
+
 } // namespace soft
 
-using soft::give_back_with_size;
-using soft::take_with_size;
-
-void* operator new(std::size_t n) { return soft::require(take_with_size(n)); }
-void* operator new[](std::size_t n) { return soft::require(take_with_size(n)); }
-void* operator new(std::size_t n, const std::nothrow_t&) noexcept { return take_with_size(n); }
-void* operator new[](std::size_t n, const std::nothrow_t&) noexcept { return take_with_size(n); }
-void* operator new(std::size_t n, std::align_val_t) { return soft::require(take_with_size(n)); }
-void* operator new[](std::size_t n, std::align_val_t) { return soft::require(take_with_size(n)); }
-void operator delete(void* p) noexcept { give_back_with_size(p); }
-void operator delete[](void* p) noexcept { give_back_with_size(p); }
-void operator delete(void* p, std::size_t) noexcept { give_back_with_size(p); }
-void operator delete[](void* p, std::size_t) noexcept { give_back_with_size(p); }
-void operator delete(void* p, std::align_val_t) noexcept { give_back_with_size(p); }
-void operator delete[](void* p, std::align_val_t) noexcept { give_back_with_size(p); }
-void operator delete(void* p, std::size_t, std::align_val_t) noexcept { give_back_with_size(p); }
-void operator delete[](void* p, std::size_t, std::align_val_t) noexcept { give_back_with_size(p); }
+void* operator new(std::size_t n) { return soft::require(soft::take_with_size<soft::usual>(n)); }
+void* operator new[](std::size_t n) { return soft::require(soft::take_with_size<soft::usual>(n)); }
+void* operator new(std::size_t n, const std::nothrow_t&) noexcept {
+  return soft::take_with_size<soft::usual>(n);
+}
+void* operator new[](std::size_t n, const std::nothrow_t&) noexcept {
+  return soft::take_with_size<soft::usual>(n);
+}
+void* operator new(std::size_t n, std::align_val_t) {
+  return soft::require(soft::take_with_size<soft::aligned>(n));
+}
+void* operator new[](std::size_t n, std::align_val_t) {
+  return soft::require(soft::take_with_size<soft::aligned>(n));
+}
+void operator delete(void* p) noexcept { soft::give_back_with_size<soft::usual>(p); }
+void operator delete[](void* p) noexcept { soft::give_back_with_size<soft::usual>(p); }
+void operator delete(void* p, std::size_t) noexcept { soft::give_back_with_size<soft::usual>(p); }
+void operator delete[](void* p, std::size_t) noexcept { soft::give_back_with_size<soft::usual>(p); }
+void operator delete(void* p, std::align_val_t) noexcept {
+  soft::give_back_with_size<soft::aligned>(p);
+}
+void operator delete[](void* p, std::align_val_t) noexcept {
+  soft::give_back_with_size<soft::aligned>(p);
+}
+void operator delete(void* p, std::size_t, std::align_val_t) noexcept {
+  soft::give_back_with_size<soft::aligned>(p);
+}
+void operator delete[](void* p, std::size_t, std::align_val_t) noexcept {
+  soft::give_back_with_size<soft::aligned>(p);
+}
