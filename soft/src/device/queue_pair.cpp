@@ -291,6 +291,13 @@ void queue_pair::fail() {
   receives().wake(); // a sender that waits for a receive gets no answer
 }
 
+void queue_pair::peer_left() {
+  if (search_ == nullptr)
+    return fail();
+  is_cut_ = true;
+  engine::get().schedule(*this);
+}
+
 void queue_pair::reset() {
   leave_wire();
   state_ = IBV_QPS_RESET;
@@ -340,6 +347,7 @@ void queue_pair::leave_wire() {
 
 void queue_pair::use_wire(std::shared_ptr<peer_wire> w) {
   wire_ = std::move(w);
+  given_up_ = {}; // of requests that waited for it
   wire_->attach(*this);
   engine::get().schedule(*this);
 }

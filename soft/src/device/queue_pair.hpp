@@ -64,6 +64,10 @@ struct queue_pair final : ibv_qp_ex, task {
   void cut();
   /// Ends as if the peer's process had: the connection to another process is reset.
   void kill_peer();
+  /// The peer's process has closed or reset the connection. A queue pair that librdmacm connected
+  /// fails, as those of iWARP do. A queue pair that the program connected itself gets no answer any
+  /// more, as those of InfiniBand: it keeps its state and its receives.
+  void peer_left();
 
   acknowledged_events events_got;
   ibv_qp_init_attr made_of;

@@ -100,12 +100,12 @@ void iwarp_wire::receive() {
       }
     }
     if (n == 0)
-      return end(0);
+      return lose_peer(0);
     if (n < 0) {
       if (errno == EINTR)
         continue;
       if (errno != EAGAIN)
-        return end(errno);
+        return lose_peer(errno);
       break;
     }
     if (reader_ && reader_->state() == iwarp::reader_state::failed)

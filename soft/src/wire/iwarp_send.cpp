@@ -40,9 +40,11 @@ void iwarp_wire::pump() {
   complete_requests();
 }
 
-// Completions come after the bytes have left, and in the order of the requests.
+// Completions come after the socket has taken the bytes, and in the order of the requests.
 void iwarp_wire::complete_requests() {
-  while (qp_ != nullptr && !flights_.empty() && flights_.front().done) {
+  const std::uint64_t left = queued_ - (out_.size() - out_sent_); // to the socket
+  while (qp_ != nullptr && !flights_.empty() && flights_.front().done &&
+         flights_.front().end <= left) {
     const flight f = flights_.front();
     flights_.pop_front();
     qp_->complete_first(f.result);
@@ -212,6 +214,7 @@ void iwarp_wire::send_segment() {
     m.msg_iovlen = n;
     const ssize_t sent = sendmsg(socket_, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
     std::size_t skip = sent < 0 ? 0 : static_cast<std::size_t>(sent);
+    queued_ += skip;
     for (unsigned i = 0; i < n;
          ++i) { // what the socket did not take is copied, so that the memory is free
       const std::size_t gone = std::min(skip, v[i].iov_len);
@@ -233,8 +236,10 @@ void iwarp_wire::send_segment() {
   if (f->request->opcode == IBV_WR_RDMA_WRITE_WITH_IMM && !std::exchange(f->immediate_next, true))
     return;
   f->sent = true;
-  if (!fetches(f->request->opcode))
+  if (!fetches(f->request->opcode)) {
     f->done = true;
+    f->end = queued_;
+  }
 }
 
 // The memory is looked up for each segment, as it may have been deregistered meanwhile.

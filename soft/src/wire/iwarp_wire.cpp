@@ -94,10 +94,17 @@ int iwarp_wire::watch(std::uint32_t events) {
     events |= EPOLLRDHUP;
   if (events == watched_)
     return 0;
-  const int error = watched_ == 0 ? engine::get().watch(socket_, events, *this)
-                                  : engine::get().change(socket_, events);
+  const int error = is_watched_ ? engine::get().change(socket_, events)
+                                : engine::get().watch(socket_, events, *this);
+  is_watched_ = true;
   watched_ = events;
   return error;
+}
+
+void iwarp_wire::stop_watching() {
+  engine::get().forget(socket_);
+  is_watched_ = false;
+  watched_ = 0;
 }
 
 void iwarp_wire::ready(std::uint32_t events) {
@@ -133,10 +140,16 @@ void iwarp_wire::ready(std::uint32_t events) {
 // The peer has closed while its last messages wait for receives. The owner learns of the end, and
 // the queue pair may still take the messages.
 void iwarp_wire::ended_while_stopped(std::uint32_t events) {
-  if ((events & (EPOLLHUP | EPOLLERR)) != 0)
-    return end(ECONNRESET);
+  if ((events & EPOLLERR) != 0)
+    return lose_peer(ECONNRESET);
   peer_closed_ = true;
-  watch(watched_ & ~static_cast<std::uint32_t>(EPOLLRDHUP));
+  if ((events & EPOLLHUP) != 0) { // of a local socket: nothing arrives there any more
+    stop_watching();
+    stop_sending();
+    qp_->peer_left();
+  } else {
+    watch(watched_ & ~static_cast<std::uint32_t>(EPOLLRDHUP));
+  }
   if (owner_ != nullptr)
     std::exchange(owner_, nullptr)->ended(0);
 }
@@ -199,14 +212,10 @@ void iwarp_wire::fall_silent() {
   if (stage_ != stage::waiting && stage_ != stage::running)
     return;
   flush();
-  complete_requests();
+  stop_sending();
   stage_ = stage::silent;
-  engine::get().forget(socket_);
-  watched_ = 0;
+  stop_watching();
   waits_.stop();
-  flights_.clear();
-  out_.clear();
-  out_sent_ = 0;
 }
 
 void iwarp_wire::kill() {
@@ -244,24 +253,53 @@ void iwarp_wire::drain() {
       break;
   if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) {
     stage_ = stage::closed;
-    engine::get().forget(socket_);
+    stop_watching();
     lingering_.reset(); // perhaps the last reference
   }
 }
 
+// Requests that have been carried out complete; the queue pair keeps the others.
+void iwarp_wire::stop_sending() {
+  complete_requests();
+  flights_.clear();
+  if (writer_)
+    writer_->abandon();
+  broken_ = true;
+  out_.clear();
+  out_sent_ = 0;
+}
+
+void iwarp_wire::close_socket() {
+  stage_ = stage::closed;
+  stop_watching();
+  shutdown(socket_, SHUT_RDWR);
+}
+
+// This side ends the connection, because of an error.
 void iwarp_wire::end(int error) {
   if (stage_ == stage::closed || stage_ == stage::draining)
     return;
-  stage_ = stage::closed;
-  engine::get().forget(socket_);
-  shutdown(socket_, SHUT_RDWR);
+  close_socket();
   if (qp_ != nullptr)
     qp_->fail();
   if (owner_ != nullptr)
     std::exchange(owner_, nullptr)->ended(error);
 }
 
+// The peer has ended the connection.
+void iwarp_wire::lose_peer(int error) {
+  if (stage_ == stage::closed || stage_ == stage::draining)
+    return;
+  close_socket();
+  stop_sending();
+  if (qp_ != nullptr)
+    qp_->peer_left();
+  if (owner_ != nullptr)
+    std::exchange(owner_, nullptr)->ended(error);
+}
+
 void iwarp_wire::write_out(std::span<const std::byte> bytes) {
+  queued_ += bytes.size();
   out_.insert(out_.end(), bytes.begin(), bytes.end());
 }
 

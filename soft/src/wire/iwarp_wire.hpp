@@ -78,6 +78,7 @@ private:
   void ready(std::uint32_t events) override;
   void run() override;
   int watch(std::uint32_t events);
+  void stop_watching();
   void drain();
   void ended_while_stopped(std::uint32_t events);
 
@@ -112,6 +113,7 @@ private:
     outcome result;
     spans memory;
     std::uint64_t base = 0; // of a READ: the tagged offset of its first byte
+    std::uint64_t end = 0;  // `queued_` after its last byte
   };
   // An answer to the peer.
   struct answer {
@@ -126,6 +128,9 @@ private:
   std::byte* response_memory(const answer& a, std::uint32_t offset, std::uint32_t bytes);
   void fail(const iwarp::protocol_error& e);
   void end(int error);
+  void lose_peer(int error);
+  void close_socket();
+  void stop_sending();
 
   enum class stage { connecting, starting, waiting, running, silent, draining, closed };
 
@@ -134,9 +139,11 @@ private:
   queue_pair* qp_ = nullptr;
   std::uint32_t number_ = 0;
   stage stage_ = stage::starting;
+  bool is_watched_ = false;
   std::uint32_t watched_ = 0;
   std::vector<std::byte> out_; // on its way to the socket, from `out_sent_`
   std::size_t out_sent_ = 0;
+  std::uint64_t queued_ = 0; // bytes for the socket so far, those in `out_` included
   bool peer_closed_ = false;
   bool finished_ = false;                 // nothing more is sent
   std::shared_ptr<iwarp_wire> lingering_; // itself, while it is draining

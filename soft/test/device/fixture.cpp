@@ -83,7 +83,7 @@ side::side(ibv_context& c, const options& o)
   REQUIRE(mr);
 }
 
-int side::to(ibv_qp_state state, const side* peer, std::uint8_t timeout) {
+int side::to(ibv_qp_state state, std::uint32_t peer, std::uint8_t timeout) {
   ibv_qp_attr a{};
   a.qp_state = state;
   int mask = IBV_QP_STATE;
@@ -96,7 +96,7 @@ int side::to(ibv_qp_state state, const side* peer, std::uint8_t timeout) {
   case IBV_QPS_RTR: {
     const auto reads = std::min(attributes(*qp->context).max_qp_rd_atom, 16);
     a.path_mtu = IBV_MTU_1024;
-    a.dest_qp_num = peer->qp->qp_num;
+    a.dest_qp_num = peer;
     a.max_dest_rd_atomic = static_cast<std::uint8_t>(reads);
     a.min_rnr_timer = 1;
     a.ah_attr.is_global = 1;

@@ -64,7 +64,11 @@ struct side {
   owned_mr mr;
 
   /// To a state of a connection with `peer`, or to the error state: ibv_modify_qp's result.
-  int to(ibv_qp_state state, const side* peer = nullptr, std::uint8_t timeout = 8);
+  int to(ibv_qp_state state, const side* peer = nullptr, std::uint8_t timeout = 8) {
+    return to(state, peer != nullptr ? peer->qp->qp_num : 0, timeout);
+  }
+  /// The same, by the number of the peer's queue pair.
+  int to(ibv_qp_state state, std::uint32_t peer, std::uint8_t timeout = 8);
   /// An element of the memory.
   ibv_sge element(std::size_t offset, std::uint32_t bytes) const;
   int receive(std::uint64_t id, std::size_t offset = 0, std::uint32_t bytes = 256);
