@@ -2,8 +2,14 @@
 #include "device/completion_queue.hpp"
 
 #include <algorithm>
+#include <thread>
 
 namespace soft {
+namespace {
+
+constexpr unsigned polls_between_yields = 1024; // some microseconds of polling
+
+} // namespace
 
 bool completion_queue::push(const ibv_wc& wc, bool solicited) {
   const std::uint64_t at = pushed_.load(std::memory_order_relaxed);
@@ -43,7 +49,7 @@ void completion_queue::notify(bool solicited) {
 
 int completion_queue::poll(int most, ibv_wc* to) noexcept {
   if (pushed_.load() == taken_.load(std::memory_order_relaxed)) // most polls find nothing
-    return 0;
+    return found_nothing();
   std::lock_guard lock(polling_);
   std::uint64_t at = taken_.load(std::memory_order_relaxed);
   const auto n = static_cast<int>(
@@ -60,9 +66,21 @@ int completion_queue::poll(int most, ibv_wc* to) noexcept {
 int completion_queue::start() noexcept {
   polling_.lock();
   const int found = next();
-  if (found != 0)
+  if (found != 0) {
     polling_.unlock();
+    found_nothing();
+  }
   return found;
+}
+
+// A thread that polls on and on may keep the processor from the engine, or from the peer's process,
+// that it waits for.
+int completion_queue::found_nothing() noexcept {
+  const unsigned n = empty_polls_.load(std::memory_order_relaxed) + 1; // of several threads: about
+  empty_polls_.store(n, std::memory_order_relaxed);
+  if (n % polls_between_yields == 0)
+    std::this_thread::yield();
+  return 0;
 }
 
 // A copy, so that the slot is free at once.

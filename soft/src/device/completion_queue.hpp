@@ -72,6 +72,7 @@ struct completion_queue : ibv_cq_ex {
 private:
   enum arming : int { none, only_solicited, any };
   void notify(bool solicited);
+  int found_nothing() noexcept;
 
   std::unique_ptr<ibv_wc[]> slots_;
   std::unique_ptr<late_copy[]> copies_; ///< of the slots, or nullptr; nothing to copy in free slots
@@ -82,6 +83,7 @@ private:
   ibv_wc read_{}; ///< the completion that a program reads by ibv_wc_read_*(3)
   alignas(64) std::atomic<std::uint64_t> pushed_{0};
   alignas(64) std::atomic<std::uint64_t> taken_{0};
+  std::atomic<unsigned> empty_polls_{0};
 };
 
 } // namespace soft

@@ -53,7 +53,10 @@ public:
           return 0;
         }
       }
-      if ((fcntl(fd_, F_GETFL) & O_NONBLOCK) != 0)
+      const int flags = fcntl(fd_, F_GETFL);
+      if (flags < 0)
+        return errno; // EBADF: the program has closed it
+      if ((flags & O_NONBLOCK) != 0)
         return EAGAIN;
       pollfd p{fd_, POLLIN, 0};
       if (poll(&p, 1, -1) < 0)
