@@ -55,8 +55,18 @@ enum class cm_state {
 
 struct cm_listener;
 
+/// An id, and what rsockets (rsocket(7)) read behind it: they take every id for one of librdmacm's
+/// own. Its first members are the same in rdma-core 13 to 64 (librdmacm/cma.c).
+struct librdmacm_id : rdma_cm_id {
+  const void* device; ///< where they read the longest queue of a queue pair
+  void* connect = nullptr;
+  std::size_t connect_size = 0;
+  int events_completed = 0, connect_error = 0;
+  int waits = 0; ///< 1: they wait for the event that the last function did not have yet
+};
+
 /// A connection that is made, or a listener. The engine must be locked wherever a member is used.
-struct cm_id final : rdma_cm_id, wire_owner {
+struct cm_id final : librdmacm_id, wire_owner {
   counted<&resource_counts::ids> count;
   cm_state state = cm_state::idle;
   bool synchronous = false; ///< the library waits for each event itself
@@ -81,9 +91,7 @@ struct cm_id final : rdma_cm_id, wire_owner {
   std::optional<ibv_qp_init_attr>
       for_requests; ///< of a listener by rdma_create_ep(3): a queue pair for each request
   ibv_pd* pd_for_requests = nullptr;
-  // Made by rdma_create_qp(3), because the program gave none.
-  ibv_pd* own_pd = nullptr;
-  bool own_queues = false;
+  ibv_pd* own_pd = nullptr; ///< made for the id's queues, because the program gave none
 
   cm_id();
   ~cm_id();

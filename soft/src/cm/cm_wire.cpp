@@ -5,9 +5,11 @@
 #include "cm/cm_id.hpp"
 
 #include "device/in_force.hpp"
+#include "device/limits.hpp"
 #include "wire/wire_listener.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <sys/epoll.h>
@@ -70,7 +72,18 @@ struct cm_listener final : wire_listener {
   cm_id& id;
 };
 
-cm_id::cm_id() : rdma_cm_id{} {}
+namespace {
+
+// As rsockets read it: the size of queue pairs, at the place that it has in any version.
+constexpr std::array<int, 64> device_of_rsockets = [] {
+  std::array<int, 64> all{};
+  all.fill(limits::work_requests);
+  return all;
+}();
+
+} // namespace
+
+cm_id::cm_id() : librdmacm_id{} { device = device_of_rsockets.data(); }
 cm_id::~cm_id() = default;
 
 int listen_to_others(cm_id& id) {

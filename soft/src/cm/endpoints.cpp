@@ -58,18 +58,23 @@ SOFT_EXPORT int rdma_getaddrinfo(const char* node, const char* service, const rd
     made->ai_qp_type = hints != nullptr && hints->ai_qp_type != 0 ? hints->ai_qp_type : IBV_QPT_RC;
     made->ai_port_space =
         hints != nullptr && hints->ai_port_space != 0 ? hints->ai_port_space : RDMA_PS_TCP;
+    const auto copy = [](const sockaddr* from, socklen_t size, sockaddr*& to, socklen_t& to_size) {
+      to = copy_of(from, size);
+      to_size = to == nullptr ? 0 : size;
+      return to != nullptr;
+    };
     if (found != nullptr) {
       made->ai_family = found->ai_family;
-      sockaddr*& address = passive ? made->ai_src_addr : made->ai_dst_addr;
-      address = copy_of(found->ai_addr, found->ai_addrlen);
-      (passive ? made->ai_src_len : made->ai_dst_len) = found->ai_addrlen;
-      complete = address != nullptr;
+      complete = passive
+                     ? copy(found->ai_addr, found->ai_addrlen, made->ai_src_addr, made->ai_src_len)
+                     : copy(found->ai_addr, found->ai_addrlen, made->ai_dst_addr, made->ai_dst_len);
+    } else { // then there are hints
+      made->ai_family = hints->ai_family;
+      if (hints->ai_dst_len != 0)
+        complete = copy(hints->ai_dst_addr, hints->ai_dst_len, made->ai_dst_addr, made->ai_dst_len);
     }
-    if (complete && !passive && hints != nullptr && hints->ai_src_len != 0) {
-      made->ai_src_addr = copy_of(hints->ai_src_addr, hints->ai_src_len);
-      made->ai_src_len = hints->ai_src_len;
-      complete = made->ai_src_addr != nullptr;
-    }
+    if (complete && made->ai_src_len == 0 && hints != nullptr && hints->ai_src_len != 0)
+      complete = copy(hints->ai_src_addr, hints->ai_src_len, made->ai_src_addr, made->ai_src_len);
   }
   if (found != nullptr)
     freeaddrinfo(found);

@@ -70,8 +70,10 @@ int finish(cm_id& id) {
     rdma_ack_cm_event(id.event);
     id.event = nullptr;
   }
+  id.waits = 1;
   if (rdma_get_cm_event(id.channel, &id.event) != 0)
     return -1;
+  id.waits = 0;
   if (id.event->status == 0)
     return 0;
   if (id.event->event == RDMA_CM_EVENT_REJECTED)
@@ -128,6 +130,8 @@ SOFT_EXPORT int rdma_destroy_id(rdma_cm_id* base) {
   id.events_got.wait();
   if (id.synchronous)
     rdma_destroy_event_channel(id.channel);
+  if (id.own_pd != nullptr)
+    ibv_dealloc_pd(id.own_pd); // fails if the program still uses it
   delete &id;
   return 0;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-// The functions of librdmacm for the queue pair of an id.
+// The functions of librdmacm for the queues of an id.
 #include "cm/functions.hpp"
 
 #include "device/queue_pair.hpp"
@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
+#include <rdma/rdma_verbs.h>
 #include <utility>
 
 using namespace soft;
@@ -21,6 +23,21 @@ int modify_to(cm_id& id, ibv_qp_state state) {
   if (rdma_init_qp_attr(&id, &a, &mask) != 0)
     return errno;
   return ibv_modify_qp(id.qp, &a, mask);
+}
+
+// The domain of the id, which is made at its first use. nullptr: errno.
+ibv_pd* domain_for(cm_id& id) {
+  if (id.pd != nullptr)
+    return id.pd;
+  return id.own_pd = ibv_alloc_pd(id.verbs);
+}
+
+// Without its queues, the id needs no domain of its own.
+void leave_domain(cm_id& id) {
+  if (id.own_pd == nullptr || id.qp != nullptr || id.srq != nullptr ||
+      ibv_dealloc_pd(id.own_pd) != 0) // in use by the program
+    return;
+  id.own_pd = id.pd = nullptr;
 }
 
 } // namespace
@@ -93,50 +110,104 @@ SOFT_EXPORT int rdma_init_qp_attr(rdma_cm_id* base, ibv_qp_attr* a, int* mask) {
   }
 }
 
-// The queues that the program does not give are made for the id: rdma_create_qp(3).
-SOFT_EXPORT int rdma_create_qp(rdma_cm_id* base, ibv_pd* pd, ibv_qp_init_attr* a) {
+// The domain and the queues that neither the program gives nor the id has are made for the id:
+// rdma_create_qp(3).
+SOFT_EXPORT int rdma_create_qp_ex(rdma_cm_id* base, ibv_qp_init_attr_ex* a) {
   cm_id& id = cm_id::of(base);
   if (id.verbs == nullptr || id.qp != nullptr)
     return fail(EINVAL);
-  if (pd == nullptr && (pd = id.own_pd = ibv_alloc_pd(id.verbs)) == nullptr)
-    return -1;
-  const auto queue = [&](ibv_cq*& given, ibv_cq*& made, ibv_comp_channel*& events,
+  if ((a->comp_mask & IBV_QP_INIT_ATTR_PD) == 0 || a->pd == nullptr) {
+    a->comp_mask |= IBV_QP_INIT_ATTR_PD;
+    a->pd = domain_for(id);
+    if (a->pd == nullptr)
+      return -1;
+  }
+  if (a->srq == nullptr)
+    a->srq = id.srq;
+  const auto queue = [&](ibv_cq*& given, ibv_cq*& own, ibv_comp_channel*& events,
                          std::uint32_t entries) {
-    if (given != nullptr)
-      return true;
-    id.own_queues = true;
-    events = ibv_create_comp_channel(id.verbs);
-    made = events == nullptr
-               ? nullptr
-               : ibv_create_cq(id.verbs, static_cast<int>(std::max(entries, 1u)), &id, events, 0);
-    given = made;
-    return made != nullptr;
+    if (given == nullptr && own == nullptr) {
+      events = ibv_create_comp_channel(id.verbs);
+      own = events == nullptr
+                ? nullptr
+                : ibv_create_cq(id.verbs, static_cast<int>(std::max(entries, 1u)), &id, events, 0);
+    }
+    if (given == nullptr)
+      given = own;
+    return given != nullptr;
   };
   if (queue(a->send_cq, id.send_cq, id.send_cq_channel, a->cap.max_send_wr) &&
       queue(a->recv_cq, id.recv_cq, id.recv_cq_channel, a->cap.max_recv_wr))
-    id.qp = ibv_create_qp(pd, a);
-  id.pd = pd;
+    id.qp = ibv_create_qp_ex(id.verbs, a);
   if (id.qp == nullptr || modify_to(id, IBV_QPS_INIT) != 0) {
     const int error = errno;
     rdma_destroy_qp(&id);
     return fail(error);
   }
+  id.pd = a->pd;
   return 0;
+}
+SOFT_EXPORT int rdma_create_qp(rdma_cm_id* base, ibv_pd* pd, ibv_qp_init_attr* a) {
+  ibv_qp_init_attr_ex all{};
+  std::memcpy(&all, a, sizeof(*a)); // its first members
+  all.comp_mask = IBV_QP_INIT_ATTR_PD;
+  all.pd = pd;
+  const int result = rdma_create_qp_ex(base, &all);
+  std::memcpy(a, &all, sizeof(*a));
+  return result;
 }
 SOFT_EXPORT void rdma_destroy_qp(rdma_cm_id* base) {
   cm_id& id = cm_id::of(base);
   if (id.qp != nullptr)
     ibv_destroy_qp(std::exchange(id.qp, nullptr));
-  if (std::exchange(id.own_queues, false)) {
-    for (ibv_cq** const q : {&id.send_cq, &id.recv_cq})
-      if (*q != nullptr)
-        ibv_destroy_cq(std::exchange(*q, nullptr));
-    for (ibv_comp_channel** const c : {&id.send_cq_channel, &id.recv_cq_channel})
-      if (*c != nullptr)
-        ibv_destroy_comp_channel(std::exchange(*c, nullptr));
+  // One queue may serve both directions, if the program has set it.
+  if (id.send_cq == id.recv_cq)
+    id.send_cq = nullptr;
+  if (id.send_cq_channel == id.recv_cq_channel)
+    id.send_cq_channel = nullptr;
+  for (ibv_cq** const q : {&id.send_cq, &id.recv_cq})
+    if (*q != nullptr)
+      ibv_destroy_cq(std::exchange(*q, nullptr));
+  for (ibv_comp_channel** const c : {&id.send_cq_channel, &id.recv_cq_channel})
+    if (*c != nullptr)
+      ibv_destroy_comp_channel(std::exchange(*c, nullptr));
+  leave_domain(id);
+}
+
+SOFT_EXPORT int rdma_create_srq_ex(rdma_cm_id* base, ibv_srq_init_attr_ex* a) {
+  cm_id& id = cm_id::of(base);
+  if ((a->comp_mask & IBV_SRQ_INIT_ATTR_TYPE) == 0 || id.verbs == nullptr || id.srq != nullptr)
+    return fail(EINVAL);
+  if (a->srq_type != IBV_SRQT_BASIC)
+    return fail(EOPNOTSUPP);
+  ibv_pd* const pd =
+      (a->comp_mask & IBV_SRQ_INIT_ATTR_PD) != 0 && a->pd != nullptr ? a->pd : domain_for(id);
+  if (pd == nullptr)
+    return -1;
+  id.srq = ibv_create_srq(pd, reinterpret_cast<ibv_srq_init_attr*>(a));
+  if (id.srq == nullptr) {
+    const int error = errno;
+    leave_domain(id);
+    return fail(error);
   }
-  if (id.own_pd != nullptr)
-    ibv_dealloc_pd(std::exchange(id.own_pd, nullptr));
+  id.pd = pd;
+  return 0;
+}
+SOFT_EXPORT int rdma_create_srq(rdma_cm_id* id, ibv_pd* pd, ibv_srq_init_attr* a) {
+  ibv_srq_init_attr_ex all{};
+  std::memcpy(&all, a, sizeof(*a)); // its first members
+  all.comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD;
+  all.srq_type = IBV_SRQT_BASIC;
+  all.pd = pd;
+  const int result = rdma_create_srq_ex(id, &all);
+  std::memcpy(a, &all, sizeof(*a));
+  return result;
+}
+SOFT_EXPORT void rdma_destroy_srq(rdma_cm_id* base) {
+  cm_id& id = cm_id::of(base);
+  if (id.srq != nullptr)
+    ibv_destroy_srq(std::exchange(id.srq, nullptr));
+  leave_domain(id);
 }
 SOFT_EXPORT int rdma_set_local_ece(rdma_cm_id*, ibv_ece*) { return fail(EOPNOTSUPP); }
 SOFT_EXPORT int rdma_get_remote_ece(rdma_cm_id*, ibv_ece* e) {

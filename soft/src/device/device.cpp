@@ -14,15 +14,20 @@
 namespace soft {
 
 ibv_device& device() noexcept {
-  static ibv_device d = [] {
-    ibv_device made{};
-    made.node_type = IBV_NODE_CA;
-    made.transport_type = IBV_TRANSPORT_IB;
-    std::strcpy(made.name, "soft0");
-    std::strcpy(made.dev_name, "soft0");
+  // Libraries of adapters (mlx5dv_is_supported(3)) read behind a device whether it is theirs.
+  struct with_nothing_behind {
+    ibv_device d{};
+    const void* behind[32]{};
+  };
+  static with_nothing_behind all = [] {
+    with_nothing_behind made;
+    made.d.node_type = IBV_NODE_CA;
+    made.d.transport_type = IBV_TRANSPORT_IB;
+    std::strcpy(made.d.name, "soft0");
+    std::strcpy(made.d.dev_name, "soft0");
     return made;
   }();
-  return d;
+  return all.d;
 }
 
 resource_counts& resources() noexcept {
