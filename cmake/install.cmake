@@ -7,6 +7,9 @@ install(EXPORT asio_rdma NAMESPACE asio_rdma:: FILE asio_rdma-targets.cmake DEST
 # The component soft: the software device, its wrapper and its header.
 if(TARGET asio_rdma_soft)
   install(TARGETS asio_rdma_soft EXPORT asio_rdma_soft)
+  if(TARGET asio_rdma_soft_preload) # the wrapper finds it beside the device
+    install(TARGETS asio_rdma_soft_preload LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")
+  endif()
   target_include_directories(asio_rdma_soft INTERFACE $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
   install(EXPORT asio_rdma_soft NAMESPACE asio_rdma:: FILE asio_rdma-soft.cmake DESTINATION "${package_dir}")
   install(FILES "${PROJECT_SOURCE_DIR}/soft/include/asio_rdma_soft.h" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
