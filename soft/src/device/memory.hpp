@@ -15,7 +15,8 @@ struct region : ibv_mr {
   counted<&resource_counts::regions> count;
   std::uint64_t first = 0; ///< the address that a request names for `ibv_mr::addr`
   unsigned access = 0;
-  int windows = 0; ///< windows that are bound to it
+  std::uint64_t pinned = 0; ///< bytes that count as locked memory
+  int windows = 0;          ///< windows that are bound to it
 };
 
 struct window : ibv_mw {
@@ -59,7 +60,8 @@ public:
   void remove(region& r);
   void remove(window& w);
 
-  /// Adds the memory of a request's elements to `to`. `access`: IBV_ACCESS_LOCAL_WRITE or 0. False:
+  /// Adds the memory of a request's elements to `to`. `access`: rights that its
+  /// region must have. False:
   /// an element names memory that the request must not use.
   bool resolve(const ibv_pd* pd, std::span<const ibv_sge> elements, unsigned access,
                spans& to) const;

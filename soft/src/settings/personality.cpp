@@ -9,9 +9,22 @@ namespace soft {
 
 using namespace std::chrono_literals;
 
+namespace {
+
+constexpr std::uint64_t transfers = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM |
+                                    IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM |
+                                    IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP |
+                                    IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
+constexpr std::uint64_t keys =
+    IBV_QP_EX_WITH_SEND_WITH_INV | IBV_QP_EX_WITH_LOCAL_INV | IBV_QP_EX_WITH_BIND_MW;
+
+} // namespace
+
 // The device as it is without settings: the limits of the software device itself.
 constexpr personality plain{
     .name = "plain",
+    .vendor = 0x50f7, // of no adapter
+    .part = 0,
     .send_elements = 32,
     .receive_elements = 32,
     .read_elements = 32,
@@ -26,6 +39,8 @@ constexpr personality plain{
     .window_flags = true,
     .windows = 1 << 19,
     .atomics = IBV_ATOMIC_GLOB,
+    .built_requests = transfers | keys,
+    .on_demand = true,
     .drops_completions = false, // as rxe and siw
     .late_last_wqe = 0ns,
     .copied_at_poll = 0,
@@ -43,6 +58,8 @@ namespace {
 
 constexpr personality mlx5{
     .name = "mlx5",
+    .vendor = 0x02c9,          // ibv_devinfo of ConnectX adapters
+    .part = 0x1017,            // p/mlx5/mlx5.c: ConnectX-5
     .send_elements = 30,       // libfabric PR 9940: max_sge 30 of ibv_devinfo
     .receive_elements = 32,    // p/mlx5/verbs.c mlx5_calc_rcv_wqe: 512 bytes of 16-byte elements
     .read_elements = 30,       // libfabric PR 9940: max_sge_rd 30
@@ -57,6 +74,8 @@ constexpr personality mlx5{
     .window_flags = true,      // UCX 8229: MEM_WINDOW
     .windows = 1 << 19,        // UCX 10317: max_mw 16777216; here the software device's limit
     .atomics = IBV_ATOMIC_HCA, // k/mlx5/main.c; UCX 10317: ATOMIC_HCA
+    .built_requests = transfers | keys, // p/mlx5/qp.c mlx5_qp_fill_wr_pfns
+    .on_demand = true,                  // k/mlx5/odp.c mlx5_odp_populate_caps
     .drops_completions = true, // p/mlx5/verbs.c mlx5_destroy_qp, p/mlx5/cq.c __mlx5_cq_clean
     .late_last_wqe = 23ms,     // libvma PR 101: a flush takes 23000 us on ConnectX-4
     .copied_at_poll = 32,      // p/mlx5/qp.c copy_to_scat; k/mlx5 MLX5_RES_SCAT_DATA32_CQE
@@ -73,6 +92,8 @@ constexpr personality mlx5{
 // The driver outside the kernel's tree, on E810.
 constexpr personality irdma{
     .name = "irdma",
+    .vendor = 0x8086,                // k/irdma/verbs.c irdma_query_device: that of PCI
+    .part = 0x1592,                  // p/irdma/ice_devids.h: E810-C
     .send_elements = 6,              // 3FS 192: max_sge 6 of ibv_devinfo; 13 in p/irdma/user.h
     .receive_elements = 6,           // 3FS 192: the same
     .read_elements = 6,              // 3FS 192: max_sge_rd 6
@@ -87,6 +108,8 @@ constexpr personality irdma{
     .window_flags = true,            // 3FS 192: MEM_WINDOW_TYPE_2B
     .windows = 0,                    // 3FS 192: max_mw 0
     .atomics = IBV_ATOMIC_NONE,      // 3FS 192: ATOMIC_NONE; p/irdma/uverbs.c: post fails
+    .built_requests = 0,             // p/irdma/umain.c: no create_qp_ex
+    .on_demand = false,              // k/irdma/verbs.c: no such capability
     .drops_completions = true,       // p/irdma/uverbs.c irdma_udestroy_qp, p/irdma/uk.c
     .late_last_wqe = 0ns,            // no shared receive queues
     .copied_at_poll = 0,             // p/irdma has no such copy
@@ -102,35 +125,41 @@ constexpr personality irdma{
 
 constexpr personality bnxt_re{
     .name = "bnxt_re",
-    .send_elements = 6,         // k/bnxt_re/qplib_sp.c bnxt_qplib_get_dev_attr: 6 on the P5 chips
-    .receive_elements = 6,      // k/bnxt_re/ib_verbs.c bnxt_re_query_device: the same
-    .read_elements = 6,         // k/bnxt_re/ib_verbs.c bnxt_re_query_device: the same
-    .inline_bytes = 96,         // p/bnxt_re/bnxt_re-abi.h BNXT_RE_MAX_INLINE_SIZE
-    .message_bytes = 1u << 30,  // k/bnxt_re/bnxt_re.h BNXT_RE_MAX_MR_SIZE_LOW
-    .datagram_bytes = 4096,     // k/bnxt_re/ib_verbs.c bnxt_re_query_port: max_mtu
-    .reads = 126,               // k/bnxt_re/qplib_sp.h BNXT_QPLIB_MAX_OUT_RD_ATOM
-    .reliable = true,           // p/bnxt_re/verbs.c bnxt_re_check_qp_limits
-    .unreliable = false,        // p/bnxt_re/verbs.c bnxt_re_check_qp_limits: RC and UD
-    .datagrams = true,          // p/bnxt_re/verbs.c bnxt_re_check_qp_limits
-    .shared_receives = true,    // k/bnxt_re/ib_verbs.c bnxt_re_query_device: max_srq
-    .window_flags = true,       // k/bnxt_re/ib_verbs.c: IB_DEVICE_MEM_WINDOW_TYPE_2B
-    .windows = 1 << 16,         // k/bnxt_re/bnxt_re.h BNXT_RE_MAX_MRW_COUNT
-    .atomics = IBV_ATOMIC_GLOB, // k/bnxt_re/ib_verbs.c: with PCIe atomics, else NONE
-    .drops_completions = true,  // p/bnxt_re/verbs.c bnxt_re_destroy_qp, bnxt_re_cleanup_cq
-    .late_last_wqe = 0ns,       // no figure found
-    .copied_at_poll = 0,        // p/bnxt_re has no such copy
-    .eio_after_removal = true,  // libibverbs/cmd_write.h verbs_is_destroy_err
-    .grh_required = false,      // k/bnxt_re/ib_verbs.c bnxt_re_query_port does not set it
-    .stale_rejects = 0,         // SPDK 450: after a peer was lost only
-    .create = 0ns,              // no figure found
-    .destroy = 0ns,             // no figure found
-    .register_memory = 0ns,     // no figure found
-    .register_byte_ns = 0,      // no figure found
-    .latency = 0ns,             // no figure found
+    .vendor = 0x14e4,            // p/bnxt_re/main.c
+    .part = 0x1750,              // p/bnxt_re/main.c: BCM57508
+    .send_elements = 6,          // k/bnxt_re/qplib_sp.c bnxt_qplib_get_dev_attr: 6 on the P5 chips
+    .receive_elements = 6,       // k/bnxt_re/ib_verbs.c bnxt_re_query_device: the same
+    .read_elements = 6,          // k/bnxt_re/ib_verbs.c bnxt_re_query_device: the same
+    .inline_bytes = 96,          // p/bnxt_re/bnxt_re-abi.h BNXT_RE_MAX_INLINE_SIZE
+    .message_bytes = 1u << 30,   // k/bnxt_re/bnxt_re.h BNXT_RE_MAX_MR_SIZE_LOW
+    .datagram_bytes = 4096,      // k/bnxt_re/ib_verbs.c bnxt_re_query_port: max_mtu
+    .reads = 126,                // k/bnxt_re/qplib_sp.h BNXT_QPLIB_MAX_OUT_RD_ATOM
+    .reliable = true,            // p/bnxt_re/verbs.c bnxt_re_check_qp_limits
+    .unreliable = false,         // p/bnxt_re/verbs.c bnxt_re_check_qp_limits: RC and UD
+    .datagrams = true,           // p/bnxt_re/verbs.c bnxt_re_check_qp_limits
+    .shared_receives = true,     // k/bnxt_re/ib_verbs.c bnxt_re_query_device: max_srq
+    .window_flags = true,        // k/bnxt_re/ib_verbs.c: IB_DEVICE_MEM_WINDOW_TYPE_2B
+    .windows = 1 << 16,          // k/bnxt_re/bnxt_re.h BNXT_RE_MAX_MRW_COUNT
+    .atomics = IBV_ATOMIC_GLOB,  // k/bnxt_re/ib_verbs.c: with PCIe atomics, else NONE
+    .built_requests = transfers, // p/bnxt_re/verbs.c bnxt_re_set_qp_ex_ops
+    .on_demand = false,          // k/bnxt_re/main.c: no such capability
+    .drops_completions = true,   // p/bnxt_re/verbs.c bnxt_re_destroy_qp, bnxt_re_cleanup_cq
+    .late_last_wqe = 0ns,        // no figure found
+    .copied_at_poll = 0,         // p/bnxt_re has no such copy
+    .eio_after_removal = true,   // libibverbs/cmd_write.h verbs_is_destroy_err
+    .grh_required = false,       // k/bnxt_re/ib_verbs.c bnxt_re_query_port does not set it
+    .stale_rejects = 0,          // SPDK 450: after a peer was lost only
+    .create = 0ns,               // no figure found
+    .destroy = 0ns,              // no figure found
+    .register_memory = 0ns,      // no figure found
+    .register_byte_ns = 0,       // no figure found
+    .latency = 0ns,              // no figure found
 };
 
 constexpr personality erdma{
     .name = "erdma",
+    .vendor = 0x1ded,           // p/erdma/erdma.c: PCI_VENDOR_ID_ALIBABA
+    .part = 0x107f,             // p/erdma/erdma.c
     .send_elements = 6,         // k/erdma/erdma_verbs.h ERDMA_MAX_SEND_SGE
     .receive_elements = 1,      // k/erdma/erdma_verbs.h ERDMA_MAX_RECV_SGE
     .read_elements = 1,         // k/erdma/erdma_verbs.h ERDMA_MAX_SGE_RD
@@ -145,6 +174,8 @@ constexpr personality erdma{
     .window_flags = false,      // k/erdma/erdma_verbs.c erdma_query_device: no MEM_WINDOW
     .windows = 0,               // p/erdma/erdma.c: no alloc_mw
     .atomics = IBV_ATOMIC_GLOB, // k/erdma/erdma_verbs.c erdma_query_device
+    .built_requests = 0,        // p/erdma/erdma.c: no create_qp_ex
+    .on_demand = false,         // k/erdma/erdma_main.c: no such capability
     .drops_completions = true,  // p/erdma/erdma_verbs.c: completions of an unknown queue pair
     .late_last_wqe = 0ns,       // no shared receive queues
     .copied_at_poll = 0,        // p/erdma has no such copy
@@ -160,6 +191,8 @@ constexpr personality erdma{
 
 constexpr personality efa{
     .name = "efa",
+    .vendor = 0x1d0f,         // p/efa/efa.c: PCI_VENDOR_ID_AMAZON
+    .part = 0xefa3,           // p/efa/efa.c; the adapter of the lines below
     .send_elements = 2,       // k/efa/efa_verbs.c: max_sq_sge; ibv_devinfo on 0xEFA3: max_sge 2
     .receive_elements = 2,    // k/efa/efa_verbs.c: max_rq_sge; the same
     .read_elements = 1,       // k/efa/efa_verbs.c: max_wr_rdma_sge; there is no RC that would READ
@@ -173,18 +206,20 @@ constexpr personality efa{
     .shared_receives = false, // k/efa/efa_verbs.c efa_qp_validate_attr: EOPNOTSUPP
     .window_flags = false,    // ibv_devinfo on 0xEFA3: device_cap_flags 0
     .windows = 0,             // p/efa/efa.c: no alloc_mw
-    .atomics = IBV_ATOMIC_NONE, // ibv_devinfo on 0xEFA3: ATOMIC_NONE
-    .drops_completions = true,  // p/efa/verbs.c efa_destroy_qp: the queue pair leaves the table
-    .late_last_wqe = 0ns,       // no shared receive queues
-    .copied_at_poll = 0,        // p/efa has no such copy
-    .eio_after_removal = true,  // libibverbs/cmd_write.h verbs_is_destroy_err
-    .grh_required = false,      // k/efa/efa_verbs.c efa_query_port does not set it
-    .stale_rejects = 0,         // rdma_cm does not connect by datagrams here
-    .create = 0ns,              // no figure found
-    .destroy = 0ns,             // no figure found
-    .register_memory = 0ns,     // no figure found
-    .register_byte_ns = 0,      // no figure found
-    .latency = 0ns,             // no figure found
+    .atomics = IBV_ATOMIC_NONE,  // ibv_devinfo on 0xEFA3: ATOMIC_NONE
+    .built_requests = transfers, // p/efa/verbs.c efa_qp_fill_wr_pfns
+    .on_demand = false,          // k/efa/efa_main.c: no such capability
+    .drops_completions = true,   // p/efa/verbs.c efa_destroy_qp: the queue pair leaves the table
+    .late_last_wqe = 0ns,        // no shared receive queues
+    .copied_at_poll = 0,         // p/efa has no such copy
+    .eio_after_removal = true,   // libibverbs/cmd_write.h verbs_is_destroy_err
+    .grh_required = false,       // k/efa/efa_verbs.c efa_query_port does not set it
+    .stale_rejects = 0,          // rdma_cm does not connect by datagrams here
+    .create = 0ns,               // no figure found
+    .destroy = 0ns,              // no figure found
+    .register_memory = 0ns,      // no figure found
+    .register_byte_ns = 0,       // no figure found
+    .latency = 0ns,              // no figure found
 };
 
 constexpr const personality* all[] = {&plain, &mlx5, &irdma, &bnxt_re, &erdma, &efa};

@@ -12,6 +12,7 @@ namespace soft {
 /// A kind of adapter: its limits, its capabilities and its habits.
 struct personality {
   std::string_view name;
+  std::uint32_t vendor, part; ///< `vendor_id` and `vendor_part_id`, by which programs know adapters
 
   // ---- limits
   unsigned send_elements;       ///< scatter/gather elements of a request
@@ -30,6 +31,8 @@ struct personality {
   bool window_flags;    ///< the device reports memory windows, of type 2B
   int windows;          ///< `max_mw`; 0: allocating a window fails
   ibv_atomic_cap atomics;
+  std::uint64_t built_requests; ///< IBV_QP_EX_WITH_* of ibv_wr_post(3); 0: it is not there
+  bool on_demand;               ///< registration with IBV_ACCESS_ON_DEMAND
 
   // ---- habits
   /// ibv_destroy_qp removes the completions of the queue pair, unpolled. The receives that a shared

@@ -48,7 +48,8 @@ void fill(ibv_device_attr& a) {
   a.node_guid = a.sys_image_guid = guid();
   a.max_mr_size = ~0ull;
   a.page_size_cap = 0xfffff000;
-  a.vendor_id = 0x50f7;
+  a.vendor_id = p.vendor;
+  a.vendor_part_id = p.part;
   a.max_qp = limits::queue_pairs;
   a.max_qp_wr = limits::work_requests;
   a.device_cap_flags = IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_SRQ_RESIZE |
@@ -98,11 +99,23 @@ int query_port(ibv_context*, std::uint8_t port, ibv_port_attr* to, std::size_t b
   return 0;
 }
 
+// Memory that is registered on demand serves any operation.
+ibv_odp_caps on_demand() {
+  const personality& p = habits();
+  const std::uint32_t datagrams = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV |
+                                  (p.shared_receives ? IBV_ODP_SUPPORT_SRQ_RECV : 0);
+  const std::uint32_t atomics = p.atomics != IBV_ATOMIC_NONE ? IBV_ODP_SUPPORT_ATOMIC : 0;
+  const std::uint32_t unreliable = datagrams | IBV_ODP_SUPPORT_WRITE;
+  return {IBV_ODP_SUPPORT, {unreliable | IBV_ODP_SUPPORT_READ | atomics, unreliable, datagrams}};
+}
+
 int query_device_ex(ibv_context*, const ibv_query_device_ex_input*, ibv_device_attr_ex* to,
                     std::size_t bytes) {
   ibv_device_attr_ex a{};
   fill(a.orig_attr);
   a.phys_port_cnt_ex = 1;
+  if (habits().on_demand)
+    a.odp_caps = on_demand();
   std::memset(to, 0, bytes);
   std::memcpy(to, &a, std::min(bytes, sizeof(a)));
   return 0;

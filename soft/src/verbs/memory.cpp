@@ -13,6 +13,7 @@
 #include <linux/capability.h>
 #include <memory>
 #include <new>
+#include <span>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -29,7 +30,7 @@ namespace {
 constexpr unsigned remote_changes = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
 constexpr unsigned known = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
                            IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND |
-                           IBV_ACCESS_RELAXED_ORDERING;
+                           IBV_ACCESS_ON_DEMAND | IBV_ACCESS_RELAXED_ORDERING;
 
 // Whether the process has this memory: 0 or an error number. As pinning does, it makes the pages
 // present.
@@ -82,8 +83,9 @@ void wait_for_registration(std::size_t bytes) {
 
 ibv_mr* reg(ibv_pd* pd, void* address, std::size_t bytes, std::uint64_t first, unsigned access) {
   access &= ~static_cast<unsigned>(IBV_ACCESS_OPTIONAL_RANGE);
-  if ((access & ~known) != 0) {
-    errno = (access & IBV_ACCESS_ON_DEMAND) != 0 ? EOPNOTSUPP : EINVAL;
+  const bool on_demand = (access & IBV_ACCESS_ON_DEMAND) != 0;
+  if ((access & ~known) != 0 || (on_demand && !habits().on_demand)) {
+    errno = (access & ~known) != 0 ? EINVAL : EOPNOTSUPP;
     return nullptr;
   }
   if ((access & remote_changes) != 0 && (access & IBV_ACCESS_LOCAL_WRITE) == 0) {
@@ -99,7 +101,8 @@ ibv_mr* reg(ibv_pd* pd, void* address, std::size_t bytes, std::uint64_t first, u
     return nullptr;
   }
   wait_for_registration(bytes);
-  if (!may_lock(bytes)) {
+  const std::size_t pinned = on_demand ? 0 : bytes;
+  if (!may_lock(pinned)) {
     errno = ENOMEM;
     return nullptr;
   }
@@ -114,6 +117,7 @@ ibv_mr* reg(ibv_pd* pd, void* address, std::size_t bytes, std::uint64_t first, u
   made->length = bytes;
   made->first = first;
   made->access = access;
+  made->pinned = pinned;
   const engine::lock_guard lock(engine::get());
   if (!memory_table::get().add(*made)) {
     errno = ENOMEM;
@@ -121,7 +125,7 @@ ibv_mr* reg(ibv_pd* pd, void* address, std::size_t bytes, std::uint64_t first, u
   }
   made->handle = made->lkey;
   ++domain::of(pd).objects;
-  locked += bytes;
+  locked += pinned;
   return made.release();
 }
 
@@ -199,7 +203,7 @@ SOFT_EXPORT int ibv_dereg_mr(ibv_mr* mr) {
     memory_table::get().remove(*r);
   }
   --domain::of(r->pd).objects;
-  locked -= r->length;
+  locked -= r->pinned;
   delete r;
   return 0;
 }
@@ -266,9 +270,36 @@ int bind_mw(ibv_qp* qp, ibv_mw* mw, ibv_mw_bind* how) {
   return error;
 }
 
+// Memory that is registered on demand is registered as any other. The advice makes its pages
+// present.
+int advise_mr(ibv_pd* pd, ibv_advise_mr_advice advice, std::uint32_t flags, ibv_sge* ranges,
+              std::uint32_t count) {
+  const bool writes = advice == IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE;
+  if (!habits().on_demand || (advice != IBV_ADVISE_MR_ADVICE_PREFETCH &&
+                              advice != IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT && !writes))
+    return EOPNOTSUPP;
+  if ((flags & ~static_cast<std::uint32_t>(IBV_ADVISE_MR_FLAG_FLUSH)) != 0)
+    return EINVAL;
+  const unsigned access = IBV_ACCESS_ON_DEMAND | (writes ? IBV_ACCESS_LOCAL_WRITE : 0);
+  for (const ibv_sge& range : std::span(ranges, count)) {
+    spans memory;
+    {
+      const engine::lock_guard lock(engine::get());
+      if (!memory_table::get().resolve(pd, {&range, 1}, access, memory))
+        return EFAULT;
+    }
+    if (memory.count == 0 || advice == IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT)
+      continue;
+    if (const int error = check_memory(memory.parts[0].data, memory.parts[0].bytes, writes))
+      return error;
+  }
+  return 0;
+}
+
 } // namespace
 
 void fill_memory_functions(verbs_context& v) {
+  v.advise_mr = advise_mr;
   v.context.ops.alloc_mw = alloc_mw;
   v.context.ops.dealloc_mw = dealloc_mw;
   v.context.ops.bind_mw = bind_mw;
