@@ -16,10 +16,6 @@ std::unordered_map<std::uint32_t, queue_pair*>& numbers() {
   return *table;
 }
 
-std::size_t request_bytes(const ibv_qp_cap& c) {
-  return std::max<std::size_t>(c.max_send_sge * sizeof(ibv_sge), c.max_inline_data);
-}
-
 // Attributes that a transition must and may have (InfiniBand specification, 11.2.5.2; the kernel's
 // ib_modify_qp_is_ok).
 struct transition {
@@ -76,15 +72,12 @@ bool is_allowed(ibv_qp_type type, ibv_qp_state from, ibv_qp_state to, int mask) 
 } // namespace
 
 queue_pair::queue_pair(const ibv_qp_init_attr& a)
-    : ibv_qp_ex{},
+    : verbs_queue_pair{},
       made_of(a),
-      sends_(a.cap.max_send_wr, request_bytes(a.cap)),
+      sends_(a, habits()),
       own_(a.srq != nullptr ? 0 : a.cap.max_recv_wr, a.srq != nullptr ? 0 : a.cap.max_recv_sge),
       shared_(a.srq != nullptr ? &shared_queue::of(a.srq) : nullptr),
-      message_bytes_(a.qp_type == IBV_QPT_UD ? habits().datagram_bytes : habits().message_bytes),
-      read_elements_(habits().read_elements),
-      has_atomics_(habits().atomics != IBV_ATOMIC_NONE),
-      is_limited_(!has_atomics_ || read_elements_ < a.cap.max_send_sge) {
+      message_bytes_(a.qp_type == IBV_QPT_UD ? habits().datagram_bytes : habits().message_bytes) {
   attributes_.path_mtu = IBV_MTU_4096;
 }
 
@@ -122,89 +115,22 @@ void queue_pair::close() {
   give_back_number(qp_base.qp_num);
 }
 
-// Whether the personality has this kind of request, with so many elements.
-bool queue_pair::has(const ibv_send_wr& wr) const noexcept {
-  switch (wr.opcode) {
-  case IBV_WR_RDMA_READ:
-    return static_cast<unsigned>(wr.num_sge) <= read_elements_;
-  case IBV_WR_ATOMIC_CMP_AND_SWP:
-  case IBV_WR_ATOMIC_FETCH_AND_ADD:
-    return has_atomics_;
-  default:
-    return true;
-  }
-}
-
 int queue_pair::post_send(ibv_send_wr* first, ibv_send_wr** bad, std::uint32_t posted) noexcept {
-  int error = 0;
-  const ibv_qp_state s = state_.load();
-  if (s == IBV_QPS_RESET || s == IBV_QPS_INIT || s == IBV_QPS_RTR)
-    error = EINVAL;
-  if (error == 0) {
-    std::lock_guard lock(posting_);
-    for (; first != nullptr; first = first->next) {
-      const bool is_inline = (first->send_flags & IBV_SEND_INLINE) != 0;
-      std::uint64_t bytes = 0;
-      if (is_inline)
-        for (int i = 0; i < first->num_sge; ++i)
-          bytes += first->sg_list[i].length;
-      if (first->num_sge < 0 || static_cast<unsigned>(first->num_sge) > made_of.cap.max_send_sge ||
-          bytes > made_of.cap.max_inline_data || (is_limited_ && !has(*first))) {
-        error = EINVAL;
-        break;
-      }
-      send_work* const r = sends_.place();
-      if (r == nullptr) {
-        error = ENOMEM;
-        break;
-      }
-      r->wr_id = first->wr_id;
-      r->opcode = first->opcode;
-      r->flags = first->send_flags |
-                 (made_of.sq_sig_all != 0 ? static_cast<unsigned>(IBV_SEND_SIGNALED) : 0u);
-      r->immediate = first->imm_data;
-      r->count = static_cast<std::uint16_t>(first->num_sge);
-      r->inline_bytes = static_cast<std::uint16_t>(bytes);
-      r->posted = posted;
-      switch (first->opcode) {
-      case IBV_WR_ATOMIC_CMP_AND_SWP:
-      case IBV_WR_ATOMIC_FETCH_AND_ADD:
-        r->address = first->wr.atomic.remote_addr;
-        r->key = first->wr.atomic.rkey;
-        r->compare_add = first->wr.atomic.compare_add;
-        r->swap = first->wr.atomic.swap;
-        break;
-      case IBV_WR_BIND_MW:
-        r->window = first->bind_mw.mw;
-        r->key = first->bind_mw.rkey;
-        r->binding = first->bind_mw.bind_info;
-        break;
-      default:
-        if (qp_base.qp_type == IBV_QPT_UD) {
-          r->address_handle = first->wr.ud.ah;
-          r->qp_num = first->wr.ud.remote_qpn;
-          r->q_key = first->wr.ud.remote_qkey;
-        } else {
-          r->address = first->wr.rdma.remote_addr;
-          r->key = first->wr.rdma.rkey;
-        }
-      }
-      if (is_inline) {
-        std::byte* to = r->data();
-        for (int i = 0; i < first->num_sge; ++i) {
-          std::memcpy(to, reinterpret_cast<const void*>(first->sg_list[i].addr),
-                      first->sg_list[i].length);
-          to += first->sg_list[i].length;
-        }
-      } else if (r->count != 0) {
-        std::memcpy(r->elements(), first->sg_list, r->count * sizeof(ibv_sge));
-      }
-      sends_.add();
-    }
-  }
+  const int error = may_send() ? sends_.post(first, posted) : EINVAL;
   if (error != 0 && bad != nullptr)
     *bad = first;
   engine::get().schedule(*this);
+  return error;
+}
+
+int queue_pair::post_built() noexcept {
+  if (!may_send())
+    sends_.refuse(EINVAL);
+  if (needs_attention(is_timed))
+    sends_.stamp(post_time());
+  const int error = sends_.complete();
+  if (error == 0)
+    engine::get().schedule(*this);
   return error;
 }
 

@@ -7,7 +7,7 @@
 #include "device/memory.hpp"
 #include "device/other_processes.hpp"
 #include "device/receive_queue.hpp"
-#include "device/work_queue.hpp"
+#include "device/send_queue.hpp"
 #include "engine/engine.hpp"
 
 #include <functional>
@@ -26,7 +26,16 @@ struct outcome {
 /// The bits of `attention` that concern a request before it is carried out.
 inline constexpr std::uint32_t request_attention = request_places | is_timed | is_removed;
 
-struct queue_pair final : ibv_qp_ex, task {
+/// The beginning of a queue pair as libibverbs sees it: `struct verbs_qp` of its sources, which it
+/// installs no header of.
+struct verbs_queue_pair : ibv_qp_ex {
+  std::uint32_t libibverbs_mask = 0;
+  void* xrc_domain = nullptr;
+  /// The bit of `libibverbs_mask` for ibv_qp_to_qp_ex: a program may post by ibv_wr_post(3).
+  static constexpr std::uint32_t is_extended = 1 << 1;
+};
+
+struct queue_pair final : verbs_queue_pair, task {
   counted<&resource_counts::queue_pairs> count;
 
   queue_pair(const ibv_qp_init_attr& attributes);
@@ -43,6 +52,10 @@ struct queue_pair final : ibv_qp_ex, task {
   // ---- from any thread
   /// `posted`: the result of `post_time`.
   int post_send(ibv_send_wr* first, ibv_send_wr** bad, std::uint32_t posted) noexcept;
+  /// Builds requests for `post_built`.
+  send_queue& sends() noexcept { return sends_; }
+  /// ibv_wr_complete(3).
+  int post_built() noexcept;
   /// The present time, for `send_work::posted`.
   static std::uint32_t post_time() noexcept;
   int post_receive(ibv_recv_wr* first, ibv_recv_wr** bad) noexcept;
@@ -115,7 +128,10 @@ private:
   void flush();
   void reset();
   void complete(send_work& r, const outcome& o);
-  bool has(const ibv_send_wr& wr) const noexcept;
+  bool may_send() const noexcept {
+    const ibv_qp_state s = state_.load();
+    return s != IBV_QPS_RESET && s != IBV_QPS_INIT && s != IBV_QPS_RTR;
+  }
   bool tells_last_request();
   ibv_wc_status meet_receive();
   // The effects of faults that are not the failure or the delay of a request.
@@ -144,8 +160,7 @@ private:
   outcome no_answer();
   queue_pair* peer() const;
 
-  request_ring<send_work> sends_;
-  spin_mutex posting_;
+  send_queue sends_;
   receive_queue own_;
   shared_queue* const shared_;
   const std::uint64_t message_bytes_; ///< of the personality that it was made with
@@ -160,10 +175,6 @@ private:
   std::unique_ptr<peer_search> search_; ///< until it has a wire
   unsigned tries_ = 0;                  ///< of the first request, after receiver not ready
   clock::time_point next_try_{}, given_up_{};
-
-  // ---- limits of the personality that it was made with
-  const unsigned read_elements_;
-  const bool has_atomics_, is_limited_;
 
   // ---- settings
   std::uint64_t met_ = ~0ull;     ///< position of the request whose settings are looked up:

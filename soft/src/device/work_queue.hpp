@@ -36,12 +36,14 @@ public:
   unsigned size() const noexcept { return static_cast<unsigned>(added_.load() - taken_.load()); }
 
   // ---- for the program, one thread at a time
-  /// The place for another request, or nullptr if the ring is full.
-  Request* place() noexcept {
-    const std::uint64_t at = added_.load(std::memory_order_relaxed);
+  /// The place for another request behind `n` that are not added yet, or nullptr if the ring is
+  /// full.
+  Request* place(unsigned n = 0) noexcept {
+    const std::uint64_t at = added_.load(std::memory_order_relaxed) + n;
     return at - taken_.load(std::memory_order_acquire) >= capacity_ ? nullptr : &slot(at);
   }
-  void add() noexcept { added_.store(added_.load(std::memory_order_relaxed) + 1); }
+  /// Adds the requests in the first `n` free places, all at once.
+  void add(unsigned n = 1) noexcept { added_.store(added_.load(std::memory_order_relaxed) + n); }
 
   // ---- for the engine
   /// The `n`th request, or nullptr.

@@ -2,6 +2,7 @@
 #ifndef SOFT_VERBS_FUNCTIONS_HPP
 #define SOFT_VERBS_FUNCTIONS_HPP
 
+#include <cstdint>
 #include <infiniband/verbs.h>
 
 namespace soft {
@@ -12,6 +13,11 @@ struct queue_pair;
 void fill_memory_functions(verbs_context& v);
 void fill_queue_functions(verbs_context& v);
 void fill_queue_pair_functions(verbs_context& v);
+
+/// Whether queue pairs of this type have these operations (IBV_QP_EX_WITH_*) for ibv_wr_post(3).
+bool has_operations(ibv_qp_type type, std::uint64_t wanted) noexcept;
+/// Gives a queue pair the functions of ibv_wr_post(3), with the builders of these operations.
+void extend(queue_pair& qp, std::uint64_t operations) noexcept;
 
 /// Drops the events about a queue pair that is destroyed, and waits until the program has
 /// acknowledged those that it got.

@@ -89,12 +89,21 @@ ibv_qp* create(ibv_pd* pd, ibv_qp_init_attr& a) {
 }
 
 ibv_qp* create_qp_ex(ibv_context*, ibv_qp_init_attr_ex* a) {
-  if ((a->comp_mask & IBV_QP_INIT_ATTR_PD) == 0 ||
-      (a->comp_mask & ~static_cast<unsigned>(IBV_QP_INIT_ATTR_PD)) != 0) {
-    errno = EOPNOTSUPP; // no ibv_wr_*(3) yet
+  constexpr std::uint32_t known =
+      IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+  const bool extended = (a->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) != 0;
+  if ((a->comp_mask & IBV_QP_INIT_ATTR_PD) == 0 || (a->comp_mask & ~known) != 0 ||
+      ((a->comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS) != 0 && a->create_flags != 0) ||
+      (extended &&
+       (habits().built_requests == 0 || !has_operations(a->qp_type, a->send_ops_flags)))) {
+    errno = EOPNOTSUPP;
     return nullptr;
   }
-  return create(a->pd, *reinterpret_cast<ibv_qp_init_attr*>(a));
+  // The attributes begin as those of ibv_create_qp do.
+  ibv_qp* const made = create(a->pd, *reinterpret_cast<ibv_qp_init_attr*>(a));
+  if (made != nullptr && extended)
+    extend(queue_pair::of(made), a->send_ops_flags);
+  return made;
 }
 
 } // namespace
@@ -155,9 +164,6 @@ SOFT_EXPORT int ibv_destroy_qp(ibv_qp* qp) {
   return 0;
 }
 
-SOFT_EXPORT ibv_qp_ex* ibv_qp_to_qp_ex(ibv_qp* qp) {
-  return is_soft(qp->context) ? nullptr : SOFT_NEXT(ibv_qp_to_qp_ex)(qp);
-}
 SOFT_EXPORT int ibv_query_qp_data_in_order(ibv_qp* qp, ibv_wr_opcode op, std::uint32_t flags) {
   return is_soft(qp->context) ? 1 : SOFT_NEXT(ibv_query_qp_data_in_order)(qp, op, flags);
 }

@@ -68,30 +68,43 @@ side::side(ibv_context& c, const options& o)
     srq.reset(ibv_create_srq(pd.get(), &init));
     REQUIRE(srq);
   }
-  ibv_qp_init_attr init{};
+  ibv_qp_init_attr_ex init{};
   init.send_cq = init.recv_cq = cq.get();
   init.srq = srq.get();
   init.cap.max_send_wr = init.cap.max_recv_wr = depth;
-  init.cap.max_send_sge = init.cap.max_recv_sge = 1;
+  init.cap.max_send_sge = o.elements;
+  init.cap.max_recv_sge = 1;
+  init.cap.max_inline_data = o.inline_bytes;
   init.qp_type = o.type;
   init.sq_sig_all = o.all_signaled ? 1 : 0;
-  qp.reset(ibv_create_qp(pd.get(), &init));
+  init.comp_mask = IBV_QP_INIT_ATTR_PD;
+  init.pd = pd.get();
+  if (o.operations != 0) {
+    init.comp_mask |= IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+    init.send_ops_flags = o.operations;
+  }
+  qp.reset(ibv_create_qp_ex(&c, &init));
   REQUIRE(qp);
+  built = ibv_qp_to_qp_ex(qp.get());
+  REQUIRE((built != nullptr) == (o.operations != 0));
   mr.reset(ibv_reg_mr(pd.get(), memory.data(), memory.size(),
                       IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
-                          IBV_ACCESS_REMOTE_ATOMIC));
+                          IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND));
   REQUIRE(mr);
 }
 
 int side::to(ibv_qp_state state, std::uint32_t peer, std::uint8_t timeout) {
+  const ibv_qp_type type = qp->qp_type;
   ibv_qp_attr a{};
   a.qp_state = state;
   int mask = IBV_QP_STATE;
   switch (state) {
   case IBV_QPS_INIT:
     a.port_num = 1;
+    a.qkey = test_q_key;
     a.qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
-    mask |= IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
+    mask |= IBV_QP_PKEY_INDEX | IBV_QP_PORT;
+    mask |= type == IBV_QPT_UD ? IBV_QP_QKEY : IBV_QP_ACCESS_FLAGS;
     break;
   case IBV_QPS_RTR: {
     const auto reads = std::min(attributes(*qp->context).max_qp_rd_atom, 16);
@@ -103,8 +116,10 @@ int side::to(ibv_qp_state state, std::uint32_t peer, std::uint8_t timeout) {
     a.ah_attr.port_num = 1;
     a.ah_attr.grh.dgid = loopback;
     a.ah_attr.grh.sgid_index = loopback_index(*qp->context);
-    mask |= IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-            IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
+    if (type != IBV_QPT_UD)
+      mask |= IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
+    if (type == IBV_QPT_RC)
+      mask |= IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
     break;
   }
   case IBV_QPS_RTS:
@@ -113,13 +128,25 @@ int side::to(ibv_qp_state state, std::uint32_t peer, std::uint8_t timeout) {
     a.rnr_retry = 7;
     a.max_rd_atomic =
         static_cast<std::uint8_t>(std::min(attributes(*qp->context).max_qp_rd_atom, 16));
-    mask |= IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
-            IBV_QP_MAX_QP_RD_ATOMIC;
+    mask |= IBV_QP_SQ_PSN;
+    if (type == IBV_QPT_RC)
+      mask |= IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
     break;
   default:
     break;
   }
   return ibv_modify_qp(qp.get(), &a, mask);
+}
+
+owned_ah side::way_here() const {
+  ibv_ah_attr a{};
+  a.is_global = 1;
+  a.port_num = 1;
+  a.grh.dgid = loopback;
+  a.grh.sgid_index = loopback_index(*qp->context);
+  owned_ah made(ibv_create_ah(pd.get(), &a));
+  REQUIRE(made);
+  return made;
 }
 
 ibv_sge side::element(std::size_t offset, std::uint32_t bytes) const {

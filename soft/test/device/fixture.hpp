@@ -38,6 +38,7 @@ using owned_channel = std::unique_ptr<ibv_comp_channel, destroys<ibv_destroy_com
 using owned_cq = std::unique_ptr<ibv_cq, destroys<ibv_destroy_cq>>;
 using owned_srq = std::unique_ptr<ibv_srq, destroys<ibv_destroy_srq>>;
 using owned_qp = std::unique_ptr<ibv_qp, destroys<ibv_destroy_qp>>;
+using owned_ah = std::unique_ptr<ibv_ah, destroys<ibv_destroy_ah>>;
 using owned_mr = std::unique_ptr<ibv_mr, destroys<ibv_dereg_mr>>;
 
 /// Opens soft0. nullptr: errno.
@@ -51,6 +52,8 @@ struct side {
     bool shared = false;      ///< a shared receive queue
     bool all_signaled = true; ///< sq_sig_all
     ibv_qp_type type = IBV_QPT_RC;
+    std::uint64_t operations = 0;                 ///< IBV_QP_EX_WITH_*: for ibv_wr_post(3)
+    std::uint32_t elements = 1, inline_bytes = 0; ///< of a request
   };
   explicit side(ibv_context& c) : side(c, options()) {}
   side(ibv_context& c, const options& o);
@@ -60,6 +63,7 @@ struct side {
   owned_cq cq;
   owned_srq srq;
   owned_qp qp;
+  ibv_qp_ex* built = nullptr; ///< the queue pair, if it has operations for ibv_wr_post(3)
   std::vector<std::byte> memory;
   owned_mr mr;
 
@@ -80,10 +84,15 @@ struct side {
   /// Whether there is none now.
   bool is_quiet();
   std::array<std::byte, 8> bytes_at(std::size_t offset) const;
+  /// The way of datagrams to queue pairs of this machine.
+  owned_ah way_here() const;
 };
 
-/// Connects two queue pairs of this process. `timeout` is that of ibv_modify_qp(3): a request
-/// without an answer ends after 2 * 4.096 us * 2^timeout.
+/// The Q_Key of the datagrams of `side`.
+inline constexpr std::uint32_t test_q_key = 0x11111111;
+
+/// Connects two queue pairs of this process, or makes two of type UD ready. `timeout` is that of
+/// ibv_modify_qp(3): a request without an answer ends after 2 * 4.096 us * 2^timeout.
 void connect(side& a, side& b, std::uint8_t timeout = 8);
 
 /// Two sides that are connected.

@@ -4,6 +4,7 @@
 #include "processes.hpp"
 
 #include <algorithm>
+#include <array>
 #include <catch2/catch.hpp>
 #include <cerrno>
 #include <cstdlib>
@@ -189,4 +190,48 @@ TEST_CASE("Requests to connect are rejected as stale as often as was set") {
   resolve(e, port);
   CHECK(connect(e) == -1);
   CHECK(e.id->event->status == 8);
+}
+
+TEST_CASE("child: requests are built for another process", "[.child]") {
+  connecting c;
+  resolve(c.e, variable("PORT"));
+  rdma_destroy_qp(c.e.id);
+  ibv_qp_init_attr_ex init{};
+  init.cap.max_send_wr = init.cap.max_recv_wr = 64;
+  init.cap.max_send_sge = init.cap.max_recv_sge = 1;
+  init.qp_type = IBV_QPT_RC;
+  init.sq_sig_all = 1;
+  init.comp_mask = IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+  init.send_ops_flags = IBV_QP_EX_WITH_SEND;
+  REQUIRE(rdma_create_qp_ex(c.e.id, &init) == 0);
+  CHECK(rdma_create_qp_ex(c.e.id, &init) == -1); // it has one
+  CHECK(errno == EINVAL);
+  c.prepare();
+  c.receive();
+  REQUIRE(connect(c.e) == 0);
+  REQUIRE(completion(c.e.id->recv_cq).status == IBV_WC_SUCCESS);
+  ibv_qp_ex* const q = ibv_qp_to_qp_ex(c.e.id->qp);
+  REQUIRE(q != nullptr);
+  std::array<char, 16> text{"built"};
+  for (int round = 0; round < 2; ++round) {
+    ibv_wr_start(q);
+    for (int i = 0; i < messages / 2; ++i) {
+      ibv_wr_send(q);
+      ibv_wr_set_inline_data(q, text.data(), text.size());
+    }
+    REQUIRE(ibv_wr_complete(q) == 0);
+  }
+  for (int i = 0; i < messages; ++i)
+    CHECK(completion(c.e.id->send_cq).status == IBV_WC_SUCCESS);
+}
+
+TEST_CASE("Built requests reach another process, by a queue pair of rdma_create_qp_ex") {
+  listening l("child: requests are built for another process", "");
+  for (int i = 0; i < messages; ++i) {
+    const ibv_wc wc = completion(l.accepted.e.id->recv_cq);
+    REQUIRE(wc.status == IBV_WC_SUCCESS);
+    CHECK(wc.byte_len == 16);
+  }
+  CHECK(std::string(reinterpret_cast<const char*>(l.accepted.memory.data())) == "built");
+  CHECK(l.other->wait() == 0);
 }
