@@ -111,17 +111,21 @@ int post_srq_recv(ibv_srq* s, ibv_recv_wr* first, ibv_recv_wr** bad) {
 }
 
 ibv_cq_ex* create_cq_ex(ibv_context* c, ibv_cq_init_attr_ex* a) {
-  constexpr std::uint64_t readable =
-      IBV_CREATE_CQ_SUP_WC_FLAGS & ~(IBV_WC_EX_WITH_COMPLETION_TIMESTAMP);
-  if ((a->wc_flags & ~readable) != 0) {
+  // The flags change nothing here: a queue of one thread is locked, and any overflow is reported.
+  constexpr std::uint32_t known =
+      IBV_CREATE_CQ_ATTR_SINGLE_THREADED | IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN;
+  const std::uint32_t flags = (a->comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS) != 0 ? a->flags : 0;
+  if ((a->wc_flags & ~static_cast<std::uint64_t>(IBV_WC_STANDARD_FLAGS)) != 0 ||
+      (a->comp_mask & ~static_cast<std::uint32_t>(IBV_CQ_INIT_ATTR_MASK_FLAGS)) != 0 ||
+      (flags & ~known) != 0) {
     errno = EOPNOTSUPP;
     return nullptr;
   }
   completion_queue* const q = make_queue(c, a->cqe, a->cq_context, a->channel, a->comp_vector);
   if (q == nullptr)
     return nullptr;
-  q->start_poll = [](ibv_cq_ex* e, ibv_poll_cq_attr*) {
-    return static_cast<completion_queue*>(e)->start();
+  q->start_poll = [](ibv_cq_ex* e, ibv_poll_cq_attr* how) {
+    return how->comp_mask != 0 ? EINVAL : static_cast<completion_queue*>(e)->start();
   };
   q->next_poll = [](ibv_cq_ex* e) {
     return static_cast<completion_queue*>(e)->next();
