@@ -117,7 +117,7 @@ void queue_pair::close() {
 
 int queue_pair::post_send(ibv_send_wr* first, ibv_send_wr** bad, std::uint32_t posted) noexcept {
   const int error = may_send() ? sends_.post(first, posted) : EINVAL;
-  if (error != 0 && bad != nullptr)
+  if (error != 0 && bad != nullptr) [[unlikely]]
     *bad = first;
   engine::get().schedule(*this);
   return error;

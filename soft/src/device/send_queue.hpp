@@ -27,7 +27,7 @@ public:
   // ---- from any thread
   /// Posts the requests from `first` on. If one cannot be posted, `first` is that one afterwards.
   /// Errors: EINVAL, ENOMEM (full). `posted`: as in `send_work`.
-  int post(ibv_send_wr*& first, std::uint32_t posted) noexcept;
+  [[gnu::always_inline]] int post(ibv_send_wr*& first, std::uint32_t posted) noexcept;
   /// Begins to build requests. Other threads wait until `complete` or `abort`.
   void start() noexcept { posting_.lock(); }
   /// Posts what was built since `start`. After an error nothing is posted.
@@ -36,7 +36,7 @@ public:
 
   // ---- between `start` and `complete`, which returns the first error
   void refuse(int error) noexcept {
-    lacks_ = 0;
+    lacks_ = permission;
     if (error_ == 0)
       error_ = error;
   }
@@ -46,7 +46,7 @@ public:
   /// IBV_SEND_INLINE.
   [[gnu::always_inline]] send_work* begin(ibv_wr_opcode opcode, std::uint64_t id, unsigned flags,
                                           std::uint32_t immediate) noexcept {
-    send_work* const r = lacks_ == 0 && error_ == 0 ? ring_.place(built_) : nullptr;
+    send_work* const r = lacks_ == 0 ? ring_.place(built_) : nullptr;
     if (r == nullptr) [[unlikely]] {
       refuse(lacks_ != 0 ? EINVAL : ENOMEM);
       return nullptr;
@@ -62,14 +62,10 @@ public:
     if (!sets(data) || !add_elements(*building_, elements, n)) [[unlikely]]
       refuse(EINVAL);
   }
-  template <class Buffers>
-  void set_inline(const Buffers& buffers) noexcept {
-    if (!sets(data) || fetches(building_->opcode)) [[unlikely]]
+  void set_inline(const ibv_data_buf* buffers, std::size_t n) noexcept {
+    if (!sets(data) || fetches(building_->opcode) || !copy(*building_, buffers, n)) [[unlikely]]
       return refuse(EINVAL);
     building_->flags |= IBV_SEND_INLINE;
-    for (const ibv_data_buf& b : buffers)
-      if (!add_inline(*building_, b.addr, b.length)) [[unlikely]]
-        return refuse(EINVAL);
   }
   /// Where the present datagram goes.
   void set_address(ibv_ah* handle, std::uint32_t qp_num, std::uint32_t q_key) noexcept {
@@ -81,8 +77,9 @@ public:
   }
 
 private:
-  // The parts that a request lacks until they are set.
-  enum setter : unsigned { data = 1, address = 2 };
+  // The parts that a request lacks until they are set. After an error it lacks the permission to be
+  // posted, which nothing sets.
+  enum setter : unsigned { data = 1, address = 2, permission = 4 };
   static bool has_data(ibv_wr_opcode o) noexcept {
     return o != IBV_WR_BIND_MW && o != IBV_WR_LOCAL_INV;
   }
@@ -111,13 +108,27 @@ private:
       std::copy_n(elements, n, r.elements());
     return true;
   }
-  bool add_inline(send_work& r, const void* from, std::size_t n) const noexcept {
-    if (n > inline_bytes_ - r.inline_bytes) [[unlikely]]
-      return false;
-    if (n != 0)
-      std::memcpy(r.data() + r.inline_bytes, from, n);
-    r.inline_bytes = static_cast<std::uint16_t>(r.inline_bytes + n);
+  // Copies the bytes of buffers one after another, unless there are too many.
+  template <class Buffer>
+  [[gnu::always_inline]] bool copy(send_work& r, const Buffer* buffers,
+                                   std::size_t n) const noexcept {
+    std::byte* to = r.data();
+    std::size_t room = inline_bytes_;
+    for (const Buffer* b = buffers; b != buffers + n; ++b) {
+      const std::size_t bytes = b->length;
+      if (bytes > room) [[unlikely]]
+        return false;
+      if (bytes != 0)
+        std::memcpy(to, address_of(*b), bytes);
+      to += bytes;
+      room -= bytes;
+    }
+    r.inline_bytes = static_cast<std::uint16_t>(inline_bytes_ - room);
     return true;
+  }
+  static const void* address_of(const ibv_data_buf& b) noexcept { return b.addr; }
+  static const void* address_of(const ibv_sge& e) noexcept {
+    return reinterpret_cast<const void*>(e.addr);
   }
   [[gnu::always_inline]] bool build(send_work& r, const ibv_send_wr& from) const noexcept;
   void finish() noexcept {
@@ -139,6 +150,56 @@ private:
   int error_ = 0;
   send_work* building_ = nullptr;
 };
+
+// False: the queue pair has no such request.
+inline bool send_queue::build(send_work& r, const ibv_send_wr& from) const noexcept {
+  fill(r, from.opcode, from.wr_id, from.send_flags, from.imm_data);
+  switch (from.opcode) {
+  case IBV_WR_ATOMIC_CMP_AND_SWP:
+  case IBV_WR_ATOMIC_FETCH_AND_ADD:
+    if (!has_atomics_)
+      return false;
+    r.address = from.wr.atomic.remote_addr;
+    r.key = from.wr.atomic.rkey;
+    r.compare_add = from.wr.atomic.compare_add;
+    r.swap = from.wr.atomic.swap;
+    break;
+  case IBV_WR_BIND_MW:
+    r.window = from.bind_mw.mw;
+    r.key = from.bind_mw.rkey;
+    r.binding = from.bind_mw.bind_info;
+    break;
+  default:
+    if ((setters_ & address) != 0) {
+      r.address_handle = from.wr.ud.ah;
+      r.qp_num = from.wr.ud.remote_qpn;
+      r.q_key = from.wr.ud.remote_qkey;
+    } else {
+      r.address = from.wr.rdma.remote_addr;
+      r.key = from.wr.rdma.rkey;
+    }
+  }
+  const auto n = static_cast<unsigned>(from.num_sge); // a negative number is beyond all limits
+  if ((from.send_flags & IBV_SEND_INLINE) == 0)
+    return add_elements(r, from.sg_list, n);
+  return n <= elements_ && !fetches(from.opcode) && copy(r, from.sg_list, n);
+}
+
+inline int send_queue::post(ibv_send_wr*& first, std::uint32_t posted) noexcept {
+  const std::lock_guard lock(posting_);
+  int error = 0;
+  unsigned n = 0;
+  for (; first != nullptr; first = first->next, ++n) {
+    send_work* const r = ring_.place(n);
+    if (r == nullptr || !build(*r, *first)) [[unlikely]] {
+      error = r == nullptr ? ENOMEM : EINVAL;
+      break;
+    }
+    r->posted = posted;
+  }
+  ring_.add(n);
+  return error;
+}
 
 } // namespace soft
 

@@ -6,7 +6,6 @@
 #include "verbs/next.hpp"
 
 #include <cerrno>
-#include <span>
 
 using namespace soft;
 
@@ -89,10 +88,10 @@ void set_elements(ibv_qp_ex* q, std::size_t n, const ibv_sge* elements) {
 }
 void set_inline(ibv_qp_ex* q, void* data, std::size_t bytes) {
   const ibv_data_buf b{data, bytes};
-  sends_of(q).set_inline(std::span(&b, 1));
+  sends_of(q).set_inline(&b, 1);
 }
 void set_inline_list(ibv_qp_ex* q, std::size_t n, const ibv_data_buf* buffers) {
-  sends_of(q).set_inline(std::span(buffers, n));
+  sends_of(q).set_inline(buffers, n);
 }
 
 // One call of ibv_wr_start is one of ibv_post_send, for the settings. A delay comes before the
