@@ -116,10 +116,10 @@ SOFT_EXPORT int rdma_create_qp_ex(rdma_cm_id* base, ibv_qp_init_attr_ex* a) {
   cm_id& id = cm_id::of(base);
   if (id.verbs == nullptr || id.qp != nullptr)
     return fail(EINVAL);
-  const bool given = (a->comp_mask & IBV_QP_INIT_ATTR_PD) != 0 && a->pd != nullptr;
-  if (given && a->pd->context != id.verbs)
+  const bool has_domain = (a->comp_mask & IBV_QP_INIT_ATTR_PD) != 0 && a->pd != nullptr;
+  if (has_domain && a->pd->context != id.verbs)
     return fail(EINVAL);
-  if (!given) {
+  if (!has_domain) {
     a->comp_mask |= IBV_QP_INIT_ATTR_PD;
     a->pd = domain_for(id);
     if (a->pd == nullptr)
