@@ -37,7 +37,9 @@ class peer_search {
 public:
   virtual ~peer_search() = default;
 };
-std::unique_ptr<peer_search> search_peer(queue_pair& qp);
+/// `another_search`: the queue pair has lost its peer.
+enum search_kind { first_search, another_search };
+std::unique_ptr<peer_search> search_peer(queue_pair& qp, search_kind kind);
 
 /// Takes a number for a queue pair that no other one of this machine has. 0: none is left, or no
 /// descriptor.

@@ -58,6 +58,9 @@ struct queue_pair final : ibv_qp_ex, task {
   ibv_qp_state present() const noexcept { return state_.load(std::memory_order_relaxed); }
   /// To the error state; posted requests are flushed soon.
   void fail();
+  /// The connection to a peer in another process has ended. The queue pair fails; one of type UC
+  /// looks for its peer again.
+  void lose_wire();
   /// An event on the context's descriptor.
   void tell(ibv_event_type what);
   /// Drops the link to the peer: both sides hear nothing more of each other.
@@ -69,6 +72,10 @@ struct queue_pair final : ibv_qp_ex, task {
   ibv_qp_init_attr made_of;
 
   // ---- for its wire
+  /// Type RC, whose requests the peer acknowledges.
+  bool is_reliable() const noexcept { return qp_base.qp_type == IBV_QPT_RC; }
+  /// Whether the type has this kind of request (InfiniBand specification, table 38).
+  bool offers(ibv_wr_opcode o) const noexcept;
   /// The message that a receive gets.
   struct arrival {
     std::uint32_t bytes = 0, source = 0, immediate = 0;
@@ -108,6 +115,7 @@ struct queue_pair final : ibv_qp_ex, task {
 private:
   void run() override;
   void leave_wire();
+  void leave_lost_wire();
   void flush();
   void reset();
   void complete(send_work& r, const outcome& o);
@@ -126,7 +134,7 @@ private:
   // ---- queue_pair_wire.cpp: a request and the peer's queue pair, from memory to memory
   outcome carry(send_work& r);
   outcome carry_by_settings(send_work& r);
-  outcome carry_reliable(send_work& r);
+  outcome carry_connected(send_work& r);
   outcome carry_datagram(send_work& r);
   outcome send(send_work& r, queue_pair& to, const spans& from);
   outcome write(send_work& r, queue_pair& to, const spans& from);
@@ -138,6 +146,7 @@ private:
   void refuse_receive(ibv_wc_status why);
   outcome no_receive(queue_pair& at);
   outcome no_answer();
+  outcome lost();
   queue_pair* peer() const;
 
   request_ring<send_work> sends_;
@@ -149,6 +158,7 @@ private:
   ibv_qp_attr attributes_{};
   bool peer_is_here_ = false;           ///< on this machine
   bool is_cut_ = false;                 ///< the link to the peer is dropped
+  bool wire_lost_ = false;              ///< the connection to the peer has ended
   bool last_told_ = false;              ///< IBV_EVENT_QP_LAST_WQE_REACHED
   bool established_told_ = true;        ///< IBV_EVENT_COMM_EST
   receive_waiter waits_{*this};         ///< for a receive of the peer
@@ -156,6 +166,7 @@ private:
   std::unique_ptr<peer_search> search_; ///< until it has a wire
   unsigned tries_ = 0;                  ///< of the first request, after receiver not ready
   clock::time_point next_try_{}, given_up_{};
+  clock::time_point found_by_{}; ///< until then the requests of type UC wait for the peer
 
   // ---- limits of the personality that it was made with
   const unsigned read_elements_;

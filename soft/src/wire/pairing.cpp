@@ -21,7 +21,9 @@
 namespace soft {
 namespace {
 
-constexpr std::chrono::milliseconds pause{10}; // until the next try to connect
+constexpr std::chrono::milliseconds pause{10}, // until the next try to connect
+    long_pause{100};                           // after many of them
+constexpr unsigned many_tries = 100;
 constexpr std::size_t most_unknown = 256;
 // Of the 24 bits of a number. A number is used again only after all others of its block: messages
 // to its last queue pair may still be on their way.
@@ -48,12 +50,14 @@ iwarp::start_options options_of(const queue_pair& qp) {
   return start_options_of(most_reads(), qp.read_depth());
 }
 
-// The private data of a request: both numbers.
-constexpr std::size_t request_size = 8;
-std::array<std::byte, request_size> encode(std::uint32_t from, std::uint32_t to) {
+// The private data of a request: both numbers, and the type of the queue pairs.
+constexpr std::size_t request_size = 9;
+std::uint8_t type_of(const queue_pair& qp) { return static_cast<std::uint8_t>(qp.qp_base.qp_type); }
+std::array<std::byte, request_size> encode(const queue_pair& from) {
   std::array<std::byte, request_size> bytes;
-  iwarp::put_big_endian(bytes.data(), from);
-  iwarp::put_big_endian(bytes.data() + 4, to);
+  iwarp::put_big_endian(bytes.data(), from.qp_base.qp_num);
+  iwarp::put_big_endian(bytes.data() + 4, from.peer_number());
+  iwarp::put_big_endian(bytes.data() + 8, type_of(from));
   return bytes;
 }
 
@@ -117,7 +121,8 @@ private:
             ? queue_pair::find(iwarp::get_big_endian<std::uint32_t>(data.data() + 4))
             : nullptr;
     pairing* const p =
-        qp != nullptr && qp->waits_for_peer(iwarp::get_big_endian<std::uint32_t>(data.data()))
+        qp != nullptr && qp->waits_for_peer(iwarp::get_big_endian<std::uint32_t>(data.data())) &&
+                iwarp::get_big_endian<std::uint8_t>(data.data() + 8) == type_of(*qp)
             ? static_cast<pairing*>(qp->search())
             : nullptr;
     if (p == nullptr || p->wire_) { // not ready to receive: the peer tries again
@@ -181,11 +186,17 @@ void give_back_number(std::uint32_t number) {
     all.erase(of);
 }
 
-std::unique_ptr<peer_search> search_peer(queue_pair& qp) { return std::make_unique<pairing>(qp); }
+std::unique_ptr<peer_search> search_peer(queue_pair& qp, search_kind kind) {
+  return std::make_unique<pairing>(qp, kind);
+}
 
-pairing::pairing(queue_pair& qp) : qp_(qp) {
-  if (qp.qp_base.qp_num < qp.peer_number())
+pairing::pairing(queue_pair& qp, search_kind kind) : qp_(qp) {
+  if (qp.qp_base.qp_num >= qp.peer_number())
+    return;
+  if (kind == first_search)
     engine::get().schedule(*this);
+  else
+    try_later();
 }
 
 pairing::~pairing() {
@@ -203,12 +214,10 @@ void pairing::run() {
     const address to(qp_.peer_number() >> index_bits);
     wire_ = iwarp_wire::connect(s, to.base(), to.size, *this, error);
   }
-  if (!wire_) { // the peer's process may not be there yet
-    engine::get().schedule_at(*this, clock::now() + pause);
-    return;
-  }
+  if (!wire_) // the peer's process may not be there yet
+    return try_later();
   request_ = make_request(options_of(qp_));
-  request_.set_private_data(encode(qp_.qp_base.qp_num, qp_.peer_number()));
+  request_.set_private_data(encode(qp_));
   wire_->send_start(request_);
 }
 
@@ -231,7 +240,13 @@ void pairing::connected(bool crc, bool initiator) {
 
 void pairing::ended(int) {
   wire_.reset();
-  engine::get().schedule_at(*this, clock::now() + pause);
+  try_later();
+}
+
+void pairing::try_later() {
+  if (tries_ != many_tries)
+    ++tries_;
+  engine::get().schedule_at(*this, clock::now() + (tries_ == many_tries ? long_pause : pause));
 }
 
 } // namespace soft

@@ -84,27 +84,36 @@ side::side(ibv_context& c, const options& o)
 }
 
 int side::to(ibv_qp_state state, const side* peer, std::uint8_t timeout) {
+  return to(state, peer == nullptr ? 0 : peer->qp->qp_num, timeout);
+}
+
+int side::to(ibv_qp_state state, std::uint32_t peer_number, std::uint8_t timeout) {
+  const ibv_qp_type type = qp->qp_type;
   ibv_qp_attr a{};
   a.qp_state = state;
   int mask = IBV_QP_STATE;
   switch (state) {
   case IBV_QPS_INIT:
     a.port_num = 1;
+    a.qkey = test_q_key;
     a.qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
-    mask |= IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
+    mask |= IBV_QP_PKEY_INDEX | IBV_QP_PORT;
+    mask |= type == IBV_QPT_UD ? IBV_QP_QKEY : IBV_QP_ACCESS_FLAGS;
     break;
   case IBV_QPS_RTR: {
     const auto reads = std::min(attributes(*qp->context).max_qp_rd_atom, 16);
     a.path_mtu = IBV_MTU_1024;
-    a.dest_qp_num = peer->qp->qp_num;
+    a.dest_qp_num = peer_number;
     a.max_dest_rd_atomic = static_cast<std::uint8_t>(reads);
     a.min_rnr_timer = 1;
     a.ah_attr.is_global = 1;
     a.ah_attr.port_num = 1;
     a.ah_attr.grh.dgid = loopback;
     a.ah_attr.grh.sgid_index = loopback_index(*qp->context);
-    mask |= IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-            IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
+    if (type != IBV_QPT_UD)
+      mask |= IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
+    if (type == IBV_QPT_RC)
+      mask |= IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
     break;
   }
   case IBV_QPS_RTS:
@@ -113,8 +122,9 @@ int side::to(ibv_qp_state state, const side* peer, std::uint8_t timeout) {
     a.rnr_retry = 7;
     a.max_rd_atomic =
         static_cast<std::uint8_t>(std::min(attributes(*qp->context).max_qp_rd_atom, 16));
-    mask |= IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
-            IBV_QP_MAX_QP_RD_ATOMIC;
+    mask |= IBV_QP_SQ_PSN;
+    if (type == IBV_QPT_RC)
+      mask |= IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
     break;
   default:
     break;
@@ -196,6 +206,13 @@ void connect(side& a, side& b, std::uint8_t timeout) {
   REQUIRE(b.to(IBV_QPS_RTR, &a) == 0);
   REQUIRE(a.to(IBV_QPS_RTS, nullptr, timeout) == 0);
   REQUIRE(b.to(IBV_QPS_RTS, nullptr, timeout) == 0);
+}
+
+ibv_qp_state state_of(ibv_qp& qp) {
+  ibv_qp_attr a{};
+  ibv_qp_init_attr init{};
+  REQUIRE(ibv_query_qp(&qp, &a, IBV_QP_STATE, &init) == 0);
+  return a.qp_state;
 }
 
 connected_pair::connected_pair(const side::options& o)

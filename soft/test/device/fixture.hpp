@@ -65,6 +65,8 @@ struct side {
 
   /// To a state of a connection with `peer`, or to the error state: ibv_modify_qp's result.
   int to(ibv_qp_state state, const side* peer = nullptr, std::uint8_t timeout = 8);
+  /// The same for a peer in another process.
+  int to(ibv_qp_state state, std::uint32_t peer_number, std::uint8_t timeout);
   /// An element of the memory.
   ibv_sge element(std::size_t offset, std::uint32_t bytes) const;
   int receive(std::uint64_t id, std::size_t offset = 0, std::uint32_t bytes = 256);
@@ -88,6 +90,12 @@ struct connected_pair {
   owned_context context;
   side a, b;
 };
+
+/// The state of a queue pair as the device has it.
+ibv_qp_state state_of(ibv_qp& qp);
+
+/// The Q_Key of the datagrams of `side`.
+inline constexpr std::uint32_t test_q_key = 0x11111111;
 
 /// The next asynchronous event, acknowledged; waits for it.
 ibv_event_type next_event(ibv_context& c);
