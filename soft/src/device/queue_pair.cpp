@@ -183,6 +183,9 @@ int queue_pair::modify(const ibv_qp_attr& a, int mask) {
       ((mask & IBV_QP_MAX_DEST_RD_ATOMIC) != 0 && a.max_dest_rd_atomic > habits().reads) ||
       ((mask & IBV_QP_AV) != 0 && a.ah_attr.is_global == 0 && habits().grh_required))
     return EINVAL;
+  if (to == IBV_QPS_RTR && qp_base.qp_type == IBV_QPT_UD)
+    if (const int error = hear_datagrams(qp_base.qp_num))
+      return error;
   const auto set = [&](int bit, auto member) {
     if ((mask & bit) != 0)
       attributes_.*member = a.*member;

@@ -16,6 +16,10 @@
 
 namespace soft {
 
+namespace roce {
+struct datagram;
+}
+
 /// The result of a request that the engine began.
 struct outcome {
   enum kind { done, later } is = done;
@@ -95,6 +99,9 @@ struct queue_pair final : ibv_qp_ex, task {
                            ibv_access_flags access) const;
   /// Carries out a request about memory windows.
   ibv_wc_status carry_locally(send_work& r);
+  /// Delivers a datagram, if the queue pair may take it. `whole`: the network header and the
+  /// payload.
+  void take_datagram(const roce::datagram& d, const spans& whole);
   /// The `n`th posted request that has not completed, or nullptr.
   send_work* request(unsigned n) noexcept { return sends_.at(n); }
   void complete_first(const outcome& o) { complete(*sends_.front(), o); }

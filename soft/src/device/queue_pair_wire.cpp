@@ -187,45 +187,6 @@ outcome queue_pair::atomic(send_work& r, queue_pair& to, const spans& into) {
   return {.bytes = 8};
 }
 
-// A datagram is lost if no queue pair can take it. That is no failure of the sender.
-outcome queue_pair::carry_datagram(send_work& r) {
-  if (r.opcode != IBV_WR_SEND && r.opcode != IBV_WR_SEND_WITH_IMM)
-    return failed(IBV_WC_LOC_QP_OP_ERR);
-  spans from;
-  if (!gather(r, 0, from))
-    return failed(IBV_WC_LOC_PROT_ERR);
-  if (from.bytes > message_bytes_)
-    return failed(IBV_WC_LOC_LEN_ERR);
-  if (is_cut_)
-    return {};
-  const address_handle& handle = *static_cast<address_handle*>(r.address_handle);
-  const ibv_ah_attr& way = handle.attributes;
-  queue_pair* const to = handle.is_local ? find(r.qp_num) : nullptr;
-  if (to == nullptr || to->qp_base.qp_type != IBV_QPT_UD ||
-      (to->present() != IBV_QPS_RTR && to->present() != IBV_QPS_RTS))
-    return {};
-  // If the highest bit of a Q_Key is set, that of the sending queue pair is used.
-  if (((r.q_key & 0x80000000) != 0 ? attributes_.qkey : r.q_key) != to->attributes_.qkey)
-    return {};
-  receive_work* const receive = to->receives().front();
-  const auto into = receive == nullptr ? std::nullopt : to->sink(*receive);
-  if (!into || into->bytes < sizeof(ibv_grh) + from.bytes)
-    return {};
-  ibv_grh header{};
-  header.paylen = htons(static_cast<std::uint16_t>(from.bytes));
-  header.next_hdr = 0x1b;
-  header.hop_limit = way.grh.hop_limit;
-  header.sgid = handle.source;
-  header.dgid = way.grh.dgid;
-  spans whole;
-  whole.add(reinterpret_cast<std::byte*>(&header), sizeof(header));
-  for (unsigned i = 0; i < from.count; ++i)
-    whole.add(from.parts[i].data, from.parts[i].bytes);
-  transfer(*into, whole);
-  deliver(*to, r, whole.bytes);
-  return {};
-}
-
 void queue_pair::deliver(queue_pair& to, const send_work& r, std::uint64_t bytes,
                          ibv_wc_opcode as) {
   arrival a;

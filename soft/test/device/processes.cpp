@@ -3,6 +3,7 @@
 
 #include <arpa/inet.h>
 #include <catch2/catch.hpp>
+#include <csignal>
 #include <cstdlib>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -62,6 +63,15 @@ child::child(const std::string& test_case, const variables& environment) {
   close(channel[1]);
   REQUIRE(error == 0);
 }
+
+void child::stop() {
+  REQUIRE(::kill(pid_, SIGSTOP) == 0);
+  int status = 0;
+  REQUIRE(waitpid(pid_, &status, WUNTRACED) == pid_);
+  REQUIRE(WIFSTOPPED(status));
+}
+
+void child::kill() { REQUIRE(::kill(pid_, SIGKILL) == 0); }
 
 int child::wait(std::string* said) {
   std::string all;

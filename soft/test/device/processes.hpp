@@ -19,6 +19,9 @@ public:
   child(const std::string& test_case, const variables& environment);
   /// Its exit status; waits for its end. `said`, if not nullptr, gets its standard error.
   int wait(std::string* said = nullptr);
+  /// Stops the process: none of its threads runs any more.
+  void stop();
+  void kill();
   /// A stream socket, whose other end is the child's descriptor `parent_channel`.
   int channel() const noexcept { return channel_; }
 
