@@ -29,7 +29,7 @@ public:
   // Of a connected socket, which it takes.
   explicit datagram_peer(int socket) : socket_(socket) {}
   ~datagram_peer() {
-    engine::get().forget(socket_);
+    wake();
     close(socket_);
   }
 
@@ -52,7 +52,9 @@ public:
     behind_since_ = {};
     return result::sent;
   }
-  bool is_awaited() const noexcept { return !waiting_.empty(); }
+  bool is_awaited() const noexcept {
+    return !waiting_.empty() && clock::now() < behind_since_ + patience;
+  }
   clock::time_point used() const noexcept { return used_; }
 
 private:
@@ -61,26 +63,26 @@ private:
     if (behind_since_ == clock::time_point{})
       behind_since_ = used_;
     const auto until = behind_since_ + patience;
-    if (used_ >= until || watch(EPOLLOUT) != 0)
+    if (used_ >= until)
+      return false;
+    if (waiting_.empty() && engine::get().watch(socket_, EPOLLOUT, *this) != 0)
       return false;
     waiting_.insert(from.qp_base.qp_num);
     engine::get().schedule_at(from, until);
     return true;
   }
-  int watch(std::uint32_t events) {
-    if (std::exchange(watched_, true))
-      return engine::get().change(socket_, events);
-    return engine::get().watch(socket_, events, *this);
-  }
   void ready(std::uint32_t) override {
-    watch(0);
+    behind_since_ = {}; // it has taken a datagram
+    wake();
+  }
+  void wake() {
+    engine::get().forget(socket_);
     for (const std::uint32_t number : std::exchange(waiting_, {}))
       if (queue_pair* const qp = queue_pair::find(number))
         engine::get().schedule(*qp);
   }
 
   const int socket_;
-  bool watched_ = false;
   std::set<std::uint32_t> waiting_; // numbers of queue pairs
   clock::time_point used_{}, behind_since_{};
 };

@@ -165,7 +165,9 @@ private:
 
 TEST_CASE("child: an id for datagrams that connects", "[.child]") {
   datagram_id d(true);
-  d.resolve(static_cast<std::uint16_t>(std::atoi(std::getenv("PORT"))));
+  const char* const port = std::getenv("PORT");
+  REQUIRE(port != nullptr);
+  d.resolve(static_cast<std::uint16_t>(std::atoi(port)));
   make_queue_pair(d.id);
   REQUIRE(connect(d.id, 180) == 0);
   const rdma_cm_event& e = *d.id->event;
