@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSL-1.0
-// Local addresses and ports: rdma_bind_addr(3), rdma_resolve_addr(3). A port is kept by a TCP
-// socket that is bound to it, so that the kernel's rules hold, for all processes.
+// Local addresses and ports: rdma_bind_addr(3), rdma_resolve_addr(3). A port is kept by a socket
+// that is bound to it, of TCP or of UDP, so that the kernel's rules hold, for all processes.
 #include "cm/addresses.hpp"
 
 #include <algorithm>
@@ -47,11 +47,12 @@ int bind_port(cm_id& id, const sockaddr& address) {
       id.route.addr.src_storage = {};
       return error;
     }
-  const int fd = socket(address.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  const int type = id.is_datagram() ? SOCK_DGRAM : SOCK_STREAM;
+  const int fd = socket(address.sa_family, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0)
     return errno;
-  // rdma_cm has no time in which a port waits for late segments.
-  const int yes = 1;
+  // rdma_cm has no time in which a port waits for late segments. Of UDP, the option would share it.
+  const int yes = !id.is_datagram() || id.reuse_address;
   setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
   if (address.sa_family == AF_INET6)
     setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &id.only_v6, sizeof(id.only_v6));
@@ -83,7 +84,7 @@ int check_port(cm_id& id, bool listens) {
     sockaddr& theirs = other->route.addr.src_addr;
     const bool shared =
         !listens && id.reuse_address && other->reuse_address && other->state != cm_state::listening;
-    if (other != &id && !shared && overlap(own, theirs))
+    if (other != &id && other->is_datagram() == id.is_datagram() && !shared && overlap(own, theirs))
       return is_any(own) || is_any(theirs) ? EADDRNOTAVAIL : EADDRINUSE;
   }
   return 0;

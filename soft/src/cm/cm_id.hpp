@@ -25,6 +25,10 @@ struct private_data {
 /// zeros at its end (InfiniBand specification, 12.6; the request's first 36 bytes are the IP
 /// addresses').
 inline constexpr std::uint8_t request_data = 56, reply_data = 196, reject_data = 148;
+/// The same for ids of RDMA_PS_UDP, and for a request of them.
+inline constexpr std::uint8_t resolution_data = 136, resolution_request_data = 180;
+/// The Q_Key of the queue pairs of ids (RDMA_UDP_QKEY).
+inline constexpr std::uint32_t default_q_key = 0x01234567;
 /// Reasons of a rejection (InfiniBand specification, table 109).
 inline constexpr int reject_timeout = 4, reject_no_listener = 8, reject_stale = 10,
                      reject_consumer = 28;
@@ -54,6 +58,9 @@ enum class cm_state {
 };
 
 struct cm_listener;
+struct cm_inquiry;
+struct cm_inquiry_listener;
+struct cm_answer;
 
 /// An id, and what rsockets (rsocket(7)) read behind it: they take every id for one of librdmacm's
 /// own. Its first members are the same in rdma-core 13 to 64 (librdmacm/cma.c).
@@ -73,14 +80,15 @@ struct cm_id final : librdmacm_id, wire_owner {
   acknowledged_events events_got;
 
   // ---- addresses
-  int port_holder = -1; ///< a TCP socket that keeps the port
+  int port_holder = -1; ///< a socket that keeps the port: of TCP, or of UDP for datagrams
   bool reuse_address = false;
   int only_v6 = 0;
 
   // ---- listener
   int backlog = 0;
-  int waiting = 0;                      ///< requests that the program has not got
-  std::unique_ptr<cm_listener> sockets; ///< requests of other processes
+  int waiting = 0;                                ///< requests that the program has not got
+  std::unique_ptr<cm_listener> sockets;           ///< requests of other processes
+  std::unique_ptr<cm_inquiry_listener> inquiries; ///< requests for datagrams
 
   // ---- connection
   cm_id* peer = nullptr;            ///< of this process
@@ -92,6 +100,9 @@ struct cm_id final : librdmacm_id, wire_owner {
       for_requests; ///< of a listener by rdma_create_ep(3): a queue pair for each request
   ibv_pd* pd_for_requests = nullptr;
   ibv_pd* own_pd = nullptr; ///< made for the id's queues, because the program gave none
+  std::uint32_t q_key = default_q_key; ///< of datagrams; once known, the peer's
+  std::unique_ptr<cm_inquiry> inquiry; ///< for datagrams: the request that was sent
+  std::unique_ptr<cm_answer> answer;   ///< or came
 
   cm_id();
   ~cm_id();
@@ -103,6 +114,10 @@ struct cm_id final : librdmacm_id, wire_owner {
   static cm_channel& channel_of(rdma_event_channel* c) noexcept {
     return *static_cast<cm_channel*>(c);
   }
+
+  /// Whether the id is for datagrams. Then no connection follows: it is connected once it knows its
+  /// peer's queue pair, or has accepted the peer's request.
+  bool is_datagram() const noexcept { return qp_type == IBV_QPT_UD; }
 
   /// Reports an event. `status`: 0, a negative error number, or a reason of rejection.
   void tell(rdma_cm_event_type what, int status = 0, const private_data* data = nullptr,
@@ -120,6 +135,9 @@ void send_reject(cm_id& from, int reason, const private_data& data);
 void send_disconnect(cm_id& from);
 /// Ends what `id` has begun; nothing refers to it afterwards.
 void withdraw(cm_id& id);
+
+// The way to the peer of an id.
+void fill_route(cm_id& id, ibv_ah_attr& a);
 
 // The same messages to a peer in another process: cm_wire.cpp.
 void send_request_by_wire(cm_id& from, const private_data& data);

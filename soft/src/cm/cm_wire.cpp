@@ -3,6 +3,7 @@
 // 6581).
 #include "cm/addresses.hpp"
 #include "cm/cm_id.hpp"
+#include "cm/resolution.hpp"
 
 #include "device/in_force.hpp"
 #include "device/limits.hpp"

@@ -39,7 +39,8 @@ SOFT_EXPORT int rdma_connect(rdma_cm_id* base, rdma_conn_param* p) {
     none.retry_count = none.rnr_retry_count = 7;
     if (p == nullptr)
       p = &none;
-    if (id.state != cm_state::routed || !take(*p, request_data, data))
+    if (id.state != cm_state::routed ||
+        !take(*p, id.is_datagram() ? resolution_request_data : request_data, data))
       return fail(EINVAL);
     id.initiator_depth = depth(p->initiator_depth, most_reads());
     id.responder_resources = depth(p->responder_resources, most_reads());
@@ -59,7 +60,7 @@ SOFT_EXPORT int rdma_accept(rdma_cm_id* base, rdma_conn_param* p) {
     if (id.state != cm_state::requested)
       return fail(EINVAL);
     if (p != nullptr) {
-      if (!take(*p, reply_data, data))
+      if (!take(*p, id.is_datagram() ? resolution_data : reply_data, data))
         return fail(EINVAL);
       id.initiator_depth =
           p->initiator_depth == 0xff ? id.initiator_depth : depth(p->initiator_depth, most_reads());
@@ -70,7 +71,7 @@ SOFT_EXPORT int rdma_accept(rdma_cm_id* base, rdma_conn_param* p) {
     }
     id.qp_num = id.qp != nullptr ? id.qp->qp_num : p != nullptr ? p->qp_num : 0;
   }
-  if (id.qp != nullptr)
+  if (id.qp != nullptr && !id.is_datagram())
     if (const int error = make_ready(id))
       return fail(error);
   {
@@ -78,6 +79,8 @@ SOFT_EXPORT int rdma_accept(rdma_cm_id* base, rdma_conn_param* p) {
     if (id.state != cm_state::requested)
       return fail(EINVAL);
     send_reply(id, data);
+    if (id.is_datagram())
+      return 0; // no event follows
   }
   return finish(id);
 }
@@ -94,8 +97,10 @@ SOFT_EXPORT int rdma_establish(rdma_cm_id* base) {
 SOFT_EXPORT int rdma_reject(rdma_cm_id* base, const void* bytes, std::uint8_t size) {
   cm_id& id = cm_id::of(base);
   const engine::lock_guard lock(engine::get());
-  if (size > reject_data || (id.state != cm_state::requested && id.state != cm_state::responded &&
-                             id.state != cm_state::replied))
+  if (size > (id.is_datagram() ? resolution_data : reject_data) ||
+      (id.is_datagram() && id.state != cm_state::requested) ||
+      (id.state != cm_state::requested && id.state != cm_state::responded &&
+       id.state != cm_state::replied))
     return fail(EINVAL);
   private_data data;
   data.size = size;
@@ -124,6 +129,8 @@ SOFT_EXPORT int rdma_notify(rdma_cm_id* base, ibv_event_type what) {
 
 SOFT_EXPORT int rdma_disconnect(rdma_cm_id* base) {
   cm_id& id = cm_id::of(base);
+  if (id.is_datagram())
+    return fail(EINVAL); // there is no connection
   end_queue_pair(id);
   {
     const engine::lock_guard lock(engine::get());

@@ -36,7 +36,9 @@ SOFT_EXPORT void rdma_freeaddrinfo(rdma_addrinfo* first) {
 SOFT_EXPORT int rdma_getaddrinfo(const char* node, const char* service, const rdma_addrinfo* hints,
                                  rdma_addrinfo** result) {
   addrinfo wanted{}, *found = nullptr;
-  wanted.ai_socktype = SOCK_STREAM;
+  const bool datagrams =
+      hints != nullptr && (hints->ai_port_space == RDMA_PS_UDP || hints->ai_qp_type == IBV_QPT_UD);
+  wanted.ai_socktype = datagrams ? SOCK_DGRAM : SOCK_STREAM;
   const bool passive = hints != nullptr && (hints->ai_flags & RAI_PASSIVE) != 0;
   if (hints != nullptr) {
     wanted.ai_flags = (passive ? AI_PASSIVE : 0) |
@@ -55,9 +57,12 @@ SOFT_EXPORT int rdma_getaddrinfo(const char* node, const char* service, const rd
   bool complete = made != nullptr;
   if (complete) {
     made->ai_flags = hints != nullptr ? hints->ai_flags : 0;
-    made->ai_qp_type = hints != nullptr && hints->ai_qp_type != 0 ? hints->ai_qp_type : IBV_QPT_RC;
-    made->ai_port_space =
-        hints != nullptr && hints->ai_port_space != 0 ? hints->ai_port_space : RDMA_PS_TCP;
+    made->ai_qp_type = hints != nullptr && hints->ai_qp_type != 0 ? hints->ai_qp_type
+                       : datagrams                                ? IBV_QPT_UD
+                                                                  : IBV_QPT_RC;
+    made->ai_port_space = hints != nullptr && hints->ai_port_space != 0 ? hints->ai_port_space
+                          : datagrams                                   ? RDMA_PS_UDP
+                                                                        : RDMA_PS_TCP;
     const auto copy = [](const sockaddr* from, socklen_t size, sockaddr*& to, socklen_t& to_size) {
       to = copy_of(from, size);
       to_size = to == nullptr ? 0 : size;

@@ -95,7 +95,7 @@ SOFT_EXPORT void rdma_destroy_event_channel(rdma_event_channel* c) { delete &cm_
 
 SOFT_EXPORT int rdma_create_id(rdma_event_channel* c, rdma_cm_id** id, void* user,
                                rdma_port_space ps) {
-  if (ps != RDMA_PS_TCP && ps != RDMA_PS_IB)
+  if (ps != RDMA_PS_TCP && ps != RDMA_PS_IB && ps != RDMA_PS_UDP)
     return fail(EOPNOTSUPP);
   auto made = std::unique_ptr<cm_id>(new (std::nothrow) cm_id{});
   if (!made)
@@ -111,7 +111,7 @@ SOFT_EXPORT int rdma_create_id(rdma_event_channel* c, rdma_cm_id** id, void* use
     return -1;
   made->context = user;
   made->ps = ps;
-  made->qp_type = IBV_QPT_RC;
+  made->qp_type = ps == RDMA_PS_UDP ? IBV_QPT_UD : IBV_QPT_RC;
   made->psn = random_psn();
   *id = made.release();
   return 0;

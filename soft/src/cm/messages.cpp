@@ -3,6 +3,7 @@
 // those of the kernel's IB CM.
 #include "cm/addresses.hpp"
 #include "cm/cm_id.hpp"
+#include "cm/resolution.hpp"
 #include "device/in_force.hpp"
 
 #include <algorithm>
@@ -27,12 +28,21 @@ cm_event* make_event(cm_id& id, rdma_cm_event_type what, const private_data* dat
   e->id = &id;
   e->event = what;
   e->counted_for = &id;
-  if (data_field != 0) {
-    if (data != nullptr)
-      e->data = *data;
-    e->param.conn.private_data = e->data.bytes.data();
-    e->param.conn.private_data_len = data_field;
+  if (data != nullptr)
+    e->data = *data;
+  const void* const field = data_field != 0 ? e->data.bytes.data() : nullptr;
+  if (id.is_datagram()) {
+    e->param.ud.private_data = field;
+    e->param.ud.private_data_len = data_field;
+    if (what == RDMA_CM_EVENT_ESTABLISHED) {
+      fill_route(id, e->param.ud.ah_attr);
+      e->param.ud.qp_num = id.peer_qp_num;
+      e->param.ud.qkey = id.q_key;
+    }
+    return e;
   }
+  e->param.conn.private_data = field;
+  e->param.conn.private_data_len = data_field;
   e->param.conn.initiator_depth = id.initiator_depth;
   e->param.conn.responder_resources = id.responder_resources;
   e->param.conn.retry_count = id.retry_count;
@@ -68,6 +78,13 @@ cm_id* part(cm_id& id) {
 } // namespace
 
 int start_listening(cm_id& id) {
+  if (id.is_datagram()) {
+    auto made = std::make_unique<cm_inquiry_listener>(id);
+    if (const int error = made->begin())
+      return error;
+    id.inquiries = std::move(made);
+    return 0;
+  }
   if (const int error = listen_to_others(id))
     return error;
   listeners().push_back(&id);
@@ -78,6 +95,7 @@ void stop_listening(cm_id& id) {
   auto& all = listeners();
   all.erase(std::remove(all.begin(), all.end(), &id), all.end());
   ignore_others(id);
+  id.inquiries.reset();
 }
 
 // An exact address comes before any address.
@@ -102,6 +120,11 @@ void cm_id::tell(rdma_cm_event_type what, int status, const private_data* data,
 }
 
 void send_request(cm_id& from, const private_data& data) {
+  if (from.is_datagram()) {
+    from.state = cm_state::requesting;
+    from.inquiry = std::make_unique<cm_inquiry>(from);
+    return from.inquiry->begin(data);
+  }
   if (const int reason = set_rejection()) {
     from.state = cm_state::ended;
     return from.tell(RDMA_CM_EVENT_REJECTED, reason, nullptr, reject_data);
@@ -142,13 +165,18 @@ cm_id* take_request(cm_id& listener, std::unique_ptr<cm_id> made, const private_
   to->port_num = 1;
   to->state = cm_state::requested;
   ++listener.waiting;
-  cm_event* const e = make_event(*to, RDMA_CM_EVENT_CONNECT_REQUEST, &data, request_data);
+  cm_event* const e = make_event(*to, RDMA_CM_EVENT_CONNECT_REQUEST, &data,
+                                 to->is_datagram() ? resolution_request_data : request_data);
   e->listen_id = e->counted_for = &listener;
   cm_id::channel_of(listener.channel).events.push(e);
   return to;
 }
 
 void send_reply(cm_id& from, const private_data& data) {
+  if (from.is_datagram()) {
+    from.state = cm_state::connected;
+    return from.answer->send(roce::resolution_status::success, data);
+  }
   if (from.wire)
     return send_reply_by_wire(from, data);
   cm_id& to = *from.peer;
@@ -174,6 +202,9 @@ void send_ready(cm_id& from) {
 
 void send_reject(cm_id& from, int reason, const private_data& data) {
   const bool requested = from.state == cm_state::requested;
+  from.inquiry.reset();
+  if (from.answer && requested)
+    from.answer->send(roce::resolution_status::rejected, data);
   cm_id* const to = part(from);
   if (const auto w = std::exchange(from.wire, nullptr)) {
     if (requested)
@@ -215,11 +246,13 @@ void withdraw(cm_id& id) {
     send_reject(id, reject_consumer, {});
     break;
   case cm_state::connected:
-    disconnect_peer(id);
+    if (!id.is_datagram())
+      disconnect_peer(id);
     break;
   default:
     break;
   }
+  id.answer.reset();
   id.state = cm_state::ended;
 }
 

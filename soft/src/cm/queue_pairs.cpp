@@ -42,6 +42,15 @@ void leave_domain(cm_id& id) {
 
 } // namespace
 
+void fill_route(cm_id& id, ibv_ah_attr& a) {
+  a.is_global = 1;
+  a.port_num = 1;
+  a.grh.dgid = gid_of(id.route.addr.dst_addr);
+  a.grh.sgid_index =
+      static_cast<std::uint8_t>(std::max(index_of(gid_of(id.route.addr.src_addr)), 0));
+  a.grh.hop_limit = 64;
+}
+
 // It becomes initialised once more, as the peer's rights depend on the depths, which are known now.
 int make_ready(cm_id& id) {
   for (const ibv_qp_state state : {IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS})
@@ -68,11 +77,20 @@ SOFT_EXPORT int rdma_init_qp_attr(rdma_cm_id* base, ibv_qp_attr* a, int* mask) {
   const ibv_qp_state state = a->qp_state;
   *a = {};
   a->qp_state = state;
+  if (id.is_datagram() && (state == IBV_QPS_RTR || state == IBV_QPS_RTS)) {
+    *mask = IBV_QP_STATE | (state == IBV_QPS_RTS ? IBV_QP_SQ_PSN : 0);
+    return 0;
+  }
   switch (state) {
   case IBV_QPS_INIT:
     if (id.state == cm_state::ended || id.state == cm_state::idle)
       return fail(EINVAL);
     a->port_num = 1;
+    if (id.is_datagram()) {
+      a->qkey = default_q_key;
+      *mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY;
+      return 0;
+    }
     a->qp_access_flags = IBV_ACCESS_REMOTE_WRITE;
     if (id.responder_resources != 0)
       a->qp_access_flags |= IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
@@ -81,12 +99,7 @@ SOFT_EXPORT int rdma_init_qp_attr(rdma_cm_id* base, ibv_qp_attr* a, int* mask) {
   case IBV_QPS_RTR:
     if (!open)
       return fail(EINVAL);
-    a->ah_attr.is_global = 1;
-    a->ah_attr.port_num = 1;
-    a->ah_attr.grh.dgid = gid_of(id.route.addr.dst_addr);
-    a->ah_attr.grh.sgid_index =
-        static_cast<std::uint8_t>(std::max(index_of(gid_of(id.route.addr.src_addr)), 0));
-    a->ah_attr.grh.hop_limit = 64;
+    fill_route(id, a->ah_attr);
     a->path_mtu = IBV_MTU_4096;
     a->dest_qp_num = id.peer_qp_num;
     a->rq_psn = id.peer_psn;
@@ -142,8 +155,11 @@ SOFT_EXPORT int rdma_create_qp_ex(rdma_cm_id* base, ibv_qp_init_attr_ex* a) {
   if (queue(a->send_cq, id.send_cq, id.send_cq_channel, a->cap.max_send_wr) &&
       queue(a->recv_cq, id.recv_cq, id.recv_cq_channel, a->cap.max_recv_wr))
     id.qp = ibv_create_qp_ex(id.verbs, a);
-  if (id.qp == nullptr || modify_to(id, IBV_QPS_INIT) != 0) {
-    const int error = errno;
+  // A queue pair for datagrams needs no peer.
+  const int error = id.qp == nullptr   ? errno
+                    : id.is_datagram() ? make_ready(id)
+                                       : modify_to(id, IBV_QPS_INIT);
+  if (error != 0) {
     rdma_destroy_qp(&id);
     return fail(error);
   }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSL-1.0
 #include "device/objects.hpp"
 
+#include "engine/engine.hpp"
+
 #include "asio_rdma_soft.h"
 
 #include <algorithm>
@@ -105,8 +107,9 @@ std::vector<gid_entry> gids() {
   return result;
 }
 
-int index_of(const ibv_gid& gid) {
-  const auto all = gids();
+namespace {
+
+int index_in(const std::vector<gid_entry>& all, const ibv_gid& gid) {
   const auto found =
       std::find_if(all.begin(), all.end(), [&](const gid_entry& e) { return is_same(e.gid, gid); });
   if (found != all.end())
@@ -119,6 +122,23 @@ int index_of(const ibv_gid& gid) {
     return std::memcmp(e.gid.raw, loopback, 13) == 0;
   });
   return local == all.end() ? -1 : static_cast<int>(local - all.begin());
+}
+
+} // namespace
+
+int index_of(const ibv_gid& gid) { return index_in(gids(), gid); }
+
+bool is_here(const ibv_gid& gid) {
+  static std::mutex mutex;
+  static auto& known = *new std::vector<gid_entry>;
+  static clock::time_point until{};
+  std::lock_guard lock(mutex);
+  const auto now = clock::now();
+  if (now >= until) {
+    known = gids();
+    until = now + std::chrono::milliseconds(100);
+  }
+  return index_in(known, gid) >= 0;
 }
 
 } // namespace soft

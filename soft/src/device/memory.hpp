@@ -36,7 +36,7 @@ struct span {
 };
 /// Pieces one after another: the elements of a work request.
 struct spans {
-  span parts[33]; // one more than a request may have: a datagram's header
+  span parts[34]; // two more than a request may have: a datagram's header and padding
   unsigned count = 0;
   std::uint64_t bytes = 0;
 

@@ -31,6 +31,9 @@ std::vector<gid_entry> gids();
 ibv_gid gid_of(const sockaddr& address) noexcept;
 /// Index of a GID, or -1.
 int index_of(const ibv_gid& gid);
+/// Whether a GID is that of an address of this machine; an address that was added less than 100 ms
+/// ago may be missed. For addresses that a peer names: cheaper than `index_of`.
+bool is_here(const ibv_gid& gid);
 inline bool is_same(const ibv_gid& a, const ibv_gid& b) noexcept {
   return std::memcmp(a.raw, b.raw, sizeof(a.raw)) == 0;
 }

@@ -2,6 +2,8 @@
 #ifndef SOFT_DEVICE_OTHER_PROCESSES_HPP
 #define SOFT_DEVICE_OTHER_PROCESSES_HPP
 
+#include "device/memory.hpp"
+
 #include <cstdint>
 #include <memory>
 
@@ -37,7 +39,15 @@ class peer_search {
 public:
   virtual ~peer_search() = default;
 };
-std::unique_ptr<peer_search> search_peer(queue_pair& qp);
+/// `another_search`: the queue pair has lost its peer.
+enum search_kind { first_search, another_search };
+std::unique_ptr<peer_search> search_peer(queue_pair& qp, search_kind kind);
+
+/// Sends a datagram to the process of the queue pair `to`. False: that process is behind; the queue
+/// pair `from` runs again. A datagram without a receiver is lost.
+bool send_datagram(queue_pair& from, std::uint32_t to, const spans& whole);
+/// From now on datagrams of other processes reach the queue pair with this number. An error number.
+int hear_datagrams(std::uint32_t number);
 
 /// Takes a number for a queue pair that no other one of this machine has. 0: none is left, or no
 /// descriptor.

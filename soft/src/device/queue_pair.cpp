@@ -2,6 +2,7 @@
 #include "device/queue_pair.hpp"
 
 #include "device/limits.hpp"
+#include "device/transitions.hpp"
 
 #include <algorithm>
 #include <cerrno>
@@ -16,58 +17,9 @@ std::unordered_map<std::uint32_t, queue_pair*>& numbers() {
   return *table;
 }
 
-// Attributes that a transition must and may have (InfiniBand specification, 11.2.5.2; the kernel's
-// ib_modify_qp_is_ok).
-struct transition {
-  ibv_qp_type type;
-  ibv_qp_state from, to;
-  int must, may;
-};
-constexpr transition transitions[] = {
-    {IBV_QPT_RC, IBV_QPS_RESET, IBV_QPS_INIT, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS,
-     0},
-    {IBV_QPT_UC, IBV_QPS_RESET, IBV_QPS_INIT, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS,
-     0},
-    {IBV_QPT_UD, IBV_QPS_RESET, IBV_QPS_INIT, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY, 0},
-    {IBV_QPT_RC, IBV_QPS_INIT, IBV_QPS_INIT, 0,
-     IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS},
-    {IBV_QPT_UC, IBV_QPS_INIT, IBV_QPS_INIT, 0,
-     IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS},
-    {IBV_QPT_UD, IBV_QPS_INIT, IBV_QPS_INIT, 0, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY},
-    {IBV_QPT_RC, IBV_QPS_INIT, IBV_QPS_RTR,
-     IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
-         IBV_QP_MIN_RNR_TIMER,
-     IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX},
-    {IBV_QPT_UC, IBV_QPS_INIT, IBV_QPS_RTR,
-     IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN,
-     IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX},
-    {IBV_QPT_UD, IBV_QPS_INIT, IBV_QPS_RTR, 0, IBV_QP_PKEY_INDEX | IBV_QP_QKEY},
-    {IBV_QPT_RC, IBV_QPS_RTR, IBV_QPS_RTS,
-     IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC,
-     IBV_QP_CUR_STATE | IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS | IBV_QP_MIN_RNR_TIMER |
-         IBV_QP_PATH_MIG_STATE},
-    {IBV_QPT_UC, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QP_SQ_PSN,
-     IBV_QP_CUR_STATE | IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS | IBV_QP_PATH_MIG_STATE},
-    {IBV_QPT_UD, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QP_SQ_PSN, IBV_QP_CUR_STATE | IBV_QP_QKEY},
-    {IBV_QPT_RC, IBV_QPS_RTS, IBV_QPS_RTS, 0,
-     IBV_QP_CUR_STATE | IBV_QP_ACCESS_FLAGS | IBV_QP_ALT_PATH | IBV_QP_PATH_MIG_STATE |
-         IBV_QP_MIN_RNR_TIMER},
-    {IBV_QPT_UC, IBV_QPS_RTS, IBV_QPS_RTS, 0,
-     IBV_QP_CUR_STATE | IBV_QP_ACCESS_FLAGS | IBV_QP_ALT_PATH | IBV_QP_PATH_MIG_STATE},
-    {IBV_QPT_UD, IBV_QPS_RTS, IBV_QPS_RTS, 0, IBV_QP_CUR_STATE | IBV_QP_QKEY},
-    {IBV_QPT_UD, IBV_QPS_SQE, IBV_QPS_RTS, 0, IBV_QP_CUR_STATE | IBV_QP_QKEY},
-    {IBV_QPT_UC, IBV_QPS_SQE, IBV_QPS_RTS, 0, IBV_QP_CUR_STATE | IBV_QP_ACCESS_FLAGS},
-};
-
-bool is_allowed(ibv_qp_type type, ibv_qp_state from, ibv_qp_state to, int mask) {
-  mask &= ~IBV_QP_STATE;
-  if (to == IBV_QPS_ERR || to == IBV_QPS_RESET)
-    return (mask & ~IBV_QP_CUR_STATE) == 0;
-  return std::any_of(std::begin(transitions), std::end(transitions), [&](const transition& t) {
-    return t.type == type && t.from == from && t.to == to && (mask & t.must) == t.must &&
-           (mask & ~(t.must | t.may)) == 0;
-  });
-}
+// A program may post as soon as both queue pairs are ready. An adapter delivers that message, and
+// the search for the peer takes some time.
+constexpr std::chrono::seconds patience{1};
 
 } // namespace
 
@@ -157,6 +109,9 @@ int queue_pair::modify(const ibv_qp_attr& a, int mask) {
       ((mask & IBV_QP_MAX_DEST_RD_ATOMIC) != 0 && a.max_dest_rd_atomic > habits().reads) ||
       ((mask & IBV_QP_AV) != 0 && a.ah_attr.is_global == 0 && habits().grh_required))
     return EINVAL;
+  if (to == IBV_QPS_RTR && qp_base.qp_type == IBV_QPT_UD)
+    if (const int error = hear_datagrams(qp_base.qp_num))
+      return error;
   const auto set = [&](int bit, auto member) {
     if ((mask & bit) != 0)
       attributes_.*member = a.*member;
@@ -184,12 +139,14 @@ int queue_pair::modify(const ibv_qp_attr& a, int mask) {
     state_ = to;
   if (to == IBV_QPS_RTR) {
     peer_is_here_ = index_of(attributes_.ah_attr.grh.dgid) >= 0;
-    if (auto w = find_wire(attributes_.dest_qp_num))
+    if (auto w = is_reliable() ? find_wire(attributes_.dest_qp_num) : nullptr) {
       use_wire(std::move(w));
-    else if (peer_is_here_ && qp_base.qp_type == IBV_QPT_RC &&
-             find(attributes_.dest_qp_num) == nullptr)
-      search_ = search_peer(*this);
-    established_told_ = qp_base.qp_type != IBV_QPT_RC;
+    } else if (peer_is_here_ && qp_base.qp_type != IBV_QPT_UD &&
+               find(attributes_.dest_qp_num) == nullptr) {
+      search_ = search_peer(*this, first_search);
+      found_by_ = clock::now() + patience;
+    }
+    established_told_ = !is_reliable();
     if (queue_pair* const p = peer()) // its requests may wait for this
       engine::get().schedule(*p);
   }
@@ -218,9 +175,16 @@ void queue_pair::fail() {
 }
 
 void queue_pair::peer_left() {
-  if (search_ == nullptr)
-    return fail();
+  if (!is_reliable() || search_ == nullptr)
+    return lose_wire();
   is_cut_ = true;
+  engine::get().schedule(*this);
+}
+
+void queue_pair::lose_wire() {
+  if (is_reliable())
+    return fail();
+  wire_lost_ = true;
   engine::get().schedule(*this);
 }
 
@@ -235,7 +199,7 @@ void queue_pair::reset() {
   completion_queue::of(qp_base.recv_cq).drop(qp_base.qp_num);
   last_told_ = is_cut_ = false;
   tries_ = 0;
-  given_up_ = next_try_ = last_due_ = wire_free_ = {};
+  given_up_ = next_try_ = found_by_ = last_due_ = wire_free_ = {};
   receives().wake();
 }
 
@@ -267,8 +231,17 @@ queue_pair::~queue_pair() = default;
 
 void queue_pair::leave_wire() {
   search_.reset();
+  wire_lost_ = false;
   if (const auto w = std::exchange(wire_, nullptr))
     w->detach();
+}
+
+// The requests of a queue pair of type UC are lost until it finds its peer again.
+void queue_pair::leave_lost_wire() {
+  leave_wire();
+  found_by_ = {};
+  if (!is_cut_ && (present() == IBV_QPS_RTR || present() == IBV_QPS_RTS))
+    search_ = search_peer(*this, another_search);
 }
 
 void queue_pair::use_wire(std::shared_ptr<peer_wire> w) {
@@ -280,6 +253,8 @@ void queue_pair::use_wire(std::shared_ptr<peer_wire> w) {
 
 void queue_pair::run() {
   waits_.stop();
+  if (wire_ && !is_reliable() && (is_cut_ || wire_lost_))
+    leave_lost_wire();
   if (wire_ && !is_cut_ && present() != IBV_QPS_ERR) {
     if (present() == IBV_QPS_RTS)
       wire_->pump();

@@ -16,6 +16,10 @@
 
 namespace soft {
 
+namespace roce {
+struct datagram;
+}
+
 /// The result of a request that the engine began.
 struct outcome {
   enum kind { done, later } is = done;
@@ -71,6 +75,9 @@ struct queue_pair final : verbs_queue_pair, task {
   ibv_qp_state present() const noexcept { return state_.load(std::memory_order_relaxed); }
   /// To the error state; posted requests are flushed soon.
   void fail();
+  /// The connection to a peer in another process has ended. The queue pair fails; one of type UC
+  /// looks for its peer again.
+  void lose_wire();
   /// An event on the context's descriptor.
   void tell(ibv_event_type what);
   /// Drops the link to the peer: both sides hear nothing more of each other.
@@ -86,6 +93,10 @@ struct queue_pair final : verbs_queue_pair, task {
   ibv_qp_init_attr made_of;
 
   // ---- for its wire
+  /// Type RC, whose requests the peer acknowledges.
+  bool is_reliable() const noexcept { return qp_base.qp_type == IBV_QPT_RC; }
+  /// Whether the type has this kind of request (ibv_post_send(3)).
+  bool offers(ibv_wr_opcode o) const noexcept;
   /// The message that a receive gets.
   struct arrival {
     std::uint32_t bytes = 0, source = 0, immediate = 0;
@@ -105,6 +116,9 @@ struct queue_pair final : verbs_queue_pair, task {
                            ibv_access_flags access) const;
   /// Carries out a request about memory windows.
   ibv_wc_status carry_locally(send_work& r);
+  /// Delivers a datagram, if the queue pair may take it. `whole`: the network header and the
+  /// payload.
+  void take_datagram(const roce::datagram& d, const spans& whole);
   /// The `n`th posted request that has not completed, or nullptr.
   send_work* request(unsigned n) noexcept { return sends_.at(n); }
   void complete_first(const outcome& o) { complete(*sends_.front(), o); }
@@ -125,6 +139,7 @@ struct queue_pair final : verbs_queue_pair, task {
 private:
   void run() override;
   void leave_wire();
+  void leave_lost_wire();
   void flush();
   void reset();
   void complete(send_work& r, const outcome& o);
@@ -146,7 +161,7 @@ private:
   // ---- queue_pair_wire.cpp: a request and the peer's queue pair, from memory to memory
   outcome carry(send_work& r);
   outcome carry_by_settings(send_work& r);
-  outcome carry_reliable(send_work& r);
+  outcome carry_connected(send_work& r);
   outcome carry_datagram(send_work& r);
   outcome send(send_work& r, queue_pair& to, const spans& from);
   outcome write(send_work& r, queue_pair& to, const spans& from);
@@ -158,6 +173,7 @@ private:
   void refuse_receive(ibv_wc_status why);
   outcome no_receive(queue_pair& at);
   outcome no_answer();
+  outcome lost();
   queue_pair* peer() const;
 
   send_queue sends_;
@@ -168,6 +184,7 @@ private:
   ibv_qp_attr attributes_{};
   bool peer_is_here_ = false;           ///< on this machine
   bool is_cut_ = false;                 ///< the link to the peer is dropped
+  bool wire_lost_ = false;              ///< the connection to the peer has ended
   bool last_told_ = false;              ///< IBV_EVENT_QP_LAST_WQE_REACHED
   bool established_told_ = true;        ///< IBV_EVENT_COMM_EST
   receive_waiter waits_{*this};         ///< for a receive of the peer
@@ -175,6 +192,7 @@ private:
   std::unique_ptr<peer_search> search_; ///< until it has a wire
   unsigned tries_ = 0;                  ///< of the first request, after receiver not ready
   clock::time_point next_try_{}, given_up_{};
+  clock::time_point found_by_{}; ///< until then the requests of type UC wait for the peer
 
   // ---- settings
   std::uint64_t met_ = ~0ull;     ///< position of the request whose settings are looked up:

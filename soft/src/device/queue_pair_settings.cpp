@@ -119,7 +119,7 @@ void queue_pair::cut() {
 }
 
 void queue_pair::kill_peer() {
-  if (wire_)
+  if (wire_ && is_reliable()) // UC has no connection that ends
     wire_->kill();
   else
     cut();

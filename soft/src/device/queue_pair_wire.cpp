@@ -50,10 +50,16 @@ outcome queue_pair::carry(send_work& r) {
       return set;
   if (r.opcode == IBV_WR_BIND_MW || r.opcode == IBV_WR_LOCAL_INV)
     return failed(carry_locally(r));
-  return qp_base.qp_type == IBV_QPT_UD ? carry_datagram(r) : carry_reliable(r);
+  return qp_base.qp_type == IBV_QPT_UD ? carry_datagram(r) : carry_connected(r);
 }
 
-outcome queue_pair::carry_reliable(send_work& r) {
+bool queue_pair::offers(ibv_wr_opcode o) const noexcept {
+  return is_reliable() || !fetches(o);
+}
+
+outcome queue_pair::carry_connected(send_work& r) {
+  if (!offers(r.opcode))
+    return failed(IBV_WC_LOC_QP_OP_ERR);
   spans memory;
   const bool into = fetches(r.opcode);
   if (!gather(r, into ? IBV_ACCESS_LOCAL_WRITE : 0, memory))
@@ -63,10 +69,9 @@ outcome queue_pair::carry_reliable(send_work& r) {
   if (into && attributes_.max_rd_atomic == 0)
     return failed(IBV_WC_LOC_QP_OP_ERR);
   queue_pair* const to = peer();
-  const bool reliable = qp_base.qp_type == IBV_QPT_RC;
   if (to == nullptr || (to->present() != IBV_QPS_RTR && to->present() != IBV_QPS_RTS) ||
       to->attributes_.dest_qp_num != qp_base.qp_num || to->attributes_.rq_psn != attributes_.sq_psn)
-    return reliable ? no_answer() : outcome{};
+    return is_reliable() ? no_answer() : lost();
   if (!to->established_told_) {
     to->established_told_ = true;
     if (to->present() == IBV_QPS_RTR)
@@ -94,17 +99,16 @@ outcome queue_pair::send(send_work& r, queue_pair& to, const spans& from) {
   receive_work* const receive = to.receives().front();
   if (receive == nullptr)
     return no_receive(to);
-  const bool reliable = qp_base.qp_type == IBV_QPT_RC;
   const auto into = to.sink(*receive);
   if (!into) {
     to.refuse_receive(IBV_WC_LOC_PROT_ERR);
     to.fail();
-    return reliable ? failed(IBV_WC_REM_OP_ERR) : outcome{};
+    return is_reliable() ? failed(IBV_WC_REM_OP_ERR) : outcome{};
   }
   if (from.bytes > into->bytes) {
     to.refuse_receive(IBV_WC_LOC_LEN_ERR);
     to.fail();
-    return reliable ? failed(IBV_WC_REM_INV_REQ_ERR) : outcome{};
+    return is_reliable() ? failed(IBV_WC_REM_INV_REQ_ERR) : outcome{};
   }
   if (r.opcode == IBV_WR_SEND_WITH_INV &&
       !memory_table::get().invalidate(to.qp_base, r.immediate)) {
@@ -118,14 +122,13 @@ outcome queue_pair::send(send_work& r, queue_pair& to, const spans& from) {
 }
 
 outcome queue_pair::write(send_work& r, queue_pair& to, const spans& from) {
-  const bool reliable = qp_base.qp_type == IBV_QPT_RC;
   if (r.opcode == IBV_WR_RDMA_WRITE_WITH_IMM && to.receives().front() == nullptr)
     return no_receive(to);
   if (from.bytes != 0) {
     std::byte* const memory =
         to.remote_memory(r.key, r.address, from.bytes, IBV_ACCESS_REMOTE_WRITE);
     if (memory == nullptr) {
-      if (!reliable)
+      if (!is_reliable())
         return {};
       to.tell(IBV_EVENT_QP_ACCESS_ERR);
       to.fail();
@@ -182,45 +185,6 @@ outcome queue_pair::atomic(send_work& r, queue_pair& to, const spans& into) {
   result.add(reinterpret_cast<std::byte*>(&before), 8);
   transfer(into, result);
   return {.bytes = 8};
-}
-
-// A datagram is lost if no queue pair can take it. That is no failure of the sender.
-outcome queue_pair::carry_datagram(send_work& r) {
-  if (r.opcode != IBV_WR_SEND && r.opcode != IBV_WR_SEND_WITH_IMM)
-    return failed(IBV_WC_LOC_QP_OP_ERR);
-  spans from;
-  if (!gather(r, 0, from))
-    return failed(IBV_WC_LOC_PROT_ERR);
-  if (from.bytes > message_bytes_)
-    return failed(IBV_WC_LOC_LEN_ERR);
-  if (is_cut_)
-    return {};
-  const address_handle& handle = *static_cast<address_handle*>(r.address_handle);
-  const ibv_ah_attr& way = handle.attributes;
-  queue_pair* const to = handle.is_local ? find(r.qp_num) : nullptr;
-  if (to == nullptr || to->qp_base.qp_type != IBV_QPT_UD ||
-      (to->present() != IBV_QPS_RTR && to->present() != IBV_QPS_RTS))
-    return {};
-  // If the highest bit of a Q_Key is set, that of the sending queue pair is used.
-  if (((r.q_key & 0x80000000) != 0 ? attributes_.qkey : r.q_key) != to->attributes_.qkey)
-    return {};
-  receive_work* const receive = to->receives().front();
-  const auto into = receive == nullptr ? std::nullopt : to->sink(*receive);
-  if (!into || into->bytes < sizeof(ibv_grh) + from.bytes)
-    return {};
-  ibv_grh header{};
-  header.paylen = htons(static_cast<std::uint16_t>(from.bytes));
-  header.next_hdr = 0x1b;
-  header.hop_limit = way.grh.hop_limit;
-  header.sgid = handle.source;
-  header.dgid = way.grh.dgid;
-  spans whole;
-  whole.add(reinterpret_cast<std::byte*>(&header), sizeof(header));
-  for (unsigned i = 0; i < from.count; ++i)
-    whole.add(from.parts[i].data, from.parts[i].bytes);
-  transfer(*into, whole);
-  deliver(*to, r, whole.bytes);
-  return {};
 }
 
 void queue_pair::deliver(queue_pair& to, const send_work& r, std::uint64_t bytes,
@@ -287,7 +251,7 @@ ibv_wc_status queue_pair::carry_locally(send_work& r) {
 }
 
 outcome queue_pair::no_receive(queue_pair& at) {
-  if (qp_base.qp_type != IBV_QPT_RC)
+  if (!is_reliable())
     return {}; // lost
   const auto now = clock::now();
   if (attributes_.rnr_retry != 7 && now >= next_try_) { // 7: without limit
@@ -299,6 +263,14 @@ outcome queue_pair::no_receive(queue_pair& at) {
     engine::get().schedule_at(*this, next_try_);
   }
   at.receives().wait(waits_);
+  return wait_for_more;
+}
+
+// A message of type UC without a receiver.
+outcome queue_pair::lost() {
+  if (!search_ || clock::now() >= found_by_)
+    return {};
+  engine::get().schedule_at(*this, found_by_);
   return wait_for_more;
 }
 

@@ -87,6 +87,10 @@ struct opcode_traits {
 /// The properties of `op`, which must be one of the enumerators.
 const opcode_traits& traits(opcode op) noexcept;
 
+constexpr bool is_immediate(opcode op) noexcept {
+  return op == opcode::immediate_data || op == opcode::immediate_data_with_se;
+}
+
 /// Bytes of the DDP header of a segment of `op`.
 inline std::size_t ddp_header_size(opcode op) noexcept {
   return traits(op).tagged ? tagged_header_size : untagged_header_size;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-// Protection domains, registered memory, memory windows and address handles.
+// Protection domains, registered memory and memory windows.
 #include "device/memory.hpp"
 
 #include "device/faults.hpp"
@@ -306,33 +306,3 @@ void fill_memory_functions(verbs_context& v) {
 }
 
 } // namespace soft
-
-SOFT_EXPORT ibv_ah* ibv_create_ah(ibv_pd* pd, ibv_ah_attr* a) {
-  if (!is_soft(pd->context))
-    return SOFT_NEXT(ibv_create_ah)(pd, a);
-  if (a->is_global == 0 || a->port_num != 1) {
-    errno = EINVAL;
-    return nullptr;
-  }
-  auto* const made = new (std::nothrow) address_handle{};
-  if (made == nullptr) {
-    errno = ENOMEM;
-    return nullptr;
-  }
-  made->context = pd->context;
-  made->pd = pd;
-  made->attributes = *a;
-  made->is_local = index_of(a->grh.dgid) >= 0;
-  const auto own = gids();
-  made->source = a->grh.sgid_index < own.size() ? own[a->grh.sgid_index].gid : ibv_gid{};
-  ++domain::of(pd).objects;
-  return made;
-}
-
-SOFT_EXPORT int ibv_destroy_ah(ibv_ah* ah) {
-  if (!is_soft(ah->context))
-    return SOFT_NEXT(ibv_destroy_ah)(ah);
-  --domain::of(ah->pd).objects;
-  delete static_cast<address_handle*>(ah);
-  return 0;
-}

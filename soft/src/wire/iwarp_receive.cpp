@@ -3,9 +3,7 @@
 #include "wire/iwarp_wire.hpp"
 
 #include <algorithm>
-#include <arpa/inet.h>
 #include <cerrno>
-#include <cstring>
 #include <sys/epoll.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -15,31 +13,31 @@ namespace soft {
 using iwarp::begin_result;
 using iwarp::ddp_tagged_code;
 using iwarp::ddp_untagged_code;
-using iwarp::failure;
 using iwarp::opcode;
 using iwarp::rdmap_error_code;
 using iwarp::rdmap_error_type;
 
 namespace {
 
-failure remote_error(rdmap_error_code code) {
-  return iwarp::rdmap_error(rdmap_error_type::remote_protection, code);
+// Whether a queue pair of type UC takes this message.
+bool is_unreliable(opcode op) {
+  switch (op) {
+  case opcode::rdma_write:
+  case opcode::send:
+  case opcode::send_with_se:
+  case opcode::send_with_immediate:
+  case opcode::send_with_se_and_immediate:
+  case opcode::immediate_data:
+  case opcode::immediate_data_with_se:
+  case opcode::terminate:
+    return true;
+  default:
+    return false;
+  }
 }
 
-ibv_wc_status status_of(const iwarp::protocol_error& e) {
-  if (e.layer == iwarp::error_layer::ddp &&
-      e.type == static_cast<std::uint8_t>(iwarp::ddp_error_type::untagged_buffer))
-    return IBV_WC_REM_INV_REQ_ERR;
-  if (e.layer == iwarp::error_layer::ddp ||
-      (e.layer == iwarp::error_layer::rdmap &&
-       e.type == static_cast<std::uint8_t>(rdmap_error_type::remote_protection)))
-    return IBV_WC_REM_ACCESS_ERR;
-  return IBV_WC_REM_OP_ERR;
-}
-
-constexpr std::size_t piece = 64 * 1024;   // bytes of one read(2) without a place of their own
-constexpr int turns = 16;                  // reads before other tasks get their turn
-constexpr std::size_t most_answers = 1024; // requests of the peer that are not answered
+constexpr std::size_t piece = 64 * 1024; // bytes of one read(2) without a place of their own
+constexpr int turns = 16;                // reads before other tasks get their turn
 
 } // namespace
 
@@ -49,7 +47,8 @@ void iwarp_wire::receive() {
   if (reader_ && reader_->state() == iwarp::reader_state::stopped)
     reader_->resume();
   if (reader_ && reader_->payload_pending() != 0 && !place_is_there())
-    return fail(*remote_error(rdmap_error_code::invalid_stag));
+    return fail(
+        iwarp::rdmap_error(rdmap_error_type::remote_protection, rdmap_error_code::invalid_stag));
   if (!input_.empty() && stage_ == stage::running) {
     std::vector<std::byte> input;
     input.swap(input_);
@@ -135,13 +134,16 @@ void iwarp_wire::receive_start(std::span<const std::byte> bytes) {
 // Whether the memory of the segment that has begun is still registered.
 bool iwarp_wire::place_is_there() {
   const iwarp::segment_header& h = reader_->segment();
-  return h.op != opcode::rdma_write || h.length == 0 ||
+  return h.op != opcode::rdma_write || h.length == 0 || write_dropped_ ||
          (qp_ != nullptr && qp_->remote_memory(h.stag, h.tagged_offset, h.length,
                                                IBV_ACCESS_REMOTE_WRITE) != nullptr);
 }
 
 begin_result iwarp_wire::begin_segment(const iwarp::segment_header& h,
                                        iwarp::placement& to) noexcept {
+  if (!is_reliable() && !is_unreliable(h.op))
+    return begin_result::fail(iwarp::rdmap_error(rdmap_error_type::remote_operation,
+                                                 rdmap_error_code::unexpected_opcode));
   switch (h.op) {
   case opcode::rdma_write:
   case opcode::rdma_read_response:
@@ -158,11 +160,19 @@ begin_result iwarp_wire::begin_segment(const iwarp::segment_header& h,
 }
 
 begin_result iwarp_wire::begin_tagged(const iwarp::segment_header& h, iwarp::placement& to) {
+  if (h.first)
+    write_dropped_ = false;
+  if (write_dropped_)
+    return begin_result::discard();
   if (h.length == 0)
     return begin_result::place();
   if (h.op == opcode::rdma_write) {
     std::byte* const memory =
         qp_->remote_memory(h.stag, h.tagged_offset, h.length, IBV_ACCESS_REMOTE_WRITE);
+    if (memory == nullptr && !is_reliable()) {
+      write_dropped_ = true;
+      return begin_result::discard();
+    }
     if (memory == nullptr) {
       qp_->tell(IBV_EVENT_QP_ACCESS_ERR);
       return begin_result::fail(iwarp::ddp_error(ddp_tagged_code::invalid_stag));
@@ -184,183 +194,62 @@ begin_result iwarp_wire::begin_tagged(const iwarp::segment_header& h, iwarp::pla
   return begin_result::place();
 }
 
-begin_result iwarp_wire::begin_send(const iwarp::segment_header& h, iwarp::placement& to) {
-  if (!receive_taken_) {
-    receive_work* const r = qp_->receives().front();
-    if (r == nullptr) {
-      qp_->receives().wait(waits_);
-      return begin_result::not_now();
-    }
-    receive_wr_ = r->wr_id;
-    const auto memory = qp_->sink(*r);
-    qp_->take_receive();
-    if (!memory) {
-      qp_->received(receive_wr_, IBV_WC_LOC_PROT_ERR, {});
-      return begin_result::fail(iwarp::rdmap_error(rdmap_error_type::remote_operation,
-                                                   rdmap_error_code::catastrophic_stream));
-    }
-    receive_taken_ = true;
-    receive_memory_ = *memory;
+// A message that begins gets the first receive. A result: the message cannot be placed.
+std::optional<begin_result> iwarp_wire::take_receive() {
+  receive_work* const r = qp_->receives().front();
+  if (r == nullptr) {
+    qp_->receives().wait(waits_);
+    return begin_result::not_now();
   }
-  if (h.op == opcode::immediate_data || h.op == opcode::immediate_data_with_se) {
+  receive_wr_ = r->wr_id;
+  const auto memory = qp_->sink(*r);
+  if (!memory)
+    return refuse_message(IBV_WC_LOC_PROT_ERR,
+                          iwarp::rdmap_error(rdmap_error_type::remote_operation,
+                                             rdmap_error_code::catastrophic_stream));
+  // If a connection of type UC ends within a message, the next message gets the receive.
+  receive_taken_ = is_reliable() || qp_->qp_base.srq != nullptr;
+  if (receive_taken_)
+    qp_->take_receive();
+  message_ = message::placed;
+  receive_memory_ = *memory;
+  return std::nullopt;
+}
+
+// The receive completes with an error. A sender of type UC does not learn of it.
+begin_result iwarp_wire::refuse_message(ibv_wc_status status, const iwarp::protocol_error& e) {
+  if (!std::exchange(receive_taken_, false))
+    qp_->take_receive();
+  qp_->received(receive_wr_, status, {});
+  if (is_reliable())
+    return begin_result::fail(e);
+  qp_->fail();
+  message_ = message::dropped;
+  return begin_result::discard();
+}
+
+begin_result iwarp_wire::begin_send(const iwarp::segment_header& h, iwarp::placement& to) {
+  if (message_ == message::none) {
+    if (!is_reliable() &&
+        (qp_->receives().front() == nullptr || (is_immediate(h.op) && write_dropped_)))
+      message_ = message::dropped;
+    else if (const auto result = take_receive())
+      return *result;
+  }
+  if (message_ == message::dropped)
+    return begin_result::discard();
+  if (is_immediate(h.op)) {
     to.add(std::span(payload_).subspan(h.message_offset, h.length));
     return begin_result::place();
   }
-  if (std::uint64_t(h.message_offset) + h.length > receive_memory_.bytes) {
-    receive_taken_ = false;
-    qp_->received(receive_wr_, IBV_WC_LOC_LEN_ERR, {});
-    return begin_result::fail(iwarp::ddp_error(ddp_untagged_code::message_too_long));
-  }
+  if (std::uint64_t(h.message_offset) + h.length > receive_memory_.bytes)
+    return refuse_message(IBV_WC_LOC_LEN_ERR,
+                          iwarp::ddp_error(ddp_untagged_code::message_too_long));
   std::span<std::byte> parts[iwarp::placement::max_parts];
   const unsigned n = slice(receive_memory_, h.message_offset, h.length, parts);
   for (unsigned i = 0; i < n; ++i)
     to.add(parts[i]);
   return begin_result::place();
-}
-
-failure iwarp_wire::end_segment(const iwarp::segment_header& h) noexcept {
-  if (!std::exchange(heard_, true)) {
-    may_send_ = true;
-    if (owner_ != nullptr)
-      owner_->heard();
-    if (qp_ == nullptr)
-      return {};
-  }
-  if (!h.last)
-    return {};
-  switch (h.op) {
-  case opcode::rdma_write:
-    written_ = h.message_offset + h.length;
-    return {};
-  case opcode::rdma_read_response:
-  case opcode::atomic_response:
-    return end_response(h);
-  case opcode::rdma_read_request:
-    return end_read_request();
-  case opcode::atomic_request:
-    return end_atomic_request();
-  case opcode::terminate:
-    end_terminate(h.message_offset + h.length);
-    return {};
-  default:
-    end_send(h);
-    return {};
-  }
-}
-
-void iwarp_wire::end_send(const iwarp::segment_header& h) {
-  queue_pair::arrival a;
-  a.bytes = h.message_offset + h.length;
-  a.solicited = iwarp::traits(h.op).solicited;
-  ibv_wc_opcode as = IBV_WC_RECV;
-  ibv_wc_status status = IBV_WC_SUCCESS;
-  switch (h.op) {
-  case opcode::immediate_data:
-  case opcode::immediate_data_with_se:
-    as = IBV_WC_RECV_RDMA_WITH_IMM;
-    a.bytes = std::exchange(written_, 0);
-    a.flags = IBV_WC_WITH_IMM;
-    std::memcpy(&a.immediate, payload_.data(), sizeof(a.immediate));
-    break;
-  case opcode::send_with_immediate:
-  case opcode::send_with_se_and_immediate:
-    a.flags = IBV_WC_WITH_IMM;
-    a.immediate = htonl(h.stag);
-    break;
-  case opcode::send_with_invalidate:
-  case opcode::send_with_se_and_invalidate:
-    a.flags = IBV_WC_WITH_INV;
-    a.immediate = h.stag;
-    if (!memory_table::get().invalidate(qp_->qp_base, h.stag))
-      status = IBV_WC_REM_ACCESS_ERR;
-    break;
-  default:
-    break;
-  }
-  receive_taken_ = false;
-  qp_->received(receive_wr_, status, a, as);
-}
-
-failure iwarp_wire::end_read_request() {
-  iwarp::read_request r;
-  decode(std::span<const std::byte, iwarp::read_request_size>(payload_.data(),
-                                                              iwarp::read_request_size),
-         r);
-  if (answers_.size() >= most_answers)
-    return iwarp::rdmap_error(rdmap_error_type::remote_operation,
-                              rdmap_error_code::catastrophic_stream);
-  if (r.length != 0 && qp_->remote_memory(r.source_stag, r.source_offset, r.length,
-                                          IBV_ACCESS_REMOTE_READ) == nullptr) {
-    qp_->tell(IBV_EVENT_QP_ACCESS_ERR);
-    return remote_error(rdmap_error_code::invalid_stag);
-  }
-  answer a{.op = opcode::rdma_read_response, .length = r.length};
-  a.sink = r.sink_stag;
-  a.sink_offset = r.sink_offset;
-  a.source = r.source_stag;
-  a.source_offset = r.source_offset;
-  answers_.push_back(a);
-  return {};
-}
-
-failure iwarp_wire::end_atomic_request() {
-  iwarp::atomic_request r;
-  if (const failure f = decode(std::span<const std::byte, iwarp::atomic_request_size>(
-                                   payload_.data(), iwarp::atomic_request_size),
-                               r))
-    return f;
-  std::byte* const memory = r.offset % 8 != 0
-                                ? nullptr
-                                : qp_->remote_memory(r.stag, r.offset, 8, IBV_ACCESS_REMOTE_ATOMIC);
-  if (memory == nullptr || answers_.size() >= most_answers) {
-    qp_->tell(IBV_EVENT_QP_ACCESS_ERR);
-    return remote_error(rdmap_error_code::access_rights_violation);
-  }
-  auto* const word = reinterpret_cast<std::uint64_t*>(memory);
-  std::uint64_t before = __atomic_load_n(word, __ATOMIC_SEQ_CST);
-  while (!__atomic_compare_exchange_n(word, &before, iwarp::result_of(r, before), false,
-                                      __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
-    continue;
-  answer a{.op = opcode::atomic_response, .length = iwarp::atomic_response_size};
-  const auto bytes = encode(iwarp::atomic_response{r.request_id, before});
-  std::copy(bytes.begin(), bytes.end(), a.bytes.begin());
-  answers_.push_back(a);
-  return {};
-}
-
-// Answers come in the order of the requests.
-failure iwarp_wire::end_response(const iwarp::segment_header& h) {
-  const bool read = h.op == opcode::rdma_read_response;
-  const auto f = std::find_if(flights_.begin(), flights_.end(), [&](const flight& i) {
-    const ibv_wr_opcode o = i.request->opcode;
-    return !i.done && fetches(o) && read == (o == IBV_WR_RDMA_READ);
-  });
-  if (f == flights_.end() || (read && h.message_offset + h.length != f->memory.bytes))
-    return iwarp::rdmap_error(rdmap_error_type::remote_operation,
-                              rdmap_error_code::unexpected_opcode);
-  if (!read) {
-    iwarp::atomic_response r;
-    decode(std::span<const std::byte, iwarp::atomic_response_size>(payload_.data(),
-                                                                   iwarp::atomic_response_size),
-           r);
-    spans from;
-    from.add(reinterpret_cast<std::byte*>(&r.original), 8);
-    transfer(f->memory, from);
-  }
-  f->done = true;
-  f->result.bytes = static_cast<std::uint32_t>(f->memory.bytes);
-  --reads_;
-  return {};
-}
-
-// The peer reports an error of the oldest request that has not completed.
-void iwarp_wire::end_terminate(std::uint32_t bytes) {
-  const auto t = iwarp::terminate::decode(std::span(payload_).first(bytes));
-  if (!flights_.empty()) {
-    flights_.clear();
-    qp_->complete_first({outcome::done, t ? status_of(t->error()) : IBV_WC_REM_OP_ERR, 0});
-  }
-  end(ECONNRESET);
 }
 
 } // namespace soft

@@ -101,6 +101,8 @@ void iwarp_wire::start_request(send_work& r, ibv_wc_status set) {
     return failed(set);
   if (r.opcode == IBV_WR_BIND_MW || r.opcode == IBV_WR_LOCAL_INV)
     return failed(qp_->carry_locally(r));
+  if (!qp_->offers(r.opcode))
+    return failed(IBV_WC_LOC_QP_OP_ERR);
   if (!qp_->gather(r, fetches(r.opcode) ? IBV_ACCESS_LOCAL_WRITE : 0, f.memory))
     return failed(IBV_WC_LOC_PROT_ERR);
   if (fetches(r.opcode) && qp_->read_depth() == 0)

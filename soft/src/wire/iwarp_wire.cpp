@@ -200,8 +200,10 @@ void iwarp_wire::attach(queue_pair& qp) {
 void iwarp_wire::detach() {
   if (qp_ == nullptr)
     return;
-  if (std::exchange(receive_taken_, false))
+  if (std::exchange(receive_taken_, false)) {
     qp_->received(receive_wr_, IBV_WC_WR_FLUSH_ERR, {});
+    qp_->fail(); // of type UC: the message ends too early for its shared receive
+  }
   waits_.stop();
   qp_ = nullptr;
   flights_.clear();
@@ -281,7 +283,7 @@ void iwarp_wire::end(int error) {
     return;
   close_socket();
   if (qp_ != nullptr)
-    qp_->fail();
+    qp_->lose_wire();
   if (owner_ != nullptr)
     std::exchange(owner_, nullptr)->ended(error);
 }

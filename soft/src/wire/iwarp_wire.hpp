@@ -86,10 +86,13 @@ private:
   void receive();
   void receive_start(std::span<const std::byte> bytes);
   bool place_is_there();
+  bool is_reliable() const noexcept { return qp_ == nullptr || qp_->is_reliable(); }
   iwarp::begin_result begin_segment(const iwarp::segment_header& h,
                                     iwarp::placement& to) noexcept override;
   iwarp::failure end_segment(const iwarp::segment_header& h) noexcept override;
   iwarp::begin_result begin_send(const iwarp::segment_header& h, iwarp::placement& to);
+  std::optional<iwarp::begin_result> take_receive();
+  iwarp::begin_result refuse_message(ibv_wc_status status, const iwarp::protocol_error& e);
   iwarp::begin_result begin_tagged(const iwarp::segment_header& h, iwarp::placement& to);
   void end_send(const iwarp::segment_header& h);
   iwarp::failure end_read_request();
@@ -153,10 +156,13 @@ private:
   std::vector<std::byte> input_; // not yet taken, while no receive is posted
   bool heard_ = false, may_send_ = false;
   receive_waiter waits_{*this}; // for a receive of the queue pair
-  bool receive_taken_ = false;
+  // The message that is coming to a receive. A dropped one of type UC has no effect.
+  enum class message { none, placed, dropped } message_ = message::none;
+  bool receive_taken_ = false; // and its completion is not reported
   std::uint64_t receive_wr_ = 0;
   spans receive_memory_;
-  std::uint32_t written_ = 0; // bytes of the last WRITE, which immediate data may follow
+  std::uint32_t written_ = 0;  // bytes of the last WRITE, which immediate data may follow
+  bool write_dropped_ = false; // the last WRITE, of type UC, has failed
   std::array<std::byte, iwarp::max_terminate_size> payload_{};
 
   std::optional<iwarp::fpdu_writer> writer_;

@@ -3,57 +3,43 @@
 
 #include "device/in_force.hpp"
 #include "iwarp/big_endian.hpp"
+#include "wire/datagrams.hpp"
+#include "wire/numbers.hpp"
 #include "wire/wire_listener.hpp"
 
 #include <algorithm>
 #include <array>
 #include <bitset>
 #include <cerrno>
-#include <cstddef>
-#include <cstdio>
 #include <random>
 #include <sys/epoll.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 #include <vector>
 
 namespace soft {
 namespace {
 
-constexpr std::chrono::milliseconds pause{10}; // until the next try to connect
+constexpr std::chrono::milliseconds pause{10}, // until the next try to connect
+    long_pause{100};                           // after many of them
+constexpr unsigned many_tries = 100;
 constexpr std::size_t most_unknown = 256;
-// Of the 24 bits of a number. A number is used again only after all others of its block: messages
-// to its last queue pair may still be on their way.
-constexpr unsigned index_bits = 12;
+// A number is used again only after all others of its block: messages to its last queue pair may
+// still be on their way.
 constexpr std::uint32_t numbers = 1u << index_bits, block_count = 1u << (24 - index_bits);
-
-// The address of a block of numbers.
-struct address {
-  explicit address(std::uint32_t block) {
-    name.sun_family = AF_UNIX;
-    const int n =
-        std::snprintf(name.sun_path + 1, sizeof(name.sun_path) - 1, "asio_rdma_soft/%u", block);
-    size =
-        static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + static_cast<std::size_t>(n));
-  }
-  const sockaddr& base() const { return reinterpret_cast<const sockaddr&>(name); }
-  sockaddr_un name{};
-  socklen_t size;
-};
-
-int make_socket() { return socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0); }
 
 iwarp::start_options options_of(const queue_pair& qp) {
   return start_options_of(most_reads(), qp.read_depth());
 }
 
-// The private data of a request: both numbers.
-constexpr std::size_t request_size = 8;
-std::array<std::byte, request_size> encode(std::uint32_t from, std::uint32_t to) {
+// The private data of a request: both numbers, and the type of the queue pairs.
+constexpr std::size_t request_size = 9;
+std::uint8_t type_of(const queue_pair& qp) { return static_cast<std::uint8_t>(qp.qp_base.qp_type); }
+std::array<std::byte, request_size> encode(const queue_pair& from) {
   std::array<std::byte, request_size> bytes;
-  iwarp::put_big_endian(bytes.data(), from);
-  iwarp::put_big_endian(bytes.data() + 4, to);
+  iwarp::put_big_endian(bytes.data(), from.qp_base.qp_num);
+  iwarp::put_big_endian(bytes.data() + 4, from.peer_number());
+  iwarp::put_big_endian(bytes.data() + 8, type_of(from));
   return bytes;
 }
 
@@ -69,11 +55,11 @@ public:
       const std::uint32_t number = random() >> index_bits & (block_count - 1);
       if (number == 0)
         continue;
-      const int s = make_socket();
+      const int s = make_socket(block_address::connections);
       if (s < 0)
         return errno;
       auto made = std::unique_ptr<number_block>(new number_block(number, s));
-      const address a(number);
+      const block_address a(number, block_address::connections);
       if (bind(s, &a.base(), a.size) != 0) {
         if (errno == EADDRINUSE)
           continue;
@@ -105,6 +91,7 @@ public:
     return taken;
   }
   void give_back(std::uint32_t n) { used_[n & (numbers - 1)] = false; }
+  int hear_datagrams() { return datagrams_ ? 0 : datagram_receiver::make(number_, datagrams_); }
 
 private:
   number_block(std::uint32_t number, int s)
@@ -117,7 +104,8 @@ private:
             ? queue_pair::find(iwarp::get_big_endian<std::uint32_t>(data.data() + 4))
             : nullptr;
     pairing* const p =
-        qp != nullptr && qp->waits_for_peer(iwarp::get_big_endian<std::uint32_t>(data.data()))
+        qp != nullptr && qp->waits_for_peer(iwarp::get_big_endian<std::uint32_t>(data.data())) &&
+                iwarp::get_big_endian<std::uint8_t>(data.data() + 8) == type_of(*qp)
             ? static_cast<pairing*>(qp->search())
             : nullptr;
     if (p == nullptr || p->wire_) { // not ready to receive: the peer tries again
@@ -136,6 +124,7 @@ private:
   const int socket_;
   std::bitset<numbers> used_;
   std::uint32_t next_ = 0;
+  std::unique_ptr<datagram_receiver> datagrams_; // once a queue pair of type UD is ready
 };
 
 namespace {
@@ -145,7 +134,14 @@ std::vector<std::unique_ptr<number_block>>& blocks() {
   return *all;
 }
 
+auto find_block(std::uint32_t number) {
+  return std::find_if(blocks().begin(), blocks().end(),
+                      [&](const auto& b) { return b->number() == block_of(number); });
+}
+
 } // namespace
+
+int hear_datagrams(std::uint32_t number) { return (*find_block(number))->hear_datagrams(); }
 
 std::uint32_t take_number() {
   auto& all = blocks();
@@ -174,18 +170,23 @@ bool prepare_numbers() {
 // The first block stays, so that a process that makes and destroys queue pairs keeps its address.
 void give_back_number(std::uint32_t number) {
   auto& all = blocks();
-  const auto of = std::find_if(all.begin(), all.end(),
-                               [&](const auto& b) { return b->number() == number >> index_bits; });
+  const auto of = find_block(number);
   (*of)->give_back(number);
   if ((*of)->is_empty() && of != all.begin())
     all.erase(of);
 }
 
-std::unique_ptr<peer_search> search_peer(queue_pair& qp) { return std::make_unique<pairing>(qp); }
+std::unique_ptr<peer_search> search_peer(queue_pair& qp, search_kind kind) {
+  return std::make_unique<pairing>(qp, kind);
+}
 
-pairing::pairing(queue_pair& qp) : qp_(qp) {
-  if (qp.qp_base.qp_num < qp.peer_number())
+pairing::pairing(queue_pair& qp, search_kind kind) : qp_(qp) {
+  if (qp.qp_base.qp_num >= qp.peer_number())
+    return;
+  if (kind == first_search)
     engine::get().schedule(*this);
+  else
+    try_later();
 }
 
 pairing::~pairing() {
@@ -197,18 +198,16 @@ pairing::~pairing() {
 void pairing::run() {
   if (wire_)
     return;
-  const int s = make_socket();
+  const int s = make_socket(block_address::connections);
   int error = s < 0 ? errno : 0;
   if (error == 0) {
-    const address to(qp_.peer_number() >> index_bits);
+    const block_address to(block_of(qp_.peer_number()), block_address::connections);
     wire_ = iwarp_wire::connect(s, to.base(), to.size, *this, error);
   }
-  if (!wire_) { // the peer's process may not be there yet
-    engine::get().schedule_at(*this, clock::now() + pause);
-    return;
-  }
+  if (!wire_) // the peer's process may not be there yet
+    return try_later();
   request_ = make_request(options_of(qp_));
-  request_.set_private_data(encode(qp_.qp_base.qp_num, qp_.peer_number()));
+  request_.set_private_data(encode(qp_));
   wire_->send_start(request_);
 }
 
@@ -231,7 +230,13 @@ void pairing::connected(bool crc, bool initiator) {
 
 void pairing::ended(int) {
   wire_.reset();
-  engine::get().schedule_at(*this, clock::now() + pause);
+  try_later();
+}
+
+void pairing::try_later() {
+  if (tries_ != many_tries)
+    ++tries_;
+  engine::get().schedule_at(*this, clock::now() + (tries_ == many_tries ? long_pause : pause));
 }
 
 } // namespace soft

@@ -14,10 +14,10 @@ namespace soft {
 /// an abstract address of unix(7), which only this machine's processes reach, and no file.
 ///
 /// The queue pair with the lower number connects, again and again until the other one is ready to
-/// receive; the wire is iWARP's. The engine must be locked.
+/// receive; the wire is iWARP's, for queue pairs of type UC, too. The engine must be locked.
 class pairing final : public peer_search, private wire_owner, private task {
 public:
-  explicit pairing(queue_pair& qp);
+  pairing(queue_pair& qp, search_kind kind);
   ~pairing() override;
 
 private:
@@ -27,8 +27,10 @@ private:
   void ended(int error) override;
   void run() override;
   void connected(bool crc, bool initiator);
+  void try_later();
 
   queue_pair& qp_;
+  unsigned tries_ = 0;
   iwarp::start_frame request_;
   std::shared_ptr<iwarp_wire> wire_;
 };

@@ -13,19 +13,21 @@ namespace {
 
 // The GID of 127.0.0.1.
 constexpr ibv_gid loopback{{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1}};
+constexpr ibv_gid loopback_v6{{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}};
 
-std::uint8_t loopback_index(ibv_context& c) {
+} // namespace
+
+std::uint8_t loopback_index(ibv_context& c, bool v6) {
+  const ibv_gid& wanted = v6 ? loopback_v6 : loopback;
   for (int i = 0; i < 256; ++i) {
     ibv_gid g{};
     REQUIRE(ibv_query_gid(&c, 1, i, &g) == 0);
-    if (std::memcmp(g.raw, loopback.raw, sizeof(g.raw)) == 0)
+    if (std::memcmp(g.raw, wanted.raw, sizeof(g.raw)) == 0)
       return static_cast<std::uint8_t>(i);
   }
-  FAIL("the device has no GID of 127.0.0.1");
+  FAIL("the device has no GID of this loopback address");
   return 0;
 }
-
-} // namespace
 
 void with_settings::replace(const std::string& text) {
   INFO(text);
@@ -223,6 +225,13 @@ void connect(side& a, side& b, std::uint8_t timeout) {
   REQUIRE(b.to(IBV_QPS_RTR, &a) == 0);
   REQUIRE(a.to(IBV_QPS_RTS, nullptr, timeout) == 0);
   REQUIRE(b.to(IBV_QPS_RTS, nullptr, timeout) == 0);
+}
+
+ibv_qp_state state_of(ibv_qp& qp) {
+  ibv_qp_attr a{};
+  ibv_qp_init_attr init{};
+  REQUIRE(ibv_query_qp(&qp, &a, IBV_QP_STATE, &init) == 0);
+  return a.qp_state;
 }
 
 connected_pair::connected_pair(const side::options& o)

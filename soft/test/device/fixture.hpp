@@ -44,6 +44,8 @@ using owned_mr = std::unique_ptr<ibv_mr, destroys<ibv_dereg_mr>>;
 /// Opens soft0. nullptr: errno.
 owned_context open_soft();
 ibv_device_attr attributes(ibv_context& c);
+/// The index of the GID of a loopback address: 127.0.0.1, or ::1 if `v6`.
+std::uint8_t loopback_index(ibv_context& c, bool v6 = false);
 
 /// One side of a connection: a queue pair with its own completion queue, and registered memory.
 struct side {
@@ -101,6 +103,9 @@ struct connected_pair {
   owned_context context;
   side a, b;
 };
+
+/// The state of a queue pair as the device has it.
+ibv_qp_state state_of(ibv_qp& qp);
 
 /// The next asynchronous event, acknowledged; waits for it.
 ibv_event_type next_event(ibv_context& c);

@@ -3,10 +3,12 @@
 
 #include <arpa/inet.h>
 #include <catch2/catch.hpp>
+#include <csignal>
 #include <cstdlib>
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <spawn.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <thread>
 #include <unistd.h>
@@ -47,15 +49,29 @@ child::child(const std::string& test_case, const variables& environment) {
   int ends[2];
   REQUIRE(pipe2(ends, O_CLOEXEC) == 0);
   errors_ = ends[0];
+  int channel[2];
+  REQUIRE(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, channel) == 0);
+  channel_ = channel[0];
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_adddup2(&actions, ends[1], 2);
+  posix_spawn_file_actions_adddup2(&actions, channel[1], parent_channel);
   const int error =
       posix_spawn(&pid_, program.c_str(), &actions, nullptr, arguments, entries.data());
   posix_spawn_file_actions_destroy(&actions);
   close(ends[1]);
+  close(channel[1]);
   REQUIRE(error == 0);
 }
+
+void child::stop() {
+  REQUIRE(::kill(pid_, SIGSTOP) == 0);
+  int status = 0;
+  REQUIRE(waitpid(pid_, &status, WUNTRACED) == pid_);
+  REQUIRE(WIFSTOPPED(status));
+}
+
+void child::kill() { REQUIRE(::kill(pid_, SIGKILL) == 0); }
 
 int child::wait(std::string* said) {
   std::string all;
@@ -63,6 +79,7 @@ int child::wait(std::string* said) {
   for (ssize_t n = 0; (n = read(errors_, buffer, sizeof(buffer))) > 0;)
     all.append(buffer, static_cast<std::size_t>(n));
   close(errors_);
+  close(channel_);
   int status = 0;
   REQUIRE(waitpid(pid_, &status, 0) == pid_);
   if (said != nullptr)
@@ -71,6 +88,15 @@ int child::wait(std::string* said) {
     UNSCOPED_INFO(all);
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
+
+void trade(int channel, std::span<const std::byte> own, std::span<std::byte> theirs) {
+  REQUIRE(::send(channel, own.data(), own.size(), MSG_NOSIGNAL) ==
+          static_cast<ssize_t>(own.size()));
+  REQUIRE(::recv(channel, theirs.data(), theirs.size(), MSG_WAITALL) ==
+          static_cast<ssize_t>(theirs.size()));
+}
+
+void meet(int channel) { trade(channel, std::byte{}); }
 
 endpoint::~endpoint() {
   if (id == nullptr)

@@ -2,7 +2,9 @@
 #ifndef SOFT_TEST_DEVICE_PROCESSES_HPP
 #define SOFT_TEST_DEVICE_PROCESSES_HPP
 
+#include <cstddef>
 #include <rdma/rdma_cma.h>
+#include <span>
 #include <string>
 #include <sys/types.h>
 #include <utility>
@@ -17,11 +19,29 @@ public:
   child(const std::string& test_case, const variables& environment);
   /// Its exit status; waits for its end. `said`, if not nullptr, gets its standard error.
   int wait(std::string* said = nullptr);
+  /// Stops the process: none of its threads runs any more.
+  void stop();
+  void kill();
+  /// A stream socket, whose other end is the child's descriptor `parent_channel`.
+  int channel() const noexcept { return channel_; }
 
 private:
   pid_t pid_ = -1;
   int errors_ = -1;
+  int channel_ = -1;
 };
+inline constexpr int parent_channel = 3;
+
+/// Sends bytes to the process at the other end of a channel, and waits for as many.
+void trade(int channel, std::span<const std::byte> own, std::span<std::byte> theirs);
+template <class T>
+T trade(int channel, const T& own) {
+  T theirs{};
+  trade(channel, std::as_bytes(std::span(&own, 1)), std::as_writable_bytes(std::span(&theirs, 1)));
+  return theirs;
+}
+/// Waits until the other process calls it, too.
+void meet(int channel);
 
 /// A synchronous id of librdmacm, with its queue pair.
 struct endpoint {

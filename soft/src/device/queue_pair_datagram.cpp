@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: BSL-1.0
+// Datagrams of queue pairs of type UD. A datagram is lost if no queue pair can take it. That is no
+// failure of the sender.
+#include "device/queue_pair.hpp"
+
+#include "roce/datagram.hpp"
+
+namespace soft {
+namespace {
+
+constexpr outcome failed(ibv_wc_status status) { return {.status = status}; }
+
+void add(spans& to, std::span<const std::byte> bytes) {
+  to.add(const_cast<std::byte*>(bytes.data()), bytes.size());
+}
+
+} // namespace
+
+outcome queue_pair::carry_datagram(send_work& r) {
+  if (r.opcode != IBV_WR_SEND && r.opcode != IBV_WR_SEND_WITH_IMM)
+    return failed(IBV_WC_LOC_QP_OP_ERR);
+  spans from;
+  if (!gather(r, 0, from))
+    return failed(IBV_WC_LOC_PROT_ERR);
+  if (from.bytes > message_bytes_)
+    return failed(IBV_WC_LOC_LEN_ERR);
+  const address_handle& handle = *static_cast<address_handle*>(r.address_handle);
+  if (is_cut_ || !handle.is_local)
+    return {};
+  const ibv_global_route& way = handle.attributes.grh;
+  roce::datagram d;
+  d.way = {.source = handle.source,
+           .destination = way.dgid,
+           .traffic_class = way.traffic_class,
+           .hop_limit = way.hop_limit,
+           .flow_label = way.flow_label & 0xfffff};
+  d.from = qp_base.qp_num;
+  d.to = r.qp_num & 0xffffff;
+  // If the highest bit of a Q_Key is set, that of the sending queue pair is used.
+  d.q_key = (r.q_key & 0x80000000) != 0 ? attributes_.qkey : r.q_key;
+  d.solicited = (r.flags & IBV_SEND_SOLICITED) != 0;
+  if (r.opcode == IBV_WR_SEND_WITH_IMM)
+    d.immediate = r.immediate;
+  d.payload = from.bytes;
+  const roce::datagram_frame frame = encode(d);
+  queue_pair* const to = find(d.to);
+  spans whole;
+  add(whole, to != nullptr ? frame.before().first<sizeof(ibv_grh)>() : frame.before());
+  for (unsigned i = 0; i < from.count; ++i)
+    whole.add(from.parts[i].data, from.parts[i].bytes);
+  if (to != nullptr) {
+    to->take_datagram(d, whole);
+    return {};
+  }
+  static constexpr std::byte zeros[4]{};
+  add(whole, std::span(zeros).first(frame.padding));
+  return {.is = send_datagram(*this, d.to, whole) ? outcome::done : outcome::later};
+}
+
+void queue_pair::take_datagram(const roce::datagram& d, const spans& whole) {
+  if (qp_base.qp_type != IBV_QPT_UD || is_cut_ || d.q_key != attributes_.qkey ||
+      (present() != IBV_QPS_RTR && present() != IBV_QPS_RTS))
+    return;
+  receive_work* const receive = receives().front();
+  const auto into = receive == nullptr ? std::nullopt : sink(*receive);
+  if (!into || into->bytes < whole.bytes)
+    return;
+  transfer(*into, whole);
+  arrival a;
+  a.bytes = static_cast<std::uint32_t>(whole.bytes);
+  a.source = d.from;
+  a.solicited = d.solicited;
+  if (d.immediate) {
+    a.flags = IBV_WC_WITH_IMM;
+    a.immediate = *d.immediate;
+  }
+  const std::uint64_t taken = receive->wr_id;
+  take_receive();
+  received(taken, IBV_WC_SUCCESS, a);
+}
+
+} // namespace soft

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: BSL-1.0
+// The effect of the segments and messages that have come to a wire.
+#include "wire/iwarp_wire.hpp"
+
+#include <algorithm>
+#include <arpa/inet.h>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+namespace soft {
+
+using iwarp::failure;
+using iwarp::opcode;
+using iwarp::rdmap_error_code;
+using iwarp::rdmap_error_type;
+
+namespace {
+
+failure remote_error(rdmap_error_code code) {
+  return iwarp::rdmap_error(rdmap_error_type::remote_protection, code);
+}
+
+ibv_wc_status status_of(const iwarp::protocol_error& e) {
+  if (e.layer == iwarp::error_layer::ddp &&
+      e.type == static_cast<std::uint8_t>(iwarp::ddp_error_type::untagged_buffer))
+    return IBV_WC_REM_INV_REQ_ERR;
+  if (e.layer == iwarp::error_layer::ddp ||
+      (e.layer == iwarp::error_layer::rdmap &&
+       e.type == static_cast<std::uint8_t>(rdmap_error_type::remote_protection)))
+    return IBV_WC_REM_ACCESS_ERR;
+  return IBV_WC_REM_OP_ERR;
+}
+
+constexpr std::size_t most_answers = 1024; // requests of the peer that are not answered
+
+} // namespace
+
+failure iwarp_wire::end_segment(const iwarp::segment_header& h) noexcept {
+  if (!std::exchange(heard_, true)) {
+    may_send_ = true;
+    if (owner_ != nullptr)
+      owner_->heard();
+    if (qp_ == nullptr)
+      return {};
+  }
+  if (!h.last)
+    return {};
+  switch (h.op) {
+  case opcode::rdma_write:
+    written_ = h.message_offset + h.length;
+    return {};
+  case opcode::rdma_read_response:
+  case opcode::atomic_response:
+    return end_response(h);
+  case opcode::rdma_read_request:
+    return end_read_request();
+  case opcode::atomic_request:
+    return end_atomic_request();
+  case opcode::terminate:
+    end_terminate(h.message_offset + h.length);
+    return {};
+  default:
+    end_send(h);
+    return {};
+  }
+}
+
+void iwarp_wire::end_send(const iwarp::segment_header& h) {
+  if (std::exchange(message_, message::none) == message::dropped) {
+    written_ = is_immediate(h.op) ? 0 : written_;
+    return;
+  }
+  if (!std::exchange(receive_taken_, false))
+    qp_->take_receive();
+  queue_pair::arrival a;
+  a.bytes = h.message_offset + h.length;
+  a.solicited = iwarp::traits(h.op).solicited;
+  ibv_wc_opcode as = IBV_WC_RECV;
+  ibv_wc_status status = IBV_WC_SUCCESS;
+  switch (h.op) {
+  case opcode::immediate_data:
+  case opcode::immediate_data_with_se:
+    as = IBV_WC_RECV_RDMA_WITH_IMM;
+    a.bytes = std::exchange(written_, 0);
+    a.flags = IBV_WC_WITH_IMM;
+    std::memcpy(&a.immediate, payload_.data(), sizeof(a.immediate));
+    break;
+  case opcode::send_with_immediate:
+  case opcode::send_with_se_and_immediate:
+    a.flags = IBV_WC_WITH_IMM;
+    a.immediate = htonl(h.stag);
+    break;
+  case opcode::send_with_invalidate:
+  case opcode::send_with_se_and_invalidate:
+    a.flags = IBV_WC_WITH_INV;
+    a.immediate = h.stag;
+    if (!memory_table::get().invalidate(qp_->qp_base, h.stag))
+      status = IBV_WC_REM_ACCESS_ERR;
+    break;
+  default:
+    break;
+  }
+  qp_->received(receive_wr_, status, a, as);
+}
+
+failure iwarp_wire::end_read_request() {
+  iwarp::read_request r;
+  decode(std::span<const std::byte, iwarp::read_request_size>(payload_.data(),
+                                                              iwarp::read_request_size),
+         r);
+  if (answers_.size() >= most_answers)
+    return iwarp::rdmap_error(rdmap_error_type::remote_operation,
+                              rdmap_error_code::catastrophic_stream);
+  if (r.length != 0 && qp_->remote_memory(r.source_stag, r.source_offset, r.length,
+                                          IBV_ACCESS_REMOTE_READ) == nullptr) {
+    qp_->tell(IBV_EVENT_QP_ACCESS_ERR);
+    return remote_error(rdmap_error_code::invalid_stag);
+  }
+  answer a{.op = opcode::rdma_read_response, .length = r.length};
+  a.sink = r.sink_stag;
+  a.sink_offset = r.sink_offset;
+  a.source = r.source_stag;
+  a.source_offset = r.source_offset;
+  answers_.push_back(a);
+  return {};
+}
+
+failure iwarp_wire::end_atomic_request() {
+  iwarp::atomic_request r;
+  if (const failure f = decode(std::span<const std::byte, iwarp::atomic_request_size>(
+                                   payload_.data(), iwarp::atomic_request_size),
+                               r))
+    return f;
+  std::byte* const memory = r.offset % 8 != 0
+                                ? nullptr
+                                : qp_->remote_memory(r.stag, r.offset, 8, IBV_ACCESS_REMOTE_ATOMIC);
+  if (memory == nullptr || answers_.size() >= most_answers) {
+    qp_->tell(IBV_EVENT_QP_ACCESS_ERR);
+    return remote_error(rdmap_error_code::access_rights_violation);
+  }
+  auto* const word = reinterpret_cast<std::uint64_t*>(memory);
+  std::uint64_t before = __atomic_load_n(word, __ATOMIC_SEQ_CST);
+  while (!__atomic_compare_exchange_n(word, &before, iwarp::result_of(r, before), false,
+                                      __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+    continue;
+  answer a{.op = opcode::atomic_response, .length = iwarp::atomic_response_size};
+  const auto bytes = encode(iwarp::atomic_response{r.request_id, before});
+  std::copy(bytes.begin(), bytes.end(), a.bytes.begin());
+  answers_.push_back(a);
+  return {};
+}
+
+// Answers come in the order of the requests.
+failure iwarp_wire::end_response(const iwarp::segment_header& h) {
+  const bool read = h.op == opcode::rdma_read_response;
+  const auto f = std::find_if(flights_.begin(), flights_.end(), [&](const flight& i) {
+    const ibv_wr_opcode o = i.request->opcode;
+    return !i.done && fetches(o) && read == (o == IBV_WR_RDMA_READ);
+  });
+  if (f == flights_.end() || (read && h.message_offset + h.length != f->memory.bytes))
+    return iwarp::rdmap_error(rdmap_error_type::remote_operation,
+                              rdmap_error_code::unexpected_opcode);
+  if (!read) {
+    iwarp::atomic_response r;
+    decode(std::span<const std::byte, iwarp::atomic_response_size>(payload_.data(),
+                                                                   iwarp::atomic_response_size),
+           r);
+    spans from;
+    from.add(reinterpret_cast<std::byte*>(&r.original), 8);
+    transfer(f->memory, from);
+  }
+  f->done = true;
+  f->result.bytes = static_cast<std::uint32_t>(f->memory.bytes);
+  --reads_;
+  return {};
+}
+
+// The peer reports an error of the oldest request that has not completed.
+void iwarp_wire::end_terminate(std::uint32_t bytes) {
+  const auto t = iwarp::terminate::decode(std::span(payload_).first(bytes));
+  if (!flights_.empty() && is_reliable()) {
+    flights_.clear();
+    qp_->complete_first({outcome::done, t ? status_of(t->error()) : IBV_WC_REM_OP_ERR, 0});
+  }
+  end(ECONNRESET);
+}
+
+} // namespace soft
