@@ -16,14 +16,14 @@ namespace soft {
 
 struct cm_id;
 
-/// Private data of a message of the connection manager.
+/// Private data of a message of the connection manager: as much as an event can tell.
 struct private_data {
-  std::array<std::byte, 196> bytes{};
+  std::array<std::byte, 255> bytes{};
   std::uint8_t size = 0;
 };
 /// The most that the program may send, and what the receiver's event tells: always the whole field,
 /// with zeros at its end (InfiniBand specification, 12.6; the request's first 36 bytes are the IP
-/// addresses').
+/// addresses'). Another device of iWARP may send more.
 inline constexpr std::uint8_t request_data = 56, reply_data = 196, reject_data = 148;
 /// Reasons of a rejection (InfiniBand specification, table 109).
 inline constexpr int reject_timeout = 4, reject_no_listener = 8, reject_stale = 10,

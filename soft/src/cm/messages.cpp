@@ -31,7 +31,7 @@ cm_event* make_event(cm_id& id, rdma_cm_event_type what, const private_data* dat
     if (data != nullptr)
       e->data = *data;
     e->param.conn.private_data = e->data.bytes.data();
-    e->param.conn.private_data_len = data_field;
+    e->param.conn.private_data_len = std::max(data_field, e->data.size);
   }
   e->param.conn.initiator_depth = id.initiator_depth;
   e->param.conn.responder_resources = id.responder_resources;

@@ -108,7 +108,7 @@ SOFT_EXPORT int rdma_create_qp(rdma_cm_id* base, ibv_pd* pd, ibv_qp_init_attr* a
     events = ibv_create_comp_channel(id.verbs);
     made = events == nullptr
                ? nullptr
-               : ibv_create_cq(id.verbs, static_cast<int>(std::max(entries, 1u)), &id, events, 0);
+               : ibv_create_cq(id.verbs, static_cast<int>(std::max(entries, 1u)), base, events, 0);
     given = made;
     return made != nullptr;
   };

@@ -273,10 +273,11 @@ void queue_pair::received(std::uint64_t receive, ibv_wc_status status, const arr
 }
 
 std::byte* queue_pair::remote_memory(std::uint32_t key, std::uint64_t address, std::uint64_t bytes,
-                                     ibv_access_flags access) const {
-  return (attributes_.qp_access_flags & static_cast<unsigned>(access)) == 0
-             ? nullptr
-             : memory_table::get().remote(qp_base, key, address, bytes, access);
+                                     ibv_access_flags access, refusal& why) const {
+  if ((attributes_.qp_access_flags & static_cast<unsigned>(access)) != 0)
+    return memory_table::get().remote(qp_base, key, address, bytes, access, why);
+  why = refusal::no_right;
+  return nullptr;
 }
 
 ibv_wc_status queue_pair::carry_locally(send_work& r) {

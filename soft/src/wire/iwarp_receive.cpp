@@ -22,19 +22,20 @@ using iwarp::rdmap_error_type;
 
 namespace {
 
-failure remote_error(rdmap_error_code code) {
-  return iwarp::rdmap_error(rdmap_error_type::remote_protection, code);
+failure operation_error(rdmap_error_code code) {
+  return iwarp::rdmap_error(rdmap_error_type::remote_operation, code);
 }
 
-ibv_wc_status status_of(const iwarp::protocol_error& e) {
-  if (e.layer == iwarp::error_layer::ddp &&
-      e.type == static_cast<std::uint8_t>(iwarp::ddp_error_type::untagged_buffer))
-    return IBV_WC_REM_INV_REQ_ERR;
-  if (e.layer == iwarp::error_layer::ddp ||
-      (e.layer == iwarp::error_layer::rdmap &&
-       e.type == static_cast<std::uint8_t>(rdmap_error_type::remote_protection)))
-    return IBV_WC_REM_ACCESS_ERR;
-  return IBV_WC_REM_OP_ERR;
+// DDP has no code for a missing right (RFC 5041, section 7.2).
+iwarp::protocol_error write_error(refusal why) {
+  switch (why) {
+  case refusal::other_domain:
+    return iwarp::ddp_error(ddp_tagged_code::stag_not_associated_with_stream);
+  case refusal::out_of_bounds:
+    return iwarp::ddp_error(ddp_tagged_code::base_or_bounds_violation);
+  default:
+    return iwarp::ddp_error(ddp_tagged_code::invalid_stag);
+  }
 }
 
 constexpr std::size_t piece = 64 * 1024;   // bytes of one read(2) without a place of their own
@@ -48,8 +49,9 @@ void iwarp_wire::receive() {
   static auto& buffer = *new std::array<std::byte, piece>; // the engine's thread alone receives
   if (reader_ && reader_->state() == iwarp::reader_state::stopped)
     reader_->resume();
-  if (reader_ && reader_->payload_pending() != 0 && !place_is_there())
-    return fail(*remote_error(rdmap_error_code::invalid_stag));
+  if (reader_ && reader_->payload_pending() != 0)
+    if (const failure f = place_is_gone())
+      return fail(*f);
   if (!input_.empty() && stage_ == stage::running) {
     std::vector<std::byte> input;
     input.swap(input_);
@@ -57,6 +59,8 @@ void iwarp_wire::receive() {
     if (stage_ == stage::running)
       input_.assign(input.begin() + static_cast<std::ptrdiff_t>(taken), input.end());
   }
+  if (reader_ && reader_->state() == iwarp::reader_state::failed)
+    return fail(reader_->error());
   for (int turn = 0; turn < turns; ++turn) {
     if (stage_ != stage::running && stage_ != stage::starting)
       return;
@@ -132,12 +136,15 @@ void iwarp_wire::receive_start(std::span<const std::byte> bytes) {
   owner_->started(f);
 }
 
-// Whether the memory of the segment that has begun is still registered.
-bool iwarp_wire::place_is_there() {
+// Whether the memory of the segment that has begun is not registered any more.
+failure iwarp_wire::place_is_gone() {
   const iwarp::segment_header& h = reader_->segment();
-  return h.op != opcode::rdma_write || h.length == 0 ||
-         (qp_ != nullptr && qp_->remote_memory(h.stag, h.tagged_offset, h.length,
-                                               IBV_ACCESS_REMOTE_WRITE) != nullptr);
+  refusal why{};
+  if (h.op != opcode::rdma_write || h.length == 0 || qp_ == nullptr ||
+      qp_->remote_memory(h.stag, h.tagged_offset, h.length, IBV_ACCESS_REMOTE_WRITE, why) !=
+          nullptr)
+    return {};
+  return write_error(why);
 }
 
 begin_result iwarp_wire::begin_segment(const iwarp::segment_header& h,
@@ -161,15 +168,18 @@ begin_result iwarp_wire::begin_tagged(const iwarp::segment_header& h, iwarp::pla
   if (h.length == 0)
     return begin_result::place();
   if (h.op == opcode::rdma_write) {
+    refusal why{};
     std::byte* const memory =
-        qp_->remote_memory(h.stag, h.tagged_offset, h.length, IBV_ACCESS_REMOTE_WRITE);
+        qp_->remote_memory(h.stag, h.tagged_offset, h.length, IBV_ACCESS_REMOTE_WRITE, why);
     if (memory == nullptr) {
       qp_->tell(IBV_EVENT_QP_ACCESS_ERR);
-      return begin_result::fail(iwarp::ddp_error(ddp_tagged_code::invalid_stag));
+      return begin_result::fail(write_error(why));
     }
     to.add({memory, h.length});
     return begin_result::place();
   }
+  if (h.stag != sink_key)
+    return begin_result::fail(iwarp::ddp_error(ddp_tagged_code::invalid_stag));
   const auto f = std::find_if(flights_.begin(), flights_.end(), [](const flight& i) {
     return i.request->opcode == IBV_WR_RDMA_READ && !i.done;
   });
@@ -236,19 +246,18 @@ failure iwarp_wire::end_segment(const iwarp::segment_header& h) noexcept {
   case opcode::atomic_response:
     return end_response(h);
   case opcode::rdma_read_request:
-    return end_read_request();
+    return end_read_request(h.msn);
   case opcode::atomic_request:
     return end_atomic_request();
   case opcode::terminate:
     end_terminate(h.message_offset + h.length);
     return {};
   default:
-    end_send(h);
-    return {};
+    return end_send(h);
   }
 }
 
-void iwarp_wire::end_send(const iwarp::segment_header& h) {
+failure iwarp_wire::end_send(const iwarp::segment_header& h) {
   queue_pair::arrival a;
   a.bytes = h.message_offset + h.length;
   a.solicited = iwarp::traits(h.op).solicited;
@@ -279,22 +288,43 @@ void iwarp_wire::end_send(const iwarp::segment_header& h) {
   }
   receive_taken_ = false;
   qp_->received(receive_wr_, status, a, as);
+  if (status == IBV_WC_SUCCESS)
+    return {};
+  return iwarp::rdmap_error(rdmap_error_type::remote_protection,
+                            rdmap_error_code::stag_cannot_be_invalidated);
 }
 
-failure iwarp_wire::end_read_request() {
+// RFC 5040, section 7.2
+iwarp::protocol_error read_error(refusal why) {
+  const auto code = [why] {
+    switch (why) {
+    case refusal::other_domain:
+      return rdmap_error_code::stag_not_associated_with_stream;
+    case refusal::no_right:
+      return rdmap_error_code::access_rights_violation;
+    case refusal::out_of_bounds:
+      return rdmap_error_code::base_or_bounds_violation;
+    default:
+      return rdmap_error_code::invalid_stag;
+    }
+  }();
+  return iwarp::rdmap_error(rdmap_error_type::remote_protection, code);
+}
+
+failure iwarp_wire::end_read_request(std::uint32_t msn) {
   iwarp::read_request r;
   decode(std::span<const std::byte, iwarp::read_request_size>(payload_.data(),
                                                               iwarp::read_request_size),
          r);
+  refusal why{};
   if (answers_.size() >= most_answers)
-    return iwarp::rdmap_error(rdmap_error_type::remote_operation,
-                              rdmap_error_code::catastrophic_stream);
+    return operation_error(rdmap_error_code::catastrophic_stream);
   if (r.length != 0 && qp_->remote_memory(r.source_stag, r.source_offset, r.length,
-                                          IBV_ACCESS_REMOTE_READ) == nullptr) {
+                                          IBV_ACCESS_REMOTE_READ, why) == nullptr) {
     qp_->tell(IBV_EVENT_QP_ACCESS_ERR);
-    return remote_error(rdmap_error_code::invalid_stag);
+    return read_error(why);
   }
-  answer a{.op = opcode::rdma_read_response, .length = r.length};
+  answer a{.op = opcode::rdma_read_response, .length = r.length, .msn = msn};
   a.sink = r.sink_stag;
   a.sink_offset = r.sink_offset;
   a.source = r.source_stag;
@@ -309,12 +339,15 @@ failure iwarp_wire::end_atomic_request() {
                                    payload_.data(), iwarp::atomic_request_size),
                                r))
     return f;
-  std::byte* const memory = r.offset % 8 != 0
-                                ? nullptr
-                                : qp_->remote_memory(r.stag, r.offset, 8, IBV_ACCESS_REMOTE_ATOMIC);
-  if (memory == nullptr || answers_.size() >= most_answers) {
+  if (answers_.size() >= most_answers)
+    return operation_error(rdmap_error_code::catastrophic_stream);
+  refusal why{};
+  std::byte* const memory = qp_->remote_memory(r.stag, r.offset, 8, IBV_ACCESS_REMOTE_ATOMIC, why);
+  if (memory == nullptr || r.offset % 8 != 0) {
     qp_->tell(IBV_EVENT_QP_ACCESS_ERR);
-    return remote_error(rdmap_error_code::access_rights_violation);
+    // RFC 7306, section 8.2
+    return memory == nullptr ? read_error(why)
+                             : operation_error(rdmap_error_code::catastrophic_stream);
   }
   auto* const word = reinterpret_cast<std::uint64_t*>(memory);
   std::uint64_t before = __atomic_load_n(word, __ATOMIC_SEQ_CST);
@@ -336,13 +369,14 @@ failure iwarp_wire::end_response(const iwarp::segment_header& h) {
     return !i.done && fetches(o) && read == (o == IBV_WR_RDMA_READ);
   });
   if (f == flights_.end() || (read && h.message_offset + h.length != f->memory.bytes))
-    return iwarp::rdmap_error(rdmap_error_type::remote_operation,
-                              rdmap_error_code::unexpected_opcode);
+    return operation_error(rdmap_error_code::unexpected_opcode);
   if (!read) {
     iwarp::atomic_response r;
     decode(std::span<const std::byte, iwarp::atomic_response_size>(payload_.data(),
                                                                    iwarp::atomic_response_size),
            r);
+    if (r.request_id != f->id)
+      return operation_error(rdmap_error_code::catastrophic_stream);
     spans from;
     from.add(reinterpret_cast<std::byte*>(&r.original), 8);
     transfer(f->memory, from);
@@ -351,16 +385,6 @@ failure iwarp_wire::end_response(const iwarp::segment_header& h) {
   f->result.bytes = static_cast<std::uint32_t>(f->memory.bytes);
   --reads_;
   return {};
-}
-
-// The peer reports an error of the oldest request that has not completed.
-void iwarp_wire::end_terminate(std::uint32_t bytes) {
-  const auto t = iwarp::terminate::decode(std::span(payload_).first(bytes));
-  if (!flights_.empty()) {
-    flights_.clear();
-    qp_->complete_first({outcome::done, t ? status_of(t->error()) : IBV_WC_REM_OP_ERR, 0});
-  }
-  end(ECONNRESET);
 }
 
 } // namespace soft

@@ -45,7 +45,7 @@ struct address {
 int make_socket() { return socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0); }
 
 iwarp::start_options options_of(const queue_pair& qp) {
-  return start_options_of(most_reads(), qp.read_depth());
+  return start_options_of(most_reads(), qp.read_depth(), current().crc.value_or(false));
 }
 
 // The private data of a request: both numbers.
@@ -215,7 +215,10 @@ void pairing::run() {
 void pairing::started(const iwarp::start_frame& f) {
   const iwarp::start_result r = conclude(request_, f, options_of(qp_));
   if (r.error != iwarp::start_error::none) {
-    wire_->close();
+    if (const iwarp::failure e = to_protocol_error(r.error))
+      wire_->refuse(*e, r.crc);
+    else
+      wire_->close();
     return ended(0);
   }
   connected(r.crc, true);
