@@ -16,14 +16,14 @@ namespace soft {
 
 struct cm_id;
 
-/// Private data of a message of the connection manager.
+/// Private data of a message of the connection manager: as much as an event can tell.
 struct private_data {
-  std::array<std::byte, 196> bytes{};
+  std::array<std::byte, 255> bytes{};
   std::uint8_t size = 0;
 };
 /// The most bytes that a program may send. The receiver's event always has the whole field, with
 /// zeros at its end (InfiniBand specification, 12.6; the request's first 36 bytes are the IP
-/// addresses').
+/// addresses'). Another device of iWARP may send more.
 inline constexpr std::uint8_t request_data = 56, reply_data = 196, reject_data = 148;
 /// The same for ids of RDMA_PS_UDP, and for a request of them.
 inline constexpr std::uint8_t resolution_data = 136, resolution_request_data = 180;
@@ -99,7 +99,7 @@ struct cm_id final : librdmacm_id, wire_owner {
   std::optional<ibv_qp_init_attr>
       for_requests; ///< of a listener by rdma_create_ep(3): a queue pair for each request
   ibv_pd* pd_for_requests = nullptr;
-  ibv_pd* own_pd = nullptr; ///< made for the id's queues, because the program gave none
+  ibv_pd* own_pd = nullptr;            ///< made for the id's queues, because the program gave none
   std::uint32_t q_key = default_q_key; ///< of datagrams; once known, the peer's
   std::unique_ptr<cm_inquiry> inquiry; ///< for datagrams: the request that was sent
   std::unique_ptr<cm_answer> answer;   ///< or came

@@ -21,16 +21,22 @@ namespace {
 // Connections of a listener that have not sent their request.
 constexpr std::size_t most_unknown = 1024;
 
-iwarp::start_options options_of(const cm_id& id) {
-  return start_options_of(id.responder_resources, id.initiator_depth);
+// Within one machine TCP is as safe as CRCs are: the bytes stay in its memory. Else CRCs are the
+// default. Source: RFC 5044, section 4.4
+bool asks_for_crc(const cm_id& id) {
+  return current().crc.value_or(index_of(gid_of(id.route.addr.dst_addr)) < 0);
 }
 
-private_data data_of(const iwarp::start_frame& f, std::uint8_t most) {
-  private_data d;
+iwarp::start_options options_of(const cm_id& id) {
+  return start_options_of(id.responder_resources, id.initiator_depth, asks_for_crc(id));
+}
+
+// False: no event can tell so much, so it is not acceptable (RFC 5044, section 7.1.2, rule 9).
+bool take_data(const iwarp::start_frame& f, private_data& to) {
   const auto bytes = f.private_data();
-  d.size = static_cast<std::uint8_t>(std::min<std::size_t>(bytes.size(), most));
-  std::copy_n(bytes.begin(), d.size, d.bytes.begin());
-  return d;
+  to.size = static_cast<std::uint8_t>(std::min(bytes.size(), to.bytes.size()));
+  std::copy_n(bytes.begin(), to.size, to.bytes.begin());
+  return bytes.size() <= to.bytes.size();
 }
 
 void put(iwarp::start_frame& f, const private_data& data) {
@@ -61,7 +67,10 @@ struct cm_listener final : wire_listener {
     to.responder_resources = negotiates ? depth(f.ord) : most_reads();
     to.initiator_depth = negotiates ? depth(f.ird) : most_reads();
     to.peer_qp_num = w->number();
-    if (cm_id* const id_of_request = take_request(id, std::move(made), data_of(f, request_data))) {
+    private_data data;
+    cm_id* const id_of_request =
+        take_data(f, data) ? take_request(id, std::move(made), data) : nullptr;
+    if (id_of_request != nullptr) {
       id_of_request->wire = w;
       w->set_owner(*id_of_request);
     } else {
@@ -136,13 +145,18 @@ void send_reject_by_wire(cm_id& from, iwarp_wire& w, const private_data& data) {
 
 void cm_id::started(const iwarp::start_frame& f) {
   const iwarp::start_result r = conclude(first, f, options_of(*this));
-  const private_data data =
-      data_of(f, r.error == iwarp::start_error::rejected ? reject_data : reply_data);
-  if (r.error != iwarp::start_error::none) {
+  private_data data;
+  const bool is_whole = take_data(f, data);
+  if (r.error != iwarp::start_error::none || !is_whole) {
     state = cm_state::ended;
-    if (const auto w = std::exchange(wire, nullptr))
+    const auto w = std::exchange(wire, nullptr);
+    if (const iwarp::failure e = to_protocol_error(r.error))
+      w->refuse(*e, r.crc);
+    else
       w->close();
-    return tell(RDMA_CM_EVENT_REJECTED, reject_consumer, &data, reject_data);
+    if (r.error == iwarp::start_error::rejected)
+      return tell(RDMA_CM_EVENT_REJECTED, reject_consumer, &data, reject_data);
+    return tell(RDMA_CM_EVENT_CONNECT_ERROR, -EPROTO);
   }
   state = cm_state::responded;
   initiator_depth = depth(r.ord);

@@ -42,7 +42,8 @@ cm_event* make_event(cm_id& id, rdma_cm_event_type what, const private_data* dat
     return e;
   }
   e->param.conn.private_data = field;
-  e->param.conn.private_data_len = data_field;
+  e->param.conn.private_data_len =
+      data_field == 0 ? data_field : std::max(data_field, e->data.size);
   e->param.conn.initiator_depth = id.initiator_depth;
   e->param.conn.responder_resources = id.responder_resources;
   e->param.conn.retry_count = id.retry_count;

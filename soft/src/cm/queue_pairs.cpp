@@ -146,7 +146,7 @@ SOFT_EXPORT int rdma_create_qp_ex(rdma_cm_id* base, ibv_qp_init_attr_ex* a) {
       events = ibv_create_comp_channel(id.verbs);
       own = events == nullptr
                 ? nullptr
-                : ibv_create_cq(id.verbs, static_cast<int>(std::max(entries, 1u)), &id, events, 0);
+                : ibv_create_cq(id.verbs, static_cast<int>(std::max(entries, 1u)), base, events, 0);
     }
     if (given == nullptr)
       given = own;

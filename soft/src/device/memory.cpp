@@ -103,23 +103,31 @@ bool memory_table::resolve(const ibv_pd* pd, std::span<const ibv_sge> elements, 
 }
 
 std::byte* memory_table::remote(const ibv_qp& responder, std::uint32_t key, std::uint64_t address,
-                                std::uint64_t bytes, unsigned access) const {
-  const slot* const s = find(key);
-  if (s == nullptr)
+                                std::uint64_t bytes, unsigned access, refusal& why) const {
+  const auto refused = [&why](refusal r) {
+    why = r;
     return nullptr;
+  };
+  const slot* const s = find(key);
+  const window* const w = s == nullptr ? nullptr : s->w;
+  if (s == nullptr || (s->r == nullptr && (w == nullptr || w->bound == nullptr)))
+    return refused(refusal::unknown_key);
   if (s->r != nullptr) {
     const region& r = *s->r;
-    if (r.pd != responder.pd || (r.access & access) != access ||
-        !within(address, bytes, r.first, r.length))
-      return nullptr;
+    if (r.pd != responder.pd)
+      return refused(refusal::other_domain);
+    if ((r.access & access) != access)
+      return refused(refusal::no_right);
+    if (!within(address, bytes, r.first, r.length))
+      return refused(refusal::out_of_bounds);
     return at(r, address);
   }
-  const window* const w = s->w;
-  if (w == nullptr || w->bound == nullptr || w->pd != responder.pd ||
-      (w->access & access) != access ||
-      (w->type == IBV_MW_TYPE_2 && w->qp_num != responder.qp_num) ||
-      !within(address, bytes, w->first, w->bytes))
-    return nullptr;
+  if (w->pd != responder.pd || (w->type == IBV_MW_TYPE_2 && w->qp_num != responder.qp_num))
+    return refused(refusal::other_domain);
+  if ((w->access & access) != access)
+    return refused(refusal::no_right);
+  if (!within(address, bytes, w->first, w->bytes))
+    return refused(refusal::out_of_bounds);
   // A zero-based window begins at address 0 of its own.
   return at(*w->bound, address);
 }

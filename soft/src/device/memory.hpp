@@ -48,6 +48,14 @@ struct spans {
   }
 };
 
+/// Why a peer must not use the memory that it names.
+enum class refusal {
+  unknown_key,
+  other_domain, ///< or the window of another queue pair
+  no_right,
+  out_of_bounds
+};
+
 /// All regions and windows of this process by their keys: an index, and 8 bits that change with
 /// each use of the index. The engine must be locked.
 class memory_table {
@@ -65,9 +73,9 @@ public:
   /// an element names memory that the request must not use.
   bool resolve(const ibv_pd* pd, std::span<const ibv_sge> elements, unsigned access,
                spans& to) const;
-  /// The memory that a peer names, or nullptr. `access`: one of IBV_ACCESS_REMOTE_*.
+  /// The memory that a peer names, or nullptr and the reason. `access`: one of IBV_ACCESS_REMOTE_*.
   std::byte* remote(const ibv_qp& responder, std::uint32_t key, std::uint64_t address,
-                    std::uint64_t bytes, unsigned access) const;
+                    std::uint64_t bytes, unsigned access, refusal& why) const;
 
   /// Binds a window. Returns IBV_WC_SUCCESS, or the status of the request that fails.
   ibv_wc_status bind(ibv_qp& by, window& w, std::uint32_t key, const ibv_mw_bind_info& to);

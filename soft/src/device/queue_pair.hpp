@@ -111,9 +111,14 @@ struct queue_pair final : verbs_queue_pair, task {
   /// The memory of a receive; nothing: it names memory that it must not.
   std::optional<spans> sink(receive_work& r) const;
   bool gather(send_work& r, unsigned access, spans& to) const;
-  /// The memory that the peer may use in this way, or nullptr.
+  /// The memory that the peer may use in this way, or nullptr and the reason.
   std::byte* remote_memory(std::uint32_t key, std::uint64_t address, std::uint64_t bytes,
-                           ibv_access_flags access) const;
+                           ibv_access_flags access, refusal& why) const;
+  std::byte* remote_memory(std::uint32_t key, std::uint64_t address, std::uint64_t bytes,
+                           ibv_access_flags access) const {
+    refusal why{};
+    return remote_memory(key, address, bytes, access, why);
+  }
   /// Carries out a request about memory windows.
   ibv_wc_status carry_locally(send_work& r);
   /// Delivers a datagram, if the queue pair may take it. `whole`: the network header and the

@@ -53,9 +53,7 @@ outcome queue_pair::carry(send_work& r) {
   return qp_base.qp_type == IBV_QPT_UD ? carry_datagram(r) : carry_connected(r);
 }
 
-bool queue_pair::offers(ibv_wr_opcode o) const noexcept {
-  return is_reliable() || !fetches(o);
-}
+bool queue_pair::offers(ibv_wr_opcode o) const noexcept { return is_reliable() || !fetches(o); }
 
 outcome queue_pair::carry_connected(send_work& r) {
   if (!offers(r.opcode))
@@ -237,10 +235,11 @@ void queue_pair::received(std::uint64_t receive, ibv_wc_status status, const arr
 }
 
 std::byte* queue_pair::remote_memory(std::uint32_t key, std::uint64_t address, std::uint64_t bytes,
-                                     ibv_access_flags access) const {
-  return (attributes_.qp_access_flags & static_cast<unsigned>(access)) == 0
-             ? nullptr
-             : memory_table::get().remote(qp_base, key, address, bytes, access);
+                                     ibv_access_flags access, refusal& why) const {
+  if ((attributes_.qp_access_flags & static_cast<unsigned>(access)) != 0)
+    return memory_table::get().remote(qp_base, key, address, bytes, access, why);
+  why = refusal::no_right;
+  return nullptr;
 }
 
 ibv_wc_status queue_pair::carry_locally(send_work& r) {

@@ -9,7 +9,7 @@ namespace soft::iwarp {
 
 /// The CRC32c of a sequence of bytes that is given in pieces. The implementation uses the SSE4.2
 /// instruction if the processor has it.
-/// Source: RFC 5044, section 4.4; RFC 3385
+/// Source: RFC 5044, section 4.4, which has the digests of iSCSI
 class crc32c {
 public:
   /// Bytes of an encoded CRC.

@@ -42,8 +42,9 @@ enum class opcode : std::uint8_t {
   immediate_data_with_se = 0x9,
   atomic_request = 0xa,
   atomic_response = 0xb,
-  /// Of no specification: a send with 4 bytes of immediate data, which InfiniBand has. They take
-  /// the place of the STag to invalidate. Only another device of this kind receives it.
+  /// A send with 4 bytes of immediate data, which InfiniBand has and iWARP lacks. No specification
+  /// assigns the opcode, so any other device answers with a Terminate. The immediate data takes the
+  /// place of the STag to invalidate.
   send_with_immediate = 0xc,
   send_with_se_and_immediate = 0xd
 };
@@ -51,7 +52,7 @@ enum class opcode : std::uint8_t {
 constexpr std::size_t opcodes = 14;
 
 /// The queue numbers of untagged messages.
-/// Source: RFC 5040, section 4.1; RFC 7306, section 4.2
+/// Source: RFC 5040, section 4.1; RFC 7306, sections 4.1 and 10.2
 enum class queue_number : std::uint8_t {
   send = 0,            ///< Sends and immediate data.
   read_request = 1,    ///< Read requests and atomic requests.
@@ -61,7 +62,8 @@ enum class queue_number : std::uint8_t {
 
 constexpr std::size_t queues = 4;
 
-/// The bytes of messages that have a fixed size.
+/// The bytes of messages that have a fixed size. Source: RFC 5040, sections 4.4 and 4.8; RFC 7306,
+/// sections 5.2.1, 5.2.2 and 6.2
 constexpr std::size_t read_request_size = 28;
 constexpr std::size_t immediate_data_size = 8;
 constexpr std::size_t atomic_request_size = 52;

@@ -104,7 +104,7 @@ enum class reader_state : std::uint8_t {
 ///
 /// Payload is placed before its CRC is verified: after a CRC error, the memory of the segment has
 /// undefined contents. `end_segment` is called only if the CRC is right.
-/// Source: RFC 5044, section 4; RFC 5041, sections 5 and 7
+/// Source: RFC 5044, sections 4.1, 4.4 and 8; RFC 5041, sections 5.2, 5.4 and 7.1
 class fpdu_reader {
 public:
   /// @param crc   whether the peers have agreed on CRCs; if not, the CRC field is ignored

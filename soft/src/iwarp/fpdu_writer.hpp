@@ -11,6 +11,15 @@
 
 namespace soft::iwarp {
 
+/// The bytes of the largest ULPDU whose FPDU fits into a TCP segment, without markers.
+///
+/// @param segment  bytes of payload in a TCP segment
+/// Source: RFC 5044, section 4.5
+constexpr std::size_t largest_ulpdu_of(std::size_t segment) noexcept {
+  const std::size_t overhead = ulpdu_length_size + crc32c::size + segment % 4;
+  return segment < overhead ? 0 : segment - overhead;
+}
+
 /// One RDMAP message to send, without its payload.
 struct outgoing_message {
   opcode op = opcode::send;
@@ -54,13 +63,14 @@ struct outgoing_segment {
 ///       // sendmsg: s.header(), parts, s.trailer()
 ///     }
 ///
-/// Source: RFC 5044, section 4; RFC 5041, section 5.2
+/// Source: RFC 5044, sections 4.1 and 4.4; RFC 5041, sections 4 and 5.2
 class fpdu_writer {
 public:
-  /// The limits of a ULPDU, in bytes. The smaller one has room for any message of a fixed size, and
-  /// the larger one is that of the length field. Source: RFC 5044, section 4.1
+  /// The limits of a ULPDU, in bytes. The smaller one has room for any message of a fixed size. The
+  /// length field has room for more than the larger one, and a receiver takes that.
+  /// Source: RFC 5044, sections 3 and 4.5
   static constexpr std::size_t least_ulpdu = 128;
-  static constexpr std::size_t largest_ulpdu = 65535;
+  static constexpr std::size_t largest_ulpdu = 64768;
 
   /// @param crc        whether the peers have agreed on CRCs
   /// @param max_ulpdu  bytes of header and payload in one segment, at most; a value outside of

@@ -121,22 +121,13 @@ start_result conclude(const start_frame& request, const start_frame& reply,
 
 failure to_protocol_error(start_error e) noexcept {
   switch (e) {
-  case start_error::key:
-  case start_error::revision:
-  case start_error::private_data_length:
-  case start_error::enhanced_data_length:
-  case start_error::reply_mismatch:
-    return mpa_error(mpa_error_code::invalid_start_frame);
   case start_error::insufficient_ird:
     return mpa_error(mpa_error_code::insufficient_ird);
   case start_error::no_matching_rtr:
     return mpa_error(mpa_error_code::no_matching_rtr);
-  case start_error::none:
-  case start_error::rejected:
-  case start_error::markers:
-    break;
+  default:
+    return {};
   }
-  return {};
 }
 
 } // namespace soft::iwarp

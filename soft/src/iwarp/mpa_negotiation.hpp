@@ -10,7 +10,9 @@ namespace soft::iwarp {
 
 /// The wishes and abilities of one side of a connection. No side uses markers.
 struct start_options {
-  bool crc = false;     ///< Ask for CRCs. CRCs are used if either side asks for them.
+  /// Ask for CRCs. CRCs are used if either side asks for them. The specification wants the question
+  /// by default, and its absence only where TCP itself is as safe. Source: RFC 5044, section 4.4
+  bool crc = false;
   bool enhanced = true; ///< Of the initiator: revision 2 with IRD and ORD, else revision 1.
   /// Of the initiator: ask for peer-to-peer mode, in which the acceptor may send as soon as it has
   /// received the RTR message. An acceptor always agrees.
@@ -24,8 +26,10 @@ struct start_options {
 
 /// The result of a start-up.
 struct start_result {
-  start_error error = start_error::none; ///< If set, the other members have no meaning.
-  bool crc = false;                      ///< Both sides send and check CRCs.
+  start_error error = start_error::none; ///< If set, the members below `crc` have no meaning.
+  /// Both sides send and check CRCs. A Terminate message has one, too, if both sides have asked
+  /// before the error.
+  bool crc = false;
   bool peer_to_peer = false;
   /// In peer-to-peer mode: the one RTR message that the initiator sends, and that the acceptor
   /// waits for before it sends anything. Else `none`: the acceptor waits for any first message of
@@ -44,7 +48,7 @@ struct start_answer {
 /// The request of an initiator, without private data.
 ///
 /// In peer-to-peer mode with an RDMA read as RTR, the ORD is at least 1.
-/// Source: RFC 6581, section 9
+/// Source: RFC 5044, section 7.1.1; RFC 6581, sections 6, 9.1 and 9.2
 start_frame make_request(const start_options& own) noexcept;
 
 /// The answer of an acceptor to a request.
@@ -54,10 +58,10 @@ start_frame make_request(const start_options& own) noexcept;
 /// message is an RDMA read, the IRD is at least 1. If no RTR message of the request is supported,
 /// the reply offers an RDMA write, and the initiator ends the connection.
 /// Errors: `markers`.
-/// Source: RFC 5044, section 7.1; RFC 6581, section 9
+/// Source: RFC 5044, section 7.1.1; RFC 6581, sections 9.1, 9.2 and 10
 start_answer answer(const start_frame& request, const start_options& own) noexcept;
 
-/// A rejection of a request, without private data.
+/// A rejection of a request, without private data. Source: RFC 5044, section 7.1.2, rule 2
 start_frame make_rejection(const start_frame& request) noexcept;
 
 /// An initiator's conclusion from a reply.
@@ -65,13 +69,13 @@ start_frame make_rejection(const start_frame& request) noexcept;
 /// @param request  the frame that it has sent
 /// Errors: `rejected`; `markers`; `reply_mismatch`; `insufficient_ird` if the reply's ORD is above
 /// `own.max_ird` and `own.ird`; `no_matching_rtr` in peer-to-peer mode.
-/// Source: RFC 5044, section 7.1; RFC 6581, section 9
+/// Source: RFC 5044, sections 7.1.1 and 7.1.2, rule 3; RFC 6581, sections 9.1, 9.2 and 10
 start_result conclude(const start_frame& request, const start_frame& reply,
                       const start_options& own) noexcept;
 
 /// The error for a Terminate message, which the initiator sends before it closes the connection. No
-/// value if the connection is closed without one.
-/// Source: RFC 5044, section 8; RFC 6581, section 8
+/// value if the connection is closed without one, as after a frame that is invalid.
+/// Source: RFC 5044, section 8, code 4; RFC 6581, sections 8, 9.1 and 9.2
 failure to_protocol_error(start_error e) noexcept;
 
 } // namespace soft::iwarp

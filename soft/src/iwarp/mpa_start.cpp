@@ -15,7 +15,7 @@ constexpr std::string_view reply_key = "MPA ID Rep Frame";
 static_assert(request_key.size() == start_frame::key_size);
 static_assert(reply_key.size() == start_frame::key_size);
 
-// The flags, RFC 5044, section 7.1, and RFC 6581, section 6
+// The flags, RFC 5044, section 7.1.1, and RFC 6581, section 6
 constexpr unsigned markers_flag = 0x80;
 constexpr unsigned crc_flag = 0x40;
 constexpr unsigned reject_flag = 0x20;

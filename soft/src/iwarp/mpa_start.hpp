@@ -44,7 +44,7 @@ constexpr bool has(rtr_kinds set, rtr_kinds kind) noexcept {
   return (set & kind) != rtr_kinds::none;
 }
 
-/// An MPA request or reply frame. Source: RFC 5044, section 7.1; RFC 6581, section 6
+/// An MPA request or reply frame. Source: RFC 5044, section 7.1.1; RFC 6581, sections 6 and 9
 struct start_frame {
   static constexpr std::size_t key_size = 16;
   static constexpr std::size_t header_size = 20;  ///< Key, flags, revision and length.
@@ -69,7 +69,7 @@ struct start_frame {
   /// The user's private data, without the enhanced data.
   std::span<const std::byte> private_data() const noexcept { return {data_.data(), data_size_}; }
   /// Bytes of private data, at most: 512, or 508 of an enhanced frame. Linux siw accepts 256, with
-  /// the enhanced data.
+  /// the enhanced data. Source: RFC 5044, section 7.1.1; RFC 6581, section 9
   std::size_t max_private_data() const noexcept {
     return max_data - (enhanced ? enhanced_size : 0);
   }
@@ -112,6 +112,7 @@ public:
   /// Errors, in `error()`: `key`, at the first wrong byte; `revision`; `private_data_length`;
   /// `enhanced_data_length`, except in a rejection. After an error or a whole frame, no more bytes
   /// are taken. Reserved bits, and the reject flag of a request, are ignored.
+  /// Source: RFC 5044, sections 7.1.1 and 7.1.2, rules 5 and 9
   result feed(std::span<const std::byte> bytes) noexcept;
 
   start_error error() const noexcept { return error_; }

@@ -39,7 +39,7 @@ struct atomic_request {
   /// adds all 64 bits. Of `compare_swap`: the bits that are replaced.
   std::uint64_t add_or_swap_mask = 0;
   std::uint64_t compare = 0;
-  std::uint64_t compare_mask = 0; ///< The bits that are compared.
+  std::uint64_t compare_mask = 0; ///< The bits that are compared; of `fetch_add`: all.
 
   friend bool operator==(const atomic_request&, const atomic_request&) = default;
 };
@@ -78,7 +78,8 @@ void decode(std::span<const std::byte, immediate_data::size> bytes,
             immediate_data& result) noexcept;
 
 /// Decodes a payload of the type's size. The reserved bits are ignored.
-/// Errors: unexpected opcode, if the atomic operation is unassigned.
+/// Errors: unexpected opcode, if the atomic operation is unassigned. Source: RFC 7306, section
+/// 5.2.1, rule 4
 failure decode(std::span<const std::byte, atomic_request::size> bytes,
                atomic_request& result) noexcept;
 

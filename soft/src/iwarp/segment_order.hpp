@@ -26,7 +26,7 @@ public:
   /// if the STag changes within a message; DDP `base_or_bounds_violation` if the payload does not
   /// follow that of the segment before, or if the message has more than 2^32 - 1 bytes. The STag
   /// and the offset of a segment without payload are not checked.
-  /// Source: RFC 5041, sections 5.2, 5.3 and 7.1
+  /// Source: RFC 5041, sections 4.2, 4.3, 5.2 and 7.1; RFC 5040, sections 4.1 and 7.2
   failure accept(segment_header& h) noexcept;
 
   /// Whether a message of the queue has begun and its last segment has not been accepted.

@@ -51,7 +51,9 @@ terminate::terminate(const protocol_error& error, std::span<const std::byte> fpd
     std::ranges::copy(fpdu_header.first(ulpdu_length_size + ddp_size_),
                       bytes_.begin() + terminate_control_size);
     size_ = ddp_at + ddp_size_;
-    if (read_request.size() == read_request_size && is_read_request(fpdu_header[3])) {
+    if (read_request.size() == read_request_size && is_read_request(fpdu_header[3]) &&
+        error.layer == error_layer::rdmap &&
+        error.type == static_cast<std::uint8_t>(rdmap_error_type::remote_protection)) {
       flags |= rdma_included;
       rdma_size_ = read_request_size;
       std::ranges::copy(read_request, bytes_.begin() + static_cast<std::ptrdiff_t>(size_));

@@ -19,10 +19,10 @@ namespace soft::iwarp {
 /// |------------------------------------------------|-------------------------------------------|
 /// | of the LLP; local catastrophic                 | nothing                                   |
 /// | invalid DDP version                            | nothing: the header's layout is unknown   |
-/// | any other, caused by a read request            | segment length, DDP header, read request  |
+/// | remote protection, caused by a read request    | segment length, DDP header, read request  |
 /// | any other                                      | segment length, DDP header                |
 ///
-/// Source: RFC 5040, section 4.8
+/// Source: RFC 5040, section 4.8, figure 10
 class terminate {
 public:
   /// Makes the message for an error.

@@ -149,7 +149,8 @@ private:
     const std::size_t first = at_;
     return (quantity(rate_units, to_.rate) && to_.rate > 0) || fail(first, bad_rate);
   }
-  bool yes_or_no(bool& to) {
+  template <class Bool>
+  bool yes_or_no(Bool& to) {
     const std::size_t first = at_;
     const std::string_view w = word();
     to = w == "1";
@@ -176,6 +177,8 @@ private:
       return rate();
     if (name == "seed")
       return number(to_.seed);
+    if (name == "crc")
+      return yes_or_no(to_.crc);
     if (name == "fail")
       return rule(action::fail);
     if (name == "delay")

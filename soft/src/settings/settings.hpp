@@ -61,6 +61,7 @@ struct fault {
 struct settings {
   std::chrono::nanoseconds latency{0}; ///< from a post to its effect, within a process
   double rate = 0;          ///< bits per second of a queue pair's wire within a process; 0: any
+  std::optional<bool> crc;  ///< connections to other processes ask for CRCs; else it depends
   personality kind = plain; ///< with the values that were set in place of its own
   std::uint64_t seed = 1;
   std::vector<fault> faults;

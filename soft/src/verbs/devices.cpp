@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSL-1.0
-// ibv_get_device_list(3), ibv_open_device(3), ibv_query_*(3): the real devices, and soft0 behind
-// them.
+// ibv_get_device_list(3), ibv_open_device(3), ibv_query_*(3): soft0, and the real devices behind
+// it. A program that takes the first device has that of rdma_cm.
 #include "device/in_force.hpp"
 #include "device/limits.hpp"
 #include "device/objects.hpp"
@@ -153,8 +153,8 @@ SOFT_EXPORT ibv_device** ibv_get_device_list(int* count) {
     errno = ENOMEM;
     return nullptr;
   }
-  std::copy_n(real, real_count, made);
-  made[real_count] = &device();
+  made[0] = &device();
+  std::copy_n(real, real_count, made + 1);
   {
     std::lock_guard lock(lists_mutex);
     lists()[made] = real;

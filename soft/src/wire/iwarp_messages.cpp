@@ -17,19 +17,8 @@ using iwarp::rdmap_error_type;
 
 namespace {
 
-failure remote_error(rdmap_error_code code) {
-  return iwarp::rdmap_error(rdmap_error_type::remote_protection, code);
-}
-
-ibv_wc_status status_of(const iwarp::protocol_error& e) {
-  if (e.layer == iwarp::error_layer::ddp &&
-      e.type == static_cast<std::uint8_t>(iwarp::ddp_error_type::untagged_buffer))
-    return IBV_WC_REM_INV_REQ_ERR;
-  if (e.layer == iwarp::error_layer::ddp ||
-      (e.layer == iwarp::error_layer::rdmap &&
-       e.type == static_cast<std::uint8_t>(rdmap_error_type::remote_protection)))
-    return IBV_WC_REM_ACCESS_ERR;
-  return IBV_WC_REM_OP_ERR;
+failure operation_error(rdmap_error_code code) {
+  return iwarp::rdmap_error(rdmap_error_type::remote_operation, code);
 }
 
 constexpr std::size_t most_answers = 1024; // requests of the peer that are not answered
@@ -54,22 +43,21 @@ failure iwarp_wire::end_segment(const iwarp::segment_header& h) noexcept {
   case opcode::atomic_response:
     return end_response(h);
   case opcode::rdma_read_request:
-    return end_read_request();
+    return end_read_request(h.msn);
   case opcode::atomic_request:
     return end_atomic_request();
   case opcode::terminate:
     end_terminate(h.message_offset + h.length);
     return {};
   default:
-    end_send(h);
-    return {};
+    return end_send(h);
   }
 }
 
-void iwarp_wire::end_send(const iwarp::segment_header& h) {
+failure iwarp_wire::end_send(const iwarp::segment_header& h) {
   if (std::exchange(message_, message::none) == message::dropped) {
     written_ = is_immediate(h.op) ? 0 : written_;
-    return;
+    return {};
   }
   if (!std::exchange(receive_taken_, false))
     qp_->take_receive();
@@ -102,22 +90,43 @@ void iwarp_wire::end_send(const iwarp::segment_header& h) {
     break;
   }
   qp_->received(receive_wr_, status, a, as);
+  if (status == IBV_WC_SUCCESS || !is_reliable())
+    return {};
+  return iwarp::rdmap_error(rdmap_error_type::remote_protection,
+                            rdmap_error_code::stag_cannot_be_invalidated);
 }
 
-failure iwarp_wire::end_read_request() {
+// RFC 5040, section 7.2
+iwarp::protocol_error read_error(refusal why) {
+  const auto code = [why] {
+    switch (why) {
+    case refusal::other_domain:
+      return rdmap_error_code::stag_not_associated_with_stream;
+    case refusal::no_right:
+      return rdmap_error_code::access_rights_violation;
+    case refusal::out_of_bounds:
+      return rdmap_error_code::base_or_bounds_violation;
+    default:
+      return rdmap_error_code::invalid_stag;
+    }
+  }();
+  return iwarp::rdmap_error(rdmap_error_type::remote_protection, code);
+}
+
+failure iwarp_wire::end_read_request(std::uint32_t msn) {
   iwarp::read_request r;
   decode(std::span<const std::byte, iwarp::read_request_size>(payload_.data(),
                                                               iwarp::read_request_size),
          r);
+  refusal why{};
   if (answers_.size() >= most_answers)
-    return iwarp::rdmap_error(rdmap_error_type::remote_operation,
-                              rdmap_error_code::catastrophic_stream);
+    return operation_error(rdmap_error_code::catastrophic_stream);
   if (r.length != 0 && qp_->remote_memory(r.source_stag, r.source_offset, r.length,
-                                          IBV_ACCESS_REMOTE_READ) == nullptr) {
+                                          IBV_ACCESS_REMOTE_READ, why) == nullptr) {
     qp_->tell(IBV_EVENT_QP_ACCESS_ERR);
-    return remote_error(rdmap_error_code::invalid_stag);
+    return read_error(why);
   }
-  answer a{.op = opcode::rdma_read_response, .length = r.length};
+  answer a{.op = opcode::rdma_read_response, .length = r.length, .msn = msn};
   a.sink = r.sink_stag;
   a.sink_offset = r.sink_offset;
   a.source = r.source_stag;
@@ -132,12 +141,15 @@ failure iwarp_wire::end_atomic_request() {
                                    payload_.data(), iwarp::atomic_request_size),
                                r))
     return f;
-  std::byte* const memory = r.offset % 8 != 0
-                                ? nullptr
-                                : qp_->remote_memory(r.stag, r.offset, 8, IBV_ACCESS_REMOTE_ATOMIC);
-  if (memory == nullptr || answers_.size() >= most_answers) {
+  if (answers_.size() >= most_answers)
+    return operation_error(rdmap_error_code::catastrophic_stream);
+  refusal why{};
+  std::byte* const memory = qp_->remote_memory(r.stag, r.offset, 8, IBV_ACCESS_REMOTE_ATOMIC, why);
+  if (memory == nullptr || r.offset % 8 != 0) {
     qp_->tell(IBV_EVENT_QP_ACCESS_ERR);
-    return remote_error(rdmap_error_code::access_rights_violation);
+    // RFC 7306, section 8.2
+    return memory == nullptr ? read_error(why)
+                             : operation_error(rdmap_error_code::catastrophic_stream);
   }
   auto* const word = reinterpret_cast<std::uint64_t*>(memory);
   std::uint64_t before = __atomic_load_n(word, __ATOMIC_SEQ_CST);
@@ -159,13 +171,14 @@ failure iwarp_wire::end_response(const iwarp::segment_header& h) {
     return !i.done && fetches(o) && read == (o == IBV_WR_RDMA_READ);
   });
   if (f == flights_.end() || (read && h.message_offset + h.length != f->memory.bytes))
-    return iwarp::rdmap_error(rdmap_error_type::remote_operation,
-                              rdmap_error_code::unexpected_opcode);
+    return operation_error(rdmap_error_code::unexpected_opcode);
   if (!read) {
     iwarp::atomic_response r;
     decode(std::span<const std::byte, iwarp::atomic_response_size>(payload_.data(),
                                                                    iwarp::atomic_response_size),
            r);
+    if (r.request_id != f->id)
+      return operation_error(rdmap_error_code::catastrophic_stream);
     spans from;
     from.add(reinterpret_cast<std::byte*>(&r.original), 8);
     transfer(f->memory, from);
@@ -174,16 +187,6 @@ failure iwarp_wire::end_response(const iwarp::segment_header& h) {
   f->result.bytes = static_cast<std::uint32_t>(f->memory.bytes);
   --reads_;
   return {};
-}
-
-// The peer reports an error of the oldest request that has not completed.
-void iwarp_wire::end_terminate(std::uint32_t bytes) {
-  const auto t = iwarp::terminate::decode(std::span(payload_).first(bytes));
-  if (!flights_.empty() && is_reliable()) {
-    flights_.clear();
-    qp_->complete_first({outcome::done, t ? status_of(t->error()) : IBV_WC_REM_OP_ERR, 0});
-  }
-  end(ECONNRESET);
 }
 
 } // namespace soft

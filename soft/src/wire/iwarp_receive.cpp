@@ -13,6 +13,7 @@ namespace soft {
 using iwarp::begin_result;
 using iwarp::ddp_tagged_code;
 using iwarp::ddp_untagged_code;
+using iwarp::failure;
 using iwarp::opcode;
 using iwarp::rdmap_error_code;
 using iwarp::rdmap_error_type;
@@ -36,6 +37,18 @@ bool is_unreliable(opcode op) {
   }
 }
 
+// DDP has no code for a missing right (RFC 5041, section 7.2).
+iwarp::protocol_error write_error(refusal why) {
+  switch (why) {
+  case refusal::other_domain:
+    return iwarp::ddp_error(ddp_tagged_code::stag_not_associated_with_stream);
+  case refusal::out_of_bounds:
+    return iwarp::ddp_error(ddp_tagged_code::base_or_bounds_violation);
+  default:
+    return iwarp::ddp_error(ddp_tagged_code::invalid_stag);
+  }
+}
+
 constexpr std::size_t piece = 64 * 1024; // bytes of one read(2) without a place of their own
 constexpr int turns = 16;                // reads before other tasks get their turn
 
@@ -46,9 +59,9 @@ void iwarp_wire::receive() {
   static auto& buffer = *new std::array<std::byte, piece>; // the engine's thread alone receives
   if (reader_ && reader_->state() == iwarp::reader_state::stopped)
     reader_->resume();
-  if (reader_ && reader_->payload_pending() != 0 && !place_is_there())
-    return fail(
-        iwarp::rdmap_error(rdmap_error_type::remote_protection, rdmap_error_code::invalid_stag));
+  if (reader_ && reader_->payload_pending() != 0)
+    if (const failure f = place_is_gone())
+      return fail(*f);
   if (!input_.empty() && stage_ == stage::running) {
     std::vector<std::byte> input;
     input.swap(input_);
@@ -56,6 +69,8 @@ void iwarp_wire::receive() {
     if (stage_ == stage::running)
       input_.assign(input.begin() + static_cast<std::ptrdiff_t>(taken), input.end());
   }
+  if (reader_ && reader_->state() == iwarp::reader_state::failed)
+    return fail(reader_->error());
   for (int turn = 0; turn < turns; ++turn) {
     if (stage_ != stage::running && stage_ != stage::starting)
       return;
@@ -131,12 +146,15 @@ void iwarp_wire::receive_start(std::span<const std::byte> bytes) {
   owner_->started(f);
 }
 
-// Whether the memory of the segment that has begun is still registered.
-bool iwarp_wire::place_is_there() {
+// Whether the memory of the segment that has begun is not registered any more.
+failure iwarp_wire::place_is_gone() {
   const iwarp::segment_header& h = reader_->segment();
-  return h.op != opcode::rdma_write || h.length == 0 || write_dropped_ ||
-         (qp_ != nullptr && qp_->remote_memory(h.stag, h.tagged_offset, h.length,
-                                               IBV_ACCESS_REMOTE_WRITE) != nullptr);
+  refusal why{};
+  if (h.op != opcode::rdma_write || h.length == 0 || write_dropped_ || qp_ == nullptr ||
+      qp_->remote_memory(h.stag, h.tagged_offset, h.length, IBV_ACCESS_REMOTE_WRITE, why) !=
+          nullptr)
+    return {};
+  return write_error(why);
 }
 
 begin_result iwarp_wire::begin_segment(const iwarp::segment_header& h,
@@ -167,19 +185,22 @@ begin_result iwarp_wire::begin_tagged(const iwarp::segment_header& h, iwarp::pla
   if (h.length == 0)
     return begin_result::place();
   if (h.op == opcode::rdma_write) {
+    refusal why{};
     std::byte* const memory =
-        qp_->remote_memory(h.stag, h.tagged_offset, h.length, IBV_ACCESS_REMOTE_WRITE);
+        qp_->remote_memory(h.stag, h.tagged_offset, h.length, IBV_ACCESS_REMOTE_WRITE, why);
     if (memory == nullptr && !is_reliable()) {
       write_dropped_ = true;
       return begin_result::discard();
     }
     if (memory == nullptr) {
       qp_->tell(IBV_EVENT_QP_ACCESS_ERR);
-      return begin_result::fail(iwarp::ddp_error(ddp_tagged_code::invalid_stag));
+      return begin_result::fail(write_error(why));
     }
     to.add({memory, h.length});
     return begin_result::place();
   }
+  if (h.stag != sink_key)
+    return begin_result::fail(iwarp::ddp_error(ddp_tagged_code::invalid_stag));
   const auto f = std::find_if(flights_.begin(), flights_.end(), [](const flight& i) {
     return i.request->opcode == IBV_WR_RDMA_READ && !i.done;
   });

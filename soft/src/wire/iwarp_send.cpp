@@ -15,8 +15,6 @@ namespace {
 
 constexpr std::size_t most_on_the_way = 256 * 1024; // bytes that wait for the socket
 constexpr std::size_t small = 2048; // a segment that is copied rather than sent at once
-constexpr std::uint32_t sink_key =
-    0x50f7; // names no memory: the wire itself places the answers to READs
 
 } // namespace
 
@@ -147,17 +145,18 @@ void iwarp_wire::start_request(send_work& r, ibv_wc_status set) {
     if (f.memory.bytes != 8)
       return failed(IBV_WC_LOC_LEN_ERR);
     iwarp::atomic_request a;
-    a.request_id = ++atomic_id_;
+    a.request_id = f.id = ++atomic_id_;
     a.stag = r.key;
     a.offset = r.address;
     if (r.opcode == IBV_WR_ATOMIC_CMP_AND_SWP) {
       a.op = iwarp::atomic_opcode::compare_swap;
       a.compare = r.compare_add;
       a.add_or_swap = r.swap;
-      a.compare_mask = a.add_or_swap_mask = ~0ull;
+      a.add_or_swap_mask = ~0ull;
     } else {
       a.add_or_swap = r.compare_add;
     }
+    a.compare_mask = ~0ull;
     const auto request = encode(a);
     std::copy(request.begin(), request.end(), request_.begin());
     writer_->start({.op = opcode::atomic_request, .length = iwarp::atomic_request_size});
@@ -179,10 +178,14 @@ void iwarp_wire::send_segment() {
   } else if (sends_answer_) {
     const answer& a = answers_.front();
     std::byte* data = const_cast<std::byte*>(a.bytes.data());
-    if (a.op == iwarp::opcode::rdma_read_response &&
-        (data = response_memory(a, s.offset, s.length)) == nullptr)
-      return fail(iwarp::rdmap_error(iwarp::rdmap_error_type::remote_protection,
-                                     iwarp::rdmap_error_code::invalid_stag));
+    if (a.op == iwarp::opcode::rdma_read_response) {
+      // Looked up for each segment, as it may have been deregistered meanwhile.
+      refusal why{};
+      data = qp_->remote_memory(a.source, a.source_offset + s.offset, s.length,
+                                IBV_ACCESS_REMOTE_READ, why);
+      if (data == nullptr)
+        return fail_answer(a, s.offset, read_error(why));
+    }
     parts[count++] = {data, s.length};
   } else if (fetches(f->request->opcode)) {
     parts[count++] = {request_.data(), s.length};
@@ -226,15 +229,8 @@ void iwarp_wire::send_segment() {
   }
   if (!s.last)
     return;
-  if (sends_answer_) {
-    const bool terminates = answers_.front().op == iwarp::opcode::terminate;
-    answers_.pop_front();
-    if (terminates) {
-      flush();
-      end(0);
-    }
-    return;
-  }
+  if (sends_answer_)
+    return answers_.pop_front();
   if (f->request->opcode == IBV_WR_RDMA_WRITE_WITH_IMM && !std::exchange(f->immediate_next, true))
     return;
   f->sent = true;
@@ -242,28 +238,6 @@ void iwarp_wire::send_segment() {
     f->done = true;
     f->end = queued_;
   }
-}
-
-// The memory is looked up for each segment, as it may have been deregistered meanwhile.
-std::byte* iwarp_wire::response_memory(const answer& a, std::uint32_t offset, std::uint32_t bytes) {
-  return qp_ == nullptr ? nullptr
-                        : qp_->remote_memory(a.source, a.source_offset + offset, bytes,
-                                             IBV_ACCESS_REMOTE_READ);
-}
-
-// Tells the peer what was wrong with its message, and ends.
-void iwarp_wire::fail(const iwarp::protocol_error& e) {
-  if (stage_ != stage::running)
-    return end(EPROTO);
-  const iwarp::terminate t(e, reader_->fpdu_header());
-  answer a{.op = iwarp::opcode::terminate, .length = static_cast<std::uint32_t>(t.bytes().size())};
-  std::copy(t.bytes().begin(), t.bytes().end(), a.bytes.begin());
-  answers_.clear();
-  answers_.push_back(a);
-  writer_->abandon();
-  may_send_ = true;
-  next_message();
-  send_segment(); // ends the wire
 }
 
 } // namespace soft

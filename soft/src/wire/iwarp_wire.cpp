@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-// The socket of a wire: its start, its end, and the bytes on their way out.
+// The socket of a wire: its start, and the bytes on their way out.
 #include "wire/iwarp_wire.hpp"
 
 #include "device/in_force.hpp"
@@ -26,12 +26,12 @@ wire_table& wires() {
   return *table;
 }
 constexpr std::uint32_t wire_bit = 1u << 24;
-constexpr std::chrono::seconds linger{2};
 
 } // namespace
 
-iwarp::start_options start_options_of(unsigned answered, unsigned begun) noexcept {
+iwarp::start_options start_options_of(unsigned answered, unsigned begun, bool crc) noexcept {
   iwarp::start_options o;
+  o.crc = crc;
   o.peer_to_peer = true;
   o.rtr = iwarp::rtr_kinds::rdma_write;
   o.ird = static_cast<std::uint16_t>(answered);
@@ -137,23 +137,6 @@ void iwarp_wire::ready(std::uint32_t events) {
     receive();
 }
 
-// The peer has closed while its last messages wait for receives. The owner learns of the end, and
-// the queue pair may still take the messages.
-void iwarp_wire::ended_while_stopped(std::uint32_t events) {
-  if ((events & EPOLLERR) != 0)
-    return lose_peer(ECONNRESET);
-  peer_closed_ = true;
-  if ((events & EPOLLHUP) != 0) { // of a local socket: nothing arrives there any more
-    stop_watching();
-    stop_sending();
-    qp_->peer_left();
-  } else {
-    watch(watched_ & ~static_cast<std::uint32_t>(EPOLLRDHUP));
-  }
-  if (owner_ != nullptr)
-    std::exchange(owner_, nullptr)->ended(0);
-}
-
 void iwarp_wire::run() {
   if (stage_ == stage::running)
     receive();
@@ -169,12 +152,22 @@ void iwarp_wire::send_start(const iwarp::start_frame& f) {
 void iwarp_wire::begin(bool crc, bool initiator) {
   start_.reset();
   reader_.emplace(crc, static_cast<iwarp::segment_sink&>(*this));
-  writer_.emplace(crc);
+  writer_.emplace(crc, largest_ulpdu());
   may_send_ = initiator;
   stage_ = qp_ != nullptr ? stage::running : stage::waiting;
   if (qp_ != nullptr)
     engine::get().schedule(*this);
   watch(qp_ != nullptr ? EPOLLIN : 0u);
+}
+
+// Of an FPDU that fits into a TCP segment of this connection. A Unix socket has no segments.
+// Source: RFC 5044, section 5.1
+std::size_t iwarp_wire::largest_ulpdu() const {
+  int segment = 0;
+  socklen_t size = sizeof(segment);
+  if (getsockopt(socket_, IPPROTO_TCP, TCP_MAXSEG, &segment, &size) != 0 || segment < 0)
+    return iwarp::fpdu_writer::largest_ulpdu;
+  return iwarp::largest_ulpdu_of(static_cast<std::size_t>(segment));
 }
 
 void iwarp_wire::send_ready() {
@@ -190,114 +183,11 @@ void iwarp_wire::send_ready() {
 
 void iwarp_wire::attach(queue_pair& qp) {
   qp_ = &qp;
-  if (stage_ != stage::waiting)
+  if (stage_ != stage::waiting || !reader_) // an acceptor's queue pair comes before the reply
     return;
   stage_ = stage::running;
   watch(EPOLLIN);
   engine::get().schedule(*this);
-}
-
-void iwarp_wire::detach() {
-  if (qp_ == nullptr)
-    return;
-  if (std::exchange(receive_taken_, false)) {
-    qp_->received(receive_wr_, IBV_WC_WR_FLUSH_ERR, {});
-    qp_->fail(); // of type UC: the message ends too early for its shared receive
-  }
-  waits_.stop();
-  qp_ = nullptr;
-  flights_.clear();
-  close();
-}
-
-void iwarp_wire::fall_silent() {
-  if (stage_ != stage::waiting && stage_ != stage::running)
-    return;
-  flush();
-  stop_sending();
-  stage_ = stage::silent;
-  stop_watching();
-  waits_.stop();
-}
-
-void iwarp_wire::kill() {
-  flush();
-  sockaddr nothing{};
-  nothing.sa_family = AF_UNSPEC;
-  ::connect(socket_, &nothing, sizeof(nothing)); // of TCP: a reset
-  end(ECONNRESET);
-}
-
-// With bytes of the peer that were not read, close(2) would reset the connection, and what was sent
-// could be lost. So the wire sends the rest, and reads until the peer has closed, too, or for some
-// time.
-void iwarp_wire::close() {
-  if (stage_ == stage::closed || stage_ == stage::draining)
-    return;
-  if (stage_ == stage::connecting)
-    return end(0);
-  stage_ = stage::draining;
-  owner_ = nullptr;
-  lingering_ = find(number_);
-  watch(EPOLLIN);
-  engine::get().schedule_at(*this, clock::now() + linger);
-  drain();
-}
-
-void iwarp_wire::drain() {
-  flush();
-  if (out_.empty() && !std::exchange(finished_, true))
-    shutdown(socket_, SHUT_WR);
-  std::byte dropped[4096];
-  ssize_t n = 0;
-  for (int turn = 0; turn < 64; ++turn)
-    if ((n = read(socket_, dropped, sizeof(dropped))) <= 0)
-      break;
-  if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) {
-    stage_ = stage::closed;
-    stop_watching();
-    lingering_.reset(); // perhaps the last reference
-  }
-}
-
-// Requests that have been carried out complete; the queue pair keeps the others.
-void iwarp_wire::stop_sending() {
-  complete_requests();
-  flights_.clear();
-  if (writer_)
-    writer_->abandon();
-  broken_ = true;
-  out_.clear();
-  out_sent_ = 0;
-}
-
-void iwarp_wire::close_socket() {
-  stage_ = stage::closed;
-  stop_watching();
-  shutdown(socket_, SHUT_RDWR);
-}
-
-// This side ends the connection, because of an error.
-void iwarp_wire::end(int error) {
-  if (stage_ == stage::closed || stage_ == stage::draining)
-    return;
-  close_socket();
-  if (qp_ != nullptr)
-    qp_->lose_wire();
-  if (owner_ != nullptr)
-    std::exchange(owner_, nullptr)->ended(error);
-}
-
-// The peer has ended the connection.
-void iwarp_wire::lose_peer(int error) {
-  if (stage_ == stage::closed || stage_ == stage::draining)
-    return;
-  close_socket();
-  stop_sending();
-  if (qp_ != nullptr)
-    qp_->peer_left();
-  if (owner_ != nullptr)
-    std::exchange(owner_, nullptr)->ended(error);
 }
 
 void iwarp_wire::write_out(std::span<const std::byte> bytes) {

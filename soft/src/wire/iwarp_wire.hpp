@@ -32,7 +32,11 @@ protected:
 
 /// The options of a start frame: how many READs this side answers at a time, and how many it
 /// begins.
-iwarp::start_options start_options_of(unsigned answered, unsigned begun) noexcept;
+/// `crc`: whether it asks for CRCs.
+iwarp::start_options start_options_of(unsigned answered, unsigned begun, bool crc) noexcept;
+
+/// The error of a READ or an atomic of memory that the peer must not use.
+iwarp::protocol_error read_error(refusal why);
 
 /// A queue pair's way to a peer in another process: iWARP over TCP (RFC 5040, 5041, 5044, 6581,
 /// 7306). It begins as a connection that its owner starts, and then belongs to a queue pair. The
@@ -64,6 +68,9 @@ public:
   void set_owner(wire_owner& o) noexcept { owner_ = &o; }
   /// Sends what is on its way, and closes.
   void close();
+  /// Instead of `begin`: tells the peer in a Terminate message why its reply is refused, and
+  /// closes.
+  void refuse(const iwarp::protocol_error& e, bool crc);
 
   // ---- the queue pair
   void attach(queue_pair& qp) override;
@@ -79,13 +86,12 @@ private:
   void run() override;
   int watch(std::uint32_t events);
   void stop_watching();
-  void drain();
-  void ended_while_stopped(std::uint32_t events);
+  std::size_t largest_ulpdu() const;
 
   // ---- receiving
   void receive();
   void receive_start(std::span<const std::byte> bytes);
-  bool place_is_there();
+  iwarp::failure place_is_gone();
   bool is_reliable() const noexcept { return qp_ == nullptr || qp_->is_reliable(); }
   iwarp::begin_result begin_segment(const iwarp::segment_header& h,
                                     iwarp::placement& to) noexcept override;
@@ -94,11 +100,10 @@ private:
   std::optional<iwarp::begin_result> take_receive();
   iwarp::begin_result refuse_message(ibv_wc_status status, const iwarp::protocol_error& e);
   iwarp::begin_result begin_tagged(const iwarp::segment_header& h, iwarp::placement& to);
-  void end_send(const iwarp::segment_header& h);
-  iwarp::failure end_read_request();
+  iwarp::failure end_send(const iwarp::segment_header& h);
+  iwarp::failure end_read_request(std::uint32_t msn);
   iwarp::failure end_atomic_request();
   iwarp::failure end_response(const iwarp::segment_header& h);
-  void end_terminate(std::uint32_t bytes);
 
   // ---- sending
   bool next_message();
@@ -117,23 +122,34 @@ private:
     spans memory;
     std::uint64_t base = 0; // of a READ: the tagged offset of its first byte
     std::uint64_t end = 0;  // `queued_` after its last byte
+    std::uint32_t id = 0;   // of an atomic: its request identifier
   };
   // An answer to the peer.
   struct answer {
     iwarp::opcode op;
     std::uint32_t length = 0;
     // of a READ
-    std::uint32_t sink = 0, source = 0;
+    std::uint32_t msn = 0, sink = 0, source = 0;
     std::uint64_t sink_offset = 0, source_offset = 0;
-    // of others: the payload
-    std::array<std::byte, iwarp::max_terminate_size> bytes{};
+    // of an atomic: the payload
+    std::array<std::byte, iwarp::atomic_response_size> bytes{};
   };
-  std::byte* response_memory(const answer& a, std::uint32_t offset, std::uint32_t bytes);
+
+  // ---- its end
+  void send_terminate(const iwarp::terminate& t);
   void fail(const iwarp::protocol_error& e);
+  void fail(const iwarp::terminate& t);
+  void fail_answer(const answer& a, std::uint32_t offset, const iwarp::protocol_error& e);
+  void end_terminate(std::uint32_t bytes);
   void end(int error);
   void lose_peer(int error);
   void close_socket();
   void stop_sending();
+  void ended_while_stopped(std::uint32_t events);
+  void drain();
+
+  // The STag of all READs of this side. It names no memory: the wire itself places the answers.
+  static constexpr std::uint32_t sink_key = 0x50f7;
 
   enum class stage { connecting, starting, waiting, running, silent, draining, closed };
 

@@ -29,7 +29,7 @@ constexpr std::size_t most_unknown = 256;
 constexpr std::uint32_t numbers = 1u << index_bits, block_count = 1u << (24 - index_bits);
 
 iwarp::start_options options_of(const queue_pair& qp) {
-  return start_options_of(most_reads(), qp.read_depth());
+  return start_options_of(most_reads(), qp.read_depth(), current().crc.value_or(false));
 }
 
 // The private data of a request: both numbers, and the type of the queue pairs.
@@ -214,7 +214,10 @@ void pairing::run() {
 void pairing::started(const iwarp::start_frame& f) {
   const iwarp::start_result r = conclude(request_, f, options_of(qp_));
   if (r.error != iwarp::start_error::none) {
-    wire_->close();
+    if (const iwarp::failure e = to_protocol_error(r.error))
+      wire_->refuse(*e, r.crc);
+    else
+      wire_->close();
     return ended(0);
   }
   connected(r.crc, true);

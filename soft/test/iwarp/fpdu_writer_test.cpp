@@ -116,7 +116,7 @@ TEST_CASE("A message of a wrong size for its opcode, or within another message, 
   CHECK(writer.start({.op = opcode::terminate, .length = 4}));
 }
 
-TEST_CASE("The ULPDU size is kept between 128 and 65535 bytes and may change within a message") {
+TEST_CASE("The ULPDU size is kept between 128 and 64768 bytes and may change within a message") {
   fpdu_writer writer(false, 1);
   outgoing_segment s;
   REQUIRE(writer.start({.op = opcode::send, .length = 200000}));
@@ -125,7 +125,26 @@ TEST_CASE("The ULPDU size is kept between 128 and 65535 bytes and may change wit
   writer.set_max_ulpdu(1000000);
   REQUIRE(writer.next(s));
   CHECK(s.offset == 108);
-  CHECK(s.length == 65516);
+  CHECK(s.length == 64748); // 64750 bytes are no multiple of 4
+}
+
+TEST_CASE("An FPDU of the largest ULPDU fills a TCP segment, to a multiple of 4 bytes") {
+  for (std::size_t segment = 160; segment != 70000; ++segment) {
+    const std::size_t ulpdu = largest_ulpdu_of(segment);
+    REQUIRE(ulpdu == segment - 6 - segment % 4);
+    REQUIRE((ulpdu + 6) % 4 == 0);
+  }
+  CHECK(largest_ulpdu_of(1448) == 1442);
+  CHECK(largest_ulpdu_of(1460) == 1454);
+  for (std::size_t segment = 0; segment != 6; ++segment)
+    CHECK(largest_ulpdu_of(segment) == 0);
+
+  // The writer fills it.
+  fpdu_writer writer(false, largest_ulpdu_of(1449));
+  outgoing_segment s;
+  REQUIRE(writer.start({.op = opcode::rdma_write, .length = 5000}));
+  REQUIRE(writer.next(s));
+  CHECK(s.size() == 1448);
 }
 
 TEST_CASE("A message may have 2^32 - 1 bytes") {

@@ -213,14 +213,35 @@ TEST_CASE("A reply of another revision, or not enhanced, ends the connection") {
   CHECK(conclude(request, reply, own).error == start_error::reply_mismatch);
 }
 
-TEST_CASE("Start errors map to the MPA error codes of a Terminate message") {
-  CHECK(to_protocol_error(start_error::key) == mpa_error(mpa_error_code::invalid_start_frame));
-  CHECK(to_protocol_error(start_error::reply_mismatch) ==
-        mpa_error(mpa_error_code::invalid_start_frame));
+TEST_CASE("Errors of the negotiation have a Terminate message") {
   CHECK(to_protocol_error(start_error::insufficient_ird) ==
         mpa_error(mpa_error_code::insufficient_ird));
   CHECK(to_protocol_error(start_error::no_matching_rtr) ==
         mpa_error(mpa_error_code::no_matching_rtr));
-  CHECK_FALSE(to_protocol_error(start_error::none));
-  CHECK_FALSE(to_protocol_error(start_error::rejected));
+}
+
+TEST_CASE("After any other start error the connection is closed without a Terminate message") {
+  for (const auto e : {start_error::none, start_error::key, start_error::revision,
+                       start_error::private_data_length, start_error::enhanced_data_length,
+                       start_error::rejected, start_error::markers, start_error::reply_mismatch})
+    CHECK_FALSE(to_protocol_error(e));
+}
+
+TEST_CASE("A negotiation that fails has decided about CRCs, for the Terminate message") {
+  for (const bool crc : {false, true}) {
+    start_options i = options(1, 1, true);
+    start_options a = options(8, 8);
+    a.crc = crc;
+    const start_frame request = make_request(i);
+    start_frame reply = answer(request, a).reply;
+    reply.ord = 5;
+    const start_result insufficient = conclude(request, reply, i);
+    CHECK(insufficient.error == start_error::insufficient_ird);
+    CHECK(insufficient.crc == crc);
+    reply.ord = 1;
+    reply.rtr = rtr_kinds::zero_length_fulpdu;
+    const start_result unmatched = conclude(request, reply, i);
+    CHECK(unmatched.error == start_error::no_matching_rtr);
+    CHECK(unmatched.crc == crc);
+  }
 }

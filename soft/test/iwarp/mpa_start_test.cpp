@@ -30,7 +30,7 @@ bool same(const start_frame& a, const start_frame& b) {
 
 } // namespace
 
-TEST_CASE("A request of revision 1 has the layout of RFC 5044, section 7.1") {
+TEST_CASE("A request of revision 1 has the layout of RFC 5044, section 7.1.1") {
   start_frame f;
   f.revision = 1;
   f.crc = true;
@@ -38,7 +38,7 @@ TEST_CASE("A request of revision 1 has the layout of RFC 5044, section 7.1") {
   CHECK(to_hex(encode(f).view()) == request_key + to_hex(hex("40 01 0003 aabbcc")));
 }
 
-TEST_CASE("A reply with all flags has the layout of RFC 6581, section 6") {
+TEST_CASE("A reply with all flags has the layout of RFC 6581, sections 6 and 9") {
   start_frame f;
   f.reply = true;
   f.rejected = true;

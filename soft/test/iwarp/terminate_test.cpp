@@ -76,6 +76,17 @@ TEST_CASE("A Terminate quotes a read request only of a read request") {
   CHECK(terminate(protection, read_header).bytes().size() == 24);
 }
 
+TEST_CASE("A Terminate quotes a read request only for an error of remote protection") {
+  for (const protocol_error& e :
+       {rdmap_error(rdmap_error_type::remote_operation, rdmap_error_code::catastrophic_stream),
+        ddp_error(ddp_untagged_code::invalid_mo)}) {
+    const terminate t(e, read_header, read_payload);
+    CHECK(t.bytes().size() == 24);
+    CHECK(t.bytes()[2] == std::byte{0xc0});
+    CHECK(t.rdma_header().empty());
+  }
+}
+
 TEST_CASE("A Terminate quotes nothing of an incomplete header") {
   for (std::size_t size = 0; size != send_header.size(); ++size)
     CHECK(terminate(protection, std::span(send_header).first(size)).bytes().size() == 4);

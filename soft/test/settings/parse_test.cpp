@@ -111,6 +111,13 @@ TEST_CASE("Values of a personality are replaced one by one") {
   CHECK(wrong_part("stale=4294967296") == "4294967296");
 }
 
+TEST_CASE("Whether connections ask for CRCs may be set, with any personality") {
+  CHECK_FALSE(read("mlx5").crc.has_value());
+  CHECK(read("crc=1,mlx5").crc == true);
+  CHECK(read("crc=0").crc == false);
+  CHECK(wrong_part("crc=2") == "2");
+}
+
 TEST_CASE("There is one personality, before the values that replace its own") {
   CHECK(wrong_part("mlx5,efa") == "efa");
   CHECK(wrong_part("mlx5,mlx5") == "mlx5");
