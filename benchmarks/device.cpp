@@ -179,7 +179,7 @@ int main(int argc, char* argv[]) {
     return 2;
   }
   const auto bytes_alone = [](const std::string& b) {
-    return b == "messages" || b == "stream" || b == "plain" || b == "tcp";
+    return b == "messages" || b == "plain_messages" || b == "stream" || b == "plain" || b == "tcp";
   };
   if (p.what != work::send && p.what != work::rate &&
       std::any_of(by.begin(), by.end(), bytes_alone)) {
