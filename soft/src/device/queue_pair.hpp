@@ -142,6 +142,7 @@ struct queue_pair final : verbs_queue_pair, task {
   bool meets_settings(unsigned n, send_work& r, outcome& o);
 
 private:
+  void begin() noexcept;
   void run() override;
   void leave_wire();
   void leave_lost_wire();
@@ -186,6 +187,7 @@ private:
   shared_queue* const shared_;
   const std::uint64_t message_bytes_; ///< of the personality that it was made with
   std::atomic<ibv_qp_state> state_{IBV_QPS_RESET};
+  std::atomic<bool> sends_by_socket_{false}; ///< it has a wire
   ibv_qp_attr attributes_{};
   bool peer_is_here_ = false;           ///< on this machine
   bool is_cut_ = false;                 ///< the link to the peer is dropped

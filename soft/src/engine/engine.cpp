@@ -78,6 +78,13 @@ void engine::schedule(task& t) noexcept {
   }
 }
 
+void engine::run_here(task& t) noexcept {
+  if (waiting_.load() != 0 || !mutex_.try_lock())
+    return schedule(t);
+  const std::lock_guard lock(mutex_, std::adopt_lock);
+  t.run();
+}
+
 // In the order in which they were scheduled.
 void engine::collect() {
   const auto first = static_cast<std::ptrdiff_t>(ready_.size());

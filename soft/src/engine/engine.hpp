@@ -21,7 +21,7 @@ using clock = std::chrono::steady_clock;
 class task {
 public:
   /// Called on the engine's thread with the engine locked, once or more after each
-  /// `engine::schedule`.
+  /// `engine::schedule`; or on a thread that calls `engine::run_here`.
   virtual void run() = 0;
 
   task() = default;
@@ -74,6 +74,9 @@ public:
 
   /// Runs `t` soon. From any thread, with or without the lock.
   void schedule(task& t) noexcept;
+  /// Runs `t` in this thread if the engine is idle, else soon. From any thread, without the
+  /// lock.
+  void run_here(task& t) noexcept;
   // The following need the lock.
   /// Runs `t` at `when`, in place of an earlier time.
   void schedule_at(task& t, clock::time_point when);
