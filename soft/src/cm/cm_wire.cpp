@@ -125,8 +125,10 @@ void send_reply_by_wire(cm_id& from, const private_data& data) {
   iwarp::start_answer a = answer(from.first, options_of(from));
   put(a.reply, data);
   from.wire->send_start(a.reply);
-  if (a.result.error != iwarp::start_error::none)
+  if (a.result.error != iwarp::start_error::none) {
+    from.wire->give_up();
     return from.ended(EPROTO);
+  }
   from.state = cm_state::replied;
   from.initiator_depth = depth(a.result.ord);
   from.responder_resources = depth(a.result.ird);

@@ -89,7 +89,7 @@ int queue_pair::post_built() noexcept {
 // Within a process the engine carries requests out, so that no post completes inside the call. A
 // socket takes them from the posting thread: that saves the time in which the engine wakes up.
 void queue_pair::begin() noexcept {
-  if (sends_by_socket_.load(std::memory_order_relaxed))
+  if (sends_by_socket_.load(std::memory_order_relaxed) && !needs_attention(request_attention))
     engine::get().run_here(*this);
   else
     engine::get().schedule(*this);

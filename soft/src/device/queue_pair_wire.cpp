@@ -111,7 +111,7 @@ outcome queue_pair::send(send_work& r, queue_pair& to, const spans& from) {
   if (r.opcode == IBV_WR_SEND_WITH_INV &&
       !memory_table::get().invalidate(to.qp_base, r.immediate)) {
     to.fail();
-    return failed(IBV_WC_REM_INV_REQ_ERR);
+    return is_reliable() ? failed(IBV_WC_REM_INV_REQ_ERR) : outcome{};
   }
   if (!to.is_for_poll(to.qp_base.recv_cq, *into, from))
     transfer(*into, from);

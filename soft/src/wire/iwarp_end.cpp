@@ -137,6 +137,13 @@ void iwarp_wire::close() {
   drain();
 }
 
+void iwarp_wire::give_up() {
+  queue_pair* const qp = qp_;
+  close();
+  if (qp != nullptr)
+    qp->lose_wire();
+}
+
 void iwarp_wire::drain() {
   flush();
   if (out_.empty() && !std::exchange(finished_, true))

@@ -28,6 +28,8 @@ bool is_unreliable(opcode op) {
   case opcode::send_with_se:
   case opcode::send_with_immediate:
   case opcode::send_with_se_and_immediate:
+  case opcode::send_with_invalidate:
+  case opcode::send_with_se_and_invalidate:
   case opcode::immediate_data:
   case opcode::immediate_data_with_se:
   case opcode::terminate:
@@ -159,7 +161,7 @@ failure iwarp_wire::place_is_gone() {
 
 begin_result iwarp_wire::begin_segment(const iwarp::segment_header& h,
                                        iwarp::placement& to) noexcept {
-  if (!is_reliable() && !is_unreliable(h.op))
+  if (stage_ != stage::running || (!is_reliable() && !is_unreliable(h.op)))
     return begin_result::fail(iwarp::rdmap_error(rdmap_error_type::remote_operation,
                                                  rdmap_error_code::unexpected_opcode));
   switch (h.op) {

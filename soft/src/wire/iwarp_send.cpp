@@ -14,6 +14,7 @@ namespace soft {
 namespace {
 
 constexpr std::size_t most_on_the_way = 256 * 1024; // bytes that wait for the socket
+constexpr unsigned most_segments = 256;
 constexpr std::size_t small = 2048; // a segment that is copied rather than sent at once
 
 } // namespace
@@ -24,17 +25,23 @@ void iwarp_wire::pump() {
   const auto waiting = [&] {
     return out_.size() - out_sent_;
   };
-  // Until no request is left, or the socket takes no more bytes: EPOLLOUT continues then.
-  for (bool more = true; more && stage_ == stage::running && waiting() < most_on_the_way;) {
-    while (stage_ == stage::running && waiting() < most_on_the_way) {
+  // Until no request is left, the socket takes no more bytes, and EPOLLOUT continues, or others are
+  // to have their turn.
+  unsigned segments = 0;
+  for (bool more = true; more && stage_ == stage::running && waiting() < most_on_the_way &&
+                         segments < most_segments;) {
+    while (stage_ == stage::running && waiting() < most_on_the_way && segments < most_segments) {
       more = !writer_->idle() || next_message();
       if (!more)
         break;
+      ++segments;
       if (!writer_->idle())
         send_segment();
     }
     flush();
   }
+  if (segments == most_segments)
+    engine::get().schedule(*this);
   complete_requests();
 }
 

@@ -216,7 +216,7 @@ void iwarp_wire::flush() {
     out_.clear();
     out_sent_ = 0;
   }
-  if (stage_ == stage::closed)
+  if (stage_ == stage::closed || stage_ == stage::silent)
     return;
   const std::uint32_t in = watched_ & EPOLLIN;
   watch(all ? in : in | EPOLLOUT);

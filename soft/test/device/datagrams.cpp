@@ -27,8 +27,11 @@ void datagram_side::receive(std::uint64_t id, std::uint32_t bytes) {
 
 int datagram_side::send(std::uint64_t id, std::uint32_t to, std::uint32_t q_key,
                         ibv_wr_opcode opcode) {
-  s.memory[0] = static_cast<std::byte>(id);
-  ibv_sge e = s.element(0, 8);
+  // Memory of its own, as an earlier datagram may not have been sent yet.
+  const std::size_t at = id % 32 * 8;
+  if (s.memory[at] != static_cast<std::byte>(id))
+    s.memory[at] = static_cast<std::byte>(id);
+  ibv_sge e = s.element(at, 8);
   ibv_send_wr wr{}, *bad = nullptr;
   wr.wr_id = id;
   wr.sg_list = &e;
