@@ -86,7 +86,7 @@ struct flow {
 // allocates when there are more than before.
 void warm_up_pool(const memory_pool& pool) {
   std::vector<registered_buffer> blocks;
-  for (std::size_t n = 64; n <= std::size_t(64) * 1024; n += std::max<std::size_t>(64, n / 8))
+  for (std::size_t n = 64; n <= std::size_t(256) * 1024; n += std::max<std::size_t>(64, n / 8))
     for (int i = 0; i < 40; ++i)
       blocks.push_back(pool.allocate(n));
 }
