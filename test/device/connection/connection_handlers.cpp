@@ -149,7 +149,6 @@ TEST_CASE("a connection may be destroyed, closed or moved in a handler of its ow
     CHECK(!t.mine);
     REQUIRE(t.other->is_open());
     CHECK(!r[1].done());
-    sent from_b;
     for (int i = 0; i < 4; ++i)
       t.b.async_send(asio::buffer(pattern(lengthy, 6)), asio::detached);
     for (std::size_t i = 0; i < 60; ++i)

@@ -192,8 +192,10 @@ std::string play_scene(std::size_t n, bool& reached) {
 /// threads cache for operations must not outlast one play.
 template <class Scene>
 void fail_each_allocation() {
-  bool reached = true;
-  for (std::size_t n = 1; reached; ++n) {
+  bool reached = false;
+  std::size_t n = 0;
+  do {
+    ++n;
     std::string problem = "the scene threw";
     std::thread([&] {
       try {
@@ -204,7 +206,7 @@ void fail_each_allocation() {
     }).join();
     CAPTURE(n);
     REQUIRE(problem == "");
-  }
+  } while (reached);
 }
 
 } // namespace test

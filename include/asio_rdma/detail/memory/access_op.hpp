@@ -76,7 +76,7 @@ private:
   void give_up() noexcept {
     allocator_type alloc(asio::get_associated_allocator(handler_, operation_allocator<void>()));
     const tracked io_work(std::move(io_work_));
-    const Handler handler(std::move(handler_));
+    [[maybe_unused]] const Handler handler(std::move(handler_));
     const buffer_access access_of_it(std::move(access));
     free(alloc);
   }
