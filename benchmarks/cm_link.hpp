@@ -30,6 +30,15 @@ inline void check(bool good, const char* what) {
     fail(what);
 }
 
+inline sockaddr_in socket_address(const std::string& address, std::uint16_t port) {
+  sockaddr_in a{};
+  a.sin_family = AF_INET;
+  a.sin_port = htons(port);
+  if (inet_pton(AF_INET, address.c_str(), &a.sin_addr) != 1)
+    fail(address.c_str(), "not an IPv4 address");
+  return a;
+}
+
 enum class work { send, read, rate, write, bulk, batch, lock };
 enum class mode { event, busy };
 
@@ -80,7 +89,7 @@ public:
       : channel_(rdma_create_event_channel()), address_(address) {
     check(channel_ != nullptr, "rdma_create_event_channel");
     check(rdma_create_id(channel_, &id_, nullptr, RDMA_PS_TCP) == 0, "rdma_create_id");
-    sockaddr_in a = socket_address(0);
+    sockaddr_in a = socket_address(address_, 0);
     check(rdma_bind_addr(id_, reinterpret_cast<sockaddr*>(&a)) == 0, "rdma_bind_addr");
     check(id_->verbs != nullptr, "no RDMA device has the address");
   }
@@ -95,7 +104,7 @@ public:
   }
 
   void connect(std::uint16_t port, ibv_pd* pd, ibv_cq* cq) {
-    sockaddr_in a = socket_address(port);
+    sockaddr_in a = socket_address(address_, port);
     check(rdma_resolve_addr(id_, nullptr, reinterpret_cast<sockaddr*>(&a), 2000) == 0,
           "rdma_resolve_addr");
     expect(RDMA_CM_EVENT_ADDR_RESOLVED);
@@ -116,15 +125,6 @@ public:
   void established() { expect(RDMA_CM_EVENT_ESTABLISHED); }
 
 private:
-  sockaddr_in socket_address(std::uint16_t port) const {
-    sockaddr_in a{};
-    a.sin_family = AF_INET;
-    a.sin_port = htons(port);
-    if (inet_pton(AF_INET, address_.c_str(), &a.sin_addr) != 1)
-      fail(address_.c_str(), "not an IPv4 address");
-    return a;
-  }
-
   static rdma_conn_param parameters() {
     rdma_conn_param p{};
     p.responder_resources = p.initiator_depth = 16;

@@ -30,7 +30,7 @@ class crowd {
 public:
   explicit crowd(const std::string& address)
       : channel_(rdma_create_event_channel()), listens_(make_id()) {
-    sockaddr_in a = at(address, 0);
+    sockaddr_in a = socket_address(address, 0);
     check(rdma_bind_addr(listens_, reinterpret_cast<sockaddr*>(&a)) == 0, "rdma_bind_addr");
     check(listens_->verbs != nullptr, "no RDMA device has the address");
     check((pd_ = ibv_alloc_pd(listens_->verbs)) != nullptr, "ibv_alloc_pd");
@@ -43,7 +43,7 @@ public:
     return ntohs(rdma_get_src_port(listens_));
   }
   void connect(const std::string& address, std::uint16_t port) {
-    sockaddr_in a = at(address, port);
+    sockaddr_in a = socket_address(address, port);
     check(rdma_resolve_addr(make_id(), nullptr, reinterpret_cast<sockaddr*>(&a), 2000) == 0,
           "rdma_resolve_addr");
   }
@@ -53,13 +53,6 @@ public:
   }
 
 private:
-  static sockaddr_in at(const std::string& address, std::uint16_t port) {
-    sockaddr_in a{};
-    a.sin_family = AF_INET;
-    a.sin_port = htons(port);
-    check(::inet_pton(AF_INET, address.c_str(), &a.sin_addr) == 1, "the address");
-    return a;
-  }
   rdma_cm_id* make_id() {
     rdma_cm_id* id = nullptr;
     check(rdma_create_id(channel_, &id, nullptr, RDMA_PS_TCP) == 0, "rdma_create_id");

@@ -62,11 +62,8 @@ void iwarp_wire::fail(const iwarp::protocol_error& e) {
 // Tells the peer what was wrong, and ends. The connection stays until the message has arrived.
 void iwarp_wire::fail(const iwarp::terminate& t) {
   send_terminate(t);
-  queue_pair* const qp = qp_;
   wire_owner* const owner = owner_;
-  close();
-  if (qp != nullptr)
-    qp->lose_wire();
+  give_up();
   if (owner != nullptr)
     owner->ended(0);
 }

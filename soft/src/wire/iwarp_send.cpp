@@ -22,15 +22,14 @@ constexpr std::size_t small = 2048; // a segment that is copied rather than sent
 void iwarp_wire::pump() {
   if (stage_ != stage::running || !may_send_)
     return;
-  const auto waiting = [&] {
-    return out_.size() - out_sent_;
-  };
-  // Until no request is left, the socket takes no more bytes, and EPOLLOUT continues, or others are
-  // to have their turn.
+  // The socket takes no more bytes: EPOLLOUT continues. The most segments: others have their turn.
   unsigned segments = 0;
-  for (bool more = true; more && stage_ == stage::running && waiting() < most_on_the_way &&
-                         segments < most_segments;) {
-    while (stage_ == stage::running && waiting() < most_on_the_way && segments < most_segments) {
+  const auto may_go_on = [&] {
+    return stage_ == stage::running && out_.size() - out_sent_ < most_on_the_way &&
+           segments < most_segments;
+  };
+  for (bool more = true; more && may_go_on();) {
+    while (may_go_on()) {
       more = !writer_->idle() || next_message();
       if (!more)
         break;

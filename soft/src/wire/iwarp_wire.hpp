@@ -68,7 +68,7 @@ public:
   void set_owner(wire_owner& o) noexcept { owner_ = &o; }
   /// Sends what is on its way, and closes.
   void close();
-  /// The same after a start that failed: the queue pair has lost its wire.
+  /// The same after an error: the queue pair loses its wire.
   void give_up();
   /// Instead of `begin`: tells the peer in a Terminate message why its reply is refused, and
   /// closes.

@@ -15,20 +15,6 @@
 using namespace soft::test;
 using namespace std::chrono_literals;
 
-namespace {
-
-// Shows that a side has posted nothing, and that it can: the next completion is that of `id`.
-void check_clean(side& s, const side& peer, std::uint64_t id) {
-  INFO("the request " << id);
-  CHECK(s.is_quiet());
-  REQUIRE(s.remote(id, IBV_WR_RDMA_WRITE, peer) == 0);
-  const ibv_wc wc = s.completion();
-  CHECK(wc.wr_id == id);
-  CHECK(wc.status == IBV_WC_SUCCESS);
-}
-
-} // namespace
-
 TEST_CASE("Nothing is posted before ibv_wr_complete, or after ibv_wr_abort") {
   connected_pair p({.operations = all_operations});
   p.a.memory[0] = std::byte{7};

@@ -14,19 +14,11 @@ using namespace soft::test;
 
 namespace {
 
-sockaddr_in loopback(std::uint16_t port) {
-  sockaddr_in a{};
-  a.sin_family = AF_INET;
-  a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  a.sin_port = htons(port);
-  return a;
-}
-
 // An id that has a local address, and so a device.
 struct bound_id {
   bound_id() {
     REQUIRE(rdma_create_id(nullptr, &id, nullptr, RDMA_PS_TCP) == 0);
-    sockaddr_in a = loopback(0);
+    sockaddr_in a = local_address(0);
     REQUIRE(rdma_bind_addr(id, reinterpret_cast<sockaddr*>(&a)) == 0);
   }
   ~bound_id() { rdma_destroy_id(id); }
@@ -124,7 +116,7 @@ TEST_CASE("rdma_destroy_qp destroys the queues of the id, one for both direction
 }
 
 TEST_CASE("rdma_getaddrinfo takes from the hints what neither name tells") {
-  sockaddr_in from = loopback(1), to = loopback(2);
+  sockaddr_in from = local_address(1), to = local_address(2);
   rdma_addrinfo hints{};
   hints.ai_family = AF_INET;
   hints.ai_port_space = RDMA_PS_TCP;
@@ -145,7 +137,7 @@ TEST_CASE("rdma_getaddrinfo takes from the hints what neither name tells") {
   REQUIRE(rdma_getaddrinfo("127.0.0.1", "3", &hints, &found) == 0);
   const owned_info passive(found);
   REQUIRE(passive->ai_src_len == sizeof(from));
-  const sockaddr_in named = loopback(3);
+  const sockaddr_in named = local_address(3);
   CHECK(std::memcmp(passive->ai_src_addr, &named, sizeof(named)) == 0);
   CHECK(passive->ai_dst_len == 0);
 }

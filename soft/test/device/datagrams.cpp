@@ -32,12 +32,7 @@ int datagram_side::send(std::uint64_t id, std::uint32_t to, std::uint32_t q_key,
   if (s.memory[at] != static_cast<std::byte>(id))
     s.memory[at] = static_cast<std::byte>(id);
   ibv_sge e = s.element(at, 8);
-  ibv_send_wr wr{}, *bad = nullptr;
-  wr.wr_id = id;
-  wr.sg_list = &e;
-  wr.num_sge = 1;
-  wr.opcode = opcode;
-  wr.send_flags = IBV_SEND_SIGNALED;
+  ibv_send_wr wr = side::request(id, opcode, e), *bad = nullptr;
   wr.imm_data = htonl(static_cast<std::uint32_t>(id));
   wr.wr.ud.ah = way.get();
   wr.wr.ud.remote_qpn = to;

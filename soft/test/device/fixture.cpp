@@ -151,6 +151,16 @@ owned_ah side::way_here() const {
   return made;
 }
 
+ibv_send_wr side::request(std::uint64_t id, ibv_wr_opcode opcode, ibv_sge& element) {
+  ibv_send_wr wr{};
+  wr.wr_id = id;
+  wr.sg_list = &element;
+  wr.num_sge = 1;
+  wr.opcode = opcode;
+  wr.send_flags = IBV_SEND_SIGNALED;
+  return wr;
+}
+
 ibv_sge side::element(std::size_t offset, std::uint32_t bytes) const {
   return {reinterpret_cast<std::uintptr_t>(memory.data()) + offset, bytes, mr->lkey};
 }
@@ -166,23 +176,13 @@ int side::receive(std::uint64_t id, std::size_t offset, std::uint32_t bytes) {
 
 int side::send(std::uint64_t id, std::size_t offset, std::uint32_t bytes) {
   ibv_sge e = element(offset, bytes);
-  ibv_send_wr wr{}, *bad = nullptr;
-  wr.wr_id = id;
-  wr.sg_list = &e;
-  wr.num_sge = 1;
-  wr.opcode = IBV_WR_SEND;
-  wr.send_flags = IBV_SEND_SIGNALED;
+  ibv_send_wr wr = request(id, IBV_WR_SEND, e), *bad = nullptr;
   return ibv_post_send(qp.get(), &wr, &bad);
 }
 
 int side::remote(std::uint64_t id, ibv_wr_opcode opcode, const side& peer, std::uint32_t bytes) {
   ibv_sge e = element(0, bytes);
-  ibv_send_wr wr{}, *bad = nullptr;
-  wr.wr_id = id;
-  wr.sg_list = &e;
-  wr.num_sge = 1;
-  wr.opcode = opcode;
-  wr.send_flags = IBV_SEND_SIGNALED;
+  ibv_send_wr wr = request(id, opcode, e), *bad = nullptr;
   const auto address = reinterpret_cast<std::uintptr_t>(peer.memory.data());
   if (opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
     wr.wr.atomic.remote_addr = address;
@@ -225,6 +225,23 @@ void connect(side& a, side& b, std::uint8_t timeout) {
   REQUIRE(b.to(IBV_QPS_RTR, &a) == 0);
   REQUIRE(a.to(IBV_QPS_RTS, nullptr, timeout) == 0);
   REQUIRE(b.to(IBV_QPS_RTS, nullptr, timeout) == 0);
+}
+
+void check_clean(side& s, const side& peer, std::uint64_t id) {
+  INFO("the request " << id);
+  CHECK(s.is_quiet());
+  REQUIRE(s.remote(id, IBV_WR_RDMA_WRITE, peer) == 0);
+  const ibv_wc wc = s.completion();
+  CHECK(wc.wr_id == id);
+  CHECK(wc.status == IBV_WC_SUCCESS);
+}
+
+sockaddr_in local_address(std::uint16_t port) {
+  sockaddr_in a{};
+  a.sin_family = AF_INET;
+  a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  a.sin_port = htons(port);
+  return a;
 }
 
 ibv_qp_state state_of(ibv_qp& qp) {

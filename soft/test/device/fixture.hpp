@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <infiniband/verbs.h>
 #include <memory>
+#include <netinet/in.h>
 #include <string>
 #include <vector>
 
@@ -75,6 +76,8 @@ struct side {
   }
   /// The same, by the number of the peer's queue pair.
   int to(ibv_qp_state state, std::uint32_t peer, std::uint8_t timeout = 8);
+  /// A signaled request with one element.
+  static ibv_send_wr request(std::uint64_t id, ibv_wr_opcode opcode, ibv_sge& element);
   /// An element of the memory.
   ibv_sge element(std::size_t offset, std::uint32_t bytes) const;
   int receive(std::uint64_t id, std::size_t offset = 0, std::uint32_t bytes = 256);
@@ -103,6 +106,12 @@ struct connected_pair {
   owned_context context;
   side a, b;
 };
+
+/// Shows that a side has posted nothing, and that it can: the next completion is that of `id`.
+void check_clean(side& s, const side& peer, std::uint64_t id);
+
+/// A port of 127.0.0.1.
+sockaddr_in local_address(std::uint16_t port);
 
 /// The state of a queue pair as the device has it.
 ibv_qp_state state_of(ibv_qp& qp);

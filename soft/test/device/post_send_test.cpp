@@ -7,20 +7,6 @@
 
 using namespace soft::test;
 
-namespace {
-
-// Shows that a side has posted nothing, and that it can: the next completion is that of `id`.
-void check_clean(side& s, const side& peer, std::uint64_t id) {
-  INFO("the request " << id);
-  CHECK(s.is_quiet());
-  REQUIRE(s.remote(id, IBV_WR_RDMA_WRITE, peer) == 0);
-  const ibv_wc wc = s.completion();
-  CHECK(wc.wr_id == id);
-  CHECK(wc.status == IBV_WC_SUCCESS);
-}
-
-} // namespace
-
 TEST_CASE("A READ with inline data is refused") {
   connected_pair p({.inline_bytes = 64});
   ibv_sge e = p.a.element(0, 8);

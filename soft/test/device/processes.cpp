@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSL-1.0
 #include "processes.hpp"
 
+#include "fixture.hpp"
+
 #include <arpa/inet.h>
 #include <catch2/catch.hpp>
 #include <csignal>
@@ -16,18 +18,6 @@
 extern char** environ; // NOLINT
 
 namespace soft::test {
-namespace {
-
-sockaddr_in loopback(const std::string& port) {
-  sockaddr_in a{};
-  a.sin_family = AF_INET;
-  a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  a.sin_port = htons(static_cast<std::uint16_t>(std::stoi(port)));
-  return a;
-}
-
-} // namespace
-
 child::child(const std::string& test_case, const variables& environment) {
   std::vector<std::string> kept;
   for (char** v = environ; *v != nullptr; ++v) {
@@ -106,19 +96,21 @@ endpoint::~endpoint() {
   rdma_destroy_id(id);
 }
 
-void endpoint::make_queue_pair() {
+void make_queue_pair(rdma_cm_id* id, ibv_qp_type type, std::uint32_t depth) {
   ibv_qp_init_attr init{};
-  init.cap.max_send_wr = init.cap.max_recv_wr = 64;
+  init.cap.max_send_wr = init.cap.max_recv_wr = depth;
   init.cap.max_send_sge = init.cap.max_recv_sge = 1;
-  init.qp_type = IBV_QPT_RC;
+  init.qp_type = type;
   init.sq_sig_all = 1;
   REQUIRE(rdma_create_qp(id, nullptr, &init) == 0);
 }
 
+void endpoint::make_queue_pair() { test::make_queue_pair(id, IBV_QPT_RC, 64); }
+
 std::pair<rdma_cm_id*, std::string> listen() {
   rdma_cm_id* id = nullptr;
   REQUIRE(rdma_create_id(nullptr, &id, nullptr, RDMA_PS_TCP) == 0);
-  sockaddr_in a = loopback("0");
+  sockaddr_in a = local_address(0);
   REQUIRE(rdma_bind_addr(id, reinterpret_cast<sockaddr*>(&a)) == 0);
   REQUIRE(rdma_listen(id, 8) == 0);
   return {id, std::to_string(ntohs(rdma_get_src_port(id)))};
@@ -126,7 +118,7 @@ std::pair<rdma_cm_id*, std::string> listen() {
 
 void resolve(endpoint& e, const std::string& port) {
   REQUIRE(rdma_create_id(nullptr, &e.id, nullptr, RDMA_PS_TCP) == 0);
-  sockaddr_in a = loopback(port);
+  sockaddr_in a = local_address(static_cast<std::uint16_t>(std::stoi(port)));
   REQUIRE(rdma_resolve_addr(e.id, nullptr, reinterpret_cast<sockaddr*>(&a), 1000) == 0);
   REQUIRE(rdma_resolve_route(e.id, 1000) == 0);
   e.make_queue_pair();

@@ -3,6 +3,7 @@
 #define SOFT_TEST_DEVICE_PROCESSES_HPP
 
 #include <cstddef>
+#include <cstdint>
 #include <rdma/rdma_cma.h>
 #include <span>
 #include <string>
@@ -55,6 +56,9 @@ struct endpoint {
   /// Makes the queue pair, with queues of its own.
   void make_queue_pair();
 };
+
+/// The queue pair of an id, whose queues are the id's and whose requests are all signaled.
+void make_queue_pair(rdma_cm_id* id, ibv_qp_type type, std::uint32_t depth);
 
 /// A listener of a free port of 127.0.0.1, and that port.
 std::pair<rdma_cm_id*, std::string> listen();

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSL-1.0
 #include "raw_peer.hpp"
 
+#include "fixture.hpp"
+
 #include <arpa/inet.h>
 #include <catch2/catch.hpp>
 #include <cerrno>
@@ -13,14 +15,6 @@
 
 namespace soft::test {
 namespace {
-
-sockaddr_in loopback(int port) {
-  sockaddr_in a{};
-  a.sin_family = AF_INET;
-  a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  a.sin_port = htons(static_cast<std::uint16_t>(port));
-  return a;
-}
 
 // Peers have threads of their own, in which Catch's macros do not work.
 void require(bool holds, const char* what) {
@@ -35,7 +29,7 @@ raw_peer::raw_peer(const std::string& port, int segment)
   if (segment != 0)
     require(setsockopt(socket_, IPPROTO_TCP, TCP_MAXSEG, &segment, sizeof(segment)) == 0,
             "TCP_MAXSEG");
-  const sockaddr_in to = loopback(std::stoi(port));
+  const sockaddr_in to = local_address(static_cast<std::uint16_t>(std::stoi(port)));
   require(connect(socket_, reinterpret_cast<const sockaddr*>(&to), sizeof(to)) == 0, "connect");
   prepare();
 }
@@ -119,7 +113,7 @@ bool raw_peer::at_end() {
 
 std::pair<int, std::string> listen_raw() {
   const int s = ::socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in a = loopback(0);
+  sockaddr_in a = local_address(0);
   socklen_t size = sizeof(a);
   REQUIRE(bind(s, reinterpret_cast<sockaddr*>(&a), sizeof(a)) == 0);
   REQUIRE(::listen(s, 4) == 0);

@@ -19,14 +19,6 @@ using namespace soft::test;
 
 namespace {
 
-sockaddr_in loopback(std::uint16_t port) {
-  sockaddr_in a{};
-  a.sin_family = AF_INET;
-  a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  a.sin_port = htons(port);
-  return a;
-}
-
 sockaddr* base(sockaddr_in& a) { return reinterpret_cast<sockaddr*>(&a); }
 
 // An id, with a channel of its own unless it is synchronous.
@@ -48,13 +40,13 @@ struct datagram_id {
 
   // Listens on a free port, which it returns.
   std::uint16_t listen(int backlog = 8) {
-    sockaddr_in a = loopback(0);
+    sockaddr_in a = local_address(0);
     REQUIRE(rdma_bind_addr(id, base(a)) == 0);
     REQUIRE(rdma_listen(id, backlog) == 0);
     return ntohs(rdma_get_src_port(id));
   }
   void resolve(std::uint16_t port) {
-    sockaddr_in a = loopback(port);
+    sockaddr_in a = local_address(port);
     REQUIRE(rdma_resolve_addr(id, nullptr, base(a), 1000) == 0);
     expect(RDMA_CM_EVENT_ADDR_RESOLVED);
     REQUIRE(rdma_resolve_route(id, 1000) == 0);
@@ -76,12 +68,7 @@ struct datagram_id {
 };
 
 void make_queue_pair(rdma_cm_id* id) {
-  ibv_qp_init_attr init{};
-  init.cap.max_send_wr = init.cap.max_recv_wr = 4;
-  init.cap.max_send_sge = init.cap.max_recv_sge = 1;
-  init.qp_type = IBV_QPT_UD;
-  init.sq_sig_all = 1;
-  REQUIRE(rdma_create_qp(id, nullptr, &init) == 0);
+  soft::test::make_queue_pair(id, IBV_QPT_UD, 4);
   CHECK(state_of(*id->qp) == IBV_QPS_RTS);
 }
 
@@ -121,7 +108,7 @@ int accept(rdma_cm_id* id, std::size_t size, std::uint32_t qp_num) {
 class raw {
 public:
   raw() : socket_(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0)) {
-    sockaddr_in a = loopback(0);
+    sockaddr_in a = local_address(0);
     REQUIRE(bind(socket_, base(a), sizeof(a)) == 0);
     socklen_t size = sizeof(a);
     REQUIRE(getsockname(socket_, base(a), &size) == 0);
@@ -143,7 +130,7 @@ public:
     return r;
   }
   void send(const roce::resolution_message& m, std::uint16_t port, std::size_t size = 256) {
-    sockaddr_in a = loopback(port);
+    sockaddr_in a = local_address(port);
     REQUIRE(sendto(socket_, m.data(), size, 0, base(a), sizeof(a)) == static_cast<ssize_t>(size));
   }
   roce::resolution_message receive(std::uint16_t* from = nullptr) {
@@ -285,7 +272,7 @@ TEST_CASE("A port of UDP has one listener, and another one of TCP") {
   bool both = false;
   for (int attempt = 0; attempt < 20 && !both; ++attempt) { // a program may have either port
     datagram_id listener;
-    sockaddr_in a = loopback(listener.listen());
+    sockaddr_in a = local_address(listener.listen());
     CHECK(rdma_bind_addr(another.id, base(a)) == -1);
     CHECK(errno == EADDRINUSE);
     rdma_cm_id* tcp = nullptr;
