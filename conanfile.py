@@ -54,7 +54,7 @@ class AsioRdma(ConanFile):
 
     def generate(self):
         toolchain = CMakeToolchain(self)
-        for part in ("TESTS", "EXAMPLES", "BENCHMARKS", "PRECOMPILE"):
+        for part in ("TESTS", "TRIAL", "EXAMPLES", "BENCHMARKS", "PRECOMPILE"):
             toolchain.cache_variables[f"ASIO_RDMA_{part}"] = False
         toolchain.cache_variables["ASIO_RDMA_SOFT"] = bool(self.options.with_soft)
         toolchain.cache_variables["CMAKE_UNITY_BUILD"] = True  # a quarter of the time

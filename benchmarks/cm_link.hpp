@@ -206,9 +206,10 @@ inline void connect_ends(cm_end* active, cm_end* passive, ibv_pd* pd, ibv_cq* cq
     passive->established();
 }
 
-/// Counts of a loop's calls on its completion queue.
+/// Counts of a loop's calls on its completion queue, and of the memory that it has registered for
+/// single operations.
 struct queue_counters {
-  std::uint64_t polls = 0, arms = 0, events = 0;
+  std::uint64_t polls = 0, arms = 0, events = 0, registrations = 0;
 };
 
 /// A loop that drives the ends in this process.

@@ -68,7 +68,8 @@ public:
 
   queue_counters counters() const override {
     const auto c = queue_.counters();
-    return {c.polls, c.arms, c.events};
+    return {c.polls, c.arms, c.events,
+            active_.statistics().registrations + passive_.statistics().registrations};
   }
 
   void run(std::uint64_t operations) override {

@@ -95,7 +95,8 @@ struct contestant {
     runs->run(operations);
     const std::chrono::duration<double> time = std::chrono::steady_clock::now() - begin;
     const queue_counters after = runs->counters();
-    counters = {after.polls - before.polls, after.arms - before.arms, after.events - before.events};
+    counters = {after.polls - before.polls, after.arms - before.arms, after.events - before.events,
+                after.registrations - before.registrations};
     return time.count();
   }
 };
@@ -117,7 +118,8 @@ void print(const std::vector<contestant>& all, std::uint64_t operations) {
     for (std::size_t i = 0; i < c.seconds.size(); ++i)
       std::cout << (i == 0 ? "" : ", ") << c.seconds[i];
     std::cout << "], \"polls\": " << c.counters.polls << ", \"arms\": " << c.counters.arms
-              << ", \"events\": " << c.counters.events << '}';
+              << ", \"events\": " << c.counters.events
+              << ", \"registrations\": " << c.counters.registrations << '}';
   }
   std::cout << "}}" << std::endl;
 }

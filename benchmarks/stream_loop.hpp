@@ -55,7 +55,8 @@ public:
   asio_rdma::registered_buffer allocate(std::size_t bytes) { return pool_.allocate(bytes); }
   queue_counters counters() const {
     const auto c = queue_.counters();
-    return {c.polls, c.arms, c.events};
+    return {c.polls, c.arms, c.events,
+            active.statistics().registrations + passive.statistics().registrations};
   }
 
   /// Calls `done` with the number of bytes that arrived.

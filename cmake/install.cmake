@@ -16,6 +16,10 @@ if(TARGET asio_rdma_soft)
   install(PROGRAMS "${PROJECT_SOURCE_DIR}/soft/run" DESTINATION "${CMAKE_INSTALL_BINDIR}" RENAME asio_rdma_soft_run)
 endif()
 
+if(TARGET asio_rdma_trial)
+  install(TARGETS asio_rdma_trial DESTINATION "${CMAKE_INSTALL_BINDIR}")
+endif()
+
 write_basic_package_version_file("${PROJECT_BINARY_DIR}/asio_rdma-config-version.cmake" COMPATIBILITY SameMinorVersion)
 install(FILES "${PROJECT_SOURCE_DIR}/cmake/asio_rdma-config.cmake" "${PROJECT_SOURCE_DIR}/cmake/dependencies.cmake"
               "${PROJECT_BINARY_DIR}/asio_rdma-config-version.cmake" DESTINATION "${package_dir}")

@@ -66,6 +66,9 @@ function(asio_rdma_warnings target)
   if(CMAKE_UNITY_BUILD)
     # A name of one source and a local one of another, compiled as one.
     target_compile_options(${target} PRIVATE -Wno-shadow)
+    if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU") # which takes a source of several for a header
+      target_compile_options(${target} PRIVATE -Wno-subobject-linkage)
+    endif()
   endif()
   if(ASIO_RDMA_WARNINGS_AS_ERRORS)
     target_compile_options(${target} PRIVATE -Werror)

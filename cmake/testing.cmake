@@ -86,17 +86,24 @@ if(TARGET asio_rdma::soft)
 endif()
 set(ASIO_RDMA_TEST_DEVICES ${devices} CACHE INTERNAL "")
 
-# asio_rdma_prepare(TEST NAME OPTION…): before TEST, in time of its own, the test prepare.NAME builds the lab's kernel if
-# tools/with-device with these options needs it and it is not there yet.
-function(asio_rdma_prepare test name)
+# asio_rdma_prepare(TEST NAME LABELS OPTION…): before TEST, in time of its own, the test prepare.NAME builds the lab's kernel if
+# tools/with-device with these options needs it and it is not there yet. LABELS are those of TEST, by which ./dev test leaves
+# both out.
+function(asio_rdma_prepare test name labels)
   get_property(known GLOBAL PROPERTY ASIO_RDMA_PREPARED)
   if(NOT name IN_LIST known)
     set_property(GLOBAL APPEND PROPERTY ASIO_RDMA_PREPARED ${name})
     add_test(NAME prepare.${name} COMMAND "${PROJECT_SOURCE_DIR}/tools/with-device" ${ARGN} --prepare)
-    set_tests_properties(prepare.${name} PROPERTIES LABELS device TIMEOUT 7200 SKIP_RETURN_CODE 125
+    set_tests_properties(prepare.${name} PROPERTIES LABELS "${labels}" TIMEOUT 7200 SKIP_RETURN_CODE 125
                                                     FIXTURES_SETUP asio_rdma_${name})
   endif()
   set_tests_properties(${test} PROPERTIES FIXTURES_REQUIRED asio_rdma_${name})
+endfunction()
+
+# asio_rdma_run_on_soft(NAME LABELS TIMEOUT COMMAND…): one test in the same process as the software device.
+function(asio_rdma_run_on_soft name labels limit)
+  add_test(NAME ${name} COMMAND "${PROJECT_SOURCE_DIR}/soft/run" --library $<TARGET_FILE:asio_rdma_soft> ${ARGN})
+  set_tests_properties(${name} PROPERTIES LABELS "${labels}" TIMEOUT ${limit} PROCESSORS 2) # it has threads
 endfunction()
 
 # asio_rdma_run_on_devices(NAME [DEVICES rxe siw real soft] [HOSTS 2] [TIMEOUT seconds] COMMAND …): one test NAME.KIND for each kind
@@ -110,25 +117,26 @@ function(asio_rdma_run_on_devices name)
   asio_rdma_lab_options(options --time-limit ${arg_TIMEOUT})
   math(EXPR limit "${arg_TIMEOUT} + 30")
   set(hosts "")
+  set(labels device)
   if(arg_HOSTS)
     list(APPEND options --hosts ${arg_HOSTS})
     list(REMOVE_ITEM arg_DEVICES real soft)
     set(hosts ".hosts")
+    list(APPEND labels lab)
   endif()
   foreach(device IN LISTS arg_DEVICES)
     if(device STREQUAL "soft" AND ASIO_RDMA_SANITIZE AND NOT arg_COMMAND MATCHES "^\\$<TARGET_FILE:")
       continue() # a script cannot preload a device that is compiled with a sanitizer
     endif()
     if(device STREQUAL "soft")
-      add_test(NAME ${name}.soft COMMAND "${PROJECT_SOURCE_DIR}/soft/run" --library $<TARGET_FILE:asio_rdma_soft> ${arg_COMMAND})
-      set_tests_properties(${name}.soft PROPERTIES LABELS "device;soft" TIMEOUT ${limit} PROCESSORS 2) # it has threads
+      asio_rdma_run_on_soft(${name}.soft "device;soft" ${limit} ${arg_COMMAND})
       continue()
     endif()
     add_test(NAME ${name}.${device}
              COMMAND "${PROJECT_SOURCE_DIR}/tools/with-device" --device ${device} ${options} -- ${arg_COMMAND})
-    set_tests_properties(${name}.${device} PROPERTIES LABELS "device;${device}" TIMEOUT ${limit} SKIP_RETURN_CODE 125)
+    set_tests_properties(${name}.${device} PROPERTIES LABELS "${labels};${device}" TIMEOUT ${limit} SKIP_RETURN_CODE 125)
     if(NOT device STREQUAL "real")
-      asio_rdma_prepare(${name}.${device} ${device}${hosts} --device ${device} ${options})
+      asio_rdma_prepare(${name}.${device} ${device}${hosts} "${labels};${device}" --device ${device} ${options})
     endif()
   endforeach()
 endfunction()
@@ -140,16 +148,16 @@ function(asio_rdma_unit_test name)
   set_tests_properties(unit.${name} PROPERTIES LABELS unit TIMEOUT 600) # a search takes 120 s under a sanitizer
 endfunction()
 
-# asio_rdma_device_test(NAME [DEVICES rxe siw real soft] [HOSTS 2] [CONCURRENT] [UNSANITIZED] [ALONE] [TIMEOUT seconds] [USES library …]
+# asio_rdma_device_test(NAME [DEVICES rxe siw real soft] [HOSTS 2] [CONCURRENT] [UNSANITIZED] [ALONE] [PERSONALITIES kind …] [TIMEOUT seconds] [USES library …]
 # SOURCES … [WITH helper …] [ARGS …]): a test on devices, which runs the test cases of SOURCES. Its name begins with that of its folder.
 # The tests of a folder share a program, test_FOLDER, and several sources are compiled as one, which halves the time: each
 # source has a namespace of its own. An interposer among the libraries (test/interposer) makes it another program, as it
 # concerns all of it. ALONE: a program of its own, test_NAME, with all of its test cases and the arguments ARGS.
 # Under ThreadSanitizer only the CONCURRENT tests run. UNSANITIZED tests are ALONE and run under no sanitizer of memory or threads.
-# NOT_ON_SOFT: the software device does not pass it yet (soft/README.md). STARTS_PROGRAMS: it starts programs of the system, which
-# cannot preload the device if that is compiled with a sanitizer.
+# PERSONALITIES: it also runs on soft with the limits and habits of these kinds of adapter, as the test personality.KIND.NAME.
+# STARTS_PROGRAMS: it starts programs of the system, which cannot preload the device if that is compiled with a sanitizer.
 function(asio_rdma_device_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "ALONE;CONCURRENT;UNSANITIZED;NOT_ON_SOFT;STARTS_PROGRAMS" "HOSTS;TIMEOUT" "DEVICES;USES;SOURCES;WITH;ARGS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "ALONE;CONCURRENT;UNSANITIZED;STARTS_PROGRAMS" "HOSTS;TIMEOUT" "DEVICES;PERSONALITIES;USES;SOURCES;WITH;ARGS")
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 300)
   endif()
@@ -178,7 +186,7 @@ function(asio_rdma_device_test name)
   if(NOT TARGET ${program})
     asio_rdma_test_program(${program} DEVICE)
     set_target_properties(${program} PROPERTIES EXCLUDE_FROM_ALL TRUE)
-    if(cases AND NOT DEFINED CMAKE_UNITY_BUILD)
+    if(cases)
       set_target_properties(${program} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 6)
       if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU") # which takes a source of several for a header
         target_compile_options(${program} PRIVATE -Wno-subobject-linkage)
@@ -192,17 +200,24 @@ function(asio_rdma_device_test name)
     return()
   endif()
   set_target_properties(${program} PROPERTIES EXCLUDE_FROM_ALL FALSE)
-  if(arg_NOT_ON_SOFT OR (arg_STARTS_PROGRAMS AND ASIO_RDMA_SANITIZE))
+  if(arg_STARTS_PROGRAMS AND ASIO_RDMA_SANITIZE)
     set(arg_DEVICES ${ASIO_RDMA_TEST_DEVICES})
     list(REMOVE_ITEM arg_DEVICES soft)
   endif()
   asio_rdma_run_on_devices(${name} DEVICES ${arg_DEVICES} HOSTS ${arg_HOSTS} TIMEOUT ${arg_TIMEOUT}
                            COMMAND $<TARGET_FILE:${program}> ${cases} ${arg_ARGS})
+  if("soft" IN_LIST ASIO_RDMA_TEST_DEVICES)
+    foreach(kind IN LISTS arg_PERSONALITIES)
+      set(test personality.${kind}.${name})
+      asio_rdma_run_on_soft(${test} "device;soft;personality" ${arg_TIMEOUT} $<TARGET_FILE:${program}> ${cases} ${arg_ARGS})
+      set_tests_properties(${test} PROPERTIES ENVIRONMENT ASIO_RDMA_SOFT=${kind})
+    endforeach()
+  endif()
 endfunction()
 
 # asio_rdma_lab_test(NAME KERNEL TIMEOUT COMMAND ARGUMENT…): a test that always runs in the lab.
 function(asio_rdma_lab_test name kernel limit)
   add_test(NAME ${name} COMMAND ${ARGN})
-  set_tests_properties(${name} PROPERTIES TIMEOUT ${limit} SKIP_RETURN_CODE 125)
-  asio_rdma_prepare(${name} lab.${kernel} --lab --kernel ${kernel})
+  set_tests_properties(${name} PROPERTIES LABELS "device;lab" TIMEOUT ${limit} SKIP_RETURN_CODE 125)
+  asio_rdma_prepare(${name} lab.${kernel} "device;lab" --lab --kernel ${kernel})
 endfunction()

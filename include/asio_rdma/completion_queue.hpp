@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 namespace asio_rdma {
 
@@ -24,7 +25,11 @@ struct completion_queue_options {
   completion_mode mode = completion_mode::event;
   std::uint32_t entries = 4096;       ///< At least; limited by the device (max_cqe).
   std::chrono::microseconds spin{50}; ///< Mode `adaptive`: how long to poll without a completion.
-  int completion_vector = 0;          ///< ibv_create_cq(3)
+  /// The completion vector, from 0 to `ibv_context::num_comp_vectors` - 1; of an adapter each is
+  /// usually served by one CPU. Empty: the queues of an opened device take the vectors in turn, the
+  /// first of them by the number of the CPU on which the device was opened. Another number is
+  /// refused with `invalid_argument` (ibv_create_cq(3)).
+  std::optional<int> completion_vector = std::nullopt;
 };
 
 /// Counters of a completion queue.

@@ -22,7 +22,14 @@ struct connect_options {
 
   private_data data;                        ///< For the acceptor, with the request.
   std::chrono::milliseconds timeout{10000}; ///< For each endpoint tried; then `timed_out`.
-  std::optional<boost::asio::ip::tcp::endpoint> local; ///< The address to connect from.
+  std::optional<boost::asio::ip::tcp::endpoint> local =
+      std::nullopt; ///< The address to connect from.
+  /// The type of service of the connection (RDMA_OPTION_ID_TOS of rdma_set_option(3)). On RoCE it
+  /// is the traffic class of both queue pairs, and the network interface derives the service level
+  /// from it. On InfiniBand the subnet manager chooses the service level by it, for IPv4 addresses;
+  /// on iWARP its use depends on the driver. Empty: the administrator's setting on RoCE
+  /// (`default_roce_tos` in /sys/kernel/config/rdma_cm), 0 otherwise.
+  std::optional<std::uint8_t> type_of_service = std::nullopt;
 };
 
 /// Options of an accept.

@@ -252,10 +252,11 @@ public:
   /// the bytes have arrived.
   ///
   /// This operation and those below access registered memory directly, and other memory through the
-  /// pool. Errors, besides the connection's: `error::remote_range` if `to` is shorter than the
-  /// buffers, `message_size` over 2^31 bytes, `error::too_many_buffers` for over four registered
-  /// buffers or over four buffers to read into, and for over 64 in any case. After these nothing is
-  /// posted, and the connection remains usable. If the device or the peer's device refuses the
+  /// pool. More bytes than `device::max_message_bytes` become several work requests. Errors,
+  /// besides the connection's: `error::remote_range` if `to` is shorter than the buffers,
+  /// `error::too_many_buffers` for over four registered buffers or over four buffers to read into,
+  /// and for over 64 in any case. After these nothing is posted, and the connection remains usable.
+  /// If the device or the peer's device refuses the
   /// operation, the connection ends with that error (`IBV_WC_REM_ACCESS_ERR`, for instance).
   ///
   /// Cancellation: as for a send. An operation that waits for room in the device's queue is

@@ -82,10 +82,12 @@ public:
   /// queue pair's device has no suitable address of that family, the error is
   /// `error::loopback_address`, and its message names the usable addresses. The result is the
   /// endpoints and the acceptor's private data, after a rejection too. Errors:
-  /// `error::peer_not_listening`, `error::rejected` (by the peer's program, or its backlog is
-  /// full), `error::unreachable`, `error::wrong_device` if the route to the endpoint leads through
-  /// another device than the queue pair's, `timed_out`, `already_connected`, `message_size`,
-  /// `invalid_argument` for private data with anything but a bare queue pair,
+  /// `error::peer_not_listening`, `error::rejected` (by the peer's program, or its backlog is full,
+  /// or the queue pair's number is that of a connection whose end the peer has missed: then the
+  /// endpoint is asked again after 10 ms, 20 ms and so on, doubled, within
+  /// `connect_options::timeout`), `error::unreachable`, `error::wrong_device` if the route to the
+  /// endpoint leads through another device than the queue pair's, `timed_out`, `already_connected`,
+  /// `message_size`, `invalid_argument` for private data with anything but a bare queue pair,
   /// `operation_not_supported` for a queue pair that is not of type `IBV_QPT_RC`, `bad_descriptor`,
   /// the system's, or the reason of a concurrent failure of the queue pair, such as
   /// `error::device_fatal`. After an error the queue pair can be used for another attempt, unless

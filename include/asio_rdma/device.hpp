@@ -48,6 +48,7 @@ struct port_counters {
 
 namespace detail {
 class device_listeners;
+struct queue_pair_limits;
 
 /// Whether `a` precedes `b` in `device::gids`.
 bool better_gid(const gid_entry& a, const gid_entry& b);
@@ -79,15 +80,26 @@ public:
   static device open(std::string_view name);
   static device open(std::string_view name, error_code& ec);
 
-  /// Opens the first device that may be opened and has an active port.
-  /// Errors: `error::no_device`, `error::device_permission`.
+  /// Opens the device of the best active port. Ports are ranked by: reliable connections; an
+  /// address in this network namespace; an adapter before rxe and siw; the rate; the NUMA node of
+  /// the calling thread; InfiniBand before Ethernet; the order of ibv_get_device_list(3). Each
+  /// decides only if those before it do not. Errors: `error::no_device` if no device has an active
+  /// port; `error::device_permission` if, besides, the process may not open one.
   static device open_first();
   static device open_first(error_code& ec);
 
-  /// Opens the device that has the address; for a link-local address without a scope id, the first
-  /// device that has it. Errors: `error::no_gid` if no device has the address.
+  /// Opens the device that has the address in this network namespace. If several have it, such as a
+  /// link-local address without a scope id, the ranking of `open_first` decides. If the connection
+  /// manager connects, the address need not be ranked: the kernel takes the device to which the
+  /// route leads (rdma_resolve_addr(3)), and `error::wrong_device` reports that it is another one.
+  /// Errors: `error::no_gid` if no device has the address; `error::device_permission` if, besides,
+  /// the process may not open one.
   static device open_for(const asio::ip::address& local);
   static device open_for(const asio::ip::address& local, error_code& ec);
+
+  /// The ranking of `open_first` in words, for people: a line for each port, with the reason why it
+  /// precedes the next one, and the reason why a device cannot be used.
+  static std::string explain();
 
   /// Adopts an opened device. From the first queue pair on, the library reads the device's
   /// asynchronous events, and their descriptor is nonblocking. Errors: `invalid_argument` for null,
@@ -97,6 +109,11 @@ public:
 
   bool is_open() const noexcept { return impl_ != nullptr; }
   native_handle_type native_handle() const noexcept;
+  /// Whether the device was removed from the machine, and has ended all use of memory. Its name and
+  /// attributes are still known; every operation on it fails with `error::device_fatal`.
+  /// Precondition: open.
+  bool is_removed() const noexcept;
+
   std::string name() const;
   transport type() const noexcept;
 
@@ -111,6 +128,10 @@ public:
   bool has_on_demand_paging() const noexcept; ///< For RC's sends, receives, reads and writes.
   /// The maximum number of buffers that one READ fills: one on iWARP (RFC 5040, section 4.4).
   std::uint32_t max_read_buffers() const noexcept;
+  /// The most bytes of one SEND, RDMA WRITE or RDMA READ: `max_msg_sz` of the ports
+  /// (ibv_query_port(3)), at most 2^31. Queried when the device was opened. A message of a
+  /// `connection`, or an operation on the memory of its peer, may have more bytes.
+  std::uint32_t max_message_bytes() const noexcept;
 
   /// The current state, LID, link layer and MTU of a port (ibv_query_port(3)). Ports count from 1.
   ibv_port_attr port(std::uint8_t number) const;
@@ -122,13 +143,15 @@ public:
   /// network namespace other than the initial one these files do not exist.
   port_counters counters(std::uint8_t number) const;
 
-  /// The first active port; port 1 if there is none. A port that cannot be queried counts as
-  /// inactive.
+  /// The best active port, as ranked by `open_first`; port 1 if there is none. A port that cannot
+  /// be queried counts as inactive.
   std::uint8_t first_port() const;
 
   /// The used entries of every port's GID table, the best one for a connection first: RoCE v2
   /// before v1, and IPv4-mapped before global IPv6 before link-local addresses; equal entries in
-  /// the table's order. Empty if the table cannot be read (ibv_query_gid_table(3)).
+  /// the table's order. If there are others, entries of another network namespace are left out:
+  /// their interface has another number or name here (/sys/class/infiniband/.../ndevs), or not the
+  /// GID's address. Empty if the table cannot be read (ibv_query_gid_table(3)).
   std::vector<gid_entry> gids() const;
 
   /// The best entry of a port, or of the given local address. A link-local address may lack its
@@ -141,12 +164,18 @@ public:
   /// link-local addresses, with their interface as scope id, come last; equal ones are in the order
   /// of `gids`. Empty if `gids` is empty.
   std::vector<asio::ip::address> addresses() const;
+  /// Those of one port.
+  std::vector<asio::ip::address> addresses(std::uint8_t port) const;
 
   friend bool operator==(const device&, const device&) = default;
 
   struct impl;
   /// The subscribers to the device's asynchronous events.
   detail::device_listeners& listeners() const noexcept;
+  /// For the library: the limits that opening a queue pair has found.
+  detail::queue_pair_limits& queue_pair_limits() const noexcept;
+  /// For the library: the completion vector of the next completion queue that has no option.
+  int next_completion_vector() const noexcept;
 
 private:
   explicit device(std::shared_ptr<impl> p) noexcept : impl_(std::move(p)) {}

@@ -7,6 +7,7 @@
 #include <boost/system/system_error.hpp>
 #include <infiniband/verbs.h>
 
+#include <cerrno>
 #include <type_traits>
 
 namespace asio_rdma {
@@ -18,13 +19,13 @@ using boost::system::system_error;
 /// The errors of this library. Each message describes the error and, for errors that are common in
 /// first use, the remedy.
 enum class error {
-  no_device = 1,         ///< The machine has no RDMA device, or none with an active port.
-  device_not_found,      ///< No RDMA device has that name.
-  device_permission,     ///< This user has no permission to open the device's file.
-  device_fatal,          ///< The device reported a fatal error; its queue pairs have failed.
-  memory_limit,          ///< The limit on locked memory prevents registration.
-  no_gid,                ///< The device's port has no usable GID for the address.
-  wrong_device,          ///< The address belongs to another device than the queue pair's.
+  no_device = 1,     ///< The machine has no RDMA device, or none with an active port.
+  device_not_found,  ///< No RDMA device has that name.
+  device_permission, ///< This user has no permission to open the device's file.
+  device_fatal, ///< The device reported a fatal error, or was removed; its queue pairs have failed.
+  memory_limit, ///< The limit on locked memory prevents registration.
+  no_gid,       ///< The device's port has no usable GID for the address.
+  wrong_device, ///< The address belongs to another device than the queue pair's.
   loopback_address,      ///< No RDMA device serves loopback; the message names other addresses.
   too_many_buffers,      ///< More scatter/gather elements than `queue_pair_options` allow.
   remote_range,          ///< The operation exceeds the remote buffer that it was given.
@@ -70,8 +71,11 @@ inline error_code completion_error(ibv_wc_status status) noexcept {
   return {static_cast<int>(status), completion_category()};
 }
 
-/// An `errno` value as an error code.
+/// The error of a call with this errno value. A verb fails with EIO if its device was removed, also
+/// before the event of that has been read.
 inline error_code system_error_code(int value) noexcept {
+  if (value == EIO)
+    return make_error_code(error::device_fatal);
   return {value, boost::system::system_category()};
 }
 

@@ -21,6 +21,9 @@ struct link_statistics {
   /// How often data waited because the peer had no receive for it: the peer's program receives more
   /// slowly than this one sends, or has too few receives for the latency of the network.
   std::uint64_t credit_waits = 0;
+  /// How often memory was registered for the peer's reads, or on iWARP for reads from the peer. On
+  /// devices with memory windows a pool's memory needs no registration.
+  std::uint64_t registrations = 0;
   /// Of the completion queue, which other objects may share: calls of ibv_poll_cq, wake-ups
   /// (`events`).
   completion_counters queue;

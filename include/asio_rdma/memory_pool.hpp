@@ -13,12 +13,17 @@
 
 namespace asio_rdma {
 
+class memory_pool;
+
 namespace detail {
 
 class memory_pool_impl;
 void intrusive_ptr_add_ref(memory_pool_impl* p) noexcept;
 void intrusive_ptr_release(memory_pool_impl* p) noexcept;
 using memory_pool_ptr = boost::intrusive_ptr<memory_pool_impl>;
+/// The region of bytes in the pool's memory, if memory windows may be bound to it.
+const memory_region* find_bindable(const memory_pool& pool, const void* data,
+                                   std::size_t bytes) noexcept;
 
 } // namespace detail
 
@@ -118,6 +123,9 @@ public:
   }
 
 private:
+  friend const memory_region* detail::find_bindable(const memory_pool& pool, const void* data,
+                                                    std::size_t bytes) noexcept;
+
   protection_domain pd_;
   detail::memory_pool_ptr impl_;
 };

@@ -91,12 +91,13 @@ public:
 /// `operation_aborted` after `close` or `cancel` here; `connection_reset` if the connection failed
 /// or the peer ended it; `invalid_argument` for a queue of depth 0; a status of
 /// `completion_category()` for the operation that the device failed; `error::too_many_buffers`;
-/// `message_size` (over 2^31 bytes); `operation_not_supported` if the device does not support the
-/// operation. If the device refuses to destroy the queue pair, `error::device_keeps_memory`
-/// replaces any other result: the operation's memory stays in use until the end of the process,
-/// unless the device releases it before (`memory_pool::trim`). When an operation fails on the
-/// device, the queue pair has failed (`queue_pair_state::failed`): its verbs object is destroyed,
-/// the connection manager, if there is one, notifies the peer, and all other operations end.
+/// `message_size` for more bytes than `device::max_message_bytes`; `operation_not_supported` if the
+/// device does not support the operation. If the device refuses to destroy the queue pair,
+/// `error::device_keeps_memory` replaces any other result: the operation's memory stays in use
+/// until the end of the process, unless the device releases it before (`memory_pool::trim`). When
+/// an operation fails on the device, the queue pair has failed (`queue_pair_state::failed`): its
+/// verbs object is destroyed, the connection manager, if there is one, notifies the peer, and all
+/// other operations end.
 ///
 /// *Cancellation.* An operation that waits to be posted supports `terminal`, `partial` and `total`;
 /// for an exception see `flags::unsignaled`.

@@ -10,7 +10,11 @@
 
 namespace asio_rdma {
 
-/// Options of a queue pair. A lower limit of the device takes precedence.
+/// Options of a queue pair. A lower limit of the device takes precedence;
+/// `basic_queue_pair::options` has the values in force. The device reports one limit for the
+/// buffers of a send and of a receive, the smaller one, and none for inline data. If `max_send_sge`
+/// exceeds the reported limit, or `max_inline` is refused, opening the queue pair tries smaller
+/// values. The device's handle keeps those that were accepted.
 struct queue_pair_options {
   ibv_qp_type type = IBV_QPT_RC; ///< IBV_QPT_RC or IBV_QPT_UC
 
@@ -28,22 +32,37 @@ struct queue_pair_options {
   /// The address of this side, for a queue pair that is connected without the connection manager:
   /// selects the GID of that address. Empty: `device::best_gid` of the port. The connection manager
   /// chooses the address itself.
-  std::optional<asio::ip::address> local;
+  std::optional<asio::ip::address> local = std::nullopt;
   ibv_mtu path_mtu = ibv_mtu(0); ///< 0: the port's active MTU, or the smaller of both sides.
   std::uint8_t max_reads = 16; ///< RDMA READs and atomics in flight, each way, up to the device's;
                                ///< at least 1.
-  // The peer may be silent for at least (retry_count + 1) times the timeout. An interruption of the
-  // network that ends before that has no effect. After that time the queue pair ends, and the
-  // operation that was retransmitted fails with `errc::timed_out`. On iWARP TCP retransmits
-  // (tcp(7), tcp_retries2). rxe and the siw of Linux 6.1 end a queue pair at once if the link of
-  // their own port goes down.
-  std::uint8_t timeout = 14;       ///< 4.096 µs * 2^timeout to the first retransmission (67 ms).
-  std::uint8_t retry_count = 6;    ///< Retransmissions before "the peer does not answer".
+  // If no acknowledgement arrives within the timeout, the device transmits again. After the last
+  // retry the queue pair ends, and the operation that was retried fails with `errc::timed_out`. So
+  // an interruption of the network has no effect if it ends within:
+  //
+  //   (retry_count + 1) * timeout, 7.5 s by default: rxe, and at least that by the specification,
+  //     which lets a device wait up to four times the timeout (30 s in all by default)
+  //   retry_count * timeout, 6.4 s by default: mlx5 with adaptive retransmission
+  //
+  // A side without outstanding operations does not notice a silent peer: see
+  // `connection_options::keep_alive`. If the last packet before a pause is lost, rxe also waits for
+  // the timeout, so on a network that loses packets a shorter one is faster. On iWARP TCP
+  // retransmits (tcp(7), tcp_retries2). rxe and the siw of Linux 6.1 end a queue pair at once if
+  // the link of their own port goes down.
+  // Source: InfiniBand specification, 9.7.6.1.3
+  std::uint8_t timeout = 18;       ///< 4.096 µs * 2^timeout to each retry (1.07 s); 0: for ever.
+  std::uint8_t retry_count = 6;    ///< At most 7, which rxe takes as for ever.
   std::uint8_t rnr_retry = 6;      ///< Retries when the peer has no receive posted; 7: for ever.
   std::uint8_t min_rnr_timer = 12; ///< The peer's pause before a retry (ibv_modify_qp(3)): 0.64 ms.
   std::uint8_t hop_limit = 64;
-  std::uint8_t traffic_class = 0;
-  std::uint8_t service_level = 0;
+  // Quality of service, by which switches select a priority. Without the connection manager the
+  // default is 0. The connection manager knows both from the route, and the accepting side from the
+  // request: see `connect_options::type_of_service`. A value here replaces that of the connection
+  // manager, for the packets of this side alone.
+  std::optional<std::uint8_t> traffic_class =
+      std::nullopt; ///< RoCE: the type of service of the IP header.
+  std::optional<std::uint8_t> service_level =
+      std::nullopt; ///< 0 to 15. RoCE: the priority in a VLAN, 0 to 7.
 };
 
 /// The address of a queue pair, which two sides exchange to connect without the connection manager.

@@ -6,6 +6,8 @@
 extern "C" {
 #endif
 
+struct ibv_cq;
+
 /* The number of objects of each kind that this process has on the software device; `rdma resource`
  * shows them of the kernel's devices. A test that compares two of these finds an object that was
  * not destroyed. */
@@ -26,6 +28,9 @@ int soft_set(const char* text);
 
 /* The number of faults that have happened since the settings came into force. */
 unsigned long soft_get_faults(void);
+
+/* The completion vector (ibv_create_cq(3)) of a completion queue of the software device. */
+int soft_get_vector(struct ibv_cq* queue);
 
 #ifdef __cplusplus
 }

@@ -17,6 +17,13 @@ namespace {
 constexpr int reject_no_listener = 8;
 constexpr int reject_timeout = 4;
 
+// The peer has a connection of an earlier queue pair of this number, whose end it has missed. With
+// this rejection its kernel begins to end that connection (cm_match_req in
+// drivers/infiniband/core/cm.c). SPDK asks again five times, after 10 ms each. Here the pause is
+// doubled each time.
+constexpr int reject_stale = 10;
+constexpr std::chrono::milliseconds first_pause{10};
+
 // milliseconds::max() overflows in nanoseconds.
 constexpr std::chrono::hours longest{24 * 365};
 
@@ -89,7 +96,22 @@ void cm_connection::next_endpoint(error_code why, leftovers& left) {
     }
     why = resolve(own ? *own : again ? asio::ip::tcp::endpoint(to_) : endpoints_[next_++], left);
   } while (why);
+  pause_ = first_pause;
   arm_timer(options_.timeout);
+}
+
+// Asks the endpoint that has rejected the request as stale again, if its time allows for it.
+bool cm_connection::asks_again(const cm_event& event) {
+  if (event.type != RDMA_CM_EVENT_REJECTED || event.status != reject_stale || spent_ ||
+      state_ != state::idle)
+    return false;
+  const auto again = std::chrono::steady_clock::now() + pause_;
+  if (again >= deadline_)
+    return false;
+  pause_ *= 2;
+  state_ = state::pausing;
+  wake_at(again);
+  return true;
 }
 
 // Whether a loopback address is being resolved that is none of the queue pair's device.
@@ -124,6 +146,11 @@ error_code cm_connection::resolve(const asio::ip::tcp::endpoint& to, leftovers& 
     return ec;
   to_ = to;
   patience_ = first_patience;
+  if (options_.type_of_service) {
+    std::uint8_t tos = *options_.type_of_service;
+    if (rdma_set_option(id_, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, &tos, sizeof tos) != 0)
+      return cm_error(errno);
+  }
   return resolve_address();
 }
 
@@ -220,7 +247,8 @@ void cm_connection::take_event(const cm_event& event, leftovers& left) {
     left.failed = qp_;
     left.why = ec;
   } else if (ec && op_ != nullptr && state_ != state::accepting) {
-    next_endpoint(ec, left);
+    if (!asks_again(event))
+      next_endpoint(ec, left);
   } else if (ec && op_ != nullptr) {
     finish(ec, left);
   } else if (ec) {
@@ -241,24 +269,11 @@ error_code cm_connection::on_address_resolved() {
   return rdma_resolve_route(id_, timeout) == 0 ? error_code() : way_error(errno);
 }
 
-rdma_conn_param cm_connection::parameters(const private_data& data) const {
-  assert(data.size() <= cm_data::most); // `check_accept` or `on_address_resolved` has checked it
-  const queue_pair_options& o = qp_->options();
-  rdma_conn_param p{};
-  p.private_data = data.data();
-  p.private_data_len = static_cast<std::uint8_t>(data.size());
-  p.responder_resources = o.max_reads;
-  p.initiator_depth = o.max_reads;
-  p.retry_count = o.retry_count;
-  p.rnr_retry_count = o.rnr_retry;
-  p.qp_num = qp_->number();
-  p.srq = qp_->has_shared_receives() ? 1 : 0;
-  return p;
-}
-
 error_code cm_connection::on_route_resolved() {
   assert(state_ == state::resolving && qp_ != nullptr);
   if (const error_code ec = prepare_queue_pair(IBV_QPS_INIT, 0, 0))
+    return ec;
+  if (const error_code ec = offer_features())
     return ec;
   state_ = state::connecting;
   rdma_conn_param p = parameters(options_.data);
@@ -292,65 +307,13 @@ error_code cm_connection::on_response(const cm_event& event) {
   if (const error_code ec = on_reply(event))
     return ec;
   spent_ = op_ != nullptr && op_->target; // the target has taken this peer's hello
+  if (const error_code ec = take_features())
+    return ec;
   if (const error_code ec = apply(rtr))
     return ec;
   if (const error_code ec = prepare_queue_pair(IBV_QPS_RTS, reads_out_, in))
     return ec;
   return rdma_establish(id_) == 0 ? error_code() : step_error(errno);
-}
-
-error_code cm_connection::prepare_queue_pair(ibv_qp_state to, std::uint8_t reads_out,
-                                             std::uint8_t reads_in) {
-  queue_pair_change c;
-  const error_code ec = find_change(to, reads_out, reads_in, c);
-  return ec ? ec : apply(c);
-}
-
-// rdma_cm knows the path; attributes of this side alone come from the queue pair's options.
-error_code cm_connection::find_change(ibv_qp_state to, std::uint8_t reads_out,
-                                      std::uint8_t reads_in, queue_pair_change& c) const {
-  const queue_pair_options& o = qp_->options();
-  auto& [attr, mask] = c;
-  attr.qp_state = to;
-  if (rdma_init_qp_attr(id_, &attr, &mask) != 0)
-    return step_error(errno);
-  switch (to) {
-  case IBV_QPS_INIT:
-    attr.qp_access_flags = qp_->access_flags();
-    mask |= IBV_QP_ACCESS_FLAGS;
-    break;
-  case IBV_QPS_RTR:
-    if ((mask & IBV_QP_MIN_RNR_TIMER) != 0)
-      attr.min_rnr_timer = o.min_rnr_timer;
-    if ((mask & IBV_QP_MAX_DEST_RD_ATOMIC) != 0)
-      attr.max_dest_rd_atomic = reads_in;
-    if ((mask & IBV_QP_PATH_MTU) != 0 && o.path_mtu != 0)
-      attr.path_mtu = std::min(attr.path_mtu, o.path_mtu);
-    if ((mask & IBV_QP_AV) != 0 && attr.ah_attr.is_global != 0) {
-      attr.ah_attr.grh.hop_limit = std::max(attr.ah_attr.grh.hop_limit, o.hop_limit);
-      attr.ah_attr.grh.traffic_class = o.traffic_class;
-    }
-    break;
-  default:
-    if ((mask & IBV_QP_TIMEOUT) != 0)
-      attr.timeout = o.timeout;
-    if ((mask & IBV_QP_RETRY_CNT) != 0)
-      attr.retry_cnt = o.retry_count;
-    if ((mask & IBV_QP_RNR_RETRY) != 0)
-      attr.rnr_retry = o.rnr_retry;
-    if ((mask & IBV_QP_MAX_QP_RD_ATOMIC) != 0)
-      attr.max_rd_atomic = reads_out;
-  }
-  return {};
-}
-
-error_code cm_connection::apply(queue_pair_change& c) {
-  if (c.mask == 0)
-    return {};
-  if (c.attr.qp_state != IBV_QPS_INIT)
-    spent_ = true; // half connected, unusable for another peer
-  const error_code ec = qp_->modify(c.attr, c.mask);
-  return ec == boost::system::errc::host_unreachable ? error_code(error::unreachable) : ec;
 }
 
 // EINVAL: the peer has given up, so no step can follow, though its event is still to come.
@@ -363,18 +326,24 @@ error_code cm_connection::step_error(int value) const {
 }
 
 void cm_connection::arm_timer(std::chrono::milliseconds timeout) {
+  deadline_ =
+      std::chrono::steady_clock::now() + std::min<std::chrono::milliseconds>(timeout, longest);
+  wake_at(deadline_);
+}
+
+void cm_connection::wake_at(std::chrono::steady_clock::time_point time) {
   assert(timer_); // it is destroyed when the attempt ends
   const std::uint64_t attempt = ++attempt_;
-  timer_->expires_after(std::min<std::chrono::milliseconds>(timeout, longest));
+  timer_->expires_at(time);
   timer_->async_wait([weak = weak_from_this(), attempt](const error_code& ec) {
     if (ec)
       return;
     if (const auto self = std::static_pointer_cast<cm_connection>(weak.lock()))
-      self->on_timeout(attempt);
+      self->on_timer(attempt);
   });
 }
 
-void cm_connection::on_timeout(std::uint64_t attempt) {
+void cm_connection::on_timer(std::uint64_t attempt) {
   leftovers left;
   {
     const std::lock_guard lock(mutex_);
@@ -383,8 +352,14 @@ void cm_connection::on_timeout(std::uint64_t attempt) {
     or_no_memory(left, [&] {
       if (state_ == state::accepting)
         finish(asio::error::timed_out, left);
+      else if (state_ != state::pausing)
+        next_endpoint(pause_ == first_pause ? error_code(asio::error::timed_out)
+                                            : error_code(error::rejected),
+                      left); // as the endpoint has answered last
+      else if (const error_code ec = resolve(asio::ip::tcp::endpoint(to_), left))
+        next_endpoint(ec, left);
       else
-        next_endpoint(asio::error::timed_out, left);
+        wake_at(deadline_);
     });
   }
   settle(left);

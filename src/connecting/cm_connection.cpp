@@ -258,9 +258,15 @@ error_code cm_connection::answer(const accept_options& options) {
   const std::uint8_t own = qp_->options().max_reads;
   reads_out_ = std::min(own, request_.initiator_depth);
   const std::uint8_t in = std::min(own, request_.responder_resources);
-  for (const ibv_qp_state to : {IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS})
+  if (const error_code ec = prepare_queue_pair(IBV_QPS_INIT, reads_out_, in))
+    return ec;
+  if (const error_code ec = take_features())
+    return ec;
+  for (const ibv_qp_state to : {IBV_QPS_RTR, IBV_QPS_RTS})
     if (const error_code ec = prepare_queue_pair(to, reads_out_, in))
       return ec;
+  if (const error_code ec = offer_features())
+    return ec;
   const private_data data = op_->target ? op_->target->hello() : options.data;
   rdma_conn_param p = parameters(data);
   p.initiator_depth = reads_out_;

@@ -88,7 +88,16 @@ public:
   void on_cm_event(const cm_event& event) override;
 
 private:
-  enum class state { idle, requested, resolving, connecting, accepting, established, closed };
+  enum class state {
+    idle,
+    requested,
+    resolving,
+    connecting,
+    pausing, ///< before the endpoint is asked again
+    accepting,
+    established,
+    closed
+  };
 
   /// Actions to be done after the mutex is unlocked, because they call or wait for other objects.
   struct leftovers {
@@ -120,6 +129,7 @@ private:
   }
   void take_event(const cm_event& event, leftovers& left);
   void next_endpoint(error_code why, leftovers& left);
+  bool asks_again(const cm_event& event);
   bool tries_foreign_loopback() const;
   std::optional<asio::ip::tcp::endpoint> own_address_for_loopback() const;
   error_code resolve(const asio::ip::tcp::endpoint& to, leftovers& left);
@@ -140,11 +150,14 @@ private:
                          queue_pair_change& c) const;
   error_code apply(queue_pair_change& c);
   error_code prepare_queue_pair(ibv_qp_state to, std::uint8_t reads_out, std::uint8_t reads_in);
+  error_code offer_features();
+  error_code take_features();
   bool given_up() const;
   error_code step_error(int value) const;
   rdma_conn_param parameters(const private_data& data) const;
   void arm_timer(std::chrono::milliseconds timeout);
-  void on_timeout(std::uint64_t attempt);
+  void wake_at(std::chrono::steady_clock::time_point time);
+  void on_timer(std::uint64_t attempt);
   error_code move_home(leftovers& left) noexcept;
   void finish(const error_code& ec, leftovers& left) noexcept;
   void end(const error_code& why, leftovers& left) noexcept;
@@ -180,6 +193,8 @@ private:
   int port_trials_ = 0;
   asio::ip::tcp::endpoint to_; // the endpoint of the attempt
   std::chrono::milliseconds patience_{0};
+  std::chrono::milliseconds pause_{0};               // before the endpoint is asked again
+  std::chrono::steady_clock::time_point deadline_{}; // of the endpoint, or of the accept
   // The queue pair fails if the attempt does: it has left its first state, or on iWARP the peer has
   // been reached.
   bool spent_ = false;

@@ -99,7 +99,7 @@ bool connection_impl::run_parts(operation_list& done) {
     give_back(pull_of(a.slot));
     return true;
   case message_action::kind::sent:
-    complete_send(static_cast<message_record&>(*a.send), done);
+    end_send(static_cast<message_record&>(*a.send), done);
     return true;
   case message_action::kind::received:
     complete_receive(*static_cast<message_receive::wait&>(*a.receive).op, done);
@@ -116,6 +116,10 @@ bool connection_impl::run_parts(operation_list& done) {
 void connection_impl::on_idle() {
   if (messages_)
     messages_->on_idle();
+}
+
+void connection_impl::on_key_ended(offered& o, operation_list& done) {
+  complete_send(static_cast<message_record&>(o), done);
 }
 
 void connection_impl::begin(connection_operation& op) {

@@ -37,7 +37,7 @@ public:
   bool start(message_receive& op);
   /// Posts the work requests as one chain, by one doorbell. The operation completes when all of
   /// them have completed.
-  bool start(remote_operation& op, std::span<const remote_work> chain);
+  bool start(remote_operation& op, std::span<const remote_work> works);
   /// Starts a request, a renewal, a wait for a region or a hand-back: `op.why` selects which.
   bool start(region_operation& op);
   /// Lends `memory` for the operation's lease.
@@ -75,6 +75,7 @@ private:
   void make_parts(frame_link& frames, const handshake& peer) override;
   bool run_parts(operation_list& done) override;
   void on_idle() override;
+  void on_key_ended(offered& o, operation_list& done) override;
   void add_payload(const outgoing_frame& frame, frame_transfer& to) override;
 
   error_code take_sizes(const error_code& ec) noexcept;
@@ -88,6 +89,7 @@ private:
   error_code fill(message_record& r, const payload& p);
   static void add_message(const message_record& r, frame_transfer& to);
   void expose(message_record& r);
+  void end_send(message_record& r, operation_list& done);
   void complete_send(message_record& r, operation_list& done);
   bool cancel(message_send& op, asio::cancellation_type_t type, operation_list& done);
   void give_back(message_record& r) noexcept;
@@ -103,7 +105,9 @@ private:
 
   // Operations on the peer's memory.
   error_code check_work(const remote_work& w) const;
-  error_code fill(remote_record& r, const remote_work& w);
+  std::size_t most_views(ibv_wr_opcode opcode) const noexcept;
+  error_code fill(remote_record& r, const remote_work& w, const remote_portion& of);
+  error_code fill(remote_operation& op, std::span<const remote_work> works, remote_record*& first);
   void remote_done(remote_record& r, operation_list& done);
   void end_remote(remote_record& r, operation_list& done);
   bool cancel(remote_operation& op, asio::cancellation_type_t type, operation_list& done);

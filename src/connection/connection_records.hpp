@@ -3,6 +3,7 @@
 #pragma once
 
 #include <asio_rdma/detail/connection/connection_operations.hpp>
+#include <asio_rdma/detail/link/offered.hpp>
 
 #include "connection/message_protocol.hpp"
 #include "link/link_pull.hpp"
@@ -19,7 +20,7 @@ struct remote_record;
 
 /// A message that is being sent. It outlives the user's operation if the library has to keep the
 /// memory.
-struct message_record final : message_out {
+struct message_record final : message_out, offered {
   static constexpr std::size_t max_views = 3;
 
   message_send* waiter = nullptr;
@@ -29,7 +30,6 @@ struct message_record final : message_out {
   std::array<ibv_sge, max_views> views{};
   std::uint32_t view_count = 0; ///< If 0, `memory` is sent.
   bool caller_keeps = false;    ///< The views refer to memory of the caller.
-  memory_region exposed;        ///< Exposed to the peer for reading.
   std::array<std::byte, frame_transfer::payload_room> small;
   bool is_small = false;
   message_record* next_free = nullptr;
@@ -48,6 +48,11 @@ struct message_pull final : link_pull {
   message_receive* into = nullptr; ///< The operation whose memory is read into instead.
   bool abandoned = false;
   message_pull* next_free = nullptr;
+};
+
+/// The bytes of a `remote_work` that one work request transfers.
+struct remote_portion {
+  std::uint64_t at, bytes;
 };
 
 /// A work request on the peer's memory. It outlives the user's operation if the library has to keep

@@ -9,6 +9,37 @@
 #include <utility>
 
 namespace asio_rdma::detail {
+namespace {
+
+std::uint64_t bytes_of(const remote_work& w) noexcept {
+  if (is_atomic(w.opcode))
+    return sizeof(std::uint64_t);
+  return w.local->owner != nullptr ? w.local->owner->size() : w.local->bytes;
+}
+
+// The parts of a payload, as far as they are in the portion. Returns their number.
+std::size_t views_of(const payload& p, remote_portion which, std::span<ibv_sge> to) noexcept {
+  std::size_t n = 0;
+  for (const payload::part& part : std::span(p.parts, p.count)) {
+    const const_buffer view = (const_buffer(part) + which.at).first(which.bytes);
+    which.at -= std::min<std::uint64_t>(which.at, part.bytes);
+    which.bytes -= view.size();
+    if (view.size() != 0)
+      to[n++] = element_of(view);
+  }
+  return n;
+}
+
+void copy_from(const payload& p, const remote_portion& which, const mutable_buffer& to) {
+  std::uint64_t skip = which.at;
+  std::size_t copied = 0;
+  for (const payload::part& part : std::span(p.parts, p.count)) {
+    copied += asio::buffer_copy(to + copied, const_buffer(part) + skip);
+    skip -= std::min<std::uint64_t>(skip, part.bytes);
+  }
+}
+
+} // namespace
 
 error_code connection_impl::check_work(const remote_work& w) const {
   if (const error_code ec = link_.check())
@@ -35,16 +66,13 @@ error_code connection_impl::check_work(const remote_work& w) const {
   const registered_buffer* const owner = w.local->owner;
   if (owner != nullptr && !link_.is_usable(*owner))
     return asio::error::invalid_argument;
-  const std::uint64_t bytes = owner != nullptr ? owner->size() : w.local->bytes;
-  if (bytes > w.target.size)
+  if (bytes_of(w) > w.target.size)
     return error::remote_range;
-  if (bytes > elements<1>::max_bytes)
-    return asio::error::message_size;
   return w.local->too_many ? error_code(error::too_many_buffers) : error_code();
 }
 
 // Registered memory is used in place. Other memory is replaced by memory of the pool.
-error_code connection_impl::fill(remote_record& r, const remote_work& w) {
+error_code connection_impl::fill(remote_record& r, const remote_work& w, const remote_portion& of) {
   const bool reads = w.opcode == IBV_WR_RDMA_READ;
   r.wr.opcode = w.opcode;
   r.wr.send_flags = IBV_SEND_SIGNALED;
@@ -56,68 +84,85 @@ error_code connection_impl::fill(remote_record& r, const remote_work& w) {
     r.wr.wr.atomic = {w.target.address, w.compare_add, w.swap, w.target.rkey};
     return {};
   }
-  r.wr.wr.rdma = {w.target.address, w.target.rkey};
+  r.wr.wr.rdma = {w.target.address + of.at, w.target.rkey};
   const payload& p = *w.local;
-  std::uint64_t bytes = p.bytes;
+  if (p.count > remote_record::max_views && (p.registered || reads))
+    return error::too_many_buffers;
   error_code ec;
   std::size_t n = 0;
   if (p.owner != nullptr) {
-    bytes = p.owner->size();
-    ec = reads ? r.access.try_begin_write(*p.owner) : r.access.try_begin_read(*p.owner);
-    if (bytes != 0)
-      r.elements[n++] = element_of(*p.owner);
-  } else if (p.registered && !(reads && p.count > member_device().max_read_buffers())) {
-    if (p.count > remote_record::max_views)
-      return error::too_many_buffers;
+    const auto begin = [&](const registered_buffer& memory) {
+      ec = reads ? r.access.try_begin_write(memory) : r.access.try_begin_read(memory);
+      if (of.bytes != 0)
+        r.elements[n++] = element_of(memory);
+    };
+    of.bytes == p.owner->size() ? begin(*p.owner) : begin(p.owner->slice(of.at, of.bytes));
+  } else if (p.registered && p.count <= most_views(w.opcode)) {
     r.caller_keeps = true;
-    for (; n < p.count; ++n)
-      r.elements[n] = element_of(p.parts[n]);
+    n = views_of(p, of, r.elements);
   } else {
-    if (reads && p.count > remote_record::max_views)
-      return error::too_many_buffers;
-    r.memory = link_.pool().allocate(bytes, ec);
+    r.memory = link_.pool().allocate(of.bytes, ec);
     if (ec)
       return ec;
-    if (bytes != 0)
+    if (of.bytes != 0)
       r.elements[n++] = element_of(r.memory);
-    if (!reads)
-      asio::buffer_copy(mutable_buffer(r.memory), std::span(p.parts, p.count));
+    if (reads)
+      r.target_count = views_of(p, of, r.targets);
     else
-      for (; r.target_count < p.count; ++r.target_count)
-        r.targets[r.target_count] = element_of(p.parts[r.target_count]);
+      copy_from(p, of, r.memory);
   }
   r.wr.num_sge = static_cast<int>(n);
   if (reads)
     r.wr.num_sge = give_read_element(r.elements.data(), r.wr.num_sge);
   r.usual = r.wr.num_sge == 1;
   if (!reads)
-    r.inline_bytes = static_cast<std::uint32_t>(bytes);
+    r.inline_bytes = static_cast<std::uint32_t>(of.bytes);
   else if (!ec)
     ec = link_.open_sink(r);
   return ec;
 }
 
-bool connection_impl::start(remote_operation& op, std::span<const remote_work> chain) {
-  link_impl::visit v(link_);
-  remote_record* first = nullptr;
+// The most views of the user's memory that one work request has.
+std::size_t connection_impl::most_views(ibv_wr_opcode opcode) const noexcept {
+  return opcode == IBV_WR_RDMA_READ ? member_device().max_read_buffers()
+                                    : link_.queue_pair()->options().max_send_sge;
+}
+
+// Takes a record for each work request, in a chain from `first` on. After an error the chain has
+// the records that were taken. Memory longer than the device's longest message needs several.
+error_code connection_impl::fill(remote_operation& op, std::span<const remote_work> works,
+                                 remote_record*& first) {
+  const std::uint64_t most = member_device().max_message_bytes();
   remote_record** end = &first;
-  const remote_work& head = chain.front();
-  const bool chained = chain.size() > 1;
-  message_record* notice = nullptr;
-  try {
-    for (const remote_work& w : chain) {
-      op.ec = check_work(w);
-      if (op.ec)
-        break;
+  for (const remote_work& w : works) {
+    if (const error_code ec = check_work(w))
+      return ec;
+    const std::uint64_t all = bytes_of(w);
+    remote_portion of{0, std::min(all, most)};
+    do {
       remote_record& r = remote_records_.take(*this);
       r.next = nullptr;
       *std::exchange(end, &r.next) = &r;
-      op.ec = fill(r, w);
-      if (op.ec)
-        break;
+      ++op.count;
+      if (const error_code ec = fill(r, w, of))
+        return ec;
       r.found = w.found != nullptr ? w.found : &op.value;
-    }
-    if (!op.ec && head.immediate && !chained)
+      of.at += of.bytes;
+      of.bytes = std::min(all - of.at, most);
+    } while (of.bytes != 0);
+  }
+  return {};
+}
+
+bool connection_impl::start(remote_operation& op, std::span<const remote_work> works) {
+  link_impl::visit v(link_);
+  remote_record* first = nullptr;
+  const remote_work& head = works.front();
+  message_record* notice = nullptr;
+  op.count = 0; // it may be started again
+  try {
+    op.ec = fill(op, works, first);
+    if (!op.ec && head.immediate && works.size() == 1)
       notice = &records_.take();
   } catch (const std::bad_alloc&) {
     op.ec = asio::error::no_memory;
@@ -128,10 +173,9 @@ bool connection_impl::start(remote_operation& op, std::span<const remote_work> c
     return false;
   }
   begin(op);
-  op.value = is_atomic(head.opcode)         ? 0
-             : head.local->owner != nullptr ? head.local->owner->size()
-                                            : head.local->bytes;
-  op.count = op.pending = chain.size();
+  op.value = is_atomic(head.opcode) ? 0 : bytes_of(head);
+  op.pending = op.count;
+  const bool chained = op.count > 1;
   if (chained)
     link_.queue_pair()->hold();
   while (first != nullptr) {
@@ -147,8 +191,8 @@ bool connection_impl::start(remote_operation& op, std::span<const remote_work> c
     if (!link_.post(r)) {
       remote_done(r, v.done);
       if (notice != nullptr)
-        give_back(*notice);
-    } else if (notice != nullptr) {
+        give_back(*std::exchange(notice, nullptr));
+    } else if (notice != nullptr && first == nullptr) { // behind the last work request
       notice->what = message_out::kind::written;
       notice->bytes = 0;
       notice->immediate = head.immediate;

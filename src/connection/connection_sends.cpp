@@ -60,7 +60,7 @@ error_code connection_impl::fill(message_record& r, const payload& p) {
   } else if (p.count <= found.size()) {
     std::copy_n(p.parts, p.count, found.begin());
   }
-  if (registered && p.count <= (p.bytes > eager ? 1 : found.size()) &&
+  if (registered && p.count <= (p.bytes > eager ? 1 : link_.frame_views()) &&
       (p.bytes > frame_transfer::payload_room || p.bytes > eager)) {
     for (std::size_t i = 0; i < p.count; ++i)
       r.views[i] = element_of(found[i]);
@@ -114,26 +114,27 @@ void connection_impl::expose(message_record& r) {
   void* data = r.memory.data();
   if (r.view_count != 0)
     data = reinterpret_cast<void*>(r.views[0].addr);
-  error_code ec;
-  r.exposed =
-      memory_region(link_.pool().get_protection_domain(), data, r.bytes, access::remote_read, ec);
-  if (ec)
+  if (const error_code ec = link_.open_offer(r, data, r.bytes))
     messages_->fail_send(r, ec);
   else
-    messages_->prepared(r, r.exposed.remote());
+    messages_->prepared(r, link_impl::remote_of(r));
+}
+
+// The peer's access ends before the operation completes.
+void connection_impl::end_send(message_record& r, operation_list& done) {
+  if (!link_.begin_end(r))
+    complete_send(r, done);
 }
 
 void connection_impl::complete_send(message_record& r, operation_list& done) {
   if (!r.ec && r.what == message_out::kind::message) {
     messages_sent_.add();
     link_.count_sent(r.bytes);
-    rendezvous_sent_.add(r.exposed.is_open() ? 1 : 0);
+    rendezvous_sent_.add(r.key != nullptr ? 1 : 0);
   }
-  if (r.exposed.is_open()) {
-    const bool is_users = r.caller_keeps || r.access;
-    if (!link_.end_key(r.exposed, r.memory, r.access) && is_users)
-      r.ec = error::device_keeps_memory;
-  }
+  const bool is_users = r.caller_keeps || r.access;
+  if (!link_.end_offer(r, r.memory, r.access) && is_users)
+    r.ec = error::device_keeps_memory;
   if (r.waiter != nullptr) {
     r.waiter->value = r.bytes;
     complete(*r.waiter, r.ec, done);
@@ -153,9 +154,14 @@ bool connection_impl::cancel(message_send& op, asio::cancellation_type_t type,
   message_record& r = *op.record;
   if (messages_->cancel(static_cast<message_out&>(r))) {
     r.ec = asio::error::operation_aborted;
+    link_.drop_offer(r, r.memory);
     complete_send(r, done);
     return true;
   }
+  const bool is_terminal =
+      (type & asio::cancellation_type::terminal) != asio::cancellation_type::none;
+  if (link_impl::is_ending(r) && !is_terminal)
+    return true; // too late: the peer has the message
   if (r.caller_keeps || !may_leave_effects(type))
     return false;
   r.waiter = nullptr;
@@ -164,7 +170,7 @@ bool connection_impl::cancel(message_send& op, asio::cancellation_type_t type,
 }
 
 void connection_impl::give_back(message_record& r) noexcept {
-  assert(!r.exposed.is_open());
+  assert(r.key == nullptr);
   r.waiter = nullptr;
   r.write = nullptr;
   link_.drop(r.access);

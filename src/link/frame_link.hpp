@@ -87,6 +87,9 @@ struct frame_options {
   std::uint32_t receive_size = 4096;  ///< Bytes, at least `frame_link::min_receive_size`.
   std::uint32_t max_receive_size = 0; ///< Receives may grow up to this size; 0: they do not grow.
   std::uint32_t promise = 0;          ///< Shared receives that are promised at a time; 0: all.
+  /// The most payload of a frame from this side. The peer may announce receives larger than the
+  /// device sends at once.
+  std::uint32_t max_payload = std::uint32_t(1) << 20;
   std::uint32_t peer_receives = 16;
   std::uint32_t peer_receive_size = 4096;
   std::uint32_t peer_promise = 0; ///< The `promise` of the peer.
@@ -124,8 +127,6 @@ struct link_action {
 class frame_link {
 public:
   static constexpr std::uint32_t min_receive_size = frame_header::size + max_fixed_payload;
-  /// A peer may announce receives larger than a device sends at once.
-  static constexpr std::uint32_t largest_payload = std::uint32_t(1) << 20;
 
   /// Whether the values of both sides are usable. The peer's values come from the handshake.
   static bool usable(const frame_options& o) noexcept;
@@ -178,7 +179,7 @@ public:
   /// The most payload of the next frame to the peer.
   std::uint32_t peer_payload() const noexcept {
     return std::min(peer_sizes_.next() - static_cast<std::uint32_t>(frame_header::size),
-                    largest_payload);
+                    options_.max_payload);
   }
 
   /// Sends the waiting frames, then the goodbye. Call `stop` afterwards, or at any time.

@@ -23,7 +23,7 @@ link_impl::link_impl(link_session& session, asio::execution_context& context,
       options_(options) {
   queue_pair_options qp = options.queue_pair;
   qp.max_receive_sge = 1;
-  qp.max_send_sge = std::max<std::uint32_t>(qp.max_send_sge, 4);
+  qp.max_send_sge = std::max(qp.max_send_sge, 1 + frame_transfer::max_views);
   qp.receive_depth = options.receives;
   qp_ = std::make_shared<queue_pair_impl>(context, pool.get_protection_domain(), qp);
   receives_ = std::make_unique<own_source>(*this);
@@ -48,6 +48,7 @@ link_statistics link_impl::statistics() const noexcept {
   result.bytes_sent = bytes_sent_.value();
   result.bytes_received = bytes_received_.value();
   result.credit_waits = credit_waits_.value();
+  result.registrations = registrations_.value();
   result.queue = cq_->counters();
   return result;
 }
@@ -174,27 +175,6 @@ void link_impl::fail(const error_code& why) {
   state_ = state::failing;
   reason_ = why;
 }
-
-template <class Key>
-bool link_impl::end_key(Key& key, const registered_buffer& memory, buffer_access& access) noexcept {
-  error_code ec;
-  key.close(ec);
-  if (!ec)
-    return true;
-  kept_blocks viewed;
-  if constexpr (std::same_as<Key, memory_region>) {
-    // The caller's memory may belong to a pool, too.
-    const ibv_sge all = element_of(mutable_buffer(key.data(), key.size(), 0));
-    if (memory.empty())
-      memory_pool_impl::find_blocks({&all, 1}, viewed);
-  }
-  withhold_key(std::move(key), memory, std::move(access), std::move(viewed));
-  fail(ec);
-  return false;
-}
-
-template bool link_impl::end_key(memory_region&, const registered_buffer&, buffer_access&) noexcept;
-template bool link_impl::end_key(grant_key&, const registered_buffer&, buffer_access&) noexcept;
 
 void link_impl::on_receive(link_receive& r, disposal how) {
   if (how == disposal::destroy)

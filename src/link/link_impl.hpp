@@ -7,14 +7,17 @@
 #include <asio_rdma/queue_pair_options.hpp>
 
 #include "connecting/handshake.hpp"
+#include "core/free_list.hpp"
 #include "core/tally.hpp"
 #include "link/frame_link.hpp"
 #include "link/keep_alive_probe.hpp"
 #include "link/link_transfer.hpp"
+#include "link/offer_key.hpp"
 #include "link/receive_source.hpp"
 #include "memory/dropped_blocks.hpp"
 #include "queues/queue_pair_impl.hpp"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -98,6 +101,15 @@ public:
   const device& member_device() const noexcept { return qp_->member_device(); }
   const std::shared_ptr<queue_pair_impl>& queue_pair() const noexcept { return qp_; }
   completion_queue_impl& completion_queue() const noexcept { return *cq_; }
+  /// Whether the device sends from one element only. Then all bytes of a frame are copied to the
+  /// frame's place.
+  bool copies_frames() const noexcept { return qp_->options().max_send_sge == 1; }
+  /// The most views of memory that the payload of a frame may have.
+  std::uint32_t frame_views() const noexcept {
+    const std::uint32_t elements = qp_->options().max_send_sge;
+    return copies_frames() ? frame_transfer::max_views
+                           : std::min(elements - 1, frame_transfer::max_views);
+  }
   /// The number of the next operation that can be cancelled.
   std::uint64_t next_id() noexcept { return qp_->next_id(); }
   /// Thread-safe.
@@ -143,11 +155,25 @@ public:
   error_code open_sink(link_transfer& read);
   /// Ends the key of `open_sink`, if there is one.
   void close_sink(link_transfer& t) noexcept;
-  /// Ends a key (`memory_region` or `grant_key`) to `memory` that the peer knows. If that fails the
+  /// Makes a key by which the peer reads the memory of `o`, which lasts until `end_offer`. Errors:
+  /// `no_memory`; those of `offer_key::open`.
+  error_code open_offer(offered& o, void* data, std::size_t bytes) noexcept;
+  /// The key and range of an open offer, for the peer.
+  static remote_buffer remote_of(const offered& o) noexcept;
+  /// Begins to end the key of an operation that is over, if it has one. If the result is true,
+  /// `link_session::on_key_ended` is called later. Then, or at once, `end_offer` must be called.
+  bool begin_end(offered& o);
+  /// Whether the operation is over, and only the end of its key is not.
+  static bool is_ending(const offered& o) noexcept;
+  /// Takes the key from an operation whose offer was never sent, unless `end_offer` can end the key
+  /// at once. The key ends later by itself, and keeps `memory` until then.
+  void drop_offer(offered& o, const registered_buffer& memory);
+  /// Ends the key of an operation, if it has one. Result: as `end_key`.
+  bool end_offer(offered& o, const registered_buffer& memory, buffer_access& access) noexcept;
+  /// Ends a key to `memory` that the peer knows. If that fails the
   /// connection fails too. Then the memory and its access are withheld as long as the key exists,
   /// or until the process ends if there is no memory to withhold them.
-  template <class Key>
-  bool end_key(Key& key, const registered_buffer& memory, buffer_access& access) noexcept;
+  bool end_key(grant_key& key, const registered_buffer& memory, buffer_access& access) noexcept;
   /// Calls the session's `on_idle` when the handlers that are ready have run, and those that they
   /// made ready. Until then the context has work.
   void visit_when_idle();
@@ -196,6 +222,7 @@ private:
   friend shared_source; // passes received frames on, and counts the operation that ends it
   friend link_receive;  // its completion calls `on_receive`
   friend link_transfer; // its completion calls `on_transfer`
+  friend offer_key;     // its requests call `offer_ended`
   friend idle_visit;    // its completion calls `on_idle`
 
   /// In this order. `failing`: work requests are still outstanding.
@@ -229,6 +256,8 @@ private:
   void on_receive(link_receive& r, disposal how);
   void on_transfer(link_transfer& t, disposal how);
   void on_idle(disposal how);
+  void offer_ended(offer_key& key, operation_list& done);
+  bool close(offer_key& key, const registered_buffer& memory, buffer_access& access) noexcept;
   bool take_frame(const frame_receive& r);
   template <class Function>
   void returned(disposal how, Function&& f);
@@ -247,6 +276,7 @@ private:
   std::optional<frame_link> frames_;
   std::unique_ptr<receive_source> receives_;
   std::deque<frame_transfer> sends_;
+  free_list<offer_key> offer_keys_;
   registered_buffer send_memory_;
   std::size_t posted_ = 0;               // outstanding work requests
   std::shared_ptr<context_member> self_; // while there are outstanding work requests
@@ -255,7 +285,7 @@ private:
   using timers = std::array<std::unique_ptr<background_timer>, std::size_t(timer::count_)>;
   timers timers_; // null until first used; all null once the link is closed
   keep_alive_probe probe_{*this};
-  tally bytes_sent_, bytes_received_, frames_sent_, frames_received_, credit_waits_;
+  tally bytes_sent_, bytes_received_, frames_sent_, frames_received_, credit_waits_, registrations_;
   error_code reason_;
   enum class idle_state : std::uint8_t { none, due, postponed } idle_ = idle_state::none;
   bool reads_ = false; // the peer says that it answers READs

@@ -8,6 +8,12 @@
 #include <utility>
 
 namespace asio_rdma::detail {
+namespace {
+
+// Bytes of a frame whose payload is copied because the device sends from one element.
+constexpr std::uint32_t copied_room = 8192;
+
+} // namespace
 
 error_code link_impl::open(std::shared_ptr<completion_queue_impl> queue) {
   return options_.receives < credits::minimum ? asio::error::invalid_argument
@@ -52,6 +58,8 @@ error_code link_impl::open_with(std::shared_ptr<completion_queue_impl> queue) {
     if (opened) {
       cq_ = qp_->completion_queue();
       cq_->expect_internal();
+      if (copies_frames())
+        options_.send_room = std::max(options_.send_room, copied_room);
       added = service_.add(session_, ec);
     }
     if (!ec)
@@ -116,6 +124,9 @@ error_code link_impl::on_hello(std::span<const std::byte> data, bool accepting) 
   o.peer_promise = peer.promise;
   o.peer_receive_size = peer.receive_size;
   o.sends = options_.sends;
+  const std::uint32_t longest = member_device().max_message_bytes();
+  o.max_payload = std::min(o.max_payload, (copies_frames() ? options_.send_room : longest) -
+                                              static_cast<std::uint32_t>(frame_header::size));
   // The accepting side must not send before it has received (RFC 5044, section 7).
   const bool iwarp = member_device().type() == transport::iwarp;
   o.speaks_first = iwarp && !accepting;

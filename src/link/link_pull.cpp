@@ -33,7 +33,8 @@ void link_pull::start(const mutable_buffer& to, const remote_buffer& from) {
 }
 
 bool link_pull::post(read& r) {
-  const std::uint64_t bytes = std::min(from_.size, read_piece);
+  const std::uint64_t longest = link_.member_device().max_message_bytes();
+  const std::uint64_t bytes = std::min({from_.size, read_piece, longest});
   r.elements[0] = element_of(to_.first(bytes));
   r.wr.num_sge = 1;
   r.wr.opcode = IBV_WR_RDMA_READ;

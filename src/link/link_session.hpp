@@ -51,6 +51,8 @@ private:
   virtual bool run_parts(operation_list& done) = 0;
   /// The visit that `link_impl::visit_when_idle` has asked for.
   virtual void on_idle() {}
+  /// The end of a key that `link_impl::begin_end` has begun.
+  virtual void on_key_ended(offered& o, operation_list& done) = 0;
   /// Adds a payload that lies in the buffers of a part's operation.
   virtual void add_payload(const outgoing_frame& frame, frame_transfer& to) = 0;
   ///@}

@@ -19,6 +19,7 @@ link_transfer::link_transfer(link_impl& link, done_function done) noexcept
   wr.opcode = IBV_WR_SEND;
   wr.send_flags = IBV_SEND_SIGNALED;
   wr.imm_data = 0;
+  bytes = 0; // the parts of a link keep to the device's limit, so the start does not check them
   usual = false;
   inline_bytes = never_inline;
   internal = true;
@@ -52,6 +53,8 @@ void frame_transfer::copy(const void* data, std::size_t n) noexcept {
 }
 
 void frame_transfer::add(const ibv_sge& element) noexcept {
+  if (link().copies_frames())
+    return copy(reinterpret_cast<const void*>(element.addr), element.length);
   assert(static_cast<std::size_t>(wr.num_sge) < elements.size() || element.length == 0);
   if (element.length != 0)
     elements[static_cast<std::size_t>(wr.num_sge++)] = element;
@@ -100,8 +103,10 @@ error_code link_impl::open_sink(link_transfer& read) {
     return ec;
   read.sink_ = memory_region(pool_.get_protection_domain(), reinterpret_cast<void*>(e.addr),
                              e.length, access::local_write, ec);
-  if (!ec)
+  if (!ec) {
     e.lkey = read.sink_.lkey();
+    registrations_.add();
+  }
   return ec;
 }
 
@@ -158,7 +163,8 @@ void link_impl::on_transfer(link_transfer& t, disposal how) {
   if (how == disposal::destroy)
     t.fail(asio::error::operation_aborted);
   returned(how, [&](operation_list& done) {
-    saw_sign();
+    if (t.wr.opcode != IBV_WR_BIND_MW && t.wr.opcode != IBV_WR_LOCAL_INV) // without the peer
+      saw_sign();
     close_sink(t);
     if (t.ec && !t.withdrawn)
       fail(t.ec);

@@ -21,8 +21,8 @@ public:
   using done_function = void (*)(link_transfer&, operation_list&);
   link_transfer(link_impl& link, done_function done) noexcept;
 
-  std::array<ibv_sge, 4> elements{};
-  bool withdrawn = false; ///< Before it was posted, so its failure is not the link's.
+  std::array<ibv_sge, 4> elements{}; ///< Of a frame: its header, and views of payload.
+  bool withdrawn = false;            ///< Before it was posted, so its failure is not the link's.
 
 protected:
   link_impl& link() const noexcept { return link_; }
@@ -54,6 +54,7 @@ class frame_transfer final : public link_transfer {
 public:
   static constexpr std::uint32_t room = 256;
   static constexpr std::size_t payload_room = room - frame_header::size;
+  static constexpr std::uint32_t max_views = 3; ///< See `add`.
 
   /// `place`: registered memory of `link_options::send_room` bytes, at least `room`.
   frame_transfer(link_impl& link, std::uint32_t slot, std::byte* place) noexcept;
@@ -63,7 +64,8 @@ public:
   /// Copies payload behind the header. All of it fits the frame's place: any `payload_room` bytes
   /// do.
   void copy(const void* data, std::size_t bytes) noexcept;
-  /// Adds payload that the device reads in place: at most three elements, after the copied bytes.
+  /// Adds payload behind the copied bytes: at most `link_impl::frame_views` elements, which the
+  /// device reads in place, unless the link copies all bytes of its frames.
   void add(const ibv_sge& element) noexcept;
   /// The frame is complete. If `fenced`, it starts after the preceding READs.
   void finish(bool fenced) noexcept;

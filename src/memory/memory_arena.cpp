@@ -2,6 +2,7 @@
 #include "core/size_classes.hpp"
 
 #include "memory/memory_arena.hpp"
+#include "verbs/grant_key.hpp"
 #include "verbs/withheld.hpp"
 
 #include <atomic>
@@ -90,7 +91,8 @@ public:
   }
 
   void register_memory(const protection_domain& pd, access rights, error_code& ec) {
-    region_ = register_exactly(pd, data, size, rights, ec);
+    binds = pd.is_open() && confines_windows(pd.get_device()) && !has(rights, access::on_demand);
+    region_ = register_exactly(pd, data, size, binds ? rights | access::window_bind : rights, ec);
     if (ec)
       return;
     lkey = region_.lkey();

@@ -20,7 +20,8 @@ struct memory_arena {
   std::size_t size = 0; ///< A multiple of `page_bytes`.
   std::uint32_t lkey = 0;
   const memory_region* region = nullptr;
-  bool huge = false; ///< In reserved huge pages.
+  bool binds = false; ///< Memory windows may be bound to the region.
+  bool huge = false;  ///< In reserved huge pages.
 };
 
 /// A function that makes an arena of `bytes` bytes, a multiple of `page_bytes`.

@@ -35,6 +35,11 @@ std::optional<mutable_buffer> memory_pool::find(const void* data,
   return impl_->find(data, bytes);
 }
 
+const memory_region* detail::find_bindable(const memory_pool& pool, const void* data,
+                                           std::size_t bytes) noexcept {
+  return pool.impl_->find_bindable(data, bytes);
+}
+
 memory_pool_statistics memory_pool::statistics() const noexcept { return impl_->statistics(); }
 
 std::size_t memory_pool::limit() const noexcept { return impl_->limit(); }

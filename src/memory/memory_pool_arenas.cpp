@@ -136,17 +136,31 @@ std::size_t memory_pool_impl::trim() noexcept {
   }
 }
 
+// The arena that has all of the bytes.
+const memory_arena* memory_pool_impl::arena_with(const void* data,
+                                                 std::size_t bytes) const noexcept {
+  const pages* const a = arena_of(data);
+  if (a == nullptr)
+    return nullptr;
+  const memory_arena& m = *a->memory;
+  const auto offset = static_cast<std::size_t>(static_cast<const char*>(data) - m.data);
+  return offset <= m.size && bytes <= m.size - offset ? &m : nullptr;
+}
+
 std::optional<mutable_buffer> memory_pool_impl::find(const void* data,
                                                      std::size_t bytes) const noexcept {
   const std::lock_guard lock(mutex_);
-  const pages* const a = arena_of(data);
-  if (a == nullptr)
+  const memory_arena* const m = arena_with(data, bytes);
+  if (m == nullptr)
     return std::nullopt;
-  const memory_arena& m = *a->memory;
-  const auto offset = static_cast<std::size_t>(static_cast<const char*>(data) - m.data);
-  if (offset > m.size || bytes > m.size - offset)
-    return std::nullopt;
-  return mutable_buffer(m.data + offset, bytes, m.lkey);
+  return mutable_buffer(const_cast<void*>(data), bytes, m->lkey);
+}
+
+const memory_region* memory_pool_impl::find_bindable(const void* data,
+                                                     std::size_t bytes) const noexcept {
+  const std::lock_guard lock(mutex_);
+  const memory_arena* const m = arena_with(data, bytes);
+  return m != nullptr && m->binds ? m->region : nullptr;
 }
 
 } // namespace asio_rdma::detail

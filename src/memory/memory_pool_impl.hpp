@@ -40,6 +40,9 @@ public:
   void reserve(std::size_t bytes, error_code& ec) noexcept;
   std::size_t trim() noexcept;
   std::optional<mutable_buffer> find(const void* data, std::size_t bytes) const noexcept;
+  /// The region of bytes in the pool's memory, if windows may be bound to it. It exists as long as
+  /// the bytes are in use.
+  const memory_region* find_bindable(const void* data, std::size_t bytes) const noexcept;
   memory_pool_statistics statistics() const noexcept;
   std::size_t limit() const noexcept { return limit_; }
 
@@ -99,6 +102,7 @@ private:
   std::unique_ptr<memory_arena> make_arena(std::size_t registered, std::size_t bytes,
                                            error_code& ec) const;
   const pages* arena_of(const void* address) const noexcept;
+  const memory_arena* arena_with(const void* data, std::size_t bytes) const noexcept;
   static bool is_within(const char* address, const char* data, std::size_t bytes) noexcept;
   memory_block_ptr block_of(const char* address) noexcept;
   memory_block_ptr small_block_of(const char* address) noexcept;

@@ -41,8 +41,9 @@ completion_queue_impl::completion_queue_impl(completion_service& service, const 
       return;
     }
   }
+  const auto& chosen = options_.completion_vector;
   cq_ = ibv_create_cq(d.native_handle(), static_cast<int>(options_.entries), this, channel_,
-                      options_.completion_vector);
+                      chosen ? *chosen : d.next_completion_vector());
   if (cq_ == nullptr) {
     ec = system_error_code(errno);
     return;

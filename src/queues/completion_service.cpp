@@ -29,8 +29,13 @@ private:
   }
 };
 
+// A context shuts its services down in the reverse order of their creation. The reactor comes
+// first, so that timers and descriptors of this service, and of those above it, are usable until
+// these services have shut down: another thread may be ending their objects meanwhile.
 completion_service::completion_service(asio::execution_context& context)
-    : asio::execution_context::service(context), runner_(std::make_unique<runner>(*this)) {}
+    : asio::execution_context::service(context), runner_(std::make_unique<runner>(*this)) {
+  asio::use_service<asio::detail::reactor>(context);
+}
 
 completion_service::~completion_service() { drop_ready(); }
 

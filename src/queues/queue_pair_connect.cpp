@@ -3,13 +3,24 @@
 #include "queues/queue_pair_impl.hpp"
 
 #include "queues/shared_receive_queue_impl.hpp"
+#include "verbs/device_impl.hpp"
 
 #include <algorithm>
 #include <cassert>
+#include <cerrno>
 #include <cstdlib>
 #include <utility>
 
 namespace asio_rdma::detail {
+namespace {
+
+// Whether a path needs a global route: always on RoCE, and on a port of InfiniBand that requires it
+// (ibv_query_port(3), IBV_QPF_GRH_REQUIRED).
+bool needs_route(const ibv_port_attr& port) noexcept {
+  return port.link_layer == IBV_LINK_LAYER_ETHERNET || (port.flags & IBV_QPF_GRH_REQUIRED) != 0;
+}
+
+} // namespace
 
 std::optional<gid_entry> queue_pair_impl::find_gid() const {
   const device& d = pd_.get_device();
@@ -35,7 +46,7 @@ error_code queue_pair_impl::local_address(queue_pair_address& result) const {
     gid_ = find_gid();
   if (gid_)
     result.gid = gid_->gid;
-  else if (port.link_layer == IBV_LINK_LAYER_ETHERNET || options_.local)
+  else if (needs_route(port) || options_.local)
     return error::no_gid;
   return {};
 }
@@ -48,7 +59,7 @@ error_code queue_pair_impl::connect(const queue_pair_address& peer, const connec
   if (const error_code ec = local_address(local))
     return ec;
   error_code ec;
-  const bool routed = d.port(options_.port, ec).link_layer == IBV_LINK_LAYER_ETHERNET;
+  const bool routed = needs_route(d.port(options_.port, ec));
 
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_RTR;
@@ -58,7 +69,7 @@ error_code queue_pair_impl::connect(const queue_pair_address& peer, const connec
   attr.max_dest_rd_atomic = options_.max_reads;
   attr.min_rnr_timer = options_.min_rnr_timer;
   attr.ah_attr.dlid = peer.lid;
-  attr.ah_attr.sl = options_.service_level;
+  attr.ah_attr.sl = options_.service_level.value_or(0);
   attr.ah_attr.port_num = options_.port;
   attr.ah_attr.is_global = routed ? 1 : 0;
   if (routed) {
@@ -66,7 +77,7 @@ error_code queue_pair_impl::connect(const queue_pair_address& peer, const connec
     attr.ah_attr.grh.dgid = peer.gid;
     attr.ah_attr.grh.sgid_index = static_cast<std::uint8_t>(gid_->index);
     attr.ah_attr.grh.hop_limit = options_.hop_limit;
-    attr.ah_attr.grh.traffic_class = options_.traffic_class;
+    attr.ah_attr.grh.traffic_class = options_.traffic_class.value_or(0);
   }
   const bool reliable = options_.type == IBV_QPT_RC;
   int mask = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
@@ -210,6 +221,25 @@ error_code queue_pair_impl::query(ibv_qp_attr& attr, int mask) const {
   ibv_qp_init_attr init{};
   const int e = ibv_query_qp(qp_, &attr, mask, &init);
   return e == 0 ? error_code() : system_error_code(std::abs(e));
+}
+
+error_code queue_pair_impl::query_features(ibv_ece& features) const {
+  const std::lock_guard lock(mutex_);
+  features = {};
+  if (qp_ == nullptr)
+    return reason_;
+  const int e = ibv_query_ece(qp_, &features);
+  if (e == EOPNOTSUPP)
+    features = {};
+  return e == 0 || e == EOPNOTSUPP ? error_code() : system_error_code(e);
+}
+
+error_code queue_pair_impl::set_features(ibv_ece features) {
+  const std::lock_guard lock(mutex_);
+  if (qp_ == nullptr)
+    return reason_;
+  const int e = ibv_set_ece(qp_, &features);
+  return e == 0 || e == EOPNOTSUPP ? error_code() : system_error_code(e);
 }
 
 error_code queue_pair_impl::modify(ibv_qp_attr& attr, int mask) {

@@ -160,7 +160,7 @@ void queue_pair_impl::release_device(ibv_qp* qp, const std::shared_ptr<connectio
 }
 
 bool queue_pair_impl::destroy(ibv_qp* qp) noexcept {
-  for (int left = chances; ibv_destroy_qp(qp) != 0; --left) {
+  for (int left = chances; end_use(cq_->get_device(), &ibv_destroy_qp, qp) != 0; --left) {
     cq_->drain();
     if (left == 0 || !any_posted())
       return false;

@@ -5,6 +5,7 @@
 
 #include "queues/queue_pair_remains.hpp"
 #include "queues/shared_receive_queue_impl.hpp"
+#include "verbs/device_impl.hpp"
 #include "verbs/last_receive.hpp"
 
 #include <algorithm>
@@ -22,6 +23,18 @@ std::uint32_t random_packet_number() {
 
 bool is_connected_type(ibv_qp_type type) noexcept {
   return type == IBV_QPT_RC || type == IBV_QPT_UC;
+}
+
+// Requests of the library have no more elements, unless the device reports a higher limit.
+constexpr std::uint32_t most_send_elements = 16;
+
+// Limits of adapters lie between: 256 (qedr), 101 (irdma), 96 (bnxt_re, erdma), 48 (X722), 32
+// (efa).
+std::uint32_t next_smaller_inline(std::uint32_t bytes) noexcept {
+  constexpr std::uint32_t steps[] = {512, 256, 128, 96, 64, 48, 32, 16};
+  const auto found = std::find_if(std::begin(steps), std::end(steps),
+                                  [bytes](std::uint32_t step) { return step < bytes; });
+  return found != std::end(steps) ? *found : 0;
 }
 
 void limit_reads(queue_pair_options& options, const ibv_device_attr& limits) noexcept {
@@ -84,7 +97,7 @@ error_code queue_pair_impl::open(std::shared_ptr<completion_queue_impl> queue,
   };
   limit(options_.send_depth, limits.max_qp_wr);
   limit(options_.receive_depth, limits.max_qp_wr);
-  limit(options_.max_send_sge, limits.max_sge);
+  limit(options_.max_send_sge, std::max<int>(limits.max_sge, most_send_elements));
   limit(options_.max_receive_sge, limits.max_sge);
   limit_reads(options_, limits);
   if (options_.port == 0 && options_.local)
@@ -117,20 +130,12 @@ error_code queue_pair_impl::open(std::shared_ptr<completion_queue_impl> queue,
   init.qp_type = options_.type;
   init.cap.max_send_wr = options_.send_depth;
   init.cap.max_recv_wr = srq_ ? 0 : options_.receive_depth;
-  init.cap.max_send_sge = options_.max_send_sge;
   init.cap.max_recv_sge = srq_ ? 0 : options_.max_receive_sge;
-  init.cap.max_inline_data = options_.max_inline;
-  errno = 0; // libsiw may leave it unset
-  qp_ = ibv_create_qp(pd_.native_handle(), &init);
-  if (qp_ == nullptr && options_.max_inline != 0) { // no attribute reports this limit
-    options_.max_inline = init.cap.max_inline_data = 0;
-    qp_ = ibv_create_qp(pd_.native_handle(), &init);
-  }
+  qp_ = create(init);
   if (qp_ == nullptr)
     return system_error_code(errno != 0 ? errno : ENOMEM);
   number_ = qp_->qp_num;
   expect_last_receive();
-  options_.max_inline = std::min(options_.max_inline, init.cap.max_inline_data);
   if (d.has_atomics() && options_.type == IBV_QPT_RC)
     ec = send_.reserve_results();
   if (!ec)
@@ -142,6 +147,45 @@ error_code queue_pair_impl::open(std::shared_ptr<completion_queue_impl> queue,
   if (!ec)
     joined.succeeded();
   return ec;
+}
+
+// No attribute reports how much inline data a device takes, nor how many elements to send:
+// `max_sge` is the smaller of the limits to send and to receive (kernel, ib_uverbs_query_device). A
+// provider refuses what exceeds them with EINVAL, or without an error number (bnxt_re). So smaller
+// values are tried, the elements first, and the device's handle remembers those that were accepted.
+ibv_qp* queue_pair_impl::create(ibv_qp_init_attr& init) {
+  const device& d = pd_.get_device();
+  queue_pair_limits& found = d.queue_pair_limits();
+  const auto reported = static_cast<std::uint32_t>(std::max(d.attributes().max_sge, 1));
+  const std::uint32_t most_elements = std::min(options_.max_send_sge, found.send_elements.load());
+  const std::uint32_t most_inline = std::min(options_.max_inline, found.inline_bytes.load());
+  std::uint32_t elements = most_elements, inline_bytes = most_inline;
+  const ibv_qp_cap others = init.cap;
+  for (;;) {
+    init.cap = others; // a provider may have changed it
+    init.cap.max_send_sge = elements;
+    init.cap.max_inline_data = inline_bytes;
+    errno = 0; // libsiw may leave it unset
+    if (ibv_qp* const made = ibv_create_qp(pd_.native_handle(), &init)) {
+      if (elements < most_elements)
+        found.send_elements = elements;
+      if (inline_bytes < most_inline)
+        found.inline_bytes = inline_bytes;
+      options_.max_send_sge = elements;
+      options_.max_inline = std::min(inline_bytes, init.cap.max_inline_data);
+      return made;
+    }
+    if (errno != 0 && errno != EINVAL)
+      return nullptr;
+    if (elements > reported) {
+      elements = std::max(reported, elements / 2);
+    } else if (inline_bytes != 0) {
+      elements = most_elements;
+      inline_bytes = next_smaller_inline(inline_bytes);
+    } else {
+      return nullptr;
+    }
+  }
 }
 
 void queue_pair_impl::find_unsupported() noexcept {

@@ -69,6 +69,11 @@ public:
   void connected_by_caller();
   error_code modify(ibv_qp_attr& attr, int mask);
   error_code query(ibv_qp_attr& attr, int mask) const;
+  /// The features of enhanced connection establishment (ibv_query_ece(3)). No vendor: the device
+  /// has none.
+  error_code query_features(ibv_ece& features) const;
+  /// The next `modify` enables these features (ibv_set_ece(3)), if the device has any.
+  error_code set_features(ibv_ece features);
   std::uint32_t vendor_error() const;
   unsigned access_flags() const noexcept;
 
@@ -167,6 +172,7 @@ private:
     std::shared_ptr<context_member> self_; // while queued
   };
 
+  ibv_qp* create(ibv_qp_init_attr& init);
   error_code initialize();
   void prepare_end();
   void expect_last_receive();

@@ -32,7 +32,8 @@ public:
   }
 
   bool release() noexcept override {
-    if (!self_->windows_->free_all() || ibv_destroy_qp(qp_) != 0)
+    if (!self_->windows_->free_all() ||
+        end_use(self_->cq_->get_device(), &ibv_destroy_qp, qp_) != 0)
       return false;
     const auto& cq = self_->cq_;
     cq->drain();
@@ -86,7 +87,7 @@ public:
   }
 
   bool release() noexcept override {
-    if (ibv_destroy_srq(srq_) != 0)
+    if (end_use(self_->cq_->get_device(), &ibv_destroy_srq, srq_) != 0)
       return false;
     self_->cq_->unreserve(self_->options_.depth);
     const std::lock_guard lock(self_->mutex_);

@@ -45,6 +45,8 @@ bool queue_pair_impl::start_slowly(work_queue& queue, Operation& op, std::uint32
       if (!op.ec && op.wr.opcode == IBV_WR_RDMA_READ &&
           op.wr.num_sge > static_cast<int>(pd_.get_device().max_read_buffers()))
         op.ec = error::too_many_buffers;
+      if (!op.ec && op.bytes > pd_.get_device().max_message_bytes())
+        op.ec = asio::error::message_size;
     }
     if (op.ec)
       return false;

@@ -85,14 +85,13 @@ int send_queue::post(operation_list::iterator first, operation_list::iterator la
     tail = &op;
   }
   ibv_send_wr* bad = &head->wr;
-  const int e = ibv_post_send(qp_.qp_, &head->wr, &bad);
+  const int e = std::abs(ibv_post_send(qp_.qp_, &head->wr, &bad)); // siw negates the error
   if (e == 0) [[likely]] {
     note_bound(first, last);
     return 0;
   }
-  const error_code ec = system_error_code(std::abs(e)); // siw negates the value
   if (bad == nullptr) { // all were accepted, but the doorbell failed
-    qp_.enter_failed(ec, ended);
+    qp_.enter_failed(system_error_code(e), ended);
     return 0;
   }
   failed = reinterpret_cast<operation*>(bad->wr_id);
@@ -100,7 +99,7 @@ int send_queue::post(operation_list::iterator first, operation_list::iterator la
   note_bound(first, refused);
   for (auto i = refused; i != last; ++i)
     on_retired(*i);
-  return ec.value(); // the value is the error (ibv_post_send(3))
+  return e;
 }
 
 void send_queue::note_bound(operation_list::iterator first,

@@ -14,9 +14,6 @@ namespace asio_rdma::detail {
 
 class queue_pair_impl;
 
-/// No other driver has these vendor ids.
-inline constexpr std::uint32_t rxe_vendor = 0xffffff, siw_vendor = 0x626d74;
-
 /// Has a small payload copied when the operation is posted. Such a copy cannot follow a fence of
 /// the device (`fenced`).
 inline void use_inline(send_operation& op, std::uint32_t max_inline, bool fenced) noexcept {

@@ -2,6 +2,7 @@
 // A shared receive queue and its receives end: cancelled, failed or closed.
 #include "queues/queue_pair_remains.hpp"
 #include "queues/shared_receive_queue_impl.hpp"
+#include "verbs/withheld.hpp"
 
 #include <algorithm>
 #include <cassert>
@@ -145,7 +146,7 @@ void shared_receive_queue_impl::destroy() noexcept {
 }
 
 bool shared_receive_queue_impl::destroy(ibv_srq* srq) noexcept {
-  if (ibv_destroy_srq(srq) != 0) {
+  if (end_use(cq_->get_device(), &ibv_destroy_srq, srq) != 0) {
     refused_->keep(std::static_pointer_cast<shared_receive_queue_impl>(shared_from_this()), srq);
     withhold(std::move(refused_));
     return false;

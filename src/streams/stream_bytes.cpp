@@ -55,18 +55,10 @@ void stream_impl::fill(const stream_action& a) {
 
 void stream_impl::expose(stream_write& write) {
   stream_writing& op = *static_cast<stream_writing::request_type&>(write).op;
-  error_code ec;
-  try {
-    op.exposed = memory_region(link_.pool().get_protection_domain(),
-                               reinterpret_cast<void*>(op.parts[0].addr), write.bytes,
-                               access::remote_read, ec);
-  } catch (const std::bad_alloc&) {
-    ec = asio::error::no_memory;
-  }
-  if (ec)
+  if (link_.open_offer(op, reinterpret_cast<void*>(op.parts[0].addr), write.bytes))
     bytes_->not_exposed(write);
   else
-    bytes_->exposed(write, op.exposed.remote());
+    bytes_->exposed(write, link_impl::remote_of(op));
 }
 
 void stream_impl::pull(const stream_action& a) {

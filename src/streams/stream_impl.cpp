@@ -26,9 +26,6 @@ link_options link_options_of(const stream_options& o) {
   return result;
 }
 
-// The scatter/gather elements of a frame, without that of the header.
-constexpr std::size_t most_lent = 3;
-
 } // namespace
 
 stream_impl::stream_impl(const asio::any_io_executor& ex, const memory_pool& pool,
@@ -140,7 +137,8 @@ bool stream_impl::begin(stream_error_wait& op) {
 // would wait until the peer's application reads.
 void stream_impl::choose_way(stream_writing& op) const {
   op.request.whole = op.registered;
-  if (op.size <= frame_transfer::payload_room || op.part_count > most_lent || !find_keys(op))
+  if (op.size <= frame_transfer::payload_room || op.part_count > link_.frame_views() ||
+      !find_keys(op))
     return;
   const bool in_frames =
       op.size < bytes_->offer_from() && !bytes_->queues() && op.size <= link_.frames().peer_room();
@@ -209,8 +207,7 @@ bool stream_impl::run_parts(operation_list& done) {
     link_.visit_when_idle();
     return true;
   case stream_action::kind::wrote:
-    finish(*static_cast<stream_writing::request_type&>(*a.write).op, a.write->ec, a.write->done,
-           done);
+    end_write(*static_cast<stream_writing::request_type&>(*a.write).op, done);
     return true;
   case stream_action::kind::take:
     take(a);
@@ -235,6 +232,24 @@ void stream_impl::on_idle() {
     bytes_->on_idle();
 }
 
+// The peer's access ends before the operation completes.
+void stream_impl::end_write(stream_writing& op, operation_list& done) {
+  if (!link_.begin_end(op))
+    finish(op, op.request.ec, op.request.done, done);
+}
+
+void stream_impl::on_key_ended(offered& o, operation_list& done) {
+  auto& op = static_cast<stream_writing&>(o);
+  finish(op, op.request.ec, op.request.done, done);
+}
+
+// Ends an operation that the protocol has forgotten, before it had an effect.
+void stream_impl::end_withdrawn(stream_operation& op, operation_list& done) {
+  if (op.what == stream_operation::kind::write)
+    link_.drop_offer(static_cast<stream_writing&>(op), op.memory);
+  finish(op, asio::error::operation_aborted, 0, done);
+}
+
 void stream_impl::finish(stream_operation& op, const error_code& ec, std::uint64_t bytes,
                          operation_list& done) {
   active_.erase(operation_list::s_iterator_to(op));
@@ -245,7 +260,7 @@ void stream_impl::finish(stream_operation& op, const error_code& ec, std::uint64
   if (op.what == stream_operation::kind::write) {
     auto& w = static_cast<stream_writing&>(op);
     link_.count_sent(w.request.taken());
-    if (w.exposed.is_open() && !link_.end_key(w.exposed, w.memory, w.access))
+    if (!link_.end_offer(w, w.memory, w.access))
       op.ec = error::device_keeps_memory;
   }
   link_.drop(op.access);
@@ -278,11 +293,17 @@ void stream_impl::cancel(std::uint64_t id, asio::cancellation_type_t type) {
   if (found == active_.end())
     return;
   auto& op = static_cast<stream_operation&>(*found);
+  if (op.what == stream_operation::kind::write &&
+      link_impl::is_ending(static_cast<stream_writing&>(op))) {
+    if ((type & asio::cancellation_type::terminal) != asio::cancellation_type::none)
+      link_.fail(asio::error::operation_aborted); // only the end of the key is outstanding
+    return v.run();
+  }
   if (!may_leave_effects(type) && op.what == stream_operation::kind::write &&
       bytes_->has_begun(static_cast<stream_writing&>(op).request))
     return;
   if (withdraw_op(op))
-    finish(op, asio::error::operation_aborted, 0, v.done);
+    end_withdrawn(op, v.done);
   v.advance();
 }
 
@@ -290,7 +311,7 @@ void stream_impl::withdraw_all(operation_list& done) {
   for (auto i = active_.begin(); i != active_.end();) {
     auto& op = static_cast<stream_operation&>(*i++);
     if (withdraw_op(op))
-      finish(op, asio::error::operation_aborted, 0, done);
+      end_withdrawn(op, done);
   }
 }
 

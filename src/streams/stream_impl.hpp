@@ -74,6 +74,7 @@ private:
   void make_parts(frame_link& frames, const handshake& peer) override;
   bool run_parts(operation_list& done) override;
   void on_idle() override;
+  void on_key_ended(offered& o, operation_list& done) override;
   void add_payload(const outgoing_frame& frame, frame_transfer& to) override;
 
   bool begin(stream_reading& op);
@@ -93,6 +94,8 @@ private:
   void take(const stream_action& a);
   void pull_direct(const stream_action& a);
   bool withdraw_op(stream_operation& op);
+  void end_write(stream_writing& op, operation_list& done);
+  void end_withdrawn(stream_operation& op, operation_list& done);
   void finish(stream_operation& op, const error_code& ec, std::uint64_t bytes,
               operation_list& done);
   void withdraw_all(operation_list& done);

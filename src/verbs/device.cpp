@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 #include <asio_rdma/device.hpp>
 
-#include "verbs/device_addresses.hpp"
-#include "verbs/device_listeners.hpp"
+#include "verbs/device_impl.hpp"
 #include "verbs/device_siw.hpp"
 
 #include <algorithm>
@@ -12,26 +11,9 @@
 #include <fstream>
 #include <initializer_list>
 #include <memory>
+#include <poll.h>
 
 namespace asio_rdma {
-
-struct device::impl {
-  impl(ibv_context* c, ownership o) : context(c), owns(o) {}
-  impl(const impl&) = delete;
-  ~impl() {
-    if (occupied != nullptr)
-      ibv_destroy_cq(occupied);
-    if (owns == ownership::take)
-      ibv_close_device(context);
-  }
-
-  ibv_context* context;
-  ownership owns;
-  ibv_cq* occupied = nullptr;
-  ibv_device_attr attributes{};
-  bool on_demand_paging = false;
-  detail::device_listeners listeners;
-};
 
 namespace {
 
@@ -73,6 +55,17 @@ bool pages_connections(const ibv_odp_caps& caps) {
       IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_WRITE | IBV_ODP_SUPPORT_READ;
   return (caps.general_caps & IBV_ODP_SUPPORT) != 0 &&
          (caps.per_transport_caps.rc_odp_caps & all) == all;
+}
+
+// The smallest limit of all ports. A port that reports none does not count.
+std::uint32_t longest_message(ibv_context* context, const ibv_device_attr& attributes) {
+  std::uint32_t result = std::uint32_t(1) << 31;
+  for (std::uint8_t n = 1; n <= attributes.phys_port_cnt; ++n) {
+    ibv_port_attr port{};
+    if (ibv_query_port(context, n, &port) == 0 && port.max_msg_sz != 0)
+      result = std::min(result, port.max_msg_sz);
+  }
+  return result;
 }
 
 bool any_port_active(ibv_context* context) {
@@ -143,55 +136,6 @@ device device::open(std::string_view name) {
   return result;
 }
 
-device device::open_first(error_code& ec) {
-  ec = error::no_device;
-  for (ibv_device* d : device_names()) {
-    ibv_context* context = ibv_open_device(d);
-    if (context == nullptr) {
-      if (const error_code why = open_error(errno); why == error::device_permission)
-        ec = why;
-      continue;
-    }
-    if (any_port_active(context))
-      return adopt_opened(context, ec);
-    ibv_close_device(context);
-  }
-  return {};
-}
-
-device device::open_first() {
-  error_code ec;
-  device result = open_first(ec);
-  detail::throw_if(ec, "device::open_first");
-  return result;
-}
-
-device device::open_for(const asio::ip::address& local, error_code& ec) {
-  ec = error::no_gid;
-  for (ibv_device* d : device_names()) {
-    error_code failed;
-    device candidate = open(ibv_get_device_name(d), failed);
-    if (failed == error::device_permission)
-      ec = failed; // it may have been the device of that address
-    if (failed)
-      continue;
-    const auto own = candidate.addresses();
-    if (std::any_of(own.begin(), own.end(),
-                    [&local](const auto& a) { return detail::matches(a, local); })) {
-      ec.clear();
-      return candidate;
-    }
-  }
-  return {};
-}
-
-device device::open_for(const asio::ip::address& local) {
-  error_code ec;
-  device result = open_for(local, ec);
-  detail::throw_if(ec, "device::open_for");
-  return result;
-}
-
 device::device(native_handle_type context, ownership owns) {
   error_code ec;
   *this = device(context, owns, ec);
@@ -209,8 +153,16 @@ device::device(native_handle_type context, ownership owns, error_code& ec) {
     ec = detail::system_error_code(e);
     return;
   }
+  std::unique_ptr<ibv_comp_channel, int (*)(ibv_comp_channel*)> first(
+      ibv_create_comp_channel(context), &ibv_destroy_comp_channel);
+  if (first == nullptr) {
+    ec = detail::system_error_code(errno);
+    return;
+  }
   impl_ = std::make_shared<impl>(context, owns);
+  impl_->first_made = first.release();
   impl_->attributes = attributes;
+  impl_->max_message_bytes = longest_message(context, attributes);
   impl_->occupied = detail::occupy_invalid_offset(context, impl_->attributes);
   ibv_device_attr_ex extended{};
   if (ibv_query_device_ex(context, nullptr, &extended) == 0)
@@ -221,8 +173,26 @@ device::device(native_handle_type context, ownership owns, error_code& ec) {
 
 detail::device_listeners& device::listeners() const noexcept { return impl_->listeners; }
 
+detail::queue_pair_limits& device::queue_pair_limits() const noexcept {
+  return impl_->queue_pair_limits;
+}
+
+int device::next_completion_vector() const noexcept {
+  const int vectors = std::max(impl_->context->num_comp_vectors, 1);
+  return static_cast<int>(impl_->next_vector++ % static_cast<unsigned>(vectors));
+}
+
 device::native_handle_type device::native_handle() const noexcept {
   return impl_ ? impl_->context : nullptr;
+}
+
+// The verbs of a removed device return EIO a little before the kernel has destroyed the objects of
+// the context. It destroys them from the last to the first (drivers/infiniband/core/rdma_core.c,
+// uverbs_destroy_ufile_hw), and a completion channel reports its end by POLLERR (uverbs_main.c,
+// ib_uverbs_event_poll).
+bool device::is_removed() const noexcept {
+  pollfd channel{impl_->first_made->fd, 0, 0}; // POLLERR and POLLHUP are always reported (poll(2))
+  return poll(&channel, 1, 0) == 1 && (channel.revents & (POLLERR | POLLHUP)) != 0;
 }
 
 std::string device::name() const { return ibv_get_device_name(impl_->context->device); }
@@ -257,6 +227,8 @@ std::uint32_t device::max_read_buffers() const noexcept {
   return type() == transport::iwarp ? 1 : static_cast<std::uint32_t>(std::max(most, 1));
 }
 
+std::uint32_t device::max_message_bytes() const noexcept { return impl_->max_message_bytes; }
+
 ibv_port_attr device::port(std::uint8_t number, error_code& ec) const {
   ibv_port_attr result{};
   const int e = ibv_query_port(impl_->context, number, &result);
@@ -288,15 +260,6 @@ port_counters device::counters(std::uint8_t number) const {
   result.rnr = sum({"rcvd_rnr_err", "rnr_nak_retry_err"});
   result.retries = sum({"completer_retry_err", "local_ack_timeout_err", "packet_seq_err"});
   return result;
-}
-
-std::uint8_t device::first_port() const {
-  for (std::uint8_t n = 1; n <= impl_->attributes.phys_port_cnt; ++n) {
-    error_code ec;
-    if (port(n, ec).state == IBV_PORT_ACTIVE && !ec)
-      return n;
-  }
-  return 1;
 }
 
 } // namespace asio_rdma

@@ -1,14 +1,21 @@
 // SPDX-License-Identifier: BSL-1.0
 // The GIDs and the IP addresses of a device, and their order.
-#include "verbs/device_addresses.hpp"
-
 #include <asio_rdma/device.hpp>
 
+#include "verbs/port_ranking.hpp"
+
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <fstream>
 #include <ifaddrs.h>
 #include <linux/if_packet.h>
+#include <memory>
+#include <net/if.h>
 #include <netinet/in.h>
+#include <optional>
+#include <string>
+#include <string_view>
 
 namespace asio_rdma {
 namespace {
@@ -30,44 +37,67 @@ asio::ip::address_v6 scoped(const asio::ip::address_v6::bytes_type& bytes,
   return result;
 }
 
-// The addresses of the interface with this hardware address.
-std::vector<asio::ip::address> addresses_of_hardware(const std::uint8_t* hardware) {
-  std::vector<asio::ip::address> result;
+/// An interface of this network namespace, with its hardware address if that has 6 bytes.
+struct hardware_interface : detail::network_interface {
+  std::array<std::uint8_t, 6> hardware{};
+};
+
+std::optional<asio::ip::address> address_of(const sockaddr& from) {
+  if (from.sa_family == AF_INET) {
+    const auto& v4 = reinterpret_cast<const sockaddr_in&>(from);
+    return asio::ip::address_v4(ntohl(v4.sin_addr.s_addr));
+  }
+  if (from.sa_family == AF_INET6) {
+    const auto& v6 = reinterpret_cast<const sockaddr_in6&>(from);
+    asio::ip::address_v6::bytes_type bytes;
+    std::memcpy(bytes.data(), v6.sin6_addr.s6_addr, bytes.size());
+    return scoped(bytes, v6.sin6_scope_id);
+  }
+  return {};
+}
+
+// The interfaces of this network namespace; none if they cannot be read.
+std::vector<hardware_interface> interfaces() {
+  std::vector<hardware_interface> result;
   ifaddrs* first = nullptr;
   if (getifaddrs(&first) != 0)
     return result;
-  std::vector<std::string_view> names;
+  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> freed(first, freeifaddrs);
   for (const ifaddrs* i = first; i != nullptr; i = i->ifa_next) {
-    if (i->ifa_addr == nullptr || i->ifa_addr->sa_family != AF_PACKET)
+    if (i->ifa_addr == nullptr)
       continue;
-    const auto* link = reinterpret_cast<const sockaddr_ll*>(i->ifa_addr);
-    if (link->sll_halen == 6 && std::memcmp(link->sll_addr, hardware, 6) == 0)
-      names.emplace_back(i->ifa_name);
-  }
-  for (const ifaddrs* i = first; i != nullptr; i = i->ifa_next) {
-    if (i->ifa_addr == nullptr || std::find(names.begin(), names.end(), i->ifa_name) == names.end())
-      continue;
-    if (i->ifa_addr->sa_family == AF_INET) {
-      const auto* v4 = reinterpret_cast<const sockaddr_in*>(i->ifa_addr);
-      result.push_back(asio::ip::address_v4(ntohl(v4->sin_addr.s_addr)));
-    } else if (i->ifa_addr->sa_family == AF_INET6) {
-      const auto* v6 = reinterpret_cast<const sockaddr_in6*>(i->ifa_addr);
-      asio::ip::address_v6::bytes_type bytes;
-      std::memcpy(bytes.data(), v6->sin6_addr.s6_addr, bytes.size());
-      result.push_back(scoped(bytes, v6->sin6_scope_id));
+    // An IPv4 address may have a label, such as "eth0:1", in place of the interface's name.
+    const std::string_view label = i->ifa_name;
+    const std::string name(label.substr(0, label.find(':')));
+    auto found = std::find_if(result.begin(), result.end(),
+                              [&name](const auto& known) { return known.name == name; });
+    if (found == result.end()) {
+      hardware_interface fresh;
+      fresh.name = name;
+      fresh.index = if_nametoindex(name.c_str());
+      found = result.insert(result.end(), fresh);
+    }
+    if (const auto address = address_of(*i->ifa_addr)) {
+      found->addresses.push_back(*address);
+    } else if (i->ifa_addr->sa_family == AF_PACKET) {
+      const auto& link = reinterpret_cast<const sockaddr_ll&>(*i->ifa_addr);
+      if (link.sll_halen == found->hardware.size())
+        std::memcpy(found->hardware.data(), link.sll_addr, found->hardware.size());
     }
   }
-  freeifaddrs(first);
+  return result;
+}
+
+// The name of the network interface of a GID; empty if it cannot be read.
+std::string interface_name(const device& d, const gid_entry& e) {
+  std::string result;
+  std::ifstream("/sys/class/infiniband/" + d.name() + "/ports/" + std::to_string(e.port) +
+                "/gid_attrs/ndevs/" + std::to_string(e.index)) >>
+      result;
   return result;
 }
 
 } // namespace
-
-bool detail::matches(const asio::ip::address& one, const asio::ip::address& wanted) {
-  if (one.is_v6() && wanted.is_v6() && wanted.to_v6().scope_id() == 0)
-    return one.to_v6().to_bytes() == wanted.to_v6().to_bytes();
-  return one == wanted;
-}
 
 asio::ip::address gid_entry::address() const {
   asio::ip::address_v6::bytes_type bytes;
@@ -103,9 +133,44 @@ std::vector<gid_entry> device::gids() const {
                                                       : gid_entry::kind::infiniband;
     result.push_back(to);
   }
+  const auto known = interfaces();
+  const std::vector<detail::network_interface> here(known.begin(), known.end());
+  const auto foreign = std::stable_partition(result.begin(), result.end(), [&](const gid_entry& e) {
+    return here.empty() || detail::is_here(e, interface_name(*this, e), here);
+  });
+  // A program may use a device whose interface is in another network namespace, without rdma_cm.
+  if (foreign != result.begin())
+    result.erase(foreign, result.end());
   std::stable_sort(result.begin(), result.end(), detail::better_gid);
   return result;
 }
+
+namespace {
+
+// An iWARP port has one GID, which begins with its hardware address (RFC 5040 knows none).
+std::vector<asio::ip::address> addresses_of_hardware(const std::uint8_t* hardware) {
+  std::vector<asio::ip::address> result;
+  for (const hardware_interface& i : interfaces())
+    if (std::equal(i.hardware.begin(), i.hardware.end(), hardware))
+      result.insert(result.end(), i.addresses.begin(), i.addresses.end());
+  return result;
+}
+
+std::vector<asio::ip::address> addresses_of(const device& d, const std::vector<gid_entry>& gids) {
+  std::vector<asio::ip::address> result;
+  for (const gid_entry& e : gids) {
+    const auto found =
+        d.type() == transport::iwarp ? addresses_of_hardware(e.gid.raw) : std::vector{e.address()};
+    for (const auto& a : found)
+      if (std::find(result.begin(), result.end(), a) == result.end())
+        result.push_back(a);
+  }
+  std::stable_sort(result.begin(), result.end(),
+                   [](const auto& a, const auto& b) { return address_rank(a) < address_rank(b); });
+  return result;
+}
+
+} // namespace
 
 std::optional<gid_entry> device::best_gid(std::uint8_t port) const {
   for (const gid_entry& e : gids())
@@ -121,19 +186,12 @@ std::optional<gid_entry> device::best_gid(const asio::ip::address& local) const 
   return {};
 }
 
-std::vector<asio::ip::address> device::addresses() const {
-  std::vector<asio::ip::address> result;
-  for (const gid_entry& e : gids()) {
-    // An iWARP port has one GID, which begins with its hardware address (RFC 5040 knows none).
-    const auto found =
-        type() == transport::iwarp ? addresses_of_hardware(e.gid.raw) : std::vector{e.address()};
-    for (const auto& a : found)
-      if (std::find(result.begin(), result.end(), a) == result.end())
-        result.push_back(a);
-  }
-  std::stable_sort(result.begin(), result.end(),
-                   [](const auto& a, const auto& b) { return address_rank(a) < address_rank(b); });
-  return result;
+std::vector<asio::ip::address> device::addresses() const { return addresses_of(*this, gids()); }
+
+std::vector<asio::ip::address> device::addresses(std::uint8_t port) const {
+  auto own = gids();
+  std::erase_if(own, [port](const gid_entry& e) { return e.port != port; });
+  return addresses_of(*this, own);
 }
 
 } // namespace asio_rdma

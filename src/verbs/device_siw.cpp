@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSL-1.0
 #include "verbs/device_siw.hpp"
 
+#include "verbs/device_impl.hpp"
+
 #include <rdma/siw-abi.h>
 
 #include <array>
@@ -10,8 +12,6 @@
 
 namespace asio_rdma::detail {
 namespace {
-
-constexpr std::uint32_t vendor = 0x626d74; // "bmt", as in the driver
 
 // siw rounds the entries up to a power of two and puts its control block behind them.
 std::size_t pages_of(int entries, std::size_t page) {
@@ -23,7 +23,7 @@ std::size_t pages_of(int entries, std::size_t page) {
 } // namespace
 
 ibv_cq* occupy_invalid_offset(ibv_context* context, const ibv_device_attr& attributes) {
-  if (context->device->transport_type != IBV_TRANSPORT_IWARP || attributes.vendor_id != vendor)
+  if (context->device->transport_type != IBV_TRANSPORT_IWARP || attributes.vendor_id != siw_vendor)
     return nullptr;
   const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
   if (page > SIW_INVAL_UOBJ_KEY / 2) // no page lies before the invalid one

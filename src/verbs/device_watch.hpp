@@ -4,6 +4,7 @@
 #include "core/descriptor_watch.hpp"
 #include "verbs/device_listeners.hpp"
 #include "verbs/device_watch_service.hpp"
+#include "verbs/withheld.hpp"
 
 #include <asio_rdma/device.hpp>
 
@@ -102,6 +103,8 @@ inline void device_watch::read_events() noexcept {
   queued_.store(false);
   while (device_.listeners().read(device_.native_handle()))
     continue;
+  if (device_.is_removed())
+    release_withheld(); // verbs may have failed before the kernel had destroyed their objects
 }
 
 } // namespace asio_rdma::detail

@@ -42,7 +42,7 @@ public:
       return "the RDMA device's file may not be opened (check the permissions of "
              "/dev/infiniband/uverbs* and rdma_cm)";
     case error::device_fatal:
-      return "the RDMA device reported a fatal error";
+      return "the RDMA device reported a fatal error, or was removed";
     case error::memory_limit:
       return "memory could not be registered within the limit on locked memory "
              "(raise it: ulimit -l unlimited, or memlock in limits.conf)";

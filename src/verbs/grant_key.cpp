@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSL-1.0
 #include "verbs/grant_key.hpp"
 
+#include "verbs/device_impl.hpp"
+
 #include <cassert>
 #include <cstdint>
 
@@ -13,11 +15,20 @@ access rights_for_window(access rights) noexcept {
   return access::window_bind | (writes ? access::local_write : access::local_read);
 }
 
+ibv_mw_bind_info binding_of(const memory_region& region, void* data, std::size_t bytes,
+                            access rights) noexcept {
+  return {region.native_handle(), reinterpret_cast<std::uintptr_t>(data), bytes,
+          window_access(rights)};
+}
+
 } // namespace
 
+bool confines_windows(const device& d) noexcept {
+  return d.has_memory_windows() && d.has_invalidation() && d.attributes().vendor_id != rxe_vendor;
+}
+
 grant_key::grant_key(const protection_domain& pd, void* data, std::size_t bytes, access rights,
-                     error_code& ec)
-    : rights_(rights) {
+                     error_code& ec) {
   if (!pd.is_open() || !pd.get_device().has_memory_windows()) {
     region_ = memory_region(pd, data, bytes, rights, ec);
     return;
@@ -26,25 +37,29 @@ grant_key::grant_key(const protection_domain& pd, void* data, std::size_t bytes,
     ec = asio::error::operation_not_supported;
     return;
   }
+  if (bytes > max_window_bytes) {
+    ec = asio::error::message_size;
+    return;
+  }
   window_ = make_window(pd, ec);
   if (!ec)
     region_ = register_exactly(pd, data, bytes, rights_for_window(rights), ec);
   if (ec)
     window_.reset();
+  else
+    binding_ = binding_of(region_, data, bytes, rights);
 }
 
-ibv_mw_bind_info grant_key::binding() const noexcept {
-  assert(window_ != nullptr && region_.is_open());
-  return {region_.native_handle(), reinterpret_cast<std::uintptr_t>(region_.data()), region_.size(),
-          window_access(rights_)};
+grant_key::grant_key(std::shared_ptr<memory_window_impl> window, const memory_region& region,
+                     void* data, std::size_t bytes, access rights) noexcept
+    : window_(std::move(window)), binding_(binding_of(region, data, bytes, rights)) {
+  assert(window_ != nullptr && bytes <= max_window_bytes);
 }
 
 remote_buffer grant_key::remote() const noexcept {
-  assert(region_.is_open());
-  remote_buffer result = region_.remote();
-  if (window_)
-    result.rkey = window_->rkey();
-  return result;
+  assert(is_open());
+  return window_ ? remote_buffer{binding_.addr, binding_.length, window_->rkey()}
+                 : region_.remote();
 }
 
 void grant_key::close(error_code& ec) {

@@ -7,43 +7,58 @@
 
 #include <cstddef>
 #include <memory>
+#include <utility>
 
 namespace asio_rdma::detail {
 
-/// The key of a grant, for exactly its memory. If the device has memory windows of type 2, it is
-/// the key of a window: valid only on the peer's queue pair, bound to a region that has no remote
-/// rights. Otherwise it is the key of the region, which every peer in the protection domain could
-/// use.
+/// Whether the device confines an access to the memory window by whose key it is made, and can
+/// invalidate the key. rxe of Linux 6.1 confines the access to the window's region.
+bool confines_windows(const device& d) noexcept;
+
+/// The longest memory that a window is bound to: libmlx5 binds no window of 2 GiB.
+inline constexpr std::size_t max_window_bytes = (std::size_t(1) << 31) - 1;
+
+/// The key of memory that a peer may access, for exactly that memory. If the device has memory
+/// windows of type 2, it is the key of a window: valid only on the peer's queue pair, bound to a
+/// region that has no remote rights. Otherwise it is the key of a region, which every peer in the
+/// protection domain could use.
 ///
-/// The region belongs to the grant alone in either case: rxe of Linux 6.1 confines an access to the
-/// window's region, not to the window.
+/// The region belongs to the key alone, unless the device confines a peer to the window.
 class grant_key {
 public:
   /// A key that is not open.
   grant_key() noexcept = default;
   /// Registers the memory. If the key has a window, `window` must then be bound. Errors: those of
-  /// `memory_region` and of `memory_window`.
+  /// `memory_region` and of `memory_window`; `message_size` above `max_window_bytes` if the device
+  /// has windows.
   grant_key(const protection_domain& pd, void* data, std::size_t bytes, access rights,
             error_code& ec);
+  /// The key of a region. It has no window.
+  explicit grant_key(memory_region region) noexcept : region_(std::move(region)) {}
+  /// The key of a window, which must then be bound, on at most `max_window_bytes` of a region that
+  /// others use too. The device must confine its windows, and the region outlive the key.
+  grant_key(std::shared_ptr<memory_window_impl> window, const memory_region& region, void* data,
+            std::size_t bytes, access rights) noexcept;
 
-  /// Whether the memory is registered. The key gives no access before it is made, or after it is
-  /// closed.
-  bool is_open() const noexcept { return region_.is_open(); }
+  /// The key gives no access before it is made, or after it is closed.
+  bool is_open() const noexcept { return window_ != nullptr || region_.is_open(); }
   /// Null if the device has no memory windows, or if closed.
   const std::shared_ptr<memory_window_impl>& window() const noexcept { return window_; }
   /// The arguments for binding `window`.
-  ibv_mw_bind_info binding() const noexcept;
+  const ibv_mw_bind_info& binding() const noexcept { return binding_; }
   /// The key and range for the peer. The key must be open and made.
   remote_buffer remote() const noexcept;
 
   /// Ends the key at once; no bind of it may be outstanding. Errors: those of the system; the key
   /// is then still open, the device may still access the memory, and closing may be retried.
   void close(error_code& ec);
+  /// Closes a key that the device has invalidated. Its window may be bound again.
+  void invalidated() noexcept { window_.reset(); }
 
 private:
   memory_region region_;
   std::shared_ptr<memory_window_impl> window_;
-  access rights_ = access::local_read;
+  ibv_mw_bind_info binding_{};
 };
 
 } // namespace asio_rdma::detail

@@ -187,7 +187,7 @@ memory_region::~memory_region() {
 void memory_region::close(error_code& ec) {
   ec.clear();
   if (mr_ != nullptr && owns_ == ownership::take) {
-    if (const int e = ibv_dereg_mr(mr_)) {
+    if (const int e = detail::end_use(pd_.get_device(), &ibv_dereg_mr, mr_)) {
       ec = detail::system_error_code(e);
       return;
     }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSL-1.0
 #include "verbs/memory_window_impl.hpp"
 
+#include "verbs/withheld.hpp"
+
 #include <cassert>
 #include <cerrno>
 
@@ -56,7 +58,7 @@ error_code memory_window_impl::give_to(const std::shared_ptr<bound_windows>& que
 error_code memory_window_impl::free() noexcept {
   ibv_mw* const mw = mw_;
   if (mw != nullptr && owns_ == ownership::take)
-    if (const int e = ibv_dealloc_mw(mw))
+    if (const int e = end_use(pd_.get_device(), &ibv_dealloc_mw, mw))
       return system_error_code(e);
   mw_ = nullptr;
   return {};

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <asio_rdma/buffer_access.hpp>
+#include <asio_rdma/device.hpp>
 #include <asio_rdma/memory_region.hpp>
 #include <boost/intrusive/list.hpp>
 
+#include <cerrno>
 #include <cstddef>
 #include <memory>
 #include <new>
@@ -12,6 +14,15 @@
 #include <utility>
 
 namespace asio_rdma::detail {
+
+/// Calls the verb that destroys an object. Returns 0 if the device no longer uses the object, or
+/// else the errno value. After the removal of the device the verb returns EIO (rdma-core,
+/// libibverbs/cmd_write.h): then memory of the provider is lost, but the object has no use.
+template <class Object>
+int end_use(const device& d, int (*destroy)(Object*), Object* object) noexcept {
+  const int result = destroy(object);
+  return result == EIO && d.is_removed() ? 0 : result;
+}
 
 /// An object that the device may still use because the call that ends its use has failed. It is not
 /// reused until `release_withheld` repeats the call with success, or until the process ends.

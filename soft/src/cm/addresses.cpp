@@ -3,6 +3,8 @@
 // that is bound to it, of TCP or of UDP, so that the kernel's rules hold, for all processes.
 #include "cm/addresses.hpp"
 
+#include "engine/of_process.hpp"
+
 #include <algorithm>
 #include <arpa/inet.h>
 #include <cerrno>
@@ -15,10 +17,10 @@
 namespace soft {
 namespace {
 
-std::vector<cm_id*>& bound() {
-  static auto* const all = new std::vector<cm_id*>;
-  return *all;
-}
+struct bound_ids {
+  std::vector<cm_id*> all;
+};
+std::vector<cm_id*>& bound() { return of_process<bound_ids>().all; }
 
 } // namespace
 
@@ -98,9 +100,14 @@ bool overlap(sockaddr& a, sockaddr& b) noexcept {
   return is_same(gid_of(a), gid_of(b));
 }
 
-bool serves(sockaddr& listener, sockaddr& address) noexcept {
-  return overlap(listener, address) || (is_any(listener) && listener.sa_family == AF_INET6 &&
-                                        port_of(listener) == port_of(address));
+// A listener at any address gets what is sent to an address of this machine.
+bool serves(cm_id& listener, sockaddr& address) {
+  sockaddr& own = listener.route.addr.src_addr;
+  if (!is_any(own))
+    return overlap(own, address);
+  return port_of(own) == port_of(address) && (is_any(address) || is_here(gid_of(address))) &&
+         (own.sa_family == address.sa_family ||
+          (own.sa_family == AF_INET6 && listener.only_v6 == 0));
 }
 
 int choose_source(cm_id& id, const sockaddr& to) {

@@ -22,8 +22,8 @@ void release_port(cm_id& id);
 int check_port(cm_id& id, bool listens);
 /// Whether both may be the address of one packet.
 bool overlap(sockaddr& a, sockaddr& b) noexcept;
-/// Whether a packet to `address` reaches a listener that is bound to `listener`.
-bool serves(sockaddr& listener, sockaddr& address) noexcept;
+/// Whether a packet to `address` reaches the listener.
+bool serves(cm_id& listener, sockaddr& address);
 /// Binds the id to the address from which packets to `to` leave. Returns errno of connect(2) and
 /// bind(2).
 int choose_source(cm_id& id, const sockaddr& to);

@@ -95,6 +95,9 @@ struct cm_id final : librdmacm_id, wire_owner {
   std::shared_ptr<iwarp_wire> wire; ///< to a peer of another process
   iwarp::start_frame first;         ///< the request that was sent, or came
   std::uint32_t qp_num = 0, psn = 0, peer_qp_num = 0, peer_psn = 0;
+  std::optional<std::uint8_t> tos; ///< RDMA_OPTION_ID_TOS
+  std::uint8_t traffic_class = 0;  ///< of the route
+  ibv_ece own_ece{}, peer_ece{};   ///< of the queue pair of a program, and of the peer's
   std::uint8_t initiator_depth = 0, responder_resources = 0, retry_count = 7, rnr_retry_count = 7;
   std::optional<ibv_qp_init_attr>
       for_requests; ///< of a listener by rdma_create_ep(3): a queue pair for each request
@@ -122,8 +125,16 @@ struct cm_id final : librdmacm_id, wire_owner {
   /// Reports an event. `status`: 0, a negative error number, or a reason of rejection.
   void tell(rdma_cm_event_type what, int status = 0, const private_data* data = nullptr,
             std::uint8_t data_field = 0);
-  /// The context that ids have: the first use opens it.
-  static ibv_context* shared_context();
+  /// Opens the context that ids have, unless it is open. It calls ibv_open_device(3), as librdmacm
+  /// does, so that a library that replaces the function sees the context. The engine must not be
+  /// locked. nullptr: errno.
+  static ibv_context* open_context();
+  /// The context that ids have.
+  static ibv_context* shared_context() noexcept;
+  /// Gives the id that context.
+  void use_device() noexcept;
+  /// The opposite. Returns the context of a removed device if no id uses it any more, else nullptr.
+  ibv_context* leave_device() noexcept;
 };
 
 // The messages of the connection manager. Each changes the state of its sender, and of the peer.
@@ -153,6 +164,8 @@ cm_id* take_request(cm_id& listener, std::unique_ptr<cm_id> made, const private_
 /// An error number.
 int start_listening(cm_id& id);
 void stop_listening(cm_id& id);
+/// The requests to all listeners that the program has not got.
+int waiting_requests();
 cm_id* find_listener(sockaddr& address);
 
 } // namespace soft

@@ -14,12 +14,20 @@
 #include <cerrno>
 #include <cstring>
 #include <sys/epoll.h>
+#include <sys/resource.h>
 
 namespace soft {
 namespace {
 
 // Connections of a listener that have not sent their request.
-constexpr std::size_t most_unknown = 1024;
+constexpr std::size_t most_unknown = 128;
+
+// A waiting request of another process has a descriptor. The program needs the others.
+bool has_descriptors() {
+  rlimit most{};
+  return getrlimit(RLIMIT_NOFILE, &most) != 0 ||
+         static_cast<rlim_t>(waiting_requests()) < most.rlim_cur / 4;
+}
 
 // Within one machine TCP is as safe as CRCs are: the bytes stay in its memory. Else CRCs are the
 // default. Source: RFC 5044, section 4.4
@@ -69,7 +77,7 @@ struct cm_listener final : wire_listener {
     to.peer_qp_num = w->number();
     private_data data;
     cm_id* const id_of_request =
-        take_data(f, data) ? take_request(id, std::move(made), data) : nullptr;
+        take_data(f, data) && has_descriptors() ? take_request(id, std::move(made), data) : nullptr;
     if (id_of_request != nullptr) {
       id_of_request->wire = w;
       w->set_owner(*id_of_request);
@@ -118,6 +126,7 @@ void send_request_by_wire(cm_id& from, const private_data& data) {
   if (!from.wire)
     return from.ended(error);
   from.peer_qp_num = from.wire->number();
+  from.wire->expect(current().answer);
   from.wire->send_start(from.first);
 }
 
@@ -132,9 +141,9 @@ void send_reply_by_wire(cm_id& from, const private_data& data) {
   from.state = cm_state::replied;
   from.initiator_depth = depth(a.result.ord);
   from.responder_resources = depth(a.result.ird);
-  from.wire->begin(a.result.crc, false);
+  from.wire->begin(a.result, false);
   if (a.result.peer_to_peer)
-    return;
+    return from.wire->expect(current().answer);
   from.state = cm_state::connected; // the initiator says nothing more
   from.tell(RDMA_CM_EVENT_ESTABLISHED);
 }
@@ -163,7 +172,7 @@ void cm_id::started(const iwarp::start_frame& f) {
   state = cm_state::responded;
   initiator_depth = depth(r.ord);
   responder_resources = depth(r.ird);
-  wire->begin(r.crc, true);
+  wire->begin(r, true);
   tell(RDMA_CM_EVENT_CONNECT_RESPONSE, 0, &data, reply_data);
 }
 
@@ -187,7 +196,12 @@ void cm_id::ended(int error) {
     break;
   case cm_state::requested:
   case cm_state::replied:
-    tell(RDMA_CM_EVENT_REJECTED, reject_timeout, nullptr, reject_data);
+    if (error == ETIMEDOUT)
+      tell(RDMA_CM_EVENT_UNREACHABLE, -error);
+    else if (error == ESHUTDOWN)
+      tell(RDMA_CM_EVENT_DISCONNECTED);
+    else
+      tell(RDMA_CM_EVENT_REJECTED, reject_timeout, nullptr, reject_data);
     break;
   case cm_state::responded:
   case cm_state::connected:

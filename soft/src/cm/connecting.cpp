@@ -131,15 +131,21 @@ SOFT_EXPORT int rdma_disconnect(rdma_cm_id* base) {
   cm_id& id = cm_id::of(base);
   if (id.is_datagram())
     return fail(EINVAL); // there is no connection
+  const auto has_ended = [&] {
+    const engine::lock_guard lock(engine::get());
+    return id.state == cm_state::ended;
+  };
+  const bool had_ended = has_ended();
   end_queue_pair(id);
+  if (had_ended)
+    return 0; // the program has that event
   {
     const engine::lock_guard lock(engine::get());
-    if (id.state == cm_state::ended)
-      return 0; // by the peer: the program has that event
-    if (id.state != cm_state::connected && id.state != cm_state::replied &&
-        id.state != cm_state::responded)
+    if (id.state == cm_state::connected || id.state == cm_state::replied ||
+        id.state == cm_state::responded)
+      send_disconnect(id);
+    else if (id.state != cm_state::ended) // by the queue pair or the peer: that event comes
       return fail(EINVAL);
-    send_disconnect(id);
   }
   return finish(id);
 }

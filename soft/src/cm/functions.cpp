@@ -3,13 +3,17 @@
 #include "cm/functions.hpp"
 
 #include "cm/addresses.hpp"
+#include "device/in_force.hpp"
+#include "engine/of_process.hpp"
 #include "verbs/next.hpp"
 #include "wire/pairing.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <new>
 #include <random>
 #include <utility>
@@ -47,6 +51,16 @@ std::vector<cm_event*> take_events(cm_channel& c, const cm_id& id) {
   return taken;
 }
 
+// Gives the id another channel, and this one the events that the program has not got.
+void move_events(cm_id& id, rdma_event_channel* to) {
+  rdma_event_channel* const old = std::exchange(id.channel, to);
+  for (cm_event* const e : take_events(cm_id::channel_of(old), id)) {
+    if (e->event == RDMA_CM_EVENT_CONNECT_REQUEST)
+      e->id->channel = to;
+    cm_id::channel_of(to).events.push(e);
+  }
+}
+
 // Drops the events of an id that is destroyed, and destroys the ids of requests that were not
 // taken.
 void drop_events(cm_channel& c, cm_id& id) {
@@ -81,12 +95,53 @@ int finish(cm_id& id) {
   return fail(id.event->status < 0 ? -id.event->status : id.event->status);
 }
 
-ibv_context* cm_id::shared_context() {
-  static ibv_context* opened = nullptr;
-  if (opened == nullptr || device_context::of(opened).removed)
-    opened = make_context();
-  return opened;
+namespace {
+
+struct context_of_ids {
+  std::mutex mutex;
+  std::atomic<ibv_context*> opened{nullptr};
+};
+
+} // namespace
+
+ibv_context* cm_id::open_context() {
+  auto& [mutex, opened] = of_process<context_of_ids>();
+  const std::lock_guard lock(mutex);
+  if (opened != nullptr && !device_context::of(opened).removed)
+    return opened;
+  ibv_context* const made = ibv_open_device(&soft::device());
+  if (made == nullptr)
+    return nullptr;
+  ibv_context* unused = nullptr;
+  {
+    const engine::lock_guard locked(engine::get());
+    unused = opened.exchange(made);
+    if (unused != nullptr && device_context::of(unused).is_in_use())
+      unused = nullptr;
+  }
+  if (unused != nullptr)
+    ibv_close_device(unused);
+  return made;
 }
+
+void cm_id::use_device() noexcept {
+  if (verbs != nullptr)
+    return;
+  verbs = shared_context();
+  port_num = 1;
+  ++device_context::of(verbs).ids;
+}
+
+ibv_context* cm_id::leave_device() noexcept {
+  ibv_context* const left = std::exchange(verbs, nullptr);
+  if (left == nullptr)
+    return nullptr;
+  device_context& c = device_context::of(left);
+  --c.ids;
+  return left != shared_context() && !c.is_in_use() ? left : nullptr;
+}
+
+ibv_context* cm_id::shared_context() noexcept { return of_process<context_of_ids>().opened; }
 
 } // namespace soft
 
@@ -100,9 +155,11 @@ SOFT_EXPORT int rdma_create_id(rdma_event_channel* c, rdma_cm_id** id, void* use
   auto made = std::unique_ptr<cm_id>(new (std::nothrow) cm_id{});
   if (!made)
     return fail(ENOMEM);
+  if (cm_id::open_context() == nullptr)
+    return -1;
   {
     const engine::lock_guard lock(engine::get());
-    if (!prepare_numbers() || cm_id::shared_context() == nullptr)
+    if (!prepare_numbers())
       return -1;
   }
   made->synchronous = c == nullptr;
@@ -132,7 +189,14 @@ SOFT_EXPORT int rdma_destroy_id(rdma_cm_id* base) {
     rdma_destroy_event_channel(id.channel);
   if (id.own_pd != nullptr)
     ibv_dealloc_pd(id.own_pd); // fails if the program still uses it
+  ibv_context* removed = nullptr;
+  {
+    const engine::lock_guard lock(engine::get());
+    removed = id.leave_device();
+  }
   delete &id;
+  if (removed != nullptr)
+    ibv_close_device(removed);
   return 0;
 }
 
@@ -152,8 +216,14 @@ SOFT_EXPORT int rdma_set_option(rdma_cm_id* base, int level, int name, void* val
       id.only_v6 = set != 0;
     return 0;
   }
-  if (level == RDMA_OPTION_ID && (name == RDMA_OPTION_ID_TOS || name == RDMA_OPTION_ID_ACK_TIMEOUT))
-    return bytes == 1 ? 0 : fail(EINVAL); // there is no network that would read them
+  if (level == RDMA_OPTION_ID &&
+      (name == RDMA_OPTION_ID_TOS || name == RDMA_OPTION_ID_ACK_TIMEOUT)) {
+    if (bytes != 1)
+      return fail(EINVAL);
+    if (name == RDMA_OPTION_ID_TOS)
+      id.tos = *static_cast<const std::uint8_t*>(value);
+    return 0;
+  }
   return fail(ENOSYS);
 }
 
@@ -165,8 +235,7 @@ SOFT_EXPORT int rdma_bind_addr(rdma_cm_id* base, sockaddr* address) {
   if (const int error = bind_port(id, *address))
     return fail(error);
   if (!is_any(id.route.addr.src_addr)) {
-    id.verbs = cm_id::shared_context();
-    id.port_num = 1;
+    id.use_device();
   }
   id.state = cm_state::bound;
   return 0;
@@ -190,8 +259,7 @@ SOFT_EXPORT int rdma_resolve_addr(rdma_cm_id* base, sockaddr* from, sockaddr* to
     if (error != 0) {
       id.tell(RDMA_CM_EVENT_ADDR_ERROR, -error);
     } else {
-      id.verbs = cm_id::shared_context();
-      id.port_num = 1;
+      id.use_device();
       id.state = cm_state::resolved;
       id.tell(RDMA_CM_EVENT_ADDR_RESOLVED);
     }
@@ -205,6 +273,7 @@ SOFT_EXPORT int rdma_resolve_route(rdma_cm_id* base, int) {
     const engine::lock_guard lock(engine::get());
     if (id.state != cm_state::resolved)
       return fail(EINVAL);
+    id.traffic_class = id.tos.value_or(current().tos);
     id.state = cm_state::routed;
     id.tell(RDMA_CM_EVENT_ROUTE_RESOLVED);
   }
@@ -243,10 +312,10 @@ SOFT_EXPORT int rdma_get_cm_event(rdma_event_channel* c, rdma_cm_event** to) {
       id.psn = random_psn();
       --e->counted_for->waiting;
       if (e->counted_for->synchronous) {
-        id.synchronous = true;
-        id.channel = make_channel();
-        for (cm_event* const later : take_events(cm_id::channel_of(c), id))
-          cm_id::channel_of(id.channel).events.push(later);
+        if (rdma_event_channel* const own = make_channel(); own != nullptr) {
+          id.synchronous = true;
+          move_events(id, own);
+        } // else the program has no descriptor left, and gets the id's events with the listener's
       }
     } else if (e->event == RDMA_CM_EVENT_CONNECT_RESPONSE && e->id->qp != nullptr) {
       // The library's part: the queue pair becomes ready, and the program sees a connection.
@@ -279,15 +348,10 @@ SOFT_EXPORT int rdma_migrate_id(rdma_cm_id* base, rdma_event_channel* to) {
     rdma_ack_cm_event(id.event);
     id.event = nullptr;
   }
-  rdma_event_channel* old = nullptr;
+  rdma_event_channel* const old = id.channel;
   {
     const engine::lock_guard lock(engine::get());
-    old = std::exchange(id.channel, to);
-    for (cm_event* const e : take_events(cm_id::channel_of(old), id)) {
-      if (e->event == RDMA_CM_EVENT_CONNECT_REQUEST)
-        e->id->channel = to;
-      cm_id::channel_of(to).events.push(e);
-    }
+    move_events(id, to);
   }
   id.events_got.wait();
   if (std::exchange(id.synchronous, synchronous))
@@ -323,12 +387,15 @@ SOFT_EXPORT __be16 rdma_get_src_port(rdma_cm_id* id) { return port_of(id->route.
 SOFT_EXPORT __be16 rdma_get_dst_port(rdma_cm_id* id) { return port_of(id->route.addr.dst_addr); }
 
 SOFT_EXPORT ibv_context** rdma_get_devices(int* count) {
+  ibv_context* const context = cm_id::open_context();
   const engine::lock_guard lock(engine::get());
   prepare_numbers();
+  if (context != nullptr)
+    device_context::of(context).is_given = true;
   auto* const list = static_cast<ibv_context**>(std::calloc(2, sizeof(ibv_context*)));
   if (list == nullptr)
     return nullptr;
-  list[0] = cm_id::shared_context();
+  list[0] = context;
   if (count != nullptr)
     *count = 1;
   return list;

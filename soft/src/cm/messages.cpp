@@ -5,6 +5,8 @@
 #include "cm/cm_id.hpp"
 #include "cm/resolution.hpp"
 #include "device/in_force.hpp"
+#include "device/queue_pair.hpp"
+#include "engine/of_process.hpp"
 
 #include <algorithm>
 #include <arpa/inet.h>
@@ -17,10 +19,10 @@
 namespace soft {
 namespace {
 
-std::vector<cm_id*>& listeners() {
-  static auto* const all = new std::vector<cm_id*>;
-  return *all;
-}
+struct listening_ids {
+  std::vector<cm_id*> all;
+};
+std::vector<cm_id*>& listeners() { return of_process<listening_ids>().all; }
 
 cm_event* make_event(cm_id& id, rdma_cm_event_type what, const private_data* data,
                      std::uint8_t data_field) {
@@ -99,14 +101,20 @@ void stop_listening(cm_id& id) {
   id.inquiries.reset();
 }
 
+int waiting_requests() {
+  int all = 0;
+  for (const cm_id* const l : listeners())
+    all += l->waiting;
+  return all;
+}
+
 // An exact address comes before any address.
 cm_id* find_listener(sockaddr& address) {
   cm_id* any = nullptr;
   for (cm_id* const l : listeners()) {
-    sockaddr& own = l->route.addr.src_addr;
-    if (!serves(own, address))
+    if (!serves(*l, address))
       continue;
-    if (!is_any(own))
+    if (!is_any(l->route.addr.src_addr))
       return l;
     any = l;
   }
@@ -147,6 +155,8 @@ void send_request(cm_id& from, const private_data& data) {
   to.initiator_depth = from.responder_resources;
   to.retry_count = from.retry_count;
   to.rnr_retry_count = from.rnr_retry_count;
+  to.traffic_class = from.traffic_class;
+  to.peer_ece = from.own_ece;
   from.peer = &to;
   from.state = cm_state::requesting;
   if (take_request(*listener, std::move(made), data) == nullptr) {
@@ -162,8 +172,7 @@ cm_id* take_request(cm_id& listener, std::unique_ptr<cm_id> made, const private_
   cm_id* const to = made.release();
   to->channel = listener.channel;
   to->context = listener.context;
-  to->verbs = cm_id::shared_context();
-  to->port_num = 1;
+  to->use_device();
   to->state = cm_state::requested;
   ++listener.waiting;
   cm_event* const e = make_event(*to, RDMA_CM_EVENT_CONNECT_REQUEST, &data,
@@ -188,6 +197,7 @@ void send_reply(cm_id& from, const private_data& data) {
   to.rnr_retry_count = from.rnr_retry_count;
   to.initiator_depth = from.responder_resources;
   to.responder_resources = from.initiator_depth;
+  to.peer_ece = {from.peer_ece.vendor_id, from.own_ece.options, 0};
   to.tell(RDMA_CM_EVENT_CONNECT_RESPONSE, 0, &data, reply_data);
 }
 
@@ -218,11 +228,27 @@ void send_reject(cm_id& from, int reason, const private_data& data) {
 
 namespace {
 
+// Whether the link to the peer carries nothing, or either side's device was removed.
+bool is_silent(const cm_id& id) {
+  const auto silent = [](std::uint32_t number) {
+    const queue_pair* const qp = queue_pair::find(number);
+    return qp != nullptr && qp->is_silent();
+  };
+  return silent(id.qp_num) || silent(id.peer_qp_num);
+}
+
+// If the message is lost, the peer stays connected and gets no answer any more.
 void disconnect_peer(cm_id& from) {
+  const bool is_lost =
+      from.peer != nullptr && from.peer->state == cm_state::connected && is_silent(from);
   cm_id* const to = part(from);
   if (const auto w = std::exchange(from.wire, nullptr))
     w->close();
-  if (to != nullptr)
+  if (to == nullptr)
+    return;
+  if (is_lost)
+    to->state = cm_state::connected;
+  else
     to->tell(RDMA_CM_EVENT_DISCONNECTED);
 }
 

@@ -49,6 +49,7 @@ void fill_route(cm_id& id, ibv_ah_attr& a) {
   a.grh.sgid_index =
       static_cast<std::uint8_t>(std::max(index_of(gid_of(id.route.addr.src_addr)), 0));
   a.grh.hop_limit = 64;
+  a.grh.traffic_class = id.traffic_class;
 }
 
 // It becomes initialised once more, as the peer's rights depend on the depths, which are known now.
@@ -228,8 +229,19 @@ SOFT_EXPORT void rdma_destroy_srq(rdma_cm_id* base) {
     ibv_destroy_srq(std::exchange(id.srq, nullptr));
   leave_domain(id);
 }
-SOFT_EXPORT int rdma_set_local_ece(rdma_cm_id*, ibv_ece*) { return fail(EOPNOTSUPP); }
-SOFT_EXPORT int rdma_get_remote_ece(rdma_cm_id*, ibv_ece* e) {
-  *e = {};
+// Both are for a queue pair that the program has made itself.
+SOFT_EXPORT int rdma_set_local_ece(rdma_cm_id* base, ibv_ece* e) {
+  if (base == nullptr || base->qp != nullptr || e == nullptr || e->vendor_id == 0 ||
+      e->comp_mask != 0)
+    return fail(EINVAL);
+  const engine::lock_guard lock(engine::get());
+  cm_id::of(base).own_ece = *e;
+  return 0;
+}
+SOFT_EXPORT int rdma_get_remote_ece(rdma_cm_id* base, ibv_ece* e) {
+  if (base == nullptr || base->qp != nullptr || e == nullptr)
+    return fail(EINVAL);
+  const engine::lock_guard lock(engine::get());
+  *e = cm_id::of(base).peer_ece;
   return 0;
 }

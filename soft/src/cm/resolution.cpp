@@ -2,6 +2,8 @@
 #include "cm/resolution.hpp"
 
 #include "cm/addresses.hpp"
+#include "device/in_force.hpp"
+#include "engine/of_process.hpp"
 
 #include <algorithm>
 #include <arpa/inet.h>
@@ -15,11 +17,8 @@
 namespace soft {
 namespace {
 
-// As the kernel's connection manager, which waits 4 s sixteen times; but a lost message is repeated
-// sooner.
-constexpr std::chrono::seconds pause{1};
-constexpr unsigned most_tries = 65;
-constexpr int turns = 64; // messages before other tasks get their turn
+constexpr std::chrono::seconds pause{1}; // until a request is repeated
+constexpr int turns = 64;                // messages before other tasks get their turn
 
 std::uint64_t random_number() {
   static std::random_device source;
@@ -27,10 +26,7 @@ std::uint64_t random_number() {
 }
 
 // The requests that this process has got.
-std::vector<const cm_answer*>& answers() {
-  static auto* const all = new std::vector<const cm_answer*>;
-  return *all;
-}
+std::vector<const cm_answer*>& answers() { return of_process<std::vector<const cm_answer*>>(); }
 
 // Receives one message. Returns its bytes; 0: it is too long, or there was an interruption; -1:
 // errno.
@@ -96,6 +92,7 @@ void cm_inquiry::begin(const private_data& data) {
   request_.source = gid_of(addresses.src_addr);
   request_.destination = gid_of(addresses.dst_addr);
   std::copy_n(data.bytes.begin(), data.size, request_.data.begin());
+  given_up_ = clock::now() + current().answer;
   // Then a port without a listener is an error of the socket.
   const int yes = 1;
   if (addresses.src_addr.sa_family == AF_INET6)
@@ -108,8 +105,7 @@ void cm_inquiry::begin(const private_data& data) {
 }
 
 void cm_inquiry::send() {
-  ++sent_;
-  engine::get().schedule_at(*this, clock::now() + pause);
+  engine::get().schedule_at(*this, std::min(clock::now() + pause, given_up_));
   const roce::resolution_message m = encode(request_);
   const sockaddr& to = id_.route.addr.dst_addr;
   const ssize_t n =
@@ -125,7 +121,7 @@ void cm_inquiry::fail(int error) {
 }
 
 void cm_inquiry::run() {
-  if (sent_ == most_tries)
+  if (clock::now() >= given_up_)
     return end(RDMA_CM_EVENT_UNREACHABLE, -ETIMEDOUT);
   send();
 }
@@ -177,8 +173,7 @@ void cm_inquiry_listener::ready(std::uint32_t) {
   }
 }
 
-// The sender of a request must be the one that it names. Only addresses of this machine are those
-// of a process that datagrams reach.
+// The sender of a request must be the one that it names.
 void cm_inquiry_listener::take(const roce::resolution_request& r, const sockaddr& from) {
   sockaddr_storage own{}, theirs{};
   std::memcpy(&own, &from, size_of(from));
@@ -190,9 +185,6 @@ void cm_inquiry_listener::take(const roce::resolution_request& r, const sockaddr
       r.service != roce::service_of(ntohs(port_of(destination))) || !is_here(r.destination))
     return;
   put(r.destination, destination);
-  if (!is_here(r.source))
-    return send_from(destination, source,
-                     encode(reply_to(r, roce::resolution_status::unsupported)));
   for (const cm_answer* const a : answers())
     if (a->is_for(r))
       return a->send_again();

@@ -28,7 +28,7 @@ private:
 
   cm_id& id_;
   roce::resolution_request request_;
-  unsigned sent_ = 0;
+  clock::time_point given_up_{};
 };
 
 /// The socket of a listener.

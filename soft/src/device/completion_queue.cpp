@@ -50,7 +50,7 @@ void completion_queue::notify(bool solicited) {
 int completion_queue::poll(int most, ibv_wc* to) noexcept {
   if (pushed_.load() == taken_.load(std::memory_order_relaxed)) // most polls find nothing
     return found_nothing();
-  std::lock_guard lock(polling_);
+  std::lock_guard lock(taking_);
   std::uint64_t at = taken_.load(std::memory_order_relaxed);
   const auto n = static_cast<int>(
       std::min<std::uint64_t>(static_cast<std::uint64_t>(most), pushed_.load() - at));
@@ -64,10 +64,10 @@ int completion_queue::poll(int most, ibv_wc* to) noexcept {
 }
 
 int completion_queue::start() noexcept {
-  polling_.lock();
+  session_.lock();
   const int found = next();
   if (found != 0) {
-    polling_.unlock();
+    session_.unlock();
     found_nothing();
   }
   return found;
@@ -85,6 +85,9 @@ int completion_queue::found_nothing() noexcept {
 
 // A copy, so that the slot is free at once.
 int completion_queue::next() noexcept {
+  if (pushed_.load() == taken_.load(std::memory_order_relaxed))
+    return ENOENT;
+  std::lock_guard lock(taking_);
   const std::uint64_t at = taken_.load(std::memory_order_relaxed);
   if (pushed_.load() == at)
     return ENOENT;
@@ -98,7 +101,7 @@ int completion_queue::next() noexcept {
 }
 
 void completion_queue::drop(std::uint32_t qp_num) {
-  std::lock_guard lock(polling_);
+  std::lock_guard lock(taking_);
   const std::uint64_t first = taken_.load(), last = pushed_.load();
   std::uint64_t kept =
       last; // from the newest to the oldest, so that `pushed_`, which the engine owns, stays
@@ -115,7 +118,7 @@ void completion_queue::drop(std::uint32_t qp_num) {
 }
 
 int completion_queue::resize(unsigned capacity) {
-  std::lock_guard lock(polling_);
+  std::lock_guard lock(taking_);
   const std::uint64_t first = taken_.load(), last = pushed_.load();
   if (last - first > capacity)
     return EINVAL;

@@ -55,15 +55,23 @@ struct completion_queue : ibv_cq_ex {
   /// Errors: EINVAL, more completions are in the queue.
   int resize(unsigned capacity);
   std::atomic<int> users{0}; ///< queue pairs
+  int vector = 0;            ///< the completion vector that it was made with
 
   // ---- from any thread
   int poll(int most, ibv_wc* to) noexcept;
-  void arm(bool solicited_only) noexcept { armed_.store(solicited_only ? only_solicited : any); }
+  /// A request for any completion stays one (InfiniBand specification, C11-32).
+  void arm(bool solicited_only) noexcept {
+    int unarmed = none;
+    if (!solicited_only)
+      armed_.store(any);
+    else
+      armed_.compare_exchange_strong(unarmed, only_solicited);
+  }
 
-  /// Polling by ibv_start_poll(3): the queue's mutex is held until `end_poll`.
+  /// Polling by ibv_start_poll(3): from `start` to `end` other threads that call `start` wait.
   int start() noexcept;
   int next() noexcept;
-  void end() noexcept { polling_.unlock(); }
+  void end() noexcept { session_.unlock(); }
   const ibv_wc& at_poll() const noexcept { return read_; }
 
   acknowledged_events completions_got, events_got;
@@ -77,7 +85,8 @@ private:
   std::unique_ptr<ibv_wc[]> slots_;
   std::unique_ptr<late_copy[]> copies_; ///< of the slots, or nullptr; nothing to copy in free slots
   unsigned capacity_;
-  spin_mutex polling_;
+  spin_mutex session_; ///< from `start` to `end`, while the program's own code runs
+  spin_mutex taking_;  ///< for a few instructions: `taken_`, and the slots from there on
   std::atomic<int> armed_{none};
   bool overflowed_ = false;
   ibv_wc read_{}; ///< the completion that a program reads by ibv_wc_read_*(3)

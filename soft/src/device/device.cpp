@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: BSL-1.0
 #include "device/objects.hpp"
 
+#include "device/limits.hpp"
 #include "engine/engine.hpp"
 
 #include "asio_rdma_soft.h"
+#include "engine/of_process.hpp"
 
 #include <algorithm>
 #include <arpa/inet.h>
 #include <cstring>
 #include <ifaddrs.h>
+#include <memory>
 #include <mutex>
 #include <net/if.h>
 #include <netinet/in.h>
@@ -32,34 +35,33 @@ ibv_device& device() noexcept {
   return all.d;
 }
 
-resource_counts& resources() noexcept {
-  static auto* const counts = new resource_counts;
-  return *counts;
-}
+resource_counts& resources() noexcept { return of_process<resource_counts>(); }
 
 namespace {
 
-std::mutex contexts_mutex;
-std::vector<device_context*>& contexts() {
-  static auto* const all = new std::vector<device_context*>;
-  return *all;
-}
+struct open_contexts {
+  std::mutex mutex;
+  std::vector<device_context*> all;
+};
 
 } // namespace
 
 device_context::device_context() : verbs_context{} {
-  const std::lock_guard lock(contexts_mutex);
-  contexts().push_back(this);
+  auto& open = of_process<open_contexts>();
+  const std::lock_guard lock(open.mutex);
+  open.all.push_back(this);
 }
 
 device_context::~device_context() {
-  const std::lock_guard lock(contexts_mutex);
-  std::erase(contexts(), this);
+  auto& open = of_process<open_contexts>();
+  const std::lock_guard lock(open.mutex);
+  std::erase(open.all, this);
 }
 
 void device_context::for_all(const std::function<void(device_context&)>& f) {
-  const std::lock_guard lock(contexts_mutex);
-  for (device_context* const c : contexts())
+  auto& open = of_process<open_contexts>();
+  const std::lock_guard lock(open.mutex);
+  for (device_context* const c : open.all)
     f(*c);
 }
 
@@ -74,16 +76,33 @@ ibv_gid gid_of(const sockaddr& address) noexcept {
   return g;
 }
 
+namespace {
+
+struct gid_table {
+  std::mutex mutex;
+  std::vector<gid_entry> all;
+};
+// For `is_here`, which is called often.
+struct gid_copy {
+  std::mutex mutex;
+  std::vector<gid_entry> all;
+  clock::time_point until{};
+};
+
+} // namespace
+
 // A GID keeps its index, because queue pairs name the index. If an address is removed, its GID
-// becomes zero.
+// becomes zero. If the table is full, other addresses take the places of such GIDs; without one,
+// an address has no GID.
 std::vector<gid_entry> gids() {
-  static std::mutex mutex;
-  static auto& table = *new std::vector<gid_entry>;
+  auto& [mutex, table] = of_process<gid_table>();
   std::lock_guard lock(mutex);
   std::vector<bool> present(table.size());
+  std::vector<gid_entry> others;
   ifaddrs* all = nullptr;
   if (getifaddrs(&all) != 0)
     return table;
+  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> freed(all, freeifaddrs);
   for (const ifaddrs* i = all; i != nullptr; i = i->ifa_next) {
     if (i->ifa_addr == nullptr || (i->ifa_flags & IFF_UP) == 0 ||
         (i->ifa_addr->sa_family != AF_INET && i->ifa_addr->sa_family != AF_INET6))
@@ -92,22 +111,26 @@ std::vector<gid_entry> gids() {
     const auto same = std::find_if(table.begin(), table.end(), [&](const gid_entry& t) {
       return is_same(t.gid, e.gid) && t.interface == e.interface;
     });
-    if (same != table.end()) {
+    if (same != table.end())
       present[static_cast<std::size_t>(same - table.begin())] = true;
-    } else {
+    else if (table.size() == limits::addresses)
+      others.push_back(e);
+    else {
       table.push_back(e);
       present.push_back(true);
     }
   }
-  freeifaddrs(all);
+  for (const gid_entry& e : others)
+    if (const auto free = std::find(present.begin(), present.end(), false); free != present.end()) {
+      table[static_cast<std::size_t>(free - present.begin())] = e;
+      *free = true;
+    }
   std::vector<gid_entry> result = table;
   for (std::size_t i = 0; i != result.size(); ++i)
     if (!present[i])
       result[i] = {};
   return result;
 }
-
-namespace {
 
 int index_in(const std::vector<gid_entry>& all, const ibv_gid& gid) {
   const auto found =
@@ -124,14 +147,10 @@ int index_in(const std::vector<gid_entry>& all, const ibv_gid& gid) {
   return local == all.end() ? -1 : static_cast<int>(local - all.begin());
 }
 
-} // namespace
-
 int index_of(const ibv_gid& gid) { return index_in(gids(), gid); }
 
 bool is_here(const ibv_gid& gid) {
-  static std::mutex mutex;
-  static auto& known = *new std::vector<gid_entry>;
-  static clock::time_point until{};
+  auto& [mutex, known, until] = of_process<gid_copy>();
   std::lock_guard lock(mutex);
   const auto now = clock::now();
   if (now >= until) {

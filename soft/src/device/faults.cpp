@@ -3,6 +3,7 @@
 #include "device/faults.hpp"
 
 #include "device/queue_pair.hpp"
+#include "engine/of_process.hpp"
 #include "settings/words.hpp"
 
 #include <cerrno>
@@ -21,19 +22,56 @@ void wait(std::chrono::nanoseconds time) {
     std::this_thread::sleep_for(time);
 }
 
+void tell(device_context& c, ibv_event_type what) {
+  ibv_async_event e{};
+  e.event_type = what;
+  e.element.port_num = 1;
+  c.events.push(e);
+}
+
+void tell_all(ibv_event_type what) {
+  device_context::for_all([what](device_context& c) { tell(c, what); });
+}
+
+// Calls fail at once. Some time later the kernel has destroyed all objects, completion channels
+// included, and reports IBV_EVENT_DEVICE_FATAL (uverbs_destroy_ufile_hw).
+class removal final : public task {
+public:
+  static removal& get() { return of_process<removal>(); }
+  void begin() {
+    attention |= is_removed;
+    device_context::for_all([](device_context& c) { c.removed = true; });
+    engine::get().remove(*this); // of a removal that has begun
+    if (habits().removal.count() == 0)
+      run();
+    else
+      engine::get().schedule_at(*this, clock::now() + habits().removal);
+  }
+
+private:
+  void run() override {
+    queue_pair::for_all([](queue_pair& qp) {
+      if (device_context::of(qp.qp_base.context).removed)
+        qp.cut();
+    });
+    memory_table::get().end_removed();
+    device_context::for_all([](device_context& c) {
+      if (!c.removed || c.is_told)
+        return;
+      c.is_told = true;
+      for (channel* const each : c.channels)
+        each->events.end();
+      tell(c, IBV_EVENT_DEVICE_FATAL);
+    });
+  }
+};
+
 // An event of the port or the device.
 void raise_in_all(ibv_event_type what) {
-  const bool removes = what == IBV_EVENT_DEVICE_FATAL && habits().eio_after_removal;
-  if (removes)
-    attention |= is_removed;
-  device_context::for_all([&](device_context& c) {
-    if (removes)
-      c.removed = true;
-    ibv_async_event e{};
-    e.event_type = what;
-    e.element.port_num = 1;
-    c.events.push(e);
-  });
+  if (what == IBV_EVENT_DEVICE_FATAL && habits().eio_after_removal)
+    removal::get().begin();
+  else
+    tell_all(what);
 }
 
 } // namespace
@@ -56,6 +94,8 @@ void happen_now() {
     queue_pair::for_all([](queue_pair& qp) { qp.kill_peer(); });
   if (i.drop)
     queue_pair::for_all([](queue_pair& qp) { qp.cut(); });
+  if (i.flap.count() > 0)
+    queue_pair::for_all([&i](queue_pair& qp) { qp.interrupt(i.flap); });
   if (i.event >= 0)
     raise_in_all(static_cast<ibv_event_type>(i.event));
 }

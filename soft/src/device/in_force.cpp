@@ -3,6 +3,7 @@
 
 #include "asio_rdma_soft.h"
 #include "device/faults.hpp"
+#include "engine/of_process.hpp"
 
 #include <cerrno>
 #include <cstdio>
@@ -32,24 +33,29 @@ const version& without_settings() {
 }
 constinit std::atomic<version*> in_force{nullptr};
 
-std::mutex changing;
 enum class loading { not_yet, done, failed } loaded = loading::not_yet;
 
-// Versions that were replaced stay: a thread may still use one.
-std::vector<std::unique_ptr<version>>& versions() {
-  static auto* const all = new std::vector<std::unique_ptr<version>>;
-  return *all;
-}
+// The changes of the settings. After fork(2) a child has the version that was in force, and changes
+// of its own: a thread of the parent may have been in the middle of one.
+struct all_changes {
+  std::mutex changing;
+  // Versions that were replaced stay: a thread may still use one.
+  std::vector<std::unique_ptr<version>> versions;
+};
+all_changes& changes() { return of_process<all_changes>(); }
 
 void put_in_force(settings s) {
   std::uint32_t bits = 0;
   for (const fault& f : s.faults)
     bits |= f.places;
-  if (s.rate > 0 || s.latency.count() > 0)
+  if (s.rate > 0 || s.latency.count() > 0 || s.jitter.count() > 0)
     bits |= is_timed;
+  if (s.at_post)
+    bits |= is_at_post;
   if (s.kind.copied_at_poll > 0)
     bits |= is_copied;
-  auto& made = versions().emplace_back(std::make_unique<version>(std::move(s)));
+  auto& made = changes().versions.emplace_back(std::make_unique<version>(std::move(s)));
+  const std::lock_guard all_or_nothing(forking());
   in_force.store(made.get());
   attention &= is_removed;
   attention |= bits;
@@ -89,7 +95,7 @@ const settings& current() noexcept {
 }
 
 int load_settings() {
-  const std::lock_guard lock(changing);
+  const std::lock_guard lock(changes().changing);
   if (loaded == loading::not_yet)
     loaded = take_text(std::getenv("ASIO_RDMA_SOFT"), "ASIO_RDMA_SOFT") == 0 ? loading::done
                                                                              : loading::failed;
@@ -120,6 +126,9 @@ incident occasion(place at) noexcept {
     case action::drop:
       i.drop = true;
       break;
+    case action::flap:
+      i.flap = f.time;
+      break;
     case action::kill:
       i.kill = true;
       break;
@@ -137,7 +146,7 @@ using namespace soft;
 
 extern "C" __attribute__((visibility("default"))) int soft_set(const char* text) {
   {
-    const std::lock_guard lock(changing);
+    const std::lock_guard lock(changes().changing);
     const bool environment = text == nullptr;
     if (const int error = take_text(environment ? std::getenv("ASIO_RDMA_SOFT") : text,
                                     environment ? "ASIO_RDMA_SOFT" : "soft_set"))

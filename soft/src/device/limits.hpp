@@ -13,9 +13,8 @@ inline constexpr int completions = 1 << 20;
 inline constexpr int regions = 1 << 20;
 inline constexpr int domains = 1 << 16;
 inline constexpr int shared_receive_queues = 1 << 16;
-inline constexpr int vectors = 2;
-inline constexpr int addresses = 1024; ///< of the GID table
-inline constexpr int partitions = 8;   ///< of the P_Key table: each is the default one
+inline constexpr int addresses = 256; ///< of the GID table: a route has 8 bits for an index
+inline constexpr int partitions = 8;  ///< of the P_Key table: each is the default one
 
 } // namespace soft::limits
 

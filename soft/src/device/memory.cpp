@@ -2,13 +2,19 @@
 #include "device/memory.hpp"
 
 #include "device/limits.hpp"
+#include "engine/of_process.hpp"
 #include "engine/sanitizers.hpp"
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace soft {
 namespace {
+
+// ibv_bind_mw(3)
+constexpr unsigned window_access = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
+                                   IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_ZERO_BASED;
 
 // [address, address + bytes) within [first, first + size), without overflow.
 bool within(std::uint64_t address, std::uint64_t bytes, std::uint64_t first,
@@ -20,12 +26,14 @@ std::byte* at(const region& r, std::uint64_t address) noexcept {
   return static_cast<std::byte*>(r.addr) + (address - r.first);
 }
 
+// The address that a peer names for the first byte of a window.
+std::uint64_t base_of(const window& w) noexcept {
+  return (w.access & IBV_ACCESS_ZERO_BASED) != 0 ? 0 : w.first;
+}
+
 } // namespace
 
-memory_table& memory_table::get() {
-  static auto* const table = new memory_table; // as the engine, it lives until the process ends
-  return *table;
-}
+memory_table& memory_table::get() { return of_process<memory_table>(); }
 
 std::uint32_t memory_table::take() {
   if (free_ != 0) {
@@ -65,12 +73,34 @@ bool memory_table::add(window& w) {
   return true;
 }
 
-void memory_table::remove(region& r) { give_back(r.lkey >> 8); }
+// A child after fork(2) may remove what its parent has made.
+void memory_table::remove(region& r) {
+  ++removals_;
+  if (const slot* const s = find(r.lkey); s != nullptr && s->r == &r)
+    give_back(r.lkey >> 8);
+}
 
 void memory_table::remove(window& w) {
   if (w.bound != nullptr)
     --w.bound->windows;
-  give_back(w.key >> 8);
+  if (const slot* const s = find(w.key); s != nullptr && s->w == &w)
+    give_back(w.key >> 8);
+}
+
+void memory_table::end_removed() {
+  const auto is_removed = [](const auto* o) {
+    return o != nullptr && device_context::of(o->context).removed;
+  };
+  for (slot& s : slots_) {
+    if (is_removed(s.w)) {
+      if (s.w->bound != nullptr)
+        --std::exchange(s.w->bound, nullptr)->windows;
+      s.w = nullptr;
+    }
+    if (is_removed(s.r))
+      s.r = nullptr;
+  }
+  ++removals_;
 }
 
 const memory_table::slot* memory_table::find(std::uint32_t key) const {
@@ -102,6 +132,22 @@ bool memory_table::resolve(const ibv_pd* pd, std::span<const ibv_sge> elements, 
   return true;
 }
 
+bool memory_table::still_has(const ibv_pd* pd, const spans& memory, std::uint64_t& as_of) const {
+  if (as_of == removals_)
+    return true;
+  const auto is_registered = [&](const span& p) {
+    const auto address = reinterpret_cast<std::uintptr_t>(p.data);
+    return std::any_of(slots_.begin(), slots_.end(), [&](const slot& s) {
+      return s.r != nullptr && s.r->pd == pd &&
+             within(address, p.bytes, reinterpret_cast<std::uintptr_t>(s.r->addr), s.r->length);
+    });
+  };
+  if (!std::all_of(memory.parts, memory.parts + memory.count, is_registered))
+    return false;
+  as_of = removals_;
+  return true;
+}
+
 std::byte* memory_table::remote(const ibv_qp& responder, std::uint32_t key, std::uint64_t address,
                                 std::uint64_t bytes, unsigned access, refusal& why) const {
   const auto refused = [&why](refusal r) {
@@ -126,10 +172,9 @@ std::byte* memory_table::remote(const ibv_qp& responder, std::uint32_t key, std:
     return refused(refusal::other_domain);
   if ((w->access & access) != access)
     return refused(refusal::no_right);
-  if (!within(address, bytes, w->first, w->bytes))
+  if (!within(address, bytes, base_of(*w), w->bytes))
     return refused(refusal::out_of_bounds);
-  // A zero-based window begins at address 0 of its own.
-  return at(*w->bound, address);
+  return at(*w->bound, w->first + (address - base_of(*w)));
 }
 
 // InfiniBand specification, 10.6.7.2 and 11.2.2.2; rxe's checks are the same.
@@ -141,6 +186,8 @@ ibv_wc_status memory_table::bind(ibv_qp& by, window& w, std::uint32_t key,
   if (w.type == IBV_MW_TYPE_2 && w.bound != nullptr) // must be invalidated first
     return IBV_WC_MW_BIND_ERR;
   if (w.type == IBV_MW_TYPE_2 && (key >> 8) != (w.key >> 8))
+    return IBV_WC_MW_BIND_ERR;
+  if ((to.mw_access_flags & ~window_access) != 0)
     return IBV_WC_MW_BIND_ERR;
   if (to.length != 0) {
     const slot* const s = r == nullptr ? nullptr : find(r->lkey);

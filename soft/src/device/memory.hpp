@@ -67,12 +67,18 @@ public:
   bool add(window& w);
   void remove(region& r);
   void remove(window& w);
+  /// Makes those of contexts whose device was removed unreachable.
+  void end_removed();
 
   /// Adds the memory of a request's elements to `to`. `access`: rights that its
   /// region must have. False:
   /// an element names memory that the request must not use.
   bool resolve(const ibv_pd* pd, std::span<const ibv_sge> elements, unsigned access,
                spans& to) const;
+  /// Whether all of `memory`, of which `resolve` said so before, is still registered. `as_of`: the
+  /// removals so far when that was known last.
+  bool still_has(const ibv_pd* pd, const spans& memory, std::uint64_t& as_of) const;
+  std::uint64_t removals() const noexcept { return removals_; }
   /// The memory that a peer names, or nullptr and the reason. `access`: one of IBV_ACCESS_REMOTE_*.
   std::byte* remote(const ibv_qp& responder, std::uint32_t key, std::uint64_t address,
                     std::uint64_t bytes, unsigned access, refusal& why) const;
@@ -97,6 +103,7 @@ private:
 
   std::vector<slot> slots_{1}; // key 0 is no key
   std::uint32_t free_ = 0;
+  std::uint64_t removals_ = 0; // of regions
 };
 
 /// The parts of `whole` that hold `bytes` bytes from `offset` on. Returns their number, which is at

@@ -31,9 +31,14 @@ std::vector<gid_entry> gids();
 ibv_gid gid_of(const sockaddr& address) noexcept;
 /// Index of a GID, or -1.
 int index_of(const ibv_gid& gid);
+/// The same, in a table that `gids` gave.
+int index_in(const std::vector<gid_entry>& all, const ibv_gid& gid);
 /// Whether a GID is that of an address of this machine; an address that was added less than 100 ms
 /// ago may be missed. For addresses that a peer names: cheaper than `index_of`.
 bool is_here(const ibv_gid& gid);
+inline bool is_zero(const ibv_gid& g) noexcept {
+  return g.global.subnet_prefix == 0 && g.global.interface_id == 0;
+}
 inline bool is_same(const ibv_gid& a, const ibv_gid& b) noexcept {
   return std::memcmp(a.raw, b.raw, sizeof(a.raw)) == 0;
 }
@@ -62,6 +67,8 @@ private:
   std::uint64_t got_ = 0, acknowledged_ = 0;
 };
 
+struct channel;
+
 /// A program's context on the device.
 struct device_context : verbs_context {
   device_context();
@@ -70,6 +77,12 @@ struct device_context : verbs_context {
   event_source<ibv_async_event> events;
   std::atomic<int> objects{0};      ///< domains, completion queues and channels
   std::atomic<bool> removed{false}; ///< the device is gone for this context
+  // ---- guarded by the engine's lock
+  std::vector<channel*> channels;
+  int ids = 0;           ///< of librdmacm
+  bool is_given = false; ///< by rdma_get_devices(3)
+  bool is_told = false;  ///< of the removal
+  bool is_in_use() const noexcept { return ids != 0 || is_given; }
 
   ibv_context* base() noexcept { return &context; }
   static device_context& of(ibv_context* c) noexcept {
@@ -79,9 +92,6 @@ struct device_context : verbs_context {
   /// Calls `f` with each context of this process.
   static void for_all(const std::function<void(device_context&)>& f);
 };
-
-/// Another context: ibv_open_device(3). nullptr: errno.
-ibv_context* make_context();
 
 /// Whether `c` is a context of this device, not of a real one.
 inline bool is_soft(const ibv_context* c) noexcept { return c->device == &device(); }
@@ -107,11 +117,14 @@ struct domain : ibv_pd {
   static domain& of(ibv_pd* pd) noexcept { return *static_cast<domain*>(pd); }
 };
 
-struct address_handle : ibv_ah {
+/// The way of a datagram. A request has a copy, so that the program may destroy the handle after
+/// the post.
+struct datagram_way {
   ibv_ah_attr attributes;
-  ibv_gid source;        ///< of the datagrams' headers
-  bool is_local = false; ///< the address is one of this machine
+  gid_entry source; ///< of the datagrams' headers
+  bool is_local;    ///< the address is one of this machine
 };
+struct address_handle : ibv_ah, datagram_way {};
 
 struct completion_queue;
 

@@ -11,8 +11,8 @@ namespace soft {
 
 struct queue_pair;
 
-// Peers in other processes, as a queue pair sees them. Folder wire/ implements all of this. The
-// engine must be locked.
+// Peers in other processes and on other machines, as a queue pair sees them. Folder wire/
+// implements all of this. The engine must be locked.
 
 /// A connection to a peer in another process.
 class peer_wire {
@@ -46,13 +46,20 @@ std::unique_ptr<peer_search> search_peer(queue_pair& qp, search_kind kind);
 /// Sends a datagram to the process of the queue pair `to`. False: that process is behind; the queue
 /// pair `from` runs again. A datagram without a receiver is lost.
 bool send_datagram(queue_pair& from, std::uint32_t to, const spans& whole);
-/// From now on datagrams of other processes reach the queue pair with this number. An error number.
+/// Sends a datagram to another machine, likewise. `whole` is what another process of this machine
+/// would get.
+bool send_to_network(queue_pair& from, const datagram_way& way, const spans& whole);
+/// From now on datagrams of other processes, and of other machines if the port is free, reach the
+/// queue pair with this number. An error number.
 int hear_datagrams(std::uint32_t number);
 
 /// Takes a number for a queue pair that no other one of this machine has. 0: none is left, or no
 /// descriptor.
 std::uint32_t take_number();
 void give_back_number(std::uint32_t number);
+/// The part of a number that does not depend on the process: queue pairs that are made in the same
+/// order have the same.
+std::uint32_t order_of_number(std::uint32_t number) noexcept;
 
 } // namespace soft
 

@@ -3,18 +3,24 @@
 
 #include "device/limits.hpp"
 #include "device/transitions.hpp"
+#include "engine/of_process.hpp"
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <unordered_map>
+#include <utility>
 
 namespace soft {
 namespace {
 
-std::unordered_map<std::uint32_t, queue_pair*>& numbers() {
-  static auto* const table = new std::unordered_map<std::uint32_t, queue_pair*>;
-  return *table;
+using number_table = std::unordered_map<std::uint32_t, queue_pair*>;
+number_table& numbers() { return of_process<number_table>(); }
+
+// RoCE has global routes only, by a GID of the port (the kernel's rdma_check_ah_attr).
+bool is_route(const ibv_ah_attr& to, const std::vector<gid_entry>& own) {
+  return to.is_global != 0 && to.grh.sgid_index < own.size() &&
+         !is_zero(own[to.grh.sgid_index].gid);
 }
 
 // A program may post as soon as both queue pairs are ready. An adapter delivers that message, and
@@ -29,7 +35,9 @@ queue_pair::queue_pair(const ibv_qp_init_attr& a)
       sends_(a, habits()),
       own_(a.srq != nullptr ? 0 : a.cap.max_recv_wr, a.srq != nullptr ? 0 : a.cap.max_recv_sge),
       shared_(a.srq != nullptr ? &shared_queue::of(a.srq) : nullptr),
-      message_bytes_(a.qp_type == IBV_QPT_UD ? habits().datagram_bytes : habits().message_bytes) {
+      message_bytes_(a.qp_type == IBV_QPT_UD ? habits().datagram_bytes : habits().message_bytes),
+      ece_vendor_(habits().ece_vendor),
+      ece_options_(habits().ece_options) {
   attributes_.path_mtu = IBV_MTU_4096;
 }
 
@@ -89,7 +97,8 @@ int queue_pair::post_built() noexcept {
 // Within a process the engine carries requests out, so that no post completes inside the call. A
 // socket takes them from the posting thread: that saves the time in which the engine wakes up.
 void queue_pair::begin() noexcept {
-  if (sends_by_socket_.load(std::memory_order_relaxed) && !needs_attention(request_attention))
+  if ((sends_by_socket_.load(std::memory_order_relaxed) || needs_attention(is_at_post)) &&
+      !needs_attention(request_attention))
     engine::get().run_here(*this);
   else
     engine::get().schedule(*this);
@@ -107,16 +116,20 @@ int queue_pair::post_receive(ibv_recv_wr* first, ibv_recv_wr** bad) noexcept {
 }
 
 int queue_pair::modify(const ibv_qp_attr& a, int mask) {
+  if (find(qp_base.qp_num) != this) // of the parent, before fork(2)
+    return ENODEV;
   const ibv_qp_state from = present(), to = (mask & IBV_QP_STATE) != 0 ? a.qp_state : from;
   if ((mask & IBV_QP_CUR_STATE) != 0 && a.cur_qp_state != from)
     return EINVAL;
   if (!is_allowed(qp_base.qp_type, from, to, mask))
     return EINVAL;
+  // Reading the addresses of the machine takes system calls.
+  const std::vector<gid_entry> own = to == IBV_QPS_RTR ? gids() : std::vector<gid_entry>();
   if (((mask & IBV_QP_PORT) != 0 && a.port_num != 1) ||
       ((mask & IBV_QP_PKEY_INDEX) != 0 && a.pkey_index >= limits::partitions) ||
       ((mask & IBV_QP_MAX_QP_RD_ATOMIC) != 0 && a.max_rd_atomic > habits().reads) ||
       ((mask & IBV_QP_MAX_DEST_RD_ATOMIC) != 0 && a.max_dest_rd_atomic > habits().reads) ||
-      ((mask & IBV_QP_AV) != 0 && a.ah_attr.is_global == 0 && habits().grh_required))
+      ((mask & IBV_QP_AV) != 0 && !is_route(a.ah_attr, own)))
     return EINVAL;
   if (to == IBV_QPS_RTR && qp_base.qp_type == IBV_QPT_UD)
     if (const int error = hear_datagrams(qp_base.qp_num))
@@ -140,6 +153,8 @@ int queue_pair::modify(const ibv_qp_attr& a, int mask) {
   set(IBV_QP_TIMEOUT, &ibv_qp_attr::timeout);
   set(IBV_QP_RETRY_CNT, &ibv_qp_attr::retry_cnt);
   set(IBV_QP_RNR_RETRY, &ibv_qp_attr::rnr_retry);
+  if (ece_wanted_)
+    ece_ = *std::exchange(ece_wanted_, std::nullopt) & ece_options_;
   if (to == IBV_QPS_RESET)
     reset();
   else if (to == IBV_QPS_ERR)
@@ -147,7 +162,7 @@ int queue_pair::modify(const ibv_qp_attr& a, int mask) {
   else
     state_ = to;
   if (to == IBV_QPS_RTR) {
-    peer_is_here_ = index_of(attributes_.ah_attr.grh.dgid) >= 0;
+    peer_is_here_ = index_in(own, attributes_.ah_attr.grh.dgid) >= 0;
     if (auto w = is_reliable() ? find_wire(attributes_.dest_qp_num) : nullptr) {
       use_wire(std::move(w));
     } else if (peer_is_here_ && qp_base.qp_type != IBV_QPT_UD &&
@@ -166,6 +181,24 @@ void queue_pair::query(ibv_qp_attr& a) const {
   a = attributes_;
   a.qp_state = a.cur_qp_state = present();
   a.cap = made_of.cap;
+}
+
+// As mlx5: no option is reported between this and the next change of the state.
+int queue_pair::set_ece(const ibv_ece& e) {
+  if (ece_vendor_ == 0 || e.vendor_id == 0)
+    return EOPNOTSUPP;
+  if (e.vendor_id != ece_vendor_ || e.comp_mask != 0)
+    return EINVAL;
+  ece_wanted_ = e.options;
+  ece_ = 0;
+  return 0;
+}
+
+int queue_pair::query_ece(ibv_ece& e) const {
+  if (ece_vendor_ == 0)
+    return EOPNOTSUPP;
+  e = {ece_vendor_, ece_, 0};
+  return 0;
 }
 
 void queue_pair::tell(ibv_event_type what) {
@@ -208,7 +241,7 @@ void queue_pair::reset() {
   completion_queue::of(qp_base.recv_cq).drop(qp_base.qp_num);
   last_told_ = is_cut_ = false;
   tries_ = 0;
-  given_up_ = next_try_ = found_by_ = last_due_ = wire_free_ = {};
+  given_up_ = next_try_ = down_until_ = found_by_ = last_due_ = wire_free_ = {};
   receives().wake();
 }
 
@@ -242,8 +275,8 @@ void queue_pair::leave_wire() {
   search_.reset();
   wire_lost_ = false;
   sends_by_socket_ = false;
-  if (const auto w = std::exchange(wire_, nullptr))
-    w->detach();
+  if (const auto w = std::exchange(wire_, nullptr); w && find(qp_base.qp_num) == this)
+    w->detach(); // not in a child after fork(2): the connection is its parent's
 }
 
 // The requests of a queue pair of type UC are lost until it finds its peer again.

@@ -72,6 +72,11 @@ struct queue_pair final : verbs_queue_pair, task {
   /// ibv_modify_qp(3): an error number.
   int modify(const ibv_qp_attr& a, int mask);
   void query(ibv_qp_attr& a) const;
+  /// ibv_set_ece(3): the next `modify` enables those of these options that the device has. An error
+  /// number.
+  int set_ece(const ibv_ece& e);
+  /// ibv_query_ece(3): an error number.
+  int query_ece(ibv_ece& e) const;
   ibv_qp_state present() const noexcept { return state_.load(std::memory_order_relaxed); }
   /// To the error state; posted requests are flushed soon.
   void fail();
@@ -82,6 +87,10 @@ struct queue_pair final : verbs_queue_pair, task {
   void tell(ibv_event_type what);
   /// Drops the link to the peer: both sides hear nothing more of each other.
   void cut();
+  /// The link to a peer of this process carries nothing for this time.
+  void interrupt(std::chrono::nanoseconds time);
+  /// Whether the link carries nothing now, or the device was removed.
+  bool is_silent() const;
   /// Ends as if the peer's process had: the connection to another process is reset.
   void kill_peer();
   /// The peer's process has closed or reset the connection. A queue pair that librdmacm connected
@@ -102,12 +111,17 @@ struct queue_pair final : verbs_queue_pair, task {
     std::uint32_t bytes = 0, source = 0, immediate = 0;
     unsigned flags = 0; ///< IBV_WC_WITH_*
     bool solicited = false;
+    std::uint8_t service_level = 0; ///< of a datagram
   };
   receive_queue& receives() noexcept { return shared_ != nullptr ? shared_->receives : own_; }
   /// Takes the first receive; `received` is to be called for it.
   void take_receive();
   void received(std::uint64_t receive, ibv_wc_status status, const arrival& a,
                 ibv_wc_opcode as = IBV_WC_RECV);
+  /// The domain of the receives' memory.
+  const ibv_pd* receive_domain() const noexcept {
+    return shared_ != nullptr ? shared_->pd : qp_base.pd;
+  }
   /// The memory of a receive; nothing: it names memory that it must not.
   std::optional<spans> sink(receive_work& r) const;
   bool gather(send_work& r, unsigned access, spans& to) const;
@@ -135,6 +149,9 @@ struct queue_pair final : verbs_queue_pair, task {
   peer_search* search() noexcept { return search_.get(); }
   void use_wire(std::shared_ptr<peer_wire> w);
   unsigned read_depth() const noexcept { return attributes_.max_rd_atomic; }
+  unsigned answered_reads() const noexcept { return attributes_.max_dest_rd_atomic; }
+  /// The time of all tries of a request that gets no answer. 0: without limit.
+  clock::duration answer_time() const noexcept;
   std::uint64_t message_limit() const noexcept { return message_bytes_; }
   /// Looks up what the settings do to the `n`th request, which is the next to be carried out. True:
   /// `o` says what becomes of it; if that is `later`, the queue pair runs again. False: it is
@@ -179,13 +196,19 @@ private:
   void refuse_receive(ibv_wc_status why);
   outcome no_receive(queue_pair& at);
   outcome no_answer();
+  bool is_interrupted() const noexcept {
+    return down_until_ != clock::time_point{} && clock::now() < down_until_;
+  }
   outcome lost();
   queue_pair* peer() const;
 
   send_queue sends_;
   receive_queue own_;
   shared_queue* const shared_;
-  const std::uint64_t message_bytes_; ///< of the personality that it was made with
+  const std::uint64_t message_bytes_;            ///< of the personality that it was made with
+  const std::uint32_t ece_vendor_, ece_options_; ///< likewise
+  std::uint32_t ece_ = ece_options_;             ///< the options that it reports
+  std::optional<std::uint32_t> ece_wanted_;      ///< for the next `modify`
   std::atomic<ibv_qp_state> state_{IBV_QPS_RESET};
   std::atomic<bool> sends_by_socket_{false}; ///< it has a wire
   ibv_qp_attr attributes_{};
@@ -199,13 +222,15 @@ private:
   std::unique_ptr<peer_search> search_; ///< until it has a wire
   unsigned tries_ = 0;                  ///< of the first request, after receiver not ready
   clock::time_point next_try_{}, given_up_{};
-  clock::time_point found_by_{}; ///< until then the requests of type UC wait for the peer
+  clock::time_point down_until_{}; ///< the link carries nothing before
+  clock::time_point found_by_{};   ///< until then the requests of type UC wait for the peer
 
   // ---- settings
   std::uint64_t met_ = ~0ull;     ///< position of the request whose settings are looked up:
   int failure_ = 0;               ///< its status; 0: it is carried out
   clock::time_point due_{};       ///< not before this time
   clock::time_point wire_free_{}; ///< the wire has carried all earlier requests
+  std::uint64_t timed_ = 0;       // requests that had a latency
   clock::time_point last_due_{};  ///< IBV_EVENT_QP_LAST_WQE_REACHED is raised
 };
 

@@ -8,6 +8,8 @@
 namespace soft {
 namespace {
 
+constexpr std::uint8_t ipv6_in_sl = 8 | 1, ipv4_in_sl = 8 | 2;
+
 constexpr outcome failed(ibv_wc_status status) { return {.status = status}; }
 
 void add(spans& to, std::span<const std::byte> bytes) {
@@ -24,12 +26,12 @@ outcome queue_pair::carry_datagram(send_work& r) {
     return failed(IBV_WC_LOC_PROT_ERR);
   if (from.bytes > message_bytes_)
     return failed(IBV_WC_LOC_LEN_ERR);
-  const address_handle& handle = *static_cast<address_handle*>(r.address_handle);
-  if (is_cut_ || !handle.is_local)
-    return {};
+  const datagram_way& handle = r.way;
   const ibv_global_route& way = handle.attributes.grh;
+  if (is_cut_ || !roce::is_of_a_host(way.dgid))
+    return {};
   roce::datagram d;
-  d.way = {.source = handle.source,
+  d.way = {.source = handle.source.gid,
            .destination = way.dgid,
            .traffic_class = way.traffic_class,
            .hop_limit = way.hop_limit,
@@ -43,7 +45,7 @@ outcome queue_pair::carry_datagram(send_work& r) {
     d.immediate = r.immediate;
   d.payload = from.bytes;
   const roce::datagram_frame frame = encode(d);
-  queue_pair* const to = find(d.to);
+  queue_pair* const to = handle.is_local ? find(d.to) : nullptr;
   spans whole;
   add(whole, to != nullptr ? frame.before().first<sizeof(ibv_grh)>() : frame.before());
   for (unsigned i = 0; i < from.count; ++i)
@@ -54,7 +56,9 @@ outcome queue_pair::carry_datagram(send_work& r) {
   }
   static constexpr std::byte zeros[4]{};
   add(whole, std::span(zeros).first(frame.padding));
-  return {.is = send_datagram(*this, d.to, whole) ? outcome::done : outcome::later};
+  const bool is_sent =
+      handle.is_local ? send_datagram(*this, d.to, whole) : send_to_network(*this, handle, whole);
+  return {.is = is_sent ? outcome::done : outcome::later};
 }
 
 void queue_pair::take_datagram(const roce::datagram& d, const spans& whole) {
@@ -70,6 +74,8 @@ void queue_pair::take_datagram(const roce::datagram& d, const spans& whole) {
   a.bytes = static_cast<std::uint32_t>(whole.bytes);
   a.source = d.from;
   a.solicited = d.solicited;
+  if (habits().header_in_sl)
+    a.service_level = roce::is_ipv4(d.way.destination) ? ipv4_in_sl : ipv6_in_sl;
   if (d.immediate) {
     a.flags = IBV_WC_WITH_IMM;
     a.immediate = *d.immediate;

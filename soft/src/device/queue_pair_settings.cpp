@@ -44,6 +44,19 @@ std::uint32_t queue_pair::post_time() noexcept {
       std::chrono::ceil<post_tick>(clock::now().time_since_epoch()).count());
 }
 
+namespace {
+
+// 0 to 1: the same for the same seed, queue pair and request, in any process. The numbers are those
+// of SplitMix64.
+double random_part(std::uint64_t seed, std::uint32_t queue_pair, std::uint64_t request) {
+  std::uint64_t x = seed + (std::uint64_t(queue_pair) << 32) + request * 0x9e3779b97f4a7c15;
+  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;
+  x = (x ^ x >> 27) * 0x94d049bb133111eb;
+  return static_cast<double>((x ^ x >> 31) >> 11) * 0x1p-53;
+}
+
+} // namespace
+
 // The wire carries one request after the other at its rate. Each takes the latency in addition.
 clock::time_point queue_pair::arrival_of(send_work& r) {
   const settings& s = current();
@@ -57,7 +70,10 @@ clock::time_point queue_pair::arrival_of(send_work& r) {
     carried += std::chrono::nanoseconds(
         static_cast<std::int64_t>(8e9 * static_cast<double>(bytes_of(r)) / s.rate));
   wire_free_ = carried;
-  return carried + s.latency;
+  return carried + s.latency +
+         std::chrono::nanoseconds(static_cast<std::int64_t>(
+             static_cast<double>(s.jitter.count()) *
+             random_part(s.seed, order_of_number(qp_base.qp_num), ++timed_)));
 }
 
 bool queue_pair::meets_settings(unsigned n, send_work& r, outcome& o) {
@@ -93,6 +109,8 @@ void queue_pair::strike(const incident& i) {
     raise_event(*this, static_cast<ibv_event_type>(i.event));
   if (i.drop)
     cut();
+  if (i.flap.count() > 0)
+    interrupt(i.flap);
   if (i.kill)
     kill_peer();
 }
@@ -116,6 +134,21 @@ void queue_pair::cut() {
   if (wire_)
     wire_->fall_silent();
   engine::get().schedule(*this);
+}
+
+void queue_pair::interrupt(std::chrono::nanoseconds time) {
+  queue_pair* const p = peer();
+  if (p == nullptr || wire_ || (present() != IBV_QPS_RTR && present() != IBV_QPS_RTS))
+    return;
+  for (queue_pair* const each : {this, p}) {
+    each->down_until_ = std::max(each->down_until_, clock::now() + time);
+    engine::get().schedule(*each); // its request may wait for a receive
+  }
+}
+
+bool queue_pair::is_silent() const {
+  return is_cut_ || is_interrupted() ||
+         (needs_attention(is_removed) && device_context::of(qp_base.context).removed);
 }
 
 void queue_pair::kill_peer() {

@@ -2,6 +2,7 @@
 // Requests of a queue pair whose peer is in the same process: from memory to memory.
 #include "device/queue_pair.hpp"
 
+#include <algorithm>
 #include <arpa/inet.h>
 #include <cerrno>
 #include <cstring>
@@ -37,9 +38,9 @@ bool queue_pair::gather(send_work& r, unsigned access, spans& to) const {
 }
 
 std::optional<spans> queue_pair::sink(receive_work& r) const {
-  const ibv_pd* const pd = shared_ != nullptr ? shared_->pd : qp_base.pd;
   spans to;
-  if (!memory_table::get().resolve(pd, {r.elements(), r.count}, IBV_ACCESS_LOCAL_WRITE, to))
+  if (!memory_table::get().resolve(receive_domain(), {r.elements(), r.count},
+                                   IBV_ACCESS_LOCAL_WRITE, to))
     return std::nullopt;
   return to;
 }
@@ -66,6 +67,8 @@ outcome queue_pair::carry_connected(send_work& r) {
     return failed(IBV_WC_LOC_LEN_ERR);
   if (into && attributes_.max_rd_atomic == 0)
     return failed(IBV_WC_LOC_QP_OP_ERR);
+  if (is_interrupted())
+    return is_reliable() ? no_answer() : outcome{};
   queue_pair* const to = peer();
   if (to == nullptr || (to->present() != IBV_QPS_RTR && to->present() != IBV_QPS_RTS) ||
       to->attributes_.dest_qp_num != qp_base.qp_num || to->attributes_.rq_psn != attributes_.sq_psn)
@@ -163,9 +166,11 @@ outcome queue_pair::read(send_work& r, queue_pair& to, const spans& into) {
 }
 
 outcome queue_pair::atomic(send_work& r, queue_pair& to, const spans& into) {
-  if (r.address % 8 != 0 || into.bytes != 8 || to.attributes_.max_dest_rd_atomic == 0) {
+  if (into.bytes != 8)
+    return failed(IBV_WC_LOC_LEN_ERR);
+  if (r.address % 8 != 0 || to.attributes_.max_dest_rd_atomic == 0) {
     to.fail();
-    return failed(into.bytes != 8 ? IBV_WC_LOC_LEN_ERR : IBV_WC_REM_INV_REQ_ERR);
+    return failed(IBV_WC_REM_INV_REQ_ERR);
   }
   std::byte* const memory = to.remote_memory(r.key, r.address, 8, IBV_ACCESS_REMOTE_ATOMIC);
   if (memory == nullptr) {
@@ -226,8 +231,10 @@ void queue_pair::received(std::uint64_t receive, ibv_wc_status status, const arr
   wc.src_qp = a.source;
   wc.imm_data = a.immediate;
   wc.wc_flags = a.flags;
-  if (qp_base.qp_type == IBV_QPT_UD)
+  if (qp_base.qp_type == IBV_QPT_UD) {
     wc.wc_flags |= IBV_WC_GRH;
+    wc.sl = a.service_level;
+  }
   if (!completion_queue::of(qp_base.recv_cq).push(wc, a.solicited || status != IBV_WC_SUCCESS)) {
     fail();
     tell(IBV_EVENT_QP_FATAL);
@@ -251,7 +258,8 @@ ibv_wc_status queue_pair::carry_locally(send_work& r) {
 
 outcome queue_pair::no_receive(queue_pair& at) {
   if (!is_reliable())
-    return {}; // lost
+    return {};    // lost
+  given_up_ = {}; // that is an answer
   const auto now = clock::now();
   if (attributes_.rnr_retry != 7 && now >= next_try_) { // 7: without limit
     if (tries_ == attributes_.rnr_retry)
@@ -273,17 +281,25 @@ outcome queue_pair::lost() {
   return wait_for_more;
 }
 
+clock::duration queue_pair::answer_time() const noexcept {
+  if (attributes_.timeout == 0)
+    return {};
+  return std::chrono::nanoseconds((4096ll << (attributes_.timeout & 31)) *
+                                  (attributes_.retry_cnt + 1));
+}
+
 outcome queue_pair::no_answer() {
   const auto now = clock::now();
-  if (given_up_ == clock::time_point{}) {
-    if (attributes_.timeout == 0) // without limit
-      return wait_for_more;
-    given_up_ = now + std::chrono::nanoseconds((4096ll << (attributes_.timeout & 31)) *
-                                               (attributes_.retry_cnt + 1));
+  auto next = now < down_until_ ? down_until_ : clock::time_point::max();
+  if (answer_time().count() != 0) { // 0: without limit
+    if (given_up_ == clock::time_point{})
+      given_up_ = now + answer_time();
+    if (now >= given_up_)
+      return failed(IBV_WC_RETRY_EXC_ERR);
+    next = std::min(next, given_up_);
   }
-  if (now >= given_up_)
-    return failed(IBV_WC_RETRY_EXC_ERR);
-  engine::get().schedule_at(*this, given_up_);
+  if (next != clock::time_point::max())
+    engine::get().schedule_at(*this, next);
   return wait_for_more;
 }
 

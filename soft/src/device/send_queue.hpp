@@ -71,7 +71,7 @@ public:
   void set_address(ibv_ah* handle, std::uint32_t qp_num, std::uint32_t q_key) noexcept {
     if (!sets(address) || handle == nullptr) [[unlikely]]
       return refuse(EINVAL);
-    building_->address_handle = handle;
+    building_->way = *static_cast<address_handle*>(handle);
     building_->qp_num = qp_num;
     building_->q_key = q_key;
   }
@@ -151,7 +151,7 @@ private:
   send_work* building_ = nullptr;
 };
 
-// False: the queue pair has no such request.
+// False: the queue pair has no such request, or a datagram has no address.
 inline bool send_queue::build(send_work& r, const ibv_send_wr& from) const noexcept {
   fill(r, from.opcode, from.wr_id, from.send_flags, from.imm_data);
   switch (from.opcode) {
@@ -171,7 +171,9 @@ inline bool send_queue::build(send_work& r, const ibv_send_wr& from) const noexc
     break;
   default:
     if ((setters_ & address) != 0) {
-      r.address_handle = from.wr.ud.ah;
+      if (from.wr.ud.ah == nullptr)
+        return false;
+      r.way = *static_cast<address_handle*>(from.wr.ud.ah);
       r.qp_num = from.wr.ud.remote_qpn;
       r.q_key = from.wr.ud.remote_qkey;
     } else {

@@ -2,6 +2,7 @@
 #ifndef SOFT_DEVICE_WORK_QUEUE_HPP
 #define SOFT_DEVICE_WORK_QUEUE_HPP
 
+#include "device/objects.hpp"
 #include "engine/spin_mutex.hpp"
 
 #include <atomic>
@@ -97,10 +98,14 @@ struct send_work {
   std::uint16_t inline_bytes; ///< the data itself lies in place of the elements
   std::uint32_t posted;       ///< in `post_tick`s; only if the wire has a latency
   std::uint32_t key;
-  std::uint64_t address, compare_add, swap;
-  ibv_mw* window;
-  ibv_mw_bind_info binding;
-  ibv_ah* address_handle;
+  union {
+    struct {
+      std::uint64_t address, compare_add, swap;
+      ibv_mw* window;
+      ibv_mw_bind_info binding;
+    };
+    datagram_way way; ///< of type UD
+  };
   std::uint32_t qp_num, q_key;
 
   ibv_sge* elements() noexcept { return reinterpret_cast<ibv_sge*>(this + 1); }

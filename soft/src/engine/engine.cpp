@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSL-1.0
 #include "engine/engine.hpp"
 
+#include "engine/of_process.hpp"
+
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
@@ -19,26 +21,23 @@ constexpr unsigned turns_between_looks = 16;
 constexpr std::chrono::microseconds near{50}; // the engine spins until a time that is so near
 constexpr std::chrono::milliseconds after_precise{1}; // as a wake-up takes longer than an adapter
 constexpr std::chrono::microseconds for_a_look{20}; // and looks at its descriptors if there is time
-std::mutex making;
-std::atomic<engine*> current{nullptr};
+std::atomic<engine*> process_engine{nullptr};
+bool is_renewed = false; // in each child
 
 } // namespace
 
-// The engine is never destroyed: its thread may use it until the process ends.
+// The engine is never destroyed: its thread may use it until the process ends. A child makes its
+// own, with a thread, when it uses the device.
 engine& engine::get() {
-  if (engine* const e = current.load(std::memory_order_acquire))
+  if (engine* const e = process_engine.load(std::memory_order_acquire))
     return *e;
-  std::lock_guard lock(making);
-  if (engine* const e = current.load())
+  const std::lock_guard lock(forking());
+  if (engine* const e = process_engine.load())
     return *e;
-  static const int registered = pthread_atfork([] { making.lock(); }, [] { making.unlock(); },
-                                               [] {
-                                                 current = nullptr; // the thread is the parent's
-                                                 making.unlock();
-                                               });
-  (void)registered;
+  if (!std::exchange(is_renewed, true))
+    in_each_child([] { process_engine = nullptr; });
   engine* const made = new engine;
-  current.store(made, std::memory_order_release);
+  process_engine.store(made, std::memory_order_release);
   return *made;
 }
 
@@ -72,6 +71,10 @@ void engine::schedule(task& t) noexcept {
   do
     t.next_ = head;
   while (!posted_.compare_exchange_weak(head, &t));
+  wake();
+}
+
+void engine::wake() noexcept {
   if (sleeping_.load() && sleeping_.exchange(false)) {
     const std::uint64_t one = 1;
     [[maybe_unused]] const auto written = write(wake_, &one, sizeof(one));
@@ -117,6 +120,7 @@ void engine::schedule_precisely(task& t, clock::time_point when) {
   t.due_ = when;
   near_.emplace(when, &t);
   update_near_due();
+  wake(); // the caller may be a posting thread
 }
 
 // With the engine locked.
@@ -242,7 +246,7 @@ void engine::wait() {
     }
   }
   sleeping_ = true;
-  if (sleep_is_safe())
+  if (sleep_is_safe() && near_due_.load() == never)
     look(-1);
   sleeping_ = false;
 }

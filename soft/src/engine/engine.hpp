@@ -95,6 +95,7 @@ private:
   void work();
   void run_tasks();
   void wait();
+  void wake() noexcept;
   void look(int timeout);
   void let_others_pass() const noexcept {
     while (waiting_.load() != 0)

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/socket.h>
 #include <unistd.h>
 #include <utility>
 
@@ -21,10 +22,7 @@ template <class Event>
 class event_source {
 public:
   event_source() : fd_(eventfd(0, EFD_CLOEXEC)) {}
-  ~event_source() {
-    if (fd_ >= 0)
-      close(fd_);
-  }
+  ~event_source() { close(); }
   event_source(const event_source&) = delete;
   event_source& operator=(const event_source&) = delete;
 
@@ -33,13 +31,37 @@ public:
 
   void push(Event e) {
     std::lock_guard lock(mutex_);
+    if (ended_)
+      return;
     events_.push_back(std::move(e));
-    const std::uint64_t one = 1;
-    [[maybe_unused]] const auto written = write(fd_, &one, sizeof(one));
+    signal();
   }
 
-  /// Returns 0, or an error number: EAGAIN, EINTR. `taken(e)` is called before another thread can
-  /// find that the event is gone.
+  /// No event comes any more, and the descriptor polls as hung up. No eventfd shows that, so a
+  /// socket takes its number.
+  void end() {
+    std::lock_guard lock(mutex_);
+    if (std::exchange(ended_, true))
+      return;
+    signal(); // wakes those that wait for the eventfd
+    int pair[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0)
+      return; // the process has no descriptor left
+    dup3(pair[0], fd_, O_CLOEXEC);
+    ::close(pair[0]);
+    ::close(pair[1]);
+  }
+
+  /// Closes the descriptor. No event comes any more.
+  void close() {
+    std::lock_guard lock(mutex_);
+    ended_ = true;
+    if (fd_ >= 0 && !std::exchange(closed_, true))
+      ::close(fd_);
+  }
+
+  /// Returns 0, or an error number: EAGAIN, EINTR, EIO after `end`. `taken(e)` is called before
+  /// another thread can find that the event is gone.
   template <class Taken>
   int pop(Event& e, Taken taken) {
     for (;;) {
@@ -52,6 +74,8 @@ public:
           taken(e);
           return 0;
         }
+        if (ended_)
+          return EIO;
       }
       const int flags = fcntl(fd_, F_GETFL);
       if (flags < 0)
@@ -80,6 +104,11 @@ public:
   }
 
 private:
+  void signal() {
+    const std::uint64_t one = 1;
+    [[maybe_unused]] const auto written = write(fd_, &one, sizeof(one));
+  }
+
   // The counter is above 0 if events were pushed since the last drain, so that read(2) does not
   // wait.
   void drain() {
@@ -93,6 +122,7 @@ private:
 
   std::mutex mutex_;
   std::deque<Event> events_;
+  bool ended_ = false, closed_ = false;
   const int fd_;
 };
 

@@ -3,6 +3,8 @@
 // allocations fail, or counts them, as tests do, would do so with the device's. These operators are
 // this library's alone (exports.map); a block is given back to the list of its size, and never to
 // the system.
+#include "engine/own_heap.hpp"
+
 #include "engine/sanitizers.hpp"
 #include "engine/spin_mutex.hpp"
 
@@ -146,6 +148,14 @@ void give_back_with_size(void* p) noexcept {
 constexpr std::size_t aligned = 64, usual = 16;
 
 } // namespace soft
+
+#if SOFT_ADDRESS_SANITIZER || SOFT_THREAD_SANITIZER
+void soft::lock_heap() noexcept {} // malloc sees to itself
+void soft::unlock_heap() noexcept {}
+#else
+void soft::lock_heap() noexcept { soft::the_heap.mutex.lock(); }
+void soft::unlock_heap() noexcept { soft::the_heap.mutex.unlock(); }
+#endif
 
 void* operator new(std::size_t n) { return soft::require(soft::take_with_size<soft::usual>(n)); }
 void* operator new[](std::size_t n) { return soft::require(soft::take_with_size<soft::usual>(n)); }

@@ -136,6 +136,9 @@ public:
   ///
   /// Precondition: the targets have that many bytes. Errors: as `feed`.
   void placed(std::size_t bytes) noexcept;
+  /// Drops the rest of the current payload: the reader uses its memory no more. The segment still
+  /// ends with `end_segment`.
+  void discard() noexcept { discard_ = true; }
 
   /// Whether the stream may end here: no FPDU and no message is incomplete.
   bool at_boundary() const noexcept;

@@ -36,7 +36,9 @@ start_frame make_request(const start_options& own) noexcept {
   f.peer_to_peer = own.peer_to_peer;
   if (own.peer_to_peer) {
     f.rtr = own.rtr;
-    if (has(own.rtr, rtr_kinds::rdma_read))
+    if (own.ord == 0 && has(own.rtr, rtr_kinds::rdma_write))
+      f.rtr = rtr_kinds::rdma_write;
+    if (has(f.rtr, rtr_kinds::rdma_read))
       f.ord = std::max<std::uint16_t>(f.ord, 1);
   }
   return f;

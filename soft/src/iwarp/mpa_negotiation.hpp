@@ -47,8 +47,9 @@ struct start_answer {
 
 /// The request of an initiator, without private data.
 ///
-/// In peer-to-peer mode with an RDMA read as RTR, the ORD is at least 1.
-/// Source: RFC 5044, section 7.1.1; RFC 6581, sections 6, 9.1 and 9.2
+/// In peer-to-peer mode with an RDMA read as RTR, the ORD is at least 1. An ORD of 0 stays if an
+/// RDMA write will do: then the request offers that only. Source: RFC 5044, section 7.1.1; RFC
+/// 6581, sections 6, 9.1 and 9.2
 start_frame make_request(const start_options& own) noexcept;
 
 /// The answer of an acceptor to a request.
@@ -56,9 +57,9 @@ start_frame make_request(const start_options& own) noexcept;
 /// IRD is the smaller of the own IRD and the peer's ORD, and vice versa. If the peer does not
 /// negotiate a value, the own value is used and the reply does not negotiate it either. If the RTR
 /// message is an RDMA read, the IRD is at least 1. If no RTR message of the request is supported,
-/// the reply offers an RDMA write, and the initiator ends the connection.
-/// Errors: `markers`.
-/// Source: RFC 5044, section 7.1.1; RFC 6581, sections 9.1, 9.2 and 10
+/// the reply offers an RDMA write, and the initiator ends the connection. Of two kinds the reply
+/// has the RDMA write, as siw's and cxgb4's; irdma's has the RDMA read. Errors: `markers`. Source:
+/// RFC 5044, section 7.1.1; RFC 6581, sections 9.1, 9.2 and 10
 start_answer answer(const start_frame& request, const start_options& own) noexcept;
 
 /// A rejection of a request, without private data. Source: RFC 5044, section 7.1.2, rule 2

@@ -2,6 +2,7 @@
 #include "roce/datagram.hpp"
 
 #include "iwarp/big_endian.hpp"
+#include "roce/invariant_crc.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -19,11 +20,28 @@ constexpr std::byte send_only{0x64}, send_only_with_immediate{0x65};
 constexpr std::byte solicited_bit{0x80};
 constexpr unsigned padding_shift = 4;
 constexpr std::byte padding_bits{3 << padding_shift};
-constexpr std::uint16_t default_partition = 0xffff;
+constexpr std::byte migration_bit{0x40};
+constexpr std::uint16_t as_limited_member = 0x7fff; // of the default partition
 constexpr std::uint32_t number_bits = 0xffffff;
 // The UDP header and the invariant CRC, which `route::bytes` counts.
-constexpr std::size_t left_out = 8 + 4;
+constexpr std::size_t udp_header = 8, left_out = udp_header + invariant_crc::size;
 static_assert(max_datagram_header - 40 + max_datagram_payload + left_out <= max_route_bytes);
+
+bool has_right_crc(std::span<const std::byte> packet, std::uint16_t source_port) noexcept {
+  const auto covered = packet.first(packet.size() - invariant_crc::size);
+  invariant_crc crc(covered.first<52>(), source_port);
+  crc.update(covered.subspan(52));
+  const auto right = crc.encode();
+  return std::equal(right.begin(), right.end(), packet.end() - invariant_crc::size);
+}
+
+// Processes of this machine set none of these bits.
+void clear_ignored(std::byte* h) noexcept {
+  h[flags_at] &= ~migration_bit;
+  h[to_at] = h[sequence_at] = h[from_at] = std::byte{0};
+  if (get_big_endian<std::uint16_t>(h + partition_at) == as_limited_member)
+    put_big_endian(h + partition_at, default_partition);
+}
 
 } // namespace
 
@@ -83,6 +101,22 @@ std::optional<datagram> decode(std::span<const std::byte> bytes,
     std::memcpy(&d.immediate.emplace(), h + immediate_at, sizeof(std::uint32_t));
   payload = bytes.subspan(header, d.payload);
   return d;
+}
+
+std::optional<datagram> decode_packet(route way, std::uint16_t source_port,
+                                      std::span<std::byte> packet, is_own_gid is_own,
+                                      std::span<const std::byte>& payload) noexcept {
+  if (packet.size() < min_datagram_header + invariant_crc::size ||
+      packet.size() - 40 + udp_header > max_route_bytes || !is_own(way.destination) ||
+      is_own(way.source))
+    return std::nullopt;
+  way.bytes = static_cast<std::uint16_t>(packet.size() - 40 + udp_header);
+  const network_header network = encode(way);
+  std::copy(network.begin(), network.end(), packet.begin());
+  if (!is_ipv4(way.destination) && !has_right_crc(packet, source_port))
+    return std::nullopt;
+  clear_ignored(packet.data());
+  return decode(packet.first(packet.size() - invariant_crc::size), payload);
 }
 
 } // namespace soft::roce

@@ -26,14 +26,6 @@ std::uint16_t checksum(const std::byte* ipv4) noexcept {
   return static_cast<std::uint16_t>(~(sum + (sum >> 16)));
 }
 
-// Whether one host may have the address: not 0, not multicast.
-bool is_of_a_host(const ibv_gid& g) noexcept {
-  if (is_ipv4(g))
-    return g.raw[12] != 0 && g.raw[12] < 224;
-  return g.raw[0] != 0xff &&
-         std::any_of(std::begin(g.raw), std::end(g.raw), [](std::uint8_t b) { return b != 0; });
-}
-
 std::optional<route> decode_ipv6(const std::byte* h) noexcept {
   const auto first = get_big_endian<std::uint32_t>(h);
   if (first >> 28 != 6 || h[6] != udp)
@@ -71,6 +63,13 @@ std::optional<route> decode_ipv4(const std::byte* h) noexcept {
 
 bool is_ipv4(const ibv_gid& g) noexcept {
   return std::equal(std::begin(mapped), std::end(mapped), g.raw);
+}
+
+bool is_of_a_host(const ibv_gid& g) noexcept {
+  if (is_ipv4(g))
+    return g.raw[12] != 0 && g.raw[12] < 224;
+  return g.raw[0] != 0xff &&
+         std::any_of(std::begin(g.raw), std::end(g.raw), [](std::uint8_t b) { return b != 0; });
 }
 
 network_header encode(const route& r) noexcept {

@@ -28,6 +28,8 @@ struct route {
 inline constexpr std::uint16_t max_route_bytes = 65535 - 20;
 
 bool is_ipv4(const ibv_gid& g) noexcept;
+/// Whether one host may have the address: not 0, not multicast.
+bool is_of_a_host(const ibv_gid& g) noexcept;
 
 /// Writes a header. Precondition: both GIDs are of IPv4 addresses, or none.
 network_header encode(const route& r) noexcept;

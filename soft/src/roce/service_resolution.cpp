@@ -2,6 +2,7 @@
 #include "roce/service_resolution.hpp"
 
 #include "iwarp/big_endian.hpp"
+#include "roce/datagram.hpp"
 #include "roce/network_header.hpp"
 
 #include <algorithm>
@@ -20,15 +21,14 @@ constexpr std::size_t transaction_at = 8, attribute_at = 16, message_at = 24;
 constexpr std::uint16_t request_attribute = 0x17, reply_attribute = 0x18;
 
 // Of a request, from its beginning.
-constexpr std::size_t id_at = message_at, partition_at = message_at + 4,
+constexpr std::size_t id_at = message_at, request_partition_at = message_at + 4,
                       service_at = message_at + 8, addresses_at = message_at + 16,
                       request_data_at = addresses_at + 36;
-constexpr std::uint16_t default_partition = 0xffff;
 // Of the addresses, from their beginning.
 constexpr std::size_t ip_version_at = 1, port_at = 2, source_at = 4, destination_at = 20;
 // Of a reply, from its beginning.
 constexpr std::size_t status_at = message_at + 4, qp_num_at = message_at + 8,
-                      reply_service_at = message_at + 12, q_key_at = message_at + 20,
+                      reply_service_at = message_at + 12, reply_q_key_at = message_at + 20,
                       reply_data_at = message_at + 96;
 static_assert(request_data_at + resolution_request_data == resolution_size &&
               reply_data_at + resolution_reply_data == resolution_size);
@@ -74,7 +74,7 @@ bool get(std::span<const std::byte, 16> from, bool v4, ibv_gid& g) noexcept {
 
 resolution_message encode(const resolution_request& r) noexcept {
   resolution_message m = begin(r.transaction, request_attribute, r.id);
-  put_big_endian(m.data() + partition_at, default_partition);
+  put_big_endian(m.data() + request_partition_at, default_partition);
   put_big_endian(m.data() + service_at, r.service);
   std::byte* const addresses = m.data() + addresses_at;
   addresses[ip_version_at] = is_ipv4(r.destination) ? std::byte{0x40} : std::byte{0x60};
@@ -90,7 +90,7 @@ resolution_message encode(const resolution_reply& r) noexcept {
   m[status_at] = std::byte{r.status};
   put_big_endian(m.data() + qp_num_at, r.qp_num << 8);
   put_big_endian(m.data() + reply_service_at, r.service);
-  put_big_endian(m.data() + q_key_at, r.q_key);
+  put_big_endian(m.data() + reply_q_key_at, r.q_key);
   std::copy(r.data.begin(), r.data.end(), m.begin() + reply_data_at);
   return m;
 }
@@ -102,9 +102,9 @@ std::optional<resolution_request> decode_request(std::span<const std::byte> byte
   const std::byte* const addresses = m + addresses_at;
   const bool v4 = addresses[ip_version_at] == std::byte{0x40};
   resolution_request r;
-  if (get_big_endian<std::uint16_t>(m + partition_at) != default_partition ||
-      get_big_endian<std::uint16_t>(m + partition_at + 2) != 0 || addresses[0] != std::byte{0} ||
-      (!v4 && addresses[ip_version_at] != std::byte{0x60}) ||
+  if (get_big_endian<std::uint16_t>(m + request_partition_at) != default_partition ||
+      get_big_endian<std::uint16_t>(m + request_partition_at + 2) != 0 ||
+      addresses[0] != std::byte{0} || (!v4 && addresses[ip_version_at] != std::byte{0x60}) ||
       !get(std::span<const std::byte, 16>(addresses + source_at, 16), v4, r.source) ||
       !get(std::span<const std::byte, 16>(addresses + destination_at, 16), v4, r.destination))
     return std::nullopt;
@@ -123,7 +123,7 @@ std::optional<resolution_reply> decode_reply(std::span<const std::byte> bytes) n
   const auto qp_num = get_big_endian<std::uint32_t>(m + qp_num_at);
   if (std::to_integer<std::uint8_t>(m[status_at]) > most_resolution_status ||
       !is_zero(bytes.subspan(status_at + 1, 3)) || (qp_num & 0xff) != 0 ||
-      !is_zero(bytes.subspan(q_key_at + 4, reply_data_at - q_key_at - 4)))
+      !is_zero(bytes.subspan(reply_q_key_at + 4, reply_data_at - reply_q_key_at - 4)))
     return std::nullopt;
   resolution_reply r;
   r.transaction = get_big_endian<std::uint64_t>(m + transaction_at);
@@ -131,7 +131,7 @@ std::optional<resolution_reply> decode_reply(std::span<const std::byte> bytes) n
   r.service = get_big_endian<std::uint64_t>(m + reply_service_at);
   r.status = std::to_integer<std::uint8_t>(m[status_at]);
   r.qp_num = qp_num >> 8;
-  r.q_key = get_big_endian<std::uint32_t>(m + q_key_at);
+  r.q_key = get_big_endian<std::uint32_t>(m + reply_q_key_at);
   std::copy_n(m + reply_data_at, r.data.size(), r.data.begin());
   return r;
 }

@@ -23,6 +23,9 @@ struct unit {
 };
 constexpr unit time_units[] = {{"ns", 1}, {"us", 1e3}, {"ms", 1e6}, {"s", 1e9}};
 constexpr unit rate_units[] = {{"Kb", 1e3}, {"Mb", 1e6}, {"Gb", 1e9}};
+// The room of a request on the software device, and a message with room for the headers of links.
+constexpr unsigned most_elements = 32;
+constexpr std::uint32_t most_inline = 65535, least_message = 65536;
 constexpr double longest_latency = 1e9, longest_time = 3600e9; // nanoseconds
 
 constexpr const char* bad_time = "a time is a number and ns, us, ms or s";
@@ -145,6 +148,15 @@ private:
     to = static_cast<Integer>(value);
     return true;
   }
+  template <class Integer>
+  bool number(Integer& to, Integer least, Integer most) {
+    const std::size_t first = at_;
+    Integer value{};
+    if (!number(value))
+      return false;
+    to = value;
+    return (value >= least && value <= most) || fail(first, "this number is out of range");
+  }
   bool rate() {
     const std::size_t first = at_;
     return (quantity(rate_units, to_.rate) && to_.rate > 0) || fail(first, bad_rate);
@@ -175,8 +187,12 @@ private:
     personality& k = to_.kind;
     if (name == "rate")
       return rate();
+    if (name == "answer")
+      return time(to_.answer, longest_time);
     if (name == "seed")
       return number(to_.seed);
+    if (name == "tos")
+      return number(to_.tos);
     if (name == "crc")
       return yes_or_no(to_.crc);
     if (name == "fail")
@@ -185,6 +201,8 @@ private:
       return rule(action::delay);
     if (name == "drop")
       return rule(action::drop);
+    if (name == "flap")
+      return rule(action::flap);
     if (name == "kill")
       return rule(action::kill);
     if (name == "event")
@@ -192,20 +210,47 @@ private:
     changed_ = true;
     if (name == "latency")
       return time(to_.latency, longest_latency);
+    if (name == "jitter")
+      return time(to_.jitter, longest_latency);
+    if (name == "at_post")
+      return yes_or_no(to_.at_post);
     if (name == "create")
       return time(k.create, longest_time);
     if (name == "destroy")
       return time(k.destroy, longest_time);
+    if (name == "removal")
+      return time(k.removal, longest_time);
     if (name == "late_last_wqe")
       return time(k.late_last_wqe, longest_time);
+    if (name == "ece")
+      return number(k.ece_options);
     if (name == "stale")
       return number(k.stale_rejects);
+    if (name == "send_elements") {
+      const bool good = number(k.send_elements, 1u, most_elements);
+      k.read_elements = std::min(k.read_elements, k.send_elements);
+      return good;
+    }
+    if (name == "receive_elements")
+      return number(k.receive_elements, 1u, most_elements);
+    if (name == "max_inline")
+      return number(k.inline_bytes, std::uint32_t(0), most_inline);
+    if (name == "max_message")
+      return number(k.message_bytes, least_message, std::uint32_t(1) << 31);
+    if (name == "vectors")
+      return number(k.vectors, 1u, 1024u);
     if (name == "drops_completions")
       return yes_or_no(k.drops_completions);
     if (name == "eio_after_removal")
       return yes_or_no(k.eio_after_removal);
+    if (name == "locks_memory")
+      return yes_or_no(k.locks_memory);
+    if (name == "header_in_sl")
+      return yes_or_no(k.header_in_sl);
     if (name == "grh_required")
       return yes_or_no(k.grh_required);
+    if (name == "infiniband")
+      return yes_or_no(k.infiniband);
     return fail(first, "there is no such setting");
   }
 
@@ -271,7 +316,7 @@ private:
 
   bool consequence(fault& f) {
     const std::size_t first = at_;
-    if (f.what == action::delay)
+    if (f.what == action::delay || f.what == action::flap)
       return time(f.time, longest_time);
     const std::string_view w = word();
     const char* wrong = bad_error;

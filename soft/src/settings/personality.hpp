@@ -21,6 +21,7 @@ struct personality {
   std::uint32_t inline_bytes;   ///< of a request
   std::uint32_t message_bytes;  ///< of a message of a connection
   std::uint32_t datagram_bytes; ///< of a datagram
+  unsigned vectors = 2;         ///< completion vectors; of no personality its own
   unsigned reads;               ///< READs and atomics that a queue pair has outstanding
 
   // ---- capabilities
@@ -33,6 +34,8 @@ struct personality {
   ibv_atomic_cap atomics;
   std::uint64_t built_requests; ///< IBV_QP_EX_WITH_* of ibv_wr_post(3); 0: it is not there
   bool on_demand;               ///< registration with IBV_ACCESS_ON_DEMAND
+  /// Enhanced connection establishment: ibv_query_ece(3) of a new queue pair. Vendor 0: none.
+  std::uint32_t ece_vendor, ece_options;
 
   // ---- habits
   /// ibv_destroy_qp removes the completions of the queue pair, unpolled. The receives that a shared
@@ -46,8 +49,19 @@ struct personality {
   /// IBV_EVENT_DEVICE_FATAL removes the device: requests never complete, and functions that make,
   /// change or destroy an object fail with EIO.
   bool eio_after_removal;
-  /// The port reports IBV_QPF_GRH_REQUIRED, and a path without a global route is refused.
+  /// The time from the first failure to the event. So long the device may still use the memory.
+  std::chrono::nanoseconds removal;
+  /// Registered memory is limited by RLIMIT_MEMLOCK.
+  bool locks_memory;
+  /// The completion of a received datagram names the kind of network header in `sl`: 9 for IPv6, 10
+  /// for IPv4 (bit 3: UDP; bits 0 to 2: the header). Otherwise `sl` is 0, and UCX 1.13 takes every
+  /// header for IPv6.
+  bool header_in_sl;
+  /// The port reports IBV_QPF_GRH_REQUIRED.
   bool grh_required;
+  /// The port's link layer is InfiniBand: it has a LID, and paths within its subnet need no global
+  /// route. Its GIDs are those of RoCE nevertheless.
+  bool infiniband = false;
   /// The first requests of rdma_connect that are rejected with reason 10, *stale connection*.
   unsigned stale_rejects;
   /// The time that creating or destroying a queue, a queue pair, or a domain takes.

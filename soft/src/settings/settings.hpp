@@ -43,6 +43,7 @@ enum class action {
   fail,  ///< with an `ibv_wc_status`, an error number, or a reason of rejection
   delay, ///< by `fault::time`
   drop,  ///< the queue pair gets nothing from its peer any more
+  flap,  ///< the same for `fault::time`
   kill,  ///< the connection to another process is reset
   event  ///< an `ibv_event_type`
 };
@@ -60,7 +61,11 @@ struct fault {
 /// The settings of a user, by ASIO_RDMA_SOFT or `soft_set`.
 struct settings {
   std::chrono::nanoseconds latency{0}; ///< from a post to its effect, within a process
+  std::chrono::nanoseconds jitter{0};  ///< a random part of it comes in addition
+  bool at_post = false; ///< the posting thread carries out requests within the process
+  std::chrono::nanoseconds answer{std::chrono::seconds(65)}; ///< see soft/README.md
   double rate = 0;          ///< bits per second of a queue pair's wire within a process; 0: any
+  std::uint8_t tos = 0;     ///< rdma_cm's type of service, for ids that set none
   std::optional<bool> crc;  ///< connections to other processes ask for CRCs; else it depends
   personality kind = plain; ///< with the values that were set in place of its own
   std::uint64_t seed = 1;

@@ -11,8 +11,6 @@ using namespace soft;
 
 namespace {
 
-bool is_zero(const ibv_gid& g) { return g.global.subnet_prefix == 0 && g.global.interface_id == 0; }
-
 int fail(int error) {
   errno = error;
   return -1;
@@ -50,9 +48,9 @@ SOFT_EXPORT ibv_ah* ibv_create_ah(ibv_pd* pd, ibv_ah_attr* a) {
   if (!is_soft(pd->context))
     return SOFT_NEXT(ibv_create_ah)(pd, a);
   const auto own = gids();
-  const ibv_gid source = a->grh.sgid_index < own.size() ? own[a->grh.sgid_index].gid : ibv_gid{};
-  if (a->is_global == 0 || a->port_num != 1 || is_zero(source) ||
-      roce::is_ipv4(source) != roce::is_ipv4(a->grh.dgid)) {
+  const gid_entry source = a->grh.sgid_index < own.size() ? own[a->grh.sgid_index] : gid_entry{};
+  if (a->is_global == 0 || a->port_num != 1 || is_zero(source.gid) ||
+      roce::is_ipv4(source.gid) != roce::is_ipv4(a->grh.dgid)) {
     errno = EINVAL;
     return nullptr;
   }

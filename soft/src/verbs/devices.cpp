@@ -4,6 +4,7 @@
 #include "device/in_force.hpp"
 #include "device/limits.hpp"
 #include "device/objects.hpp"
+#include "engine/of_process.hpp"
 #include "verbs/functions.hpp"
 #include "verbs/next.hpp"
 #include "wire/pairing.hpp"
@@ -24,11 +25,10 @@ namespace soft {
 namespace {
 
 // Lists that the program has, and the real list of each.
-std::mutex lists_mutex;
-std::unordered_map<ibv_device**, ibv_device**>& lists() {
-  static auto* const made = new std::unordered_map<ibv_device**, ibv_device**>;
-  return *made;
-}
+struct given_lists {
+  std::mutex mutex;
+  std::unordered_map<ibv_device**, ibv_device**> all;
+};
 
 __be64 guid() {
   static const __be64 made =
@@ -52,9 +52,8 @@ void fill(ibv_device_attr& a) {
   a.vendor_part_id = p.part;
   a.max_qp = limits::queue_pairs;
   a.max_qp_wr = limits::work_requests;
-  a.device_cap_flags = IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_SRQ_RESIZE |
-                       IBV_DEVICE_SYS_IMAGE_GUID | IBV_DEVICE_CURR_QP_STATE_MOD |
-                       IBV_DEVICE_MEM_MGT_EXTENSIONS;
+  a.device_cap_flags = IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_SYS_IMAGE_GUID |
+                       IBV_DEVICE_CURR_QP_STATE_MOD | IBV_DEVICE_MEM_MGT_EXTENSIONS;
   if (p.window_flags)
     a.device_cap_flags |= IBV_DEVICE_MEM_WINDOW | IBV_DEVICE_MEM_WINDOW_TYPE_2B;
   // One limit for both, as the kernel reports it.
@@ -93,7 +92,8 @@ int query_port(ibv_context*, std::uint8_t port, ibv_port_attr* to, std::size_t b
   a.active_width = 2; // 4 lanes
   a.active_speed = 32;
   a.phys_state = 5; // link up
-  a.link_layer = IBV_LINK_LAYER_ETHERNET;
+  a.link_layer = habits().infiniband ? IBV_LINK_LAYER_INFINIBAND : IBV_LINK_LAYER_ETHERNET;
+  a.lid = habits().infiniband ? 1 : 0;
   std::memset(to, 0, bytes);
   std::memcpy(to, &a, std::min(bytes, sizeof(a)));
   return 0;
@@ -134,8 +134,6 @@ bool gid_at(unsigned index, ibv_gid_entry& to) {
   return true;
 }
 
-bool is_zero(const ibv_gid& g) { return g.global.subnet_prefix == 0 && g.global.interface_id == 0; }
-
 } // namespace
 } // namespace soft
 
@@ -156,8 +154,9 @@ SOFT_EXPORT ibv_device** ibv_get_device_list(int* count) {
   made[0] = &device();
   std::copy_n(real, real_count, made + 1);
   {
-    std::lock_guard lock(lists_mutex);
-    lists()[made] = real;
+    auto& lists = of_process<given_lists>();
+    std::lock_guard lock(lists.mutex);
+    lists.all[made] = real;
   }
   if (count != nullptr)
     *count = real_count + 1;
@@ -167,12 +166,13 @@ SOFT_EXPORT ibv_device** ibv_get_device_list(int* count) {
 SOFT_EXPORT void ibv_free_device_list(ibv_device** list) {
   ibv_device** real = nullptr;
   {
-    std::lock_guard lock(lists_mutex);
-    const auto found = lists().find(list);
-    if (found == lists().end())
+    auto& lists = of_process<given_lists>();
+    std::lock_guard lock(lists.mutex);
+    const auto found = lists.all.find(list);
+    if (found == lists.all.end())
       return;
     real = found->second;
-    lists().erase(found);
+    lists.all.erase(found);
   }
   if (real != nullptr)
     SOFT_NEXT(ibv_free_device_list)(real);
@@ -187,8 +187,9 @@ SOFT_EXPORT int ibv_get_device_index(ibv_device* d) {
   return d == &device() ? 0xffff : SOFT_NEXT(ibv_get_device_index)(d);
 }
 
-namespace soft {
+namespace {
 
+// nullptr: errno.
 ibv_context* make_context() {
   if (const int error = load_settings()) {
     errno = error;
@@ -211,13 +212,13 @@ ibv_context* make_context() {
   v.context.device = &device();
   v.context.cmd_fd = -1;
   v.context.async_fd = made->events.fd();
-  v.context.num_comp_vectors = limits::vectors;
+  v.context.num_comp_vectors = static_cast<int>(habits().vectors);
   pthread_mutex_init(&v.context.mutex, nullptr);
   v.context.abi_compat = __VERBS_ABI_IS_EXTENDED;
   return made.release()->base();
 }
 
-} // namespace soft
+} // namespace
 
 SOFT_EXPORT ibv_context* ibv_open_device(ibv_device* d) {
   if (d != &device())
@@ -239,6 +240,8 @@ SOFT_EXPORT int ibv_close_device(ibv_context* c) {
   device_context& own = device_context::of(c);
   if (own.objects == 0)
     delete &own;
+  else
+    own.events.close();
   return 0;
 }
 

@@ -60,12 +60,12 @@ int check_memory(void* address, std::size_t bytes, bool written) {
   return 0;
 }
 
-// The memory that is registered counts as locked, as with a device of the kernel: RLIMIT_MEMLOCK.
+// The memory that is registered. With a device of the kernel it counts as locked: RLIMIT_MEMLOCK.
 std::atomic<std::uint64_t> locked{0};
 bool may_lock(std::uint64_t bytes) {
   rlimit limit{};
-  if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY ||
-      locked + bytes <= limit.rlim_cur)
+  if (!habits().locks_memory || getrlimit(RLIMIT_MEMLOCK, &limit) != 0 ||
+      limit.rlim_cur == RLIM_INFINITY || locked + bytes <= limit.rlim_cur)
     return true;
   __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
   __user_cap_data_struct data[2] = {};
@@ -85,10 +85,13 @@ ibv_mr* reg(ibv_pd* pd, void* address, std::size_t bytes, std::uint64_t first, u
   access &= ~static_cast<unsigned>(IBV_ACCESS_OPTIONAL_RANGE);
   const bool on_demand = (access & IBV_ACCESS_ON_DEMAND) != 0;
   if ((access & ~known) != 0 || (on_demand && !habits().on_demand)) {
-    errno = (access & ~known) != 0 ? EINVAL : EOPNOTSUPP;
+    errno = (access & ~(known | IBV_ACCESS_ZERO_BASED)) != 0 ? EINVAL : EOPNOTSUPP;
     return nullptr;
   }
-  if ((access & remote_changes) != 0 && (access & IBV_ACCESS_LOCAL_WRITE) == 0) {
+  // The kernel asks for the same offset in a page (ib_uverbs_reg_mr).
+  const std::uint64_t in_page = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE)) - 1;
+  if (((access & remote_changes) != 0 && (access & IBV_ACCESS_LOCAL_WRITE) == 0) ||
+      ((reinterpret_cast<std::uintptr_t>(address) ^ first) & in_page) != 0) {
     errno = EINVAL;
     return nullptr;
   }

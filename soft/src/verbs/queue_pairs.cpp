@@ -168,10 +168,16 @@ SOFT_EXPORT int ibv_query_qp_data_in_order(ibv_qp* qp, ibv_wr_opcode op, std::ui
   return is_soft(qp->context) ? 1 : SOFT_NEXT(ibv_query_qp_data_in_order)(qp, op, flags);
 }
 SOFT_EXPORT int ibv_set_ece(ibv_qp* qp, ibv_ece* e) {
-  return is_soft(qp->context) ? (errno = EOPNOTSUPP) : SOFT_NEXT(ibv_set_ece)(qp, e);
+  if (!is_soft(qp->context))
+    return SOFT_NEXT(ibv_set_ece)(qp, e);
+  const engine::lock_guard lock(engine::get());
+  return errno = queue_pair::of(qp).set_ece(*e);
 }
 SOFT_EXPORT int ibv_query_ece(ibv_qp* qp, ibv_ece* e) {
-  return is_soft(qp->context) ? (errno = EOPNOTSUPP) : SOFT_NEXT(ibv_query_ece)(qp, e);
+  if (!is_soft(qp->context))
+    return SOFT_NEXT(ibv_query_ece)(qp, e);
+  const engine::lock_guard lock(engine::get());
+  return errno = queue_pair::of(qp).query_ece(*e);
 }
 SOFT_EXPORT int ibv_attach_mcast(ibv_qp* qp, const ibv_gid* gid, std::uint16_t lid) {
   return is_soft(qp->context) ? EOPNOTSUPP : SOFT_NEXT(ibv_attach_mcast)(qp, gid, lid);

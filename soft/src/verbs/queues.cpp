@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSL-1.0
 // Completion channels, completion queues, shared receive queues and asynchronous events.
+#include "asio_rdma_soft.h"
 #include "device/completion_queue.hpp"
 #include "device/faults.hpp"
 #include "device/limits.hpp"
@@ -28,6 +29,8 @@ SOFT_EXPORT ibv_comp_channel* ibv_create_comp_channel(ibv_context* c) {
   made->fd = made->events.fd();
   made->refcnt = 0;
   ++device_context::of(c).objects;
+  const engine::lock_guard lock(engine::get());
+  device_context::of(c).channels.push_back(made.get());
   return made.release();
 }
 
@@ -38,6 +41,7 @@ SOFT_EXPORT int ibv_destroy_comp_channel(ibv_comp_channel* c) {
     const engine::lock_guard lock(engine::get());
     if (c->refcnt != 0)
       return EBUSY;
+    std::erase(device_context::of(c->context).channels, &channel::of(c));
   }
   --device_context::of(c->context).objects;
   delete &channel::of(c);
@@ -69,7 +73,8 @@ namespace {
 
 completion_queue* make_queue(ibv_context* c, std::uint32_t entries, void* queue_context,
                              ibv_comp_channel* events, std::uint32_t vector) {
-  if (entries == 0 || entries > limits::completions || vector >= limits::vectors) {
+  if (entries == 0 || entries > limits::completions ||
+      vector >= static_cast<std::uint32_t>(c->num_comp_vectors)) {
     errno = EINVAL;
     return nullptr;
   }
@@ -80,6 +85,7 @@ completion_queue* make_queue(ibv_context* c, std::uint32_t entries, void* queue_
   try {
     auto* const made = new completion_queue(
         entries, events == nullptr ? nullptr : &channel::of(events), habits().copied_at_poll != 0);
+    made->vector = static_cast<int>(vector);
     made->context = c;
     made->channel = events;
     made->cq_context = queue_context;
@@ -157,8 +163,8 @@ ibv_cq_ex* create_cq_ex(ibv_context* c, ibv_cq_init_attr_ex* a) {
   q->read_slid = [](ibv_cq_ex*) {
     return std::uint32_t(0);
   };
-  q->read_sl = [](ibv_cq_ex*) {
-    return std::uint8_t(0);
+  q->read_sl = [](ibv_cq_ex* e) {
+    return static_cast<completion_queue*>(e)->at_poll().sl;
   };
   q->read_dlid_path_bits = [](ibv_cq_ex*) {
     return std::uint8_t(0);
@@ -376,3 +382,7 @@ void end_events(queue_pair& qp) {
 }
 
 } // namespace soft
+
+extern "C" __attribute__((visibility("default"))) int soft_get_vector(ibv_cq* queue) {
+  return completion_queue::of(queue).vector;
+}

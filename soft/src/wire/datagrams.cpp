@@ -2,13 +2,13 @@
 #include "wire/datagrams.hpp"
 
 #include "device/queue_pair.hpp"
+#include "engine/of_process.hpp"
 #include "roce/datagram.hpp"
+#include "wire/datagram_socket.hpp"
 #include "wire/numbers.hpp"
 
-#include <algorithm>
 #include <array>
 #include <cerrno>
-#include <set>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -19,78 +19,9 @@ namespace {
 
 constexpr int turns = 64;              // datagrams before other tasks get their turn
 constexpr std::size_t most_peers = 64; // processes with a socket to them
-// A process that takes no datagram for so long is stopped: datagrams to it are lost.
-constexpr std::chrono::seconds patience{1};
 
-/// The process with a block of numbers, as a receiver of datagrams.
-class datagram_peer final : public descriptor {
-public:
-  enum class result { sent, behind, gone };
-  // Of a connected socket, which it takes.
-  explicit datagram_peer(int socket) : socket_(socket) {}
-  ~datagram_peer() {
-    wake();
-    close(socket_);
-  }
-
-  result send(queue_pair& from, const spans& whole) {
-    iovec v[std::size(whole.parts)];
-    for (unsigned i = 0; i < whole.count; ++i)
-      v[i] = {whole.parts[i].data, whole.parts[i].bytes};
-    msghdr m{};
-    m.msg_iov = v;
-    m.msg_iovlen = whole.count;
-    used_ = clock::now();
-    while (sendmsg(socket_, &m, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
-      if (errno == EINTR)
-        continue;
-      if (errno != EAGAIN)
-        return errno == ECONNREFUSED || errno == EPIPE || errno == ENOTCONN ? result::gone
-                                                                            : result::sent;
-      return wait(from) ? result::behind : result::sent;
-    }
-    behind_since_ = {};
-    return result::sent;
-  }
-  bool is_awaited() const noexcept {
-    return !waiting_.empty() && clock::now() < behind_since_ + patience;
-  }
-  clock::time_point used() const noexcept { return used_; }
-
-private:
-  // False: it has been behind for too long, or cannot be waited for.
-  bool wait(queue_pair& from) {
-    if (behind_since_ == clock::time_point{})
-      behind_since_ = used_;
-    const auto until = behind_since_ + patience;
-    if (used_ >= until)
-      return false;
-    if (waiting_.empty() && engine::get().watch(socket_, EPOLLOUT, *this) != 0)
-      return false;
-    waiting_.insert(from.qp_base.qp_num);
-    engine::get().schedule_at(from, until);
-    return true;
-  }
-  void ready(std::uint32_t) override {
-    behind_since_ = {}; // it has taken a datagram
-    wake();
-  }
-  void wake() {
-    engine::get().forget(socket_);
-    for (const std::uint32_t number : std::exchange(waiting_, {}))
-      if (queue_pair* const qp = queue_pair::find(number))
-        engine::get().schedule(*qp);
-  }
-
-  const int socket_;
-  std::set<std::uint32_t> waiting_; // numbers of queue pairs
-  clock::time_point used_{}, behind_since_{};
-};
-
-std::unordered_map<std::uint32_t, std::unique_ptr<datagram_peer>>& peers() {
-  static auto* const all = new std::unordered_map<std::uint32_t, std::unique_ptr<datagram_peer>>;
-  return *all;
-}
+using peer_table = std::unordered_map<std::uint32_t, std::unique_ptr<datagram_socket>>;
+peer_table& peers() { return of_process<peer_table>(); }
 
 // Closes the socket that was not used for longest. False: a queue pair waits for each of them.
 bool make_room() {
@@ -107,56 +38,77 @@ bool make_room() {
 }
 
 // nullptr: no process has the block, or there is no socket.
-datagram_peer* find_peer(std::uint32_t block) {
+datagram_socket* find_peer(std::uint32_t block) {
   auto& all = peers();
   if (const auto found = all.find(block); found != all.end())
     return found->second.get();
-  if (all.size() >= most_peers && !make_room())
-    return nullptr;
   const int s = make_socket(block_address::datagrams);
   if (s < 0)
     return nullptr;
   const block_address to(block, block_address::datagrams);
-  if (connect(s, &to.base(), to.size) != 0) {
+  if (connect(s, &to.base(), to.size) != 0 || (all.size() >= most_peers && !make_room())) {
     close(s);
     return nullptr;
   }
-  return all.emplace(block, std::make_unique<datagram_peer>(s)).first->second.get();
+  return all.emplace(block, std::make_unique<datagram_socket>(s)).first->second.get();
 }
 
-// Only addresses of this machine can be those of its processes.
+// Calls `send` with the socket to the process of the queue pair `to`. A process that ended may have
+// been followed by another one.
+template <class Send>
+datagram_socket::result send_to_process(std::uint32_t to, Send send) {
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    datagram_socket* const peer = find_peer(block_of(to));
+    if (peer == nullptr)
+      break;
+    const auto result = send(*peer);
+    if (result != datagram_socket::result::gone)
+      return result;
+    peers().erase(block_of(to));
+  }
+  return datagram_socket::result::sent;
+}
+
+// A source that is no address of this machine is that of a datagram that was passed on. Any process
+// can claim that, as it can claim any queue pair of this machine.
 void take(std::span<const std::byte> bytes) {
   std::span<const std::byte> payload;
   const auto d = roce::decode(bytes, payload);
-  if (!d || !is_here(d->way.source) || !is_here(d->way.destination))
-    return;
-  queue_pair* const to = queue_pair::find(d->to);
-  if (to == nullptr)
-    return;
-  spans whole;
-  for (const auto part : {bytes.first(sizeof(ibv_grh)), payload})
-    whole.add(const_cast<std::byte*>(part.data()), part.size());
-  to->take_datagram(*d, whole);
+  if (d && is_here(d->way.destination))
+    deliver(*d, bytes, payload);
 }
 
 } // namespace
 
-bool send_datagram(queue_pair& from, std::uint32_t to, const spans& whole) {
-  // A process that ended may have been followed by another one.
-  for (int attempt = 0; attempt < 2; ++attempt) {
-    datagram_peer* const peer = find_peer(block_of(to));
-    if (peer == nullptr)
-      return true;
-    switch (peer->send(from, whole)) {
-    case datagram_peer::result::sent:
-      return true;
-    case datagram_peer::result::behind:
-      return false;
-    case datagram_peer::result::gone:
-      peers().erase(block_of(to));
-    }
-  }
+bool deliver(const roce::datagram& d, std::span<const std::byte> whole,
+             std::span<const std::byte> payload) {
+  queue_pair* const to = queue_pair::find(d.to);
+  if (to == nullptr)
+    return false;
+  spans received;
+  for (const auto part : {whole.first(sizeof(ibv_grh)), payload})
+    received.add(const_cast<std::byte*>(part.data()), part.size());
+  to->take_datagram(d, received);
   return true;
+}
+
+void pass_on(std::uint32_t to, std::span<const std::byte> whole) {
+  iovec v{const_cast<std::byte*>(whole.data()), whole.size()};
+  msghdr m{};
+  m.msg_iov = &v;
+  m.msg_iovlen = 1;
+  send_to_process(to, [&](datagram_socket& s) { return s.try_to_send(m); });
+}
+
+bool send_datagram(queue_pair& from, std::uint32_t to, const spans& whole) {
+  iovec v[std::size(whole.parts)];
+  for (unsigned i = 0; i < whole.count; ++i)
+    v[i] = {whole.parts[i].data, whole.parts[i].bytes};
+  msghdr m{};
+  m.msg_iov = v;
+  m.msg_iovlen = whole.count;
+  return send_to_process(to, [&](datagram_socket& s) { return s.send(from, m); }) ==
+         datagram_socket::result::sent;
 }
 
 int datagram_receiver::make(std::uint32_t block, std::unique_ptr<datagram_receiver>& result) {

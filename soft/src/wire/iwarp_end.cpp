@@ -2,7 +2,10 @@
 // The ends of a wire: by either side, by an error of either side, or by a fault of the settings.
 #include "wire/iwarp_wire.hpp"
 
+#include "engine/of_process.hpp"
+
 #include <cerrno>
+#include <list>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -17,6 +20,13 @@ using iwarp::rdmap_error_type;
 namespace {
 
 constexpr std::chrono::seconds linger{2};
+constexpr std::size_t most_lingering = 128; // each has a descriptor, and a peer may make many
+
+// The wires that linger, the oldest first. It keeps them alive.
+struct lingering_wires {
+  std::list<std::shared_ptr<iwarp_wire>> all;
+};
+std::list<std::shared_ptr<iwarp_wire>>& lingering() { return of_process<lingering_wires>().all; }
 
 constexpr iwarp::protocol_error local_error =
     iwarp::rdmap_error(rdmap_error_type::local_catastrophic, rdmap_error_code::unspecific);
@@ -113,9 +123,14 @@ void iwarp_wire::detach() {
   waits_.stop();
   qp_ = nullptr;
   flights_.clear();
+  if (!reader_ && owner_ != nullptr) // the acceptor has not replied: it may still reject
+    return;
   if (broken_ && stage_ == stage::running)
     send_terminate(iwarp::terminate(local_error));
+  wire_owner* const owner = owner_;
   close();
+  if (owner != nullptr)
+    owner->ended(ESHUTDOWN);
 }
 
 // With bytes of the peer that were not read, close(2) would reset the connection, and what was sent
@@ -128,10 +143,20 @@ void iwarp_wire::close() {
     return end(0);
   stage_ = stage::draining;
   owner_ = nullptr;
-  lingering_ = find(number_);
+  lingering().push_back(find(number_));
   watch(EPOLLIN);
-  engine::get().schedule_at(*this, clock::now() + linger);
+  end_in(linger);
+  if (lingering().size() > most_lingering) {
+    const auto oldest = lingering().front();
+    oldest->close_socket();
+    oldest->stop_lingering();
+  }
   drain();
+}
+
+// Perhaps that was the last reference.
+void iwarp_wire::stop_lingering() {
+  std::erase_if(lingering(), [this](const auto& w) { return w.get() == this; });
 }
 
 void iwarp_wire::give_up() {
@@ -153,7 +178,7 @@ void iwarp_wire::drain() {
   if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) {
     stage_ = stage::closed;
     stop_watching();
-    lingering_.reset(); // perhaps the last reference
+    stop_lingering();
   }
 }
 

@@ -21,13 +21,12 @@ failure operation_error(rdmap_error_code code) {
   return iwarp::rdmap_error(rdmap_error_type::remote_operation, code);
 }
 
-constexpr std::size_t most_answers = 1024; // requests of the peer that are not answered
-
 } // namespace
 
 failure iwarp_wire::end_segment(const iwarp::segment_header& h) noexcept {
   if (!std::exchange(heard_, true)) {
     may_send_ = true;
+    deadline_ = clock::time_point::max();
     if (owner_ != nullptr)
       owner_->heard();
     if (qp_ == nullptr)
@@ -90,8 +89,12 @@ failure iwarp_wire::end_send(const iwarp::segment_header& h) {
     break;
   }
   qp_->received(receive_wr_, status, a, as);
-  if (status == IBV_WC_SUCCESS || !is_reliable())
+  if (status == IBV_WC_SUCCESS)
     return {};
+  if (!is_reliable()) { // the sender does not learn of it
+    qp_->fail();
+    return {};
+  }
   return iwarp::rdmap_error(rdmap_error_type::remote_protection,
                             rdmap_error_code::stag_cannot_be_invalidated);
 }
@@ -113,14 +116,23 @@ iwarp::protocol_error read_error(refusal why) {
   return iwarp::rdmap_error(rdmap_error_type::remote_protection, code);
 }
 
+// A peer that keeps to the agreed number finds room (RFC 6581, section 9.1): an answer leaves
+// `answers_` before the peer gets its end. Otherwise the queue of read requests has no buffer for
+// the message (RFC 5041, section 7.1).
+failure iwarp_wire::too_many_requests() const {
+  if (answers_.size() < ird_)
+    return {};
+  return iwarp::ddp_error(iwarp::ddp_untagged_code::invalid_msn_no_buffer);
+}
+
 failure iwarp_wire::end_read_request(std::uint32_t msn) {
+  if (const failure f = too_many_requests())
+    return f;
   iwarp::read_request r;
   decode(std::span<const std::byte, iwarp::read_request_size>(payload_.data(),
                                                               iwarp::read_request_size),
          r);
   refusal why{};
-  if (answers_.size() >= most_answers)
-    return operation_error(rdmap_error_code::catastrophic_stream);
   if (r.length != 0 && qp_->remote_memory(r.source_stag, r.source_offset, r.length,
                                           IBV_ACCESS_REMOTE_READ, why) == nullptr) {
     qp_->tell(IBV_EVENT_QP_ACCESS_ERR);
@@ -136,13 +148,13 @@ failure iwarp_wire::end_read_request(std::uint32_t msn) {
 }
 
 failure iwarp_wire::end_atomic_request() {
+  if (const failure f = too_many_requests())
+    return f;
   iwarp::atomic_request r;
   if (const failure f = decode(std::span<const std::byte, iwarp::atomic_request_size>(
                                    payload_.data(), iwarp::atomic_request_size),
                                r))
     return f;
-  if (answers_.size() >= most_answers)
-    return operation_error(rdmap_error_code::catastrophic_stream);
   refusal why{};
   std::byte* const memory = qp_->remote_memory(r.stag, r.offset, 8, IBV_ACCESS_REMOTE_ATOMIC, why);
   if (memory == nullptr || r.offset % 8 != 0) {
@@ -166,10 +178,13 @@ failure iwarp_wire::end_atomic_request() {
 // Answers come in the order of the requests.
 failure iwarp_wire::end_response(const iwarp::segment_header& h) {
   const bool read = h.op == opcode::rdma_read_response;
-  const auto f = std::find_if(flights_.begin(), flights_.end(), [&](const flight& i) {
-    const ibv_wr_opcode o = i.request->opcode;
-    return !i.done && fetches(o) && read == (o == IBV_WR_RDMA_READ);
-  });
+  if (read && std::exchange(ready_waits_, false)) { // the first message's answer, of no bytes
+    --reads_;
+    return {};
+  }
+  const auto f = awaited(read);
+  if (f == flights_.end() && broken_)
+    return {};
   if (f == flights_.end() || (read && h.message_offset + h.length != f->memory.bytes))
     return operation_error(rdmap_error_code::unexpected_opcode);
   if (!read) {
@@ -179,6 +194,10 @@ failure iwarp_wire::end_response(const iwarp::segment_header& h) {
            r);
     if (r.request_id != f->id)
       return operation_error(rdmap_error_code::catastrophic_stream);
+    if (!has_memory(*f)) {
+      lose_memory(*f);
+      return {};
+    }
     spans from;
     from.add(reinterpret_cast<std::byte*>(&r.original), 8);
     transfer(f->memory, from);

@@ -51,8 +51,12 @@ iwarp::protocol_error write_error(refusal why) {
   }
 }
 
+// A receive whose memory is not registered.
+constexpr iwarp::protocol_error lost_receive =
+    iwarp::rdmap_error(rdmap_error_type::remote_operation, rdmap_error_code::catastrophic_stream);
+
 constexpr std::size_t piece = 64 * 1024; // bytes of one read(2) without a place of their own
-constexpr int turns = 16;                // reads before other tasks get their turn
+constexpr int reads_a_turn = 16;         // reads before other tasks get their turn
 
 } // namespace
 
@@ -62,7 +66,7 @@ void iwarp_wire::receive() {
   if (reader_ && reader_->state() == iwarp::reader_state::stopped)
     reader_->resume();
   if (reader_ && reader_->payload_pending() != 0)
-    if (const failure f = place_is_gone())
+    if (const failure f = check_place())
       return fail(*f);
   if (!input_.empty() && stage_ == stage::running) {
     std::vector<std::byte> input;
@@ -73,13 +77,11 @@ void iwarp_wire::receive() {
   }
   if (reader_ && reader_->state() == iwarp::reader_state::failed)
     return fail(reader_->error());
-  for (int turn = 0; turn < turns; ++turn) {
+  for (int turn = 0; turn < reads_a_turn; ++turn) {
     if (stage_ != stage::running && stage_ != stage::starting)
       return;
-    if (reader_ && reader_->state() == iwarp::reader_state::stopped) {
-      watch(watched_ & ~static_cast<std::uint32_t>(EPOLLIN)); // until a receive is posted
-      return;
-    }
+    if (reader_ && reader_->state() == iwarp::reader_state::stopped)
+      break; // until a receive is posted
     ssize_t n = 0;
     const auto targets =
         stage_ == stage::running ? reader_->targets() : std::span<const std::span<std::byte>>();
@@ -143,20 +145,60 @@ void iwarp_wire::receive_start(std::span<const std::byte> bytes) {
   if (r.state == iwarp::start_reader::status::more || owner_ == nullptr)
     return;
   stage_ = stage::waiting;
+  deadline_ = clock::time_point::max();
   watch(0);
   const iwarp::start_frame f = start_->frame();
   owner_->started(f);
 }
 
-// Whether the memory of the segment that has begun is not registered any more.
-failure iwarp_wire::place_is_gone() {
+// A program may deregister memory at any time.
+bool iwarp_wire::has_receive_memory() {
+  return memory_table::get().still_has(qp_->receive_domain(), receive_memory_, receive_as_of_);
+}
+bool iwarp_wire::has_memory(flight& f) {
+  return memory_table::get().still_has(qp_->qp_base.pd, f.memory, f.as_of);
+}
+
+// The memory of the segment that has begun may not be registered any more. A WRITE of type UC is
+// dropped then.
+failure iwarp_wire::check_place() {
   const iwarp::segment_header& h = reader_->segment();
-  refusal why{};
-  if (h.op != opcode::rdma_write || h.length == 0 || write_dropped_ || qp_ == nullptr ||
-      qp_->remote_memory(h.stag, h.tagged_offset, h.length, IBV_ACCESS_REMOTE_WRITE, why) !=
-          nullptr)
+  if (h.length == 0 || qp_ == nullptr)
     return {};
-  return write_error(why);
+  if (h.op == opcode::rdma_read_response) {
+    const auto f = awaited(true);
+    if (f != flights_.end() && !has_memory(*f)) {
+      lose_memory(*f);
+      reader_->discard();
+    }
+    return {};
+  }
+  if (h.op == opcode::rdma_write) {
+    refusal why{};
+    if (write_dropped_ || qp_->remote_memory(h.stag, h.tagged_offset, h.length,
+                                             IBV_ACCESS_REMOTE_WRITE, why) != nullptr)
+      return {};
+    if (is_reliable())
+      return write_error(why);
+    write_dropped_ = true;
+    reader_->discard();
+    return {};
+  }
+  if (message_ != message::placed || is_immediate(h.op) || has_receive_memory())
+    return {};
+  const begin_result r = refuse_message(IBV_WC_LOC_PROT_ERR, lost_receive);
+  if (r.action == iwarp::begin_action::fail)
+    return r.error;
+  reader_->discard();
+  return {};
+}
+
+// The request that the next answer to a READ, or to an atomic, belongs to.
+std::deque<iwarp_wire::flight>::iterator iwarp_wire::awaited(bool read) {
+  return std::find_if(flights_.begin(), flights_.end(), [read](const flight& i) {
+    const ibv_wr_opcode o = i.request->opcode;
+    return !i.done && fetches(o) && read == (o == IBV_WR_RDMA_READ);
+  });
 }
 
 begin_result iwarp_wire::begin_segment(const iwarp::segment_header& h,
@@ -203,13 +245,19 @@ begin_result iwarp_wire::begin_tagged(const iwarp::segment_header& h, iwarp::pla
   }
   if (h.stag != sink_key)
     return begin_result::fail(iwarp::ddp_error(ddp_tagged_code::invalid_stag));
-  const auto f = std::find_if(flights_.begin(), flights_.end(), [](const flight& i) {
-    return i.request->opcode == IBV_WR_RDMA_READ && !i.done;
-  });
+  if (ready_waits_)
+    return begin_result::fail(iwarp::ddp_error(ddp_tagged_code::base_or_bounds_violation));
+  const auto f = awaited(true);
+  if (f == flights_.end() && broken_) // it has failed for lack of its memory
+    return begin_result::discard();
   if (f == flights_.end() || h.tagged_offset < f->base ||
       h.tagged_offset - f->base > f->memory.bytes ||
       h.length > f->memory.bytes - (h.tagged_offset - f->base))
     return begin_result::fail(iwarp::ddp_error(ddp_tagged_code::base_or_bounds_violation));
+  if (!has_memory(*f)) {
+    lose_memory(*f);
+    return begin_result::discard();
+  }
   std::span<std::byte> parts[iwarp::placement::max_parts];
   const unsigned n = slice(f->memory, h.tagged_offset - f->base, h.length, parts);
   for (unsigned i = 0; i < n; ++i)
@@ -227,15 +275,14 @@ std::optional<begin_result> iwarp_wire::take_receive() {
   receive_wr_ = r->wr_id;
   const auto memory = qp_->sink(*r);
   if (!memory)
-    return refuse_message(IBV_WC_LOC_PROT_ERR,
-                          iwarp::rdmap_error(rdmap_error_type::remote_operation,
-                                             rdmap_error_code::catastrophic_stream));
+    return refuse_message(IBV_WC_LOC_PROT_ERR, lost_receive);
   // If a connection of type UC ends within a message, the next message gets the receive.
   receive_taken_ = is_reliable() || qp_->qp_base.srq != nullptr;
   if (receive_taken_)
     qp_->take_receive();
   message_ = message::placed;
   receive_memory_ = *memory;
+  receive_as_of_ = memory_table::get().removals();
   return std::nullopt;
 }
 
@@ -268,6 +315,8 @@ begin_result iwarp_wire::begin_send(const iwarp::segment_header& h, iwarp::place
   if (std::uint64_t(h.message_offset) + h.length > receive_memory_.bytes)
     return refuse_message(IBV_WC_LOC_LEN_ERR,
                           iwarp::ddp_error(ddp_untagged_code::message_too_long));
+  if (!has_receive_memory())
+    return refuse_message(IBV_WC_LOC_PROT_ERR, lost_receive);
   std::span<std::byte> parts[iwarp::placement::max_parts];
   const unsigned n = slice(receive_memory_, h.message_offset, h.length, parts);
   for (unsigned i = 0; i < n; ++i)

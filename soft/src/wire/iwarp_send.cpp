@@ -42,6 +42,8 @@ void iwarp_wire::pump() {
   if (segments == most_segments)
     engine::get().schedule(*this);
   complete_requests();
+  if (segments != 0 || !flights_.empty())
+    watch_host();
 }
 
 // Completions come after the socket has taken the bytes, and in the order of the requests.
@@ -53,6 +55,12 @@ void iwarp_wire::complete_requests() {
     flights_.pop_front();
     qp_->complete_first(f.result);
   }
+}
+
+// Whether another READ or atomic may be outstanding. If none may ever be, the request fails.
+bool iwarp_wire::may_fetch() const noexcept {
+  const unsigned most = std::min(qp_->read_depth(), ord_);
+  return reads_ < most || most == 0;
 }
 
 // False: there is nothing that may be sent now.
@@ -78,8 +86,7 @@ bool iwarp_wire::next_message() {
   send_work* const r = qp_->request(static_cast<unsigned>(flights_.size()));
   if (r == nullptr)
     return false;
-  if ((fetches(r->opcode) && reads_ >= qp_->read_depth() && qp_->read_depth() != 0) ||
-      ((r->flags & IBV_SEND_FENCE) != 0 && reads_ != 0))
+  if ((fetches(r->opcode) && !may_fetch()) || ((r->flags & IBV_SEND_FENCE) != 0 && reads_ != 0))
     return false;
   sends_answer_ = false;
   outcome set;
@@ -109,8 +116,11 @@ void iwarp_wire::start_request(send_work& r, ibv_wc_status set) {
     return failed(IBV_WC_LOC_QP_OP_ERR);
   if (!qp_->gather(r, fetches(r.opcode) ? IBV_ACCESS_LOCAL_WRITE : 0, f.memory))
     return failed(IBV_WC_LOC_PROT_ERR);
+  f.as_of = memory_table::get().removals();
   if (fetches(r.opcode) && qp_->read_depth() == 0)
     return failed(IBV_WC_LOC_QP_OP_ERR);
+  if (fetches(r.opcode) && ord_ == 0) // the peer answers none
+    return failed(IBV_WC_REM_INV_REQ_ERR);
   if (f.memory.bytes > qp_->message_limit())
     return failed(IBV_WC_LOC_LEN_ERR);
   const auto bytes = static_cast<std::uint32_t>(f.memory.bytes);
@@ -174,6 +184,21 @@ void iwarp_wire::start_request(send_work& r, ibv_wc_status set) {
   }
 }
 
+// The request fails, as its memory is not registered any more, and those behind it are not carried
+// out. A message that is being sent ends with a Terminate message.
+void iwarp_wire::lose_memory(flight& f) {
+  const auto same = [&](const flight& i) {
+    return &i == &f;
+  };
+  flights_.erase(std::next(std::find_if(flights_.begin(), flights_.end(), same)), flights_.end());
+  f.sent = f.done = true;
+  f.result.status = IBV_WC_LOC_PROT_ERR;
+  f.end = queued_;
+  broken_ = true;
+  writer_->abandon();
+  answers_.clear();
+}
+
 void iwarp_wire::send_segment() {
   iwarp::outgoing_segment s;
   writer_->next(s);
@@ -199,6 +224,8 @@ void iwarp_wire::send_segment() {
     std::memset(immediate_.data(), 0, immediate_.size());
     std::memcpy(immediate_.data(), &f->request->immediate, sizeof(f->request->immediate));
     parts[count++] = {immediate_.data(), s.length};
+  } else if ((f->request->flags & IBV_SEND_INLINE) == 0 && !has_memory(*f)) {
+    return lose_memory(*f);
   } else {
     count = slice(f->memory, s.offset, s.length, parts);
   }

@@ -3,6 +3,7 @@
 #include "wire/iwarp_wire.hpp"
 
 #include "device/in_force.hpp"
+#include "engine/of_process.hpp"
 
 #include <algorithm>
 #include <cerrno>
@@ -16,16 +17,14 @@
 namespace soft {
 namespace {
 
-// Wires by number. A number above those of queue pairs, which have 24 bits.
+constexpr std::uint32_t first_wire = 1u << 24;
+
+// Wires by number. Their numbers are above those of queue pairs, which have 24 bits.
 struct wire_table {
   std::unordered_map<std::uint32_t, std::weak_ptr<iwarp_wire>> wires;
-  std::uint32_t next = 1;
+  std::uint32_t next = first_wire;
 };
-wire_table& wires() {
-  static auto* const table = new wire_table;
-  return *table;
-}
-constexpr std::uint32_t wire_bit = 1u << 24;
+wire_table& wires() { return of_process<wire_table>(); }
 
 } // namespace
 
@@ -33,7 +32,7 @@ iwarp::start_options start_options_of(unsigned answered, unsigned begun, bool cr
   iwarp::start_options o;
   o.crc = crc;
   o.peer_to_peer = true;
-  o.rtr = iwarp::rtr_kinds::rdma_write;
+  o.rtr = iwarp::rtr_kinds::rdma_write | iwarp::rtr_kinds::rdma_read;
   o.ird = static_cast<std::uint16_t>(answered);
   o.ord = static_cast<std::uint16_t>(begun);
   o.max_ird = most_reads();
@@ -46,7 +45,9 @@ iwarp_wire::iwarp_wire(int socket, wire_owner& owner) : socket_(socket), owner_(
 }
 
 iwarp_wire::~iwarp_wire() {
-  wires().wires.erase(number_);
+  auto& all = wires().wires;
+  if (const auto of = all.find(number_); of != all.end() && of->second.expired())
+    all.erase(of); // in a child after fork(2) another wire may have the number
   engine::get().remove(*this);
   engine::get().forget(socket_);
   ::close(socket_);
@@ -82,9 +83,13 @@ std::shared_ptr<iwarp_wire> iwarp_wire::accept(int socket, wire_owner& owner, in
   return numbered(std::move(w));
 }
 
+// A peer may have begun more connections than there are numbers.
 std::shared_ptr<iwarp_wire> iwarp_wire::numbered(std::shared_ptr<iwarp_wire> w) {
-  w->number_ = wire_bit | wires().next++;
-  wires().wires.emplace(w->number_, w);
+  auto& [all, next] = wires();
+  while (!all.emplace(next, w).second)
+    next = std::max(next + 1, first_wire);
+  w->number_ = next;
+  next = std::max(next + 1, first_wire);
   return w;
 }
 
@@ -121,6 +126,8 @@ void iwarp_wire::ready(std::uint32_t events) {
       return end(error);
     stage_ = stage::starting;
     watch(EPOLLIN);
+    if (patience_.count() != 0)
+      end_in(patience_);
   }
   if ((events & EPOLLOUT) != 0) {
     flush();
@@ -138,10 +145,29 @@ void iwarp_wire::ready(std::uint32_t events) {
 }
 
 void iwarp_wire::run() {
+  const auto self = find(number_); // the owner may drop the last reference
+  if (deadline_ != clock::time_point::max() && clock::now() >= deadline_) {
+    if (stage_ == stage::draining)
+      return stop_lingering();
+    return end(ETIMEDOUT);
+  }
+  if (next_look_ != clock::time_point::max() && clock::now() >= next_look_)
+    look();
   if (stage_ == stage::running)
     receive();
-  else if (stage_ == stage::draining) // its time is over
-    lingering_.reset();
+}
+
+void iwarp_wire::end_in(clock::duration time) {
+  deadline_ = clock::now() + time;
+  set_timer();
+}
+
+void iwarp_wire::set_timer() { engine::get().schedule_at(*this, std::min(deadline_, next_look_)); }
+
+void iwarp_wire::expect(clock::duration time) {
+  patience_ = time;
+  if (stage_ != stage::connecting)
+    end_in(time);
 }
 
 void iwarp_wire::send_start(const iwarp::start_frame& f) {
@@ -149,11 +175,14 @@ void iwarp_wire::send_start(const iwarp::start_frame& f) {
   flush();
 }
 
-void iwarp_wire::begin(bool crc, bool initiator) {
+void iwarp_wire::begin(const iwarp::start_result& agreed, bool initiator) {
   start_.reset();
-  reader_.emplace(crc, static_cast<iwarp::segment_sink&>(*this));
-  writer_.emplace(crc, largest_ulpdu());
-  may_send_ = initiator;
+  reader_.emplace(agreed.crc, static_cast<iwarp::segment_sink&>(*this));
+  writer_.emplace(agreed.crc, largest_ulpdu());
+  ready_by_read_ = initiator && agreed.rtr == iwarp::rtr_kinds::rdma_read;
+  ird_ = agreed.ird;
+  ord_ = agreed.ord;
+  may_send_ = initiator && !ready_by_read_;
   stage_ = qp_ != nullptr ? stage::running : stage::waiting;
   if (qp_ != nullptr)
     engine::get().schedule(*this);
@@ -171,14 +200,31 @@ std::size_t iwarp_wire::largest_ulpdu() const {
 }
 
 void iwarp_wire::send_ready() {
-  if (stage_ == stage::closed || !writer_->start({.op = iwarp::opcode::rdma_write}))
-    return; // a message that is being sent has the same effect
+  if (stage_ == stage::closed)
+    return;
+  // A WRITE: a message that is being sent has the same effect.
+  if (!writer_->start(ready_by_read_
+                          ? iwarp::outgoing_message{.op = iwarp::opcode::rdma_read_request,
+                                                    .length = iwarp::read_request_size}
+                          : iwarp::outgoing_message{.op = iwarp::opcode::rdma_write}))
+    return;
+  // No adapter looks at the keys of a READ of no bytes, but 0 may be special.
+  const auto request = encode(iwarp::read_request{sink_key, 0, 0, 1, 0});
+  const std::span<const std::byte> payload[] = {ready_by_read_ ? std::span<const std::byte>(request)
+                                                               : std::span<const std::byte>()};
   iwarp::outgoing_segment s;
   writer_->next(s);
-  writer_->seal(s, {});
+  writer_->seal(s, payload);
   write_out(s.header());
+  write_out(payload[0]);
   write_out(s.trailer());
   flush();
+  if (ready_by_read_) {
+    ++reads_;
+    ready_waits_ = may_send_ = true;
+    if (qp_ != nullptr)
+      engine::get().schedule(*qp_);
+  }
 }
 
 void iwarp_wire::attach(queue_pair& qp) {

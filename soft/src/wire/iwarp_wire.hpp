@@ -23,15 +23,17 @@ public:
   virtual void started(const iwarp::start_frame& f) = 0;
   /// The first message of the peer came.
   virtual void heard() = 0;
-  /// The connection has ended. `error`: 0 (the peer has closed it), or an error number.
+  /// The connection has ended. `error`: 0 (the peer has closed it), or an error number. ETIMEDOUT:
+  /// also if `iwarp_wire::expect` was called, and the peer was silent. ESHUTDOWN: the queue pair of
+  /// this side has failed, or is destroyed or reset.
   virtual void ended(int error) = 0;
 
 protected:
   ~wire_owner() = default;
 };
 
-/// The options of a start frame: how many READs this side answers at a time, and how many it
-/// begins.
+/// The options of a start frame: how many READs and atomics this side answers at a time (IRD), and
+/// how many it begins (ORD).
 /// `crc`: whether it asks for CRCs.
 iwarp::start_options start_options_of(unsigned answered, unsigned begun, bool crc) noexcept;
 
@@ -60,9 +62,13 @@ public:
 
   // ---- the owner
   void send_start(const iwarp::start_frame& f);
+  /// Ends the wire if the peer's start frame, or its first message if that comes next, does not
+  /// come within `time`. The time of a connecting side begins when TCP is connected.
+  void expect(clock::duration time);
   /// After both start frames: segments follow. `initiator`: this side sends first.
-  void begin(bool crc, bool initiator);
-  /// The initiator's first message, if there is nothing else to send: a WRITE of no bytes.
+  void begin(const iwarp::start_result& agreed, bool initiator);
+  /// The initiator's first message: a READ of no bytes if both sides have agreed on it; else a
+  /// WRITE of no bytes, unless there is something else to send.
   void send_ready();
   void leave_owner() noexcept { owner_ = nullptr; }
   void set_owner(wire_owner& o) noexcept { owner_ = &o; }
@@ -88,12 +94,15 @@ private:
   void run() override;
   int watch(std::uint32_t events);
   void stop_watching();
+  void end_in(clock::duration time);
+  void set_timer();
   std::size_t largest_ulpdu() const;
 
   // ---- receiving
   void receive();
   void receive_start(std::span<const std::byte> bytes);
-  iwarp::failure place_is_gone();
+  iwarp::failure check_place();
+  bool has_receive_memory();
   bool is_reliable() const noexcept { return qp_ == nullptr || qp_->is_reliable(); }
   iwarp::begin_result begin_segment(const iwarp::segment_header& h,
                                     iwarp::placement& to) noexcept override;
@@ -103,12 +112,14 @@ private:
   iwarp::begin_result refuse_message(ibv_wc_status status, const iwarp::protocol_error& e);
   iwarp::begin_result begin_tagged(const iwarp::segment_header& h, iwarp::placement& to);
   iwarp::failure end_send(const iwarp::segment_header& h);
+  iwarp::failure too_many_requests() const;
   iwarp::failure end_read_request(std::uint32_t msn);
   iwarp::failure end_atomic_request();
   iwarp::failure end_response(const iwarp::segment_header& h);
 
   // ---- sending
   bool next_message();
+  bool may_fetch() const noexcept;
   void complete_requests();
   void start_request(send_work& r, ibv_wc_status set);
   void send_segment();
@@ -122,10 +133,15 @@ private:
     bool immediate_next = false; // its WRITE is sent, and the immediate data follows
     outcome result;
     spans memory;
-    std::uint64_t base = 0; // of a READ: the tagged offset of its first byte
-    std::uint64_t end = 0;  // `queued_` after its last byte
-    std::uint32_t id = 0;   // of an atomic: its request identifier
+    std::uint64_t as_of = 0; // `memory_table::removals` when its memory was registered
+    std::uint64_t base = 0;  // of a READ: the tagged offset of its first byte
+    std::uint64_t end = 0;   // `queued_` after its last byte
+    std::uint32_t id = 0;    // of an atomic: its request identifier
   };
+  std::deque<flight>::iterator awaited(bool read);
+  bool has_memory(flight& f);
+  void lose_memory(flight& f);
+
   // An answer to the peer.
   struct answer {
     iwarp::opcode op;
@@ -149,6 +165,15 @@ private:
   void stop_sending();
   void ended_while_stopped(std::uint32_t events);
   void drain();
+  void stop_lingering();
+
+  // ---- a silent host: iwarp_silence.cpp
+  /// Begins to look whether the peer's host answers, unless it has begun.
+  void watch_host();
+  void keep_alive();
+  void look();
+  void look_again();
+  void lose_host();
 
   // The STag of all READs of this side. It names no memory: the wire itself places the answers.
   static constexpr std::uint32_t sink_key = 0x50f7;
@@ -160,33 +185,41 @@ private:
   queue_pair* qp_ = nullptr;
   std::uint32_t number_ = 0;
   stage stage_ = stage::starting;
+  clock::duration patience_{}; // for the start frame, while connecting; 0: without limit
+  clock::time_point deadline_ = clock::time_point::max(); // the wire's end
+  clock::time_point next_look_ = clock::time_point::max();
+  clock::duration silence_{}; // of the peer's host, at most
+  clock::time_point unanswered_since_ = clock::time_point::max();
   bool is_watched_ = false;
   std::uint32_t watched_ = 0;
   std::vector<std::byte> out_; // on its way to the socket, from `out_sent_`
   std::size_t out_sent_ = 0;
   std::uint64_t queued_ = 0; // bytes for the socket so far, those in `out_` included
   bool peer_closed_ = false;
-  bool finished_ = false;                 // nothing more is sent
-  std::shared_ptr<iwarp_wire> lingering_; // itself, while it is draining
+  bool finished_ = false; // nothing more is sent
 
   std::optional<iwarp::start_reader> start_;
   std::optional<iwarp::fpdu_reader> reader_;
   std::vector<std::byte> input_; // not yet taken, while no receive is posted
   bool heard_ = false, may_send_ = false;
+  bool ready_by_read_ = false;  // the first message of this side is a READ
+  bool ready_waits_ = false;    // that READ is sent, and not answered
   receive_waiter waits_{*this}; // for a receive of the queue pair
   // The message that is coming to a receive. A dropped one of type UC has no effect.
   enum class message { none, placed, dropped } message_ = message::none;
   bool receive_taken_ = false; // and its completion is not reported
   std::uint64_t receive_wr_ = 0;
   spans receive_memory_;
+  std::uint64_t receive_as_of_ = 0;
   std::uint32_t written_ = 0;  // bytes of the last WRITE, which immediate data may follow
   bool write_dropped_ = false; // the last WRITE, of type UC, has failed
   std::array<std::byte, iwarp::max_terminate_size> payload_{};
 
   std::optional<iwarp::fpdu_writer> writer_;
   std::deque<flight> flights_; // the first requests of the queue pair, in order
-  std::deque<answer> answers_;
-  std::size_t reads_ = 0; // READs and atomics that wait for their answers
+  unsigned ird_ = 0, ord_ = 0; // READs and atomics that are outstanding, at most
+  std::deque<answer> answers_; // of up to `ird_` requests of the peer
+  unsigned reads_ = 0;         // READs and atomics of this side that wait for their answers
   std::uint64_t next_base_ = 0;
   bool sends_answer_ = false; // whose message is being sent
   bool broken_ = false;       // a request has failed here: the next ones are not sent

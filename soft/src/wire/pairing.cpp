@@ -2,6 +2,7 @@
 #include "wire/pairing.hpp"
 
 #include "device/in_force.hpp"
+#include "engine/of_process.hpp"
 #include "iwarp/big_endian.hpp"
 #include "wire/datagrams.hpp"
 #include "wire/numbers.hpp"
@@ -11,6 +12,8 @@
 #include <array>
 #include <bitset>
 #include <cerrno>
+#include <list>
+#include <optional>
 #include <random>
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -23,24 +26,42 @@ namespace {
 constexpr std::chrono::milliseconds pause{10}, // until the next try to connect
     long_pause{100};                           // after many of them
 constexpr unsigned many_tries = 100;
-constexpr std::size_t most_unknown = 256;
+constexpr std::size_t most_unknown = 256, most_early = 256; // connections of a block
 // A number is used again only after all others of its block: messages to its last queue pair may
 // still be on their way.
 constexpr std::uint32_t numbers = 1u << index_bits, block_count = 1u << (24 - index_bits);
 
+// The program sets the number of READs that the queue pair begins only when it is ready to send.
 iwarp::start_options options_of(const queue_pair& qp) {
-  return start_options_of(most_reads(), qp.read_depth(), current().crc.value_or(false));
+  return start_options_of(qp.answered_reads(), most_reads(), current().crc.value_or(false));
 }
 
 // The private data of a request: both numbers, and the type of the queue pairs.
 constexpr std::size_t request_size = 9;
 std::uint8_t type_of(const queue_pair& qp) { return static_cast<std::uint8_t>(qp.qp_base.qp_type); }
+struct request_numbers {
+  std::uint32_t from, to;
+  std::uint8_t type;
+};
+std::optional<request_numbers> decode(const iwarp::start_frame& request) {
+  const auto data = request.private_data();
+  if (data.size() != request_size)
+    return std::nullopt;
+  return request_numbers{iwarp::get_big_endian<std::uint32_t>(data.data()),
+                         iwarp::get_big_endian<std::uint32_t>(data.data() + 4),
+                         iwarp::get_big_endian<std::uint8_t>(data.data() + 8)};
+}
 std::array<std::byte, request_size> encode(const queue_pair& from) {
   std::array<std::byte, request_size> bytes;
   iwarp::put_big_endian(bytes.data(), from.qp_base.qp_num);
   iwarp::put_big_endian(bytes.data() + 4, from.peer_number());
   iwarp::put_big_endian(bytes.data() + 8, type_of(from));
   return bytes;
+}
+
+void reject(iwarp_wire& w, const iwarp::start_frame& request) {
+  w.send_start(iwarp::make_rejection(request));
+  w.close();
 }
 
 } // namespace
@@ -90,49 +111,92 @@ public:
     next_ = (next_ + 1) & (numbers - 1);
     return taken;
   }
-  void give_back(std::uint32_t n) { used_[n & (numbers - 1)] = false; }
+  void give_back(std::uint32_t n) {
+    used_[n & (numbers - 1)] = false;
+    for (auto e = early_.begin(); e != early_.end();) {
+      const auto present = e++;
+      if (present->numbers.to == n)
+        reject_early(present);
+    }
+  }
+  /// Answers the request of the peer of a queue pair, if it has come.
+  void answer_early(pairing& p, const queue_pair& qp) {
+    const auto e = find_early(qp.qp_base.qp_num, qp.peer_number());
+    if (e == early_.end())
+      return;
+    const iwarp::start_frame request = e->request;
+    p.accept(take_early(e), request);
+  }
   int hear_datagrams() { return datagrams_ ? 0 : datagram_receiver::make(number_, datagrams_); }
 
 private:
   number_block(std::uint32_t number, int s)
       : wire_listener(s, most_unknown), number_(number), socket_(s) {}
 
-  void requested(const std::shared_ptr<iwarp_wire>& w, const iwarp::start_frame& f) override {
-    const auto data = f.private_data();
-    queue_pair* const qp =
-        data.size() == request_size
-            ? queue_pair::find(iwarp::get_big_endian<std::uint32_t>(data.data() + 4))
-            : nullptr;
-    pairing* const p =
-        qp != nullptr && qp->waits_for_peer(iwarp::get_big_endian<std::uint32_t>(data.data())) &&
-                iwarp::get_big_endian<std::uint8_t>(data.data() + 8) == type_of(*qp)
-            ? static_cast<pairing*>(qp->search())
-            : nullptr;
-    if (p == nullptr || p->wire_) { // not ready to receive: the peer tries again
-      w->send_start(iwarp::make_rejection(f));
-      return w->close();
+  // A request that came before its queue pair was ready to receive.
+  struct early final : wire_owner {
+    early(number_block& b, std::shared_ptr<iwarp_wire> w, const iwarp::start_frame& f,
+          const request_numbers& n)
+        : of(b), wire(std::move(w)), request(f), numbers(n) {}
+    void started(const iwarp::start_frame&) override {}
+    void heard() override {}
+    void ended(int) override {
+      of.early_.remove_if([this](const early& e) { return &e == this; });
     }
-    const iwarp::start_answer a = answer(f, options_of(*qp));
-    w->send_start(a.reply);
-    if (a.result.error != iwarp::start_error::none)
-      return w->close();
-    p->wire_ = w;
-    p->connected(a.result.crc, false);
+    number_block& of;
+    std::shared_ptr<iwarp_wire> wire;
+    iwarp::start_frame request;
+    request_numbers numbers;
+  };
+
+  void requested(const std::shared_ptr<iwarp_wire>& w, const iwarp::start_frame& f) override {
+    const auto n = decode(f);
+    queue_pair* const qp = n ? queue_pair::find(n->to) : nullptr;
+    if (qp == nullptr || n->type != type_of(*qp))
+      return reject(*w, f);
+    pairing* const p = qp->waits_for_peer(n->from) ? static_cast<pairing*>(qp->search()) : nullptr;
+    if (p != nullptr && !p->wire_)
+      return p->accept(w, f);
+    wait(w, f, *n);
+  }
+
+  // A peer that has two requests has given up the first.
+  void wait(const std::shared_ptr<iwarp_wire>& w, const iwarp::start_frame& f,
+            const request_numbers& n) {
+    if (const auto e = find_early(n.to, n.from); e != early_.end())
+      take_early(e);
+    else if (early_.size() == most_early)
+      reject_early(early_.begin());
+    w->set_owner(early_.emplace_back(*this, w, f, n));
+  }
+  std::list<early>::iterator find_early(std::uint32_t to, std::uint32_t from) {
+    return std::find_if(early_.begin(), early_.end(), [&](const early& e) {
+      return e.numbers.to == to && e.numbers.from == from;
+    });
+  }
+  std::shared_ptr<iwarp_wire> take_early(std::list<early>::iterator e) {
+    const auto w = e->wire;
+    w->leave_owner();
+    early_.erase(e);
+    return w;
+  }
+  void reject_early(std::list<early>::iterator e) {
+    const iwarp::start_frame request = e->request;
+    reject(*take_early(e), request);
   }
 
   const std::uint32_t number_;
   const int socket_;
   std::bitset<numbers> used_;
   std::uint32_t next_ = 0;
+  std::list<early> early_;
   std::unique_ptr<datagram_receiver> datagrams_; // once a queue pair of type UD is ready
 };
 
 namespace {
 
-std::vector<std::unique_ptr<number_block>>& blocks() {
-  static auto* const all = new std::vector<std::unique_ptr<number_block>>;
-  return *all;
-}
+using block_list = std::vector<std::unique_ptr<number_block>>;
+block_list& blocks() { return of_process<block_list>(); }
 
 auto find_block(std::uint32_t number) {
   return std::find_if(blocks().begin(), blocks().end(),
@@ -141,7 +205,10 @@ auto find_block(std::uint32_t number) {
 
 } // namespace
 
-int hear_datagrams(std::uint32_t number) { return (*find_block(number))->hear_datagrams(); }
+int hear_datagrams(std::uint32_t number) {
+  hear_network();
+  return (*find_block(number))->hear_datagrams();
+}
 
 std::uint32_t take_number() {
   auto& all = blocks();
@@ -157,6 +224,8 @@ std::uint32_t take_number() {
   return (*free)->take();
 }
 
+std::uint32_t order_of_number(std::uint32_t number) noexcept { return number & (numbers - 1); }
+
 bool prepare_numbers() {
   if (!blocks().empty())
     return true;
@@ -171,6 +240,8 @@ bool prepare_numbers() {
 void give_back_number(std::uint32_t number) {
   auto& all = blocks();
   const auto of = find_block(number);
+  if (of == all.end())
+    return; // a child destroys what its parent made
   (*of)->give_back(number);
   if ((*of)->is_empty() && of != all.begin())
     all.erase(of);
@@ -181,12 +252,10 @@ std::unique_ptr<peer_search> search_peer(queue_pair& qp, search_kind kind) {
 }
 
 pairing::pairing(queue_pair& qp, search_kind kind) : qp_(qp) {
-  if (qp.qp_base.qp_num >= qp.peer_number())
-    return;
-  if (kind == first_search)
-    engine::get().schedule(*this);
-  else
+  if (connects() && kind == another_search)
     try_later();
+  else
+    engine::get().schedule(*this);
 }
 
 pairing::~pairing() {
@@ -198,6 +267,13 @@ pairing::~pairing() {
 void pairing::run() {
   if (wire_)
     return;
+  if (connects())
+    connect();
+  else
+    (*find_block(qp_.qp_base.qp_num))->answer_early(*this, qp_);
+}
+
+void pairing::connect() {
   const int s = make_socket(block_address::connections);
   int error = s < 0 ? errno : 0;
   if (error == 0) {
@@ -211,6 +287,15 @@ void pairing::run() {
   wire_->send_start(request_);
 }
 
+void pairing::accept(const std::shared_ptr<iwarp_wire>& w, const iwarp::start_frame& request) {
+  const iwarp::start_answer a = answer(request, options_of(qp_));
+  w->send_start(a.reply);
+  if (a.result.error != iwarp::start_error::none)
+    return w->close();
+  wire_ = w;
+  use_wire(a.result, false);
+}
+
 void pairing::started(const iwarp::start_frame& f) {
   const iwarp::start_result r = conclude(request_, f, options_of(qp_));
   if (r.error != iwarp::start_error::none) {
@@ -220,12 +305,12 @@ void pairing::started(const iwarp::start_frame& f) {
       wire_->close();
     return ended(0);
   }
-  connected(r.crc, true);
+  use_wire(r, true);
 }
 
-void pairing::connected(bool crc, bool initiator) {
+void pairing::use_wire(const iwarp::start_result& agreed, bool initiator) {
   wire_->leave_owner();
-  wire_->begin(crc, initiator);
+  wire_->begin(agreed, initiator);
   if (initiator)
     wire_->send_ready();
   qp_.use_wire(wire_);

@@ -13,20 +13,24 @@ namespace soft {
 /// numbers, and calls ibv_modify_qp(3). A number tells where its process is: its upper 12 bits name
 /// an abstract address of unix(7), which only this machine's processes reach, and no file.
 ///
-/// The queue pair with the lower number connects, again and again until the other one is ready to
-/// receive; the wire is iWARP's, for queue pairs of type UC, too. The engine must be locked.
+/// The queue pair with the lower number connects. Its request waits in the other process until that
+/// queue pair is ready to receive. If no such queue pair is there, it connects again after a pause.
+/// The wire is iWARP's, for queue pairs of type UC, too. The engine must be locked.
 class pairing final : public peer_search, private wire_owner, private task {
 public:
   pairing(queue_pair& qp, search_kind kind);
   ~pairing() override;
 
 private:
-  friend class number_block; // accepts the peer's connection
+  friend class number_block; // takes the peer's request
   void started(const iwarp::start_frame& f) override;
   void heard() override {}
   void ended(int error) override;
   void run() override;
-  void connected(bool crc, bool initiator);
+  bool connects() const noexcept { return qp_.qp_base.qp_num < qp_.peer_number(); }
+  void connect();
+  void accept(const std::shared_ptr<iwarp_wire>& w, const iwarp::start_frame& request);
+  void use_wire(const iwarp::start_result& agreed, bool initiator);
   void try_later();
 
   queue_pair& qp_;

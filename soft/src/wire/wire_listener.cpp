@@ -1,23 +1,27 @@
 // SPDX-License-Identifier: BSL-1.0
 #include "wire/wire_listener.hpp"
 
+#include "device/in_force.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 namespace soft {
 namespace {
 
-constexpr std::chrono::seconds patience{10}; // for a request
+constexpr std::chrono::seconds patience{10}; // for a request; siw's is 5 s (MPAREP_TIMEOUT)
+constexpr std::chrono::milliseconds accept_pause{100}; // if there is no descriptor for a connection
 
 } // namespace
 
-struct wire_listener::unknown final : wire_owner, task {
+struct wire_listener::unknown final : wire_owner {
   explicit unknown(wire_listener& l) : of(l) {}
-  ~unknown() { engine::get().remove(*this); }
   void started(const iwarp::start_frame& f) override { of.take(*this, f); }
   void heard() override {}
   void ended(int) override { of.drop(*this); }
-  void run() override { of.drop(*this); } // too late
   wire_listener& of;
   std::shared_ptr<iwarp_wire> wire;
   std::list<std::unique_ptr<unknown>>::iterator self;
@@ -25,17 +29,24 @@ struct wire_listener::unknown final : wire_owner, task {
 
 wire_listener::wire_listener(int socket, std::size_t most) : socket_(socket), most_(most) {}
 
-wire_listener::~wire_listener() { engine::get().forget(socket_); }
+wire_listener::~wire_listener() {
+  engine::get().remove(*this);
+  engine::get().forget(socket_);
+}
 
 void wire_listener::ready(std::uint32_t) {
   for (int turn = 0; turn < 64; ++turn) {
     const int s = accept4(socket_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
-    if (s < 0)
-      return; // without a descriptor it waits for the next connection
-    if (unknown_.size() >= most_) {
-      close(s);
-      continue;
+    if (s < 0) {
+      if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+        // The connection stays in the queue, so the socket is ready all the time.
+        engine::get().change(socket_, 0);
+        engine::get().schedule_at(*this, clock::now() + accept_pause);
+      }
+      return;
     }
+    if (unknown_.size() >= most_)
+      drop(*unknown_.front());
     auto& u = unknown_.emplace_back(std::make_unique<unknown>(*this));
     u->self = std::prev(unknown_.end());
     int error = 0;
@@ -43,9 +54,11 @@ void wire_listener::ready(std::uint32_t) {
     if (!u->wire)
       unknown_.pop_back();
     else
-      engine::get().schedule_at(*u, clock::now() + patience);
+      u->wire->expect(std::min<clock::duration>(patience, current().answer));
   }
 }
+
+void wire_listener::run() { engine::get().change(socket_, EPOLLIN); }
 
 void wire_listener::take(unknown& u, const iwarp::start_frame& f) {
   const auto w = u.wire;
@@ -54,11 +67,10 @@ void wire_listener::take(unknown& u, const iwarp::start_frame& f) {
   requested(w, f);
 }
 
+// Nothing was sent to the peer, so the connection need not linger.
 void wire_listener::drop(unknown& u) {
-  const auto w = u.wire;
-  w->leave_owner();
+  u.wire->leave_owner();
   unknown_.erase(u.self);
-  w->close();
 }
 
 } // namespace soft

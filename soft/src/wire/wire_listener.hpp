@@ -10,11 +10,12 @@
 
 namespace soft {
 
-/// The connections of a listening socket, until each has sent its request. The engine must be
-/// locked.
-class wire_listener : public descriptor {
+/// The connections of a listening socket, until each has sent its request. A connection whose
+/// request does not come in time is closed. The engine must be locked.
+class wire_listener : public descriptor, private task {
 public:
-  /// @param most  connections whose request has not come, at most; further ones are closed
+  /// @param most  connections whose request has not come, at most; a further one takes the place of
+  ///              the oldest
   wire_listener(int socket, std::size_t most);
 
 protected:
@@ -25,6 +26,7 @@ private:
   /// The request of a connection came. The wire has no owner.
   virtual void requested(const std::shared_ptr<iwarp_wire>& w, const iwarp::start_frame& f) = 0;
   void ready(std::uint32_t events) final;
+  void run() final;
   void take(unknown& u, const iwarp::start_frame& f);
   void drop(unknown& u);
 

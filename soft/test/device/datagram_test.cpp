@@ -8,6 +8,7 @@
 #include <catch2/catch.hpp>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 using namespace soft::test;
 
@@ -34,6 +35,7 @@ struct half {
 void check_header(datagram_side& d, ibv_wc wc, bool v6) {
   CHECK(wc.byte_len == sizeof(ibv_grh) + 8);
   CHECK((wc.wc_flags & IBV_WC_GRH) != 0);
+  CHECK(wc.sl == (v6 ? 9 : 10));
   ibv_grh* const header = d.header(wc.wr_id);
   const auto* const bytes = reinterpret_cast<const unsigned char*>(header);
   if (v6) {
@@ -66,6 +68,24 @@ void answer(datagram_side& d, ibv_wc wc) {
 
 } // namespace
 
+TEST_CASE("A datagram keeps its way although its address handle is destroyed after the post") {
+  const with_settings set("latency=100ms");
+  const auto context = open_soft();
+  datagram_side a(*context), b(*context);
+  b.receive(1);
+  REQUIRE(a.send(7, b.number()) == 0);
+  a.way.reset();
+  const datagram_side other(*context, true); // its handle may have that one's memory
+  check_header(b, b.s.completion(), false);
+}
+
+TEST_CASE("A datagram without an address handle is not posted") {
+  const auto context = open_soft();
+  datagram_side a(*context);
+  a.way.reset();
+  CHECK(a.send(7, a.number()) == EINVAL);
+}
+
 TEST_CASE("A datagram within a process comes with the header of its network layer") {
   const bool v6 = GENERATE(false, true);
   const auto context = open_soft();
@@ -83,6 +103,20 @@ TEST_CASE("A datagram within a process comes with the header of its network laye
   answer(b, wc);
   CHECK(a.s.completion().wr_id == 1);
   CHECK(a.first_byte(1) == std::byte{9});
+}
+
+TEST_CASE(
+    "The service level of a datagram names its network header only where the adapter does so") {
+  const auto [settings, named] =
+      GENERATE(std::pair("mlx5", true), std::pair("irdma", false), std::pair("bnxt_re", false),
+               std::pair("irdma,header_in_sl=1", true), std::pair("efa", false));
+  INFO(settings);
+  const with_settings set(settings);
+  const auto context = open_soft();
+  datagram_side a(*context), b(*context);
+  b.receive(1);
+  REQUIRE(a.send(7, b.number()) == 0);
+  CHECK(b.s.completion().sl == (named ? 10 : 0));
 }
 
 TEST_CASE("A completion without a network header, or with a broken one, tells no way back") {

@@ -5,6 +5,7 @@
 #include <arpa/inet.h>
 #include <catch2/catch.hpp>
 #include <cerrno>
+#include <future>
 
 using namespace soft::test;
 
@@ -26,6 +27,19 @@ int result(ibv_cq_ex* made) {
   return ibv_destroy_cq(ibv_cq_ex_to_cq(made));
 }
 
+// Replaces the queue pair by one whose receives complete in `q`, and connects it to `peer`.
+void receive_in(side& s, ibv_cq_ex* q, side& peer) {
+  ibv_qp_init_attr init{};
+  init.send_cq = s.cq.get();
+  init.recv_cq = ibv_cq_ex_to_cq(q);
+  init.cap.max_send_wr = init.cap.max_recv_wr = init.cap.max_recv_sge = 4;
+  init.qp_type = IBV_QPT_RC;
+  s.qp.reset(ibv_create_qp(s.pd.get(), &init));
+  REQUIRE(s.qp);
+  REQUIRE(peer.to(IBV_QPS_RESET) == 0);
+  connect(peer, s);
+}
+
 } // namespace
 
 TEST_CASE("A completion's fields are read") {
@@ -39,15 +53,7 @@ TEST_CASE("A completion's fields are read") {
     how.comp_mask = 1;
     CHECK(ibv_start_poll(q, &how) == EINVAL);
     how.comp_mask = 0;
-    ibv_qp_init_attr init{};
-    init.send_cq = s.cq.get();
-    init.recv_cq = ibv_cq_ex_to_cq(q);
-    init.cap.max_send_wr = init.cap.max_recv_wr = init.cap.max_recv_sge = 4;
-    init.qp_type = IBV_QPT_RC;
-    s.qp.reset(ibv_create_qp(s.pd.get(), &init));
-    REQUIRE(s.qp);
-    REQUIRE(p.a.to(IBV_QPS_RESET) == 0);
-    connect(p.a, s);
+    receive_in(s, q, p.a);
     for (std::uint64_t i = 1; i <= 3; ++i)
       REQUIRE(s.receive(i, 64 * i) == 0);
     ibv_mw* const w = ibv_alloc_mw(s.pd.get(), IBV_MW_TYPE_2);
@@ -112,6 +118,39 @@ TEST_CASE("A completion's fields are read") {
     CHECK(wc.wr_id == 5);
   }
   CHECK(result(q) == 0);
+}
+
+TEST_CASE("Completions are dropped and a queue is resized while a thread polls by ibv_start_poll") {
+  connected_pair p;
+  ibv_cq_ex* const q = make_cq(*p.context, IBV_WC_STANDARD_FLAGS);
+  REQUIRE(q != nullptr);
+  const owned_cq owned(ibv_cq_ex_to_cq(q));
+  side s(*p.context);
+  receive_in(s, q, p.a);
+  for (std::uint64_t i = 1; i <= 3; ++i) {
+    REQUIRE(s.receive(i) == 0);
+    REQUIRE(p.a.send(i) == 0);
+  }
+  for (int i = 0; i < 3; ++i) // they come after the receiver's
+    REQUIRE(p.a.completion().status == IBV_WC_SUCCESS);
+  ibv_poll_cq_attr how{};
+  REQUIRE(ibv_start_poll(q, &how) == 0);
+  REQUIRE(ibv_next_poll(q) == 0);
+  auto other = std::async(std::launch::async, [&] {
+    const int resized = ibv_resize_cq(owned.get(), 32);
+    return resized != 0 ? resized : s.to(IBV_QPS_RESET);
+  });
+  const bool ends = other.wait_for(std::chrono::seconds(20)) == std::future_status::ready;
+  CHECK(ends);
+  if (ends) {
+    CHECK(state_of(*p.a.qp) == IBV_QPS_RTS); // by the lock of the device
+    CHECK(q->wr_id == 2);
+    CHECK(ibv_wc_read_byte_len(q) == 8);
+    CHECK(ibv_next_poll(q) == ENOENT);
+  }
+  ibv_end_poll(q);
+  CHECK(other.get() == 0);
+  CHECK(q->cqe == 32);
 }
 
 TEST_CASE("Completion queues with fields that the device does not have are refused") {

@@ -256,6 +256,12 @@ connected_pair::connected_pair(const side::options& o)
   connect(a, b);
 }
 
+__attribute__((no_sanitize("thread"))) void wait_for(const std::byte& place, std::byte value) {
+  const volatile std::byte& changes = place;
+  while (changes != value)
+    continue;
+}
+
 ibv_event_type next_event(ibv_context& c) {
   ibv_async_event e{};
   REQUIRE(ibv_get_async_event(&c, &e) == 0);

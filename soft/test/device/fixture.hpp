@@ -116,6 +116,10 @@ sockaddr_in local_address(std::uint16_t port);
 /// The state of a queue pair as the device has it.
 ibv_qp_state state_of(ibv_qp& qp);
 
+/// Waits until the device has written `value`. ThreadSanitizer does not see the reads, which it
+/// would report as a race.
+void wait_for(const std::byte& place, std::byte value);
+
 /// The next asynchronous event, acknowledged; waits for it.
 ibv_event_type next_event(ibv_context& c);
 bool has_event(ibv_context& c);

@@ -41,14 +41,13 @@ private:
 };
 
 // Between two addresses of IPv4, with 8 bytes of payload.
-roce::datagram to(const datagram_side& d, std::uint8_t first = 127) {
+roce::datagram to(const datagram_side& d) {
   roce::datagram made;
   for (ibv_gid* const g : {&made.way.source, &made.way.destination}) {
     g->raw[10] = g->raw[11] = 0xff;
     g->raw[12] = 127;
     g->raw[15] = 1;
   }
-  made.way.source.raw[12] = first;
   made.from = 1;
   made.to = d.number();
   made.q_key = test_q_key;
@@ -78,14 +77,29 @@ TEST_CASE("A forged datagram that is right is delivered") {
   CHECK(d.first_byte(1) == std::byte{7});
 }
 
+TEST_CASE("A datagram of another machine that a process passes on is delivered") {
+  const auto context = open_soft();
+  datagram_side d(*context);
+  forger f(d.number());
+  d.receive(1);
+  auto passed_on = to(d);
+  passed_on.way.source.raw[12] = 203;
+  f.send(whole(passed_on, std::byte{7}));
+  ibv_wc wc = d.s.completion();
+  CHECK(d.first_byte(1) == std::byte{7});
+  ibv_ah_attr a{};
+  REQUIRE(ibv_init_ah_from_wc(context.get(), 1, &wc, d.header(1), &a) == 0);
+  CHECK(a.grh.dgid.raw[12] == 203);
+}
+
 TEST_CASE("Forged datagrams with any error are dropped") {
   const auto context = open_soft();
   datagram_side d(*context);
   const side connected(*context);
   forger f(d.number());
   d.receive(1);
-  auto elsewhere = to(d, 203), unknown = to(d), wrong_key = to(d), wrong_type = to(d),
-       too_long = to(d);
+  auto elsewhere = to(d), unknown = to(d), wrong_key = to(d), wrong_type = to(d), too_long = to(d);
+  elsewhere.way.destination.raw[12] = 203;
   unknown.to ^= 0x800;
   wrong_key.q_key ^= 1;
   wrong_type.to = connected.qp->qp_num;

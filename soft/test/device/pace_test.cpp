@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 // Latency and rate of the direct wire. Only lower bounds are asserted.
 #include "fixture.hpp"
+#include "processes.hpp"
 
 #include <catch2/catch.hpp>
 
@@ -118,4 +119,65 @@ TEST_CASE("A call is delayed") {
   const owned_pd pd(ibv_alloc_pd(context.get()));
   CHECK(pd);
   CHECK(clock::now() - called >= 10ms);
+}
+
+TEST_CASE("Jitter is a random part of its time") {
+  connected_pair p;
+  with_settings set("jitter=2ms");
+  clock::duration longest{};
+  for (int i = 0; i < 40; ++i) { // all below a quarter: once in 10^24 runs
+    const auto posted = clock::now();
+    REQUIRE(p.a.remote(1, IBV_WR_RDMA_WRITE, p.b) == 0);
+    CHECK(p.a.completion().status == IBV_WC_SUCCESS);
+    longest = std::max<clock::duration>(longest, clock::now() - posted);
+  }
+  CHECK(longest >= 500us);
+}
+
+TEST_CASE("The posting thread carries out requests if the settings say so") {
+  connected_pair p;
+  with_settings set("at_post=1");
+  int at_once = 0;
+  for (int i = 0; i < 100; ++i) {
+    REQUIRE(p.b.receive(1) == 0);
+    REQUIRE(p.a.send(2) == 0);
+    ibv_wc wc{};
+    if (ibv_poll_cq(p.b.cq.get(), 1, &wc) == 1)
+      ++at_once;
+    else
+      wc = p.b.completion();
+    CHECK(wc.status == IBV_WC_SUCCESS);
+    CHECK(p.a.completion().status == IBV_WC_SUCCESS);
+  }
+  CHECK(at_once > 50);
+}
+
+// The shares of the jitter are 0.01, 0.98, 0.46, 0.21 and 0.77.
+TEST_CASE("child: the jitter of five queue pairs", "[.child]") {
+  const with_settings set("jitter=500ms,seed=3088");
+  const auto context = open_soft();
+  std::vector<std::unique_ptr<side>> from, to;
+  for (int i = 0; i < 5; ++i) {
+    from.push_back(std::make_unique<side>(*context));
+    to.push_back(std::make_unique<side>(*context));
+    connect(*from.back(), *to.back());
+    REQUIRE(to.back()->receive(1) == 0);
+  }
+  for (const auto& s : from)
+    REQUIRE(s->send(1) == 0);
+  std::vector<int> order;
+  while (order.size() != 5)
+    for (int i = 0; i < 5; ++i)
+      if (ibv_wc wc{}; ibv_poll_cq(to[static_cast<std::size_t>(i)]->cq.get(), 1, &wc) == 1)
+        order.push_back(i);
+  CHECK(order == std::vector<int>{0, 3, 2, 4, 1});
+}
+
+TEST_CASE("The jitter of a seed is the same in each process") {
+  for (int i = 0; i < 2; ++i) {
+    child other("child: the jitter of five queue pairs", {});
+    std::string said;
+    CHECK(other.wait(&said) == 0);
+    INFO(said);
+  }
 }

@@ -2,6 +2,7 @@
 // Queue pairs of two processes that the program connects itself.
 #include "fixture.hpp"
 #include "processes.hpp"
+#include "raw_peer.hpp"
 
 #include <catch2/catch.hpp>
 #include <cstdlib>
@@ -62,6 +63,51 @@ struct two_processes {
 };
 
 } // namespace
+
+namespace {
+
+// A raw peer that has sent its request, which the device has got.
+struct early_peer {
+  explicit early_peer(const ibv_qp& qp) : peer(qp) {
+    soft::iwarp::start_options o;
+    o.peer_to_peer = true;
+    peer.send_request(qp, o);
+    ibv_qp unknown = qp;
+    unknown.qp_num ^= 0x800;
+    raw_peer behind(unknown); // its request comes behind the first
+    behind.send_request(unknown, o);
+    CHECK(behind.start(true).rejected);
+    CHECK(behind.at_end());
+  }
+  raw_peer peer;
+};
+
+} // namespace
+
+TEST_CASE("The request of a peer waits until the queue pair is ready to receive") {
+  const auto type = GENERATE(IBV_QPT_RC, IBV_QPT_UC);
+  const auto context = open_soft();
+  side s(*context, {.type = type});
+  REQUIRE(s.receive(1) == EINVAL);
+  REQUIRE(s.to(IBV_QPS_INIT) == 0);
+  REQUIRE(s.receive(1) == 0);
+  { const early_peer gives_up(*s.qp); }
+  early_peer p(*s.qp), other(*s.qp); // the second request replaces the first
+  CHECK(p.peer.at_end());
+  REQUIRE(s.to(IBV_QPS_RTR, number_of_raw_peer) == 0);
+  CHECK_FALSE(other.peer.start(true).rejected);
+  other.peer.send({.op = soft::iwarp::opcode::send, .length = 8}, std::vector<std::byte>(8));
+  CHECK(s.completion().wr_id == 1);
+}
+
+TEST_CASE("The request of a peer is rejected if its queue pair is destroyed") {
+  const auto context = open_soft();
+  side s(*context);
+  early_peer p(*s.qp);
+  s.qp.reset();
+  CHECK(p.peer.start(true).rejected);
+  CHECK(p.peer.at_end());
+}
 
 TEST_CASE("child: answers a message", "[.child]") {
   other_process p;

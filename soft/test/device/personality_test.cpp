@@ -6,6 +6,10 @@
 #include <catch2/catch.hpp>
 #include <cerrno>
 #include <cstdlib>
+#include <filesystem>
+#include <iterator>
+#include <poll.h>
+#include <rdma/rdma_cma.h>
 #include <tuple>
 #include <utility>
 
@@ -297,6 +301,76 @@ TEST_CASE("After the device is removed its functions fail with EIO, and requests
   CHECK(next.a.completion().status == IBV_WC_SUCCESS);
 }
 
+TEST_CASE("Before the event of its removal a device's functions fail, and it uses the memory") {
+  with_settings set("mlx5");
+  const auto context = open_soft();
+  side a(*context), b(*context);
+  connect(a, b);
+  set.replace("mlx5,removal=10s,event=now:device_fatal");
+  CHECK(ibv_dereg_mr(a.mr.get()) == EIO);
+  pollfd events{context->async_fd, POLLIN, 0};
+  CHECK(poll(&events, 1, 0) == 0);
+  set.replace("mlx5,event=now:device_fatal");
+  CHECK(next_event(*context) == IBV_EVENT_DEVICE_FATAL);
+  pollfd ended{a.channel->fd, 0, 0};
+  CHECK(poll(&ended, 1, 0) == 1);
+  CHECK((ended.revents & POLLHUP) != 0);
+  ibv_cq* cq = nullptr;
+  void* user = nullptr;
+  CHECK(ibv_get_cq_event(a.channel.get(), &cq, &user) == -1);
+  CHECK(errno == EIO);
+  const auto anew = open_soft();
+  CHECK_FALSE(has_event(*anew));
+  connected_pair p;
+  CHECK(p.a.remote(1, IBV_WR_RDMA_WRITE, p.b) == 0);
+  CHECK(p.a.completion().status == IBV_WC_SUCCESS);
+  setenv("RDMAV_ALLOW_DISASSOC_DESTROY", "1", 1);
+  for (side* s : {&a, &b}) {
+    s->qp.reset();
+    s->mr.reset();
+    s->cq.reset();
+    s->pd.reset();
+  }
+  unsetenv("RDMAV_ALLOW_DISASSOC_DESTROY");
+}
+
+TEST_CASE("A context that is opened during the removal of a device gets no event of the removal") {
+  with_settings set("mlx5");
+  const auto removed = open_soft();
+  set.replace("mlx5,removal=20ms,event=now:device_fatal");
+  connected_pair p;
+  CHECK(next_event(*removed) == IBV_EVENT_DEVICE_FATAL);
+  CHECK_FALSE(has_event(*p.context));
+  CHECK(p.a.remote(1, IBV_WR_RDMA_WRITE, p.b) == 0);
+  CHECK(p.a.completion().status == IBV_WC_SUCCESS);
+}
+
+TEST_CASE("A removed device costs no descriptor once its context is closed") {
+  with_settings set("mlx5");
+  const auto descriptors = [] {
+    return std::distance(std::filesystem::directory_iterator("/proc/self/fd"),
+                         std::filesystem::directory_iterator());
+  };
+  static auto& lost = *new std::vector<ibv_pd*>; // as they cannot be destroyed
+  const auto remove = [&set] {
+    set.replace("mlx5");
+    const auto context = open_soft();
+    lost.push_back(ibv_alloc_pd(context.get()));
+    REQUIRE(lost.back() != nullptr);
+    rdma_cm_id* id = nullptr;
+    REQUIRE(rdma_create_id(nullptr, &id, nullptr, RDMA_PS_TCP) == 0);
+    sockaddr_in a = local_address(0);
+    REQUIRE(rdma_bind_addr(id, reinterpret_cast<sockaddr*>(&a)) == 0);
+    set.replace("mlx5,event=now:device_fatal");
+    rdma_destroy_id(id);
+  };
+  remove(); // the process has some for itself
+  const auto before = descriptors();
+  for (int n = 0; n < 3; ++n)
+    remove();
+  CHECK(descriptors() == before);
+}
+
 TEST_CASE("The plain device is not removed by its event") {
   const auto context = open_soft();
   with_settings set("event=now:device_fatal");
@@ -322,22 +396,12 @@ TEST_CASE("Creating, destroying and registering take their time") {
   CHECK(clock::now() - called >= 6ms);
 }
 
-TEST_CASE("A port that requires a global route reports it, and refuses a path without one") {
+TEST_CASE("A port that requires a global route always reports it") {
   for (const auto& [text, required] :
        {std::pair("mlx5", true), std::pair("mlx5,grh_required=0", false)}) {
     with_settings set{std::string(text)};
     const auto context = open_soft();
     CHECK(((port(*context).flags & IBV_QPF_GRH_REQUIRED) != 0) == required);
-    side s(*context);
-    REQUIRE(s.to(IBV_QPS_INIT) == 0);
-    ibv_qp_attr a{};
-    a.qp_state = IBV_QPS_RTR;
-    a.path_mtu = IBV_MTU_1024;
-    a.ah_attr.port_num = 1;
-    CHECK(ibv_modify_qp(s.qp.get(), &a,
-                        IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
-                            IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER) ==
-          (required ? EINVAL : 0));
   }
 }
 

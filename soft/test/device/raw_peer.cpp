@@ -2,8 +2,11 @@
 #include "raw_peer.hpp"
 
 #include "fixture.hpp"
+#include "iwarp/big_endian.hpp"
+#include "wire/numbers.hpp"
 
 #include <arpa/inet.h>
+#include <array>
 #include <catch2/catch.hpp>
 #include <cerrno>
 #include <netinet/in.h>
@@ -37,6 +40,22 @@ raw_peer::raw_peer(const std::string& port, int segment)
 raw_peer::raw_peer(int listener) : socket_(::accept(listener, nullptr, nullptr)) {
   require(socket_ >= 0, "accept");
   prepare();
+}
+
+raw_peer::raw_peer(const ibv_qp& qp) : socket_(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+  const block_address to(block_of(qp.qp_num), block_address::connections);
+  require(connect(socket_, &to.base(), to.size) == 0, "connect");
+  prepare();
+}
+
+void raw_peer::send_request(const ibv_qp& qp, const iwarp::start_options& o) {
+  std::array<std::byte, 9> data;
+  iwarp::put_big_endian(data.data(), number_of_raw_peer);
+  iwarp::put_big_endian(data.data() + 4, qp.qp_num);
+  iwarp::put_big_endian(data.data() + 8, static_cast<std::uint8_t>(qp.qp_type));
+  iwarp::start_frame f = make_request(o);
+  require(f.set_private_data(data), "the data of a request");
+  send(f);
 }
 
 void raw_peer::prepare() {

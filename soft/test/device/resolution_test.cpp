@@ -239,6 +239,17 @@ TEST_CASE("A port without a listener for datagrams is unreachable") {
   rdma_ack_cm_event(e);
 }
 
+TEST_CASE("A request for datagrams that gets no answer is unreachable") {
+  const with_settings set("answer=50ms");
+  const raw silent;
+  datagram_id d;
+  d.resolve(silent.port());
+  REQUIRE(connect(d.id, 0) == 0);
+  rdma_cm_event* const e = d.next(RDMA_CM_EVENT_UNREACHABLE);
+  CHECK(e->status == -ETIMEDOUT);
+  rdma_ack_cm_event(e);
+}
+
 TEST_CASE("A listener that destroys a request, or has no room for it, rejects it") {
   datagram_id listener, first, second;
   const std::uint16_t port = listener.listen(1);

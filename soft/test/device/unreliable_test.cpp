@@ -3,6 +3,7 @@
 // two.
 #include "fixture.hpp"
 #include "processes.hpp"
+#include "raw_peer.hpp"
 
 #include <arpa/inet.h>
 #include <catch2/catch.hpp>
@@ -66,11 +67,8 @@ struct half {
     REQUIRE(post(s, id, IBV_WR_RDMA_WRITE, other, 512) == 0);
     CHECK(s.completion().status == IBV_WC_SUCCESS);
   }
-  // The device writes meanwhile, which ThreadSanitizer takes for a race.
-  __attribute__((no_sanitize("thread"))) void wait_for_mark(std::uint64_t id) const {
-    const volatile std::byte* const word = s.memory.data() + 512;
-    while (*word != static_cast<std::byte>(id))
-      continue;
+  void wait_for_mark(std::uint64_t id) const {
+    wait_for(s.memory[512], static_cast<std::byte>(id));
   }
   std::byte first_byte(std::uint64_t receive) const { return s.memory[1024 + 256 * receive]; }
 
@@ -82,7 +80,7 @@ struct half {
 
 } // namespace
 
-TEST_CASE("A queue pair of type UC has no READ, no atomic operation and no invalidation") {
+TEST_CASE("A queue pair of type UC has no READ and no atomic operation") {
   const auto opcode =
       GENERATE(IBV_WR_RDMA_READ, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_ATOMIC_CMP_AND_SWP);
   connected_pair p(unreliable);
@@ -200,6 +198,93 @@ TEST_CASE("A WRITE of type UC that the peer does not allow is dropped, with its 
   CHECK_FALSE(has_event(*h.context));
   meet(h.channel);
   CHECK(other.wait() == 0);
+}
+
+TEST_CASE("child: SENDs that invalidate a window", "[.child]") {
+  half h(parent_channel);
+  card window = h.other;
+  window.key = trade(h.channel, std::uint32_t{});
+  REQUIRE(post(h.s, 1, IBV_WR_RDMA_WRITE_WITH_IMM, window, 512) == 0);
+  CHECK(h.s.completion().status == IBV_WC_SUCCESS);
+  for (std::uint64_t id = 2; id <= 3; ++id) { // the second SEND finds nothing to invalidate
+    ibv_sge e = h.s.element(0, 8);
+    ibv_send_wr wr = side::request(id, IBV_WR_SEND_WITH_INV, e), *bad = nullptr;
+    wr.invalidate_rkey = window.key;
+    REQUIRE(ibv_post_send(h.s.qp.get(), &wr, &bad) == 0);
+    CHECK(h.s.completion().status == IBV_WC_SUCCESS);
+    REQUIRE(post(h.s, 4, IBV_WR_RDMA_WRITE, window, 520) == 0); // is dropped
+    CHECK(h.s.completion().status == IBV_WC_SUCCESS);
+    meet(h.channel);
+  }
+  CHECK(state_of(*h.s.qp) == IBV_QPS_RTS);
+}
+
+TEST_CASE("A SEND of type UC invalidates a window, or fails the receiver alone") {
+  child other("child: SENDs that invalidate a window", {});
+  half h(other.channel());
+  for (std::uint64_t id = 1; id <= 4; ++id)
+    h.receive(id);
+  ibv_mw* const w = ibv_alloc_mw(h.s.pd.get(), IBV_MW_TYPE_2);
+  REQUIRE(w != nullptr);
+  const std::uint32_t key = ibv_inc_rkey(w->rkey);
+  ibv_send_wr bind{}, *bad = nullptr;
+  bind.opcode = IBV_WR_BIND_MW;
+  bind.send_flags = IBV_SEND_SIGNALED;
+  bind.bind_mw = {
+      w, key, {h.s.mr.get(), h.s.element(0, 0).addr, h.s.memory.size(), IBV_ACCESS_REMOTE_WRITE}};
+  REQUIRE(ibv_post_send(h.s.qp.get(), &bind, &bad) == 0);
+  CHECK(h.s.completion().status == IBV_WC_SUCCESS);
+  trade(h.channel, key);
+  const ibv_wc written = h.s.completion();
+  CHECK(written.opcode == IBV_WC_RECV_RDMA_WITH_IMM);
+  CHECK(written.status == IBV_WC_SUCCESS);
+  const ibv_wc sent = h.s.completion();
+  CHECK(sent.wr_id == 2);
+  CHECK(sent.status == IBV_WC_SUCCESS);
+  CHECK(sent.wc_flags == IBV_WC_WITH_INV);
+  CHECK(sent.invalidated_rkey == key);
+  meet(h.channel);
+  CHECK(h.s.completion().status != IBV_WC_SUCCESS);
+  CHECK(h.s.completion().status == IBV_WC_WR_FLUSH_ERR);
+  CHECK(state_of(*h.s.qp) == IBV_QPS_ERR);
+  CHECK(h.s.memory[520] == std::byte{0});
+  CHECK(ibv_dealloc_mw(w) == 0);
+  meet(h.channel);
+  CHECK(other.wait() == 0);
+}
+
+TEST_CASE("A WRITE of type UC whose memory is deregistered meanwhile is dropped") {
+  const auto context = open_soft();
+  side s(*context, unreliable);
+  make_ready(s, number_of_raw_peer);
+  REQUIRE(s.receive(1) == 0);
+  raw_peer peer(*s.qp);
+  soft::iwarp::start_options o;
+  o.peer_to_peer = true;
+  peer.send_request(*s.qp, o);
+  REQUIRE_FALSE(peer.start(true).rejected);
+  std::vector<std::byte> memory(32768);
+  owned_mr mr(ibv_reg_mr(s.pd.get(), memory.data(), memory.size(),
+                         IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE));
+  REQUIRE(mr);
+  const auto write =
+      raw_peer::fpdu(peer.writer,
+                     {.op = soft::iwarp::opcode::rdma_write,
+                      .length = 32768,
+                      .stag = mr->rkey,
+                      .tagged_offset = reinterpret_cast<std::uintptr_t>(memory.data())},
+                     std::vector<std::byte>(memory.size(), std::byte{1}));
+  peer.send(std::span(write).first(10000));
+  wait_for(memory[9000], std::byte{1});
+  mr.reset();
+  peer.send(std::span(write).subspan(10000));
+  peer.send({.op = soft::iwarp::opcode::send, .length = 8}, std::vector<std::byte>(8));
+  const ibv_wc wc = s.completion();
+  CHECK(wc.wr_id == 1);
+  CHECK(wc.status == IBV_WC_SUCCESS);
+  CHECK(memory[10000] == std::byte{0});
+  CHECK(memory.back() == std::byte{0});
+  CHECK(state_of(*s.qp) == IBV_QPS_RTS);
 }
 
 TEST_CASE("child: a message that is too long", "[.child]") {

@@ -2,74 +2,20 @@
 // The device and a peer of iWARP that is a TCP socket: what the device answers to a peer's
 // mistakes.
 #include "fixture.hpp"
-#include "processes.hpp"
-#include "raw_peer.hpp"
+#include "raw_connection.hpp"
 
 #include "iwarp/mpa_negotiation.hpp"
 #include "iwarp/rdmap_payload.hpp"
 
 #include <algorithm>
 #include <catch2/catch.hpp>
-#include <exception>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <rdma/rdma_verbs.h>
-#include <sys/socket.h>
-#include <thread>
-#include <unistd.h>
 
 using namespace soft::test;
 using namespace soft::iwarp;
 using bytes = std::vector<std::byte>;
 
 namespace {
-
-// As siw's: no CRCs, no peer-to-peer mode.
-start_frame request_of(std::size_t data = 0) {
-  start_options o;
-  o.ird = o.ord = 4;
-  start_frame f = make_request(o);
-  REQUIRE(f.set_private_data(bytes(data, std::byte{7})));
-  return f;
-}
-
-// A connection that a raw peer begins, with memory that the peer may write and read.
-struct accepted {
-  endpoint listener, e;
-  std::optional<raw_peer> peer;
-  bytes memory = bytes(4096);
-  owned_mr mr, closed;
-
-  /// `first`: bytes that follow the request. `segment`: bytes of a TCP segment; 0: as it comes.
-  explicit accepted(std::span<const std::byte> first = {}, int segment = 0) {
-    const auto [id, port] = listen();
-    listener.id = id;
-    peer.emplace(port, segment);
-    const start_bytes request = encode(request_of());
-    bytes all(request.view().begin(), request.view().end());
-    all.insert(all.end(), first.begin(), first.end());
-    peer->send(all);
-    REQUIRE(rdma_get_request(listener.id, &e.id) == 0);
-    e.make_queue_pair();
-    constexpr int local = IBV_ACCESS_LOCAL_WRITE;
-    mr.reset(ibv_reg_mr(e.id->pd, memory.data(), memory.size(),
-                        local | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ));
-    closed.reset(ibv_reg_mr(e.id->pd, memory.data(), memory.size(), local));
-    REQUIRE((mr && closed));
-  }
-  ~accepted() {
-    mr.reset(); // before the domain
-    closed.reset();
-  }
-  void accept() {
-    REQUIRE(soft::test::accept(e) == 0);
-    CHECK_FALSE(peer->start(true).rejected);
-  }
-  void receive(std::size_t size) {
-    REQUIRE(rdma_post_recv(e.id, nullptr, memory.data(), size, mr.get()) == 0);
-  }
-  std::uint64_t address() const { return reinterpret_cast<std::uintptr_t>(memory.data()); }
-};
 
 protocol_error protection(rdmap_error_code c) {
   return rdmap_error(rdmap_error_type::remote_protection, c);
@@ -265,32 +211,6 @@ TEST_CASE("An FPDU fits into a TCP segment of its connection") {
     CHECK(completion(a.e.id->send_cq).status == IBV_WC_SUCCESS);
   }
 }
-
-namespace {
-
-// The device connects to a raw peer, whose part runs in another thread.
-template <class Part>
-int connect_to(const Part& part, endpoint& e) {
-  const auto [listening, port] = listen_raw();
-  std::exception_ptr failure;
-  std::thread other([&, l = listening] {
-    try {
-      raw_peer peer(l);
-      part(peer);
-    } catch (...) {
-      failure = std::current_exception();
-    }
-  });
-  resolve(e, port);
-  const int result = connect(e);
-  other.join();
-  close(listening);
-  if (failure)
-    std::rethrow_exception(failure);
-  return result;
-}
-
-} // namespace
 
 TEST_CASE("A reply that the negotiation does not allow is answered with a Terminate message") {
   for (const bool too_many : {true, false}) {

@@ -239,6 +239,36 @@ TEST_CASE("Without CRC, the CRC field and the padding have no meaning") {
   CHECK(sink.messages.size() == 1);
 }
 
+TEST_CASE("The rest of a payload is discarded, and its CRC checked") {
+  const bytes payload = pattern(200, 1);
+  fpdu_writer writer(true);
+  const bytes stream = fpdus(
+      writer, {.op = opcode::rdma_write, .length = 200, .stag = sink_stag, .tagged_offset = 0},
+      payload);
+  for (const bool broken : {false, true}) {
+    memory_sink sink;
+    fpdu_reader reader(true, sink);
+    reader.feed(std::span(stream).first(16 + 50));
+    reader.discard();
+    CHECK(reader.targets().empty());
+    CHECK(reader.payload_pending() == 150);
+    bytes rest(stream.begin() + 16 + 50, stream.end());
+    if (broken)
+      rest[10] ^= std::byte{1};
+    reader.feed(rest);
+    CHECK(std::ranges::equal(std::span(sink.tagged).first(50), std::span(payload).first(50)));
+    CHECK(std::ranges::equal(std::span(sink.tagged).subspan(50, 150), bytes(150)));
+    CHECK(sink.ended.size() == (broken ? 0 : 1));
+    CHECK((reader.state() == reader_state::failed) == broken);
+    if (!broken) { // the next segment is placed
+      reader.feed(fpdus(
+          writer, {.op = opcode::rdma_write, .length = 200, .stag = sink_stag, .tagged_offset = 0},
+          payload));
+      CHECK(std::ranges::equal(std::span(sink.tagged).first(200), payload));
+    }
+  }
+}
+
 TEST_CASE("With CRC, a change of any bit but those of the length makes the reader fail") {
   const bytes stream = send_of(pattern(13, 1));
   for (std::size_t bit = 16; bit != stream.size() * 8; ++bit) {

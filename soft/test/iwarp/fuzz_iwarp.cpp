@@ -165,7 +165,7 @@ int fuzz_iwarp(const std::uint8_t* data, std::size_t size) {
 
 } // namespace soft::iwarp::test
 
-#ifdef SOFT_IWARP_LIBFUZZER
+#ifdef SOFT_LIBFUZZER
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   return soft::iwarp::test::fuzz_iwarp(data, size);

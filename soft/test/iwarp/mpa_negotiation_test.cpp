@@ -158,6 +158,43 @@ TEST_CASE("The RTR message of peer-to-peer mode follows the table") {
   }
 }
 
+TEST_CASE("The RTR message of a peer with one kind is of that kind") {
+  // Written by hand: what cxgb4 sends by its parameter p2p_type, READ_REQ or RDMA_WRITE.
+  for (const auto kind : {rtr_kinds::rdma_read, rtr_kinds::rdma_write}) {
+    start_frame of_peer;
+    of_peer.enhanced = of_peer.peer_to_peer = true;
+    of_peer.ird = of_peer.ord = 32;
+    of_peer.rtr = kind;
+    CHECK(answer(of_peer, options(4, 4)).reply.rtr == kind);
+    CHECK(answer(of_peer, options(4, 4)).result.rtr == kind);
+    const start_frame request = make_request(options(4, 4, true));
+    of_peer.reply = true;
+    of_peer.ird = of_peer.ord = 4;
+    const start_result r = conclude(request, of_peer, options(4, 4, true));
+    CHECK(r.error == start_error::none);
+    CHECK(r.rtr == kind);
+  }
+}
+
+TEST_CASE("A peer with both kinds chooses its RTR message") {
+  // siw and cxgb4 answer such a request by a WRITE, irdma by a READ; each takes either in a reply.
+  const start_frame request = make_request(options(4, 4, true));
+  CHECK(request.rtr == both);
+  for (const auto chosen : {rtr_kinds::rdma_read, rtr_kinds::rdma_write}) {
+    start_frame reply = answer(request, options(4, 4)).reply;
+    CHECK(reply.rtr == rtr_kinds::rdma_write);
+    reply.rtr = chosen;
+    CHECK(conclude(request, reply, options(4, 4, true)).rtr == chosen);
+  }
+}
+
+TEST_CASE("An initiator that begins no reads offers an RDMA read only if it has nothing else") {
+  const start_frame request = make_request(options(4, 0, true));
+  CHECK(request.ord == 0);
+  CHECK(request.rtr == rtr_kinds::rdma_write);
+  CHECK(answer(request, options(4, 4)).reply.rtr == rtr_kinds::rdma_write);
+}
+
 TEST_CASE("An RDMA read as RTR needs one read, whatever the sides asked for") {
   start_options i = options(0, 0, true);
   i.rtr = rtr_kinds::rdma_read;

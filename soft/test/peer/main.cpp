@@ -345,6 +345,37 @@ void late_connect(side& s, arguments) {
   s.expect(RDMA_CM_EVENT_DISCONNECTED);
 }
 
+// lost cut|waiting|stopped: the listener's process stops. A line on its standard input has the
+// connecting side read its memory. The script takes the cable away before (cut), or while the READ
+// waits for its answer (waiting); or it lets the process go on (stopped).
+void lost_listen(listener& l, arguments) {
+  side s(l.request().id, l.channel);
+  s.receive(16);
+  be_accepted(s);
+  check(s.received().byte_len == 16, "the message is not whole");
+  say_memory(s);
+  std::printf("stops %d\n", int(getpid()));
+  std::fflush(stdout);
+  raise(SIGSTOP);
+  see_the_end(s, 0);
+}
+void lost_connect(side& s, arguments a) {
+  s.receive(sizeof(remote));
+  be_connected(s);
+  s.carry_out(IBV_WR_SEND, 0, 16);
+  check(s.received().byte_len == sizeof(remote), "the first message is another one");
+  std::getchar();
+  require(s.post(IBV_WR_RDMA_READ, 0, 64, told(s)), "ibv_post_send");
+  const ibv_wc_status status = s.sent().status;
+  if (word(a, 0) == "stopped") {
+    check(status == IBV_WC_SUCCESS, "a READ of a process that was stopped fails");
+    require(rdma_disconnect(s.id()), "rdma_disconnect");
+  } else {
+    check(status == IBV_WC_RETRY_EXC_ERR, "a READ of a lost host ends in another way");
+  }
+  s.expect(RDMA_CM_EVENT_DISCONNECTED);
+}
+
 struct scenario {
   void (*listen)(listener&, arguments);
   void (*connect)(side&, arguments);
@@ -354,6 +385,7 @@ const std::map<std::string_view, scenario> scenarios = {
     {"refused", {nullptr, refused_connect}},     {"leave", {leave_listen, leave_connect}},
     {"die", {die_listen, die_connect}},          {"transfer", {transfer_listen, transfer_connect}},
     {"denied", {denied_listen, denied_connect}}, {"late", {late_listen, late_connect}},
+    {"lost", {lost_listen, lost_connect}},
 };
 
 } // namespace

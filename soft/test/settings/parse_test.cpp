@@ -47,6 +47,7 @@ TEST_CASE("An empty text sets nothing") {
     CHECK(s.kind.name == "plain");
     CHECK(s.latency == 0ns);
     CHECK(s.rate == 0);
+    CHECK(s.answer == 65s);
     CHECK(s.faults.empty());
   }
 }
@@ -58,11 +59,12 @@ TEST_CASE("Each personality is found by its name") {
 }
 
 TEST_CASE("A list sets every item of it") {
-  const settings s = read("mlx5,latency=1.2us,rate=100Gb,seed=7,fail=send:3:rnr_retry");
+  const settings s = read("mlx5,latency=1.2us,rate=100Gb,seed=7,answer=2s,fail=send:3:rnr_retry");
   CHECK(s.kind.name == "mlx5");
   CHECK(s.latency == 1200ns);
   CHECK(s.rate == 100e9);
   CHECK(s.seed == 7);
+  CHECK(s.answer == 2s);
   REQUIRE(s.faults.size() == 1);
   CHECK(s.faults[0].places == bit_of(place::send));
   CHECK(s.faults[0].value == IBV_WC_RNR_RETRY_EXC_ERR);
@@ -96,18 +98,49 @@ TEST_CASE("A rate has a unit, and is above 0") {
     CHECK(wrong_part(std::string("rate=") + part) == part);
 }
 
+TEST_CASE("The direct wire has jitter, and a thread that carries out requests") {
+  CHECK(read("").jitter == 0ns);
+  CHECK_FALSE(read("mlx5").at_post);
+  CHECK(read("jitter=2us").jitter == 2us);
+  CHECK(read("at_post=1").at_post);
+  CHECK(wrong_part("jitter=2") == "2");
+  CHECK(wrong_part("at_post=yes") == "yes");
+}
+
 TEST_CASE("Values of a personality are replaced one by one") {
-  const settings s = read("mlx5,create=3ms,destroy=2ms,late_last_wqe=1ms,stale=4,grh_required=0,"
-                          "drops_completions=0,eio_after_removal=0");
+  const settings s =
+      read("mlx5,create=3ms,destroy=2ms,late_last_wqe=1ms,stale=4,ece=2,grh_required=0,"
+           "drops_completions=0,eio_after_removal=0,header_in_sl=0,removal=5ms,"
+           "send_elements=3,receive_elements=2,max_inline=48,max_message=1048576,"
+           "vectors=4,infiniband=1");
+  CHECK(s.kind.removal == 5ms);
   CHECK(s.kind.create == 3ms);
   CHECK(s.kind.destroy == 2ms);
   CHECK(s.kind.late_last_wqe == 1ms);
   CHECK(s.kind.stale_rejects == 4);
+  CHECK(s.kind.ece_options == 2);
+  CHECK(s.kind.ece_vendor == 0x15b3);
   CHECK_FALSE(s.kind.grh_required);
   CHECK_FALSE(s.kind.drops_completions);
   CHECK_FALSE(s.kind.eio_after_removal);
-  CHECK(s.kind.send_elements == 30);
+  CHECK_FALSE(s.kind.header_in_sl);
+  CHECK(s.kind.send_elements == 3);
+  CHECK(s.kind.read_elements == 3); // no more than those of other requests
+  CHECK(s.kind.receive_elements == 2);
+  CHECK(s.kind.inline_bytes == 48);
+  CHECK(s.kind.message_bytes == 1 << 20);
+  CHECK(s.kind.vectors == 4);
+  CHECK(s.kind.infiniband);
+  CHECK(s.kind.reads == 16);
+  for (const char* part : {"0", "33", "x"})
+    CHECK(wrong_part(std::string("send_elements=") + part) == part);
+  CHECK(wrong_part("vectors=0") == "0");
+  CHECK(wrong_part("max_message=4096") == "4096");
+  CHECK(wrong_part("max_inline=65536") == "65536");
   CHECK(wrong_part("grh_required=2") == "2");
+  CHECK_FALSE(read("").kind.locks_memory);
+  CHECK(read("mlx5").kind.locks_memory);
+  CHECK(read("locks_memory=1").kind.locks_memory);
   CHECK(wrong_part("stale=4294967296") == "4294967296");
 }
 
@@ -116,6 +149,12 @@ TEST_CASE("Whether connections ask for CRCs may be set, with any personality") {
   CHECK(read("crc=1,mlx5").crc == true);
   CHECK(read("crc=0").crc == false);
   CHECK(wrong_part("crc=2") == "2");
+}
+
+TEST_CASE("The type of service of rdma_cm has eight bits") {
+  CHECK(read("mlx5").tos == 0);
+  CHECK(read("tos=106,mlx5").tos == 106);
+  CHECK(wrong_part("tos=256") == "256");
 }
 
 TEST_CASE("There is one personality, before the values that replace its own") {
@@ -193,6 +232,21 @@ TEST_CASE("A link is dropped, or a peer killed, at a request, at a receive, or n
   CHECK(wrong_part("kill=now:1") == ":1");
 }
 
+TEST_CASE("A link is down for a time, from a request, from a receive, or from now on") {
+  const fault f = read_fault("flap=send:3:5s");
+  CHECK(f.what == action::flap);
+  CHECK(f.first == 3);
+  CHECK(f.time == 5s);
+  CHECK(read_fault("flap=recv:1%:20ms").probability == 0.01);
+  CHECK(read_fault("flap=now:200ms").places == bit_of(place::now));
+  CHECK(read_fault("flap=now:200ms").time == 200ms);
+  CHECK(wrong_part("flap=connect:1:1s") == "connect:1:1s");
+  CHECK(wrong_part("flap=now") == "");
+  CHECK(wrong_part("flap=send:1") == "");
+  CHECK(wrong_part("flap=now:retry") == "retry");
+  CHECK(wrong_part("flap=now:2h") == "2h");
+}
+
 TEST_CASE("An event of an object needs a request or a receive") {
   CHECK(read_fault("event=now:port_err").value == IBV_EVENT_PORT_ERR);
   CHECK(read_fault("event=send:1:qp_fatal").value == IBV_EVENT_QP_FATAL);
@@ -202,7 +256,7 @@ TEST_CASE("An event of an object needs a request or a receive") {
 
 TEST_CASE("No text crashes the parser or is accepted with a part that was not read") {
   const std::string_view base = "mlx5,latency=1.2us,rate=100Gb,seed=7,fail=send:3-5:rnr_retry,"
-                                "delay=write:2%:1ms,drop=now,event=now:port_err";
+                                "delay=write:2%:1ms,drop=now,flap=recv:3:1ms,event=now:port_err";
   for (std::size_t n = 0; n <= base.size(); ++n) {
     settings s;
     (void)parse(base.substr(0, n), s);

@@ -9,8 +9,10 @@
 #include <stdexcept>
 #include <string>
 
-// The function is there if the software device is.
+// The functions are there if the software device is.
 #pragma weak soft_set
+#pragma weak soft_get_vector
+#pragma weak soft_get_faults
 
 namespace test {
 

@@ -7,9 +7,29 @@
 
 #include <boost/asio/detached.hpp>
 
+#include <cerrno>
+#include <chrono>
 #include <vector>
 
 namespace test::adapter_habits_tests {
+namespace {
+
+ibv_ah_attr way_of(const queue_pair& qp) {
+  error_code ec;
+  const ibv_qp_attr result = qp.query(IBV_QP_AV, ec);
+  REQUIRE_FALSE(ec);
+  return result.ah_attr;
+}
+
+/// No vendor: the adapter has none.
+ibv_ece features_of(const queue_pair& qp) {
+  ibv_ece result{};
+  const int e = ibv_query_ece(qp.native_handle(), &result);
+  CHECK((e == 0 || e == EOPNOTSUPP));
+  return e == 0 ? result : ibv_ece{};
+}
+
+} // namespace
 
 TEST_CASE("connections that end on an adapter leave as many shared receives as there were",
           "[h1]") {
@@ -46,61 +66,114 @@ TEST_CASE("a small READ is in its memory when it completes", "[h4]") {
   CHECK(p.ma.text(100, 8) == "12345678");
 }
 
-TEST_CASE("a connection that is refused as stale is tried again", "[h5][!shouldfail]") {
+TEST_CASE("the administrator's type of service is the traffic class of both queue pairs", "[h2]") {
+  const adapter a("plain,tos=106");
+  queue_pair_options chosen;
+  SECTION("by default") {
+    meeting m;
+    m.meet();
+    CHECK(int(way_of(m.a).grh.traffic_class) == 106);
+    CHECK(int(way_of(m.b).grh.traffic_class) == 106);
+  }
+  SECTION("unless the queue pair has options of its own") {
+    chosen.traffic_class = 0;
+    chosen.service_level = 3;
+    meeting m(chosen);
+    m.meet();
+    CHECK(int(way_of(m.a).grh.traffic_class) == 0);
+    CHECK(int(way_of(m.a).sl) == 3);
+    CHECK(int(way_of(m.b).grh.traffic_class) == 106);
+    CHECK(int(way_of(m.b).sl) == 0);
+  }
+  SECTION("but not without the connection manager") {
+    pair p;
+    CHECK(int(way_of(p.a).grh.traffic_class) == 0);
+    chosen.traffic_class = 32;
+    chosen.service_level = 3;
+    pair other(chosen, {});
+    CHECK(int(way_of(other.a).grh.traffic_class) == 32);
+    CHECK(int(way_of(other.a).sl) == 3);
+    CHECK(int(way_of(other.b).grh.traffic_class) == 0);
+  }
+}
+
+TEST_CASE("a connection that is refused as stale is tried again", "[h5]") {
   const adapter a("plain,stale=2");
   meeting m;
   m.accept();
   m.connect();
   m.until([&] { return m.connected.done(); });
   CHECK(m.connected.succeeded());
+  m.until([&] { return m.accepted.done(); });
+  CHECK(m.carries("not stale"));
 }
 
-TEST_CASE("operations end and their context becomes idle when an adapter is removed", "[h6]") {
-  const adapter a("mlx5");
-  talk t;
-  outcome<message> r;
-  outcome<void> gone, of_b;
-  std::vector<sent> s(40); // more than a connection posts
-  const auto text = pattern(100'000, 1);
-  t.a.async_receive(r.handler());
-  t.a.async_wait_disconnect(gone.handler());
-  t.b.async_wait_disconnect(of_b.handler());
-  for (sent& each : s)
-    t.a.async_send(asio::buffer(text), each.handler());
-  SECTION("reported by an event") { soft_set("mlx5,event=now:device_fatal"); }
-  SECTION("reported, and closed by the program") {
-    soft_set("mlx5,event=now:device_fatal");
-    t.a.close();
-    t.b.close();
+TEST_CASE("a connection that stays stale is rejected within the time of its endpoint", "[h5]") {
+  adapter a("plain,fail=connect:all:stale");
+  meeting m;
+  connect_options c;
+  c.timeout = std::chrono::milliseconds(200);
+  m.initiator->async_connect(m.a, m.where(), c, m.connected.handler());
+  m.until([&] { return m.connected.done(); });
+  CHECK(m.connected.ec == error::rejected);
+  CHECK(soft_get_faults() <= 5); // after 0, 10, 30, 70 and 150 ms
+  a.become("plain");
+  m.check_next_attempt();
+}
+
+TEST_CASE("an attempt whose repetition is pending can be ended", "[h5]") {
+  const adapter a("plain,fail=connect:all:stale");
+  meeting m;
+  m.connect();
+  m.until([&] { return soft_get_faults() >= 4; }); // the next pause takes 80 ms
+  SECTION("by cancellation") {
+    m.initiator->cancel();
+    m.until([&] { return m.connected.done(); });
+    CHECK(m.connected.ec == asio::error::operation_aborted);
+    CHECK(m.a.state() == queue_pair_state::open);
   }
-  t.until([&] { return r.done() && gone.done() && s.back().done() && of_b.done(); });
-  CHECK(r.ec);
-  for (const sent& each : s)
-    CHECK(each.calls == 1);
-  t.a.close();
-  t.b.close();
-  t.listener.close();
-  drain(t.io);
+  SECTION("by closing the queue pair") {
+    m.a.close();
+    m.until([&] { return m.connected.done(); });
+    CHECK(m.connected.ec == asio::error::operation_aborted);
+  }
+  m.listener->close();
+  drain(m.io);
+  CHECK(m.connected.calls == 1);
 }
 
-TEST_CASE("the memory of operations is free again after an adapter was removed",
-          "[h6][!shouldfail]") {
-  const adapter a("mlx5");
-  talk t;
-  outcome<void> gone;
-  t.a.async_wait_disconnect(gone.handler());
-  soft_set("mlx5,event=now:device_fatal");
-  t.until([&] { return gone.done(); });
-  t.a.close();
-  t.b.close();
-  t.listener.close();
-  drain(t.io);
-  CHECK(t.pool.statistics().blocks_in_use == 0);
+TEST_CASE("queue pairs enable the features of enhanced connection establishment that both have",
+          "[h11]") {
+  struct sides {
+    const char *a, *b;
+    std::uint32_t vendor_a, vendor_b, options;
+  };
+  const auto s =
+      GENERATE(sides{"mlx5", "mlx5", 0x15b3, 0x15b3, 0x30000002},
+               sides{"mlx5", "mlx5,ece=2", 0x15b3, 0x15b3, 2},
+               sides{"mlx5,ece=2", "mlx5", 0x15b3, 0x15b3, 2}, sides{"mlx5", "plain", 0x15b3, 0, 0},
+               sides{"plain", "mlx5", 0, 0x15b3, 0}, sides{"plain", "plain", 0, 0, 0});
+  CAPTURE(s.a, s.b);
+  adapter a(s.a);
+  meeting m;
+  m.b.close();
+  a.become(s.b);
+  m.b.open(m.pd);
+  m.meet();
+  const ibv_ece of_a = features_of(m.a), of_b = features_of(m.b);
+  CHECK(of_a.vendor_id == s.vendor_a);
+  CHECK(of_b.vendor_id == s.vendor_b);
+  CHECK(of_a.options == s.options);
+  CHECK(of_b.options == s.options);
+  CHECK(m.carries("with or without"));
 }
 
 TEST_CASE("queue pairs that a program connects itself have the global route that a port requires",
           "[h14]") {
-  const adapter a("plain,grh_required=1");
+  const char* const settings =
+      GENERATE("plain,grh_required=1", "plain,grh_required=1,infiniband=1");
+  CAPTURE(settings);
+  const adapter a(settings);
   pair p;
   CHECK(p.carries("routed"));
 }

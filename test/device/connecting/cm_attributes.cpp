@@ -8,6 +8,10 @@
 #include <boost/asio/post.hpp>
 
 #include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <sys/mount.h>
 
 namespace test::cm_attributes_tests {
 namespace {
@@ -45,6 +49,52 @@ void read_many(meeting& m, queue_pair& reader, memory& to, memory& from) {
   for (std::size_t i = 0; i < count; ++i)
     CHECK(to.word(8192 + 8 * i) == i + 1);
 }
+
+int traffic_class(const queue_pair& qp) { return attributes(qp).ah_attr.grh.traffic_class; }
+
+void meet(meeting& m, const connect_options& c) {
+  m.accept();
+  m.initiator->async_connect(m.a, m.where(), c, m.connected.handler());
+  m.until([&] { return m.connected.done() && m.accepted.done(); });
+  REQUIRE(m.connected.succeeded());
+  REQUIRE(m.accepted.succeeded());
+}
+
+/// During its lifetime the administrator has set a type of service for a device of the kernel
+/// (Documentation/ABI/testing/configfs-rdma_cm).
+class administrator {
+public:
+  administrator(const std::string& device, int type_of_service) {
+    namespace fs = std::filesystem;
+    const fs::path root = "/sys/kernel/config";
+    std::error_code ec;
+    if (!fs::exists(root / "rdma_cm", ec))
+      ::mount("none", root.c_str(), "configfs", 0, nullptr);
+    folder_ = root / "rdma_cm" / device;
+    made_ = fs::create_directory(folder_, ec);
+    std::ifstream(file()) >> before_;
+    is_set_ = before_ >= 0 && write(type_of_service);
+  }
+  administrator(const administrator&) = delete;
+  ~administrator() {
+    if (is_set_)
+      write(before_);
+    std::error_code ec;
+    if (made_)
+      std::filesystem::remove(folder_, ec);
+  }
+  /// False if this process may not, or the device is not the kernel's. The kernel also accepts the
+  /// setting for siw, where it has no effect.
+  bool is_set() const { return is_set_; }
+
+private:
+  std::filesystem::path file() const { return folder_ / "ports/1/default_roce_tos"; }
+  bool write(int value) { return bool(std::ofstream(file()) << value << std::flush); }
+
+  std::filesystem::path folder_;
+  int before_ = -1;
+  bool made_ = false, is_set_ = false;
+};
 
 } // namespace
 
@@ -93,6 +143,52 @@ TEST_CASE("both sides read, with any limits of each side") {
   }
   read_many(m, m.a, m.ma, m.mb);
   read_many(m, m.b, m.mb, m.ma);
+}
+
+TEST_CASE("the type of service is the traffic class of both queue pairs") {
+  meeting m;
+  connect_options c;
+  c.type_of_service = 106;
+  meet(m, c);
+  CHECK(m.carries("first"));
+  if (!has_attributes(m))
+    return not_on_this_device("attributes of InfiniBand queue pairs");
+  CHECK(traffic_class(m.a) == 106);
+  CHECK(traffic_class(m.b) == 106);
+}
+
+TEST_CASE("a traffic class of a queue pair replaces the type of service on its side") {
+  const bool of_connector = GENERATE(true, false);
+  queue_pair_options own;
+  own.traffic_class = 32;
+  meeting m(of_connector ? own : queue_pair_options(), of_connector ? queue_pair_options() : own);
+  connect_options c;
+  c.type_of_service = 106;
+  meet(m, c);
+  CHECK(m.carries("first"));
+  if (!has_attributes(m))
+    return not_on_this_device("attributes of InfiniBand queue pairs");
+  CHECK(traffic_class(m.a) == (of_connector ? 32 : 106));
+  CHECK(traffic_class(m.b) == (of_connector ? 106 : 32));
+}
+
+TEST_CASE("the administrator's type of service applies to connections that set none") {
+  meeting m;
+  const administrator set(m.dev.name(), 106);
+  if (!set.is_set() || m.dev.type() == transport::iwarp)
+    return not_on_this_device("a type of service that this process may set for RoCE");
+  SECTION("both sides use it") {
+    meet(m, {});
+    CHECK(traffic_class(m.a) == 106);
+    CHECK(traffic_class(m.b) == 106);
+  }
+  SECTION("a connection sets another one") {
+    connect_options c;
+    c.type_of_service = 0;
+    meet(m, c);
+    CHECK(traffic_class(m.a) == 0);
+    CHECK(traffic_class(m.b) == 0);
+  }
 }
 
 TEST_CASE("the end of a connection is an event on both sides") {

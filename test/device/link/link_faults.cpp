@@ -4,6 +4,7 @@
 // operation ends once, with the corresponding error, and its memory returns to the pool.
 #include "device/link/connection_fault_scene.hpp"
 #include "device/link/stream_fault_scene.hpp"
+#include "verbs/grant_key.hpp"
 
 #include <catch.hpp>
 
@@ -246,6 +247,8 @@ TEST_CASE("memory that cannot be registered is its operation's error, and the co
     if (!kind.registers)
       return;
     connection_scene s(kind);
+    if (kind.feed != nullptr) // a long message, whose key would be that of a window
+      s.faults.fail(call::alloc_mw, ENOMEM, {1, faults::forever});
     s.faults.fail(call::reg_mr, ENOMEM);
     s.start(0);
     s.wait(0, 1);
@@ -266,6 +269,7 @@ TEST_CASE(
       return;
     connection_scene s(kind);
     const std::size_t before = s.pool().statistics().bytes_in_use;
+    s.faults.fail(call::alloc_mw, ENOMEM, {1, faults::forever}); // the key is no window's
     // On iWARP the READ at the other side also has a key, which ends first.
     s.faults.fail(call::dereg_mr, EBUSY, {s.is_iwarp() ? 2u : 1u, faults::forever});
     s.start(0);
@@ -283,6 +287,40 @@ TEST_CASE(
     s.start(1);
     s.wait(1, 1);
     CHECK(s.ends[1].ec == errc::device_or_resource_busy);
+    s.faults.clear();
+    s.pool().trim(); // the key ends
+    s.finish();
+  });
+}
+
+TEST_CASE(
+    "a window of a sent message that cannot be invalidated ends the connection, and keeps the "
+    "memory if it cannot be freed either") {
+  connection_scene::each([](const auto& kind) {
+    if (!kind.registers || kind.feed == nullptr)
+      return;
+    connection_scene s(kind);
+    if (!detail::confines_windows(s.a().pool().get_protection_domain().get_device()))
+      return;
+    const bool is_freed = GENERATE(true, false);
+    INFO("the window is freed: " << is_freed);
+    const std::size_t before = s.pool().statistics().bytes_in_use;
+    if (!is_freed)
+      s.faults.fail(call::dealloc_mw, EBUSY, {1, faults::forever});
+    s.faults.fail(call::post_send, ENOMEM, {3, 1}, s.number); // after the bind and the offer
+    s.start(0);
+    s.feed(0);
+    s.wait(0, 1);
+    if (kind.exposes && !is_freed)
+      CHECK(s.ends[0].ec == error::device_keeps_memory);
+    else
+      CHECK(s.ends[0].succeeded());
+    CHECK(s.faults.counts().refused_of(call::post_send) == 1);
+    s.until([&] { return s.disconnect.done(); });
+    if (kind.exposes)
+      s.big[0] = {};
+    const std::size_t kept = s.pool().statistics().bytes_in_use;
+    CHECK((is_freed || (kind.exposes ? kept >= before : kept > before)));
     s.faults.clear();
     s.pool().trim(); // the key ends
     s.finish();

@@ -23,7 +23,52 @@ void exchange_message(talk& t, std::size_t bytes) {
   REQUIRE(r.succeeded());
 }
 
+// Whether the library reads a pool's memory at the peer by windows bound to the pool's
+// registration. rxe confines an access to the region, not to the window.
+bool confines_windows(const device& d) {
+  constexpr std::uint32_t rxe = 0xffffff;
+  return d.has_memory_windows() && d.has_invalidation() && d.attributes().vendor_id != rxe;
+}
+
 } // namespace
+
+TEST_CASE("long messages and offers of a pool's memory register nothing if windows confine them") {
+  talk t;
+  stream_pair u;
+  exchange_message(t, 1000000);
+  for (int i = 0; i != 5; ++i) {
+    exchange_message(t, 1000000 + 1000 * static_cast<std::size_t>(i));
+    const registered_buffer lent = filled(u.pool, 1000000, 1);
+    std::vector<char> to(lent.size());
+    sent s, r;
+    u.a.async_write_some(lent, s.handler());
+    asio::async_read(u.b, asio::buffer(to), r.handler());
+    u.until([&] { return s.done() && r.done(); });
+    REQUIRE(s.succeeded());
+    CHECK(is_pattern(to.data(), to.size(), 1));
+  }
+  const bool windows = confines_windows(t.dev);
+  CHECK(t.a.statistics().rendezvous_sent == 6);
+  CHECK(t.a.statistics().registrations == (windows ? 0 : 6));
+  CHECK(u.a.statistics().registrations == (windows ? 0 : 5));
+  const bool iwarp = t.dev.type() == transport::iwarp;
+  CHECK((t.b.statistics().registrations != 0) == iwarp);
+  CHECK((u.b.statistics().registrations != 0) == iwarp);
+}
+
+TEST_CASE("memory that is not a pool's is registered for each long message") {
+  talk t;
+  std::vector<std::uint8_t> own = pattern(1000000, 3);
+  const registered_buffer memory(memory_region(t.pool.get_protection_domain(), asio::buffer(own)));
+  sent s;
+  outcome<message> r;
+  t.a.async_send(memory, s.handler());
+  t.b.async_receive(r.handler());
+  t.until([&] { return s.done() && r.done(); });
+  REQUIRE(s.succeeded());
+  CHECK(is_pattern(r.value.payload.data(), r.value.size(), 3));
+  CHECK(t.a.statistics().registrations == 1);
+}
 
 TEST_CASE("a connection counts messages, bytes, long messages and remote operations") {
   talk t;

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <asio_rdma_soft.h>
 #include <chrono>
 #include <cstdlib>
 #include <fstream>
@@ -18,6 +19,9 @@
 #include <sys/syscall.h>
 #include <thread>
 #include <unistd.h>
+
+// The function is there if the software device is.
+#pragma weak soft_set
 
 namespace test::device_events_tests {
 namespace {
@@ -36,6 +40,19 @@ void change_link(const std::string& interface, const char* to) {
   const std::string command = "ip link set dev " + interface + " " + to;
   REQUIRE(std::system(command.c_str()) == 0);
 }
+
+// The software device limits the memory as the kernel does.
+struct kernel_like {
+  kernel_like() {
+    if (soft_set != nullptr)
+      REQUIRE(soft_set("locks_memory=1") == 0);
+  }
+  kernel_like(const kernel_like&) = delete;
+  ~kernel_like() {
+    if (soft_set != nullptr)
+      soft_set(nullptr);
+  }
+};
 
 // Removes this thread's right to lock memory beyond the limit.
 class limited_memory {
@@ -156,6 +173,7 @@ TEST_CASE("nothing is made in a protection domain that is not open") {
 }
 
 TEST_CASE("registering beyond the limit on locked memory reports how to raise the limit") {
+  const kernel_like memory;
   const device dev = open_device();
   const protection_domain pd(dev);
   std::vector<char> bytes(1 << 20);

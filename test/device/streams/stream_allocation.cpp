@@ -5,6 +5,7 @@
 
 #include "device/lifetime/life_counted_heap.hpp"
 #include "device/streams/stream_support.hpp"
+#include "verbs/grant_key.hpp"
 
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/co_spawn.hpp>
@@ -165,7 +166,10 @@ TEST_CASE("an offer allocates as its registrations do, and nothing else") {
   for (std::size_t i = 0; i < exchanges; ++i)
     failed += !exchange();
   CHECK(failed == 0);
-  CHECK(registrations - registered_before >= exchanges);
+  if (detail::confines_windows(s.dev))
+    CHECK(registrations == registered_before);
+  else
+    CHECK(registrations - registered_before >= exchanges);
   // The pool may grow once more, which allocates less than once for each exchange.
   const std::size_t by_all = by_one * (registrations - registered_before);
   CHECK(allocations - before >= by_all);

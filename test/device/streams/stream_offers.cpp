@@ -215,6 +215,7 @@ TEST_CASE("memory that cannot be registered is sent in frames") {
   faults::injector faults(t.dev.native_handle());
   const registered_buffer lent = filled(t.pool, megabyte, 1);
   const registered_buffer to = t.pool.allocate(megabyte);
+  faults.fail(call::alloc_mw, ENOMEM, {1, faults::forever});
   faults.fail(call::reg_mr, ENOMEM, {1, faults::forever});
   sent write, read;
   t.a.async_write_some(lent, write.handler());
@@ -232,6 +233,7 @@ TEST_CASE("a key of a write that cannot be ended ends the connection, and keeps 
   sent write, read;
   {
     const registered_buffer lent = filled(t.pool, megabyte, 1);
+    faults.fail(call::alloc_mw, ENOMEM, {1, faults::forever}); // the key is no window's
     faults.fail(call::dereg_mr, EBUSY, {1, faults::forever});
     std::vector<std::uint8_t> got(megabyte);
     asio::async_read(t.b, asio::buffer(got), read.handler());

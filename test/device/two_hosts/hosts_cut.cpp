@@ -3,6 +3,7 @@
 #include "catch.hpp"
 #include "device/two_hosts/hosts_support.hpp"
 
+#include <chrono>
 #include <optional>
 
 namespace test::hosts_cut_tests {
@@ -78,9 +79,7 @@ TEST_CASE("a black hole in one direction ends all outstanding operations at both
 }
 
 TEST_CASE("operations continue after a black hole of less time than the retries take") {
-  queue_pair_options patient;
-  patient.timeout = 18; // 1 s
-  busy_hosts h(patient);
+  busy_hosts h({});
   {
     const loss of1(1, 100), of2(2, 100);
     while (of1.packets() == 0 || of2.packets() == 0)
@@ -93,6 +92,32 @@ TEST_CASE("operations continue after a black hole of less time than the retries 
     INFO(describe(*b));
     CHECK(went_on(*b));
   }
+}
+
+// The times that `queue_pair_options::timeout` documents for rxe.
+TEST_CASE("by default a black hole of five seconds ends nothing, and one that stays everything") {
+  using namespace std::chrono_literals;
+  busy_hosts h({});
+  if (h.iwarp())
+    return not_on_this_device("retries by the queue pair's options");
+  {
+    const loss of1(1, 100), of2(2, 100);
+    h.io.run_for(5s);
+  }
+  CHECK(went_on(h.b1));
+  CHECK(went_on(h.b2));
+  const int before1 = h.b1.ended, before2 = h.b2.ended;
+  h.until([&] {
+    return h.b1.ended > before1 + burden::chains && h.b2.ended > before2 + burden::chains;
+  });
+  const loss of1(1, 100), of2(2, 100);
+  const auto cut = std::chrono::steady_clock::now();
+  h.until([&] { return h.b1.over() && h.b2.over(); });
+  const auto silent = std::chrono::steady_clock::now() - cut;
+  CHECK(silent > 6s); // 7.5 s
+  CHECK(silent < 20s);
+  check_ends(h.b1);
+  check_ends(h.b2);
 }
 
 // rxe fails a queue pair at the first packet that it cannot transmit, so all operations end. The
@@ -110,9 +135,7 @@ TEST_CASE("a link that stays down ends everything, and its device reports it") {
 
 TEST_CASE("a link that is down for a time: all operations continue or all end, and its device "
           "reports it") {
-  queue_pair_options patient;
-  patient.timeout = 18;
-  busy_hosts h(patient, way::by_hand_where_possible);
+  busy_hosts h({}, way::by_hand_where_possible);
   device_events events(h.io, h.d2);
   link_down cut(2);
   wait_for(h, events, IBV_EVENT_PORT_ERR);

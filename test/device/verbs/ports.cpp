@@ -14,8 +14,10 @@
 #include <iomanip>
 #include <net/if.h>
 #include <netinet/in.h>
+#include <sched.h>
 #include <set>
 #include <sstream>
+#include <thread>
 
 namespace test::ports_tests {
 namespace {
@@ -175,6 +177,34 @@ TEST_CASE("RoCE v2 is preferred to v1, and an IPv4 address to a global IPv6 one 
       CHECK(detail::better_gid(best_first[i], best_first[j]) == (i < j));
   CHECK_FALSE(
       detail::better_gid(entry("10.0.0.1", kind::roce_v2, 1), entry("10.0.0.2", kind::roce_v2, 2)));
+}
+
+TEST_CASE("a device keeps its addresses in a network namespace that has none of its interfaces") {
+  const device dev = open_device();
+  REQUIRE_FALSE(dev.addresses().empty());
+  if (!std::ifstream("/sys/class/infiniband/" + dev.name() + "/node_type"))
+    return not_on_this_device("interfaces that the kernel knows");
+  bool entered = false;
+  std::vector<gid_entry> gids;
+  std::vector<asio::ip::address> addresses;
+  std::thread([&] {
+    entered = ::unshare(CLONE_NEWNET) == 0; // of this thread
+    gids = dev.gids();
+    addresses = dev.addresses();
+  }).join();
+  if (!entered)
+    return not_on_this_device("the right to make a network namespace");
+  CHECK_FALSE(gids.empty());
+  if (dev.type() != transport::iwarp) // whose GID is the hardware address
+    CHECK_FALSE(addresses.empty());
+}
+
+TEST_CASE("the ranking of the devices names this one") {
+  const device dev = open_device();
+  const std::string all = device::explain();
+  INFO(all);
+  CHECK(all.find(". " + dev.name() + " port 1: active, ") != std::string::npos);
+  CHECK(all.find(dev.addresses().front().to_string()) != std::string::npos);
 }
 
 TEST_CASE("the best GID is of the device's address, or of the requested one") {

@@ -36,6 +36,11 @@ TEST_CASE("scatter and gather") {
                    s.handler());
   }
   p.drain();
+  if (p.dev.attributes().max_sge == 1) {
+    CHECK(s.ec == error::too_many_buffers);
+    CHECK(r.ec == error::too_many_buffers);
+    return;
+  }
   REQUIRE(s.succeeded());
   REQUIRE(r.succeeded());
   CHECK(s.value == 11);
@@ -53,15 +58,19 @@ TEST_CASE("gathering by a write, scattering by a read") {
   p.a.async_write(std::array{p.ma.buffer(0, 3), p.ma.buffer(30, 2)}, p.mb.remote(3000),
                   write.handler());
   p.drain();
-  CHECK(write.succeeded());
-  CHECK(write.value == 5);
-  CHECK(p.placed());
-  CHECK(p.mb.text(3000, 5) == "abcjk");
+  if (p.dev.attributes().max_sge == 1) {
+    CHECK(write.ec == error::too_many_buffers);
+    p.mb.put(3000, "abcjk");
+  } else {
+    CHECK(write.succeeded());
+    CHECK(write.value == 5);
+    CHECK(p.placed());
+    CHECK(p.mb.text(3000, 5) == "abcjk");
+  }
   p.a.async_read(std::array{p.ma.buffer(4000, 2), p.ma.buffer(4100, 3)}, p.mb.remote(3000, 5),
                  read.handler());
   p.drain();
   if (p.dev.max_read_buffers() == 1) {
-    CHECK(p.dev.type() == transport::iwarp);
     CHECK(read.ec == error::too_many_buffers);
     CHECK(p.ma.text(4000, 2) == std::string(2, 0));
     CHECK(p.carries("unharmed"));

@@ -33,6 +33,7 @@ struct keeping_keys {
 
   template <class Buffer>
   error_code send(const Buffer& from) {
+    faults.fail(call::alloc_mw, ENOMEM, {1, forever}); // the key is no window's
     sent s;
     outcome<message> r;
     t.b.async_receive(r.handler());

@@ -162,6 +162,7 @@ TEST_CASE("a key of a message without memory to note it loses no handler, and ke
     const std::size_t blocks = k.pool.statistics().blocks_in_use;
     sent s, behind;
     outcome<message> r;
+    k.faults.fail(call::alloc_mw, ENOMEM, {1, forever}); // the key is no window's
     if (owned)
       k.a.async_send(mine, s.handler());
     else

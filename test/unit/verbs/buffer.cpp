@@ -146,13 +146,29 @@ TEST_CASE("a message is at most 2^31 bytes") {
   const asio_rdma::const_buffer whole(&here, most, 1), more(&here, most + 1, 1), bit(&here, 1, 1);
   const asio_rdma::const_buffer huge(&here, std::uint64_t(1) << 32, 1); // 0 in 32 bits
   using detail::request_error;
-  CHECK(detail::elements<1>(whole).problem == request_error::none);
+  CHECK(detail::elements<1>(whole).problem == request_error::long_message);
   CHECK(detail::elements<1>(whole).sges[0].length == most);
   CHECK(detail::elements<1>(more).problem == request_error::message_size);
   CHECK(detail::elements<1>(huge).problem == request_error::message_size);
   CHECK(detail::elements<2>(std::vector{whole, bit}).problem == request_error::message_size);
   CHECK(detail::elements<2>(std::vector{bit, huge}).problem == request_error::message_size);
   CHECK(make_error_code(request_error::message_size) == asio::error::message_size);
+}
+
+TEST_CASE("a message above 1 MiB is compared with the device's limit, a shorter one is not") {
+  const std::uint64_t most = std::uint64_t(1) << 20;
+  char here = 0; // only described, never read
+  const asio_rdma::const_buffer few(&here, most, 1), more(&here, most + 1, 1), bit(&here, 1, 1);
+  using detail::request_error;
+  CHECK(detail::elements<1>(few).problem == request_error::none);
+  CHECK(detail::elements<1>(more).problem == request_error::long_message);
+  CHECK(detail::elements<2>(std::vector{few, bit}).problem == request_error::long_message);
+  CHECK(detail::elements<2>(std::vector{few, bit}).count == 2);
+  CHECK(detail::elements<2>(std::vector{more, bit, bit}).problem ==
+        request_error::too_many_buffers);
+  const detail::remote_request<1> beyond(IBV_WR_RDMA_WRITE, 0, 0, more, {0, most, 1});
+  CHECK(beyond.problem == request_error::remote_range);
+  CHECK_FALSE(make_error_code(request_error::long_message));
 }
 
 TEST_CASE("a request detects a range beyond the remote buffer, and a misaligned atomic operation") {

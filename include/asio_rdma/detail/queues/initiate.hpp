@@ -8,6 +8,7 @@
 #include <new>
 #include <optional>
 #include <tuple>
+#include <type_traits>
 #include <utility>
 
 namespace asio_rdma::detail {
@@ -120,6 +121,19 @@ struct initiation {
   Object* self;
 };
 
+/// Fills an operation from a request with a problem. Returns false if the problem is an error,
+/// which is then in the operation. Otherwise the queue pair checks the operation at its start.
+template <class Request, class Operation>
+[[gnu::noinline]] bool fill_unusual(const Request& request, Operation& op) {
+  op.ec = make_error_code(request.problem);
+  if (op.ec)
+    return false;
+  request.fill(op, op.sges());
+  if constexpr (std::is_base_of_v<send_operation, Operation>)
+    op.usual = false;
+  return true;
+}
+
 /// An initiation that fills its operation from a request.
 template <class Base, class Result, class Object>
 struct initiate_request : initiation<Object> {
@@ -138,10 +152,8 @@ struct initiate_request : initiation<Object> {
     start_operation<Base, Result, Request::max_elements>(
         this->self->impl_, this->self->io_, handler,
         [&](auto& op) {
-          if (request.problem != request_error::none) [[unlikely]] {
-            op.ec = make_error_code(request.problem);
-            return false;
-          }
+          if (request.problem != request_error::none) [[unlikely]]
+            return fill_unusual(request, op);
           request.fill(op, op.sges());
           return true;
         },

@@ -21,9 +21,11 @@
 
 namespace asio_rdma::detail {
 
-/// An error that was detected while the request was built.
+/// An error that was detected while the request was built. `long_message` is none by itself: the
+/// queue pair compares the request with the device's limit.
 enum class request_error : std::uint8_t {
   none,
+  long_message,
   too_many_buffers,
   message_size,
   remote_range,
@@ -34,6 +36,7 @@ enum class request_error : std::uint8_t {
 inline error_code make_error_code(request_error e) noexcept {
   switch (e) {
   case request_error::none:
+  case request_error::long_message:
     return {};
   case request_error::too_many_buffers:
     return error::too_many_buffers;
@@ -64,8 +67,11 @@ constexpr std::size_t max_elements() {
 template <std::size_t N>
 struct elements {
   static constexpr std::size_t max_elements = N;
-  /// The longest message, 2^31 bytes (ibv_port_attr, `max_msg_sz`).
+  /// The longest message of any device (ibv_port_attr, `max_msg_sz`).
   static constexpr std::uint64_t max_bytes = std::uint64_t(1) << 31;
+  /// A message up to this is shorter than the limit of any device with reliable connections; the
+  /// lowest known is 8 MiB, of rxe. So it is compared with no other limit.
+  static constexpr std::uint64_t short_bytes = std::uint64_t(1) << 20;
 
   elements() noexcept = default;
 
@@ -73,8 +79,7 @@ struct elements {
   explicit elements(const Buffers& buffers) {
     if constexpr (std::convertible_to<Buffers, const_buffer>) {
       const const_buffer b = buffers;
-      if (b.size() > max_bytes)
-        problem = request_error::message_size;
+      note_bytes(b.size(), b.size());
       sges[0] = element_of(b);
       count = b.size() != 0 ? 1 : 0;
       bytes = static_cast<std::uint32_t>(b.size());
@@ -84,11 +89,10 @@ struct elements {
         if (b.size() == 0)
           continue;
         total += b.size();
-        if (b.size() > max_bytes || total > max_bytes)
-          problem = request_error::message_size;
-        else if (count == N)
+        note_bytes(b.size(), total);
+        if (count == N && problem <= request_error::long_message)
           problem = request_error::too_many_buffers;
-        if (problem != request_error::none)
+        if (problem > request_error::long_message)
           return;
         sges[count++] = element_of(b);
       }
@@ -109,6 +113,13 @@ struct elements {
   std::uint32_t count = 0;
   std::uint32_t bytes = 0;
   request_error problem = request_error::none;
+
+private:
+  void note_bytes(std::uint64_t buffer, std::uint64_t total) noexcept {
+    if (buffer > short_bytes || total > short_bytes) [[unlikely]]
+      problem = buffer > max_bytes || total > max_bytes ? request_error::message_size
+                                                        : request_error::long_message;
+  }
 };
 
 /// SEND and its variants.
@@ -154,7 +165,7 @@ struct remote_request : send_request<N> {
   remote_request(ibv_wr_opcode o, unsigned f, std::uint32_t w, const Buffers& buffers,
                  const remote_buffer& target)
       : send_request<N>(o, f, w, buffers), address(target.address), rkey(target.rkey) {
-    if (this->problem == request_error::none && this->bytes > target.size)
+    if (this->problem <= request_error::long_message && this->bytes > target.size)
       this->problem = request_error::remote_range;
   }
 

@@ -5,7 +5,7 @@
 #include <asio_rdma/buffer.hpp>
 #include <asio_rdma/detail/core/operation.hpp>
 #include <asio_rdma/detail/link/frame_operation.hpp>
-#include <asio_rdma/memory_region.hpp>
+#include <asio_rdma/detail/link/offered.hpp>
 #include <asio_rdma/registered_buffer.hpp>
 
 #include <cstddef>
@@ -139,7 +139,7 @@ public:
   registered_buffer result; ///< The result of a `piece`.
 };
 
-class stream_writing : public stream_operation {
+class stream_writing : public stream_operation, public offered {
 public:
   explicit stream_writing(function f) noexcept : stream_operation(f, kind::write) {}
 
@@ -147,7 +147,6 @@ public:
     stream_writing* op = nullptr;
   };
   request_type request;
-  memory_region exposed; ///< The memory that the peer may read.
 };
 
 /// A wait for the end of the connection.

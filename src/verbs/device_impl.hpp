@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include <asio_rdma/device.hpp>
+
+#include "verbs/device_listeners.hpp"
+
+#include <atomic>
+#include <cstdint>
+#include <limits>
+#include <sched.h>
+
+namespace asio_rdma {
+namespace detail {
+
+/// No other driver has these vendor ids.
+inline constexpr std::uint32_t rxe_vendor = 0xffffff, siw_vendor = 0x626d74;
+
+/// Limits of queue pairs that no attribute reports. Creating queue pairs finds them, and lowers
+/// these values, so that it need not look for them again.
+struct queue_pair_limits {
+  std::atomic<std::uint32_t> inline_bytes{std::numeric_limits<std::uint32_t>::max()};
+  std::atomic<std::uint32_t> send_elements{std::numeric_limits<std::uint32_t>::max()};
+};
+
+} // namespace detail
+
+/// An opened device, for all its handles.
+struct device::impl {
+  impl(ibv_context* c, ownership o) : context(c), owns(o) {}
+  impl(const impl&) = delete;
+  ~impl() {
+    if (occupied != nullptr)
+      ibv_destroy_cq(occupied);
+    if (first_made != nullptr)
+      ibv_destroy_comp_channel(first_made);
+    if (owns == ownership::take)
+      ibv_close_device(context);
+  }
+
+  ibv_context* context;
+  ownership owns;
+  ibv_comp_channel* first_made = nullptr; ///< See `device::is_removed`.
+  ibv_cq* occupied = nullptr;             ///< See `detail::occupy_invalid_offset`.
+  ibv_device_attr attributes{};
+  std::uint32_t max_message_bytes = 0;
+  bool on_demand_paging = false;
+  detail::queue_pair_limits queue_pair_limits;
+  /// The completion vector of the next completion queue, before the division by their number. It
+  /// begins with the CPU's number, so that processes on different CPUs begin with different
+  /// vectors.
+  std::atomic<unsigned> next_vector{static_cast<unsigned>(sched_getcpu())};
+  detail::device_listeners listeners;
+};
+
+} // namespace asio_rdma

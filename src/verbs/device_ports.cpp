@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: BSL-1.0
+// Reads the facts of the machine's ports, and opens the device of the best one.
+#include "verbs/device_impl.hpp"
+#include "verbs/port_ranking.hpp"
+
+#include <algorithm>
+#include <fstream>
+#include <sched.h>
+
+namespace asio_rdma {
+namespace {
+
+using detail::port_facts;
+
+std::optional<int> node_of(const device& d) {
+  int node = -1;
+  std::ifstream("/sys/class/infiniband/" + d.name() + "/device/numa_node") >> node;
+  return node >= 0 ? std::optional(node) : std::nullopt;
+}
+
+std::optional<int> node_of_caller() {
+  unsigned cpu = 0, node = 0;
+  return getcpu(&cpu, &node) == 0 ? std::optional(static_cast<int>(node)) : std::nullopt;
+}
+
+std::vector<port_facts> ports_of(const device& d) {
+  std::vector<port_facts> result;
+  const ibv_device_attr& attributes = d.attributes();
+  const std::optional<int> node = node_of(d);
+  for (std::uint8_t n = 1; n <= attributes.phys_port_cnt; ++n) {
+    error_code ec;
+    const ibv_port_attr port = d.port(n, ec);
+    port_facts p;
+    p.device = d.name();
+    p.port = n;
+    p.type = d.type();
+    p.active = !ec && port.state == IBV_PORT_ACTIVE;
+    p.infiniband = port.link_layer == IBV_LINK_LAYER_INFINIBAND && p.type == transport::infiniband;
+    p.is_software =
+        attributes.vendor_id == detail::rxe_vendor || attributes.vendor_id == detail::siw_vendor;
+    p.megabits = detail::megabits_of(port.active_width, port.active_speed);
+    p.node = node;
+    p.addresses = d.addresses(n);
+    result.push_back(std::move(p));
+  }
+  return result;
+}
+
+// The ports of this machine's devices, the best first.
+std::vector<port_facts> ranked_ports() {
+  std::vector<port_facts> result;
+  for (const device::description& each : device::list()) {
+    error_code ec;
+    const device d = device::open(each.name, ec);
+    if (ec) {
+      port_facts closed;
+      closed.device = each.name;
+      closed.open_error = ec;
+      result.push_back(std::move(closed));
+      continue;
+    }
+    for (port_facts& p : ports_of(d))
+      result.push_back(std::move(p));
+  }
+  detail::rank(result, node_of_caller());
+  return result;
+}
+
+// Opens the device of the first port that fits. If none can be opened, the error is `none`, unless
+// a device could not be examined: it may be the one.
+template <class Fits>
+device open_best(Fits fits, const error_code& none, error_code& ec) {
+  ec = none;
+  for (const port_facts& p : ranked_ports()) {
+    error_code failed = p.open_error;
+    if (!failed) {
+      if (!fits(p))
+        continue;
+      device result = device::open(p.device, failed);
+      if (!failed) {
+        ec.clear();
+        return result;
+      }
+    }
+    if (failed == error::device_permission)
+      ec = failed;
+  }
+  return {};
+}
+
+} // namespace
+
+device device::open_first(error_code& ec) {
+  return open_best(&detail::is_usable, error::no_device, ec);
+}
+
+device device::open_first() {
+  error_code ec;
+  device result = open_first(ec);
+  detail::throw_if(ec, "device::open_first");
+  return result;
+}
+
+device device::open_for(const asio::ip::address& local, error_code& ec) {
+  const auto has_it = [&local](const port_facts& p) {
+    return std::any_of(p.addresses.begin(), p.addresses.end(),
+                       [&local](const auto& a) { return detail::matches(a, local); });
+  };
+  return open_best(has_it, error::no_gid, ec);
+}
+
+device device::open_for(const asio::ip::address& local) {
+  error_code ec;
+  device result = open_for(local, ec);
+  detail::throw_if(ec, "device::open_for");
+  return result;
+}
+
+std::string device::explain() { return detail::explain(ranked_ports(), node_of_caller()); }
+
+std::uint8_t device::first_port() const {
+  if (attributes().phys_port_cnt <= 1)
+    return 1;
+  std::vector<port_facts> ports = ports_of(*this);
+  detail::rank(ports, node_of_caller());
+  return detail::is_usable(ports.front()) ? ports.front().port : 1;
+}
+
+} // namespace asio_rdma

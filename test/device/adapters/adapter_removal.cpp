@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: BSL-1.0
+// An adapter is removed from the machine: the operations end, and their memory is free again.
+#include "catch.hpp"
+#include "device/adapters/adapter.hpp"
+#include "device/connection/connection_support.hpp"
+#include "device/streams/stream_support.hpp"
+#include "device/support/pair.hpp"
+
+#include <asio_rdma/device_events.hpp>
+
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <boost/asio/write.hpp>
+
+#include <random>
+#include <vector>
+
+// For LeakSanitizer: what a provider allocated for objects of a removed device is lost (`end_use`).
+extern "C" const char* __lsan_default_suppressions(); // NOLINT
+extern "C" const char* __lsan_default_suppressions() { return "leak:libasio_rdma_soft"; }
+
+namespace test::adapter_removal_tests {
+namespace {
+
+using asio::use_awaitable;
+
+void remove() { soft_set("mlx5,event=now:device_fatal"); }
+
+/// Counts what coroutines have carried, and keeps the error that ended each of them.
+struct carried {
+  template <class Step>
+  asio::awaitable<void> repeat(Step step) {
+    ++running;
+    try {
+      for (;;) {
+        co_await step();
+        ++steps;
+      }
+    } catch (const system_error& e) {
+      errors.push_back(e.code());
+    }
+    --running;
+  }
+
+  int running = 0;
+  int steps = 0;
+  std::vector<error_code> errors;
+};
+
+} // namespace
+
+TEST_CASE("operations end and their context becomes idle when an adapter is removed", "[h6]") {
+  const adapter a("mlx5");
+  talk t;
+  outcome<message> r;
+  outcome<void> gone, of_b;
+  std::vector<sent> s(40); // more than a connection posts
+  const auto text = pattern(100'000, 1);
+  t.a.async_receive(r.handler());
+  t.a.async_wait_disconnect(gone.handler());
+  t.b.async_wait_disconnect(of_b.handler());
+  for (sent& each : s)
+    t.a.async_send(asio::buffer(text), each.handler());
+  SECTION("reported by an event") { soft_set("mlx5,event=now:device_fatal"); }
+  SECTION("reported, and closed by the program") {
+    soft_set("mlx5,event=now:device_fatal");
+    t.a.close();
+    t.b.close();
+  }
+  t.until([&] { return r.done() && gone.done() && s.back().done() && of_b.done(); });
+  CHECK(r.ec);
+  for (const sent& each : s)
+    CHECK(each.calls == 1);
+  t.a.close();
+  t.b.close();
+  t.listener.close();
+  drain(t.io);
+}
+
+TEST_CASE("the memory of operations is free again after an adapter was removed", "[h6]") {
+  const adapter a("mlx5");
+  talk t;
+  outcome<void> gone;
+  t.a.async_wait_disconnect(gone.handler());
+  soft_set("mlx5,event=now:device_fatal");
+  t.until([&] { return gone.done(); });
+  t.a.close();
+  t.b.close();
+  t.listener.close();
+  drain(t.io);
+  CHECK(t.pool.statistics().blocks_in_use == 0);
+}
+
+TEST_CASE("memory that an adapter keeps during its removal is free afterwards", "[h6]") {
+  const adapter a("mlx5");
+  pair p;
+  memory_pool pool(p.pd);
+  got r;
+  auto memory = pool.allocate(64);
+  p.a.async_receive(memory, r.handler());
+  soft_set("mlx5,removal=60s,event=now:device_fatal");
+  p.a.close();
+  p.until([&] { return r.done(); });
+  CHECK(r.ec == error::device_keeps_memory);
+  memory = {};
+  CHECK(pool.statistics().blocks_in_use == 1);
+  outcome<device_event> event;
+  device_events events(p.io, p.dev);
+  events.async_wait_event(event.handler());
+  remove(); // at once
+  p.until([&] { return event.done(); });
+  p.drain();
+  CHECK(pool.statistics().blocks_in_use == 0);
+}
+
+TEST_CASE("an adapter is removed at any moment of messages and streams", "[h6]") {
+  std::mt19937 random(26);
+  for (int round = 0; round < 30; ++round) {
+    INFO("round " << round);
+    const adapter a("mlx5");
+    talk t;
+    stream_pair s;
+    carried messages, bytes;
+    std::vector<char> text(200'000), read(70'000);
+    const auto part = [&] {
+      return asio::buffer(text.data(), 1 + random() % text.size());
+    };
+    const auto start = [](auto& io, carried& c, auto step) {
+      asio::co_spawn(io, c.repeat(step), asio::detached);
+    };
+    for (asio_rdma::connection* c : {&t.a, &t.b}) {
+      start(t.io, messages,
+            [&, c]() -> asio::awaitable<void> { co_await c->async_send(part(), use_awaitable); });
+      start(t.io, messages,
+            [c]() -> asio::awaitable<void> { co_await c->async_receive(use_awaitable); });
+    }
+    for (asio_rdma::stream* c : {&s.a, &s.b}) {
+      start(s.io, bytes, [&, c]() -> asio::awaitable<void> {
+        co_await asio::async_write(*c, part(), use_awaitable);
+      });
+      start(s.io, bytes, [&, c]() -> asio::awaitable<void> {
+        co_await c->async_read_some(asio::buffer(read), use_awaitable);
+      });
+    }
+    const int before = static_cast<int>(random() % 100);
+    t.until([&] { return messages.running == 4 && messages.steps >= before; });
+    s.until([&] { return bytes.running == 4 && bytes.steps >= before; });
+    remove();
+    t.until([&] { return messages.running == 0; });
+    s.until([&] { return bytes.running == 0; });
+    for (const carried* c : {&messages, &bytes})
+      for (const error_code& ec : c->errors)
+        CHECK(ec == error::device_fatal);
+    t.a.close();
+    t.b.close();
+    t.listener.close();
+    drain(t.io);
+    s.a.close();
+    s.b.close();
+    s.listener.close();
+    drain(s.io);
+    CHECK(t.pool.statistics().blocks_in_use == 0);
+    CHECK(s.pool.statistics().blocks_in_use == 0);
+  }
+}
+
+} // namespace test::adapter_removal_tests

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: BSL-1.0
+#include "bare_verbs.hpp"
+
+#include "elapsed.hpp"
+#include "session.hpp"
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+namespace trial {
+
+namespace {
+
+void need(bool good, const char* what) {
+  if (!good)
+    throw failure(std::string(what) + ": " + std::strerror(errno));
+}
+
+rdma_conn_param parameters() {
+  rdma_conn_param p{};
+  p.responder_resources = p.initiator_depth = 1;
+  p.retry_count = p.rnr_retry_count = 6;
+  return p;
+}
+
+} // namespace
+
+bare_end::bare_end(const flow& f, const asio::ip::address& local) : flow_(f) {
+  asio::ip::tcp::endpoint where(local, 0);
+  need(rdma_create_id(nullptr, &listener_, nullptr, RDMA_PS_TCP) == 0, "rdma_create_id");
+  need(rdma_bind_addr(listener_, where.data()) == 0, "rdma_bind_addr");
+  need(rdma_listen(listener_, 1) == 0, "rdma_listen");
+}
+
+std::uint16_t bare_end::port() const { return ntohs(rdma_get_src_port(listener_)); }
+
+void bare_end::accept() {
+  need(rdma_get_request(listener_, &id_) == 0, "rdma_get_request");
+  make_queue_pair();
+  rdma_conn_param p = parameters();
+  need(rdma_accept(id_, &p) == 0, "rdma_accept");
+}
+
+bare_end::bare_end(const flow& f, const asio::ip::tcp::endpoint& to) : flow_(f) {
+  asio::ip::tcp::endpoint where = to;
+  need(rdma_create_id(nullptr, &id_, nullptr, RDMA_PS_TCP) == 0, "rdma_create_id");
+  need(rdma_resolve_addr(id_, nullptr, where.data(), 5000) == 0, "rdma_resolve_addr");
+  need(rdma_resolve_route(id_, 5000) == 0, "rdma_resolve_route");
+  make_queue_pair();
+  rdma_conn_param p = parameters();
+  need(rdma_connect(id_, &p) == 0, "rdma_connect");
+}
+
+bare_end::~bare_end() {
+  if (id_ != nullptr) {
+    rdma_disconnect(id_);
+    if (id_->qp != nullptr)
+      rdma_destroy_qp(id_);
+  }
+  if (region_ != nullptr)
+    ibv_dereg_mr(region_);
+  if (cq_ != nullptr)
+    ibv_destroy_cq(cq_);
+  if (channel_ != nullptr)
+    ibv_destroy_comp_channel(channel_);
+  if (pd_ != nullptr)
+    ibv_dealloc_pd(pd_);
+  if (id_ != nullptr)
+    rdma_destroy_id(id_);
+  if (listener_ != nullptr)
+    rdma_destroy_id(listener_);
+}
+
+void bare_end::make_queue_pair() {
+  const unsigned slots = flow_.receives();
+  need((pd_ = ibv_alloc_pd(id_->verbs)) != nullptr, "ibv_alloc_pd");
+  need((channel_ = ibv_create_comp_channel(id_->verbs)) != nullptr, "ibv_create_comp_channel");
+  need((cq_ = ibv_create_cq(id_->verbs, int(2 * slots + 16), nullptr, channel_, 0)) != nullptr,
+       "ibv_create_cq");
+  for (const std::uint32_t limit : {64u, 0u}) {
+    ibv_qp_init_attr init{};
+    init.send_cq = init.recv_cq = cq_;
+    init.qp_type = IBV_QPT_RC;
+    init.cap = {slots + 2, slots + 2, 1, 1, limit};
+    if (rdma_create_qp(id_, pd_, &init) == 0) {
+      inline_limit_ = limit;
+      break;
+    }
+    need(limit != 0, "rdma_create_qp");
+  }
+  memory_.resize((2 * slots + 2) * flow_.bytes);
+  region_ = ibv_reg_mr(pd_, memory_.data(), memory_.size(), IBV_ACCESS_LOCAL_WRITE);
+  need(region_ != nullptr, "ibv_reg_mr");
+  for (unsigned slot = 0; slot < slots + 2; ++slot)
+    post_receive(slot);
+}
+
+void bare_end::post_receive(std::uint64_t slot) {
+  ibv_sge sge{reinterpret_cast<std::uintptr_t>(memory_.data() + slot * flow_.bytes),
+              std::uint32_t(flow_.bytes), region_->lkey};
+  ibv_recv_wr wr{}, *bad = nullptr;
+  wr.wr_id = slot;
+  wr.sg_list = &sge;
+  wr.num_sge = 1;
+  need(ibv_post_recv(id_->qp, &wr, &bad) == 0, "ibv_post_recv");
+}
+
+void bare_end::post_send(char kind, std::size_t bytes) {
+  const std::uint64_t slot = flow_.receives() + 2 + posted_++ % flow_.receives();
+  char* const from = memory_.data() + slot * flow_.bytes;
+  *from = kind;
+  ibv_sge sge{reinterpret_cast<std::uintptr_t>(from), std::uint32_t(bytes), region_->lkey};
+  ibv_send_wr wr{}, *bad = nullptr;
+  wr.sg_list = &sge;
+  wr.num_sge = 1;
+  wr.opcode = IBV_WR_SEND;
+  wr.send_flags = IBV_SEND_SIGNALED;
+  if (bytes <= inline_limit_)
+    wr.send_flags |= IBV_SEND_INLINE;
+  need(ibv_post_send(id_->qp, &wr, &bad) == 0, "ibv_post_send");
+}
+
+char bare_end::wait() {
+  std::array<ibv_wc, 32> wc;
+  char kind = more;
+  for (bool armed = false;;) {
+    const int n = ibv_poll_cq(cq_, int(wc.size()), wc.data());
+    need(n >= 0, "ibv_poll_cq");
+    for (const ibv_wc& c : std::span(wc.data(), std::size_t(n))) {
+      expect(c.status == IBV_WC_SUCCESS, ibv_wc_status_str(c.status));
+      if (c.opcode != IBV_WC_RECV) {
+        ++sent_;
+        continue;
+      }
+      ++received_;
+      kind = memory_[c.wr_id * flow_.bytes];
+      post_receive(c.wr_id);
+    }
+    if (n > 0)
+      return kind;
+    if (flow_.busy)
+      continue;
+    if (!armed) { // and polled again: a completion may have come before
+      need(ibv_req_notify_cq(cq_, 0) == 0, "ibv_req_notify_cq");
+      armed = true;
+      continue;
+    }
+    ibv_cq* of = nullptr;
+    void* context = nullptr;
+    need(ibv_get_cq_event(channel_, &of, &context) == 0, "ibv_get_cq_event");
+    ibv_ack_cq_events(of, 1);
+    armed = false;
+  }
+}
+
+double bare_end::send_for(double seconds) {
+  const auto begin = clock_type::now();
+  std::uint64_t groups = 0;
+  bool ends = false;
+  for (;;) {
+    if (!ends && posted_ < (received_ + 2) * flow_.group && posted_ - sent_ < flow_.receives()) {
+      const bool completes = (posted_ + 1) % flow_.group == 0;
+      ends = completes && seconds_since(begin) > seconds;
+      post_send(ends ? last : more, flow_.bytes);
+      groups += completes;
+      continue;
+    }
+    if (ends && received_ == groups && sent_ == posted_)
+      return double(posted_) / seconds_since(begin);
+    wait();
+  }
+}
+
+void bare_end::receive_all() {
+  std::uint64_t answers = 0;
+  for (bool ended = false; !ended || sent_ < answers;) {
+    if (wait() == last)
+      ended = true;
+    for (; answers < received_ / flow_.group; ++answers)
+      post_send(more, 1);
+  }
+}
+
+double bare_end::ask_for(double seconds) {
+  const auto begin = clock_type::now();
+  for (;;) {
+    const bool ends = seconds_since(begin) > seconds;
+    post_send(ends ? last : more, flow_.bytes);
+    while (received_ < posted_)
+      wait();
+    if (ends)
+      return seconds_since(begin) / double(posted_);
+  }
+}
+
+void bare_end::answer_all() {
+  for (bool ended = false; !ended || sent_ < posted_;) {
+    if (wait() == last)
+      ended = true;
+    while (posted_ < received_)
+      post_send(more, flow_.bytes);
+  }
+}
+
+} // namespace trial

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: BSL-1.0
+// Measurements by verbs alone, for comparison: no library, no execution context.
+#pragma once
+
+#include <infiniband/verbs.h>
+#include <rdma/rdma_cma.h>
+
+#include <boost/asio/ip/tcp.hpp>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace trial {
+
+/// The flow control of a measurement of messages in one direction: the receiver answers each
+/// `group` messages by one, and the sender is at most two groups ahead. So a receive is always
+/// posted, which iWARP demands.
+struct flow {
+  std::size_t bytes = 64; ///< Of a message.
+  unsigned group = 64;
+  bool busy = false; ///< Polls, and never sleeps.
+
+  unsigned receives() const { return 2 * group; }
+};
+
+/// The first byte of a message: whether it is the last one.
+inline constexpr char more = 'm', last = 'l';
+
+/// A queue pair with its memory, connected by rdma_cm.
+class bare_end {
+public:
+  /// Listens at the address.
+  bare_end(const flow& f, const boost::asio::ip::address& local);
+  std::uint16_t port() const;
+  /// Takes the connection of the other side.
+  void accept();
+  /// Connects.
+  bare_end(const flow& f, const boost::asio::ip::tcp::endpoint& to);
+  bare_end(const bare_end&) = delete;
+  ~bare_end();
+
+  /// Sends messages for so long, and returns how many a second arrived.
+  double send_for(double seconds);
+  void receive_all();
+  /// Sends a message and waits for its answer, for so long. Returns the seconds of a round trip.
+  double ask_for(double seconds);
+  void answer_all();
+
+private:
+  void make_queue_pair();
+  void post_receive(std::uint64_t slot);
+  void post_send(char kind, std::size_t bytes);
+  /// Waits for completions, and counts them. Returns the first byte of the last message received.
+  char wait();
+
+  flow flow_;
+  rdma_cm_id* listener_ = nullptr;
+  rdma_cm_id* id_ = nullptr;
+  ibv_pd* pd_ = nullptr;
+  ibv_comp_channel* channel_ = nullptr;
+  ibv_cq* cq_ = nullptr;
+  std::vector<char> memory_; // for each receive, and behind them for each send
+  ibv_mr* region_ = nullptr;
+  std::uint32_t inline_limit_ = 0;
+  std::uint64_t posted_ = 0, sent_ = 0, received_ = 0;
+};
+
+} // namespace trial

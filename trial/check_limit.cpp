@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: BSL-1.0
+// Rows of docs/adapters.md: what adapters have, and have not.
+#include "check.hpp"
+#include "memory.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <net/if.h>
+
+namespace trial {
+
+namespace {
+
+awaitable<void> h7(session& s) {
+  const bool reported = (s.dev.attributes().device_cap_flags &
+                         (IBV_DEVICE_MEM_WINDOW_TYPE_2A | IBV_DEVICE_MEM_WINDOW_TYPE_2B)) != 0;
+  if (s.dev.has_memory_windows()) {
+    const memory_window w(s.pd); // throws if there are none
+    s.remark("windows can be allocated");
+  } else {
+    s.remark(reported ? "windows are reported, and none can be had" : "no windows are reported");
+  }
+  co_await s.meet();
+}
+
+awaitable<void> h8(session& s) {
+  queue_pair_options options;
+  options.max_send_sge = options.max_receive_sge = 16;
+  pair_end e(s, options);
+  const std::size_t to_send = e.qp.options().max_send_sge;
+  const std::size_t to_receive = e.qp.options().max_receive_sge;
+  s.remark(std::to_string(to_send) + " elements to send, " + std::to_string(to_receive) +
+           " to receive, " + std::to_string(s.dev.attributes().max_sge) + " reported");
+  co_await e.link();
+  const auto parts = [&](std::size_t count) {
+    std::vector<mutable_buffer> result;
+    for (std::size_t i = 0; i < count; ++i) // the last one has the rest
+      result.push_back(e.region.buffer(i * 10, i + 1 < count ? 10 : 1000 - i * 10));
+    return result;
+  };
+  if (s.is_near()) {
+    fill(e.memory.data(), 1000, 8);
+    co_await s.hear();
+    const auto all = parts(to_send);
+    co_await e.qp.async_send(std::vector<const_buffer>(all.begin(), all.end()), use_awaitable);
+  } else {
+    const received r = co_await (e.qp.async_receive(parts(to_receive), use_awaitable) &&
+                                 s.tell(std::string("ready")));
+    expect(r.bytes == 1000, "a receive reported another size");
+    compare(e.memory.data(), 1000, 8);
+  }
+  co_await s.meet();
+}
+
+awaitable<void> h9(session& s) {
+  queue_pair_options options;
+  options.max_inline = 1024;
+  pair_end e(s, options);
+  co_await e.link();
+  s.remark(std::to_string(e.qp.options().max_inline) + " bytes of inline data");
+  // The near side's limit, one byte less, and one byte more, which is not inline.
+  for (const int more : {-1, 0, 1}) {
+    std::size_t bytes = 0;
+    if (s.is_near()) {
+      bytes = std::size_t(std::max(0, int(e.qp.options().max_inline) + more));
+      co_await s.tell(std::to_string(bytes));
+    } else {
+      bytes = std::min(std::size_t(std::stoul(co_await s.hear())), e.memory.size());
+    }
+    co_await e.carry(bytes, unsigned(more + 1));
+  }
+}
+
+awaitable<void> h13(session& s) {
+  const bool roce = s.dev.type() == transport::infiniband &&
+                    s.dev.port(s.dev.first_port()).link_layer == IBV_LINK_LAYER_ETHERNET;
+  co_await s.need(roce, "the device is not RoCE");
+  const std::vector<gid_entry> all = s.dev.gids();
+  expect(!all.empty(), "the device has no GIDs");
+  const bool newer = std::any_of(all.begin(), all.end(), [](const gid_entry& g) {
+    return g.type == gid_entry::kind::roce_v2;
+  });
+  expect(!newer || all.front().type == gid_entry::kind::roce_v2, "RoCE v1 is preferred to RoCE v2");
+  for (const gid_entry& g : all) {
+    char name[IF_NAMESIZE];
+    expect(g.interface_index == 0 || ::if_indextoname(g.interface_index, name) != nullptr,
+           "a GID's interface is not in this network namespace");
+  }
+  expect(!s.dev.addresses().empty(), "no GID has an IP address");
+  s.remark(std::to_string(all.size()) + " GIDs" + (newer ? "" : ", none of them RoCE v2"));
+  co_await s.meet();
+}
+
+awaitable<void> h14(session& s) {
+  if (s.dev.type() == transport::iwarp)
+    throw absence("iWARP has no global routes");
+  queue_pair qp(s.io, s.pd);
+  co_await s.exchange(qp); // without rdma_cm, which sets a route itself
+  const bool required = (s.dev.port(s.dev.first_port()).flags & IBV_QPF_GRH_REQUIRED) != 0;
+  const bool global = qp.query(IBV_QP_AV).ah_attr.is_global != 0;
+  expect(global || !required, "the port requires a global route, and there is none");
+  s.remark(required ? "required" : global ? "set, not required" : "not required");
+  std::vector<char> memory(64);
+  const memory_region region(s.pd, memory.data(), memory.size());
+  if (s.is_near()) {
+    fill(memory.data(), 64, 1);
+    co_await s.hear();
+    co_await qp.async_send(region.buffer(), use_awaitable);
+  } else {
+    co_await (qp.async_receive(region.buffer(), use_awaitable) && s.tell(std::string("ready")));
+    compare(memory.data(), 64, 1);
+  }
+  co_await s.meet();
+}
+
+awaitable<void> h15(session& s) {
+  constexpr std::size_t at_most = 16 << 20;
+  const std::size_t most = s.dev.max_message_bytes();
+  pair_end e(s, {}, std::min(most, at_most));
+  co_await e.link();
+  s.remark(std::to_string(most) + " bytes");
+  if (s.is_near()) {
+    // The library refuses the request before the device sees that there is less memory.
+    const const_buffer too_long(e.memory.data(), most + 1, e.region.lkey());
+    error_code ec;
+    try {
+      co_await e.qp.async_send(too_long, use_awaitable);
+    } catch (const system_error& x) {
+      ec = x.code();
+    }
+    expect(ec == asio::error::message_size, "a message above the limit is not refused");
+  }
+  std::size_t bytes = e.memory.size();
+  co_await s.tell(std::to_string(bytes));
+  bytes = std::min(bytes, std::size_t(std::stoull(co_await s.hear())));
+  co_await e.carry(bytes, 1);
+}
+
+awaitable<void> h16(session& s) {
+  pair_end e(s);
+  std::memset(e.memory.data(), 0, 8);
+  co_await e.link();
+  if (s.is_near()) {
+    error_code ec;
+    try {
+      co_await e.qp.async_fetch_add(e.there.first(8), 1, use_awaitable);
+    } catch (const system_error& x) {
+      ec = x.code();
+    }
+    if (!s.dev.has_atomics())
+      expect(ec == asio::error::operation_not_supported,
+             "an atomic operation of a device that has none is not refused");
+    else if (ec)
+      throw system_error(ec);
+  }
+  const ibv_atomic_cap cap = s.dev.attributes().atomic_cap;
+  s.remark(cap == IBV_ATOMIC_NONE  ? "none"
+           : cap == IBV_ATOMIC_HCA ? "atomic with operations of the device"
+                                   : "atomic with the processor, too");
+  co_await e.carry(8, 1);
+}
+
+awaitable<void> h19(session& s) {
+  queue_pair qp(s.io);
+  error_code ec;
+  qp.open(s.pd, {}, ec);
+  if (ec && ec != asio::error::operation_not_supported)
+    throw system_error(ec);
+  s.remark(ec ? "none, and queue_pair::open says so" : "reliable connections");
+  co_await s.meet();
+}
+
+awaitable<void> h20(session& s) {
+  const std::string ranking = device::explain();
+  const std::string first = ranking.substr(0, ranking.find('\n'));
+  expect(first.find(device::open_first().name()) != std::string::npos,
+         "device::open_first opens another device than the first one of device::explain");
+  s.remark(std::to_string(std::count(ranking.begin(), ranking.end(), '\n')) +
+           " ports or devices are ranked");
+  co_await s.meet();
+}
+
+constexpr check checks[] = {
+    {"h7", "h7", "memory windows are there if the library says so", h7},
+    {"h8", "h8", "as many scatter/gather elements as the device has", h8},
+    {"h9", "h9", "as much inline data as the device takes", h9},
+    {"h13", "h13", "GIDs of RoCE v2, of this network namespace", h13},
+    {"h14", "h14", "a queue pair connected without rdma_cm has the route that it needs", h14},
+    {"h15", "h15", "the longest message", h15},
+    {"h16", "h16", "atomic operations, or their refusal", h16},
+    {"h19", "h19", "reliable connections, or their refusal", h19},
+    {"h20", "h20", "the device that is opened first is ranked first", h20},
+};
+
+} // namespace
+
+std::span<const check> limit_checks() { return checks; }
+
+} // namespace trial

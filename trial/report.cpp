@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: BSL-1.0
+#include "report.hpp"
+
+#include <algorithm>
+#include <arpa/inet.h>
+#include <cstdio>
+#include <netinet/in.h>
+#include <sstream>
+
+namespace trial {
+
+namespace {
+
+std::string rounded(double value) {
+  char text[40];
+  const double size = value < 0 ? -value : value;
+  std::snprintf(text, sizeof text, size >= 1000 ? "%.0f" : size >= 10 ? "%.1f" : "%.2f", value);
+  return text;
+}
+
+/// The library's value by that of bare verbs: above 1 the library is faster.
+double ratio(const figure& f) {
+  return f.smaller_is_better ? f.bare / f.library : f.library / f.bare;
+}
+
+std::string quoted(std::string_view text) {
+  std::string result = "\"";
+  for (const char c : text) {
+    const auto value = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\') {
+      result += '\\';
+      result += c;
+    } else if (value < 0x20) {
+      char code[8];
+      std::snprintf(code, sizeof code, "\\u%04x", unsigned(value));
+      result += code;
+    } else {
+      result += c;
+    }
+  }
+  return result + '"';
+}
+
+std::string to_json(const report& r) {
+  std::ostringstream out;
+  out << "{\"trial\":1,\"machines\":" << r.sides << ",\"seconds\":" << rounded(r.seconds)
+      << ",\"facts\":{";
+  const char* comma = "";
+  for (const auto& [name, value] : r.facts) {
+    out << comma << quoted(name) << ':' << quoted(value);
+    comma = ",";
+  }
+  out << "},\"checks\":[";
+  comma = "";
+  for (const result& each : r.results) {
+    out << comma << "{\"name\":" << quoted(each.of->name) << ",\"row\":" << quoted(each.of->row)
+        << ",\"result\":" << quoted(word(each.end.what))
+        << ",\"reason\":" << quoted(each.end.reason) << ",\"figures\":[";
+    const char* between = "";
+    for (const figure& f : each.figures) {
+      out << between << "{\"name\":" << quoted(f.name) << ",\"unit\":" << quoted(f.unit)
+          << ",\"library\":" << f.library;
+      if (f.bare > 0)
+        out << ",\"verbs\":" << f.bare << ",\"ratio\":" << rounded(ratio(f));
+      out << '}';
+      between = ",";
+    }
+    out << "]}";
+    comma = ",";
+  }
+  out << "]}";
+  return out.str();
+}
+
+bool is_hexadecimal(char c) {
+  return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
+}
+
+bool is_address(std::string text) {
+  while (!text.empty() && (text.back() == '.' || text.back() == ':'))
+    text.pop_back();
+  in6_addr place;
+  return inet_pton(AF_INET, text.c_str(), &place) == 1 ||
+         inet_pton(AF_INET6, text.c_str(), &place) == 1 ||
+         std::count(text.begin(), text.end(), ':') >= 3;
+}
+
+void replace_all(std::string& text, const std::string& from, const std::string& to) {
+  for (std::size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size())
+    text.replace(at, from.size(), to);
+}
+
+} // namespace
+
+std::size_t report::count(verdict::kind k) const {
+  return std::size_t(std::count_if(results.begin(), results.end(),
+                                   [k](const result& r) { return r.end.what == k; }));
+}
+
+std::string line_of(const result& r) {
+  std::ostringstream out;
+  out.width(18);
+  out << std::left << r.of->name;
+  out << word(r.end.what);
+  if (!r.end.reason.empty())
+    out << (r.end.what == verdict::kind::passed ? " (" + r.end.reason + ')' : ": " + r.end.reason);
+  for (const figure& f : r.figures) {
+    out << "\n    " << f.name << ": " << rounded(f.library) << ' ' << f.unit;
+    if (f.bare > 0)
+      out << ", bare verbs " << rounded(f.bare) << ", ratio " << rounded(ratio(f));
+  }
+  return out.str();
+}
+
+std::string to_text(const report& r) {
+  std::ostringstream out;
+  out << "asio_rdma-trial, " << (r.sides == 1 ? "one machine" : "two machines") << ", "
+      << rounded(r.seconds) << " s\n"
+      << r.count(verdict::kind::passed) << " passed, " << r.count(verdict::kind::failed)
+      << " failed, " << r.count(verdict::kind::not_here) << " not here\n\nDevice\n\n";
+  for (const auto& [name, value] : r.facts) {
+    out.width(24);
+    out << std::left << name << value << '\n';
+  }
+  out << "\nChecks (h1 to h20: the rows of docs/adapters.md)\n\n";
+  for (const result& each : r.results)
+    out << line_of(each) << '\n';
+  out << "\nThe same as JSON\n\n" << to_json(r) << '\n';
+  return out.str();
+}
+
+std::string without_names(std::string_view text, const std::vector<std::string>& names) {
+  std::string result;
+  for (std::size_t at = 0; at < text.size();) {
+    std::size_t end = at;
+    while (end < text.size() && (is_hexadecimal(text[end]) || text[end] == ':' || text[end] == '.'))
+      ++end;
+    if (end == at) {
+      result += text[at++];
+      continue;
+    }
+    const std::string token(text.substr(at, end - at));
+    result += is_address(token) ? "(address)" : token;
+    at = end;
+  }
+  for (const std::string& name : names)
+    if (name.size() > 2)
+      replace_all(result, name, "(name)");
+  return result;
+}
+
+} // namespace trial

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: BSL-1.0
+// The results of a trial, as text and as JSON.
+#pragma once
+
+#include "check.hpp"
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace trial {
+
+/// The result of a check.
+struct result {
+  const check* of = nullptr;
+  verdict end;
+  std::vector<figure> figures;
+};
+
+struct report {
+  int sides = 1;      ///< Machines.
+  double seconds = 0; ///< The duration of the trial.
+  std::vector<std::pair<std::string, std::string>> facts;
+  std::vector<result> results;
+
+  std::size_t count(verdict::kind k) const;
+};
+
+/// A text for people. Its last line is the same as JSON.
+std::string to_text(const report& r);
+
+/// A line for a result, for people.
+std::string line_of(const result& r);
+
+/// The text without addresses of the network, and without the names given, such as those of the
+/// machine and of its user. Messages of errors may contain them.
+std::string without_names(std::string_view text, const std::vector<std::string>& names);
+
+} // namespace trial
