@@ -26,6 +26,7 @@ constexpr unit rate_units[] = {{"Kb", 1e3}, {"Mb", 1e6}, {"Gb", 1e9}};
 // The room of a request on the software device, and a message with room for the headers of links.
 constexpr unsigned most_elements = 32;
 constexpr std::uint32_t most_inline = 65535, least_message = 65536;
+constexpr std::uint32_t least_mtu = 256, most_mtu = 4096;
 constexpr double longest_latency = 1e9, longest_time = 3600e9; // nanoseconds
 
 constexpr const char* bad_time = "a time is a number and ns, us, ms or s";
@@ -237,6 +238,8 @@ private:
       return number(k.inline_bytes, std::uint32_t(0), most_inline);
     if (name == "max_message")
       return number(k.message_bytes, least_message, std::uint32_t(1) << 31);
+    if (name == "max_datagram")
+      return number(k.datagram_bytes, least_mtu, most_mtu);
     if (name == "vectors")
       return number(k.vectors, 1u, 1024u);
     if (name == "drops_completions")

@@ -77,12 +77,21 @@ void fill(ibv_device_attr& a) {
   a.phys_port_cnt = 1;
 }
 
+// The largest MTU that the personality's datagrams fill.
+ibv_mtu active_mtu() {
+  int mtu = IBV_MTU_4096;
+  while (mtu > IBV_MTU_256 && habits().datagram_bytes < 128u << mtu)
+    --mtu;
+  return static_cast<ibv_mtu>(mtu);
+}
+
 int query_port(ibv_context*, std::uint8_t port, ibv_port_attr* to, std::size_t bytes) {
   if (port != 1)
     return EINVAL;
   ibv_port_attr a{};
   a.state = IBV_PORT_ACTIVE;
-  a.max_mtu = a.active_mtu = IBV_MTU_4096;
+  a.max_mtu = IBV_MTU_4096;
+  a.active_mtu = active_mtu();
   a.gid_tbl_len = limits::addresses;
   a.port_cap_flags = IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS;
   a.max_msg_sz = habits().message_bytes;

@@ -51,6 +51,26 @@ constexpr std::array<std::byte, 8> nothing{};
 
 } // namespace
 
+TEST_CASE("The port's MTU is at most the limit of datagrams, which is kept") {
+  const auto [limit, mtu] = GENERATE(std::pair(256, IBV_MTU_256), std::pair(1024, IBV_MTU_1024),
+                                     std::pair(1500, IBV_MTU_1024), std::pair(2048, IBV_MTU_2048));
+  const with_settings set("max_datagram=" + std::to_string(limit));
+  connected_pair p({.type = IBV_QPT_UD});
+  CHECK(port(*p.context).active_mtu == mtu);
+  const owned_ah way = p.a.way_here();
+  const auto send = [&](int bytes) {
+    ibv_sge e = p.a.element(0, static_cast<std::uint32_t>(bytes));
+    ibv_send_wr wr = side::request(1, IBV_WR_SEND, e), *bad = nullptr;
+    wr.wr.ud.ah = way.get();
+    wr.wr.ud.remote_qpn = p.b.qp->qp_num;
+    wr.wr.ud.remote_qkey = test_q_key;
+    REQUIRE(ibv_post_send(p.a.qp.get(), &wr, &bad) == 0);
+    return p.a.completion().status;
+  };
+  CHECK(send(limit) == IBV_WC_SUCCESS);
+  CHECK(send(limit + 1) == IBV_WC_LOC_LEN_ERR);
+}
+
 TEST_CASE("A personality's limits are reported and kept") {
   struct expected {
     const char* name;

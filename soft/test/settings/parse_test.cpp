@@ -112,7 +112,7 @@ TEST_CASE("Values of a personality are replaced one by one") {
       read("mlx5,create=3ms,destroy=2ms,late_last_wqe=1ms,stale=4,ece=2,grh_required=0,"
            "drops_completions=0,eio_after_removal=0,header_in_sl=0,removal=5ms,"
            "send_elements=3,receive_elements=2,max_inline=48,max_message=1048576,"
-           "vectors=4,infiniband=1");
+           "max_datagram=1024,vectors=4,infiniband=1");
   CHECK(s.kind.removal == 5ms);
   CHECK(s.kind.create == 3ms);
   CHECK(s.kind.destroy == 2ms);
@@ -129,6 +129,7 @@ TEST_CASE("Values of a personality are replaced one by one") {
   CHECK(s.kind.receive_elements == 2);
   CHECK(s.kind.inline_bytes == 48);
   CHECK(s.kind.message_bytes == 1 << 20);
+  CHECK(s.kind.datagram_bytes == 1024);
   CHECK(s.kind.vectors == 4);
   CHECK(s.kind.infiniband);
   CHECK(s.kind.reads == 16);
@@ -136,6 +137,8 @@ TEST_CASE("Values of a personality are replaced one by one") {
     CHECK(wrong_part(std::string("send_elements=") + part) == part);
   CHECK(wrong_part("vectors=0") == "0");
   CHECK(wrong_part("max_message=4096") == "4096");
+  CHECK(wrong_part("max_datagram=255") == "255");
+  CHECK(wrong_part("max_datagram=4097") == "4097");
   CHECK(wrong_part("max_inline=65536") == "65536");
   CHECK(wrong_part("grh_required=2") == "2");
   CHECK_FALSE(read("").kind.locks_memory);
