@@ -114,6 +114,7 @@ awaitable<void> windows(session& s) {
     co_await e.qp.async_write(e.region.buffer(0, 500), window, use_awaitable);
     co_await e.carry(8, 1);
     co_await s.hear();
+    error_code ec;
     try { // the key is invalid now
       co_await e.qp.async_read(e.region.buffer(0, 500), window, use_awaitable);
     } catch (const system_error& x) {
