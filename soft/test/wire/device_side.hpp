@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: BSL-1.0
+#ifndef SOFT_TEST_WIRE_DEVICE_SIDE_HPP
+#define SOFT_TEST_WIRE_DEVICE_SIDE_HPP
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <infiniband/verbs.h>
+#include <poll.h>
+#include <random>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace soft::test {
+
+using bytes = std::vector<std::byte>;
+
+inline constexpr std::size_t region_size = 1024;
+/// Below those of the device's queue pairs, so that the peer connects.
+inline constexpr std::uint32_t peer_number = 1;
+/// The STag of the READs of the device's side.
+inline constexpr std::uint32_t sink_key = 0x50f7;
+inline constexpr int most_steps = 48, most_posted = 2 * most_steps;
+
+inline void require(bool holds, const char* what) noexcept {
+  if (holds)
+    return;
+  std::fprintf(stderr, "fuzz_wire: %s\n", what);
+  std::abort();
+}
+
+/// Memory that no peer may read has these bytes, again and again. An input cannot know them.
+inline constexpr std::size_t secret_size = 8;
+inline const std::string& the_secret() {
+  static const std::string s = [] {
+    std::random_device random;
+    std::string all(secret_size, ' ');
+    for (char& c : all)
+      c = static_cast<char>(random());
+    return all;
+  }();
+  return s;
+}
+inline bool has_secret(const bytes& all) {
+  const std::string twice = the_secret() + the_secret();
+  const std::string_view view(reinterpret_cast<const char*>(all.data()), all.size());
+  for (std::size_t i = 0; i + secret_size <= view.size(); ++i)
+    if (twice.find(view.substr(i, secret_size)) != std::string::npos)
+      return true;
+  return false;
+}
+
+/// Registered memory, and what it must hold at the end.
+struct region {
+  /// `hidden`: where the memory that the peer may not read begins.
+  region(ibv_pd* pd, int access, std::size_t hidden = region_size) : memory(region_size) {
+    hide(hidden);
+    mr = ibv_reg_mr(pd, memory.data(), memory.size(), IBV_ACCESS_LOCAL_WRITE | access);
+    require(mr != nullptr, "ibv_reg_mr");
+    key = mr->rkey;
+    expected = memory;
+  }
+  region(const region&) = delete;
+  region& operator=(const region&) = delete;
+  ~region() { deregister(); }
+  void deregister() {
+    if (mr == nullptr)
+      return;
+    require(ibv_dereg_mr(mr) == 0, "ibv_dereg_mr");
+    mr = nullptr;
+    hide(0);
+    expected = memory;
+  }
+  void hide(std::size_t from) {
+    for (std::size_t i = from; i < memory.size(); ++i)
+      memory[i] = static_cast<std::byte>(the_secret()[i % secret_size]);
+  }
+  std::uint64_t address() const { return reinterpret_cast<std::uintptr_t>(memory.data()); }
+  bool is_unchanged(std::size_t from = 0) const {
+    return std::memcmp(memory.data() + from, expected.data() + from, memory.size() - from) == 0;
+  }
+
+  bytes memory, expected;
+  ibv_mr* mr = nullptr;
+  std::uint32_t key = 0;
+};
+
+inline ibv_context* open_soft() {
+  static ibv_context* const opened = [] {
+    int count = 0;
+    ibv_context* c = nullptr;
+    ibv_device** const list = ibv_get_device_list(&count);
+    for (int i = 0; i < count; ++i)
+      if (std::string_view(ibv_get_device_name(list[i])) == "soft0")
+        c = ibv_open_device(list[i]);
+    ibv_free_device_list(list);
+    require(c != nullptr, "there is no soft0");
+    return c;
+  }();
+  return opened;
+}
+
+/// The device's side: a queue pair, and memory of each kind.
+struct device_side {
+  device_side() {
+    ibv_qp_init_attr init{};
+    init.send_cq = init.recv_cq = cq;
+    init.cap = {most_posted, most_posted, 1, 1, 0};
+    init.qp_type = IBV_QPT_RC;
+    init.sq_sig_all = 1;
+    qp = ibv_create_qp(pd, &init);
+    require(qp != nullptr, "ibv_create_qp");
+    ibv_qp_attr a{};
+    a.qp_state = IBV_QPS_INIT;
+    a.port_num = 1;
+    a.qp_access_flags = all_rights;
+    modify(a, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
+    a.qp_state = IBV_QPS_RTR;
+    a.path_mtu = IBV_MTU_1024;
+    a.dest_qp_num = peer_number;
+    a.max_dest_rd_atomic = 4;
+    a.min_rnr_timer = 1;
+    a.ah_attr.is_global = 1;
+    a.ah_attr.port_num = 1;
+    require(ibv_query_gid(qp->context, 1, 0, &a.ah_attr.grh.dgid) == 0, "ibv_query_gid");
+    modify(a, IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+                  IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
+    a.qp_state = IBV_QPS_RTS;
+    a.timeout = 14;
+    a.retry_cnt = a.rnr_retry = 7;
+    a.max_rd_atomic = 4;
+    modify(a, IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+                  IBV_QP_MAX_QP_RD_ATOMIC);
+  }
+  device_side(const device_side&) = delete;
+  device_side& operator=(const device_side&) = delete;
+  ~device_side() {
+    require(ibv_destroy_qp(qp) == 0, "ibv_destroy_qp");
+    require(ibv_destroy_cq(cq) == 0 && ibv_destroy_comp_channel(channel) == 0, "ibv_destroy_cq");
+    for (region* const r : {&open, &closed, &passing, &inbox, &foreign})
+      r->deregister();
+    require(ibv_dealloc_pd(other_pd) == 0 && ibv_dealloc_pd(pd) == 0, "ibv_dealloc_pd");
+  }
+
+  void modify(ibv_qp_attr& a, int mask) {
+    require(ibv_modify_qp(qp, &a, mask | IBV_QP_STATE) == 0, "ibv_modify_qp");
+  }
+  void wait_for_event() const {
+    pollfd p{channel->fd, POLLIN, 0};
+    require(poll(&p, 1, 20'000) == 1, "a request does not complete");
+    ibv_cq* of = nullptr;
+    void* context = nullptr;
+    require(ibv_get_cq_event(channel, &of, &context) == 0, "ibv_get_cq_event");
+    ibv_ack_cq_events(of, 1);
+  }
+  // The first half of the inbox takes messages and the results of READs and atomics.
+  ibv_sge element(std::uint32_t size) const {
+    return {inbox.address(), std::min<std::uint32_t>(size, region_size / 2), inbox.mr->lkey};
+  }
+  void post_receive(std::uint32_t size) {
+    ibv_sge e = element(size);
+    ibv_recv_wr wr{}, *bad = nullptr;
+    wr.wr_id = posted;
+    wr.sg_list = &e;
+    wr.num_sge = 1;
+    if (posted < most_posted && ibv_post_recv(qp, &wr, &bad) == 0)
+      ++posted;
+  }
+  void post_request(unsigned kind, std::uint32_t size) {
+    constexpr ibv_wr_opcode kinds[] = {IBV_WR_RDMA_READ,          IBV_WR_ATOMIC_FETCH_AND_ADD,
+                                       IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_SEND,
+                                       IBV_WR_RDMA_WRITE,         IBV_WR_SEND_WITH_IMM};
+    ibv_send_wr wr{}, *bad = nullptr;
+    wr.opcode = kinds[kind % std::size(kinds)];
+    const bool atomic =
+        wr.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD || wr.opcode == IBV_WR_ATOMIC_CMP_AND_SWP;
+    ibv_sge e = element(atomic ? 8 : size);
+    wr.wr_id = posted;
+    wr.sg_list = &e;
+    wr.num_sge = 1;
+    if (atomic) {
+      wr.wr.atomic.remote_addr = 4096;
+      wr.wr.atomic.rkey = 77;
+    } else {
+      wr.wr.rdma.remote_addr = 4096;
+      wr.wr.rdma.rkey = 77;
+    }
+    if (posted < most_posted && ibv_post_send(qp, &wr, &bad) == 0)
+      ++posted;
+  }
+
+  static constexpr int all_rights =
+      IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
+  ibv_pd* const pd = ibv_alloc_pd(open_soft());
+  ibv_pd* const other_pd = ibv_alloc_pd(open_soft());
+  ibv_comp_channel* const channel = ibv_create_comp_channel(open_soft());
+  ibv_cq* const cq = ibv_create_cq(open_soft(), most_posted, nullptr, channel, 0);
+  ibv_qp* qp = nullptr;
+  region open{pd, all_rights},       // the peer may use it
+      closed{pd, 0, 0},              // the peer may not
+      passing{pd, all_rights},       // until it is deregistered
+      inbox{pd, 0, region_size / 2}, // of receives and results
+      foreign{other_pd, all_rights, 0};
+  int posted = 0;
+};
+
+} // namespace soft::test
+
+#endif

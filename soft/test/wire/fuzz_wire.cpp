@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: BSL-1.0
+#include "fuzz_wire.hpp"
+
+#include "device_side.hpp"
+#include "iwarp/big_endian.hpp"
+#include "iwarp/ddp.hpp"
+#include "iwarp/mpa_negotiation.hpp"
+#include "iwarp/mpa_start.hpp"
+#include "iwarp/rdmap_payload.hpp"
+#include "wire/numbers.hpp"
+
+#include <array>
+#include <cerrno>
+#include <span>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+namespace soft::test {
+namespace {
+
+using iwarp::opcode;
+
+constexpr std::uint32_t sink_key = 0x50f7; // of the READs of the device's side
+
+reached& so_far() {
+  static reached r;
+  return r;
+}
+
+/// The input, byte by byte. Zeros follow its end.
+class reader {
+public:
+  explicit reader(std::span<const std::uint8_t> all) : rest_(all) {}
+  bool at_end() const { return rest_.empty(); }
+  unsigned byte() {
+    if (rest_.empty())
+      return 0;
+    const unsigned b = rest_[0];
+    rest_ = rest_.subspan(1);
+    return b;
+  }
+  bytes take(std::size_t n) {
+    bytes all(n);
+    for (std::byte& b : all)
+      b = static_cast<std::byte>(byte());
+    return all;
+  }
+
+private:
+  std::span<const std::uint8_t> rest_;
+};
+
+/// The peer: a socket.
+class peer {
+public:
+  explicit peer(const ibv_qp& qp) : socket_(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    const timeval patience{20, 0};
+    setsockopt(socket_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+    const block_address to(block_of(qp.qp_num), block_address::connections);
+    require(connect(socket_, &to.base(), to.size) == 0, "connect");
+    iwarp::start_options o;
+    o.peer_to_peer = true;
+    o.ird = o.ord = 4;
+    iwarp::start_frame f = make_request(o);
+    std::array<std::byte, 9> numbers;
+    iwarp::put_big_endian(numbers.data(), peer_number);
+    iwarp::put_big_endian(numbers.data() + 4, qp.qp_num);
+    iwarp::put_big_endian(numbers.data() + 8, static_cast<std::uint8_t>(qp.qp_type));
+    require(f.set_private_data(numbers), "private data");
+    const auto request = iwarp::encode(f);
+    send(request.view());
+    iwarp::start_reader reply(true);
+    std::byte b{};
+    do
+      require(recv(socket_, &b, 1, 0) == 1, "the device does not answer the start frame");
+    while (reply.feed({&b, 1}).state == iwarp::start_reader::status::more);
+    require(reply.error() == iwarp::start_error::none, "the device's start frame");
+  }
+  peer(const peer&) = delete;
+  peer& operator=(const peer&) = delete;
+  ~peer() { close(socket_); }
+
+  // The device may have ended the connection.
+  void send(std::span<const std::byte> all) {
+    while (!all.empty()) {
+      const ssize_t n = ::send(socket_, all.data(), all.size(), MSG_NOSIGNAL);
+      if (n < 0)
+        return require(errno == EPIPE || errno == ECONNRESET, "send");
+      all = all.subspan(static_cast<std::size_t>(n));
+    }
+  }
+  /// Gives the device a moment to send something, so that the input may answer it.
+  void hear(std::chrono::milliseconds patience) {
+    pollfd p{socket_, POLLIN, 0};
+    if (poll(&p, 1, static_cast<int>(patience.count())) == 1)
+      receive();
+  }
+  /// All that the device sends until it ends the connection.
+  const bytes& finish() {
+    shutdown(socket_, SHUT_WR);
+    while (receive())
+      continue;
+    return heard_;
+  }
+
+private:
+  bool receive() {
+    std::array<std::byte, 4096> b;
+    const ssize_t n = recv(socket_, b.data(), b.size(), 0);
+    if (n == 0 || (n < 0 && errno == ECONNRESET))
+      return false;
+    require(n > 0, "the connection does not end");
+    heard_.insert(heard_.end(), b.begin(), b.begin() + n);
+    return true;
+  }
+
+  int socket_;
+  bytes heard_;
+};
+
+/// The segments of an input.
+class segments {
+public:
+  segments(reader& in, const device_side& d) : in_(in), device_(d) {}
+
+  bytes next() {
+    iwarp::segment_header h;
+    h.op = static_cast<opcode>(in_.byte() % iwarp::opcodes);
+    const unsigned habits = in_.byte();
+    h.last = (habits & 3) != 3;
+    place p = next_place();
+    h.stag = p.key;
+    bytes payload;
+    if (h.op == opcode::rdma_read_request && (habits & 4) == 0) {
+      const place source = next_place();
+      payload = copy(
+          encode(iwarp::read_request{p.key, p.offset, in_.byte() * 8, source.key, source.offset}));
+    } else if (h.op == opcode::atomic_request && (habits & 4) == 0) {
+      iwarp::atomic_request r;
+      r.op = in_.byte() % 2 == 0 ? iwarp::atomic_opcode::fetch_add
+                                 : iwarp::atomic_opcode::compare_swap;
+      r.stag = p.key;
+      r.offset = p.offset & ~std::uint64_t(habits & 8 ? 0 : 7);
+      r.add_or_swap = in_.byte();
+      r.add_or_swap_mask = r.compare_mask = ~std::uint64_t(0);
+      payload = copy(encode(r));
+    } else if (h.op == opcode::atomic_response && (habits & 4) == 0) {
+      payload = copy(encode(iwarp::atomic_response{in_.byte() % 4, in_.byte()}));
+    } else if (h.op == opcode::rdma_read_response && (habits & 4) == 0) {
+      h.stag = sink_key;
+      p.offset = fetched_;
+      payload = in_.take(in_.byte() % 4 * 8);
+      fetched_ += payload.size();
+    } else {
+      payload = in_.take(in_.byte() % 64);
+      payload.resize(payload.size() + (habits & 16 ? in_.byte() * 8 : 0));
+    }
+    h.length = static_cast<std::uint32_t>(payload.size());
+    if (h.tagged()) {
+      h.tagged_offset = p.offset;
+    } else {
+      progress& q = queues_[static_cast<std::size_t>(h.queue())];
+      h.msn = q.msn + (habits & 32 ? in_.byte() - 1 : 0);
+      h.message_offset = q.offset + (habits & 64 ? in_.byte() * 4 - 8 : 0);
+      q.offset += h.length;
+      if (h.last)
+        q = {q.msn + 1, 0};
+    }
+    bytes all(iwarp::max_fpdu_header);
+    all.resize(iwarp::encode(
+        h, std::span<std::byte, iwarp::max_fpdu_header>(all.data(), iwarp::max_fpdu_header)));
+    const std::size_t ulpdu = all.size() - iwarp::ulpdu_length_size + payload.size();
+    all.insert(all.end(), payload.begin(), payload.end());
+    all.resize(all.size() + iwarp::padding_of(ulpdu) + 4); // its CRC, which nobody reads
+    return all;
+  }
+
+private:
+  struct place {
+    std::uint32_t key;
+    std::uint64_t offset;
+  };
+  // Near the beginning or the end of a region, by its key or another one.
+  place next_place() {
+    const unsigned which = in_.byte();
+    const region* const regions[] = {&device_.open,   &device_.open,  &device_.passing,
+                                     &device_.closed, &device_.inbox, &device_.foreign};
+    const auto near = static_cast<std::uint64_t>(static_cast<std::int8_t>(in_.byte())) * 4 +
+                      (which & 32 ? region_size : 0);
+    if (which % 8 == 7)
+      return {sink_key, near};
+    if (which % 8 == 6)
+      return {device_.open.key ^ (1u << in_.byte() % 32), device_.open.address() + near};
+    const region& r = *regions[which % 8];
+    return {r.key, r.address() + near};
+  }
+  template <std::size_t N>
+  static bytes copy(const std::array<std::byte, N>& a) {
+    return {a.begin(), a.end()};
+  }
+
+  struct progress {
+    std::uint32_t msn = 1, offset = 0;
+  };
+  reader& in_;
+  const device_side& device_;
+  std::array<progress, iwarp::queues> queues_;
+  std::uint64_t fetched_ = 0; // bytes of answers to READs
+};
+
+void play(reader& in, device_side& d, peer& p, std::chrono::milliseconds patience) {
+  segments s(in, d);
+  const unsigned habits = in.byte();
+  for (unsigned i = habits % 4; i != 0; --i)
+    d.post_receive(64);
+  for (int step = 0; step != most_steps && !in.at_end(); ++step) {
+    switch (in.byte() % 16) {
+    case 0:
+      p.send(in.take(in.byte() % 32));
+      break;
+    case 1:
+      d.post_receive(in.byte() * 2);
+      break;
+    case 2:
+      d.passing.deregister();
+      break;
+    case 3:
+    case 4:
+    case 5: {
+      const unsigned kind = in.byte();
+      d.post_request(kind, in.byte() % 4 * 8);
+      p.hear(patience);
+      break;
+    }
+    default:
+      p.send(s.next());
+    }
+  }
+  while (d.posted != most_posted) // the device reads on, up to the end
+    d.post_receive(64);
+}
+
+// Each request completes once.
+void count_completions(device_side& d) {
+  ibv_qp_attr a{};
+  a.qp_state = IBV_QPS_ERR;
+  d.modify(a, 0);
+  std::array<bool, most_posted> done{};
+  ibv_wc w{};
+  for (int n = 0; n != d.posted;) {
+    if (ibv_poll_cq(d.cq, 1, &w) != 1) {
+      require(ibv_req_notify_cq(d.cq, 0) == 0, "ibv_req_notify_cq");
+      if (ibv_poll_cq(d.cq, 1, &w) != 1) {
+        d.wait_for_event();
+        continue;
+      }
+    }
+    ++n;
+    require(w.wr_id < static_cast<std::uint64_t>(d.posted) && !done[w.wr_id],
+            "a request completes twice");
+    done[w.wr_id] = true;
+    if (w.status != IBV_WC_SUCCESS)
+      continue;
+    so_far().receives += (w.opcode & IBV_WC_RECV) != 0 ? 1 : 0;
+    so_far().fetches +=
+        w.opcode == IBV_WC_RDMA_READ || w.opcode == IBV_WC_FETCH_ADD || w.opcode == IBV_WC_COMP_SWAP
+            ? 1
+            : 0;
+  }
+  require(ibv_poll_cq(d.cq, 1, &w) == 0, "a request completes twice");
+}
+
+} // namespace
+
+const reached& reached_so_far() noexcept { return so_far(); }
+
+int fuzz_wire(const std::uint8_t* data, std::size_t size, std::chrono::milliseconds patience) {
+  reader in(std::span(data, size));
+  device_side d;
+  bytes answer;
+  {
+    peer p(*d.qp);
+    play(in, d, p, patience);
+    answer = p.finish();
+  }
+  count_completions(d);
+  require(d.closed.is_unchanged(), "the peer wrote without the right to");
+  require(d.foreign.is_unchanged(), "the peer wrote to memory of another protection domain");
+  require(d.inbox.is_unchanged(region_size / 2), "the peer wrote beyond a receive");
+  require(d.passing.mr != nullptr || d.passing.is_unchanged(), "deregistered memory was written");
+  so_far().writes += d.open.is_unchanged() ? 0 : 1;
+  require(!has_secret(answer), "the peer read without the right to");
+  const bool sent_more = answer.size() > iwarp::max_terminate_size + iwarp::max_fpdu_header;
+  so_far().answers += sent_more ? 1 : 0;
+  so_far().terminates += !answer.empty() && !sent_more ? 1 : 0;
+  return 0;
+}
+
+} // namespace soft::test
+
+#ifdef SOFT_LIBFUZZER
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  return soft::test::fuzz_wire(data, size);
+}
+#endif
