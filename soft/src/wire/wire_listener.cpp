@@ -14,6 +14,8 @@ namespace {
 
 constexpr std::chrono::seconds patience{10}; // for a request; siw's is 5 s (MPAREP_TIMEOUT)
 constexpr std::chrono::milliseconds accept_pause{100}; // if there is no descriptor for a connection
+// A connection whose request does not come within this time may lose its place to another one.
+constexpr std::chrono::milliseconds grace{100};
 
 } // namespace
 
@@ -23,6 +25,7 @@ struct wire_listener::unknown final : wire_owner {
   void heard() override {}
   void ended(int) override { of.drop(*this); }
   wire_listener& of;
+  const clock::time_point since = clock::now();
   std::shared_ptr<iwarp_wire> wire;
   std::list<std::unique_ptr<unknown>>::iterator self;
 };
@@ -36,13 +39,12 @@ wire_listener::~wire_listener() {
 
 void wire_listener::ready(std::uint32_t) {
   for (int turn = 0; turn < 64; ++turn) {
+    if (unknown_.size() >= most_ && clock::now() < unknown_.front()->since + grace)
+      return pause_until(unknown_.front()->since + grace);
     const int s = accept4(socket_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (s < 0) {
-      if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-        // The connection stays in the queue, so the socket is ready all the time.
-        engine::get().change(socket_, 0);
-        engine::get().schedule_at(*this, clock::now() + accept_pause);
-      }
+      if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
+        pause_until(clock::now() + accept_pause);
       return;
     }
     if (unknown_.size() >= most_)
@@ -58,18 +60,34 @@ void wire_listener::ready(std::uint32_t) {
   }
 }
 
-void wire_listener::run() { engine::get().change(socket_, EPOLLIN); }
+// The connection stays in the queue, so the socket is ready all the time.
+void wire_listener::pause_until(clock::time_point when) {
+  paused_ = true;
+  engine::get().change(socket_, 0);
+  engine::get().schedule_at(*this, when);
+}
+
+void wire_listener::resume() {
+  paused_ = false;
+  engine::get().change(socket_, EPOLLIN);
+}
 
 void wire_listener::take(unknown& u, const iwarp::start_frame& f) {
   const auto w = u.wire;
   w->leave_owner();
-  unknown_.erase(u.self);
+  forget(u);
   requested(w, f);
 }
 
 // Nothing was sent to the peer, so the connection need not linger.
 void wire_listener::drop(unknown& u) {
   u.wire->leave_owner();
+  forget(u);
+}
+
+void wire_listener::forget(unknown& u) {
+  if (paused_ && unknown_.size() >= most_)
+    resume();
   unknown_.erase(u.self);
 }
 

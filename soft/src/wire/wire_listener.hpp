@@ -15,7 +15,7 @@ namespace soft {
 class wire_listener : public descriptor, private task {
 public:
   /// @param most  connections whose request has not come, at most; a further one takes the place of
-  ///              the oldest
+  ///              the oldest, after a pause in which the request of that may come
   wire_listener(int socket, std::size_t most);
 
 protected:
@@ -26,13 +26,17 @@ private:
   /// The request of a connection came. The wire has no owner.
   virtual void requested(const std::shared_ptr<iwarp_wire>& w, const iwarp::start_frame& f) = 0;
   void ready(std::uint32_t events) final;
-  void run() final;
+  void run() final { resume(); }
+  void pause_until(clock::time_point when);
+  void resume();
   void take(unknown& u, const iwarp::start_frame& f);
   void drop(unknown& u);
+  void forget(unknown& u);
 
   const int socket_;
   const std::size_t most_;
   std::list<std::unique_ptr<unknown>> unknown_;
+  bool paused_ = false; // further connections stay in the socket's queue
 };
 
 } // namespace soft
