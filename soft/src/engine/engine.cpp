@@ -205,22 +205,23 @@ void engine::forget(int fd) {
 // Descriptors and timers get their turn beside tasks that never end.
 void engine::work() {
   for (unsigned turn = 1;; ++turn) {
-    run_tasks();
+    const bool ran = run_tasks();
     const bool idle = sleep_is_safe();
     if (idle)
-      wait();
+      wait(ran);
     if (turn % turns_between_looks == 0 && (!idle || near_due_.load() != never))
       look(0);
   }
 }
 
-void engine::run_tasks() {
+bool engine::run_tasks() {
   let_others_pass();
   std::lock_guard lock(mutex_);
   collected_ = false;
   if (is_near_due())
     schedule_near();
   collect();
+  bool ran = false;
   // By index: a task may remove others, which collects what was posted meanwhile.
   for (std::size_t i = 0; i != ready_.size(); ++i) {
     task* const t = std::exchange(ready_[i], nullptr);
@@ -228,14 +229,18 @@ void engine::run_tasks() {
       continue;
     t->scheduled_ = false;
     t->run();
+    ran = true;
   }
   ready_.clear();
+  return ran;
 }
 
-void engine::wait() {
+// A program that has posted a request may post the next one soon. Nothing comes from a descriptor
+// without a system call, so the engine does not spin after events of descriptors alone.
+void engine::wait(bool posted) {
   if (spin_.count() > 0) {
     auto now = clock::now();
-    const auto until = std::max(now + spin_, precise_until_);
+    const auto until = std::max(posted ? now + spin_ : now, precise_until_);
     for (unsigned turn = 1; now < until || near_due_.load() != never; now = clock::now(), ++turn) {
       const clock::rep due = near_due_.load(std::memory_order_relaxed);
       if (!sleep_is_safe() || now.time_since_epoch().count() >= due)

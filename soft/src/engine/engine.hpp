@@ -93,8 +93,8 @@ public:
 private:
   engine();
   void work();
-  void run_tasks();
-  void wait();
+  bool run_tasks();
+  void wait(bool posted);
   void wake() noexcept;
   void look(int timeout);
   void let_others_pass() const noexcept {

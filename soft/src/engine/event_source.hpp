@@ -105,24 +105,23 @@ public:
 
 private:
   void signal() {
+    signaled_ = true;
     const std::uint64_t one = 1;
     [[maybe_unused]] const auto written = write(fd_, &one, sizeof(one));
   }
 
-  // The counter is above 0 if events were pushed since the last drain, so that read(2) does not
-  // wait.
+  // The counter is above 0, so that read(2) does not wait.
   void drain() {
-    if (!events_.empty())
+    if (!events_.empty() || ended_ || !std::exchange(signaled_, false))
       return;
-    pollfd p{fd_, POLLIN, 0};
     std::uint64_t count = 0;
-    if (poll(&p, 1, 0) == 1) [[maybe_unused]]
-      const auto taken = read(fd_, &count, sizeof(count));
+    [[maybe_unused]] const auto taken = read(fd_, &count, sizeof(count));
   }
 
   std::mutex mutex_;
   std::deque<Event> events_;
   bool ended_ = false, closed_ = false;
+  bool signaled_ = false; // the counter is above 0
   const int fd_;
 };
 

@@ -83,6 +83,7 @@ void iwarp_wire::receive() {
     if (reader_ && reader_->state() == iwarp::reader_state::stopped)
       break; // until a receive is posted
     ssize_t n = 0;
+    std::size_t room = buffer.size();
     const auto targets =
         stage_ == stage::running ? reader_->targets() : std::span<const std::span<std::byte>>();
     if (!targets.empty() && input_.empty() && reader_->payload_pending() > piece / 16) {
@@ -94,6 +95,7 @@ void iwarp_wire::receive() {
         placed += t.size();
       }
       v[count++] = {buffer.data(), buffer.size()};
+      room += placed;
       n = readv(socket_, v, count);
       if (n > 0) {
         const auto in_place = std::min(static_cast<std::size_t>(n), placed);
@@ -128,6 +130,8 @@ void iwarp_wire::receive() {
     }
     if (reader_ && reader_->state() == iwarp::reader_state::failed)
       return fail(reader_->error());
+    if (static_cast<std::size_t>(n) < room) // nothing more has come, or epoll(7) reports it again
+      break;
   }
   if (reader_ && reader_->state() == iwarp::reader_state::stopped)
     watch(watched_ & ~static_cast<std::uint32_t>(EPOLLIN));
