@@ -172,7 +172,7 @@ public:
         h, std::span<std::byte, iwarp::max_fpdu_header>(all.data(), iwarp::max_fpdu_header)));
     const std::size_t ulpdu = all.size() - iwarp::ulpdu_length_size + payload.size();
     all.insert(all.end(), payload.begin(), payload.end());
-    all.resize(all.size() + iwarp::padding_of(ulpdu) + 4); // its CRC, which nobody reads
+    all.resize(all.size() + iwarp::padding_of(ulpdu) + 4); // and a CRC, unchecked
     return all;
   }
 

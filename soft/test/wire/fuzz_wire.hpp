@@ -8,7 +8,7 @@
 
 namespace soft::test {
 
-/// What the inputs so far have reached.
+/// The effects of the inputs so far.
 struct reached {
   std::size_t writes = 0;   ///< inputs that changed memory which the peer may write
   std::size_t receives = 0; ///< messages that came to a receive
