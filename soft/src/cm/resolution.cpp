@@ -4,6 +4,7 @@
 #include "cm/addresses.hpp"
 #include "device/in_force.hpp"
 #include "engine/of_process.hpp"
+#include "roce/network_header.hpp"
 
 #include <algorithm>
 #include <arpa/inet.h>
@@ -182,7 +183,8 @@ void cm_inquiry_listener::take(const roce::resolution_request& r, const sockaddr
   auto& destination = reinterpret_cast<sockaddr&>(own);
   port_of(destination) = port_of(id_.route.addr.src_addr);
   if (!is_same(gid_of(source), r.source) || ntohs(port_of(source)) != r.source_port ||
-      r.service != roce::service_of(ntohs(port_of(destination))) || !is_here(r.destination))
+      r.service != roce::service_of(ntohs(port_of(destination))) || !is_here(r.destination) ||
+      roce::is_ipv4(r.destination) != (from.sa_family == AF_INET))
     return;
   put(r.destination, destination);
   for (const cm_answer* const a : answers())

@@ -56,6 +56,12 @@ enum class refusal {
   out_of_bounds
 };
 
+/// Whether an atomic of 8 bytes may be here. The remote address tells the alignment of memory only
+/// if it is the address of the memory: that of a zero-based window is an offset.
+inline bool is_aligned_word(const std::byte* memory) noexcept {
+  return reinterpret_cast<std::uintptr_t>(memory) % 8 == 0;
+}
+
 /// All regions and windows of this process by their keys: an index, and 8 bits that change with
 /// each use of the index. The engine must be locked.
 class memory_table {

@@ -178,6 +178,10 @@ outcome queue_pair::atomic(send_work& r, queue_pair& to, const spans& into) {
     to.fail();
     return failed(IBV_WC_REM_ACCESS_ERR);
   }
+  if (!is_aligned_word(memory)) {
+    to.fail();
+    return failed(IBV_WC_REM_INV_REQ_ERR);
+  }
   auto* const word = reinterpret_cast<std::uint64_t*>(memory);
   std::uint64_t before = r.compare_add;
   if (r.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD)

@@ -157,7 +157,7 @@ failure iwarp_wire::end_atomic_request() {
     return f;
   refusal why{};
   std::byte* const memory = qp_->remote_memory(r.stag, r.offset, 8, IBV_ACCESS_REMOTE_ATOMIC, why);
-  if (memory == nullptr || r.offset % 8 != 0) {
+  if (memory == nullptr || r.offset % 8 != 0 || !is_aligned_word(memory)) {
     qp_->tell(IBV_EVENT_QP_ACCESS_ERR);
     // RFC 7306, section 8.2
     return memory == nullptr ? read_error(why)

@@ -13,14 +13,15 @@ namespace {
 
 using owned_mw = std::unique_ptr<ibv_mw, destroys<ibv_dealloc_mw>>;
 
-// Binds a window to the 64 bytes of the side's memory from 256 on.
-ibv_wc_status bind(side& s, ibv_mw& w, std::uint32_t key, unsigned access) {
+// Binds a window to the 64 bytes of the side's memory from `first` on.
+ibv_wc_status bind(side& s, ibv_mw& w, std::uint32_t key, unsigned access,
+                   std::size_t first = 256) {
   ibv_send_wr wr{}, *bad = nullptr;
   wr.opcode = IBV_WR_BIND_MW;
   wr.send_flags = IBV_SEND_SIGNALED;
   wr.bind_mw.mw = &w;
   wr.bind_mw.rkey = key;
-  wr.bind_mw.bind_info = {s.mr.get(), reinterpret_cast<std::uintptr_t>(s.memory.data()) + 256, 64,
+  wr.bind_mw.bind_info = {s.mr.get(), reinterpret_cast<std::uintptr_t>(s.memory.data()) + first, 64,
                           access};
   REQUIRE(ibv_post_send(s.qp.get(), &wr, &bad) == 0);
   return s.completion().status;
@@ -76,6 +77,24 @@ TEST_CASE("The peer's addresses in a zero-based window begin at 0") {
   CHECK(write_at(p.a, 56, key) == IBV_WC_SUCCESS);
   CHECK(std::memcmp(p.b.memory.data() + 256 + 56, "in place", 8) == 0);
   CHECK(write_at(p.a, 57, key) == IBV_WC_REM_ACCESS_ERR);
+}
+
+TEST_CASE(
+    "An atomic of memory that is not aligned is refused, whatever the address of its window") {
+  connected_pair p;
+  const owned_mw w(ibv_alloc_mw(p.b.pd.get(), IBV_MW_TYPE_2));
+  REQUIRE(w);
+  const std::uint32_t key = ibv_inc_rkey(w->rkey);
+  REQUIRE(bind(p.b, *w, key, IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_ZERO_BASED, 257) ==
+          IBV_WC_SUCCESS);
+  ibv_sge e = p.a.element(0, 8);
+  ibv_send_wr wr = side::request(1, IBV_WR_ATOMIC_FETCH_AND_ADD, e), *bad = nullptr;
+  wr.wr.atomic.remote_addr = 8;
+  wr.wr.atomic.rkey = key;
+  wr.wr.atomic.compare_add = 1;
+  REQUIRE(ibv_post_send(p.a.qp.get(), &wr, &bad) == 0);
+  CHECK(p.a.completion().status == IBV_WC_REM_INV_REQ_ERR);
+  CHECK(p.b.bytes_at(257 + 8) == std::array<std::byte, 8>());
 }
 
 TEST_CASE("A window has no rights that windows do not have") {
