@@ -172,6 +172,9 @@ public:
   struct impl;
   /// The subscribers to the device's asynchronous events.
   detail::device_listeners& listeners() const noexcept;
+  /// For the library, after a verb has failed with EIO: `is_removed`. Waits for the end of the
+  /// removal for a short time, once for each opened device.
+  bool is_removed_soon() const noexcept;
   /// For the library: the limits that opening a queue pair has found.
   detail::queue_pair_limits& queue_pair_limits() const noexcept;
   /// For the library: the completion vector of the next completion queue that has no option.

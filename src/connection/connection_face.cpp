@@ -54,9 +54,7 @@ bool start(connection_impl& impl, region_operation& op, const registered_buffer&
   return impl.start(op, memory);
 }
 bool start_close(connection_impl& impl, operation& op) { return impl.link().start_close(op); }
-bool start_wait(connection_impl& impl, operation& op) {
-  return impl.link().queue_pair()->start(op);
-}
+bool start_wait(connection_impl& impl, operation& op) { return impl.link().start_wait(op); }
 void cancel(connection_impl& impl, std::uint64_t id, asio::cancellation_type_t type) {
   impl.cancel(id, type);
 }

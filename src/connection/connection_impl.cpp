@@ -144,21 +144,18 @@ void connection_impl::end_background(connection_operation& op) {
 // --- Cancelling ------------------------------------------------------------------------------
 
 void connection_impl::cancel(std::uint64_t id, asio::cancellation_type_t type) {
-  if (link_.cancel_close(id, type))
-    return;
-  if (!cancel_active(id, type))
-    link_.queue_pair()->cancel(id, type);
+  if (!link_.cancel_close(id, type) && !link_.cancel_wait(id))
+    cancel_active(id, type);
 }
 
-bool connection_impl::cancel_active(std::uint64_t id, asio::cancellation_type_t type) {
+void connection_impl::cancel_active(std::uint64_t id, asio::cancellation_type_t type) {
   link_impl::visit v(link_);
   const auto found = std::find_if(active_.begin(), active_.end(),
                                   [id](const operation& op) { return op.id == id; });
   if (found == active_.end())
-    return false;
+    return;
   link_.do_or_fail([&] { cancel(static_cast<connection_operation&>(*found), type, v.done); });
   v.run();
-  return true;
 }
 
 void connection_impl::cancel(connection_operation& op, asio::cancellation_type_t type,

@@ -82,7 +82,7 @@ private:
   void begin(connection_operation& op);
   void complete(connection_operation& op, const error_code& ec, operation_list& done);
   void end_background(connection_operation& op);
-  bool cancel_active(std::uint64_t id, asio::cancellation_type_t type);
+  void cancel_active(std::uint64_t id, asio::cancellation_type_t type);
   void cancel(connection_operation& op, asio::cancellation_type_t type, operation_list& done);
 
   // Sends.

@@ -174,6 +174,9 @@ void link_impl::fail(const error_code& why) {
     return;
   state_ = state::failing;
   reason_ = why;
+  for (operation& op : waiters_)
+    op.fail(why);
+  service_.complete(waiters_);
 }
 
 void link_impl::on_receive(link_receive& r, disposal how) {
@@ -286,6 +289,29 @@ void link_impl::end_queue_pair() {
   }
   qp_->close();
   visit(*this).run();
+}
+
+bool link_impl::start_wait(operation& op) {
+  const auto guard = lock();
+  op.ec = reason_;
+  if (op.ec)
+    return false;
+  service_.operation_starting();
+  waiters_.push_back(op);
+  return true;
+}
+
+bool link_impl::cancel_wait(std::uint64_t id) {
+  operation_list done;
+  const auto guard = lock();
+  const auto found = std::find_if(waiters_.begin(), waiters_.end(),
+                                  [id](const operation& op) { return op.id == id; });
+  if (found == waiters_.end())
+    return false;
+  found->fail(asio::error::operation_aborted);
+  done.splice(done.end(), waiters_, found);
+  service_.complete(done);
+  return true;
 }
 
 void link_impl::end(const error_code& why) {

@@ -82,6 +82,11 @@ public:
   bool start_close(operation& op);
   /// If `id` is the operation of `start_close`, cancels its wait only and returns true.
   bool cancel_close(std::uint64_t id, asio::cancellation_type_t type);
+  /// Starts an operation that completes when the link has failed or was closed, with the reason
+  /// that all other operations get.
+  bool start_wait(operation& op);
+  /// If `id` is an operation of `start_wait`, cancels it and returns true.
+  bool cancel_wait(std::uint64_t id);
   /// Ends the connection with an error of the caller's, with which outstanding operations fail.
   void end(const error_code& why);
   /// Ends everything with `operation_aborted` once no work request is outstanding. May be called
@@ -281,6 +286,7 @@ private:
   std::size_t posted_ = 0;               // outstanding work requests
   std::shared_ptr<context_member> self_; // while there are outstanding work requests
   operation* closing_ = nullptr;
+  operation_list waiters_; // for the end of the link
   idle_visit idle_visit_{*this};
   using timers = std::array<std::unique_ptr<background_timer>, std::size_t(timer::count_)>;
   timers timers_; // null until first used; all null once the link is closed

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <fcntl.h>
 #include <new>
+#include <unistd.h>
 #include <utility>
 
 namespace asio_rdma::detail {
@@ -98,8 +99,10 @@ completion_queue_impl::~completion_queue_impl() {
   if (owns_ == ownership::borrow)
     return;
   ibv_destroy_cq(cq_);
-  if (channel_ != nullptr)
-    ibv_destroy_comp_channel(channel_);
+  // A removed device refuses to destroy the queue, and so the channel: only its descriptor is
+  // freed.
+  if (channel_ != nullptr && ibv_destroy_comp_channel(channel_) != 0 && device_.is_removed())
+    ::close(channel_->fd);
 }
 
 completion_counters completion_queue_impl::counters() const noexcept {

@@ -92,6 +92,12 @@ device adopt_opened(ibv_context* context, error_code& ec) {
   return result;
 }
 
+// POLLERR and POLLHUP are always reported (poll(2)).
+bool has_ended(const ibv_comp_channel& c, int milliseconds) noexcept {
+  pollfd channel{c.fd, 0, 0};
+  return poll(&channel, 1, milliseconds) == 1 && (channel.revents & (POLLERR | POLLHUP)) != 0;
+}
+
 } // namespace
 
 std::vector<device::description> device::list() {
@@ -190,9 +196,16 @@ device::native_handle_type device::native_handle() const noexcept {
 // the context. It destroys them from the last to the first (drivers/infiniband/core/rdma_core.c,
 // uverbs_destroy_ufile_hw), and a completion channel reports its end by POLLERR (uverbs_main.c,
 // ib_uverbs_event_poll).
-bool device::is_removed() const noexcept {
-  pollfd channel{impl_->first_made->fd, 0, 0}; // POLLERR and POLLHUP are always reported (poll(2))
-  return poll(&channel, 1, 0) == 1 && (channel.revents & (POLLERR | POLLHUP)) != 0;
+bool device::is_removed() const noexcept { return has_ended(*impl_->first_made, 0); }
+
+bool device::is_removed_soon() const noexcept {
+  constexpr int patience = 100; // ms
+  if (impl_->removal_missed.load())
+    return is_removed();
+  const bool removed = has_ended(*impl_->first_made, patience);
+  if (!removed)
+    impl_->removal_missed.store(true);
+  return removed;
 }
 
 std::string device::name() const { return ibv_get_device_name(impl_->context->device); }

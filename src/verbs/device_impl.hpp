@@ -40,8 +40,9 @@ struct device::impl {
 
   ibv_context* context;
   ownership owns;
-  ibv_comp_channel* first_made = nullptr; ///< See `device::is_removed`.
-  ibv_cq* occupied = nullptr;             ///< See `detail::occupy_invalid_offset`.
+  ibv_comp_channel* first_made = nullptr;  ///< See `device::is_removed`.
+  std::atomic<bool> removal_missed{false}; ///< It was waited for in vain.
+  ibv_cq* occupied = nullptr;              ///< See `detail::occupy_invalid_offset`.
   ibv_device_attr attributes{};
   std::uint32_t max_message_bytes = 0;
   bool on_demand_paging = false;

@@ -17,11 +17,12 @@ namespace asio_rdma::detail {
 
 /// Calls the verb that destroys an object. Returns 0 if the device no longer uses the object, or
 /// else the errno value. After the removal of the device the verb returns EIO (rdma-core,
-/// libibverbs/cmd_write.h): then memory of the provider is lost, but the object has no use.
+/// libibverbs/cmd_write.h), at first before the kernel has destroyed the object. Once it has,
+/// memory of the provider is lost, but the object has no use.
 template <class Object>
 int end_use(const device& d, int (*destroy)(Object*), Object* object) noexcept {
   const int result = destroy(object);
-  return result == EIO && d.is_removed() ? 0 : result;
+  return result == EIO && d.is_removed_soon() ? 0 : result;
 }
 
 /// An object that the device may still use because the call that ends its use has failed. It is not

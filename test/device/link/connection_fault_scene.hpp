@@ -11,6 +11,8 @@ namespace test {
 /// Two connections, each with access to memory of the other.
 class connection_scene : public link_scene<connection_scene, talk> {
 public:
+  static constexpr bool disconnect_has_reason = true;
+
   explicit connection_scene(const kind_type& kind);
 
   static std::span<const kind_type> kinds();

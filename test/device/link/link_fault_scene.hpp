@@ -139,6 +139,10 @@ private:
     start(2);
     wait(2, 1);
     check_failed(2, right);
+    if (Scene::disconnect_has_reason && kind.ends == end::reason) {
+      INFO(describe(disconnect.ec) << ", " << describe(ends[2].ec));
+      CHECK(disconnect.ec == ends[2].ec);
+    }
   }
 
 public:

@@ -10,6 +10,8 @@ namespace test {
 
 class stream_scene : public link_scene<stream_scene, stream_pair> {
 public:
+  static constexpr bool disconnect_has_reason = false; // `stream::wait_error` has no error
+
   explicit stream_scene(const kind_type& kind);
 
   static std::span<const kind_type> kinds();
