@@ -33,17 +33,17 @@ inline void require(bool holds, const char* what) noexcept {
   std::abort();
 }
 
-/// Memory that no peer may read has these bytes, again and again. An input cannot know them.
+/// Memory that no peer may read has these bytes, again and again. Each input meets new ones:
+/// libFuzzer learns what is compared, and a later input may contain it.
 inline constexpr std::size_t secret_size = 8;
-inline const std::string& the_secret() {
-  static const std::string s = [] {
-    std::random_device random;
-    std::string all(secret_size, ' ');
-    for (char& c : all)
-      c = static_cast<char>(random());
-    return all;
-  }();
+inline std::string& the_secret() {
+  static std::string s(secret_size, ' ');
   return s;
+}
+inline void renew_secret() {
+  std::random_device random;
+  for (char& c : the_secret())
+    c = static_cast<char>(random());
 }
 inline bool has_secret(const bytes& all) {
   const std::string twice = the_secret() + the_secret();

@@ -277,6 +277,7 @@ const reached& reached_so_far() noexcept { return so_far(); }
 
 int fuzz_wire(const std::uint8_t* data, std::size_t size, std::chrono::milliseconds patience) {
   reader in(std::span(data, size));
+  renew_secret();
   device_side d;
   bytes answer;
   {
