@@ -3,6 +3,7 @@
 #define SOFT_TEST_WIRE_DEVICE_SIDE_HPP
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -80,11 +81,12 @@ struct region {
       memory[i] = static_cast<std::byte>(the_secret()[i % secret_size]);
   }
   std::uint64_t address() const { return reinterpret_cast<std::uintptr_t>(memory.data()); }
-  bool is_unchanged(std::size_t from = 0) const {
-    return std::memcmp(memory.data() + from, expected.data() + from, memory.size() - from) == 0;
+  bool is_unchanged(std::size_t from = 0, std::size_t to = region_size) const {
+    return std::memcmp(memory.data() + from, expected.data() + from, to - from) == 0;
   }
 
   bytes memory, expected;
+  std::size_t begin = 0, end = region_size; ///< of what a peer may reach, with the right to
   ibv_mr* mr = nullptr;
   std::uint32_t key = 0;
 };
@@ -106,18 +108,26 @@ inline ibv_context* open_soft() {
 
 /// The device's side: a queue pair, and memory of each kind.
 struct device_side {
-  device_side() {
+  /// `type`: IBV_QPT_RC or IBV_QPT_UC. `shared`: it receives by a shared receive queue.
+  device_side(ibv_qp_type type, bool shared) {
     ibv_qp_init_attr init{};
     init.send_cq = init.recv_cq = cq;
-    init.cap = {most_posted, most_posted, 1, 1, 0};
-    init.qp_type = IBV_QPT_RC;
+    init.cap = {most_posted + 1, most_posted, 1, 1, 0};
+    init.qp_type = type;
     init.sq_sig_all = 1;
+    if (shared) {
+      ibv_srq_init_attr receives{};
+      receives.attr = {most_posted, 1, 0};
+      init.srq = srq = ibv_create_srq(pd, &receives);
+      require(srq != nullptr, "ibv_create_srq");
+    }
+    const bool reliable = type == IBV_QPT_RC;
     qp = ibv_create_qp(pd, &init);
     require(qp != nullptr, "ibv_create_qp");
     ibv_qp_attr a{};
     a.qp_state = IBV_QPS_INIT;
     a.port_num = 1;
-    a.qp_access_flags = all_rights;
+    a.qp_access_flags = reliable ? all_rights : IBV_ACCESS_REMOTE_WRITE;
     modify(a, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
     a.qp_state = IBV_QPS_RTR;
     a.path_mtu = IBV_MTU_1024;
@@ -128,20 +138,23 @@ struct device_side {
     a.ah_attr.port_num = 1;
     require(ibv_query_gid(qp->context, 1, 0, &a.ah_attr.grh.dgid) == 0, "ibv_query_gid");
     modify(a, IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-                  IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
+                  (reliable ? IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER : 0));
     a.qp_state = IBV_QPS_RTS;
     a.timeout = 14;
     a.retry_cnt = a.rnr_retry = 7;
     a.max_rd_atomic = 4;
-    modify(a, IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
-                  IBV_QP_MAX_QP_RD_ATOMIC);
+    modify(a, IBV_QP_SQ_PSN | (reliable ? IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+                                              IBV_QP_MAX_QP_RD_ATOMIC
+                                        : 0));
   }
   device_side(const device_side&) = delete;
   device_side& operator=(const device_side&) = delete;
   ~device_side() {
+    free_window();
     require(ibv_destroy_qp(qp) == 0, "ibv_destroy_qp");
+    require(srq == nullptr || ibv_destroy_srq(srq) == 0, "ibv_destroy_srq");
     require(ibv_destroy_cq(cq) == 0 && ibv_destroy_comp_channel(channel) == 0, "ibv_destroy_cq");
-    for (region* const r : {&open, &closed, &passing, &inbox, &foreign})
+    for (region* const r : {&open, &closed, &passing, &inbox, &foreign, &seen_by_window})
       r->deregister();
     require(ibv_dealloc_pd(other_pd) == 0 && ibv_dealloc_pd(pd) == 0, "ibv_dealloc_pd");
   }
@@ -157,6 +170,55 @@ struct device_side {
     require(ibv_get_cq_event(channel, &of, &context) == 0, "ibv_get_cq_event");
     ibv_ack_cq_events(of, 1);
   }
+  /// The peer may use the middle half of `seen_by_window` from now on.
+  void bind_window() {
+    seen_by_window.begin = region_size / 4;
+    seen_by_window.end = region_size * 3 / 4;
+    std::fill(seen_by_window.memory.begin() + region_size / 4,
+              seen_by_window.memory.begin() + region_size * 3 / 4, std::byte{});
+    seen_by_window.expected = seen_by_window.memory;
+    window = ibv_alloc_mw(pd, IBV_MW_TYPE_2);
+    require(window != nullptr, "ibv_alloc_mw");
+    ibv_send_wr wr{}, *bad = nullptr;
+    wr.opcode = IBV_WR_BIND_MW;
+    wr.bind_mw.mw = window;
+    wr.bind_mw.rkey = ibv_inc_rkey(window->rkey);
+    wr.bind_mw.bind_info = {seen_by_window.mr, seen_by_window.address() + seen_by_window.begin,
+                            seen_by_window.end - seen_by_window.begin,
+                            IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ};
+    require(ibv_post_send(qp, &wr, &bad) == 0, "ibv_post_send");
+    require(next_completion().status == IBV_WC_SUCCESS, "IBV_WR_BIND_MW");
+    seen_by_window.key = wr.bind_mw.rkey;
+  }
+  void free_window() {
+    if (window == nullptr)
+      return;
+    require(ibv_dealloc_mw(window) == 0, "ibv_dealloc_mw");
+    window = nullptr;
+    seen_by_window.hide(0);
+    seen_by_window.expected = seen_by_window.memory;
+  }
+  ibv_wc next_completion() {
+    ibv_wc w{};
+    while (ibv_poll_cq(cq, 1, &w) != 1) {
+      require(ibv_req_notify_cq(cq, 0) == 0, "ibv_req_notify_cq");
+      if (ibv_poll_cq(cq, 1, &w) == 1)
+        break;
+      wait_for_event();
+    }
+    return w;
+  }
+  /// For a queue pair with a shared receive queue, in the state of error.
+  void wait_for_last_receive() const {
+    ibv_async_event e{};
+    do {
+      pollfd p{qp->context->async_fd, POLLIN, 0};
+      require(poll(&p, 1, 20'000) == 1, "last WQE reached does not come");
+      require(ibv_get_async_event(qp->context, &e) == 0, "ibv_get_async_event");
+      ibv_ack_async_event(&e);
+    } while (e.event_type != IBV_EVENT_QP_LAST_WQE_REACHED);
+  }
+
   // The first half of the inbox takes messages and the results of READs and atomics.
   ibv_sge element(std::uint32_t size) const {
     return {inbox.address(), std::min<std::uint32_t>(size, region_size / 2), inbox.mr->lkey};
@@ -167,8 +229,12 @@ struct device_side {
     wr.wr_id = posted;
     wr.sg_list = &e;
     wr.num_sge = 1;
-    if (posted < most_posted && ibv_post_recv(qp, &wr, &bad) == 0)
-      ++posted;
+    if (posted == most_posted)
+      return;
+    require((srq != nullptr ? ibv_post_srq_recv(srq, &wr, &bad) : ibv_post_recv(qp, &wr, &bad)) ==
+                0,
+            "ibv_post_recv");
+    is_request[posted++] = false;
   }
   void post_request(unsigned kind, std::uint32_t size) {
     constexpr ibv_wr_opcode kinds[] = {IBV_WR_RDMA_READ,          IBV_WR_ATOMIC_FETCH_AND_ADD,
@@ -190,7 +256,7 @@ struct device_side {
       wr.wr.rdma.rkey = 77;
     }
     if (posted < most_posted && ibv_post_send(qp, &wr, &bad) == 0)
-      ++posted;
+      is_request[posted++] = true;
   }
 
   static constexpr int all_rights =
@@ -198,14 +264,17 @@ struct device_side {
   ibv_pd* const pd = ibv_alloc_pd(open_soft());
   ibv_pd* const other_pd = ibv_alloc_pd(open_soft());
   ibv_comp_channel* const channel = ibv_create_comp_channel(open_soft());
-  ibv_cq* const cq = ibv_create_cq(open_soft(), most_posted, nullptr, channel, 0);
+  ibv_cq* const cq = ibv_create_cq(open_soft(), most_posted + 1, nullptr, channel, 0);
+  ibv_srq* srq = nullptr;
   ibv_qp* qp = nullptr;
+  ibv_mw* window = nullptr;
   region open{pd, all_rights},       // the peer may use it
       closed{pd, 0, 0},              // the peer may not
       passing{pd, all_rights},       // until it is deregistered
       inbox{pd, 0, region_size / 2}, // of receives and results
-      foreign{other_pd, all_rights, 0};
+      foreign{other_pd, all_rights, 0}, seen_by_window{pd, IBV_ACCESS_MW_BIND, 0};
   int posted = 0;
+  std::array<bool, most_posted> is_request{}; ///< of what was posted: no receive
 };
 
 } // namespace soft::test

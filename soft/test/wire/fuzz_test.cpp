@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: BSL-1.0
 #include "fuzz_wire.hpp"
 
+#include <array>
 #include <catch2/catch.hpp>
 #include <fstream>
 #include <iterator>
 #include <random>
+#include <string>
 #include <vector>
 
 using namespace soft::test;
@@ -23,17 +25,27 @@ TEST_CASE(
   }
   const reached& r = reached_so_far(); // a READ's answer takes more luck: see below
   CHECK(r.writes > 100);
+  CHECK(r.window_writes > 10);
   CHECK(r.receives > 100);
   CHECK(r.answers > 100);
   CHECK(r.terminates > 100);
 }
 
 TEST_CASE("The inputs of the corpus follow the protocol, so that changes of them reach far") {
+  const auto play = [](const char* name) {
+    std::ifstream file(std::string(SOFT_WIRE_CORPUS "/") + name, std::ios::binary);
+    const std::vector<char> input((std::istreambuf_iterator<char>(file)), {});
+    REQUIRE_FALSE(input.empty());
+    const reached before = reached_so_far();
+    REQUIRE(fuzz_wire(reinterpret_cast<const std::uint8_t*>(input.data()), input.size(), 20s) == 0);
+    const reached& r = reached_so_far();
+    return std::array{r.fetches - before.fetches, r.window_writes - before.window_writes,
+                      r.receives - before.receives};
+  };
   // A SEND of no bytes, a READ of the device's side, and its answer.
-  std::ifstream file(SOFT_WIRE_CORPUS "/read", std::ios::binary);
-  const std::vector<char> input((std::istreambuf_iterator<char>(file)), {});
-  REQUIRE_FALSE(input.empty());
-  const std::size_t before = reached_so_far().fetches;
-  REQUIRE(fuzz_wire(reinterpret_cast<const std::uint8_t*>(input.data()), input.size(), 20s) == 0);
-  CHECK(reached_so_far().fetches == before + 1);
+  CHECK(play("read") == std::array<std::size_t, 3>{1, 0, 1});
+  // A WRITE to the beginning of what a window grants.
+  CHECK(play("window") == std::array<std::size_t, 3>{0, 1, 0});
+  // A SEND to a shared receive, on a queue pair of type UC.
+  CHECK(play("shared_receive") == std::array<std::size_t, 3>{0, 0, 1});
 }

@@ -9,6 +9,7 @@
 #include "iwarp/rdmap_payload.hpp"
 #include "wire/numbers.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <span>
@@ -119,6 +120,24 @@ private:
   bytes heard_;
 };
 
+bytes fpdu(const iwarp::segment_header& h, const bytes& payload) {
+  bytes all(iwarp::max_fpdu_header);
+  all.resize(iwarp::encode(
+      h, std::span<std::byte, iwarp::max_fpdu_header>(all.data(), iwarp::max_fpdu_header)));
+  const std::size_t ulpdu = all.size() - iwarp::ulpdu_length_size + payload.size();
+  all.insert(all.end(), payload.begin(), payload.end());
+  all.resize(all.size() + iwarp::padding_of(ulpdu) + 4); // and a CRC, unchecked
+  return all;
+}
+
+/// A WRITE of no bytes: the message after which the device's side may send.
+bytes ready_message() {
+  iwarp::segment_header h;
+  h.op = opcode::rdma_write;
+  h.last = true;
+  return fpdu(h, {});
+}
+
 /// The segments of an input.
 class segments {
 public:
@@ -167,13 +186,7 @@ public:
       if (h.last)
         q = {q.msn + 1, 0};
     }
-    bytes all(iwarp::max_fpdu_header);
-    all.resize(iwarp::encode(
-        h, std::span<std::byte, iwarp::max_fpdu_header>(all.data(), iwarp::max_fpdu_header)));
-    const std::size_t ulpdu = all.size() - iwarp::ulpdu_length_size + payload.size();
-    all.insert(all.end(), payload.begin(), payload.end());
-    all.resize(all.size() + iwarp::padding_of(ulpdu) + 4); // and a CRC, unchecked
-    return all;
+    return fpdu(h, payload);
   }
 
 private:
@@ -181,19 +194,17 @@ private:
     std::uint32_t key;
     std::uint64_t offset;
   };
-  // Near the beginning or the end of a region, by its key or another one.
+  // Near the beginning or the end of what a region grants, by its key or another one.
   place next_place() {
     const unsigned which = in_.byte();
-    const region* const regions[] = {&device_.open,   &device_.open,  &device_.passing,
-                                     &device_.closed, &device_.inbox, &device_.foreign};
-    const auto near = static_cast<std::uint64_t>(static_cast<std::int8_t>(in_.byte())) * 4 +
-                      (which & 32 ? region_size : 0);
+    const region* const regions[] = {&device_.open,   &device_.seen_by_window, &device_.passing,
+                                     &device_.closed, &device_.inbox,          &device_.foreign};
+    const auto near = static_cast<std::uint64_t>(static_cast<std::int8_t>(in_.byte())) * 4;
     if (which % 8 == 7)
       return {sink_key, near};
-    if (which % 8 == 6)
-      return {device_.open.key ^ (1u << in_.byte() % 32), device_.open.address() + near};
-    const region& r = *regions[which % 8];
-    return {r.key, r.address() + near};
+    const region& r = which % 8 == 6 ? device_.open : *regions[which % 8];
+    return {which % 8 == 6 ? r.key ^ (1u << in_.byte() % 32) : r.key,
+            r.address() + (which & 32 ? r.end : r.begin) + near};
   }
   template <std::size_t N>
   static bytes copy(const std::array<std::byte, N>& a) {
@@ -223,7 +234,7 @@ void play(reader& in, device_side& d, peer& p, std::chrono::milliseconds patienc
       d.post_receive(in.byte() * 2);
       break;
     case 2:
-      d.passing.deregister();
+      in.byte() % 2 == 0 ? d.passing.deregister() : d.free_window();
       break;
     case 3:
     case 4:
@@ -241,34 +252,40 @@ void play(reader& in, device_side& d, peer& p, std::chrono::milliseconds patienc
     d.post_receive(64);
 }
 
-// Each request completes once.
+// Each request completes once, and so does each receive, but for those that a shared receive queue
+// keeps.
 void count_completions(device_side& d) {
   ibv_qp_attr a{};
   a.qp_state = IBV_QPS_ERR;
   d.modify(a, 0);
+  auto due = d.posted;
+  if (d.srq != nullptr) {
+    d.wait_for_last_receive();
+    due = static_cast<int>(std::count(d.is_request.begin(), d.is_request.end(), true));
+  }
   std::array<bool, most_posted> done{};
   ibv_wc w{};
-  for (int n = 0; n != d.posted;) {
-    if (ibv_poll_cq(d.cq, 1, &w) != 1) {
-      require(ibv_req_notify_cq(d.cq, 0) == 0, "ibv_req_notify_cq");
-      if (ibv_poll_cq(d.cq, 1, &w) != 1) {
-        d.wait_for_event();
-        continue;
-      }
-    }
-    ++n;
+  const auto count = [&] {
     require(w.wr_id < static_cast<std::uint64_t>(d.posted) && !done[w.wr_id],
             "a request completes twice");
     done[w.wr_id] = true;
+    due -= d.srq == nullptr || d.is_request[w.wr_id] ? 1 : 0;
     if (w.status != IBV_WC_SUCCESS)
-      continue;
+      return;
     so_far().receives += (w.opcode & IBV_WC_RECV) != 0 ? 1 : 0;
     so_far().fetches +=
         w.opcode == IBV_WC_RDMA_READ || w.opcode == IBV_WC_FETCH_ADD || w.opcode == IBV_WC_COMP_SWAP
             ? 1
             : 0;
+  };
+  while (due != 0) {
+    w = d.next_completion();
+    count();
   }
-  require(ibv_poll_cq(d.cq, 1, &w) == 0, "a request completes twice");
+  while (ibv_poll_cq(d.cq, 1, &w) == 1) {
+    require(d.srq != nullptr, "a request completes twice");
+    count();
+  }
 }
 
 } // namespace
@@ -278,10 +295,15 @@ const reached& reached_so_far() noexcept { return so_far(); }
 int fuzz_wire(const std::uint8_t* data, std::size_t size, std::chrono::milliseconds patience) {
   reader in(std::span(data, size));
   renew_secret();
-  device_side d;
+  const unsigned kind = in.byte();
+  device_side d(kind & 1 ? IBV_QPT_UC : IBV_QPT_RC, (kind & 2) != 0);
   bytes answer;
   {
     peer p(*d.qp);
+    if ((kind & 4) != 0) {
+      p.send(ready_message());
+      d.bind_window();
+    }
     play(in, d, p, patience);
     answer = p.finish();
   }
@@ -289,8 +311,14 @@ int fuzz_wire(const std::uint8_t* data, std::size_t size, std::chrono::milliseco
   require(d.closed.is_unchanged(), "the peer wrote without the right to");
   require(d.foreign.is_unchanged(), "the peer wrote to memory of another protection domain");
   require(d.inbox.is_unchanged(region_size / 2), "the peer wrote beyond a receive");
+  require(d.seen_by_window.is_unchanged(0, d.seen_by_window.begin) &&
+              d.seen_by_window.is_unchanged(d.seen_by_window.end),
+          "the peer wrote beside a window");
+  require(d.window != nullptr || d.seen_by_window.is_unchanged(),
+          "the peer wrote by a window that is no more");
   require(d.passing.mr != nullptr || d.passing.is_unchanged(), "deregistered memory was written");
   so_far().writes += d.open.is_unchanged() ? 0 : 1;
+  so_far().window_writes += d.seen_by_window.is_unchanged() ? 0 : 1;
   require(!has_secret(answer), "the peer read without the right to");
   const bool sent_more = answer.size() > iwarp::max_terminate_size + iwarp::max_fpdu_header;
   so_far().answers += sent_more ? 1 : 0;

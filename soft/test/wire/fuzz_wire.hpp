@@ -10,18 +10,20 @@ namespace soft::test {
 
 /// The effects of the inputs so far.
 struct reached {
-  std::size_t writes = 0;   ///< inputs that changed memory which the peer may write
-  std::size_t receives = 0; ///< messages that came to a receive
-  std::size_t fetches = 0;  ///< READs and atomics of the device that succeeded
-  std::size_t answers = 0;  ///< inputs that the device answered with more than a Terminate message
+  std::size_t writes = 0;        ///< inputs that changed memory which the peer may write
+  std::size_t window_writes = 0; ///< inputs that changed memory by a window
+  std::size_t receives = 0;      ///< messages that came to a receive
+  std::size_t fetches = 0;       ///< READs and atomics of the device that succeeded
+  std::size_t answers = 0; ///< inputs that the device answered with more than a Terminate message
   std::size_t terminates = 0; ///< inputs that the device answered with a Terminate message alone
 };
 
-/// Connects a queue pair of type RC to a peer that follows the input: segments with chosen keys,
-/// offsets, lengths and numbers, any bytes, and requests and deregistrations of the device's side.
-/// Aborts if the peer changes or gets memory that it may not, if a request does not complete
-/// exactly once, or if the connection does not end. Returns 0. `patience`: how long the peer waits,
-/// after each request of the device's side, for what that sends.
+/// Connects a queue pair, of type RC or UC, perhaps with a shared receive queue, to a peer that
+/// follows the input: segments with chosen keys, offsets, lengths and numbers, any bytes, and
+/// requests and deregistrations of the device's side, whose memory has windows, too. Aborts if the
+/// peer changes or gets memory that it may not, if a request does not complete exactly once, or if
+/// the connection does not end. Returns 0. `patience`: how long the peer waits, after each request
+/// of the device's side, for what that sends.
 ///
 /// Compiled with -DSOFT_LIBFUZZER and -fsanitize=fuzzer, the file is a libFuzzer target.
 int fuzz_wire(const std::uint8_t* data, std::size_t size,
