@@ -164,10 +164,3 @@ int fuzz_iwarp(const std::uint8_t* data, std::size_t size) {
 }
 
 } // namespace soft::iwarp::test
-
-#ifdef SOFT_LIBFUZZER
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  return soft::iwarp::test::fuzz_iwarp(data, size);
-}
-#endif

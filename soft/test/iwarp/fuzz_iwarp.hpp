@@ -11,7 +11,7 @@ namespace soft::iwarp::test {
 /// writes outside of the memory that the sink has provided, takes more bytes than it was given, or
 /// takes bytes while it is stopped. Returns 0.
 ///
-/// Compiled with -DSOFT_LIBFUZZER and -fsanitize=fuzzer, the file is a libFuzzer target.
+/// With libfuzzer.cpp and -fsanitize=fuzzer it is a libFuzzer target.
 int fuzz_iwarp(const std::uint8_t* data, std::size_t size);
 
 } // namespace soft::iwarp::test

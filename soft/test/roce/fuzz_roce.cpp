@@ -159,10 +159,3 @@ int fuzz_roce(const std::uint8_t* data, std::size_t size) {
 }
 
 } // namespace soft::roce::test
-
-#ifdef SOFT_LIBFUZZER
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  return soft::roce::test::fuzz_roce(data, size);
-}
-#endif

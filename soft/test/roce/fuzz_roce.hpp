@@ -12,7 +12,7 @@ namespace soft::roce::test {
 /// of an offset and a byte. Aborts if a decoder breaks its contract: its result does not fit the
 /// bytes, or is another one once it is encoded again. Returns 0.
 ///
-/// Compiled with -DSOFT_LIBFUZZER and -fsanitize=fuzzer, the file is a libFuzzer target.
+/// With libfuzzer.cpp and -fsanitize=fuzzer it is a libFuzzer target.
 int fuzz_roce(const std::uint8_t* data, std::size_t size);
 
 } // namespace soft::roce::test

@@ -327,10 +327,3 @@ int fuzz_wire(const std::uint8_t* data, std::size_t size, std::chrono::milliseco
 }
 
 } // namespace soft::test
-
-#ifdef SOFT_LIBFUZZER
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  return soft::test::fuzz_wire(data, size);
-}
-#endif

@@ -25,7 +25,7 @@ struct reached {
 /// the connection does not end. Returns 0. `patience`: how long the peer waits, after each request
 /// of the device's side, for what that sends.
 ///
-/// Compiled with -DSOFT_LIBFUZZER and -fsanitize=fuzzer, the file is a libFuzzer target.
+/// With libfuzzer.cpp and -fsanitize=fuzzer it is a libFuzzer target.
 int fuzz_wire(const std::uint8_t* data, std::size_t size,
               std::chrono::milliseconds patience = std::chrono::milliseconds(1));
 
