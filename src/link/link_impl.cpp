@@ -174,8 +174,13 @@ void link_impl::fail(const error_code& why) {
     return;
   state_ = state::failing;
   reason_ = why;
+  // The completion of the work request that failed may still wait behind others, whose receives
+  // cannot be posted again.
+  if (why == asio::error::connection_reset)
+    if (const error_code failure = qp_->first_failure())
+      reason_ = failure;
   for (operation& op : waiters_)
-    op.fail(why);
+    op.fail(reason_);
   service_.complete(waiters_);
 }
 

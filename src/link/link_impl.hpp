@@ -257,6 +257,7 @@ private:
   void limit_receives(std::uint32_t most) noexcept;
   void posting();
   void not_posted() noexcept { --posted_; }
+  void end_with(link_transfer& t);
   void saw_sign() noexcept { probe_.saw_sign(); }
   void on_receive(link_receive& r, disposal how);
   void on_transfer(link_transfer& t, disposal how);

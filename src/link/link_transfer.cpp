@@ -89,8 +89,15 @@ bool link_impl::post(link_transfer& t) {
     return true;
   not_posted();
   close_sink(t);
-  fail(t.ec);
+  end_with(t);
   return false;
+}
+
+// A work request that was flushed does not know the reason of the end.
+void link_impl::end_with(link_transfer& t) {
+  fail(t.ec);
+  if (t.ec == asio::error::connection_reset)
+    t.ec = check();
 }
 
 error_code link_impl::open_sink(link_transfer& read) {
@@ -167,7 +174,7 @@ void link_impl::on_transfer(link_transfer& t, disposal how) {
       saw_sign();
     close_sink(t);
     if (t.ec && !t.withdrawn)
-      fail(t.ec);
+      end_with(t);
     t.done_(t, done);
   });
 }

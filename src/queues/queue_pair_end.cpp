@@ -37,7 +37,10 @@ error_code queue_pair_impl::completion_failure(const ibv_wc& wc, operation_list&
     return reason_;
   if (vendor_error_ == 0)
     vendor_error_ = wc.vendor_err;
-  return completion_error(wc.status);
+  const error_code why = completion_error(wc.status);
+  if (!first_failure_)
+    first_failure_ = why;
+  return why;
 }
 
 void queue_pair_impl::shared_receive_failed(const ibv_wc& wc, operation_list& ready) {
@@ -48,6 +51,11 @@ void queue_pair_impl::shared_receive_failed(const ibv_wc& wc, operation_list& re
 std::uint32_t queue_pair_impl::vendor_error() const {
   const std::lock_guard lock(mutex_);
   return vendor_error_;
+}
+
+error_code queue_pair_impl::first_failure() const {
+  const std::lock_guard lock(mutex_);
+  return first_failure_;
 }
 
 // A device need not flush the work requests of a queue pair in the error state: siw does not, and

@@ -75,6 +75,9 @@ public:
   /// The next `modify` enables these features (ibv_set_ece(3)), if the device has any.
   error_code set_features(ibv_ece features);
   std::uint32_t vendor_error() const;
+  /// The error of the first work request that failed by itself, if one has. Flushed operations
+  /// report `connection_reset`.
+  error_code first_failure() const;
   unsigned access_flags() const noexcept;
 
   /// Ends every operation with `operation_aborted` once the device no longer uses its memory.
@@ -218,6 +221,7 @@ private:
   ibv_qp* qp_ = nullptr;
   std::atomic<queue_pair_state> state_{queue_pair_state::closed};
   error_code reason_; // the error of operations, once failed or closed
+  error_code first_failure_;
   std::uint32_t vendor_error_ = 0;
   std::atomic<std::uint32_t> number_{0};
   std::uint32_t packet_number_ = 0;

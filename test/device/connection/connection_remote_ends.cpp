@@ -195,6 +195,30 @@ TEST_CASE("an access that the peer's device refuses ends every operation, and th
   t.until([&] { return t.pool.statistics().bytes_in_use < in_use; });
 }
 
+TEST_CASE("a message that arrives before a failure does not hide the reason of the failure") {
+  reach t;
+  REQUIRE(t.lives());
+  const std::uint32_t of_a = t.a.native_handle()->qp_num;
+  faults::injector faults(t.dev.native_handle());
+  sent from_b, write;
+  outcome<message> arrived, none;
+  outcome<void> gone;
+  t.a.async_wait_disconnect(gone.handler());
+  t.a.async_receive(arrived.handler());
+  t.a.async_receive(none.handler());
+  faults.hold_completions({nullptr, of_a});
+  t.b.async_send(asio::buffer("word"), from_b.handler());
+  until({&t.io}, [&] { return faults.held() == 1; }); // no event reports it
+  faults.fail_completion({.qp_num = of_a});
+  t.a.async_write(t.pool.allocate(8), t.target.remote(), write.handler());
+  until({&t.io}, [&] { return faults.held() > 1; });
+  faults.release_completions(); // one poll finds both; the receive cannot be posted again
+  t.until([&] { return arrived.done() && none.done() && write.done() && gone.done(); });
+  CHECK(arrived.succeeded());
+  for (const error_code& ec : {none.ec, write.ec, gone.ec})
+    CHECK(ec == IBV_WC_RETRY_EXC_ERR);
+}
+
 TEST_CASE("operations fail on a connection that is closed, not connected, or closed meanwhile") {
   asio::io_context io;
   const device dev = open_device();

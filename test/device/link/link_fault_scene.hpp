@@ -142,6 +142,8 @@ private:
     if (Scene::disconnect_has_reason && kind.ends == end::reason) {
       INFO(describe(disconnect.ec) << ", " << describe(ends[2].ec));
       CHECK(disconnect.ec == ends[2].ec);
+      for (const ending& e : ends) // also of an operation that the device has flushed
+        CHECK((e.ec != asio::error::connection_reset || e.ec == disconnect.ec));
     }
   }
 
