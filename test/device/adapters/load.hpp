@@ -6,11 +6,11 @@
 
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/co_spawn.hpp>
-#include <boost/asio/detached.hpp>
 #include <boost/asio/use_awaitable.hpp>
 
 #include <atomic>
 #include <cstdint>
+#include <exception>
 #include <mutex>
 #include <utility>
 #include <vector>
@@ -25,11 +25,14 @@ public:
     error_code ec;
   };
 
-  /// Awaits `step()` until it throws a `system_error`.
+  /// Awaits `step()` until it throws a `system_error`. The context throws any other exception.
   template <class ExecutorOrContext, class Step>
   void start(ExecutorOrContext&& ex, const char* name, Step step) {
     ++running_;
-    asio::co_spawn(ex, repeat(name, std::move(step)), asio::detached);
+    asio::co_spawn(ex, repeat(name, std::move(step)), [](const std::exception_ptr& e) {
+      if (e)
+        std::rethrow_exception(e);
+    });
   }
   int running() const noexcept { return running_; }
   /// The operations that have succeeded.

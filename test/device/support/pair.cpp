@@ -63,7 +63,7 @@ void until(std::initializer_list<asio::io_context*> contexts,
     std::size_t ran = 0;
     for (asio::io_context* const io : contexts) {
       io->restart();
-      ran += io->poll();
+      ran += io->poll_one(); // poll() need not return while the device goes on
     }
     if (ran == 0)
       std::this_thread::yield();
