@@ -63,7 +63,6 @@ struct region {
     mr = ibv_reg_mr(pd, memory.data(), memory.size(), IBV_ACCESS_LOCAL_WRITE | access);
     require(mr != nullptr, "ibv_reg_mr");
     key = mr->rkey;
-    expected = memory;
   }
   region(const region&) = delete;
   region& operator=(const region&) = delete;
@@ -74,11 +73,12 @@ struct region {
     require(ibv_dereg_mr(mr) == 0, "ibv_dereg_mr");
     mr = nullptr;
     hide(0);
-    expected = memory;
   }
+  /// Hides the memory from there on, and expects that all of it stays as it then is.
   void hide(std::size_t from) {
     for (std::size_t i = from; i < memory.size(); ++i)
       memory[i] = static_cast<std::byte>(the_secret()[i % secret_size]);
+    expected = memory;
   }
   std::uint64_t address() const { return reinterpret_cast<std::uintptr_t>(memory.data()); }
   bool is_unchanged(std::size_t from = 0, std::size_t to = region_size) const {
@@ -172,23 +172,22 @@ struct device_side {
   }
   /// The peer may use the middle half of `seen_by_window` from now on.
   void bind_window() {
-    seen_by_window.begin = region_size / 4;
-    seen_by_window.end = region_size * 3 / 4;
-    std::fill(seen_by_window.memory.begin() + region_size / 4,
-              seen_by_window.memory.begin() + region_size * 3 / 4, std::byte{});
-    seen_by_window.expected = seen_by_window.memory;
+    region& r = seen_by_window;
+    r.begin = region_size / 4;
+    r.end = region_size * 3 / 4;
+    std::fill(r.memory.data() + r.begin, r.memory.data() + r.end, std::byte{});
+    r.expected = r.memory;
     window = ibv_alloc_mw(pd, IBV_MW_TYPE_2);
     require(window != nullptr, "ibv_alloc_mw");
     ibv_send_wr wr{}, *bad = nullptr;
     wr.opcode = IBV_WR_BIND_MW;
     wr.bind_mw.mw = window;
     wr.bind_mw.rkey = ibv_inc_rkey(window->rkey);
-    wr.bind_mw.bind_info = {seen_by_window.mr, seen_by_window.address() + seen_by_window.begin,
-                            seen_by_window.end - seen_by_window.begin,
+    wr.bind_mw.bind_info = {r.mr, r.address() + r.begin, r.end - r.begin,
                             IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ};
     require(ibv_post_send(qp, &wr, &bad) == 0, "ibv_post_send");
     require(next_completion().status == IBV_WC_SUCCESS, "IBV_WR_BIND_MW");
-    seen_by_window.key = wr.bind_mw.rkey;
+    r.key = wr.bind_mw.rkey;
   }
   void free_window() {
     if (window == nullptr)
@@ -196,7 +195,6 @@ struct device_side {
     require(ibv_dealloc_mw(window) == 0, "ibv_dealloc_mw");
     window = nullptr;
     seen_by_window.hide(0);
-    seen_by_window.expected = seen_by_window.memory;
   }
   ibv_wc next_completion() {
     ibv_wc w{};

@@ -5,6 +5,7 @@
 // does.
 #pragma once
 
+#include <array>
 #include <asio_rdma_soft.h>
 #include <stdexcept>
 #include <string>
@@ -13,6 +14,7 @@
 #pragma weak soft_set
 #pragma weak soft_get_vector
 #pragma weak soft_get_faults
+#pragma weak soft_get_resources
 
 namespace test {
 
@@ -29,5 +31,13 @@ public:
       throw std::runtime_error("the software device refuses its settings");
   }
 };
+
+/// The objects that this process has on the software device, by kind.
+inline std::array<int, 7> device_objects() {
+  soft_resources r{};
+  soft_get_resources(&r);
+  return {r.domains,     r.regions, r.windows, r.completion_queues, r.shared_receive_queues,
+          r.queue_pairs, r.ids};
+}
 
 } // namespace test

@@ -25,8 +25,6 @@
 #include <string>
 #include <thread>
 
-#pragma weak soft_get_resources
-
 namespace test::losses_tests {
 namespace {
 
@@ -282,13 +280,6 @@ struct disassociated_destroy {
   ~disassociated_destroy() { unsetenv("RDMAV_ALLOW_DISASSOC_DESTROY"); }
 };
 
-std::array<int, 7> objects() {
-  soft_resources r;
-  soft_get_resources(&r);
-  return {r.domains,     r.regions, r.windows, r.completion_queues, r.shared_receive_queues,
-          r.queue_pairs, r.ids};
-}
-
 std::ptrdiff_t descriptors() {
   return std::distance(std::filesystem::directory_iterator("/proc/self/fd"),
                        std::filesystem::directory_iterator());
@@ -334,11 +325,11 @@ TEST_CASE("a removal that takes a while ends all operations with its error, too"
 TEST_CASE("removals leave no object and no descriptor", "[h6]") {
   const disassociated_destroy allowed;
   remove_under_load("mlx5", 100); // also makes what the process has once
-  const auto before = objects();
+  const auto before = device_objects();
   const auto open = descriptors();
   for (unsigned seed = 101; seed < 106; ++seed)
     remove_under_load("mlx5", seed);
-  CHECK(objects() == before);
+  CHECK(device_objects() == before);
   CHECK(descriptors() == open);
 }
 
@@ -365,11 +356,11 @@ TEST_CASE("an adapter is removed 1000 times under load", "[.long][h6]") {
   const unsigned first = std::random_device()();
   std::printf("first seed %u\n", first);
   remove_under_load("mlx5", first);
-  const auto before = objects();
+  const auto before = device_objects();
   const auto open = descriptors();
   for (unsigned n = 1; n < 1000; ++n)
     remove_under_load("mlx5", first + n);
-  CHECK(objects() == before);
+  CHECK(device_objects() == before);
   CHECK(descriptors() == open);
   std::printf("1000 removals: %td descriptors before, %td after\n", open, descriptors());
 }

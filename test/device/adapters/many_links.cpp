@@ -9,19 +9,11 @@
 #include <cstdio>
 #include <random>
 
-#pragma weak soft_get_resources
-
 namespace test::many_links_tests {
 namespace {
 
 // Completions are dropped as by mlx5, in less time.
 constexpr const char* quick = "mlx5,late_last_wqe=20us,create=0,destroy=0";
-
-std::array<int, 3> objects() {
-  soft_resources r;
-  soft_get_resources(&r);
-  return {r.queue_pairs, r.completion_queues, r.ids};
-}
 
 // Opens a link, begins messages in both directions, and ends it in the middle of them.
 void come_and_go(talks& c, std::minstd_rand& random) {
@@ -75,7 +67,7 @@ void come_and_go(int links, unsigned seed) {
   outcome<message> work; // of the context
   c.a[0].async_receive(work.handler());
   const auto of_a = c.of_a.statistics(), of_b = c.of_b.statistics();
-  const auto before = objects();
+  const auto before = device_objects();
   for (int n = 0; n < links; ++n)
     come_and_go(c, random);
   const auto is_as_before = [](const shared_receives_statistics& was, const shared_receives& now) {
@@ -85,7 +77,7 @@ void come_and_go(int links, unsigned seed) {
   c.until([&] { return is_as_before(of_a, c.of_a) && is_as_before(of_b, c.of_b); });
   std::printf("%d links, %u and %u receives before, %u and %u after\n", links, of_a.posted,
               of_b.posted, c.of_a.statistics().posted, c.of_b.statistics().posted);
-  c.until([&] { return objects() == before; });
+  c.until([&] { return device_objects() == before; });
   c.carries(c.a[0], c.b[0], 5000, 7);
   c.b[0].async_send(asio::buffer("end"), [](error_code, std::size_t) {});
   c.until([&] { return work.done(); });
