@@ -80,6 +80,7 @@ TEST_CASE("ten times as many writes, with the smallest queues there are") {
   p.drain();
   CHECK(writes.is_sequence(count));
   CHECK(writes.failures == 0);
+  REQUIRE(p.placed());
   for (unsigned i = 0; i < count; ++i)
     REQUIRE(p.mb.word(8 * i) == i + 1);
 }
