@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <unordered_map>
 
 #undef ibv_reg_mr
 #undef ibv_reg_mr_iova
@@ -82,7 +83,17 @@ ibv_gid the_gid() {
   return gid;
 }
 
+std::unordered_map<std::uint32_t, null_device::queue_pair*>& queue_pairs() {
+  static std::unordered_map<std::uint32_t, null_device::queue_pair*> all;
+  return all;
+}
+
 } // namespace
+
+queue_pair* null_device::find(std::uint32_t number) {
+  const auto found = queue_pairs().find(number);
+  return found == queue_pairs().end() ? nullptr : found->second;
+}
 
 // Devices
 
@@ -326,12 +337,15 @@ NULL_DEVICE_EXPORT ibv_qp* ibv_create_qp(ibv_pd* pd, ibv_qp_init_attr* attr) {
   qp->receive_ring = std::make_unique<queue_pair::receive[]>(cap.max_recv_wr);
   qp->receive_mask = cap.max_recv_wr - 1;
   qp->init = *attr;
+  queue_pairs().emplace(qp->qp_num, qp);
   return qp;
 }
 NULL_DEVICE_EXPORT int ibv_modify_qp(ibv_qp* handle, ibv_qp_attr* attr, int mask) {
   auto& qp = static_cast<queue_pair&>(*handle);
   if (mask & ~IBV_QP_STATE)
     qp.attributes = *attr;
+  if (mask & IBV_QP_DEST_QPN && attr->dest_qp_num != qp.qp_num)
+    qp.peer = find(attr->dest_qp_num);
   if (mask & IBV_QP_STATE) {
     qp.state = attr->qp_state;
     if (qp.state == IBV_QPS_ERR)
@@ -351,6 +365,10 @@ NULL_DEVICE_EXPORT int ibv_query_qp(ibv_qp* handle, ibv_qp_attr* attr, int,
   return 0;
 }
 NULL_DEVICE_EXPORT int ibv_destroy_qp(ibv_qp* qp) {
+  queue_pairs().erase(qp->qp_num);
+  for (const auto& [number, other] : queue_pairs())
+    if (other->peer == qp)
+      other->peer = nullptr;
   delete static_cast<queue_pair*>(qp);
   return 0;
 }

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: BSL-1.0
 //
 // A device for counting instructions, allocations and calls only. Work completes inside
-// ibv_post_send, no byte moves, there is no peer, nothing is checked, and receives complete only by
-// a flush. A test of behaviour on this device would prove nothing.
+// ibv_post_send, and nothing is checked. If a queue pair is connected to another one, bytes are
+// copied and the other's receives complete; a message without a posted receive ends the program. If
+// it is connected to itself, no byte moves and receives complete only by a flush. A test of
+// behaviour on this device would prove nothing.
 //
 // An executable that links the target asio_rdma_null_device defines the ibv_* functions itself. It
 // sees one device, null0, with one active RoCE port, instead of the machine's devices. rdma_cm does

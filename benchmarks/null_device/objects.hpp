@@ -21,6 +21,8 @@ struct completion {
   std::uint32_t byte_len;
   ibv_wc_status status;
   ibv_wc_opcode opcode;
+  std::uint32_t immediate; // or the key that was invalidated
+  unsigned flags;
 };
 
 struct channel : ibv_comp_channel {
@@ -47,6 +49,7 @@ struct descriptor {
 };
 
 struct queue_pair : ibv_qp {
+  queue_pair* peer = nullptr; // none: nothing moves
   std::unique_ptr<descriptor[]> send_ring;
   std::uint32_t send_mask = 0, send_tail = 0;
   struct receive {
@@ -76,5 +79,8 @@ int poll_cq(ibv_cq* cq, int n, ibv_wc* wc);
 int req_notify_cq(ibv_cq* cq, int solicited_only);
 
 void flush_receives(queue_pair& qp);
+
+/// The queue pair that has the number, or null.
+queue_pair* find(std::uint32_t number);
 
 } // namespace null_device
