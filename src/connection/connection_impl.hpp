@@ -87,6 +87,7 @@ private:
 
   // Sends.
   error_code fill(message_record& r, const payload& p);
+  bool find_views(message_record& r, const payload& p) const;
   static void add_message(const message_record& r, frame_transfer& to);
   void expose(message_record& r);
   void end_send(message_record& r, operation_list& done);

@@ -25,7 +25,8 @@ bool connection_impl::start(message_receive& op) {
     op.request.capacity = 0;
     for (std::size_t i = 0; i < op.target_count; ++i)
       op.request.capacity += op.targets[i].length;
-    op.direct = op.target_count == 1 && find_key(*op.targets);
+    op.direct = op.target_count == 1 && op.request.capacity > frame_transfer::payload_room &&
+                find_key(*op.targets);
   }
   begin(op);
   op.request.op = &op;
@@ -69,18 +70,21 @@ void connection_impl::complete_receive(message_receive& op, operation_list& done
   registered_buffer memory;
   const bool in_slot = result.where == message_in::place::slot;
   const std::size_t at = frame_header::size + result.at;
-  if (in_slot)
-    memory = op.owning ? link_.take_received(result.slot, at, result.bytes)
-                       : link_.received(result.slot).slice(at, result.bytes);
-  else if (result.where == message_in::place::pulled) {
+  const std::byte* bytes = nullptr;
+  if (in_slot && op.owning) {
+    memory = link_.take_received(result.slot, at, result.bytes);
+  } else if (in_slot) {
+    bytes = static_cast<const std::byte*>(link_.received(result.slot).data()) + at;
+  } else if (result.where == message_in::place::pulled) {
     message_pull& p = pull_of(result.slot);
     memory = std::move(p.memory);
+    bytes = static_cast<const std::byte*>(memory.data());
     give_back(p);
   }
   if (op.owning)
     op.result.payload = std::move(memory);
-  else if (!memory.empty())
-    scatter(memory.data(), {op.targets, op.target_count}, 0, memory.size());
+  else if (bytes != nullptr && result.bytes != 0)
+    scatter(bytes, {op.targets, op.target_count}, 0, result.bytes);
   if (in_slot && result.last)
     link_.frames().release(result.slot);
   active_.erase(operation_list::s_iterator_to(op));

@@ -47,23 +47,10 @@ error_code connection_impl::fill(message_record& r, const payload& p) {
   r.bytes = p.bytes;
   if (p.too_many)
     return error::too_many_buffers;
-  bool registered = p.registered;
-  std::array<payload::part, message_record::max_views> found;
-  if (!registered && p.count <= found.size()) { // the buffers may lie in the pool nevertheless
-    registered = true;
-    for (std::size_t i = 0; i < p.count && registered; ++i) {
-      const auto b = link_.pool().find(p.parts[i].data, p.parts[i].bytes);
-      registered = b.has_value();
-      if (registered)
-        found[i] = {p.parts[i].data, p.parts[i].bytes, b->lkey()};
-    }
-  } else if (p.count <= found.size()) {
-    std::copy_n(p.parts, p.count, found.begin());
-  }
-  if (registered && p.count <= (p.bytes > eager ? 1 : link_.frame_views()) &&
-      (p.bytes > frame_transfer::payload_room || p.bytes > eager)) {
-    for (std::size_t i = 0; i < p.count; ++i)
-      r.views[i] = element_of(found[i]);
+  // Whether the message is sent in place if its buffers are registered.
+  const bool in_place = (p.bytes > frame_transfer::payload_room || p.bytes > eager) &&
+                        p.count <= (p.bytes > eager ? 1 : link_.frame_views());
+  if (in_place && find_views(r, p)) {
     r.view_count = static_cast<std::uint32_t>(p.count);
     r.caller_keeps = true;
     return {};
@@ -79,6 +66,22 @@ error_code connection_impl::fill(message_record& r, const payload& p) {
   }
   asio::buffer_copy(asio::buffer(to, p.bytes), std::span(p.parts, p.count));
   return {};
+}
+
+// Whether the buffers are registered, perhaps because they lie in the pool. If so, `r` gets them.
+bool connection_impl::find_views(message_record& r, const payload& p) const {
+  assert(p.count <= message_record::max_views);
+  for (std::size_t i = 0; i < p.count; ++i) {
+    const payload::part& part = p.parts[i];
+    r.views[i] = element_of(part);
+    if (p.registered)
+      continue;
+    const auto block = link_.pool().find(part.data, part.bytes);
+    if (!block)
+      return false;
+    r.views[i].lkey = block->lkey();
+  }
+  return true;
 }
 
 void connection_impl::add_payload(const outgoing_frame& frame, frame_transfer& to) {

@@ -134,7 +134,7 @@ bool message_inbox::next_answer(outgoing_frame& f) {
   return true;
 }
 
-void message_inbox::receive(message_in& op) {
+bool message_inbox::receive(message_in& op) {
   assert(!op.busy_ && !op.waiting_);
   op.ec = {};
   op.bytes = 0;
@@ -148,8 +148,10 @@ void message_inbox::receive(message_in& op) {
     waiters_.push_back(op);
     ++waiting_;
   }
+  const bool written = op.what == message_in::kind::written;
   if (dropping_)
     finish(op, no_receives_);
+  return no_receives_ || !(written ? written_ : messages_).empty();
 }
 
 bool message_inbox::cancel(message_in& op) {

@@ -20,7 +20,8 @@ class message_inbox {
 public:
   message_inbox(frame_link& link, const message_options& o);
 
-  void receive(message_in& op);
+  /// Returns whether there may be an action.
+  bool receive(message_in& op);
   bool cancel(message_in& op);
   void abandon(message_in& op);
   void read_into(std::uint32_t slot, message_in& op);

@@ -25,16 +25,19 @@ message_outbox::message_outbox(const frame_link& link, const message_options& o)
     free_offers_.push_back(static_cast<std::uint16_t>(i - 1));
 }
 
-void message_outbox::send(message_out& op) {
+bool message_outbox::send(message_out& op) {
   assert(op.state_ == message_out::state::idle || op.state_ == message_out::state::done);
   op.ec = {};
   op.under_way_ = op.answered_ = false;
-  if (no_sends_)
-    return finish(op, no_sends_);
+  if (no_sends_) {
+    finish(op, no_sends_);
+    return true;
+  }
   op.state_ = message_out::state::waiting;
   queue_.push_back(op);
   if (next_prepare_ == queue_.end())
     next_prepare_ = std::prev(queue_.end());
+  return !is_eager(op);
 }
 
 bool message_outbox::next_sent(message_action& a) {

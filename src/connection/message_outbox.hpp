@@ -59,7 +59,8 @@ public:
 
   /// Does not decrease, because the peer's receives do not shrink.
   std::uint64_t eager_size() const noexcept { return link_.peer_payload(); }
-  void send(message_out& op);
+  /// Returns whether there may be an action.
+  bool send(message_out& op);
   void prepared(message_out& op, const remote_buffer& memory);
   void fail_send(message_out& op, const error_code& ec);
   bool cancel(message_out& op);

@@ -28,8 +28,9 @@ public:
   std::uint64_t eager_size() const noexcept { return outbox_.eager_size(); }
 
   void send(message_out& op) {
-    ask_again();
-    outbox_.send(op);
+    ask_for_data();
+    if (outbox_.send(op))
+      ask_to_act();
   }
   /// Reports that the key for `op` has been made.
   void prepared(message_out& op, const remote_buffer& memory) {
@@ -54,8 +55,8 @@ public:
   }
 
   void receive(message_in& op) {
-    ask_again();
-    inbox_.receive(op);
+    if (inbox_.receive(op))
+      ask_to_act();
   }
   /// Cancels a receive; no message is lost. Returns false while the device reads into its memory.
   /// Then `op` ends with `operation_aborted` when the device has finished, and the message can be

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cassert>
 #include <chrono>
 #include <cstdint>
 #include <initializer_list>
@@ -35,7 +36,7 @@ class frame_link;
 /// If a part has no control frame, no data and no action for the driver, the link does not ask the
 /// part again until an event of the part. The calls that the link itself makes count as such
 /// events. Each function that the part offers to the driver, and that may give the part a frame or
-/// an action, calls `ask_again`.
+/// an action, calls `ask_again`, or one of the functions beside it.
 class link_part {
 public:
   /// Takes the next control frame, if there is one. The link sends every frame that it takes.
@@ -70,6 +71,10 @@ protected:
   ~link_part() = default;
   /// The part may have something, so it is asked for everything again.
   inline void ask_again() noexcept;
+  /// The part may have data, and nothing else is new.
+  inline void ask_for_data() noexcept;
+  /// The part may have an action for the driver, and nothing else is new.
+  void ask_to_act() noexcept { may_act_ = true; }
   /// Whether the part may have an action for the driver.
   bool may_act() const noexcept { return may_act_; }
   /// The part has no action.
@@ -257,6 +262,11 @@ void link_part::ask_again() noexcept {
   if (frames_ == nullptr)
     return;
   frames_->control_ |= bit_;
+  frames_->data_ |= bit_;
+}
+
+void link_part::ask_for_data() noexcept {
+  assert(frames_ != nullptr);
   frames_->data_ |= bit_;
 }
 

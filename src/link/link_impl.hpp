@@ -242,6 +242,7 @@ private:
   void advance(operation_list& done) noexcept;
   void settle(std::unique_lock<mutex>& l, operation_list& done) noexcept;
   void drive(operation_list& done);
+  bool run_frames();
   void send(std::uint32_t slot, const outgoing_frame& frame);
   void stop(operation_list& done);
   void lack_memory() noexcept;

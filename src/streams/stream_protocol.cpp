@@ -35,10 +35,20 @@ stream_action stream_protocol::next() {
   if (!may_act())
     return {};
   const stream_action a = next_action();
-  if (a.what == stream_action::kind::none)
+  switch (a.what) {
+  case stream_action::kind::none:
     idle();
-  else
+    break;
+  case stream_action::kind::fill:
+    ask_for_data();
+    break;
+  case stream_action::kind::wrote:
+  case stream_action::kind::read:
+  case stream_action::kind::await_idle:
+    break;
+  default:
     ask_again(); // there may be something to send
+  }
   return a;
 }
 
@@ -106,7 +116,8 @@ bool stream_protocol::held_back(const stream_source& s) const noexcept {
 
 // As long as writes follow each other, their bytes are held, for a limited time.
 void stream_protocol::on_idle() {
-  ask_again();
+  ask_to_act();
+  ask_for_data();
   const bool holds = !pending_.empty() && held_back(as_block(pending_.front()));
   const std::uint64_t held = holds ? as_block(pending_.front()).bytes : 0;
   const bool more = held != 0 && held != held_ && idle_visits_ != most_idle_visits;

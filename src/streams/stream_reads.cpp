@@ -10,12 +10,13 @@ namespace asio_rdma::detail {
 
 void stream_protocol::read(stream_read& op) {
   assert(!op.waiting_);
-  ask_again();
   op.ec = {};
   op.done = 0;
   op.waiting_ = true;
   readers_.push_back(op);
   starved_ = {};
+  if (readable() || inbox_.offered(1).size != 0)
+    ask_to_act();
 }
 
 bool stream_protocol::cancel(stream_read& op) {

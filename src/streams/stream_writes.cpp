@@ -10,7 +10,8 @@ namespace asio_rdma::detail {
 
 void stream_protocol::write(stream_write& op) {
   assert(!op.queued_ && op.under_way_ == 0);
-  ask_again();
+  ask_to_act();
+  ask_for_data();
   restart(op);
   op.ec = {};
   op.done = op.taken_ = 0;
