@@ -89,12 +89,31 @@ bool queue_pair_impl::start_failed(send_operation& op, const error_code& ec, boo
   return !is_refused;
 }
 
+bool queue_pair_impl::receive_refused(receive_operation& op, const error_code& ec) {
+  assert(mutex_.is_locked() && ec);
+  const auto cq = cq_;
+  const bool background = op.background;
+  op.fail(ec);
+  mutex_.unlock();
+  if (background)
+    cq->background_ending();
+  cq->operation_not_started();
+  return false;
+}
+
 bool start(queue_pair_impl& impl, send_operation& op) {
   impl.mutex_.lock();
-  if (impl.state_.load(std::memory_order_relaxed) != queue_pair_state::connected || !op.usual ||
-      !impl.send_.may_post()) [[unlikely]]
-    return impl.start_slowly(impl.send_, op, impl.options_.max_send_sge,
-                             queue_pair_state::connected);
+  const bool usual =
+      impl.state_.load(std::memory_order_relaxed) == queue_pair_state::connected && op.usual;
+  if (!usual || !impl.send_.may_post()) [[unlikely]] {
+    if (!usual || !impl.send_.is_held())
+      return impl.start_slowly(impl.send_, op, impl.options_.max_send_sge,
+                               queue_pair_state::connected);
+    impl.cq_->operation_starting(); // of a batch
+    impl.send_.wait(op);
+    impl.mutex_.unlock();
+    return true;
+  }
   impl.cq_->operation_starting();
   use_inline(op, impl.options_.max_inline, false);
   assert(impl.qp_ != nullptr);
@@ -143,8 +162,25 @@ bool start(queue_pair_impl& impl, receive_operation& op) {
   }
   give_element(op, impl.pd_.get_device());
   impl.mutex_.lock();
-  return impl.start_slowly(impl.receive_, op, impl.options_.max_receive_sge,
-                           queue_pair_state::open);
+  const queue_pair_state now = impl.state_.load(std::memory_order_relaxed);
+  if ((now != queue_pair_state::connected && now != queue_pair_state::open) ||
+      op.wr.num_sge > static_cast<int>(impl.options_.max_receive_sge) || !impl.receive_.may_post())
+      [[unlikely]]
+    return impl.start_slowly(impl.receive_, op, impl.options_.max_receive_sge,
+                             queue_pair_state::open);
+  op.ec = {};
+  const bool background = op.background;
+  background ? impl.cq_->background_starting() : impl.cq_->operation_starting();
+  assert(impl.qp_ != nullptr);
+  impl.receive_.posting(op);
+  op.wr.next = nullptr;
+  ibv_recv_wr* bad = nullptr;
+  if (const int e = ibv_post_recv(impl.qp_, &op.wr, &bad)) [[unlikely]]
+    return impl.receive_refused(op, system_error_code(std::abs(e)));
+  impl.receive_.posted(op);
+  impl.cq_->operation_started();
+  impl.mutex_.unlock();
+  return true;
 }
 
 bool queue_pair_impl::start(operation& op) {

@@ -47,12 +47,22 @@ public:
     ++used_;
   }
 
+  /// Adds an operation that may not be posted now to those that wait.
+  void wait(operation& op) noexcept {
+    assert(mutex_.is_locked() && !may_post() && depth_ != 0);
+    posting(op);
+    waiting_.push_back(op);
+    ++blocked_;
+  }
+
   /// While the queue is held, operations are gathered. The last `release` posts them as one chain.
   void hold() noexcept {
     assert(mutex_.is_locked());
     ++holds_;
     ++blocked_;
   }
+  /// Whether operations are gathered now. A queue without depth gathers none.
+  bool is_held() const noexcept { return holds_ != 0 && depth_ != 0; }
   void release(operation_list& ended);
 
   /// Moves the completed operation to `ready` and posts waiting ones. Its result is already in
