@@ -2,8 +2,8 @@
 #ifndef SOFT_TEST_LOSS_PARTY_HPP
 #define SOFT_TEST_LOSS_PARTY_HPP
 
-#include "fixture.hpp"
 #include "scene.hpp"
+#include "support/fixture.hpp"
 
 #include <array>
 #include <chrono>

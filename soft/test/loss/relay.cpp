@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 #include "relay.hpp"
 
-#include "fixture.hpp"
+#include "support/fixture.hpp"
 
 #include <algorithm>
 #include <catch2/catch.hpp>

@@ -3,7 +3,7 @@
 #define SOFT_TEST_LOSS_SIDES_HPP
 
 #include "party.hpp"
-#include "processes.hpp"
+#include "support/processes.hpp"
 
 #include <functional>
 #include <string>
