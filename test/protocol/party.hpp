@@ -1,40 +1,27 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
-#include "connection/message_protocol.hpp"
-#include "fake_link.hpp"
-#include "gathered.hpp"
 #include "leases/grant_table.hpp"
 #include "leases/lease_table.hpp"
-#include "party_state.hpp"
+#include "message_party.hpp"
 
-#include <algorithm>
 #include <limits>
 #include <map>
-#include <memory>
 #include <utility>
 #include <vector>
 
 namespace protocol_test {
 
-/// One side of a connection.
-class party final : public fake_link, public party_state {
+/// One side of a connection: its messages, and the memory that it lends and borrows.
+class party final : public message_party {
 public:
   party(const frame_options& l, const message_options& m, const grant_limits& g)
-      : fake_link(l, l.receives + (l.promise != 0 ? shared_receives::spare : 0)),
-        messages(link, m),
-        inbox(link),
-        grants(link, inbox, g),
-        leases(link, inbox) {
-    if (l.promise != 0)
-      shared.emplace(l.receives, l.promise);
-  }
+      : message_party(l, m), inbox(link), grants(link, inbox, g), leases(link, inbox) {}
   ~party() {
     if (!dead)
       die(asio::error::operation_aborted);
   }
 
-  message_protocol messages;
   region_inbox inbox;
   grant_table grants;
   lease_table leases;
@@ -92,125 +79,14 @@ public:
 
   /// Performs one action of the device or the system. False if there is none.
   bool local_step(const chooser& pick) {
-    const auto some = [&](auto& list) {
-      return pick(static_cast<std::uint32_t>(list.size()));
-    };
-    if (idle_asked && pick(2) == 0) {
-      idle_asked = false;
-      messages.on_idle();
-    } else if (!preparing.empty()) {
-      const auto i = preparing.begin() + some(preparing);
-      send_op& op = **i;
-      preparing.erase(i);
-      op.preparing = false;
-      if (op.ended) {
-        bury(&op);
-      } else if (pick(16) == 15) {
-        messages.fail_send(op, asio::error::no_memory);
-      } else {
-        op.keyed = true;
-        op.key = next_key++;
-        keys[op.key] = op.bytes;
-        messages.prepared(op, {op.key << 32, op.bytes, op.sequence});
-      }
-    } else if (!making.empty()) {
-      const auto i = making.begin() + some(making);
-      const std::uint32_t id = *i;
-      making.erase(i);
-      if (pick(16) == 15) {
-        grants.not_made(id, asio::error::no_memory);
-      } else {
-        must(grant_keys.insert(id).second, "a grant has one key");
-        grants.made(id, {0x10000, making_bytes[id], id}, now);
-      }
-    } else if (!ending.empty()) {
-      const auto i = ending.begin() + some(ending);
-      const std::uint32_t id = *i;
-      ending.erase(i);
-      must(grant_keys.erase(id) == 1, "a key ends once");
-      grants.ended(id);
-    } else if (!pulls.empty()) {
-      const auto i = pulls.begin() + some(pulls);
-      const pull p = *i;
-      pulls.erase(i);
-      if (p.into != nullptr) {
-        p.into->written_to = false;
-        p.into->holds = p.memory.rkey;
-      }
-      if (pick(16) == 15 && (p.direct || read.erase(p.slot) == 1))
-        messages.refuse(p.slot);
-      else
-        messages.pulled(p.slot);
-    } else {
+    if (!idle_or_prepare_step(pick) && !grant_step(pick) && !pull_step(pick))
       return idle_asked;
-    }
     run();
     return true;
   }
 
   // Actions of the application.
 
-  void send(std::uint64_t bytes, bool written = false) {
-    send_op& op = make(sends);
-    op.what = written ? message_out::kind::written : message_out::kind::message;
-    op.bytes = written ? 0 : bytes;
-    op.sequence = sequence++;
-    op.immediate = op.sequence;
-    sent_sizes[op.sequence] = op.bytes;
-    messages.send(op);
-    run();
-  }
-  void cancel_send(const chooser& pick) {
-    if (send_op* const op = some_of(sends, pick); op != nullptr && !op->ended)
-      if (messages.cancel(*op)) {
-        drop_key(*op);
-        end(*op);
-        if (!op->preparing)
-          bury(op);
-      }
-    run();
-  }
-  void receive(std::uint64_t capacity, bool written = false) {
-    receive_op& op = make(receives);
-    op.what = written ? message_in::kind::written : message_in::kind::message;
-    op.capacity = capacity;
-    messages.receive(op);
-    run();
-  }
-  void cancel_receive(const chooser& pick) {
-    receive_op* op = some_of(receives, pick);
-    if (pick(2) == 0) // prefers a receive whose memory is being written to
-      for (const pull& p : pulls)
-        op = p.into != nullptr ? p.into : op;
-    if (op != nullptr) {
-      bool ended = messages.cancel(*op);
-      must(ended == !op->written_to,
-           "a cancelled receive ends at once unless the device writes to its memory");
-      if (!ended && pick(2) == 0) {
-        for (pull& p : pulls)
-          if (p.into == op)
-            p.into = nullptr;
-        op->written_to = false;
-        messages.abandon(*op);
-        ended = true;
-        ++abandoned;
-      }
-      if (ended) {
-        end(*op);
-        receives.erase(op);
-      }
-    }
-    run();
-  }
-  void let_go(const chooser& pick) {
-    if (lent_slots.empty())
-      return;
-    const auto i = lent_slots.begin() + pick(static_cast<std::uint32_t>(lent_slots.size()));
-    const std::uint32_t slot = *i;
-    lent_slots.erase(i);
-    link.release(slot);
-    run();
-  }
   void ask(lease_request::kind what, std::uint64_t bytes, remote_rights rights,
            std::chrono::microseconds lease, std::uint32_t id = 0) {
     lease_op& op = make(asked);
@@ -324,151 +200,34 @@ public:
   }
 
 private:
-  template <class Op>
-  struct op_set {
-    std::vector<std::unique_ptr<Op>> list;
-    void erase(const void* op) {
-      for (auto& p : list)
-        if (p.get() == op) {
-          std::swap(p, list.back());
-          list.pop_back();
-          return;
-        }
-      must(false, "an operation is known");
-    }
-  };
-
-  template <class Op>
-  Op& make(op_set<Op>& set) {
-    ++made_ops;
-    set.list.push_back(std::make_unique<Op>());
-    return *set.list.back();
-  }
-  template <class Op>
-  static Op* some_of(op_set<Op>& set, const chooser& pick) {
-    if (set.list.empty())
-      return nullptr;
-    return set.list[pick(static_cast<std::uint32_t>(set.list.size()))].get();
-  }
-  template <class Op>
-  void end(Op& op) {
-    must(!op.ended, "an operation ends once");
-    op.ended = true;
-    ++ended_ops;
-  }
-  void bury(send_op* op) { sends.erase(op); }
-  void drop_key(send_op& op) {
-    if (op.keyed)
-      must(keys.erase(op.key) == 1, "a key ends once");
-    op.keyed = false;
-  }
-
-  std::span<const std::byte> payload_of(const outgoing_frame& f) override {
-    gathered_ = gathered_payload(f);
-    return gathered_;
-  }
-  void free_receive(std::uint32_t slot) override {
-    if (!shared)
-      return fake_link::free_receive(slot);
-    post(slot);
-    link.freed();
-    shared->shares.give_back(!shared->left && link.below_promise());
-  }
-  bool takes_receive() {
-    if (!shared || shared->left || !link.wants_receive() ||
-        !shared->shares.take(link.below_promise()))
-      return false;
-    link.granted();
-    return true;
-  }
   bool part_action() override { return takes_receive() || message_step() || region_step(); }
 
-  bool message_step() {
-    const message_action a = messages.next();
-    switch (a.what) {
-    case message_action::kind::none:
-      return false;
-    case message_action::kind::prepare: {
-      auto* const op = static_cast<send_op*>(a.send);
-      op->preparing = true;
-      preparing.push_back(op);
-      break;
-    }
-    case message_action::kind::pull:
-      pulls.push_back({a.slot, a.memory, nullptr, false});
-      if (a.memory.size % 4 != 0) {
-        auto& op = static_cast<receive_op&>(*a.receive);
-        must(!op.written_to, "a receive's memory is the target of one READ at a time");
-        messages.read_into(a.slot, op);
-        op.written_to = true;
-        pulls.back().into = &op;
-        pulls.back().direct = true;
+  /// Makes or ends the key of a grant. False if no key is to be made or ended.
+  bool grant_step(const chooser& pick) {
+    const auto some = [&](auto& list) {
+      return pick(static_cast<std::uint32_t>(list.size()));
+    };
+    if (!making.empty()) {
+      const auto i = making.begin() + some(making);
+      const std::uint32_t id = *i;
+      making.erase(i);
+      if (pick(16) == 15) {
+        grants.not_made(id, asio::error::no_memory);
       } else {
-        must(read.insert(a.slot).second, "a message is the source of one READ at a time");
+        must(grant_keys.insert(id).second, "a grant has one key");
+        grants.made(id, {0x10000, making_bytes[id], id}, now);
       }
-      if (on_pull)
-        on_pull(a.memory);
-      break;
-    case message_action::kind::drop: {
-      const bool direct_read = std::any_of(
-          pulls.begin(), pulls.end(), [&](const pull& p) { return p.direct && p.slot == a.slot; });
-      must(direct_read ? dead : read.erase(a.slot) == 1, "a message that was read is dropped once");
-      break;
-    }
-    case message_action::kind::await_idle:
-      must(!idle_asked, "the protocol asks for one visit at a time");
-      idle_asked = true;
-      break;
-    case message_action::kind::sent: {
-      auto& op = *static_cast<send_op*>(a.send);
-      end(op);
-      drop_key(op);
-      if (!op.ec)
-        (op.what == message_out::kind::written ? written_well : sent_well).insert(op.sequence);
-      else
-        ++failed_sends;
-      if (!op.preparing)
-        bury(&op);
-      break;
-    }
-    default: {
-      auto& op = *static_cast<receive_op*>(a.receive);
-      must(!op.written_to, "a receive ends after the device has written to its memory");
-      end(op);
-      if (!op.ec)
-        take(op);
-      receives.erase(&op);
-    }
+    } else if (!ending.empty()) {
+      const auto i = ending.begin() + some(ending);
+      const std::uint32_t id = *i;
+      ending.erase(i);
+      must(grant_keys.erase(id) == 1, "a key ends once");
+      grants.ended(id);
+    } else {
+      return false;
     }
     return true;
   }
-
-  void take(receive_op& op) {
-    if (op.what == message_in::kind::written) {
-      noticed.push_back(*op.immediate);
-      return;
-    }
-    must(op.bytes <= op.capacity, "a message fits its receive");
-    if (op.where == message_in::place::direct) {
-      must(!honest_peer || op.holds == op.immediate,
-           "the memory of a receive has the receive's own message");
-      ++direct;
-    }
-    if (op.where == message_in::place::pulled)
-      must(read.erase(op.slot) == 1, "a message that was read is received once");
-    if (op.where == message_in::place::slot) {
-      const std::size_t size = filled.at(op.slot).size() - frame_header::size;
-      const bool alone = op.at == 0;
-      must(alone ? size == op.bytes : op.at + op.bytes <= size, "a message is whole");
-      must(alone || op.last == (op.at - gathered_header::size + gathered_size(op.bytes) == size),
-           "the last message of a frame is known");
-      gathered += alone ? 0 : 1;
-      if (op.last)
-        lent_slots.push_back(op.slot);
-    }
-    received.emplace_back(op.immediate.value_or(0), op.bytes);
-  }
-
   bool region_step() {
     const grant_action a = grants.next();
     if (a.what == grant_action::kind::make) {
@@ -505,16 +264,10 @@ private:
     return true;
   }
 
-  op_set<send_op> sends;
-  op_set<receive_op> receives;
   op_set<lend_op> lends;
   op_set<lease_op> asked;
   op_set<region_op> region_waits;
   std::map<std::uint32_t, std::uint64_t> making_bytes;
-  std::vector<std::byte> gathered_;
-
-public:
-  std::function<void(const remote_buffer&)> on_pull;
 };
 
 } // namespace protocol_test

@@ -11,6 +11,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <utility>
@@ -35,6 +36,21 @@ using receive_op = op_of<message_in>;
 using lend_op = op_of<lend_request>;
 using lease_op = op_of<lease_request>;
 using region_op = op_of<region_receive>;
+
+/// The operations of one kind that a party has started.
+template <class Op>
+struct op_set {
+  std::vector<std::unique_ptr<Op>> list;
+  void erase(const void* op) {
+    for (auto& p : list)
+      if (p.get() == op) {
+        std::swap(p, list.back());
+        list.pop_back();
+        return;
+      }
+    must(false, "an operation is known");
+  }
+};
 
 /// Receives that a party shares with a rival, which takes and returns unclaimed receives.
 struct shared_receives {
@@ -94,6 +110,26 @@ struct party_state {
   bool dead = false;                     // the device has ended its accesses
   std::uint32_t sequence = 0;
   std::uint64_t next_key = 1;
+
+protected:
+  template <class Op>
+  Op& make(op_set<Op>& set) {
+    ++made_ops;
+    set.list.push_back(std::make_unique<Op>());
+    return *set.list.back();
+  }
+  template <class Op>
+  static Op* some_of(op_set<Op>& set, const chooser& pick) {
+    if (set.list.empty())
+      return nullptr;
+    return set.list[pick(static_cast<std::uint32_t>(set.list.size()))].get();
+  }
+  template <class Op>
+  void end(Op& op) {
+    must(!op.ended, "an operation ends once");
+    op.ended = true;
+    ++ended_ops;
+  }
 };
 
 } // namespace protocol_test
