@@ -54,6 +54,7 @@ struct half {
       : channel(to_other), context(open_soft()), s(*context, o) {
     other = trade(channel, card_of(s));
     make_ready(s, other.number);
+    find_other();
   }
   void receive(std::uint64_t id) { REQUIRE(s.receive(id, 1024 + 256 * id) == 0); }
   void send(std::uint64_t id, std::uint32_t bytes = 8) {
@@ -69,6 +70,17 @@ struct half {
   }
   void wait_for_mark(std::uint64_t id) const {
     wait_for(s.memory[512], static_cast<std::byte>(id));
+  }
+  // The peer loses messages until both queue pairs are connected, which may take longer than the
+  // second that the device waits. So each half writes 1 to byte 768 of the other one again and
+  // again, and 2 once it has got a byte. A half that gets 2 knows that its own bytes arrive.
+  void find_other() {
+    for (std::byte theirs{}; theirs != std::byte{2};) {
+      theirs = value_now(s.memory[768]);
+      s.memory[0] = theirs == std::byte{} ? std::byte{1} : std::byte{2};
+      REQUIRE(post(s, 0, IBV_WR_RDMA_WRITE, other, 768, 1) == 0);
+      REQUIRE(s.completion().status == IBV_WC_SUCCESS);
+    }
   }
   std::byte first_byte(std::uint64_t receive) const { return s.memory[1024 + 256 * receive]; }
 
@@ -168,6 +180,7 @@ TEST_CASE("A message of type UC that finds no receive is dropped") {
 
 TEST_CASE("child: WRITEs with a wrong key", "[.child]") {
   half h(parent_channel);
+  meet(h.channel);
   const card right = h.other;
   h.other.key ^= 0x100;
   REQUIRE(post(h.s, 1, IBV_WR_RDMA_WRITE, h.other) == 0);
@@ -187,6 +200,7 @@ TEST_CASE("A WRITE of type UC that the peer does not allow is dropped, with its 
   half h(other.channel());
   h.receive(1);
   h.receive(2);
+  meet(h.channel);
   const ibv_wc sent = h.s.completion(), written = h.s.completion();
   CHECK(sent.wr_id == 1);
   CHECK(sent.opcode == IBV_WC_RECV);
@@ -311,6 +325,7 @@ TEST_CASE("A message of type UC that is too long for its receive fails the recei
 
 TEST_CASE("child: a peer that ends and comes back", "[.child]") {
   half h(parent_channel);
+  meet(h.channel);
   h.send(1);
   meet(h.channel);
   REQUIRE(h.s.to(IBV_QPS_RESET) == 0);
@@ -327,6 +342,7 @@ TEST_CASE("A queue pair of type UC outlives its peer, and finds it again") {
   child other("child: a peer that ends and comes back", {});
   half h(other.channel());
   h.receive(1);
+  meet(h.channel);
   CHECK(h.s.completion().wr_id == 1);
   meet(h.channel);
   meet(h.channel);

@@ -119,6 +119,8 @@ ibv_qp_state state_of(ibv_qp& qp);
 /// Waits until the device has written `value`. ThreadSanitizer does not see the reads, which it
 /// would report as a race.
 void wait_for(const std::byte& place, std::byte value);
+/// A byte that the device may be writing. ThreadSanitizer does not see this read, either.
+std::byte value_now(const std::byte& place);
 
 /// The next asynchronous event, acknowledged; waits for it.
 ibv_event_type next_event(ibv_context& c);
