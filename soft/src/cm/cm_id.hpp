@@ -139,7 +139,7 @@ struct cm_id final : librdmacm_id, wire_owner {
 
 // The messages of the connection manager. Each changes the state of its sender, and of the peer.
 /// If there is no listener, or its backlog is full, `from` gets a rejection.
-void send_request(cm_id& from, const private_data& data);
+void send_request(cm_id& from, const private_data& data, int rejection);
 void send_reply(cm_id& from, const private_data& data);
 void send_ready(cm_id& from);
 void send_reject(cm_id& from, int reason, const private_data& data);

@@ -2,6 +2,7 @@
 // The functions of librdmacm that begin, answer and end a connection.
 #include "cm/functions.hpp"
 
+#include "device/faults.hpp"
 #include "device/in_force.hpp"
 #include "verbs/next.hpp"
 
@@ -31,6 +32,7 @@ bool take(const rdma_conn_param& p, std::uint8_t most, private_data& to) {
 
 SOFT_EXPORT int rdma_connect(rdma_cm_id* base, rdma_conn_param* p) {
   cm_id& id = cm_id::of(base);
+  const int rejection = id.is_datagram() ? 0 : refuse_connecting();
   {
     const engine::lock_guard lock(engine::get());
     private_data data;
@@ -47,7 +49,7 @@ SOFT_EXPORT int rdma_connect(rdma_cm_id* base, rdma_conn_param* p) {
     id.retry_count = p->retry_count;
     id.rnr_retry_count = p->rnr_retry_count;
     id.qp_num = id.qp != nullptr ? id.qp->qp_num : p->qp_num;
-    send_request(id, data);
+    send_request(id, data, rejection);
   }
   return finish(id);
 }

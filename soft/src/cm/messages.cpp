@@ -54,13 +54,12 @@ cm_event* make_event(cm_id& id, rdma_cm_event_type what, const private_data* dat
   return e;
 }
 
-// The reason for which the settings reject a request, or 0.
-int set_rejection() {
+// The reason for which the settings reject a request, or 0. `reason`: that of a fault.
+int set_rejection(int reason) {
   static unsigned stale = 0;
   static const settings* of = nullptr;
   if (std::exchange(of, &current()) != &current())
     stale = 0;
-  const int reason = needs_attention(bit_of(place::connect)) ? occasion(place::connect).failure : 0;
   if (reason != 0 || stale == habits().stale_rejects)
     return reason;
   ++stale;
@@ -128,13 +127,13 @@ void cm_id::tell(rdma_cm_event_type what, int status, const private_data* data,
   channel_of(channel).events.push(e);
 }
 
-void send_request(cm_id& from, const private_data& data) {
+void send_request(cm_id& from, const private_data& data, int rejection) {
   if (from.is_datagram()) {
     from.state = cm_state::requesting;
     from.inquiry = std::make_unique<cm_inquiry>(from);
     return from.inquiry->begin(data);
   }
-  if (const int reason = set_rejection()) {
+  if (const int reason = set_rejection(rejection)) {
     from.state = cm_state::ended;
     return from.tell(RDMA_CM_EVENT_REJECTED, reason, nullptr, reject_data);
   }

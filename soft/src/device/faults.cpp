@@ -110,6 +110,14 @@ int refuse(const ibv_context* c, place call) {
   return i.failure;
 }
 
+int refuse_connecting() {
+  if (!needs_attention(bit_of(place::connect)))
+    return 0;
+  const incident i = occasion(place::connect);
+  wait(i.delay);
+  return i.failure;
+}
+
 int refuse_creation(const ibv_context* c, place call) {
   const int error = refuse(c, call);
   if (error == 0)

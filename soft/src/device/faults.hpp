@@ -20,6 +20,8 @@ void raise_event(queue_pair& qp, ibv_event_type what);
 int refuse(const ibv_context* c, place call);
 /// The same for a call that creates an object, which takes the time of the personality.
 int refuse_creation(const ibv_context* c, place call);
+/// For rdma_connect(3): the reason for which the request is rejected, or 0. Waits likewise.
+int refuse_connecting();
 /// For a call that destroys an object. 0; or EIO: the device was removed, and
 /// RDMAV_ALLOW_DISASSOC_DESTROY is not set (ibv_open_device(3)).
 int refuse_destruction(const ibv_context* c);

@@ -287,7 +287,7 @@ private:
     case action::fail:
       return (places & now) == 0;
     case action::delay:
-      return (places & (now | receive | bit_of(place::connect))) == 0;
+      return (places & (now | receive)) == 0;
     default:
       return (places & ~(now | receive | request_places)) == 0;
     }

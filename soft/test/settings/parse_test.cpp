@@ -220,6 +220,7 @@ TEST_CASE("A delay has a time, and no place after the fact") {
   CHECK(f.what == action::delay);
   CHECK(f.time == 10ms);
   CHECK(read_fault("delay=create_qp:all:1s").time == 1s);
+  CHECK(read_fault("delay=connect:1:1s").time == 1s);
   CHECK(wrong_part("delay=recv:1:1ms") == "recv:1:1ms");
   CHECK(wrong_part("delay=send:1:retry") == "retry");
   CHECK(wrong_part("delay=send:1:2h") == "2h");
