@@ -14,15 +14,20 @@
 namespace asio_rdma {
 
 /// An Asio I/O object that connects queue pairs by rdma_cm (rdma_cm(7)). Any number of connection
-/// attempts may be pending. No function blocks, with three exceptions inside the kernel.
+/// attempts may be pending. No function blocks, with two exceptions inside the kernel.
 ///
-/// siw makes its TCP connection inside the system call that starts it (rdma_connect(3)). If the
-/// peer does not answer TCP, that call lasts as long as TCP tries (tcp_syn_retries, two minutes).
-/// Until then the thread of the execution context that made the call is blocked, and so is any
-/// thread that closes or cancels the attempt. The attempt's timeout is delayed, and so are the
-/// other connections of that context while they are made or the peer ends them. A program that must
-/// not block connects on a separate context. An established connection depends only on its queue
-/// pair's context, so the connector's context may be destroyed then.
+/// A thread of the library's calls rdma_connect(3). siw makes its TCP connection inside that call:
+/// if the peer does not answer TCP, the call lasts as long as TCP tries (tcp_syn_retries, two
+/// minutes). The attempt's timeout, its cancellation and `close` of the queue pair do not wait for
+/// the call. But on iWARP the kernel uses the queue pair until the call returns. So a queue pair
+/// whose attempt ends meanwhile has failed, and the destruction of the connector's execution
+/// context waits for the call. The thread is started by the first attempt of the context, and more,
+/// up to 32, if calls are not over when further attempts need them. If the first thread cannot be
+/// started, attempts fail with the system's error. A context whose concurrency hint excludes
+/// threads (BOOST_ASIO_CONCURRENCY_HINT_UNSAFE) makes the call itself, and is blocked.
+///
+/// An established connection depends only on its queue pair's context, so the connector's context
+/// may be destroyed then.
 ///
 /// On RoCE the step to RTR resolves the neighbour once more (ibv_modify_qp(3)). If the neighbour
 /// entry has expired since the address was resolved, the calling thread waits for up to a second.
@@ -92,9 +97,9 @@ public:
   /// the system's, or the reason of a concurrent failure of the queue pair, such as
   /// `error::device_fatal`. After an error the queue pair can be used for another attempt, unless
   /// it has failed. It has failed if the peer had accepted, and on iWARP if the peer had been
-  /// reached. Cancellation: all types; the queue pair is in the state that it has after an error.
-  /// `total` alone has no effect once the queue pair would have failed.
-  /// Closing the queue pair also cancels the attempt.
+  /// reached, or rdma_connect(3) still tried to. Cancellation: all types; the queue pair is in the
+  /// state that it has after an error. `total` alone has no effect once the queue pair would have
+  /// failed. Closing the queue pair also cancels the attempt.
   template <connectable Object, class Token = asio::default_completion_token_t<executor_type>>
   auto async_connect(Object& object, const endpoint_type& endpoint, const connect_options& options,
                      Token&& token = {}) {
@@ -111,7 +116,7 @@ public:
   /// Tries the endpoints of a range, such as a resolver's results, in order until one connects;
   /// `connection_info::remote` reports that endpoint. The error is that of the last endpoint tried;
   /// `not_found` if the range is empty. On iWARP no further endpoint is tried after the first one
-  /// that could be reached.
+  /// that could be reached, or that rdma_connect(3) still tried to reach when its time was over.
   template <connectable Object, std::ranges::input_range Endpoints,
             class Token = asio::default_completion_token_t<executor_type>>
   requires std::convertible_to<std::ranges::range_reference_t<const Endpoints>, endpoint_type>

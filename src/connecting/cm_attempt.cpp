@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSL-1.0
 // An attempt to connect: its steps and its end.
-#include "connecting/cm_connection.hpp"
-
+#include "connecting/cm_connect_call.hpp"
 #include "connecting/cm_device.hpp"
 #include "connecting/handshake.hpp"
 
@@ -73,7 +72,7 @@ error_code way_failure(int status) {
 // After each failed step, at once or later, the attempt continues with the next endpoint.
 void cm_connection::next_endpoint(error_code why, leftovers& left) {
   assert(mutex_.held() && op_ != nullptr && next_ <= endpoints_.size());
-  if (spent_) {
+  if (end_has_effects()) {
     finish(why, left);
     return;
   }
@@ -170,11 +169,11 @@ void cm_connection::on_cm_event(const cm_event& event) {
     const std::lock_guard lock(mutex_);
     if (!begin(left))
       return;
-    if (event.id == lingering_ && event.ids_made == ids_made) {
-      left.ids[1] = std::exchange(lingering_, nullptr);
-      left.self = std::move(self_);
-    }
-    if (event.id == id_ && event.ids_made == ids_made && state_ != state::closed) {
+    if (call_ && event.id == call_->id && event.ids_made == ids_made) {
+      call_->keep(event);
+    } else if (event.id == lingering_ && event.ids_made == ids_made) {
+      end_lingering(left);
+    } else if (event.id == id_ && event.ids_made == ids_made && state_ != state::closed) {
       in_event_ = true;
       or_no_memory(left, [&] { take_event(event, left); });
       in_event_ = false;
@@ -275,14 +274,7 @@ error_code cm_connection::on_route_resolved() {
     return ec;
   if (const error_code ec = offer_features())
     return ec;
-  state_ = state::connecting;
-  rdma_conn_param p = parameters(options_.data);
-  if (rdma_connect(id_, &p) != 0) {
-    state_ = state::idle; // no event will follow
-    return cm_error(errno);
-  }
-  spent_ = is_iwarp(id_->verbs);
-  return {};
+  return start_call();
 }
 
 error_code cm_connection::on_reply(const cm_event& event) {
@@ -290,7 +282,7 @@ error_code cm_connection::on_reply(const cm_event& event) {
   reads_out_ = std::min(qp_->options().max_reads, event.initiator_depth);
   if (qp_->state() == queue_pair_state::failed) {
     spent_ = true;
-    return asio::error::connection_reset;
+    return qp_->check_attach(); // the reason
   }
   return op_ != nullptr && op_->target ? op_->target->on_hello(reply_.bytes(), false)
                                        : error_code();

@@ -115,6 +115,7 @@ private:
   };
 
   class new_home;
+  class connect_call;
 
   bool begin(leftovers& left) noexcept;
   /// Calls `f`. If that lacks memory, ends the attempt.
@@ -138,6 +139,12 @@ private:
   error_code on_route_resolved();
   error_code on_response(const cm_event& event);
   error_code on_reply(const cm_event& event);
+  error_code start_call();
+  void take_back_call() noexcept;
+  bool is_calling() const noexcept;
+  bool call_uses_queue_pair() const noexcept;
+  void on_returned(const std::shared_ptr<connect_call>& call, int error) noexcept;
+  void take_result(const std::shared_ptr<connect_call>& call);
   error_code check_accept(const queue_pair_impl& qp, const private_data& data);
   error_code answer(const accept_options& options);
   error_code read_hello(connection_target& target);
@@ -160,10 +167,12 @@ private:
   void on_timer(std::uint64_t attempt);
   error_code move_home(leftovers& left) noexcept;
   void finish(const error_code& ec, leftovers& left) noexcept;
+  bool end_has_effects() noexcept;
   void end(const error_code& why, leftovers& left) noexcept;
   bool destroying_would_wait() const noexcept;
   bool waits_for_peer() const noexcept;
   void retire_id(leftovers& left) noexcept;
+  void end_lingering(leftovers& left) noexcept;
   void settle(leftovers& left) noexcept;
 
   std::atomic<std::uint64_t> ids_{0};
@@ -177,11 +186,12 @@ private:
   std::optional<asio::steady_timer> timer_; // until the attempt ends
   state state_ = state::idle;
   rdma_cm_id* id_ = nullptr;
-  rdma_cm_id* lingering_ = nullptr;  // a retired id that waits for its last event
-  bool destroying_ = false;          // rdma_destroy_id waits for the last event
-  std::shared_ptr<cm_handler> self_; // while an id lingers
-  std::shared_ptr<void> kept_;       // the queue pair's verbs object, while its destruction would
-                                     // wait for the peer
+  std::shared_ptr<connect_call> call_; // until its result has been taken
+  rdma_cm_id* lingering_ = nullptr;    // a retired id that waits for its call or its last event
+  bool destroying_ = false;            // rdma_destroy_id waits for the last event
+  std::shared_ptr<cm_handler> self_;   // while an id lingers
+  std::shared_ptr<void> kept_;         // the queue pair's verbs object, while its destruction would
+                                       // wait for the peer
   cm_event request_;
   cm_data reply_;
   connect_operation* op_ = nullptr;

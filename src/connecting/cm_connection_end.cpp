@@ -2,6 +2,7 @@
 // The end of an attempt, of a connection, and of their ids.
 #include "connecting/cm_connection.hpp"
 
+#include "connecting/cm_connect_call.hpp"
 #include "connecting/cm_device.hpp"
 
 #include <cassert>
@@ -49,6 +50,7 @@ void cm_connection::finish(const error_code& result, leftovers& left) noexcept {
   assert(mutex_.held() && op_ != nullptr && left.done == nullptr);
   ++attempt_;
   timer_.reset();
+  const bool has_effects = end_has_effects();
   connect_operation& op = *std::exchange(op_, nullptr);
   if (id_ != nullptr && in_event_) {
     op.info.local = scoped_endpoint(*id_, rdma_get_local_addr(id_));
@@ -68,7 +70,7 @@ void cm_connection::finish(const error_code& result, leftovers& left) noexcept {
   }
   left.dropped = std::move(op.target);
   left.detached = std::move(qp_);
-  if (state_ == state::accepting || spent_) {
+  if (has_effects) {
     left.failed = left.detached;
     left.why = asio::error::connection_reset;
   }
@@ -80,19 +82,33 @@ void cm_connection::finish(const error_code& result, leftovers& left) noexcept {
 // the kernel), as would destroying its queue pair.
 bool cm_connection::destroying_would_wait() const noexcept {
   return state_ == state::connecting && id_ != nullptr && id_->verbs != nullptr &&
-         is_iwarp(id_->verbs);
+         is_iwarp(id_->verbs) && (!call_ || is_calling());
 }
 
-// Destroys the id, or keeps it until its last event if destroying it would wait.
+// Destroys the id, or keeps it until its last event if destroying it would wait. If a call uses the
+// id, the id outlives the call. On iWARP it then lingers; else the call's return destroys it.
 void cm_connection::retire_id(leftovers& left) noexcept {
   assert(mutex_.held());
   if (id_ == nullptr)
     return;
+  if (is_calling() && !call_->iwarp) {
+    id_ = nullptr;
+    call_.reset();
+    return;
+  }
   const bool lingers = destroying_would_wait();
+  if (!lingers)
+    call_.reset();
   assert((lingers ? lingering_ : left.ids[0]) == nullptr); // else that id would not be destroyed
   (lingers ? lingering_ : left.ids[0]) = std::exchange(id_, nullptr);
   if (lingers)
     self_ = shared_from_this();
+}
+
+void cm_connection::end_lingering(leftovers& left) noexcept {
+  assert(mutex_.held() && !call_);
+  left.ids[1] = std::exchange(lingering_, nullptr);
+  left.self = std::move(self_);
 }
 
 void cm_connection::settle(leftovers& left) noexcept {
@@ -198,11 +214,11 @@ void cm_connection::close(const cm_service& by) {
       if ((&by != service_ && &by != home_) || !begin(left)) // moved away, or closed
         return;
       end(asio::error::operation_aborted, left);
-      if (&by == service_) {
+      if (&by == service_ && !call_) { // else this is called again when the call has returned
         lingering = std::exchange(lingering_, nullptr);
         destroying_ = lingering != nullptr;
-      } else if (kept_) {
-        home_->keep(kept_);
+      } else if (&by != service_ && kept_) {
+        std::exchange(home_, nullptr)->keep(kept_); // once
       }
     }
     settle(left);
@@ -232,6 +248,15 @@ void cm_connection::cancel() {
   settle(left);
 }
 
+// If there are none, an attempt that has not begun its call does not begin it any more.
+bool cm_connection::end_has_effects() noexcept {
+  assert(mutex_.held());
+  if (state_ == state::accepting || spent_)
+    return true;
+  take_back_call();
+  return call_uses_queue_pair();
+}
+
 // `total` does not end an attempt whose end fails the queue pair.
 void cm_connection::cancel(std::uint64_t operation_id, asio::cancellation_type_t type) {
   leftovers left;
@@ -239,8 +264,8 @@ void cm_connection::cancel(std::uint64_t operation_id, asio::cancellation_type_t
     const std::lock_guard lock(mutex_);
     if (!begin(left))
       return;
-    const bool has_effects = state_ == state::accepting || spent_;
-    if (op_ != nullptr && op_->id == operation_id && (!has_effects || may_leave_effects(type)))
+    if (op_ != nullptr && op_->id == operation_id &&
+        (may_leave_effects(type) || !end_has_effects()))
       finish(asio::error::operation_aborted, left);
   }
   settle(left);

@@ -73,6 +73,8 @@ struct cm_service::channel {
   bool read() {
     constexpr int at_a_time = 16;
     const std::lock_guard lock(mutex);
+    while (const auto call = take_returned())
+      static_cast<cm_call&>(*call).on_return(call);
     for (int left = at_a_time; left != 0; --left) {
       rdma_cm_event* raw = nullptr;
       if (const int e = next(raw))
@@ -109,6 +111,11 @@ struct cm_service::channel {
       rdma_destroy_id(event.id);
   }
 
+  std::shared_ptr<background_call> take_returned() noexcept {
+    const std::lock_guard lock(returning);
+    return returned.pop();
+  }
+
   // Returns errno. librdmacm reports its own failures by -1 and errno, the kernel's by the error
   // number.
   int next(rdma_cm_event*& event) {
@@ -127,6 +134,8 @@ struct cm_service::channel {
   std::atomic<bool> queued{false};
   std::mutex mutex;
   std::mutex addresses; // guards the addresses that librdmacm writes to ids
+  std::mutex returning; // guards the calls that have returned
+  call_list returned;
   descriptor_watch<channel, &channel::on_readable> watch;
 };
 
@@ -237,6 +246,21 @@ void cm_service::remember(const std::shared_ptr<cm_handler>& handler) {
   add(handler);
 }
 
+bool cm_service::has_background_calls() const noexcept {
+  assert(channel_ != nullptr);
+  return may_be_queued_by_others(channel_->context_scheduler);
+}
+
+void cm_service::give_back(std::shared_ptr<cm_call> call) noexcept {
+  channel* const c = opened();
+  assert(c != nullptr);
+  {
+    const std::lock_guard lock(c->returning);
+    c->returned.push(std::move(call));
+  }
+  c->on_readable();
+}
+
 void cm_service::keep(std::shared_ptr<void> objects) noexcept {
   const std::lock_guard lock(mutex_);
   assert(kept_.size() != kept_.capacity());
@@ -265,9 +289,16 @@ void cm_service::shutdown() {
   }
   if (channel_)
     channel_->watch.stop();
-  for (const auto& weak : handlers)
-    if (const auto h = weak.lock())
-      h->close(*this);
+  const auto close_all = [&] {
+    for (const auto& weak : handlers)
+      if (const auto h = weak.lock())
+        h->close(*this);
+  };
+  close_all();
+  calls_.stop();
+  while (channel_ && channel_->take_returned()) {
+  }
+  close_all(); // destroys the ids that the calls used
   gate_->close();
 }
 

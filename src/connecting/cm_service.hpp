@@ -5,6 +5,7 @@
 #include <asio_rdma/detail/connecting/connecting_face.hpp>
 #include <rdma/rdma_cma.h>
 
+#include "core/background_calls.hpp"
 #include "core/checked_mutex.hpp"
 #include "queues/completion_service.hpp"
 
@@ -67,6 +68,13 @@ public:
 
 protected:
   ~cm_handler() = default;
+};
+
+/// A call of rdma_cm that a background thread makes.
+class cm_call : public background_call {
+public:
+  /// Called after `cm_service::give_back`, like `cm_handler::on_cm_event`.
+  virtual void on_return(const std::shared_ptr<background_call>& self) = 0;
 };
 
 /// Counts the threads that use a service. The service's shutdown waits for threads of other
@@ -139,6 +147,14 @@ public:
   /// Registers a handler whose id came with a request.
   void remember(const std::shared_ptr<cm_handler>& handler);
 
+  /// Whether `calls` may be used. If the context's concurrency hint promises that no other thread
+  /// uses the context, none may.
+  bool has_background_calls() const noexcept;
+  /// Calls of rdma_cm that would block a thread of the context. The shutdown waits for them.
+  background_calls& calls() noexcept { return calls_; }
+  /// Passes a call that has returned to the thread that reads the events. Called by `calls`.
+  void give_back(std::shared_ptr<cm_call> call) noexcept;
+
   /// Keeps verbs objects of the context until all its services have shut down. Otherwise another
   /// context would destroy them, perhaps at the same time. At most once for each handler that was
   /// added: there is room for it.
@@ -169,6 +185,7 @@ private:
   std::vector<std::weak_ptr<cm_handler>> handlers_;
   std::vector<std::shared_ptr<void>> kept_;
   std::size_t clean_at_ = 64;
+  background_calls calls_;
   bool stopped_ = false; // handlers that are added later would not be closed
 };
 

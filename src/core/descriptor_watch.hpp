@@ -33,6 +33,11 @@ inline bool has_one_thread(const scheduler& s) noexcept {
          !BOOST_ASIO_CONCURRENCY_HINT_IS_LOCKING(REACTOR_IO, hint);
 }
 
+/// Whether threads that do not run the context may queue members in it.
+inline bool may_be_queued_by_others(const scheduler& s) noexcept {
+  return BOOST_ASIO_CONCURRENCY_HINT_IS_LOCKING(SCHEDULER, s.concurrency_hint());
+}
+
 /// Calls `on_readable` on a thread of the context each time the descriptor becomes readable, until
 /// `stop`. Does not count as work. `on_readable` runs under the reactor's lock for the descriptor,
 /// so it must neither stop the watch nor run handlers. If there is an `on_ready`, `on_readable`

@@ -190,4 +190,20 @@ TEST_CASE("slow creation and destruction delay, and end, connections", "[h17]") 
   drain(p.io);
 }
 
+TEST_CASE("connecting that takes long blocks nothing else of the context", "[h17]") {
+  meeting m;
+  acceptor other(m.io, {device_address(m.dev), 0});
+  queue_pair c(m.io, m.pd), d(m.io, m.pd);
+  connection slow_one_accepted, slow_one;
+  const adapter a("plain,delay=connect:1:2s");
+  other.async_accept(d, slow_one_accepted.handler());
+  m.initiator->async_connect(c, other.local_endpoint(), slow_one.handler());
+  until({&m.io}, [] { return soft_get_faults() == 1; });
+  m.meet();
+  CHECK(m.carries("before the other"));
+  CHECK_FALSE(slow_one.done());
+  m.until([&] { return slow_one.done() && slow_one_accepted.done(); });
+  CHECK(slow_one.succeeded());
+}
+
 } // namespace test::adapter_habits_tests

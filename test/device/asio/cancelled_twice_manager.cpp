@@ -9,7 +9,10 @@
 #include <boost/asio/local/connect_pair.hpp>
 #include <boost/asio/local/stream_protocol.hpp>
 
+#include <atomic>
 #include <cerrno>
+#include <chrono>
+#include <stdexcept>
 #include <utility>
 
 namespace test::cancelled_twice_manager_tests {
@@ -83,21 +86,33 @@ struct half_accepted : requested {
   }
 };
 
-/// Stops at a call of librdmacm. No event is read between the call and the cancellation.
+/// Stops at a call of librdmacm, which has returned if it is rdma_connect(3). No event is read
+/// between the call and the cancellation.
 struct stopped : meeting {
   template <class Start>
   void run_to(cm_call last, Start&& start) {
-    bool there = false;
+    std::atomic<bool> there = false, connected_to = last != cm_call::connect;
     before_cm_call = [&](cm_call call, const rdma_cm_id*) {
       there = there || call == last;
       return 0;
+    };
+    after_connecting = [&] {
+      connected_to = true;
     };
     before_reading = [&] {
       return there ? ENOMEM : 0; // the event is read later
     };
     start();
-    until([&] { return there; });
+    // The reader of the events is queued again and again.
+    for (const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+         !there || !connected_to;) {
+      if (std::chrono::steady_clock::now() > end)
+        throw std::runtime_error("the call was not made");
+      io.restart();
+      io.poll_one();
+    }
     before_cm_call = nullptr;
+    after_connecting = nullptr;
     before_reading = nullptr;
   }
   hooks h;

@@ -3,7 +3,7 @@
 // libraries.
 #include "catch.hpp"
 #include "device/connecting/cm_support.hpp"
-#include "device/connecting/sleep_count.hpp"
+#include "device/support/sleep_count.hpp"
 
 #include <boost/asio/post.hpp>
 
@@ -233,9 +233,9 @@ TEST_CASE("a sleep in a connect path", "[mistake]") {
   const int threads = count_threads(), sleeps = count_sleeps();
   m.connect();
   m.accept();
-  // Both operations run only in the context, and there is no other thread that could work for them.
+  // Both operations run only in the context, but for one call of a thread of the library's.
   m.until([&] {
-    CHECK(count_threads() == threads);
+    CHECK(count_threads() <= threads + 1);
     return m.connected.done() && m.accepted.done();
   });
   CHECK(m.connected.succeeded());

@@ -6,17 +6,19 @@
 #include <dlfcn.h>
 #include <thread>
 
-std::function<int(test::cm_call, const rdma_cm_id*)> test::before_cm_call;
-std::function<void(test::cm_call, rdma_conn_param&)> test::edit_parameters;
-std::function<void(const rdma_cm_id*)> test::before_destruction;
-std::function<int()> test::before_reading;
-std::function<void(rdma_cm_event&)> test::edit_event;
-std::function<void(rdma_cm_event_type)> test::after_acknowledgement;
+test::hook<int(test::cm_call, const rdma_cm_id*)> test::before_cm_call;
+test::hook<void(test::cm_call, rdma_conn_param&)> test::edit_parameters;
+test::hook<void()> test::after_connecting;
+test::hook<void(const rdma_cm_id*)> test::before_destruction;
+test::hook<int()> test::before_reading;
+test::hook<void(rdma_cm_event&)> test::edit_event;
+test::hook<void(rdma_cm_event_type)> test::after_acknowledgement;
 std::atomic<int> test::events_read{0};
 
 test::hooks::~hooks() {
   before_cm_call = nullptr;
   edit_parameters = nullptr;
+  after_connecting = nullptr;
   before_destruction = nullptr;
   before_reading = nullptr;
   edit_event = nullptr;
@@ -31,7 +33,7 @@ using test::cm_call;
 template <class Function, class... Arguments>
 int announced(Function*, const char* name, cm_call call, const rdma_cm_id* id,
               Arguments... arguments) {
-  if (const int error = test::before_cm_call ? test::before_cm_call(call, id) : 0) {
+  if (const int error = test::before_cm_call(call, id)) {
     errno = error;
     return -1;
   }
@@ -45,8 +47,7 @@ Function* real(Function*, const char* name) {
 
 rdma_conn_param edited(cm_call call, const rdma_conn_param& given) {
   rdma_conn_param result = given;
-  if (test::edit_parameters)
-    test::edit_parameters(call, result);
+  test::edit_parameters(call, result);
   return result;
 }
 
@@ -78,8 +79,7 @@ int rdma_create_id(rdma_event_channel* channel, rdma_cm_id** id, void* context,
 }
 
 int rdma_destroy_id(rdma_cm_id* id) {
-  if (test::before_destruction)
-    test::before_destruction(id);
+  test::before_destruction(id);
   return real(rdma_destroy_id, "rdma_destroy_id")(id);
 }
 
@@ -100,7 +100,10 @@ int rdma_init_qp_attr(rdma_cm_id* id, ibv_qp_attr* attr, int* mask) {
 
 int rdma_connect(rdma_cm_id* id, rdma_conn_param* p) {
   rdma_conn_param told = edited(cm_call::connect, *p);
-  return announced(rdma_connect, "rdma_connect", cm_call::connect, id, id, &told);
+  const int result = announced(rdma_connect, "rdma_connect", cm_call::connect, id, id, &told);
+  if (result == 0)
+    test::after_connecting();
+  return result;
 }
 
 int rdma_accept(rdma_cm_id* id, rdma_conn_param* p) {
@@ -137,13 +140,13 @@ int rdma_disconnect(rdma_cm_id* id) {
 }
 
 int rdma_get_cm_event(rdma_event_channel* channel, rdma_cm_event** event) {
-  if (const int error = test::before_reading ? test::before_reading() : 0) {
+  if (const int error = test::before_reading()) {
     errno = error;
     return -1;
   }
   const int result = real(rdma_get_cm_event, "rdma_get_cm_event")(channel, event);
   test::events_read += result == 0 ? 1 : 0;
-  if (result == 0 && test::edit_event)
+  if (result == 0)
     test::edit_event(**event);
   return result;
 }
@@ -151,8 +154,7 @@ int rdma_get_cm_event(rdma_event_channel* channel, rdma_cm_event** event) {
 int rdma_ack_cm_event(rdma_cm_event* event) {
   const rdma_cm_event_type type = event->event;
   const int result = real(rdma_ack_cm_event, "rdma_ack_cm_event")(event);
-  if (test::after_acknowledgement)
-    test::after_acknowledgement(type);
+  test::after_acknowledgement(type);
   return result;
 }
 }

@@ -5,6 +5,9 @@
 
 #include <atomic>
 #include <functional>
+#include <mutex>
+#include <shared_mutex>
+#include <utility>
 
 namespace test {
 
@@ -25,26 +28,51 @@ enum class cm_call {
   migrate
 };
 
+template <class>
+class hook;
+
+/// A function of a test, called by any thread. Nothing is called if there is none. Replacing the
+/// function waits until no thread is inside it.
+template <class Result, class... Arguments>
+class hook<Result(Arguments...)> {
+public:
+  hook& operator=(std::function<Result(Arguments...)> f) {
+    const std::unique_lock lock(mutex_);
+    function_ = std::move(f);
+    return *this;
+  }
+  Result operator()(Arguments... arguments) const {
+    const std::shared_lock lock(mutex_);
+    return function_ ? function_(std::forward<Arguments>(arguments)...) : Result();
+  }
+
+private:
+  mutable std::shared_mutex mutex_;
+  std::function<Result(Arguments...)> function_;
+};
+
 /// Called before each of the calls, on the same thread; the id is null if the call has none yet.
-/// If a value other than 0 is returned, the call fails with this errno value. Change it only while
-/// no thread makes such a call.
-extern std::function<int(cm_call, const rdma_cm_id*)> before_cm_call;
+/// If a value other than 0 is returned, the call fails with this errno value. The library calls
+/// rdma_connect(3) on a thread of its own.
+extern hook<int(cm_call, const rdma_cm_id*)> before_cm_call;
 
-/// Changes the parameters that rdma_connect(3) and rdma_accept(3) send to the peer. Null for no
-/// change.
-extern std::function<void(cm_call, rdma_conn_param&)> edit_parameters;
+/// Called after rdma_connect(3) has succeeded, before it returns.
+extern hook<void()> after_connecting;
 
-/// Called before rdma_destroy_id(3). Null for no call.
-extern std::function<void(const rdma_cm_id*)> before_destruction;
+/// Changes the parameters that rdma_connect(3) and rdma_accept(3) send to the peer.
+extern hook<void(cm_call, rdma_conn_param&)> edit_parameters;
+
+/// Called before rdma_destroy_id(3).
+extern hook<void(const rdma_cm_id*)> before_destruction;
 
 /// Called before rdma_get_cm_event(3): as `before_cm_call`.
-extern std::function<int()> before_reading;
+extern hook<int()> before_reading;
 
-/// Changes an event that rdma_get_cm_event(3) returns, and may set errno. Null for no change.
-extern std::function<void(rdma_cm_event&)> edit_event;
+/// Changes an event that rdma_get_cm_event(3) returns, and may set errno.
+extern hook<void(rdma_cm_event&)> edit_event;
 
-/// Called after rdma_ack_cm_event(3) with the event's type. Null for no call.
-extern std::function<void(rdma_cm_event_type)> after_acknowledgement;
+/// Called after rdma_ack_cm_event(3) with the event's type.
+extern hook<void(rdma_cm_event_type)> after_acknowledgement;
 
 /// Resets the functions above when it is destroyed. A test declares it behind what its functions
 /// use.

@@ -25,6 +25,7 @@ public:
     listener_.async_accept(b_, accepted_.handler());
     initiator_.async_connect(a_, listener_.local_endpoint(), connected_.handler());
     io_.run();
+    before_cm_call = nullptr; // no thread is inside it any more
     if (closer_.joinable())
       closer_.join();
   }

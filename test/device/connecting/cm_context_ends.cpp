@@ -60,7 +60,7 @@ struct unanswered {
   makers m;
   std::optional<asio::io_context> io{1};
   std::optional<queue_pair> a{std::in_place, *io, pd};
-  const rdma_cm_id* id = nullptr;
+  std::atomic<const rdma_cm_id*> id = nullptr;
 
   void start() {
     before_cm_call = [this](cm_call call, const rdma_cm_id* of) {

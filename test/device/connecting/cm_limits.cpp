@@ -8,6 +8,7 @@
 
 #include <arpa/inet.h>
 #include <array>
+#include <atomic>
 #include <list>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -159,7 +160,7 @@ TEST_CASE("events of many attempts leave turns to the context's other work") {
   asio::io_context other(1);
   connector initiator(other);
   std::list<queue_pair> callers;
-  int connecting = 0;
+  std::atomic<int> connecting = 0;
   const hooks h;
   before_cm_call = [&](cm_call call, const rdma_cm_id*) {
     connecting += call == cm_call::connect ? 1 : 0;
@@ -168,7 +169,7 @@ TEST_CASE("events of many attempts leave turns to the context's other work") {
   for (int i = 0; i < many; ++i)
     initiator.async_connect(callers.emplace_back(other, m.pd), m.where(),
                             [](error_code, const connection_info&) {});
-  until(other, [&] { return connecting == many; });
+  until({&other}, [&] { return connecting == many; });
   const int before = events_read;
   int turns = 0;
   std::vector<outcome<connection_request>> requests(many);

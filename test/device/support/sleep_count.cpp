@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-#include "device/connecting/sleep_count.hpp"
+#include "device/support/sleep_count.hpp"
 
 #include <atomic>
 #include <cerrno>
