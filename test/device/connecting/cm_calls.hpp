@@ -4,9 +4,9 @@
 #include <rdma/rdma_cma.h>
 
 #include <atomic>
+#include <condition_variable>
 #include <functional>
 #include <mutex>
-#include <shared_mutex>
 #include <utility>
 
 namespace test {
@@ -37,17 +37,37 @@ template <class Result, class... Arguments>
 class hook<Result(Arguments...)> {
 public:
   hook& operator=(std::function<Result(Arguments...)> f) {
-    const std::unique_lock lock(mutex_);
+    std::unique_lock lock(mutex_);
+    left_.wait(lock, [this] { return inside_ == 0; });
     function_ = std::move(f);
     return *this;
   }
-  Result operator()(Arguments... arguments) const {
-    const std::shared_lock lock(mutex_);
-    return function_ ? function_(std::forward<Arguments>(arguments)...) : Result();
+  Result operator()(Arguments... arguments) {
+    const visit here(*this);
+    return here.exists ? function_(std::forward<Arguments>(arguments)...) : Result();
   }
 
 private:
-  mutable std::shared_mutex mutex_;
+  struct visit {
+    explicit visit(hook& h) : of(h) {
+      const std::lock_guard lock(of.mutex_);
+      exists = of.function_ != nullptr;
+      of.inside_ += exists ? 1 : 0;
+    }
+    visit(const visit&) = delete;
+    ~visit() {
+      const std::lock_guard lock(of.mutex_);
+      if (exists && --of.inside_ == 0)
+        of.left_.notify_all();
+    }
+
+    hook& of;
+    bool exists;
+  };
+
+  std::mutex mutex_; // not locked while the function runs
+  std::condition_variable left_;
+  int inside_ = 0; // threads inside the function
   std::function<Result(Arguments...)> function_;
 };
 
