@@ -246,7 +246,7 @@ void cm_service::remember(const std::shared_ptr<cm_handler>& handler) {
   add(handler);
 }
 
-bool cm_service::has_background_calls() const noexcept {
+bool cm_service::has_background_calls() const {
   assert(channel_ != nullptr);
   return may_be_queued_by_others(channel_->context_scheduler);
 }

@@ -149,7 +149,7 @@ public:
 
   /// Whether `calls` may be used. If the context's concurrency hint promises that no other thread
   /// uses the context, none may.
-  bool has_background_calls() const noexcept;
+  bool has_background_calls() const;
   /// Calls of rdma_cm that would block a thread of the context. The shutdown waits for them.
   background_calls& calls() noexcept { return calls_; }
   /// Passes a call that has returned to the thread that reads the events. Called by `calls`.

@@ -8,6 +8,9 @@
 #include <boost/asio/detail/reactor.hpp>
 #include <boost/asio/detail/reactor_op.hpp>
 #include <boost/asio/detail/scheduler.hpp>
+#if __has_include(<boost/asio/config.hpp>)
+#include <boost/asio/config.hpp>
+#endif
 
 #include <cassert>
 #include <type_traits>
@@ -25,17 +28,39 @@ namespace asio_rdma::detail {
 using scheduler = asio::detail::scheduler;
 using scheduled_operation = asio::detail::scheduler_operation;
 
+// Since Boost 1.87, a context keeps settings instead of its concurrency hint.
+#if __has_include(<boost/asio/config.hpp>)
 /// Whether only one thread at a time may run the context, according to its concurrency hint. Same
 /// conclusion as in Asio's scheduler.
-inline bool has_one_thread(const scheduler& s) noexcept {
+inline bool has_one_thread(scheduler& s) {
+  const asio::config settings(s.context());
+  return settings.get("scheduler", "concurrency_hint", 0) == 1 ||
+         !settings.get("scheduler", "locking", true) ||
+         !settings.get("reactor", "io_locking", true);
+}
+
+inline bool has_locking_scheduler(scheduler& s) {
+  return asio::config(s.context()).get("scheduler", "locking", true);
+}
+#else
+inline bool has_one_thread(scheduler& s) {
   const int hint = s.concurrency_hint();
   return hint == 1 || !BOOST_ASIO_CONCURRENCY_HINT_IS_LOCKING(SCHEDULER, hint) ||
          !BOOST_ASIO_CONCURRENCY_HINT_IS_LOCKING(REACTOR_IO, hint);
 }
 
-/// Whether threads that do not run the context may queue members in it.
-inline bool may_be_queued_by_others(const scheduler& s) noexcept {
+inline bool has_locking_scheduler(scheduler& s) {
   return BOOST_ASIO_CONCURRENCY_HINT_IS_LOCKING(SCHEDULER, s.concurrency_hint());
+}
+#endif
+
+/// Whether threads that do not run the context may queue members in it.
+inline bool may_be_queued_by_others([[maybe_unused]] scheduler& s) {
+#if defined(BOOST_ASIO_HAS_THREADS) // else its mutexes lock nothing
+  return has_locking_scheduler(s);
+#else
+  return false;
+#endif
 }
 
 /// Calls `on_readable` on a thread of the context each time the descriptor becomes readable, until
