@@ -91,6 +91,7 @@ void cm_connection::retire_id(leftovers& left) noexcept {
   assert(mutex_.held());
   if (id_ == nullptr)
     return;
+  take_back_call();
   if (is_calling() && !call_->iwarp) {
     id_ = nullptr;
     call_.reset();

@@ -8,6 +8,8 @@
 #include <cerrno>
 #include <chrono>
 #include <dlfcn.h>
+#include <infiniband/verbs.h>
+#include <optional>
 #include <pthread.h>
 #include <thread>
 
@@ -61,7 +63,7 @@ TEST_CASE("if no further thread can be started, calls of rdma_connect wait for o
     prepared += call == cm_call::init_queue_pair ? 1 : 0;
     if (call == cm_call::connect)
       for (++calls; !may_return && std::chrono::steady_clock::now() < end;)
-        std::this_thread::yield();
+        std::this_thread::sleep_for(std::chrono::microseconds(100));
     return 0;
   };
   m.connect();
@@ -80,6 +82,58 @@ TEST_CASE("if no further thread can be started, calls of rdma_connect wait for o
   CHECK(m.connected.succeeded());
   CHECK(connected.succeeded());
   CHECK(calls == 2);
+}
+
+TEST_CASE("an attempt whose queue pair fails while its call of rdma_connect waits for a thread") {
+  const connections_check nothing_left;
+  std::atomic<bool> may_return = false;
+  std::atomic<int> calls = 0, prepared = 0;
+  const hooks functions{};
+  std::optional<meeting> m(std::in_place);
+  std::optional<acceptor> other(std::in_place, m->io, endpoint(device_address(m->dev), 0));
+  std::optional<queue_pair> c(std::in_place, m->io, m->pd);
+  connection connected;
+  got given_back;
+  before_cm_call = [&](cm_call call, const rdma_cm_id*) {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    prepared += call == cm_call::init_queue_pair ? 1 : 0;
+    if (call == cm_call::connect)
+      for (++calls; !may_return && std::chrono::steady_clock::now() < end;)
+        std::this_thread::sleep_for(std::chrono::microseconds(100));
+    return 0;
+  };
+  m->initiator->async_connect(m->a, other->local_endpoint(), m->connected.handler());
+  until({&m->io}, [&] { return calls == 1; });
+  const bool context_ends = GENERATE(false, true);
+  {
+    const without_threads meanwhile;
+    c->async_receive(m->ma.buffer(0, 64), given_back.handler());
+    m->initiator->async_connect(*c, m->where(), connected.handler());
+    until({&m->io}, [&] { return prepared == 2; });
+  }
+  ibv_qp_attr error{};
+  error.qp_state = IBV_QPS_ERR;
+  REQUIRE(ibv_modify_qp(c->native_handle(), &error, IBV_QP_STATE) == 0);
+  until({&m->io}, [&] { return c->state() == queue_pair_state::failed; });
+  if (context_ends) {
+    std::thread releasing([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5)); // no check depends on it
+      may_return = true;
+    });
+    other.reset();
+    c.reset();
+    m.reset();
+    releasing.join();
+    CHECK(calls == 1);
+    return;
+  }
+  m->initiator->cancel();
+  until({&m->io}, [&] { return connected.done() && m->connected.done(); });
+  CHECK(connected.ec == asio::error::operation_aborted);
+  CHECK(calls == 1);
+  may_return = true;
+  m->check_next_attempt(meeting::peer::reached);
+  CHECK(calls == 2); // calls are made in order, so the cancelled one is not made
 }
 
 } // namespace test::cm_no_thread_tests
