@@ -20,6 +20,8 @@
 namespace test::cm_slow_calls_tests {
 namespace {
 
+using namespace std::chrono_literals;
+
 /// Holds the first `most` calls of rdma_connect(3): each waits inside the call, before the device
 /// knows of it, until it is released. Declared before the context that makes the calls. A test that
 /// makes such a call on its own thread goes on after some time, and fails.
@@ -56,7 +58,7 @@ private:
     if (entered_ == most_)
       return false;
     ++entered_;
-    changed_.wait_for(lock, std::chrono::seconds(20), [this] { return released_; });
+    changed_.wait_for(lock, 20s, [this] { return released_; });
     ++left_;
     return true;
   }
@@ -82,10 +84,8 @@ void check_ended(meeting& m, const held_calls& held) {
   CHECK(held.are_held());
 }
 
-void yield_often() {
-  for (int left = 20000; left != 0; --left)
-    std::this_thread::yield();
-}
+/// Lets another thread go on, most likely. No check depends on it.
+void pause(std::chrono::microseconds time) { std::this_thread::sleep_for(time); }
 
 } // namespace
 
@@ -138,7 +138,7 @@ TEST_CASE("the end of an attempt does not wait for its call of rdma_connect") {
   INFO(way << (receives ? ", with a receive" : ""));
   connect_options options;
   if (way == "out of time")
-    options.timeout = std::chrono::milliseconds(50);
+    options.timeout = 50ms;
   m.initiator->async_connect(m.a, m.where(), options,
                              asio::bind_cancellation_slot(signal.slot(), m.connected.handler()));
   until_held(m, held);
@@ -187,7 +187,7 @@ TEST_CASE("after its time the next endpoint is tried, except on iWARP") {
   held_calls held(1);
   meeting m;
   connect_options options;
-  options.timeout = std::chrono::milliseconds(200);
+  options.timeout = 200ms;
   m.accept();
   m.initiator->async_connect(m.a, std::vector{m.where(), m.where()}, options,
                              m.connected.handler());
@@ -250,8 +250,8 @@ TEST_CASE("the destruction of a context waits for calls of rdma_connect") {
   std::atomic<bool> ending = false;
   std::thread releasing([&] {
     while (!ending)
-      std::this_thread::yield();
-    yield_often();
+      pause(100us);
+    pause(5ms);
     held.release();
   });
   if (before == "connector")
@@ -302,9 +302,9 @@ TEST_CASE("events that arrive before rdma_connect has returned") {
   std::atomic<bool> answered = false, may_return = false;
   const hooks functions{};
   const auto wait_for = [](const std::atomic<bool>& what) {
-    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    const auto end = std::chrono::steady_clock::now() + 20s;
     while (!what && std::chrono::steady_clock::now() < end)
-      std::this_thread::yield();
+      pause(100us);
   };
   meeting m;
   before_cm_call = [&](cm_call call, const rdma_cm_id* of) {
@@ -427,15 +427,14 @@ TEST_CASE("attempts end at random moments of their calls, on several threads") {
   constexpr int rounds = 25;
   std::mt19937 source(std::random_device{}());
   const auto random = [&] {
-    return std::uniform_int_distribution(0, 3000)(source);
+    return std::chrono::microseconds(std::uniform_int_distribution(0, 1000)(source));
   };
   for (int round = 0; round < rounds; ++round) {
     const hooks functions{};
-    const int pauses = random();
+    const auto time = random();
     before_cm_call = [&](cm_call call, const rdma_cm_id*) {
       if (call == cm_call::connect)
-        for (int left = pauses; left != 0; --left)
-          std::this_thread::yield();
+        pause(time);
       return 0;
     };
     const device dev = open_device();
@@ -454,23 +453,19 @@ TEST_CASE("attempts end at random moments of their calls, on several threads") {
         listener.async_accept(accepting.emplace_back(io, pd), handler);
         connect_options options;
         if (i % 3 == 2)
-          options.timeout = std::chrono::milliseconds(1);
+          options.timeout = 1ms;
         initiators.emplace_back(io).async_connect(connecting.emplace_back(io, pd),
                                                   listener.local_endpoint(), options, handler);
       }
       std::vector<std::thread> threads;
       for (int i = 0; i < 2; ++i)
         threads.emplace_back([&] { io.run(); });
-      const auto pause = [&] {
-        for (int left = random(); left != 0; --left)
-          std::this_thread::yield();
-      };
-      pause();
+      pause(random());
       initiators.front().cancel();
-      pause();
+      pause(random());
       connecting.back().close();
       const bool stops = round % 2 == 0; // else the context is destroyed after all has ended
-      pause();
+      pause(random());
       if (stops)
         io.stop();
       else
