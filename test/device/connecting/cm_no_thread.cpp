@@ -124,7 +124,6 @@ TEST_CASE("an attempt whose queue pair fails while its call of rdma_connect wait
     c.reset();
     m.reset();
     releasing.join();
-    CHECK(calls == 1);
     return;
   }
   m->initiator->cancel();
