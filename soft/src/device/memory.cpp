@@ -23,7 +23,7 @@ bool within(std::uint64_t address, std::uint64_t bytes, std::uint64_t first,
 }
 
 std::byte* at(const region& r, std::uint64_t address) noexcept {
-  return static_cast<std::byte*>(r.addr) + (address - r.first);
+  return r.memory + (address - r.first);
 }
 
 // The address that a peer names for the first byte of a window.
@@ -139,7 +139,7 @@ bool memory_table::still_has(const ibv_pd* pd, const spans& memory, std::uint64_
     const auto address = reinterpret_cast<std::uintptr_t>(p.data);
     return std::any_of(slots_.begin(), slots_.end(), [&](const slot& s) {
       return s.r != nullptr && s.r->pd == pd &&
-             within(address, p.bytes, reinterpret_cast<std::uintptr_t>(s.r->addr), s.r->length);
+             within(address, p.bytes, reinterpret_cast<std::uintptr_t>(s.r->memory), s.r->length);
     });
   };
   if (!std::all_of(memory.parts, memory.parts + memory.count, is_registered))
@@ -175,6 +175,16 @@ std::byte* memory_table::remote(const ibv_qp& responder, std::uint32_t key, std:
   if (!within(address, bytes, base_of(*w), w->bytes))
     return refused(refusal::out_of_bounds);
   return at(*w->bound, w->first + (address - base_of(*w)));
+}
+
+std::byte* memory_table::as_named(std::byte* byte) const noexcept {
+  const auto address = reinterpret_cast<std::uintptr_t>(byte);
+  for (const slot& s : slots_)
+    if (s.r != nullptr && s.r->dma_buf.data() != nullptr &&
+        within(address, 1, reinterpret_cast<std::uintptr_t>(s.r->memory), s.r->length))
+      return reinterpret_cast<std::byte*>(s.r->first +
+                                          static_cast<std::uint64_t>(byte - s.r->memory));
+  return byte;
 }
 
 // InfiniBand specification, 10.6.7.2 and 11.2.2.2; rxe's checks are the same.

@@ -11,9 +11,32 @@
 
 namespace soft {
 
+/// The device's own mapping of a part of a dma-buf, or of a memfd that stands for one. The program
+/// needs no mapping, and its own may forbid every access.
+class dma_buf_mapping {
+public:
+  dma_buf_mapping() = default;
+  dma_buf_mapping(const dma_buf_mapping&) = delete;
+  dma_buf_mapping& operator=(const dma_buf_mapping&) = delete;
+  ~dma_buf_mapping();
+
+  /// Maps `bytes` bytes from `offset` on. Returns 0 or an error number: EBADF, EINVAL if `fd` is
+  /// neither kind or has fewer bytes, or the system's.
+  int map(int fd, std::uint64_t offset, std::size_t bytes, bool writable);
+  /// The first of the bytes.
+  std::byte* data() const noexcept { return data_; }
+
+private:
+  void* pages_ = nullptr;
+  std::size_t size_ = 0;
+  std::byte* data_ = nullptr;
+};
+
 struct region : ibv_mr {
   counted<&resource_counts::regions> count;
-  std::uint64_t first = 0; ///< the address that a request names for `ibv_mr::addr`
+  dma_buf_mapping dma_buf;     ///< of a region of a dma-buf
+  std::byte* memory = nullptr; ///< `addr`, or the beginning of `dma_buf`
+  std::uint64_t first = 0;     ///< the address that a request names for `memory`
   unsigned access = 0;
   std::uint64_t pinned = 0; ///< bytes that count as locked memory
   int windows = 0;          ///< windows that are bound to it
@@ -88,6 +111,10 @@ public:
   /// The memory that a peer names, or nullptr and the reason. `access`: one of IBV_ACCESS_REMOTE_*.
   std::byte* remote(const ibv_qp& responder, std::uint32_t key, std::uint64_t address,
                     std::uint64_t bytes, unsigned access, refusal& why) const;
+
+  /// The address by which the program names a byte of a region: another one if the region is of a
+  /// dma-buf.
+  std::byte* as_named(std::byte* byte) const noexcept;
 
   /// Binds a window. Returns IBV_WC_SUCCESS, or the status of the request that fails.
   ibv_wc_status bind(ibv_qp& by, window& w, std::uint32_t key, const ibv_mw_bind_info& to);

@@ -7,7 +7,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 
@@ -21,6 +23,12 @@ number_table& numbers() { return of_process<number_table>(); }
 bool is_route(const ibv_ah_attr& to, const std::vector<gid_entry>& own) {
   return to.is_global != 0 && to.grh.sgid_index < own.size() &&
          !is_zero(own[to.grh.sgid_index].gid);
+}
+
+// Whether the environment switches the habit off, as use_scatter_to_cqe of p/mlx5/verbs.c reads it.
+bool is_off(const char* name) {
+  const char* const value = std::getenv(name);
+  return value != nullptr && std::string_view(value) == "0";
 }
 
 // A program may post as soon as both queue pairs are ready. An adapter delivers that message, and
@@ -37,7 +45,8 @@ queue_pair::queue_pair(const ibv_qp_init_attr& a)
       shared_(a.srq != nullptr ? &shared_queue::of(a.srq) : nullptr),
       message_bytes_(a.qp_type == IBV_QPT_UD ? habits().datagram_bytes : habits().message_bytes),
       ece_vendor_(habits().ece_vendor),
-      ece_options_(habits().ece_options) {
+      ece_options_(habits().ece_options),
+      polls_copy_(!is_off("MLX5_SCATTER_TO_CQE")) {
   attributes_.path_mtu = IBV_MTU_4096;
 }
 

@@ -208,6 +208,7 @@ private:
   const std::uint64_t message_bytes_;            ///< of the personality that it was made with
   const std::uint32_t ece_vendor_, ece_options_; ///< likewise
   std::uint32_t ece_ = ece_options_;             ///< the options that it reports
+  const bool polls_copy_;                        ///< see `is_for_poll`
   std::optional<std::uint32_t> ece_wanted_;      ///< for the next `modify`
   std::atomic<ibv_qp_state> state_{IBV_QPS_RESET};
   std::atomic<bool> sends_by_socket_{false}; ///< it has a wire

@@ -2,6 +2,7 @@
 // The effect of the settings on a queue pair: its pace, its faults, and the habits of its
 // personality.
 #include "device/faults.hpp"
+#include "device/memory.hpp"
 #include "device/queue_pair.hpp"
 
 #include <algorithm>
@@ -174,7 +175,7 @@ bool queue_pair::tells_last_request() {
 
 bool queue_pair::keep(completion_queue& q, const spans& to, const spans& from) {
   late_copy* const c = q.takes_data() ? q.data_of_next() : nullptr;
-  if (c == nullptr || from.bytes == 0 ||
+  if (c == nullptr || from.bytes == 0 || !polls_copy_ ||
       from.bytes > std::min(habits().copied_at_poll, late_copy::most_bytes))
     return false;
   unsigned used = 0;
@@ -183,7 +184,7 @@ bool queue_pair::keep(completion_queue& q, const spans& to, const spans& from) {
     if (used == late_copy::most_parts)
       return false;
     const std::uint64_t n = std::min(left, to.parts[i].bytes);
-    c->parts[used++] = {to.parts[i].data, n};
+    c->parts[used++] = {memory_table::get().as_named(to.parts[i].data), n};
     left -= n;
   }
   spans kept;

@@ -41,6 +41,7 @@ constexpr personality plain{
     .atomics = IBV_ATOMIC_GLOB,
     .built_requests = transfers | keys,
     .on_demand = true,
+    .dma_bufs = true,
     .ece_vendor = 0,
     .ece_options = 0,
     .drops_completions = false, // as rxe and siw
@@ -81,6 +82,7 @@ constexpr personality mlx5{
     .atomics = IBV_ATOMIC_HCA, // k/mlx5/main.c; UCX 10317: ATOMIC_HCA
     .built_requests = transfers | keys, // p/mlx5/qp.c mlx5_qp_fill_wr_pfns
     .on_demand = true,                  // k/mlx5/odp.c mlx5_odp_populate_caps
+    .dma_bufs = true,                   // p/mlx5/mlx5.c: reg_dmabuf_mr
     .ece_vendor = 0x15b3,               // p/mlx5/verbs.c mlx5_query_ece
     .ece_options = 0x30000002,          // query_ece in logs of NCCL
     .drops_completions = true, // p/mlx5/verbs.c mlx5_destroy_qp, p/mlx5/cq.c __mlx5_cq_clean
@@ -120,6 +122,7 @@ constexpr personality irdma{
     .atomics = IBV_ATOMIC_NONE,      // 3FS 192: ATOMIC_NONE; p/irdma/uverbs.c: post fails
     .built_requests = 0,             // p/irdma/umain.c: no create_qp_ex
     .on_demand = false,              // k/irdma/verbs.c: no such capability
+    .dma_bufs = true,                // k/irdma/verbs.c irdma_reg_user_mr_dmabuf
     .ece_vendor = 0,                 // p/irdma/umain.c: no query_ece
     .ece_options = 0,                // the same
     .drops_completions = true,       // p/irdma/uverbs.c irdma_udestroy_qp, p/irdma/uk.c
@@ -158,6 +161,7 @@ constexpr personality bnxt_re{
     .atomics = IBV_ATOMIC_GLOB,  // k/bnxt_re/ib_verbs.c: with PCIe atomics, else NONE
     .built_requests = transfers, // p/bnxt_re/verbs.c bnxt_re_set_qp_ex_ops
     .on_demand = false,          // k/bnxt_re/main.c: no such capability
+    .dma_bufs = true,            // k/bnxt_re/main.c: reg_user_mr_dmabuf
     .ece_vendor = 0,             // p/bnxt_re/main.c: no query_ece
     .ece_options = 0,            // the same
     .drops_completions = true,   // p/bnxt_re/verbs.c bnxt_re_destroy_qp, bnxt_re_cleanup_cq
@@ -196,6 +200,7 @@ constexpr personality erdma{
     .atomics = IBV_ATOMIC_GLOB, // k/erdma/erdma_verbs.c erdma_query_device
     .built_requests = 0,        // p/erdma/erdma.c: no create_qp_ex
     .on_demand = false,         // k/erdma/erdma_main.c: no such capability
+    .dma_bufs = false,          // p/erdma/erdma.c: no reg_dmabuf_mr
     .ece_vendor = 0,            // p/erdma/erdma.c: no query_ece
     .ece_options = 0,           // the same
     .drops_completions = true,  // p/erdma/erdma_verbs.c: completions of an unknown queue pair
@@ -234,6 +239,7 @@ constexpr personality efa{
     .atomics = IBV_ATOMIC_NONE,  // ibv_devinfo on 0xEFA3: ATOMIC_NONE
     .built_requests = transfers, // p/efa/verbs.c efa_qp_fill_wr_pfns
     .on_demand = false,          // k/efa/efa_main.c: no such capability
+    .dma_bufs = true,            // p/efa/efa.c: reg_dmabuf_mr
     .ece_vendor = 0,             // p/efa/efa.c: no query_ece
     .ece_options = 0,            // the same
     .drops_completions = true,   // p/efa/verbs.c efa_destroy_qp: the queue pair leaves the table

@@ -34,6 +34,7 @@ struct personality {
   ibv_atomic_cap atomics;
   std::uint64_t built_requests; ///< IBV_QP_EX_WITH_* of ibv_wr_post(3); 0: it is not there
   bool on_demand;               ///< registration with IBV_ACCESS_ON_DEMAND
+  bool dma_bufs;                ///< ibv_reg_dmabuf_mr(3)
   /// Enhanced connection establishment: ibv_query_ece(3) of a new queue pair. Vendor 0: none.
   std::uint32_t ece_vendor, ece_options;
 
@@ -44,7 +45,9 @@ struct personality {
   /// The time from the last flushed request to IBV_EVENT_QP_LAST_WQE_REACHED.
   std::chrono::nanoseconds late_last_wqe;
   /// A receive or the answer to a READ of at most so many bytes lies in the completion until the
-  /// program polls it.
+  /// program polls it, and its processor copies it then. A READ's: if all requests are signaled
+  /// (sq_sig_all). `MLX5_SCATTER_TO_CQE=0` switches it off for queue pairs that are made
+  /// afterwards.
   std::uint32_t copied_at_poll;
   /// IBV_EVENT_DEVICE_FATAL removes the device: requests never complete, and functions that make,
   /// change or destroy an object fail with EIO.

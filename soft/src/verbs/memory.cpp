@@ -19,6 +19,7 @@
 #include <sys/syscall.h>
 #include <thread>
 #include <unistd.h>
+#include <utility>
 
 #undef ibv_reg_mr
 #undef ibv_reg_mr_iova
@@ -81,46 +82,29 @@ void wait_for_registration(std::size_t bytes) {
                                     static_cast<double>(bytes) * p.register_byte_ns)));
 }
 
-ibv_mr* reg(ibv_pd* pd, void* address, std::size_t bytes, std::uint64_t first, unsigned access) {
-  access &= ~static_cast<unsigned>(IBV_ACCESS_OPTIONAL_RANGE);
-  const bool on_demand = (access & IBV_ACCESS_ON_DEMAND) != 0;
-  if ((access & ~known) != 0 || (on_demand && !habits().on_demand)) {
-    errno = (access & ~(known | IBV_ACCESS_ZERO_BASED)) != 0 ? EINVAL : EOPNOTSUPP;
-    return nullptr;
-  }
-  // The kernel asks for the same offset in a page (ib_uverbs_reg_mr).
+// Whether memory may be registered with these rights, of which `possible` are known: 0 or an error
+// number. The kernel asks for the same offset in a page, on both sides (ib_uverbs_reg_mr).
+int check_request(ibv_pd* pd, unsigned access, unsigned possible, std::uint64_t offset,
+                  std::uint64_t first) {
   const std::uint64_t in_page = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE)) - 1;
+  if ((access & ~possible) != 0)
+    return (access & ~(possible | IBV_ACCESS_ZERO_BASED)) != 0 ? EINVAL : EOPNOTSUPP;
+  if ((access & IBV_ACCESS_ON_DEMAND) != 0 && !habits().on_demand)
+    return EOPNOTSUPP;
   if (((access & remote_changes) != 0 && (access & IBV_ACCESS_LOCAL_WRITE) == 0) ||
-      ((reinterpret_cast<std::uintptr_t>(address) ^ first) & in_page) != 0) {
-    errno = EINVAL;
-    return nullptr;
-  }
-  if (const int error = refuse(pd->context, place::reg_mr)) {
-    errno = error;
-    return nullptr;
-  }
-  if (const int error = check_memory(address, bytes, (access & IBV_ACCESS_LOCAL_WRITE) != 0)) {
-    errno = error;
-    return nullptr;
-  }
-  wait_for_registration(bytes);
-  const std::size_t pinned = on_demand ? 0 : bytes;
-  if (!may_lock(pinned)) {
-    errno = ENOMEM;
-    return nullptr;
-  }
-  auto made = std::unique_ptr<region>(new (std::nothrow) region{});
-  if (!made) {
-    errno = ENOMEM;
-    return nullptr;
-  }
+      ((offset ^ first) & in_page) != 0)
+    return EINVAL;
+  return refuse(pd->context, place::reg_mr);
+}
+
+// Gives a region, which has its memory, its keys. Returns nullptr and sets errno if none is left.
+ibv_mr* enter(std::unique_ptr<region> made, ibv_pd* pd, std::size_t bytes, std::uint64_t first,
+              unsigned access) {
   made->context = pd->context;
   made->pd = pd;
-  made->addr = address;
   made->length = bytes;
   made->first = first;
   made->access = access;
-  made->pinned = pinned;
   const engine::lock_guard lock(engine::get());
   if (!memory_table::get().add(*made)) {
     errno = ENOMEM;
@@ -128,8 +112,55 @@ ibv_mr* reg(ibv_pd* pd, void* address, std::size_t bytes, std::uint64_t first, u
   }
   made->handle = made->lkey;
   ++domain::of(pd).objects;
-  locked += pinned;
+  locked += made->pinned;
   return made.release();
+}
+
+ibv_mr* failed(int error) {
+  errno = error;
+  return nullptr;
+}
+
+ibv_mr* reg(ibv_pd* pd, void* address, std::size_t bytes, std::uint64_t first, unsigned access) {
+  access &= ~static_cast<unsigned>(IBV_ACCESS_OPTIONAL_RANGE);
+  if (const int error =
+          check_request(pd, access, known, reinterpret_cast<std::uintptr_t>(address), first))
+    return failed(error);
+  if (const int error = check_memory(address, bytes, (access & IBV_ACCESS_LOCAL_WRITE) != 0))
+    return failed(error);
+  wait_for_registration(bytes);
+  const std::size_t pinned = (access & IBV_ACCESS_ON_DEMAND) != 0 ? 0 : bytes;
+  if (!may_lock(pinned))
+    return failed(ENOMEM);
+  auto made = std::unique_ptr<region>(new (std::nothrow) region{});
+  if (!made)
+    return failed(ENOMEM);
+  made->addr = address;
+  made->memory = static_cast<std::byte*>(address);
+  made->pinned = pinned;
+  return enter(std::move(made), pd, bytes, first, access);
+}
+
+// The rights of a dma-buf are those of the kernel (UVERBS_METHOD_REG_DMABUF_MR): no binding of
+// windows, and nothing on demand. Its memory is not the process's, and does not count as locked.
+ibv_mr* reg_dma_buf(ibv_pd* pd, std::uint64_t offset, std::size_t bytes, std::uint64_t first,
+                    int fd, unsigned access) {
+  constexpr unsigned possible =
+      known & ~static_cast<unsigned>(IBV_ACCESS_MW_BIND | IBV_ACCESS_ON_DEMAND);
+  if (!habits().dma_bufs)
+    return failed(EOPNOTSUPP);
+  if (const int error = check_request(pd, access, possible, offset, first))
+    return failed(error);
+  auto made = std::unique_ptr<region>(new (std::nothrow) region{});
+  if (!made)
+    return failed(ENOMEM);
+  if (const int error =
+          made->dma_buf.map(fd, offset, bytes, (access & IBV_ACCESS_LOCAL_WRITE) != 0))
+    return failed(error);
+  wait_for_registration(bytes);
+  made->addr = reinterpret_cast<void*>(offset); // as libibverbs has it
+  made->memory = made->dma_buf.data();
+  return enter(std::move(made), pd, bytes, first, access);
 }
 
 } // namespace
@@ -182,8 +213,7 @@ SOFT_EXPORT ibv_mr* ibv_reg_dmabuf_mr(ibv_pd* pd, std::uint64_t offset, std::siz
                                       std::uint64_t first, int fd, int access) {
   if (!is_soft(pd->context))
     return SOFT_NEXT(ibv_reg_dmabuf_mr)(pd, offset, bytes, first, fd, access);
-  errno = EOPNOTSUPP;
-  return nullptr;
+  return reg_dma_buf(pd, offset, bytes, first, fd, static_cast<unsigned>(access));
 }
 SOFT_EXPORT int ibv_rereg_mr(ibv_mr* mr, int flags, ibv_pd* pd, void* address, std::size_t bytes,
                              int access) {
