@@ -11,15 +11,40 @@
 
 namespace asio_rdma {
 
+namespace detail {
+
+/// The key of memory, and whether it is device-only. One word, because each operation copies views.
+class view_key {
+public:
+  view_key() noexcept = default;
+  view_key(std::uint32_t lkey, bool device_only) noexcept
+      : word_(std::uint64_t(device_only) << 32 | lkey) {}
+
+  std::uint32_t lkey() const noexcept { return static_cast<std::uint32_t>(word_); }
+  bool is_device_only() const noexcept { return word_ >> 32 != 0; }
+
+private:
+  std::uint64_t word_ = 0;
+};
+
+} // namespace detail
+
 /// A view of registered memory that the device may read: an Asio buffer with its lkey. The memory
 /// and its registration must remain valid until the operation that uses the view has completed.
+///
+/// Memory of a dma-buf (`memory_region::from_dmabuf`), such as a GPU's, is *device-only*: no
+/// operation of the library accesses it by the CPU. Pass the view itself to each operation: an
+/// `asio::const_buffer` made from it has neither the key nor this property.
 class const_buffer : public asio::const_buffer {
 public:
   const_buffer() noexcept = default;
-  const_buffer(const void* data, std::size_t bytes, std::uint32_t lkey) noexcept
-      : asio::const_buffer(data, bytes), lkey_(lkey) {}
+  const_buffer(const void* data, std::size_t bytes, std::uint32_t lkey,
+               bool device_only = false) noexcept
+      : asio::const_buffer(data, bytes), key_(lkey, device_only) {}
 
-  std::uint32_t lkey() const noexcept { return lkey_; }
+  std::uint32_t lkey() const noexcept { return key_.lkey(); }
+  /// Whether the CPU must not access the memory.
+  bool is_device_only() const noexcept { return key_.is_device_only(); }
 
   /// Skips `bytes`, at most to the end.
   const_buffer& operator+=(std::size_t bytes) noexcept {
@@ -30,22 +55,25 @@ public:
 
   /// The first `bytes`, or all if there are fewer.
   const_buffer first(std::size_t bytes) const noexcept {
-    return {data(), bytes < size() ? bytes : size(), lkey_};
+    return {data(), bytes < size() ? bytes : size(), lkey(), is_device_only()};
   }
 
 private:
-  std::uint32_t lkey_ = 0;
+  detail::view_key key_;
 };
 
 /// A view of registered memory that the device may write. Converts to `const_buffer`.
 class mutable_buffer : public asio::mutable_buffer {
 public:
   mutable_buffer() noexcept = default;
-  mutable_buffer(void* data, std::size_t bytes, std::uint32_t lkey) noexcept
-      : asio::mutable_buffer(data, bytes), lkey_(lkey) {}
+  mutable_buffer(void* data, std::size_t bytes, std::uint32_t lkey,
+                 bool device_only = false) noexcept
+      : asio::mutable_buffer(data, bytes), key_(lkey, device_only) {}
 
-  std::uint32_t lkey() const noexcept { return lkey_; }
-  operator const_buffer() const noexcept { return {data(), size(), lkey_}; }
+  std::uint32_t lkey() const noexcept { return key_.lkey(); }
+  /// Whether the CPU must not access the memory: see `const_buffer`.
+  bool is_device_only() const noexcept { return key_.is_device_only(); }
+  operator const_buffer() const noexcept { return {data(), size(), lkey(), is_device_only()}; }
 
   /// Skips `bytes`, at most to the end.
   mutable_buffer& operator+=(std::size_t bytes) noexcept {
@@ -58,11 +86,11 @@ public:
 
   /// The first `bytes`, or all if there are fewer.
   mutable_buffer first(std::size_t bytes) const noexcept {
-    return {data(), bytes < size() ? bytes : size(), lkey_};
+    return {data(), bytes < size() ? bytes : size(), lkey(), is_device_only()};
   }
 
 private:
-  std::uint32_t lkey_ = 0;
+  detail::view_key key_;
 };
 
 /// Memory of another machine, as its owner described it: the target of an RDMA READ, WRITE or

@@ -211,7 +211,10 @@ public:
   /// Sends one message. The operation completes when the peer's device has received the message,
   /// or, for a long message, when the peer's program has read it. Small messages that are sent
   /// while earlier ones are on their way share a frame, and complete together
-  /// (`connection_options::gather`). Signature `void(error_code, std::size_t bytes)`.
+  /// (`connection_options::gather`). Device-only memory (`const_buffer`) is sent or offered in
+  /// place, by a frame of its own; `operation_not_supported` if that is impossible, because the
+  /// device sends from one scatter/gather element, or because the message has several buffers and
+  /// is longer than the peer's receives. Signature `void(error_code, std::size_t bytes)`.
   template <class Buffers, class Token = asio::default_completion_token_t<executor_type>>
   requires(!std::integral<std::decay_t<Token>>) //
       auto async_send(const Buffers& buffers, Token&& token = {}) {
@@ -238,6 +241,11 @@ public:
   /// The operation keeps a `registered_buffer`, with write access (see `buffer_access`), until it
   /// completes, or, if it is cancelled, until the device has released the buffer;
   /// `error::buffer_in_use` if write access conflicts.
+  ///
+  /// Device-only memory (`const_buffer`) can receive a message that the peer offers because it is
+  /// longer than the receives. For a message that was sent whole, or was read already for a receive
+  /// that was cancelled, the error is `operation_not_supported`, with the message's size, and the
+  /// message can still be received into other memory. The same error, with 0, for several buffers.
   template <class Buffers, class Token = asio::default_completion_token_t<executor_type>>
   requires asio::is_mutable_buffer_sequence<Buffers>::value //
       auto
@@ -255,7 +263,8 @@ public:
   /// pool. More bytes than `device::max_message_bytes` become several work requests. Errors,
   /// besides the connection's: `error::remote_range` if `to` is shorter than the buffers,
   /// `error::too_many_buffers` for over four registered buffers or over four buffers to read into,
-  /// and for over 64 in any case. After these nothing is posted, and the connection remains usable.
+  /// and for over 64 in any case; `operation_not_supported` for device-only memory in more buffers
+  /// than one work request has. After these nothing is posted, and the connection remains usable.
   /// If the device or the peer's device refuses the
   /// operation, the connection ends with that error (`IBV_WC_REM_ACCESS_ERR`, for instance).
   ///
@@ -364,8 +373,9 @@ public:
   /// `revoke`, with the lease, or with the connection. The operation completes when the peer's
   /// device has received the notification. Signature `void(error_code)`. Errors, besides the
   /// connection's: `error::buffer_in_use`, `invalid_argument` for no bytes or no rights, and those
-  /// of `memory_region`. Cancellation: `partial` and `terminal` end only the wait, and the memory
-  /// may be lent nevertheless; `total` has no effect.
+  /// of `memory_region`. The key of device-only memory is not confined to the peer's queue pair.
+  /// Cancellation: `partial` and `terminal` end only the wait, and the memory may be lent
+  /// nevertheless; `total` has no effect.
   template <class Token = asio::default_completion_token_t<executor_type>>
   requires(!std::same_as<std::decay_t<Token>, access>) //
       auto async_send_region(const registered_buffer& memory, Token&& token = {}) {
@@ -570,6 +580,7 @@ private:
                 op.ec = error::too_many_buffers;
               else
                 op.targets[op.target_count++] = detail::element_of(b.first(most_bytes));
+              op.request.device_only = op.request.device_only || b.is_device_only();
               return !op.ec;
             });
             if constexpr (std::same_as<Buffers, registered_buffer>) {

@@ -36,11 +36,11 @@ struct connection_options {
   /// may send before this program receives, and are most of the cost of an idle connection.
   std::uint32_t receives = 32;
   /// A message of up to this many bytes, less 16, is sent whole at once; a longer message is
-  /// offered, and read by the receiver. The receiver's value applies. If the peer offers a message
-  /// of up to `max_receive_size` bytes, less 16, the receives grow to it, so that later ones are
-  /// sent whole. They do not shrink. They do not grow if more than half of the pool's limit would
-  /// then be in use, if `max_receive_size` is not larger than `receive_size`, or if the receives
-  /// are shared.
+  /// offered, and read by the receiver. The receiver's value applies. When an offered message
+  /// of up to `max_receive_size` bytes, less 16, is read into other than device-only memory, the
+  /// receives grow to it, so that later ones are sent whole. They do not shrink. They do not grow
+  /// if more than half of the pool's limit would then be in use, if `max_receive_size` is not
+  /// larger than `receive_size`, or if the receives are shared.
   std::uint32_t receive_size = 8192;
   std::uint32_t max_receive_size = 131088;
   std::uint32_t sends = 32; ///< Frames outstanding at a time; more wait their turn.

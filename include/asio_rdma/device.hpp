@@ -126,6 +126,11 @@ public:
   bool has_memory_windows() const noexcept; ///< Of type 2 (bound to a queue pair).
   bool has_invalidation() const noexcept;   ///< Of keys, here and by SEND (memory extensions).
   bool has_on_demand_paging() const noexcept; ///< For RC's sends, receives, reads and writes.
+  /// Whether a receive of a `queue_pair` may have device-only memory (`const_buffer`). False on
+  /// mlx5: its provider copies messages of up to 64 bytes out of the completion, by the CPU. That
+  /// is switched off by `MLX5_SCATTER_TO_CQE=0` (mlx5dv(7)) in the environment when the device is
+  /// opened, and as long as queue pairs are.
+  bool has_device_only_receives() const noexcept;
   /// The maximum number of buffers that one READ fills: one on iWARP (RFC 5040, section 4.4).
   std::uint32_t max_read_buffers() const noexcept;
   /// The most bytes of one SEND, RDMA WRITE or RDMA READ: `max_msg_sz` of the ports

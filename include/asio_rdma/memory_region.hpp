@@ -10,6 +10,10 @@
 
 namespace asio_rdma {
 
+namespace detail {
+struct dma_buf;
+}
+
 template <class Executor>
 class basic_queue_pair;
 
@@ -95,10 +99,16 @@ public:
 
   /// Registers `bytes` at `offset` of a dma-buf (a GPU's memory, for instance). `iova` is the
   /// region's address in every request, here and at peers (ibv_reg_dmabuf_mr(3)). `data` returns
-  /// `iova`, which the CPU cannot dereference. Such a region is usable only by peers and by queue
-  /// pairs whose `max_inline` is 0. It is not usable for messages and streams, which copy short
-  /// payloads. Errors: as above, or `operation_not_supported` if the device, or rdma-core (before
-  /// 34), does not support it.
+  /// `iova`, which the CPU cannot dereference. The region duplicates the descriptor. Errors: as
+  /// above; `operation_not_supported` if the device, or rdma-core (before 34), does not support it;
+  /// EINVAL for `window_bind` and `on_demand`, which the kernel does not know for a dma-buf, if
+  /// `offset` and `iova` differ within a page, or for bytes outside of the dma-buf.
+  ///
+  /// The region's views and buffers are device-only (`const_buffer`): the CPU never accesses their
+  /// memory. An operation that would have to copy the bytes fails with `operation_not_supported`.
+  /// Such operations are reads of a `stream` and its blocking writes, receives of a `connection`
+  /// for messages that the peer sends whole, and on some adapters receives of a `queue_pair`
+  /// (`device::has_device_only_receives`). Each class describes its own.
   static memory_region from_dmabuf(const protection_domain& pd, int descriptor,
                                    std::uint64_t offset, std::size_t bytes, std::uint64_t iova,
                                    access rights, error_code& ec);
@@ -111,7 +121,8 @@ public:
     return result;
   }
 
-  /// Adopts a region of the domain. The access rights are those that it was registered with.
+  /// Adopts a region of the domain. The access rights are those that it was registered with. It
+  /// must not be a region of a dma-buf, whose views would not be device-only.
   memory_region(const protection_domain& pd, native_handle_type mr, ownership owns);
 
   memory_region(memory_region&& other) noexcept;
@@ -135,11 +146,13 @@ public:
   std::size_t size() const noexcept { return mr_->length; }
   std::uint32_t lkey() const noexcept { return mr_->lkey; }
   std::uint32_t rkey() const noexcept { return mr_->rkey; }
+  /// Whether the CPU must not access the memory: it is that of a dma-buf.
+  bool is_device_only() const noexcept { return dma_buf_ != nullptr; }
 
   /// A view of the whole region, or of at most `bytes` from `offset` on (clamped to the end).
   mutable_buffer buffer(std::size_t offset = 0,
                         std::size_t bytes = static_cast<std::size_t>(-1)) const noexcept {
-    return (mutable_buffer(data(), size(), lkey()) + offset).first(bytes);
+    return (mutable_buffer(data(), size(), lkey(), is_device_only()) + offset).first(bytes);
   }
 
   /// The description of the region, or of a part of it (clamped to the end), for a peer that shall
@@ -151,9 +164,12 @@ public:
   }
 
 private:
+  friend detail::dma_buf; // registers parts of itself
+
   protection_domain pd_;
   ibv_mr* mr_ = nullptr;
   void* data_ = nullptr; // the handle of a dma-buf has the offset instead
+  std::shared_ptr<const detail::dma_buf> dma_buf_;
   ownership owns_ = ownership::take;
 };
 
@@ -202,6 +218,11 @@ namespace detail {
 /// cannot be the sink of a READ there.
 memory_region register_exactly(const protection_domain& pd, void* data, std::size_t bytes,
                                access rights, error_code& ec);
+
+/// Registers the memory of a view by a key of its own. Errors: those of `memory_region`;
+/// `invalid_argument` for a device-only view whose region is closed, or of another domain.
+memory_region register_view(const protection_domain& pd, const const_buffer& view, access rights,
+                            error_code& ec);
 
 /// The rights as flags of ibv_reg_mr(3), and as flags for binding a memory window.
 unsigned verbs_access(access rights) noexcept;

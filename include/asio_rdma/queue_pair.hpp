@@ -201,10 +201,11 @@ public:
   /// Adopts a queue pair of a connected type and of the protection domain, with empty queues, made
   /// without a shared receive queue, both of whose completion queues are `queue`. The queue pair is
   /// destroyed at close, because only its destruction releases its memory; after an error the
-  /// caller still owns it. An rdma_cm_id that the queue pair was made with always remains the
-  /// caller's, and must not destroy the queue pair (rdma_destroy_qp(3)). If the device does not
-  /// report that the queue pair is connected (iWARP), it counts as not connected before
-  /// `set_connected`. Errors: `already_open`, `invalid_argument` if the queue pair is not as
+  /// caller still owns it. If it was created with `sq_sig_all`, do not read into device-only
+  /// memory: mlx5 copies the bytes by the CPU. An rdma_cm_id that the queue pair was made with
+  /// always remains the caller's, and must not destroy the queue pair (rdma_destroy_qp(3)). If the
+  /// device does not report that the queue pair is connected (iWARP), it counts as not connected
+  /// before `set_connected`. Errors: `already_open`, `invalid_argument` if the queue pair is not as
   /// described here, `error::completion_queue_full`, or the system's.
   void assign(const protection_domain& pd, const completion_queue& queue, native_handle_type qp,
               error_code& ec) {
@@ -363,7 +364,7 @@ public:
   /// Posts a receive (RECEIVE) for one message, or for one RDMA WRITE with immediate data, which
   /// leaves the buffers unchanged. A message longer than the buffers fails with IBV_WC_LOC_LEN_ERR.
   /// Errors: `operation_not_supported` for a queue pair with a shared receive queue, which starts
-  /// the receives itself.
+  /// the receives itself, and for device-only memory without `device::has_device_only_receives`.
   template <mutable_buffer_sequence Buffers,
             class Token = asio::default_completion_token_t<executor_type>>
   auto async_receive(const Buffers& buffers, Token&& token = {}) {

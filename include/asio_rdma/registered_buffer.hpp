@@ -58,6 +58,8 @@ public:
   std::size_t size() const noexcept { return view_.size(); }
   bool empty() const noexcept { return size() == 0; }
   std::uint32_t lkey() const noexcept { return view_.lkey(); }
+  /// Whether the CPU must not access the memory: see `const_buffer`.
+  bool is_device_only() const noexcept { return view_.is_device_only(); }
 
   operator mutable_buffer() const noexcept { return view_; }
   operator const_buffer() const noexcept { return view_; }
@@ -88,7 +90,8 @@ public:
     return slice(0, bytes < size() ? bytes : size());
   }
 
-  /// Writes zeros by the CPU. The device must not use the bytes at the time.
+  /// Writes zeros by the CPU. The device must not use the bytes at the time, and they must not be
+  /// device-only.
   void zero() const noexcept;
 
   /// Begins a read access (shared) or a write access (exclusive). The result is false if the bytes

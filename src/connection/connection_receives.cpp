@@ -25,8 +25,13 @@ bool connection_impl::start(message_receive& op) {
     op.request.capacity = 0;
     for (std::size_t i = 0; i < op.target_count; ++i)
       op.request.capacity += op.targets[i].length;
-    op.direct = op.target_count == 1 && op.request.capacity > frame_transfer::payload_room &&
-                find_key(*op.targets);
+    if (op.request.device_only && op.target_count > 1) {
+      op.ec = asio::error::operation_not_supported;
+      return false;
+    }
+    const bool is_long = op.request.capacity > frame_transfer::payload_room;
+    op.direct =
+        op.target_count == 1 && (is_long || op.request.device_only) && find_key(*op.targets);
   }
   begin(op);
   op.request.op = &op;
@@ -162,7 +167,9 @@ void connection_impl::begin_pull(const message_action& a) {
     p.into = &op;
     op.pull = &p;
     const ibv_sge& to = *op.targets;
-    return p.start({reinterpret_cast<void*>(to.addr), a.memory.size, to.lkey}, a.memory);
+    return p.start(
+        {reinterpret_cast<void*>(to.addr), a.memory.size, to.lkey, op.request.device_only},
+        a.memory);
   }
   error_code ec;
   p.memory = link_.pool().allocate(a.memory.size, ec);

@@ -99,7 +99,7 @@ void connection_regions::make_key(const grant_action& a) {
   }
   try {
     if (!ec)
-      r.key = grant_key(link_.pool().get_protection_domain(), r.memory.data(), a.bytes,
+      r.key = grant_key(link_.pool().get_protection_domain(), const_buffer(r.memory).first(a.bytes),
                         to_access(a.rights), ec);
   } catch (const std::bad_alloc&) {
     ec = asio::error::no_memory;

@@ -71,7 +71,8 @@ error_code connection_impl::check_work(const remote_work& w) const {
   return w.local->too_many ? error_code(error::too_many_buffers) : error_code();
 }
 
-// Registered memory is used in place. Other memory is replaced by memory of the pool.
+// Registered memory is used in place. Other memory is replaced by memory of the pool, unless it is
+// device-only.
 error_code connection_impl::fill(remote_record& r, const remote_work& w, const remote_portion& of) {
   const bool reads = w.opcode == IBV_WR_RDMA_READ;
   r.wr.opcode = w.opcode;
@@ -100,6 +101,8 @@ error_code connection_impl::fill(remote_record& r, const remote_work& w, const r
   } else if (p.registered && p.count <= most_views(w.opcode)) {
     r.caller_keeps = true;
     n = views_of(p, of, r.elements);
+  } else if (p.device_only) { // in more views than a work request has
+    return asio::error::operation_not_supported;
   } else {
     r.memory = link_.pool().allocate(of.bytes, ec);
     if (ec)
@@ -115,10 +118,10 @@ error_code connection_impl::fill(remote_record& r, const remote_work& w, const r
   if (reads)
     r.wr.num_sge = give_read_element(r.elements.data(), r.wr.num_sge);
   r.usual = r.wr.num_sge == 1;
-  if (!reads)
+  if (!reads && !p.device_only)
     r.inline_bytes = static_cast<std::uint32_t>(of.bytes);
-  else if (!ec)
-    ec = link_.open_sink(r);
+  else if (reads && !ec)
+    ec = link_.open_sink(r, p.device_only);
   return ec;
 }
 

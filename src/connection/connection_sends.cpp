@@ -34,9 +34,13 @@ bool connection_impl::start(message_send& op, const payload& p,
 }
 
 // Unregistered buffers are copied at once, so they are not needed any more. If there is no memory
-// for that, the operation fails.
+// for that, the operation fails. Device-only memory is never copied: a frame refers to it, or it is
+// offered.
 error_code connection_impl::fill(message_record& r, const payload& p) {
   const std::uint64_t eager = messages_->eager_size();
+  r.device_only = p.device_only;
+  if (r.device_only && link_.copies_frames())
+    return asio::error::operation_not_supported;
   if (p.owner != nullptr) {
     if (!link_.is_usable(*p.owner))
       return asio::error::invalid_argument;
@@ -48,13 +52,14 @@ error_code connection_impl::fill(message_record& r, const payload& p) {
   if (p.too_many)
     return error::too_many_buffers;
   // Whether the message is sent in place if its buffers are registered.
-  const bool in_place = (p.bytes > frame_transfer::payload_room || p.bytes > eager) &&
-                        p.count <= (p.bytes > eager ? 1 : link_.frame_views());
-  if (in_place && find_views(r, p)) {
+  const bool copied = !r.device_only && p.bytes <= frame_transfer::payload_room && p.bytes <= eager;
+  if (!copied && p.count <= (p.bytes > eager ? 1 : link_.frame_views()) && find_views(r, p)) {
     r.view_count = static_cast<std::uint32_t>(p.count);
     r.caller_keeps = true;
     return {};
   }
+  if (r.device_only)
+    return asio::error::operation_not_supported;
   std::byte* to = r.small.data();
   r.is_small = p.bytes <= r.small.size() && p.bytes <= eager;
   if (!r.is_small) {
@@ -103,10 +108,10 @@ void connection_impl::add_message(const message_record& r, frame_transfer& to) {
     to.copy(r.small.data(), r.bytes);
   } else if (r.view_count != 0) {
     // A small message has views if it was to be offered, and the peer's receives have grown since.
-    const bool copied = r.bytes <= frame_transfer::payload_room;
+    const bool copied = r.bytes <= frame_transfer::payload_room && !r.device_only;
     for (const ibv_sge& e : std::span(r.views).first(r.view_count))
       copied ? to.copy(reinterpret_cast<const void*>(e.addr), e.length) : to.add(e);
-  } else if (r.bytes <= frame_transfer::payload_room) {
+  } else if (r.bytes <= frame_transfer::payload_room && !r.device_only) {
     to.copy(r.memory.data(), r.bytes);
   } else {
     to.add(element_of(r.memory));
@@ -114,10 +119,11 @@ void connection_impl::add_message(const message_record& r, frame_transfer& to) {
 }
 
 void connection_impl::expose(message_record& r) {
-  void* data = r.memory.data();
+  const_buffer memory = const_buffer(r.memory).first(r.bytes);
   if (r.view_count != 0)
-    data = reinterpret_cast<void*>(r.views[0].addr);
-  if (const error_code ec = link_.open_offer(r, data, r.bytes))
+    memory = {reinterpret_cast<const void*>(r.views[0].addr), r.bytes, r.views[0].lkey,
+              r.device_only};
+  if (const error_code ec = link_.open_offer(r, memory))
     messages_->fail_send(r, ec);
   else
     messages_->prepared(r, link_impl::remote_of(r));
@@ -179,7 +185,7 @@ void connection_impl::give_back(message_record& r) noexcept {
   link_.drop(r.access);
   link_.drop(r.memory);
   r.view_count = 0;
-  r.caller_keeps = r.is_small = false;
+  r.caller_keeps = r.is_small = r.device_only = false;
   records_.give_back(r);
 }
 

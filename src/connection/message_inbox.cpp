@@ -109,8 +109,6 @@ link_part::disposition message_inbox::on_offer(const frame_header& header,
     answers_.push_back({header.id, dropping_ ? refusal::closed : refusal::size});
     return disposition::consumed;
   }
-  if (link_.may_grow_to(p.memory.size)) // later ones need not be offered
-    link_.want_receives(p.memory.size);
   reserve(1);
   messages_.push_back({.where = entry::state::offered,
                        .place = message_in::place::pulled,
@@ -223,6 +221,12 @@ void message_inbox::match_messages() {
     }
     if (e.where != entry::state::whole)
       return;
+    if (op.device_only && e.place != message_in::place::direct && e.memory.size != 0) {
+      op.bytes = e.memory.size;
+      unpin_from(0);
+      finish(op, asio::error::operation_not_supported);
+      continue;
+    }
     deliver(op, e);
     messages_.pop_front();
   }

@@ -163,8 +163,8 @@ bool message_outbox::next_data(outgoing_frame& f) {
 // --- Small messages ---------------------------------------------------------------------------
 
 bool message_outbox::is_small(const message_out& op) const noexcept {
-  return op.what == message_out::kind::message && is_eager(op) && op.bytes <= small_ &&
-         gathered_size(op.bytes) <= gather_room();
+  return op.what == message_out::kind::message && is_eager(op) && !op.device_only &&
+         op.bytes <= small_ && gathered_size(op.bytes) <= gather_room();
 }
 
 std::uint64_t message_outbox::gather_room() const noexcept {

@@ -23,6 +23,7 @@ public:
   kind what = kind::message;
   std::uint64_t bytes = 0;
   std::optional<std::uint32_t> immediate;
+  bool device_only = false; ///< Its bytes are not copied, so it shares no frame.
 
   error_code ec; ///< The result.
 

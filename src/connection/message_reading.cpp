@@ -20,6 +20,9 @@ bool message_inbox::next_pull(message_action& a) {
       continue;
     if (op.busy_ || e.memory.size > op.capacity)
       continue; // to be read later, into memory of this receive or of another one
+    // Later ones need not be offered, unless only the device may write to the receives' memory.
+    if (!op.device_only && link_.may_grow_to(e.memory.size))
+      link_.want_receives(e.memory.size);
     a.receive = &op;
     e.where = entry::state::pulling;
     --unread_;

@@ -156,13 +156,13 @@ public:
   bool withdraw(link_transfer& t);
   /// Prepares a READ before it is posted. On iWARP the request carries the key of the READ's one
   /// element, and the peer could write by that key (RFC 5040, section 5.2). Therefore the element
-  /// is registered by a key of its own, which ends with the READ.
-  error_code open_sink(link_transfer& read);
+  /// is registered by a key of its own, which ends with the READ. `device_only`: the element is.
+  error_code open_sink(link_transfer& read, bool device_only);
   /// Ends the key of `open_sink`, if there is one.
   void close_sink(link_transfer& t) noexcept;
   /// Makes a key by which the peer reads the memory of `o`, which lasts until `end_offer`. Errors:
   /// `no_memory`; those of `offer_key::open`.
-  error_code open_offer(offered& o, void* data, std::size_t bytes) noexcept;
+  error_code open_offer(offered& o, const const_buffer& memory) noexcept;
   /// The key and range of an open offer, for the peer.
   static remote_buffer remote_of(const offered& o) noexcept;
   /// Begins to end the key of an operation that is over, if it has one. If the result is true,

@@ -39,7 +39,7 @@ bool link_pull::post(read& r) {
   r.wr.num_sge = 1;
   r.wr.opcode = IBV_WR_RDMA_READ;
   r.wr.wr.rdma = {from_.address, from_.rkey};
-  failure_ = link_.open_sink(r);
+  failure_ = link_.open_sink(r, to_.is_device_only());
   if (failure_) {
     stop();
     return true;

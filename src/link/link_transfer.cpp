@@ -100,7 +100,7 @@ void link_impl::end_with(link_transfer& t) {
     t.ec = check();
 }
 
-error_code link_impl::open_sink(link_transfer& read) {
+error_code link_impl::open_sink(link_transfer& read, bool device_only) {
   assert(is_locked());
   error_code ec;
   ibv_sge& e = read.elements[0];
@@ -108,8 +108,8 @@ error_code link_impl::open_sink(link_transfer& read) {
     read.usual = false;
   if (member_device().type() != transport::iwarp || read.wr.num_sge != 1 || e.length == 0)
     return ec;
-  read.sink_ = memory_region(pool_.get_protection_domain(), reinterpret_cast<void*>(e.addr),
-                             e.length, access::local_write, ec);
+  const const_buffer memory(reinterpret_cast<const void*>(e.addr), e.length, e.lkey, device_only);
+  read.sink_ = register_view(pool_.get_protection_domain(), memory, access::local_write, ec);
   if (!ec) {
     e.lkey = read.sink_.lkey();
     registrations_.add();

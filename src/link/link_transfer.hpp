@@ -65,7 +65,8 @@ public:
   /// do.
   void copy(const void* data, std::size_t bytes) noexcept;
   /// Adds payload behind the copied bytes: at most `link_impl::frame_views` elements, which the
-  /// device reads in place, unless the link copies all bytes of its frames.
+  /// device reads in place, unless the link copies all bytes of its frames. Such a link must not
+  /// get device-only memory here.
   void add(const ibv_sge& element) noexcept;
   /// The frame is complete. If `fenced`, it starts after the preceding READs.
   void finish(bool fenced) noexcept;

@@ -39,16 +39,19 @@ offer_key::~offer_key() {
     withhold_key(idle_window{std::move(window_)});
 }
 
-error_code offer_key::open(offered& user, void* data, std::size_t bytes) {
+error_code offer_key::open(offered& user, const const_buffer& memory) {
   assert(!is_open());
+  void* const data = const_cast<void*>(memory.data());
+  const std::size_t bytes = memory.size();
   error_code ec;
   user_ = &user;
   ending_ = false;
-  const memory_region* const region =
-      bytes <= max_window_bytes ? find_bindable(link_.pool(), data, bytes) : nullptr;
+  const memory_region* const region = bytes <= max_window_bytes && !memory.is_device_only()
+                                          ? find_bindable(link_.pool(), data, bytes)
+                                          : nullptr;
   if (region == nullptr || !has_window()) {
     key_ = grant_key(
-        memory_region(link_.pool().get_protection_domain(), data, bytes, access::remote_read, ec));
+        register_view(link_.pool().get_protection_domain(), memory, access::remote_read, ec));
     return ec;
   }
   key_ = grant_key(window_, *region, data, bytes, access::remote_read);
@@ -106,13 +109,13 @@ void offer_key::on_invalidated(const error_code& ec, operation_list& done) {
 
 // --- The link --------------------------------------------------------------------------------
 
-error_code link_impl::open_offer(offered& o, void* data, std::size_t bytes) noexcept {
+error_code link_impl::open_offer(offered& o, const const_buffer& memory) noexcept {
   assert(is_locked() && o.key == nullptr);
   offer_key* key = nullptr;
   error_code ec;
   try {
     key = &offer_keys_.take(*this);
-    ec = key->open(o, data, bytes);
+    ec = key->open(o, memory);
   } catch (const std::bad_alloc&) {
     ec = asio::error::no_memory;
   }

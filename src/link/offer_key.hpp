@@ -23,9 +23,9 @@ public:
   offer_key(const offer_key&) = delete;
   ~offer_key();
 
-  /// Opens the key for the memory of `user`. Errors: those of `memory_region`, or the reason why
+  /// Opens the key for the memory of `user`. Errors: those of `register_view`, or the reason why
   /// the link has failed.
-  error_code open(offered& user, void* data, std::size_t bytes);
+  error_code open(offered& user, const const_buffer& memory);
   /// Ends the key of a window: posts its invalidation or, if the link has failed, awaits the end of
   /// the bind. After that `link_impl::offer_ended` is called. Returns false if there is nothing to
   /// await: then the key is still open, and may be closed at once.

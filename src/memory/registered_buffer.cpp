@@ -5,6 +5,7 @@
 
 #include <boost/system/errc.hpp>
 
+#include <cassert>
 #include <cstring>
 
 namespace asio_rdma {
@@ -40,7 +41,7 @@ registered_buffer::registered_buffer(memory_region region, std::shared_ptr<void>
   block.owner = owner;
   block.of_user = true;
   block_ = &block;
-  view_ = mutable_buffer(block.data, block.size, block.lkey);
+  view_ = owner->region.buffer();
 }
 
 registered_buffer registered_buffer::slice(std::size_t offset, std::size_t bytes,
@@ -64,6 +65,7 @@ registered_buffer registered_buffer::slice(std::size_t offset, std::size_t bytes
 }
 
 void registered_buffer::zero() const noexcept {
+  assert(!is_device_only());
   if (!empty())
     std::memset(data(), 0, size());
 }

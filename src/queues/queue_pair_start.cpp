@@ -156,7 +156,7 @@ bool start(queue_pair_impl& impl, bind_operation& op) {
 }
 
 bool start(queue_pair_impl& impl, receive_operation& op) {
-  if (impl.srq_) {
+  if (impl.srq_ || (op.device_only && !impl.pd_.get_device().has_device_only_receives())) {
     op.ec = asio::error::operation_not_supported;
     return false;
   }

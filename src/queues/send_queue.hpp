@@ -17,7 +17,8 @@ class queue_pair_impl;
 /// Has a small payload copied when the operation is posted. Such a copy cannot follow a fence of
 /// the device (`fenced`).
 inline void use_inline(send_operation& op, std::uint32_t max_inline, bool fenced) noexcept {
-  if (op.inline_bytes <= max_inline && !fenced)
+  static_assert(send_operation::never_inline == 0); // less one, it exceeds each limit
+  if (op.inline_bytes - 1 < max_inline && !fenced)
     op.wr.send_flags |= IBV_SEND_INLINE;
 }
 

@@ -115,6 +115,8 @@ bool start(shared_receive_queue_impl& impl, receive_operation& op) {
     op.ec = impl.reason_;
   else if (op.wr.num_sge > static_cast<int>(impl.options_.max_sge))
     op.ec = error::too_many_buffers;
+  else if (op.device_only && !impl.pd_.get_device().has_device_only_receives())
+    op.ec = asio::error::operation_not_supported;
   if (op.ec)
     return false;
   op.background ? impl.cq_->background_starting() : impl.cq_->operation_starting();

@@ -55,7 +55,9 @@ void stream_impl::fill(const stream_action& a) {
 
 void stream_impl::expose(stream_write& write) {
   stream_writing& op = *static_cast<stream_writing::request_type&>(write).op;
-  if (link_.open_offer(op, reinterpret_cast<void*>(op.parts[0].addr), write.bytes))
+  const ibv_sge& of = op.parts[0];
+  if (link_.open_offer(op, {reinterpret_cast<const void*>(of.addr),
+                            static_cast<std::size_t>(write.bytes), of.lkey, op.device_only}))
     bytes_->not_exposed(write);
   else
     bytes_->exposed(write, link_impl::remote_of(op));

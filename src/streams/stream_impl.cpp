@@ -90,6 +90,8 @@ bool stream_impl::begin(stream_reading& op) {
     op.ec = asio::error::operation_aborted;
   if (!op.ec && !link_.is_usable(op.memory))
     op.ec = asio::error::invalid_argument;
+  if (!op.ec && op.device_only) // the bytes may be in a receive already
+    op.ec = asio::error::operation_not_supported;
   if (op.ec) {
     if (op.request.what == stream_read::kind::wait)
       op.ec = {};
@@ -117,8 +119,14 @@ bool stream_impl::begin(stream_writing& op) {
     op.ec = asio::error::invalid_argument;
     return false;
   }
-  if (!waits && !op.blocking_)
+  if (op.device_only) {
+    if (!lend(op)) {
+      op.ec = asio::error::operation_not_supported;
+      return false;
+    }
+  } else if (!waits && !op.blocking_) {
     choose_way(op);
+  }
   op.request.bytes = waits ? 1 : op.size;
   op.request.op = &op;
   bytes_->write(op.request);
@@ -146,6 +154,18 @@ void stream_impl::choose_way(stream_writing& op) const {
     op.request.what = stream_write::kind::lend;
   else
     op.request.whole = true;
+}
+
+// Sends device-only memory in place. A blocking write cannot: its operation ends with the call.
+bool stream_impl::lend(stream_writing& op) const {
+  if (op.blocking_ || !op.registered || link_.copies_frames())
+    return false;
+  if (op.part_count > (op.size < bytes_->offer_from() ? link_.frame_views() : 1)) {
+    op.part_count = 1; // only contiguous memory is offered
+    op.size = op.parts[0].length;
+  }
+  op.request.what = stream_write::kind::lend;
+  return true;
 }
 
 // Whether all buffers lie in registered memory.

@@ -104,6 +104,7 @@ private:
   void give_up(stream_operation& op, const error_code& why);
   bool find_keys(stream_operation& op) const;
   void choose_way(stream_writing& op) const;
+  bool lend(stream_writing& op) const;
   bool wait_for_peer(operation_list& done);
   void wait_anew() noexcept;
   bool waits_for_answer() const noexcept;

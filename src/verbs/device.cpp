@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <endian.h>
 #include <fcntl.h>
 #include <fstream>
@@ -173,6 +174,11 @@ device::device(native_handle_type context, ownership owns, error_code& ec) {
   ibv_device_attr_ex extended{};
   if (ibv_query_device_ex(context, nullptr, &extended) == 0)
     impl_->on_demand_paging = pages_connections(extended.odp_caps);
+  if (attributes.vendor_id == detail::mellanox_vendor) {
+    // As use_scatter_to_cqe in libmlx5 (providers/mlx5/verbs.c), for each queue pair.
+    const char* const copies = std::getenv("MLX5_SCATTER_TO_CQE");
+    impl_->device_only_receives = copies != nullptr && std::string_view(copies) == "0";
+  }
   // Events are read when the descriptor is ready; a read without an event must not block.
   fcntl(context->async_fd, F_SETFL, fcntl(context->async_fd, F_GETFL) | O_NONBLOCK);
 }
@@ -232,6 +238,8 @@ bool device::has_invalidation() const noexcept {
 }
 
 bool device::has_on_demand_paging() const noexcept { return impl_->on_demand_paging; }
+
+bool device::has_device_only_receives() const noexcept { return impl_->device_only_receives; }
 
 // Some drivers leave `max_sge_rd` at 0.
 std::uint32_t device::max_read_buffers() const noexcept {

@@ -15,6 +15,8 @@ namespace detail {
 
 /// No other driver has these vendor ids.
 inline constexpr std::uint32_t rxe_vendor = 0xffffff, siw_vendor = 0x626d74;
+/// Of mlx5 and of mlx4.
+inline constexpr std::uint32_t mellanox_vendor = 0x02c9;
 
 /// Limits of queue pairs that no attribute reports. Creating queue pairs finds them, and lowers
 /// these values, so that it need not look for them again.
@@ -46,6 +48,7 @@ struct device::impl {
   ibv_device_attr attributes{};
   std::uint32_t max_message_bytes = 0;
   bool on_demand_paging = false;
+  bool device_only_receives = true;
   detail::queue_pair_limits queue_pair_limits;
   /// The completion vector of the next completion queue, before the division by their number. It
   /// begins with the CPU's number, so that processes on different CPUs begin with different

@@ -27,12 +27,14 @@ bool confines_windows(const device& d) noexcept {
   return d.has_memory_windows() && d.has_invalidation() && d.attributes().vendor_id != rxe_vendor;
 }
 
-grant_key::grant_key(const protection_domain& pd, void* data, std::size_t bytes, access rights,
+grant_key::grant_key(const protection_domain& pd, const const_buffer& memory, access rights,
                      error_code& ec) {
-  if (!pd.is_open() || !pd.get_device().has_memory_windows()) {
-    region_ = memory_region(pd, data, bytes, rights, ec);
+  if (!pd.is_open() || !pd.get_device().has_memory_windows() || memory.is_device_only()) {
+    region_ = register_view(pd, memory, rights, ec);
     return;
   }
+  void* const data = const_cast<void*>(memory.data());
+  const std::size_t bytes = memory.size();
   if (has(rights, access::remote_atomic) && !pd.get_device().has_atomics()) {
     ec = asio::error::operation_not_supported;
     return;

@@ -28,11 +28,11 @@ class grant_key {
 public:
   /// A key that is not open.
   grant_key() noexcept = default;
-  /// Registers the memory. If the key has a window, `window` must then be bound. Errors: those of
-  /// `memory_region` and of `memory_window`; `message_size` above `max_window_bytes` if the device
-  /// has windows.
-  grant_key(const protection_domain& pd, void* data, std::size_t bytes, access rights,
-            error_code& ec);
+  /// Registers the memory. If the key has a window, `window` must then be bound. It has none for
+  /// device-only memory: the kernel binds no window to a dma-buf. Errors: those of `register_view`
+  /// and of `memory_window`; `message_size` above `max_window_bytes` if the key would have a
+  /// window.
+  grant_key(const protection_domain& pd, const const_buffer& memory, access rights, error_code& ec);
   /// The key of a region. It has no window.
   explicit grant_key(memory_region region) noexcept : region_(std::move(region)) {}
   /// The key of a window, which must then be bound, on at most `max_window_bytes` of a region that

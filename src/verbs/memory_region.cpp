@@ -4,7 +4,11 @@
 #include "verbs/withheld.hpp"
 
 #include <cerrno>
+#include <fcntl.h>
+#include <mutex>
+#include <unistd.h>
 #include <utility>
+#include <vector>
 
 namespace asio_rdma {
 
@@ -19,6 +23,28 @@ struct protection_domain::impl {
   device dev;
   ibv_pd* pd;
   ownership owns;
+};
+
+// The dma-buf of an open region. The views of the region have its key, by which `find` finds the
+// dma-buf if the memory of a view needs another key: for the offer of a message, for instance.
+struct detail::dma_buf {
+  // Registers the bytes from `offset` on. Errors: those of `from_dmabuf`.
+  static memory_region register_part(const protection_domain& pd, int descriptor,
+                                     std::uint64_t offset, std::size_t bytes, std::uint64_t iova,
+                                     access rights, error_code& ec);
+  // Duplicates the descriptor for an open region. Errors: the system's.
+  static void keep(memory_region& region, int descriptor, std::uint64_t offset, error_code& ec);
+  // Null if no open region has the view.
+  static std::shared_ptr<const dma_buf> find(const ibv_pd& pd, const const_buffer& view);
+
+  dma_buf() noexcept = default;
+  dma_buf(const dma_buf&) = delete;
+  ~dma_buf();
+
+  const ibv_pd* pd = nullptr;
+  const_buffer region;      // with its address in requests, and its key
+  std::uint64_t offset = 0; // of the region within the dma-buf
+  int descriptor = -1;
 };
 
 namespace {
@@ -60,7 +86,75 @@ error_code registration_error(int value) {
   return detail::system_error_code(value);
 }
 
+// The dma-bufs of all open regions of the process.
+struct registry {
+  std::mutex mutex;
+  std::vector<std::weak_ptr<const detail::dma_buf>> all;
+
+  static registry& of_process() {
+    static registry r;
+    return r;
+  }
+};
+
 } // namespace
+
+memory_region detail::dma_buf::register_part(const protection_domain& pd, int descriptor,
+                                             std::uint64_t offset, std::size_t bytes,
+                                             std::uint64_t iova, access rights, error_code& ec) {
+  memory_region result;
+  ec = check_rights(pd, rights);
+  if (ec)
+    return result;
+  result.pd_ = pd;
+  result.data_ = reinterpret_cast<void*>(iova);
+  result.mr_ = register_dmabuf(pd.native_handle(), offset, bytes, iova, descriptor,
+                               registration_access(pd.get_device(), rights));
+  if (result.mr_ == nullptr)
+    ec = registration_error(errno);
+  return result;
+}
+
+void detail::dma_buf::keep(memory_region& region, int descriptor, std::uint64_t offset,
+                           error_code& ec) {
+  const auto made = std::make_shared<dma_buf>();
+  made->pd = region.mr_->pd;
+  made->region = region.buffer();
+  made->offset = offset;
+  made->descriptor = ::fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
+  if (made->descriptor < 0) {
+    ec = system_error_code(errno);
+    return;
+  }
+  registry& r = registry::of_process();
+  const std::lock_guard guard(r.mutex);
+  std::erase_if(r.all, [](const auto& each) { return each.expired(); });
+  r.all.push_back(made);
+  region.dma_buf_ = made;
+}
+
+std::shared_ptr<const detail::dma_buf> detail::dma_buf::find(const ibv_pd& pd,
+                                                             const const_buffer& view) {
+  const auto address_of = [](const const_buffer& b) {
+    return reinterpret_cast<std::uintptr_t>(b.data());
+  };
+  registry& r = registry::of_process();
+  const std::lock_guard guard(r.mutex);
+  for (const auto& each : r.all) {
+    auto d = each.lock();
+    if (d == nullptr || d->pd != &pd || d->region.lkey() != view.lkey())
+      continue;
+    const std::uint64_t at = address_of(view) - address_of(d->region); // huge if before the region
+    if (at <= d->region.size() && view.size() <= d->region.size() - at)
+      return d;
+  }
+  return nullptr;
+}
+
+detail::dma_buf::~dma_buf() {
+  if (descriptor >= 0)
+    ::close(descriptor);
+}
 
 unsigned detail::verbs_access(access rights) noexcept {
   unsigned result = 0;
@@ -144,17 +238,27 @@ memory_region detail::register_exactly(const protection_domain& pd, void* data, 
 memory_region memory_region::from_dmabuf(const protection_domain& pd, int descriptor,
                                          std::uint64_t offset, std::size_t bytes,
                                          std::uint64_t iova, access rights, error_code& ec) {
-  memory_region result;
-  result.pd_ = pd;
-  ec = check_rights(pd, rights);
-  if (ec)
-    return result;
-  result.mr_ = register_dmabuf(pd.native_handle(), offset, bytes, iova, descriptor,
-                               registration_access(pd.get_device(), rights));
-  if (result.mr_ == nullptr)
-    ec = registration_error(errno);
-  result.data_ = reinterpret_cast<void*>(iova);
-  return result;
+  memory_region result =
+      detail::dma_buf::register_part(pd, descriptor, offset, bytes, iova, rights, ec);
+  if (!ec)
+    detail::dma_buf::keep(result, descriptor, offset, ec);
+  return ec ? memory_region() : std::move(result);
+}
+
+memory_region detail::register_view(const protection_domain& pd, const const_buffer& view,
+                                    access rights, error_code& ec) {
+  void* const data = const_cast<void*>(view.data());
+  if (!view.is_device_only())
+    return {pd, data, view.size(), rights, ec};
+  const auto of = pd.is_open() ? dma_buf::find(*pd.native_handle(), view) : nullptr;
+  if (!of) {
+    ec = asio::error::invalid_argument;
+    return {};
+  }
+  const auto first = reinterpret_cast<std::uintptr_t>(data);
+  const std::uint64_t at = first - reinterpret_cast<std::uintptr_t>(of->region.data());
+  return dma_buf::register_part(pd, of->descriptor, of->offset + at, view.size(), first, rights,
+                                ec);
 }
 
 memory_region::memory_region(const protection_domain& pd, native_handle_type mr, ownership owns)
@@ -164,6 +268,7 @@ memory_region::memory_region(memory_region&& other) noexcept
     : pd_(std::move(other.pd_)),
       mr_(std::exchange(other.mr_, nullptr)),
       data_(other.data_),
+      dma_buf_(std::move(other.dma_buf_)),
       owns_(other.owns_) {}
 
 memory_region& memory_region::operator=(memory_region&& other) noexcept {
@@ -172,6 +277,7 @@ memory_region& memory_region::operator=(memory_region&& other) noexcept {
     pd_ = std::move(other.pd_);
     mr_ = std::exchange(other.mr_, nullptr);
     data_ = other.data_;
+    dma_buf_ = std::move(other.dma_buf_);
     owns_ = other.owns_;
   }
   return *this;
@@ -193,6 +299,7 @@ void memory_region::close(error_code& ec) {
     }
   }
   mr_ = nullptr;
+  dma_buf_.reset();
 }
 
 } // namespace asio_rdma

@@ -122,22 +122,22 @@ TEST_CASE("messages: keys are asked for ahead, as many as may be offered") {
   }
 }
 
-TEST_CASE("messages: receives grow to a message that was offered, but not beyond their limit") {
+TEST_CASE("messages: receives grow to an offered message that is read, within their limit") {
   party p({.max_receive_size = 10000}, {});
-  const auto offered = [&](std::uint32_t id, std::uint64_t bytes) {
-    const frame_header h{.type = frame_type::offer, .length = offer_payload::size, .id = id};
-    payload_bytes payload;
-    encode(offer_payload{{0x1000, bytes, 1}}, payload);
-    p.arrives(frame_of(h, payload));
+  std::deque<a_receive> ops;
+  const auto reads = [&](std::uint64_t bytes, bool device_only = false) {
+    p.gets_offer(static_cast<std::uint32_t>(ops.size()), bytes);
+    ops.emplace_back().device_only = device_only;
+    p.receive(ops.back());
+    REQUIRE(p.take().what == message_action::kind::pull);
+    return p.link.receive_size();
   };
-  offered(0, 9985);
-  CHECK(p.link.receive_size() == 4096);
-  offered(1, 5000);
-  CHECK(p.link.receive_size() == 8192 + frame_header::size);
+  CHECK(reads(9985) == 4096);
+  CHECK(reads(5000, true) == 4096); // the next one must be offered, too
+  CHECK(reads(5000) == 8192 + frame_header::size);
   REQUIRE(p.types() == std::vector{frame_type::resized});
   CHECK(p.wire[0].header.immediate == 8192 + frame_header::size);
-  offered(2, 9984);
-  CHECK(p.link.receive_size() == 10000);
+  CHECK(reads(9984) == 10000);
 }
 
 TEST_CASE("messages: a message is sent eagerly once the peer's receives have grown") {

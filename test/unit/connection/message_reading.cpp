@@ -359,3 +359,47 @@ TEST_CASE("messages: several are read at a time, each for a receive") {
   CHECK(p.completes(one));
   CHECK(p.completes(two));
 }
+
+TEST_CASE("messages: a receive of device-only memory gets what was read into it alone") {
+  party p;
+  a_receive op, next;
+  op.device_only = true;
+  const auto is_refused = [&](std::uint64_t bytes) {
+    REQUIRE(p.completes(op));
+    CHECK(op.ec == asio::error::operation_not_supported);
+    CHECK(op.bytes == bytes);
+    p.receive(next);
+    REQUIRE(p.completes(next));
+    CHECK(!next.ec);
+    CHECK(next.bytes == bytes);
+  };
+  SECTION("not a message that was sent whole, which the next receive gets") {
+    p.gets_message(3);
+    p.receive(op);
+    is_refused(3);
+  }
+  SECTION("not one that was read to the library's memory") {
+    p.gets_offer(1, 100000);
+    p.receive(op);
+    p.messages.pulled(p.take().slot);
+    p.run();
+    is_refused(100000);
+  }
+  SECTION("one that was read into it") {
+    p.gets_offer(1, 100000);
+    p.receive(op);
+    const std::uint32_t slot = p.take().slot;
+    p.messages.read_into(slot, op);
+    p.messages.pulled(slot);
+    p.run();
+    REQUIRE(p.completes(op));
+    CHECK(!op.ec);
+    CHECK(op.where == place::direct);
+  }
+  SECTION("one without payload") {
+    p.gets_message(0);
+    p.receive(op);
+    REQUIRE(p.completes(op));
+    CHECK(!op.ec);
+  }
+}

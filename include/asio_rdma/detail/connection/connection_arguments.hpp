@@ -42,6 +42,7 @@ public:
   explicit payload_of(const Buffers& buffers) noexcept {
     if constexpr (std::same_as<Buffers, registered_buffer>) {
       owner = &buffers;
+      device_only = buffers.is_device_only();
     } else {
       registered = const_buffer_sequence<Buffers>;
       parts = parts_.data();
@@ -51,6 +52,7 @@ public:
         else
           parts_[count++] = {b.data(), b.size(), b.lkey()};
         bytes += b.size();
+        device_only = device_only || b.is_device_only();
         return true;
       });
     }

@@ -35,6 +35,7 @@ struct payload {
   std::uint64_t bytes = 0;
   bool registered = true; ///< All parts are, so their keys are valid.
   bool too_many = false;
+  bool device_only = false; ///< The CPU must not access the memory of a part, or of `owner`.
   const registered_buffer* owner = nullptr; ///< If not null, there are no parts.
 };
 

@@ -24,6 +24,9 @@ public:
   kind what = kind::message;
   /// A longer message is not taken and stays first. The result is `message_size` with its length.
   std::uint64_t capacity = static_cast<std::uint64_t>(-1);
+  /// Only the device may write to the operation's memory. A message with payload that was not read
+  /// into it stays first. The result is `operation_not_supported` with the message's length.
+  bool device_only = false;
 
   // The result.
   error_code ec;

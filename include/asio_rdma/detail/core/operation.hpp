@@ -95,7 +95,7 @@ public:
   std::uint32_t result_slot;  ///< Of a posted atomic operation.
   ibv_send_wr wr;
 
-  static constexpr std::uint32_t never_inline = static_cast<std::uint32_t>(-1);
+  static constexpr std::uint32_t never_inline = 0;
 };
 
 /// A send operation that not every device, type of queue pair or peer has. It is checked when it is
@@ -125,6 +125,9 @@ public:
   /// A receive of the library's own that does not count as work until it has completed
   /// (`completion_queue_impl::background_starting`).
   bool background = false;
+  /// The CPU must not access the memory of a buffer. Such a receive is not started if it may do so
+  /// (`device::has_device_only_receives`).
+  bool device_only = false;
 };
 
 } // namespace asio_rdma::detail

@@ -129,8 +129,14 @@ template <class Request, class Operation>
   if (op.ec)
     return false;
   request.fill(op, op.sges());
-  if constexpr (std::is_base_of_v<send_operation, Operation>)
+  const bool device_only = request.problem == request_error::device_only;
+  if constexpr (std::is_base_of_v<send_operation, Operation>) {
     op.usual = false;
+    if (device_only)
+      op.inline_bytes = send_operation::never_inline;
+  } else if constexpr (std::is_base_of_v<receive_operation, Operation>) {
+    op.device_only = device_only;
+  }
   return true;
 }
 

@@ -6,6 +6,7 @@
 #include <asio_rdma/detail/verbs/scatter_gather.hpp>
 #include <asio_rdma/error.hpp>
 
+#include <algorithm>
 #include <array>
 #include <concepts>
 #include <cstddef>
@@ -21,11 +22,13 @@
 
 namespace asio_rdma::detail {
 
-/// An error that was detected while the request was built. `long_message` is none by itself: the
-/// queue pair compares the request with the device's limit.
+/// An error that was detected while the request was built. `long_message` and `device_only` are
+/// none by themselves: the queue pair compares the request with the device's limit, and does not
+/// let the CPU access the memory (`const_buffer::is_device_only`).
 enum class request_error : std::uint8_t {
   none,
   long_message,
+  device_only,
   too_many_buffers,
   message_size,
   remote_range,
@@ -37,6 +40,7 @@ inline error_code make_error_code(request_error e) noexcept {
   switch (e) {
   case request_error::none:
   case request_error::long_message:
+  case request_error::device_only:
     return {};
   case request_error::too_many_buffers:
     return error::too_many_buffers;
@@ -51,6 +55,8 @@ inline error_code make_error_code(request_error e) noexcept {
   }
   return {};
 }
+
+constexpr bool is_error(request_error e) noexcept { return e > request_error::device_only; }
 
 /// The most elements that an operation on such buffers needs.
 template <class Buffers>
@@ -79,20 +85,23 @@ struct elements {
   explicit elements(const Buffers& buffers) {
     if constexpr (std::convertible_to<Buffers, const_buffer>) {
       const const_buffer b = buffers;
-      note_bytes(b.size(), b.size());
       sges[0] = element_of(b);
-      count = b.size() != 0 ? 1 : 0;
+      count = 1;
       bytes = static_cast<std::uint32_t>(b.size());
+      if (b.size() - 1 >= short_bytes || b.is_device_only()) [[unlikely]] { // also if it is empty
+        count = b.size() != 0 ? 1 : 0;
+        note(b, b.size());
+      }
     } else {
       std::uint64_t total = 0;
       for (const const_buffer b : buffers) {
         if (b.size() == 0)
           continue;
         total += b.size();
-        note_bytes(b.size(), total);
-        if (count == N && problem <= request_error::long_message)
+        note(b, total);
+        if (count == N && !is_error(problem))
           problem = request_error::too_many_buffers;
-        if (problem > request_error::long_message)
+        if (is_error(problem))
           return;
         sges[count++] = element_of(b);
       }
@@ -115,10 +124,14 @@ struct elements {
   request_error problem = request_error::none;
 
 private:
-  void note_bytes(std::uint64_t buffer, std::uint64_t total) noexcept {
-    if (buffer > short_bytes || total > short_bytes) [[unlikely]]
-      problem = buffer > max_bytes || total > max_bytes ? request_error::message_size
-                                                        : request_error::long_message;
+  // `total`: the bytes up to the end of `b`. Of two problems, the later enumerator remains.
+  void note(const const_buffer& b, std::uint64_t total) noexcept {
+    if (b.size() > max_bytes || total > max_bytes)
+      problem = request_error::message_size;
+    else if (b.is_device_only())
+      problem = std::max(problem, request_error::device_only);
+    else if (total > short_bytes)
+      problem = std::max(problem, request_error::long_message);
   }
 };
 
@@ -138,7 +151,7 @@ struct send_request : elements<N> {
     op.wr.imm_data = word;
     op.bytes = this->bytes;
     op.usual = N == 1 && (flags & (IBV_SEND_SIGNALED | IBV_SEND_FENCE)) == IBV_SEND_SIGNALED;
-    op.inline_bytes = this->bytes != 0 ? this->bytes : send_operation::never_inline;
+    op.inline_bytes = this->bytes;
   }
 
   ibv_wr_opcode opcode;
@@ -165,7 +178,7 @@ struct remote_request : send_request<N> {
   remote_request(ibv_wr_opcode o, unsigned f, std::uint32_t w, const Buffers& buffers,
                  const remote_buffer& target)
       : send_request<N>(o, f, w, buffers), address(target.address), rkey(target.rkey) {
-    if (this->problem <= request_error::long_message && this->bytes > target.size)
+    if (!is_error(this->problem) && this->bytes > target.size)
       this->problem = request_error::remote_range;
   }
 

@@ -44,6 +44,7 @@ error_code give_buffers(Op& op, ibv_sge* parts, std::size_t most, const Buffers&
     const const_buffer part = b.first(longest);
     op.parts[op.part_count++] = element_of(part);
     op.size += part.size();
+    op.device_only = op.device_only || part.is_device_only();
     return part.size() == b.size();
   });
   if constexpr (std::same_as<Buffers, registered_buffer>) {

@@ -114,6 +114,7 @@ public:
   std::size_t part_count = 0;
   std::uint64_t size = 0;   ///< The bytes of the parts.
   bool registered = false;  ///< All parts are, so their keys are valid.
+  bool device_only = false; ///< The CPU must not access the memory of a part.
   registered_buffer memory; ///< The buffer, if the operation was given a `registered_buffer`.
   buffer_access access;
 

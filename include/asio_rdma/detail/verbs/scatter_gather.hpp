@@ -42,11 +42,13 @@ void for_each_buffer(const Buffers& buffers, Function&& f) {
     static_assert(!std::same_as<std::remove_cvref_t<decltype(b)>, registered_buffer>,
                   "an operation keeps a registered_buffer that it is given by itself; of several, "
                   "give views (const_buffer, mutable_buffer) and keep the memory");
-    std::uint32_t lkey = 0;
-    if constexpr (std::convertible_to<decltype(b), const_buffer>)
-      lkey = static_cast<const_buffer>(b).lkey();
-    const asio::const_buffer view(b);
-    return view.size() == 0 || f(const_buffer(view.data(), view.size(), lkey));
+    if constexpr (std::convertible_to<decltype(b), const_buffer>) {
+      const const_buffer view(b);
+      return view.size() == 0 || f(view);
+    } else {
+      const asio::const_buffer view(b);
+      return view.size() == 0 || f(const_buffer(view.data(), view.size(), 0));
+    }
   };
   if constexpr (std::convertible_to<Buffers, const_buffer>) {
     give(static_cast<const_buffer>(buffers));
@@ -75,7 +77,7 @@ void for_range(std::span<const ibv_sge> elements, std::uint64_t offset, std::uin
   }
 }
 
-/// Copies `bytes` bytes into the elements, from `offset` on.
+/// Copies `bytes` bytes into the elements, from `offset` on. They must not be device-only.
 inline void scatter(const void* from, std::span<const ibv_sge> to, std::uint64_t offset,
                     std::size_t bytes) noexcept {
   auto p = static_cast<const std::byte*>(from);
@@ -85,7 +87,7 @@ inline void scatter(const void* from, std::span<const ibv_sge> to, std::uint64_t
   });
 }
 
-/// Copies `bytes` bytes from the elements, from `offset` on.
+/// Copies `bytes` bytes from the elements, from `offset` on. They must not be device-only.
 inline void gather(std::span<const ibv_sge> from, std::uint64_t offset, std::size_t bytes,
                    void* to) noexcept {
   auto p = static_cast<std::byte*>(to);
