@@ -212,9 +212,9 @@ public:
   /// or, for a long message, when the peer's program has read it. Small messages that are sent
   /// while earlier ones are on their way share a frame, and complete together
   /// (`connection_options::gather`). Device-only memory (`const_buffer`) is sent or offered in
-  /// place, by a frame of its own; `operation_not_supported` if that is impossible, because the
-  /// device sends from one scatter/gather element, or because the message has several buffers and
-  /// is longer than the peer's receives. Signature `void(error_code, std::size_t bytes)`.
+  /// place, by a frame of its own; `operation_not_supported` if the device sends from one
+  /// scatter/gather element, for over three buffers, and for several that are longer than the
+  /// peer's receives. Signature `void(error_code, std::size_t bytes)`.
   template <class Buffers, class Token = asio::default_completion_token_t<executor_type>>
   requires(!std::integral<std::decay_t<Token>>) //
       auto async_send(const Buffers& buffers, Token&& token = {}) {

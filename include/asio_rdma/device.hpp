@@ -127,9 +127,9 @@ public:
   bool has_invalidation() const noexcept;   ///< Of keys, here and by SEND (memory extensions).
   bool has_on_demand_paging() const noexcept; ///< For RC's sends, receives, reads and writes.
   /// Whether a receive of a `queue_pair` may have device-only memory (`const_buffer`). False on
-  /// mlx5: its provider copies messages of up to 64 bytes out of the completion, by the CPU. That
-  /// is switched off by `MLX5_SCATTER_TO_CQE=0` (mlx5dv(7)) in the environment when the device is
-  /// opened, and as long as queue pairs are.
+  /// mlx5: its provider copies messages of up to 64 bytes out of the completion, by the CPU
+  /// (mlx5dv_create_qp(3), *scatter to CQE*), unless the environment has `MLX5_SCATTER_TO_CQE=0`.
+  /// The variable must be set when the device is opened and when queue pairs are.
   bool has_device_only_receives() const noexcept;
   /// The maximum number of buffers that one READ fills: one on iWARP (RFC 5040, section 4.4).
   std::uint32_t max_read_buffers() const noexcept;

@@ -50,8 +50,8 @@ namespace asio_rdma {
 /// write may wait for the peer's reader. A write of several buffers takes up to three of less than
 /// 128 KiB in total; of others it takes the first alone. Reads into such memory, blocking writes,
 /// and writes by a device that sends from one scatter/gather element would copy bytes, and fail
-/// with `operation_not_supported`. Do not pass such memory to `asio::async_write`, which passes on
-/// plain buffers: the CPU would read the memory.
+/// with `operation_not_supported`. Do not pass such memory to `asio::async_write` or `async_read`
+/// of Asio, which pass on plain buffers: the CPU would access the memory.
 ///
 /// *Allocations.* After warming up, a read or a write allocates nothing from the heap. An exception
 /// is memory that the peer reads by RDMA READ: it is registered, and libibverbs allocates for that.

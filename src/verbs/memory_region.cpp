@@ -140,8 +140,10 @@ std::shared_ptr<const detail::dma_buf> detail::dma_buf::find(const ibv_pd& pd,
   };
   registry& r = registry::of_process();
   const std::lock_guard guard(r.mutex);
-  for (const auto& each : r.all) {
-    auto d = each.lock();
+  // From the last on: a region that is being closed no longer has its key, which a later one may
+  // have.
+  for (auto each = r.all.rbegin(); each != r.all.rend(); ++each) {
+    auto d = each->lock();
     if (d == nullptr || d->pd != &pd || d->region.lkey() != view.lkey())
       continue;
     const std::uint64_t at = address_of(view) - address_of(d->region); // huge if before the region

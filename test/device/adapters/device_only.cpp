@@ -68,7 +68,7 @@ TEST_CASE("messages of any size leave and enter device memory", "[h4]") {
     CHECK(s.succeeded());
     CHECK(r.succeeded());
     CHECK(r.value.bytes == bytes);
-    CHECK(t.memory.text(100'000, bytes) == text);
+    CHECK((t.memory.text(100'000, bytes) == text));
   }
 }
 
@@ -146,12 +146,12 @@ TEST_CASE("RDMA WRITEs and READs leave and enter device memory, on both sides", 
     t.until([&] { return write.done(); });
     CHECK(write.succeeded());
     CHECK(t.placed());
-    CHECK(t.memory.text(there, bytes) == text);
+    CHECK((t.memory.text(there, bytes) == text));
     t.a.async_read(t.memory.view(back, bytes), t.memory.region.remote(there, bytes),
                    read.handler());
     t.until([&] { return read.done(); });
     CHECK(read.succeeded());
-    CHECK(t.memory.text(back, bytes) == text);
+    CHECK((t.memory.text(back, bytes) == text));
   }
 }
 

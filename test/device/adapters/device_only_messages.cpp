@@ -4,6 +4,7 @@
 #include "device/adapters/adapter.hpp"
 #include "device/adapters/device_memory.hpp"
 #include "device/connection/connection_support.hpp"
+#include "device/global/global_support.hpp"
 
 #include <algorithm>
 #include <array>
@@ -60,14 +61,14 @@ TEST_CASE("messages of any length leave device memory", "[h4]") {
     CAPTURE(bytes);
     const std::string text = letters(bytes, static_cast<unsigned>(bytes));
     t.memory.put(5000, text);
-    CHECK(carried(t, t.memory.view(5000, bytes)) == text);
+    CHECK((carried(t, t.memory.view(5000, bytes)) == text));
   }
   const std::string text = letters(200'000, 3);
   t.memory.put(1, text);
   const registered_buffer all = owned(t);
   CHECK(carried(t, all.slice(1, 8)) == text.substr(0, 8));
   CHECK(carried(t, all.slice(1, 5000)) == text.substr(0, 5000));
-  CHECK(carried(t, all.slice(1, text.size())) == text);
+  CHECK((carried(t, all.slice(1, text.size())) == text));
   CHECK(carried(t, all.slice(1, 0)).empty());
   CHECK(all.try_write_access()); // no operation uses it
 }
@@ -108,8 +109,13 @@ TEST_CASE("a message gathers memory of both kinds, or is refused before anything
     return std::array<const_buffer, 2>{const_buffer(host).first(4), t.memory.view(0, bytes)};
   };
   CHECK(carried(t, both(6)) == "hostdevice");
+  const mutable_buffer one = t.memory.view(0, 1);
+  CHECK(carried(t, std::array{one, one, one}) == "ddd");
   sent s;
-  t.a.async_send(both(frame), s.handler()); // longer than a frame, and not contiguous
+  SECTION("longer than a frame, and not contiguous") { t.a.async_send(both(frame), s.handler()); }
+  SECTION("of more pieces than a frame has") {
+    t.a.async_send(std::array{one, one, one, one}, s.handler());
+  }
   t.until([&] { return s.done(); });
   CHECK(s.ec == asio::error::operation_not_supported);
   CHECK(t.lives());
@@ -136,7 +142,7 @@ TEST_CASE("a long message is read into device memory", "[h4]") {
   CHECK(send.succeeded());
   CHECK(receive.succeeded());
   CHECK(receive.value == bytes);
-  CHECK(t.memory.text(there, bytes) == text);
+  CHECK((t.memory.text(there, bytes) == text));
 }
 
 TEST_CASE("receives of device memory do not make the receives grow", "[h4]") {
@@ -153,7 +159,7 @@ TEST_CASE("receives of device memory do not make the receives grow", "[h4]") {
     REQUIRE(send.succeeded());
     REQUIRE(receive.succeeded());
   }
-  CHECK(t.memory.text(1'000'000, text.size()) == text);
+  CHECK((t.memory.text(1'000'000, text.size()) == text));
   CHECK(t.b.statistics().rendezvous_received == 40);
 }
 
@@ -202,7 +208,7 @@ TEST_CASE("a receive into device memory that is refused leaves later receives th
   CHECK(refused.ec == asio::error::operation_not_supported);
   CHECK(whole.value.size() == 4);
   CHECK(direct.succeeded());
-  CHECK(t.memory.text(200'000, text.size()) == text);
+  CHECK((t.memory.text(200'000, text.size()) == text));
 }
 
 TEST_CASE("a receive into several pieces of device memory is refused", "[h4]") {
@@ -240,11 +246,11 @@ TEST_CASE("device memory is lent to the peer, and is the local side of accesses"
     t.until([&] { return write.done(); });
     CHECK(write.succeeded());
     CHECK(t.lives()); // the bytes have arrived
-    CHECK(t.memory.text(1 << 20, bytes) == text);
+    CHECK((t.memory.text(1 << 20, bytes) == text));
     t.b.async_read(all.slice(2 << 20, bytes), region, read.handler());
     t.until([&] { return read.done(); });
     CHECK(read.succeeded());
-    CHECK(t.memory.text(2 << 20, bytes) == text);
+    CHECK((t.memory.text(2 << 20, bytes) == text));
   }
   CHECK(t.a.revoke(part) == 1);
   sent late;
@@ -293,6 +299,26 @@ TEST_CASE("device memory in several pieces is written and read by one work reque
   CHECK(t.lives());
 }
 
+TEST_CASE("device memory is the local side of accesses to the address space of nodes", "[h4]") {
+  world w;
+  const registered_device_memory memory(w.pool.get_protection_domain());
+  if (!memory.exists())
+    return;
+  const remote_ptr<char> there = w.make<char>(1000);
+  const std::string text = letters(1000, 2);
+  memory.put(0, text);
+  for (const std::size_t bytes : {std::size_t(8), std::size_t(1000)}) {
+    CAPTURE(bytes);
+    CHECK_FALSE(w.ask<std::size_t>([&](auto h) {
+                   w.guest.async_write(there, memory.view(0, bytes), visibility::flushed, h);
+                 }).ec);
+    CHECK_FALSE(w.ask<std::size_t>([&](auto h) {
+                   w.guest.async_read(there, memory.view(100'000, bytes), h);
+                 }).ec);
+    CHECK(memory.text(100'000, bytes) == text.substr(0, bytes));
+  }
+}
+
 TEST_CASE("of memory with the same address, that of the view is offered", "[h4]") {
   scene t;
   if (!t.memory.exists())
@@ -308,7 +334,9 @@ TEST_CASE("of memory with the same address, that of the view is offered", "[h4]"
   REQUIRE_FALSE(ec);
   const memory_region own = t.memory.part(t.pd, 2 * bytes, bytes, address, all_rights, ec);
   REQUIRE_FALSE(ec);
-  CHECK(carried(t, own.buffer()) == text);
+  const memory_region after = t.memory.part(t.pd, 3 * bytes, bytes, address, all_rights, ec);
+  REQUIRE_FALSE(ec);
+  CHECK((carried(t, own.buffer()) == text));
 }
 
 TEST_CASE("the view of a region that was closed is not offered, and the connection lives", "[h4]") {
@@ -344,7 +372,7 @@ TEST_CASE("a device that sends from one element sends no message of device memor
   t.a.async_send(asio::buffer(text), send.handler());
   t.until([&] { return send.done() && receive.done(); });
   CHECK(receive.succeeded());
-  CHECK(t.memory.text(100'000, text.size()) == text);
+  CHECK((t.memory.text(100'000, text.size()) == text));
 }
 
 } // namespace test::device_only_messages_tests

@@ -46,7 +46,7 @@ TEST_CASE("writes of any length leave device memory", "[h4]") {
     CAPTURE(bytes);
     const std::string text = letters(bytes, static_cast<unsigned>(bytes));
     t.memory.put(9, text);
-    CHECK(carried(t, t.memory.view(9, bytes), bytes) == text);
+    CHECK((carried(t, t.memory.view(9, bytes), bytes) == text));
   }
   const registered_buffer all(std::move(t.memory.region));
   CHECK(carried(t, all.slice(9, 8), 8) == t.memory.text(9, 8));
@@ -137,7 +137,7 @@ TEST_CASE("a device that sends from one element writes no device memory", "[h4]"
     CHECK(write.ec == asio::error::operation_not_supported);
   }
   std::string text = letters(1000, 1);
-  CHECK(carried(t, asio::buffer(text), text.size()) == text);
+  CHECK((carried(t, asio::buffer(text), text.size()) == text));
 }
 
 TEST_CASE("a write of device memory that is cancelled or cut off ends", "[h4]") {

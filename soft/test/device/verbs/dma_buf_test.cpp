@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSL-1.0
 // Regions of a dma-buf, for which a memfd stands. The program's own mapping forbids every access
 // while the device works, so an access of the processor to it ends the test.
-#include "fixture.hpp"
-#include "raw_connection.hpp"
+#include "support/fixture.hpp"
+#include "support/raw_connection.hpp"
 
 #include <algorithm>
 #include <catch2/catch.hpp>
