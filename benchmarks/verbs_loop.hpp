@@ -4,12 +4,14 @@
 // ibv_post_send and every send signaled: the reference for the library. The ends of a process have
 // one completion queue, polled 32 at a time. To wait, a loop arms the queue, polls once more, and
 // then blocks in ibv_get_cq_event; events are acknowledged 64 at a time. With `epoll` the loop
-// blocks in epoll_wait instead, as a loop with sockets or timers must. With `copying` the program's
-// memory is not registered: each message is copied to registered memory and from it.
+// blocks in epoll_wait instead, as a loop with sockets or timers must, and the channel does not
+// block. With `copying` the program's memory is not registered: each message is copied to
+// registered memory and from it.
 #pragma once
 
 #include "cm_link.hpp"
 
+#include <fcntl.h>
 #include <sys/epoll.h>
 
 #include <algorithm>
@@ -35,6 +37,7 @@ public:
       check((epoll_ = epoll_create1(0)) >= 0, "epoll_create1");
       epoll_event e{EPOLLIN | EPOLLET, {}};
       check(epoll_ctl(epoll_, EPOLL_CTL_ADD, channel_->fd, &e) == 0, "epoll_ctl");
+      check(fcntl(channel_->fd, F_SETFL, fcntl(channel_->fd, F_GETFL) | O_NONBLOCK) == 0, "fcntl");
     }
     check((cq_ = ibv_create_cq(context, 1024, nullptr, channel_, 0)) != nullptr, "ibv_create_cq");
     check((pd_ = ibv_alloc_pd(context)) != nullptr, "ibv_alloc_pd");
@@ -202,7 +205,8 @@ private:
       check(epoll_wait(epoll_, &e, 1, -1) == 1, "epoll_wait");
     ibv_cq* cq;
     void* context;
-    check(ibv_get_cq_event(channel_, &cq, &context) == 0, "ibv_get_cq_event");
+    if (ibv_get_cq_event(channel_, &cq, &context) != 0)
+      return check(epoll_ >= 0 && errno == EAGAIN, "ibv_get_cq_event");
     armed_ = false;
     ++counters_.events;
     if (++events_ == 64) {
