@@ -7,7 +7,9 @@
 namespace soft {
 namespace {
 
-constexpr unsigned polls_between_yields = 1024; // some microseconds of polling
+constexpr unsigned polls_between_yields = 1024, // some microseconds of polling
+    polls_between_visits = 8,                   // a visit takes a system call,
+    polls_of_a_visit = 64;                      // as long as so many polls
 
 } // namespace
 
@@ -48,8 +50,8 @@ void completion_queue::notify(bool solicited) {
 }
 
 int completion_queue::poll(int most, ibv_wc* to) noexcept {
-  if (pushed_.load() == taken_.load(std::memory_order_relaxed)) // most polls find nothing
-    return found_nothing();
+  if (pushed_.load() == taken_.load(std::memory_order_relaxed) && !find_more()) // as most polls
+    return 0;
   std::lock_guard lock(taking_);
   std::uint64_t at = taken_.load(std::memory_order_relaxed);
   const auto n = static_cast<int>(
@@ -68,19 +70,29 @@ int completion_queue::start() noexcept {
   const int found = next();
   if (found != 0) {
     session_.unlock();
-    found_nothing();
+    find_more(); // for the next poll
   }
   return found;
 }
 
 // A thread that polls on and on may keep the processor from the engine, or from the peer's process,
-// that it waits for.
-int completion_queue::found_nothing() noexcept {
-  const unsigned n = empty_polls_.load(std::memory_order_relaxed) + 1; // of several threads: about
-  empty_polls_.store(n, std::memory_order_relaxed);
-  if (n % polls_between_yields == 0)
+// that it waits for. It serves the wires itself, unless it has armed the queue: then it is about to
+// wait for the channel, which visits them.
+bool completion_queue::find_more() noexcept {
+  unsigned n = empty_polls_.load(std::memory_order_relaxed) + 1; // of several threads: about
+  const bool visits = n % polls_between_visits == 0 &&
+                      armed_.load(std::memory_order_relaxed) == none && !wires().is_empty();
+  if (visits)
+    n += polls_of_a_visit;
+  if (n >= polls_between_yields) {
+    n = 0;
     std::this_thread::yield();
-  return 0;
+  }
+  empty_polls_.store(n, std::memory_order_relaxed);
+  if (!visits)
+    return false;
+  wires().visit(visited_descriptors::if_busy::nothing);
+  return pushed_.load() != taken_.load(std::memory_order_relaxed);
 }
 
 // A copy, so that the slot is free at once.

@@ -66,7 +66,11 @@ struct completion_queue : ibv_cq_ex {
       armed_.store(any);
     else
       armed_.compare_exchange_strong(unarmed, only_solicited);
+    if (events_to != nullptr)
+      events_to->events.prepare_wait();
   }
+  /// The wires of the queue pairs that receive to this queue.
+  visited_descriptors& wires() noexcept { return events_to != nullptr ? events_to->wires : wires_; }
 
   /// Polling by ibv_start_poll(3): from `start` to `end` other threads that call `start` wait.
   int start() noexcept;
@@ -80,7 +84,7 @@ struct completion_queue : ibv_cq_ex {
 private:
   enum arming : int { none, only_solicited, any };
   void notify(bool solicited);
-  int found_nothing() noexcept;
+  bool find_more() noexcept;
 
   std::unique_ptr<ibv_wc[]> slots_;
   std::unique_ptr<late_copy[]> copies_; ///< of the slots, or nullptr; nothing to copy in free slots
@@ -93,6 +97,7 @@ private:
   alignas(64) std::atomic<std::uint64_t> pushed_{0};
   alignas(64) std::atomic<std::uint64_t> taken_{0};
   std::atomic<unsigned> empty_polls_{0};
+  visited_descriptors wires_; ///< without a channel
 };
 
 } // namespace soft

@@ -129,7 +129,8 @@ struct address_handle : ibv_ah, datagram_way {};
 struct completion_queue;
 
 struct channel : ibv_comp_channel {
-  event_source<completion_queue*> events;
+  visited_descriptors wires; ///< of the queue pairs that receive to its completion queues
+  event_source<completion_queue*> events{wires};
   static channel& of(ibv_comp_channel* c) noexcept { return *static_cast<channel*>(c); }
 };
 

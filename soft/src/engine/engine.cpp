@@ -17,6 +17,7 @@ namespace soft {
 namespace {
 
 constexpr std::uint64_t wake_id = 0, timer_id = 1;
+static_assert(timer_id < descriptor_table::first_id);
 constexpr unsigned turns_between_looks = 16;
 constexpr std::chrono::microseconds near{50}; // the engine spins until a time that is so near
 constexpr std::chrono::milliseconds after_precise{1}; // as a wake-up takes longer than an adapter
@@ -45,15 +46,15 @@ engine::engine()
     // With one processor, a thread that spins keeps away the one that it waits for.
     : spin_(std::thread::hardware_concurrency() > 1 ? std::chrono::microseconds(20)
                                                     : std::chrono::microseconds(0)) {
-  epoll_ = epoll_create1(EPOLL_CLOEXEC);
+  descriptors_.open();
   wake_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   timer_ = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
   epoll_event event{};
   event.events = EPOLLIN;
   event.data.u64 = wake_id;
-  epoll_ctl(epoll_, EPOLL_CTL_ADD, wake_, &event);
+  epoll_ctl(descriptors_.fd(), EPOLL_CTL_ADD, wake_, &event);
   event.data.u64 = timer_id;
-  epoll_ctl(epoll_, EPOLL_CTL_ADD, timer_, &event);
+  epoll_ctl(descriptors_.fd(), EPOLL_CTL_ADD, timer_, &event);
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -79,13 +80,6 @@ void engine::wake() noexcept {
     const std::uint64_t one = 1;
     [[maybe_unused]] const auto written = write(wake_, &one, sizeof(one));
   }
-}
-
-void engine::run_here(task& t) noexcept {
-  if (waiting_.load() != 0 || !mutex_.try_lock())
-    return schedule(t);
-  const std::lock_guard lock(mutex_, std::adopt_lock);
-  t.run();
 }
 
 // In the order in which they were scheduled.
@@ -161,7 +155,10 @@ void engine::run_due() {
     task& t = *timers_.begin()->second;
     timers_.erase(timers_.begin());
     t.due_ = clock::time_point::max();
-    schedule(t);
+    if (t.scheduled_.exchange(true))
+      continue;
+    ready_.push_back(&t);
+    collected_ = true;
   }
   set_timer();
 }
@@ -175,40 +172,13 @@ void engine::remove(task& t) {
   t.scheduled_ = false;
 }
 
-int engine::watch(int fd, std::uint32_t events, descriptor& d) {
-  epoll_event event{};
-  event.events = events;
-  event.data.u64 = next_id_;
-  if (epoll_ctl(epoll_, EPOLL_CTL_ADD, fd, &event) != 0)
-    return errno;
-  handlers_.emplace(next_id_, &d);
-  descriptors_[fd] = next_id_++;
-  return 0;
-}
-
-int engine::change(int fd, std::uint32_t events) {
-  epoll_event event{};
-  event.events = events;
-  event.data.u64 = descriptors_.at(fd);
-  return epoll_ctl(epoll_, EPOLL_CTL_MOD, fd, &event) == 0 ? 0 : errno;
-}
-
-void engine::forget(int fd) {
-  const auto found = descriptors_.find(fd);
-  if (found == descriptors_.end())
-    return;
-  epoll_ctl(epoll_, EPOLL_CTL_DEL, fd, nullptr);
-  handlers_.erase(found->second);
-  descriptors_.erase(found);
-}
-
 // Descriptors and timers get their turn beside tasks that never end.
 void engine::work() {
   for (unsigned turn = 1;; ++turn) {
-    const bool ran = run_tasks();
+    const bool posted = run_tasks();
     const bool idle = sleep_is_safe();
     if (idle)
-      wait(ran);
+      wait(posted);
     if (turn % turns_between_looks == 0 && (!idle || near_due_.load() != never))
       look(0);
   }
@@ -220,8 +190,9 @@ bool engine::run_tasks() {
   collected_ = false;
   if (is_near_due())
     schedule_near();
+  const std::size_t due = ready_.size(); // by their timers, mostly
   collect();
-  bool ran = false;
+  const bool posted = ready_.size() != due;
   // By index: a task may remove others, which collects what was posted meanwhile.
   for (std::size_t i = 0; i != ready_.size(); ++i) {
     task* const t = std::exchange(ready_[i], nullptr);
@@ -229,10 +200,9 @@ bool engine::run_tasks() {
       continue;
     t->scheduled_ = false;
     t->run();
-    ran = true;
   }
   ready_.clear();
-  return ran;
+  return posted;
 }
 
 // A program that has posted a request may post the next one soon. Nothing comes from a descriptor
@@ -259,7 +229,7 @@ void engine::wait(bool posted) {
 // Waits for descriptors and timers; `timeout` is that of epoll_wait(2).
 void engine::look(int timeout) {
   epoll_event events[64];
-  const int n = epoll_wait(epoll_, events, 64, timeout);
+  const int n = epoll_wait(descriptors_.fd(), events, 64, timeout);
   sleeping_ = false;
   if (n <= 0)
     return;
@@ -273,8 +243,8 @@ void engine::look(int timeout) {
     } else if (id == timer_id) {
       [[maybe_unused]] const auto taken = read(timer_, &count, sizeof(count));
       run_due();
-    } else if (const auto found = handlers_.find(id); found != handlers_.end()) {
-      found->second->ready(events[i].events);
+    } else {
+      descriptors_.report(events[i]);
     }
   }
 }

@@ -2,13 +2,15 @@
 #ifndef SOFT_ENGINE_ENGINE_HPP
 #define SOFT_ENGINE_ENGINE_HPP
 
+#include "engine/descriptor_table.hpp"
+
 #include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <mutex>
+#include <pthread.h>
 #include <set>
 #include <thread>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -38,14 +40,17 @@ private:
   clock::time_point due_ = clock::time_point::max();
 };
 
-/// Waits for a file descriptor.
-class descriptor {
+/// While it exists, pthread_cancel(3) does not end this thread. The engine's work has system calls
+/// at which it would.
+class without_cancellation {
 public:
-  /// Called on the engine's thread with the engine locked; `events` as of epoll_wait(2).
-  virtual void ready(std::uint32_t events) = 0;
+  without_cancellation() noexcept { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before_); }
+  ~without_cancellation() { pthread_setcancelstate(before_, nullptr); }
+  without_cancellation(const without_cancellation&) = delete;
+  without_cancellation& operator=(const without_cancellation&) = delete;
 
-protected:
-  ~descriptor() = default;
+private:
+  int before_ = PTHREAD_CANCEL_ENABLE;
 };
 
 /// The device's thread and its lock. The lock guards all protocol state: queue pairs beyond their
@@ -76,7 +81,27 @@ public:
   void schedule(task& t) noexcept;
   /// Runs `t` in this thread if the engine is idle, else soon. From any thread, without the
   /// lock.
-  void run_here(task& t) noexcept;
+  void run_here(task& t) noexcept {
+    const without_cancellation here;
+    if (!try_to_run([&t] { t.run(); }))
+      schedule(t);
+  }
+  /// Calls `f` with the engine locked, in this thread. False: the engine, or another thread, is at
+  /// work.
+  template <class Function>
+  bool try_to_run(Function f) noexcept {
+    if (waiting_.load() != 0 || !mutex_.try_lock())
+      return false;
+    const std::lock_guard lock(mutex_, std::adopt_lock);
+    f();
+    return true;
+  }
+  /// The same, once the engine has let this thread pass.
+  template <class Function>
+  void wait_and_run(Function f) noexcept {
+    const lock_guard lock(*this);
+    f();
+  }
   // The following need the lock.
   /// Runs `t` at `when`, in place of an earlier time.
   void schedule_at(task& t, clock::time_point when);
@@ -86,9 +111,13 @@ public:
   /// The task is not run again; its owner may destroy it.
   void remove(task& t);
   /// Waits for a descriptor. Errors: of epoll_ctl(2), as errno.
-  int watch(int fd, std::uint32_t events, descriptor& d);
-  int change(int fd, std::uint32_t events);
-  void forget(int fd);
+  int watch(int fd, std::uint32_t events, descriptor& d) {
+    return descriptors_.watch(fd, events, d);
+  }
+  int change(int fd, std::uint32_t events) { return descriptors_.change(fd, events); }
+  void forget(int fd) { descriptors_.forget(fd); }
+  /// The table of these descriptors.
+  descriptor_table& descriptors() noexcept { return descriptors_; }
 
 private:
   engine();
@@ -117,19 +146,17 @@ private:
   std::atomic<unsigned> waiting_{0};
   std::atomic<task*> posted_{nullptr};
   std::atomic<bool> sleeping_{false};
-  std::atomic<bool> collected_{false}; // by another thread, in `remove`: `ready_` is to be run
-  std::vector<task*>
-      ready_; // collected from `posted_`, to be run; nullptr where a task was removed
+  std::atomic<bool> collected_{false}; // in `remove` or `run_due`: `ready_` is to be run
+  // Collected from `posted_`, or due, to be run; nullptr where a task was removed.
+  std::vector<task*> ready_;
   std::set<std::pair<clock::time_point, task*>> timers_;
   clock::time_point timer_set_ = clock::time_point::max();
   static constexpr clock::rep never = clock::duration::max().count();
   std::set<std::pair<clock::time_point, task*>> near_; // the engine spins until they are due
   std::atomic<clock::rep> near_due_{never};            // the first of them
   clock::time_point precise_until_{};                  // and so long for what comes next
-  std::unordered_map<int, std::uint64_t> descriptors_; // the id of each in `handlers_`
-  std::unordered_map<std::uint64_t, descriptor*> handlers_;
-  std::uint64_t next_id_ = 2;
-  int epoll_ = -1, wake_ = -1, timer_ = -1;
+  descriptor_table descriptors_;
+  int wake_ = -1, timer_ = -1;
   clock::duration spin_;
 };
 

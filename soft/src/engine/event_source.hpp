@@ -2,12 +2,15 @@
 #ifndef SOFT_ENGINE_EVENT_SOURCE_HPP
 #define SOFT_ENGINE_EVENT_SOURCE_HPP
 
+#include "engine/visited_descriptors.hpp"
+
 #include <cerrno>
 #include <cstdint>
 #include <deque>
 #include <fcntl.h>
 #include <mutex>
 #include <poll.h>
+#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -21,7 +24,12 @@ namespace soft {
 template <class Event>
 class event_source {
 public:
-  event_source() : fd_(eventfd(0, EFD_CLOEXEC)) {}
+  event_source() : counter_(eventfd(0, EFD_CLOEXEC)), fd_(counter_) {}
+  /// `pop` visits these descriptors, because events may come from them. A thread that waits in
+  /// `pop` is woken by them. So is one that waits for the event source's descriptor by poll(2), if
+  /// that descriptor is O_NONBLOCK: the descriptor may poll as readable although there is no event.
+  explicit event_source(visited_descriptors& from)
+      : from_(&from), counter_(eventfd(0, EFD_CLOEXEC)), fd_(make_epoll(counter_)) {}
   ~event_source() { close(); }
   event_source(const event_source&) = delete;
   event_source& operator=(const event_source&) = delete;
@@ -34,7 +42,23 @@ public:
     if (ended_)
       return;
     events_.push_back(std::move(e));
-    signal();
+    if (visits_ == 0)
+      signal();
+  }
+
+  /// To be called before a thread waits for the descriptor: looks whether that is O_NONBLOCK.
+  void prepare_wait() noexcept {
+    if (from_ == nullptr || from_->is_empty())
+      return;
+    const int flags = fcntl(fd_, F_GETFL);
+    const bool wanted = flags >= 0 && (flags & O_NONBLOCK) != 0;
+    if (wanted == wakes_early_.load(std::memory_order_relaxed))
+      return;
+    std::lock_guard lock(mutex_);
+    epoll_event e{};
+    e.events = EPOLLIN;
+    if (!ended_ && epoll_ctl(fd_, wanted ? EPOLL_CTL_ADD : EPOLL_CTL_DEL, from_->fd(), &e) == 0)
+      wakes_early_ = wanted;
   }
 
   /// No event comes any more, and the descriptor polls as hung up. No eventfd shows that, so a
@@ -56,34 +80,40 @@ public:
   void close() {
     std::lock_guard lock(mutex_);
     ended_ = true;
-    if (fd_ >= 0 && !std::exchange(closed_, true))
+    if (std::exchange(closed_, true))
+      return;
+    if (fd_ >= 0)
       ::close(fd_);
+    if (counter_ >= 0 && counter_ != fd_)
+      ::close(counter_);
   }
 
   /// Returns 0, or an error number: EAGAIN, EINTR, EIO after `end`. `taken(e)` is called before
   /// another thread can find that the event is gone.
   template <class Taken>
   int pop(Event& e, Taken taken) {
-    for (;;) {
+    for (bool waited = false;; waited = true) {
+      bool visits = false;
       {
         std::lock_guard lock(mutex_);
-        if (!events_.empty()) {
-          e = std::move(events_.front());
-          events_.pop_front();
-          drain();
-          taken(e);
+        if (take(e, taken))
           return 0;
-        }
         if (ended_)
           return EIO;
+        // Else this thread waits for them first.
+        visits = (waited || wakes_early_) && from_ != nullptr && !from_->is_empty();
+        visits_ += visits ? 1 : 0;
       }
+      if (visits && visit(e, taken, waited))
+        return 0;
       const int flags = fcntl(fd_, F_GETFL);
       if (flags < 0)
         return errno; // EBADF: the program has closed it
       if ((flags & O_NONBLOCK) != 0)
         return EAGAIN;
-      pollfd p{fd_, POLLIN, 0};
-      if (poll(&p, 1, -1) < 0)
+      // Readable for ever after `end`.
+      pollfd p[] = {{counter_, POLLIN, 0}, {from_ != nullptr ? from_->fd() : -1, POLLIN, 0}};
+      if (poll(p, from_ != nullptr ? 2 : 1, -1) < 0)
         return errno;
     }
   }
@@ -104,10 +134,45 @@ public:
   }
 
 private:
+  template <class Taken>
+  bool take(Event& e, Taken& taken) {
+    if (events_.empty())
+      return false;
+    e = std::move(events_.front());
+    events_.pop_front();
+    drain();
+    taken(e);
+    return true;
+  }
+
+  // The event that the visit brings wakes no thread, as this one takes it.
+  template <class Taken>
+  bool visit(Event& e, Taken& taken, bool may_wait) {
+    from_->visit(may_wait ? visited_descriptors::if_busy::wait
+                          : visited_descriptors::if_busy::schedule);
+    std::lock_guard lock(mutex_);
+    --visits_;
+    const bool found = take(e, taken);
+    if (!events_.empty() && !signaled_ && !ended_)
+      signal();
+    return found;
+  }
+
   void signal() {
     signaled_ = true;
     const std::uint64_t one = 1;
-    [[maybe_unused]] const auto written = write(fd_, &one, sizeof(one));
+    [[maybe_unused]] const auto written = write(counter_, &one, sizeof(one));
+  }
+
+  // -1: the process has no descriptor left.
+  static int make_epoll(int counter) {
+    const int made = epoll_create1(EPOLL_CLOEXEC);
+    epoll_event e{};
+    e.events = EPOLLIN;
+    if (epoll_ctl(made, EPOLL_CTL_ADD, counter, &e) == 0)
+      return made;
+    ::close(made);
+    return -1;
   }
 
   // The counter is above 0, so that read(2) does not wait.
@@ -115,13 +180,17 @@ private:
     if (!events_.empty() || ended_ || !std::exchange(signaled_, false))
       return;
     std::uint64_t count = 0;
-    [[maybe_unused]] const auto taken = read(fd_, &count, sizeof(count));
+    [[maybe_unused]] const auto taken = read(counter_, &count, sizeof(count));
   }
 
   std::mutex mutex_;
   std::deque<Event> events_;
   bool ended_ = false, closed_ = false;
   bool signaled_ = false; // the counter is above 0
+  unsigned visits_ = 0;   // of threads that take the event themselves
+  std::atomic<bool> wakes_early_{false};
+  visited_descriptors* const from_ = nullptr;
+  const int counter_; // an eventfd(2)
   const int fd_;
 };
 

@@ -62,7 +62,7 @@ constexpr int reads_a_turn = 16;         // reads before other tasks get their t
 
 void iwarp_wire::receive() {
   const auto self = find(number_);
-  static auto& buffer = *new std::array<std::byte, piece>; // the engine's thread alone receives
+  static auto& buffer = *new std::array<std::byte, piece>; // with the engine locked
   if (reader_ && reader_->state() == iwarp::reader_state::stopped)
     reader_->resume();
   if (reader_ && reader_->payload_pending() != 0)
@@ -77,7 +77,8 @@ void iwarp_wire::receive() {
   }
   if (reader_ && reader_->state() == iwarp::reader_state::failed)
     return fail(reader_->error());
-  for (int turn = 0; turn < reads_a_turn; ++turn) {
+  int turn = 0;
+  for (; turn < reads_a_turn; ++turn) {
     if (stage_ != stage::running && stage_ != stage::starting)
       return;
     if (reader_ && reader_->state() == iwarp::reader_state::stopped)
@@ -133,6 +134,8 @@ void iwarp_wire::receive() {
     if (static_cast<std::size_t>(n) < room) // nothing more has come, or epoll(7) reports it again
       break;
   }
+  if (turn == reads_a_turn && watched_by_ != &engine::get().descriptors())
+    completion_queue::of(qp_->qp_base.recv_cq).wires().leave_rest();
   if (reader_ && reader_->state() == iwarp::reader_state::stopped)
     watch(watched_ & ~static_cast<std::uint32_t>(EPOLLIN));
   else if (stage_ == stage::running || stage_ == stage::starting)

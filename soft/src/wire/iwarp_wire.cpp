@@ -46,10 +46,12 @@ iwarp_wire::iwarp_wire(int socket, wire_owner& owner) : socket_(socket), owner_(
 
 iwarp_wire::~iwarp_wire() {
   auto& all = wires().wires;
-  if (const auto of = all.find(number_); of != all.end() && of->second.expired())
-    all.erase(of); // in a child after fork(2) another wire may have the number
+  // In a child after fork(2) another wire may have the number, and the parent watches the socket.
+  if (const auto of = all.find(number_); of != all.end() && of->second.expired()) {
+    all.erase(of);
+    stop_watching();
+  }
   engine::get().remove(*this);
-  engine::get().forget(socket_);
   ::close(socket_);
 }
 
@@ -93,22 +95,36 @@ std::shared_ptr<iwarp_wire> iwarp_wire::numbered(std::shared_ptr<iwarp_wire> w) 
   return w;
 }
 
+// A wire that carries messages belongs to the completion queue of the receives.
+descriptor_table& iwarp_wire::present_table() {
+  descriptor_table* const visited = stage_ == stage::running
+                                        ? completion_queue::of(qp_->qp_base.recv_cq).wires().table()
+                                        : nullptr;
+  return visited != nullptr ? *visited : engine::get().descriptors();
+}
+
 // EPOLLRDHUP: the end of a connection is seen although nothing is read.
 int iwarp_wire::watch(std::uint32_t events) {
   if (!peer_closed_)
     events |= EPOLLRDHUP;
-  if (events == watched_)
+  descriptor_table& by = present_table();
+  if (watched_by_ == &by && events == watched_)
     return 0;
-  const int error = is_watched_ ? engine::get().change(socket_, events)
-                                : engine::get().watch(socket_, events, *this);
-  is_watched_ = true;
-  watched_ = events;
+  if (watched_by_ != &by)
+    stop_watching();
+  const int error =
+      watched_by_ != nullptr ? by.change(socket_, events) : by.watch(socket_, events, *this);
+  if (error == 0) {
+    watched_by_ = &by;
+    watched_ = events;
+  }
   return error;
 }
 
 void iwarp_wire::stop_watching() {
-  engine::get().forget(socket_);
-  is_watched_ = false;
+  if (watched_by_ != nullptr)
+    watched_by_->forget(socket_);
+  watched_by_ = nullptr;
   watched_ = 0;
 }
 

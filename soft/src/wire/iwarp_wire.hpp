@@ -92,6 +92,7 @@ private:
   static std::shared_ptr<iwarp_wire> numbered(std::shared_ptr<iwarp_wire> w);
   void ready(std::uint32_t events) override;
   void run() override;
+  descriptor_table& present_table();
   int watch(std::uint32_t events);
   void stop_watching();
   void end_in(clock::duration time);
@@ -190,7 +191,7 @@ private:
   clock::time_point next_look_ = clock::time_point::max();
   clock::duration silence_{}; // of the peer's host, at most
   clock::time_point unanswered_since_ = clock::time_point::max();
-  bool is_watched_ = false;
+  descriptor_table* watched_by_ = nullptr;
   std::uint32_t watched_ = 0;
   std::vector<std::byte> out_; // on its way to the socket, from `out_sent_`
   std::size_t out_sent_ = 0;

@@ -6,6 +6,7 @@
 
 #include "engine/sanitizers.hpp"
 
+#include <array>
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <cerrno>
@@ -119,6 +120,37 @@ TEST_CASE("A child that destroys its parent's queue pair leaves the connection")
   c.peer->send({.op = soft::iwarp::opcode::rdma_write}, {}); // the device may send from now on
   REQUIRE(rdma_post_send(c.e.id, nullptr, c.memory.data(), 8, c.mr.get(), IBV_SEND_SIGNALED) == 0);
   CHECK(c.peer->next().header.op == soft::iwarp::opcode::send);
+}
+
+TEST_CASE("A child leaves the sockets that its parent's threads serve") {
+  connected_to_raw c(4);
+  ibv_wc wc{};
+  const auto poll_often = [&] {
+    bool found = false;
+    for (int i = 0; i < 64; ++i)
+      found = ibv_poll_cq(c.s.cq.get(), 1, &wc) != 0 || found;
+    return found;
+  };
+  CHECK(in_child([&] { return !poll_often(); }));
+  CHECK_FALSE(poll_often());
+  REQUIRE(c.s.receive(1) == 0);
+  CHECK(in_child([&] {
+    c.peer->send({.op = soft::iwarp::opcode::send, .length = 1}, std::array<std::byte, 1>{});
+    const bool found = poll_often();
+    c.s.qp.reset();
+    c.s.cq.reset();
+    c.s.channel.reset();
+    return !found;
+  }));
+  CHECK(c.s.completion().wr_id == 1);
+  for (const std::byte value : {std::byte{1}, std::byte{2}, std::byte{3}}) { // for the engine
+    c.peer->send({.op = soft::iwarp::opcode::rdma_write,
+                  .length = 1,
+                  .stag = c.s.mr->rkey,
+                  .tagged_offset = reinterpret_cast<std::uintptr_t>(c.s.memory.data())},
+                 std::span(&value, 1));
+    wait_for(c.s.memory[0], value);
+  }
 }
 
 // The fork comes in the middle of a change at times. A child that waits for ever is killed.

@@ -256,9 +256,13 @@ connected_pair::connected_pair(const side::options& o)
   connect(a, b);
 }
 
-__attribute__((no_sanitize("thread"))) void wait_for(const std::byte& place, std::byte value) {
+__attribute__((no_sanitize("thread"))) bool is_now(const std::byte& place, std::byte value) {
   const volatile std::byte& changes = place;
-  while (changes != value)
+  return changes == value;
+}
+
+void wait_for(const std::byte& place, std::byte value) {
+  while (!is_now(place, value))
     continue;
 }
 

@@ -116,8 +116,10 @@ sockaddr_in local_address(std::uint16_t port);
 /// The state of a queue pair as the device has it.
 ibv_qp_state state_of(ibv_qp& qp);
 
-/// Waits until the device has written `value`. ThreadSanitizer does not see the reads, which it
-/// would report as a race.
+/// Whether the device has written `value`. ThreadSanitizer does not see the read, which it would
+/// report as a race.
+bool is_now(const std::byte& place, std::byte value);
+/// Waits until it has.
 void wait_for(const std::byte& place, std::byte value);
 /// A byte that the device may be writing. ThreadSanitizer does not see this read, either.
 std::byte value_now(const std::byte& place);
