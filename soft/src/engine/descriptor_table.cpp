@@ -5,12 +5,6 @@
 #include <unistd.h>
 
 namespace soft {
-namespace {
-
-bool is_for_bytes(std::uint32_t events) { return (events & (EPOLLIN | EPOLLOUT)) == EPOLLIN; }
-
-} // namespace
-
 descriptor_table::~descriptor_table() {
   if (fd() >= 0)
     close(fd());
@@ -32,7 +26,7 @@ int descriptor_table::watch(int fd, std::uint32_t events, descriptor& d) {
   event.data.u64 = next_id_;
   if (epoll_ctl(epoll_, EPOLL_CTL_ADD, fd, &event) != 0)
     return errno;
-  handlers_.emplace(next_id_, handler{&d, is_for_bytes(events)});
+  handlers_.emplace(next_id_, handler{&d, (events & EPOLLIN) != 0});
   ids_[fd] = next_id_++;
   ++size_;
   return 0;
@@ -40,7 +34,7 @@ int descriptor_table::watch(int fd, std::uint32_t events, descriptor& d) {
 
 int descriptor_table::change(int fd, std::uint32_t events) {
   const std::uint64_t id = ids_.at(fd);
-  handlers_.at(id).reads = is_for_bytes(events);
+  handlers_.at(id).reads = (events & EPOLLIN) != 0;
   epoll_event event{};
   event.events = events;
   event.data.u64 = id; // the structure is packed

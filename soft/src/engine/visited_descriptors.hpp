@@ -30,7 +30,7 @@ public:
   /// A descriptor that polls as readable while one of the descriptors is ready; or -1.
   int fd() const noexcept { return is_here() ? table_.fd() : -1; }
 
-  /// What a visitor does if the engine, or another thread, is at work.
+  /// The choice of a visitor if the engine, or another thread, is at work.
   enum class if_busy { nothing, schedule, wait };
   /// Serves the descriptors that are ready, in this thread.
   void visit(if_busy other) noexcept;

@@ -134,12 +134,16 @@ void iwarp_wire::receive() {
     if (static_cast<std::size_t>(n) < room) // nothing more has come, or epoll(7) reports it again
       break;
   }
-  if (turn == reads_a_turn && watched_by_ != &engine::get().descriptors())
-    completion_queue::of(qp_->qp_base.recv_cq).wires().leave_rest();
+  if (reader_ && !reader_->at_boundary())
+    kept_by_engine_ = receives_after_piece;
+  else if (kept_by_engine_ != 0)
+    --kept_by_engine_;
   if (reader_ && reader_->state() == iwarp::reader_state::stopped)
     watch(watched_ & ~static_cast<std::uint32_t>(EPOLLIN));
   else if (stage_ == stage::running || stage_ == stage::starting)
     watch(watched_ | EPOLLIN);
+  if (turn == reads_a_turn && watched_by_ != &engine::get().descriptors())
+    completion_queue::of(qp_->qp_base.recv_cq).wires().leave_rest();
   pump();
 }
 

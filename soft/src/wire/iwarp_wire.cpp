@@ -95,11 +95,12 @@ std::shared_ptr<iwarp_wire> iwarp_wire::numbered(std::shared_ptr<iwarp_wire> w) 
   return w;
 }
 
-// A wire that carries messages belongs to the completion queue of the receives.
+// The table of the program's threads, unless messages come or go in pieces: each piece would wake
+// the program.
 descriptor_table& iwarp_wire::present_table() {
-  descriptor_table* const visited = stage_ == stage::running
-                                        ? completion_queue::of(qp_->qp_base.recv_cq).wires().table()
-                                        : nullptr;
+  descriptor_table* visited = nullptr;
+  if (stage_ == stage::running && kept_by_engine_ == 0)
+    visited = completion_queue::of(qp_->qp_base.recv_cq).wires().table();
   return visited != nullptr ? *visited : engine::get().descriptors();
 }
 
@@ -280,6 +281,8 @@ void iwarp_wire::flush() {
   }
   if (stage_ == stage::closed || stage_ == stage::silent)
     return;
+  if (!all)
+    kept_by_engine_ = receives_after_piece;
   const std::uint32_t in = watched_ & EPOLLIN;
   watch(all ? in : in | EPOLLOUT);
 }

@@ -179,6 +179,8 @@ private:
   // The STag of all READs of this side. It names no memory: the wire itself places the answers.
   static constexpr std::uint32_t sink_key = 0x50f7;
 
+  static constexpr unsigned receives_after_piece = 64; // until `kept_by_engine_` is over
+
   enum class stage { connecting, starting, waiting, running, silent, draining, closed };
 
   int socket_;
@@ -193,7 +195,8 @@ private:
   clock::time_point unanswered_since_ = clock::time_point::max();
   descriptor_table* watched_by_ = nullptr;
   std::uint32_t watched_ = 0;
-  std::vector<std::byte> out_; // on its way to the socket, from `out_sent_`
+  unsigned kept_by_engine_ = 0; // so many times more it receives whole messages alone
+  std::vector<std::byte> out_;  // on its way to the socket, from `out_sent_`
   std::size_t out_sent_ = 0;
   std::uint64_t queued_ = 0; // bytes for the socket so far, those in `out_` included
   bool peer_closed_ = false;
