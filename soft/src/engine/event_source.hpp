@@ -164,14 +164,16 @@ private:
     [[maybe_unused]] const auto written = write(counter_, &one, sizeof(one));
   }
 
-  // -1: the process has no descriptor left.
+  // -1, with errno: the process has no descriptor left.
   static int make_epoll(int counter) {
-    const int made = epoll_create1(EPOLL_CLOEXEC);
+    const int made = counter < 0 ? -1 : epoll_create1(EPOLL_CLOEXEC);
     epoll_event e{};
     e.events = EPOLLIN;
-    if (epoll_ctl(made, EPOLL_CTL_ADD, counter, &e) == 0)
+    if (made < 0 || epoll_ctl(made, EPOLL_CTL_ADD, counter, &e) == 0)
       return made;
+    const int error = errno;
     ::close(made);
+    errno = error;
     return -1;
   }
 

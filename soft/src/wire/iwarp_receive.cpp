@@ -135,14 +135,15 @@ void iwarp_wire::receive() {
       break;
   }
   if (reader_ && !reader_->at_boundary())
-    kept_by_engine_ = receives_after_piece;
+    kept_by_engine_ = receives_until_visits;
   else if (kept_by_engine_ != 0)
     --kept_by_engine_;
   if (reader_ && reader_->state() == iwarp::reader_state::stopped)
     watch(watched_ & ~static_cast<std::uint32_t>(EPOLLIN));
   else if (stage_ == stage::running || stage_ == stage::starting)
     watch(watched_ | EPOLLIN);
-  if (turn == reads_a_turn && watched_by_ != &engine::get().descriptors())
+  if (turn == reads_a_turn && stage_ == stage::running &&
+      watched_by_ != &engine::get().descriptors())
     completion_queue::of(qp_->qp_base.recv_cq).wires().leave_rest();
   pump();
 }

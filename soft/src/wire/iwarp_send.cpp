@@ -123,6 +123,10 @@ void iwarp_wire::start_request(send_work& r, ibv_wc_status set) {
     return failed(IBV_WC_REM_INV_REQ_ERR);
   if (f.memory.bytes > qp_->message_limit())
     return failed(IBV_WC_LOC_LEN_ERR);
+  // The program waits for the answer at another queue, and does not visit this wire.
+  if (fetches(r.opcode) && &completion_queue::of(qp_->qp_base.send_cq).wires() !=
+                               &completion_queue::of(qp_->qp_base.recv_cq).wires())
+    kept_by_engine_ = receives_until_visits;
   const auto bytes = static_cast<std::uint32_t>(f.memory.bytes);
   const bool solicited = (r.flags & IBV_SEND_SOLICITED) != 0;
   using iwarp::opcode;

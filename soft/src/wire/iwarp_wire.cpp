@@ -95,8 +95,8 @@ std::shared_ptr<iwarp_wire> iwarp_wire::numbered(std::shared_ptr<iwarp_wire> w) 
   return w;
 }
 
-// The table of the program's threads, unless messages come or go in pieces: each piece would wake
-// the program.
+// The table of the program's threads, unless messages come or go in pieces, each of which would
+// wake the program.
 descriptor_table& iwarp_wire::present_table() {
   descriptor_table* visited = nullptr;
   if (stage_ == stage::running && kept_by_engine_ == 0)
@@ -282,7 +282,7 @@ void iwarp_wire::flush() {
   if (stage_ == stage::closed || stage_ == stage::silent)
     return;
   if (!all)
-    kept_by_engine_ = receives_after_piece;
+    kept_by_engine_ = receives_until_visits;
   const std::uint32_t in = watched_ & EPOLLIN;
   watch(all ? in : in | EPOLLOUT);
 }

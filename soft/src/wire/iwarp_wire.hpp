@@ -179,7 +179,7 @@ private:
   // The STag of all READs of this side. It names no memory: the wire itself places the answers.
   static constexpr std::uint32_t sink_key = 0x50f7;
 
-  static constexpr unsigned receives_after_piece = 64; // until `kept_by_engine_` is over
+  static constexpr unsigned receives_until_visits = 64; // until `kept_by_engine_` is over
 
   enum class stage { connecting, starting, waiting, running, silent, draining, closed };
 

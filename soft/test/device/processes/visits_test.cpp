@@ -9,7 +9,7 @@
 #include <catch2/catch.hpp>
 #include <cerrno>
 #include <fcntl.h>
-#include <memory>
+#include <optional>
 #include <poll.h>
 #include <thread>
 
@@ -78,10 +78,11 @@ struct visited : connected_to_raw {
   bool armed = true;
 };
 
-// Gives `of` a new queue pair, which receives to `q` and is connected to a raw peer.
-std::unique_ptr<raw_peer> connect_again(side& of, ibv_cq& q) {
+// Gives `of` a new queue pair, which is connected to `peer`.
+void connect_again(side& of, ibv_cq& sends, ibv_cq& receives, std::optional<raw_peer>& peer) {
   ibv_qp_init_attr a{};
-  a.send_cq = a.recv_cq = &q;
+  a.send_cq = &sends;
+  a.recv_cq = &receives;
   a.cap = {8, 8, 1, 1, 0};
   a.qp_type = IBV_QPT_RC;
   of.qp.reset(ibv_create_qp(of.pd.get(), &a));
@@ -89,12 +90,16 @@ std::unique_ptr<raw_peer> connect_again(side& of, ibv_cq& q) {
   REQUIRE(of.to(IBV_QPS_INIT) == 0);
   REQUIRE(of.to(IBV_QPS_RTR, number_of_raw_peer, 0) == 0);
   REQUIRE(of.to(IBV_QPS_RTS) == 0);
-  auto peer = std::make_unique<raw_peer>(*of.qp);
+  peer.emplace(*of.qp);
   soft::iwarp::start_options o;
   o.peer_to_peer = true;
+  o.ird = o.ord = 4;
   peer->send_request(*of.qp, o);
   CHECK_FALSE(peer->start(true).rejected);
-  return peer;
+  peer->send({.op = opcode::rdma_write}, {}); // the device may send from now on
+}
+void connect_again(side& of, ibv_cq& q, std::optional<raw_peer>& peer) {
+  connect_again(of, q, q, peer);
 }
 
 } // namespace
@@ -171,6 +176,38 @@ TEST_CASE("A message wakes a program that waits for a channel that does not bloc
   CHECK(woken != 0);
 }
 
+// The program does not look at the queue of the receives while it waits for the answer.
+TEST_CASE("The engine serves a READ whose completion goes to another queue") {
+  visited c;
+  c.set_blocking(false);
+  c.s.qp.reset();
+  const owned_cq sends(ibv_create_cq(c.context.get(), 8, nullptr, nullptr, 0));
+  REQUIRE(sends);
+  connect_again(c.s, *sends, *c.s.cq, c.peer);
+  bool readable = false;
+  for (int i = 0; i < rounds; ++i) {
+    c.disarm();
+    c.poll_often();
+    c.arm();
+    c.read(1);
+    const auto request = c.peer->next();
+    REQUIRE(request.header.op == opcode::rdma_read_request);
+    soft::iwarp::read_request r;
+    decode(std::span<const std::byte, soft::iwarp::read_request_size>(request.payload), r);
+    c.peer->send({.op = opcode::rdma_read_response,
+                  .length = r.length,
+                  .stag = r.sink_stag,
+                  .tagged_offset = r.sink_offset},
+                 c.bytes);
+    ibv_wc wc{};
+    while (ibv_poll_cq(sends.get(), 1, &wc) == 0)
+      readable = c.polls_readable() || readable;
+    CHECK(wc.status == IBV_WC_SUCCESS);
+  }
+  CHECK_FALSE(readable);
+  c.s.qp.reset(); // before its queue
+}
+
 TEST_CASE("Each message has its event, whoever serves the socket") {
   const bool blocks = GENERATE(false, true);
   visited c;
@@ -202,7 +239,8 @@ TEST_CASE("A message of another queue of the channel has its event, too") {
   other.qp.reset(); // before its queue
   other.cq.reset(ibv_create_cq(c.context.get(), 8, nullptr, c.s.channel.get(), 0));
   REQUIRE(other.cq);
-  const auto peer = connect_again(other, *other.cq);
+  std::optional<raw_peer> peer;
+  connect_again(other, *other.cq, peer);
   for (int i = 0; i < rounds; ++i) {
     c.disarm();
     c.poll_often();
@@ -240,7 +278,8 @@ TEST_CASE("A queue pair is destroyed while another thread polls its queue and ha
       ibv_poll_cq(of.cq.get(), 1, &wc);
   });
   for (int i = 0; i < rounds; ++i) {
-    const auto peer = connect_again(of, *of.cq);
+    std::optional<raw_peer> peer;
+    connect_again(of, *of.cq, peer);
     for (int n = 0; n < 4; ++n) {
       REQUIRE(of.receive(1) == 0);
       peer->send({.op = opcode::send, .length = 8}, std::array<std::byte, 8>{});
