@@ -9,7 +9,7 @@ namespace {
 
 constexpr unsigned polls_between_yields = 1024, // some microseconds of polling
     polls_between_visits = 8,                   // a visit takes a system call,
-    polls_of_a_visit = 64;                      // as long as so many polls
+    polls_of_a_visit = 256;                     // as long as so many polls
 
 } // namespace
 
@@ -75,20 +75,26 @@ int completion_queue::start() noexcept {
   return found;
 }
 
+bool completion_queue::find_more() noexcept {
+  const unsigned n = empty_polls_.load(std::memory_order_relaxed) + 1; // of several threads: about
+  if (n % polls_between_visits == 0) [[unlikely]]
+    return visit_or_yield(n);
+  empty_polls_.store(n, std::memory_order_relaxed);
+  return false;
+}
+
 // A thread that polls on and on may keep the processor from the engine, or from the peer's process,
 // that it waits for. It serves the wires itself, unless it has armed the queue: then it is about to
 // wait for the channel, which visits them.
-bool completion_queue::find_more() noexcept {
-  unsigned n = empty_polls_.load(std::memory_order_relaxed) + 1; // of several threads: about
-  const bool visits = n % polls_between_visits == 0 &&
-                      armed_.load(std::memory_order_relaxed) == none && !wires().is_empty();
+bool completion_queue::visit_or_yield(unsigned polls) noexcept {
+  const bool visits = armed_.load(std::memory_order_relaxed) == none && !wires().is_empty();
   if (visits)
-    n += polls_of_a_visit;
-  if (n >= polls_between_yields) {
-    n = 0;
+    polls += polls_of_a_visit;
+  if (polls >= polls_between_yields) {
+    polls = 0;
     std::this_thread::yield();
   }
-  empty_polls_.store(n, std::memory_order_relaxed);
+  empty_polls_.store(polls, std::memory_order_relaxed);
   if (!visits)
     return false;
   wires().visit(visited_descriptors::if_busy::nothing);

@@ -85,6 +85,7 @@ private:
   enum arming : int { none, only_solicited, any };
   void notify(bool solicited);
   bool find_more() noexcept;
+  bool visit_or_yield(unsigned polls) noexcept;
 
   std::unique_ptr<ibv_wc[]> slots_;
   std::unique_ptr<late_copy[]> copies_; ///< of the slots, or nullptr; nothing to copy in free slots

@@ -39,7 +39,12 @@ void visited_descriptors::visit(if_busy other) noexcept {
   if (other == if_busy::wait)
     engine::get().wait_and_run(here);
   else if (!engine::get().try_to_run(here) && other == if_busy::schedule)
-    engine::get().schedule(*this);
+    leave_rest();
+}
+
+void visited_descriptors::leave_rest() noexcept {
+  has_rest_ = true;
+  engine::get().schedule(*this);
 }
 
 // A program that comes once in a while leaves the descriptors to the engine: each change of hands
@@ -62,12 +67,14 @@ void visited_descriptors::serve() {
   for (int i = 0; i < n; ++i)
     table_.report(events[i]);
   if (n == most_events)
-    engine::get().schedule(*this);
+    leave_rest();
 }
 
-// For the engine: a visitor was too early, or has left something; or the patience is over.
+// On the engine's thread: something was left, or the patience may be over. If the program still
+// comes, it gets its messages itself.
 void visited_descriptors::run() {
-  serve();
+  if (has_rest_.exchange(false))
+    serve();
   if (engine_watches_)
     return;
   if (clock::now() - last_visit_ < patience)

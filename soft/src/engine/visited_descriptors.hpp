@@ -20,10 +20,11 @@ public:
   /// The table for further descriptors; nullptr: the process has no descriptor left. The engine
   /// must be locked.
   descriptor_table* table();
-  /// A descriptor has more work than one turn may take: the engine goes on. The engine must be
-  /// locked.
-  void leave_rest() noexcept { engine::get().schedule(*this); }
 
+  // ---- from any thread
+  /// The engine serves the descriptors soon: one has more work than a turn may take, or a visitor
+  /// has found the engine at work.
+  void leave_rest() noexcept;
   // ---- from any thread, without the lock
   /// Whether there is nothing to visit. A child after fork(2) does not visit what its parent has.
   bool is_empty() const noexcept { return table_.is_empty() || !is_here(); }
@@ -47,6 +48,7 @@ private:
 
   descriptor_table table_;
   std::atomic<engine*> engine_{nullptr};
+  std::atomic<bool> has_rest_{false}; // `leave_rest`, until `run`
   // ---- guarded by the engine's lock
   bool engine_watches_ = false;
   clock::time_point last_visit_{};
