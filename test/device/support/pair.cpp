@@ -104,16 +104,16 @@ pair::pair(const completion_queue_options& queues, const queue_pair_options& opt
   connect();
 }
 
-bool pair::carries(std::string_view text) {
+bool pair::carries(std::string_view text, std::size_t offset) {
   sent s;
   got r;
-  ma.put(0, text);
-  std::memset(mb.data(), 0, text.size());
-  b.async_receive(mb.buffer(0, text.size()), r.handler());
-  a.async_send(ma.buffer(0, text.size()), s.handler());
+  ma.put(offset, text);
+  std::memset(mb.data() + offset, 0, text.size());
+  b.async_receive(mb.buffer(offset, text.size()), r.handler());
+  a.async_send(ma.buffer(offset, text.size()), s.handler());
   until([&] { return s.done() && r.done(); });
   return s.succeeded() && r.succeeded() && r.value.bytes == text.size() &&
-         mb.text(0, text.size()) == text;
+         mb.text(offset, text.size()) == text;
 }
 
 queue_pair_options impatient() {

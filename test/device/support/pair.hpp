@@ -171,11 +171,13 @@ struct pair {
   /// Called at the beginning of the next drain().
   std::function<void()> when_drained;
 
-  /// Receives at b, sends from a, and waits for both. True if the text arrived unchanged.
-  bool carries(std::string_view text);
+  /// Receives at b, sends from a, and waits for both. True if the text arrived unchanged. The text
+  /// is at `offset` in the memory of both sides.
+  bool carries(std::string_view text, std::size_t offset = 0);
   /// Returns when the bytes of completed WRITEs of a are in b's memory. On iWARP a completed WRITE
   /// may not be placed yet; a message behind it is delivered after the placement (RFC 5040, 5.5).
-  bool placed() { return carries("after"); }
+  /// The last bytes of both memories are changed.
+  bool placed() { return carries("after", memory_size - 5); }
 
   asio::io_context io{1};
   device dev = open_device();
