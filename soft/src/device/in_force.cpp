@@ -52,6 +52,8 @@ void put_in_force(settings s) {
     bits |= is_timed;
   if (s.at_post)
     bits |= is_at_post;
+  if (s.kind.late_placement.count() > 0)
+    bits |= is_late;
   if (s.kind.copied_at_poll > 0)
     bits |= is_copied;
   auto& made = changes().versions.emplace_back(std::make_unique<version>(std::move(s)));

@@ -31,6 +31,7 @@ incident occasion(place at) noexcept;
 /// A mask that tells the fast paths whether there is anything for them to look up: the places that
 /// have faults, and the following bits.
 extern std::atomic<std::uint32_t> attention __attribute__((visibility("hidden")));
+inline constexpr std::uint32_t is_late = 1u << 27;    ///< WRITEs are placed after their completion
 inline constexpr std::uint32_t is_at_post = 1u << 28; ///< `settings::at_post`
 inline constexpr std::uint32_t is_copied = 1u << 29;  ///< polls copy small messages
 inline constexpr std::uint32_t is_timed = 1u << 30;   ///< the direct wire has a latency or a rate
@@ -39,7 +40,7 @@ inline bool needs_attention(std::uint32_t bits) noexcept {
   return (attention.load(std::memory_order_relaxed) & bits) != 0;
 }
 
-static_assert(static_cast<unsigned>(place::count_) <= 28);
+static_assert(static_cast<unsigned>(place::count_) <= 27);
 
 } // namespace soft
 

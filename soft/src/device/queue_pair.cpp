@@ -73,6 +73,8 @@ bool queue_pair::open() {
 void queue_pair::close() {
   leave_wire();
   waits_.stop();
+  end_late_writes();
+  late_.reset();
   engine::get().remove(*this);
   own_.close();
   receives().wake();
@@ -220,6 +222,7 @@ void queue_pair::tell(ibv_event_type what) {
 void queue_pair::fail() {
   if (present() == IBV_QPS_ERR)
     return;
+  end_late_writes();
   state_ = IBV_QPS_ERR;
   engine::get().schedule(*this);
   receives().wake(); // a sender that waits for a receive gets no answer
@@ -240,6 +243,7 @@ void queue_pair::lose_wire() {
 }
 
 void queue_pair::reset() {
+  end_late_writes();
   leave_wire();
   state_ = IBV_QPS_RESET;
   while (sends_.front() != nullptr)

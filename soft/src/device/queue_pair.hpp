@@ -10,9 +10,13 @@
 #include "device/send_queue.hpp"
 #include "engine/engine.hpp"
 
+#include <cstddef>
+#include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <vector>
 
 namespace soft {
 
@@ -37,6 +41,37 @@ struct verbs_queue_pair : ibv_qp_ex {
   void* xrc_domain = nullptr;
   /// The bit of `libibverbs_mask` for ibv_qp_to_qp_ex: a program may post by ibv_wr_post(3).
   static constexpr std::uint32_t is_extended = 1 << 1;
+};
+
+struct queue_pair;
+
+/// The WRITEs of a queue pair that have completed, and whose bytes are on their way to the peer's
+/// memory: `personality::late_placement`. The engine must be locked.
+class late_writes final : public task {
+public:
+  explicit late_writes(queue_pair& from) : from_(from) {}
+  ~late_writes() { engine::get().remove(*this); }
+
+  /// Copies the bytes of a WRITE, which arrive after `time`. False: there is no room for them.
+  bool add(std::uint32_t key, std::uint64_t address, const spans& bytes, clock::duration time);
+  /// Those that are due at `now` arrive. False: one is refused by `to`, and those behind it are
+  /// lost.
+  bool arrive(queue_pair& to, clock::time_point now = clock::time_point::max());
+  void lose();
+  void wait_until(clock::time_point t) { engine::get().schedule_at(*this, t); }
+
+private:
+  void run() override;
+
+  struct late_write {
+    std::uint32_t key;
+    std::uint64_t address;
+    std::vector<std::byte> bytes;
+    clock::time_point due;
+  };
+  queue_pair& from_;
+  std::deque<late_write> all_;
+  std::size_t bytes_ = 0; // of all
 };
 
 struct queue_pair final : verbs_queue_pair, task {
@@ -157,6 +192,8 @@ struct queue_pair final : verbs_queue_pair, task {
   /// `o` says what becomes of it; if that is `later`, the queue pair runs again. False: it is
   /// carried out.
   bool meets_settings(unsigned n, send_work& r, outcome& o);
+  /// The time of a late WRITE has come.
+  void late_writes_are_due();
 
 private:
   void begin() noexcept;
@@ -201,6 +238,10 @@ private:
   }
   outcome lost();
   queue_pair* peer() const;
+  queue_pair* ready_peer() const;
+  bool write_late(const send_work& r, const queue_pair& to, const spans& from);
+  bool late_writes_arrive(queue_pair& to, clock::time_point now = clock::time_point::max());
+  void end_late_writes();
 
   send_queue sends_;
   receive_queue own_;
@@ -219,6 +260,7 @@ private:
   bool last_told_ = false;              ///< IBV_EVENT_QP_LAST_WQE_REACHED
   bool established_told_ = true;        ///< IBV_EVENT_COMM_EST
   receive_waiter waits_{*this};         ///< for a receive of the peer
+  std::unique_ptr<late_writes> late_;   ///< from the first late WRITE on
   std::shared_ptr<peer_wire> wire_;     ///< to a peer in another process
   std::unique_ptr<peer_search> search_; ///< until it has a wire
   unsigned tries_ = 0;                  ///< of the first request, after receiver not ready

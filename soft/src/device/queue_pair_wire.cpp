@@ -30,6 +30,16 @@ queue_pair* queue_pair::peer() const {
   return peer_is_here_ && !is_cut_ ? find(attributes_.dest_qp_num) : nullptr;
 }
 
+// The peer, if it takes requests of this queue pair.
+queue_pair* queue_pair::ready_peer() const {
+  queue_pair* const to = peer();
+  return to != nullptr && (to->present() == IBV_QPS_RTR || to->present() == IBV_QPS_RTS) &&
+                 to->attributes_.dest_qp_num == qp_base.qp_num &&
+                 to->attributes_.rq_psn == attributes_.sq_psn
+             ? to
+             : nullptr;
+}
+
 bool queue_pair::gather(send_work& r, unsigned access, spans& to) const {
   if ((r.flags & IBV_SEND_INLINE) == 0)
     return memory_table::get().resolve(qp_base.pd, {r.elements(), r.count}, access, to);
@@ -69,15 +79,18 @@ outcome queue_pair::carry_connected(send_work& r) {
     return failed(IBV_WC_LOC_QP_OP_ERR);
   if (is_interrupted())
     return is_reliable() ? no_answer() : outcome{};
-  queue_pair* const to = peer();
-  if (to == nullptr || (to->present() != IBV_QPS_RTR && to->present() != IBV_QPS_RTS) ||
-      to->attributes_.dest_qp_num != qp_base.qp_num || to->attributes_.rq_psn != attributes_.sq_psn)
+  queue_pair* const to = ready_peer();
+  if (to == nullptr)
     return is_reliable() ? no_answer() : lost();
   if (!to->established_told_) {
     to->established_told_ = true;
     if (to->present() == IBV_QPS_RTR)
       to->tell(IBV_EVENT_COMM_EST);
   }
+  if (r.opcode == IBV_WR_RDMA_WRITE && needs_attention(is_late) && write_late(r, *to, memory))
+    return {};
+  if (late_ && !late_writes_arrive(*to)) [[unlikely]]
+    return failed(IBV_WC_REM_ACCESS_ERR);
   switch (r.opcode) {
   case IBV_WR_SEND:
   case IBV_WR_SEND_WITH_IMM:

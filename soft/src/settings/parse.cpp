@@ -223,6 +223,8 @@ private:
       return time(k.removal, longest_time);
     if (name == "late_last_wqe")
       return time(k.late_last_wqe, longest_time);
+    if (name == "late_placement")
+      return time(k.late_placement, longest_time);
     if (name == "ece")
       return number(k.ece_options);
     if (name == "stale")

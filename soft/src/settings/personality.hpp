@@ -44,6 +44,11 @@ struct personality {
   bool drops_completions;
   /// The time from the last flushed request to IBV_EVENT_QP_LAST_WQE_REACHED.
   std::chrono::nanoseconds late_last_wqe;
+  /// The time from the completion of a WRITE until its bytes are in the peer's memory, of queue
+  /// pairs of type RC within a process. A request behind the WRITEs, other than a WRITE, takes
+  /// effect after their placement (RFC 5040, section 5.5). The peer's memory is checked at both
+  /// times. 0 for all adapters: no figure found.
+  std::chrono::nanoseconds late_placement{0};
   /// A receive or the answer to a READ of at most so many bytes lies in the completion until the
   /// program polls it, and its processor copies it then. A READ's: if all requests are signaled
   /// (sq_sig_all). `MLX5_SCATTER_TO_CQE=0` switches it off for queue pairs that are made

@@ -108,15 +108,16 @@ TEST_CASE("The direct wire has jitter, and a thread that carries out requests") 
 }
 
 TEST_CASE("Values of a personality are replaced one by one") {
-  const settings s =
-      read("mlx5,create=3ms,destroy=2ms,late_last_wqe=1ms,stale=4,ece=2,grh_required=0,"
-           "drops_completions=0,eio_after_removal=0,header_in_sl=0,removal=5ms,"
-           "send_elements=3,receive_elements=2,max_inline=48,max_message=1048576,"
-           "max_datagram=1024,vectors=4,infiniband=1");
+  const settings s = read("mlx5,create=3ms,destroy=2ms,late_last_wqe=1ms,late_placement=7ms,stale="
+                          "4,ece=2,grh_required=0,"
+                          "drops_completions=0,eio_after_removal=0,header_in_sl=0,removal=5ms,"
+                          "send_elements=3,receive_elements=2,max_inline=48,max_message=1048576,"
+                          "max_datagram=1024,vectors=4,infiniband=1");
   CHECK(s.kind.removal == 5ms);
   CHECK(s.kind.create == 3ms);
   CHECK(s.kind.destroy == 2ms);
   CHECK(s.kind.late_last_wqe == 1ms);
+  CHECK(s.kind.late_placement == 7ms);
   CHECK(s.kind.stale_rejects == 4);
   CHECK(s.kind.ece_options == 2);
   CHECK(s.kind.ece_vendor == 0x15b3);
