@@ -155,6 +155,7 @@ endfunction()
 # concerns all of it. ALONE: a program of its own, test_NAME, with all of its test cases and the arguments ARGS.
 # Under ThreadSanitizer only the CONCURRENT tests run. UNSANITIZED tests are ALONE and run under no sanitizer of memory or threads.
 # PERSONALITIES: it also runs on soft with the limits and habits of these kinds of adapter, as the test personality.KIND.NAME.
+# The kind `late_placement` is no adapter, but iWARP's order of WRITEs: their bytes are in memory after their completion.
 # STARTS_PROGRAMS: it starts programs of the system, which cannot preload the device if that is compiled with a sanitizer.
 function(asio_rdma_device_test name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "ALONE;CONCURRENT;UNSANITIZED;STARTS_PROGRAMS" "HOSTS;TIMEOUT" "DEVICES;PERSONALITIES;USES;SOURCES;WITH;ARGS")
@@ -210,6 +211,9 @@ function(asio_rdma_device_test name)
     foreach(kind IN LISTS arg_PERSONALITIES)
       set(test personality.${kind}.${name})
       asio_rdma_run_on_soft(${test} "device;soft;personality" ${arg_TIMEOUT} $<TARGET_FILE:${program}> ${cases} ${arg_ARGS})
+      if(kind STREQUAL "late_placement")
+        set(kind "late_placement=20ms")
+      endif()
       set_tests_properties(${test} PROPERTIES ENVIRONMENT ASIO_RDMA_SOFT=${kind})
     endforeach()
   endif()

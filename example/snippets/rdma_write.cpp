@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 // RDMA WRITE into the memory of a peer, which is in the same process here. The peer sends the
-// address of its memory when it accepts.
+// address of its memory when it accepts. A message behind the write tells the peer that the bytes
+// have arrived.
 #include <asio_rdma/asio_rdma.hpp>
 #include <boost/asio.hpp>
 #include <boost/asio/experimental/awaitable_operators.hpp>
@@ -58,6 +59,13 @@ asio::awaitable<void> run(asio_rdma::protection_domain pd) {
                 connector.async_connect(connecting, to, use_awaitable));
 
   const std::size_t bytes = co_await write(pd, connecting, "written by RDMA", connected);
+  // On iWARP a write completes when its bytes have been sent. A message is delivered after the
+  // placement of the bytes that were sent before it.
+  std::string word("done"), heard(4, ' ');
+  const asio_rdma::memory_region from(pd, word.data(), word.size());
+  const asio_rdma::memory_region into(pd, heard.data(), heard.size());
+  co_await (accepting.async_receive(into.buffer(), use_awaitable) &&
+            connecting.async_send(from.buffer(), use_awaitable));
   std::cout << "the peer's memory: " << memory.substr(0, bytes) << std::endl;
 }
 

@@ -419,8 +419,10 @@ public:
   /// Revokes every grant and loan of these bytes, or of all memory, to the peer. When the function
   /// returns, the peer's device can no longer access the memory. An operation of the peer that was
   /// under way has ended (siw continues to answer a READ that it has begun to answer); a later
-  /// operation ends the connection. If a window bind is in progress, its key is never sent to the
-  /// peer, and that memory is in use until the device has completed the bind. Returns the number of
+  /// operation ends the connection. On iWARP the bytes of a write that has completed at the peer
+  /// may arrive later, which ends the connection, too: a message of the peer behind its write shows
+  /// that they have arrived. If a window bind is in progress, its key is never sent to the peer,
+  /// and that memory is in use until the device has completed the bind. Returns the number of
   /// grants.
   std::size_t revoke(const registered_buffer& memory) {
     return impl_ ? detail::revoke(*impl_, &memory) : 0;

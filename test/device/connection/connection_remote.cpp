@@ -20,12 +20,15 @@ TEST_CASE("registered, viewed and plain memory is written to the peer and read b
     sent written[3];
     t.a.async_write(asio::buffer(plain), t.target.remote(), written[0].handler());
     t.until([&] { return written[0].done(); });
+    CHECK(t.placed());
     CHECK(is_pattern(t.target.data(), bytes, 1));
     t.a.async_write(owned, t.target.remote(), written[1].handler());
     t.until([&] { return written[1].done(); });
+    CHECK(t.placed());
     CHECK(is_pattern(t.target.data(), bytes, 2));
     t.a.async_write(const_buffer(viewed), t.target.remote(), written[2].handler());
     t.until([&] { return written[2].done(); });
+    CHECK(t.placed());
     CHECK(is_pattern(t.target.data(), bytes, 3));
     for (const sent& w : written) {
       CHECK(w.succeeded());
@@ -57,6 +60,7 @@ TEST_CASE("scattered memory, registered or not, and none at all") {
                   t.target.remote(16), w.handler());
   t.until([&] { return w.done(); });
   CHECK(w.succeeded());
+  CHECK(t.placed());
   CHECK(is_pattern(t.target.data() + 16, 3000, 5));
 
   const registered_buffer all = t.pool.allocate(4000);
@@ -328,6 +332,7 @@ TEST_CASE("an eleventh operation on a queue of ten works") {
   for (std::size_t i = 0; i < 40; ++i)
     t.a.async_write(b, t.target.remote(i * 512), s[i].handler());
   t.until([&] { return std::all_of(s, s + 40, [](auto& w) { return w.done(); }); });
+  CHECK(t.placed());
   for (std::size_t i = 0; i < 40; ++i) {
     CHECK(s[i].succeeded());
     CHECK(is_pattern(t.target.data() + i * 512, 512, 1));

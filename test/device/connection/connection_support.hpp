@@ -21,6 +21,8 @@ struct talk {
   void until(const std::function<bool()>& condition) { test::until(io, condition); }
   /// Whether a message from a arrives at b.
   bool lives();
+  /// Returns when the bytes of completed writes of a are in b's memory: `pair::placed`.
+  bool placed() { return talk::lives(); }
 
   device dev = open_device();
   protection_domain pd{dev};

@@ -123,7 +123,7 @@ TEST_CASE("a node on two contexts has a lane on each") {
   REQUIRE(joined.get() == host_id);
   const remote_ptr<word> p(host_id, 0, 64);
   other.restart();
-  auto written = view.async_write(p, 3, asio::use_future);
+  auto written = view.async_write(p, 3, visibility::flushed, asio::use_future);
   other.run();
   written.get();
   CHECK(w.read(p).value == 3);

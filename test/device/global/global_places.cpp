@@ -184,6 +184,7 @@ TEST_CASE("an operation that waits for a place needs no object of its initiation
   CHECK(std::string(there, 1500) == text.substr(0, 1500));
   CHECK(std::string(there + 1600, 64) == std::string(64, 'y'));
   CHECK(brought[3] == 0x7979797979797979);
+  CHECK(w.read(place + 300).value == 7); // is answered after the placement
   CHECK(*w.host.local(place + 300) == 7);
   w.until([&] { return w.pool.statistics().blocks_in_use <= blocks; });
 }

@@ -123,6 +123,7 @@ TEST_CASE("another client that has the key of a grant is refused") {
   t.is_refused(t.second, r.buffer(), writes);
   CHECK(t.lives());
   CHECK(!t.write(t.first, r.buffer()));
+  CHECK(t.placed());
   CHECK(is_pattern(t.memory.data(), t.text.size(), 2));
   CHECK(t.server.revoke(t.memory) == 1);
   CHECK(t.lives());

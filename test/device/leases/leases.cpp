@@ -84,6 +84,7 @@ TEST_CASE("memory that is lent: for reading, for writing, taken back, handed bac
   t.until([&] { return in_use.done(); });
   CHECK(in_use.ec == error::buffer_in_use);
   CHECK(!t.write("from a", *r));
+  CHECK(t.placed());
   CHECK(t.b.revoke(t.pool.allocate(10)) == 0);
   CHECK(t.b.revoke(memory.slice(999)) == 1);
   CHECK(memory.try_write_access());

@@ -82,7 +82,7 @@ struct tally {
 };
 
 /// Takes the lock `times` times and increments each word: by the device or, on the words' own node,
-/// by the CPU.
+/// by the CPU. Then the words of a party that had no error are in memory.
 inline asio::awaitable<void> raise(global_memory& m, remote_ptr<alock_words> at,
                                    remote_ptr<protectorate> p, int times, tally& t,
                                    alock_options options = {}) {
@@ -131,6 +131,8 @@ inline asio::awaitable<void> raise(global_memory& m, remote_ptr<alock_words> at,
   }
   if (ec)
     t.ec = ec;
+  else if (here == nullptr) // a READ is answered after the placement of the WRITEs before it
+    co_await m.async_read(word, asio::redirect_error(asio::use_awaitable, ec));
   ++t.left;
 }
 

@@ -135,6 +135,12 @@ TEST_CASE("a memory window that other code allocated is adopted") {
     a.async_write(s.region.buffer(0, 8), target, w.handler());
     until(io, [&] { return w.done(); });
     CHECK(w.succeeded());
+    sent behind; // is delivered after the placement of the write
+    got delivered;
+    b.async_receive(s.region.buffer(200, 8), delivered.handler());
+    a.async_send(s.region.buffer(0, 8), behind.handler());
+    until(io, [&] { return behind.done() && delivered.done(); });
+    CHECK(delivered.succeeded());
     CHECK(std::string_view(s.bytes.data() + 100, 8) == "a window");
     b.async_invalidate(window.rkey(), ended.handler());
     until(io, [&] { return ended.done(); });

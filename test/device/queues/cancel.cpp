@@ -204,6 +204,7 @@ TEST_CASE("a send that waits is removed, and those around it are sent") {
   p.drain();
   CHECK(first.succeeded());
   CHECK(third.succeeded());
+  CHECK(p.placed());
   CHECK(p.mb.text(0, 3) == std::string("a\0c", 3));
 }
 

@@ -32,6 +32,7 @@ TEST_CASE("a memory window gives the peer a part of a region, until it is invali
   p.a.async_write(p.ma.buffer(0, 18), inside + 82, s.handler());
   p.drain();
   REQUIRE(s.succeeded());
+  CHECK(p.placed());
   CHECK(p.mb.text(1082, 18) == "through the window");
 
   SECTION("invalidated by its owner") {
