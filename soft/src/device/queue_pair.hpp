@@ -218,7 +218,7 @@ private:
   }
   bool keep(completion_queue& q, const spans& to, const spans& from);
 
-  // ---- queue_pair_wire.cpp: a request and the peer's queue pair, from memory to memory
+  // ---- direct/requests.cpp: a request and the peer's queue pair, from memory to memory
   outcome carry(send_work& r);
   outcome carry_by_settings(send_work& r);
   outcome carry_connected(send_work& r);
