@@ -30,6 +30,7 @@ struct outcome {
   ibv_wc_status status = IBV_WC_SUCCESS;
   std::uint32_t bytes = 0;
 };
+constexpr outcome failed(ibv_wc_status status) { return {.status = status}; }
 
 /// The bits of `attention` that concern a request before it is carried out.
 inline constexpr std::uint32_t request_attention = request_places | is_timed | is_removed;

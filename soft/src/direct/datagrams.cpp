@@ -10,8 +10,6 @@ namespace {
 
 constexpr std::uint8_t ipv6_in_sl = 8 | 1, ipv4_in_sl = 8 | 2;
 
-constexpr outcome failed(ibv_wc_status status) { return {.status = status}; }
-
 void add(spans& to, std::span<const std::byte> bytes) {
   to.add(const_cast<std::byte*>(bytes.data()), bytes.size());
 }

@@ -10,7 +10,6 @@
 namespace soft {
 namespace {
 
-constexpr outcome failed(ibv_wc_status status) { return {.status = status}; }
 constexpr outcome wait_for_more{.is = outcome::later};
 
 // The time of a receiver that is not ready, by its code (InfiniBand specification, table 45), in
