@@ -14,10 +14,13 @@ message_action message_protocol::next() {
   if (!may_act())
     return a;
   inbox_.match();
-  if (inbox_.next_drop(a) || inbox_.next_received(a) || outbox_.next_sent(a) ||
-      inbox_.next_pull(a) || outbox_.next_prepare(a) || outbox_.next_wait(a))
+  if (inbox_.next_drop(a) || inbox_.next_received(a))
     ask_again(); // there may be an answer to send
-  else
+  else if (outbox_.next_sent(a))
+    return a;
+  else if (inbox_.next_pull(a) || outbox_.next_prepare(a))
+    ask_again();
+  else if (!outbox_.next_wait(a))
     idle();
   return a;
 }

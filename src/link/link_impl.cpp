@@ -93,20 +93,7 @@ void link_impl::lack_memory() noexcept {
 void link_impl::drive(operation_list& done) {
   assert(frames_ && state_ == state::connected);
   receives_->take();
-  for (bool first = true;; first = false) {
-    bool parts = first;
-    while (!failing() && session_.run_parts(done))
-      parts = true;
-    if (!parts || !run_frames())
-      break;
-  }
-  credit_waits_.add(frames_->credit_waits() - credit_waits_.value());
-}
-
-// Carries out the actions of `frames_`. Returns whether there were any.
-bool link_impl::run_frames() {
-  bool any = false;
-  while (!failing()) {
+  for (bool more = true; more && !failing();) {
     const link_action a = frames_->next();
     switch (a.what) {
     case link_action::kind::repost:
@@ -124,12 +111,11 @@ bool link_impl::run_frames() {
     case link_action::kind::closed:
       fail(asio::error::eof);
       break;
-    case link_action::kind::none:
-      return any;
+    case link_action::kind::none: // a part may have got an action though it had no frame
+      more = session_.run_parts(done);
     }
-    any = true;
   }
-  return any;
+  credit_waits_.add(frames_->credit_waits() - credit_waits_.value());
 }
 
 // To end their operations, the parts allocate nothing. Each call of run_parts takes its next step

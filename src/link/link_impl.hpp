@@ -242,7 +242,6 @@ private:
   void advance(operation_list& done) noexcept;
   void settle(std::unique_lock<mutex>& l, operation_list& done) noexcept;
   void drive(operation_list& done);
-  bool run_frames();
   void send(std::uint32_t slot, const outgoing_frame& frame);
   void stop(operation_list& done);
   void lack_memory() noexcept;

@@ -14,8 +14,8 @@ void stream_protocol::read(stream_read& op) {
   op.done = 0;
   op.waiting_ = true;
   readers_.push_back(op);
-  starved_ = {};
-  if (readable() || inbox_.offered(1).size != 0)
+  const bool tries_again = bool(std::exchange(starved_, {}));
+  if (readable() || inbox_.offered(1).size != 0 || tries_again)
     ask_to_act();
 }
 
