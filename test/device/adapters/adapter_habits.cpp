@@ -195,7 +195,7 @@ TEST_CASE("connecting that takes long blocks nothing else of the context", "[h17
   acceptor other(m.io, {device_address(m.dev), 0});
   queue_pair c(m.io, m.pd), d(m.io, m.pd);
   connection slow_one_accepted, slow_one;
-  const adapter a("plain,delay=connect:1:2s");
+  const adapter a("plain,delay=connect:1:4s");
   other.async_accept(d, slow_one_accepted.handler());
   m.initiator->async_connect(c, other.local_endpoint(), slow_one.handler());
   until({&m.io}, [] { return soft_get_faults() == 1; });
