@@ -141,11 +141,10 @@ struct two_objects {
   Object a, b;
 };
 
-// From plain memory to plain memory.
-template <class Connection>
-struct message_sender {
-  Connection& c;
-  const std::array<char, 64>& bytes;
+// Starts an operation of 64 bytes, and again when it has completed.
+template <class Start>
+struct repeated {
+  Start start;
   std::uint64_t& to_start;
   std::uint64_t& to_end;
 
@@ -153,44 +152,30 @@ struct message_sender {
     if (to_start == 0)
       return;
     --to_start;
-    c.async_send(asio::buffer(bytes), *this);
-  }
-  void operator()(const error_code& ec, std::size_t) const {
-    check(!ec, "async_send");
-    --to_end;
-    (*this)();
-  }
-};
-
-template <class Connection>
-struct message_receiver {
-  Connection& c;
-  std::array<char, 64>& bytes;
-  std::uint64_t& to_start;
-  std::uint64_t& to_end;
-
-  void operator()() const {
-    if (to_start == 0)
-      return;
-    --to_start;
-    c.async_receive(asio::buffer(bytes), *this);
+    start(*this);
   }
   void operator()(const error_code& ec, std::size_t n) const {
-    check(!ec && n == 64, "async_receive");
+    check(!ec && n == 64, "a message");
     --to_end;
     (*this)();
   }
 };
 
+// From plain memory to plain memory.
 void callback_messages(memory& m, std::uint64_t operations) {
-  using connection_type = basic_connection<executor>;
-  two_objects<connection_type> l(m);
+  two_objects<basic_connection<executor>> l(m);
   std::array<char, 64> target;
   std::uint64_t to_send = operations, to_receive = operations;
   std::uint64_t sent = operations, received = operations;
+  const auto send = [&](const auto& again) {
+    l.a.async_send(asio::buffer(m.bytes), again);
+  };
+  const auto receive = [&](const auto& again) {
+    l.b.async_receive(asio::buffer(target), again);
+  };
   for (std::uint32_t i = 0; i < messages; ++i) {
-    message_receiver<connection_type>{l.b, target, to_receive, received}();
-    message_sender<connection_type>{l.a, m.bytes, to_send, sent}();
+    repeated<decltype(receive)>{receive, to_receive, received}();
+    repeated<decltype(send)>{send, to_send, sent}();
   }
   l.run(sent, received);
 }
@@ -216,9 +201,8 @@ void coroutine_messages(memory& m, std::uint64_t operations) {
 }
 
 // Each write is read before the next.
-template <class Stream>
 struct stream_transfer {
-  two_objects<Stream>& l;
+  two_objects<basic_stream<executor>>& l;
   const std::array<char, 64>& bytes;
   std::array<char, 64>& target;
   std::uint64_t& left;
@@ -240,7 +224,7 @@ struct stream_transfer {
 void stream_transfers(memory& m, std::uint64_t operations) {
   two_objects<basic_stream<executor>> l(m);
   std::array<char, 64> target;
-  stream_transfer<basic_stream<executor>>{l, m.bytes, target, operations}();
+  stream_transfer{l, m.bytes, target, operations}();
   l.run(operations, operations);
 }
 

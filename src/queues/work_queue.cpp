@@ -28,12 +28,11 @@ bool work_queue::start(operation& op, operation_list& ended) {
     op.fail(asio::error::invalid_argument);
     return false;
   }
-  posting(op);
   if (!may_post() || (used_ != 0 && must_wait(op, waiting_.begin()))) {
-    waiting_.push_back(op);
-    ++blocked_;
+    wait(op);
     return true;
   }
+  posting(op);
   posted(op);
   const auto first = std::prev(posted_.end());
   operation* failed = nullptr;

@@ -47,9 +47,9 @@ public:
     ++used_;
   }
 
-  /// Adds an operation that may not be posted now to those that wait.
+  /// Adds an operation to those that wait.
   void wait(operation& op) noexcept {
-    assert(mutex_.is_locked() && !may_post() && depth_ != 0);
+    assert(mutex_.is_locked() && depth_ != 0);
     posting(op);
     waiting_.push_back(op);
     ++blocked_;

@@ -208,7 +208,7 @@ TEST_CASE("The engine serves a READ whose completion goes to another queue") {
   c.s.qp.reset(); // before its queue
 }
 
-TEST_CASE("Each message has its event, whoever serves the socket") {
+TEST_CASE("Each message has its event, if the program or the engine serves the socket") {
   const bool blocks = GENERATE(false, true);
   visited c;
   c.set_blocking(blocks);
