@@ -114,6 +114,8 @@ void stream_protocol::leave_queue(stream_write& op) {
   op.queued_ = false;
   op.ended_ = true;
   writers_.erase(frame_operation_list::s_iterator_to(op));
+  if (next_lent() != nullptr)
+    ask_for_data(); // its turn has come
 }
 
 void stream_protocol::finish(stream_write& op, const error_code& ec) {

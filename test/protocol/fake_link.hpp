@@ -63,43 +63,16 @@ public:
   std::function<bool()> refuses_growth; ///< There is no memory for larger receives.
   error_code failure;
   bool closed = false;
+  bool parts_first = false; ///< The order of `run`.
   protocol_clock::time_point now{std::chrono::hours(1)};
 
-  /// Carries out the actions of the parts, then those of the link, until there is none.
+  /// Carries out the actions of the link and of the parts until there is none; first those of the
+  /// link, as the driver of a queue pair does, or those of the parts.
   void run() {
-    for (;;) {
-      while (part_action()) {
-      }
-      const link_action a = link.next();
-      switch (a.what) {
-      case link_action::kind::repost:
-        free_receive(a.slot);
-        break;
-      case link_action::kind::send: {
-        const frame_header& h = a.frame->header;
-        const bool of_operation = a.frame->payload_of_operation;
-        wire.push_back({h,
-                        frame_of(h, of_operation ? payload_of(*a.frame)
-                                                 : std::span(a.frame->payload).first(h.length)),
-                        of_operation});
-        unsent.push_back(a.slot);
-        break;
-      }
-      case link_action::kind::grow:
-        if (refuses_growth && refuses_growth())
-          link.not_grown();
-        else
-          link.grown();
-        break;
-      case link_action::kind::fail:
-        failure = a.ec;
-        break;
-      case link_action::kind::closed:
-        closed = true;
-        break;
-      case link_action::kind::none:
-        return;
-      }
+    for (bool more = true; more;) {
+      while (parts_first && part_action())
+        continue;
+      more = link_action_done() || (!parts_first && part_action());
     }
   }
 
@@ -164,6 +137,41 @@ public:
 
 protected:
   ~fake_link() = default;
+
+  /// Carries out the next action of the link. Returns false if there is none.
+  bool link_action_done() {
+    const link_action a = link.next();
+    switch (a.what) {
+    case link_action::kind::repost:
+      free_receive(a.slot);
+      break;
+    case link_action::kind::send: {
+      const frame_header& h = a.frame->header;
+      const bool of_operation = a.frame->payload_of_operation;
+      wire.push_back({h,
+                      frame_of(h, of_operation ? payload_of(*a.frame)
+                                               : std::span(a.frame->payload).first(h.length)),
+                      of_operation});
+      unsent.push_back(a.slot);
+      break;
+    }
+    case link_action::kind::grow:
+      if (refuses_growth && refuses_growth())
+        link.not_grown();
+      else
+        link.grown();
+      break;
+    case link_action::kind::fail:
+      failure = a.ec;
+      break;
+    case link_action::kind::closed:
+      closed = true;
+      break;
+    case link_action::kind::none:
+      return false;
+    }
+    return true;
+  }
 
   /// Carries out the next action of a part. Returns false if there is none.
   virtual bool part_action() { return false; }

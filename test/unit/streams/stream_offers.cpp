@@ -264,3 +264,21 @@ TEST_CASE("a peer that is queried answers whether its application has taken byte
     CHECK(t.a.failure == error::protocol_violation);
   }
 }
+
+TEST_CASE("lent bytes behind a write that ends without a frame are sent or offered") {
+  const auto kind = GENERATE(stream_write::kind::wait, stream_write::kind::copy);
+  const std::uint64_t bytes = GENERATE(299u, 300u); // in frames, and offered
+  offering t;
+  const bool parts_first = GENERATE(false, true);
+  t.a.parts_first = parts_first;
+  a_write front(1, kind), lent(bytes, stream_write::kind::lend);
+  front.bytes = 0;
+  lent.data.resize(bytes);
+  t.a.bytes.write(front);
+  t.a.bytes.write(lent);
+  t.a.run();
+  CHECK(front.ended);
+  t.settle();
+  CHECK(lent.ended);
+  CHECK(lent.done == bytes);
+}
