@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: BSL-1.0
 
 #include "link/credits.hpp"
+#include <boost/container/static_vector.hpp>
+
 #include "catch.hpp"
 #include "link/receive_shares.hpp"
 
 #include <algorithm>
 #include <array>
-#include <deque>
 #include <optional>
 #include <string>
 #include <unordered_set>
@@ -58,8 +59,9 @@ struct world {
   struct side {
     credits flow;
     std::uint32_t data_left, control_left; // yet to be sent
-    std::deque<flying> out;                // in flight to the other side
-    bool takes;                            // whether its application takes data
+    // In flight to the other side. The vector allocates nothing, as the search copies it often.
+    boost::container::static_vector<flying, 16> out;
+    bool takes; // whether its application takes data
     std::optional<sharing> with = {};
   };
   std::array<side, 2> sides;
@@ -123,7 +125,7 @@ private:
     if (from.out.empty() || (loses && (!may_lose(to) || from.out.front().what == world::data)))
       return false;
     const world::flying f = from.out.front();
-    from.out.pop_front();
+    from.out.erase(from.out.begin());
     bool good = to.flow.arrived(f.returned);
     if (f.what == world::data)
       good = to.flow.hold() && good;
