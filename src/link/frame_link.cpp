@@ -157,7 +157,7 @@ bool frame_link::next_frame() {
       frame_.header.immediate = wanted_size_;
       return true;
     }
-    if (take(control_, &link_part::next_control))
+    if (control_ != 0 && take(control_, &link_part::next_control))
       return true;
     if (closing_ && all_drained()) {
       goodbye_sent_ = true;
@@ -167,7 +167,7 @@ bool frame_link::next_frame() {
   }
   if (!credits_.may_send_data())
     note_wait();
-  else if (may_speak && take(data_, &link_part::next_data)) {
+  else if (data_ != 0 && may_speak && take(data_, &link_part::next_data)) {
     waits_for_credits_ = false;
     return true;
   }
