@@ -37,6 +37,7 @@ OVERHEADS = [
     ("SEND, use_awaitable", "use_awaitable send", "bare send", 520),
     ("SEND, co_await of deferred", "deferred send", "bare send", 320),
     ("the same in awaitable<void, io_context::executor_type>", "deferred, io_context::executor_type send", "bare send", 220),
+    ("SEND, use_awaiter in a program's own coroutine", "use_awaiter send", "bare send", 125),
     ("SEND in a batch of 16", "batch send", "bare batch", 70),
     ("SEND and RECEIVE", "send and receive", "bare send and receive", 240),
     ("message, window 8", "message", "bare send and receive", 600),

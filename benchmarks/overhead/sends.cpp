@@ -2,12 +2,15 @@
 #include "cases.hpp"
 
 #include <asio_rdma/queue_pair.hpp>
+#include <asio_rdma/use_awaiter.hpp>
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/deferred.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/use_awaitable.hpp>
+
+#include <coroutine>
 
 namespace bench::overhead {
 namespace {
@@ -104,6 +107,33 @@ void coroutine_sends(memory& m, std::uint64_t operations) {
   l.io.run();
 }
 
+// A program's own kind of coroutine, which ends by itself.
+struct detached {
+  struct promise_type {
+    detached get_return_object() const noexcept { return {}; }
+    std::suspend_never initial_suspend() const noexcept { return {}; }
+    std::suspend_never final_suspend() const noexcept { return {}; }
+    void return_void() const noexcept {}
+    [[noreturn]] void unhandled_exception() const { throw; }
+  };
+};
+
+template <class Executor>
+detached send_many_detached(basic_queue_pair<Executor>& qp, const_buffer buffer,
+                            std::uint64_t& left) {
+  while (left != 0) {
+    --left;
+    co_await qp.async_send(buffer, use_awaiter);
+  }
+}
+
+void awaiter_sends(memory& m, std::uint64_t operations) {
+  link<asio::io_context::executor_type> l(m);
+  for (std::uint32_t i = 0; i < window; ++i)
+    send_many_detached(l.qp, m.region.buffer(), operations);
+  l.io.run();
+}
+
 // In groups. Each group is posted as one chain when the group before it has completed.
 void batched_sends(memory& m, std::uint64_t operations) {
   link<asio::io_context::executor_type> l(m);
@@ -173,6 +203,7 @@ std::vector<test_case> sends() {
       {"deferred send", coroutine_sends<asio::deferred_t>},
       {"deferred, io_context::executor_type send",
        coroutine_sends<asio::deferred_t, asio::io_context::executor_type>},
+      {"use_awaiter send", awaiter_sends},
       {"bare batch", bare_batches},
       {"batch send", batched_sends},
   };

@@ -25,3 +25,4 @@
 #include <asio_rdma/shared_receives.hpp>
 #include <asio_rdma/single_writer.hpp>
 #include <asio_rdma/stream.hpp>
+#include <asio_rdma/use_awaiter.hpp>
