@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <mutex>
@@ -387,15 +388,19 @@ SOFT_EXPORT __be16 rdma_get_src_port(rdma_cm_id* id) { return port_of(id->route.
 SOFT_EXPORT __be16 rdma_get_dst_port(rdma_cm_id* id) { return port_of(id->route.addr.dst_addr); }
 
 SOFT_EXPORT ibv_context** rdma_get_devices(int* count) {
+  if (count != nullptr)
+    *count = 0;
   ibv_context* const context = cm_id::open_context();
-  const engine::lock_guard lock(engine::get());
-  prepare_numbers();
-  if (context != nullptr)
-    device_context::of(context).is_given = true;
+  if (context == nullptr)
+    return nullptr; // errno of ibv_open_device(3)
   auto* const list = static_cast<ibv_context**>(std::calloc(2, sizeof(ibv_context*)));
   if (list == nullptr)
     return nullptr;
   list[0] = context;
+  {
+    const engine::lock_guard lock(engine::get());
+    device_context::of(context).is_given = true;
+  }
   if (count != nullptr)
     *count = 1;
   return list;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
-// The queues of an id of librdmacm, and rdma_getaddrinfo(3).
+// The queues of an id of librdmacm, rdma_getaddrinfo(3) and rdma_get_devices(3).
 #include "support/fixture.hpp"
+#include "support/processes.hpp"
 
 #include <arpa/inet.h>
 #include <catch2/catch.hpp>
@@ -9,6 +10,7 @@
 #include <memory>
 #include <netinet/in.h>
 #include <rdma/rdma_verbs.h>
+#include <string>
 
 using namespace soft::test;
 
@@ -140,4 +142,30 @@ TEST_CASE("rdma_getaddrinfo takes from the hints what neither name tells") {
   const sockaddr_in named = local_address(3);
   CHECK(std::memcmp(passive->ai_src_addr, &named, sizeof(named)) == 0);
   CHECK(passive->ai_dst_len == 0);
+}
+
+TEST_CASE("rdma_get_devices gives soft0") {
+  int count = 0;
+  ibv_context** const all = rdma_get_devices(&count);
+  REQUIRE(all != nullptr);
+  CHECK(count == 1);
+  CHECK(std::string(ibv_get_device_name(all[0]->device)) == "soft0");
+  CHECK(all[1] == nullptr);
+  rdma_free_devices(all);
+}
+
+TEST_CASE("child: rdma_get_devices without a device", "[.child]") {
+  int count = 5;
+  errno = 0;
+  CHECK(rdma_get_devices(&count) == nullptr);
+  CHECK(errno == EINVAL);
+  CHECK(count == 0);
+  errno = 0;
+  CHECK(rdma_get_devices(nullptr) == nullptr);
+  CHECK(errno == EINVAL);
+}
+
+TEST_CASE("rdma_get_devices fails if the device cannot be opened") {
+  child other("child: rdma_get_devices without a device", {{"ASIO_RDMA_SOFT", "nonsense"}});
+  CHECK(other.wait() == 0);
 }
