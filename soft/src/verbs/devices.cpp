@@ -6,6 +6,7 @@
 #include "device/objects.hpp"
 #include "engine/of_process.hpp"
 #include "verbs/functions.hpp"
+#include "verbs/guid.hpp"
 #include "verbs/next.hpp"
 #include "wire/pairing.hpp"
 
@@ -29,17 +30,6 @@ struct given_lists {
   std::mutex mutex;
   std::unordered_map<ibv_device**, ibv_device**> all;
 };
-
-__be64 guid() {
-  static const __be64 made =
-      [] { // that of the lowest hardware address, so that all processes agree
-        __be64 g = 0;
-        unsigned char bytes[8] = {0x02, 's', 'o', 'f', 't', 0, 0, 1};
-        std::memcpy(&g, bytes, 8);
-        return g;
-      }();
-  return made;
-}
 
 void fill(ibv_device_attr& a) {
   const personality& p = habits();

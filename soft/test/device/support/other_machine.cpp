@@ -81,8 +81,8 @@ void enter_namespace() {
   close(v6);
 }
 
-void check_in_namespace(const std::string& test_case) {
-  child process(test_case, {});
+void check_in_namespace(const std::string& test_case, const child::variables& environment) {
+  child process(test_case, environment);
   const int status = process.wait();
   if (status == not_permitted)
     WARN("needs the right to make a network namespace");

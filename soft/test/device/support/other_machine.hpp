@@ -3,6 +3,7 @@
 #define SOFT_TEST_DEVICE_OTHER_MACHINE_HPP
 
 #include "roce/datagram.hpp"
+#include "support/processes.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -18,7 +19,7 @@ namespace soft::test {
 void enter_namespace();
 /// Runs a hidden test case, which calls `enter_namespace`, in a process of its own. Warns if there
 /// is no right.
-void check_in_namespace(const std::string& test_case);
+void check_in_namespace(const std::string& test_case, const child::variables& environment = {});
 
 ibv_gid gid(const char* address);
 
