@@ -249,8 +249,9 @@ ibv_mw* alloc_mw(ibv_pd* pd, ibv_mw_type type) {
     errno = EINVAL;
     return nullptr;
   }
-  const int error = habits().windows == 0 ? habits().window_flags ? ENOMEM : EOPNOTSUPP
-                                          : refuse_creation(pd->context, place::alloc_mw);
+  const int error = habits().makes_windows  ? refuse_creation(pd->context, place::alloc_mw)
+                    : habits().window_flags ? ENOMEM
+                                            : EOPNOTSUPP;
   if (error != 0) {
     errno = error;
     return nullptr;
