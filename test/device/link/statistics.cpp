@@ -32,7 +32,8 @@ bool confines_windows(const device& d) {
 
 } // namespace
 
-TEST_CASE("long messages and offers of a pool's memory register nothing if windows confine them") {
+TEST_CASE("long messages and offers of a pool's memory register nothing if windows confine them",
+          "[h3]") {
   talk t;
   stream_pair u;
   exchange_message(t, 1000000);
@@ -56,7 +57,7 @@ TEST_CASE("long messages and offers of a pool's memory register nothing if windo
   CHECK((u.b.statistics().registrations != 0) == iwarp);
 }
 
-TEST_CASE("memory that is not a pool's is registered for each long message") {
+TEST_CASE("memory that is not a pool's is registered for each long message", "[h3]") {
   talk t;
   std::vector<std::uint8_t> own = pattern(1000000, 3);
   const registered_buffer memory(memory_region(t.pool.get_protection_domain(), asio::buffer(own)));

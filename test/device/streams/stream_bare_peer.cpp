@@ -260,7 +260,7 @@ TEST_CASE("an offer opens its own bytes to the peer, until the write completes")
   CHECK(reading(t, wrong).is_refused());
 }
 
-TEST_CASE("offered memory is registered if the device has no more windows") {
+TEST_CASE("offered memory is registered if the device has no more windows", "[h3]") {
   stream_pair t;
   faults::injector faults(t.dev.native_handle());
   faults.fail(faults::call::alloc_mw, ENOMEM, {1, faults::forever});

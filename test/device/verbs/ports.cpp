@@ -166,7 +166,8 @@ TEST_CASE("a port's GIDs are those of the system") {
   }
 }
 
-TEST_CASE("RoCE v2 is preferred to v1, and an IPv4 address to a global IPv6 one to a local one") {
+TEST_CASE("RoCE v2 is preferred to v1, and an IPv4 address to a global IPv6 one to a local one",
+          "[h13]") {
   using kind = gid_entry::kind;
   const std::array best_first{
       entry("10.0.0.1", kind::roce_v2),    entry("2001:db8::1", kind::roce_v2),
@@ -179,7 +180,8 @@ TEST_CASE("RoCE v2 is preferred to v1, and an IPv4 address to a global IPv6 one 
       detail::better_gid(entry("10.0.0.1", kind::roce_v2, 1), entry("10.0.0.2", kind::roce_v2, 2)));
 }
 
-TEST_CASE("a device keeps its addresses in a network namespace that has none of its interfaces") {
+TEST_CASE("a device keeps its addresses in a network namespace that has none of its interfaces",
+          "[h13]") {
   const device dev = open_device();
   REQUIRE_FALSE(dev.addresses().empty());
   if (!std::ifstream("/sys/class/infiniband/" + dev.name() + "/node_type"))

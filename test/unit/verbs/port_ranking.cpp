@@ -77,7 +77,7 @@ gid_entry gid(const char* address, gid_entry::kind type, std::uint32_t interface
 
 } // namespace
 
-TEST_CASE("each fact decides between ports that are equal in those before it") {
+TEST_CASE("each fact decides between ports that are equal in those before it", "[h20]") {
   const auto slow = [](port_facts& p) {
     p.megabits = 10'000;
     p.node = 0;
@@ -99,7 +99,7 @@ TEST_CASE("each fact decides between ports that are equal in those before it") {
               {});
 }
 
-TEST_CASE("a faster adapter of another NUMA node precedes a slower one of the caller's") {
+TEST_CASE("a faster adapter of another NUMA node precedes a slower one of the caller's", "[h20]") {
   const port_facts fast = port("mlx5_0", [](port_facts& p) {
     p.megabits = 400'000;
     p.node = 1;
@@ -107,7 +107,7 @@ TEST_CASE("a faster adapter of another NUMA node precedes a slower one of the ca
   check_order({fast, port("mlx5_1")}, 0);
 }
 
-TEST_CASE("nothing is nearer if the node of the caller, or of the adapter, is not known") {
+TEST_CASE("nothing is nearer if the node of the caller, or of the adapter, is not known", "[h20]") {
   const port_facts unknown = port("b", [](port_facts& p) { p.node.reset(); });
   for (const std::optional<int> node : {std::optional<int>(), std::optional<int>(1)}) {
     std::vector<port_facts> ports{unknown, port("a")};
@@ -119,13 +119,13 @@ TEST_CASE("nothing is nearer if the node of the caller, or of the adapter, is no
   }
 }
 
-TEST_CASE("a bond of two ports precedes the single ports of a second adapter") {
+TEST_CASE("a bond of two ports precedes the single ports of a second adapter", "[h20]") {
   // With a bond, mlx5 has one device with one port. Its GIDs are those of the bond's interface.
   const port_facts bond = port("mlx5_bond_0", [](port_facts& p) { p.megabits = 200'000; });
   check_order({bond, port("mlx5_2"), port("mlx5_3", [](port_facts& p) { p.active = false; })}, 0);
 }
 
-TEST_CASE("of one device the active port is taken, whatever its number") {
+TEST_CASE("of one device the active port is taken, whatever its number", "[h20]") {
   std::vector<port_facts> ports{port("mlx4_0", 1), port("mlx4_0", 2)};
   ports[0].active = false;
   detail::rank(ports, 0);
@@ -178,7 +178,7 @@ TEST_CASE("the rate of a port is lanes by the rate of a lane") {
   CHECK(detail::megabits_of(2, 3) == 0);
 }
 
-TEST_CASE("the GIDs of other network namespaces are recognized") {
+TEST_CASE("the GIDs of other network namespaces are recognized", "[h13]") {
   using kind = gid_entry::kind;
   const std::vector<detail::network_interface> here{
       {1, "lo", {ip("127.0.0.1")}},
