@@ -31,6 +31,8 @@ struct given_lists {
   std::unordered_map<ibv_device**, ibv_device**> all;
 };
 
+constinit thread_local bool soft0_is_hidden = false;
+
 void fill(ibv_device_attr& a) {
   const personality& p = habits();
   a = {};
@@ -134,6 +136,10 @@ bool gid_at(unsigned index, ibv_gid_entry& to) {
 }
 
 } // namespace
+
+only_real_devices::only_real_devices() noexcept { soft0_is_hidden = true; }
+only_real_devices::~only_real_devices() { soft0_is_hidden = false; }
+
 } // namespace soft
 
 SOFT_EXPORT ibv_device** ibv_get_device_list(int* count) {
@@ -150,15 +156,18 @@ SOFT_EXPORT ibv_device** ibv_get_device_list(int* count) {
     errno = ENOMEM;
     return nullptr;
   }
-  made[0] = &device();
-  std::copy_n(real, real_count, made + 1);
+  int made_count = 0;
+  if (!soft0_is_hidden)
+    made[made_count++] = &device();
+  std::copy_n(real, real_count, made + made_count);
+  made_count += real_count;
   {
     auto& lists = of_process<given_lists>();
     std::lock_guard lock(lists.mutex);
     lists.all[made] = real;
   }
   if (count != nullptr)
-    *count = real_count + 1;
+    *count = made_count;
   return made;
 }
 

@@ -23,6 +23,16 @@ void extend(queue_pair& qp, std::uint64_t operations) noexcept;
 /// acknowledged those that it got.
 void end_events(queue_pair& qp);
 
+/// While it lives, the lists of ibv_get_device_list(3) that this thread gets have no soft0: for
+/// functions of libibverbs that take each device for one of libibverbs' own.
+class only_real_devices {
+public:
+  only_real_devices() noexcept;
+  ~only_real_devices();
+  only_real_devices(const only_real_devices&) = delete;
+  only_real_devices& operator=(const only_real_devices&) = delete;
+};
+
 } // namespace soft
 
 #endif
