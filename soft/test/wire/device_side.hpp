@@ -2,6 +2,8 @@
 #ifndef SOFT_TEST_WIRE_DEVICE_SIDE_HPP
 #define SOFT_TEST_WIRE_DEVICE_SIDE_HPP
 
+#include "fuzz_input.hpp"
+
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -18,21 +20,12 @@
 
 namespace soft::test {
 
-using bytes = std::vector<std::byte>;
-
 inline constexpr std::size_t region_size = 1024;
 /// Below those of the device's queue pairs, so that the peer connects.
 inline constexpr std::uint32_t peer_number = 1;
 /// The STag of the READs of the device's side.
 inline constexpr std::uint32_t sink_key = 0x50f7;
 inline constexpr int most_steps = 48, most_posted = 2 * most_steps;
-
-inline void require(bool holds, const char* what) noexcept {
-  if (holds)
-    return;
-  std::fprintf(stderr, "fuzz_wire: %s\n", what);
-  std::abort();
-}
 
 /// Memory that no peer may read has these bytes, again and again. Each input meets new ones:
 /// libFuzzer learns what is compared, and a later input may contain it.

@@ -2,6 +2,7 @@
 #include "fuzz_wire.hpp"
 
 #include "device_side.hpp"
+#include "fuzz_input.hpp"
 #include "iwarp/big_endian.hpp"
 #include "iwarp/ddp.hpp"
 #include "iwarp/mpa_negotiation.hpp"
@@ -28,29 +29,6 @@ reached& so_far() {
   static reached r;
   return r;
 }
-
-/// The input, byte by byte. Zeros follow its end.
-class reader {
-public:
-  explicit reader(std::span<const std::uint8_t> all) : rest_(all) {}
-  bool at_end() const { return rest_.empty(); }
-  unsigned byte() {
-    if (rest_.empty())
-      return 0;
-    const unsigned b = rest_[0];
-    rest_ = rest_.subspan(1);
-    return b;
-  }
-  bytes take(std::size_t n) {
-    bytes all(n);
-    for (std::byte& b : all)
-      b = static_cast<std::byte>(byte());
-    return all;
-  }
-
-private:
-  std::span<const std::uint8_t> rest_;
-};
 
 /// The peer: a socket.
 class peer {

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: BSL-1.0
+#include "fuzz_cm.hpp"
+
+#include <catch2/catch.hpp>
+#include <random>
+#include <vector>
+
+using namespace soft::test;
+
+TEST_CASE("A peer of rdma_cm that sends anything gets one connection or none, and tells its own") {
+  std::minstd_rand random(500);
+  for (int i = 0; i != 10000; ++i) {
+    std::vector<std::uint8_t> input(1 + random() % 200);
+    // Small values are more often right.
+    const unsigned range = random() % 2 == 0 ? 256 : 16;
+    for (std::uint8_t& b : input)
+      b = static_cast<std::uint8_t>(random() % range);
+    REQUIRE(fuzz_cm(input.data(), input.size()) == 0);
+  }
+  const cm_reached& r = cm_reached_so_far();
+  CHECK(r.requests > 100);
+  CHECK(r.accepted > 100);
+  CHECK(r.refused > 100);
+  CHECK(r.established > 50);
+  CHECK(r.rejected > 50);
+  CHECK(r.failed > 50);
+}
