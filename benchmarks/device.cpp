@@ -167,7 +167,7 @@ int main(int argc, char* argv[]) {
   app.add_flag("--messages", messages,
                "the library's loops use connections; for send, rate and bulk (messages)");
   app.add_flag("--two-processes", two_processes,
-               "each end is a process; for send, and for loops that are not on verbs");
+               "each end is a process; for send and rate, and for loops that are not on verbs");
   app.add_flag("--commanded", commanded,
                "runs the first loop once for each line of standard input, which is the number of "
                "operations, and prints the seconds of the run");
@@ -188,10 +188,13 @@ int main(int argc, char* argv[]) {
     std::cerr << "bench_device: messages, stream, plain and tcp are for send and rate\n";
     return 2;
   }
-  if (two_processes && p.what != work::send && !messages &&
-      !std::all_of(by.begin(), by.end(), bytes_alone)) {
-    std::cerr << "bench_device: --two-processes is for send, --messages, messages, stream, plain "
-                 "and tcp\n";
+  const auto apart = [&](const std::string& b) {
+    const bool on_verbs = b == "verbs" || b == "epoll" || b == "copying";
+    return p.what == work::send || messages || bytes_alone(b) || (p.what == work::rate && on_verbs);
+  };
+  if (two_processes && !std::all_of(by.begin(), by.end(), apart)) {
+    std::cerr << "bench_device: --two-processes is for send, rate on verbs, --messages, messages, "
+                 "stream, plain and tcp\n";
     return 2;
   }
 

@@ -83,7 +83,7 @@ public:
     for (;;)
       each_completion([this](const ibv_wc& wc) {
         if (wc.opcode == IBV_WC_RECV)
-          answer(wc);
+          plan_.what == work::send ? answer(wc) : take(wc);
       });
   }
 
@@ -233,7 +233,7 @@ private:
     std::uint64_t posted = 0, sent = 0, received = 0;
     for (; posted < plan_.window() && posted < operations; ++posted)
       send(*active_);
-    while (sent < operations || received < operations)
+    while (sent < operations || (passive_ != nullptr && received < operations))
       each_completion([&](const ibv_wc& wc) {
         if (wc.opcode == IBV_WC_RECV) {
           ++received;
