@@ -343,7 +343,9 @@ SOFT_EXPORT int rdma_ack_cm_event(rdma_cm_event* base) {
 SOFT_EXPORT int rdma_migrate_id(rdma_cm_id* base, rdma_event_channel* to) {
   cm_id& id = cm_id::of(base);
   const bool synchronous = to == nullptr;
-  if (synchronous && (to = make_channel()) == nullptr)
+  if (synchronous)
+    to = make_channel();
+  if (to == nullptr)
     return -1;
   if (id.event != nullptr) {
     rdma_ack_cm_event(id.event);
@@ -405,7 +407,7 @@ SOFT_EXPORT ibv_context** rdma_get_devices(int* count) {
     *count = 1;
   return list;
 }
-SOFT_EXPORT void rdma_free_devices(ibv_context** list) { std::free(list); }
+SOFT_EXPORT void rdma_free_devices(ibv_context** list) { std::free(static_cast<void*>(list)); }
 
 SOFT_EXPORT int rdma_join_multicast(rdma_cm_id*, sockaddr*, void*) { return fail(EOPNOTSUPP); }
 SOFT_EXPORT int rdma_join_multicast_ex(rdma_cm_id*, rdma_cm_join_mc_attr_ex*, void*) {

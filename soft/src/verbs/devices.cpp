@@ -184,7 +184,7 @@ SOFT_EXPORT void ibv_free_device_list(ibv_device** list) {
   }
   if (real != nullptr)
     SOFT_NEXT(ibv_free_device_list)(real);
-  std::free(list);
+  std::free(static_cast<void*>(list));
 }
 
 SOFT_EXPORT const char* ibv_get_device_name(ibv_device* d) { return d->name; }

@@ -131,7 +131,7 @@ datagram_receiver::~datagram_receiver() {
 }
 
 void datagram_receiver::ready(std::uint32_t) {
-  static auto& buffer = *new std::array<std::byte, 64 * 1024>; // the engine's thread alone receives
+  static auto& buffer = *new std::array<std::byte, 1 << 16>; // the engine's thread alone receives
   for (int turn = 0; turn < turns; ++turn) {
     const ssize_t n = recv(socket_, buffer.data(), buffer.size(), MSG_DONTWAIT | MSG_TRUNC);
     if (n < 0 && errno != EINTR)

@@ -172,9 +172,11 @@ void iwarp_wire::drain() {
     shutdown(socket_, SHUT_WR);
   std::byte dropped[4096];
   ssize_t n = 0;
-  for (int turn = 0; turn < 64; ++turn)
-    if ((n = read(socket_, dropped, sizeof(dropped))) <= 0)
+  for (int turn = 0; turn < 64; ++turn) {
+    n = read(socket_, dropped, sizeof(dropped));
+    if (n <= 0)
       break;
+  }
   if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) {
     stage_ = stage::closed;
     stop_watching();

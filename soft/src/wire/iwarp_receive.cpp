@@ -55,8 +55,8 @@ iwarp::protocol_error write_error(refusal why) {
 constexpr iwarp::protocol_error lost_receive =
     iwarp::rdmap_error(rdmap_error_type::remote_operation, rdmap_error_code::catastrophic_stream);
 
-constexpr std::size_t piece = 64 * 1024; // bytes of one read(2) without a place of their own
-constexpr int reads_a_turn = 16;         // reads before other tasks get their turn
+constexpr std::size_t piece = 1 << 16; // bytes of one read(2) without a place of their own
+constexpr int reads_a_turn = 16;       // reads before other tasks get their turn
 
 } // namespace
 

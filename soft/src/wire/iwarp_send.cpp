@@ -13,7 +13,7 @@
 namespace soft {
 namespace {
 
-constexpr std::size_t most_on_the_way = 256 * 1024; // bytes that wait for the socket
+constexpr std::size_t most_on_the_way = 1 << 18; // bytes that wait for the socket
 constexpr unsigned most_segments = 256;
 constexpr std::size_t small = 2048; // a segment that is copied rather than sent at once
 

@@ -270,7 +270,7 @@ void iwarp_wire::flush() {
       break; // EAGAIN; other errors are seen by the reader
     out_sent_ += static_cast<std::size_t>(n);
   }
-  if (out_sent_ >= 128 * 1024) { // of a connection that never catches up
+  if (out_sent_ >= 1 << 17) { // of a connection that never catches up
     out_.erase(out_.begin(), out_.begin() + static_cast<std::ptrdiff_t>(out_sent_));
     out_sent_ = 0;
   }

@@ -213,7 +213,7 @@ roce::route route_of(const udp_address& from, msghdr& m) {
 }
 
 void network_receiver::ready(std::uint32_t) {
-  static auto& buffer = *new std::array<std::byte, 64 * 1024>; // the engine's thread alone receives
+  static auto& buffer = *new std::array<std::byte, 1 << 16>; // the engine's thread alone receives
   for (int turn = 0; turn < packet_turns; ++turn) {
     udp_address from{};
     iovec v{buffer.data() + network_size, buffer.size() - network_size};
@@ -265,7 +265,9 @@ bool send_to_network(queue_pair& from, const datagram_way& way, const spans& who
   set_way(way, to, o);
   const int family = to.base.sa_family;
   network& n = network_of(family);
-  if (!n.sender && !(n.sender = network_sender::make(family)))
+  if (!n.sender)
+    n.sender = network_sender::make(family);
+  if (!n.sender)
     return true;
   const std::span header(whole.parts[0].data, whole.parts[0].bytes);
   roce::invariant_crc crc(header.first<52>(), n.sender->port);

@@ -13,9 +13,7 @@ namespace soft {
 /// A number of a queue pair has 24 bits: its upper bits are those of its block, which belongs to
 /// one process of this machine.
 inline constexpr unsigned index_bits = 12;
-inline constexpr std::uint32_t block_of(std::uint32_t number) noexcept {
-  return number >> index_bits;
-}
+constexpr std::uint32_t block_of(std::uint32_t number) noexcept { return number >> index_bits; }
 
 /// The abstract address of unix(7) of a block: only this machine's processes reach it, and it is no
 /// file. Connections and datagrams have one each.
