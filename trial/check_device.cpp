@@ -62,6 +62,21 @@ awaitable<void> read(session& s) {
   co_await s.meet();
 }
 
+awaitable<void> flush(session& s) {
+  co_await s.need(s.dev.has_flush(placement::visible), "the device or rdma-core has no FLUSH");
+  pair_end e(s);
+  co_await e.link();
+  if (s.is_near()) {
+    fill(e.memory.data(), 60000, 5);
+    co_await e.qp.async_write(e.region.buffer(0, 60000), e.there, use_awaitable);
+    co_await e.qp.async_flush(e.there.first(60000), placement::visible, use_awaitable);
+  }
+  co_await s.meet();
+  if (!s.is_near())
+    compare(e.memory.data(), 60000, 5);
+  co_await s.meet();
+}
+
 awaitable<void> atomics(session& s) {
   co_await s.need(s.dev.has_atomics(), "the device has no atomic operations");
   pair_end e(s);
@@ -201,6 +216,7 @@ constexpr check checks[] = {
     {"send", "", "SEND of 0 bytes to 64 KiB", send},
     {"write", "", "RDMA WRITE", write},
     {"read", "", "RDMA READ", read},
+    {"flush", "", "FLUSH of written memory", flush},
     {"atomics", "", "fetch-and-add, compare-and-swap", atomics},
     {"immediate", "", "SEND and RDMA WRITE with immediate data", immediate},
     {"windows", "", "a memory window gives access, and gives none after its invalidation", windows},

@@ -147,6 +147,7 @@ void add_facts(session& s) {
   s.fact("device_cap_flags", hexadecimal(a.device_cap_flags));
   number("atomic_cap", int(a.atomic_cap));
   s.fact("atomics", yes_or_no(s.dev.has_atomics()));
+  s.fact("FLUSH", yes_or_no(s.dev.has_flush()));
   s.fact("immediate data", yes_or_no(s.dev.has_immediate()));
   s.fact("memory windows", yes_or_no(s.dev.has_memory_windows()));
   s.fact("invalidation", yes_or_no(s.dev.has_invalidation()));

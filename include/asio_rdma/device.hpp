@@ -23,6 +23,20 @@ enum class ownership { take, borrow };
 /// The transport of a device (ibv_get_device_list(3), `transport_type`).
 enum class transport { infiniband, iwarp, other };
 
+/// A placement of written bytes, which a FLUSH ensures (InfiniBand specification, annex A19);
+/// combined by `|`.
+enum class placement : unsigned {
+  visible = 1,   ///< The peer's CPU, and other devices there, see the bytes.
+  persistent = 2 ///< The bytes outlast a loss of power.
+};
+
+constexpr placement operator|(placement a, placement b) noexcept {
+  return static_cast<placement>(static_cast<unsigned>(a) | static_cast<unsigned>(b));
+}
+constexpr bool has(placement set, placement one) noexcept {
+  return (static_cast<unsigned>(set) & static_cast<unsigned>(one)) != 0;
+}
+
 /// An entry of a port's GID table (ibv_query_gid_ex(3)).
 struct gid_entry {
   enum class kind { infiniband, roce_v1, roce_v2 };
@@ -125,6 +139,9 @@ public:
   bool has_immediate() const noexcept;      ///< Immediate data with sends and writes: not on iWARP.
   bool has_memory_windows() const noexcept; ///< Of type 2 (bound to a queue pair).
   bool has_invalidation() const noexcept;   ///< Of keys, here and by SEND (memory extensions).
+  /// FLUSH that ensures any of these placements. False if the library was compiled with the headers
+  /// of an rdma-core that does not have FLUSH, such as 44.
+  bool has_flush(placement any = placement::visible | placement::persistent) const noexcept;
   bool has_on_demand_paging() const noexcept; ///< For RC's sends, receives, reads and writes.
   /// Whether a receive of a `queue_pair` may have device-only memory (`const_buffer`). False on
   /// mlx5: its provider copies messages of up to 64 bytes out of the completion, by the CPU

@@ -28,6 +28,9 @@ enum class access : unsigned {
   window_bind = 16,      ///< Memory windows may be bound to it.
   relaxed_ordering = 32, ///< The device may reorder its writes; ignored where it cannot.
   on_demand = 64,        ///< Not pinned; pages are faulted in by the device.
+  /// The peer may FLUSH the memory, to make its bytes visible here.
+  flush_visible = 128,
+  flush_persistent = 256, ///< The same, to make them persistent: persistent memory only.
 };
 
 constexpr access operator|(access a, access b) noexcept {
@@ -83,8 +86,9 @@ public:
   memory_region() noexcept = default;
 
   /// Registers `bytes` from `data`. Errors: `bad_descriptor` for a protection domain that is not
-  /// open, `error::memory_limit`, `operation_not_supported` for `on_demand` or `remote_atomic`
-  /// where the device has no on-demand paging or no atomics, or the system's.
+  /// open, `error::memory_limit`, `operation_not_supported` for `on_demand`, `remote_atomic` or the
+  /// rights to flush where the device has no on-demand paging, no atomics or no such FLUSH, or the
+  /// system's.
   memory_region(const protection_domain& pd, void* data, std::size_t bytes,
                 access rights = access::local_write);
   memory_region(const protection_domain& pd, void* data, std::size_t bytes, access rights,

@@ -62,7 +62,7 @@ public:
   enum class flags : unsigned {
     none = 0,
     solicited = 1, ///< The receiver's completion is a solicited one.
-    fenced = 2,    ///< Waits until the earlier RDMA READs and atomics have completed.
+    fenced = 2,    ///< Waits until the earlier RDMA READs, FLUSHes and atomics have completed.
     /// The device reports no separate completion: the handler runs when a later operation
     /// completes, or fails. Saves completions for groups of operations. If a later operation cannot
     /// be posted because of an error, the queue pair fails with that error, because otherwise this
@@ -79,7 +79,7 @@ public:
 };
 
 /// An Asio I/O object for a connected queue pair: a reliable one (RC), or an unreliable one (UC,
-/// `queue_pair_options::type`), which has no reads and no atomics.
+/// `queue_pair_options::type`), which has no reads, no atomics and no FLUSH.
 ///
 /// Operations are posted at once while the device's queue has room, and wait when it is full; any
 /// number may be started. On siw, an operation that has to wait for reads is not posted before.
@@ -419,6 +419,25 @@ public:
                                                                       const remote_buffer& from,
                                                                       Token&& token = {}) {
     return async_read(buffers, from, flags::none, std::forward<Token>(token));
+  }
+
+  /// FLUSH of a range of the peer's memory, of at most 2^31 bytes: on completion the bytes of this
+  /// queue pair's earlier writes into the range have the placement `what` at the peer. The
+  /// completion of a write alone does not say so. The peer must have registered the memory with
+  /// `access::flush_visible` or `flush_persistent`. Errors: `message_size`;
+  /// `operation_not_supported` where the device has no FLUSH (`device::has_flush`), for an
+  /// unreliable queue pair, and for an adopted one that was made without FLUSH
+  /// (ibv_create_qp_ex(3), `send_ops_flags`).
+  template <class Token = asio::default_completion_token_t<executor_type>>
+  auto async_flush(const remote_buffer& range, placement what, flags how, Token&& token) {
+    return initiate<detail::no_result, checked>(
+        token, detail::flush_request(range, what, verbs_flags(how)));
+  }
+  template <class Token = asio::default_completion_token_t<executor_type>>
+  requires(!std::same_as<std::decay_t<Token>, flags>) auto async_flush(const remote_buffer& range,
+                                                                       placement what,
+                                                                       Token&& token = {}) {
+    return async_flush(range, what, flags::none, std::forward<Token>(token));
   }
 
   /// Replaces the eight bytes at `target`, in the peer's byte order, by `desired` if they are

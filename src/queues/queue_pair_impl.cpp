@@ -2,6 +2,7 @@
 #include "queues/queue_pair_impl.hpp"
 
 #include <asio_rdma/detail/core/open_impl.hpp>
+#include <asio_rdma/detail/verbs/flush.hpp>
 
 #include "queues/queue_pair_remains.hpp"
 #include "queues/shared_receive_queue_impl.hpp"
@@ -134,6 +135,7 @@ error_code queue_pair_impl::open(std::shared_ptr<completion_queue_impl> queue,
   qp_ = create(init);
   if (qp_ == nullptr)
     return system_error_code(errno != 0 ? errno : ENOMEM);
+  find_flush(qp_);
   number_ = qp_->qp_num;
   expect_last_receive();
   if (d.has_atomics() && options_.type == IBV_QPT_RC)
@@ -166,7 +168,12 @@ ibv_qp* queue_pair_impl::create(ibv_qp_init_attr& init) {
     init.cap.max_send_sge = elements;
     init.cap.max_inline_data = inline_bytes;
     errno = 0; // libsiw may leave it unset
-    if (ibv_qp* const made = ibv_create_qp(pd_.native_handle(), &init)) {
+    ibv_qp* made = nullptr;
+    if (supports(flush_opcode))
+      made = create_with_flush(pd_.native_handle(), init);
+    if (made == nullptr && (errno == 0 || errno == EOPNOTSUPP))
+      made = ibv_create_qp(pd_.native_handle(), &init);
+    if (made != nullptr) {
       if (elements < most_elements)
         found.send_elements = elements;
       if (inline_bytes < most_inline)
@@ -206,8 +213,16 @@ void queue_pair_impl::find_unsupported() noexcept {
     without({IBV_WR_BIND_MW});
   if (!d.has_invalidation())
     without({IBV_WR_LOCAL_INV, IBV_WR_SEND_WITH_INV});
+  if (!d.has_flush())
+    without({flush_opcode});
   if (options_.type != IBV_QPT_RC)
-    without({IBV_WR_RDMA_READ, IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD});
+    without(
+        {IBV_WR_RDMA_READ, IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, flush_opcode});
+}
+
+void queue_pair_impl::find_flush(ibv_qp* qp) noexcept {
+  if (supports(flush_opcode) && !takes_flush(qp))
+    unsupported_ |= 1u << flush_opcode;
 }
 
 // Allocates the parts of the queue pair's end: the end must not depend on memory.
@@ -238,6 +253,10 @@ unsigned queue_pair_impl::access_flags() const noexcept {
     flags |= IBV_ACCESS_REMOTE_ATOMIC;
   if (d.has_memory_windows())
     flags |= IBV_ACCESS_MW_BIND;
+  if (options_.type == IBV_QPT_RC && d.has_flush(placement::visible))
+    flags |= visible_flush_access;
+  if (options_.type == IBV_QPT_RC && d.has_flush(placement::persistent))
+    flags |= persistent_flush_access;
   return flags;
 }
 
@@ -267,6 +286,7 @@ error_code queue_pair_impl::adopt(std::shared_ptr<completion_queue_impl> queue,
     return system_error_code(e);
   options_.type = qp->qp_type;
   find_unsupported();
+  find_flush(qp);
   options_.send_depth = init.cap.max_send_wr;
   options_.receive_depth = init.cap.max_recv_wr;
   options_.max_send_sge = init.cap.max_send_sge;

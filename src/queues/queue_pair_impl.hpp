@@ -182,6 +182,7 @@ private:
   void may_receive(ibv_qp_state state) noexcept;
   std::optional<gid_entry> find_gid() const;
   void find_unsupported() noexcept;
+  void find_flush(ibv_qp* qp) noexcept;
   void connected_locked(std::uint8_t reads) noexcept;
   std::uint8_t reads_in_flight() const noexcept;
   std::uint8_t siw_reads(std::uint8_t reads) const noexcept;

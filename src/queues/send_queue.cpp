@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: BSL-1.0
+#include <asio_rdma/detail/verbs/flush.hpp>
 #include <asio_rdma/detail/verbs/scatter_gather.hpp>
 
 #include "queues/queue_pair_impl.hpp"
 
+#include <algorithm>
 #include <cassert>
 #include <cstdlib>
 
@@ -25,9 +27,13 @@ bool is_read(const operation& op) noexcept {
   return static_cast<const send_operation&>(op).wr.opcode == IBV_WR_RDMA_READ;
 }
 
+bool is_flush(const operation& op) noexcept {
+  return static_cast<const send_operation&>(op).wr.opcode == flush_opcode;
+}
+
 /// A fence waits for such operations.
 bool is_answered(const operation& op) noexcept {
-  return is_read(op) || is_atomic(static_cast<const send_operation&>(op).wr.opcode);
+  return is_read(op) || is_flush(op) || is_atomic(static_cast<const send_operation&>(op).wr.opcode);
 }
 
 } // namespace
@@ -72,6 +78,37 @@ void send_queue::prepare(send_operation& op, bool must_signal) noexcept {
 
 int send_queue::post(operation_list::iterator first, operation_list::iterator last,
                      operation*& failed, operation_list& ended) {
+  if (is_flush_known && qp_.supports(flush_opcode)) [[unlikely]]
+    return post_with_flushes(first, last, failed, ended);
+  return post_chain(first, last, failed, ended);
+}
+
+// A FLUSH is posted by another function than a chain, so it divides the chain.
+int send_queue::post_with_flushes(operation_list::iterator first, operation_list::iterator last,
+                                  operation*& failed, operation_list& ended) {
+  while (first != last && qp_.state_ != queue_pair_state::failed) {
+    auto behind = first;
+    int e = 0;
+    if (is_flush(*first)) {
+      ++behind;
+      auto& op = static_cast<send_operation&>(*first);
+      prepare(op, behind == last && (room() == 0 || any_waiting()));
+      e = post_flush(qp_.qp_, op.wr);
+      if (e != 0)
+        failed = &op;
+    } else {
+      behind = std::find_if(first, last, &is_flush);
+      e = post_chain(first, behind, failed, ended);
+    }
+    if (e != 0)
+      return e;
+    first = behind;
+  }
+  return 0;
+}
+
+int send_queue::post_chain(operation_list::iterator first, operation_list::iterator last,
+                           operation*& failed, operation_list& ended) {
   assert(first != last && qp_.qp_ != nullptr);
   auto* head = static_cast<send_operation*>(&*first);
   send_operation* tail = nullptr;

@@ -54,6 +54,10 @@ public:
 private:
   int post(operation_list::iterator first, operation_list::iterator last, operation*& failed,
            operation_list& ended) override;
+  int post_chain(operation_list::iterator first, operation_list::iterator last, operation*& failed,
+                 operation_list& ended);
+  int post_with_flushes(operation_list::iterator first, operation_list::iterator last,
+                        operation*& failed, operation_list& ended);
   void on_retired(operation& op) noexcept override;
   std::uint32_t allowed_before(const operation& op) const noexcept override;
   bool waits_for(const operation& op, const operation& earlier) const noexcept override;

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
+#include <asio_rdma/detail/verbs/flush.hpp>
 #include <asio_rdma/device.hpp>
 
 #include "verbs/device_impl.hpp"
@@ -56,6 +57,15 @@ bool pages_connections(const ibv_odp_caps& caps) {
       IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_WRITE | IBV_ODP_SUPPORT_READ;
   return (caps.general_caps & IBV_ODP_SUPPORT) != 0 &&
          (caps.per_transport_caps.rc_odp_caps & all) == all;
+}
+
+placement flushes(const ibv_device_attr_ex& a) {
+  placement result{};
+  if (detail::is_flush_known && (a.device_cap_flags_ex & detail::visible_flush_capability) != 0)
+    result = result | placement::visible;
+  if (detail::is_flush_known && (a.device_cap_flags_ex & detail::persistent_flush_capability) != 0)
+    result = result | placement::persistent;
+  return result;
 }
 
 // The smallest limit of all ports. A port that reports none does not count.
@@ -172,8 +182,10 @@ device::device(native_handle_type context, ownership owns, error_code& ec) {
   impl_->max_message_bytes = longest_message(context, attributes);
   impl_->occupied = detail::occupy_invalid_offset(context, impl_->attributes);
   ibv_device_attr_ex extended{};
-  if (ibv_query_device_ex(context, nullptr, &extended) == 0)
+  if (ibv_query_device_ex(context, nullptr, &extended) == 0) {
     impl_->on_demand_paging = pages_connections(extended.odp_caps);
+    impl_->flush = flushes(extended);
+  }
   if (attributes.vendor_id == detail::mellanox_vendor) {
     // As use_scatter_to_cqe in libmlx5 (providers/mlx5/verbs.c), for each queue pair.
     const char* const copies = std::getenv("MLX5_SCATTER_TO_CQE");
@@ -236,6 +248,8 @@ bool device::has_memory_windows() const noexcept {
 bool device::has_invalidation() const noexcept {
   return (impl_->attributes.device_cap_flags & IBV_DEVICE_MEM_MGT_EXTENSIONS) != 0;
 }
+
+bool device::has_flush(placement any) const noexcept { return has(impl_->flush, any); }
 
 bool device::has_on_demand_paging() const noexcept { return impl_->on_demand_paging; }
 

@@ -54,6 +54,7 @@ struct device::impl {
   /// begins with the CPU's number, so that processes on different CPUs begin with different
   /// vectors.
   std::atomic<unsigned> next_vector{static_cast<unsigned>(sched_getcpu())};
+  placement flush{};
   detail::device_listeners listeners;
 };
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
+#include <asio_rdma/detail/verbs/flush.hpp>
 #include <asio_rdma/memory_region.hpp>
 
 #include "verbs/withheld.hpp"
@@ -61,7 +62,9 @@ error_code check_rights(const protection_domain& pd, access rights) {
     return asio::error::bad_descriptor;
   const device& d = pd.get_device();
   if ((has(rights, access::on_demand) && !d.has_on_demand_paging()) ||
-      (has(rights, access::remote_atomic) && !d.has_atomics()))
+      (has(rights, access::remote_atomic) && !d.has_atomics()) ||
+      (has(rights, access::flush_visible) && !d.has_flush(placement::visible)) ||
+      (has(rights, access::flush_persistent) && !d.has_flush(placement::persistent)))
     return asio::error::operation_not_supported;
   return {};
 }
@@ -172,6 +175,10 @@ unsigned detail::verbs_access(access rights) noexcept {
     result |= IBV_ACCESS_MW_BIND;
   if (has(rights, access::relaxed_ordering))
     result |= IBV_ACCESS_RELAXED_ORDERING;
+  if (has(rights, access::flush_visible))
+    result |= detail::visible_flush_access;
+  if (has(rights, access::flush_persistent))
+    result |= detail::persistent_flush_access;
   if (has(rights, access::on_demand))
     result |= IBV_ACCESS_ON_DEMAND;
   return result;

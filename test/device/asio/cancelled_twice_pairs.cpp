@@ -44,6 +44,10 @@ std::vector<std::pair<const char*, start_on_pair>> sends_of_pair(const device& d
       p.a.async_write_immediate(p.ma.buffer(100, 10), p.mb.remote(3000), 7, how, c.handler());
     });
   }
+  if (d.has_flush(placement::visible))
+    all.emplace_back("flush", [how](pair& p, twice& c) {
+      p.a.async_flush(p.mb.remote(3000, 10), placement::visible, how, c.handler());
+    });
   if (d.has_memory_windows())
     all.emplace_back("bind", [how](pair& p, twice& c) {
       c.window = memory_window(p.pd);

@@ -80,6 +80,11 @@ void each_operation(F&& f) {
       return p.a.async_fetch_add(p.mb.remote(0, 8), 1, std::forward<decltype(token)>(token));
     });
   }
+  if (dev.has_flush(placement::visible))
+    run("flush", [](pair& p, auto&& token) {
+      return p.a.async_flush(p.mb.remote(0, 8), placement::visible,
+                             std::forward<decltype(token)>(token));
+    });
   if (dev.has_memory_windows()) {
     run("bind", [&window](pair& p, auto&& token) {
       window.emplace(p.pd);

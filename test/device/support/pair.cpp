@@ -85,6 +85,8 @@ access most_rights(const device& d) {
     result = result | access::remote_atomic;
   if (d.has_memory_windows())
     result = result | access::window_bind;
+  if (d.has_flush(placement::visible))
+    result = result | access::flush_visible;
   return result;
 }
 

@@ -114,7 +114,8 @@ void connect(asio::io_context& io, basic_queue_pair<Executor>& a, basic_queue_pa
 }
 
 constexpr access all_rights = access::local_write | access::remote_write | access::remote_read;
-/// `all_rights` and the further rights that the device offers: atomics, the binding of windows.
+/// `all_rights` and the further rights that the device offers: atomics, the binding of windows,
+/// FLUSH.
 access most_rights(const device& d);
 
 /// Memory with its own registration.

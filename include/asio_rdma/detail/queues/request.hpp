@@ -3,7 +3,9 @@
 
 #include <asio_rdma/buffer.hpp>
 #include <asio_rdma/detail/core/operation.hpp>
+#include <asio_rdma/detail/verbs/flush.hpp>
 #include <asio_rdma/detail/verbs/scatter_gather.hpp>
+#include <asio_rdma/device.hpp>
 #include <asio_rdma/error.hpp>
 
 #include <algorithm>
@@ -231,6 +233,35 @@ struct atomic_request {
   std::uint64_t address;
   std::uint32_t rkey;
   std::uint64_t compare_add, swap;
+};
+
+/// FLUSH of a range of the peer's memory: see `post_flush`.
+struct flush_request {
+  static constexpr std::size_t max_elements = 1;
+
+  flush_request(const remote_buffer& r, placement w, unsigned f) noexcept
+      : range(r), what(w), flags(f) {
+    if (r.size > elements<1>::max_bytes)
+      problem = request_error::message_size;
+  }
+
+  void fill(send_operation& op, ibv_sge* to) const noexcept {
+    to[0] = {0, static_cast<std::uint32_t>(range.size), 0};
+    op.wr.sg_list = to;
+    op.wr.num_sge = 0;
+    op.wr.opcode = flush_opcode;
+    op.wr.send_flags = flags;
+    op.wr.imm_data = static_cast<unsigned>(what);
+    op.wr.wr.rdma = {range.address, range.rkey};
+    op.bytes = 0;
+    op.usual = false;
+    op.inline_bytes = send_operation::never_inline;
+  }
+
+  remote_buffer range;
+  placement what;
+  unsigned flags; // ibv_send_flags
+  request_error problem = request_error::none;
 };
 
 ibv_mw* native_handle(const memory_window_impl& window) noexcept;
