@@ -226,7 +226,7 @@ public:
   /// one. Errors: `already_connected`, at once, if the queue pair is connected or being connected,
   /// or waits in another `async_accept` of the acceptor; `operation_not_supported` for a queue pair
   /// that is not of type `IBV_QPT_RC`; `error::wrong_device`; `connection_aborted` if the connector
-  /// gave up; `timed_out`; `message_size`; `error::device_fatal` if the acceptor's device was
+  /// gave up; `timed_out`; `message_size`; `error::device_removed` if the acceptor's device was
   /// removed; `bad_descriptor` if the queue pair is closed before a request arrives; the system's;
   /// or the reason of a concurrent failure of the queue pair. Cancellation: all types. If the
   /// operation is cancelled before a request arrives, the queue pair is unchanged and no request is
@@ -274,7 +274,7 @@ public:
   }
 
   /// Takes the next request, for inspection before it is accepted or rejected. Errors:
-  /// `bad_descriptor` if not open, `operation_aborted`, `error::device_fatal` if the acceptor's
+  /// `bad_descriptor` if not open, `operation_aborted`, `error::device_removed` if the acceptor's
   /// device was removed. Cancellation: all types; no request is lost.
   template <class Token = asio::default_completion_token_t<executor_type>>
   auto async_wait_request(Token&& token = {}) {

@@ -95,7 +95,7 @@ public:
   /// `message_size`, `invalid_argument` for private data with anything but a bare queue pair,
   /// `operation_not_supported` for a queue pair that is not of type `IBV_QPT_RC`, `bad_descriptor`,
   /// the system's, or the reason of a concurrent failure of the queue pair, such as
-  /// `error::device_fatal`. After an error the queue pair can be used for another attempt, unless
+  /// `error::device_removed`. After an error the queue pair can be used for another attempt, unless
   /// it has failed. It has failed if the peer had accepted, and on iWARP if the peer had been
   /// reached, or rdma_connect(3) still tried to. Cancellation: all types; the queue pair is in the
   /// state that it has after an error. `total` alone has no effect once the queue pair would have

@@ -19,13 +19,14 @@ using boost::system::system_error;
 /// The errors of this library. Each message describes the error and, for errors that are common in
 /// first use, the remedy.
 enum class error {
-  no_device = 1,     ///< The machine has no RDMA device, or none with an active port.
-  device_not_found,  ///< No RDMA device has that name.
-  device_permission, ///< This user has no permission to open the device's file.
-  device_fatal, ///< The device reported a fatal error, or was removed; its queue pairs have failed.
-  memory_limit, ///< The limit on locked memory prevents registration.
-  no_gid,       ///< The device's port has no usable GID for the address.
-  wrong_device, ///< The address belongs to another device than the queue pair's.
+  no_device = 1,         ///< The machine has no RDMA device, or none with an active port.
+  device_not_found,      ///< No RDMA device has that name.
+  device_permission,     ///< This user has no permission to open the device's file.
+  device_fatal,          ///< The device reported a fatal error; its queue pairs have failed.
+  device_removed,        ///< The device was removed from the machine; its queue pairs have failed.
+  memory_limit,          ///< The limit on locked memory prevents registration.
+  no_gid,                ///< The device's port has no usable GID for the address.
+  wrong_device,          ///< The address belongs to another device than the queue pair's.
   loopback_address,      ///< No RDMA device serves loopback; the message names other addresses.
   too_many_buffers,      ///< More scatter/gather elements than `queue_pair_options` allow.
   remote_range,          ///< The operation exceeds the remote buffer that it was given.
@@ -72,10 +73,11 @@ inline error_code completion_error(ibv_wc_status status) noexcept {
 }
 
 /// The error of a call with this errno value. A verb fails with EIO if its device was removed, also
-/// before the event of that has been read.
+/// before the event of that has been read (kernel, `ib_uverbs_get_ucontext`). Some drivers return
+/// EIO after a fatal error, too, because they are about to remove the device.
 inline error_code system_error_code(int value) noexcept {
   if (value == EIO)
-    return make_error_code(error::device_fatal);
+    return make_error_code(error::device_removed);
   return {value, boost::system::system_category()};
 }
 

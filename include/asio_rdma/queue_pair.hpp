@@ -519,8 +519,8 @@ public:
   }
 
   /// Waits until the queue pair fails: `connection_reset` if the peer disconnected or vanished,
-  /// `error::queue_pair_fatal` or `device_fatal`, `operation_aborted` after `close` or `cancel`
-  /// here. Cancellation: all types.
+  /// `error::queue_pair_fatal`, `device_fatal` or `device_removed`, `operation_aborted` after
+  /// `close` or `cancel` here. Cancellation: all types.
   template <class Token = asio::default_completion_token_t<executor_type>>
   auto async_wait_disconnect(Token&& token = {}) {
     return asio::async_initiate<Token, void(error_code)>(

@@ -126,10 +126,11 @@ public:
   }
 
   /// Posts a receive (RECEIVE). Errors: `asio::error::connection_reset` if the queue pair that took
-  /// the receive failed before it was filled; `error::device_fatal`, or `error::queue_pair_fatal`
-  /// after an error of this queue or of its completion queue. These two are reported when the last
-  /// queue pair that uses the queue has ended; the queue must then be closed.
-  /// `operation_not_supported` for device-only memory without `device::has_device_only_receives`.
+  /// the receive failed before it was filled; `error::device_fatal`, `device_removed` or
+  /// `queue_pair_fatal` after an error of this queue or of its completion queue. These two are
+  /// reported when the last queue pair that uses the queue has ended; the queue must then be
+  /// closed. `operation_not_supported` for device-only memory without
+  /// `device::has_device_only_receives`.
   template <mutable_buffer_sequence Buffers,
             class Token = asio::default_completion_token_t<executor_type>>
   auto async_receive(const Buffers& buffers, Token&& token = {}) {

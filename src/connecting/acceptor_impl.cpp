@@ -184,7 +184,7 @@ acceptor_impl::serve(accept_operation& op,
 error_code acceptor_impl::check_start(const accept_operation& op) const {
   assert(mutex_.held());
   const bool cancelled = op.cancels && op.cancels != cancels_;
-  if (id_ == nullptr && (cancelled || closed_by_ == error::device_fatal))
+  if (id_ == nullptr && (cancelled || closed_by_ == error::device_removed))
     return closed_by_;
   if (id_ == nullptr)
     return asio::error::bad_descriptor;
@@ -310,7 +310,7 @@ bool acceptor_impl::is_of_connector(const error_code& ec) const {
 // A listening id has no events but requests and the removal of its device.
 void acceptor_impl::on_cm_event(const cm_event& event) {
   if (event.type == RDMA_CM_EVENT_DEVICE_REMOVAL)
-    close(error::device_fatal);
+    close(error::device_removed);
 }
 
 void acceptor_impl::cancel() { cancel(asio::error::operation_aborted); }

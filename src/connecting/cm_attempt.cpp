@@ -234,7 +234,7 @@ void cm_connection::take_event(const cm_event& event, leftovers& left) {
     ec = asio::error::connection_reset;
     break;
   case RDMA_CM_EVENT_DEVICE_REMOVAL:
-    ec = error::device_fatal;
+    ec = error::device_removed;
     break;
   default:
     break;

@@ -4,6 +4,7 @@
 
 #include "queues/queue_pair_remains.hpp"
 #include "queues/shared_receive_queue_impl.hpp"
+#include "verbs/device_impl.hpp"
 #include "verbs/last_receive.hpp"
 #include "verbs/withheld.hpp"
 
@@ -325,7 +326,7 @@ void queue_pair_impl::on_device_event(const ibv_async_event& event) noexcept {
     fail(asio::error::connection_reset, event.element.qp);
     break;
   case IBV_EVENT_DEVICE_FATAL:
-    fail(error::device_fatal);
+    fail(fatal_error(pd_.get_device()));
     break;
   case IBV_EVENT_CQ_ERR:
     if (event.element.cq == cq_->native_handle())

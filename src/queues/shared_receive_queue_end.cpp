@@ -2,6 +2,7 @@
 // A shared receive queue and its receives end: cancelled, failed or closed.
 #include "queues/queue_pair_remains.hpp"
 #include "queues/shared_receive_queue_impl.hpp"
+#include "verbs/device_impl.hpp"
 #include "verbs/withheld.hpp"
 
 #include <algorithm>
@@ -190,7 +191,7 @@ void shared_receive_queue_impl::on_device_event(const ibv_async_event& event) no
       fail(error::queue_pair_fatal);
     break;
   case IBV_EVENT_DEVICE_FATAL:
-    fail(error::device_fatal);
+    fail(fatal_error(cq_->get_device()));
     break;
   default:
     break;

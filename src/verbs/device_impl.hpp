@@ -25,6 +25,13 @@ struct queue_pair_limits {
   std::atomic<std::uint32_t> send_elements{std::numeric_limits<std::uint32_t>::max()};
 };
 
+/// The error of operations after IBV_EVENT_DEVICE_FATAL. The kernel reports a removal by this event
+/// when it has destroyed the objects of the context (drivers/infiniband/core,
+/// uverbs_async_event_destroy_uobj); a driver reports a fatal error by it.
+inline error fatal_error(const device& d) noexcept {
+  return d.is_removed() ? error::device_removed : error::device_fatal;
+}
+
 } // namespace detail
 
 /// An opened device, for all its handles.
@@ -47,6 +54,7 @@ struct device::impl {
   ibv_cq* occupied = nullptr;              ///< See `detail::occupy_invalid_offset`.
   ibv_device_attr attributes{};
   std::uint32_t max_message_bytes = 0;
+  placement flush{};
   bool on_demand_paging = false;
   bool device_only_receives = true;
   detail::queue_pair_limits queue_pair_limits;
@@ -54,7 +62,6 @@ struct device::impl {
   /// begins with the CPU's number, so that processes on different CPUs begin with different
   /// vectors.
   std::atomic<unsigned> next_vector{static_cast<unsigned>(sched_getcpu())};
-  placement flush{};
   detail::device_listeners listeners;
 };
 

@@ -42,7 +42,9 @@ public:
       return "the RDMA device's file may not be opened (check the permissions of "
              "/dev/infiniband/uverbs* and rdma_cm)";
     case error::device_fatal:
-      return "the RDMA device reported a fatal error, or was removed";
+      return "the RDMA device reported a fatal error";
+    case error::device_removed:
+      return "the RDMA device was removed (open the device that replaces it)";
     case error::memory_limit:
       return "memory could not be registered within the limit on locked memory "
              "(raise it: ulimit -l unlimited, or memlock in limits.conf)";
@@ -114,6 +116,7 @@ public:
     case error::device_permission:
       return make_error_condition(errc::permission_denied);
     case error::device_fatal:
+    case error::device_removed:
     case error::queue_pair_fatal:
       return make_error_condition(errc::io_error);
     case error::memory_limit:

@@ -78,6 +78,42 @@ TEST_CASE("operations end and their context becomes idle when an adapter is remo
   drain(t.io);
 }
 
+TEST_CASE("a removed device has another error than one that reports a fatal error and stays",
+          "[h6]") {
+  const bool removed = GENERATE(true, false);
+  adapter a(removed ? "mlx5" : "plain");
+  const error wanted = removed ? error::device_removed : error::device_fatal;
+  pair p;
+  shared_receive_queue shared(p.io, p.pd);
+  outcome<void> gone;
+  got posted, of_shared, late_of_shared;
+  sent waits, late;
+  p.a.async_wait_disconnect(gone.handler());
+  p.a.async_receive(p.ma.buffer(0, 8), posted.handler());
+  shared.async_receive(p.mb.buffer(0, 8), of_shared.handler());
+  {
+    const queue_pair::batch held(p.a);
+    p.a.async_send(p.ma.buffer(8, 8), waits.handler());
+    a.become(removed ? "mlx5,event=now:device_fatal" : "plain,event=now:device_fatal");
+    p.until([&] { return gone.done() && posted.done() && of_shared.done() && waits.done(); });
+  }
+  p.a.async_send(p.ma.buffer(8, 8), late.handler());
+  shared.async_receive(p.mb.buffer(0, 8), late_of_shared.handler());
+  p.until([&] { return late.done() && late_of_shared.done(); });
+  for (const error_code& ec :
+       {gone.ec, posted.ec, of_shared.ec, waits.ec, late.ec, late_of_shared.ec}) {
+    CHECK(ec == wanted);
+    CHECK(ec == errc::io_error);
+  }
+  CHECK(p.dev.is_removed() == removed);
+  error_code of_registration, of_opening;
+  const memory_region region(p.pd, p.ma.data(), 64, access::local_write, of_registration);
+  queue_pair anew(p.io);
+  anew.open(p.pd, {}, of_opening);
+  CHECK(of_registration == (removed ? error_code(wanted) : error_code()));
+  CHECK(of_opening == (removed ? error_code(wanted) : error_code()));
+}
+
 TEST_CASE("the memory of operations is free again after an adapter was removed", "[h6]") {
   const adapter a("mlx5");
   talk t;
@@ -151,7 +187,7 @@ TEST_CASE("an adapter is removed at any moment of messages and streams", "[h6]")
     s.until([&] { return bytes.running == 0; });
     for (const carried* c : {&messages, &bytes})
       for (const error_code& ec : c->errors)
-        CHECK(ec == error::device_fatal);
+        CHECK(ec == error::device_removed);
     t.a.close();
     t.b.close();
     t.listener.close();

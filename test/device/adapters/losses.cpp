@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSL-1.0
 // An adapter is removed from the machine while threads use it: every operation ends with
-// `error::device_fatal`, nothing is left, and what uses another context goes on.
+// `error::device_removed`, nothing is left, and what uses another context goes on.
 #include "catch.hpp"
 #include "device/adapters/adapter.hpp"
 #include "device/adapters/load.hpp"
@@ -300,10 +300,10 @@ void remove_under_load(const std::string& kind, unsigned seed) {
   b.finish();
   for (const load::end& e : b.all.ends()) {
     INFO(e.name << ": " << describe(e.ec));
-    CHECK(e.ec == error::device_fatal);
+    CHECK(e.ec == error::device_removed);
   }
   for (const outcome<void>& w : b.waits())
-    CHECK(w.ec == error::device_fatal);
+    CHECK(w.ec == error::device_removed);
   CHECK(b.get_device().is_removed());
   CHECK(b.pool().statistics().blocks_in_use == 0);
 }

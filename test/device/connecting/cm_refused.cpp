@@ -305,8 +305,8 @@ TEST_CASE("an acceptor whose device is removed") {
   impl->on_cm_event(removal);
   accept(after);
   m.until([&] { return before.done() && after.done(); });
-  CHECK(before.ec == error::device_fatal);
-  CHECK(after.ec == error::device_fatal);
+  CHECK(before.ec == error::device_removed);
+  CHECK(after.ec == error::device_removed);
 }
 
 } // namespace test::cm_refused_tests

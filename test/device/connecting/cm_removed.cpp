@@ -95,7 +95,7 @@ TEST_CASE("the removal of an acceptor's device waits until the acceptor has been
     done.notify_all();
   });
   done.wait(false);
-  CHECK(ec == error::device_fatal);
+  CHECK(ec == error::device_removed);
 }
 
 TEST_CASE("an event of the id that asks why an address is refused finds the acceptor") {
