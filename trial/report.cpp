@@ -129,7 +129,8 @@ std::string to_text(const report& r) {
   return out.str();
 }
 
-std::string without_names(std::string_view text, const std::vector<std::string>& names) {
+std::string without_names(std::string_view text, const std::vector<std::string>& names,
+                          bool addresses) {
   std::string result;
   for (std::size_t at = 0; at < text.size();) {
     std::size_t end = at;
@@ -140,7 +141,7 @@ std::string without_names(std::string_view text, const std::vector<std::string>&
       continue;
     }
     const std::string token(text.substr(at, end - at));
-    result += is_address(token) ? "(address)" : token;
+    result += addresses && is_address(token) ? "(address)" : token;
     at = end;
   }
   for (const std::string& name : names)

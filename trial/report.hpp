@@ -33,8 +33,10 @@ std::string to_text(const report& r);
 /// A line for a result, for people.
 std::string line_of(const result& r);
 
-/// The text without addresses of the network, and without the names given, such as those of the
-/// machine and of its user. Messages of errors may contain them.
-std::string without_names(std::string_view text, const std::vector<std::string>& names);
+/// The text without the names given, such as those of the machine and of its user, and, if
+/// `addresses`, without addresses of the network. Messages of errors may contain them, and an
+/// administrator may have given the device or the kernel such a name.
+std::string without_names(std::string_view text, const std::vector<std::string>& names,
+                          bool addresses = true);
 
 } // namespace trial

@@ -52,7 +52,8 @@ double seconds_since(clock_type::time_point begin) {
     session s(false, options, control, -1);
     run_side(s, c.run);
   } catch (const std::exception& e) { // the device cannot be opened
-    const std::string line = "end " + std::to_string(int(verdict::kind::failed)) + ' ' + e.what();
+    const std::string line = "end " + std::to_string(int(verdict::kind::failed)) + ' ' +
+                             without_names(e.what(), personal_names({}));
     std::_Exit(::write(control, (line + '\n').data(), line.size() + 1) < 0 ? 1 : 0);
   }
   std::_Exit(0);
@@ -69,7 +70,7 @@ void read_lines(const std::string& lines, const std::vector<std::string>& names,
     std::getline(parts, name, '\t');
     if (kind == "fact") {
       std::getline(parts, rest);
-      to.facts.emplace_back(name, rest);
+      to.facts.emplace_back(name, without_names(rest, names, false)); // a version has dots, too
     } else if (kind == "figure") {
       figure f;
       f.name = name;

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: BSL-1.0
 #include "session.hpp"
 
+#include "processes.hpp"
+#include "report.hpp"
+
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/read_until.hpp>
@@ -167,6 +170,8 @@ void session::add(const figure& f) {
 awaitable<verdict> session::conclude(verdict mine) {
   if (mine.what == verdict::kind::passed)
     mine.reason = remark_;
+  // The other side writes the report, and does not know the names of this side.
+  mine.reason = without_names(mine.reason, personal_names({}));
   if (forgone_)
     co_return mine;
   try {
