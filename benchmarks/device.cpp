@@ -184,8 +184,11 @@ int main(int argc, char* argv[]) {
     return b == "messages" || b == "plain_messages" || b == "stream" || b == "plain" || b == "tcp";
   };
   if (p.what != work::send && p.what != work::rate &&
-      std::any_of(by.begin(), by.end(), bytes_alone)) {
-    std::cerr << "bench_device: messages, stream, plain and tcp are for send and rate\n";
+      std::any_of(by.begin(), by.end(), [&](const std::string& b) {
+        return bytes_alone(b) && !(messages && p.what == work::bulk && b == "plain_messages");
+      })) {
+    std::cerr << "bench_device: messages, stream, plain and tcp are for send and rate, and "
+                 "plain_messages for bulk, too\n";
     return 2;
   }
   const auto apart = [&](const std::string& b) {

@@ -157,6 +157,19 @@ def device_rows(results):
     return rows
 
 
+def long_message_rows(results):
+    """Messages that are read by the receiver, from the pool's memory and from a vector's, beside READs of registered memory."""
+    rows = [["µs per operation", "READ by verbs", "memory of the pool", "ratio", "registrations", "plain memory", "ratio", "registrations"]]
+    for case in results["cases"]:
+        if not case["failed"] and "plain_messages" in case:
+            row = [title(case), number(case["verbs"]["microseconds"])]
+            for loop in ("callbacks", "plain_messages"):
+                entry = case[loop]
+                row += [number(entry["microseconds"]), f"{entry['ratio']:.2f}", f"{entry['registrations']:.2g}"]
+            rows.append(row)
+    return rows
+
+
 def epoll_rows(results):
     """Where the hand-written loop was tried with epoll too."""
     rows = [["µs per operation", "verbs", "verbs with epoll", "callbacks", "of epoll", "coroutines", "of epoll",
@@ -367,8 +380,9 @@ def markdown(overhead, memory, soft, devices):
         parts += [grid(soft_rows(soft), True)]
     for results in devices:
         parts += [f"`{results['device'].rstrip('0123456789')}` ({machine(results)}):", grid(device_rows(results), True)]
-        if len(epoll_rows(results)) > 1:
-            parts += [grid(epoll_rows(results), True)]
+        for rows in (long_message_rows(results), epoll_rows(results)):
+            if len(rows) > 1:
+                parts += [grid(rows, True)]
         if results.get("streams"):
             parts += [grid(table, True) for table in stream_rows(results)]
         if results.get("globals"):
