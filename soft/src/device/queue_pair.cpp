@@ -71,6 +71,9 @@ bool queue_pair::open() {
 }
 
 void queue_pair::close() {
+  take_ahead();
+  if (!habits().drops_completions)
+    flush_taken();
   leave_wire();
   waits_.stop();
   end_late_writes();
@@ -223,6 +226,7 @@ void queue_pair::fail() {
   if (present() == IBV_QPS_ERR)
     return;
   end_late_writes();
+  take_ahead();
   state_ = IBV_QPS_ERR;
   engine::get().schedule(*this);
   receives().wake(); // a sender that waits for a receive gets no answer
@@ -253,6 +257,7 @@ void queue_pair::reset() {
   completion_queue::of(qp_base.send_cq).drop(qp_base.qp_num);
   completion_queue::of(qp_base.recv_cq).drop(qp_base.qp_num);
   last_told_ = is_cut_ = false;
+  taken_.clear();
   tries_ = 0;
   given_up_ = next_try_ = down_until_ = found_by_ = last_due_ = wire_free_ = {};
   receives().wake();
@@ -276,10 +281,13 @@ void queue_pair::flush() {
     if (!completion_queue::of(qp_base.recv_cq).push(wc, true))
       return;
   }
-  if (shared_ != nullptr && !last_told_ && tells_last_request()) {
-    last_told_ = true;
+  if (shared_ == nullptr || last_told_ || !tells_last_request())
+    return;
+  if (!flush_taken())
+    return;
+  last_told_ = true;
+  if (!habits().no_last_wqe)
     tell(IBV_EVENT_QP_LAST_WQE_REACHED);
-  }
 }
 
 queue_pair::~queue_pair() = default;

@@ -209,6 +209,8 @@ private:
     return s != IBV_QPS_RESET && s != IBV_QPS_INIT && s != IBV_QPS_RTR;
   }
   bool tells_last_request();
+  void take_ahead();
+  bool flush_taken();
   ibv_wc_status meet_receive();
   // The effects of faults that are not the failure or the delay of a request.
   void strike(const incident& i);
@@ -259,6 +261,7 @@ private:
   bool is_cut_ = false;                 ///< the link to the peer is dropped
   bool wire_lost_ = false;              ///< the connection to the peer has ended
   bool last_told_ = false;              ///< IBV_EVENT_QP_LAST_WQE_REACHED
+  std::deque<std::uint64_t> taken_;     ///< shared receives (`wr_id`) to be flushed before that
   bool established_told_ = true;        ///< IBV_EVENT_COMM_EST
   receive_waiter waits_{*this};         ///< for a receive of the peer
   std::unique_ptr<late_writes> late_;   ///< from the first late WRITE on

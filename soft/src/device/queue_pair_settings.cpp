@@ -159,6 +159,33 @@ void queue_pair::kill_peer() {
     cut();
 }
 
+// The receives that a device would have fetched before the queue pair has failed.
+void queue_pair::take_ahead() {
+  if (shared_ == nullptr || (present() != IBV_QPS_RTR && present() != IBV_QPS_RTS))
+    return;
+  for (unsigned left = habits().taken_receives; left != 0; --left) {
+    const receive_work* const r = receives().front();
+    if (r == nullptr)
+      return;
+    taken_.push_back(r->wr_id);
+    take_receive();
+  }
+}
+
+// Returns false if the completion queue is full.
+bool queue_pair::flush_taken() {
+  ibv_wc wc{};
+  wc.status = IBV_WC_WR_FLUSH_ERR;
+  wc.opcode = IBV_WC_RECV;
+  wc.qp_num = qp_base.qp_num;
+  for (; !taken_.empty(); taken_.pop_front()) {
+    wc.wr_id = taken_.front();
+    if (!completion_queue::of(qp_base.recv_cq).push(wc, true))
+      return false;
+  }
+  return true;
+}
+
 // Whether IBV_EVENT_QP_LAST_WQE_REACHED is raised now. If not, the queue pair runs again.
 bool queue_pair::tells_last_request() {
   const auto late = habits().late_last_wqe;

@@ -25,6 +25,7 @@ constexpr unit time_units[] = {{"ns", 1}, {"us", 1e3}, {"ms", 1e6}, {"s", 1e9}};
 constexpr unit rate_units[] = {{"Kb", 1e3}, {"Mb", 1e6}, {"Gb", 1e9}};
 // The room of a request on the software device, and a message with room for the headers of links.
 constexpr unsigned most_elements = 32;
+constexpr unsigned most_taken_receives = 64;
 constexpr std::uint32_t most_inline = 65535, least_message = 65536;
 constexpr std::uint32_t least_mtu = 256, most_mtu = 4096;
 constexpr double longest_latency = 1e9, longest_time = 3600e9; // nanoseconds
@@ -223,6 +224,10 @@ private:
       return time(k.removal, longest_time);
     if (name == "late_last_wqe")
       return time(k.late_last_wqe, longest_time);
+    if (name == "no_last_wqe")
+      return yes_or_no(k.no_last_wqe);
+    if (name == "taken_receives")
+      return number(k.taken_receives, 0u, most_taken_receives);
     if (name == "late_placement")
       return time(k.late_placement, longest_time);
     if (name == "ece")

@@ -108,7 +108,8 @@ TEST_CASE("The direct wire has jitter, and a thread that carries out requests") 
 }
 
 TEST_CASE("Values of a personality are replaced one by one") {
-  const settings s = read("mlx5,create=3ms,destroy=2ms,late_last_wqe=1ms,late_placement=7ms,stale="
+  const settings s = read("mlx5,create=3ms,destroy=2ms,late_last_wqe=1ms,no_last_wqe=1,taken_"
+                          "receives=3,late_placement=7ms,stale="
                           "4,ece=2,grh_required=0,"
                           "drops_completions=0,eio_after_removal=0,header_in_sl=0,removal=5ms,"
                           "send_elements=3,receive_elements=2,max_inline=48,max_message=1048576,"
@@ -117,6 +118,8 @@ TEST_CASE("Values of a personality are replaced one by one") {
   CHECK(s.kind.create == 3ms);
   CHECK(s.kind.destroy == 2ms);
   CHECK(s.kind.late_last_wqe == 1ms);
+  CHECK(s.kind.no_last_wqe);
+  CHECK(s.kind.taken_receives == 3);
   CHECK(s.kind.late_placement == 7ms);
   CHECK(s.kind.stale_rejects == 4);
   CHECK(s.kind.ece_options == 2);
@@ -137,6 +140,7 @@ TEST_CASE("Values of a personality are replaced one by one") {
   for (const char* part : {"0", "33", "x"})
     CHECK(wrong_part(std::string("send_elements=") + part) == part);
   CHECK(wrong_part("vectors=0") == "0");
+  CHECK(wrong_part("taken_receives=65") == "65");
   CHECK(wrong_part("max_message=4096") == "4096");
   CHECK(wrong_part("max_datagram=255") == "255");
   CHECK(wrong_part("max_datagram=4097") == "4097");

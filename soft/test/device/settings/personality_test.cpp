@@ -241,6 +241,47 @@ TEST_CASE("A queue pair that is destroyed before its late event never has the ev
   CHECK_FALSE(has_event(*p.context));
 }
 
+TEST_CASE("A queue pair that fails has taken shared receives, which it flushes late") {
+  for (const bool silent : {false, true}) {
+    INFO(silent);
+    with_settings set("mlx5,taken_receives=2,late_last_wqe=1ms,no_last_wqe=" +
+                      std::to_string(int(silent)));
+    connected_pair p({.shared = true});
+    for (std::uint64_t i = 1; i <= 3; ++i)
+      REQUIRE(p.b.receive(i) == 0);
+    REQUIRE(p.b.to(IBV_QPS_ERR) == 0);
+    for (std::uint64_t i = 1; i <= 2; ++i) {
+      const ibv_wc wc = p.b.completion();
+      CHECK(wc.wr_id == i);
+      CHECK(wc.status == IBV_WC_WR_FLUSH_ERR);
+      CHECK(wc.qp_num == p.b.qp->qp_num);
+    }
+    if (!silent)
+      CHECK(next_event(*p.context) == IBV_EVENT_QP_LAST_WQE_REACHED);
+    p.b.qp.reset();
+    CHECK_FALSE(has_event(*p.context));
+    CHECK(p.b.is_quiet());
+  }
+}
+
+TEST_CASE("Shared receives that a destroyed queue pair has taken are lost on adapters only") {
+  for (const bool kept : {false, true}) {
+    INFO(kept);
+    with_settings set(std::string(kept ? "plain" : "mlx5") +
+                      ",taken_receives=1,late_last_wqe=3600s");
+    for (const bool fails : {false, true}) {
+      connected_pair p({.shared = true});
+      REQUIRE(p.b.receive(1) == 0);
+      if (fails)
+        REQUIRE(p.b.to(IBV_QPS_ERR) == 0);
+      p.b.qp.reset();
+      if (kept)
+        CHECK(p.b.completion().wr_id == 1);
+      CHECK(p.b.is_quiet());
+    }
+  }
+}
+
 TEST_CASE("mlx5 copies a small message to its receive when the completion is polled") {
   for (const bool copies : {false, true}) {
     with_settings set(copies ? "mlx5" : "plain");
