@@ -9,6 +9,7 @@
 
 #include <cerrno>
 #include <chrono>
+#include <memory>
 #include <sstream>
 
 namespace trial {
@@ -47,6 +48,39 @@ awaitable<void> h1(session& s) {
     c.close();
     co_await all_posted(s, receives);
   }
+  // A message to each receive, and none is received before all have arrived. A message that finds
+  // no receive ends the connection. Some receives are for frames of the connection's own.
+  constexpr std::uint32_t of_connection = 4;
+  connection_options all;
+  all.receives = few.receives;
+  all.queue_pair.rnr_retry = 0;
+  connection c(s.io, receives, all);
+  co_await s.link(c);
+  const std::vector<char> text(3000);
+  const std::uint32_t count = few.receives - of_connection;
+  if (s.is_near()) {
+    struct results {
+      std::uint32_t all = 0, failed = 0;
+    };
+    const auto of_sends = std::make_shared<results>();
+    for (std::uint32_t n = 0; n < count; ++n)
+      c.async_send(asio::buffer(text), [of_sends](error_code result, std::size_t) {
+        ++of_sends->all;
+        of_sends->failed += result ? 1u : 0u;
+      });
+    asio::steady_timer pause(s.io);
+    while (of_sends->all != count) {
+      pause.expires_after(std::chrono::milliseconds(2));
+      co_await pause.async_wait(use_awaitable);
+    }
+    expect(of_sends->failed == 0,
+           "messages that have found no receive: " + std::to_string(of_sends->failed));
+  }
+  co_await s.meet();
+  if (!s.is_near())
+    for (std::uint32_t n = 0; n < count; ++n)
+      expect((co_await c.async_receive(use_awaitable)).size() == text.size(), "a message is lost");
+  co_await s.meet();
 }
 
 ibv_ah_attr way_of(const queue_pair& qp) { return qp.query(IBV_QP_AV).ah_attr; }

@@ -163,6 +163,10 @@ std::vector<std::string> personal_names(const std::string& peer) {
   char host[256] = "";
   ::gethostname(host, sizeof host - 1);
   std::vector<std::string> result{host, peer};
+  for (const std::string& full : {result[0], result[1]}) // the first part of a name with a domain
+    if (const std::size_t dot = full.find('.');
+        dot != std::string::npos && full.find_first_not_of("0123456789.") != std::string::npos)
+      result.push_back(full.substr(0, dot));
   if (const passwd* const user = ::getpwuid(::getuid()))
     result.insert(result.end(), {user->pw_name, user->pw_dir});
   return result;

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <arpa/inet.h>
+#include <cctype>
+#include <cstddef>
 #include <cstdio>
 #include <netinet/in.h>
 #include <sstream>
@@ -85,9 +87,27 @@ bool is_address(std::string text) {
          std::count(text.begin(), text.end(), ':') >= 3;
 }
 
-void replace_all(std::string& text, const std::string& from, const std::string& to) {
-  for (std::size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size())
-    text.replace(at, from.size(), to);
+// Whether a name that begins or ends beside the character could be a part of a longer word.
+bool continues_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
+
+// Replaces the name where it is a word, in capital letters or not.
+void replace_word(std::string& text, std::string_view name, std::string_view to) {
+  const auto same = [](char a, char b) {
+    return std::tolower(static_cast<unsigned char>(a)) ==
+           std::tolower(static_cast<unsigned char>(b));
+  };
+  for (std::size_t from = 0;;) {
+    const auto found = std::search(text.begin() + std::ptrdiff_t(from), text.end(), name.begin(),
+                                   name.end(), same);
+    if (found == text.end())
+      return;
+    const auto at = std::size_t(found - text.begin()), behind = at + name.size();
+    const bool part = (at != 0 && continues_word(text[at - 1])) ||
+                      (behind != text.size() && continues_word(text[behind]));
+    if (!part)
+      text.replace(at, name.size(), to);
+    from = part ? at + 1 : at + to.size();
+  }
 }
 
 } // namespace
@@ -146,7 +166,7 @@ std::string without_names(std::string_view text, const std::vector<std::string>&
   }
   for (const std::string& name : names)
     if (name.size() > 2)
-      replace_all(result, name, "(name)");
+      replace_word(result, name, "(name)");
   return result;
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSL-1.0
 // cores: a server with a context, a thread, a completion queue and a pool for each core. One
 // acceptor hands the connections to the cores by turns; after that the cores share nothing. As many
-// clients' cores send messages, which the server sends back, for a while. Prints the rate, and
-// how many connections and messages each core has served.
+// clients' cores send messages, which the server sends back, for a while. Prints the rate,
+// connecting included, and how many connections and messages each core has served.
 #include "../one_line.hpp"
 
 #include <CLI/CLI.hpp>
@@ -45,7 +45,7 @@ void rethrow(const std::exception_ptr& e) {
 }
 
 // [core]
-/// All that the connections of one core use. Only the core's thread uses it.
+/// All that the connections of one core use. Their handlers run on the core's thread.
 struct core {
   explicit core(const asio_rdma::device& d, asio_rdma::completion_mode mode)
       : pool(asio_rdma::protection_domain(d)), queue(io, d, {mode}) {}
@@ -54,15 +54,29 @@ struct core {
   asio_rdma::memory_pool pool;
   asio_rdma::completion_queue queue;
   std::uint64_t served = 0, connections = 0;
+  std::exception_ptr failure;
   std::thread thread;
 };
+
+/// Runs the core's context by a thread of its own.
+void start(core& c) {
+  c.thread = std::thread([&c] {
+    try {
+      c.io.run();
+    } catch (...) {
+      c.failure = std::current_exception();
+    }
+  });
+}
 
 asio::awaitable<void> serve(core& here, connection client) {
   ++here.connections;
   for (;; ++here.served) {
     const auto [ec, m] = co_await client.async_receive(asio::as_tuple(deferred));
+    if (ec == asio::error::eof)
+      break; // the client has closed
     if (ec)
-      break; // eof: the client has closed
+      throw system_error(ec);
     co_await client.async_send(m.payload, deferred);
   }
   co_await client.async_close(deferred); // the client waits for this side's goodbye
@@ -81,10 +95,10 @@ asio::awaitable<void> accept(asio_rdma::acceptor& acceptor, std::deque<core>& co
 
 asio::awaitable<void> send(connection& server, const bool& stop) {
   const char bytes[64] = {};
-  while (!stop) {
+  do {
     co_await server.async_send(asio::buffer(bytes), deferred);
     co_await server.async_receive(deferred);
-  }
+  } while (!stop);
 }
 
 /// Connects, and keeps `window` messages under way.
@@ -119,7 +133,8 @@ void run(const wishes& w) {
   asio::io_context io(1);
   asio_rdma::acceptor acceptor(io, tcp::endpoint(d.addresses().at(0), 0));
   const tcp::endpoint here = acceptor.local_endpoint();
-  co_spawn(io, accept(acceptor, servers), [](const std::exception_ptr&) {}); // until it is closed
+  std::exception_ptr end_of_accepts;
+  co_spawn(io, accept(acceptor, servers), [&](const std::exception_ptr& e) { end_of_accepts = e; });
   std::deque<bool> stop(w.cores);
   for (unsigned i = 0; i < w.connections; ++i) {
     core& c = clients[i % w.cores];
@@ -130,7 +145,7 @@ void run(const wishes& w) {
     for (core& c : *group) {
       if (group == &servers)
         work.push_back(asio::make_work_guard(c.io));
-      c.thread = std::thread([&c] { c.io.run(); });
+      start(c);
     }
   std::thread accepting([&io] { io.run(); });
   std::this_thread::sleep_for(std::chrono::duration<double>(w.seconds));
@@ -143,6 +158,15 @@ void run(const wishes& w) {
   work.clear();
   for (core& c : servers)
     c.thread.join();
+  for (const std::deque<core>* const group : {&clients, &servers})
+    for (const core& c : *group)
+      rethrow(c.failure);
+  try {
+    rethrow(end_of_accepts);
+  } catch (const system_error& e) {
+    if (e.code() != asio::error::operation_aborted) // the acceptor was closed
+      throw;
+  }
 
   std::uint64_t all = 0;
   for (const core& c : servers) {

@@ -433,8 +433,9 @@ public:
   /// connection's other operations end, too. Signature `void(error_code)`. Some reasons:
   /// `timed_out` if the peer did not answer (`connection_options::keep_alive`,
   /// `queue_pair_options::timeout`), `connection_reset` if it disconnected or vanished,
-  /// `error::device_removed` if the device was removed, `eof` after a close by both sides,
-  /// `operation_aborted` after `close` here. Cancellation: all types.
+  /// `error::device_removed` or `error::device_fatal` if the device was removed or has failed,
+  /// `eof` after a close by both sides, `operation_aborted` after `close` here. Cancellation: all
+  /// types.
   template <class Token = asio::default_completion_token_t<executor_type>>
   auto async_wait_disconnect(Token&& token = {}) {
     return asio::async_initiate<Token, void(error_code)>(initiate_plain<&detail::start_wait>{this},

@@ -124,7 +124,7 @@ public:
   bool is_open() const noexcept { return impl_ != nullptr; }
   native_handle_type native_handle() const noexcept;
   /// Whether the device was removed from the machine, and has ended all use of memory. Its name and
-  /// attributes are still known; every operation on it fails with `error::device_removed`.
+  /// attributes are still known; new operations on it fail with `error::device_removed`.
   /// Precondition: open.
   bool is_removed() const noexcept;
 

@@ -19,37 +19,38 @@ using boost::system::system_error;
 /// The errors of this library. Each message describes the error and, for errors that are common in
 /// first use, the remedy.
 enum class error {
-  no_device = 1,         ///< The machine has no RDMA device, or none with an active port.
-  device_not_found,      ///< No RDMA device has that name.
-  device_permission,     ///< This user has no permission to open the device's file.
-  device_fatal,          ///< The device reported a fatal error; its queue pairs have failed.
-  device_removed,        ///< The device was removed from the machine; its queue pairs have failed.
-  memory_limit,          ///< The limit on locked memory prevents registration.
-  no_gid,                ///< The device's port has no usable GID for the address.
-  wrong_device,          ///< The address belongs to another device than the queue pair's.
-  loopback_address,      ///< No RDMA device serves loopback; the message names other addresses.
-  too_many_buffers,      ///< More scatter/gather elements than `queue_pair_options` allow.
-  remote_range,          ///< The operation exceeds the remote buffer that it was given.
-  misaligned,            ///< The remote address is not aligned: to 8 bytes for atomic operations.
-  rejected,              ///< The peer's program refused the connection.
-  peer_not_listening,    ///< The address answers, but nothing listens at that port.
-  unreachable,           ///< No route or no answer from the address.
-  incompatible_peer,     ///< The peer's handshake is not of this library or version.
-  protocol_violation,    ///< The peer broke the protocol.
-  queue_pair_fatal,      ///< The device moved the queue pair to the error state.
-  completion_queue_full, ///< The completion queue has no room for the queue pair's entries.
-  pool_limit,            ///< The memory pool may not grow beyond its limit.
-  buffer_in_use,         ///< Another operation or access uses bytes of the buffer.
-  lease_expired,         ///< The lease on remote memory has ended.
-  lease_revoked,         ///< The owner has taken remote memory back.
-  rights_refused,        ///< The owner of remote memory does not give these rights.
-  remote_memory_limit,   ///< The owner gives a peer no more remote memory.
-  node_unknown,          ///< That node of a global memory has not been joined.
-  node_in_use,           ///< Another node of a global memory has that id.
-  owner_dead,            ///< The lock's holder, or a party that waited for it, has died.
-  device_keeps_memory,   ///< The device may still use the operation's memory.
-  shared_receives_full,  ///< The shared receives are too few for another link.
-  shared_receives_closed ///< The receives that the link shared with others have been closed.
+  no_device = 1,          ///< The machine has no RDMA device, or none with an active port.
+  device_not_found,       ///< No RDMA device has that name.
+  device_permission,      ///< This user has no permission to open the device's file.
+  device_fatal,           ///< The device reported a fatal error; its queue pairs have failed.
+  memory_limit,           ///< The limit on locked memory prevents registration.
+  no_gid,                 ///< The device's port has no usable GID for the address.
+  wrong_device,           ///< The address belongs to another device than the queue pair's.
+  loopback_address,       ///< No RDMA device serves loopback; the message names other addresses.
+  too_many_buffers,       ///< More scatter/gather elements than `queue_pair_options` allow.
+  remote_range,           ///< The operation exceeds the remote buffer that it was given.
+  misaligned,             ///< The remote address is not aligned: to 8 bytes for atomic operations.
+  rejected,               ///< The peer's program refused the connection.
+  peer_not_listening,     ///< The address answers, but nothing listens at that port.
+  unreachable,            ///< No route or no answer from the address.
+  incompatible_peer,      ///< The peer's handshake is not of this library or version.
+  protocol_violation,     ///< The peer broke the protocol.
+  queue_pair_fatal,       ///< The device moved the queue pair to the error state.
+  completion_queue_full,  ///< The completion queue has no room for the queue pair's entries.
+  pool_limit,             ///< The memory pool may not grow beyond its limit.
+  buffer_in_use,          ///< Another operation or access uses bytes of the buffer.
+  lease_expired,          ///< The lease on remote memory has ended.
+  lease_revoked,          ///< The owner has taken remote memory back.
+  rights_refused,         ///< The owner of remote memory does not give these rights.
+  remote_memory_limit,    ///< The owner gives a peer no more remote memory.
+  node_unknown,           ///< That node of a global memory has not been joined.
+  node_in_use,            ///< Another node of a global memory has that id.
+  owner_dead,             ///< The lock's holder, or a party that waited for it, has died.
+  device_keeps_memory,    ///< The device may still use the operation's memory.
+  shared_receives_full,   ///< The shared receives are too few for another link.
+  shared_receives_closed, ///< The receives that the link shared with others have been closed.
+  /// The device was removed from the machine, or its driver failed a call with EIO.
+  device_removed
 };
 
 /// The category of `error`.
@@ -74,7 +75,7 @@ inline error_code completion_error(ibv_wc_status status) noexcept {
 
 /// The error of a call with this errno value. A verb fails with EIO if its device was removed, also
 /// before the event of that has been read (kernel, `ib_uverbs_get_ucontext`). Some drivers return
-/// EIO after a fatal error, too, because they are about to remove the device.
+/// EIO for other failures, too: `device::is_removed` tells.
 inline error_code system_error_code(int value) noexcept {
   if (value == EIO)
     return make_error_code(error::device_removed);

@@ -424,7 +424,8 @@ public:
   /// FLUSH of a range of the peer's memory, of at most 2^31 bytes: on completion the bytes of this
   /// queue pair's earlier writes into the range have the placement `what` at the peer. The
   /// completion of a write alone does not say so. The peer must have registered the memory with
-  /// `access::flush_visible` or `flush_persistent`. Errors: `message_size`;
+  /// `access::flush_visible` for `placement::visible`, and `flush_persistent` for `persistent`; for
+  /// both with both. Errors: `message_size`; `invalid_argument` without a placement;
   /// `operation_not_supported` where the device has no FLUSH (`device::has_flush`), for an
   /// unreliable queue pair, and for an adopted one that was made without FLUSH
   /// (ibv_create_qp_ex(3), `send_ops_flags`).

@@ -23,8 +23,8 @@ struct use_awaiter_t {};
 ///     const std::size_t n = co_await qp.async_receive(buffer, asio_rdma::use_awaiter);
 ///
 /// The awaiter is a part of the coroutine's frame. It starts the operation when it is awaited, with
-/// a handler that resumes the coroutine, so an operation costs no more than one with a callback.
-/// (In `asio::awaitable`, use `asio::deferred`.) The token suits every operation of Asio.
+/// a handler that resumes the coroutine, so an operation costs little more than one with a
+/// callback. (In `asio::awaitable`, use `asio::deferred`.) The token suits every operation of Asio.
 ///
 /// The value of `co_await` has the handler's arguments: nothing, one value, or a tuple. A leading
 /// error code or `std::exception_ptr` is not a part of it: an error is thrown, as
@@ -35,9 +35,14 @@ struct use_awaiter_t {};
 /// these are what the handler is associated with (Asio, "Associated Executors" and so on).
 /// Otherwise the coroutine is resumed by the executor of the I/O object.
 ///
-/// The coroutine may not be destroyed while it waits. If the handler is destroyed without a call,
-/// as when the context is destroyed, the coroutine is not resumed. It still belongs to its owner,
-/// who may destroy it then.
+/// The coroutine may not be destroyed while it waits: cancel the operation first, and run the
+/// context. If the context is destroyed, the handler is destroyed without a call, and the coroutine
+/// is not resumed. Then its owner may destroy it, provided that no I/O object is in its frame, as
+/// that would outlive the context.
+///
+/// An operation that completes before the initiating function returns, such as `asio::dispatch` on
+/// the running executor, resumes the coroutine from inside `co_await`: a loop of such operations
+/// uses more of the stack each time. The operations of this library never do that.
 inline constexpr use_awaiter_t use_awaiter{};
 
 namespace detail {
@@ -131,9 +136,14 @@ public:
   bool await_ready() const noexcept { return false; }
 
   // Once the operation has started, another thread may resume the coroutine, which may destroy this
-  // object. So only locals are used then.
+  // object. So only locals are used then. Clang before 17 may keep the locals of an inlined
+  // function in the coroutine's frame (llvm-project, issue 56301).
   template <class Promise>
-  void await_suspend(std::coroutine_handle<Promise> coroutine) {
+#if defined(__clang__)
+  [[gnu::noinline]]
+#endif
+  void
+  await_suspend(std::coroutine_handle<Promise> coroutine) {
     Initiation initiation(std::move(initiation_));
     std::tuple<Args...> args(std::move(args_));
     std::apply(
@@ -152,6 +162,8 @@ private:
 
     void operator()(Results... results) {
       self->results_.emplace(std::move(results)...);
+      if constexpr (requires { this->get_cancellation_slot(); })
+        this->get_cancellation_slot().clear(); // the operation may have left a pointer to itself
       this->coroutine.resume();
     }
   };

@@ -2,6 +2,8 @@
 // Connecting a queue pair, by an exchange of addresses or by a connection manager.
 #include "queues/queue_pair_impl.hpp"
 
+#include <asio_rdma/detail/verbs/flush.hpp>
+
 #include "queues/shared_receive_queue_impl.hpp"
 #include "verbs/device_impl.hpp"
 
@@ -203,11 +205,12 @@ std::uint8_t queue_pair_impl::siw_reads(std::uint8_t reads) const noexcept {
   return reported == 0 ? reads : std::min<std::uint8_t>(reads, reported);
 }
 
-// A READ to a peer that answers none would never complete, nor any later work request.
+// A READ to a peer that answers none would never complete, nor any later work request. A FLUSH
+// takes the same resources of the peer.
 void queue_pair_impl::connected_locked(std::uint8_t reads) noexcept {
   if (reads == 0)
     unsupported_ |= 1u << IBV_WR_RDMA_READ | 1u << IBV_WR_ATOMIC_CMP_AND_SWP |
-                    1u << IBV_WR_ATOMIC_FETCH_AND_ADD;
+                    1u << IBV_WR_ATOMIC_FETCH_AND_ADD | 1u << flush_opcode;
   else if (pd_.get_device().attributes().vendor_id == siw_vendor)
     send_.set_siw(siw_reads(reads));
   await_first(false);

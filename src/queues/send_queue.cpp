@@ -93,9 +93,9 @@ int send_queue::post_with_flushes(operation_list::iterator first, operation_list
       ++behind;
       auto& op = static_cast<send_operation&>(*first);
       prepare(op, behind == last && (room() == 0 || any_waiting()));
-      e = post_flush(qp_.qp_, op.wr);
-      if (e != 0)
-        failed = &op;
+      // After an error the request may be posted, and only the doorbell have failed.
+      if (const int refused = post_flush(qp_.qp_, op.wr))
+        qp_.enter_failed(system_error_code(refused), ended);
     } else {
       behind = std::find_if(first, last, &is_flush);
       e = post_chain(first, behind, failed, ended);
@@ -104,6 +104,9 @@ int send_queue::post_with_flushes(operation_list::iterator first, operation_list
       return e;
     first = behind;
   }
+  // The queue pair has failed: the rest ends with it, as if it had been posted.
+  for (; first != last; ++first)
+    prepare(static_cast<send_operation&>(*first), false);
   return 0;
 }
 

@@ -44,7 +44,8 @@ public:
     case error::device_fatal:
       return "the RDMA device reported a fatal error";
     case error::device_removed:
-      return "the RDMA device was removed (open the device that replaces it)";
+      return "the RDMA device was removed (open the device that replaces it), or its driver "
+             "failed a call (EIO)";
     case error::memory_limit:
       return "memory could not be registered within the limit on locked memory "
              "(raise it: ulimit -l unlimited, or memlock in limits.conf)";

@@ -62,6 +62,7 @@ TEST_CASE("a FLUSH of a queue pair that cannot carry it out") {
   remote_buffer range = p.mb.remote();
   range.size = (std::uint64_t(1) << 31) + 1;
   CHECK(flush(p, p.a, range) == asio::error::message_size);
+  CHECK(flush(p, p.a, p.mb.remote(), placement()) == asio::error::invalid_argument);
   queue_pair_options options;
   options.type = IBV_QPT_UC;
   queue_pair unreliable(p.io);

@@ -35,6 +35,7 @@ enum class request_error : std::uint8_t {
   message_size,
   remote_range,
   misaligned,
+  no_placement,
   not_open
 };
 
@@ -52,6 +53,8 @@ inline error_code make_error_code(request_error e) noexcept {
     return error::remote_range;
   case request_error::misaligned:
     return error::misaligned;
+  case request_error::no_placement:
+    return asio::error::invalid_argument;
   case request_error::not_open:
     return asio::error::bad_descriptor;
   }
@@ -243,6 +246,8 @@ struct flush_request {
       : range(r), what(w), flags(f) {
     if (r.size > elements<1>::max_bytes)
       problem = request_error::message_size;
+    if (w == placement())
+      problem = request_error::no_placement;
   }
 
   void fill(send_operation& op, ibv_sge* to) const noexcept {
