@@ -88,7 +88,7 @@ bool is_address(std::string text) {
 }
 
 // Whether a name that begins or ends beside the character could be a part of a longer word.
-bool continues_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
+bool continues_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0; }
 
 // Replaces the name where it is a word, in capital letters or not.
 void replace_word(std::string& text, std::string_view name, std::string_view to) {

@@ -72,6 +72,7 @@ public:
   bool reports_last_receive() const noexcept {
     return last_receive_reported_.load() || !last_receive_missed_.load();
   }
+  bool has_reported_last_receive() const noexcept { return last_receive_reported_.load(); }
   void last_receive_not_reported() noexcept { last_receive_missed_.store(true); }
 
 private:

@@ -7,8 +7,8 @@
 namespace asio_rdma::detail {
 namespace {
 
-// A ConnectX-4 took up to 25 ms.
-constexpr std::chrono::milliseconds patience(100);
+// A ConnectX-4 took up to 25 ms. A device that has reported such an event before has more time.
+constexpr std::chrono::milliseconds patience(100), patience_with_reports(500);
 // Another thread may read the event.
 constexpr std::chrono::milliseconds between_looks(1);
 
@@ -29,7 +29,8 @@ void last_receive::wait() noexcept {
   device_listeners& listeners = device_.listeners();
   if (!may_take_ || !listeners.reports_last_receive())
     return;
-  const auto deadline = std::chrono::steady_clock::now() + patience;
+  const auto deadline = std::chrono::steady_clock::now() +
+                        (listeners.has_reported_last_receive() ? patience_with_reports : patience);
   while (!reached_.load()) {
     if (listeners.read(device_.native_handle()))
       continue;

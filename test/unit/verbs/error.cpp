@@ -14,7 +14,7 @@ namespace errc = boost::system::errc;
 namespace {
 
 constexpr int first_error = static_cast<int>(error::no_device);
-constexpr int last_error = static_cast<int>(error::shared_receives_closed);
+constexpr int last_error = static_cast<int>(error::device_removed);
 
 std::string message(int value) { return error_code(value, library_category()).message(); }
 
