@@ -4,13 +4,13 @@
 // clients' cores send messages, which the server sends back, for a while. Prints the rate,
 // connecting included, and how many connections and messages each core has served.
 #include "../one_line.hpp"
+#include "../refuse_nan.hpp"
 
 #include <CLI/CLI.hpp>
 #include <asio_rdma/asio_rdma.hpp>
 #include <boost/asio.hpp>
 
 #include <chrono>
-#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -100,13 +100,11 @@ asio::awaitable<void> be_client(core& here, tcp::endpoint to, unsigned window, c
   server.open(here.pool, here.queue);
   asio_rdma::connector connector(here.io);
   co_await connector.async_connect(server, to, deferred);
-  ++here.connections;
   unsigned running = window;
   asio::steady_timer ended(here.io, asio::steady_timer::time_point::max());
   for (unsigned i = 0; i < window; ++i)
     co_spawn(here.io, send(server, stop), [&](const std::exception_ptr& e) {
-      if (e)
-        std::rethrow_exception(e);
+      rethrow(e);
       if (--running == 0)
         ended.cancel();
     });
@@ -195,9 +193,7 @@ int main(int argc, char* argv[]) {
       ->check(CLI::Range(1, 8));
   app.add_option("--seconds", w.seconds, "Duration (default 1)")
       ->check(CLI::Range(0.001, 86400.0))
-      ->check([](const std::string& text) {
-        return std::isnan(std::strtod(text.c_str(), nullptr)) ? "not a number" : "";
-      });
+      ->check(refuse_nan);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& help) {

@@ -4,6 +4,7 @@
 // that a moment of other work on the machine does not make one style look slow. Client and server
 // are on one io_context, connected by the device's loopback.
 #include "../one_line.hpp"
+#include "../refuse_nan.hpp"
 #include "echo.hpp"
 
 #include <CLI/CLI.hpp>
@@ -15,7 +16,6 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -142,9 +142,7 @@ int main(int argc, char* argv[]) {
                  "RDMA device, such as rxe0 (default: $ASIO_RDMA_DEVICE, or the first)");
   app.add_option("--seconds", seconds, "Duration of each style (default 1)")
       ->check(CLI::Range(0.001, 86400.0))
-      ->check([](const std::string& text) {
-        return std::isnan(std::strtod(text.c_str(), nullptr)) ? "not a number" : "";
-      });
+      ->check(refuse_nan);
   app.add_option("--style", only, "The only style to run")
       ->check(CLI::IsMember({"callback", "use_future", "use_awaitable", "as_tuple", "deferred"}));
   try {

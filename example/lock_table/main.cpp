@@ -4,6 +4,7 @@
 // The number of payments depends on the share of local ones. Both nodes are in this process, each
 // with a context and a thread.
 #include "../one_line.hpp"
+#include "../refuse_nan.hpp"
 
 #include <CLI/CLI.hpp>
 #include <asio_rdma/asio_rdma.hpp>
@@ -12,7 +13,6 @@
 #include <array>
 #include <atomic>
 #include <chrono>
-#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -166,9 +166,7 @@ int main(int argc, char* argv[]) {
       ->check(CLI::Range(1, 1000));
   app.add_option("--seconds", w.seconds, "Duration of each share (default 1)")
       ->check(CLI::Range(0.001, 86400.0))
-      ->check([](const std::string& text) {
-        return std::isnan(std::strtod(text.c_str(), nullptr)) ? "not a number" : "";
-      });
+      ->check(refuse_nan);
   app.add_option("--local", w.shares, "Shares of local payments, in % (default 50 75 90 95 100)")
       ->check(CLI::Range(0, 100));
   try {
