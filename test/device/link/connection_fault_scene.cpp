@@ -169,7 +169,8 @@ std::span<const connection_scene::kind_type> connection_scene::kinds() {
     kind_type{
         .name = "close",
         .start = [](connection_scene& s, unsigned, ending_handler h) { s.a().async_close(h); },
-        .is_last = true},
+        .is_last = true,
+        .closes = true},
 };
   return all;
 }
