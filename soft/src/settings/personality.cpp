@@ -47,8 +47,6 @@ constexpr personality plain{
     .ece_options = 0,
     .drops_completions = false, // as rxe and siw
     .late_last_wqe = 0ns,
-    .no_last_wqe = false,
-    .taken_receives = 0,
     .copied_at_poll = 0,
     .eio_after_removal = false,
     .removal = 0ns,
@@ -91,8 +89,6 @@ constexpr personality mlx5{
     .ece_options = 0x30000002,          // query_ece in logs of NCCL
     .drops_completions = true, // p/mlx5/verbs.c mlx5_destroy_qp, p/mlx5/cq.c __mlx5_cq_clean
     .late_last_wqe = 23ms,     // libvma PR 101: a flush takes 23000 us on ConnectX-4
-    .no_last_wqe = false,
-    .taken_receives = 0,
     .copied_at_poll = 32,      // p/mlx5/qp.c copy_to_scat; k/mlx5 MLX5_RES_SCAT_DATA32_CQE
     .eio_after_removal = true, // libibverbs/cmd_write.h verbs_is_destroy_err
     .removal = 0ns,            // no figure found
@@ -134,20 +130,18 @@ constexpr personality irdma{
     .ece_options = 0,                // the same
     .drops_completions = true,       // p/irdma/uverbs.c irdma_udestroy_qp, p/irdma/uk.c
     .late_last_wqe = 0ns,            // no shared receive queues
-    .no_last_wqe = false,
-    .taken_receives = 0,
-    .copied_at_poll = 0,       // p/irdma has no such copy
-    .eio_after_removal = true, // libibverbs/cmd_write.h verbs_is_destroy_err
-    .removal = 0ns,            // no figure found
-    .locks_memory = true,      // ib_umem_get of the kernel
-    .header_in_sl = false,     // UCX PR 10209: irdma does not set it
-    .grh_required = false,     // k/irdma/verbs.c irdma_query_port does not set it
-    .stale_rejects = 0,        // SPDK 450: after a peer was lost only
-    .create = 0ns,             // no figure found
-    .destroy = 0ns,            // no figure found
-    .register_memory = 0ns,    // no figure found
-    .register_byte_ns = 0,     // no figure found
-    .latency = 0ns,            // no figure found
+    .copied_at_poll = 0,             // p/irdma has no such copy
+    .eio_after_removal = true,       // libibverbs/cmd_write.h verbs_is_destroy_err
+    .removal = 0ns,                  // no figure found
+    .locks_memory = true,            // ib_umem_get of the kernel
+    .header_in_sl = false,           // UCX PR 10209: irdma does not set it
+    .grh_required = false,           // k/irdma/verbs.c irdma_query_port does not set it
+    .stale_rejects = 0,              // SPDK 450: after a peer was lost only
+    .create = 0ns,                   // no figure found
+    .destroy = 0ns,                  // no figure found
+    .register_memory = 0ns,          // no figure found
+    .register_byte_ns = 0,           // no figure found
+    .latency = 0ns,                  // no figure found
 };
 
 constexpr personality bnxt_re{
@@ -176,20 +170,18 @@ constexpr personality bnxt_re{
     .ece_options = 0,            // the same
     .drops_completions = true,   // p/bnxt_re/verbs.c bnxt_re_destroy_qp, bnxt_re_cleanup_cq
     .late_last_wqe = 0ns,        // no figure found
-    .no_last_wqe = false,
-    .taken_receives = 0,
-    .copied_at_poll = 0,       // p/bnxt_re has no such copy
-    .eio_after_removal = true, // libibverbs/cmd_write.h verbs_is_destroy_err
-    .removal = 0ns,            // no figure found
-    .locks_memory = true,      // ib_umem_get of the kernel
-    .header_in_sl = false,     // p/bnxt_re/verbs.c does not set it
-    .grh_required = false,     // k/bnxt_re/ib_verbs.c bnxt_re_query_port does not set it
-    .stale_rejects = 0,        // SPDK 450: after a peer was lost only
-    .create = 0ns,             // no figure found
-    .destroy = 0ns,            // no figure found
-    .register_memory = 0ns,    // no figure found
-    .register_byte_ns = 0,     // no figure found
-    .latency = 0ns,            // no figure found
+    .copied_at_poll = 0,         // p/bnxt_re has no such copy
+    .eio_after_removal = true,   // libibverbs/cmd_write.h verbs_is_destroy_err
+    .removal = 0ns,              // no figure found
+    .locks_memory = true,        // ib_umem_get of the kernel
+    .header_in_sl = false,       // p/bnxt_re/verbs.c does not set it
+    .grh_required = false,       // k/bnxt_re/ib_verbs.c bnxt_re_query_port does not set it
+    .stale_rejects = 0,          // SPDK 450: after a peer was lost only
+    .create = 0ns,               // no figure found
+    .destroy = 0ns,              // no figure found
+    .register_memory = 0ns,      // no figure found
+    .register_byte_ns = 0,       // no figure found
+    .latency = 0ns,              // no figure found
 };
 
 constexpr personality erdma{
@@ -218,20 +210,18 @@ constexpr personality erdma{
     .ece_options = 0,           // the same
     .drops_completions = true,  // p/erdma/erdma_verbs.c: completions of an unknown queue pair
     .late_last_wqe = 0ns,       // no shared receive queues
-    .no_last_wqe = false,
-    .taken_receives = 0,
-    .copied_at_poll = 0,       // p/erdma has no such copy
-    .eio_after_removal = true, // libibverbs/cmd_write.h verbs_is_destroy_err
-    .removal = 0ns,            // no figure found
-    .locks_memory = true,      // ib_umem_get of the kernel
-    .header_in_sl = false,     // no datagrams
-    .grh_required = false,     // k/erdma/erdma_verbs.c erdma_query_port does not set it
-    .stale_rejects = 0,        // the connection manager is iWARP's, which has no such reason
-    .create = 0ns,             // no figure found
-    .destroy = 0ns,            // no figure found
-    .register_memory = 0ns,    // no figure found
-    .register_byte_ns = 0,     // no figure found
-    .latency = 0ns,            // no figure found
+    .copied_at_poll = 0,        // p/erdma has no such copy
+    .eio_after_removal = true,  // libibverbs/cmd_write.h verbs_is_destroy_err
+    .removal = 0ns,             // no figure found
+    .locks_memory = true,       // ib_umem_get of the kernel
+    .header_in_sl = false,      // no datagrams
+    .grh_required = false,      // k/erdma/erdma_verbs.c erdma_query_port does not set it
+    .stale_rejects = 0,         // the connection manager is iWARP's, which has no such reason
+    .create = 0ns,              // no figure found
+    .destroy = 0ns,             // no figure found
+    .register_memory = 0ns,     // no figure found
+    .register_byte_ns = 0,      // no figure found
+    .latency = 0ns,             // no figure found
 };
 
 constexpr personality efa{
@@ -260,20 +250,18 @@ constexpr personality efa{
     .ece_options = 0,            // the same
     .drops_completions = true,   // p/efa/verbs.c efa_destroy_qp: the queue pair leaves the table
     .late_last_wqe = 0ns,        // no shared receive queues
-    .no_last_wqe = false,
-    .taken_receives = 0,
-    .copied_at_poll = 0,       // p/efa has no such copy
-    .eio_after_removal = true, // libibverbs/cmd_write.h verbs_is_destroy_err
-    .removal = 0ns,            // no figure found
-    .locks_memory = true,      // ib_umem_get of the kernel
-    .header_in_sl = false,     // p/efa/verbs.c: 0
-    .grh_required = false,     // k/efa/efa_verbs.c efa_query_port does not set it
-    .stale_rejects = 0,        // rdma_cm does not connect by datagrams here
-    .create = 0ns,             // no figure found
-    .destroy = 0ns,            // no figure found
-    .register_memory = 0ns,    // no figure found
-    .register_byte_ns = 0,     // no figure found
-    .latency = 0ns,            // no figure found
+    .copied_at_poll = 0,         // p/efa has no such copy
+    .eio_after_removal = true,   // libibverbs/cmd_write.h verbs_is_destroy_err
+    .removal = 0ns,              // no figure found
+    .locks_memory = true,        // ib_umem_get of the kernel
+    .header_in_sl = false,       // p/efa/verbs.c: 0
+    .grh_required = false,       // k/efa/efa_verbs.c efa_query_port does not set it
+    .stale_rejects = 0,          // rdma_cm does not connect by datagrams here
+    .create = 0ns,               // no figure found
+    .destroy = 0ns,              // no figure found
+    .register_memory = 0ns,      // no figure found
+    .register_byte_ns = 0,       // no figure found
+    .latency = 0ns,              // no figure found
 };
 
 constexpr const personality* all[] = {&plain, &mlx5, &irdma, &bnxt_re, &erdma, &efa};

@@ -46,12 +46,12 @@ struct personality {
   /// The time from the last flushed request to IBV_EVENT_QP_LAST_WQE_REACHED.
   std::chrono::nanoseconds late_last_wqe;
   /// IBV_EVENT_QP_LAST_WQE_REACHED is never raised.
-  bool no_last_wqe;
+  bool no_last_wqe = false;
   /// The receives that a queue pair has taken from its shared receive queue, and not filled, when
   /// it reaches the error state. They are flushed immediately before IBV_EVENT_QP_LAST_WQE_REACHED.
   /// If the queue pair is destroyed before, they are never reported, with `drops_completions`. 0
   /// for all adapters: no figure found.
-  unsigned taken_receives;
+  unsigned taken_receives = 0;
   /// The time from the completion of a WRITE until its bytes are in the peer's memory, of queue
   /// pairs of type RC within a process. A request behind the WRITEs, other than a WRITE, takes
   /// effect after their placement (RFC 5040, section 5.5). The peer's memory is checked at both

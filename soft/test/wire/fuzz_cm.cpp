@@ -3,6 +3,7 @@
 
 #include "asio_rdma_soft.h"
 #include "fuzz_input.hpp"
+#include "fuzz_peer.hpp"
 #include "iwarp/ddp.hpp"
 #include "iwarp/mpa_negotiation.hpp"
 #include "iwarp/mpa_start.hpp"
@@ -47,13 +48,12 @@ sockaddr_in loopback(std::uint16_t port) {
 
 // ---- the peer
 
-/// A socket of TCP.
-class peer {
+/// By TCP.
+class peer : public fuzz_peer {
 public:
-  explicit peer(int socket) : socket_(socket) {
-    require(socket_ >= 0, "a socket");
+  explicit peer(int socket) : fuzz_peer(socket) {
     const int at_once = 1;
-    setsockopt(socket_, IPPROTO_TCP, TCP_NODELAY, &at_once, sizeof(at_once));
+    setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &at_once, sizeof(at_once));
   }
   static int connected_to(std::uint16_t port) {
     const int s = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -61,36 +61,6 @@ public:
     require(connect(s, reinterpret_cast<const sockaddr*>(&to), sizeof(to)) == 0, "connect");
     return s;
   }
-  peer(const peer&) = delete;
-  peer& operator=(const peer&) = delete;
-  ~peer() { close(socket_); }
-
-  // The device may have ended the connection.
-  void send(std::span<const std::byte> all, std::size_t piece) {
-    while (!all.empty()) {
-      const ssize_t n = ::send(socket_, all.data(), std::min(piece, all.size()), MSG_NOSIGNAL);
-      if (n < 0)
-        return require(errno == EPIPE || errno == ECONNRESET, "send");
-      all = all.subspan(static_cast<std::size_t>(n));
-    }
-  }
-  void end() { shutdown(socket_, SHUT_WR); }
-  /// Waits for bytes of the device, or its end of the connection: false.
-  bool hear() {
-    std::array<std::byte, 4096> b;
-    const ssize_t n = recv(socket_, b.data(), b.size(), 0);
-    if (n == 0 || (n < 0 && errno == ECONNRESET))
-      return false;
-    require(n > 0, "recv");
-    heard_.insert(heard_.end(), b.begin(), b.begin() + n);
-    return true;
-  }
-  const bytes& heard() const { return heard_; }
-  int socket() const { return socket_; }
-
-private:
-  int socket_;
-  bytes heard_;
 };
 
 start_frame next_frame(reader& in, bool reply) {
@@ -330,7 +300,7 @@ bool has_request(const channel& c, peer& p) {
     require(poll(both, 2, patience) > 0, "neither an event nor the end of the connection");
     if (both[0].revents != 0)
       return true;
-    if (!p.hear())
+    if (!p.receive())
       return c.has_event(); // the event comes before the end
   }
 }
@@ -377,7 +347,7 @@ void be_client(reader& in) {
   }
   require(rdma_destroy_id(id) == 0, "rdma_destroy_id");
   p.end();
-  while (p.hear())
+  while (p.receive())
     continue;
 }
 
@@ -417,7 +387,7 @@ void be_server(reader& in) {
 
   peer p(accept(here.socket, nullptr, nullptr));
   while (judgement(p.heard(), false).waits())
-    require(p.hear(), "the device sends no request");
+    require(p.receive(), "the device sends no request");
   const judgement request(p.heard(), false);
   require(request.is_whole() && std::ranges::equal(request.private_data(), own),
           "the device's request");
@@ -443,7 +413,7 @@ void be_server(reader& in) {
   so_far().failed += ended == RDMA_CM_EVENT_CONNECT_ERROR ? 1 : 0;
   queues.reset();
   require(rdma_destroy_id(id) == 0, "rdma_destroy_id");
-  while (p.hear())
+  while (p.receive())
     continue;
 }
 

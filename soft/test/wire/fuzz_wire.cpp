@@ -3,6 +3,7 @@
 
 #include "device_side.hpp"
 #include "fuzz_input.hpp"
+#include "fuzz_peer.hpp"
 #include "iwarp/big_endian.hpp"
 #include "iwarp/ddp.hpp"
 #include "iwarp/mpa_negotiation.hpp"
@@ -12,11 +13,9 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <span>
 #include <sys/socket.h>
 #include <sys/time.h>
-#include <unistd.h>
 
 namespace soft::test {
 namespace {
@@ -30,14 +29,14 @@ reached& so_far() {
   return r;
 }
 
-/// The peer: a socket.
-class peer {
+/// By a Unix socket.
+class peer : public fuzz_peer {
 public:
-  explicit peer(const ibv_qp& qp) : socket_(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+  explicit peer(const ibv_qp& qp) : fuzz_peer(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
     const timeval patience{20, 0};
-    setsockopt(socket_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+    setsockopt(socket(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
     const block_address to(block_of(qp.qp_num), block_address::connections);
-    require(connect(socket_, &to.base(), to.size) == 0, "connect");
+    require(connect(socket(), &to.base(), to.size) == 0, "connect");
     iwarp::start_options o;
     o.peer_to_peer = true;
     o.ird = o.ord = 4;
@@ -52,50 +51,23 @@ public:
     iwarp::start_reader reply(true);
     std::byte b{};
     do
-      require(recv(socket_, &b, 1, 0) == 1, "the device does not answer the start frame");
+      require(recv(socket(), &b, 1, 0) == 1, "the device does not answer the start frame");
     while (reply.feed({&b, 1}).state == iwarp::start_reader::status::more);
     require(reply.error() == iwarp::start_error::none, "the device's start frame");
   }
-  peer(const peer&) = delete;
-  peer& operator=(const peer&) = delete;
-  ~peer() { close(socket_); }
-
-  // The device may have ended the connection.
-  void send(std::span<const std::byte> all) {
-    while (!all.empty()) {
-      const ssize_t n = ::send(socket_, all.data(), all.size(), MSG_NOSIGNAL);
-      if (n < 0)
-        return require(errno == EPIPE || errno == ECONNRESET, "send");
-      all = all.subspan(static_cast<std::size_t>(n));
-    }
-  }
   /// Gives the device a moment to send something, so that the input may answer it.
   void hear(std::chrono::milliseconds patience) {
-    pollfd p{socket_, POLLIN, 0};
+    pollfd p{socket(), POLLIN, 0};
     if (poll(&p, 1, static_cast<int>(patience.count())) == 1)
       receive();
   }
   /// All that the device sends until it ends the connection.
   const bytes& finish() {
-    shutdown(socket_, SHUT_WR);
+    end();
     while (receive())
       continue;
-    return heard_;
+    return heard();
   }
-
-private:
-  bool receive() {
-    std::array<std::byte, 4096> b;
-    const ssize_t n = recv(socket_, b.data(), b.size(), 0);
-    if (n == 0 || (n < 0 && errno == ECONNRESET))
-      return false;
-    require(n > 0, "the connection does not end");
-    heard_.insert(heard_.end(), b.begin(), b.begin() + n);
-    return true;
-  }
-
-  int socket_;
-  bytes heard_;
 };
 
 bytes fpdu(const iwarp::segment_header& h, const bytes& payload) {
