@@ -5,6 +5,7 @@
 #include "device/adapters/adapter.hpp"
 #include "device/adapters/load.hpp"
 #include "device/connection/connection_support.hpp"
+#include "device/lifetime/life_resources.hpp"
 #include "device/streams/stream_support.hpp"
 
 #include <asio_rdma/device_events.hpp>
@@ -18,8 +19,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <deque>
-#include <filesystem>
-#include <iterator>
 #include <optional>
 #include <random>
 #include <string>
@@ -280,11 +279,6 @@ struct disassociated_destroy {
   ~disassociated_destroy() { unsetenv("RDMAV_ALLOW_DISASSOC_DESTROY"); }
 };
 
-std::ptrdiff_t descriptors() {
-  return std::distance(std::filesystem::directory_iterator("/proc/self/fd"),
-                       std::filesystem::directory_iterator());
-}
-
 // Removes the device after a random number of operations, and checks their ends.
 void remove_under_load(const std::string& kind, unsigned seed) {
   INFO(kind << ", seed " << seed);
@@ -326,11 +320,11 @@ TEST_CASE("removals leave no object and no descriptor", "[h6]") {
   const disassociated_destroy allowed;
   remove_under_load("mlx5", 100); // also makes what the process has once
   const auto before = device_objects();
-  const auto open = descriptors();
+  const auto open = open_descriptors();
   for (unsigned seed = 101; seed < 106; ++seed)
     remove_under_load("mlx5", seed);
   CHECK(device_objects() == before);
-  CHECK(descriptors() == open);
+  CHECK(open_descriptors() == open);
 }
 
 TEST_CASE("a device that is opened while another one is removed goes on", "[h6]") {
@@ -357,12 +351,12 @@ TEST_CASE("an adapter is removed 1000 times under load", "[.long][h6]") {
   std::printf("first seed %u\n", first);
   remove_under_load("mlx5", first);
   const auto before = device_objects();
-  const auto open = descriptors();
+  const auto open = open_descriptors();
   for (unsigned n = 1; n < 1000; ++n)
     remove_under_load("mlx5", first + n);
   CHECK(device_objects() == before);
-  CHECK(descriptors() == open);
-  std::printf("1000 removals: %td descriptors before, %td after\n", open, descriptors());
+  CHECK(open_descriptors() == open);
+  std::printf("1000 removals: %zu descriptors before, %zu after\n", open, open_descriptors());
 }
 
 } // namespace test::losses_tests

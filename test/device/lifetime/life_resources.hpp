@@ -9,7 +9,7 @@ namespace test {
 /// The resources that the kernel holds for this process ("rdma resource"), by kind.
 std::string device_resources();
 
-/// The number of open descriptors of this process.
+/// The number of open descriptors of this process that are no pipes.
 std::size_t open_descriptors();
 
 /// Fails the test if the kernel holds other resources, or other descriptors are open, at its

@@ -6,17 +6,11 @@
 
 #include <catch2/catch.hpp>
 #include <deque>
-#include <filesystem>
 #include <sys/resource.h>
 
 using namespace soft::test;
 
 namespace {
-
-std::ptrdiff_t open_descriptors() {
-  const std::filesystem::directory_iterator all("/proc/self/fd");
-  return std::distance(begin(all), end(all));
-}
 
 // At most `most` descriptors may be open, for the lifetime of a test case.
 struct descriptor_limit {
@@ -40,7 +34,7 @@ TEST_CASE("Rejected requests whose peer does not close hold few descriptors") {
   for (int i = 0; i < 8; ++i)
     peers.emplace_back(port).send(request_of());
   constexpr int most = 128, rejected = 2 * most;
-  const auto before = open_descriptors();
+  const std::size_t before = open_descriptors();
   for (int i = 0; i < rejected; ++i) {
     peers.emplace_back(port).send(request_of());
     REQUIRE(is_answered_by_rejection(peers.back()));

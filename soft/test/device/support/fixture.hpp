@@ -45,6 +45,8 @@ using owned_mr = std::unique_ptr<ibv_mr, destroys<ibv_dereg_mr>>;
 /// Opens soft0. nullptr: errno.
 owned_context open_soft();
 ibv_device_attr attributes(ibv_context& c);
+/// The number of open descriptors of this process that are no pipes.
+std::size_t open_descriptors();
 /// The index of the GID of a loopback address: 127.0.0.1, or ::1 if `v6`.
 std::uint8_t loopback_index(ibv_context& c, bool v6 = false);
 
