@@ -7,7 +7,9 @@
 #include <cstdio>
 #include <dlfcn.h>
 #include <filesystem>
+#include <fstream>
 #include <link.h>
+#include <sys/resource.h>
 #include <sys/utsname.h>
 #include <thread>
 
@@ -91,6 +93,29 @@ std::string lanes_of(std::uint8_t width) {
   }
 }
 
+/// The first line of a file of sysfs, or "unknown".
+std::string line_of(const std::filesystem::path& file) {
+  std::string line;
+  std::getline(std::ifstream(file), line);
+  return line.empty() ? "unknown" : line;
+}
+
+/// The kernel's driver, and its version if it has one of its own.
+std::string driver_of(const std::filesystem::path& device) {
+  std::error_code ec;
+  const auto link = std::filesystem::read_symlink(device / "device/driver/module", ec);
+  if (ec)
+    return "unknown";
+  const std::string version = line_of("/sys/module" / link.filename() / "version");
+  return link.filename().string() + (version == "unknown" ? "" : ' ' + version);
+}
+
+std::string limit_of_locked_memory() {
+  rlimit limit{};
+  ::getrlimit(RLIMIT_MEMLOCK, &limit);
+  return limit.rlim_cur == RLIM_INFINITY ? "none" : std::to_string(limit.rlim_cur) + " bytes";
+}
+
 std::string gids_of(const device& d) {
   std::array<int, 3> counts{};
   for (const gid_entry& g : d.gids())
@@ -123,15 +148,20 @@ void add_facts(session& s) {
   s.fact("vendor part", std::to_string(a.vendor_part_id));
   s.fact("hardware version", hexadecimal(a.hw_ver));
   s.fact("firmware", a.fw_ver[0] != '\0' ? a.fw_ver : "unknown");
+  const std::filesystem::path folder = "/sys/class/infiniband/" + s.dev.name();
+  s.fact("board", line_of(folder / "board_id"));
+  s.fact("driver", driver_of(folder));
   s.fact("kernel", std::string(kernel.release) + ' ' + kernel.machine);
   s.fact("libibverbs", file_of("libibverbs.so.1"));
   s.fact("librdmacm", file_of("librdmacm.so.1"));
+  s.fact("locked memory, limit", limit_of_locked_memory());
   number("processors", std::thread::hardware_concurrency());
   number("ports", unsigned(a.phys_port_cnt));
   s.fact("port state", ibv_port_state_str(p.state));
   s.fact("link layer", layer_of(p));
   s.fact("active MTU", bytes_of(p.active_mtu));
   s.fact("maximum MTU", bytes_of(p.max_mtu));
+  s.fact("rate in sysfs", line_of(folder / "ports" / std::to_string(s.dev.first_port()) / "rate"));
   s.fact("rate", lanes_of(p.active_width) + " lanes of " + speed_of(p.active_speed) + " Gb/s");
   number("longest message", s.dev.max_message_bytes());
   s.fact("GIDs", gids_of(s.dev));

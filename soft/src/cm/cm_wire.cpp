@@ -7,6 +7,7 @@
 
 #include "device/in_force.hpp"
 #include "device/limits.hpp"
+#include "wire/traffic_class.hpp"
 #include "wire/wire_listener.hpp"
 
 #include <algorithm>
@@ -75,6 +76,7 @@ struct cm_listener final : wire_listener {
     to.responder_resources = negotiates ? depth(f.ord) : most_reads();
     to.initiator_depth = negotiates ? depth(f.ird) : most_reads();
     to.peer_qp_num = w->number();
+    to.traffic_class = traffic_class_of_peer(w->socket(), to.route.addr.src_addr.sa_family);
     private_data data;
     cm_id* const id_of_request =
         take_data(f, data) && has_descriptors() ? take_request(id, std::move(made), data) : nullptr;
@@ -121,6 +123,7 @@ void send_request_by_wire(cm_id& from, const private_data& data) {
   put(from.first, data);
   int error = 0;
   from.state = cm_state::requesting;
+  set_traffic_class(from.port_holder, from.route.addr.dst_addr.sa_family, from.traffic_class);
   from.wire = iwarp_wire::connect(std::exchange(from.port_holder, -1), from.route.addr.dst_addr,
                                   size_of(from.route.addr.dst_addr), from, error);
   if (!from.wire)

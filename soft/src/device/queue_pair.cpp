@@ -195,6 +195,10 @@ void queue_pair::query(ibv_qp_attr& a) const {
   a = attributes_;
   a.qp_state = a.cur_qp_state = present();
   a.cap = made_of.cap;
+  if (habits().untold_route) {
+    a.ah_attr = {};
+    a.timeout = 0;
+  }
 }
 
 // As mlx5: no option is reported between this and the next change of the state.

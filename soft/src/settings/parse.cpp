@@ -226,6 +226,8 @@ private:
       return time(k.late_last_wqe, longest_time);
     if (name == "no_last_wqe")
       return yes_or_no(k.no_last_wqe);
+    if (name == "untold_route")
+      return yes_or_no(k.untold_route);
     if (name == "taken_receives")
       return number(k.taken_receives, 0u, most_taken_receives);
     if (name == "late_placement")

@@ -136,6 +136,7 @@ constexpr personality irdma{
     .locks_memory = true,            // ib_umem_get of the kernel
     .header_in_sl = false,           // UCX PR 10209: irdma does not set it
     .grh_required = false,           // k/irdma/verbs.c irdma_query_port does not set it
+    .untold_route = true,            // k/irdma/verbs.c irdma_query_qp sets neither
     .stale_rejects = 0,              // SPDK 450: after a peer was lost only
     .create = 0ns,                   // no figure found
     .destroy = 0ns,                  // no figure found

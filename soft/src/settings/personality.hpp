@@ -75,6 +75,8 @@ struct personality {
   bool header_in_sl;
   /// The port reports IBV_QPF_GRH_REQUIRED.
   bool grh_required;
+  /// ibv_query_qp(3) reports neither the address vector nor the timeout: both are 0.
+  bool untold_route = false;
   /// The port's link layer is InfiniBand: it has a LID, and paths within its subnet need no global
   /// route. Its GIDs are those of RoCE nevertheless.
   bool infiniband = false;

@@ -239,6 +239,23 @@ TEST_CASE("A queue pair that is destroyed before its late event never has the ev
   CHECK_FALSE(has_event(*p.context));
 }
 
+TEST_CASE("irdma reports neither the address vector of a queue pair nor its timeout") {
+  for (const bool told : {false, true}) {
+    INFO(told);
+    with_settings set(told ? "irdma,untold_route=0" : "irdma");
+    connected_pair p;
+    ibv_qp_attr a{};
+    ibv_qp_init_attr init{};
+    REQUIRE(ibv_query_qp(p.a.qp.get(), &a, IBV_QP_AV | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT, &init) ==
+            0);
+    CHECK((a.ah_attr.is_global == 1) == told);
+    CHECK((a.timeout != 0) == told);
+    REQUIRE(p.b.receive(1) == 0);
+    CHECK(p.a.send(1) == 0);
+    CHECK(p.a.completion().status == IBV_WC_SUCCESS);
+  }
+}
+
 TEST_CASE("A queue pair that fails has taken shared receives, which it flushes late") {
   for (const bool silent : {false, true}) {
     INFO(silent);
