@@ -42,7 +42,8 @@ struct use_awaiter_t {};
 ///
 /// An operation that completes before the initiating function returns, such as `asio::dispatch` on
 /// the running executor, resumes the coroutine from inside `co_await`: a loop of such operations
-/// uses more of the stack each time. The operations of this library never do that.
+/// uses more of the stack each time. The operations of this library do that only with an immediate
+/// executor (`asio::bind_immediate_executor`) that calls handlers at once.
 inline constexpr use_awaiter_t use_awaiter{};
 
 namespace detail {

@@ -148,8 +148,8 @@ void stream_impl::choose_way(stream_writing& op) const {
   if (op.size <= frame_transfer::payload_room || op.part_count > link_.frame_views() ||
       !find_keys(op))
     return;
-  const bool in_frames =
-      op.size < bytes_->offer_from() && !bytes_->queues() && op.size <= link_.frames().peer_room();
+  const bool in_frames = op.size < bytes_->offer_from() && bytes_->lends_in_frames(op.size) &&
+                         op.size <= link_.frames().peer_room();
   if (in_frames || (op.size >= bytes_->offer_from() && op.part_count == 1))
     op.request.what = stream_write::kind::lend;
   else

@@ -298,6 +298,8 @@ link_part::disposition stream_protocol::on_bytes(const frame_header& header,
     notify_of_drop();
     return disposition::consumed;
   }
+  if (!queues() && !has_blocks_under_way())
+    waited_for_ = false;
   if (header.immediate != 0)
     link_.want_receives(std::uint64_t(header.length) + header.immediate);
   return inbox_.on_data(slot, header.length) ? disposition::held : disposition::violation;

@@ -140,8 +140,13 @@ public:
   /// Whether written bytes, or the shutdown, wait to be sent, or offers wait for the peer to read
   /// them.
   bool owes() const noexcept { return !pending_.empty() || !unanswered_.empty() || shutdown_due_; }
-  /// Whether bytes that were written before have not been sent.
-  bool queues() const noexcept { return !pending_.empty() || !writers_.empty(); }
+  /// Whether so many bytes of registered memory, which frames can take, are better lent than
+  /// copied. A lent write ends with its SENDs. If the program has waited for that end to write
+  /// more, as `asio::async_write` does every 64 KiB, copies end sooner, until the peer has sent
+  /// bytes while nothing of this side was under way. Few bytes are always copied.
+  bool lends_in_frames(std::uint64_t bytes) const noexcept {
+    return bytes > small_block_size_ && !waited_for_ && !queues();
+  }
   /// Whether the peer has yet to report how much of a withdrawn offer it has read.
   bool withdrawing() const noexcept;
   /// How many offers the peer has answered.
@@ -202,6 +207,11 @@ private:
   void drop_writes(const error_code& ec);
   void drop_if_shut_both_ways();
   void notify_of_drop() noexcept;
+  /// Whether bytes that were written before have not been sent.
+  bool queues() const noexcept { return !pending_.empty() || !writers_.empty(); }
+  bool has_blocks_under_way() const noexcept {
+    return free_blocks_.size() + freed_blocks_.size() != blocks_.size();
+  }
   bool at_end() const noexcept { return no_reads_ && (no_waits_ || inbox_.empty()); }
 
   frame_link& link_;
@@ -227,6 +237,7 @@ private:
   unsigned idle_visits_ = 0; // in a row
   std::uint64_t held_ = 0;   // bytes that were held back at the last of them
   bool no_delay_ = false;
+  bool waited_for_ = false; // the end of a write that was lent in frames
   bool shutdown_due_ = false;
   bool shut_writes_ = false; // by this side
   bool peer_takes_no_data_ = false;

@@ -128,8 +128,10 @@ void stream_protocol::end_if_over(stream_source& s) {
     return;
   if (s.is_block())
     freed_blocks_.push_back(as_block(s).index);
-  else if (!as_write(s).unanswered_)
+  else if (!as_write(s).unanswered_) {
+    waited_for_ = as_write(s).way_ == stream_write::way::frames;
     finish(as_write(s), as_write(s).ec);
+  }
 }
 
 void stream_protocol::end_writes(const error_code& ec) {

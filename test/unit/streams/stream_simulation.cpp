@@ -255,7 +255,8 @@ private:
   }
 
   bool local_step(std::size_t who) override {
-    const bool moved = complete_pull(who) | parties_[who]->idle();
+    const bool pulled = complete_pull(who);
+    const bool moved = parties_[who]->idle() || pulled;
     collect(who);
     return moved;
   }
