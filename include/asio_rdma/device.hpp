@@ -47,8 +47,9 @@ struct gid_entry {
   kind type = kind::infiniband;
   std::uint32_t interface_index = 0; ///< Of the port's network interface; 0 where it has none.
 
-  /// The IP address that the GID represents. An IPv4-mapped GID gives the IPv4 address, and a
-  /// link-local address has the interface as its scope id.
+  /// The GID as an IP address. An IPv4-mapped GID gives the IPv4 address, and a link-local address
+  /// has the interface as its scope id. Only a GID of RoCE is an address of a network interface:
+  /// see `device::addresses`.
   asio::ip::address address() const;
 };
 
@@ -176,15 +177,17 @@ public:
   /// GID's address. Empty if the table cannot be read (ibv_query_gid_table(3)).
   std::vector<gid_entry> gids() const;
 
-  /// The best entry of a port, or of the given local address. A link-local address may lack its
-  /// scope id.
+  /// The best entry of a port, or of the given local address: one of `addresses`, or a GID as an
+  /// IPv6 address. A link-local address may lack its scope id.
   std::optional<gid_entry> best_gid(std::uint8_t port) const;
   std::optional<gid_entry> best_gid(const asio::ip::address& local) const;
 
-  /// The IP addresses by which rdma_cm reaches the device: those of its GIDs, or on iWARP those of
-  /// the network interface whose hardware address the GID is. IPv4 addresses precede IPv6 ones, and
-  /// link-local addresses, with their interface as scope id, come last; equal ones are in the order
-  /// of `gids`. Empty if `gids` is empty.
+  /// The IP addresses by which rdma_cm reaches the device. On RoCE these are the GIDs. On iWARP and
+  /// InfiniBand they are the addresses of the network interfaces of this network namespace whose
+  /// hardware address has the GID: on InfiniBand, of IPoIB (RFC 4391, section 9.1.1), with those of
+  /// other partitions. IPv4 addresses precede IPv6 ones, and link-local addresses, with their
+  /// interface as scope id, come last; equal ones are in the order of `gids`. Empty if there are
+  /// none, as on InfiniBand without IPoIB.
   std::vector<asio::ip::address> addresses() const;
   /// Those of one port.
   std::vector<asio::ip::address> addresses(std::uint8_t port) const;

@@ -5,7 +5,8 @@
 #include "verbs/port_ranking.hpp"
 
 #include <algorithm>
-#include <array>
+#include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <fstream>
 #include <ifaddrs.h>
@@ -37,11 +38,6 @@ asio::ip::address_v6 scoped(const asio::ip::address_v6::bytes_type& bytes,
   return result;
 }
 
-/// An interface of this network namespace, with its hardware address if that has 6 bytes.
-struct hardware_interface : detail::network_interface {
-  std::array<std::uint8_t, 6> hardware{};
-};
-
 std::optional<asio::ip::address> address_of(const sockaddr& from) {
   if (from.sa_family == AF_INET) {
     const auto& v4 = reinterpret_cast<const sockaddr_in&>(from);
@@ -57,35 +53,12 @@ std::optional<asio::ip::address> address_of(const sockaddr& from) {
 }
 
 // The interfaces of this network namespace; none if they cannot be read.
-std::vector<hardware_interface> interfaces() {
-  std::vector<hardware_interface> result;
+std::vector<detail::network_interface> interfaces() {
   ifaddrs* first = nullptr;
   if (getifaddrs(&first) != 0)
-    return result;
+    return {};
   const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> freed(first, freeifaddrs);
-  for (const ifaddrs* i = first; i != nullptr; i = i->ifa_next) {
-    if (i->ifa_addr == nullptr)
-      continue;
-    // An IPv4 address may have a label, such as "eth0:1", in place of the interface's name.
-    const std::string_view label = i->ifa_name;
-    const std::string name(label.substr(0, label.find(':')));
-    auto found = std::find_if(result.begin(), result.end(),
-                              [&name](const auto& known) { return known.name == name; });
-    if (found == result.end()) {
-      hardware_interface fresh;
-      fresh.name = name;
-      fresh.index = if_nametoindex(name.c_str());
-      found = result.insert(result.end(), fresh);
-    }
-    if (const auto address = address_of(*i->ifa_addr)) {
-      found->addresses.push_back(*address);
-    } else if (i->ifa_addr->sa_family == AF_PACKET) {
-      const auto& link = reinterpret_cast<const sockaddr_ll&>(*i->ifa_addr);
-      if (link.sll_halen == found->hardware.size())
-        std::memcpy(found->hardware.data(), link.sll_addr, found->hardware.size());
-    }
-  }
-  return result;
+  return detail::interfaces_of(first);
 }
 
 // The name of the network interface of a GID; empty if it cannot be read.
@@ -98,6 +71,35 @@ std::string interface_name(const device& d, const gid_entry& e) {
 }
 
 } // namespace
+
+std::vector<detail::network_interface> detail::interfaces_of(const ifaddrs* first) {
+  std::vector<network_interface> result;
+  for (const ifaddrs* i = first; i != nullptr; i = i->ifa_next) {
+    if (i->ifa_addr == nullptr)
+      continue;
+    // An IPv4 address may have a label, such as "eth0:1", in place of the interface's name.
+    const std::string_view label = i->ifa_name;
+    const std::string name(label.substr(0, label.find(':')));
+    auto found = std::find_if(result.begin(), result.end(),
+                              [&name](const auto& known) { return known.name == name; });
+    if (found == result.end()) {
+      network_interface fresh;
+      fresh.name = name;
+      fresh.index = if_nametoindex(name.c_str());
+      found = result.insert(result.end(), fresh);
+    }
+    if (const auto address = address_of(*i->ifa_addr)) {
+      found->addresses.push_back(*address);
+    } else if (i->ifa_addr->sa_family == AF_PACKET) {
+      // `sll_addr` has 8 bytes; getifaddrs(3) makes room for an address that is longer.
+      const auto& link = reinterpret_cast<const sockaddr_ll&>(*i->ifa_addr);
+      const auto* const bytes =
+          reinterpret_cast<const std::uint8_t*>(i->ifa_addr) + offsetof(sockaddr_ll, sll_addr);
+      found->hardware.assign(bytes, bytes + link.sll_halen);
+    }
+  }
+  return result;
+}
 
 asio::ip::address gid_entry::address() const {
   asio::ip::address_v6::bytes_type bytes;
@@ -133,8 +135,7 @@ std::vector<gid_entry> device::gids() const {
                                                       : gid_entry::kind::infiniband;
     result.push_back(to);
   }
-  const auto known = interfaces();
-  const std::vector<detail::network_interface> here(known.begin(), known.end());
+  const auto here = interfaces();
   const auto foreign = std::stable_partition(result.begin(), result.end(), [&](const gid_entry& e) {
     return here.empty() || detail::is_here(e, interface_name(*this, e), here);
   });
@@ -147,21 +148,11 @@ std::vector<gid_entry> device::gids() const {
 
 namespace {
 
-// An iWARP port has one GID, which begins with its hardware address (RFC 5040 knows none).
-std::vector<asio::ip::address> addresses_of_hardware(const std::uint8_t* hardware) {
-  std::vector<asio::ip::address> result;
-  for (const hardware_interface& i : interfaces())
-    if (std::equal(i.hardware.begin(), i.hardware.end(), hardware))
-      result.insert(result.end(), i.addresses.begin(), i.addresses.end());
-  return result;
-}
-
 std::vector<asio::ip::address> addresses_of(const device& d, const std::vector<gid_entry>& gids) {
   std::vector<asio::ip::address> result;
+  const auto here = interfaces();
   for (const gid_entry& e : gids) {
-    const auto found =
-        d.type() == transport::iwarp ? addresses_of_hardware(e.gid.raw) : std::vector{e.address()};
-    for (const auto& a : found)
+    for (const auto& a : detail::addresses_of(e, d.type(), here))
       if (std::find(result.begin(), result.end(), a) == result.end())
         result.push_back(a);
   }
@@ -180,9 +171,14 @@ std::optional<gid_entry> device::best_gid(std::uint8_t port) const {
 }
 
 std::optional<gid_entry> device::best_gid(const asio::ip::address& local) const {
-  for (const gid_entry& e : gids())
-    if (detail::matches(e.address(), local))
+  const auto here = interfaces();
+  for (const gid_entry& e : gids()) {
+    auto own = detail::addresses_of(e, type(), here);
+    own.push_back(e.address());
+    if (std::any_of(own.begin(), own.end(),
+                    [&](const auto& a) { return detail::matches(a, local); }))
       return e;
+  }
   return {};
 }
 

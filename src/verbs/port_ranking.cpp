@@ -122,6 +122,25 @@ std::uint32_t megabits_of(std::uint8_t width, std::uint8_t speed) noexcept {
   return meaning(lanes, width) * meaning(rates, speed);
 }
 
+std::vector<asio::ip::address> addresses_of(const gid_entry& entry, transport type,
+                                            std::span<const network_interface> here) {
+  constexpr std::size_t ethernet = 6, ipoib = 20;
+  const bool iwarp = type == transport::iwarp;
+  if (!iwarp && entry.type != gid_entry::kind::infiniband)
+    return {entry.address()};
+  const std::span<const std::uint8_t> gid(entry.gid.raw);
+  const auto has_gid = [&](std::span<const std::uint8_t> hardware) {
+    if (iwarp)
+      return hardware.size() == ethernet && std::ranges::equal(hardware, gid.first(ethernet));
+    return hardware.size() == ipoib && std::ranges::equal(hardware.last(gid.size()), gid);
+  };
+  std::vector<asio::ip::address> result;
+  for (const network_interface& i : here)
+    if (has_gid(i.hardware))
+      result.insert(result.end(), i.addresses.begin(), i.addresses.end());
+  return result;
+}
+
 bool is_here(const gid_entry& entry, std::string_view name,
              std::span<const network_interface> here) {
   if (entry.interface_index == 0)

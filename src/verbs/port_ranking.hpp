@@ -12,6 +12,8 @@
 #include <string_view>
 #include <vector>
 
+struct ifaddrs;
+
 namespace asio_rdma::detail {
 
 /// The facts about a port, or about a device that could not be opened.
@@ -47,7 +49,16 @@ struct network_interface {
   std::uint32_t index = 0;
   std::string name;
   std::vector<asio::ip::address> addresses;
+  std::vector<std::uint8_t> hardware = {}; ///< The hardware address: of IPoIB 20 bytes.
 };
+/// The interfaces in a list of getifaddrs(3), with their addresses.
+std::vector<network_interface> interfaces_of(const ifaddrs* first);
+/// The addresses by which rdma_cm reaches the port of a GID, on a device of type `type`. A GID of
+/// RoCE is an address. The GID of an iWARP port begins with the hardware address of its interface.
+/// The GID of an InfiniBand port is the end of the hardware address of each of its IPoIB interfaces
+/// (RFC 4391, section 9.1.1), also of those that are made for a partition.
+std::vector<asio::ip::address> addresses_of(const gid_entry& entry, transport type,
+                                            std::span<const network_interface> here);
 /// Whether the network interface of a GID is one of `here`. `name` is the interface's name in
 /// sysfs; it may be empty. The kernel reports both number and name as they are in the interface's
 /// own network namespace, so an interface of this one may have the same. The address decides then.

@@ -5,11 +5,16 @@
 
 #include <algorithm>
 #include <concepts>
+#include <cstddef>
 #include <cstring>
+#include <ifaddrs.h>
+#include <linux/if_packet.h>
+#include <netinet/in.h>
 #include <string>
 #include <vector>
 
 using namespace asio_rdma;
+using detail::addresses_of;
 using detail::port_facts;
 
 namespace {
@@ -73,6 +78,17 @@ gid_entry gid(const char* address, gid_entry::kind type, std::uint32_t interface
   e.type = type;
   e.interface_index = interface;
   return e;
+}
+
+using addresses = std::vector<asio::ip::address>;
+
+std::vector<std::uint8_t> ethernet(std::uint8_t number) { return {2, 0, 0, 7, 8, number}; }
+
+/// The hardware address of an IPoIB interface: flags, the number of its queue pair, its port's GID.
+std::vector<std::uint8_t> ipoib(const gid_entry& port, std::uint8_t queue_pair) {
+  std::vector<std::uint8_t> result{0x80, 0, 0, queue_pair};
+  result.insert(result.end(), std::begin(port.gid.raw), std::end(port.gid.raw));
+  return result;
 }
 
 } // namespace
@@ -211,4 +227,115 @@ TEST_CASE("the GIDs of other network namespaces are recognized", "[h13]") {
     INFO(r.why);
     CHECK(detail::is_here(r.entry, r.name, here) == r.expected);
   }
+}
+
+TEST_CASE("a GID of RoCE is an address, whatever interfaces have") {
+  using kind = gid_entry::kind;
+  const std::vector<detail::network_interface> here{
+      {2, "eth0", {ip("10.0.0.1"), ip("10.0.0.2")}, ethernet(1)}};
+  CHECK(addresses_of(gid("10.0.0.1", kind::roce_v2, 2), transport::infiniband, here) ==
+        addresses{ip("10.0.0.1")});
+  CHECK(addresses_of(gid("2001:db8::1", kind::roce_v1, 2), transport::infiniband, {}) ==
+        addresses{ip("2001:db8::1")});
+  CHECK(addresses_of(gid("fe80::1", kind::roce_v2, 2), transport::infiniband, here) ==
+        addresses{ip("fe80::1%2")});
+}
+
+TEST_CASE("a GID of iWARP leads to the interface whose hardware address it has") {
+  const std::vector<detail::network_interface> here{
+      {1, "lo", {ip("127.0.0.1")}, std::vector<std::uint8_t>(6)},
+      {2, "eth0", {ip("10.0.0.1"), ip("2001:db8::1")}, ethernet(1)},
+      {3, "eth1", {ip("10.1.0.1")}, ethernet(2)},
+      {4, "eth2", {}, ethernet(3)},
+      {5, "tun0", {ip("10.4.0.1")}, {}}};
+  const auto of_port = [&here](std::uint8_t number) {
+    gid_entry e; // the hardware address, and zeros
+    std::ranges::copy(ethernet(number), e.gid.raw);
+    e.interface_index = 1u + number;
+    return addresses_of(e, transport::iwarp, here);
+  };
+  CHECK(of_port(1) == addresses{ip("10.0.0.1"), ip("2001:db8::1")});
+  CHECK(of_port(2) == addresses{ip("10.1.0.1")});
+  CHECK(of_port(3).empty()); // an interface without an address
+  CHECK(of_port(4).empty()); // no interface
+}
+
+TEST_CASE("a GID of InfiniBand leads to the IPoIB interfaces whose hardware address it ends") {
+  const gid_entry first = gid("fe80::c2:3:4:5", gid_entry::kind::infiniband, 0);
+  const gid_entry second = gid("fe80::c2:3:4:6", gid_entry::kind::infiniband, 0);
+  const gid_entry third = gid("fe80::c2:3:4:7", gid_entry::kind::infiniband, 0);
+  const gid_entry fourth = gid("fe80::c2:3:4:8", gid_entry::kind::infiniband, 0);
+  // The same bytes where they are no GID: too long, too short, and at the begin.
+  std::vector<std::uint8_t> longer = ipoib(fourth, 0x48), shifted = ipoib(fourth, 0x48);
+  longer.insert(longer.begin(), 0);
+  std::ranges::rotate(shifted, shifted.begin() + 4);
+  const std::vector<std::uint8_t> shorter(std::begin(fourth.gid.raw), std::end(fourth.gid.raw));
+  const std::vector<detail::network_interface> here{
+      {2, "eth0", {ip("10.0.0.1")}, ethernet(1)},
+      {6, "ib0", {ip("192.0.2.7"), ip("fe80::2c2:3:4:5%6")}, ipoib(first, 0x48)},
+      {7, "ib1", {ip("192.0.2.8")}, ipoib(second, 0x49)},
+      {8, "ib2", {}, ipoib(third, 0x50)},
+      {9, "ib0.8001", {ip("198.51.100.7")}, ipoib(first, 0x51)}, // another partition
+      {10, "x0", {ip("10.0.1.1")}, longer},
+      {11, "x1", {ip("10.0.1.2")}, shorter},
+      {12, "x2", {ip("10.0.1.3")}, shifted}};
+  const auto of = [&here](const gid_entry& e) {
+    return addresses_of(e, transport::infiniband, here);
+  };
+  CHECK(of(first) == addresses{ip("192.0.2.7"), ip("fe80::2c2:3:4:5%6"), ip("198.51.100.7")});
+  CHECK(of(second) == addresses{ip("192.0.2.8")});
+  CHECK(of(third).empty());  // an interface without an address
+  CHECK(of(fourth).empty()); // no interface
+  CHECK(addresses_of(first, transport::infiniband, {}).empty());
+  CHECK(addresses_of(fourth, transport::other, here).empty());
+}
+
+TEST_CASE("interfaces have the addresses that getifaddrs lists, and the whole hardware address") {
+  // As the C library has it: with room for a hardware address of more than 8 bytes.
+  struct long_link {
+    sockaddr_ll head{};
+    std::uint8_t rest[16] = {};
+  };
+  const gid_entry port = gid("fe80::c2:3:4:5", gid_entry::kind::infiniband, 0);
+  long_link links[2];
+  const auto fill = [](long_link& to, const std::vector<std::uint8_t>& hardware) {
+    to.head.sll_family = AF_PACKET;
+    to.head.sll_halen = static_cast<std::uint8_t>(hardware.size());
+    std::memcpy(reinterpret_cast<std::uint8_t*>(&to) + offsetof(sockaddr_ll, sll_addr),
+                hardware.data(), hardware.size());
+  };
+  fill(links[0], ethernet(1));
+  fill(links[1], ipoib(port, 0x48));
+  sockaddr_in v4[3] = {};
+  sockaddr_in6 v6{};
+  for (std::uint8_t i = 0; i < 3; ++i) {
+    v4[i].sin_family = AF_INET;
+    v4[i].sin_addr.s_addr = htonl(0xc0000207u + i); // 192.0.2.7
+  }
+  v6.sin6_family = AF_INET6;
+  v6.sin6_addr.s6_addr[0] = 0xfe;
+  v6.sin6_addr.s6_addr[1] = 0x80;
+  v6.sin6_scope_id = 6;
+  struct row {
+    std::string name;
+    void* address;
+  };
+  row rows[] = {{"eth0", &links[0]}, {"ib0", &links[1]}, {"none0", nullptr}, {"eth0", &v4[0]},
+                {"ib0", &v4[1]},     {"ib0:1", &v4[2]},  {"ib0", &v6}};
+  std::vector<ifaddrs> list(std::size(rows));
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    list[i].ifa_next = i + 1 < list.size() ? &list[i + 1] : nullptr;
+    list[i].ifa_name = rows[i].name.data();
+    list[i].ifa_addr = static_cast<sockaddr*>(rows[i].address);
+  }
+  const auto found = detail::interfaces_of(list.data());
+  REQUIRE(found.size() == 2);
+  CHECK(found[0].name == "eth0");
+  CHECK(found[0].hardware == ethernet(1));
+  CHECK(found[0].addresses == addresses{ip("192.0.2.7")});
+  CHECK(found[1].name == "ib0");
+  CHECK(found[1].hardware == ipoib(port, 0x48));
+  CHECK(found[1].addresses == addresses{ip("192.0.2.8"), ip("192.0.2.9"), ip("fe80::%6")});
+  CHECK(addresses_of(port, transport::infiniband, found) == found[1].addresses);
+  CHECK(detail::interfaces_of(nullptr).empty());
 }
