@@ -96,10 +96,12 @@ public:
   static device open(std::string_view name, error_code& ec);
 
   /// Opens the device of the best active port. Ports are ranked by: reliable connections; an
-  /// address in this network namespace; an adapter before rxe and siw; the rate; the NUMA node of
-  /// the calling thread; InfiniBand before Ethernet; the order of ibv_get_device_list(3). Each
-  /// decides only if those before it do not. Errors: `error::no_device` if no device has an active
-  /// port; `error::device_permission` if, besides, the process may not open one.
+  /// address in this network namespace, or InfiniBand; an adapter before rxe and siw; the rate; the
+  /// NUMA node of the calling thread; InfiniBand before Ethernet; of InfiniBand, an address before
+  /// none; the order of ibv_get_device_list(3). Each decides only if those before it do not. A port
+  /// of InfiniBand without an address connects only by an exchange. Errors: `error::no_device` if
+  /// no device has an active port; `error::device_permission` if, besides, the process may not open
+  /// one.
   static device open_first();
   static device open_first(error_code& ec);
 

@@ -27,7 +27,7 @@ constexpr reason reasons[] = {
      [](const port_facts& p, node_number) -> std::int64_t {
        return p.type != transport::other;
      }},
-    // Without a GID a port of InfiniBand still has its LID.
+    // A port of InfiniBand has a LID, by which an exchange connects without an address.
     {"it has an address in this network namespace",
      [](const port_facts& p, node_number) -> std::int64_t {
        return p.infiniband || !p.addresses.empty();
@@ -47,6 +47,10 @@ constexpr reason reasons[] = {
     {"its link layer is InfiniBand",
      [](const port_facts& p, node_number) -> std::int64_t {
        return p.infiniband;
+     }},
+    {"it has an address, which rdma_cm needs",
+     [](const port_facts& p, node_number) -> std::int64_t {
+       return !p.addresses.empty();
      }},
 };
 
@@ -72,10 +76,8 @@ std::string in_words(const port_facts& p, node_number node) {
     result += ", " + std::to_string(p.megabits / 1000) + " Gb/s";
   if (p.node)
     result += ", NUMA node " + std::to_string(*p.node) + (p.node == node ? " (the caller's)" : "");
-  if (!p.addresses.empty())
-    result += ", " + p.addresses.front().to_string();
-  else if (!p.infiniband)
-    result += ", no address in this network namespace";
+  result += ", " + (p.addresses.empty() ? "no address in this network namespace"
+                                        : p.addresses.front().to_string());
   return result;
 }
 

@@ -151,12 +151,19 @@ TEST_CASE("of one device the active port is taken, whatever its number", "[h20]"
   CHECK_FALSE(detail::is_usable(closed("mlx5_0")));
 }
 
-TEST_CASE("a port of InfiniBand needs no address") {
+TEST_CASE("a port of InfiniBand needs no address, but is better with one") {
   const port_facts ib = port("ib", [](port_facts& p) {
     p.infiniband = true;
     p.addresses.clear();
   });
   check_order({ib, port("roce"), port("none", [](port_facts& p) { p.addresses.clear(); })}, 0);
+  const port_facts with_address = port("ipoib", [](port_facts& p) { p.infiniband = true; });
+  check_order({with_address, ib, port("roce")}, 0);
+  CHECK(detail::explain(std::vector{with_address, ib}, 0) ==
+        "1. ipoib port 1: active, InfiniBand, 100 Gb/s, NUMA node 0 (the caller's), 10.0.0.1; "
+        "before the next because it has an address, which rdma_cm needs\n"
+        "2. ib port 1: active, InfiniBand, 100 Gb/s, NUMA node 0 (the caller's), no address in "
+        "this network namespace\n");
 }
 
 TEST_CASE("the ranking is explained by the facts and by what decides") {
