@@ -43,7 +43,7 @@ TEST_CASE("after a lent write whose end was waited for, copies are better until 
   CHECK_FALSE(t.a.bytes.lends_in_frames(frame)); // a small block takes them
   CHECK(t.a.bytes.lends_in_frames(frame + 1));
   const a_write& w = t.lend(200);
-  CHECK(t.a.bytes.lends_in_frames(200)); // nobody has waited yet
+  CHECK(t.a.bytes.lends_in_frames(200)); // no end was waited for yet
   t.settle();
   REQUIRE(w.ended);
   CHECK_FALSE(t.a.bytes.lends_in_frames(200));
