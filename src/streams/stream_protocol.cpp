@@ -13,6 +13,7 @@ stream_protocol::stream_protocol(frame_link& link, const stream_limits& o)
     : link_(link),
       block_size_(o.block_size),
       small_block_size_(std::min(o.small_block_size, o.block_size)),
+      lend_from_(o.lend_from),
       offer_from_(o.reads ? o.offer_from : std::numeric_limits<std::uint64_t>::max()),
       direct_from_(o.direct_from),
       // The peer keeps an answer for each offer.

@@ -27,6 +27,9 @@ struct stream_limits {
   std::uint32_t block_size = 1 << 18;       ///< Bytes in a block, at most.
   std::uint32_t small_block_size = 1 << 14; ///< The size of a block that small writes share.
 
+  /// The fewest bytes of a write that are lent in frames: to copy fewer takes less time than a
+  /// SEND.
+  std::uint32_t lend_from = 1 << 12;
   /// The fewest bytes of a lent write that are offered.
   std::uint32_t offer_from = 1 << 17;
   std::uint32_t offers = 4; ///< The most lent writes that are offered at a time.
@@ -145,7 +148,7 @@ public:
   /// more, as `asio::async_write` does every 64 KiB, copies end sooner, until the peer has sent
   /// bytes while nothing of this side was under way. Few bytes are always copied.
   bool lends_in_frames(std::uint64_t bytes) const noexcept {
-    return bytes > small_block_size_ && !waited_for_ && !queues();
+    return bytes >= lend_from_ && !waited_for_ && !queues();
   }
   /// Whether the peer has yet to report how much of a withdrawn offer it has read.
   bool withdrawing() const noexcept;
@@ -216,6 +219,7 @@ private:
 
   frame_link& link_;
   std::uint32_t block_size_, small_block_size_;
+  std::uint32_t lend_from_;
   std::uint64_t offer_from_;
   std::uint64_t direct_from_;
   std::uint32_t offers_;

@@ -11,6 +11,7 @@ constexpr std::uint32_t ahead = 600, chunk = 250, direct = 200;
 
 inline stream_limits limits() {
   stream_limits o{4, frame, frame};
+  o.lend_from = frame;
   o.offer_from = 300;
   o.offers = 2;
   o.direct_from = direct;
