@@ -275,7 +275,7 @@ TEST_CASE("a GID of InfiniBand leads to the IPoIB interfaces whose hardware addr
   // The same bytes where they are no GID: too long, too short, and at the begin.
   std::vector<std::uint8_t> longer = ipoib(fourth, 0x48), shifted = ipoib(fourth, 0x48);
   longer.insert(longer.begin(), 0);
-  std::ranges::rotate(shifted, shifted.begin() + 4);
+  std::rotate(shifted.begin(), shifted.begin() + 4, shifted.end());
   const std::vector<std::uint8_t> shorter(std::begin(fourth.gid.raw), std::end(fourth.gid.raw));
   const std::vector<detail::network_interface> here{
       {2, "eth0", {ip("10.0.0.1")}, ethernet(1)},
