@@ -151,6 +151,9 @@ public:
 
   /// Posts a work request. If that fails, the link fails and `done` is not called.
   bool post(link_transfer& t);
+  /// Gathers the work requests from now until the end of the visit, which posts them as one chain.
+  /// The visit must be one that settles (`visit::changed`).
+  void gather();
   /// Removes a transfer that waits for room in the send queue. Returns true if it will not be
   /// posted; its `done` is called soon.
   bool withdraw(link_transfer& t);
@@ -298,6 +301,7 @@ private:
   bool reads_ = false; // the peer says that it answers READs
   state state_ = state::open;
   bool holding_ = false;             // the queue pair may not send before the peer
+  bool gathering_ = false;           // work requests, until the visit ends
   bool kept_ = false;                // the device keeps memory of posted work requests
   bool failure_reported_ = false;    // to the queue pair
   std::atomic<bool> removed_{false}; // the session is no member of the service

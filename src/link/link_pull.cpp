@@ -56,6 +56,7 @@ void link_pull::read::on_done(link_transfer& t, operation_list&) {
   auto& self = static_cast<read&>(t);
   link_pull& p = self.owner;
   --p.under_way_;
+  p.link_.gather(); // the next READ, and the frame that says that all is read
   if (t.ec || (p.from_.size != 0 && !p.post(self)))
     return; // the link fails
   if (p.under_way_ == 0)

@@ -93,6 +93,12 @@ bool link_impl::post(link_transfer& t) {
   return false;
 }
 
+void link_impl::gather() {
+  assert(is_locked());
+  if (!failing() && !std::exchange(gathering_, true))
+    qp_->hold();
+}
+
 // A work request that was flushed does not know the reason of the end.
 void link_impl::end_with(link_transfer& t) {
   fail(t.ec);

@@ -56,6 +56,9 @@ error_code offer_key::open(offered& user, const const_buffer& memory) {
   }
   key_ = grant_key(window_, *region, data, bytes, access::remote_read);
   bind_.wr.bind_mw = {window_->native_handle(), 0, key_.binding()};
+  // The completion of a later request, such as the offer's frame or the invalidation, reports it.
+  bind_.wr.send_flags = 0;
+  link_.gather(); // the bind and the offer's frame
   ec = link_.queue_pair()->prepare_bind(*window_, bind_.wr);
   if (!ec && !link_.post(bind_))
     ec = bind_.ec;

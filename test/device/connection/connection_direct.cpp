@@ -116,6 +116,44 @@ TEST_CASE("long messages are read to memory that lies in the pool, in order") {
   CHECK(t.lives());
 }
 
+TEST_CASE("a bind is posted with its offer, and a READ with the answer to the one before") {
+  connection_options one_read;
+  one_read.pulls = 1;
+  talk t({}, one_read);
+  constexpr std::size_t bytes = 1'000'000;
+  const registered_buffer from = filled(t.pool, bytes, 1);
+  const auto exchange = [&](std::size_t count) {
+    std::deque<sent> sends;
+    std::deque<outcome<message>> taken;
+    for (std::size_t i = 0; i < count; ++i)
+      t.b.async_receive(taken.emplace_back().handler());
+    for (std::size_t i = 0; i < count; ++i)
+      t.a.async_send(from, sends.emplace_back().handler());
+    t.until([&] {
+      return std::all_of(taken.begin(), taken.end(), [](auto& r) { return r.done(); }) &&
+             std::all_of(sends.begin(), sends.end(), [](auto& s) { return s.done(); });
+    });
+    for (std::size_t i = 0; i < count; ++i) {
+      CHECK(sends[i].succeeded());
+      REQUIRE(taken[i].succeeded());
+      CHECK(is_pattern(taken[i].value.payload.data(), bytes, 1));
+    }
+  };
+  exchange(1);
+  if (t.a.statistics().registrations != 0)
+    return not_on_this_device("windows that confine the peer");
+  REQUIRE(t.lives());
+  faults::injector faults(t.dev.native_handle());
+  const faults::counters before = faults.counts();
+  exchange(2);
+  const faults::counters after = faults.counts();
+  // Of each message: a bind, an offer, a READ, an answer, and the end of the key.
+  CHECK(after.send_requests - before.send_requests == 10);
+  CHECK(after[faults::call::post_send] - before[faults::call::post_send] == 7);
+  // The binds have none. The frames have one at each end.
+  CHECK(after.completions - before.completions == 12);
+}
+
 TEST_CASE("a message is refused if the memory of its read cannot be registered") {
   narrow t(std::size_t(64) << 20);
   if (t.dev.type() != transport::iwarp)

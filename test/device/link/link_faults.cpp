@@ -307,7 +307,7 @@ TEST_CASE(
     const std::size_t before = s.pool().statistics().bytes_in_use;
     if (!is_freed)
       s.faults.fail(call::dealloc_mw, EBUSY, {1, faults::forever});
-    s.faults.fail(call::post_send, ENOMEM, {3, 1}, s.number); // after the bind and the offer
+    s.faults.fail(call::post_send, ENOMEM, {2, 1}, s.number); // after that of bind and offer
     s.start(0);
     s.feed(0);
     s.wait(0, 1);
