@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSL-1.0
 #include "device/completion_queue.hpp"
 
+#include "engine/engine.hpp"
+
 #include <algorithm>
 #include <thread>
 
@@ -43,10 +45,22 @@ void completion_queue::notify(bool solicited) {
   int armed = armed_.load();
   while (armed == any || (armed == only_solicited && solicited))
     if (armed_.compare_exchange_weak(armed, none)) {
-      if (events_to != nullptr)
-        events_to->events.push(this);
+      if (events_to != nullptr) {
+        ++due_events_;
+        engine::get().run_behind(raising_);
+      }
       return;
     }
+}
+
+void completion_queue::raise_events() {
+  for (; due_events_ != 0; --due_events_)
+    events_to->events.push(this);
+}
+
+void completion_queue::drop_events() {
+  engine::get().remove(raising_);
+  due_events_ = 0;
 }
 
 int completion_queue::poll(int most, ibv_wc* to) noexcept {

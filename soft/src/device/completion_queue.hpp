@@ -4,6 +4,7 @@
 
 #include "device/memory.hpp"
 #include "device/objects.hpp"
+#include "engine/engine.hpp"
 #include "engine/spin_mutex.hpp"
 
 #include <atomic>
@@ -54,6 +55,8 @@ struct completion_queue : ibv_cq_ex {
   void drop(std::uint32_t qp_num);
   /// Errors: EINVAL, more completions are in the queue.
   int resize(unsigned capacity);
+  /// Drops the events that are not raised yet.
+  void drop_events();
   std::atomic<int> users{0}; ///< queue pairs
   int vector = 0;            ///< the completion vector that it was made with
 
@@ -84,9 +87,20 @@ struct completion_queue : ibv_cq_ex {
 private:
   enum arming : int { none, only_solicited, any };
   void notify(bool solicited);
+  void raise_events();
   bool find_more() noexcept;
   bool visit_or_yield(unsigned polls) noexcept;
 
+  // An event costs system calls, and those of a few requests come together: it is raised behind the
+  // requests that are ready, and before a long one.
+  struct raising final : task {
+    explicit raising(completion_queue& q) : queue(q) {}
+    void run() override { queue.raise_events(); }
+    completion_queue& queue;
+  };
+
+  raising raising_{*this};
+  unsigned due_events_ = 0;
   std::unique_ptr<ibv_wc[]> slots_;
   std::unique_ptr<late_copy[]> copies_; ///< of the slots, or nullptr; nothing to copy in free slots
   unsigned capacity_;

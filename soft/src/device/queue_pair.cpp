@@ -35,6 +35,9 @@ bool is_off(const char* name) {
 // the search for the peer takes some time.
 constexpr std::chrono::seconds patience{1};
 
+// Copying so many bytes takes as long as waking a thread.
+constexpr std::uint64_t long_request = 1 << 16;
+
 } // namespace
 
 queue_pair::queue_pair(const ibv_qp_init_attr& a)
@@ -329,8 +332,10 @@ void queue_pair::run() {
       wire_->pump();
     return;
   }
-  // A turn is short, so that control functions and other queue pairs get theirs.
-  for (int turn = 0; turn < 64; ++turn) {
+  // A turn is short, so that control functions and other queue pairs get theirs. Therefore a long
+  // request has a turn of its own, and events that are due are raised before it.
+  const bool by_turns = engine::get().takes_turns();
+  for (int n = 0; n < 64; ++n) {
     if (present() == IBV_QPS_ERR) {
       leave_wire();
       flush();
@@ -339,12 +344,17 @@ void queue_pair::run() {
     send_work* const r = present() == IBV_QPS_RTS ? sends_.front() : nullptr;
     if (r == nullptr)
       return;
+    const bool is_long = by_turns && r->bytes() >= long_request;
+    if (is_long && n != 0)
+      break;
     const outcome o = carry(*r);
     if (o.is == outcome::later)
       return;
     tries_ = 0;
     given_up_ = next_try_ = {};
     complete(*r, o);
+    if (is_long)
+      break;
   }
   engine::get().schedule(*this);
 }

@@ -29,14 +29,6 @@ place place_of(ibv_wr_opcode o) {
   }
 }
 
-std::uint64_t bytes_of(send_work& r) {
-  std::uint64_t bytes = r.inline_bytes;
-  if ((r.flags & IBV_SEND_INLINE) == 0)
-    for (unsigned i = 0; i < r.count; ++i)
-      bytes += r.elements()[i].length;
-  return bytes;
-}
-
 } // namespace
 
 // Rounded up: a request seems to be no older than it is.
@@ -69,7 +61,7 @@ clock::time_point queue_pair::arrival_of(send_work& r) {
   auto carried = std::max(now - age, wire_free_);
   if (s.rate > 0)
     carried += std::chrono::nanoseconds(
-        static_cast<std::int64_t>(8e9 * static_cast<double>(bytes_of(r)) / s.rate));
+        static_cast<std::int64_t>(8e9 * static_cast<double>(r.bytes()) / s.rate));
   wire_free_ = carried;
   return carried + s.latency +
          std::chrono::nanoseconds(static_cast<std::int64_t>(

@@ -110,6 +110,14 @@ struct send_work {
 
   ibv_sge* elements() noexcept { return reinterpret_cast<ibv_sge*>(this + 1); }
   std::byte* data() noexcept { return reinterpret_cast<std::byte*>(this + 1); }
+  /// How many bytes the elements have, or the inline data.
+  std::uint64_t bytes() noexcept {
+    std::uint64_t sum = inline_bytes;
+    if ((flags & IBV_SEND_INLINE) == 0)
+      for (unsigned i = 0; i < count; ++i)
+        sum += elements()[i].length;
+    return sum;
+  }
 };
 /// The unit of `send_work::posted`. The time since a post is known up to 68 seconds.
 using post_tick = std::chrono::duration<std::int64_t, std::ratio<16, 1'000'000'000>>;

@@ -193,6 +193,7 @@ bool engine::run_tasks() {
   const std::size_t due = ready_.size(); // by their timers, mostly
   collect();
   const bool posted = ready_.size() != due;
+  takes_turns_ = true;
   // By index: a task may remove others, which collects what was posted meanwhile.
   for (std::size_t i = 0; i != ready_.size(); ++i) {
     task* const t = std::exchange(ready_[i], nullptr);
@@ -202,6 +203,7 @@ bool engine::run_tasks() {
     t->run();
   }
   ready_.clear();
+  takes_turns_ = false;
   return posted;
 }
 

@@ -79,6 +79,11 @@ public:
 
   /// Runs `t` soon. From any thread, with or without the lock.
   void schedule(task& t) noexcept;
+  /// Whether tasks are run by turns, on the engine's thread. With the lock.
+  bool takes_turns() const noexcept { return takes_turns_; }
+  /// Runs `t` behind the tasks that are ready; or at once, if no tasks are run by turns. With the
+  /// lock.
+  void run_behind(task& t) noexcept { takes_turns_ ? schedule(t) : t.run(); }
   /// Runs `t` in this thread if the engine is idle, else soon. From any thread, without the
   /// lock.
   void run_here(task& t) noexcept {
@@ -143,6 +148,7 @@ private:
   void update_near_due();
 
   std::mutex mutex_;
+  bool takes_turns_ = false;
   std::atomic<unsigned> waiting_{0};
   std::atomic<task*> posted_{nullptr};
   std::atomic<bool> sleeping_{false};

@@ -260,6 +260,10 @@ SOFT_EXPORT int ibv_destroy_cq(ibv_cq* base) {
   if (const int error = refuse_destruction(base->context))
     return error;
   if (q.events_to != nullptr) {
+    {
+      const engine::lock_guard lock(engine::get());
+      q.drop_events();
+    }
     q.events_to->events.remove_if([&](completion_queue* other) { return other == &q; },
                                   [](completion_queue*) {});
     // By the public member, as libibverbs does: a wrapper of these functions may have replaced it.
