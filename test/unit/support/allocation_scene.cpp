@@ -22,8 +22,10 @@ struct waits {
   void play(handler_accounts& accounts) {
     timer.expires_after(std::chrono::milliseconds(1));
     accounts.start("wait", [&](auto handler) {
-      timer.async_wait(
-          [h = std::move(handler), big = std::array<char, 3000>()](auto ec) mutable { h(ec); });
+      timer.async_wait([h = std::move(handler), big = std::array<char, 3000>()](auto ec) mutable {
+        static_cast<void>(big);
+        h(ec);
+      });
     });
     if (!accounts.run(io))
       return;

@@ -75,7 +75,7 @@ private:
   // resource of its allocator.
   void give_up() noexcept {
     allocator_type alloc(asio::get_associated_allocator(handler_, operation_allocator<void>()));
-    const tracked io_work(std::move(io_work_));
+    [[maybe_unused]] const tracked io_work(std::move(io_work_));
     [[maybe_unused]] const Handler handler(std::move(handler_));
     const buffer_access access_of_it(std::move(access));
     free(alloc);
@@ -83,7 +83,7 @@ private:
 
   void call() {
     allocator_type alloc(asio::get_associated_allocator(handler_, operation_allocator<void>()));
-    const tracked io_work(std::move(io_work_));
+    [[maybe_unused]] const tracked io_work(std::move(io_work_));
     handler_work<Handler, IoExecutor> work(std::move(work_));
     Handler handler(std::move(handler_));
     buffer_access granted(std::move(access));
