@@ -304,7 +304,7 @@ TEST_CASE("memory, messages and streams longer than an adapter's longest message
     const registered_buffer owned = filled(t.pool, bytes, 4);
     const registered_buffer back = t.pool.allocate(bytes);
     std::vector<std::uint8_t> plain(bytes);
-    sent written, read;
+    sent written;
     outcome<std::uint32_t> word;
     SECTION("from plain memory, with a word for the peer behind it") {
       t.b.async_receive_immediate(word.handler());

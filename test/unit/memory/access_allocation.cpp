@@ -68,7 +68,7 @@ public:
       context->queue.push_back([g = std::make_shared<std::decay_t<Function>>(
                                     std::forward<Function>(f))] { std::move (*g)(); });
     }
-    friend bool operator==(const executor_type&, const executor_type&) noexcept = default;
+    bool operator==(const executor_type&) const noexcept = default;
   };
 
   executor_type get_executor() noexcept { return {this}; }
