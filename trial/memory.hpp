@@ -7,6 +7,7 @@
 #include <asio_rdma/queue_pair.hpp>
 
 #include <cstddef>
+#include <cstring>
 #include <optional>
 #include <string>
 #include <vector>
@@ -40,16 +41,17 @@ inline access most_rights(const device& d) {
   return result;
 }
 
-/// A queue pair, memory of this side, and the place of the other side's memory.
 /// The address vector of a connected queue pair; nothing if the driver does not report it
 /// (irdma_query_qp of the kernel).
 inline std::optional<ibv_ah_attr> route_of(const queue_pair& qp) {
   const ibv_ah_attr route = qp.query(IBV_QP_AV).ah_attr;
-  if (route.is_global == 0 && route.dlid == 0)
+  const ibv_ah_attr unreported{};
+  if (std::memcmp(&route, &unreported, sizeof route) == 0)
     return {};
   return route;
 }
 
+/// A queue pair, memory of this side, and the place of the other side's memory.
 struct pair_end {
   explicit pair_end(session& session_, const queue_pair_options& options = {},
                     std::size_t bytes = 65536)

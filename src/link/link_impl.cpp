@@ -135,10 +135,7 @@ void link_impl::stop(operation_list& done) {
 // another thread and released the last reference to the link.
 void link_impl::settle(std::unique_lock<mutex>& l, operation_list& done) noexcept {
   assert(l.owns_lock() && l.mutex() == &mutex_);
-  if (gathering_) [[unlikely]] {
-    gathering_ = false;
-    qp_->release();
-  }
+  post_gathered();
   if (removed_ && state_ == state::stopped && posted_ == 0 && !kept_)
     drop_memory();
   const dropped_blocks dropped(std::move(dropped_));

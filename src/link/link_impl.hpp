@@ -154,6 +154,11 @@ public:
   /// Gathers the work requests from now until the end of the visit, which posts them as one chain.
   /// The visit must be one that settles (`visit::changed`).
   void gather();
+  /// Posts what is gathered now, before work that takes long.
+  void post_gathered() {
+    if (std::exchange(gathering_, false)) [[unlikely]]
+      qp_->release();
+  }
   /// Removes a transfer that waits for room in the send queue. Returns true if it will not be
   /// posted; its `done` is called soon.
   bool withdraw(link_transfer& t);
@@ -314,6 +319,7 @@ public:
   explicit visit(link_impl& link) : link_(link), lock_(link.mutex_) {}
   visit(const visit&) = delete;
   ~visit() {
+    assert(changed_ || !link_.gathering_);
     if (changed_)
       link_.settle(lock_, done);
   }

@@ -76,7 +76,7 @@ bool queue_pair_impl::start_failed(send_operation& op, const error_code& ec, boo
     const std::lock_guard lock(mutex_, std::adopt_lock);
     if (is_refused) {
       op.fail(ec);
-      send_.on_refused(ec, ended);
+      send_.on_refused(op, ended);
     } else {
       send_.posted(op);
       enter_failed(ec, ended);

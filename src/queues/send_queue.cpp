@@ -182,13 +182,17 @@ bool send_queue::may_become_last(operation& earlier, bool posted) noexcept {
 }
 
 // Unsignaled operations before it may have depended on its completion.
-void send_queue::on_refused(const error_code& ec, operation_list& ended) {
+// A link fails by a refused request, and nothing behind it may reach the peer, such as an offer
+// whose bind was refused.
+void send_queue::on_refused(const operation& refused, operation_list& ended) {
+  if (refused.internal)
+    return qp_.enter_failed(refused.ec, ended);
   if (!any_posted() || !is_silent(last_posted()))
     return;
   if (any_waiting())
     unsignaled_run_ = depth(); // so that the next operation is signaled
   else
-    qp_.enter_failed(ec, ended);
+    qp_.enter_failed(refused.ec, ended);
 }
 
 void send_queue::on_completion(operation& op, const ibv_wc& wc, operation_list& ready) {

@@ -49,7 +49,7 @@ public:
   bool is_siw() const noexcept { return siw_reads_ != 0; }
 
   void on_completion(operation& op, const ibv_wc& wc, operation_list& ready) override;
-  void on_refused(const error_code& ec, operation_list& ended) override;
+  void on_refused(const operation& refused, operation_list& ended) override;
 
 private:
   int post(operation_list::iterator first, operation_list::iterator last, operation*& failed,

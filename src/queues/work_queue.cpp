@@ -42,7 +42,7 @@ bool work_queue::start(operation& op, operation_list& ended) {
   posted_.erase(first);
   --used_;
   op.fail(system_error_code(e));
-  on_refused(op.ec, ended);
+  on_refused(op, ended);
   return false;
 }
 
@@ -80,7 +80,7 @@ void work_queue::post_waiting(operation_list& ended) {
     posted_.erase(refused);
     bad->fail(system_error_code(e));
     ended.push_back(*bad);
-    on_refused(bad->ec, ended);
+    on_refused(*bad, ended);
   }
 }
 

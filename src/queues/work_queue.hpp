@@ -118,8 +118,8 @@ private:
                    operation*& failed, operation_list& ended) = 0;
   /// Called for each operation that the device has completed.
   virtual void on_retired(operation&) noexcept {}
-  /// Called after an operation was refused with this error and is in no list.
-  virtual void on_refused(const error_code&, operation_list& /*ended*/) {}
+  /// Called after an operation was refused, with its error, and is not in the queue.
+  virtual void on_refused(const operation&, operation_list& /*ended*/) {}
 
   /// The operation behind `earlier`, the last one of all, is about to be removed. Returns false if
   /// it must stay.

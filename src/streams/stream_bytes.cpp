@@ -41,6 +41,7 @@ void stream_impl::add_payload(const outgoing_frame& frame, frame_transfer& to) {
 }
 
 void stream_impl::fill(const stream_action& a) {
+  link_.post_gathered();
   const auto& op = *static_cast<stream_writing::request_type&>(*a.write).op;
   registered_buffer& memory = blocks_[a.block->index];
   if (a.at == 0) {
@@ -97,6 +98,7 @@ void stream_impl::pull_direct(const stream_action& a) {
 
 void stream_impl::take(const stream_action& a) {
   assert(a.read != nullptr && a.bytes != 0);
+  link_.post_gathered();
   link_.count_received(a.bytes);
   stream_reading& op = *static_cast<stream_reading::request_type&>(*a.read).op;
   const registered_buffer& memory =

@@ -289,6 +289,8 @@ link_part::disposition stream_protocol::on_bytes(const frame_header& header,
                                                  std::uint32_t slot) {
   if (peer_shut_down_)
     return disposition::violation;
+  if (!queues() && !has_blocks_under_way())
+    waited_for_ = false;
   if (header.type == frame_type::offer) {
     offer_payload p;
     const bool good =
@@ -299,8 +301,6 @@ link_part::disposition stream_protocol::on_bytes(const frame_header& header,
     notify_of_drop();
     return disposition::consumed;
   }
-  if (!queues() && !has_blocks_under_way())
-    waited_for_ = false;
   if (header.immediate != 0)
     link_.want_receives(std::uint64_t(header.length) + header.immediate);
   return inbox_.on_data(slot, header.length) ? disposition::held : disposition::violation;

@@ -143,7 +143,7 @@ public:
   /// Whether written bytes, or the shutdown, wait to be sent, or offers wait for the peer to read
   /// them.
   bool owes() const noexcept { return !pending_.empty() || !unanswered_.empty() || shutdown_due_; }
-  /// Whether so many bytes of registered memory, which frames can take, are better lent than
+  /// Whether so many bytes of registered memory, which frames can take, are lent rather than
   /// copied. A lent write ends with its SENDs. If the program has waited for that end to write
   /// more, as `asio::async_write` does every 64 KiB, copies end sooner, until the peer has sent
   /// bytes while nothing of this side was under way. Few bytes are always copied.

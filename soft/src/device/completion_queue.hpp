@@ -91,8 +91,8 @@ private:
   bool find_more() noexcept;
   bool visit_or_yield(unsigned polls) noexcept;
 
-  // An event costs system calls, and those of a few requests come together: it is raised behind the
-  // requests that are ready, and before a long one.
+  // An event costs system calls, and those of a few requests come together: it is raised when the
+  // queue pairs that are ready have had their turns.
   struct raising final : task {
     explicit raising(completion_queue& q) : queue(q) {}
     void run() override { queue.raise_events(); }

@@ -333,7 +333,7 @@ void queue_pair::run() {
     return;
   }
   // A turn is short, so that control functions and other queue pairs get theirs. Therefore a long
-  // request has a turn of its own, and events that are due are raised before it.
+  // request has a turn of its own, behind the events of the requests before it.
   const bool by_turns = engine::get().takes_turns();
   for (int n = 0; n < 64; ++n) {
     if (present() == IBV_QPS_ERR) {

@@ -30,13 +30,9 @@ std::uint8_t traffic_class_of_peer(int socket, int family) noexcept {
   m.msg_controllen = size;
   for (cmsghdr* c = CMSG_FIRSTHDR(&m); c != nullptr; c = CMSG_NXTHDR(&m, c))
     if (c->cmsg_level == level && c->cmsg_type == (v6 ? IPV6_TCLASS : IP_TOS)) {
-      int of_v6 = 0;
-      std::uint8_t of_v4 = 0;
-      if (v6)
-        std::memcpy(&of_v6, CMSG_DATA(c), sizeof(of_v6));
-      else
-        std::memcpy(&of_v4, CMSG_DATA(c), sizeof(of_v4));
-      return v6 ? static_cast<std::uint8_t>(of_v6) : of_v4;
+      int value = 0; // of TCP, also for IPv4
+      std::memcpy(&value, CMSG_DATA(c), sizeof(value));
+      return static_cast<std::uint8_t>(value);
     }
   return 0;
 }

@@ -118,7 +118,7 @@ TEMPLATE_TEST_CASE("a refused post of another operation ends the pending operati
     s.start_held();
     s.faults.refuse_post(call::post_send, ENOMEM, {}, 0, s.number);
     sent other;
-    s.a().async_send(s.mine[2], other.handler());
+    s.a().async_send(s.in_place(2), other.handler());
     s.expect_failed(no_memory);
     CHECK(other.calls == 1);
     CHECK(no_memory(other.ec));

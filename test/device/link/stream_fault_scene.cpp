@@ -2,6 +2,9 @@
 #include "device/link/stream_fault_scene.hpp"
 
 #include <boost/asio/detached.hpp>
+#include <boost/asio/read.hpp>
+
+#include <vector>
 
 namespace test {
 namespace {
@@ -51,7 +54,7 @@ std::span<const stream_scene::kind_type> stream_scene::kinds() {
                 }},
       kind_type{"write of registered memory",
                 [](stream_scene& s, unsigned i, ending_handler h) {
-                  s.a().async_write_some(s.mine[i], h);
+                  s.a().async_write_some(s.big[i], h);
                 }},
       kind_type{"write that the peer reads",
                 [](stream_scene& s, unsigned i, ending_handler h) {
@@ -96,12 +99,18 @@ stream_scene::stream_scene(const kind_type& k) : link_scene(k, brief()) {
     long_in[i] = pool().allocate(2 * large);
   }
   a().async_wait(stream::wait_error, disconnected());
-  // On iWARP b sends nothing before it has received, and two writes would share one frame. The
-  // write of registered memory ends with its SEND, so a then has nothing in flight.
+  // On iWARP b sends nothing before it has received, and two writes would share one frame. A lent
+  // write ends with its SEND, so the sides then have nothing in flight. Because b has answered, a
+  // lends again.
+  exchange(a(), b(), big[0]);
+  exchange(b(), a(), big[1]);
+}
+
+void stream_scene::exchange(stream& from, stream& to, const registered_buffer& bytes) {
   sent write, read;
-  std::array<char, 512> there{};
-  b().async_read_some(asio::buffer(there), read.handler());
-  a().async_write_some(mine[0].slice(0, there.size()), write.handler());
+  std::vector<char> there(bytes.size());
+  asio::async_read(to, asio::buffer(there), read.handler());
+  from.async_write_some(bytes, write.handler());
   until([&] { return write.done() && read.done(); });
   REQUIRE(write.succeeded());
   REQUIRE(read.succeeded());

@@ -18,10 +18,13 @@ public:
   /// Whether bytes arrive in both directions.
   bool works();
   void drop() { long_out = long_in = {}; }
+  /// Memory that is sent without a copy.
+  const registered_buffer& in_place(unsigned i) const { return big[i]; }
 
   std::array<registered_buffer, most> long_out, long_in; ///< Read by READs of the device.
 
 private:
+  void exchange(stream& from, stream& to, const registered_buffer& bytes);
   /// Writes until there is no room.
   void fill();
 };

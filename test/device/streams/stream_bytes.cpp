@@ -56,17 +56,21 @@ TEST_CASE("small writes that follow each other share frames, and a single one is
                       });
   };
   write();
-  CHECK(t.a.statistics().frames_sent == before + 1);
+  const auto frames = [&] {
+    return t.a.statistics().frames_sent - before;
+  };
+  CHECK(frames() == 1);
+  // Without delay, only writes that wait for the peer's receives share a frame. How many wait is a
+  // matter of time, but the first ones find receives.
+  constexpr std::size_t at_first = 8;
+  t.until([&] { return n >= at_first; });
+  if (!delays)
+    CHECK(frames() >= at_first);
   t.until([&] { return read.done(); });
   CHECK(got == values);
-  const std::uint64_t frames = t.a.statistics().frames_sent - before;
-  CAPTURE(frames);
-  // Without delay, only writes that wait for the peer's receives share a frame. A device in the
-  // same process is so fast that most of them wait.
+  CAPTURE(frames());
   if (delays)
-    CHECK(frames < writes / 8);
-  else
-    CHECK(frames > (is_kernels(open_device()) ? writes / 2 : 1));
+    CHECK(frames() < writes / 8);
 }
 
 TEST_CASE("registered memory is sent from where it lies, and received with its memory") {

@@ -42,22 +42,29 @@ TEST_CASE("after a lent write whose end was waited for, copies are better until 
   offering t;
   CHECK_FALSE(t.a.bytes.lends_in_frames(frame - 1));
   CHECK(t.a.bytes.lends_in_frames(frame));
+  const auto answer = [&t] {
+    const std::uint64_t written = t.written; // by the other side
+    t.write(t.b, 10);
+    t.written = written;
+  };
   const a_write& w = t.lend(200);
+  t.written += 200;
   CHECK(t.a.bytes.lends_in_frames(200)); // no end was waited for yet
   t.settle();
   REQUIRE(w.ended);
   CHECK_FALSE(t.a.bytes.lends_in_frames(200));
 
   t.write(150);
-  t.write(t.b, 10);
+  answer();
   while (t.b.deliver_to(t.a)) // while copied bytes are under way
     continue;
   CHECK_FALSE(t.a.bytes.lends_in_frames(200));
   t.settle();
   CHECK_FALSE(t.a.bytes.lends_in_frames(200));
-  t.write(t.b, 10);
+  answer();
   t.settle();
   CHECK(t.a.bytes.lends_in_frames(200));
+  CHECK(t.read_all() == 350);
 
   const a_write& offered = t.lend(400); // the program does not wait for a frame's end
   t.settle();

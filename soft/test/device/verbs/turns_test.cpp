@@ -40,9 +40,10 @@ void post_chain(side& a, ibv_wr_opcode opcode, unsigned count, const long_memory
 
 } // namespace
 
-// A thread that is not run between the posts may miss all the READs, so that one round decides
-// nothing.
+// The latency is the time to post the WRITE behind the READs. A thread that is not run so long, or
+// not run when the WRITE has ended, misses the READs, so one round decides nothing.
 TEST_CASE("A request waits for few long requests of another queue pair") {
+  with_settings set("latency=2ms");
   connected_pair p, q;
   constexpr unsigned reads = 60;
   const long_memory here(p.a, 1 << 18), there(p.b, 1 << 18);
