@@ -3,6 +3,7 @@
 #include "catch.hpp"
 #include "device/connection/connection_support.hpp"
 #include "interposer/faults.hpp"
+#include "verbs/grant_key.hpp"
 
 #include <boost/asio/bind_cancellation_slot.hpp>
 #include <boost/asio/cancellation_signal.hpp>
@@ -152,6 +153,25 @@ TEST_CASE("a bind is posted with its offer, and a READ with the answer to the on
   CHECK(after[faults::call::post_send] - before[faults::call::post_send] == 7);
   // The binds have none. The frames have one at each end.
   CHECK(after.completions - before.completions == 12);
+}
+
+TEST_CASE("an offer whose bind is refused does not reach the peer") {
+  talk t;
+  if (!detail::confines_windows(t.a.pool().get_protection_domain().get_device()))
+    return not_on_this_device("windows that confine the peer");
+  faults::injector faults(t.dev.native_handle());
+  const registered_buffer from = filled(t.pool, 1'000'000, 1);
+  outcome<message> taken;
+  sent send;
+  t.b.async_receive(taken.handler());
+  faults.fail(faults::call::post_send, ENOMEM, {1, 1},
+              t.a.impl()->link().queue_pair()->native_handle()->qp_num);
+  t.a.async_send(from, send.handler());
+  t.until([&] { return send.done() && taken.done(); });
+  CHECK(faults.counts().refused_of(faults::call::post_send) == 1);
+  CHECK(send.ec == boost::system::errc::not_enough_memory);
+  INFO(describe(taken.ec));
+  CHECK(taken.ec == asio::error::connection_reset); // not that of a READ without access
 }
 
 TEST_CASE("a message is refused if the memory of its read cannot be registered") {
