@@ -6,8 +6,10 @@
 
 #include <asio_rdma/queue_pair.hpp>
 
+#include <algorithm>
 #include <cstddef>
-#include <cstring>
+#include <cstdint>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <vector>
@@ -45,8 +47,11 @@ inline access most_rights(const device& d) {
 /// (irdma_query_qp of the kernel).
 inline std::optional<ibv_ah_attr> route_of(const queue_pair& qp) {
   const ibv_ah_attr route = qp.query(IBV_QP_AV).ah_attr;
-  const ibv_ah_attr unreported{};
-  if (std::memcmp(&route, &unreported, sizeof route) == 0)
+  const auto is_0 = [](std::uint8_t byte) {
+    return byte == 0;
+  };
+  if (route.is_global == 0 && route.dlid == 0 && route.sl == 0 && route.port_num == 0 &&
+      std::all_of(std::begin(route.grh.dgid.raw), std::end(route.grh.dgid.raw), is_0))
     return {};
   return route;
 }

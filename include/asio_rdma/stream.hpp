@@ -34,10 +34,11 @@ namespace asio_rdma {
 /// bytes in total. Registered memory of 128 KiB and more in one piece is not copied: the peer reads
 /// it by RDMA READ. `asio::async_write` passes at most 64 KiB at a time, so use `async_write_some`.
 /// Nor is registered memory of 4 to 128 KiB copied if no write waits, the peer's receives take all
-/// of it now, and the program did not wait for the end of such a write before. A write that is not
-/// copied completes when the peer's device has the bytes. Unless `tcp::no_delay` is set, a copied
-/// write is sent at once, and those that follow it are sent together, when the handlers that are
-/// ready have run; fewer than 16 KiB also wait until the frame before them has been sent.
+/// of it now, and the program has not waited for the end of such a write since the peer's last
+/// bytes. A write that is not copied completes when the peer's device has the bytes. Unless
+/// `tcp::no_delay` is set, a copied write is sent at once, and those that follow it are sent
+/// together, when the handlers that are ready have run; fewer than 16 KiB also wait until the frame
+/// before them has been sent.
 ///
 /// *Reading.* Received bytes stay in the receives, or in memory of the pool, until they are read.
 /// If the peer is ahead of its reader by `stream_options::receives` and the send buffer, its writes

@@ -88,8 +88,10 @@ void connection_impl::complete_receive(message_receive& op, operation_list& done
   }
   if (op.owning)
     op.result.payload = std::move(memory);
-  else if (bytes != nullptr && result.bytes != 0)
+  else if (bytes != nullptr && result.bytes != 0) {
+    link_.post_gathered();
     scatter(bytes, {op.targets, op.target_count}, 0, result.bytes);
+  }
   if (in_slot && result.last)
     link_.frames().release(result.slot);
   active_.erase(operation_list::s_iterator_to(op));

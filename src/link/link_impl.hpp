@@ -151,8 +151,8 @@ public:
 
   /// Posts a work request. If that fails, the link fails and `done` is not called.
   bool post(link_transfer& t);
-  /// Gathers the work requests from now until the end of the visit, which posts them as one chain.
-  /// The visit must be one that settles (`visit::changed`).
+  /// Gathers the work requests from now until `post_gathered`, at the latest until the end of the
+  /// visit, which must be one that settles (`visit::changed`). They are posted as one chain.
   void gather();
   /// Posts what is gathered now, before work that takes long.
   void post_gathered() {
@@ -306,7 +306,7 @@ private:
   bool reads_ = false; // the peer says that it answers READs
   state state_ = state::open;
   bool holding_ = false;             // the queue pair may not send before the peer
-  bool gathering_ = false;           // work requests, until the visit ends
+  bool gathering_ = false;           // work requests, until `post_gathered`
   bool kept_ = false;                // the device keeps memory of posted work requests
   bool failure_reported_ = false;    // to the queue pair
   std::atomic<bool> removed_{false}; // the session is no member of the service

@@ -182,7 +182,7 @@ bool send_queue::may_become_last(operation& earlier, bool posted) noexcept {
 }
 
 // Unsignaled operations before it may have depended on its completion.
-// A link fails by a refused request, and nothing behind it may reach the peer, such as an offer
+// A refused request fails its link, and nothing behind it may reach the peer, such as an offer
 // whose bind was refused.
 void send_queue::on_refused(const operation& refused, operation_list& ended) {
   if (refused.internal)

@@ -70,7 +70,8 @@ void work_queue::post_waiting(operation_list& ended) {
     if (e == 0)
       continue;
     assert(bad != nullptr);
-    // Only the refused operation fails. The operations behind it are queued again in order.
+    // The operations behind the refused one are queued again in order. `on_refused` decides whether
+    // they fail, too.
     const auto refused = operation_list::s_iterator_to(*bad);
     const auto behind = std::next(refused);
     const auto unposted = static_cast<std::uint32_t>(std::distance(refused, posted_.end()));

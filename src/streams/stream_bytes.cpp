@@ -98,7 +98,6 @@ void stream_impl::pull_direct(const stream_action& a) {
 
 void stream_impl::take(const stream_action& a) {
   assert(a.read != nullptr && a.bytes != 0);
-  link_.post_gathered();
   link_.count_received(a.bytes);
   stream_reading& op = *static_cast<stream_reading::request_type&>(*a.read).op;
   const registered_buffer& memory =
@@ -108,6 +107,7 @@ void stream_impl::take(const stream_action& a) {
     op.result =
         a.chunk != nullptr ? memory.slice(at, a.bytes) : link_.take_received(a.slot, at, a.bytes);
   } else {
+    link_.post_gathered();
     scatter(static_cast<const std::byte*>(memory.data()) + at, {op.parts, op.part_count}, a.offset,
             a.bytes);
   }

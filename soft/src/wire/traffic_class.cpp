@@ -30,7 +30,7 @@ std::uint8_t traffic_class_of_peer(int socket, int family) noexcept {
   m.msg_controllen = size;
   for (cmsghdr* c = CMSG_FIRSTHDR(&m); c != nullptr; c = CMSG_NXTHDR(&m, c))
     if (c->cmsg_level == level && c->cmsg_type == (v6 ? IPV6_TCLASS : IP_TOS)) {
-      int value = 0; // of TCP, also for IPv4
+      int value = 0; // for TCP the kernel reports an int, also for IPv4
       std::memcpy(&value, CMSG_DATA(c), sizeof(value));
       return static_cast<std::uint8_t>(value);
     }

@@ -40,8 +40,8 @@ void post_chain(side& a, ibv_wr_opcode opcode, unsigned count, const long_memory
 
 } // namespace
 
-// The latency is the time to post the WRITE behind the READs. A thread that is not run so long, or
-// not run when the WRITE has ended, misses the READs, so one round decides nothing.
+// The latency keeps the engine from copying until both are posted. A thread that is not run between
+// the posts, or when the WRITE has ended, misses the READs, so one round decides nothing.
 TEST_CASE("A request waits for few long requests of another queue pair") {
   with_settings set("latency=2ms");
   connected_pair p, q;
