@@ -177,7 +177,7 @@ awaitable<void> h19(session& s) {
 awaitable<void> h20(session& s) {
   const std::string ranking = device::explain();
   const std::string first = ranking.substr(0, ranking.find('\n'));
-  expect(first.find(device::open_first().name()) != std::string::npos,
+  expect(first.rfind("1. " + device::open_first().name() + " port ", 0) == 0,
          "device::open_first opens another device than the first one of device::explain");
   s.remark(std::to_string(std::count(ranking.begin(), ranking.end(), '\n')) +
            " ports or devices are ranked");
