@@ -146,6 +146,7 @@ TEST_CASE("operations for which there is no memory") {
     CHECK(t.types() == types{4, frame_type::data});
     t.settle();
     CHECK(w.done == 350);
+    CHECK(t.read_all() == 350);
   }
   SECTION("a chunk: a pending read fails, and the next one tries again") {
     bool refuses = true;

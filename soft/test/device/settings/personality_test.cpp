@@ -250,6 +250,7 @@ TEST_CASE("irdma reports neither the address vector of a queue pair nor its time
             0);
     CHECK((a.ah_attr.is_global == 1) == told);
     CHECK((a.timeout != 0) == told);
+    CHECK(a.retry_cnt != 0);
     REQUIRE(p.b.receive(1) == 0);
     CHECK(p.a.send(1) == 0);
     CHECK(p.a.completion().status == IBV_WC_SUCCESS);
