@@ -10,7 +10,10 @@
 #include <algorithm>
 #include <cassert>
 #include <cerrno>
+#include <cstdint>
 #include <cstdlib>
+#include <cstring>
+#include <optional>
 #include <utility>
 
 namespace asio_rdma::detail {
@@ -20,6 +23,26 @@ namespace {
 // (ibv_query_port(3), IBV_QPF_GRH_REQUIRED).
 bool needs_route(const ibv_port_attr& port) noexcept {
   return port.link_layer == IBV_LINK_LAYER_ETHERNET || (port.flags & IBV_QPF_GRH_REQUIRED) != 0;
+}
+
+bool is_of_kind(std::uint32_t type, gid_entry::kind kind) noexcept {
+  return (type == IBV_GID_TYPE_ROCE_V2) == (kind == gid_entry::kind::roce_v2);
+}
+
+// The index that the GID has now: it changes if the address is removed and added again. Allocates
+// nothing, because the peer may have the address already.
+std::optional<std::uint32_t> index_of(const device& d, const gid_entry& gid,
+                                      const ibv_port_attr& port) noexcept {
+  const bool is_link_local = gid.gid.raw[0] == 0xfe && (gid.gid.raw[1] & 0xc0) == 0x80;
+  for (std::uint32_t i = 0; i < static_cast<std::uint32_t>(std::max(port.gid_tbl_len, 0)); ++i) {
+    ibv_gid_entry now{};
+    if (ibv_query_gid_ex(d.native_handle(), gid.port, i, &now, 0) == 0 &&
+        std::memcmp(&now.gid, &gid.gid, sizeof now.gid) == 0 &&
+        is_of_kind(now.gid_type, gid.type) &&
+        (!is_link_local || now.ndev_ifindex == gid.interface_index))
+      return i;
+  }
+  return {};
 }
 
 } // namespace
@@ -61,7 +84,8 @@ error_code queue_pair_impl::connect(const queue_pair_address& peer, const connec
   if (const error_code ec = local_address(local))
     return ec;
   error_code ec;
-  const bool routed = needs_route(d.port(options_.port, ec));
+  const ibv_port_attr port = d.port(options_.port, ec);
+  const bool routed = needs_route(port);
 
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_RTR;
@@ -76,8 +100,11 @@ error_code queue_pair_impl::connect(const queue_pair_address& peer, const connec
   attr.ah_attr.is_global = routed ? 1 : 0;
   if (routed) {
     assert(gid_); // else `local_address` has failed
+    const auto index = index_of(d, *gid_, port);
+    if (!index)
+      return error::no_gid;
     attr.ah_attr.grh.dgid = peer.gid;
-    attr.ah_attr.grh.sgid_index = static_cast<std::uint8_t>(gid_->index);
+    attr.ah_attr.grh.sgid_index = static_cast<std::uint8_t>(*index);
     attr.ah_attr.grh.hop_limit = options_.hop_limit;
     attr.ah_attr.grh.traffic_class = options_.traffic_class.value_or(0);
   }

@@ -283,7 +283,7 @@ TEST_CASE("link-local addresses come last, and lead to the device by their scope
 }
 
 // The last test, as it changes the interface's addresses.
-TEST_CASE("the best GID follows the addresses of the interface") {
+TEST_CASE("the best GID follows the addresses of the interface", "[h13]") {
   const device dev = open_device();
   if (!has_gids_of_addresses(dev))
     return not_on_this_device("GIDs that are addresses");
@@ -324,6 +324,28 @@ TEST_CASE("the best GID follows the addresses of the interface") {
   REQUIRE(dev.best_gid(1)->address().is_v6());
   CHECK_FALSE(dev.best_gid(1)->address().to_v6().is_link_local());
   CHECK(text(given.local_address().gid) == text(of_second->gid));
+
+  // It connects by the index that this GID has then, and not without it.
+  given.connect(given.local_address(), ec);
+  CHECK(ec == error::no_gid);
+  const std::array<std::string, 2> others = {"192.0.2.78", "192.0.2.79"};
+  for (const std::string& other : others)
+    change(dev, "ip addr add " + other + "/24" + of_interface, other, true);
+  change(dev, "ip addr add " + second + "/24" + of_interface, second, true);
+  const auto moved = dev.best_gid(asio::ip::make_address(second));
+  REQUIRE(moved);
+  REQUIRE(moved->index != of_second->index);
+  options.local = asio::ip::make_address(others[0]);
+  const queue_pair peer(io, pd, options);
+  given.connect(peer.local_address(), ec);
+  CHECK_FALSE(ec);
+  ibv_qp_attr attr{};
+  ibv_qp_init_attr init{};
+  REQUIRE(ibv_query_qp(given.native_handle(), &attr, IBV_QP_AV, &init) == 0);
+  CHECK(attr.ah_attr.grh.sgid_index == moved->index);
+  for (const std::string& other : others)
+    change(dev, "ip addr flush" + of_interface + " to " + other, other, false);
+  change(dev, "ip addr flush" + of_interface + " to " + second, second, false);
   change(dev, "ip addr flush" + of_interface + " to " + global, global, false);
   change(dev, "ip addr add " + own + "/24" + of_interface, own, true);
   CHECK(dev.best_gid(1)->address().to_string() == own);
