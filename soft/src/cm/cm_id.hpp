@@ -29,9 +29,13 @@ inline constexpr std::uint8_t request_data = 56, reply_data = 196, reject_data =
 inline constexpr std::uint8_t resolution_data = 136, resolution_request_data = 180;
 /// The Q_Key of the queue pairs of ids (RDMA_UDP_QKEY).
 inline constexpr std::uint32_t default_q_key = 0x01234567;
+/// The way from an id to its peer.
+inline constexpr std::uint8_t hop_limit = 64;
+inline constexpr ibv_mtu path_mtu = IBV_MTU_4096;
+inline constexpr std::uint16_t default_partition = 0xffff; ///< P_Key, the same in both byte orders
 /// Reasons of a rejection (InfiniBand specification, table 109).
 inline constexpr int reject_timeout = 4, reject_no_listener = 8, reject_stale = 10,
-                     reject_consumer = 28;
+                     reject_consumer = 28, reject_options = 35;
 
 struct cm_event : rdma_cm_event {
   cm_id* counted_for = nullptr; ///< the id that is not destroyed before the event is acknowledged
@@ -102,10 +106,13 @@ struct cm_id final : librdmacm_id, wire_owner {
   std::optional<ibv_qp_init_attr>
       for_requests; ///< of a listener by rdma_create_ep(3): a queue pair for each request
   ibv_pd* pd_for_requests = nullptr;
-  ibv_pd* own_pd = nullptr;            ///< made for the id's queues, because the program gave none
   std::uint32_t q_key = default_q_key; ///< of datagrams; once known, the peer's
   std::unique_ptr<cm_inquiry> inquiry; ///< for datagrams: the request that was sent
   std::unique_ptr<cm_answer> answer;   ///< or came
+
+  // ---- device
+  ibv_context* context_of_device = nullptr; ///< that counts the id; `verbs`, from the address on
+  bool shares_domain = false;
 
   cm_id();
   ~cm_id();
@@ -131,10 +138,18 @@ struct cm_id final : librdmacm_id, wire_owner {
   static ibv_context* open_context();
   /// The context that ids have.
   static ibv_context* shared_context() noexcept;
-  /// Gives the id that context.
+  /// Gives the id that context, as its addresses lead to the device, and its GIDs.
   void use_device() noexcept;
   /// The opposite. Returns the context of a removed device if no id uses it any more, else nullptr.
   ibv_context* leave_device() noexcept;
+  /// Gives the id its part in the domain that all ids of the context have (rdma_create_qp(3)), for
+  /// `use_device` or, if the id has the context, at once. The engine must not be locked. An error
+  /// number.
+  int share_domain();
+  /// The opposite. The domain ends with the last part in it, unless the program still uses it.
+  void leave_domain();
+  /// Describes the way to the peer in `route.path_rec`. An error number.
+  int fill_path() noexcept;
 };
 
 // The messages of the connection manager. Each changes the state of its sender, and of the peer.

@@ -14,9 +14,20 @@ using namespace soft;
 
 namespace {
 
-// The depth that a program asks for. 255 stands for the largest.
+constexpr std::uint8_t largest = 0xff; // RDMA_MAX_RESP_RES, RDMA_MAX_INIT_DEPTH
+
+// Whether the device can do what is asked for (rdma_connect(3), rdma_accept(3)).
+bool is_valid(const cm_id& id, const rdma_conn_param* p) {
+  if (id.ps != RDMA_PS_TCP)
+    return true;
+  const auto fits = [](std::uint8_t depth) {
+    return depth == largest || depth <= most_reads();
+  };
+  return p == nullptr ? id.qp != nullptr : fits(p->responder_resources) && fits(p->initiator_depth);
+}
+
 std::uint8_t depth(std::uint8_t asked, std::uint8_t most) {
-  return asked == 0xff ? most : std::min(asked, most);
+  return asked == largest ? most : asked;
 }
 
 bool take(const rdma_conn_param& p, std::uint8_t most, private_data& to) {
@@ -37,8 +48,10 @@ SOFT_EXPORT int rdma_connect(rdma_cm_id* base, rdma_conn_param* p) {
     const engine::lock_guard lock(engine::get());
     private_data data;
     rdma_conn_param none{};
-    none.initiator_depth = none.responder_resources = 0xff;
+    none.initiator_depth = none.responder_resources = largest;
     none.retry_count = none.rnr_retry_count = 7;
+    if (!is_valid(id, p))
+      return fail(EINVAL);
     if (p == nullptr)
       p = &none;
     if (id.state != cm_state::routed ||
@@ -59,16 +72,13 @@ SOFT_EXPORT int rdma_accept(rdma_cm_id* base, rdma_conn_param* p) {
   private_data data;
   {
     const engine::lock_guard lock(engine::get());
-    if (id.state != cm_state::requested)
+    if (id.state != cm_state::requested || !is_valid(id, p))
       return fail(EINVAL);
     if (p != nullptr) {
       if (!take(*p, id.is_datagram() ? resolution_data : reply_data, data))
         return fail(EINVAL);
-      id.initiator_depth =
-          p->initiator_depth == 0xff ? id.initiator_depth : depth(p->initiator_depth, most_reads());
-      id.responder_resources = p->responder_resources == 0xff
-                                   ? id.responder_resources
-                                   : depth(p->responder_resources, most_reads());
+      id.initiator_depth = depth(p->initiator_depth, id.initiator_depth);
+      id.responder_resources = depth(p->responder_resources, id.responder_resources);
       id.rnr_retry_count = p->rnr_retry_count;
     }
     id.qp_num = id.qp != nullptr ? id.qp->qp_num : p != nullptr ? p->qp_num : 0;
@@ -96,7 +106,9 @@ SOFT_EXPORT int rdma_establish(rdma_cm_id* base) {
   return 0;
 }
 
-SOFT_EXPORT int rdma_reject(rdma_cm_id* base, const void* bytes, std::uint8_t size) {
+namespace {
+
+int reject(rdma_cm_id* base, int reason, const void* bytes, std::uint8_t size) {
   cm_id& id = cm_id::of(base);
   const engine::lock_guard lock(engine::get());
   if (size > (id.is_datagram() ? resolution_data : reject_data) ||
@@ -108,11 +120,17 @@ SOFT_EXPORT int rdma_reject(rdma_cm_id* base, const void* bytes, std::uint8_t si
   data.size = size;
   if (size != 0)
     std::memcpy(data.bytes.data(), bytes, size);
-  send_reject(id, reject_consumer, data);
+  send_reject(id, reason, data);
   return 0;
 }
+
+} // namespace
+
+SOFT_EXPORT int rdma_reject(rdma_cm_id* id, const void* bytes, std::uint8_t size) {
+  return reject(id, reject_consumer, bytes, size);
+}
 SOFT_EXPORT int rdma_reject_ece(rdma_cm_id* id, const void* bytes, std::uint8_t size) {
-  return rdma_reject(id, bytes, size);
+  return reject(id, reject_options, bytes, size);
 }
 
 SOFT_EXPORT int rdma_notify(rdma_cm_id* base, ibv_event_type what) {

@@ -4,17 +4,14 @@
 
 #include "cm/addresses.hpp"
 #include "device/in_force.hpp"
-#include "engine/of_process.hpp"
 #include "verbs/next.hpp"
 #include "wire/pairing.hpp"
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
-#include <mutex>
 #include <new>
 #include <random>
 #include <utility>
@@ -62,17 +59,71 @@ void move_events(cm_id& id, rdma_event_channel* to) {
   }
 }
 
+void drop_events(cm_channel& c, cm_id& id, std::vector<ibv_context*>& left);
+
+// Ends a request that the program does not get. A context that no id uses any more comes into
+// `left`.
+void destroy_request(cm_id& request, std::vector<ibv_context*>& left) {
+  withdraw(request);
+  drop_events(cm_id::channel_of(request.channel), request, left);
+  if (ibv_context* const removed = request.leave_device())
+    left.push_back(removed);
+  delete &request;
+}
+
 // Drops the events of an id that is destroyed, and destroys the ids of requests that were not
 // taken.
-void drop_events(cm_channel& c, cm_id& id) {
+void drop_events(cm_channel& c, cm_id& id, std::vector<ibv_context*>& left) {
   for (cm_event* const e : take_events(c, id)) {
-    if (e->event == RDMA_CM_EVENT_CONNECT_REQUEST) {
-      cm_id& request = cm_id::of(e->id);
-      withdraw(request);
-      drop_events(c, request);
-      delete &request;
-    }
+    if (e->event == RDMA_CM_EVENT_CONNECT_REQUEST)
+      destroy_request(cm_id::of(e->id), left);
     delete e;
+  }
+}
+
+// The library's part when an event is taken. False: the program does not get the event.
+bool take_part(cm_event& e) {
+  cm_id& id = cm_id::of(e.id);
+  switch (e.event) {
+  case RDMA_CM_EVENT_CONNECT_REQUEST: {
+    const bool has_domain = id.share_domain() == 0;
+    std::vector<ibv_context*> left;
+    {
+      const engine::lock_guard lock(engine::get());
+      --e.counted_for->waiting;
+      if (!has_domain) {
+        destroy_request(id, left);
+      } else {
+        id.psn = random_psn();
+        if (rdma_event_channel* const own = e.counted_for->synchronous ? make_channel() : nullptr) {
+          id.synchronous = true;
+          move_events(id, own);
+        } // else, if the program has no descriptor left, it gets the id's events with the
+          // listener's
+      }
+    }
+    for (ibv_context* const c : left)
+      ibv_close_device(c);
+    return has_domain;
+  }
+  case RDMA_CM_EVENT_CONNECT_RESPONSE: {
+    if (id.qp == nullptr)
+      return true;
+    // The queue pair becomes ready, and the program sees a connection.
+    int error = make_ready(id);
+    if (error == 0 && rdma_establish(&id) != 0)
+      error = errno;
+    e.event = error == 0 ? RDMA_CM_EVENT_ESTABLISHED : RDMA_CM_EVENT_CONNECT_ERROR;
+    e.status = -error;
+    if (error != 0)
+      end_queue_pair(id);
+    return true;
+  }
+  case RDMA_CM_EVENT_REJECTED:
+    end_queue_pair(id);
+    return true;
+  default:
+    return true;
   }
 }
 
@@ -95,54 +146,6 @@ int finish(cm_id& id) {
     return fail(ECONNREFUSED);
   return fail(id.event->status < 0 ? -id.event->status : id.event->status);
 }
-
-namespace {
-
-struct context_of_ids {
-  std::mutex mutex;
-  std::atomic<ibv_context*> opened{nullptr};
-};
-
-} // namespace
-
-ibv_context* cm_id::open_context() {
-  auto& [mutex, opened] = of_process<context_of_ids>();
-  const std::lock_guard lock(mutex);
-  if (opened != nullptr && !device_context::of(opened).removed)
-    return opened;
-  ibv_context* const made = ibv_open_device(&soft::device());
-  if (made == nullptr)
-    return nullptr;
-  ibv_context* unused = nullptr;
-  {
-    const engine::lock_guard locked(engine::get());
-    unused = opened.exchange(made);
-    if (unused != nullptr && device_context::of(unused).is_in_use())
-      unused = nullptr;
-  }
-  if (unused != nullptr)
-    ibv_close_device(unused);
-  return made;
-}
-
-void cm_id::use_device() noexcept {
-  if (verbs != nullptr)
-    return;
-  verbs = shared_context();
-  port_num = 1;
-  ++device_context::of(verbs).ids;
-}
-
-ibv_context* cm_id::leave_device() noexcept {
-  ibv_context* const left = std::exchange(verbs, nullptr);
-  if (left == nullptr)
-    return nullptr;
-  device_context& c = device_context::of(left);
-  --c.ids;
-  return left != shared_context() && !c.is_in_use() ? left : nullptr;
-}
-
-ibv_context* cm_id::shared_context() noexcept { return of_process<context_of_ids>().opened; }
 
 } // namespace soft
 
@@ -179,25 +182,25 @@ SOFT_EXPORT int rdma_destroy_id(rdma_cm_id* base) {
   cm_id& id = cm_id::of(base);
   if (id.event != nullptr)
     rdma_ack_cm_event(id.event);
+  std::vector<ibv_context*> left;
   {
     const engine::lock_guard lock(engine::get());
     withdraw(id);
-    drop_events(cm_id::channel_of(id.channel), id);
+    drop_events(cm_id::channel_of(id.channel), id, left);
     release_port(id);
   }
   id.events_got.wait();
   if (id.synchronous)
     rdma_destroy_event_channel(id.channel);
-  if (id.own_pd != nullptr)
-    ibv_dealloc_pd(id.own_pd); // fails if the program still uses it
-  ibv_context* removed = nullptr;
+  id.leave_domain();
   {
     const engine::lock_guard lock(engine::get());
-    removed = id.leave_device();
+    if (ibv_context* const removed = id.leave_device())
+      left.push_back(removed);
   }
   delete &id;
-  if (removed != nullptr)
-    ibv_close_device(removed);
+  for (ibv_context* const c : left)
+    ibv_close_device(c);
   return 0;
 }
 
@@ -230,20 +233,22 @@ SOFT_EXPORT int rdma_set_option(rdma_cm_id* base, int level, int name, void* val
 
 SOFT_EXPORT int rdma_bind_addr(rdma_cm_id* base, sockaddr* address) {
   cm_id& id = cm_id::of(base);
+  if (const int error = id.share_domain())
+    return fail(error);
   const engine::lock_guard lock(engine::get());
   if (id.state != cm_state::idle)
     return fail(EINVAL);
   if (const int error = bind_port(id, *address))
     return fail(error);
-  if (!is_any(id.route.addr.src_addr)) {
+  if (!is_any(id.route.addr.src_addr))
     id.use_device();
-  }
   id.state = cm_state::bound;
   return 0;
 }
 
 SOFT_EXPORT int rdma_resolve_addr(rdma_cm_id* base, sockaddr* from, sockaddr* to, int) {
   cm_id& id = cm_id::of(base);
+  const int refused = id.share_domain();
   {
     const engine::lock_guard lock(engine::get());
     if (id.state != cm_state::idle && id.state != cm_state::bound)
@@ -252,8 +257,8 @@ SOFT_EXPORT int rdma_resolve_addr(rdma_cm_id* base, sockaddr* from, sockaddr* to
       if (const int error = bind_port(id, *from))
         return fail(error);
     std::memcpy(&id.route.addr.dst_storage, to, size_of(*to));
-    int error = 0;
-    if (id.port_holder < 0 || is_any(id.route.addr.src_addr))
+    int error = refused;
+    if (error == 0 && (id.port_holder < 0 || is_any(id.route.addr.src_addr)))
       error = choose_source(id, *to);
     if (error == 0 && index_of(gid_of(id.route.addr.src_addr)) < 0)
       error = ENODEV;
@@ -275,8 +280,12 @@ SOFT_EXPORT int rdma_resolve_route(rdma_cm_id* base, int) {
     if (id.state != cm_state::resolved)
       return fail(EINVAL);
     id.traffic_class = id.tos.value_or(current().tos);
-    id.state = cm_state::routed;
-    id.tell(RDMA_CM_EVENT_ROUTE_RESOLVED);
+    if (const int error = id.fill_path()) {
+      id.tell(RDMA_CM_EVENT_ROUTE_ERROR, -error);
+    } else {
+      id.state = cm_state::routed;
+      id.tell(RDMA_CM_EVENT_ROUTE_RESOLVED);
+    }
   }
   return finish(id);
 }
@@ -307,25 +316,9 @@ SOFT_EXPORT int rdma_get_cm_event(rdma_event_channel* c, rdma_cm_event** to) {
     if (const int error = cm_id::channel_of(c).events.pop(
             e, [](cm_event* taken) { taken->counted_for->events_got.got(); }))
       return fail(error);
-    if (e->event == RDMA_CM_EVENT_CONNECT_REQUEST) {
-      const engine::lock_guard lock(engine::get());
-      cm_id& id = cm_id::of(e->id);
-      id.psn = random_psn();
-      --e->counted_for->waiting;
-      if (e->counted_for->synchronous) {
-        if (rdma_event_channel* const own = make_channel(); own != nullptr) {
-          id.synchronous = true;
-          move_events(id, own);
-        } // else the program has no descriptor left, and gets the id's events with the listener's
-      }
-    } else if (e->event == RDMA_CM_EVENT_CONNECT_RESPONSE && e->id->qp != nullptr) {
-      // The library's part: the queue pair becomes ready, and the program sees a connection.
-      cm_id& id = cm_id::of(e->id);
-      int error = make_ready(id);
-      if (error == 0 && rdma_establish(&id) != 0)
-        error = errno;
-      e->event = error == 0 ? RDMA_CM_EVENT_ESTABLISHED : RDMA_CM_EVENT_CONNECT_ERROR;
-      e->status = -error;
+    if (!take_part(*e)) {
+      rdma_ack_cm_event(e);
+      continue;
     }
     *to = e;
     return 0;

@@ -172,6 +172,10 @@ cm_id* take_request(cm_id& listener, std::unique_ptr<cm_id> made, const private_
   to->channel = listener.channel;
   to->context = listener.context;
   to->use_device();
+  if (to->fill_path() != 0) {
+    delete to;
+    return nullptr;
+  }
   to->state = cm_state::requested;
   ++listener.waiting;
   cm_event* const e = make_event(*to, RDMA_CM_EVENT_CONNECT_REQUEST, &data,

@@ -25,21 +25,6 @@ int modify_to(cm_id& id, ibv_qp_state state) {
   return ibv_modify_qp(id.qp, &a, mask);
 }
 
-// The domain of the id, which is made at its first use. nullptr: errno.
-ibv_pd* domain_for(cm_id& id) {
-  if (id.pd != nullptr)
-    return id.pd;
-  return id.own_pd = ibv_alloc_pd(id.verbs);
-}
-
-// Without its queues, the id needs no domain of its own.
-void leave_domain(cm_id& id) {
-  if (id.own_pd == nullptr || id.qp != nullptr || id.srq != nullptr ||
-      ibv_dealloc_pd(id.own_pd) != 0) // in use by the program
-    return;
-  id.own_pd = id.pd = nullptr;
-}
-
 } // namespace
 
 void fill_route(cm_id& id, ibv_ah_attr& a) {
@@ -48,7 +33,7 @@ void fill_route(cm_id& id, ibv_ah_attr& a) {
   a.grh.dgid = gid_of(id.route.addr.dst_addr);
   a.grh.sgid_index =
       static_cast<std::uint8_t>(std::max(index_of(gid_of(id.route.addr.src_addr)), 0));
-  a.grh.hop_limit = 64;
+  a.grh.hop_limit = hop_limit;
   a.grh.traffic_class = id.traffic_class;
 }
 
@@ -101,7 +86,7 @@ SOFT_EXPORT int rdma_init_qp_attr(rdma_cm_id* base, ibv_qp_attr* a, int* mask) {
     if (!open)
       return fail(EINVAL);
     fill_route(id, a->ah_attr);
-    a->path_mtu = IBV_MTU_4096;
+    a->path_mtu = path_mtu;
     a->dest_qp_num = id.peer_qp_num;
     a->rq_psn = id.peer_psn;
     a->max_dest_rd_atomic = id.responder_resources;
@@ -124,8 +109,8 @@ SOFT_EXPORT int rdma_init_qp_attr(rdma_cm_id* base, ibv_qp_attr* a, int* mask) {
   }
 }
 
-// The domain and the queues that neither the program gives nor the id has are made for the id:
-// rdma_create_qp(3).
+// Without a domain of the program's, the id's is taken. Queues that neither the program gives nor
+// the id has are made for the id: rdma_create_qp(3).
 SOFT_EXPORT int rdma_create_qp_ex(rdma_cm_id* base, ibv_qp_init_attr_ex* a) {
   cm_id& id = cm_id::of(base);
   if (id.verbs == nullptr || id.qp != nullptr)
@@ -135,9 +120,7 @@ SOFT_EXPORT int rdma_create_qp_ex(rdma_cm_id* base, ibv_qp_init_attr_ex* a) {
     return fail(EINVAL);
   if (!has_domain) {
     a->comp_mask |= IBV_QP_INIT_ATTR_PD;
-    a->pd = domain_for(id);
-    if (a->pd == nullptr)
-      return -1;
+    a->pd = id.pd;
   }
   if (a->srq == nullptr)
     a->srq = id.srq;
@@ -191,7 +174,6 @@ SOFT_EXPORT void rdma_destroy_qp(rdma_cm_id* base) {
   for (ibv_comp_channel** const c : {&id.send_cq_channel, &id.recv_cq_channel})
     if (*c != nullptr)
       ibv_destroy_comp_channel(std::exchange(*c, nullptr));
-  leave_domain(id);
 }
 
 SOFT_EXPORT int rdma_create_srq_ex(rdma_cm_id* base, ibv_srq_init_attr_ex* a) {
@@ -200,18 +182,12 @@ SOFT_EXPORT int rdma_create_srq_ex(rdma_cm_id* base, ibv_srq_init_attr_ex* a) {
     return fail(EINVAL);
   if (a->srq_type != IBV_SRQT_BASIC)
     return fail(EOPNOTSUPP);
-  ibv_pd* const pd =
-      (a->comp_mask & IBV_SRQ_INIT_ATTR_PD) != 0 && a->pd != nullptr ? a->pd : domain_for(id);
-  if (pd == nullptr)
-    return -1;
-  id.srq = ibv_create_srq(pd, reinterpret_cast<ibv_srq_init_attr*>(a));
-  if (id.srq == nullptr) {
-    const int error = errno;
-    leave_domain(id);
-    return fail(error);
+  if ((a->comp_mask & IBV_SRQ_INIT_ATTR_PD) == 0 || a->pd == nullptr) {
+    a->comp_mask |= IBV_SRQ_INIT_ATTR_PD;
+    a->pd = id.pd;
   }
-  id.pd = pd;
-  return 0;
+  id.srq = ibv_create_srq(a->pd, reinterpret_cast<ibv_srq_init_attr*>(a));
+  return id.srq == nullptr ? -1 : 0;
 }
 SOFT_EXPORT int rdma_create_srq(rdma_cm_id* id, ibv_pd* pd, ibv_srq_init_attr* a) {
   ibv_srq_init_attr_ex all{};
@@ -227,7 +203,6 @@ SOFT_EXPORT void rdma_destroy_srq(rdma_cm_id* base) {
   cm_id& id = cm_id::of(base);
   if (id.srq != nullptr)
     ibv_destroy_srq(std::exchange(id.srq, nullptr));
-  leave_domain(id);
 }
 // Both are for a queue pair that the program has made itself.
 SOFT_EXPORT int rdma_set_local_ece(rdma_cm_id* base, ibv_ece* e) {

@@ -83,6 +83,9 @@ struct device_context : verbs_context {
   bool is_given = false; ///< by rdma_get_devices(3)
   bool is_told = false;  ///< of the removal
   bool is_in_use() const noexcept { return ids != 0 || is_given; }
+  // ---- guarded by the lock of the context that ids have
+  ibv_pd* domain_of_ids = nullptr;
+  int parts_in_domain = 0;
 
   ibv_context* base() noexcept { return &context; }
   static device_context& of(ibv_context* c) noexcept {

@@ -54,8 +54,9 @@ ibv_qp* create(ibv_pd* pd, ibv_qp_init_attr& a) {
   if (const int error = refuse_creation(pd->context, place::create_qp))
     return fail(error);
   // Elements and inline data share the memory of a request.
-  a.cap.max_inline_data =
-      std::max<std::uint32_t>(a.cap.max_inline_data, a.cap.max_send_sge * sizeof(ibv_sge));
+  a.cap.max_inline_data = std::min<std::uint32_t>(
+      std::max<std::uint32_t>(a.cap.max_inline_data, a.cap.max_send_sge * sizeof(ibv_sge)),
+      p.inline_bytes);
   try {
     if (a.srq != nullptr)
       a.cap.max_recv_wr = a.cap.max_recv_sge = 0;
@@ -164,8 +165,9 @@ SOFT_EXPORT int ibv_destroy_qp(ibv_qp* qp) {
   return 0;
 }
 
+// No: the bytes are copied by functions that promise no order.
 SOFT_EXPORT int ibv_query_qp_data_in_order(ibv_qp* qp, ibv_wr_opcode op, std::uint32_t flags) {
-  return is_soft(qp->context) ? 1 : SOFT_NEXT(ibv_query_qp_data_in_order)(qp, op, flags);
+  return is_soft(qp->context) ? 0 : SOFT_NEXT(ibv_query_qp_data_in_order)(qp, op, flags);
 }
 SOFT_EXPORT int ibv_set_ece(ibv_qp* qp, ibv_ece* e) {
   if (!is_soft(qp->context))

@@ -305,6 +305,13 @@ bool has_request(const channel& c, peer& p) {
   }
 }
 
+// One that the device has (rdma_connect(3)), or the largest.
+std::uint8_t depth(reader& in) {
+  constexpr unsigned most = 128, largest = 255;
+  const unsigned any = in.byte();
+  return static_cast<std::uint8_t>(any == largest ? any : any % (most + 1));
+}
+
 void be_client(reader& in) {
   const listener& here = the_listener();
   peer p(peer::connected_to(here.port));
@@ -337,8 +344,8 @@ void be_client(reader& in) {
     rdma_conn_param a{};
     a.private_data = own.data();
     a.private_data_len = static_cast<std::uint8_t>(own.size());
-    a.initiator_depth = static_cast<std::uint8_t>(in.byte());
-    a.responder_resources = static_cast<std::uint8_t>(in.byte());
+    a.initiator_depth = depth(in);
+    a.responder_resources = depth(in);
     const bool accepts = queues->is_made() && rdma_accept(id, &a) == 0;
     require(accepts || (ends_early && errno == EINVAL), "the id cannot accept");
     p.send(later_bytes(in), most_later);
@@ -381,8 +388,8 @@ void be_server(reader& in) {
   rdma_conn_param a{};
   a.private_data = own.data();
   a.private_data_len = static_cast<std::uint8_t>(own.size());
-  a.initiator_depth = static_cast<std::uint8_t>(in.byte());
-  a.responder_resources = static_cast<std::uint8_t>(in.byte());
+  a.initiator_depth = depth(in);
+  a.responder_resources = depth(in);
   require(rdma_connect(id, &a) == 0, "rdma_connect");
 
   peer p(accept(here.socket, nullptr, nullptr));

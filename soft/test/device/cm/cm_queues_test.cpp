@@ -55,20 +55,23 @@ using owned_info = std::unique_ptr<rdma_addrinfo, destroys<rdma_freeaddrinfo>>;
 
 } // namespace
 
-TEST_CASE("rdma_create_qp_ex makes the domain and the queues that it is not given") {
+TEST_CASE(
+    "rdma_create_qp_ex takes the domain of the id, and makes the queues that it is not given") {
   const bound_id b;
   const nothing_is_left left;
+  ibv_pd* const of_id = b.id->pd;
+  REQUIRE(of_id != nullptr);
   ibv_qp_init_attr_ex a{};
   const ibv_qp_init_attr basic = queue_pair();
   std::memcpy(&a, &basic, sizeof(basic));
   REQUIRE(rdma_create_qp_ex(b.id, &a) == 0);
   CHECK(b.id->qp != nullptr);
-  CHECK(b.id->pd == a.pd);
+  CHECK(a.pd == of_id);
   CHECK(b.id->send_cq == a.send_cq);
   CHECK(rdma_create_qp_ex(b.id, &a) == -1);
   CHECK(errno == EINVAL);
   rdma_destroy_qp(b.id);
-  CHECK(b.id->pd == nullptr);
+  CHECK(b.id->pd == of_id);
   CHECK(left());
 }
 
