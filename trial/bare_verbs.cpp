@@ -72,6 +72,14 @@ bare_end::~bare_end() {
     rdma_destroy_id(listener_);
 }
 
+ibv_ah_attr bare_end::route() const {
+  ibv_qp_attr now{};
+  ibv_qp_init_attr init{};
+  const int status = ibv_query_qp(id_->qp, &now, IBV_QP_AV, &init);
+  expect(status == 0, std::string("ibv_query_qp: ") + std::strerror(status));
+  return now.ah_attr;
+}
+
 void bare_end::make_queue_pair() {
   const unsigned slots = flow_.receives();
   need((pd_ = ibv_alloc_pd(id_->verbs)) != nullptr, "ibv_alloc_pd");

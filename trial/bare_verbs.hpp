@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-// Measurements by verbs alone, for comparison: no library, no execution context.
+// A connection by verbs alone, for comparison and measurements: no library, no execution context.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -40,6 +40,8 @@ public:
   bare_end(const flow& f, const boost::asio::ip::tcp::endpoint& to);
   bare_end(const bare_end&) = delete;
   ~bare_end();
+  /// The address vector of the connected queue pair (ibv_query_qp(3)).
+  ibv_ah_attr route() const;
 
   /// Sends messages for so long, and returns how many a second arrived.
   double send_for(double seconds);

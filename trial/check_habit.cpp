@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSL-1.0
 // Rows of docs/adapters.md: what adapters do.
+#include "bare_verbs.hpp"
 #include "check.hpp"
 #include "elapsed.hpp"
 #include "memory.hpp"
@@ -84,9 +85,7 @@ awaitable<void> h1(session& s) {
 }
 
 awaitable<void> h2(session& s) {
-  const bool roce = s.dev.type() == transport::infiniband &&
-                    s.dev.port(s.dev.first_port()).link_layer == IBV_LINK_LAYER_ETHERNET;
-  co_await s.need(roce, "the device is not RoCE");
+  co_await s.need(is_roce(s.dev), "the device is not RoCE");
   for (const bool own : {false, true}) {
     queue_pair_options of_pair;
     if (own)
@@ -101,6 +100,40 @@ awaitable<void> h2(session& s) {
     expect(found == (own ? 32 : 104), "the traffic class is " + std::to_string(found));
     co_await e.carry(8, 1);
   }
+}
+
+/// The address vector of a queue pair whose options rdma_cm alone has set, without the library.
+awaitable<std::optional<ibv_ah_attr>> route_of_rdma_cm(session& s) {
+  const flow one{8, 1, false};
+  std::optional<ibv_ah_attr> result;
+  if (s.is_near()) {
+    const bare_end e(one, co_await s.hear_endpoint());
+    result = if_reported(e.route());
+    co_await s.meet();
+  } else {
+    bare_end e(one, s.address());
+    co_await s.tell(asio::ip::tcp::endpoint(s.address(), e.port()));
+    e.accept();
+    result = if_reported(e.route());
+    co_await s.meet();
+  }
+  co_return result;
+}
+
+awaitable<void> h2_unset(session& s) {
+  co_await s.need(is_roce(s.dev), "the device is not RoCE");
+  pair_end e(s);
+  co_await e.link();
+  const auto wanted = co_await route_of_rdma_cm(s);
+  co_await s.need(wanted.has_value(), "the driver does not report the address vector");
+  const auto route = route_of(e.qp);
+  const int found = route ? route->grh.traffic_class : -1, right = wanted->grh.traffic_class;
+  expect(found == right, "the traffic class is " + std::to_string(found) +
+                             ", and that of rdma_cm " + std::to_string(right));
+  expect(route->sl == wanted->sl, "the service level is not that of rdma_cm");
+  co_await s.need(right != 0, "the administrator has set no traffic class");
+  s.remark(std::to_string(right));
+  co_await e.carry(8, 1);
 }
 
 awaitable<void> h3(session& s) {
@@ -243,6 +276,7 @@ awaitable<void> h18(session&) {
 constexpr check checks[] = {
     {"h1", "h1", "links that end lose no shared receives", h1},
     {"h2", "h2", "a connection's type of service, and the queue pair's own", h2},
+    {"h2_unset", "h2", "without both, the administrator's type of service", h2_unset},
     {"h3", "h3", "registering memory: its time, and how often a long message does", h3},
     {"h4", "h4", "a small READ is in its memory when it completes", h4},
     {"h5", "h5", "connecting again at once", h5},

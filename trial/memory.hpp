@@ -43,10 +43,14 @@ inline access most_rights(const device& d) {
   return result;
 }
 
-/// The address vector of a connected queue pair; nothing if the driver does not report it
+inline bool is_roce(const device& d) {
+  return d.type() == transport::infiniband &&
+         d.port(d.first_port()).link_layer == IBV_LINK_LAYER_ETHERNET;
+}
+
+/// The address vector of a connected queue pair, unless the driver does not report it
 /// (irdma_query_qp of the kernel).
-inline std::optional<ibv_ah_attr> route_of(const queue_pair& qp) {
-  const ibv_ah_attr route = qp.query(IBV_QP_AV).ah_attr;
+inline std::optional<ibv_ah_attr> if_reported(const ibv_ah_attr& route) {
   const auto is_0 = [](std::uint8_t byte) {
     return byte == 0;
   };
@@ -54,6 +58,9 @@ inline std::optional<ibv_ah_attr> route_of(const queue_pair& qp) {
       std::all_of(std::begin(route.grh.dgid.raw), std::end(route.grh.dgid.raw), is_0))
     return {};
   return route;
+}
+inline std::optional<ibv_ah_attr> route_of(const queue_pair& qp) {
+  return if_reported(qp.query(IBV_QP_AV).ah_attr);
 }
 
 /// A queue pair, memory of this side, and the place of the other side's memory.
