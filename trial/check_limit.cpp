@@ -4,8 +4,11 @@
 #include "memory.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
+#include <exception>
 #include <net/if.h>
+#include <thread>
 
 namespace trial {
 
@@ -72,9 +75,7 @@ awaitable<void> h9(session& s) {
 }
 
 awaitable<void> h13(session& s) {
-  const bool roce = s.dev.type() == transport::infiniband &&
-                    s.dev.port(s.dev.first_port()).link_layer == IBV_LINK_LAYER_ETHERNET;
-  co_await s.need(roce, "the device is not RoCE");
+  co_await s.need(is_roce(s.dev), "the device is not RoCE");
   const std::vector<gid_entry> all = s.dev.gids();
   expect(!all.empty(), "the device has no GIDs");
   const bool newer = std::any_of(all.begin(), all.end(), [](const gid_entry& g) {
@@ -140,6 +141,41 @@ awaitable<void> h15(session& s) {
   co_await e.carry(bytes, 1);
 }
 
+/// Adds to a word by the device and by the far processor at the same time. Returns the additions
+/// that were lost.
+awaitable<std::uint64_t> lost_additions(session& s, pair_end& e) {
+  constexpr std::uint64_t of_device = 2000;
+  if (s.is_near()) {
+    co_await s.hear();
+    for (std::uint64_t i = 0; i < of_device; ++i)
+      co_await e.qp.async_fetch_add(e.there.first(8), 1, use_awaitable);
+    co_await s.tell(std::string("added"));
+    co_return std::stoull(co_await s.hear());
+  }
+  std::atomic_ref<std::uint64_t> word(*reinterpret_cast<std::uint64_t*>(e.memory.data()));
+  const std::uint64_t before = word;
+  std::uint64_t of_processor = 0;
+  std::atomic<bool> ends = false;
+  std::exception_ptr failed;
+  std::thread adds([&] {
+    for (; !ends; ++of_processor)
+      ++word;
+  });
+  try {
+    co_await s.tell(std::string("adds"));
+    co_await s.hear();
+  } catch (...) {
+    failed = std::current_exception();
+  }
+  ends = true;
+  adds.join();
+  if (failed)
+    std::rethrow_exception(failed);
+  const std::uint64_t lost = before + of_device + of_processor - word;
+  co_await s.tell(std::to_string(lost));
+  co_return lost;
+}
+
 awaitable<void> h16(session& s) {
   pair_end e(s);
   std::memset(e.memory.data(), 0, 8);
@@ -157,10 +193,19 @@ awaitable<void> h16(session& s) {
     else if (ec)
       throw system_error(ec);
   }
+  // The steps depend on both devices, which may differ.
   const ibv_atomic_cap cap = s.dev.attributes().atomic_cap;
+  co_await s.tell(std::string(cap == IBV_ATOMIC_GLOB ? "all" : "device"));
+  const std::string other = co_await s.hear();
   s.remark(cap == IBV_ATOMIC_NONE  ? "none"
            : cap == IBV_ATOMIC_HCA ? "atomic with operations of the device"
-                                   : "atomic with the processor, too");
+                                   : "said to be atomic with the processor, too");
+  if (cap == IBV_ATOMIC_GLOB && other == "all") {
+    const std::uint64_t lost = co_await lost_additions(s, e);
+    expect(lost == 0, "said to be atomic with the processor, and additions to a word are lost: " +
+                          std::to_string(lost));
+    s.remark("atomic with the processor, too: no addition to a word was lost");
+  }
   co_await e.carry(8, 1);
 }
 

@@ -98,8 +98,9 @@ private:
 /// *Order.* The holder sees every operation that completed under the lock before (for a CPU: with
 /// visibility `flushed`). In the memory of the lock's node, a remote holder also sees operations
 /// that earlier remote holders only started, because their devices released the lock after these
-/// operations. Acquisitions of another node may enter the queue in another order than they were
-/// started, because their accesses may overtake each other.
+/// operations; except for atomic operations, if the node's device carries them out by PCIe
+/// (IBV_ATOMIC_GLOB). Acquisitions of another node may enter the queue in another order than they
+/// were started, because their accesses may overtake each other.
 ///
 /// *Death.* If the holder of a lock or a party that waits for it dies, the lock is never granted
 /// again, because the state of the protected data is unknown. Waiting and later acquisitions fail

@@ -83,8 +83,10 @@ constexpr remote_ptr<root_word> root_of(node_id node, segment_id segment = 0) {
 /// is destroyed, the lanes end too, and pending handlers are destroyed.
 ///
 /// *Order.* Operations with one node are carried out in the order in which they were started. Yet a
-/// read or an exchange may observe the effect of a write that was started later (ibv_post_send(3),
-/// IBV_SEND_FENCE). To exclude that, start the write when the earlier operation has completed.
+/// read or an atomic operation may observe the effect of a write that was started later
+/// (ibv_post_send(3), IBV_SEND_FENCE), and if the node's device carries out atomic operations by
+/// PCIe (IBV_ATOMIC_GLOB), other operations that were started later. To exclude that, start them
+/// when the earlier operation has completed.
 /// Reads of more than 8 bytes, or not aligned to 8, may see parts of a concurrent write: see
 /// `single_writer`.
 ///

@@ -84,8 +84,9 @@ public:
 /// Operations are posted at once while the device's queue has room, and wait when it is full; any
 /// number may be started. On siw, an operation that has to wait for reads is not posted before.
 /// Sends, writes, reads and atomics are carried out in the order in which
-/// they were started, and receives are filled in their order. The device may use a buffer until the
-/// operation's handler is called.
+/// they were started, and receives are filled in their order. Yet operations that follow a read or
+/// an atomic operation may take effect before it, unless they are `fenced` or start when it has
+/// completed. The device may use a buffer until the operation's handler is called.
 ///
 /// *Errors.* `asio::error::bad_descriptor` if closed; `not_connected` before `connect`;
 /// `operation_aborted` after `close` or `cancel` here; `connection_reset` if the connection failed
@@ -443,8 +444,9 @@ public:
 
   /// Replaces the eight bytes at `target`, in the peer's byte order, by `desired` if they are
   /// `expected`. Reports the previous value: the exchange happened if it equals `expected`. Atomic
-  /// with respect to other operations of the peer's device, and to its CPU only if the device
-  /// supports that (`ibv_device_attr::atomic_cap`). Errors: `error::misaligned`,
+  /// with respect to other atomic operations of the peer's device. The peer's device may report
+  /// that it also is with respect to those of the CPU (`ibv_device_attr::atomic_cap`,
+  /// IBV_ATOMIC_GLOB); `asio_rdma-trial --check h16` tries that. Errors: `error::misaligned`,
   /// `error::remote_range`, `operation_not_supported` where the device has no atomics.
   template <class Token = asio::default_completion_token_t<executor_type>>
   auto async_compare_and_swap(const remote_buffer& target, std::uint64_t expected,
