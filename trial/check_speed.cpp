@@ -11,6 +11,7 @@
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/write.hpp>
 
+#include <algorithm>
 #include <chrono>
 #include <exception>
 #include <thread>
@@ -19,11 +20,32 @@ namespace trial {
 
 namespace {
 
+// The library and verbs are measured by turns, and the best result of each counts: other work of
+// the machine can only worsen a result, and may last as long as a round.
+constexpr int rounds = 3;
+double seconds_of_round(const session& s) { return s.seconds() / rounds; }
+
+struct measured {
+  double library = 0, verbs = 0;
+};
+template <class Library, class Verbs>
+awaitable<measured> by_turns(bool smaller_is_better, Library library, Verbs verbs) {
+  measured best;
+  const auto keep = [&](double& to, double value, int round) {
+    to = round == 0 ? value : smaller_is_better ? std::min(to, value) : std::max(to, value);
+  };
+  for (int round = 0; round < rounds; ++round) {
+    keep(best.library, co_await library(), round);
+    keep(best.verbs, co_await verbs(), round);
+  }
+  co_return best;
+}
+
 /// Measures bare verbs at both sides. The far side's result is 0.
 awaitable<double> bare(session& s, flow f, bool rate) {
   if (s.is_near()) {
     bare_end e(f, co_await s.hear_endpoint());
-    const double result = rate ? e.send_for(s.seconds()) : e.ask_for(s.seconds());
+    const double result = rate ? e.send_for(seconds_of_round(s)) : e.ask_for(seconds_of_round(s));
     co_await s.meet();
     co_return result;
   }
@@ -194,9 +216,9 @@ awaitable<double> by_queue_pair(session& s, flow f, bool rate) {
   try {
     co_await e.link();
     if (s.is_near() && rate)
-      result = co_await e.send_for(s.seconds());
+      result = co_await e.send_for(seconds_of_round(s));
     else if (s.is_near())
-      result = co_await e.ask_for(s.seconds());
+      result = co_await e.ask_for(seconds_of_round(s));
     else if (rate)
       co_await e.receive_all();
     else
@@ -213,19 +235,19 @@ awaitable<double> by_queue_pair(session& s, flow f, bool rate) {
 
 awaitable<void> rate(session& s) {
   const flow f{64, 64, false};
-  const double library = co_await by_queue_pair(s, f, true);
-  const double verbs = co_await bare(s, f, true);
+  const measured m = co_await by_turns(
+      false, [&] { return by_queue_pair(s, f, true); }, [&] { return bare(s, f, true); });
   if (s.is_near())
-    s.add({"SENDs of 64 bytes", "1/s", library, verbs, false});
+    s.add({"SENDs of 64 bytes", "1/s", m.library, m.verbs, false});
 }
 
 awaitable<void> round_trips(session& s, bool busy) {
   const flow f{64, 1, busy};
-  const double library = co_await by_queue_pair(s, f, false);
-  const double verbs = co_await bare(s, f, false);
+  const measured m = co_await by_turns(
+      true, [&] { return by_queue_pair(s, f, false); }, [&] { return bare(s, f, false); });
   if (s.is_near())
     s.add({std::string("round trip of 64 bytes, ") + (busy ? "polling" : "sleeping"), "us",
-           1e6 * library, 1e6 * verbs, true});
+           1e6 * m.library, 1e6 * m.verbs, true});
 }
 
 awaitable<void> latency(session& s) { return round_trips(s, false); }
@@ -255,7 +277,7 @@ awaitable<double> by_connection(session& s, std::size_t size) {
     std::uint64_t sent = 0;
     const auto begin = clock_type::now();
     const auto end = begin + std::chrono::duration_cast<clock_type::duration>(
-                                 std::chrono::duration<double>(s.seconds()));
+                                 std::chrono::duration<double>(seconds_of_round(s)));
     const auto send = [&] {
       return keep_sending(c, text, end, sent);
     };
@@ -273,10 +295,10 @@ awaitable<double> by_connection(session& s, std::size_t size) {
 }
 
 awaitable<void> message_speed(session& s, flow f, const char* name) {
-  const double library = co_await by_connection(s, f.bytes);
-  const double verbs = co_await bare(s, f, true);
+  const measured m = co_await by_turns(
+      false, [&] { return by_connection(s, f.bytes); }, [&] { return bare(s, f, true); });
   if (s.is_near())
-    s.add({name, "MB/s", library / 1e6, verbs * double(f.bytes) / 1e6, false});
+    s.add({name, "MB/s", m.library / 1e6, m.verbs * double(f.bytes) / 1e6, false});
 }
 
 awaitable<void> small_messages(session& s) {
@@ -296,7 +318,7 @@ awaitable<double> by_stream(session& s) {
   const auto begin = clock_type::now();
   try {
     if (s.is_near()) {
-      while (seconds_since(begin) < s.seconds())
+      while (seconds_since(begin) < seconds_of_round(s))
         total += co_await asio::async_write(c, asio::buffer(piece), use_awaitable);
       c.shutdown(stream::shutdown_send);
     }
@@ -311,11 +333,11 @@ awaitable<double> by_stream(session& s) {
 
 awaitable<void> stream_speed(session& s) {
   const flow f{256 << 10, 8, false};
-  const double library = co_await by_stream(s);
-  const double verbs = co_await bare(s, f, true);
+  const measured m = co_await by_turns(
+      false, [&] { return by_stream(s); }, [&] { return bare(s, f, true); });
   if (s.is_near())
-    s.add({"a stream, beside SENDs of 256 KiB", "MB/s", library / 1e6,
-           verbs * double(f.bytes) / 1e6, false});
+    s.add({"a stream, beside SENDs of 256 KiB", "MB/s", m.library / 1e6,
+           m.verbs * double(f.bytes) / 1e6, false});
 }
 
 constexpr check checks[] = {
