@@ -146,22 +146,18 @@ reader_state fpdu_reader::resume() noexcept {
 }
 
 std::span<const std::span<std::byte>> fpdu_reader::targets() const noexcept {
-  if (payload_pending() == 0 || discard_)
+  if (payload_pending() == 0 || discard_ || crc_on_)
     return {};
   return to_.parts();
 }
 
 void fpdu_reader::placed(std::size_t bytes) noexcept {
-  assert(bytes == 0 || (!discard_ && bytes <= payload_pending()));
+  assert(bytes == 0 || (!discard_ && !crc_on_ && bytes <= payload_pending()));
   if (bytes == 0)
     return;
   pending_ -= bytes;
-  for (std::size_t left = bytes; left != 0;) {
-    const auto done = to_.take(left);
-    if (crc_on_)
-      crc_.update(done);
-    left -= done.size();
-  }
+  for (std::size_t left = bytes; left != 0;)
+    left -= to_.take(left).size();
   if (pending_ == 0)
     payload_complete();
 }

@@ -93,7 +93,7 @@ enum class reader_state : std::uint8_t {
 /// their payload into the memory that a sink provides.
 ///
 /// The caller gives the reader bytes with `feed`. To avoid the copy of a large payload, the caller
-/// may also read from the socket into `targets()` and report the bytes with `placed`:
+/// may also read from the socket into `targets()` and report the bytes with `placed`, without CRCs:
 ///
 ///     // only if reader.targets() is not empty
 ///     // iov: reader.targets(), then a buffer of the caller
@@ -101,6 +101,9 @@ enum class reader_state : std::uint8_t {
 ///     direct = min(n, reader.payload_pending());
 ///     reader.placed(direct);
 ///     reader.feed(the n - direct bytes in the buffer);
+///
+/// With CRCs there are no targets. The program may change its memory at any time, so a CRC of that
+/// memory need not be the CRC of the bytes that came.
 ///
 /// Payload is placed before its CRC is verified: after a CRC error, the memory of the segment has
 /// undefined contents. `end_segment` is called only if the CRC is right.
@@ -130,7 +133,7 @@ public:
   /// come next in the stream.
   std::size_t payload_pending() const noexcept { return stage_ == stage::payload ? pending_ : 0; }
   /// The memory for the pending payload: `payload_pending()` bytes, or empty if the payload is
-  /// discarded. Valid until the next call of another function.
+  /// discarded, or if the peers have agreed on CRCs. Valid until the next call of another function.
   std::span<const std::span<std::byte>> targets() const noexcept;
   /// Reports that the caller has written the next `bytes` bytes of the stream to `targets()`.
   ///

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSL-1.0
-// The receiving side of a wire: start frames and segments. Payload is read into its place directly.
+// The receiving side of a wire: start frames and segments. Without CRCs, long payload is read into
+// its place directly.
 #include "wire/iwarp_wire.hpp"
 
 #include <algorithm>

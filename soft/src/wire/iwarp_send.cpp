@@ -235,14 +235,17 @@ void iwarp_wire::send_segment() {
   }
   std::span<const std::byte> payload[iwarp::placement::max_parts + 1];
   std::copy(parts, parts + count, payload);
-  writer_->seal(s, {payload, count});
 
-  if (out_.size() != out_sent_ || s.size() <= small) {
+  if (out_.size() != out_sent_ || s.size() <= small || writer_->crc()) {
     write_out(s.header());
     for (unsigned i = 0; i < count; ++i)
       write_out(payload[i]);
+    // The CRC is that of the copy: the program may be changing its memory.
+    const std::span<const std::byte> copy[] = {std::span(out_).last(s.length)};
+    writer_->seal(s, copy);
     write_out(s.trailer());
   } else {
+    writer_->seal(s, {});
     iovec v[iwarp::placement::max_parts + 3];
     unsigned n = 0;
     const auto add = [&](std::span<const std::byte> p) {

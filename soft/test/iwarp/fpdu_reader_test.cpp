@@ -137,54 +137,59 @@ TEST_CASE("A discarded payload is consumed and its CRC checked") {
   CHECK(again.error() == mpa_error(mpa_error_code::crc));
 }
 
-TEST_CASE("Payload can be written directly to the targets, with and without CRC") {
-  for (const bool crc : {false, true}) {
-    const bytes payload = pattern(1000, 5);
-    bytes stream = send_of(payload, crc);
-    for (const bool broken : {false, true}) {
-      if (broken)
-        stream[500] ^= std::byte{1};
-      memory_sink sink;
-      sink.part = 70;
-      fpdu_reader reader(crc, sink);
-      random_engine random(6);
-      std::size_t at = reader.feed(std::span(stream).first(30));
-      while (reader.payload_pending() != 0) {
-        const std::size_t pending = reader.payload_pending();
-        std::size_t room = 0;
-        for (const auto& part : reader.targets())
-          room += part.size();
-        REQUIRE(room == pending);
-        REQUIRE(reader.targets()[0].size() <= 70);
-        // As readv would: some bytes, over several parts.
-        const std::size_t n = std::min<std::size_t>(pending, number(random, 0, 200));
-        std::size_t left = n;
-        std::size_t from = at;
-        for (const auto& part : reader.targets()) {
-          const std::size_t here = std::min(left, part.size());
-          std::copy_n(stream.begin() + static_cast<std::ptrdiff_t>(from), here, part.begin());
-          from += here;
-          left -= here;
-        }
-        reader.placed(n);
-        REQUIRE(reader.payload_pending() == pending - n);
-        at += n;
-        // Some bytes through the other way.
-        at += reader.feed(
-            std::span(stream).subspan(at, std::min<std::size_t>(reader.payload_pending(), 3)));
-      }
-      reader.feed(std::span(stream).subspan(at));
-      if (broken && crc) {
-        CHECK(reader.state() == reader_state::failed);
-        CHECK(reader.error() == mpa_error(mpa_error_code::crc));
-        CHECK(sink.messages.empty());
-      } else {
-        CHECK(reader.state() == reader_state::reading);
-        REQUIRE(sink.messages.size() == 1);
-        CHECK((sink.messages[0].payload == payload) == !broken);
-      }
+TEST_CASE("Payload can be written directly to the targets") {
+  const bytes payload = pattern(1000, 5);
+  const bytes stream = send_of(payload, false);
+  memory_sink sink;
+  sink.part = 70;
+  fpdu_reader reader(false, sink);
+  random_engine random(6);
+  std::size_t at = reader.feed(std::span(stream).first(30));
+  while (reader.payload_pending() != 0) {
+    const std::size_t pending = reader.payload_pending();
+    std::size_t room = 0;
+    for (const auto& part : reader.targets())
+      room += part.size();
+    REQUIRE(room == pending);
+    REQUIRE(reader.targets()[0].size() <= 70);
+    // As readv would: some bytes, over several parts.
+    const std::size_t n = std::min<std::size_t>(pending, number(random, 0, 200));
+    std::size_t left = n;
+    std::size_t from = at;
+    for (const auto& part : reader.targets()) {
+      const std::size_t here = std::min(left, part.size());
+      std::copy_n(stream.begin() + static_cast<std::ptrdiff_t>(from), here, part.begin());
+      from += here;
+      left -= here;
     }
+    reader.placed(n);
+    REQUIRE(reader.payload_pending() == pending - n);
+    at += n;
+    // Some bytes through the other way.
+    at += reader.feed(
+        std::span(stream).subspan(at, std::min<std::size_t>(reader.payload_pending(), 3)));
   }
+  reader.feed(std::span(stream).subspan(at));
+  CHECK(reader.state() == reader_state::reading);
+  REQUIRE(sink.messages.size() == 1);
+  CHECK(sink.messages[0].payload == payload);
+}
+
+TEST_CASE("With CRC there are no targets, and the memory may change while bytes arrive") {
+  const bytes payload = pattern(200, 5);
+  fpdu_writer writer(true);
+  const bytes stream = fpdus(
+      writer, {.op = opcode::rdma_write, .length = 200, .stag = sink_stag, .tagged_offset = 0},
+      payload);
+  memory_sink sink;
+  fpdu_reader reader(true, sink);
+  for (const std::byte b : stream) {
+    CHECK(reader.targets().empty());
+    reader.feed(std::span(&b, 1));
+    std::ranges::fill(sink.tagged, std::byte{7});
+  }
+  CHECK(reader.state() == reader_state::reading);
+  CHECK(sink.ended.size() == 1);
 }
 
 TEST_CASE("Memory beyond the payload is not offered") {

@@ -77,6 +77,7 @@ std::vector<std::byte> raw_peer::fpdu(iwarp::fpdu_writer& w, const iwarp::outgoi
                                       std::span<const std::byte> payload) {
   iwarp::outgoing_segment s;
   require(w.start(m) && w.next(s) && s.last, "a message of one segment");
+  w.seal(s, {&payload, 1});
   std::vector<std::byte> all(s.header().begin(), s.header().end());
   all.insert(all.end(), payload.begin(), payload.end());
   all.insert(all.end(), s.trailer().begin(), s.trailer().end());
