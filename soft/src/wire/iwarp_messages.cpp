@@ -24,6 +24,8 @@ failure operation_error(rdmap_error_code code) {
 } // namespace
 
 failure iwarp_wire::end_segment(const iwarp::segment_header& h) noexcept {
+  if (!takes_segments())
+    return {};
   if (!std::exchange(heard_, true)) {
     may_send_ = true;
     deadline_ = clock::time_point::max();

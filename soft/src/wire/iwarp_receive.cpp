@@ -64,6 +64,8 @@ constexpr int reads_a_turn = 16;       // reads before other tasks get their tur
 void iwarp_wire::receive() {
   const auto self = find(number_);
   static auto& buffer = *new std::array<std::byte, piece>; // with the engine locked
+  if (reader_ && !takes_segments())
+    return;
   if (reader_ && reader_->state() == iwarp::reader_state::stopped)
     reader_->resume();
   if (reader_ && reader_->payload_pending() != 0)
@@ -73,8 +75,9 @@ void iwarp_wire::receive() {
     std::vector<std::byte> input;
     input.swap(input_);
     const std::size_t taken = reader_->feed(input);
-    if (stage_ == stage::running)
-      input_.assign(input.begin() + static_cast<std::ptrdiff_t>(taken), input.end());
+    if (!takes_segments())
+      return;
+    input_.assign(input.begin() + static_cast<std::ptrdiff_t>(taken), input.end());
   }
   if (reader_ && reader_->state() == iwarp::reader_state::failed)
     return fail(reader_->error());
@@ -130,6 +133,8 @@ void iwarp_wire::receive() {
         return lose_peer(errno);
       break;
     }
+    if (reader_ && !takes_segments())
+      return;
     if (reader_ && reader_->state() == iwarp::reader_state::failed)
       return fail(reader_->error());
     if (static_cast<std::size_t>(n) < room) // nothing more has come, or epoll(7) reports it again
@@ -214,9 +219,17 @@ std::deque<iwarp_wire::flight>::iterator iwarp_wire::awaited(bool read) {
   });
 }
 
+// Segments are dropped if the queue pair has failed, as it detaches the wire soon, and if the wire
+// has ended or is silent.
+bool iwarp_wire::takes_segments() const noexcept {
+  return stage_ == stage::running && qp_->present() != IBV_QPS_ERR;
+}
+
 begin_result iwarp_wire::begin_segment(const iwarp::segment_header& h,
                                        iwarp::placement& to) noexcept {
-  if (stage_ != stage::running || (!is_reliable() && !is_unreliable(h.op)))
+  if (!takes_segments())
+    return begin_result::discard();
+  if (!is_reliable() && !is_unreliable(h.op))
     return begin_result::fail(iwarp::rdmap_error(rdmap_error_type::remote_operation,
                                                  rdmap_error_code::unexpected_opcode));
   switch (h.op) {

@@ -20,12 +20,12 @@ constexpr std::size_t small = 2048; // a segment that is copied rather than sent
 } // namespace
 
 void iwarp_wire::pump() {
-  if (stage_ != stage::running || !may_send_)
+  if (!takes_segments() || !may_send_)
     return;
   // The socket takes no more bytes: EPOLLOUT continues. The most segments: others have their turn.
   unsigned segments = 0;
   const auto may_go_on = [&] {
-    return stage_ == stage::running && out_.size() - out_sent_ < most_on_the_way &&
+    return takes_segments() && out_.size() - out_sent_ < most_on_the_way &&
            segments < most_segments;
   };
   for (bool more = true; more && may_go_on();) {

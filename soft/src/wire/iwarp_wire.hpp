@@ -104,6 +104,7 @@ private:
   void receive_start(std::span<const std::byte> bytes);
   iwarp::failure check_place();
   bool has_receive_memory();
+  bool takes_segments() const noexcept;
   bool is_reliable() const noexcept { return qp_ == nullptr || qp_->is_reliable(); }
   iwarp::begin_result begin_segment(const iwarp::segment_header& h,
                                     iwarp::placement& to) noexcept override;

@@ -153,6 +153,53 @@ TEST_CASE("A link between processes is dropped after the messages that were sent
   CHECK(l.other->wait() == 0);
 }
 
+TEST_CASE("child: several messages at once", "[.child]") {
+  connecting c;
+  to_parent(c);
+  ibv_sge e{reinterpret_cast<std::uintptr_t>(c.memory.data()), 16, c.mr->lkey};
+  std::array<ibv_send_wr, messages> all{};
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    all[i].sg_list = &e;
+    all[i].num_sge = 1;
+    all[i].opcode = IBV_WR_SEND;
+    all[i].next = i + 1 < all.size() ? &all[i + 1] : nullptr;
+  }
+  ibv_send_wr* bad = nullptr;
+  meet(parent_channel);
+  REQUIRE(ibv_post_send(c.e.id->qp, all.data(), &bad) == 0);
+  meet(parent_channel);
+}
+
+TEST_CASE("A receive fails among messages of another process, and its queue pair with it") {
+  listening l("child: several messages at once", "");
+  with_settings set("fail=recv:3:loc_prot");
+  meet(l.other->channel());
+  ibv_cq* const q = l.accepted.e.id->recv_cq;
+  for (int i = 1; i <= messages; ++i) {
+    INFO(i);
+    CHECK(completion(q).status == (i < 3    ? IBV_WC_SUCCESS
+                                   : i == 3 ? IBV_WC_LOC_PROT_ERR
+                                            : IBV_WC_WR_FLUSH_ERR));
+  }
+  meet(l.other->channel());
+  CHECK(l.other->wait() == 0);
+}
+
+TEST_CASE("A receive drops the link to another process, whose requests end after their timeout") {
+  listening l("child: several messages at once", "");
+  with_settings set("drop=recv:3");
+  meet(l.other->channel());
+  ibv_cq* const q = l.accepted.e.id->recv_cq;
+  for (int i = 1; i <= 3; ++i)
+    CHECK(completion(q).status == IBV_WC_SUCCESS);
+  REQUIRE(l.accepted.send() == 0);
+  CHECK(completion(l.accepted.e.id->send_cq).status == IBV_WC_RETRY_EXC_ERR);
+  for (int i = 4; i <= messages; ++i)
+    CHECK(completion(q).status == IBV_WC_WR_FLUSH_ERR);
+  meet(l.other->channel());
+  CHECK(l.other->wait() == 0);
+}
+
 TEST_CASE("child: the second request fails and the first is delayed", "[.child]") {
   connecting c;
   to_parent(c);
