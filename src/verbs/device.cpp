@@ -103,10 +103,12 @@ device adopt_opened(ibv_context* context, error_code& ec) {
   return result;
 }
 
-// POLLERR and POLLHUP are always reported (poll(2)).
+// Of a channel without a completion queue, which has no event. The kernel reports POLLERR, which
+// poll(2) always looks for. The project's software device can only make the channel readable.
 bool has_ended(const ibv_comp_channel& c, int milliseconds) noexcept {
-  pollfd channel{c.fd, 0, 0};
-  return poll(&channel, 1, milliseconds) == 1 && (channel.revents & (POLLERR | POLLHUP)) != 0;
+  pollfd channel{c.fd, POLLIN, 0};
+  return poll(&channel, 1, milliseconds) == 1 &&
+         (channel.revents & (POLLIN | POLLERR | POLLHUP)) != 0;
 }
 
 } // namespace

@@ -12,7 +12,6 @@
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <sys/socket.h>
 #include <unistd.h>
 #include <utility>
 
@@ -61,19 +60,13 @@ public:
       wakes_early_ = wanted;
   }
 
-  /// No event comes any more, and the descriptor polls as hung up. No eventfd shows that, so a
-  /// socket takes its number.
+  /// No event comes any more, and the descriptor polls as readable from now on. The kernel's polls
+  /// with POLLERR then, which no descriptor of epoll can show. The descriptor must stay the same:
+  /// if another one took its number, an epoll set of the program would lose it.
   void end() {
     std::lock_guard lock(mutex_);
-    if (std::exchange(ended_, true))
-      return;
-    signal(); // wakes those that wait for the eventfd
-    int pair[2];
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0)
-      return; // the process has no descriptor left
-    dup3(pair[0], fd_, O_CLOEXEC);
-    ::close(pair[0]);
-    ::close(pair[1]);
+    if (!std::exchange(ended_, true))
+      signal();
   }
 
   /// Closes the descriptor. No event comes any more.

@@ -387,11 +387,11 @@ TEST_CASE("Before the event of its removal a device's functions fail, and it use
   CHECK(ibv_dereg_mr(a.mr.get()) == EIO);
   pollfd events{context->async_fd, POLLIN, 0};
   CHECK(poll(&events, 1, 0) == 0);
+  pollfd ended{a.channel->fd, POLLIN, 0};
+  CHECK(poll(&ended, 1, 0) == 0);
   set.replace("mlx5,event=now:device_fatal");
   CHECK(next_event(*context) == IBV_EVENT_DEVICE_FATAL);
-  pollfd ended{a.channel->fd, 0, 0};
   CHECK(poll(&ended, 1, 0) == 1);
-  CHECK((ended.revents & POLLHUP) != 0);
   ibv_cq* cq = nullptr;
   void* user = nullptr;
   CHECK(ibv_get_cq_event(a.channel.get(), &cq, &user) == -1);
