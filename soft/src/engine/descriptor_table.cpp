@@ -5,9 +5,10 @@
 #include <unistd.h>
 
 namespace soft {
-descriptor_table::~descriptor_table() {
-  if (fd() >= 0)
-    close(fd());
+
+void descriptor_table::close() noexcept {
+  if (const int made = epoll_.exchange(-1); made >= 0)
+    ::close(made);
 }
 
 int descriptor_table::open() {

@@ -27,12 +27,14 @@ public:
   static constexpr std::uint64_t first_id = 2;
 
   descriptor_table() = default;
-  ~descriptor_table();
+  ~descriptor_table() { close(); }
   descriptor_table(const descriptor_table&) = delete;
   descriptor_table& operator=(const descriptor_table&) = delete;
 
   /// Makes the epoll instance, unless it is there. An error number.
   int open();
+  /// Closes the epoll instance, which watches no descriptor.
+  void close() noexcept;
   /// The descriptor of the epoll instance, or -1. From any thread.
   int fd() const noexcept { return epoll_.load(std::memory_order_acquire); }
   /// From any thread.

@@ -38,6 +38,7 @@ engine& engine::get() {
   if (!std::exchange(is_renewed, true))
     in_each_child([] { process_engine = nullptr; });
   engine* const made = new engine;
+  static_cast<void>(made->start()); // ibv_open_device(3) tries again, and reports the error
   process_engine.store(made, std::memory_order_release);
   return *made;
 }
@@ -45,24 +46,53 @@ engine& engine::get() {
 engine::engine()
     // With one processor, a thread that spins keeps away the one that it waits for.
     : spin_(std::thread::hardware_concurrency() > 1 ? std::chrono::microseconds(20)
-                                                    : std::chrono::microseconds(0)) {
-  descriptors_.open();
-  wake_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  timer_ = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
-  epoll_event event{};
-  event.events = EPOLLIN;
-  event.data.u64 = wake_id;
-  epoll_ctl(descriptors_.fd(), EPOLL_CTL_ADD, wake_, &event);
-  event.data.u64 = timer_id;
-  epoll_ctl(descriptors_.fd(), EPOLL_CTL_ADD, timer_, &event);
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::thread([this] {
-    pthread_setname_np(pthread_self(), "soft0");
-    work();
-  }).detach();
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+                                                    : std::chrono::microseconds(0)) {}
+
+// pthread_create(3) returns its error, as std::thread does not: an exception would pass through
+// functions of C.
+int engine::start() {
+  if (has_thread_)
+    return 0;
+  const auto watch_own = [this](int fd, std::uint64_t id) {
+    epoll_event event{};
+    event.events = EPOLLIN;
+    event.data.u64 = id;
+    return epoll_ctl(descriptors_.fd(), EPOLL_CTL_ADD, fd, &event) == 0;
+  };
+  const auto begin = [&] {
+    if (const int error = descriptors_.open())
+      return error;
+    if ((wake_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) < 0 ||
+        (timer_ = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)) < 0 ||
+        !watch_own(wake_, wake_id) || !watch_own(timer_, timer_id))
+      return errno;
+    set_timer(); // of tasks that came before
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    pthread_t thread{};
+    const int error = pthread_create(
+        &thread, nullptr,
+        [](void* e) -> void* {
+          pthread_setname_np(pthread_self(), "soft0");
+          static_cast<engine*>(e)->work();
+          return nullptr;
+        },
+        this);
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    if (error == 0)
+      pthread_detach(thread);
+    return error;
+  };
+  const int error = begin();
+  has_thread_ = error == 0;
+  if (has_thread_)
+    return 0;
+  for (int* const fd : {&wake_, &timer_})
+    if (*fd >= 0)
+      close(std::exchange(*fd, -1));
+  descriptors_.close();
+  return error;
 }
 
 void engine::schedule(task& t) noexcept {

@@ -58,7 +58,8 @@ private:
 /// polling go by rings.
 class engine {
 public:
-  /// The engine of this process. A child after fork(2) has another, without any object.
+  /// The engine of this process. A child after fork(2) has another, without any object. It runs
+  /// unless the process lacks descriptors or threads.
   static engine& get();
 
   /// The lock for control functions. The engine lets a waiting thread pass before its next tasks.
@@ -108,6 +109,9 @@ public:
     f();
   }
   // The following need the lock.
+  /// Makes the thread and its descriptors, unless they are there. An error number: there is nothing
+  /// of them, and a later call may find more.
+  int start();
   /// Runs `t` at `when`, in place of an earlier time.
   void schedule_at(task& t, clock::time_point when);
   /// The same, to the microsecond if the machine has more than one processor: near its time the
@@ -162,6 +166,7 @@ private:
   std::atomic<clock::rep> near_due_{never};            // the first of them
   clock::time_point precise_until_{};                  // and so long for what comes next
   descriptor_table descriptors_;
+  bool has_thread_ = false;
   int wake_ = -1, timer_ = -1;
   clock::duration spin_;
 };

@@ -233,7 +233,12 @@ SOFT_EXPORT ibv_context* ibv_open_device(ibv_device* d) {
     return SOFT_NEXT(ibv_open_device)(d);
   {
     // The engine and its address are there as long as the process, from its first context on.
-    const engine::lock_guard lock(engine::get());
+    engine& e = engine::get();
+    const engine::lock_guard lock(e);
+    if (const int error = e.start()) {
+      errno = error;
+      return nullptr;
+    }
     if (!prepare_numbers())
       return nullptr;
   }
