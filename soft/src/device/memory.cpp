@@ -236,18 +236,36 @@ bool memory_table::invalidate(const ibv_qp& by, std::uint32_t key) {
   return true;
 }
 
-// A device's accesses are no accesses of a thread. ThreadSanitizer would see them as such, and
-// report each WRITE that a program waits for by reading the memory.
-void move_bytes(std::byte* to, const std::byte* from, std::size_t n) noexcept {
 #if SOFT_THREAD_SANITIZER
+
+// A device's accesses are no accesses of a thread. ThreadSanitizer would see them as such, and
+// report each WRITE that a program waits for by reading the memory. It sees memmove(3), too, of
+// which the compiler makes no volatile accesses.
+__attribute__((no_sanitize("thread"))) void move_bytes(std::byte* to, const std::byte* from,
+                                                       std::size_t n) noexcept {
+  using word = std::uint64_t __attribute__((aligned(1), may_alias));
+  const auto* const volatile_from = static_cast<const volatile std::byte*>(from);
+  auto* const volatile_to = static_cast<volatile std::byte*>(to);
+  const auto* const words_from = reinterpret_cast<const volatile word*>(from);
+  auto* const words_to = reinterpret_cast<volatile word*>(to);
+  const std::size_t words = n / sizeof(word);
+  __sync_synchronize(); // a program may poll one of the words
   if (to <= from || to >= from + n) {
-    asm volatile("rep movsb" : "+D"(to), "+S"(from), "+c"(n) : : "memory");
+    for (std::size_t i = 0; i != words; ++i)
+      words_to[i] = words_from[i];
+    for (std::size_t i = words * sizeof(word); i != n; ++i)
+      volatile_to[i] = volatile_from[i];
   } else {
-    to += n - 1;
-    from += n - 1;
-    asm volatile("std; rep movsb; cld" : "+D"(to), "+S"(from), "+c"(n) : : "memory");
+    for (std::size_t i = n; i != words * sizeof(word); --i)
+      volatile_to[i - 1] = volatile_from[i - 1];
+    for (std::size_t i = words; i != 0; --i)
+      words_to[i - 1] = words_from[i - 1];
   }
+}
+
 #else
+
+void move_bytes(std::byte* to, const std::byte* from, std::size_t n) noexcept {
   if (n == 8 && reinterpret_cast<std::uintptr_t>(to) % 8 == 0) { // a word that a program may poll
     std::uint64_t word = 0;
     std::memcpy(&word, from, 8);
@@ -255,8 +273,9 @@ void move_bytes(std::byte* to, const std::byte* from, std::size_t n) noexcept {
     return;
   }
   std::memmove(to, from, n);
-#endif
 }
+
+#endif
 
 unsigned slice(const spans& whole, std::uint64_t offset, std::uint64_t bytes,
                std::span<std::byte>* to) {
