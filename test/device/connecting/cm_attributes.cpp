@@ -145,7 +145,7 @@ TEST_CASE("both sides read, with any limits of each side") {
   read_many(m, m.b, m.mb, m.ma);
 }
 
-TEST_CASE("the type of service is the traffic class of both queue pairs") {
+TEST_CASE("the type of service is the traffic class of both queue pairs", "[h2]") {
   meeting m;
   connect_options c;
   c.type_of_service = 106;
@@ -172,7 +172,7 @@ TEST_CASE("a traffic class of a queue pair replaces the type of service on its s
   CHECK(traffic_class(m.b) == (of_connector ? 106 : 32));
 }
 
-TEST_CASE("the administrator's type of service applies to connections that set none") {
+TEST_CASE("the administrator's type of service applies to connections that set none", "[h2]") {
   meeting m;
   const administrator set(m.dev.name(), 106);
   if (!set.is_set() || m.dev.type() == transport::iwarp)

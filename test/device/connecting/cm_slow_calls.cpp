@@ -89,7 +89,7 @@ void pause(std::chrono::microseconds time) { std::this_thread::sleep_for(time); 
 
 } // namespace
 
-TEST_CASE("a context does other work while a call of rdma_connect runs") {
+TEST_CASE("a context does other work while a call of rdma_connect runs", "[h17]") {
   const connections_check nothing_left;
   held_calls held(1);
   meeting m;

@@ -102,7 +102,7 @@ TEST_CASE("a shared receive queue that cannot be created") {
   CHECK_FALSE(ec);
 }
 
-TEST_CASE("a queue pair that cannot be created, or not with inline data") {
+TEST_CASE("a queue pair that cannot be created, or not with inline data", "[h9]") {
   const resource_check nothing_left;
   ground g;
   faults::injector faults(g.dev.native_handle());

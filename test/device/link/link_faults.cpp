@@ -126,7 +126,7 @@ TEMPLATE_TEST_CASE("a refused post of another operation ends the pending operati
   });
 }
 
-TEMPLATE_TEST_CASE("a failed completion ends the pending operations", "", connection_scene,
+TEMPLATE_TEST_CASE("a failed completion ends the pending operations", "[h12]", connection_scene,
                    stream_scene) {
   for (const ibv_wc_status status :
        {IBV_WC_LOC_LEN_ERR, IBV_WC_LOC_QP_OP_ERR, IBV_WC_LOC_PROT_ERR, IBV_WC_WR_FLUSH_ERR,
@@ -262,8 +262,8 @@ TEST_CASE("memory that cannot be registered is its operation's error, and the co
   });
 }
 
-TEST_CASE(
-    "a key of a sent message that cannot be ended ends the connection, and keeps the memory") {
+TEST_CASE("a key of a sent message that cannot be ended ends the connection, and keeps the memory",
+          "[h3]") {
   connection_scene::each([](const auto& kind) {
     if (!kind.registers || kind.feed == nullptr)
       return;
@@ -295,7 +295,8 @@ TEST_CASE(
 
 TEST_CASE(
     "a window of a sent message that cannot be invalidated ends the connection, and keeps the "
-    "memory if it cannot be freed either") {
+    "memory if it cannot be freed either",
+    "[h3]") {
   connection_scene::each([](const auto& kind) {
     if (!kind.registers || kind.feed == nullptr)
       return;

@@ -94,7 +94,8 @@ struct end_pair {
 
 } // namespace
 
-TEST_CASE("a shared queue has as many receives as before when 1000 of its queue pairs have ended") {
+TEST_CASE("a shared queue has as many receives as before when 1000 of its queue pairs have ended",
+          "[h1]") {
   scene t;
   if (never_tells(t.dev))
     return;
@@ -124,7 +125,8 @@ TEST_CASE("a shared queue has as many receives as before when 1000 of its queue 
   }
 }
 
-TEST_CASE("a shared receive that a queue pair has taken completes though the queue pair fails") {
+TEST_CASE("a shared receive that a queue pair has taken completes though the queue pair fails",
+          "[h1]") {
   scene t;
   if (never_tells(t.dev))
     return;
@@ -162,7 +164,7 @@ TEST_CASE("a shared receive that a queue pair has taken is destroyed with its co
   CHECK(faults.counts().dropped_completions == 0);
 }
 
-TEST_CASE("a device that does not report the last receive is waited for once") {
+TEST_CASE("a device that does not report the last receive is waited for once", "[h1]") {
   scene t;
   if (never_tells(t.dev))
     return;
@@ -200,7 +202,7 @@ TEST_CASE("a device that has reported the last receive is waited for after an ev
   until(t.io, [&] { return t.r.filled == 2; });
 }
 
-TEST_CASE("connections that end leave as many shared receives as there were") {
+TEST_CASE("connections that end leave as many shared receives as there were", "[h1]") {
   talk t({}, shared_receives_options{});
   if (never_tells(t.dev))
     return;

@@ -78,7 +78,7 @@ TEST_CASE("a black hole in one direction ends all outstanding operations at both
     CHECK(h.b1.timed_out + h.b2.timed_out > 0);
 }
 
-TEST_CASE("operations continue after a black hole of less time than the retries take") {
+TEST_CASE("operations continue after a black hole of less time than the retries take", "[h12]") {
   busy_hosts h({});
   {
     const loss of1(1, 100), of2(2, 100);
@@ -95,7 +95,8 @@ TEST_CASE("operations continue after a black hole of less time than the retries 
 }
 
 // The times that `queue_pair_options::timeout` documents for rxe.
-TEST_CASE("by default a black hole of five seconds ends nothing, and one that stays everything") {
+TEST_CASE("by default a black hole of five seconds ends nothing, and one that stays everything",
+          "[h12]") {
   using namespace std::chrono_literals;
   busy_hosts h({});
   if (h.iwarp())
