@@ -17,6 +17,11 @@ struct soft_resources {
 
 void soft_get_resources(struct soft_resources* to);
 
+/* The number of those among them that the program has tried to destroy after the removal of the
+ * device, in vain (EIO): their memory is lost until the process ends. An object that is left
+ * without being lost was forgotten by the program. */
+void soft_get_lost_resources(struct soft_resources* to);
+
 /* Replaces the settings of the device (soft/README.md) for everything that happens from now on, in
  * this process. The occasions of its faults are counted from now on, too. Limits apply to objects
  * that are made afterwards.

@@ -35,7 +35,16 @@ ibv_device& device() noexcept {
   return all.d;
 }
 
-resource_counts& resources() noexcept { return of_process<resource_counts>(); }
+namespace {
+
+struct all_counts {
+  resource_counts made, lost;
+};
+
+} // namespace
+
+resource_counts& resources() noexcept { return of_process<all_counts>().made; }
+resource_counts& lost_resources() noexcept { return of_process<all_counts>().lost; }
 
 namespace {
 
@@ -162,8 +171,19 @@ bool is_here(const ibv_gid& gid) {
 
 } // namespace soft
 
+namespace {
+
+soft_resources counts_of(const soft::resource_counts& c) noexcept {
+  return {c.domains,     c.regions, c.windows, c.completion_queues, c.shared_receive_queues,
+          c.queue_pairs, c.ids};
+}
+
+} // namespace
+
 extern "C" __attribute__((visibility("default"))) void soft_get_resources(soft_resources* to) {
-  const soft::resource_counts& c = soft::resources();
-  *to = {c.domains,     c.regions, c.windows, c.completion_queues, c.shared_receive_queues,
-         c.queue_pairs, c.ids};
+  *to = counts_of(soft::resources());
+}
+
+extern "C" __attribute__((visibility("default"))) void soft_get_lost_resources(soft_resources* to) {
+  *to = counts_of(soft::lost_resources());
 }

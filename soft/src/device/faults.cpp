@@ -51,7 +51,8 @@ public:
 private:
   void run() override {
     queue_pair::for_all([](queue_pair& qp) {
-      if (device_context::of(qp.qp_base.context).removed)
+      const device_context& c = device_context::of(qp.qp_base.context);
+      if (c.removed && !c.is_told) // not what an earlier removal has left
         qp.cut();
     });
     memory_table::get().end_removed();

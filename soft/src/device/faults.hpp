@@ -23,8 +23,16 @@ int refuse_creation(const ibv_context* c, place call);
 /// For rdma_connect(3): the reason for which the request is rejected, or 0. Waits likewise.
 int refuse_connecting();
 /// For a call that destroys an object. 0; or EIO: the device was removed, and
-/// RDMAV_ALLOW_DISASSOC_DESTROY is not set (ibv_open_device(3)).
+/// RDMAV_ALLOW_DISASSOC_DESTROY is not set (ibv_open_device(3)). An adapter gives this error before
+/// any other, as the kernel no longer knows its objects (ib_uverbs_ioctl, ib_uverbs_write).
 int refuse_destruction(const ibv_context* c);
+template <class Object>
+int refuse_destruction(const ibv_context* c, Object& o) {
+  const int error = refuse_destruction(c);
+  if (error != 0)
+    o.count.lose();
+  return error;
+}
 
 } // namespace soft
 

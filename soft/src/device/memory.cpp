@@ -91,14 +91,12 @@ void memory_table::end_removed() {
   const auto is_removed = [](const auto* o) {
     return o != nullptr && device_context::of(o->context).removed;
   };
-  for (slot& s : slots_) {
-    if (is_removed(s.w)) {
-      if (s.w->bound != nullptr)
-        --std::exchange(s.w->bound, nullptr)->windows;
-      s.w = nullptr;
-    }
-    if (is_removed(s.r))
-      s.r = nullptr;
+  for (std::uint32_t i = 0; i != slots_.size(); ++i) {
+    window* const w = slots_[i].w;
+    if (is_removed(w) && w->bound != nullptr)
+      --std::exchange(w->bound, nullptr)->windows;
+    if (is_removed(w) || is_removed(slots_[i].r))
+      give_back(i);
   }
   ++removals_;
 }

@@ -105,13 +105,27 @@ struct resource_counts {
       shared_receive_queues{0}, queue_pairs{0}, ids{0};
 };
 resource_counts& resources() noexcept;
+/// Those of them that a removed device has refused to destroy, for `soft_get_lost_resources`.
+resource_counts& lost_resources() noexcept;
 /// Counts the object that it is a member of.
 template <std::atomic<int> resource_counts::*Kind>
 struct counted {
   counted() noexcept { ++(resources().*Kind); }
-  ~counted() { --(resources().*Kind); }
+  ~counted() {
+    --(resources().*Kind);
+    if (is_lost_)
+      --(lost_resources().*Kind);
+  }
   counted(const counted&) = delete;
   counted& operator=(const counted&) = delete;
+  /// A removed device has refused to destroy the object. The program may try again.
+  void lose() noexcept {
+    if (!is_lost_.exchange(true))
+      ++(lost_resources().*Kind);
+  }
+
+private:
+  std::atomic<bool> is_lost_{false};
 };
 
 struct domain : ibv_pd {

@@ -69,6 +69,14 @@ public:
       signal();
   }
 
+  /// After `end`, when no thread waits any more: closes what an adapter does not have besides the
+  /// descriptor. The program may close that itself, if it cannot destroy the object.
+  void leave_descriptor() {
+    std::lock_guard lock(mutex_);
+    if (ended_ && counter_ >= 0 && counter_ != fd_)
+      ::close(std::exchange(counter_, -1));
+  }
+
   /// Closes the descriptor. No event comes any more.
   void close() {
     std::lock_guard lock(mutex_);
@@ -185,7 +193,7 @@ private:
   unsigned visits_ = 0;   // of threads that take the event themselves
   std::atomic<bool> wakes_early_{false};
   visited_descriptors* const from_ = nullptr;
-  const int counter_; // an eventfd(2)
+  int counter_; // an eventfd(2)
   const int fd_;
 };
 

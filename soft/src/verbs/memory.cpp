@@ -185,10 +185,10 @@ SOFT_EXPORT ibv_pd* ibv_alloc_pd(ibv_context* c) {
 SOFT_EXPORT int ibv_dealloc_pd(ibv_pd* pd) {
   if (!is_soft(pd->context))
     return SOFT_NEXT(ibv_dealloc_pd)(pd);
+  if (const int error = refuse_destruction(pd->context, domain::of(pd)))
+    return error;
   if (domain::of(pd).objects != 0)
     return EBUSY;
-  if (const int error = refuse_destruction(pd->context))
-    return error;
   --device_context::of(pd->context).objects;
   delete &domain::of(pd);
   return 0;
@@ -227,7 +227,7 @@ SOFT_EXPORT int ibv_dereg_mr(ibv_mr* mr) {
   if (!is_soft(mr->context))
     return SOFT_NEXT(ibv_dereg_mr)(mr);
   auto* const r = static_cast<region*>(mr);
-  if (const int error = refuse_destruction(mr->context))
+  if (const int error = refuse_destruction(mr->context, *r))
     return error;
   {
     const engine::lock_guard lock(engine::get());
@@ -275,7 +275,7 @@ ibv_mw* alloc_mw(ibv_pd* pd, ibv_mw_type type) {
 
 int dealloc_mw(ibv_mw* mw) {
   auto* const w = static_cast<window*>(mw);
-  if (const int error = refuse_destruction(mw->context))
+  if (const int error = refuse_destruction(mw->context, *w))
     return error;
   {
     const engine::lock_guard lock(engine::get());

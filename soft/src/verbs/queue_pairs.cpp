@@ -149,7 +149,7 @@ SOFT_EXPORT int ibv_destroy_qp(ibv_qp* qp) {
   if (!is_soft(qp->context))
     return SOFT_NEXT(ibv_destroy_qp)(qp);
   queue_pair& own = queue_pair::of(qp);
-  if (const int error = refuse_destruction(qp->context))
+  if (const int error = refuse_destruction(qp->context, own))
     return error;
   {
     const engine::lock_guard lock(engine::get());

@@ -39,8 +39,11 @@ SOFT_EXPORT int ibv_destroy_comp_channel(ibv_comp_channel* c) {
     return SOFT_NEXT(ibv_destroy_comp_channel)(c);
   {
     const engine::lock_guard lock(engine::get());
-    if (c->refcnt != 0)
+    if (c->refcnt != 0) {
+      // If the device was removed, its queues cannot be destroyed.
+      channel::of(c).events.leave_descriptor();
       return EBUSY;
+    }
     std::erase(device_context::of(c->context).channels, &channel::of(c));
   }
   --device_context::of(c->context).objects;
@@ -255,10 +258,10 @@ SOFT_EXPORT int ibv_destroy_cq(ibv_cq* base) {
   if (!is_soft(base->context))
     return SOFT_NEXT(ibv_destroy_cq)(base);
   completion_queue& q = completion_queue::of(base);
+  if (const int error = refuse_destruction(base->context, q))
+    return error;
   if (q.users != 0)
     return EBUSY;
-  if (const int error = refuse_destruction(base->context))
-    return error;
   if (q.events_to != nullptr) {
     {
       const engine::lock_guard lock(engine::get());
@@ -339,10 +342,10 @@ SOFT_EXPORT int ibv_destroy_srq(ibv_srq* s) {
   if (!is_soft(s->context))
     return SOFT_NEXT(ibv_destroy_srq)(s);
   shared_queue& own = shared_queue::of(s);
+  if (const int error = refuse_destruction(s->context, own))
+    return error;
   if (own.users != 0)
     return EBUSY;
-  if (const int error = refuse_destruction(s->context))
-    return error;
   end_events(s->context, own.events_got, [&](const ibv_async_event& e) {
     return is_about_shared(e.event_type) && e.element.srq == s;
   });

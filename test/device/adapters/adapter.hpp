@@ -15,6 +15,7 @@
 #pragma weak soft_get_vector
 #pragma weak soft_get_faults
 #pragma weak soft_get_resources
+#pragma weak soft_get_lost_resources
 
 namespace test {
 
@@ -32,12 +33,37 @@ public:
   }
 };
 
-/// The objects that this process has on the software device, by kind.
-inline std::array<int, 7> device_objects() {
-  soft_resources r{};
-  soft_get_resources(&r);
+/// Numbers of objects on the software device, by kind.
+using object_counts = std::array<int, 7>;
+
+inline object_counts counts_of(const soft_resources& r) {
   return {r.domains,     r.regions, r.windows, r.completion_queues, r.shared_receive_queues,
           r.queue_pairs, r.ids};
+}
+/// Those that this process has.
+inline object_counts device_objects() {
+  soft_resources r{};
+  soft_get_resources(&r);
+  return counts_of(r);
+}
+/// Those that it has, and that a removed device has refused to destroy.
+inline object_counts lost_objects() {
+  soft_resources r{};
+  soft_get_lost_resources(&r);
+  return counts_of(r);
+}
+inline int lost_queue_pairs() {
+  soft_resources r{};
+  soft_get_lost_resources(&r);
+  return r.queue_pairs;
+}
+/// Those that it has, and has not tried in vain to destroy.
+inline object_counts objects_in_use() {
+  object_counts all = device_objects();
+  const object_counts lost = lost_objects();
+  for (std::size_t i = 0; i != all.size(); ++i)
+    all[i] -= lost[i];
+  return all;
 }
 
 } // namespace test

@@ -58,18 +58,21 @@ private:
   std::vector<std::uint8_t> bytes_;
 };
 
+/// The resident memory of the process (proc(5)).
+inline std::uint64_t resident_bytes() {
+  std::ifstream in("/proc/self/statm");
+  std::uint64_t all = 0, pages = 0;
+  in >> all >> pages;
+  return pages * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+}
+
 /// The memory in use by the process, and the memory registered by a pool.
 struct memory_in_use {
-  std::uint64_t resident = 0; ///< In bytes (proc(5)).
+  std::uint64_t resident = resident_bytes();
   std::uint64_t registered = 0;
 
   explicit memory_in_use(const asio_rdma::memory_pool& pool)
-      : registered(pool.statistics().bytes_registered) {
-    std::ifstream in("/proc/self/statm");
-    std::uint64_t all = 0, pages = 0;
-    in >> all >> pages;
-    resident = pages * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
-  }
+      : registered(pool.statistics().bytes_registered) {}
 
   /// Throws if more memory is in use than before. With sanitizers only registered memory is
   /// compared: their allocators keep freed memory.

@@ -364,10 +364,22 @@ TEST_CASE("After the device is removed its functions fail with EIO, and requests
   CHECK(ibv_destroy_qp(p->a.qp.get()) == EIO);
   CHECK(ibv_dereg_mr(p->a.mr.get()) == EIO);
   CHECK(p->a.is_quiet());
+  CHECK(ibv_destroy_qp(p->a.qp.get()) == EIO); // lost once
+  CHECK(ibv_destroy_cq(p->a.cq.get()) == EIO); // a queue pair uses it
+  CHECK(ibv_dealloc_pd(p->a.pd.get()) == EIO);
+  soft_resources lost{}, not_lost{};
+  soft_get_lost_resources(&lost);
+  CHECK(lost.queue_pairs == 1);
+  CHECK(lost.regions == 1);
+  CHECK(lost.completion_queues == 1);
+  CHECK(lost.domains == 1);
   setenv("RDMAV_ALLOW_DISASSOC_DESTROY", "1", 1);
   soft_resources before{}, after{};
   soft_get_resources(&before);
   p.reset(); // destroys all
+  soft_get_lost_resources(&not_lost);
+  CHECK(not_lost.queue_pairs + not_lost.regions + not_lost.completion_queues + not_lost.domains ==
+        0);
   unsetenv("RDMAV_ALLOW_DISASSOC_DESTROY");
   soft_get_resources(&after);
   CHECK(after.queue_pairs == before.queue_pairs - 2);
