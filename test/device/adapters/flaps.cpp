@@ -33,12 +33,13 @@ std::string any_kind() { return GENERATE(from_range(kinds)); }
 
 /// Traffic on an adapter of each kind.
 struct scene {
-  explicit scene(const patience& p) : t(p) {}
+  explicit scene(const patience& p) : t(io, p) {}
 
   const std::string kind = any_kind();
   adapter a{kind};
   traffic t; // on the device that has the adapter's limits
 
+  asio::io_context io{1};
   void go_down(std::chrono::nanoseconds time) { t.fall_silent(a, down(kind, "now", time)); }
 };
 
@@ -138,7 +139,8 @@ totals flap(const std::string& kind, int times, unsigned seed) {
   };
   totals sum;
   adapter a(kind);
-  traffic t(impatient);
+  asio::io_context io(1);
+  traffic t(io, impatient);
   t.begin();
   for (int n = 0; n < times; ++n) {
     INFO("flap " << n << " of " << kind << ", seed " << seed);
