@@ -25,7 +25,11 @@ struct shared_receive_queue_options {
 ///
 /// Errors, cancellation and thread safety as for `basic_queue_pair`, with two exceptions. Only
 /// `close` cancels a posted receive, because another queue pair may be filling it. The end of one
-/// queue pair does not affect the others' receives.
+/// queue pair does not affect the others' receives: it waits until the device reports that the
+/// queue pair uses no receive any more (IBV_EVENT_QP_LAST_WQE_REACHED), with adapters up to 25 ms,
+/// and at most a second after the latest such report. If the report does not come, the device may
+/// have lost receives. They are posted again, to a new verbs object, by the next queue pair that is
+/// opened on the queue while no other one uses it.
 template <class Executor = asio::any_io_executor>
 class basic_shared_receive_queue {
   using impl_type = detail::shared_receive_queue_impl;
@@ -106,6 +110,8 @@ public:
   }
 
   bool is_open() const noexcept { return impl_ != nullptr; }
+  /// Opening a queue pair may replace the handle, but not while another queue pair uses it, nor one
+  /// that was adopted.
   native_handle_type native_handle() const noexcept {
     return impl_ ? detail::native_handle(*impl_) : nullptr;
   }

@@ -32,6 +32,11 @@ struct shared_receives_statistics {
   std::uint32_t room = 0;    ///< Additional ones that could share the receives.
   std::uint32_t posted = 0;  ///< Receives that the device has.
   std::uint32_t missing = 0; ///< Receives for which the pool has no memory.
+  /// Connections and streams that have ended without the device's report that they use no receive
+  /// any more (IBV_EVENT_QP_LAST_WQE_REACHED). The device may have lost receives of theirs, which
+  /// `posted` still counts. The next one that is opened while no other is open restores them, and
+  /// this number is 0 again.
+  std::uint32_t unconfirmed = 0;
 };
 
 namespace detail {
@@ -47,6 +52,14 @@ class shared_receives_impl;
 /// (`shared_receives_options::per_link`). So none waits for a slow reader of another one, and no
 /// message ever lacks a receive: if too few receives are left, `open` fails. All of them use one
 /// completion queue.
+///
+/// A connection or stream ends when the device reports that its queue pair uses no receive any
+/// more (IBV_EVENT_QP_LAST_WQE_REACHED), so `close` may take some milliseconds: with adapters up to
+/// 25. If no such report comes for a second, the queue pair is destroyed without its own, and
+/// `shared_receives_statistics::unconfirmed` counts it. A device that has never reported one is
+/// given 50 ms from then on. Those that end at one moment, for example because a peer has ended,
+/// wait together; calls of `close` wait one after another. The end of the receives and that of the
+/// context wait for no report.
 class shared_receives {
 public:
   /// A handle without receives. Every other member but `is_open`, `close` and assignment needs

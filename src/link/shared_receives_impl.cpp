@@ -209,6 +209,7 @@ shared_receives_statistics shared_receives_impl::statistics() const {
   result.room = shares_.unclaimed() / options_.per_link;
   result.posted = posted_;
   result.missing = shares_.missing();
+  result.unconfirmed = srq_->unconfirmed();
   return result;
 }
 

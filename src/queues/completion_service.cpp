@@ -134,6 +134,11 @@ void completion_service::operation_starting() noexcept {
   runner_->context_scheduler.work_started();
 }
 
+bool completion_service::has_stopped() {
+  const std::lock_guard lock(mutex_);
+  return stopped_;
+}
+
 // Callers may hold locks, so no handler is called or destroyed here.
 void completion_service::complete(operation_list& done) {
   const std::lock_guard lock(mutex_);

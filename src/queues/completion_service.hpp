@@ -111,6 +111,9 @@ public:
   /// descriptor, or -1) is readable.
   void do_last_work(int other, const std::function<void()>& look);
 
+  /// Whether the context shuts down: all its objects end.
+  bool has_stopped();
+
   /// Reports an event that the library has detected itself to the members of the device.
   void broadcast(const device& d, const ibv_async_event& event);
 

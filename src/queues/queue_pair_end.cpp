@@ -103,8 +103,12 @@ bool queue_pair_impl::any_posted() const {
   return send_.any_posted() || receive_.any_posted();
 }
 
+// If the queue pair may have shared receives, it is only moved to the error state, and the rest
+// comes after the teardowns that are queued by now. So the device completes the receives of the
+// queue pairs that end together at the same time.
 void queue_pair_impl::release_failed() {
   const std::lock_guard releasing(releasing_);
+  const bool in_two_steps = !disconnected_ && may_have_receives();
   ibv_qp* qp = nullptr;
   std::shared_ptr<connection_link> link;
   error_code why;
@@ -114,9 +118,34 @@ void queue_pair_impl::release_failed() {
       return;
     link = link_;
     why = reason_;
-    qp = std::exchange(qp_, nullptr);
+    qp = in_two_steps ? qp_ : std::exchange(qp_, nullptr);
   }
-  release_device(qp, link, why);
+  if (!in_two_steps)
+    return release_device(qp, link, why);
+  disconnect(qp, link, why);
+  operation_list rest;
+  {
+    const std::lock_guard lock(mutex_);
+    if (qp_ != nullptr) // else `close` waits for `releasing_`, and releases the queue pair
+      teardown_.queue(rest);
+  }
+  publish(rest);
+}
+
+void queue_pair_impl::disconnect(ibv_qp* qp, const std::shared_ptr<connection_link>& link,
+                                 const error_code& why) noexcept {
+  if (std::exchange(disconnected_, true))
+    return;
+  if (link)
+    link->disconnect(why);
+  in_error_ = move_to_error(qp);
+}
+
+// Whether the receives that the queue pair has taken from a shared receive queue are awaited. They
+// are not if that queue ends, too.
+bool queue_pair_impl::may_have_receives() const {
+  return last_receive_ && last_receive_->can_take() && !srq_->is_ending() &&
+         !service_.has_stopped();
 }
 
 // After the destruction of the queue pair the device does not use its memory, and after one more
@@ -126,12 +155,10 @@ void queue_pair_impl::release_failed() {
 void queue_pair_impl::release_device(ibv_qp* qp, const std::shared_ptr<connection_link>& link,
                                      const error_code& why) noexcept {
   assert(qp != nullptr);
-  if (link)
-    link->disconnect(why);
+  disconnect(qp, link, why);
   // Lets the shared receives that it took complete: destroying the queue pair may drop completions
   // that were not polled.
-  if (move_to_error(qp) && last_receive_)
-    last_receive_->wait();
+  const bool confirmed = !may_have_receives() || (in_error_ && last_receive_->wait());
   cq_->drain();
   // rxe cannot free a window after its queue pair: the kernel panics.
   bool destroyed = windows_->free_all();
@@ -163,7 +190,7 @@ void queue_pair_impl::release_device(ibv_qp* qp, const std::shared_ptr<connectio
     cq_->unreserve(reserved_);
   cq_->complete(left);
   if (srq_)
-    srq_->detach(*this, destroyed);
+    srq_->detach(*this, destroyed, confirmed);
   if (destroyed)
     release_withheld(); // other withheld objects may be releasable now, too
 }
@@ -306,12 +333,11 @@ void queue_pair_impl::close() {
   service_.remove(*this);
   cq_->complete(left);
   service_.complete(waiters);
-  if (qp == nullptr) { // failed: the teardown ends the posted work requests
-    const std::lock_guard released(releasing_);
-    first_receive_.drop();
-    return;
+  {
+    const std::lock_guard releasing(releasing_);
+    if (qp != nullptr) // else the teardown has ended the posted work requests
+      release_device(qp, link, aborted);
   }
-  release_device(qp, link, aborted);
   drop_calls();
 }
 

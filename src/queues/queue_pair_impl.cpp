@@ -70,10 +70,10 @@ public:
       qp_.srq_->detach(qp_);
   }
 
-  error_code attach() {
+  error_code attach(bool yet_to_be_made) {
     error_code ec;
     if (qp_.srq_)
-      ec = qp_.srq_->attach(qp_);
+      ec = qp_.srq_->attach(qp_, yet_to_be_made);
     attached_ = qp_.srq_ && !ec;
     return ec;
   }
@@ -120,7 +120,7 @@ error_code queue_pair_impl::open(std::shared_ptr<completion_queue_impl> queue,
   joining joined(*this);
   member_opening attempt(qp_, &ibv_destroy_qp, *cq_, reserved_);
   prepare_end();
-  ec = joined.attach();
+  ec = joined.attach(true);
   if (ec)
     return ec;
 
@@ -303,7 +303,7 @@ error_code queue_pair_impl::adopt(std::shared_ptr<completion_queue_impl> queue,
   joining joined(*this);
   member_opening attempt(qp_, &ibv_destroy_qp, *cq_, reserved_);
   prepare_end();
-  error_code ec = joined.attach();
+  error_code ec = joined.attach(false);
   if (!ec && pd_.get_device().has_atomics() && options_.type == IBV_QPT_RC)
     ec = send_.reserve_results();
   if (ec)

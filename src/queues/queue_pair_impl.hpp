@@ -202,6 +202,9 @@ private:
   void drop_calls();
   bool any_posted() const;
   void release_failed();
+  void disconnect(ibv_qp* qp, const std::shared_ptr<connection_link>& link,
+                  const error_code& why) noexcept;
+  bool may_have_receives() const;
   void await_first(bool first) noexcept;
   void first_arrived(operation_list& ready);
   void report_first_receive();
@@ -241,7 +244,9 @@ private:
   deferred_call first_receive_{*this, &queue_pair_impl::report_first_receive};
   // Releases the device's part once the queue pair has failed.
   deferred_call teardown_{*this, &queue_pair_impl::release_failed};
-  std::recursive_mutex releasing_; // held while a teardown releases the device's part
+  std::recursive_mutex releasing_; // held while the device's part is released
+  bool disconnected_ = false;      // guarded by `releasing_`, as is the next one
+  bool in_error_ = false;          // the verbs object is in the error state
 };
 
 } // namespace asio_rdma::detail

@@ -53,12 +53,14 @@ void shared_receive_queue_impl::cancel(std::uint64_t id, asio::cancellation_type
   service_.complete(done);
 }
 
-void shared_receive_queue_impl::detach(queue_pair_impl& qp, bool destroyed) {
+void shared_receive_queue_impl::detach(queue_pair_impl& qp, bool destroyed, bool confirmed) {
   bool closing = false;
   {
     const std::lock_guard lock(mutex_);
     assert(std::find(attached_.begin(), attached_.end(), &qp) != attached_.end());
     kept_ = kept_ || !destroyed;
+    if (!confirmed)
+      ++unconfirmed_;
     std::erase(attached_, &qp);
     if (!attached_.empty() || (!closing_ && !reason_))
       return;

@@ -71,14 +71,18 @@ error_code shared_receive_queue_impl::open(std::shared_ptr<completion_queue_impl
   if (const error_code ec = use(std::move(queue)))
     return ec;
   member_opening attempt(srq_, &ibv_destroy_srq, *cq_, options_.depth);
+  srq_ = make();
+  if (srq_ == nullptr)
+    return system_error_code(errno);
+  return attempt.finish(service_, *this);
+}
+
+ibv_srq* shared_receive_queue_impl::make() noexcept {
   ibv_srq_init_attr init{};
   init.srq_context = this;
   init.attr.max_wr = options_.depth;
   init.attr.max_sge = options_.max_sge;
-  srq_ = ibv_create_srq(pd_.native_handle(), &init);
-  if (srq_ == nullptr)
-    return system_error_code(errno);
-  return attempt.finish(service_, *this);
+  return ibv_create_srq(pd_.native_handle(), &init);
 }
 
 error_code shared_receive_queue_impl::adopt(std::shared_ptr<completion_queue_impl> queue,
@@ -89,6 +93,7 @@ error_code shared_receive_queue_impl::adopt(std::shared_ptr<completion_queue_imp
     return ec;
   member_opening attempt(srq_, &ibv_destroy_srq, *cq_, options_.depth);
   attempt.adopt(srq);
+  adopted_ = true;
   return attempt.finish(service_, *this);
 }
 
@@ -104,6 +109,11 @@ error_code shared_receive_queue_impl::use(std::shared_ptr<completion_queue_impl>
 bool shared_receive_queue_impl::is_open() const {
   const std::lock_guard lock(mutex_);
   return srq_ != nullptr && !closing_;
+}
+
+bool shared_receive_queue_impl::is_ending() const {
+  const std::lock_guard lock(mutex_);
+  return closing_ || reason_;
 }
 
 bool start(shared_receive_queue_impl& impl, receive_operation& op) {
@@ -132,6 +142,7 @@ bool start(shared_receive_queue_impl& impl, receive_operation& op) {
 }
 
 bool shared_receive_queue_impl::start_wait_limit(operation& op, std::uint32_t limit) {
+  const std::lock_guard not_replaced(renewal_);
   const std::lock_guard lock(mutex_);
   ibv_srq_attr attr{};
   attr.srq_limit = limit;
@@ -144,24 +155,64 @@ bool shared_receive_queue_impl::start_wait_limit(operation& op, std::uint32_t li
   if (op.ec)
     return false;
   service_.operation_starting();
+  limit_ = limit;
   waiters_.push_back(op);
   return true;
 }
 
-error_code shared_receive_queue_impl::attach(queue_pair_impl& qp) {
-  const std::lock_guard lock(mutex_);
-  if (srq_ == nullptr || closing_)
-    return asio::error::bad_descriptor;
-  if (reason_)
-    return reason_;
-  if (attached_.size() == attached_.capacity())
-    attached_.reserve(2 * attached_.size() + 8);
+error_code shared_receive_queue_impl::attach(queue_pair_impl& qp, bool yet_to_be_made) {
+  const std::lock_guard renewal(renewal_);
   {
-    const std::lock_guard leaf(awaiting_mutex_);
-    awaiting_.reserve(attached_.capacity());
+    const std::lock_guard lock(mutex_);
+    if (srq_ == nullptr || closing_)
+      return asio::error::bad_descriptor;
+    if (reason_)
+      return reason_;
+    if (attached_.size() == attached_.capacity())
+      attached_.reserve(2 * attached_.size() + 8);
+    {
+      const std::lock_guard leaf(awaiting_mutex_);
+      awaiting_.reserve(attached_.capacity());
+    }
+    attached_.push_back(&qp); // from here on only `detach` can destroy the queue
+    if (unconfirmed_ == 0 || attached_.size() != 1 || !yet_to_be_made || adopted_ || kept_ ||
+        lingering_ != 0)
+      return {};
+    receive_.hold();
   }
-  attached_.push_back(&qp);
+  renew();
   return {};
+}
+
+// Nothing tells which receives a destroyed queue pair had taken, unless the device has completed
+// them. When all queue pairs have been destroyed, the shared receive queue is the last verbs object
+// by which the device could use a receive. So a new one takes its place, and all receives that have
+// not completed are posted to it. If it cannot be made, or the former one cannot be destroyed
+// (EBUSY: the user has made a queue pair on it), the former one stays.
+void shared_receive_queue_impl::renew() noexcept {
+  cq_->drain(); // completions of the queue pairs that have been destroyed
+  ibv_srq* made = make();
+  if (made != nullptr && ibv_destroy_srq(srq_) != 0) {
+    ibv_destroy_srq(made);
+    made = nullptr;
+  }
+  operation_list ended;
+  {
+    const std::lock_guard lock(mutex_);
+    if (made != nullptr) {
+      srq_ = made;
+      unconfirmed_ = 0;
+      receive_.post_again();
+    }
+    receive_.release(ended);
+    if (made != nullptr && !waiters_.empty()) {
+      ibv_srq_attr attr{};
+      attr.srq_limit = limit_;
+      if (const int e = ibv_modify_srq(srq_, &attr, IBV_SRQ_LIMIT))
+        fail_waiters(system_error_code(std::abs(e)));
+    }
+  }
+  cq_->complete(ended);
 }
 
 // Called with the queue pair's mutex locked, which is locked after that of this queue.

@@ -31,11 +31,18 @@ public:
   /// Takes effect when the last attached queue pair has been destroyed: it may be using a receive.
   void close();
   /// Announces a queue pair that will use the queue. It calls `detach` when it has been destroyed
-  /// or could not be made. Until then it fails if one of its receives fails.
-  error_code attach(queue_pair_impl& qp);
+  /// or could not be made. Until then it fails if one of its receives fails. If the queue pair is
+  /// yet to be made, `attach` may replace the verbs object, to restore receives that were lost.
+  error_code attach(queue_pair_impl& qp, bool yet_to_be_made);
   /// Whether an attached queue pair is to be notified of its first receive.
   void await_first(queue_pair_impl& qp, bool first) noexcept;
-  void detach(queue_pair_impl& qp, bool destroyed = true);
+  /// `confirmed`: the device has reported that the queue pair uses no receive any more.
+  void detach(queue_pair_impl& qp, bool destroyed = true, bool confirmed = true);
+  /// The number of queue pairs that were detached without that report, and whose receives may be
+  /// lost.
+  std::uint32_t unconfirmed() const noexcept { return unconfirmed_; }
+  /// Whether the posted receives end with the last attached queue pair.
+  bool is_ending() const;
   /// `linger`: a detached queue pair that uses no receive is destroyed later. The verbs object
   /// exists until `lingered`.
   void linger();
@@ -49,7 +56,10 @@ public:
   std::uint64_t next_id() noexcept { return ids_.fetch_add(1, std::memory_order_relaxed) + 1; }
   asio::execution_context& context() const noexcept { return service_.context(); }
   const std::shared_ptr<completion_queue_impl>& completion_queue() const noexcept { return cq_; }
-  ibv_srq* native_handle() const noexcept { return srq_; }
+  ibv_srq* native_handle() const noexcept {
+    const std::lock_guard lock(mutex_);
+    return srq_;
+  }
   const shared_receive_queue_options& options() const noexcept { return options_; }
   bool is_open() const;
 
@@ -76,6 +86,8 @@ private:
   };
 
   error_code use(std::shared_ptr<completion_queue_impl> queue);
+  ibv_srq* make() noexcept;
+  void renew() noexcept;
   void destroy() noexcept;
   bool destroy(ibv_srq* srq) noexcept;
   void fail(const error_code& why, const ibv_srq* only = nullptr);
@@ -89,6 +101,7 @@ private:
   std::shared_ptr<completion_queue_impl> cq_;
   std::atomic<std::uint64_t> ids_{0};
 
+  std::mutex renewal_; // held while the verbs object may be replaced
   mutable mutex mutex_;
   ibv_srq* srq_ = nullptr;
   std::unique_ptr<refused> refused_;
@@ -99,6 +112,9 @@ private:
   detail::mutex awaiting_mutex_;           // locked last
   std::vector<queue_pair_impl*> awaiting_; // by number; has room for all that are attached
   bool kept_ = false;                      // a queue pair could not be destroyed
+  bool adopted_ = false;                   // the verbs object is never replaced
+  std::atomic<std::uint32_t> unconfirmed_{0};
+  std::uint32_t limit_ = 0;           // of those in `waiters_`
   kept_blocks kept_memory_;           // of receives that have ended, but that the device still has
   std::uint32_t lingering_ = 0;       // the number of lingering queue pairs
   ibv_srq* destroyed_late_ = nullptr; // to be destroyed by the last lingering queue pair

@@ -53,6 +53,13 @@ void work_queue::release(operation_list& ended) {
     post_waiting(ended);
 }
 
+void work_queue::post_again() noexcept {
+  assert(mutex_.is_locked() && holds_ != 0);
+  waiting_.splice(waiting_.begin(), posted_);
+  blocked_ += used_;
+  used_ = 0;
+}
+
 void work_queue::post_waiting(operation_list& ended) {
   while (!waiting_.empty() && used_ != depth_ && holds_ == 0) {
     auto last = waiting_.begin();

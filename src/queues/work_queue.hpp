@@ -65,6 +65,10 @@ public:
   bool is_held() const noexcept { return holds_ != 0 && depth_ != 0; }
   void release(operation_list& ended);
 
+  /// Called while the queue is held, when the device has none of the posted operations any more:
+  /// they are posted again, in order and before all others, by the last `release`.
+  void post_again() noexcept;
+
   /// Moves the completed operation to `ready` and posts waiting ones. Its result is already in
   /// `op`.
   void complete(operation& op, operation_list& ready);

@@ -6,6 +6,7 @@
 #include "verbs/notified_objects.hpp"
 
 #include <atomic>
+#include <chrono>
 #include <infiniband/verbs.h>
 #include <iterator>
 #include <mutex>
@@ -28,6 +29,8 @@ protected:
 /// subscribers.
 class device_listeners {
 public:
+  using clock = std::chrono::steady_clock;
+
   /// Does not block.
   void add(device_listener& listener) noexcept {
     const std::lock_guard lock(mutex_);
@@ -60,20 +63,20 @@ public:
     if (ibv_get_async_event(context, &event) != 0)
       return false;
     if (event.event_type == IBV_EVENT_QP_LAST_WQE_REACHED)
-      last_receive_reported_.store(true);
+      last_receive_reported_at_.store(clock::now());
     for (device_listener* l = next(nullptr); l != nullptr; l = next(l))
       l->on_event(event, notified);
     ibv_ack_async_event(&event);
     return true;
   }
 
-  /// Whether to wait for IBV_EVENT_QP_LAST_WQE_REACHED. False if an event was waited for in vain
-  /// and the device has never reported one.
-  bool reports_last_receive() const noexcept {
-    return last_receive_reported_.load() || !last_receive_missed_.load();
+  /// When the device reported its latest IBV_EVENT_QP_LAST_WQE_REACHED; `{}` if it never has.
+  clock::time_point last_receive_reported_at() const noexcept {
+    return last_receive_reported_at_.load();
   }
-  bool has_reported_last_receive() const noexcept { return last_receive_reported_.load(); }
-  void last_receive_not_reported() noexcept { last_receive_missed_.store(true); }
+  /// How often the event was waited for in vain.
+  unsigned last_receives_missed() const noexcept { return last_receives_missed_.load(); }
+  void last_receive_missed() noexcept { ++last_receives_missed_; }
 
 private:
   // While an event is reported, no listener is removed, but others may be added.
@@ -86,7 +89,8 @@ private:
   std::recursive_mutex reading_; // recursive: a released listener may lock it
   bool notifying_ = false;
   std::mutex mutex_;
-  std::atomic<bool> last_receive_reported_{false}, last_receive_missed_{false};
+  std::atomic<clock::time_point> last_receive_reported_at_{};
+  std::atomic<unsigned> last_receives_missed_{0};
   boost::intrusive::list<device_listener, boost::intrusive::constant_time_size<false>> all_;
 };
 

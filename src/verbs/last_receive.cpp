@@ -1,14 +1,24 @@
 // SPDX-License-Identifier: BSL-1.0
 #include "verbs/last_receive.hpp"
 
+#include "verbs/device_impl.hpp"
+
+#include <algorithm>
 #include <chrono>
 #include <poll.h>
 
 namespace asio_rdma::detail {
 namespace {
 
-// A ConnectX-4 took up to 25 ms. A device that has reported such an event before has more time.
-constexpr std::chrono::milliseconds patience(100), patience_with_reports(500);
+using namespace std::chrono_literals;
+
+// A ConnectX-4 took up to 25 ms for one queue pair. Those that end together are reported one after
+// another, so each report gives the others the full time again.
+constexpr auto patience = 1s, longest = 10s;
+// For a device that has missed an event and has never reported one.
+constexpr auto patience_in_vain = 50ms;
+// rxe of Linux 6.1 reports no such event.
+constexpr auto patience_with_rxe = 100ms;
 // Another thread may read the event.
 constexpr std::chrono::milliseconds between_looks(1);
 
@@ -25,22 +35,33 @@ void last_receive::on_event(const ibv_async_event& event, notified_objects&) noe
     reached_.store(true);
 }
 
-void last_receive::wait() noexcept {
+// `keeps`: the device keeps the completions of a queue pair that is destroyed.
+last_receive::clock::time_point last_receive::deadline(clock::time_point begin,
+                                                       bool keeps) const noexcept {
+  const device_listeners& listeners = device_.listeners();
+  const clock::time_point reported = listeners.last_receive_reported_at();
+  if (reported != clock::time_point{})
+    return std::min(std::max(begin, reported) + patience, begin + longest);
+  if (listeners.last_receives_missed() == 0)
+    return keeps ? begin + patience_with_rxe : begin + patience;
+  return keeps ? begin : begin + patience_in_vain;
+}
+
+bool last_receive::wait() noexcept {
   device_listeners& listeners = device_.listeners();
-  if (!may_take_ || !listeners.reports_last_receive())
-    return;
-  const auto deadline = std::chrono::steady_clock::now() +
-                        (listeners.has_reported_last_receive() ? patience_with_reports : patience);
+  const bool keeps = device_.attributes().vendor_id == rxe_vendor;
+  const auto begin = clock::now();
   while (!reached_.load()) {
     if (listeners.read(device_.native_handle()))
       continue;
-    if (std::chrono::steady_clock::now() >= deadline) {
-      listeners.last_receive_not_reported();
-      return;
+    if (clock::now() >= deadline(begin, keeps)) {
+      listeners.last_receive_missed();
+      return keeps;
     }
     pollfd events{device_.native_handle()->async_fd, POLLIN, 0};
     ::poll(&events, 1, static_cast<int>(between_looks.count()));
   }
+  return true;
 }
 
 } // namespace asio_rdma::detail

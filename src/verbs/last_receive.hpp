@@ -22,14 +22,18 @@ public:
 
   /// From now on the queue pair can take receives.
   void may_take() noexcept { may_take_ = true; }
-  /// Waits for the event, at most 100 ms. The queue pair is in the error state. If a device has
-  /// once not reported the event in time, later calls do not wait, unless the device has ever
-  /// reported such an event.
-  void wait() noexcept;
+  bool can_take() const noexcept { return may_take_; }
+  /// Waits for the event. The queue pair is in the error state. Returns false if the event does not
+  /// come in time: the queue pair may still have receives, which its destruction loses.
+  bool wait() noexcept;
 
   void on_event(const ibv_async_event& event, notified_objects& notified) noexcept override;
 
 private:
+  using clock = device_listeners::clock;
+
+  clock::time_point deadline(clock::time_point begin, bool keeps) const noexcept;
+
   device device_;
   const ibv_qp* qp_;
   bool may_take_ = false;
