@@ -188,9 +188,14 @@ void completion_queue_impl::forget(std::uint32_t queue_pair) noexcept {
   std::erase(abandoned_, queue_pair);
 }
 
-void completion_queue_impl::drain() {
-  while (harvest(1) != 0)
-    continue;
+bool completion_queue_impl::drain() noexcept {
+  int found = 0;
+  do
+    found = take_completions(1);
+  while (found > 0);
+  if (found < 0)
+    on_poll_failure();
+  return found == 0;
 }
 
 void completion_queue_impl::complete(operation_list& done) {

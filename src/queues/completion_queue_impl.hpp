@@ -101,8 +101,8 @@ public:
   last_found last_look();
 
   /// Takes all completions that are in the queue now. Called after a queue pair is destroyed, so
-  /// that none of its work requests is left.
-  void drain();
+  /// that none of its work requests is left. Returns false if the queue cannot be polled.
+  bool drain() noexcept;
   /// `abandon`: from now on the completions of this queue pair are dropped, because its operations
   /// have ended although the device still has it. `forget`: the queue pair has been destroyed and
   /// its last completions have been drained.

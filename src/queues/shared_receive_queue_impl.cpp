@@ -190,8 +190,8 @@ error_code shared_receive_queue_impl::attach(queue_pair_impl& qp, bool yet_to_be
 // not completed are posted to it. If it cannot be made, or the former one cannot be destroyed
 // (EBUSY: the user has made a queue pair on it), the former one stays.
 void shared_receive_queue_impl::renew() noexcept {
-  cq_->drain(); // completions of the queue pairs that have been destroyed
-  ibv_srq* made = make();
+  // A completion of a former queue pair must not be found after its receive was posted again.
+  ibv_srq* made = cq_->drain() ? make() : nullptr;
   if (made != nullptr && ibv_destroy_srq(srq_) != 0) {
     ibv_destroy_srq(made);
     made = nullptr;
