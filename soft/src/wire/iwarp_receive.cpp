@@ -222,7 +222,7 @@ std::deque<iwarp_wire::flight>::iterator iwarp_wire::awaited(bool read) {
 // Segments are dropped if the queue pair has failed, as it detaches the wire soon, and if the wire
 // has ended or is silent.
 bool iwarp_wire::takes_segments() const noexcept {
-  return stage_ == stage::running && qp_->present() != IBV_QPS_ERR;
+  return stage_ == stage::running && qp_ != nullptr && qp_->present() != IBV_QPS_ERR;
 }
 
 begin_result iwarp_wire::begin_segment(const iwarp::segment_header& h,
