@@ -107,6 +107,11 @@ bool queue_pair_impl::any_posted() const {
 // comes after the teardowns that are queued by now. So the device completes the receives of the
 // queue pairs that end together at the same time.
 void queue_pair_impl::release_failed() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (qp_ == nullptr) // `close` releases the queue pair; other internal operations go on
+      return;
+  }
   const std::lock_guard releasing(releasing_);
   const bool in_two_steps = !disconnected_ && may_have_receives();
   ibv_qp* qp = nullptr;
@@ -158,7 +163,8 @@ void queue_pair_impl::release_device(ibv_qp* qp, const std::shared_ptr<connectio
   disconnect(qp, link, why);
   // Lets the shared receives that it took complete: destroying the queue pair may drop completions
   // that were not polled.
-  const bool confirmed = !may_have_receives() || (in_error_ && last_receive_->wait());
+  const bool confirmed = !may_have_receives() ||
+                         (in_error_ && last_receive_->wait([this] { return may_have_receives(); }));
   cq_->drain();
   // rxe cannot free a window after its queue pair: the kernel panics.
   bool destroyed = windows_->free_all();

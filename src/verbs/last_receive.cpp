@@ -47,11 +47,11 @@ last_receive::clock::time_point last_receive::deadline(clock::time_point begin,
   return keeps ? begin : begin + patience_in_vain;
 }
 
-bool last_receive::wait() noexcept {
+bool last_receive::wait(const std::function<bool()>& is_needed) noexcept {
   device_listeners& listeners = device_.listeners();
   const bool keeps = device_.attributes().vendor_id == rxe_vendor;
   const auto begin = clock::now();
-  while (!reached_.load()) {
+  while (!reached_.load() && is_needed()) {
     if (listeners.read(device_.native_handle()))
       continue;
     if (clock::now() >= deadline(begin, keeps)) {

@@ -6,6 +6,7 @@
 #include <asio_rdma/device.hpp>
 
 #include <atomic>
+#include <functional>
 
 namespace asio_rdma::detail {
 
@@ -23,9 +24,10 @@ public:
   /// From now on the queue pair can take receives.
   void may_take() noexcept { may_take_ = true; }
   bool can_take() const noexcept { return may_take_; }
-  /// Waits for the event. The queue pair is in the error state. Returns false if the event does not
-  /// come in time: the queue pair may still have receives, which its destruction loses.
-  bool wait() noexcept;
+  /// Waits for the event while it is needed. The queue pair is in the error state. Returns false if
+  /// the event does not come in time: the queue pair may still have receives, which its destruction
+  /// loses, unless the device keeps the completions (rxe).
+  bool wait(const std::function<bool()>& is_needed) noexcept;
 
   void on_event(const ibv_async_event& event, notified_objects& notified) noexcept override;
 

@@ -173,6 +173,7 @@ cm_id* take_request(cm_id& listener, std::unique_ptr<cm_id> made, const private_
   to->context = listener.context;
   to->use_device();
   if (to->fill_path() != 0) {
+    to->leave_device();
     delete to;
     return nullptr;
   }

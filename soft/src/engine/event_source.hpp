@@ -60,9 +60,9 @@ public:
       wakes_early_ = wanted;
   }
 
-  /// No event comes any more, and the descriptor polls as readable from now on. The kernel's polls
-  /// with POLLERR then, which no descriptor of epoll can show. The descriptor must stay the same:
-  /// if another one took its number, an epoll set of the program would lose it.
+  /// No event comes any more, and the descriptor polls as readable until `leave_descriptor`. The
+  /// kernel's polls with POLLERR then, which no descriptor of epoll can show. The descriptor must
+  /// stay the same: if another one took its number, an epoll set of the program would lose it.
   void end() {
     std::lock_guard lock(mutex_);
     if (!std::exchange(ended_, true))
@@ -70,9 +70,12 @@ public:
   }
 
   /// After `end`, when no thread waits any more: closes what an adapter does not have besides the
-  /// descriptor. The program may close that itself, if it cannot destroy the object.
+  /// descriptor. The program may close that itself, if it cannot destroy the object. The engine
+  /// must be locked.
   void leave_descriptor() {
     std::lock_guard lock(mutex_);
+    if (ended_ && from_ != nullptr)
+      from_->leave();
     if (ended_ && counter_ >= 0 && counter_ != fd_)
       ::close(std::exchange(counter_, -1));
   }

@@ -28,6 +28,14 @@ descriptor_table* visited_descriptors::table() {
   return &table_;
 }
 
+void visited_descriptors::leave() {
+  if (fd() < 0 || !table_.is_empty())
+    return;
+  engine::get().remove(*this);
+  engine::get().forget(fd());
+  table_.close();
+}
+
 void visited_descriptors::visit(if_busy other) noexcept {
   if (is_empty())
     return;

@@ -20,6 +20,8 @@ public:
   /// The table for further descriptors; nullptr: the process has no descriptor left. The engine
   /// must be locked.
   descriptor_table* table();
+  /// Closes the table if it watches nothing. The engine must be locked.
+  void leave();
 
   // ---- from any thread
   /// The engine serves the descriptors soon: one has more work than a turn may take, or a visitor
