@@ -62,9 +62,11 @@ int engine::start() {
   const auto begin = [&] {
     if (const int error = descriptors_.open())
       return error;
-    if ((wake_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) < 0 ||
-        (timer_ = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)) < 0 ||
-        !watch_own(wake_, wake_id) || !watch_own(timer_, timer_id))
+    wake_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (wake_ < 0 || !watch_own(wake_, wake_id))
+      return errno;
+    timer_ = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+    if (timer_ < 0 || !watch_own(timer_, timer_id))
       return errno;
     set_timer(); // of tasks that came before
     sigset_t all, before;
