@@ -27,9 +27,9 @@ struct shared_receive_queue_options {
 /// `close` cancels a posted receive, because another queue pair may be filling it. The end of one
 /// queue pair does not affect the others' receives: it waits until the device reports that the
 /// queue pair uses no receive any more (IBV_EVENT_QP_LAST_WQE_REACHED), with adapters up to 25 ms,
-/// and at most a second after the latest such report. If the report does not come, the device may
-/// have lost receives. They are posted again, to a new verbs object, by the next queue pair that is
-/// opened on the queue while no other one uses it.
+/// and at most a second after the latest such report, 10 s in all. If the report does not come, the
+/// device may have lost receives. They are posted again, to a new verbs object, by the next queue
+/// pair that is opened on the queue while no other one uses it.
 template <class Executor = asio::any_io_executor>
 class basic_shared_receive_queue {
   using impl_type = detail::shared_receive_queue_impl;

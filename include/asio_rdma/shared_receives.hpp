@@ -58,8 +58,8 @@ class shared_receives_impl;
 /// 25. If no such report comes for a second, the queue pair is destroyed without its own, and
 /// `shared_receives_statistics::unconfirmed` counts it. A device that has never reported one is
 /// given 50 ms from then on. Those that end at one moment, for example because a peer has ended,
-/// wait together; calls of `close` wait one after another. The end of the receives and that of the
-/// context wait for no report.
+/// wait together; calls of `close` wait one after another. The end of the receives, and that of
+/// the context, begin no wait.
 class shared_receives {
 public:
   /// A handle without receives. Every other member but `is_open`, `close` and assignment needs
