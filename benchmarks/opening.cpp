@@ -16,6 +16,7 @@
 #include <functional>
 #include <iostream>
 #include <stdexcept>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -75,13 +76,10 @@ void measure(std::size_t count) {
       ++ends;
     };
     const auto began = clock_type::now();
-    const auto start = [&] {
-      accepted.open(pool);
-      connected.open(pool);
-      listener.async_accept(accepted, end);
-      initiator.async_connect(connected, listener.local_endpoint(), end);
-    };
-    start();
+    accepted.open(pool);
+    connected.open(pool);
+    listener.async_accept(accepted, end);
+    initiator.async_connect(connected, listener.local_endpoint(), end);
     open_handler.microseconds.push_back(run(io, [&] { return ends == 2; }));
     open.microseconds.push_back(microseconds(clock_type::now() - began).count());
     for (asio_rdma::stream* const s : {&connected, &accepted}) {

@@ -18,15 +18,11 @@ namespace {
 
 // An id that has a local address, and so a device.
 struct bound_id {
-  bound_id() {
-    REQUIRE(rdma_create_id(nullptr, &id, nullptr, RDMA_PS_TCP) == 0);
-    sockaddr_in a = local_address(0);
-    REQUIRE(rdma_bind_addr(id, reinterpret_cast<sockaddr*>(&a)) == 0);
-  }
+  bound_id() = default;
   ~bound_id() { rdma_destroy_id(id); }
   bound_id(const bound_id&) = delete;
   bound_id& operator=(const bound_id&) = delete;
-  rdma_cm_id* id = nullptr;
+  rdma_cm_id* id = bound_to();
 };
 
 ibv_qp_init_attr queue_pair() {

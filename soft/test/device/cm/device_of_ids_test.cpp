@@ -22,15 +22,6 @@ unsigned domains() {
   return now.domains;
 }
 
-rdma_cm_id* bound(const char* address = "127.0.0.1") {
-  rdma_cm_id* id = nullptr;
-  REQUIRE(rdma_create_id(nullptr, &id, nullptr, RDMA_PS_TCP) == 0);
-  sockaddr_in a = local_address(0);
-  REQUIRE(inet_pton(AF_INET, address, &a.sin_addr) == 1);
-  REQUIRE(rdma_bind_addr(id, reinterpret_cast<sockaddr*>(&a)) == 0);
-  return id;
-}
-
 // A listener, and the request of a thread for it.
 struct requested {
   requested() {
@@ -69,13 +60,13 @@ bool is_of(const ibv_gid& gid, const sockaddr_in& address) {
 
 TEST_CASE("the ids of a device have one domain, which ends with the last of them") {
   const unsigned before = domains();
-  rdma_cm_id* const a = bound();
+  rdma_cm_id* const a = bound_to();
   REQUIRE(a->pd != nullptr);
   CHECK(a->pd->context == a->verbs);
-  rdma_cm_id* const b = bound();
+  rdma_cm_id* const b = bound_to();
   CHECK(b->pd == a->pd);
   CHECK(domains() == before + 1);
-  rdma_cm_id* const any = bound("0.0.0.0");
+  rdma_cm_id* const any = bound_to("0.0.0.0");
   CHECK(any->verbs == nullptr);
   CHECK(any->pd == nullptr);
   rdma_destroy_id(a);

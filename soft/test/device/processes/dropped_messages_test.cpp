@@ -37,6 +37,10 @@ struct receiver : connected_to_raw {
     CHECK(wc.wr_id == id);
     CHECK(wc.status == status);
   }
+  void expect_flushed_from(std::uint64_t first) {
+    for (std::uint64_t i = first; i <= messages; ++i)
+      expect(i, IBV_WC_WR_FLUSH_ERR);
+  }
 };
 
 } // namespace
@@ -47,8 +51,7 @@ TEST_CASE("Messages of another process behind a receive that fails do not arrive
   r.send_all();
   r.expect(1, IBV_WC_SUCCESS);
   r.expect(2, IBV_WC_LOC_PROT_ERR);
-  for (std::uint64_t i = 3; i <= messages; ++i)
-    r.expect(i, IBV_WC_WR_FLUSH_ERR);
+  r.expect_flushed_from(3);
   CHECK(soft_get_faults() == 1);
   CHECK(r.peer->at_end()); // in an orderly way, without a Terminate message
 }
@@ -66,8 +69,7 @@ TEST_CASE("Behind a receive that drops the link, nothing comes from another proc
   CHECK(errno == EAGAIN);
   REQUIRE(r.s.send(9) == 0);
   r.expect(9, IBV_WC_RETRY_EXC_ERR);
-  for (std::uint64_t i = 3; i <= messages; ++i)
-    r.expect(i, IBV_WC_WR_FLUSH_ERR);
+  r.expect_flushed_from(3);
 }
 
 // The polls serve the socket before the engine's turn, in which it closes the connection.
@@ -87,8 +89,7 @@ TEST_CASE("A queue pair in the error state takes nothing from another process") 
     r.append(all, {.op = opcode::send, .length = 1}, {other});
     REQUIRE(r.s.to(IBV_QPS_ERR) == 0);
     (void)::send(r.peer->socket(), all.data(), all.size(), MSG_NOSIGNAL); // or it is closed
-    for (std::uint64_t n = 1; n <= messages; ++n)
-      r.expect(n, IBV_WC_WR_FLUSH_ERR);
+    r.expect_flushed_from(1);
     REQUIRE(is_now(r.s.memory[0], before));
   }
 }

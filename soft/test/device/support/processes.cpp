@@ -107,11 +107,17 @@ void make_queue_pair(rdma_cm_id* id, ibv_qp_type type, std::uint32_t depth) {
 
 void endpoint::make_queue_pair() { test::make_queue_pair(id, IBV_QPT_RC, 64); }
 
-std::pair<rdma_cm_id*, std::string> listen() {
+rdma_cm_id* bound_to(const char* address) {
   rdma_cm_id* id = nullptr;
   REQUIRE(rdma_create_id(nullptr, &id, nullptr, RDMA_PS_TCP) == 0);
   sockaddr_in a = local_address(0);
+  REQUIRE(inet_pton(AF_INET, address, &a.sin_addr) == 1);
   REQUIRE(rdma_bind_addr(id, reinterpret_cast<sockaddr*>(&a)) == 0);
+  return id;
+}
+
+std::pair<rdma_cm_id*, std::string> listen() {
+  rdma_cm_id* const id = bound_to();
   REQUIRE(rdma_listen(id, 8) == 0);
   return {id, std::to_string(ntohs(rdma_get_src_port(id)))};
 }

@@ -60,6 +60,8 @@ struct endpoint {
 /// The queue pair of an id, whose queues are the id's and whose requests are all signaled.
 void make_queue_pair(rdma_cm_id* id, ibv_qp_type type, std::uint32_t depth);
 
+/// A synchronous id that has the address, and a free port.
+rdma_cm_id* bound_to(const char* address = "127.0.0.1");
 /// A listener of a free port of 127.0.0.1, and that port.
 std::pair<rdma_cm_id*, std::string> listen();
 /// An id with a queue pair that may connect to a port of 127.0.0.1.
