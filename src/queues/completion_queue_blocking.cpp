@@ -62,7 +62,8 @@ bool completion_queue_impl::look_and_arm(bool& worked) {
     }
   } r{*this};
   do {
-    take_event();
+    if (!take_event())
+      on_loss(); // perhaps no thread reads the events of the device
     const bool armed = arm();
     worked = run_ready_internal() || worked;
     const bool polls =
@@ -74,14 +75,20 @@ bool completion_queue_impl::look_and_arm(bool& worked) {
   return true;
 }
 
+// -1 after a loss: the channel of a removed device is readable for ever, or has an error.
+int completion_queue_impl::event_descriptor() const noexcept {
+  return lost_.load() ? -1 : channel_->fd;
+}
+
 // The thread that had the role will not return to it.
 completion_queue_impl::last_found completion_queue_impl::last_look() {
   last_found result;
   if (channel_ != nullptr && options_.mode != completion_mode::manual) {
-    read_event();
+    if (!read_event())
+      on_loss();
     notify_requested_ = false;
     if (arm())
-      result.descriptor = channel_->fd;
+      result.descriptor = event_descriptor();
   }
   result.worked = run_ready_internal();
   return result;
@@ -106,13 +113,12 @@ void completion_queue_impl::drive(int other, waker& own) {
     armed = look_and_arm(worked);
   if (!worked) {
     // poll(2) ignores negative descriptors
+    const int channel = armed ? event_descriptor() : -1;
     pollfd descriptors[] = {
-        {own.descriptor(), POLLIN, 0}, {other, POLLIN, 0}, {armed ? channel_->fd : -1, POLLIN, 0}};
-    ::poll(descriptors, 3, armed ? patience : nap);
-    if (descriptors[2].revents == POLLIN)
+        {own.descriptor(), POLLIN, 0}, {other, POLLIN, 0}, {channel, POLLIN, 0}};
+    ::poll(descriptors, 3, channel >= 0 ? patience : nap);
+    if (descriptors[2].revents != 0)
       notified_.store(true);
-    else if (descriptors[2].revents != 0) // the device was removed
-      ::poll(descriptors, 2, nap);
     if (descriptors[0].revents != 0)
       own.clear();
   }

@@ -111,7 +111,7 @@ completion_counters completion_queue_impl::counters() const noexcept {
 
 bool completion_queue_impl::reserve(std::uint32_t entries) {
   const std::lock_guard lock(mutex_);
-  if (poll_failed_ || entries > options_.entries - reserved_)
+  if (lost_.load() || entries > options_.entries - reserved_)
     return false;
   if (reservations_ == abandoned_.capacity())
     abandoned_.reserve(2 * reservations_ + 8);
@@ -127,16 +127,16 @@ void completion_queue_impl::unreserve(std::uint32_t entries) noexcept {
   reserved_ -= entries;
 }
 
-// Spurious events would accumulate. To look for them costs a system call, so it is done as often as
-// events are acknowledged.
-void completion_queue_impl::read_event() {
+// Returns false if the device was removed. Spurious events would accumulate. To look for them costs
+// a system call, so it is done as often as events are acknowledged.
+bool completion_queue_impl::read_event() {
   assert(channel_ != nullptr);
   ibv_cq* cq = nullptr;
   void* context = nullptr;
   bool all = false;
   do {
     if (ibv_get_cq_event(channel_, &cq, &context) != 0)
-      return;
+      return errno != EIO;
     events_.add();
     if (++unacknowledged_events_ == acknowledge_batch) {
       ibv_ack_cq_events(cq_, unacknowledged_events_);
@@ -144,14 +144,15 @@ void completion_queue_impl::read_event() {
       all = true;
     }
   } while (all);
+  return true;
 }
 
 // The device has lost the queue and may not report an event, so objects that use the queue end as
 // after such an event. If there is no memory to notify them, the runner polls again.
-void completion_queue_impl::on_poll_failure() noexcept {
+void completion_queue_impl::on_loss() noexcept {
   {
     const std::lock_guard lock(mutex_);
-    if (stopped_ || std::exchange(poll_failed_, true))
+    if (stopped_ || lost_.exchange(true))
       return;
   }
   try {
@@ -160,10 +161,7 @@ void completion_queue_impl::on_poll_failure() noexcept {
     event.element.cq = cq_;
     service_.broadcast(device_, event);
   } catch (const std::bad_alloc&) {
-    {
-      const std::lock_guard lock(mutex_);
-      poll_failed_ = false;
-    }
+    lost_.store(false);
     queue_runner();
   }
 }
@@ -194,7 +192,7 @@ bool completion_queue_impl::drain() noexcept {
     found = take_completions(1);
   while (found > 0);
   if (found < 0)
-    on_poll_failure();
+    on_loss();
   return found == 0;
 }
 

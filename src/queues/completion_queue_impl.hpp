@@ -165,11 +165,11 @@ private:
   void queue_runner();
   bool become_active(state from);
   bool on_readable();
-  void take_event();
-  void read_event();
+  bool take_event();
+  bool read_event();
   std::size_t harvest(unsigned polls) noexcept;
   int take_completions(unsigned polls);
-  void on_poll_failure() noexcept;
+  void on_loss() noexcept;
   int drop_abandoned(ibv_wc* completions, int n) const noexcept;
   template <disposal How>
   run_counts run_ready();
@@ -179,6 +179,7 @@ private:
   void run_internal(batch& b);
   void operations_done_outside(std::size_t n) noexcept;
   bool look_and_arm(bool& worked);
+  int event_descriptor() const noexcept;
   void run();
   bool spun_enough();
   bool arm();
@@ -202,8 +203,9 @@ private:
   std::atomic<std::uint64_t> outstanding_{0};
   std::atomic<state> state_{state::idle};
   std::atomic<bool> notified_{false};
-  bool notify_requested_ = false;                                   // owned by the runner
-  unsigned unacknowledged_events_ = 0;                              // owned by the runner
+  std::atomic<bool> lost_{false};      // no completions and no events will come any more
+  bool notify_requested_ = false;      // owned by the runner
+  unsigned unacknowledged_events_ = 0; // owned by the runner
   std::optional<std::chrono::steady_clock::time_point> spin_until_; // owned by the runner
   std::shared_ptr<completion_queue_impl> self_;                     // set while the runner is
                                                                     // active
@@ -219,7 +221,6 @@ private:
   std::uint32_t reserved_ = 0;
   std::size_t reservations_ = 0;
   bool stopped_ = false;
-  bool poll_failed_ = false;
   std::vector<std::uint32_t> abandoned_; // numbers of abandoned queue pairs; has room for all
                                          // reservations
 

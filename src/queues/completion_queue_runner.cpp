@@ -92,18 +92,19 @@ bool completion_queue_impl::on_readable() {
 }
 
 // One request for notification gives one event (ibv_req_notify_cq(3)), and the channel has only
-// this queue, so one read empties the channel.
-void completion_queue_impl::take_event() {
+// this queue, so one read empties the channel. Returns false if the device was removed; the context
+// then has an asynchronous event of the device, too.
+bool completion_queue_impl::take_event() {
   if (!notified_.load(std::memory_order_relaxed) || !notified_.exchange(false))
-    return;
+    return true;
   notify_requested_ = false;
-  read_event();
+  return read_event();
 }
 
 std::size_t completion_queue_impl::harvest(unsigned polls) noexcept {
   const int found = take_completions(polls);
   if (found < 0) [[unlikely]] {
-    on_poll_failure();
+    on_loss();
     return 0;
   }
   return static_cast<std::size_t>(found);

@@ -13,7 +13,9 @@
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/write.hpp>
 
+#include <atomic>
 #include <random>
+#include <thread>
 #include <vector>
 
 // For LeakSanitizer: what a provider allocated for objects of a removed device is lost (`end_use`).
@@ -49,6 +51,46 @@ struct carried {
 };
 
 } // namespace
+
+TEST_CASE("blocking calls end when an adapter is removed, also if no thread runs the context",
+          "[h6]") {
+  const adapter a("mlx5");
+  stream_pair t;
+  t.io.stop();
+  SECTION("before the call") {
+    remove();
+    error_code ec;
+    char got = 0;
+    t.a.read_some(asio::buffer(&got, 1), ec);
+    CHECK(ec == error::device_removed);
+  }
+  SECTION("in calls of both ends") {
+    std::atomic<int> rounds{0};
+    const auto repeat = [&](auto step) {
+      return std::thread([&rounds, step] {
+        for (error_code ec; !ec; ++rounds)
+          ec = step();
+      });
+    };
+    error_code read, written;
+    std::vector<char> bytes(1 << 20), got(1 << 20);
+    std::thread reader = repeat([&] {
+      t.a.read_some(asio::buffer(got), read);
+      return read;
+    });
+    std::thread writer = repeat([&] {
+      t.b.write_some(asio::buffer(bytes), written);
+      return written;
+    });
+    while (rounds < 50)
+      std::this_thread::yield();
+    remove();
+    reader.join();
+    writer.join();
+    CHECK(read == error::device_removed);
+    CHECK(written == error::device_removed);
+  }
+}
 
 TEST_CASE("operations end and their context becomes idle when an adapter is removed", "[h6]") {
   const adapter a("mlx5");
