@@ -52,6 +52,22 @@ transport transport_of(const ibv_device& d) noexcept {
   }
 }
 
+// A driver may report windows that its library cannot allocate: bnxt_re's library has no verb for
+// them (providers/bnxt_re/main.c), irdma's driver outside the kernel's tree has none at all.
+bool makes_windows(ibv_context* context, const ibv_device_attr& attributes) {
+  constexpr unsigned type_2 = IBV_DEVICE_MEM_WINDOW_TYPE_2A | IBV_DEVICE_MEM_WINDOW_TYPE_2B;
+  if (attributes.max_mw <= 0 || (attributes.device_cap_flags & type_2) == 0)
+    return false;
+  ibv_pd* const pd = ibv_alloc_pd(context);
+  if (pd == nullptr)
+    return false;
+  ibv_mw* const window = ibv_alloc_mw(pd, IBV_MW_TYPE_2);
+  if (window != nullptr)
+    ibv_dealloc_mw(window);
+  ibv_dealloc_pd(pd);
+  return window != nullptr;
+}
+
 bool pages_connections(const ibv_odp_caps& caps) {
   constexpr std::uint32_t all =
       IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_WRITE | IBV_ODP_SUPPORT_READ;
@@ -183,6 +199,7 @@ device::device(native_handle_type context, ownership owns, error_code& ec) {
   impl_->attributes = attributes;
   impl_->max_message_bytes = longest_message(context, attributes);
   impl_->occupied = detail::occupy_invalid_offset(context, impl_->attributes);
+  impl_->memory_windows = makes_windows(context, attributes);
   ibv_device_attr_ex extended{};
   if (ibv_query_device_ex(context, nullptr, &extended) == 0) {
     impl_->on_demand_paging = pages_connections(extended.odp_caps);
@@ -240,12 +257,7 @@ bool device::has_atomics() const noexcept {
 
 bool device::has_immediate() const noexcept { return type() != transport::iwarp; }
 
-bool device::has_memory_windows() const noexcept {
-  const ibv_device_attr& a = impl_->attributes;
-  // irdma's driver outside the kernel's tree reports the flag, and no window can be allocated.
-  return a.max_mw > 0 && (a.device_cap_flags &
-                          (IBV_DEVICE_MEM_WINDOW_TYPE_2A | IBV_DEVICE_MEM_WINDOW_TYPE_2B)) != 0;
-}
+bool device::has_memory_windows() const noexcept { return impl_->memory_windows; }
 
 bool device::has_invalidation() const noexcept {
   return (impl_->attributes.device_cap_flags & IBV_DEVICE_MEM_MGT_EXTENSIONS) != 0;

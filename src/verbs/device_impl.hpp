@@ -55,6 +55,7 @@ struct device::impl {
   ibv_device_attr attributes{};
   std::uint32_t max_message_bytes = 0;
   placement flush{};
+  bool memory_windows = false;
   bool on_demand_paging = false;
   bool device_only_receives = true;
   detail::queue_pair_limits queue_pair_limits;

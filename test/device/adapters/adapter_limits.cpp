@@ -202,8 +202,10 @@ TEST_CASE("a queue pair has more elements to send than to receive, if the device
 }
 
 TEST_CASE("an adapter that reports memory windows and can allocate none has none", "[h7]") {
-  const adapter a("irdma");
+  const adapter a(GENERATE("irdma", "mlx5,fail=alloc_mw:all:eopnotsupp"));
   CHECK_FALSE(open_device().has_memory_windows());
+  SECTION("messages") { send_messages(); }
+  SECTION("lent memory") { lend_memory(); }
 }
 
 TEST_CASE("more receive elements than an adapter has become as many as it has", "[h8]") {
