@@ -18,7 +18,8 @@ send_queue::send_queue(const ibv_qp_init_attr& a, const personality& p)
       inline_bytes_(a.cap.max_inline_data),
       signaled_(a.sq_sig_all != 0 ? static_cast<unsigned>(IBV_SEND_SIGNALED) : 0u),
       setters_(a.qp_type == IBV_QPT_UD ? data | address : data),
-      has_atomics_(p.atomics != IBV_ATOMIC_NONE) {}
+      has_atomics_(p.atomics != IBV_ATOMIC_NONE),
+      invalidates_(p.no_windows != EOPNOTSUPP) {}
 
 void send_queue::stamp(std::uint32_t posted) noexcept {
   for (unsigned n = 0; n != built_; ++n)

@@ -142,7 +142,7 @@ private:
   const std::uint32_t inline_bytes_;
   const unsigned signaled_; ///< IBV_SEND_SIGNALED or 0: sq_sig_all
   const unsigned setters_;  ///< what a request with data needs
-  const bool has_atomics_;
+  const bool has_atomics_, invalidates_;
   spin_mutex posting_;
   // ---- with `posting_` locked: zero, unless requests are being built
   unsigned built_ = 0;
@@ -163,6 +163,10 @@ inline bool send_queue::build(send_work& r, const ibv_send_wr& from) const noexc
     r.key = from.wr.atomic.rkey;
     r.compare_add = from.wr.atomic.compare_add;
     r.swap = from.wr.atomic.swap;
+    break;
+  case IBV_WR_LOCAL_INV:
+    if (!invalidates_)
+      return false;
     break;
   case IBV_WR_BIND_MW:
     r.window = from.bind_mw.mw;

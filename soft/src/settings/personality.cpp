@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: BSL-1.0
 // The table of personalities. The comment of a line names where it was read: p/ is providers/ of
-// rdma-core, k/ is drivers/infiniband/hw/ of the kernel. Nothing here was measured on an adapter.
+// rdma-core 64, k/ is drivers/infiniband/hw/ of the kernel. Nothing here was measured on an
+// adapter.
 #include "settings/personality.hpp"
 
 #include <algorithm>
+#include <cerrno>
 
 namespace soft {
 
@@ -38,7 +40,7 @@ constexpr personality plain{
     .shared_receives = true,
     .window_flags = true,
     .windows = 1 << 19,
-    .makes_windows = true,
+    .no_windows = 0,
     .atomics = IBV_ATOMIC_GLOB,
     .built_requests = transfers | keys,
     .on_demand = true,
@@ -80,7 +82,7 @@ constexpr personality mlx5{
     .shared_receives = true,   // UCX 10317: max_srq 8388608
     .window_flags = true,      // UCX 8229: MEM_WINDOW
     .windows = 1 << 19,        // UCX 10317: max_mw 16777216; here the software device's limit
-    .makes_windows = true,     // p/mlx5/mlx5.c: alloc_mw
+    .no_windows = 0,           // p/mlx5/mlx5.c: alloc_mw
     .atomics = IBV_ATOMIC_HCA, // k/mlx5/main.c; UCX 10317: ATOMIC_HCA
     .built_requests = transfers | keys, // p/mlx5/qp.c mlx5_qp_fill_wr_pfns
     .on_demand = true,                  // k/mlx5/odp.c mlx5_odp_populate_caps
@@ -121,7 +123,7 @@ constexpr personality irdma{
     .shared_receives = false,        // 3FS 192: max_srq 0
     .window_flags = true,            // 3FS 192: MEM_WINDOW_TYPE_2B
     .windows = 0,                    // 3FS 192: max_mw 0
-    .makes_windows = false,          // 3FS 192: max_mw 0
+    .no_windows = ENOMEM,            // 3FS 192: max_mw 0
     .atomics = IBV_ATOMIC_NONE,      // 3FS 192: ATOMIC_NONE; p/irdma/uverbs.c: post fails
     .built_requests = 0,             // p/irdma/umain.c: no create_qp_ex
     .on_demand = false,              // k/irdma/verbs.c: no such capability
@@ -162,7 +164,7 @@ constexpr personality bnxt_re{
     .shared_receives = true,     // k/bnxt_re/ib_verbs.c bnxt_re_query_device: max_srq
     .window_flags = true,        // k/bnxt_re/ib_verbs.c: IB_DEVICE_MEM_WINDOW_TYPE_2B
     .windows = 1 << 16,          // k/bnxt_re/bnxt_re.h BNXT_RE_MAX_MRW_COUNT
-    .makes_windows = true,       // p/bnxt_re/main.c: alloc_mw
+    .no_windows = EOPNOTSUPP,    // p/bnxt_re/main.c: no alloc_mw
     .atomics = IBV_ATOMIC_GLOB,  // k/bnxt_re/ib_verbs.c: with PCIe atomics, else NONE
     .built_requests = transfers, // p/bnxt_re/verbs.c bnxt_re_set_qp_ex_ops
     .on_demand = false,          // k/bnxt_re/main.c: no such capability
@@ -175,7 +177,7 @@ constexpr personality bnxt_re{
     .eio_after_removal = true,   // libibverbs/cmd_write.h verbs_is_destroy_err
     .removal = 0ns,              // no figure found
     .locks_memory = true,        // ib_umem_get of the kernel
-    .header_in_sl = false,       // p/bnxt_re/verbs.c does not set it
+    .header_in_sl = true,        // p/bnxt_re/verbs.c bnxt_re_fill_ud_cqe: 2 and 3, without bit 3
     .grh_required = false,       // k/bnxt_re/ib_verbs.c bnxt_re_query_port does not set it
     .stale_rejects = 0,          // SPDK 450: after a peer was lost only
     .create = 0ns,               // no figure found
@@ -202,7 +204,7 @@ constexpr personality erdma{
     .shared_receives = false,   // k/erdma/erdma_verbs.c erdma_qp_validate_attr: EOPNOTSUPP
     .window_flags = false,      // k/erdma/erdma_verbs.c erdma_query_device: no MEM_WINDOW
     .windows = 1,               // k/erdma/erdma_main.c: 1 << MAX_MW of the firmware, so at least 1
-    .makes_windows = false,     // p/erdma/erdma.c: no alloc_mw
+    .no_windows = EOPNOTSUPP,   // p/erdma/erdma.c: no alloc_mw
     .atomics = IBV_ATOMIC_GLOB, // k/erdma/erdma_verbs.c erdma_query_device
     .built_requests = 0,        // p/erdma/erdma.c: no create_qp_ex
     .on_demand = false,         // k/erdma/erdma_main.c: no such capability
@@ -242,7 +244,7 @@ constexpr personality efa{
     .shared_receives = false, // k/efa/efa_verbs.c efa_qp_validate_attr: EOPNOTSUPP
     .window_flags = false,    // ibv_devinfo on 0xEFA3: device_cap_flags 0
     .windows = 0,             // k/efa/efa_verbs.c efa_query_device does not set it
-    .makes_windows = false,   // p/efa/efa.c: no alloc_mw
+    .no_windows = EOPNOTSUPP, // p/efa/efa.c: no alloc_mw
     .atomics = IBV_ATOMIC_NONE,  // ibv_devinfo on 0xEFA3: ATOMIC_NONE
     .built_requests = transfers, // p/efa/verbs.c efa_qp_fill_wr_pfns
     .on_demand = false,          // k/efa/efa_main.c: no such capability

@@ -31,7 +31,9 @@ struct personality {
   bool shared_receives; ///< shared receive queues
   bool window_flags;    ///< the device reports memory windows, of type 2B
   int windows;          ///< `max_mw`
-  bool makes_windows;   ///< ibv_alloc_mw(3) does not fail
+  /// The error of ibv_alloc_mw(3), or 0. With EOPNOTSUPP a post of IBV_WR_LOCAL_INV fails, too: the
+  /// provider knows neither.
+  int no_windows;
   ibv_atomic_cap atomics;
   std::uint64_t built_requests; ///< IBV_QP_EX_WITH_* of ibv_wr_post(3); 0: it is not there
   bool on_demand;               ///< registration with IBV_ACCESS_ON_DEMAND

@@ -249,10 +249,8 @@ ibv_mw* alloc_mw(ibv_pd* pd, ibv_mw_type type) {
     errno = EINVAL;
     return nullptr;
   }
-  const int error = habits().makes_windows  ? refuse_creation(pd->context, place::alloc_mw)
-                    : habits().window_flags ? ENOMEM
-                                            : EOPNOTSUPP;
-  if (error != 0) {
+  const int none = habits().no_windows;
+  if (const int error = none != 0 ? none : refuse_creation(pd->context, place::alloc_mw)) {
     errno = error;
     return nullptr;
   }

@@ -108,7 +108,7 @@ TEST_CASE("A datagram within a process comes with the header of its network laye
 TEST_CASE(
     "The service level of a datagram names its network header only where the adapter does so") {
   const auto [settings, named] =
-      GENERATE(std::pair("mlx5", true), std::pair("irdma", false), std::pair("bnxt_re", false),
+      GENERATE(std::pair("mlx5", true), std::pair("irdma", false), std::pair("bnxt_re", true),
                std::pair("irdma,header_in_sl=1", true), std::pair("efa", false));
   INFO(settings);
   const with_settings set(settings);

@@ -121,7 +121,7 @@ TEST_CASE("A personality's shared receive queues and memory windows") {
   };
   for (const expected& e :
        {expected{"plain", 0, 1, 1, 0}, expected{"mlx5", 0, 1, 1, 0},
-        expected{"irdma", EOPNOTSUPP, 1, 0, ENOMEM}, expected{"bnxt_re", 0, 1, 1, 0},
+        expected{"irdma", EOPNOTSUPP, 1, 0, ENOMEM}, expected{"bnxt_re", 0, 1, 1, EOPNOTSUPP},
         expected{"erdma", EOPNOTSUPP, 0, 1, EOPNOTSUPP},
         expected{"efa", EOPNOTSUPP, 0, 0, EOPNOTSUPP}}) {
     INFO(e.name);

@@ -4,6 +4,7 @@
 
 #include <catch2/catch.hpp>
 #include <cerrno>
+#include <utility>
 
 using namespace soft::test;
 
@@ -42,4 +43,22 @@ TEST_CASE("ibv_post_send posts the requests before a wrong one") {
   CHECK(p.a.completion().wr_id == 0);
   CHECK(p.a.completion().wr_id == 1);
   check_clean(p.a, p.b, 7);
+}
+
+TEST_CASE("A device whose provider knows no windows refuses to invalidate") {
+  for (const auto& [name, result] : {std::pair("plain", 0), std::pair("irdma", 0),
+                                     std::pair("bnxt_re", EINVAL), std::pair("erdma", EINVAL)}) {
+    INFO(name);
+    with_settings set(name);
+    connected_pair p;
+    ibv_send_wr wr{}, *bad = nullptr;
+    wr.opcode = IBV_WR_LOCAL_INV;
+    wr.send_flags = IBV_SEND_SIGNALED;
+    wr.invalidate_rkey = p.a.mr->rkey;
+    CHECK(ibv_post_send(p.a.qp.get(), &wr, &bad) == result);
+    if (result == 0) // a region is no window
+      CHECK(p.a.completion().status == IBV_WC_LOC_QP_OP_ERR);
+    else
+      CHECK(bad == &wr);
+  }
 }
