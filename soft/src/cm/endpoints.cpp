@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <netdb.h>
+#include <rdma/rdma_verbs.h>
 
 using namespace soft;
 
@@ -127,5 +128,6 @@ SOFT_EXPORT int rdma_create_ep(rdma_cm_id** result, rdma_addrinfo* where, ibv_pd
 SOFT_EXPORT void rdma_destroy_ep(rdma_cm_id* id) {
   if (id->qp != nullptr)
     rdma_destroy_qp(id);
+  rdma_destroy_srq(id);
   rdma_destroy_id(id);
 }

@@ -89,6 +89,19 @@ TEST_CASE("A shared receive queue of an id is that of its queue pair") {
   CHECK(left());
 }
 
+TEST_CASE("rdma_destroy_ep destroys the shared receive queue of the id, too") {
+  const bound_id other; // keeps the domain of all ids
+  const nothing_is_left left;
+  rdma_cm_id* const id = bound_to();
+  ibv_srq_init_attr shared{};
+  shared.attr.max_wr = shared.attr.max_sge = 1;
+  REQUIRE(rdma_create_srq(id, nullptr, &shared) == 0);
+  ibv_qp_init_attr a = queue_pair();
+  REQUIRE(rdma_create_qp(id, nullptr, &a) == 0);
+  rdma_destroy_ep(id);
+  CHECK(left());
+}
+
 TEST_CASE("rdma_create_srq_ex knows no other kind than the basic one") {
   const bound_id b;
   ibv_srq_init_attr_ex a{};
