@@ -143,8 +143,6 @@ void iwarp_wire::ready(std::uint32_t events) {
       return end(error);
     stage_ = stage::starting;
     watch(EPOLLIN);
-    if (patience_.count() != 0)
-      end_in(patience_);
   }
   if ((events & EPOLLOUT) != 0) {
     flush();
@@ -174,18 +172,14 @@ void iwarp_wire::run() {
     receive();
 }
 
+void iwarp_wire::expect(clock::duration time) { end_in(time); }
+
 void iwarp_wire::end_in(clock::duration time) {
   deadline_ = clock::now() + time;
   set_timer();
 }
 
 void iwarp_wire::set_timer() { engine::get().schedule_at(*this, std::min(deadline_, next_look_)); }
-
-void iwarp_wire::expect(clock::duration time) {
-  patience_ = time;
-  if (stage_ != stage::connecting)
-    end_in(time);
-}
 
 void iwarp_wire::send_start(const iwarp::start_frame& f) {
   write_out(iwarp::encode(f).view());

@@ -63,7 +63,7 @@ public:
   // ---- the owner
   void send_start(const iwarp::start_frame& f);
   /// Ends the wire if the peer's start frame, or its first message if that comes next, does not
-  /// come within `time`. The time of a connecting side begins when TCP is connected.
+  /// come within `time`, in which TCP connects, too: the host may be gone.
   void expect(clock::duration time);
   /// After both start frames: segments follow. `initiator`: this side sends first.
   void begin(const iwarp::start_result& agreed, bool initiator);
@@ -189,7 +189,6 @@ private:
   queue_pair* qp_ = nullptr;
   std::uint32_t number_ = 0;
   stage stage_ = stage::starting;
-  clock::duration patience_{}; // for the start frame, while connecting; 0: without limit
   clock::time_point deadline_ = clock::time_point::max(); // the wire's end
   clock::time_point next_look_ = clock::time_point::max();
   clock::duration silence_{}; // of the peer's host, at most

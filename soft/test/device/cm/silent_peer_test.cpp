@@ -66,6 +66,22 @@ TEST_CASE("A request that gets no answer ends as unreachable, and closes its con
   CHECK(ended);
 }
 
+TEST_CASE("A request to a host that does not take the connection ends as unreachable") {
+  const auto [listening, port] = listen_raw();
+  REQUIRE(::listen(listening, 0) == 0); // room for one, and the kernel drops the next
+  const raw_peer only(port);
+  const with_settings set("answer=50ms");
+  endpoint e;
+  resolve(e, port);
+  errno = 0;
+  CHECK(connect(e) == -1);
+  CHECK(errno == ETIMEDOUT);
+  REQUIRE(e.id->event != nullptr);
+  CHECK(e.id->event->event == RDMA_CM_EVENT_UNREACHABLE);
+  CHECK(e.id->event->status == -ETIMEDOUT);
+  close(listening);
+}
+
 TEST_CASE("A connection without its first message ends as unreachable for its acceptor") {
   const auto [id, port] = listen();
   const endpoint listener(id);
