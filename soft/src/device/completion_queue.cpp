@@ -17,7 +17,7 @@ constexpr unsigned polls_between_yields = 1024, // some microseconds of polling
 
 bool completion_queue::push(const ibv_wc& wc, bool solicited) {
   const std::uint64_t at = pushed_.load(std::memory_order_relaxed);
-  if (at - taken_.load(std::memory_order_acquire) == capacity_) {
+  if (overflowed_ || at - taken_.load(std::memory_order_acquire) == capacity_) [[unlikely]] {
     if (!std::exchange(overflowed_, true)) {
       ibv_async_event e{};
       e.event_type = IBV_EVENT_CQ_ERR;

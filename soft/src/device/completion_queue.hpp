@@ -46,7 +46,7 @@ struct completion_queue : ibv_cq_ex {
   // ---- with the engine locked
   /// `solicited`: the completion is that of a solicited message, or of a failure
   /// (ibv_req_notify_cq(3)).
-  /// False: the queue has overflowed.
+  /// False: the queue has overflowed, now or before. It takes no completion any more.
   bool push(const ibv_wc& wc, bool solicited);
   bool takes_data() const noexcept { return copies_ != nullptr; }
   /// The data that the next completion brings, if `takes_data`; or nullptr: the queue is full.

@@ -270,7 +270,7 @@ void queue_pair::reset() {
   receives().wake();
 }
 
-// Flushes requests of the error state, until a completion queue is full.
+// Flushes requests of the error state. Completions that their queue has no room for are lost.
 void queue_pair::flush() {
   ibv_wc wc{};
   wc.status = IBV_WC_WR_FLUSH_ERR;
@@ -278,20 +278,17 @@ void queue_pair::flush() {
   for (send_work* r = sends_.front(); r != nullptr; r = sends_.front()) {
     wc.wr_id = r->wr_id;
     sends_.take();
-    if (!completion_queue::of(qp_base.send_cq).push(wc, true))
-      return;
+    report(qp_base.send_cq, wc, true);
   }
   wc.opcode = IBV_WC_RECV;
   for (receive_work* r = own_.front(); r != nullptr; r = own_.front()) {
     wc.wr_id = r->wr_id;
     own_.take();
-    if (!completion_queue::of(qp_base.recv_cq).push(wc, true))
-      return;
+    report(qp_base.recv_cq, wc, true);
   }
   if (shared_ == nullptr || last_told_ || !tells_last_request())
     return;
-  if (!flush_taken())
-    return;
+  flush_taken();
   last_told_ = true;
   if (!habits().no_last_wqe)
     tell(IBV_EVENT_QP_LAST_WQE_REACHED);
@@ -395,10 +392,19 @@ void queue_pair::complete(send_work& r, const outcome& o) {
   sends_.take(); // before the completion is seen: the program may post in its place
   if (failed)
     fail();
-  if (told && !completion_queue::of(qp_base.send_cq).push(wc, failed)) {
-    fail();
-    tell(IBV_EVENT_QP_FATAL);
-  }
+  if (told)
+    report(qp_base.send_cq, wc, failed);
+}
+
+// A completion queue that has overflowed is in error, and so are its queue pairs (InfiniBand
+// specification, 11.6.3.2; ibv_get_async_event(3), IBV_EVENT_CQ_ERR).
+void queue_pair::lose_completions(const ibv_cq* q) {
+  for_all([q](queue_pair& each) {
+    if ((each.qp_base.send_cq != q && each.qp_base.recv_cq != q) || each.present() == IBV_QPS_ERR)
+      return;
+    each.fail();
+    each.tell(IBV_EVENT_QP_FATAL);
+  });
 }
 
 } // namespace soft

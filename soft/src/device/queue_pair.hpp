@@ -204,13 +204,19 @@ private:
   void flush();
   void reset();
   void complete(send_work& r, const outcome& o);
+  // `solicited`: as in `completion_queue::push`.
+  void report(ibv_cq* to, const ibv_wc& wc, bool solicited) {
+    if (!completion_queue::of(to).push(wc, solicited)) [[unlikely]]
+      lose_completions(to);
+  }
+  static void lose_completions(const ibv_cq* q);
   bool may_send() const noexcept {
     const ibv_qp_state s = state_.load();
     return s != IBV_QPS_RESET && s != IBV_QPS_INIT && s != IBV_QPS_RTR;
   }
   bool tells_last_request();
   void take_ahead();
-  bool flush_taken();
+  void flush_taken();
   ibv_wc_status meet_receive();
   // The effects of faults that are not the failure or the delay of a request.
   void strike(const incident& i);

@@ -164,18 +164,15 @@ void queue_pair::take_ahead() {
   }
 }
 
-// Returns false if the completion queue is full.
-bool queue_pair::flush_taken() {
+void queue_pair::flush_taken() {
   ibv_wc wc{};
   wc.status = IBV_WC_WR_FLUSH_ERR;
   wc.opcode = IBV_WC_RECV;
   wc.qp_num = qp_base.qp_num;
   for (; !taken_.empty(); taken_.pop_front()) {
     wc.wr_id = taken_.front();
-    if (!completion_queue::of(qp_base.recv_cq).push(wc, true))
-      return false;
+    report(qp_base.recv_cq, wc, true);
   }
-  return true;
 }
 
 // Whether IBV_EVENT_QP_LAST_WQE_REACHED is raised now. If not, the queue pair runs again.

@@ -251,10 +251,7 @@ void queue_pair::received(std::uint64_t receive, ibv_wc_status status, const arr
     wc.wc_flags |= IBV_WC_GRH;
     wc.sl = a.service_level;
   }
-  if (!completion_queue::of(qp_base.recv_cq).push(wc, a.solicited || status != IBV_WC_SUCCESS)) {
-    fail();
-    tell(IBV_EVENT_QP_FATAL);
-  }
+  report(qp_base.recv_cq, wc, a.solicited || status != IBV_WC_SUCCESS);
 }
 
 std::byte* queue_pair::remote_memory(std::uint32_t key, std::uint64_t address, std::uint64_t bytes,
