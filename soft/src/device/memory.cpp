@@ -130,13 +130,14 @@ bool memory_table::resolve(const ibv_pd* pd, std::span<const ibv_sge> elements, 
   return true;
 }
 
-bool memory_table::still_has(const ibv_pd* pd, const spans& memory, std::uint64_t& as_of) const {
+bool memory_table::still_has(const ibv_pd* pd, const spans& memory, unsigned access,
+                             std::uint64_t& as_of) const {
   if (as_of == removals_)
     return true;
   const auto is_registered = [&](const span& p) {
     const auto address = reinterpret_cast<std::uintptr_t>(p.data);
     return std::any_of(slots_.begin(), slots_.end(), [&](const slot& s) {
-      return s.r != nullptr && s.r->pd == pd &&
+      return s.r != nullptr && s.r->pd == pd && (s.r->access & access) == access &&
              within(address, p.bytes, reinterpret_cast<std::uintptr_t>(s.r->memory), s.r->length);
     });
   };
@@ -186,24 +187,26 @@ std::byte* memory_table::as_named(std::byte* byte) const noexcept {
 }
 
 // InfiniBand specification, 10.6.7.2 and 11.2.2.2; rxe's checks are the same.
-ibv_wc_status memory_table::bind(ibv_qp& by, window& w, std::uint32_t key,
-                                 const ibv_mw_bind_info& to) {
-  auto* const r = static_cast<region*>(to.mr);
-  if (w.pd != by.pd)
+ibv_wc_status memory_table::bind(const ibv_qp& by, std::uint32_t key, const window_binding& to) {
+  const std::uint32_t index = to.window >> 8; // its tag may have changed with each binding
+  if (index >= slots_.size() || slots_[index].w == nullptr || slots_[index].w->pd != by.pd)
     return IBV_WC_MW_BIND_ERR;
+  window& w = *slots_[index].w;
   if (w.type == IBV_MW_TYPE_2 && w.bound != nullptr) // must be invalidated first
     return IBV_WC_MW_BIND_ERR;
-  if (w.type == IBV_MW_TYPE_2 && (key >> 8) != (w.key >> 8))
+  if (w.type == IBV_MW_TYPE_2 && key >> 8 != index)
     return IBV_WC_MW_BIND_ERR;
-  if ((to.mw_access_flags & ~window_access) != 0)
+  if ((to.access & ~window_access) != 0)
     return IBV_WC_MW_BIND_ERR;
-  if (to.length != 0) {
-    const slot* const s = r == nullptr ? nullptr : find(r->lkey);
-    if (s == nullptr || s->r != r || r->pd != by.pd || (r->access & IBV_ACCESS_MW_BIND) == 0 ||
-        !within(to.addr, to.length, r->first, r->length))
+  region* bound = nullptr;
+  if (to.bytes != 0) {
+    const slot* const s = find(to.region);
+    bound = s == nullptr ? nullptr : s->r;
+    if (bound == nullptr || bound->pd != by.pd || (bound->access & IBV_ACCESS_MW_BIND) == 0 ||
+        !within(to.first, to.bytes, bound->first, bound->length))
       return IBV_WC_MW_BIND_ERR;
-    if ((to.mw_access_flags & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)) != 0 &&
-        (r->access & IBV_ACCESS_LOCAL_WRITE) == 0)
+    if ((to.access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)) != 0 &&
+        (bound->access & IBV_ACCESS_LOCAL_WRITE) == 0)
       return IBV_WC_MW_BIND_ERR;
   } else if (w.type == IBV_MW_TYPE_2) {
     return IBV_WC_MW_BIND_ERR;
@@ -211,11 +214,11 @@ ibv_wc_status memory_table::bind(ibv_qp& by, window& w, std::uint32_t key,
   if (w.bound != nullptr)
     --w.bound->windows;
   w.key = (w.key & ~0xffu) | (key & 0xff);
-  slots_[w.key >> 8].tag = static_cast<std::uint8_t>(key);
-  w.bound = to.length == 0 ? nullptr : r;
-  w.first = to.addr;
-  w.bytes = to.length;
-  w.access = to.mw_access_flags;
+  slots_[index].tag = static_cast<std::uint8_t>(key);
+  w.bound = bound;
+  w.first = to.first;
+  w.bytes = to.bytes;
+  w.access = to.access;
   w.qp_num = by.qp_num;
   if (w.bound != nullptr)
     ++w.bound->windows;

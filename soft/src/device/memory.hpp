@@ -42,6 +42,17 @@ struct region : ibv_mr {
   int windows = 0;          ///< windows that are bound to it
 };
 
+/// The memory that a request binds a window to. It names both by their keys at the time of its
+/// post: the program may have freed them since.
+struct window_binding {
+  std::uint32_t window, region; ///< 0: no region
+  std::uint64_t first, bytes;
+  unsigned access;
+};
+inline window_binding binding_of(const ibv_mw& w, const ibv_mw_bind_info& to) noexcept {
+  return {w.rkey, to.mr == nullptr ? 0 : to.mr->lkey, to.addr, to.length, to.mw_access_flags};
+}
+
 struct window : ibv_mw {
   counted<&resource_counts::windows> count;
   std::uint32_t key = 0; ///< the present one; `ibv_mw::rkey` is the program's
@@ -104,9 +115,10 @@ public:
   /// an element names memory that the request must not use.
   bool resolve(const ibv_pd* pd, std::span<const ibv_sge> elements, unsigned access,
                spans& to) const;
-  /// Whether all of `memory`, of which `resolve` said so before, is still registered. `as_of`: the
-  /// removals so far when that was known last.
-  bool still_has(const ibv_pd* pd, const spans& memory, std::uint64_t& as_of) const;
+  /// Whether all of `memory`, of which `resolve` said so before, is still registered with these
+  /// rights. `as_of`: the removals so far when that was known last.
+  bool still_has(const ibv_pd* pd, const spans& memory, unsigned access,
+                 std::uint64_t& as_of) const;
   std::uint64_t removals() const noexcept { return removals_; }
   /// The memory that a peer names, or nullptr and the reason. `access`: one of IBV_ACCESS_REMOTE_*.
   std::byte* remote(const ibv_qp& responder, std::uint32_t key, std::uint64_t address,
@@ -117,7 +129,8 @@ public:
   std::byte* as_named(std::byte* byte) const noexcept;
 
   /// Binds a window. Returns IBV_WC_SUCCESS, or the status of the request that fails.
-  ibv_wc_status bind(ibv_qp& by, window& w, std::uint32_t key, const ibv_mw_bind_info& to);
+  /// `key`: the window's new one.
+  ibv_wc_status bind(const ibv_qp& by, std::uint32_t key, const window_binding& to);
   /// Ends the binding of the window with this key. False: it is not one that the queue pair `by`
   /// may invalidate.
   bool invalidate(const ibv_qp& by, std::uint32_t key);

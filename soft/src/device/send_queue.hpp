@@ -169,9 +169,8 @@ inline bool send_queue::build(send_work& r, const ibv_send_wr& from) const noexc
       return false;
     break;
   case IBV_WR_BIND_MW:
-    r.window = from.bind_mw.mw;
     r.key = from.bind_mw.rkey;
-    r.binding = from.bind_mw.bind_info;
+    r.binding = binding_of(*from.bind_mw.mw, from.bind_mw.bind_info);
     break;
   default:
     if ((setters_ & address) != 0) {

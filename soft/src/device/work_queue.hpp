@@ -2,6 +2,7 @@
 #ifndef SOFT_DEVICE_WORK_QUEUE_HPP
 #define SOFT_DEVICE_WORK_QUEUE_HPP
 
+#include "device/memory.hpp"
 #include "device/objects.hpp"
 #include "engine/spin_mutex.hpp"
 
@@ -83,6 +84,11 @@ constexpr bool fetches(ibv_wr_opcode o) noexcept {
          o == IBV_WR_ATOMIC_FETCH_AND_ADD;
 }
 
+/// The rights that the memory of the requests must have.
+constexpr unsigned rights_for(ibv_wr_opcode o) noexcept {
+  return fetches(o) ? IBV_ACCESS_LOCAL_WRITE : 0;
+}
+
 struct receive_work {
   std::uint64_t wr_id;
   std::uint32_t count;
@@ -101,8 +107,7 @@ struct send_work {
   union {
     struct {
       std::uint64_t address, compare_add, swap;
-      ibv_mw* window;
-      ibv_mw_bind_info binding;
+      window_binding binding;
     };
     datagram_way way; ///< of type UD
   };

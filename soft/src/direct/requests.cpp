@@ -69,12 +69,11 @@ outcome queue_pair::carry_connected(send_work& r) {
   if (!offers(r.opcode))
     return failed(IBV_WC_LOC_QP_OP_ERR);
   spans memory;
-  const bool into = fetches(r.opcode);
-  if (!gather(r, into ? IBV_ACCESS_LOCAL_WRITE : 0, memory))
+  if (!gather(r, rights_for(r.opcode), memory))
     return failed(IBV_WC_LOC_PROT_ERR);
   if (memory.bytes > message_bytes_)
     return failed(IBV_WC_LOC_LEN_ERR);
-  if (into && attributes_.max_rd_atomic == 0)
+  if (fetches(r.opcode) && attributes_.max_rd_atomic == 0)
     return failed(IBV_WC_LOC_QP_OP_ERR);
   if (is_interrupted())
     return is_reliable() ? no_answer() : outcome{};
@@ -264,7 +263,7 @@ std::byte* queue_pair::remote_memory(std::uint32_t key, std::uint64_t address, s
 
 ibv_wc_status queue_pair::carry_locally(send_work& r) {
   if (r.opcode == IBV_WR_BIND_MW)
-    return memory_table::get().bind(qp_base, *static_cast<window*>(r.window), r.key, r.binding);
+    return memory_table::get().bind(qp_base, r.key, r.binding);
   return memory_table::get().invalidate(qp_base, r.immediate) ? IBV_WC_SUCCESS
                                                               : IBV_WC_LOC_QP_OP_ERR;
 }

@@ -64,9 +64,8 @@ void bind_window(ibv_qp_ex* q, ibv_mw* window, std::uint32_t key, const ibv_mw_b
   if (window->type != IBV_MW_TYPE_2)
     return sends_of(q).refuse(EINVAL);
   if (send_work* const r = begin(q, IBV_WR_BIND_MW)) {
-    r->window = window;
     r->key = key;
-    r->binding = *how;
+    r->binding = binding_of(*window, *how);
   }
 }
 

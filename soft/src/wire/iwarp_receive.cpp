@@ -171,10 +171,12 @@ void iwarp_wire::receive_start(std::span<const std::byte> bytes) {
 
 // A program may deregister memory at any time.
 bool iwarp_wire::has_receive_memory() {
-  return memory_table::get().still_has(qp_->receive_domain(), receive_memory_, receive_as_of_);
+  return memory_table::get().still_has(qp_->receive_domain(), receive_memory_,
+                                       IBV_ACCESS_LOCAL_WRITE, receive_as_of_);
 }
 bool iwarp_wire::has_memory(flight& f) {
-  return memory_table::get().still_has(qp_->qp_base.pd, f.memory, f.as_of);
+  return memory_table::get().still_has(qp_->qp_base.pd, f.memory, rights_for(f.request->opcode),
+                                       f.as_of);
 }
 
 // The memory of the segment that has begun may not be registered any more. A WRITE of type UC is

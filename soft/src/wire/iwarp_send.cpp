@@ -114,7 +114,7 @@ void iwarp_wire::start_request(send_work& r, ibv_wc_status set) {
     return failed(qp_->carry_locally(r));
   if (!qp_->offers(r.opcode))
     return failed(IBV_WC_LOC_QP_OP_ERR);
-  if (!qp_->gather(r, fetches(r.opcode) ? IBV_ACCESS_LOCAL_WRITE : 0, f.memory))
+  if (!qp_->gather(r, rights_for(r.opcode), f.memory))
     return failed(IBV_WC_LOC_PROT_ERR);
   f.as_of = memory_table::get().removals();
   if (fetches(r.opcode) && qp_->read_depth() == 0)

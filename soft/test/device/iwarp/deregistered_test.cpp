@@ -62,10 +62,14 @@ struct own_memory {
 } // namespace
 
 TEST_CASE("A message does not go on to a receive whose memory is deregistered") {
+  const bool still_readable = GENERATE(false, true);
   for (const std::size_t segment : {std::size_t(20'000), std::size_t(40'000)}) {
     INFO("segments of " << segment << " bytes");
     accepted a;
     own_memory own(a.e.id->pd);
+    owned_mr without_right;
+    if (still_readable)
+      without_right.reset(ibv_reg_mr(a.e.id->pd, own.data.get(), own_memory::size, 0));
     REQUIRE(rdma_post_recv(a.e.id, nullptr, own.data.get(), own_memory::size, own.mr.get()) == 0);
     a.accept();
     const bytes all =

@@ -152,6 +152,36 @@ TEST_CASE("The address of a peer has a global route by a GID of the port") {
   CHECK(ibv_modify_qp(s.qp.get(), &a, mask) == 0);
 }
 
+TEST_CASE("A window is bound only to the region that its request was posted with") {
+  connected_pair p;
+  ibv_mw* const w = ibv_alloc_mw(p.a.pd.get(), IBV_MW_TYPE_2);
+  REQUIRE(w != nullptr);
+  constexpr int rights = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND;
+  const auto region = [&] {
+    owned_mr r(ibv_reg_mr(p.a.pd.get(), p.a.memory.data(), p.a.memory.size(), rights));
+    REQUIRE(r);
+    return r;
+  };
+  owned_mr r = region();
+  REQUIRE(p.a.send(1) == 0); // waits for a receive, and the next request behind it
+  ibv_send_wr wr{}, *bad = nullptr;
+  wr.wr_id = 2;
+  wr.opcode = IBV_WR_BIND_MW;
+  wr.bind_mw.mw = w;
+  wr.bind_mw.rkey = ibv_inc_rkey(w->rkey);
+  wr.bind_mw.bind_info = {r.get(), reinterpret_cast<std::uintptr_t>(r->addr), 8,
+                          IBV_ACCESS_REMOTE_READ};
+  REQUIRE(ibv_post_send(p.a.qp.get(), &wr, &bad) == 0);
+  r.reset();
+  r = region(); // perhaps at the same address
+  REQUIRE(p.b.receive(3) == 0);
+  CHECK(p.a.completion().status == IBV_WC_SUCCESS);
+  const ibv_wc wc = p.a.completion();
+  CHECK(wc.wr_id == 2);
+  CHECK(wc.status == IBV_WC_MW_BIND_ERR);
+  CHECK(ibv_dealloc_mw(w) == 0);
+}
+
 TEST_CASE("An atomic operation with a wrong length fails where it was posted alone") {
   connected_pair p;
   REQUIRE(p.a.remote(1, IBV_WR_ATOMIC_FETCH_AND_ADD, p.b, 16) == 0);
