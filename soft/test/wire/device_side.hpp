@@ -21,6 +21,10 @@
 namespace soft::test {
 
 inline constexpr std::size_t region_size = 1024;
+/// Of the region that takes messages long enough to be read into it directly.
+inline constexpr std::size_t wide_size = 1 << 16;
+/// Of a READ into it.
+inline constexpr std::uint32_t wide_request = 1 << 15;
 /// Below those of the device's queue pairs, so that the peer connects.
 inline constexpr std::uint32_t peer_number = 1;
 /// The STag of the READs of the device's side.
@@ -51,7 +55,8 @@ inline bool has_secret(const bytes& all) {
 /// Registered memory, and what it must hold at the end.
 struct region {
   /// `hidden`: where the memory that the peer may not read begins.
-  region(ibv_pd* pd, int access, std::size_t hidden = region_size) : memory(region_size) {
+  region(ibv_pd* pd, int access, std::size_t hidden = region_size, std::size_t size = region_size)
+      : memory(size), end(size) {
     hide(hidden);
     mr = ibv_reg_mr(pd, memory.data(), memory.size(), IBV_ACCESS_LOCAL_WRITE | access);
     require(mr != nullptr, "ibv_reg_mr");
@@ -74,12 +79,13 @@ struct region {
     expected = memory;
   }
   std::uint64_t address() const { return reinterpret_cast<std::uintptr_t>(memory.data()); }
-  bool is_unchanged(std::size_t from = 0, std::size_t to = region_size) const {
+  bool is_unchanged() const { return memory == expected; }
+  bool is_unchanged(std::size_t from, std::size_t to = region_size) const {
     return std::memcmp(memory.data() + from, expected.data() + from, to - from) == 0;
   }
 
   bytes memory, expected;
-  std::size_t begin = 0, end = region_size; ///< of what a peer may reach, with the right to
+  std::size_t begin = 0, end; ///< of what a peer may reach, with the right to
   ibv_mr* mr = nullptr;
   std::uint32_t key = 0;
 };
@@ -147,7 +153,7 @@ struct device_side {
     require(ibv_destroy_qp(qp) == 0, "ibv_destroy_qp");
     require(srq == nullptr || ibv_destroy_srq(srq) == 0, "ibv_destroy_srq");
     require(ibv_destroy_cq(cq) == 0 && ibv_destroy_comp_channel(channel) == 0, "ibv_destroy_cq");
-    for (region* const r : {&open, &closed, &passing, &inbox, &foreign, &seen_by_window})
+    for (region* const r : {&open, &closed, &passing, &inbox, &foreign, &seen_by_window, &wide})
       r->deregister();
     require(ibv_dealloc_pd(other_pd) == 0 && ibv_dealloc_pd(pd) == 0, "ibv_dealloc_pd");
   }
@@ -214,8 +220,9 @@ struct device_side {
   ibv_sge element(std::uint32_t size) const {
     return {inbox.address(), std::min<std::uint32_t>(size, region_size / 2), inbox.mr->lkey};
   }
-  void post_receive(std::uint32_t size) {
-    ibv_sge e = element(size);
+  ibv_sge wide_element(std::uint32_t size) const { return {wide.address(), size, wide.key}; }
+  void post_receive(std::uint32_t size) { post_receive(element(size)); }
+  void post_receive(ibv_sge e) {
     ibv_recv_wr wr{}, *bad = nullptr;
     wr.wr_id = posted;
     wr.sg_list = &e;
@@ -227,6 +234,7 @@ struct device_side {
             "ibv_post_recv");
     is_request[posted++] = false;
   }
+  /// `kind`: the operation, and a bit: with the wide region.
   void post_request(unsigned kind, std::uint32_t size) {
     constexpr ibv_wr_opcode kinds[] = {IBV_WR_RDMA_READ,          IBV_WR_ATOMIC_FETCH_AND_ADD,
                                        IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_SEND,
@@ -235,7 +243,7 @@ struct device_side {
     wr.opcode = kinds[kind % std::size(kinds)];
     const bool atomic =
         wr.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD || wr.opcode == IBV_WR_ATOMIC_CMP_AND_SWP;
-    ibv_sge e = element(atomic ? 8 : size);
+    ibv_sge e = atomic ? element(8) : (kind & 64) != 0 ? wide_element(wide_request) : element(size);
     wr.wr_id = posted;
     wr.sg_list = &e;
     wr.num_sge = 1;
@@ -263,7 +271,8 @@ struct device_side {
       closed{pd, 0, 0},              // the peer may not
       passing{pd, all_rights},       // until it is deregistered
       inbox{pd, 0, region_size / 2}, // of receives and results
-      foreign{other_pd, all_rights, 0}, seen_by_window{pd, IBV_ACCESS_MW_BIND, 0};
+      foreign{other_pd, all_rights, 0}, seen_by_window{pd, IBV_ACCESS_MW_BIND, 0},
+      wide{pd, all_rights, wide_size, wide_size}; // the peer may use it until it is deregistered
   int posted = 0;
   std::array<bool, most_posted> is_request{}; ///< of what was posted: no receive
 };

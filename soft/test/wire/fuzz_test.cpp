@@ -29,6 +29,7 @@ TEST_CASE(
   CHECK(r.receives > 100);
   CHECK(r.answers > 100);
   CHECK(r.terminates > 100);
+  CHECK(r.direct > 0);
 }
 
 TEST_CASE("The inputs of the corpus follow the protocol, so that changes of them reach far") {
@@ -40,12 +41,20 @@ TEST_CASE("The inputs of the corpus follow the protocol, so that changes of them
     REQUIRE(fuzz_wire(reinterpret_cast<const std::uint8_t*>(input.data()), input.size(), 20s) == 0);
     const reached& r = reached_so_far();
     return std::array{r.fetches - before.fetches, r.window_writes - before.window_writes,
-                      r.receives - before.receives};
+                      r.receives - before.receives, std::size_t(r.direct != before.direct)};
   };
   // A SEND of no bytes, a READ of the device's side, and its answer.
-  CHECK(play("read") == std::array<std::size_t, 3>{1, 0, 1});
+  CHECK(play("read") == std::array<std::size_t, 4>{1, 0, 1, 0});
   // A WRITE to the beginning of what a window grants.
-  CHECK(play("window") == std::array<std::size_t, 3>{0, 1, 0});
+  CHECK(play("window") == std::array<std::size_t, 4>{0, 1, 0, 0});
+  // The same with CRCs.
+  CHECK(play("window_crc") == std::array<std::size_t, 4>{0, 1, 0, 0});
   // A SEND to a shared receive, on a queue pair of type UC.
-  CHECK(play("shared_receive") == std::array<std::size_t, 3>{0, 0, 1});
+  CHECK(play("shared_receive") == std::array<std::size_t, 4>{0, 0, 1, 0});
+  // A WRITE of 48 KiB in two pieces.
+  CHECK(play("long_write") == std::array<std::size_t, 4>{0, 0, 0, 1});
+  // A SEND of 48 KiB, whose memory is deregistered between its pieces.
+  CHECK(play("long_send") == std::array<std::size_t, 4>{0, 0, 0, 0});
+  // A READ of 32 KiB of the device's side, and its answer in two pieces.
+  CHECK(play("long_read") == std::array<std::size_t, 4>{1, 0, 1, 1});
 }

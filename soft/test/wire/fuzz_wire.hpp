@@ -16,11 +16,13 @@ struct reached {
   std::size_t fetches = 0;       ///< READs and atomics of the device that succeeded
   std::size_t answers = 0; ///< inputs that the device answered with more than a Terminate message
   std::size_t terminates = 0; ///< inputs that the device answered with a Terminate message alone
+  std::size_t direct = 0;     ///< reads of the device that placed bytes of a message directly
 };
 
 /// Connects a queue pair, of type RC or UC, perhaps with a shared receive queue, to a peer that
 /// follows the input: segments with chosen keys, offsets, lengths and numbers, any bytes, and
-/// requests and deregistrations of the device's side, whose memory has windows, too. Aborts if the
+/// requests and deregistrations of the device's side, whose memory has windows, too. A segment of
+/// more than 8 KiB comes in two pieces, with something else in between. Aborts if the
 /// peer changes or gets memory that it may not, if a request does not complete exactly once, or if
 /// the connection does not end. Returns 0. `patience`: how long the peer waits, after each request
 /// of the device's side, for what that sends.
