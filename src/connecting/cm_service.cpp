@@ -3,6 +3,7 @@
 
 #include "connecting/cm_device.hpp"
 #include "core/descriptor_watch.hpp"
+#include "verbs/device_impl.hpp"
 
 #include <algorithm>
 #include <atomic>
@@ -23,13 +24,9 @@ std::uint32_t interface_of(const rdma_cm_id& id) noexcept {
   if (id.verbs == nullptr || is_iwarp(id.verbs) ||
       ibv_query_port(id.verbs, id.port_num, &port) != 0)
     return 0;
-  for (int i = 0; i < port.gid_tbl_len; ++i) {
-    ibv_gid_entry entry{};
-    if (ibv_query_gid_ex(id.verbs, id.port_num, static_cast<std::uint32_t>(i), &entry, 0) == 0 &&
-        std::memcmp(&entry.gid, &id.route.addr.addr.ibaddr.sgid, sizeof entry.gid) == 0)
-      return entry.ndev_ifindex;
-  }
-  return 0;
+  const auto entry = find_gid(id.verbs, id.port_num, port, id.route.addr.addr.ibaddr.sgid,
+                              [](const ibv_gid_entry&) { return true; });
+  return entry ? entry->ndev_ifindex : 0;
 }
 
 } // namespace

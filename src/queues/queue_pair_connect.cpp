@@ -12,7 +12,6 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstdlib>
-#include <cstring>
 #include <optional>
 #include <utility>
 
@@ -29,25 +28,21 @@ bool is_of_kind(std::uint32_t type, gid_entry::kind kind) noexcept {
   return (type == IBV_GID_TYPE_ROCE_V2) == (kind == gid_entry::kind::roce_v2);
 }
 
-// The index that the GID has now: it changes if the address is removed and added again. Allocates
-// nothing, because the peer may have the address already.
+// The index that the GID has now. Allocates nothing, because the peer may have the address already.
 std::optional<std::uint32_t> index_of(const device& d, const gid_entry& gid,
                                       const ibv_port_attr& port) noexcept {
   const bool is_link_local = gid.gid.raw[0] == 0xfe && (gid.gid.raw[1] & 0xc0) == 0x80;
-  for (std::uint32_t i = 0; i < static_cast<std::uint32_t>(std::max(port.gid_tbl_len, 0)); ++i) {
-    ibv_gid_entry now{};
-    if (ibv_query_gid_ex(d.native_handle(), gid.port, i, &now, 0) == 0 &&
-        std::memcmp(&now.gid, &gid.gid, sizeof now.gid) == 0 &&
-        is_of_kind(now.gid_type, gid.type) &&
-        (!is_link_local || now.ndev_ifindex == gid.interface_index))
-      return i;
-  }
-  return {};
+  const auto now =
+      find_gid(d.native_handle(), gid.port, port, gid.gid, [&](const ibv_gid_entry& entry) {
+        return is_of_kind(entry.gid_type, gid.type) &&
+               (!is_link_local || entry.ndev_ifindex == gid.interface_index);
+      });
+  return now ? std::optional(now->gid_index) : std::nullopt;
 }
 
 } // namespace
 
-std::optional<gid_entry> queue_pair_impl::find_gid() const {
+std::optional<gid_entry> queue_pair_impl::choose_gid() const {
   const device& d = pd_.get_device();
   if (!options_.local)
     return d.best_gid(options_.port);
@@ -68,7 +63,7 @@ error_code queue_pair_impl::local_address(queue_pair_address& result) const {
   result.max_reads = options_.max_reads;
   const std::lock_guard lock(mutex_);
   if (!gid_)
-    gid_ = find_gid();
+    gid_ = choose_gid();
   if (gid_)
     result.gid = gid_->gid;
   else if (needs_route(port) || options_.local)

@@ -180,7 +180,7 @@ private:
   void prepare_end();
   void expect_last_receive();
   void may_receive(ibv_qp_state state) noexcept;
-  std::optional<gid_entry> find_gid() const;
+  std::optional<gid_entry> choose_gid() const;
   void find_unsupported() noexcept;
   void find_flush(ibv_qp* qp) noexcept;
   void connected_locked(std::uint8_t reads) noexcept;

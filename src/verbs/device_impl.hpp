@@ -5,9 +5,12 @@
 
 #include "verbs/device_listeners.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <cstring>
 #include <limits>
+#include <optional>
 #include <sched.h>
 
 namespace asio_rdma {
@@ -30,6 +33,22 @@ struct queue_pair_limits {
 /// uverbs_async_event_destroy_uobj); a driver reports a fatal error by it.
 inline error fatal_error(const device& d) noexcept {
   return d.is_removed() ? error::device_removed : error::device_fatal;
+}
+
+/// The first entry with this GID, in the port's table as it is now, for which `fits` is true. A GID
+/// may have several entries, and entries change with the addresses. Allocates nothing.
+template <class Fits>
+std::optional<ibv_gid_entry> find_gid(ibv_context* verbs, std::uint8_t number,
+                                      const ibv_port_attr& port, const ibv_gid& gid,
+                                      Fits fits) noexcept {
+  const auto length = static_cast<std::uint32_t>(std::max(port.gid_tbl_len, 0));
+  for (std::uint32_t i = 0; i < length; ++i) {
+    ibv_gid_entry entry{};
+    if (ibv_query_gid_ex(verbs, number, i, &entry, 0) == 0 &&
+        std::memcmp(&entry.gid, &gid, sizeof gid) == 0 && fits(entry))
+      return entry;
+  }
+  return {};
 }
 
 } // namespace detail
