@@ -134,6 +134,11 @@ void completion_service::operation_starting() noexcept {
   runner_->context_scheduler.work_started();
 }
 
+bool completion_service::is_leaving() {
+  const std::lock_guard lock(mutex_);
+  return leaving_;
+}
+
 bool completion_service::has_stopped() {
   const std::lock_guard lock(mutex_);
   return stopped_;
@@ -256,6 +261,10 @@ void completion_service::broadcast(const device& d, const ibv_async_event& event
 // for them.
 void completion_service::do_last_work(int other, const std::function<void()>& look) {
   constexpr int patience = 50, nap = 1; // ms
+  {
+    const std::lock_guard lock(mutex_);
+    leaving_ = true;
+  }
   leaving_members members;
   find_members(members);
   std::vector<pollfd> descriptors;

@@ -111,7 +111,10 @@ public:
   /// descriptor, or -1) is readable.
   void do_last_work(int other, const std::function<void()>& look);
 
-  /// Whether the context shuts down: all its objects end.
+  /// Whether the context shuts down, and its members do their last work or have done it. No handler
+  /// runs any more.
+  bool is_leaving();
+  /// Whether that work is done: all objects of the context end.
   bool has_stopped();
 
   /// Reports an event that the library has detected itself to the members of the device.
@@ -144,7 +147,7 @@ private:
   boost::intrusive::list<context_member, boost::intrusive::constant_time_size<false>> members_;
   operation_list ready_;
   std::unique_ptr<runner> runner_;
-  bool stopped_ = false;
+  bool leaving_ = false, stopped_ = false;
 };
 
 /// An attempt to open or adopt a member that has a verbs object (`ibv_qp`, `ibv_srq`), beginning

@@ -128,6 +128,9 @@ void queue_pair_impl::release_failed() {
   if (!in_two_steps)
     return release_device(qp, link, why);
   disconnect(qp, link, why);
+  if (service_.is_leaving())
+    return; // the shutdown of the context closes the queue pair, and then its receives are not
+            // awaited
   operation_list rest;
   {
     const std::lock_guard lock(mutex_);
@@ -144,6 +147,8 @@ void queue_pair_impl::disconnect(ibv_qp* qp, const std::shared_ptr<connection_li
   if (link)
     link->disconnect(why);
   in_error_ = move_to_error(qp);
+  if (last_receive_)
+    last_receive_->expect();
 }
 
 // Whether the receives that the queue pair has taken from a shared receive queue are awaited. They

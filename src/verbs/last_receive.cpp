@@ -35,26 +35,27 @@ void last_receive::on_event(const ibv_async_event& event, notified_objects&) noe
     reached_.store(true);
 }
 
-// `keeps`: the device keeps the completions of a queue pair that is destroyed.
-last_receive::clock::time_point last_receive::deadline(clock::time_point begin,
+// Queue pairs that end together wait one after another, but the event of each is due since it is in
+// the error state. `keeps`: the device keeps the completions of a queue pair that is destroyed.
+last_receive::clock::time_point last_receive::deadline(clock::time_point waits_since,
                                                        bool keeps) const noexcept {
   const device_listeners& listeners = device_.listeners();
   const clock::time_point reported = listeners.last_receive_reported_at();
   if (reported != clock::time_point{})
-    return std::min(std::max(begin, reported) + patience, begin + longest);
+    return std::min(std::max(due_since_, reported) + patience, waits_since + longest);
   if (listeners.last_receives_missed() == 0)
-    return keeps ? begin + patience_with_rxe : begin + patience;
-  return keeps ? begin : begin + patience_in_vain;
+    return due_since_ + (keeps ? patience_with_rxe : patience);
+  return due_since_ + (keeps ? 0ms : patience_in_vain);
 }
 
 bool last_receive::wait(const std::function<bool()>& is_needed) noexcept {
   device_listeners& listeners = device_.listeners();
   const bool keeps = device_.attributes().vendor_id == rxe_vendor;
-  const auto begin = clock::now();
+  const auto waits_since = clock::now();
   while (!reached_.load() && is_needed()) {
     if (listeners.read(device_.native_handle()))
       continue;
-    if (clock::now() >= deadline(begin, keeps)) {
+    if (clock::now() >= deadline(waits_since, keeps)) {
       listeners.last_receive_missed();
       return keeps;
     }

@@ -24,9 +24,11 @@ public:
   /// From now on the queue pair can take receives.
   void may_take() noexcept { may_take_ = true; }
   bool can_take() const noexcept { return may_take_; }
-  /// Waits for the event while it is needed. The queue pair is in the error state. Returns false if
-  /// the event does not come in time: the queue pair may still have receives, which its destruction
-  /// loses, unless the device keeps the completions (rxe).
+  /// The queue pair has been moved to the error state: from now on the event is due.
+  void expect() noexcept { due_since_ = clock::now(); }
+  /// Waits for the event while it is needed. Returns false if the event does not come in time after
+  /// `expect`: the queue pair may still have receives, which its destruction loses, unless the
+  /// device keeps the completions (rxe).
   bool wait(const std::function<bool()>& is_needed) noexcept;
 
   void on_event(const ibv_async_event& event, notified_objects& notified) noexcept override;
@@ -34,11 +36,12 @@ public:
 private:
   using clock = device_listeners::clock;
 
-  clock::time_point deadline(clock::time_point begin, bool keeps) const noexcept;
+  clock::time_point deadline(clock::time_point waits_since, bool keeps) const noexcept;
 
   device device_;
   const ibv_qp* qp_;
   bool may_take_ = false;
+  clock::time_point due_since_;
   std::atomic<bool> reached_{false};
 };
 

@@ -8,10 +8,13 @@
 #include "link/shared_receives_impl.hpp"
 #include "verbs/device_listeners.hpp"
 
+#include <asio_rdma/stream.hpp>
 #include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/write.hpp>
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <deque>
 #include <memory>
 #include <optional>
@@ -137,6 +140,20 @@ TEST_CASE("queue pairs whose last receive is never reported do not empty a share
   CHECK(device_objects() == before);
 }
 
+TEST_CASE("receives that an adapter has lost stay lost while a queue pair of their queue is open",
+          "[h1]") {
+  const adapter a(never);
+  scene s;
+  queue_pair& stays = s.open();
+  s.open_and_close(1); // has taken two
+  CHECK(s.unconfirmed() == 1);
+  CHECK(s.count() == depth - 2);
+  stays.close();
+  s.open_and_close(1);
+  s.io.poll();
+  CHECK(s.count() == depth);
+}
+
 TEST_CASE("queue pairs that an adapter flushes without a report leave each shared receive",
           "[h1]") {
   const adapter a("mlx5,create=0,destroy=0,taken_receives=2,late_last_wqe=10ms,no_last_wqe=1");
@@ -223,6 +240,30 @@ TEST_CASE("queue pairs that fail together wait together for their last receives"
   CHECK(s.count() == depth);
 }
 
+TEST_CASE("queue pairs that fail together wait together for reports that never come", "[h1]") {
+  const adapter a(never);
+  scene s;
+  s.open_and_close(1); // from now on 50 ms are enough
+  s.to.clear();
+  constexpr int number = 24;
+  constexpr std::chrono::milliseconds each(50);
+  for (int i = 0; i < number; ++i)
+    s.open();
+  for (queue_pair& qp : s.to)
+    qp.impl()->fail(asio::error::connection_reset);
+  const auto begun = std::chrono::steady_clock::now();
+  until(s.io, [&] {
+    return std::all_of(s.to.begin(), s.to.end(),
+                       [](queue_pair& qp) { return qp.native_handle() == nullptr; });
+  });
+  CHECK(std::chrono::steady_clock::now() - begun < number * each);
+  CHECK(s.unconfirmed() == number);
+  for (queue_pair& qp : s.to)
+    qp.close();
+  s.open_and_close(1); // restores the receives
+  CHECK(s.count() == depth);
+}
+
 TEST_CASE("the end of shared receives and of a context waits for no last receive", "[h1]") {
   const adapter a(never);
   const device dev = open_device();
@@ -248,6 +289,39 @@ TEST_CASE("the end of shared receives and of a context waits for no last receive
     all.reset();
   }
   CHECK(dev.listeners().last_receives_missed() == 0);
+  CHECK(device_objects() == before);
+}
+
+TEST_CASE("streams that a context ends with shared receives wait for no last receive", "[h1]") {
+  const adapter a(never);
+  const auto before = device_objects();
+  device used;
+  {
+    asio::io_context other(1);
+    memory_pool pool{protection_domain(open_device())};
+    asio_rdma::stream reader(other);
+    reader.open(pool);
+    crowd<asio_rdma::stream> c(3);
+    used = c.dev;
+    stream_options o;
+    o.linger = std::chrono::milliseconds(200);
+    asio_rdma::stream writer(c.io);
+    writer.open(c.of_a, o);
+    test::connection accepted, connected;
+    c.listener.async_accept(reader, accepted.handler());
+    c.initiator.async_connect(writer, c.listener.local_endpoint(), connected.handler());
+    c.until([&] {
+      other.restart();
+      other.poll();
+      return accepted.done() && connected.done();
+    });
+    const std::vector<char> text(1 << 20);
+    asio::async_write(writer, asio::buffer(text), [](error_code, std::size_t) {});
+    // The reader's context does not run, so the writer lingers while the context ends. Meanwhile
+    // the other streams say goodbye.
+  }
+  CHECK(used.listeners().last_receives_missed() == 0);
+  used = {};
   CHECK(device_objects() == before);
 }
 
