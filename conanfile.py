@@ -20,18 +20,19 @@ class AsioRdma(ConanFile):
 
     package_type = "library"
     settings = "os", "arch", "compiler", "build_type"
-    # with_soft: the software device, for tests (soft/README.md).
-    options = {"shared": [True, False], "fPIC": [True, False], "with_soft": [True, False]}
+    # with_soft: the software device, for tests (soft/README.md). with_trial: the program asio_rdma-trial (docs/devices.md).
+    options = {"shared": [True, False], "fPIC": [True, False], "with_soft": [True, False], "with_trial": [True, False]}
     default_options = {
         "shared": False,
         "fPIC": True,
         "with_soft": False,
+        "with_trial": False,
         "boost/*:header_only": True,
         "rdma-core/*:build_librdmacm": True,
     }
     implements = ["auto_shared_fpic"]
     exports_sources = "CMakeLists.txt", "LICENSE", "cmake/*", "include/*", "src/*", "soft/CMakeLists.txt", "soft/run", \
-        "soft/include/*", "soft/src/*"
+        "soft/include/*", "soft/src/*", "trial/*"
 
     def set_version(self):
         header = load(self, os.path.join(self.recipe_folder, "include", "asio_rdma", "version.hpp"))
@@ -54,9 +55,10 @@ class AsioRdma(ConanFile):
 
     def generate(self):
         toolchain = CMakeToolchain(self)
-        for part in ("TESTS", "TRIAL", "EXAMPLES", "BENCHMARKS", "PRECOMPILE"):
+        for part in ("TESTS", "EXAMPLES", "BENCHMARKS", "PRECOMPILE"):
             toolchain.cache_variables[f"ASIO_RDMA_{part}"] = False
         toolchain.cache_variables["ASIO_RDMA_SOFT"] = bool(self.options.with_soft)
+        toolchain.cache_variables["ASIO_RDMA_TRIAL"] = bool(self.options.with_trial)
         toolchain.cache_variables["CMAKE_UNITY_BUILD"] = True  # a quarter of the time
         toolchain.generate()
         CMakeDeps(self).generate()

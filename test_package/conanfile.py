@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: BSL-1.0
+import json
 import os
 
 from conan import ConanFile
+from conan.errors import ConanException
 from conan.tools.build import can_run
 from conan.tools.cmake import CMake, cmake_layout
 
@@ -27,3 +29,15 @@ class AsioRdmaTest(ConanFile):
                 path = os.path.join(self.cpp.build.bindir, program)
                 if os.path.exists(path):
                     self.run(path, env="conanrun")
+            options = self.dependencies[self.tested_reference_str].options
+            if options.with_trial and options.with_soft:
+                self.test_trial()
+
+    def test_trial(self):
+        self.run("asio_rdma_soft_run asio_rdma-trial --check messages --output trial.txt", env="conanrun")
+        with open("trial.txt", encoding="utf-8") as file:
+            report = json.loads(file.readlines()[-1])
+        found = {check["name"]: check["result"] for check in report["checks"]}
+        if found != {"open": "passed", "messages": "passed"} or report["facts"]["device"] != "soft0":
+            raise ConanException(f"the report of asio_rdma-trial has {found} and {report['facts']}")
+        self.output.info(f"asio_rdma-trial on {report['facts']['device']}: {found}")

@@ -2,7 +2,6 @@
 #include "bare_verbs.hpp"
 
 #include "elapsed.hpp"
-#include "session.hpp"
 
 #include <array>
 #include <cerrno>
@@ -19,7 +18,8 @@ void need(bool good, const char* what) {
 
 rdma_conn_param parameters() {
   rdma_conn_param p{};
-  p.responder_resources = p.initiator_depth = 1;
+  p.responder_resources = RDMA_MAX_RESP_RES; // what both devices can
+  p.initiator_depth = RDMA_MAX_INIT_DEPTH;
   p.retry_count = p.rnr_retry_count = 6;
   return p;
 }
@@ -58,8 +58,9 @@ bare_end::~bare_end() {
     if (id_->qp != nullptr)
       rdma_destroy_qp(id_);
   }
-  if (region_ != nullptr)
-    ibv_dereg_mr(region_);
+  for (ibv_mr* const region : {region_, lent_region_})
+    if (region != nullptr)
+      ibv_dereg_mr(region);
   if (cq_ != nullptr)
     ibv_destroy_cq(cq_);
   if (channel_ != nullptr)
@@ -97,11 +98,18 @@ void bare_end::make_queue_pair() {
     }
     need(limit != 0, "rdma_create_qp");
   }
-  memory_.resize((2 * slots + 2) * flow_.bytes);
-  region_ = ibv_reg_mr(pd_, memory_.data(), memory_.size(), IBV_ACCESS_LOCAL_WRITE);
-  need(region_ != nullptr, "ibv_reg_mr");
+  region_ = make_region(memory_, (2 * slots + 2) * flow_.bytes, IBV_ACCESS_LOCAL_WRITE);
   for (unsigned slot = 0; slot < slots + 2; ++slot)
     post_receive(slot);
+}
+
+ibv_mr* bare_end::make_region(std::vector<char>& memory, std::size_t bytes, unsigned rights) {
+  memory.resize(bytes);
+  ibv_mr* const result = ibv_reg_mr(pd_, memory.data(), memory.size(), rights);
+  if (result == nullptr && errno == ENOMEM)
+    throw system_error(make_error_code(error::memory_limit));
+  need(result != nullptr, "ibv_reg_mr");
+  return result;
 }
 
 void bare_end::post_receive(std::uint64_t slot) {
@@ -118,15 +126,20 @@ void bare_end::post_send(char kind, std::size_t bytes) {
   const std::uint64_t slot = flow_.receives() + 2 + posted_++ % flow_.receives();
   char* const from = memory_.data() + slot * flow_.bytes;
   *from = kind;
-  ibv_sge sge{reinterpret_cast<std::uintptr_t>(from), std::uint32_t(bytes), region_->lkey};
-  ibv_send_wr wr{}, *bad = nullptr;
-  wr.sg_list = &sge;
-  wr.num_sge = 1;
+  ibv_send_wr wr{};
   wr.opcode = IBV_WR_SEND;
-  wr.send_flags = IBV_SEND_SIGNALED;
   if (bytes <= inline_limit_)
-    wr.send_flags |= IBV_SEND_INLINE;
-  need(ibv_post_send(id_->qp, &wr, &bad) == 0, "ibv_post_send");
+    wr.send_flags = IBV_SEND_INLINE;
+  post(wr, from, bytes, *region_);
+}
+
+void bare_end::post(ibv_send_wr& request, void* data, std::size_t bytes, const ibv_mr& region) {
+  ibv_sge sge{reinterpret_cast<std::uintptr_t>(data), std::uint32_t(bytes), region.lkey};
+  ibv_send_wr* bad = nullptr;
+  request.sg_list = &sge;
+  request.num_sge = 1;
+  request.send_flags |= IBV_SEND_SIGNALED;
+  need(ibv_post_send(id_->qp, &request, &bad) == 0, "ibv_post_send");
 }
 
 char bare_end::wait() {
@@ -209,6 +222,42 @@ void bare_end::answer_all() {
     while (posted_ < received_)
       post_send(more, flow_.bytes);
   }
+}
+
+remote_buffer bare_end::lend(std::size_t bytes) {
+  // On iWARP the memory that a READ fills needs the right to be written by the peer.
+  lent_region_ = make_region(
+      lent_, bytes, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE);
+  return {reinterpret_cast<std::uintptr_t>(lent_.data()), bytes, lent_region_->rkey};
+}
+
+double bare_end::read_for(const remote_buffer& from, double seconds) {
+  lend(flow_.receives() * from.size);
+  const auto begin = clock_type::now();
+  const std::uint64_t before = posted_;
+  while (seconds_since(begin) < seconds) {
+    if (posted_ - sent_ == flow_.receives()) {
+      wait();
+      continue;
+    }
+    ibv_send_wr wr{};
+    wr.opcode = IBV_WR_RDMA_READ;
+    wr.wr.rdma.remote_addr = from.address;
+    wr.wr.rdma.rkey = from.rkey;
+    post(wr, lent_.data() + posted_++ % flow_.receives() * from.size, from.size, *lent_region_);
+  }
+  while (sent_ < posted_)
+    wait();
+  return double(posted_ - before) / seconds_since(begin);
+}
+
+awaitable<std::unique_ptr<bare_end>> link_bare(session& s, const flow& f) {
+  if (s.is_near())
+    co_return std::make_unique<bare_end>(f, co_await s.hear_endpoint());
+  auto e = std::make_unique<bare_end>(f, s.address());
+  co_await s.tell(asio::ip::tcp::endpoint(s.address(), e->port()));
+  e->accept();
+  co_return e;
 }
 
 } // namespace trial

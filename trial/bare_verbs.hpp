@@ -2,14 +2,14 @@
 // A connection by verbs alone, for comparison and measurements: no library, no execution context.
 #pragma once
 
+#include "session.hpp"
+
 #include <infiniband/verbs.h>
 #include <rdma/rdma_cma.h>
 
-#include <boost/asio/ip/tcp.hpp>
-
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 namespace trial {
@@ -49,11 +49,18 @@ public:
   /// Sends a message and waits for its answer, for so long. Returns the seconds of a round trip.
   double ask_for(double seconds);
   void answer_all();
+  /// Registers memory that the peer may READ.
+  remote_buffer lend(std::size_t bytes);
+  /// READs the peer's memory for so long, `flow::receives()` times at a time, each time into other
+  /// memory. Returns how many READs a second completed.
+  double read_for(const remote_buffer& from, double seconds);
 
 private:
   void make_queue_pair();
+  ibv_mr* make_region(std::vector<char>& memory, std::size_t bytes, unsigned rights);
   void post_receive(std::uint64_t slot);
   void post_send(char kind, std::size_t bytes);
+  void post(ibv_send_wr& request, void* data, std::size_t bytes, const ibv_mr& region);
   /// Waits for completions, and counts them. Returns the first byte of the last message received.
   char wait();
 
@@ -65,8 +72,13 @@ private:
   ibv_cq* cq_ = nullptr;
   std::vector<char> memory_; // for each receive, and behind them for each send
   ibv_mr* region_ = nullptr;
+  std::vector<char> lent_; // or read into
+  ibv_mr* lent_region_ = nullptr;
   std::uint32_t inline_limit_ = 0;
   std::uint64_t posted_ = 0, sent_ = 0, received_ = 0;
 };
+
+/// Both sides call it: a connected end of each.
+awaitable<std::unique_ptr<bare_end>> link_bare(session& s, const flow& f);
 
 } // namespace trial

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSL-1.0
 // The device and the operations of its queue pairs.
 #include "check.hpp"
-#include "facts.hpp"
 #include "memory.hpp"
+#include "processes.hpp"
+#include "report.hpp"
 
 #include <asio_rdma/shared_receive_queue.hpp>
 
@@ -12,8 +13,26 @@ namespace trial {
 
 namespace {
 
+constexpr std::string_view end_of_facts = "all";
+
+/// Each side describes its device, and the near side adds both descriptions to the report.
+awaitable<void> describe_devices(session& s) {
+  for (const auto& [name, value] : facts_of(s.dev)) {
+    // The near side does not know the names of the far side's machine.
+    const std::string line = name + '\t' + without_names(value, personal_names({}), false);
+    if (s.is_near())
+      s.fact(side::near, line);
+    else
+      co_await s.tell(line);
+  }
+  if (!s.is_near())
+    co_return co_await s.tell(std::string(end_of_facts));
+  for (std::string line; (line = co_await s.hear()) != end_of_facts;)
+    s.fact(side::far, line);
+}
+
 awaitable<void> open(session& s) {
-  add_facts(s);
+  co_await describe_devices(s);
   expect(device::explain().find(s.dev.name()) != std::string::npos,
          "device::explain does not name the device");
   co_await s.meet();
@@ -211,21 +230,23 @@ awaitable<void> shared_queue(session& s) {
   co_await s.meet();
 }
 
-constexpr check checks[] = {
-    {"open", "", "the device opens, and device::explain names it", open},
-    {"send", "", "SEND of 0 bytes to 64 KiB", send},
-    {"write", "", "RDMA WRITE", write},
-    {"read", "", "RDMA READ", read},
-    {"flush", "", "FLUSH of written memory", flush},
-    {"atomics", "", "fetch-and-add, compare-and-swap", atomics},
-    {"immediate", "", "SEND and RDMA WRITE with immediate data", immediate},
-    {"windows", "", "a memory window gives access, and gives none after its invalidation", windows},
-    {"invalidation", "", "SEND that invalidates a key", invalidation},
-    {"shared_queue", "", "a shared receive queue of two queue pairs", shared_queue},
-};
-
 } // namespace
 
-std::span<const check> device_checks() { return checks; }
+std::span<const check> device_checks() {
+  static constexpr check checks[] = {
+      {"open", "", "the device opens, and device::explain names it", open},
+      {"send", "", "SEND of 0 bytes to 64 KiB", send},
+      {"write", "", "RDMA WRITE", write},
+      {"read", "", "RDMA READ", read},
+      {"flush", "", "FLUSH of written memory", flush},
+      {"atomics", "", "fetch-and-add, compare-and-swap", atomics},
+      {"immediate", "", "SEND and RDMA WRITE with immediate data", immediate},
+      {"windows", "", "a memory window gives access, and gives none after its invalidation",
+       windows},
+      {"invalidation", "", "SEND that invalidates a key", invalidation},
+      {"shared_queue", "", "a shared receive queue of two queue pairs", shared_queue},
+  };
+  return checks;
+}
 
 } // namespace trial

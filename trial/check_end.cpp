@@ -154,19 +154,22 @@ awaitable<void> refused(session& s) {
   co_await s.meet();
 }
 
-constexpr check checks[] = {
-    {"peer_closes", "", "a connection that the peer closes ends after its last message",
-     peer_closes},
-    {"stream_closes", "", "a stream that the peer closes ends after its last byte", stream_closes},
-    {"peer_dies", "", "the death of the peer's process ends a connection", peer_dies},
-    {"cancel_receive", "", "a cancelled receive of a connection loses no message", cancel_receive},
-    {"cancel_queue_pair", "", "a cancelled receive ends its queue pair, at both sides",
-     cancel_queue_pair},
-    {"refused", "", "connecting is refused where nothing listens", refused},
-};
-
 } // namespace
 
-std::span<const check> end_checks() { return checks; }
+std::span<const check> end_checks() {
+  static constexpr check checks[] = {
+      {"peer_closes", "", "a connection that the peer closes ends after its last message",
+       peer_closes},
+      {"stream_closes", "", "a stream that the peer closes ends after its last byte",
+       stream_closes},
+      {"peer_dies", "", "the death of the peer's process ends a connection", peer_dies},
+      {"cancel_receive", "", "a cancelled receive of a connection loses no message",
+       cancel_receive},
+      {"cancel_queue_pair", "", "a cancelled receive ends its queue pair, at both sides",
+       cancel_queue_pair},
+      {"refused", "", "connecting is refused where nothing listens", refused},
+  };
+  return checks;
+}
 
 } // namespace trial

@@ -183,17 +183,18 @@ awaitable<void> global(session& s) {
   co_await s.tell(std::string("right"));
 }
 
-constexpr check checks[] = {
-    {"messages", "", "messages of 0 bytes to 128 KiB, there and back", messages},
-    {"long_messages", "", "messages of 1 MB and 20 MB, there and back", long_messages},
-    {"stream", "", "3 MB of a stream, there and back", bytes},
-    {"registered_stream", "", "4 MiB of registered memory by a stream", registered_bytes},
-    {"lent_memory", "", "memory of the peer, requested and lent", lent_memory},
-    {"global_memory", "", "reads and writes of a node's memory", global},
-};
-
 } // namespace
 
-std::span<const check> link_checks() { return checks; }
+std::span<const check> link_checks() {
+  static constexpr check checks[] = {
+      {"messages", "", "messages of 0 bytes to 128 KiB, there and back", messages},
+      {"long_messages", "", "messages of 1 MB and 20 MB, there and back", long_messages},
+      {"stream", "", "3 MB of a stream, there and back", bytes},
+      {"registered_stream", "", "4 MiB of registered memory by a stream", registered_bytes},
+      {"lent_memory", "", "memory of the peer, requested and lent", lent_memory},
+      {"global_memory", "", "reads and writes of a node's memory", global},
+  };
+  return checks;
+}
 
 } // namespace trial

@@ -15,6 +15,8 @@
 
 namespace trial {
 
+using namespace asio_rdma;
+
 namespace {
 
 std::string hexadecimal(std::uint32_t value) {
@@ -128,43 +130,47 @@ const char* yes_or_no(bool b) { return b ? "yes" : "no"; }
 
 } // namespace
 
-void add_facts(session& s) {
-  const ibv_device_attr& a = s.dev.attributes();
-  const ibv_port_attr p = s.dev.port(s.dev.first_port());
+facts facts_of(const device& d) {
+  facts result;
+  const ibv_device_attr& a = d.attributes();
+  const ibv_port_attr p = d.port(d.first_port());
   utsname kernel{};
   ::uname(&kernel);
+  const auto add = [&](const char* name, std::string value) {
+    result.emplace_back(name, std::move(value));
+  };
   const auto number = [&](const char* name, auto value) {
-    s.fact(name, std::to_string(value));
+    add(name, std::to_string(value));
   };
 
-  s.fact("library", std::to_string(ASIO_RDMA_VERSION_MAJOR) + '.' +
-                        std::to_string(ASIO_RDMA_VERSION_MINOR) + '.' +
-                        std::to_string(ASIO_RDMA_VERSION_PATCH));
-  s.fact("device", s.dev.name());
-  s.fact("transport", s.dev.type() == transport::infiniband ? "InfiniBand or RoCE"
-                      : s.dev.type() == transport::iwarp    ? "iWARP"
-                                                            : "other");
-  s.fact("vendor", hexadecimal(a.vendor_id));
-  s.fact("vendor part", std::to_string(a.vendor_part_id));
-  s.fact("hardware version", hexadecimal(a.hw_ver));
-  s.fact("firmware", a.fw_ver[0] != '\0' ? a.fw_ver : "unknown");
-  const std::filesystem::path folder = "/sys/class/infiniband/" + s.dev.name();
-  s.fact("board", line_of(folder / "board_id"));
-  s.fact("driver", driver_of(folder));
-  s.fact("kernel", std::string(kernel.release) + ' ' + kernel.machine);
-  s.fact("libibverbs", file_of("libibverbs.so.1"));
-  s.fact("librdmacm", file_of("librdmacm.so.1"));
-  s.fact("locked memory, limit", limit_of_locked_memory());
+  add("library", std::to_string(ASIO_RDMA_VERSION_MAJOR) + '.' +
+                     std::to_string(ASIO_RDMA_VERSION_MINOR) + '.' +
+                     std::to_string(ASIO_RDMA_VERSION_PATCH));
+  add("device", d.name());
+  add("transport", d.type() == transport::infiniband ? "InfiniBand or RoCE"
+                   : d.type() == transport::iwarp    ? "iWARP"
+                                                     : "other");
+  add("vendor", hexadecimal(a.vendor_id));
+  add("vendor part", std::to_string(a.vendor_part_id));
+  add("hardware version", hexadecimal(a.hw_ver));
+  add("firmware", a.fw_ver[0] != '\0' ? a.fw_ver : "unknown");
+  const std::filesystem::path folder = "/sys/class/infiniband/" + d.name();
+  add("board", line_of(folder / "board_id"));
+  add("driver", driver_of(folder));
+  add("kernel", std::string(kernel.release) + ' ' + kernel.machine);
+  add("libibverbs", file_of("libibverbs.so.1"));
+  add("librdmacm", file_of("librdmacm.so.1"));
+  add("locked memory, limit", limit_of_locked_memory());
   number("processors", std::thread::hardware_concurrency());
   number("ports", unsigned(a.phys_port_cnt));
-  s.fact("port state", ibv_port_state_str(p.state));
-  s.fact("link layer", layer_of(p));
-  s.fact("active MTU", bytes_of(p.active_mtu));
-  s.fact("maximum MTU", bytes_of(p.max_mtu));
-  s.fact("rate in sysfs", line_of(folder / "ports" / std::to_string(s.dev.first_port()) / "rate"));
-  s.fact("rate", lanes_of(p.active_width) + " lanes of " + speed_of(p.active_speed) + " Gb/s");
-  number("longest message", s.dev.max_message_bytes());
-  s.fact("GIDs", gids_of(s.dev));
+  add("port state", ibv_port_state_str(p.state));
+  add("link layer", layer_of(p));
+  add("active MTU", bytes_of(p.active_mtu));
+  add("maximum MTU", bytes_of(p.max_mtu));
+  add("rate in sysfs", line_of(folder / "ports" / std::to_string(d.first_port()) / "rate"));
+  add("rate", lanes_of(p.active_width) + " lanes of " + speed_of(p.active_speed) + " Gb/s");
+  number("longest message", d.max_message_bytes());
+  add("GIDs", gids_of(d));
   number("max_qp", a.max_qp);
   number("max_qp_wr", a.max_qp_wr);
   number("max_sge", a.max_sge);
@@ -173,15 +179,16 @@ void add_facts(session& s) {
   number("max_srq", a.max_srq);
   number("max_mw", a.max_mw);
   number("max_qp_rd_atom", a.max_qp_rd_atom);
-  number("completion vectors", s.dev.native_handle()->num_comp_vectors);
-  s.fact("device_cap_flags", hexadecimal(a.device_cap_flags));
+  number("completion vectors", d.native_handle()->num_comp_vectors);
+  add("device_cap_flags", hexadecimal(a.device_cap_flags));
   number("atomic_cap", int(a.atomic_cap));
-  s.fact("atomics", yes_or_no(s.dev.has_atomics()));
-  s.fact("FLUSH", yes_or_no(s.dev.has_flush()));
-  s.fact("immediate data", yes_or_no(s.dev.has_immediate()));
-  s.fact("memory windows", yes_or_no(s.dev.has_memory_windows()));
-  s.fact("invalidation", yes_or_no(s.dev.has_invalidation()));
-  s.fact("registration on demand", yes_or_no(s.dev.has_on_demand_paging()));
+  add("atomics", yes_or_no(d.has_atomics()));
+  add("FLUSH", yes_or_no(d.has_flush()));
+  add("immediate data", yes_or_no(d.has_immediate()));
+  add("memory windows", yes_or_no(d.has_memory_windows()));
+  add("invalidation", yes_or_no(d.has_invalidation()));
+  add("registration on demand", yes_or_no(d.has_on_demand_paging()));
+  return result;
 }
 
 } // namespace trial

@@ -24,7 +24,7 @@ struct usage_error : std::runtime_error {
 struct arguments {
   trial::run_options run;
   bool help = false, serve = false;
-  std::string output = "asio_rdma-trial.txt";
+  std::string output;
 };
 
 void print_help() {
@@ -37,9 +37,10 @@ and writes a report. The report has no names and no addresses of machines or use
             << default_port << R"()
   --peer HOST[:PORT]    the far side of each check is on this host, which serves
   --device NAME         RDMA device (default: $ASIO_RDMA_DEVICE, or the best one)
-  --output FILE         the report (default asio_rdma-trial.txt)
+  --output FILE         the report (default asio_rdma-trial.txt; with --check NAME
+                        asio_rdma-trial-NAME.txt)
   --seconds SECONDS     duration of each measurement (default 2)
-  --check NAME          the only check to run
+  --check NAME          the only check to run, but for open, which describes the device
   --check-limit SECONDS a check that takes longer fails (default 20)
   --limit SECONDS       a check fails if it has not ended in this time (default 600)
 
@@ -118,19 +119,22 @@ arguments parse(const std::vector<std::string>& words) {
       throw usage_error("there is no option '" + option + "'");
     }
   }
+  if (result.output.empty()) // a report of one check does not replace that of all
+    result.output = "asio_rdma-trial" + (run.only.empty() ? "" : '-' + run.only) + ".txt";
   if (result.serve && !run.peer.empty())
     throw usage_error("--serve and --peer are for two machines");
   return result;
 }
 
 int run(const arguments& a) {
-  std::ofstream out(a.output);
-  if (!out)
-    throw usage_error("the file '" + a.output + "' cannot be written");
+  const std::string no_file = "the file '" + a.output + "' cannot be written";
+  if (!std::ofstream(a.output, std::ios::app)) // an earlier report is kept until this one is there
+    throw usage_error(no_file);
   const trial::report r = trial::run(a.run);
+  std::ofstream out(a.output);
   out << to_text(r);
   if (!out.flush())
-    throw std::runtime_error("the file '" + a.output + "' cannot be written");
+    throw std::runtime_error(no_file);
   const std::size_t failed = r.count(trial::verdict::kind::failed);
   std::cout << r.count(trial::verdict::kind::passed) << " passed, " << failed << " failed, "
             << r.count(trial::verdict::kind::not_here) << " not here; the report is " << a.output

@@ -43,17 +43,21 @@ std::string quoted(std::string_view text) {
   return result + '"';
 }
 
+std::string to_json(const facts& all) {
+  std::string result = "{";
+  for (const auto& [name, value] : all)
+    result += (result.size() > 1 ? "," : "") + quoted(name) + ':' + quoted(value);
+  return result + '}';
+}
+
 std::string to_json(const report& r) {
   std::ostringstream out;
   out << "{\"trial\":1,\"machines\":" << r.sides << ",\"seconds\":" << rounded(r.seconds)
-      << ",\"facts\":{";
+      << ",\"facts\":" << to_json(r.of_device);
+  if (r.sides == 2)
+    out << ",\"facts of the other machine\":" << to_json(r.of_far_device);
+  out << ",\"checks\":[";
   const char* comma = "";
-  for (const auto& [name, value] : r.facts) {
-    out << comma << quoted(name) << ':' << quoted(value);
-    comma = ",";
-  }
-  out << "},\"checks\":[";
-  comma = "";
   for (const result& each : r.results) {
     out << comma << "{\"name\":" << quoted(each.of->name) << ",\"row\":" << quoted(each.of->row)
         << ",\"result\":" << quoted(word(each.end.what))
@@ -132,17 +136,31 @@ std::string line_of(const result& r) {
   return out.str();
 }
 
+namespace {
+
+void write(std::ostream& out, const char* title, const facts& all) {
+  out << title << "\n\n";
+  for (const auto& [name, value] : all) {
+    out.width(24);
+    out << std::left << name << value << '\n';
+  }
+  if (all.empty())
+    out << "unknown: the check open has not described it\n";
+  out << '\n';
+}
+
+} // namespace
+
 std::string to_text(const report& r) {
   std::ostringstream out;
   out << "asio_rdma-trial, " << (r.sides == 1 ? "one machine" : "two machines") << ", "
       << rounded(r.seconds) << " s\n"
       << r.count(verdict::kind::passed) << " passed, " << r.count(verdict::kind::failed)
-      << " failed, " << r.count(verdict::kind::not_here) << " not here\n\nDevice\n\n";
-  for (const auto& [name, value] : r.facts) {
-    out.width(24);
-    out << std::left << name << value << '\n';
-  }
-  out << "\nChecks (h1 to h20: the rows of docs/adapters.md)\n\n";
+      << " failed, " << r.count(verdict::kind::not_here) << " not here\n\n";
+  write(out, "Device", r.of_device);
+  if (r.sides == 2)
+    write(out, "Device of the other machine", r.of_far_device);
+  out << "Checks (h1 to h20: the rows of docs/adapters.md)\n\n";
   for (const result& each : r.results)
     out << line_of(each) << '\n';
   out << "\nThe same as JSON\n\n" << to_json(r) << '\n';

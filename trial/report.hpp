@@ -3,10 +3,10 @@
 #pragma once
 
 #include "check.hpp"
+#include "facts.hpp"
 
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 namespace trial {
@@ -21,7 +21,8 @@ struct result {
 struct report {
   int sides = 1;      ///< Machines.
   double seconds = 0; ///< The duration of the trial.
-  std::vector<std::pair<std::string, std::string>> facts;
+  facts of_device;
+  facts of_far_device; ///< Empty if `sides` is 1.
   std::vector<result> results;
 
   std::size_t count(verdict::kind k) const;

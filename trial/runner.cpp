@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSL-1.0
 #include "runner.hpp"
 
+#include "elapsed.hpp"
 #include "processes.hpp"
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cstdio>
 #include <sstream>
 #include <sys/socket.h>
@@ -16,8 +16,6 @@ namespace trial {
 
 namespace {
 
-using clock_type = std::chrono::steady_clock;
-
 std::vector<const check*> all_checks() {
   std::vector<const check*> result;
   for (const auto part : {device_checks(), link_checks(), end_checks(), habit_checks(),
@@ -27,9 +25,8 @@ std::vector<const check*> all_checks() {
   return result;
 }
 
-double seconds_since(clock_type::time_point begin) {
-  return std::chrono::duration<double>(clock_type::now() - begin).count();
-}
+/// The check that describes the devices, which is the first one.
+const check* describing_check() { return &device_checks().front(); }
 
 /// The process of a near side: runs it and writes the result's last line.
 [[noreturn]] void be_near(const check& c, const run_options& options, int control, int results) {
@@ -68,9 +65,10 @@ void read_lines(const std::string& lines, const std::vector<std::string>& names,
     std::string kind, name, rest;
     std::getline(parts, kind, '\t');
     std::getline(parts, name, '\t');
-    if (kind == "fact") {
+    if (kind == "fact" || (kind == "far fact" && to.sides == 2)) {
       std::getline(parts, rest);
-      to.facts.emplace_back(name, without_names(rest, names, false)); // a version has dots, too
+      facts& device = kind == "fact" ? to.of_device : to.of_far_device;
+      device.emplace_back(name, without_names(rest, names, false)); // a version has dots, too
     } else if (kind == "figure") {
       figure f;
       f.name = name;
@@ -93,7 +91,8 @@ result run_check(const check& c, const run_options& options, double limit, repor
   process far, near;
   if (options.peer.empty())
     far = process([&] {
-      ::close(control[0]);
+      for (const int d : {control[0], results[0], results[1]}) // the results end with the near side
+        ::close(d);
       be_far(c, options.side, control[1]);
     });
   near = process([&] {
@@ -139,7 +138,7 @@ report run(const run_options& options) {
   report to;
   to.sides = options.peer.empty() ? 1 : 2;
   for (const check* c : all_checks()) {
-    if (!options.only.empty() && options.only != c->name)
+    if (!options.only.empty() && options.only != c->name && c != describing_check())
       continue;
     // A measurement has up to three parts of `seconds` each, with the library and with verbs.
     const double limit = std::min(options.check_limit + 6 * options.side.seconds,

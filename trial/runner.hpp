@@ -14,7 +14,7 @@ struct run_options {
   side_options side;
   std::string peer;        ///< Host of the far sides; empty: this machine.
   std::string port;        ///< TCP port of the peer.
-  std::string only;        ///< Name of the only check to run; empty: all.
+  std::string only;        ///< Name of the only check to run besides `open`; empty: all.
   double check_limit = 20; ///< Seconds of a check without its measurements.
   double limit = 600;      ///< Seconds of the trial.
 };

@@ -152,18 +152,20 @@ awaitable<asio::ip::tcp::endpoint> session::hear_endpoint() {
   co_return asio::ip::tcp::endpoint(asio::ip::make_address(address), port);
 }
 
-void session::fact(const std::string& name, const std::string& value) {
-  const std::string line = "fact\t" + name + '\t' + value + '\n';
-  if (results_ >= 0 && ::write(results_, line.data(), line.size()) < 0)
-    throw failure("the report is gone");
+void session::fact(side of, const std::string& line) {
+  report(std::string(of == side::near ? "fact" : "far fact") + '\t' + line);
 }
 
 void session::add(const figure& f) {
   std::ostringstream line;
   line << "figure\t" << f.name << '\t' << f.unit << '\t' << f.library << '\t' << f.bare << '\t'
-       << f.smaller_is_better << '\n';
-  const std::string text = line.str();
-  if (results_ >= 0 && ::write(results_, text.data(), text.size()) < 0)
+       << f.smaller_is_better;
+  report(line.str());
+}
+
+void session::report(std::string line) {
+  line += '\n';
+  if (results_ >= 0 && ::write(results_, line.data(), line.size()) < 0)
     throw failure("the report is gone");
 }
 

@@ -62,6 +62,8 @@ struct side_options {
   double seconds = 2; ///< Of each measurement.
 };
 
+enum class side { near, far };
+
 /// One side of a check. Both sides run the same function, in processes of their own, which may be
 /// on two machines. The near side connects, and measures; the far side accepts, and answers. A
 /// stream of lines, independent of RDMA, connects both.
@@ -109,8 +111,9 @@ public:
   /// The address of this side's device.
   asio::ip::address address() const;
 
-  /// For the report: a property of the device, a measured value, a remark on the check.
-  void fact(const std::string& name, const std::string& value);
+  /// For the report: a property of a side's device, which is a name, a tab and a value; a measured
+  /// value; a remark on the check.
+  void fact(side of, const std::string& line);
   void add(const figure& f);
   void remark(const std::string& text) { remark_ = text; }
 
@@ -123,6 +126,7 @@ public:
 
 private:
   awaitable<std::string> read_line();
+  void report(std::string line);
 
   bool near_, forgone_ = false;
   double seconds_;
