@@ -113,7 +113,7 @@ bool connection_impl::run_parts(operation_list& done) {
   return regions_->run(done);
 }
 
-void connection_impl::on_idle() {
+void connection_impl::on_idle(bool) {
   if (messages_)
     messages_->on_idle();
 }

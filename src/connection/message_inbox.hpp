@@ -40,6 +40,7 @@ public:
   /// Takes a message, the offer of a message, or a notice.
   link_part::disposition on_frame(const frame_header& header, std::span<const std::byte> payload,
                                   std::uint32_t slot);
+  bool has_answer() const noexcept { return !answers_.empty(); }
   bool next_answer(outgoing_frame& f);
 
   /// Ends all receives; arriving messages are dropped.

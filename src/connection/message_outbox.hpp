@@ -73,6 +73,7 @@ public:
   bool next_wait(message_action& a);
   ///@}
 
+  bool queues() const noexcept { return !queue_.empty(); }
   bool has_data() const;
   bool next_data(outgoing_frame& f);
   void on_sent(frame_operation* sent);

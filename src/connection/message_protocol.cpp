@@ -14,14 +14,11 @@ message_action message_protocol::next() {
   if (!may_act())
     return a;
   inbox_.match();
-  if (inbox_.next_drop(a) || inbox_.next_received(a))
-    ask_again(); // there may be an answer to send
-  else if (outbox_.next_sent(a))
-    return a;
-  else if (inbox_.next_pull(a) || outbox_.next_prepare(a))
-    ask_again();
-  else if (!outbox_.next_wait(a))
+  if (!inbox_.next_drop(a) && !inbox_.next_received(a) && !outbox_.next_sent(a) &&
+      !inbox_.next_pull(a) && !outbox_.next_prepare(a) && !outbox_.next_wait(a))
     idle();
+  if (inbox_.has_answer()) [[unlikely]]
+    ask_again();
   return a;
 }
 
@@ -31,7 +28,11 @@ bool message_protocol::next_data(outgoing_frame& f) { return outbox_.next_data(f
 
 bool message_protocol::has_data() const { return outbox_.has_data(); }
 
-void message_protocol::on_sent(const frame_header&, frame_operation* op) { outbox_.on_sent(op); }
+void message_protocol::on_sent(const frame_header&, frame_operation* op) {
+  outbox_.on_sent(op);
+  if (outbox_.queues())
+    ask_for_data(); // messages may have waited for the end of the frame
+}
 
 void message_protocol::on_dropped(const frame_header&, frame_operation* op, const error_code& ec) {
   outbox_.on_dropped(op, ec);

@@ -23,6 +23,7 @@ link_part::disposition grant_table::on_frame(const frame_header& header,
   if (header.type == frame_type::returned && !inbox_.ended()) {
     g->returned = true;
     inbox_.push(slot, true, header.id, false);
+    ask_again();
     begin_end(*g);
     return disposition::held;
   }

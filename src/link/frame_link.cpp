@@ -58,8 +58,23 @@ void frame_link::add(link_part& part, std::initializer_list<frame_type> types) {
 // --- Sending ---------------------------------------------------------------------------------
 
 link_action frame_link::next() {
+  assert(!asks_in_vain());
   if (stopped_)
     return {};
+  news_ = false;
+  const link_action a = next_action();
+  news_ = news_ || a.what != link_action::kind::none;
+  return a;
+}
+
+// Whether a part has data and has not asked to be asked for it.
+bool frame_link::asks_in_vain() const {
+  return !stopped_ && std::any_of(parts_.begin(), parts_.end(), [this](const link_part* p) {
+    return (data_ & p->bit_) == 0 && p->has_data();
+  });
+}
+
+link_action frame_link::next_action() {
   if (failure_) {
     if (std::exchange(failure_reported_, true))
       return {};
@@ -111,6 +126,7 @@ void frame_link::want_receives(std::uint64_t payload) noexcept {
       may_grow_to(payload) ? std::min(most, std::bit_ceil(payload) + frame_header::size) : most);
   if (resizing_ == resize::due || size <= std::max(sizes_.later(), wanted_size_))
     return;
+  news_ = true;
   wanted_size_ = size;
   resizing_ = resize::wanted;
 }
@@ -139,7 +155,6 @@ bool frame_link::take(std::uint8_t& from, bool (link_part::*ask)(outgoing_frame&
     link_part* const part = parts_[i];
     begin_frame(frame_type::credits);
     if ((part->*ask)(frame_)) {
-      part->ask_again();
       frame_part_ = part;
       return true;
     }
@@ -157,8 +172,10 @@ bool frame_link::next_frame() {
       frame_.header.immediate = wanted_size_;
       return true;
     }
-    if (control_ != 0 && take(control_, &link_part::next_control))
+    if (control_ != 0 && take(control_, &link_part::next_control)) {
+      frame_part_->ask_again();
       return true;
+    }
     if (closing_ && all_drained()) {
       goodbye_sent_ = true;
       begin_frame(frame_type::goodbye);
@@ -171,9 +188,6 @@ bool frame_link::next_frame() {
     waits_for_credits_ = false;
     return true;
   }
-  assert(std::none_of(parts_.begin(), parts_.end(), [this](const link_part* p) {
-    return (data_ & p->bit_) == 0 && p->has_data(); // such a part has not asked to be asked again
-  }));
   const bool peer_sends = !peer_closed_ || !goodbye_sent_;
   if ((credits_.should_return() && peer_sends) || std::exchange(speak_, false)) {
     begin_frame(frame_type::credits);
@@ -201,12 +215,13 @@ void frame_link::on_sent(std::uint32_t slot) {
   assert(sent_[slot].under_way);
   sent_frame& s = sent_[slot];
   s.under_way = false;
+  news_ = news_ || free_.empty(); // a frame may have waited for its place
   free_.push_back(slot);
   if (s.header.type == frame_type::goodbye)
-    goodbye_done_ = true;
+    goodbye_done_ = news_ = true;
   if (s.part == nullptr)
     return;
-  s.part->ask_again();
+  s.part->ask_to_act();
   s.part->on_sent(s.header, s.operation);
 }
 
@@ -222,7 +237,7 @@ bool frame_link::on_received(std::uint32_t slot, std::span<const std::byte> fram
     return false;
   }
   sizes_.use();
-  may_send_ = true;
+  may_send_ = news_ = true;
   link_part* const part = part_of_[static_cast<std::size_t>(h.type)];
   auto what = link_part::disposition::consumed;
   if (peer_closed_ && h.type != frame_type::credits) {
@@ -243,9 +258,9 @@ bool frame_link::on_received(std::uint32_t slot, std::span<const std::byte> fram
   } else if (h.type != frame_type::credits) {
     if (part->needs_time() && !at)
       at = protocol_clock::now();
-    part->ask_again();
     what = part->on_frame(h, frame.subspan(frame_header::size), slot,
                           at.value_or(protocol_clock::time_point()));
+    what == link_part::disposition::held ? part->ask_to_act() : part->ask_again();
   }
   if (what == link_part::disposition::violation ||
       (what == link_part::disposition::held && !credits_.hold())) {
@@ -258,6 +273,7 @@ bool frame_link::on_received(std::uint32_t slot, std::span<const std::byte> fram
 }
 
 void frame_link::release(std::uint32_t slot) {
+  news_ = true;
   credits_.release();
   reposts_.push_back(slot);
 }
@@ -265,7 +281,7 @@ void frame_link::release(std::uint32_t slot) {
 // --- The end ---------------------------------------------------------------------------------
 
 void frame_link::close() {
-  closing_ = true;
+  closing_ = news_ = true;
   if (std::exchange(closed_here_, true) || stopped_)
     return;
   ask_all_again();
@@ -290,8 +306,10 @@ void frame_link::ask_all_again() noexcept {
 }
 
 void frame_link::fail(const error_code& why) noexcept {
-  if (!failure_)
-    failure_ = why;
+  if (failure_)
+    return;
+  news_ = true;
+  failure_ = why;
 }
 
 } // namespace asio_rdma::detail

@@ -34,31 +34,32 @@ class frame_link;
 /// functions; the part offers its own functions to the driver.
 ///
 /// If a part has no control frame, no data and no action for the driver, the link does not ask the
-/// part again until an event of the part. The calls that the link itself makes count as such
-/// events. Each function that the part offers to the driver, and that may give the part a frame or
-/// an action, calls `ask_again`, or one of the functions beside it.
+/// part again until an event of the part. Each function that may give the part a frame or an action
+/// calls `ask_again`, or one of the functions beside it. Some calls of the link itself count as
+/// such events: see below.
 class link_part {
 public:
-  /// Takes the next control frame, if there is one. The link sends every frame that it takes.
+  /// Takes the next control frame, if there is one. The link sends every frame that it takes. An
+  /// event, if there is one.
   virtual bool next_control(outgoing_frame&) { return false; }
   /// Takes the next data frame, or a control frame that must follow the data.
   virtual bool next_data(outgoing_frame&) { return false; }
   /// Whether `next_data` may have a frame.
   virtual bool has_data() const { return false; }
-  /// The frame's SEND has completed.
+  /// The frame's SEND has completed. The part may have an action.
   virtual void on_sent(const frame_header&, frame_operation*) {}
   /// The link was stopped before the frame's SEND completed.
   virtual void on_dropped(const frame_header&, frame_operation*, const error_code&) {}
 
   enum class disposition { consumed, held, violation };
   /// Handles a frame of one of the part's types. If the result is `held`, the receive stays in use
-  /// until `frame_link::release`.
+  /// until `frame_link::release`, and the part may have an action. Otherwise this is an event.
   virtual disposition on_frame(const frame_header& header, std::span<const std::byte> payload,
                                std::uint32_t slot, protocol_clock::time_point now) = 0;
   /// Whether `on_frame` needs the time, which may cost a system call.
   virtual bool needs_time() const noexcept { return false; }
 
-  /// This side is closing: start nothing new.
+  /// This side is closing: start nothing new. This call and those below are events.
   virtual void on_closing() {}
   /// Whether everything that must precede the goodbye has been sent.
   virtual bool drained() const { return true; }
@@ -143,6 +144,9 @@ public:
   void add(link_part& part, std::initializer_list<frame_type> types);
 
   link_action next();
+  /// Whether `next` may have an action. Otherwise it has none until the next event. The end of what
+  /// delays a goodbye is not always an event.
+  bool has_news() const noexcept { return news_ || closing_; }
 
   /// Reports that a receive has completed with the bytes of `frame`, at the time `at` or now.
   /// Returns false if the link has failed and does not keep the receive.
@@ -151,15 +155,21 @@ public:
   /// Reports that a receive of the link's own has been posted again. The next frame returns its
   /// credit.
   void reposted() noexcept {
-    credits_.freed();
-    credits_.granted();
+    freed();
+    granted();
   }
   /// For shared receives, `reposted` in two steps. `freed`: a receive has been given back.
   /// `granted`: while `wants_receive`, another posted receive has been assigned to the link.
-  void freed() noexcept { credits_.freed(); }
+  void freed() noexcept {
+    news_ = true;
+    credits_.freed();
+  }
   bool below_promise() const noexcept { return credits_.below_promise(); }
   bool wants_receive() const noexcept { return credits_.wants(); }
-  void granted() noexcept { credits_.granted(); }
+  void granted() noexcept {
+    news_ = true;
+    credits_.granted();
+  }
   /// Reports that the SEND of a frame has completed; called in posting order.
   void on_sent(std::uint32_t slot);
   /// Reports that a part no longer needs a receive that it has held.
@@ -172,8 +182,12 @@ public:
   void want_receives(std::uint64_t payload) noexcept;
   /// Whether the options allow receives of that payload.
   bool may_grow_to(std::uint64_t payload) const noexcept;
-  void grown() noexcept { resizing_ = resize::due; }
+  void grown() noexcept {
+    news_ = true;
+    resizing_ = resize::due;
+  }
   void not_grown() noexcept {
+    news_ = true;
     options_.max_receive_size = wanted_size_ / 2; // so the number of attempts is bounded
     wanted_size_ = 0;
   }
@@ -221,6 +235,8 @@ private:
 
   friend link_part; // `link_part::ask_again` marks the part in the sets of parts to ask
 
+  bool asks_in_vain() const;
+  link_action next_action();
   bool next_frame();
   void begin_frame(frame_type type);
   bool take(std::uint8_t& from, bool (link_part::*ask)(outgoing_frame&));
@@ -244,6 +260,7 @@ private:
   link_part* frame_part_ = nullptr;
   std::uint64_t credit_waits_ = 0;
   error_code failure_;
+  bool news_ = true;               // since `next` has found nothing
   bool waits_for_credits_ = false; // data does
   bool failure_reported_ = false;
   bool speak_ = false;
@@ -263,11 +280,13 @@ void link_part::ask_again() noexcept {
     return;
   frames_->control_ |= bit_;
   frames_->data_ |= bit_;
+  frames_->news_ = true;
 }
 
 void link_part::ask_for_data() noexcept {
   assert(frames_ != nullptr);
   frames_->data_ |= bit_;
+  frames_->news_ = true;
 }
 
 } // namespace asio_rdma::detail

@@ -94,7 +94,7 @@ void link_impl::drive(operation_list& done) {
   assert(frames_ && state_ == state::connected);
   receives_->take();
   for (bool more = true; more && !failing();) {
-    const link_action a = frames_->next();
+    const link_action a = frames_->has_news() ? frames_->next() : link_action();
     switch (a.what) {
     case link_action::kind::repost:
       receives_->free(a.slot);
@@ -136,36 +136,38 @@ void link_impl::stop(operation_list& done) {
 void link_impl::settle(std::unique_lock<mutex>& l, operation_list& done) noexcept {
   assert(l.owns_lock() && l.mutex() == &mutex_);
   post_gathered();
-  if (removed_ && state_ == state::stopped && posted_ == 0 && !kept_)
-    drop_memory();
-  const dropped_blocks dropped(std::move(dropped_));
-  std::shared_ptr<context_member> last;
-  std::shared_ptr<queue_pair_impl> failed;
-  std::shared_ptr<completion_queue_impl> cq;
-  if (state_ == state::stopped && frames_)
-    while (const auto slot = frames_->next_freed())
-      receives_->free(*slot);
-  const std::shared_ptr<shared_receives_impl> shared = receives_->waited_for();
-  if (posted_ == 0)
-    last = std::move(self_);
-  if (failing() && !std::exchange(failure_reported_, true))
-    failed = qp_;
+  std::optional<unusual> rest;
+  if (failing() || posted_ == 0 || !dropped_.empty() || receives_->is_waited_for()) [[unlikely]]
+    take_unusual(rest.emplace());
   const bool visits = idle_ == idle_state::due;
   if (visits)
     idle_ = idle_state::postponed;
-  if (!done.empty() || visits)
-    cq = cq_;
-  const error_code why = reason_;
+  const auto cq = visits || !done.empty() ? cq_ : nullptr;
   cq_->operation_started();
   l.unlock();
-  if (failed)
-    failed->fail(why);
-  if (cq && !done.empty())
+  if (rest && rest->failed)
+    rest->failed->fail(rest->why);
+  if (!done.empty())
     cq->complete(done);
   if (visits)
     cq->postpone(idle_visit_); // the visit keeps the link alive
-  if (shared)
-    shared->wake();
+  if (rest && rest->waited_for)
+    rest->waited_for->wake();
+}
+
+void link_impl::take_unusual(unusual& rest) noexcept {
+  if (removed_ && state_ == state::stopped && posted_ == 0 && !kept_)
+    drop_memory();
+  rest.dropped.take(dropped_);
+  if (state_ == state::stopped && frames_)
+    while (const auto slot = frames_->next_freed())
+      receives_->free(*slot);
+  rest.waited_for = receives_->waited_for();
+  if (posted_ == 0)
+    rest.last = std::move(self_);
+  if (failing() && !std::exchange(failure_reported_, true))
+    rest.failed = qp_;
+  rest.why = reason_;
 }
 
 void link_impl::fail(const error_code& why) {

@@ -49,8 +49,8 @@ private:
   virtual void make_parts(frame_link& frames, const handshake& peer) = 0;
   /// Carries out the actions of the parts. Returns true if there were any.
   virtual bool run_parts(operation_list& done) = 0;
-  /// The visit that `link_impl::visit_when_idle` has asked for.
-  virtual void on_idle() {}
+  /// The visit that `link_impl::visit_when_idle` has asked for. If `quiet`, nothing else was ready.
+  virtual void on_idle(bool /*quiet*/) {}
   /// The end of a key that `link_impl::begin_end` has begun.
   virtual void on_key_ended(offered& o, operation_list& done) = 0;
   /// Adds a payload that lies in the buffers of a part's operation.

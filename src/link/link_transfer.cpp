@@ -149,7 +149,7 @@ void link_impl::visit_when_idle() {
 void link_impl::on_idle(disposal how) {
   returned(how, [&](operation_list&) {
     idle_ = idle_state::none;
-    session_.on_idle();
+    session_.on_idle(idle_visit_.value != 0);
   });
 }
 

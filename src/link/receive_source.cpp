@@ -190,8 +190,10 @@ void shared_source::take() {
 bool shared_source::starved() const noexcept { return shared_->starved(); }
 
 std::shared_ptr<shared_receives_impl> shared_source::waited_for() const {
-  return shared_->anyone_waits() ? shared_ : nullptr;
+  return is_waited_for() ? shared_ : nullptr;
 }
+
+bool shared_source::is_waited_for() const noexcept { return shared_->anyone_waits(); }
 
 void shared_source::on_receive(shared_receive& r) {
   link_impl::visit v(link_);

@@ -48,6 +48,7 @@ public:
   virtual void drop_memory(dropped_blocks& to) = 0;
   /// Receives that other links wait for: call `wake` once the link is unlocked. Null if none do.
   virtual std::shared_ptr<shared_receives_impl> waited_for() const = 0;
+  virtual bool is_waited_for() const noexcept = 0;
 
 protected:
   explicit receive_source(link_impl& link) noexcept : link_(link) {}
@@ -83,6 +84,7 @@ public:
   bool starved() const noexcept override { return false; }
   void drop_memory(dropped_blocks& to) override;
   std::shared_ptr<shared_receives_impl> waited_for() const override { return nullptr; }
+  bool is_waited_for() const noexcept override { return false; }
 
 private:
   bool post(std::uint32_t slot);
@@ -125,6 +127,7 @@ public:
   bool starved() const noexcept override;
   void drop_memory(dropped_blocks&) override {}
   std::shared_ptr<shared_receives_impl> waited_for() const override;
+  bool is_waited_for() const noexcept override;
 
   /// The shared receives call these functions, with the link unlocked.
   ///@{

@@ -3,6 +3,7 @@
 
 #include <asio_rdma/registered_buffer.hpp>
 
+#include <cassert>
 #include <utility>
 
 namespace asio_rdma::detail {
@@ -21,6 +22,13 @@ public:
       memory_block* const b = std::exchange(first_, first_->next);
       b->dispose(b);
     }
+  }
+
+  bool empty() const noexcept { return first_ == nullptr; }
+  /// Takes all references of `other`. This object has none.
+  void take(dropped_blocks& other) noexcept {
+    assert(empty());
+    first_ = std::exchange(other.first_, nullptr);
   }
 
   void drop(registered_buffer& memory) noexcept { drop(memory.release()); }

@@ -23,6 +23,7 @@ bool completion_queue_impl::run_ready_internal() {
       if (op.internal)
         b.operations.splice(b.operations.end(), ready_, operation_list::s_iterator_to(op));
     }
+    ready_changed();
   }
   run_internal(b);
   return b.done != 0;

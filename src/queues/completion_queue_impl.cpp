@@ -188,9 +188,10 @@ void completion_queue_impl::forget(std::uint32_t queue_pair) noexcept {
 
 bool completion_queue_impl::drain() noexcept {
   int found = 0;
-  do
+  do {
+    const std::lock_guard lock(mutex_);
     found = take_completions(1);
-  while (found > 0);
+  } while (found > 0);
   if (found < 0)
     on_loss();
   return found == 0;
@@ -201,11 +202,13 @@ void completion_queue_impl::complete(operation_list& done) {
   {
     const std::lock_guard lock(mutex_);
     ready_.splice(ready_.end(), done);
+    ready_changed();
     if (ready_.empty())
       return;
     if (!stopped_)
       return attend_to_ready(); // under the mutex: until the queue is stopped, the context exists
     dropped.swap(ready_);
+    ready_changed();
   }
   while (!dropped.empty()) {
     operation& op = dropped.front();
@@ -223,6 +226,7 @@ bool completion_queue_impl::take_back(const operation& op) {
     if (found == ready_.end())
       return false;
     ready_.erase(found);
+    ready_changed();
   }
   operations_done(1);
   return true;
@@ -230,6 +234,7 @@ bool completion_queue_impl::take_back(const operation& op) {
 
 void completion_queue_impl::postpone(operation& op) {
   assert(op.internal);
+  op.value = 0;
   {
     const std::lock_guard lock(mutex_);
     if (!stopped_) {
@@ -246,16 +251,24 @@ void completion_queue_impl::postpone(operation& op) {
 void completion_queue_impl::release_all_postponed() noexcept {
   ready_.splice(ready_.end(), postponed_before_);
   ready_.splice(ready_.end(), postponed_);
+  ready_changed();
   has_postponed_.store(false);
 }
 
-// Called once for each pass.
-void completion_queue_impl::release_postponed() {
+// Called once for each pass, with the mutex locked. If several threads may run the context, others
+// may still be in the handlers of earlier passes, so a pass that finds nothing says little.
+void completion_queue_impl::release_postponed() noexcept {
   if (!has_postponed_.load(std::memory_order_relaxed)) [[likely]]
     return;
-  const std::lock_guard lock(mutex_);
+  assert(mutex_.is_locked());
+  const bool quiet = ready_.empty() && watch_->places.empty();
+  if (quiet)
+    for (operation_list* const list : {&postponed_before_, &postponed_})
+      for (operation& op : *list)
+        op.value = 1;
   ready_.splice(ready_.end(), postponed_before_);
-  postponed_before_.splice(postponed_before_.end(), postponed_);
+  (quiet ? ready_ : postponed_before_)
+      .splice(quiet ? ready_.end() : postponed_before_.end(), postponed_);
   has_postponed_.store(!postponed_before_.empty());
 }
 

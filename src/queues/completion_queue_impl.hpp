@@ -113,8 +113,10 @@ public:
   /// Removes an operation that was passed to `complete`. Returns false if it is being disposed of,
   /// or was.
   bool take_back(const operation& op);
-  /// Disposes of an internal operation after the next pass of the runner: when the handlers that
-  /// are ready now have run, and those that they made ready. The caller has counted the operation
+  /// Disposes of an internal operation when the handlers that are ready now have run, and those
+  /// that they made ready: in the first pass of the runner that finds nothing else, or after the
+  /// next one. In the first case `op.value` is then 1, otherwise 0. The caller has counted the
+  /// operation
   /// (`operation_starting`). For a thread that blocks, the operation is ready at once.
   void postpone(operation& op);
 
@@ -136,9 +138,11 @@ private:
     return (counts & ~holds_work) >> 32 == (counts & (background_one - 1));
   }
 
-  /// The number of operations that were run. `internal` is used in mode `manual` only.
-  struct run_counts {
-    std::size_t all = 0, internal = 0;
+  /// The operations of a pass: those that were run, those of them that are internal, and the
+  /// completions that were found. `stopped`: a handler has run, and the context was stopped.
+  struct pass_counts {
+    std::size_t all = 0, internal = 0, found = 0;
+    bool stopped = false;
   };
   /// Operations that were taken to be run, and the number of those that have run. The destructor
   /// counts these, and puts the rest back in front if an operation has thrown.
@@ -147,7 +151,7 @@ private:
     void (completion_queue_impl::*count)(std::size_t) noexcept;
     operation_list operations = {};
     std::size_t done = 0;
-    std::size_t internal = 0; // of `done`, in mode `manual`
+    std::size_t internal = 0; // of `done`
 
     ~batch();
   };
@@ -168,15 +172,17 @@ private:
   bool take_event();
   bool read_event();
   std::size_t harvest(unsigned polls) noexcept;
-  int take_completions(unsigned polls);
+  std::size_t found_or_failed(int found) noexcept;
+  int take_completions(unsigned polls) noexcept;
   void on_loss() noexcept;
   int drop_abandoned(ibv_wc* completions, int n) const noexcept;
   template <disposal How>
-  run_counts run_ready();
-  std::size_t hand_out_ready(bool& role_given_up);
+  pass_counts run_pass(unsigned polls);
+  pass_counts hand_out_pass(unsigned polls, bool& role_given_up);
   void put_back(operation_list& operations) noexcept;
-  void take_ready(batch& b);
+  int take_ready(batch& b, unsigned polls);
   void run_internal(batch& b);
+  void ready_changed() noexcept { has_ready_.store(!ready_.empty(), std::memory_order_relaxed); }
   void operations_done_outside(std::size_t n) noexcept;
   bool look_and_arm(bool& worked);
   int event_descriptor() const noexcept;
@@ -188,7 +194,7 @@ private:
   bool nothing_to_look_for(std::uint64_t counts) const noexcept;
   bool any_ready();
   bool has_handlers();
-  void release_postponed();
+  void release_postponed() noexcept;
   void release_all_postponed() noexcept;
 
   completion_service& service_;
@@ -226,6 +232,7 @@ private:
 
   tally polls_, arms_, events_, completions_;
   std::atomic<bool> has_internal_{false};
+  std::atomic<bool> has_ready_{false}; // changed with the mutex locked
   std::atomic<bool> has_postponed_{false};
   std::unique_ptr<watch> watch_;
 };

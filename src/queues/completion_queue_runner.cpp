@@ -63,6 +63,9 @@ void completion_queue_impl::attend() {
 
 // A runner that waits for an event would wait in vain.
 void completion_queue_impl::attend_to_ready() {
+  const state now = state_.load();
+  if (now != state::idle && now != state::armed) [[likely]]
+    return; // the runner looks again before it gives up its role
   if (options_.mode != completion_mode::manual &&
       (become_active(state::idle) || become_active(state::armed)))
     schedule();
@@ -102,7 +105,13 @@ bool completion_queue_impl::take_event() {
 }
 
 std::size_t completion_queue_impl::harvest(unsigned polls) noexcept {
+  std::unique_lock lock(mutex_);
   const int found = take_completions(polls);
+  lock.unlock();
+  return found_or_failed(found);
+}
+
+std::size_t completion_queue_impl::found_or_failed(int found) noexcept {
   if (found < 0) [[unlikely]] {
     on_loss();
     return 0;
@@ -112,8 +121,8 @@ std::size_t completion_queue_impl::harvest(unsigned polls) noexcept {
 
 // First pass: `wr_id` is the address of the operation. Consecutive completions of the same queue
 // are processed under one lock.
-int completion_queue_impl::take_completions(unsigned polls) {
-  const std::lock_guard lock(mutex_);
+int completion_queue_impl::take_completions(unsigned polls) noexcept {
+  assert(mutex_.is_locked());
   if (!ready_.empty() || has_postponed_.load(std::memory_order_relaxed))
     polls = 1; // there is work already
   ibv_wc completions[poll_batch];
@@ -139,6 +148,7 @@ int completion_queue_impl::take_completions(unsigned polls) {
     }
     queue.on_completion(op, completions[i], ready_);
   }
+  ready_changed();
   return found;
 }
 
@@ -166,31 +176,43 @@ completion_queue_impl::batch::~batch() {
   (queue.*count)(done);
 }
 
-// Disposes of internal operations; the others are in the batch afterwards.
-void completion_queue_impl::take_ready(batch& b) {
+// Disposes of internal operations; the others are in the batch afterwards. If `polls` is not 0, a
+// pass begins: completions are taken first, under the same lock. Returns their number, or less
+// than 0 after a failure.
+int completion_queue_impl::take_ready(batch& b, unsigned polls) {
   std::unique_lock in_order(internal_mutex_, std::defer_lock);
   if (has_internal_.load()) [[unlikely]]
     in_order.lock();
+  int found = 0;
   std::size_t before = 0;
   do {
     {
       const std::lock_guard lock(mutex_);
+      if (polls != 0) {
+        found = take_completions(std::exchange(polls, 0));
+        release_postponed();
+      }
       if (in_order.owns_lock() || !has_internal_.load()) [[likely]]
         b.operations.splice(b.operations.end(), ready_);
+      ready_changed();
     }
     before = b.done;
     if (in_order.owns_lock())
       run_internal(b);
-  } while (b.done != before); // also handlers of operations that these completed run before arming
+    // also handlers of operations that these completed run before arming
+  } while (b.done != before && has_ready_.load(std::memory_order_relaxed));
+  return found;
 }
 
 // Second pass: handlers may call any function, so no mutex is locked. Operations that ended without
 // the device, at a close, may be thousands, so a stopped context is noticed every few handlers. The
-// other operations then wait for the context to be run again.
+// other operations then wait for the context to be run again. Operations that a few handlers have
+// completed without the device, such as writes to a stream, need no pass of their own.
 template <disposal How>
-completion_queue_impl::run_counts completion_queue_impl::run_ready() {
+completion_queue_impl::pass_counts completion_queue_impl::run_pass(unsigned polls) {
   batch b{*this, &completion_queue_impl::operations_done};
-  take_ready(b);
+  pass_counts result;
+  result.found = found_or_failed(take_ready(b, polls));
   while (!b.operations.empty()) {
     const std::size_t pause = b.done + poll_batch;
     do {
@@ -201,11 +223,17 @@ completion_queue_impl::run_counts completion_queue_impl::run_ready() {
         b.internal += op.internal ? 1 : 0;
       op.dispose(How);
     } while (!b.operations.empty() && b.done != pause);
-    if (How == disposal::complete_here && !b.operations.empty() &&
-        watch_->context_scheduler.stopped())
+    if (How != disposal::complete_here)
+      continue;
+    result.stopped = watch_->context_scheduler.stopped();
+    if (result.stopped)
       break;
+    if (b.operations.empty() && b.done < poll_batch && has_ready_.load(std::memory_order_relaxed))
+      take_ready(b, 0);
   }
-  return {b.done, b.internal};
+  result.all = b.done;
+  result.internal = b.internal;
+  return result;
 }
 
 // The second pass if several threads may run the context. The first handler is called here, as
@@ -213,22 +241,25 @@ completion_queue_impl::run_counts completion_queue_impl::run_ready() {
 // role behind them, for idle threads. If the runner is queued already, because a blocked thread
 // took its role, all handlers wait for that turn. Behind the runner they would begin after the
 // handlers of later completions.
-std::size_t completion_queue_impl::hand_out_ready(bool& role_given_up) {
+completion_queue_impl::pass_counts completion_queue_impl::hand_out_pass(unsigned polls,
+                                                                        bool& role_given_up) {
   batch b{*this, &completion_queue_impl::operations_done};
-  take_ready(b);
+  pass_counts result;
+  result.found = found_or_failed(take_ready(b, polls));
+  result.all = b.done;
   if (b.operations.empty())
-    return b.done;
+    return result;
   spin_until_.reset();
   role_given_up = true;
   if (runner_queued_.exchange(true)) {
     put_back(b.operations);
     schedule();
-    return b.done;
+    return result;
   }
   queued_self_ = shared_from_this();
   operation& first = b.operations.front();
   b.operations.pop_front();
-  const std::size_t ran = ++b.done;
+  ++b.done;
   asio::detail::op_queue<scheduled_operation> queued;
   std::size_t n = 1;
   for (watch::handed_out& place : watch_->places) {
@@ -248,12 +279,13 @@ std::size_t completion_queue_impl::hand_out_ready(bool& role_given_up) {
   state_.store(state::queued);
   watch_->context_scheduler.post_immediate_completions(n, queued, false);
   first.dispose(disposal::complete_here);
-  return ran;
+  return result;
 }
 
 void completion_queue_impl::put_back(operation_list& operations) noexcept {
   const std::lock_guard lock(mutex_);
   ready_.splice(ready_.begin(), operations);
+  ready_changed();
 }
 
 // Counts the user's operations. Internal operations may have completed operations of the user, so
@@ -262,11 +294,9 @@ std::size_t completion_queue_impl::poll() {
   const auto self = shared_from_this(); // a handler may drop the last reference
   std::size_t ran = 0;
   for (bool more = true; more;) {
-    release_postponed();
-    const bool full = harvest(1) == poll_batch;
-    const auto [all, internal] = run_ready<disposal::complete>();
-    ran += all - internal;
-    more = full || internal != 0 || has_postponed_.load();
+    const pass_counts pass = run_pass<disposal::complete>(1);
+    ran += pass.all - pass.internal;
+    more = pass.found == poll_batch || pass.internal != 0 || has_postponed_.load();
   }
   return ran;
 }
@@ -294,28 +324,26 @@ void completion_queue_impl::run() {
     take_event();
     if (blocked_.load(std::memory_order_relaxed) != 0)
       arm(); // completions during handlers wake the blocked threads
-    release_postponed();
-    const std::size_t found = harvest(polls ? polls_per_turn : 1);
-    const std::size_t ran =
-        watch_->places.empty() ? run_ready<disposal::complete_here>().all : hand_out_ready(t.over);
+    const unsigned most_polls = polls ? polls_per_turn : 1;
+    const pass_counts pass = watch_->places.empty() ? run_pass<disposal::complete_here>(most_polls)
+                                                    : hand_out_pass(most_polls, t.over);
     if (t.over)
       return;
-    const bool stopped = ran != 0 && watch_->context_scheduler.stopped();
-    if (ran != 0) {
+    if (pass.all != 0) {
       ++batches;
-      operations += ran;
+      operations += pass.all;
       spin_until_.reset();
     }
     const bool postponed = has_postponed_.load();
-    if (ran == 0 && postponed)
+    if (pass.all == 0 && postponed)
       continue;
     const std::uint64_t counts = outstanding_.load();
     if (nothing_to_look_for(counts)) {
       t.over = rest();
-    } else if (ran != 0 && !stopped && (polls || found == poll_batch || postponed)) {
+    } else if (pass.all != 0 && !pass.stopped && (polls || pass.found == poll_batch || postponed)) {
       continue;
-    } else if (stopped || (!all_background(counts) &&
-                           (options_.mode == completion_mode::busy || !spun_enough()))) {
+    } else if (pass.stopped || (!all_background(counts) &&
+                                (options_.mode == completion_mode::busy || !spun_enough()))) {
       return;
     } else if (!arm()) {
       return;

@@ -247,9 +247,9 @@ bool stream_impl::run_parts(operation_list& done) {
   return true;
 }
 
-void stream_impl::on_idle() {
+void stream_impl::on_idle(bool quiet) {
   if (bytes_)
-    bytes_->on_idle();
+    bytes_->on_idle(quiet);
 }
 
 // The peer's access ends before the operation completes.

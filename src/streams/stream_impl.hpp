@@ -73,7 +73,7 @@ private:
 
   void make_parts(frame_link& frames, const handshake& peer) override;
   bool run_parts(operation_list& done) override;
-  void on_idle() override;
+  void on_idle(bool quiet) override;
   void on_key_ended(offered& o, operation_list& done) override;
   void add_payload(const outgoing_frame& frame, frame_transfer& to) override;
 

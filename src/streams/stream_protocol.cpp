@@ -36,20 +36,10 @@ stream_action stream_protocol::next() {
   if (!may_act())
     return {};
   const stream_action a = next_action();
-  switch (a.what) {
-  case stream_action::kind::none:
+  if (a.what == stream_action::kind::none)
     idle();
-    break;
-  case stream_action::kind::fill:
+  else if (a.what == stream_action::kind::fill)
     ask_for_data();
-    break;
-  case stream_action::kind::wrote:
-  case stream_action::kind::read:
-  case stream_action::kind::await_idle:
-    break;
-  default:
-    ask_again(); // there may be something to send
-  }
   return a;
 }
 
@@ -73,7 +63,8 @@ stream_action stream_protocol::next_action() {
     a.read = &as_read(readers_.front());
     return a;
   }
-  if (next_write(a) || next_expose(a) || next_pull(a) || next_read(a))
+  if ((!writers_.empty() && (next_write(a) || next_expose(a))) ||
+      (inbox_.unread() && next_pull(a)) || (!readers_.empty() && next_read(a)))
     return a;
   if (!done_writes_.empty()) {
     a.what = stream_action::kind::wrote;
@@ -116,12 +107,12 @@ bool stream_protocol::held_back(const stream_source& s) const noexcept {
 }
 
 // As long as writes follow each other, their bytes are held, for a limited time.
-void stream_protocol::on_idle() {
+void stream_protocol::on_idle(bool quiet) {
   ask_to_act();
   ask_for_data();
   const bool holds = !pending_.empty() && held_back(as_block(pending_.front()));
   const std::uint64_t held = holds ? as_block(pending_.front()).bytes : 0;
-  const bool more = held != 0 && held != held_ && idle_visits_ != most_idle_visits;
+  const bool more = !quiet && held != 0 && held != held_ && idle_visits_ != most_idle_visits;
   held_ = more ? held : 0;
   idle_visits_ = more ? idle_visits_ + 1 : 0;
   idle_ = more ? idle_wait::due : idle_wait::none;
@@ -178,8 +169,10 @@ void stream_protocol::begin(outgoing_frame& f, stream_source& from) {
   f.payload_of_operation = true;
   small_under_way_ += is_small(f.header);
   const bool partial = f.header.immediate == 0 && bytes < block_size_;
-  if (partial && idle_ == idle_wait::none && !no_delay_ && !link_.closing())
+  if (partial && idle_ == idle_wait::none && !no_delay_ && !link_.closing()) {
     idle_ = idle_wait::due;
+    ask_to_act();
+  }
 }
 
 bool stream_protocol::next_control(outgoing_frame& f) {
@@ -241,6 +234,8 @@ void stream_protocol::on_sent(const frame_header& header, frame_operation* op) {
   taken_ += header.type == frame_type::data || header.type == frame_type::offer;
   if (op != nullptr)
     frame_ended(header, *op, {});
+  if (!pending_.empty())
+    ask_for_data(); // a block may have waited for the end of the frame
 }
 
 void stream_protocol::on_dropped(const frame_header& header, frame_operation* op,

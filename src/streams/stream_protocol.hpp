@@ -97,8 +97,9 @@ public:
   void write(stream_write& op);
   /// Reports that there is no memory for the block of the last `fill`.
   void no_memory(stream_write& op, stream_block& block, const error_code& ec);
-  /// Reports that the handlers that were ready have run (`await_idle`).
-  void on_idle();
+  /// Reports that the handlers that were ready have run (`await_idle`). If `quiet`, nothing else
+  /// was ready, so no handler is about to write more.
+  void on_idle(bool quiet);
   /// Whether writes wait for `on_idle`.
   bool awaits_idle() const noexcept { return idle_ != idle_wait::none; }
   /// Report that the key for the write has been made, or could not be made. Without a key, the

@@ -140,7 +140,9 @@ protected:
 
   /// Carries out the next action of the link. Returns false if there is none.
   bool link_action_done() {
+    const bool news = link.has_news();
     const link_action a = link.next();
+    must(news || a.what == link_action::kind::none, "a link without news has no action");
     switch (a.what) {
     case link_action::kind::repost:
       free_receive(a.slot);

@@ -92,12 +92,13 @@ public:
     read_ended(p, std::vector<std::byte>(p.from.size));
     return true;
   }
-  /// The handlers that were ready have run. Returns false if the protocol does not wait for that.
-  bool idle() {
+  /// The handlers that were ready have run. If `quiet`, nothing else was ready. Returns false if
+  /// the protocol does not wait for that.
+  bool idle(bool quiet = false) {
     if (!awaits_idle)
       return false;
     awaits_idle = false;
-    bytes.on_idle();
+    bytes.on_idle(quiet);
     run();
     return true;
   }

@@ -81,6 +81,17 @@ TEST_CASE("a small write is sent at once, and those behind it share a frame") {
     REQUIRE(r.data[i] == byte_at(i));
 }
 
+TEST_CASE("once nothing is ready, written bytes wait no longer") {
+  two t;
+  t.write(10);
+  t.a.complete_send();
+  t.write(10);
+  t.write(20);
+  CHECK(t.lengths() == lengths{10}); // the handlers of the writes are ready
+  REQUIRE(t.a.idle(true));
+  CHECK(t.lengths() == lengths{10, 30});
+}
+
 TEST_CASE("writes that follow each other share a frame, and do not wait for the one before") {
   frame_options l = link_of();
   l.receive_size = l.peer_receive_size = 400 + frame_header::size;

@@ -88,7 +88,7 @@ private:
       break;
     case 3:
       if (below(3) == 0)
-        p.idle();
+        p.idle(below(2) == 0);
       else
         p.complete_send();
       break;
