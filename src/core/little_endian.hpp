@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
+#include <boost/endian/conversion.hpp>
+
 #include <algorithm>
 #include <concepts>
 #include <cstddef>
@@ -11,17 +13,15 @@ namespace asio_rdma::detail {
 /// Writes a number in little-endian order.
 template <std::unsigned_integral T>
 void put(std::byte* to, T value) noexcept {
-  for (std::size_t i = 0; i < sizeof(T); ++i)
-    to[i] = static_cast<std::byte>(value >> (8 * i));
+  boost::endian::endian_store<T, sizeof(T), boost::endian::order::little>(
+      reinterpret_cast<unsigned char*>(to), value);
 }
 
 /// Reads a number in little-endian order.
 template <std::unsigned_integral T>
 T get(const std::byte* from) noexcept {
-  T value = 0;
-  for (std::size_t i = 0; i < sizeof(T); ++i)
-    value = static_cast<T>(value | static_cast<T>(std::to_integer<T>(from[i]) << (8 * i)));
-  return value;
+  return boost::endian::endian_load<T, sizeof(T), boost::endian::order::little>(
+      reinterpret_cast<const unsigned char*>(from));
 }
 
 inline bool all_zero(std::span<const std::byte> bytes) noexcept {

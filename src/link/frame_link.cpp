@@ -237,7 +237,9 @@ bool frame_link::on_received(std::uint32_t slot, std::span<const std::byte> fram
     return false;
   }
   sizes_.use();
-  may_send_ = news_ = true;
+  news_ = news_ || !may_send_;
+  may_send_ = true;
+  note_credits();
   link_part* const part = part_of_[static_cast<std::size_t>(h.type)];
   auto what = link_part::disposition::consumed;
   if (peer_closed_ && h.type != frame_type::credits) {
@@ -267,8 +269,10 @@ bool frame_link::on_received(std::uint32_t slot, std::span<const std::byte> fram
     fail(error::protocol_violation);
     return what == link_part::disposition::held;
   }
-  if (what == link_part::disposition::consumed)
+  if (what == link_part::disposition::consumed) {
+    news_ = true;
     reposts_.push_back(slot);
+  }
   return true;
 }
 

@@ -161,14 +161,14 @@ public:
   /// For shared receives, `reposted` in two steps. `freed`: a receive has been given back.
   /// `granted`: while `wants_receive`, another posted receive has been assigned to the link.
   void freed() noexcept {
-    news_ = true;
     credits_.freed();
+    note_credits();
   }
   bool below_promise() const noexcept { return credits_.below_promise(); }
   bool wants_receive() const noexcept { return credits_.wants(); }
   void granted() noexcept {
-    news_ = true;
     credits_.granted();
+    note_credits();
   }
   /// Reports that the SEND of a frame has completed; called in posting order.
   void on_sent(std::uint32_t slot);
@@ -236,6 +236,11 @@ private:
   friend link_part; // `link_part::ask_again` marks the part in the sets of parts to ask
 
   bool asks_in_vain() const;
+  // Credits have changed, for which a frame may have waited.
+  void note_credits() noexcept {
+    news_ =
+        news_ || (control_ | data_) != 0 || resizing_ != resize::none || credits_.should_return();
+  }
   link_action next_action();
   bool next_frame();
   void begin_frame(frame_type type);

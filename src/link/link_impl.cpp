@@ -136,38 +136,50 @@ void link_impl::stop(operation_list& done) {
 void link_impl::settle(std::unique_lock<mutex>& l, operation_list& done) noexcept {
   assert(l.owns_lock() && l.mutex() == &mutex_);
   post_gathered();
-  std::optional<unusual> rest;
-  if (failing() || posted_ == 0 || !dropped_.empty() || receives_->is_waited_for()) [[unlikely]]
-    take_unusual(rest.emplace());
   const bool visits = idle_ == idle_state::due;
   if (visits)
     idle_ = idle_state::postponed;
-  const auto cq = visits || !done.empty() ? cq_ : nullptr;
+  if (failing() || posted_ == 0 || !dropped_.empty() || receives_->is_waited_for()) [[unlikely]]
+    return settle_rest(l, done, visits);
   cq_->operation_started();
+  if (done.empty() && !visits)
+    return l.unlock();
+  const auto cq = cq_;
   l.unlock();
-  if (rest && rest->failed)
-    rest->failed->fail(rest->why);
   if (!done.empty())
     cq->complete(done);
   if (visits)
     cq->postpone(idle_visit_); // the visit keeps the link alive
-  if (rest && rest->waited_for)
-    rest->waited_for->wake();
 }
 
-void link_impl::take_unusual(unusual& rest) noexcept {
+// Settles what few visits have to.
+void link_impl::settle_rest(std::unique_lock<mutex>& l, operation_list& done,
+                            bool visits) noexcept {
   if (removed_ && state_ == state::stopped && posted_ == 0 && !kept_)
     drop_memory();
-  rest.dropped.take(dropped_);
+  const dropped_blocks dropped(std::move(dropped_));
+  std::shared_ptr<context_member> last;
+  std::shared_ptr<queue_pair_impl> failed;
   if (state_ == state::stopped && frames_)
     while (const auto slot = frames_->next_freed())
       receives_->free(*slot);
-  rest.waited_for = receives_->waited_for();
+  const std::shared_ptr<shared_receives_impl> shared = receives_->waited_for();
   if (posted_ == 0)
-    rest.last = std::move(self_);
+    last = std::move(self_);
   if (failing() && !std::exchange(failure_reported_, true))
-    rest.failed = qp_;
-  rest.why = reason_;
+    failed = qp_;
+  const auto cq = cq_;
+  const error_code why = reason_;
+  cq_->operation_started();
+  l.unlock();
+  if (failed)
+    failed->fail(why);
+  if (!done.empty())
+    cq->complete(done);
+  if (visits)
+    cq->postpone(idle_visit_);
+  if (shared)
+    shared->wake();
 }
 
 void link_impl::fail(const error_code& why) {

@@ -245,20 +245,12 @@ private:
   error_code make_work_requests();
   error_code begin();
 
-  // The rare part of what a visit settles. It is released after the link is unlocked.
-  struct unusual {
-    dropped_blocks dropped;
-    std::shared_ptr<context_member> last;
-    std::shared_ptr<queue_pair_impl> failed;
-    error_code why; // of the failure
-    std::shared_ptr<shared_receives_impl> waited_for;
-  };
-
   // Driving.
   void run(operation_list& done) noexcept;
   void advance(operation_list& done) noexcept;
   void settle(std::unique_lock<mutex>& l, operation_list& done) noexcept;
-  void take_unusual(unusual& rest) noexcept;
+  [[gnu::noinline]] void settle_rest(std::unique_lock<mutex>& l, operation_list& done,
+                                     bool visits) noexcept;
   void drive(operation_list& done);
   void send(std::uint32_t slot, const outgoing_frame& frame);
   void stop(operation_list& done);

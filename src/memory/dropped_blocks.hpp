@@ -3,7 +3,6 @@
 
 #include <asio_rdma/registered_buffer.hpp>
 
-#include <cassert>
 #include <utility>
 
 namespace asio_rdma::detail {
@@ -25,11 +24,6 @@ public:
   }
 
   bool empty() const noexcept { return first_ == nullptr; }
-  /// Takes all references of `other`. This object has none.
-  void take(dropped_blocks& other) noexcept {
-    assert(empty());
-    first_ = std::exchange(other.first_, nullptr);
-  }
 
   void drop(registered_buffer& memory) noexcept { drop(memory.release()); }
   /// Ends the access, and drops its reference.

@@ -16,7 +16,7 @@ bool completion_queue_impl::run_ready_internal() {
   const std::lock_guard in_order(internal_mutex_);
   {
     const std::lock_guard lock(mutex_);
-    release_all_postponed();
+    end_round(false);
     for (auto i = ready_.begin(); i != ready_.end();) {
       operation& op = *i;
       ++i;

@@ -80,7 +80,7 @@ void completion_queue_impl::open_watch(error_code& ec) {
 completion_queue_impl::~completion_queue_impl() {
   watch_->channel.stop();
   // Mode `manual`: no thread can poll any more.
-  release_all_postponed();
+  end_round(false);
   if (const std::size_t left = ready_.size(); left != 0) {
     for (std::size_t i = 0; i < left; ++i)
       service_.operation_starting();
@@ -198,6 +198,8 @@ bool completion_queue_impl::drain() noexcept {
 }
 
 void completion_queue_impl::complete(operation_list& done) {
+  if (collect(done))
+    return;
   operation_list dropped;
   {
     const std::lock_guard lock(mutex_);
@@ -239,7 +241,7 @@ void completion_queue_impl::postpone(operation& op) {
     const std::lock_guard lock(mutex_);
     if (!stopped_) {
       postponed_.push_back(op);
-      has_postponed_.store(true);
+      has_postponed_.store(true, std::memory_order_relaxed);
       return attend_to_ready();
     }
   }
@@ -247,29 +249,32 @@ void completion_queue_impl::postpone(operation& op) {
   op.dispose(disposal::destroy);
 }
 
-// Called with the mutex locked, or by the destructor.
-void completion_queue_impl::release_all_postponed() noexcept {
-  ready_.splice(ready_.end(), postponed_before_);
-  ready_.splice(ready_.end(), postponed_);
-  ready_changed();
-  has_postponed_.store(false);
+const tally* completion_queue_impl::rounds() const noexcept {
+  return watch_->places.empty() ? &rounds_ : nullptr;
 }
 
-// Called once for each pass, with the mutex locked. If several threads may run the context, others
-// may still be in the handlers of earlier passes, so a pass that finds nothing says little.
-void completion_queue_impl::release_postponed() noexcept {
+// Called with the mutex locked, or by the destructor.
+void completion_queue_impl::end_round(bool quiet) noexcept {
+  rounds_.add();
   if (!has_postponed_.load(std::memory_order_relaxed)) [[likely]]
     return;
+  for (operation_list* const list : {&postponed_before_, &postponed_}) {
+    for (operation& op : *list)
+      op.value = quiet ? 1 : 0;
+    ready_.splice(ready_.end(), *list);
+  }
+  ready_changed();
+  has_postponed_.store(false, std::memory_order_relaxed);
+}
+
+// Called with the mutex locked.
+void completion_queue_impl::begin_pass() noexcept {
   assert(mutex_.is_locked());
-  const bool quiet = ready_.empty() && watch_->places.empty();
-  if (quiet)
-    for (operation_list* const list : {&postponed_before_, &postponed_})
-      for (operation& op : *list)
-        op.value = 1;
+  if (ready_.empty() && watch_->places.empty()) [[likely]]
+    return end_round(true);
   ready_.splice(ready_.end(), postponed_before_);
-  (quiet ? ready_ : postponed_before_)
-      .splice(quiet ? ready_.end() : postponed_before_.end(), postponed_);
-  has_postponed_.store(!postponed_before_.empty());
+  postponed_before_.splice(postponed_before_.end(), postponed_);
+  has_postponed_.store(!postponed_before_.empty(), std::memory_order_relaxed);
 }
 
 void completion_queue_impl::shutdown() {
@@ -281,7 +286,7 @@ void completion_queue_impl::shutdown() {
     for (watch::handed_out& place : watch_->places)
       if (operation* const op = place.op.exchange(nullptr))
         ready_.push_back(*op);
-    release_all_postponed();
+    end_round(false);
   }
   operation_list none;
   complete(none);

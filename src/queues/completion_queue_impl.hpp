@@ -16,6 +16,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <utility>
 #include <vector>
 
 namespace asio_rdma::detail {
@@ -114,11 +115,13 @@ public:
   /// or was.
   bool take_back(const operation& op);
   /// Disposes of an internal operation when the handlers that are ready now have run, and those
-  /// that they made ready: in the first pass of the runner that finds nothing else, or after the
-  /// next one. In the first case `op.value` is then 1, otherwise 0. The caller has counted the
-  /// operation
-  /// (`operation_starting`). For a thread that blocks, the operation is ready at once.
+  /// that they made ready: when a pass of the runner begins with nothing ready, or after the next
+  /// pass. In the first case `op.value` is then 1, otherwise 0. The caller has counted the
+  /// operation (`operation_starting`). For a thread that blocks, the operation is ready at once.
   void postpone(operation& op);
+  /// The number of rounds of handlers that have ended: of passes of the runner that began with
+  /// nothing ready. Null if several threads may run the context: others may still be in handlers.
+  const tally* rounds() const noexcept;
 
   /// Called at the shutdown of the execution context. Destroys the ready operations.
   void shutdown();
@@ -156,6 +159,21 @@ private:
     ~batch();
   };
 
+  /// While it exists, `complete` adds the user's operations to the batch, without a lock, if this
+  /// thread calls it.
+  class collecting {
+  public:
+    explicit collecting(batch& b) noexcept : before_(std::exchange(collected_, &b)) {}
+    collecting(const collecting&) = delete;
+    ~collecting() { collected_ = before_; }
+
+  private:
+    batch* before_;
+  };
+
+  /// The innermost batch that this thread runs, while it collects: a handler may run another queue.
+  static constinit thread_local batch* collected_;
+
   // If a constructor that delegates to this one throws, the destructor releases what it has made.
   completion_queue_impl(completion_service& service, const device& d,
                         const completion_queue_options& options);
@@ -181,6 +199,7 @@ private:
   pass_counts hand_out_pass(unsigned polls, bool& role_given_up);
   void put_back(operation_list& operations) noexcept;
   int take_ready(batch& b, unsigned polls);
+  bool collect(operation_list& done) noexcept;
   void run_internal(batch& b);
   void ready_changed() noexcept { has_ready_.store(!ready_.empty(), std::memory_order_relaxed); }
   void operations_done_outside(std::size_t n) noexcept;
@@ -194,8 +213,8 @@ private:
   bool nothing_to_look_for(std::uint64_t counts) const noexcept;
   bool any_ready();
   bool has_handlers();
-  void release_postponed() noexcept;
-  void release_all_postponed() noexcept;
+  void begin_pass() noexcept;
+  void end_round(bool quiet) noexcept;
 
   completion_service& service_;
   asio::execution_context& context_;
@@ -230,7 +249,7 @@ private:
   std::vector<std::uint32_t> abandoned_; // numbers of abandoned queue pairs; has room for all
                                          // reservations
 
-  tally polls_, arms_, events_, completions_;
+  tally polls_, arms_, events_, completions_, rounds_;
   std::atomic<bool> has_internal_{false};
   std::atomic<bool> has_ready_{false}; // changed with the mutex locked
   std::atomic<bool> has_postponed_{false};

@@ -17,6 +17,9 @@ constexpr unsigned batches_per_turn = 128;
 constexpr std::size_t operations_per_turn = 512;
 constexpr unsigned polls_per_turn = 512;
 
+// The most handlers of a pass, which begins with a poll.
+constexpr std::size_t operations_per_pass = 64;
+
 } // namespace
 
 // The caller has counted an operation that is neither in the background nor done before this
@@ -176,6 +179,18 @@ completion_queue_impl::batch::~batch() {
   (queue.*count)(done);
 }
 
+constinit thread_local completion_queue_impl::batch* completion_queue_impl::collected_ = nullptr;
+
+// Operations of other threads may be in the list of ready ones. Those come first.
+bool completion_queue_impl::collect(operation_list& done) noexcept {
+  batch* const b = collected_;
+  if (b == nullptr || &b->queue != this || has_ready_.load(std::memory_order_relaxed) ||
+      std::any_of(done.begin(), done.end(), [](const operation& op) { return op.internal; }))
+    return false;
+  b->operations.splice(b->operations.end(), done);
+  return true;
+}
+
 // Disposes of internal operations; the others are in the batch afterwards. If `polls` is not 0, a
 // pass begins: completions are taken first, under the same lock. Returns their number, or less
 // than 0 after a failure.
@@ -183,14 +198,15 @@ int completion_queue_impl::take_ready(batch& b, unsigned polls) {
   std::unique_lock in_order(internal_mutex_, std::defer_lock);
   if (has_internal_.load()) [[unlikely]]
     in_order.lock();
+  const collecting own(b);
   int found = 0;
   std::size_t before = 0;
   do {
     {
       const std::lock_guard lock(mutex_);
       if (polls != 0) {
+        begin_pass();
         found = take_completions(std::exchange(polls, 0));
-        release_postponed();
       }
       if (in_order.owns_lock() || !has_internal_.load()) [[likely]]
         b.operations.splice(b.operations.end(), ready_);
@@ -206,13 +222,17 @@ int completion_queue_impl::take_ready(batch& b, unsigned polls) {
 
 // Second pass: handlers may call any function, so no mutex is locked. Operations that ended without
 // the device, at a close, may be thousands, so a stopped context is noticed every few handlers. The
-// other operations then wait for the context to be run again. Operations that a few handlers have
-// completed without the device, such as writes to a stream, need no pass of their own.
+// other operations then wait for the context to be run again. Operations that handlers have
+// completed without the device, such as writes to a stream, need no pass of their own, up to a
+// number.
 template <disposal How>
 completion_queue_impl::pass_counts completion_queue_impl::run_pass(unsigned polls) {
   batch b{*this, &completion_queue_impl::operations_done};
   pass_counts result;
   result.found = found_or_failed(take_ready(b, polls));
+  std::optional<collecting> own;
+  if (How == disposal::complete_here)
+    own.emplace(b);
   while (!b.operations.empty()) {
     const std::size_t pause = b.done + poll_batch;
     do {
@@ -226,9 +246,9 @@ completion_queue_impl::pass_counts completion_queue_impl::run_pass(unsigned poll
     if (How != disposal::complete_here)
       continue;
     result.stopped = watch_->context_scheduler.stopped();
-    if (result.stopped)
+    if (result.stopped || b.done >= operations_per_pass)
       break;
-    if (b.operations.empty() && b.done < poll_batch && has_ready_.load(std::memory_order_relaxed))
+    if (b.operations.empty() && has_ready_.load(std::memory_order_relaxed))
       take_ready(b, 0);
   }
   result.all = b.done;
@@ -340,7 +360,9 @@ void completion_queue_impl::run() {
     const std::uint64_t counts = outstanding_.load();
     if (nothing_to_look_for(counts)) {
       t.over = rest();
-    } else if (pass.all != 0 && !pass.stopped && (polls || pass.found == poll_batch || postponed)) {
+    } else if (pass.all != 0 && !pass.stopped &&
+               (polls || pass.found == poll_batch || postponed ||
+                has_ready_.load(std::memory_order_relaxed))) {
       continue;
     } else if (pass.stopped || (!all_background(counts) &&
                                 (options_.mode == completion_mode::busy || !spun_enough()))) {

@@ -27,6 +27,8 @@ void stream_impl::add_payload(const outgoing_frame& frame, frame_transfer& to) {
   auto& source = static_cast<stream_source&>(*frame.operation);
   if (source.is_block()) {
     const stream_block& b = static_cast<const stream_block&>(source);
+    if (b.tiny)
+      return to.copy(tiny_block_.data() + b.frame_offset(), frame.header.length);
     const const_buffer payload =
         (const_buffer(blocks_[b.index]) + b.frame_offset()).first(frame.header.length);
     if (payload.size() <= frame_transfer::payload_room)
@@ -44,14 +46,16 @@ void stream_impl::fill(const stream_action& a) {
   link_.post_gathered();
   const auto& op = *static_cast<stream_writing::request_type&>(*a.write).op;
   registered_buffer& memory = blocks_[a.block->index];
-  if (a.at == 0) {
+  auto* to = a.block->tiny ? tiny_block_.data() : nullptr;
+  if (a.at == 0 && to == nullptr) {
     error_code ec;
     memory = allocate(link_.pool(), a.block->capacity, ec);
     if (ec)
       return bytes_->no_memory(*a.write, *a.block, ec);
   }
-  gather({op.parts, op.part_count}, a.offset, a.bytes,
-         static_cast<std::byte*>(memory.data()) + a.at);
+  if (to == nullptr)
+    to = static_cast<std::byte*>(memory.data());
+  gather({op.parts, op.part_count}, a.offset, a.bytes, to + a.at);
 }
 
 void stream_impl::expose(stream_write& write) {

@@ -58,13 +58,14 @@ void stream_impl::make_parts(frame_link& frames, const handshake& peer) {
   stream_limits o;
   o.reads = peer.max_reads != 0 && link_.queue_pair()->options().max_reads != 0;
   o.blocks = stream_options_.sends;
+  o.tiny_block = frame_transfer::payload_room;
   o.inbox.read_ahead = std::max<std::uint64_t>(
       o.inbox.read_ahead, std::uint64_t(stream_options_.receives) * stream_options_.receive_size);
   // If a later step throws, the frames are destroyed. The protocol uses the frames, so it is
   // created last.
   blocks_.resize(o.blocks);
   direct_ = std::make_unique<direct_pull>(*this);
-  bytes_.emplace(frames, o);
+  bytes_.emplace(frames, o, link_.completion_queue().rounds());
   bytes_->set_no_delay(no_delay_);
 }
 
@@ -209,7 +210,10 @@ bool stream_impl::run_parts(operation_list& done) {
     fill(a);
     return true;
   case stream_action::kind::freed:
-    (a.block != nullptr ? blocks_[a.block->index] : chunks_[a.chunk->index]->memory) = {};
+    if (a.block == nullptr)
+      chunks_[a.chunk->index]->memory = {};
+    else if (!a.block->tiny)
+      blocks_[a.block->index] = {};
     return true;
   case stream_action::kind::expose:
     expose(*a.write);

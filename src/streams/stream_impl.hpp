@@ -12,6 +12,7 @@
 #include "link/link_session.hpp"
 #include "streams/stream_protocol.hpp"
 
+#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -128,6 +129,7 @@ private:
   bool leaving_ = false;                            // the context shuts down
   std::optional<stream_protocol> bytes_;
   std::vector<registered_buffer> blocks_; // the memory of the protocol's blocks
+  std::array<std::byte, frame_transfer::payload_room> tiny_block_; // of the one that is tiny
   std::vector<std::unique_ptr<chunk>> chunks_;
   std::unique_ptr<direct_pull> direct_;
   operation_list active_; // the pending operations, to be found by id

@@ -72,6 +72,9 @@ bool stream_impl::wait_for_peer(operation_list& done) {
   if (bytes_->awaits_idle() && !closed_ && !bytes_->withdrawing() && !link_.failing())
     return false;
   const bool owes = bytes_->owes();
+  if (!owes && !closed_ && !waits_ && !withdrawing_ && holder_->now == holder::state::idle)
+      [[likely]]
+    return false;
   if (bytes_->withdrawing() != withdrawing_) // the patience changes
     wait_anew();
   withdrawing_ = bytes_->withdrawing();

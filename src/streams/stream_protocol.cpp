@@ -9,10 +9,12 @@
 
 namespace asio_rdma::detail {
 
-stream_protocol::stream_protocol(frame_link& link, const stream_limits& o)
+stream_protocol::stream_protocol(frame_link& link, const stream_limits& o, const tally* rounds)
     : link_(link),
+      rounds_(rounds),
       block_size_(o.block_size),
       small_block_size_(std::min(o.small_block_size, o.block_size)),
+      tiny_block_(std::min(o.tiny_block, small_block_size_ - 1)), // so that its frame is small
       lend_from_(o.lend_from),
       offer_from_(o.reads ? o.offer_from : std::numeric_limits<std::uint64_t>::max()),
       direct_from_(o.direct_from),
@@ -116,6 +118,8 @@ void stream_protocol::on_idle(bool quiet) {
   held_ = more ? held : 0;
   idle_visits_ = more ? idle_visits_ + 1 : 0;
   idle_ = more ? idle_wait::due : idle_wait::none;
+  if (!more)
+    sent_in_.reset();
 }
 
 void stream_protocol::set_no_delay(bool on) noexcept {
@@ -169,8 +173,12 @@ void stream_protocol::begin(outgoing_frame& f, stream_source& from) {
   f.payload_of_operation = true;
   small_under_way_ += is_small(f.header);
   const bool partial = f.header.immediate == 0 && bytes < block_size_;
-  if (partial && idle_ == idle_wait::none && !no_delay_ && !link_.closing()) {
-    idle_ = idle_wait::due;
+  if (!partial || idle_ != idle_wait::none || no_delay_ || link_.closing())
+    return;
+  if (rounds_ != nullptr) {
+    sent_in_ = rounds_->value();
+  } else {
+    idle_ = idle_wait::due; // perhaps no write follows, but the end of the round must be noticed
     ask_to_act();
   }
 }

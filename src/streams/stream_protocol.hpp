@@ -3,11 +3,13 @@
 
 #include <asio_rdma/detail/streams/stream_operations.hpp>
 
+#include "core/tally.hpp"
 #include "link/frame_link.hpp"
 #include "streams/stream_inbox.hpp"
 
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <vector>
 
 namespace asio_rdma::detail {
@@ -20,12 +22,14 @@ public:
 
   const std::uint32_t index;
   std::uint32_t capacity = 0; ///< Chosen before the first `fill`.
+  bool tiny = false;          ///< `stream_limits::tiny_block`; there is one such block at a time.
 };
 
 struct stream_limits {
   std::uint32_t blocks = 16;                ///< Blocks that are copied and not sent, at most.
   std::uint32_t block_size = 1 << 18;       ///< Bytes in a block, at most.
   std::uint32_t small_block_size = 1 << 14; ///< The size of a block that small writes share.
+  std::uint32_t tiny_block = 0; ///< The size of a block for one write that nothing holds; 0: none.
 
   /// The fewest bytes of a write that are lent in frames: to copy fewer takes less time than a
   /// SEND.
@@ -79,18 +83,20 @@ struct stream_action {
 ///
 /// Written bytes are copied to a limited number of blocks, or are sent from the caller's memory, in
 /// frames. Large amounts of the caller's memory are offered, in order with the frames, and the peer
-/// reads them. A single write is sent at once. The next ones share a block, which waits until the
-/// handlers that were ready have run (`await_idle`). If the block is small, it also waits while an
-/// earlier small frame is outstanding (Minshall's modification of Nagle's algorithm, RFC 896). A
-/// frame tells how many bytes of the same source follow, so that the receives of the peer grow.
+/// reads them. The first write of a round of handlers is sent at once. The next ones share a block,
+/// which waits until the handlers that were ready have run (`await_idle`). If the block is small,
+/// it also waits while an earlier small frame is outstanding (Minshall's modification of Nagle's
+/// algorithm, RFC 896). A frame tells how many bytes of the same source follow, so that the
+/// receives of the peer grow.
 ///
 /// Received bytes stay in their receives until they are read, and only a limited number of offered
 /// bytes is read ahead: this is the backpressure. Bytes that arrived before the peer's shutdown or
 /// goodbye, or before a failure, can still be read.
 class stream_protocol final : private link_part {
 public:
-  /// The link must outlive this object.
-  stream_protocol(frame_link& link, const stream_limits& o);
+  /// `rounds`: the number of rounds of handlers that have ended; null if it is not known. The link
+  /// and `rounds` must outlive this object.
+  stream_protocol(frame_link& link, const stream_limits& o, const tally* rounds);
 
   stream_action next();
 
@@ -219,7 +225,8 @@ private:
   bool at_end() const noexcept { return no_reads_ && (no_waits_ || inbox_.empty()); }
 
   frame_link& link_;
-  std::uint32_t block_size_, small_block_size_;
+  const tally* rounds_;
+  std::uint32_t block_size_, small_block_size_, tiny_block_;
   std::uint32_t lend_from_;
   std::uint64_t offer_from_;
   std::uint64_t direct_from_;
@@ -239,8 +246,9 @@ private:
   std::uint32_t answer_ = 0; // the last answer: the bytes that the peer has taken
   enum class idle_wait { none, due, asked } idle_ = idle_wait::none;
   static constexpr unsigned most_idle_visits = 32;
-  unsigned idle_visits_ = 0; // in a row
-  std::uint64_t held_ = 0;   // bytes that were held back at the last of them
+  std::optional<std::uint64_t> sent_in_; // the round in which bytes were sent that end a source
+  unsigned idle_visits_ = 0;             // in a row
+  std::uint64_t held_ = 0;               // bytes that were held back at the last of them
   bool no_delay_ = false;
   bool waited_for_ = false; // the end of a write that was lent in frames
   bool shutdown_due_ = false;

@@ -22,6 +22,9 @@ void stream_protocol::write(stream_write& op) {
     return finish(op, op.what == stream_write::kind::wait ? of_wait(no_writes_) : no_writes_);
   op.queued_ = true;
   writers_.push_back(op);
+  const bool follows = sent_in_ && sent_in_ == rounds_->value();
+  if (follows && op.what == stream_write::kind::copy && idle_ == idle_wait::none && !no_delay_)
+    idle_ = idle_wait::due;
 }
 
 void stream_protocol::restart(stream_source& s) noexcept {
@@ -50,6 +53,11 @@ stream_block& stream_protocol::block_for(const stream_write& op) {
     left = block_size_;
   fresh.capacity =
       static_cast<std::uint32_t>(std::clamp<std::uint64_t>(left, small_block_size_, block_size_));
+  // A tiny block is pending or has a small frame, until it is free again.
+  fresh.tiny =
+      op.bytes - op.done <= tiny_block_ && pending_.empty() && small_under_way_ == 0 && !gathers();
+  if (fresh.tiny)
+    fresh.capacity = tiny_block_;
   fresh.bytes = 0;
   restart(fresh);
   pending_.push_back(fresh);

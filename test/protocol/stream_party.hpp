@@ -53,11 +53,16 @@ struct a_pull {
 /// One side of a stream.
 class party final : public fake_link {
 public:
-  party(const frame_options& l, const stream_limits& o) : fake_link(l), bytes(link, o) { run(); }
+  party(const frame_options& l, const stream_limits& o, bool knows_rounds = true)
+      : fake_link(l), bytes(link, o, knows_rounds ? &rounds : nullptr) {
+    run();
+  }
 
+  tally rounds;
   stream_protocol bytes;
 
   std::map<std::uint32_t, std::vector<std::byte>> blocks;
+  bool has_tiny = false;
   std::map<std::uint32_t, std::vector<std::byte>> chunks;
   std::map<std::uint32_t, std::span<const std::byte>> keys; // for the peer's READs
   std::map<const stream_write*, std::uint32_t> key_of;
@@ -92,9 +97,10 @@ public:
     read_ended(p, std::vector<std::byte>(p.from.size));
     return true;
   }
-  /// The handlers that were ready have run. If `quiet`, nothing else was ready. Returns false if
-  /// the protocol does not wait for that.
+  /// The handlers that were ready have run, so a round ends. If `quiet`, nothing else was ready.
+  /// Returns false if the protocol does not wait for that.
   bool idle(bool quiet = false) {
+    rounds.add();
     if (!awaits_idle)
       return false;
     awaits_idle = false;
@@ -201,7 +207,9 @@ private:
       break;
     case stream_action::kind::fill: {
       auto& op = static_cast<a_write&>(*a.write);
-      if (a.at == 0 && refuses_memory && refuses_memory()) {
+      if (a.at == 0 && a.block->tiny)
+        must(!std::exchange(has_tiny, true), "one block is tiny at a time");
+      if (a.at == 0 && !a.block->tiny && refuses_memory && refuses_memory()) {
         bytes.no_memory(op, *a.block, asio::error::no_memory);
         break;
       }
@@ -230,6 +238,7 @@ private:
         break;
       }
       must(blocks.erase(a.block->index) == 1, "a block is freed once");
+      has_tiny = has_tiny && !a.block->tiny;
       break;
     case stream_action::kind::await_idle:
       must(!awaits_idle, "the protocol asks for one visit at a time");

@@ -81,6 +81,20 @@ TEST_CASE("a small write is sent at once, and those behind it share a frame") {
     REQUIRE(r.data[i] == byte_at(i));
 }
 
+TEST_CASE("the first write of a round of handlers is sent at once") {
+  two t;
+  t.write(10);
+  t.a.complete_send();
+  CHECK_FALSE(t.a.idle()); // no bytes wait for the end of the round
+  t.write(20);
+  CHECK(t.lengths() == lengths{10, 20});
+  t.a.complete_send();
+  t.write(30);
+  CHECK(t.lengths() == lengths{10, 20});
+  REQUIRE(t.a.idle(true));
+  CHECK(t.lengths() == lengths{10, 20, 30});
+}
+
 TEST_CASE("once nothing is ready, written bytes wait no longer") {
   two t;
   t.write(10);

@@ -34,11 +34,12 @@ public:
       l.speaks_first = i == 0;
       l.waits_for_peer = i == 1;
       stream_limits o{1 + below(6), 32 + below(1500), 32 + below(300)};
+      o.tiny_block = below(2) * below(400);
       o.offer_from = 100 + below(600);
       o.offers = 1 + below(4);
       o.direct_from = 1 + below(400);
       o.inbox = {50 + below(2000), 20 + below(600)};
-      parties_[i] = std::make_unique<party>(l, o);
+      parties_[i] = std::make_unique<party>(l, o, below(4) != 0);
       parties_[i]->refuses_memory = [this] {
         const bool refuses = below(64) == 0;
         total_.refused += refuses;
