@@ -35,6 +35,7 @@ bool message_outbox::send(message_out& op) {
   }
   op.state_ = message_out::state::waiting;
   queue_.push_back(op);
+  entered(op);
   if (next_prepare_ == queue_.end())
     next_prepare_ = std::prev(queue_.end());
   return !is_eager(op);
@@ -58,7 +59,9 @@ bool message_outbox::next_prepare(message_action& a) {
     free_offers_.pop_back();
     offers_[index].send = &op;
     op.id_ = index | static_cast<std::uint32_t>(offers_[index].generation) << 16;
+    left(op);
     op.state_ = message_out::state::preparing;
+    entered(op);
     ++next_prepare_;
     a.what = message_action::kind::prepare;
     a.send = &op;
@@ -95,6 +98,7 @@ void message_outbox::leave_queue(message_out& op) {
   if (i == next_prepare_)
     ++next_prepare_;
   queue_.erase(i);
+  left(op);
   if (op.state_ != message_out::state::waiting && op.state_ != message_out::state::idle)
     free_offer(op);
 }
@@ -125,6 +129,7 @@ message_out& message_outbox::take_first() {
   if (next_prepare_ == queue_.begin())
     ++next_prepare_;
   queue_.pop_front();
+  left(op);
   op.under_way_ = true;
   return op;
 }
@@ -163,8 +168,27 @@ bool message_outbox::next_data(outgoing_frame& f) {
 // --- Small messages ---------------------------------------------------------------------------
 
 bool message_outbox::is_small(const message_out& op) const noexcept {
-  return op.what == message_out::kind::message && is_eager(op) && !op.device_only &&
-         op.bytes <= small_ && gathered_size(op.bytes) <= gather_room();
+  return may_be_small(op) && is_eager(op) && gathered_size(op.bytes) <= gather_room();
+}
+
+// Whether the message is small if the peer's receives are large enough. It remains so while the
+// message waits.
+bool message_outbox::may_be_small(const message_out& op) const noexcept {
+  return op.what == message_out::kind::message && op.state_ == message_out::state::waiting &&
+         !op.device_only && op.bytes <= small_;
+}
+
+void message_outbox::entered(const message_out& op) noexcept {
+  ++queued_;
+  queued_bytes_ += gathered_size(op.bytes);
+  queued_large_ += may_be_small(op) ? 0u : 1u;
+}
+
+void message_outbox::left(const message_out& op) noexcept {
+  assert(queued_ != 0);
+  --queued_;
+  queued_bytes_ -= gathered_size(op.bytes);
+  queued_large_ -= may_be_small(op) ? 0u : 1u;
 }
 
 std::uint64_t message_outbox::gather_room() const noexcept {
@@ -175,14 +199,8 @@ std::uint64_t message_outbox::gather_room() const noexcept {
 bool message_outbox::gathers() const {
   if (small_frames_ == 0 && idle_ == idle_wait::none)
     return false;
-  std::uint64_t bytes = 0;
-  std::uint32_t count = 0;
-  return std::all_of(queue_.begin(), queue_.end(), [&](const frame_operation& f) {
-    const auto& op = static_cast<const message_out&>(f);
-    bytes += gathered_size(op.bytes);
-    return is_small(op) && bytes + gathered_header::size <= gather_room() &&
-           ++count < most_gathered;
-  });
+  return queued_large_ == 0 && queued_ < most_gathered &&
+         queued_bytes_ + gathered_header::size <= gather_room();
 }
 
 // Adds the messages that follow to the frame of `first`. One message alone needs no header of its

@@ -97,7 +97,10 @@ private:
   bool is_eager(const message_out& op) const noexcept;
   bool is_small(const message_out& op) const noexcept;
   std::uint64_t gather_room() const noexcept;
+  bool may_be_small(const message_out& op) const noexcept;
   bool gathers() const;
+  void entered(const message_out& op) noexcept;
+  void left(const message_out& op) noexcept;
   message_out& take_first();
   void fill_together(message_out& first, outgoing_frame& f);
   void end_together(message_out& first, const error_code& ec);
@@ -108,6 +111,8 @@ private:
   const frame_link& link_;
   frame_operation_list queue_;                  // sends that have not begun, in order
   frame_operation_list::iterator next_prepare_; // the first of them whose key was not requested
+  std::uint32_t queued_ = 0, queued_large_ = 0; // their number, and of those that are not small
+  std::uint64_t queued_bytes_ = 0;              // `gathered_size` of all
   std::vector<offer> offers_;
   std::vector<std::uint16_t> free_offers_;
   std::uint32_t under_offer_ = 0;  // sent and not completed
