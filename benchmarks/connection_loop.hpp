@@ -2,7 +2,8 @@
 //
 // Messages by `asio_rdma::connection` with its default options. verbs_loop does the same with
 // receives whose size and number it knows. With plain memory the messages are sent from a vector,
-// and received into one.
+// and received into one. With memory that the program has registered they are sent from it, and
+// received into memory of the pool.
 #pragma once
 
 #include "asio_loop.hpp"
@@ -17,15 +18,16 @@ namespace bench {
 
 class connection_loop final : public loop {
 public:
-  enum class memory { registered, plain };
+  enum class memory { registered, own, plain };
 
-  /// The ends in this process; each may be null. They only name the device. Plain memory is for
-  /// callbacks.
+  /// The ends in this process; each may be null. They only name the device. Own and plain
+  /// memory are for callbacks.
   connection_loop(const plan& p, style s, memory m, const cm_end* active, const cm_end* passive,
                   process_pipe* to_active)
       : plan_(p),
         style_(s),
         plain_(m == memory::plain ? p.bytes : 0, 'a'),
+        payload_of_own_(m == memory::own ? p.bytes : 0, 'a'),
         device_((active ? active : passive)->context(), asio_rdma::ownership::borrow),
         pd_(device_),
         pool_(pd_),
@@ -33,6 +35,8 @@ public:
     pool_.reserve(2 * (p.window() + 4) * p.bytes);
     payload_ = pool_.allocate(p.bytes);
     std::memset(payload_.data(), 'a', p.bytes);
+    if (m == memory::own)
+      own_ = asio_rdma::memory_region(pd_, payload_of_own_.data(), payload_of_own_.size());
     const auto address = asio::ip::make_address(p.address);
     asio_rdma::acceptor acceptor(io_);
     asio_rdma::connector connector(io_);
@@ -195,7 +199,9 @@ private:
       progressed();
       send_one();
     };
-    if (plain_.empty())
+    if (own_.is_open())
+      active_.async_send(own_.buffer(), sent);
+    else if (plain_.empty())
       active_.async_send(payload_, sent);
     else
       active_.async_send(asio::buffer(plain_), sent);
@@ -212,9 +218,11 @@ private:
   plan plan_;
   style style_;
   std::vector<char> plain_, into_ = std::vector<char>(plain_.size()); // empty: registered memory
+  std::vector<char> payload_of_own_;                                  // of `own_`
   asio::io_context io_{1};
   asio_rdma::device device_;
   asio_rdma::protection_domain pd_;
+  asio_rdma::memory_region own_;
   asio_rdma::memory_pool pool_;
   asio_rdma::completion_queue queue_;
   asio_rdma::connection active_{io_}, passive_{io_};

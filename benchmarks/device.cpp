@@ -51,8 +51,10 @@ std::unique_ptr<loop> make(const std::string& by, const plan& p, bool messages, 
   if (by == "mcs")
     return std::make_unique<lock_loop<mcs_lock>>(p, *active);
   using memory = connection_loop::memory;
-  if (by == "messages" || by == "plain_messages") {
-    const memory m = by == "messages" ? memory::registered : memory::plain;
+  if (by == "messages" || by == "own_messages" || by == "plain_messages") {
+    const memory m = by == "messages"       ? memory::registered
+                     : by == "own_messages" ? memory::own
+                                            : memory::plain;
     return std::make_unique<connection_loop>(p, style::callbacks, m, active, passive, to_active);
   }
   const style s = by == "callbacks" ? style::callbacks : style::coroutines;
@@ -151,11 +153,12 @@ int main(int argc, char* argv[]) {
          "--by", by,
          "loops. On verbs: verbs, epoll (waits in epoll_wait), copying (from and to plain memory). "
          "By the library: callbacks, coroutines. For send and rate also, with callbacks: messages, "
-         "stream, plain_messages and plain (from plain memory), tcp. For read of 8 bytes: global. "
-         "For batch: singles, batches. For lock: alock, spin, mcs")
+         "stream, plain_messages and plain (from plain memory), tcp. For bulk also own_messages "
+         "(from memory that the program has registered) and plain_messages. For read of 8 bytes: "
+         "global. For batch: singles, batches. For lock: alock, spin, mcs")
       ->check(CLI::IsMember({"verbs", "epoll", "copying", "callbacks", "coroutines", "messages",
-                             "plain_messages", "stream", "plain", "tcp", "global", "singles",
-                             "batches", "alock", "spin", "mcs"}));
+                             "own_messages", "plain_messages", "stream", "plain", "tcp", "global",
+                             "singles", "batches", "alock", "spin", "mcs"}));
   app.add_option("--rounds", rounds, "number of runs of each loop");
   app.add_option("--operations", operations,
                  "operations of each run (default: as many as take --seconds)");
@@ -181,14 +184,17 @@ int main(int argc, char* argv[]) {
     return 2;
   }
   const auto bytes_alone = [](const std::string& b) {
-    return b == "messages" || b == "plain_messages" || b == "stream" || b == "plain" || b == "tcp";
+    return b == "messages" || b == "own_messages" || b == "plain_messages" || b == "stream" ||
+           b == "plain" || b == "tcp";
+  };
+  const auto of_bulk = [&](const std::string& b) {
+    return messages && p.what == work::bulk && (b == "own_messages" || b == "plain_messages");
   };
   if (p.what != work::send && p.what != work::rate &&
-      std::any_of(by.begin(), by.end(), [&](const std::string& b) {
-        return bytes_alone(b) && !(messages && p.what == work::bulk && b == "plain_messages");
-      })) {
+      std::any_of(by.begin(), by.end(),
+                  [&](const std::string& b) { return bytes_alone(b) && !of_bulk(b); })) {
     std::cerr << "bench_device: messages, stream, plain and tcp are for send and rate, and "
-                 "plain_messages for bulk, too\n";
+                 "own_messages and plain_messages for bulk, too\n";
     return 2;
   }
   const auto apart = [&](const std::string& b) {

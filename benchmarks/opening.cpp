@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSL-1.0
 //
 // Streams that connect and close one after another, both ends in one context and one thread: the
-// times, and how long one handler holds the thread. On soft with ASIO_RDMA_SOFT=mlx5 creating and
-// destroying take as long as on an adapter.
+// times, and how long one handler holds the thread. With --shared, links on shared receives that
+// end together. On soft with ASIO_RDMA_SOFT=mlx5 creating and destroying take as long as on an
+// adapter, and so does its report that a queue pair uses no shared receive any more.
 #include <asio_rdma/asio_rdma.hpp>
 
 #include <CLI/CLI.hpp>
@@ -12,9 +13,12 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <deque>
 #include <exception>
 #include <functional>
 #include <iostream>
+#include <memory>
+#include <optional>
 #include <stdexcept>
 #include <system_error>
 #include <thread>
@@ -40,6 +44,7 @@ struct times {
 /// Runs the context until the condition is true. Returns the time of the longest handler.
 double run(asio::io_context& io, const std::function<bool()>& done) {
   double longest = 0;
+  io.restart();
   while (!done()) {
     const auto began = clock_type::now();
     if (io.poll_one() == 0)
@@ -55,17 +60,25 @@ void check(const error_code& ec, const char* what) {
     throw std::system_error(ec, what);
 }
 
-void measure(std::size_t count) {
+device open_device() {
   const char* const name = std::getenv("ASIO_RDMA_DEVICE");
-  const char* const address = std::getenv("ASIO_RDMA_ADDRESS");
-  asio::io_context io(1);
-  const protection_domain pd(name != nullptr ? device::open(name) : device::open_first());
-  const auto addresses = pd.get_device().addresses();
-  if (address == nullptr && addresses.empty())
+  return name != nullptr ? device::open(name) : device::open_first();
+}
+
+asio::ip::tcp::endpoint any_port(const device& d) {
+  if (const char* const address = std::getenv("ASIO_RDMA_ADDRESS"))
+    return {asio::ip::make_address(address), 0};
+  const auto addresses = d.addresses();
+  if (addresses.empty())
     throw std::runtime_error("the device has no address");
+  return {addresses.front(), 0};
+}
+
+void measure(std::size_t count) {
+  asio::io_context io(1);
+  const protection_domain pd(open_device());
   memory_pool pool(pd);
-  acceptor listener(io,
-                    {address != nullptr ? asio::ip::make_address(address) : addresses.front(), 0});
+  acceptor listener(io, any_port(pd.get_device()));
   connector initiator(io);
   times open, open_handler, close, close_handler;
   for (std::size_t i = 0; i < count; ++i) {
@@ -89,9 +102,7 @@ void measure(std::size_t count) {
       close.microseconds.push_back(microseconds(clock_type::now() - closing).count());
       check(ec, "close");
     }
-    io.restart();
     close_handler.microseconds.push_back(run(io, [&] { return io.stopped(); }));
-    io.restart();
   }
   std::printf("%zu streams on %s, one after another, us\n"
               "  connected at both ends        median %8.0f   longest %8.0f\n"
@@ -103,15 +114,98 @@ void measure(std::size_t count) {
               close_handler.median(), close_handler.longest());
 }
 
+/// Connected links that share receives, both ends in one context. The device is opened for them, so
+/// nothing is known of its reports.
+template <class Link, class Options>
+struct crowd {
+  explicit crowd(std::size_t number)
+      : pd(open_device()),
+        io(std::make_unique<asio::io_context>(1)),
+        receives(std::in_place, *io, memory_pool(pd), options(number)) {
+    acceptor listener(*io, any_port(pd.get_device()));
+    connector initiator(*io);
+    Options small;
+    small.queue_pair.send_depth = 32; // so that the completion queue has room for all
+    unsigned connected = 0;
+    const auto end = [&](error_code ec, const auto&) {
+      check(ec, "connecting");
+      ++connected;
+    };
+    while (links.size() != 2 * number) {
+      Link& accepted = links.emplace_back(*io);
+      Link& connecting = links.emplace_back(*io);
+      accepted.open(*receives, small);
+      connecting.open(*receives, small);
+      listener.async_accept(accepted, end);
+      initiator.async_connect(connecting, listener.local_endpoint(), end);
+      run(*io, [&] { return connected == links.size(); });
+    }
+  }
+  static shared_receives_options options(std::size_t number) {
+    shared_receives_options o;
+    o.receives = std::max(o.receives, 2 * o.per_link * std::uint32_t(number));
+    return o;
+  }
+
+  protection_domain pd;
+  std::unique_ptr<asio::io_context> io;
+  std::optional<shared_receives> receives;
+  std::deque<Link> links;
+};
+
+/// The ends of links on shared receives, all at one moment.
+void measure_shared(std::size_t number, std::size_t rounds) {
+  times closed, together, handler, context;
+  for (std::size_t i = 0; i < rounds; ++i) {
+    const auto since = [](clock_type::time_point began) {
+      return microseconds(clock_type::now() - began).count();
+    };
+    {
+      crowd<connection, connection_options> c(number);
+      const auto began = clock_type::now();
+      for (connection& link : c.links)
+        link.close();
+      closed.microseconds.push_back(since(began));
+    }
+    {
+      crowd<connection, connection_options> c(number);
+      const auto began = clock_type::now();
+      for (connection& link : c.links)
+        link.async_close([](error_code ec) { check(ec, "async_close"); });
+      handler.microseconds.push_back(run(*c.io, [&] { return c.io->stopped(); }));
+      together.microseconds.push_back(since(began));
+    }
+    {
+      crowd<asio_rdma::stream, stream_options> c(number);
+      c.links.clear();
+      c.receives.reset();
+      const auto began = clock_type::now();
+      c.io.reset();
+      context.microseconds.push_back(since(began));
+    }
+  }
+  std::printf("both ends of %zu links on shared receives, us\n"
+              "  connection::close, all        median %8.0f   longest %8.0f\n"
+              "  connection::async_close, all  median %8.0f   longest %8.0f\n"
+              "  longest handler of these      median %8.0f   longest %8.0f\n"
+              "  closed streams, ~io_context   median %8.0f   longest %8.0f\n",
+              number, closed.median(), closed.longest(), together.median(), together.longest(),
+              handler.median(), handler.longest(), context.median(), context.longest());
+}
+
 } // namespace
 
 int main(int argc, char** argv) {
-  std::size_t count = 200;
+  std::size_t count = 200, shared = 0, rounds = 5;
   CLI::App app("Times to connect and to close streams, one after another.");
   app.add_option("--streams", count, "how many")->check(CLI::Range(1, 100'000));
+  app.add_option("--shared", shared,
+                 "so many links on shared receives, which end together, instead")
+      ->check(CLI::Range(1, 1000));
+  app.add_option("--rounds", rounds, "of --shared")->check(CLI::Range(1, 1000));
   CLI11_PARSE(app, argc, argv);
   try {
-    measure(count);
+    shared != 0 ? measure_shared(shared, rounds) : measure(count);
   } catch (const std::exception& e) {
     std::cerr << "bench_opening: " << e.what() << '\n';
     return 1;

@@ -160,12 +160,15 @@ def device_rows(results):
 
 
 def long_message_rows(results):
-    """Messages that are read by the receiver, from the pool's memory and from a vector's, beside READs of registered memory."""
-    rows = [["µs per operation", "READ by verbs", "memory of the pool", "ratio", "registrations", "plain memory", "ratio", "registrations"]]
+    """Messages that are read by the receiver, beside READs of registered memory: from the pool's memory, from memory that the program
+    has registered and from a vector."""
+    rows = [["µs per operation", "READ by verbs"]]
+    for memory in "memory of the pool", "of a region", "plain":
+        rows[0] += [memory, "ratio", "registrations"]
     for case in results["cases"]:
-        if not case["failed"] and "plain_messages" in case:
+        if not case["failed"] and "own_messages" in case:
             row = [title(case), number(case["verbs"]["microseconds"])]
-            for loop in ("callbacks", "plain_messages"):
+            for loop in ("callbacks", "own_messages", "plain_messages"):
                 entry = case[loop]
                 row += [number(entry["microseconds"]), f"{entry['ratio']:.2f}", f"{entry['registrations']:.2g}"]
             rows.append(row)
