@@ -2,6 +2,7 @@
 // The link of an adapter is down for a time. Connections and streams go on afterwards, or end at
 // both ends after the time that `queue_pair_options::timeout` documents.
 #include "catch.hpp"
+#include "device/adapters/flap_totals.hpp"
 #include "device/adapters/flap_traffic.hpp"
 
 #include <algorithm>
@@ -89,50 +90,6 @@ std::chrono::nanoseconds ends_in_time(scene& s, const patience& p) {
   return took;
 }
 
-struct totals {
-  int talks = 0, streams = 0; // that have ended
-  std::array<flow, 6> flows{};
-
-  template <class Link>
-  void add(std::size_t first, const Link& l) {
-    for (const flow& f : l.flows()) {
-      flow& sum = flows[first++];
-      sum.begun += f.begun;
-      sum.delivered += f.delivered;
-      sum.arrived += f.arrived;
-    }
-  }
-  void print() const {
-    constexpr std::array names{"messages there",         "messages back",
-                               "remote writes there",    "remote writes back",
-                               "stream there (8 bytes)", "stream back (8 bytes)"};
-    for (std::size_t i = 0; i != flows.size(); ++i) {
-      std::printf("  %s: %" PRIu64 " begun, ", names[i], flows[i].begun);
-      if (flows[i].delivered != 0) // a remote write is read back
-        std::printf("%" PRIu64 " reported as delivered, ", flows[i].delivered);
-      std::printf("%" PRIu64 " arrived\n", flows[i].arrived);
-    }
-  }
-};
-
-// If a link has ended, waits for its end at both ends and takes it away. Returns whether it had.
-template <class Link>
-bool take_ended(traffic& t, std::optional<Link>& l, totals& sum, std::size_t first) {
-  if (!l->has_ended())
-    return false;
-  t.at.until([&] { return l->is_over(); });
-  const error_code of_a = l->reason(0), of_b = l->reason(1);
-  INFO(describe(of_a) << ", " << describe(of_b));
-  for (const error_code& ec : {of_a, of_b})
-    CHECK((ec == errc::timed_out || ec == asio::error::connection_reset));
-  CHECK((of_a == errc::timed_out || of_b == errc::timed_out));
-  l->check_nothing_lost();
-  l->close();
-  sum.add(first, *l);
-  l.reset();
-  return true;
-}
-
 // Flaps of any length at any moment of the traffic, of one link or of all.
 totals flap(const std::string& kind, int times, unsigned seed) {
   std::mt19937 random(seed);
@@ -156,8 +113,8 @@ totals flap(const std::string& kind, int times, unsigned seed) {
     t.fall_silent(a, down(kind, when, time));
     t.at.until([&] { return t.goes_on(); });
     a.become(kind.c_str());
-    const bool talk_ended = take_ended(t, t.talk, sum, 0);
-    const bool stream_ended = take_ended(t, t.stream, sum, 4);
+    const bool talk_ended = sum.take_ended(t.at, t.talk);
+    const bool stream_ended = sum.take_ended(t.at, t.stream);
     if (talk_ended || stream_ended)
       CHECK(time >= impatient.harmless());
     t.connect();
@@ -165,13 +122,11 @@ totals flap(const std::string& kind, int times, unsigned seed) {
       t.talk->begin();
     if (stream_ended)
       t.stream->begin();
-    sum.talks += talk_ended;
-    sum.streams += stream_ended;
   }
   t.talk->finish();
   t.stream->finish();
-  sum.add(0, *t.talk);
-  sum.add(4, *t.stream);
+  sum.add(*t.talk);
+  sum.add(*t.stream);
   t.check_empty();
   return sum;
 }

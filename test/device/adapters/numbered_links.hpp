@@ -62,6 +62,12 @@ public:
       : io(context), dev(d) {
     listener.open({address, 0});
   }
+  /// Between two devices: `other` listens, at this address.
+  site(asio::io_context& context, const device& d, const device& other,
+       const asio::ip::address& address)
+      : io(context), dev(d), other_pool(protection_domain(other)) {
+    listener.open({address, 0});
+  }
   /// On the device of the tests.
   explicit site(asio::io_context& context, const device& d = open_device())
       : site(context, d, device_address(d)) {}
@@ -90,6 +96,7 @@ public:
   asio::io_context& io;
   device dev;
   memory_pool pool{protection_domain(dev)};
+  memory_pool other_pool{pool}; ///< Of the ends that have been connected to.
   acceptor listener{io};
   connector initiator{io};
 
@@ -123,8 +130,8 @@ class link {
 public:
   template <class Options>
   explicit link(site& s, const Options& o) : site_(s) {
-    for (Object& e : ends_)
-      e.open(s.pool, o);
+    ends_[0].open(s.pool, o);
+    ends_[1].open(s.other_pool, o);
     s.connect(ends_[0], ends_[1]);
   }
 
@@ -300,10 +307,11 @@ public:
   void begin() {
     for (const std::size_t i : {0u, 1u})
       start(i, "write",
-            [this, &e = ends_[i], &f = flows_[i], turn = 0]() mutable -> asio::awaitable<void> {
+            [this, &e = ends_[i], &f = flows_[i], &pool = i == 0 ? site_.pool : site_.other_pool,
+             turn = 0]() mutable -> asio::awaitable<void> {
               check_stop();
               if (++turn % 7 == 0) { // so many bytes that the peer reads them
-                const registered_buffer memory = site_.pool.allocate(160'000);
+                const registered_buffer memory = pool.allocate(160'000);
                 fill(f, memory.data(), memory.size());
                 const std::uint64_t all = f.begun;
                 co_await e.async_write_some(memory, use_awaitable);
