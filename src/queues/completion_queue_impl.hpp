@@ -163,16 +163,16 @@ private:
   /// thread calls it.
   class collecting {
   public:
-    explicit collecting(batch& b) noexcept : before_(std::exchange(collected_, &b)) {}
+    explicit collecting(batch& b) noexcept : before_(std::exchange(collecting_batch, &b)) {}
     collecting(const collecting&) = delete;
-    ~collecting() { collected_ = before_; }
+    ~collecting() { collecting_batch = before_; }
 
   private:
     batch* before_;
   };
 
   /// The innermost batch that this thread runs, while it collects: a handler may run another queue.
-  static constinit thread_local batch* collected_;
+  static constinit thread_local batch* collecting_batch;
 
   // If a constructor that delegates to this one throws, the destructor releases what it has made.
   completion_queue_impl(completion_service& service, const device& d,

@@ -179,11 +179,12 @@ completion_queue_impl::batch::~batch() {
   (queue.*count)(done);
 }
 
-constinit thread_local completion_queue_impl::batch* completion_queue_impl::collected_ = nullptr;
+constinit thread_local completion_queue_impl::batch* completion_queue_impl::collecting_batch =
+    nullptr;
 
 // Operations of other threads may be in the list of ready ones. Those come first.
 bool completion_queue_impl::collect(operation_list& done) noexcept {
-  batch* const b = collected_;
+  batch* const b = collecting_batch;
   if (b == nullptr || &b->queue != this || has_ready_.load(std::memory_order_relaxed) ||
       std::any_of(done.begin(), done.end(), [](const operation& op) { return op.internal; }))
     return false;
