@@ -55,8 +55,17 @@ std::string layer_of(const ibv_port_attr& p) {
 
 std::string bytes_of(ibv_mtu mtu) { return std::to_string(128u << unsigned(mtu)); }
 
+/// `active_speed` has 8 bits. Newer versions of rdma-core report what does not fit into them apart.
+template <class Port>
+std::uint32_t code_of_speed(const Port& port) {
+  if constexpr (requires { port.active_speed_ex; })
+    if (port.active_speed_ex != 0)
+      return port.active_speed_ex;
+  return port.active_speed;
+}
+
 /// Gb/s of a lane, by the value of `ibv_port_attr::active_speed`.
-std::string speed_of(std::uint8_t speed) {
+std::string speed_of(std::uint32_t speed) {
   switch (speed) {
   case 1:
     return "2.5";
@@ -73,6 +82,8 @@ std::string speed_of(std::uint8_t speed) {
     return "50";
   case 128:
     return "100";
+  case 256:
+    return "200";
   default:
     return "speed " + std::to_string(speed);
   }
@@ -168,7 +179,7 @@ facts facts_of(const device& d) {
   add("active MTU", bytes_of(p.active_mtu));
   add("maximum MTU", bytes_of(p.max_mtu));
   add("rate in sysfs", line_of(folder / "ports" / std::to_string(d.first_port()) / "rate"));
-  add("rate", lanes_of(p.active_width) + " lanes of " + speed_of(p.active_speed) + " Gb/s");
+  add("rate", lanes_of(p.active_width) + " lanes of " + speed_of(code_of_speed(p)) + " Gb/s");
   number("longest message", d.max_message_bytes());
   add("GIDs", gids_of(d));
   number("max_qp", a.max_qp);

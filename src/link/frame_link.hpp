@@ -42,7 +42,8 @@ public:
   /// Takes the next control frame, if there is one. The link sends every frame that it takes. An
   /// event, if there is one.
   virtual bool next_control(outgoing_frame&) { return false; }
-  /// Takes the next data frame, or a control frame that must follow the data.
+  /// Takes the next data frame, or a control frame that must follow the data. If an action has
+  /// become possible, the part asks for it.
   virtual bool next_data(outgoing_frame&) { return false; }
   /// Whether `next_data` may have a frame.
   virtual bool has_data() const { return false; }

@@ -135,6 +135,7 @@ bool completion_queue_impl::read_event() {
   void* context = nullptr;
   bool all = false;
   do {
+    errno = 0;
     if (ibv_get_cq_event(channel_, &cq, &context) != 0)
       return errno != EIO;
     events_.add();

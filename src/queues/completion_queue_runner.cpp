@@ -405,7 +405,14 @@ bool completion_queue_impl::sleep() {
   watch_->channel.resume();
   self_.reset();
   state_.store(state::armed);
-  harvest(1);
+  int found = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    if (ready_.empty() && watch_->places.empty())
+      end_round(true);
+    found = take_completions(1);
+  }
+  found_or_failed(found);
   if (!any_ready() && !notified_.load())
     return true;
   // On failure, the event has made another thread the runner.

@@ -113,7 +113,9 @@ void queue_pair_impl::release_failed() {
       return;
   }
   const std::lock_guard releasing(releasing_);
-  const bool in_two_steps = !disconnected_ && may_have_receives();
+  // The shutdown of the context closes the queue pair, and then its receives are not awaited.
+  const bool is_leaving = service_.is_leaving();
+  const bool in_two_steps = (is_leaving || !disconnected_) && may_have_receives();
   ibv_qp* qp = nullptr;
   std::shared_ptr<connection_link> link;
   error_code why;
@@ -128,9 +130,8 @@ void queue_pair_impl::release_failed() {
   if (!in_two_steps)
     return release_device(qp, link, why);
   disconnect(qp, link, why);
-  if (service_.is_leaving())
-    return; // the shutdown of the context closes the queue pair, and then its receives are not
-            // awaited
+  if (is_leaving)
+    return;
   operation_list rest;
   {
     const std::lock_guard lock(mutex_);

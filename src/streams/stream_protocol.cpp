@@ -35,8 +35,10 @@ stream_protocol::stream_protocol(frame_link& link, const stream_limits& o, const
 }
 
 stream_action stream_protocol::next() {
-  if (!may_act())
+  if (!may_act()) {
+    assert(next_action().what == stream_action::kind::none); // else an event did not ask
     return {};
+  }
   const stream_action a = next_action();
   if (a.what == stream_action::kind::none)
     idle();
@@ -157,6 +159,8 @@ bool stream_protocol::next_data(outgoing_frame& f) {
     } else {
       leave_queue(as_write(*s));
     }
+    if (!writers_.empty())
+      ask_to_act(); // the next write may be offered or copied now
   }
   return true;
 }

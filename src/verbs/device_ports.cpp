@@ -23,6 +23,16 @@ std::optional<int> node_of_caller() {
   return getcpu(&cpu, &node) == 0 ? std::optional(static_cast<int>(node)) : std::nullopt;
 }
 
+// `active_speed` has 8 bits. Newer versions of rdma-core report what does not fit into them apart
+// (ibv_query_port(3)).
+template <class Port>
+std::uint32_t speed_of(const Port& port) noexcept {
+  if constexpr (requires { port.active_speed_ex; })
+    if (port.active_speed_ex != 0)
+      return port.active_speed_ex;
+  return port.active_speed;
+}
+
 std::vector<port_facts> ports_of(const device& d) {
   std::vector<port_facts> result;
   const ibv_device_attr& attributes = d.attributes();
@@ -38,7 +48,7 @@ std::vector<port_facts> ports_of(const device& d) {
     p.infiniband = port.link_layer == IBV_LINK_LAYER_INFINIBAND && p.type == transport::infiniband;
     p.is_software =
         attributes.vendor_id == detail::rxe_vendor || attributes.vendor_id == detail::siw_vendor;
-    p.megabits = detail::megabits_of(port.active_width, port.active_speed);
+    p.megabits = detail::megabits_of(port.active_width, speed_of(port));
     p.node = node;
     p.addresses = d.addresses(n);
     result.push_back(std::move(p));

@@ -108,15 +108,15 @@ std::string explain(std::span<const port_facts> ranked, node_number node) {
   return result;
 }
 
-std::uint32_t megabits_of(std::uint8_t width, std::uint8_t speed) noexcept {
+std::uint32_t megabits_of(std::uint8_t width, std::uint32_t speed) noexcept {
   struct code {
-    std::uint8_t value;
+    std::uint32_t value;
     std::uint32_t meaning;
   };
   constexpr code lanes[] = {{1, 1}, {2, 4}, {4, 8}, {8, 12}, {16, 2}};
-  constexpr code rates[] = {{1, 2500},   {2, 5000},   {4, 10000},  {8, 10000},
-                            {16, 14000}, {32, 25000}, {64, 50000}, {128, 100000}};
-  const auto meaning = [](std::span<const code> codes, std::uint8_t value) {
+  constexpr code rates[] = {{1, 2500},   {2, 5000},   {4, 10000},    {8, 10000},   {16, 14000},
+                            {32, 25000}, {64, 50000}, {128, 100000}, {256, 200000}};
+  const auto meaning = [](std::span<const code> codes, std::uint32_t value) {
     const auto found = std::find_if(codes.begin(), codes.end(),
                                     [value](const code& c) { return c.value == value; });
     return found != codes.end() ? found->meaning : 0;

@@ -42,7 +42,7 @@ std::string explain(std::span<const port_facts> ranked, std::optional<int> node)
 
 /// The rate of a port: `active_width` and `active_speed` of ibv_query_port(3). 0 if a value is not
 /// known.
-std::uint32_t megabits_of(std::uint8_t width, std::uint8_t speed) noexcept;
+std::uint32_t megabits_of(std::uint8_t width, std::uint32_t speed) noexcept;
 
 /// A network interface of this network namespace.
 struct network_interface {

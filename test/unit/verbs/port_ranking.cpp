@@ -195,6 +195,7 @@ TEST_CASE("the rate of a port is lanes by the rate of a lane") {
   CHECK(detail::megabits_of(2, 32) == 100'000);  // 4 lanes of EDR
   CHECK(detail::megabits_of(2, 64) == 200'000);  // HDR
   CHECK(detail::megabits_of(2, 128) == 400'000); // NDR
+  CHECK(detail::megabits_of(2, 256) == 800'000); // XDR
   CHECK(detail::megabits_of(1, 1) == 2'500);     // one of SDR
   CHECK(detail::megabits_of(16, 64) == 100'000); // two lanes
   CHECK(detail::megabits_of(3, 32) == 0);
