@@ -268,11 +268,19 @@ void completion_queue_impl::end_round(bool quiet) noexcept {
   has_postponed_.store(false, std::memory_order_relaxed);
 }
 
+// Ends the round if nothing is ready. If several threads may run the context, its end is not known.
+bool completion_queue_impl::end_quiet_round() noexcept {
+  assert(mutex_.is_locked());
+  if (!ready_.empty() || !watch_->places.empty()) [[unlikely]]
+    return false;
+  end_round(true);
+  return true;
+}
+
 // Called with the mutex locked.
 void completion_queue_impl::begin_pass() noexcept {
-  assert(mutex_.is_locked());
-  if (ready_.empty() && watch_->places.empty()) [[likely]]
-    return end_round(true);
+  if (end_quiet_round()) [[likely]]
+    return;
   ready_.splice(ready_.end(), postponed_before_);
   postponed_before_.splice(postponed_before_.end(), postponed_);
   has_postponed_.store(!postponed_before_.empty(), std::memory_order_relaxed);

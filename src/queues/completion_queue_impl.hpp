@@ -215,6 +215,7 @@ private:
   bool has_handlers();
   void begin_pass() noexcept;
   void end_round(bool quiet) noexcept;
+  bool end_quiet_round() noexcept;
 
   completion_service& service_;
   asio::execution_context& context_;

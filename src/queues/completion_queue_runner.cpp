@@ -408,8 +408,7 @@ bool completion_queue_impl::sleep() {
   int found = 0;
   {
     const std::lock_guard lock(mutex_);
-    if (ready_.empty() && watch_->places.empty())
-      end_round(true);
+    end_quiet_round();
     found = take_completions(1);
   }
   found_or_failed(found);
