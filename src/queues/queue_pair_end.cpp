@@ -368,7 +368,7 @@ void queue_pair_impl::on_device_event(const ibv_async_event& event) noexcept {
     break;
   case IBV_EVENT_CQ_ERR:
     if (event.element.cq == cq_->native_handle())
-      fail(pd_.get_device().is_removed() ? error::device_removed : error::queue_pair_fatal);
+      fail(fatal_error(pd_.get_device(), error::queue_pair_fatal));
     break;
   default:
     break;

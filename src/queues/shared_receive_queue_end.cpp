@@ -190,7 +190,7 @@ void shared_receive_queue_impl::on_device_event(const ibv_async_event& event) no
     break;
   case IBV_EVENT_CQ_ERR:
     if (event.element.cq == cq_->native_handle())
-      fail(cq_->get_device().is_removed() ? error::device_removed : error::queue_pair_fatal);
+      fail(fatal_error(cq_->get_device(), error::queue_pair_fatal));
     break;
   case IBV_EVENT_DEVICE_FATAL:
     fail(fatal_error(cq_->get_device()));

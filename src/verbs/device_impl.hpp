@@ -30,9 +30,10 @@ struct queue_pair_limits {
 
 /// The error of operations after IBV_EVENT_DEVICE_FATAL. The kernel reports a removal by this event
 /// when it has destroyed the objects of the context (drivers/infiniband/core,
-/// uverbs_async_event_destroy_uobj); a driver reports a fatal error by it.
-inline error fatal_error(const device& d) noexcept {
-  return d.is_removed() ? error::device_removed : error::device_fatal;
+/// uverbs_async_event_destroy_uobj); a driver reports a fatal error by it. `otherwise`: the error
+/// if the device was not removed, after an event of another kind.
+inline error fatal_error(const device& d, error otherwise = error::device_fatal) noexcept {
+  return d.is_removed() ? error::device_removed : otherwise;
 }
 
 /// The first entry with this GID, in the port's table as it is now, for which `fits` is true. A GID
