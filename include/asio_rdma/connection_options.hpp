@@ -57,7 +57,8 @@ struct connection_options {
   std::uint32_t pulls = 4;   ///< Long messages read at a time, at least one.
 
   /// The peer is probed (by a zero-length RDMA WRITE) if nothing has arrived from it for a time
-  /// between half of this interval and the interval. So the death of a peer is detected within this
+  /// between half of this interval and the interval; not while a request is outstanding, which the
+  /// queue pair repeats by itself, except on iWARP. So the death of a peer is detected within this
   /// interval and the time of the queue pair's retries, on iWARP when TCP gives up (tcp(7),
   /// `tcp_retries2`). Only while the context runs. 0: never.
   std::chrono::milliseconds keep_alive = std::chrono::seconds(10);

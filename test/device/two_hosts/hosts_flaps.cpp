@@ -15,9 +15,7 @@ namespace {
 
 using namespace test::numbered;
 using namespace std::chrono_literals;
-using ticks = std::chrono::steady_clock;
 
-/// 470 ms end nothing.
 constexpr patience less_patient{14, 50ms};
 
 /// The first host listens. rdma_cm takes the network of the thread that makes its objects.
@@ -52,8 +50,10 @@ struct traffic {
   std::optional<stream_link> stream;
 };
 
-// Silences of random lengths at random moments. One of eight lasts so long that it may end the
-// links. On siw none does, because TCP goes on for a quarter of an hour.
+// Silences of random lengths at random moments. On siw none ends a link, because TCP goes on for a
+// quarter of an hour. On rxe one of eight is so long that it may. A shorter one may, too: the two
+// hosts fall silent one after the other, and a packet that is reported as missing takes one of the
+// repeats.
 void flap(int times, unsigned seed) {
   std::mt19937 random(seed);
   const auto below = [&](std::uint64_t n) {
@@ -68,18 +68,16 @@ void flap(int times, unsigned seed) {
     t.at.until([&] { return t.steps() >= before + more || t.has_ended(); });
     REQUIRE_FALSE(t.has_ended());
     const std::chrono::milliseconds time(below(8) == 0 ? 600 + below(1500) : below(400));
-    const auto begun = ticks::now();
     {
       const loss of1(1, 100), of2(2, 100);
       t.io.run_for(time);
     }
-    const auto silent = ticks::now() - begun;
     t.mark();
     t.at.until([&] { return t.goes_on(); });
     const bool talk_ended = sum.take_ended(t.at, t.talk);
     const bool stream_ended = sum.take_ended(t.at, t.stream);
-    if (talk_ended || stream_ended)
-      CHECK(silent >= less_patient.harmless());
+    if (t.at.dev.type() == transport::iwarp)
+      CHECK_FALSE((talk_ended || stream_ended));
   }
   t.connect();
   t.talk->finish();
@@ -99,7 +97,7 @@ void flap(int times, unsigned seed) {
 } // namespace
 
 TEST_CASE("flaps between two hosts lose nothing that was reported as delivered", "[h12]") {
-  flap(5, 12);
+  flap(20, 12);
 }
 
 TEST_CASE("200 flaps between two hosts", "[.long][h12]") {
