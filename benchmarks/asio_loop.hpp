@@ -7,11 +7,13 @@
 #include "cm_link.hpp"
 
 #include <asio_rdma/queue_pair.hpp>
+#include <asio_rdma/use_awaiter.hpp>
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/co_spawn.hpp>
+#include <boost/asio/deferred.hpp>
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/use_awaitable.hpp>
 
+#include <coroutine>
 #include <exception>
 #include <optional>
 
@@ -19,13 +21,40 @@ namespace bench {
 
 namespace asio = asio_rdma::asio;
 
-enum class style { callbacks, coroutines };
+enum class style {
+  callbacks,
+  coroutines, ///< `asio::awaitable`, `co_await` of `deferred`.
+  awaiters    ///< Coroutines of a type of the program's, `co_await` of `use_awaiter`.
+};
 
 inline asio_rdma::completion_queue_options completion_options(const plan& p) {
-  return {p.how == mode::event ? asio_rdma::completion_mode::event
-                               : asio_rdma::completion_mode::busy,
+  using asio_rdma::completion_mode;
+  return {p.how == mode::event      ? completion_mode::event
+          : p.how == mode::adaptive ? completion_mode::adaptive
+                                    : completion_mode::busy,
           1024};
 }
+
+/// A coroutine that starts at once, and whose end nothing awaits.
+struct unawaited {
+  struct promise_type {
+    unawaited get_return_object() noexcept { return {}; }
+    std::suspend_never initial_suspend() noexcept { return {}; }
+    std::suspend_never final_suspend() noexcept { return {}; }
+    void return_void() noexcept {}
+    void unhandled_exception() noexcept { std::terminate(); }
+  };
+};
+
+/// How a coroutine of asio_loop is written.
+struct as_awaitable {
+  using task = asio::awaitable<void>;
+  static constexpr auto token = asio::deferred;
+};
+struct as_unawaited {
+  using task = unawaited;
+  static constexpr auto token = asio_rdma::use_awaiter;
+};
 
 /// Calls `callbacks`, or spawns the coroutine that `coroutine` makes.
 template <class Callbacks, class Coroutine>
@@ -60,11 +89,12 @@ public:
     std::uint32_t receives = 0;
     if (active && p.what == work::send)
       for (std::uint32_t i = 0; i < p.receives(); ++i, ++receives)
-        start([this] { await_answer(); }, &asio_loop::answers);
+        start([this] { await_answer(); }, [this](auto way) { return answers(way); });
     if (passive && (p.what == work::send || p.what == work::rate))
       for (std::uint32_t i = 0; i < p.receives(); ++i, ++receives)
-        start([this] { plan_.what == work::send ? await_question() : await_message(); },
-              plan_.what == work::send ? &asio_loop::questions : &asio_loop::messages);
+        p.what == work::send
+            ? start([this] { await_question(); }, [this](auto way) { return questions(way); })
+            : start([this] { await_message(); }, [this](auto way) { return messages(way); });
     while (s == style::coroutines && posted_ < receives)
       io_.run_one();
     if (!active)
@@ -87,7 +117,7 @@ public:
       if (plan_.what != work::rate)
         to_receive_ = 0;
       for (std::uint32_t i = 0; i < plan_.window(); ++i)
-        start([this] { start_one(); }, &asio_loop::start_many);
+        start([this] { start_one(); }, [this](auto way) { return start_many(way); });
     }
     io_.run();
   }
@@ -101,7 +131,6 @@ public:
 
 private:
   using queue_pair = asio_rdma::queue_pair;
-  using awaitable = asio::awaitable<void>;
 
   static void check(const asio_rdma::error_code& ec, const char* what) {
     if (ec)
@@ -113,9 +142,12 @@ private:
     qp.set_connected(); // siw does not report the connection
   }
 
-  template <class F>
-  void start(F&& callbacks, awaitable (asio_loop::*coroutine)()) {
-    start_as(io_, style_, callbacks, [&] { return (this->*coroutine)(); });
+  template <class Callbacks, class Coroutine>
+  void start(Callbacks&& callbacks, Coroutine&& coroutine) {
+    if (style_ == style::awaiters)
+      coroutine(as_unawaited());
+    else
+      start_as(io_, style_, callbacks, [&] { return coroutine(as_awaitable()); });
   }
 
   asio_rdma::const_buffer out(const memory& m) const { return {m.data, plan_.bytes, m.mr->lkey}; }
@@ -165,21 +197,23 @@ private:
                            });
   }
 
-  awaitable answers() {
+  template <class Way>
+  typename Way::task answers(Way way) {
     ++posted_;
     for (;;) {
-      co_await active_.async_receive(in(*near_), asio::use_awaitable);
+      co_await active_.async_receive(in(*near_), way.token);
       if (--left_ != 0)
-        co_await active_.async_send(out(*near_), asio::use_awaitable);
+        co_await active_.async_send(out(*near_), way.token);
       else
         io_.stop();
     }
   }
-  awaitable questions() {
+  template <class Way>
+  typename Way::task questions(Way way) {
     ++posted_;
     for (;;) {
-      co_await passive_.async_receive(in(*far_), asio::use_awaitable);
-      co_await passive_.async_send(out(*far_), asio::use_awaitable);
+      co_await passive_.async_receive(in(*far_), way.token);
+      co_await passive_.async_send(out(*far_), way.token);
     }
   }
 
@@ -193,10 +227,11 @@ private:
                              await_message();
                            });
   }
-  awaitable messages() {
+  template <class Way>
+  typename Way::task messages(Way way) {
     ++posted_;
     for (;;) {
-      co_await passive_.async_receive(in(*far_), asio::use_awaitable);
+      co_await passive_.async_receive(in(*far_), way.token);
       one_received();
     }
   }
@@ -221,18 +256,19 @@ private:
       return active_.async_send(out(*near_), done);
     }
   }
-  awaitable start_many() {
+  template <class Way>
+  typename Way::task start_many(Way way) {
     while (left_ != 0) {
       --left_;
       switch (plan_.what) {
       case work::read:
-        co_await active_.async_read(into(*near_), remote(), asio::use_awaitable);
+        co_await active_.async_read(into(*near_), remote(), way.token);
         break;
       case work::write:
-        co_await active_.async_write(out(*near_), remote(), asio::use_awaitable);
+        co_await active_.async_write(out(*near_), remote(), way.token);
         break;
       default:
-        co_await active_.async_send(out(*near_), asio::use_awaitable);
+        co_await active_.async_send(out(*near_), way.token);
       }
       one_sent();
     }

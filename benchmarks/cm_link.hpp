@@ -40,7 +40,11 @@ inline sockaddr_in socket_address(const std::string& address, std::uint16_t port
 }
 
 enum class work { send, read, rate, write, bulk, batch, lock };
-enum class mode { event, busy };
+enum class mode {
+  event,
+  adaptive, ///< The library waits adaptively, loops on verbs poll.
+  busy
+};
 
 struct plan {
   work what = work::send;

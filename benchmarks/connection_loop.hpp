@@ -155,14 +155,14 @@ private:
 
   awaitable answers() {
     for (;;) {
-      const asio_rdma::message m = co_await passive_.async_receive(asio::use_awaitable);
-      co_await passive_.async_send(m.payload, asio::use_awaitable);
+      const asio_rdma::message m = co_await passive_.async_receive(asio::deferred);
+      co_await passive_.async_send(m.payload, asio::deferred);
     }
   }
   awaitable asks() {
     do {
-      co_await active_.async_send(payload_, asio::use_awaitable);
-      co_await active_.async_receive(asio::use_awaitable);
+      co_await active_.async_send(payload_, asio::deferred);
+      co_await active_.async_receive(asio::deferred);
     } while (--left_ != 0);
     io_.stop();
   }
@@ -183,7 +183,7 @@ private:
   }
   awaitable takes() {
     for (;;) {
-      co_await passive_.async_receive(asio::use_awaitable);
+      co_await passive_.async_receive(asio::deferred);
       --to_receive_;
       progressed();
     }
@@ -209,7 +209,7 @@ private:
   awaitable sends() {
     while (left_ != 0) {
       --left_;
-      co_await active_.async_send(payload_, asio::use_awaitable);
+      co_await active_.async_send(payload_, asio::deferred);
       --to_send_;
       progressed();
     }

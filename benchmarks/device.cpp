@@ -26,7 +26,8 @@ using namespace bench;
 const std::map<std::string, work> kinds{
     {"send", work::send}, {"read", work::read},   {"rate", work::rate}, {"write", work::write},
     {"bulk", work::bulk}, {"batch", work::batch}, {"lock", work::lock}};
-const std::map<std::string, mode> modes{{"event", mode::event}, {"busy", mode::busy}};
+const std::map<std::string, mode> modes{
+    {"event", mode::event}, {"adaptive", mode::adaptive}, {"busy", mode::busy}};
 
 std::unique_ptr<loop> make(const std::string& by, const plan& p, bool messages, cm_end* active,
                            cm_end* passive, process_pipe* to_active) {
@@ -57,7 +58,9 @@ std::unique_ptr<loop> make(const std::string& by, const plan& p, bool messages, 
                                             : memory::plain;
     return std::make_unique<connection_loop>(p, style::callbacks, m, active, passive, to_active);
   }
-  const style s = by == "callbacks" ? style::callbacks : style::coroutines;
+  const style s = by == "callbacks"  ? style::callbacks
+                  : by == "awaiters" ? style::awaiters
+                                     : style::coroutines;
   if (messages)
     return std::make_unique<connection_loop>(p, s, memory::registered, active, passive, to_active);
   return std::make_unique<asio_loop>(p, s, active, passive, to_active);
@@ -152,13 +155,14 @@ int main(int argc, char* argv[]) {
   app.add_option(
          "--by", by,
          "loops. On verbs: verbs, epoll (waits in epoll_wait), copying (from and to plain memory). "
-         "By the library: callbacks, coroutines. For send and rate also, with callbacks: messages, "
+         "By the library: callbacks, coroutines, awaiters (coroutines of a type of their own). For "
+         "send and rate also, with callbacks: messages, "
          "stream, plain_messages and plain (from plain memory), tcp. For bulk also own_messages "
          "(from memory that the program has registered) and plain_messages. For read of 8 bytes: "
          "global. For batch: singles, batches. For lock: alock, spin, mcs")
-      ->check(CLI::IsMember({"verbs", "epoll", "copying", "callbacks", "coroutines", "messages",
-                             "own_messages", "plain_messages", "stream", "plain", "tcp", "global",
-                             "singles", "batches", "alock", "spin", "mcs"}));
+      ->check(CLI::IsMember({"verbs", "epoll", "copying", "callbacks", "coroutines", "awaiters",
+                             "messages", "own_messages", "plain_messages", "stream", "plain", "tcp",
+                             "global", "singles", "batches", "alock", "spin", "mcs"}));
   app.add_option("--rounds", rounds, "number of runs of each loop");
   app.add_option("--operations", operations,
                  "operations of each run (default: as many as take --seconds)");

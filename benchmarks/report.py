@@ -139,6 +139,53 @@ def soft_missed(results):
             for words, measured, _, times, wanted, reached in soft_figures(results) if not reached]
 
 
+def rates_figures(results):
+    """Of the library at an adapter's rate: the row, verbs and the library as measured, their ratio, what is wanted, whether it is reached."""
+    def run(of, loop):
+        return results[of]["runs"][loop]["seconds"]
+
+    def micros(of, loop):
+        return 1e6 * statistics.median(run(of, loop)) / results[of]["operations"]
+
+    def row(words, verbs, library, ratio, wanted, reached, sign):
+        return words, verbs, library, f"{ratio:.2f}", f"at {'most' if sign < 0 else 'least'} {wanted}", reached
+
+    for loop, words, wanted in (("callbacks", "callbacks", 0.6), ("coroutines", "co_await of deferred", 0.45),
+                                ("awaiters", "co_await of use_awaiter", 0.6)):
+        ratio = statistics.median(ratios(run("sends", "verbs"), run("sends", loop)))
+        yield row(f"SENDs of 64 bytes, {words}, million a second", *(f"{1 / micros('sends', x):.1f}" for x in ("verbs", loop)),
+                  ratio, wanted, ratio >= wanted, 1)
+    for of, verbs, loop, words, wanted in (("busy", "verbs", "callbacks", "SEND of 64 bytes there and back, busy, µs", 1.1),
+                                           ("adaptive", "verbs", "callbacks", "the same, adaptive, beside polling", 1.2),
+                                           ("event", "epoll", "callbacks", "the same, event, beside epoll", 1.05),
+                                           ("busy", "verbs", "stream", "64 bytes of a stream there and back, busy, µs", 1.3)):
+        ratio = statistics.median(ratios(run(of, loop), run(of, verbs)))
+        yield row(words, *(f"{micros(of, x):.1f}" for x in (verbs, loop)), ratio, wanted, ratio <= wanted, -1)
+    rate = 1 / micros("messages", "messages")
+    yield ("messages of 64 bytes, window 64, million a second", f"{1 / micros('messages', 'verbs'):.1f}", f"{rate:.1f}", "–",
+           "at least 1.5", rate >= 1.5)
+    ratio = statistics.median(ratios(run("bulk", "verbs"), run("bulk", "stream")))
+    yield row("1 MiB written to a stream, beside SENDs, GB/s", *(f"{1e-3 * (1 << 20) / micros('bulk', x):.1f}" for x in ("verbs", "stream")),
+              ratio, 0.9, ratio >= 0.9, 1)
+    runs = results["threads"]
+    compared = [("two contexts, a thread each, beside one", "two contexts", "one thread", 1.9),
+                ("one context with two threads and strands, beside one thread", "two threads on one context", "one thread, two connections", 1.0)]
+    compared += [(f"{kind} in one context, beside one", kind, "one thread", 0.8) for kind in runs if kind.endswith("0 connections")]
+    for words, kind, base, wanted in compared:
+        ratio = statistics.median(ratios(runs[kind], runs[base]))
+        yield row(f"SENDs of the library, {words}, million a second", *(f"{statistics.median(runs[x]):.1f}" for x in (base, kind)),
+                  ratio, wanted, ratio >= wanted, 1)
+
+
+def rates_rows(results):
+    return [["at an adapter's rate or latency", "beside", "library", "ratio", "wanted"], *(list(row[:-1]) for row in rates_figures(results))]
+
+
+def rates_missed(results):
+    return [f"{words}: {library if ratio == '–' else ratio}, wanted {wanted}"
+            for words, _, library, ratio, wanted, reached in rates_figures(results) if not reached]
+
+
 def ratios(some, others):
     """Of runs that followed each other."""
     return [a / b for a, b in zip(some, others)]
@@ -374,7 +421,7 @@ def picture(devices):
             f'font-size="11"><rect width="100%" height="100%" fill="#fff"/>\n' + "\n".join(out) + "\n</svg>\n")
 
 
-def markdown(overhead, memory, soft, devices):
+def markdown(overhead, memory, soft, rates, devices):
     parts = []
     if overhead:
         parts += [*(grid(table, True) for table in overhead_tables(overhead)),
@@ -383,6 +430,8 @@ def markdown(overhead, memory, soft, devices):
         parts += [grid(memory_rows(memory), True)]
     if soft:
         parts += [grid(soft_rows(soft), True)]
+    if rates:
+        parts += [grid(rates_rows(rates), True)]
     for results in devices:
         parts += [f"`{results['device'].rstrip('0123456789')}` ({machine(results)}):", grid(device_rows(results), True)]
         for rows in (long_message_rows(results), epoll_rows(results)):

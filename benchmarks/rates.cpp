@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: BSL-1.0
+//
+// How many SENDs of 64 bytes a process carries out in a second: with one thread or two, and with
+// many connections in one context. Prints JSON: the millions a second of each run. The kinds run in
+// turns, so their rates can be compared.
+#include <asio_rdma/asio_rdma.hpp>
+
+#include <CLI/CLI.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/strand.hpp>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <deque>
+#include <exception>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace {
+
+namespace asio = boost::asio;
+using namespace asio_rdma;
+
+void check(const error_code& ec, const char* what) {
+  if (ec)
+    throw std::system_error(ec, what);
+}
+
+/// Two connected queue pairs. The first one sends without end, the other one receives.
+class flow {
+public:
+  static constexpr std::size_t bytes = 64;
+
+  flow(asio::any_io_executor executor, std::uint32_t window)
+      : window_(window), from_(executor), to_(executor) {}
+
+  void open(const protection_domain& pd, const completion_queue& queue) {
+    queue_pair_options o;
+    o.send_depth = window_;
+    o.receive_depth = 2 * window_; // so that the peer finds one
+    from_.open(pd, queue, o);
+    to_.open(pd, queue, o);
+  }
+  queue_pair& from() { return from_; }
+  queue_pair& to() { return to_; }
+
+  void begin(const const_buffer& source, const mutable_buffer& sink) {
+    source_ = source;
+    sink_ = sink;
+    for (std::uint32_t i = 0; i < 2 * window_; ++i)
+      receive();
+    for (std::uint32_t i = 0; i < window_; ++i)
+      send();
+  }
+  std::uint64_t sent() const { return sent_; }
+
+private:
+  void send() {
+    from_.async_send(source_, [this](const error_code& ec, std::size_t) {
+      check(ec, "send");
+      ++sent_;
+      send();
+    });
+  }
+  void receive() {
+    to_.async_receive(sink_, [this](const error_code& ec, const received&) {
+      check(ec, "receive");
+      receive();
+    });
+  }
+
+  std::uint32_t window_;
+  queue_pair from_, to_;
+  const_buffer source_;
+  mutable_buffer sink_;
+  std::uint64_t sent_ = 0; // changed by the handlers of one strand
+};
+
+/// A context with its flows, and the threads that run it.
+class site {
+public:
+  /// With several threads, each flow has a strand.
+  site(const device& d, unsigned threads, std::size_t flows, std::uint32_t window)
+      : threads_(threads),
+        io_(static_cast<int>(threads)),
+        pd_(d),
+        queue_(io_, d, {completion_mode::busy, std::uint32_t(8 * flows * window + 64)}),
+        sends_(pd_, memory_, sizeof memory_ / 2, access::local_read),
+        receives_(pd_, memory_ + sizeof memory_ / 2, sizeof memory_ / 2, access::local_write) {
+    acceptor listener(io_, {d.addresses().at(0), 0});
+    connector initiator(io_);
+    for (std::size_t i = 0; i < flows; ++i) {
+      asio::any_io_executor executor = io_.get_executor();
+      if (threads > 1)
+        executor = asio::make_strand(io_);
+      flows_.push_back(std::make_unique<flow>(executor, window));
+      flow& f = *flows_.back();
+      f.open(pd_, queue_);
+      int missing = 2;
+      const auto done = [&missing](const error_code& ec, const auto&) {
+        check(ec, "connect");
+        --missing;
+      };
+      listener.async_accept(f.to(), done);
+      initiator.async_connect(f.from(), listener.local_endpoint(), done);
+      io_.restart();
+      while (missing != 0)
+        io_.run_one();
+    }
+    for (const auto& f : flows_)
+      f->begin({memory_, flow::bytes, sends_.lkey()},
+               {memory_ + sizeof memory_ / 2, flow::bytes, receives_.lkey()});
+  }
+
+  void start() {
+    io_.restart();
+    for (unsigned i = 0; i < threads_; ++i)
+      running_.emplace_back([this] { io_.run(); });
+  }
+  void stop() { io_.stop(); }
+  void join() {
+    for (std::thread& t : running_)
+      t.join();
+    running_.clear();
+  }
+  /// While no thread runs.
+  std::uint64_t sent() const {
+    std::uint64_t sum = 0;
+    for (const auto& f : flows_)
+      sum += f->sent();
+    return sum;
+  }
+
+private:
+  unsigned threads_;
+  asio::io_context io_;
+  protection_domain pd_;
+  alignas(64) char memory_[2 * flow::bytes] = {};
+  completion_queue queue_;
+  memory_region sends_, receives_;
+  std::vector<std::unique_ptr<flow>> flows_;
+  std::vector<std::thread> running_;
+};
+
+/// Contexts that run at a time.
+struct kind {
+  std::string name;
+  std::deque<site> sites;
+  std::vector<double> rates;
+
+  std::uint64_t sent() const {
+    std::uint64_t sum = 0;
+    for (const site& s : sites)
+      sum += s.sent();
+    return sum;
+  }
+  void run(double seconds) {
+    const std::uint64_t before = sent();
+    const auto began = std::chrono::steady_clock::now();
+    for (site& s : sites)
+      s.start();
+    std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+    for (site& s : sites)
+      s.stop();
+    for (site& s : sites)
+      s.join();
+    const std::chrono::duration<double> time = std::chrono::steady_clock::now() - began;
+    rates.push_back(1e-6 * static_cast<double>(sent() - before) / time.count());
+  }
+};
+
+void measure(unsigned rounds, double seconds, std::size_t connections) {
+  const device d = device::open_first();
+  constexpr std::uint32_t window = 32;
+  std::deque<kind> kinds;
+  const auto add = [&](std::string name, std::size_t contexts, unsigned threads,
+                       std::size_t flows) {
+    kind& k = kinds.emplace_back();
+    k.name = std::move(name);
+    const auto each = static_cast<std::uint32_t>(std::max<std::size_t>(1, window / flows));
+    for (std::size_t i = 0; i < contexts; ++i)
+      k.sites.emplace_back(d, threads, flows, each);
+  };
+  add("one thread", 1, 1, 1);
+  add("two contexts", 2, 1, 1);
+  add("one thread, two connections", 1, 1, 2);
+  add("two threads on one context", 1, 2, 2);
+  for (std::size_t n = 10; n <= connections; n *= 10)
+    add(std::to_string(n) + " connections", 1, 1, n);
+  for (unsigned i = 0; i < rounds; ++i)
+    for (kind& k : kinds)
+      k.run(seconds);
+  std::cout << '{';
+  for (const kind& k : kinds) {
+    std::cout << (&k == &kinds.front() ? "" : ", ") << '"' << k.name << "\": [";
+    for (std::size_t i = 0; i < k.rates.size(); ++i)
+      std::cout << (i == 0 ? "" : ", ") << k.rates[i];
+    std::cout << ']';
+  }
+  std::cout << '}' << std::endl;
+}
+
+} // namespace
+
+int main(int argc, char* argv[]) {
+  CLI::App app("Measures how many SENDs of 64 bytes a process carries out, in millions a second");
+  unsigned rounds = 5;
+  double seconds = 0.2;
+  std::size_t connections = 10'000;
+  app.add_option("--rounds", rounds, "number of runs of each kind")->check(CLI::Range(1u, 1000u));
+  app.add_option("--seconds", seconds, "duration of a run")->check(CLI::Range(0.01, 60.0));
+  app.add_option("--connections", connections, "the most connections in one context")
+      ->check(CLI::Range(1u, 100'000u));
+  CLI11_PARSE(app, argc, argv);
+  try {
+    measure(rounds, seconds, connections);
+  } catch (const std::exception& e) {
+    std::cerr << "bench_rates: " << e.what() << '\n';
+    return 1;
+  }
+  std::cout.flush();
+  std::_Exit(0); // nothing is torn down: the operations have no end
+}
