@@ -81,18 +81,22 @@ void queue_pair_impl::enter_failed(const error_code& why, operation_list& ready)
 void queue_pair_impl::deferred_call::queue(operation_list& ready) {
   assert(qp_.mutex_.is_locked() && !self_);
   self_ = qp_.shared_from_this();
+  queued_.store(true);
   qp_.cq_->operation_starting();
   ready.push_back(*this);
 }
 
 void queue_pair_impl::deferred_call::drop() {
   std::shared_ptr<context_member> keep;
-  if (qp_.cq_->take_back(*this))
+  if (queued_.load() && qp_.cq_->take_back(*this)) {
+    queued_.store(false);
     keep = std::move(self_);
+  }
 }
 
 void queue_pair_impl::deferred_call::run(operation* base, disposal how) {
   auto& self = static_cast<deferred_call&>(*base);
+  self.queued_.store(false);
   const auto keep = std::move(self.self_);
   if (how != disposal::destroy)
     (self.qp_.*self.call_)();

@@ -178,6 +178,7 @@ private:
     queue_pair_impl& qp_;
     void (queue_pair_impl::*call_)();
     std::shared_ptr<context_member> self_; // while queued
+    std::atomic<bool> queued_{false};      // else nothing is searched for
   };
 
   ibv_qp* create(ibv_qp_init_attr& init);
