@@ -148,7 +148,7 @@ function(asio_rdma_unit_test name)
   set_tests_properties(unit.${name} PROPERTIES LABELS unit TIMEOUT 600) # a search takes 120 s under a sanitizer
 endfunction()
 
-# asio_rdma_device_test(NAME [DEVICES rxe siw real soft] [HOSTS 2] [CONCURRENT] [UNSANITIZED] [ALONE] [PERSONALITIES kind …] [TIMEOUT seconds] [USES library …]
+# asio_rdma_device_test(NAME [DEVICES rxe siw real soft] [HOSTS 2] [CONCURRENT] [UNSANITIZED] [ALONE] [PERSONALITIES kind …] [ERDMA_LIMITS] [TIMEOUT seconds] [USES library …]
 # SOURCES … [WITH helper …] [ARGS …]): a test on devices, which runs the test cases of SOURCES. Its name begins with that of its folder.
 # The tests of a folder share a program, test_FOLDER, and several sources are compiled as one, which halves the time: each
 # source has a namespace of its own. An interposer among the libraries (test/interposer) makes it another program, as it
@@ -156,9 +156,10 @@ endfunction()
 # Under ThreadSanitizer only the CONCURRENT tests run. UNSANITIZED tests are ALONE and run under no sanitizer of memory or threads.
 # PERSONALITIES: it also runs on soft with the limits and habits of these kinds of adapter, as the test personality.KIND.NAME.
 # The kind `late_placement` is no adapter, but iWARP's order of WRITEs: their bytes are in memory after their completion.
+# ERDMA_LIMITS: it also runs on rxe and siw with the limits of erdma, as the test erdma_limits.NAME.KIND: soft never has erdma's transport.
 # STARTS_PROGRAMS: it starts programs of the system, which cannot preload the device if that is compiled with a sanitizer.
 function(asio_rdma_device_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "ALONE;CONCURRENT;UNSANITIZED;STARTS_PROGRAMS" "HOSTS;TIMEOUT" "DEVICES;PERSONALITIES;USES;SOURCES;WITH;ARGS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "ALONE;CONCURRENT;ERDMA_LIMITS;UNSANITIZED;STARTS_PROGRAMS" "HOSTS;TIMEOUT" "DEVICES;PERSONALITIES;USES;SOURCES;WITH;ARGS")
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 300)
   endif()
@@ -207,6 +208,11 @@ function(asio_rdma_device_test name)
   endif()
   asio_rdma_run_on_devices(${name} DEVICES ${arg_DEVICES} HOSTS ${arg_HOSTS} TIMEOUT ${arg_TIMEOUT}
                            COMMAND $<TARGET_FILE:${program}> ${cases} ${arg_ARGS})
+  if(arg_ERDMA_LIMITS AND NOT ASIO_RDMA_SANITIZE) # a program that has a sanitizer preloads nothing
+    asio_rdma_run_on_devices(erdma_limits.${name} DEVICES rxe siw TIMEOUT ${arg_TIMEOUT}
+                             COMMAND env LD_PRELOAD=$<TARGET_FILE:asio_rdma_erdma_limits> $<TARGET_FILE:${program}> ${cases} ${arg_ARGS})
+    set_tests_properties(erdma_limits.${name}.rxe erdma_limits.${name}.siw PROPERTIES FAIL_REGULAR_EXPRESSION "cannot be preloaded")
+  endif()
   if("soft" IN_LIST ASIO_RDMA_TEST_DEVICES)
     foreach(kind IN LISTS arg_PERSONALITIES)
       set(test personality.${kind}.${name})
