@@ -172,10 +172,7 @@ awaitable<void> h3(session& s) {
       expect((co_await c.async_receive(use_awaitable)).size() == long_message, "a message is lost");
   }
   const double each = double(c.statistics().registrations - before) / counted;
-  constexpr std::uint32_t rxe = 0xffffff; // confines an access to its region: docs/adapters.md
-  const bool by_window =
-      s.dev.has_memory_windows() && s.dev.has_invalidation() && s.dev.attributes().vendor_id != rxe;
-  expect(each <= (by_window ? 0 : 1),
+  expect(each <= (s.dev.confines_windows() ? 0 : 1),
          "a message of 1 MiB registers memory " + std::to_string(each) + " times");
   s.add({"registering for a message of 1024 KiB", "times", each, 0, true});
   co_await s.meet();

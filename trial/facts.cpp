@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <fstream>
 #include <link.h>
+#include <sstream>
 #include <sys/resource.h>
 #include <sys/utsname.h>
 #include <thread>
@@ -55,55 +56,13 @@ std::string layer_of(const ibv_port_attr& p) {
 
 std::string bytes_of(ibv_mtu mtu) { return std::to_string(128u << unsigned(mtu)); }
 
-/// `active_speed` has 8 bits. Newer versions of rdma-core report what does not fit into them apart.
-template <class Port>
-std::uint32_t code_of_speed(const Port& port) {
-  if constexpr (requires { port.active_speed_ex; })
-    if (port.active_speed_ex != 0)
-      return port.active_speed_ex;
-  return port.active_speed;
-}
-
-/// Gb/s of a lane, by the value of `ibv_port_attr::active_speed`.
-std::string speed_of(std::uint32_t speed) {
-  switch (speed) {
-  case 1:
-    return "2.5";
-  case 2:
-    return "5";
-  case 4:
-  case 8:
-    return "10";
-  case 16:
-    return "14";
-  case 32:
-    return "25";
-  case 64:
-    return "50";
-  case 128:
-    return "100";
-  case 256:
-    return "200";
-  default:
-    return "speed " + std::to_string(speed);
-  }
-}
-
-std::string lanes_of(std::uint8_t width) {
-  switch (width) {
-  case 1:
-    return "1";
-  case 2:
-    return "4";
-  case 4:
-    return "8";
-  case 8:
-    return "12";
-  case 16:
-    return "2";
-  default:
-    return "width " + std::to_string(width);
-  }
+std::string rate_of(std::uint32_t megabits) {
+  std::ostringstream out;
+  if (megabits == 0)
+    out << "unknown";
+  else
+    out << megabits / 1000.0 << " Gb/s";
+  return out.str();
 }
 
 /// The first line of a file of sysfs, or "unknown".
@@ -179,7 +138,7 @@ facts facts_of(const device& d) {
   add("active MTU", bytes_of(p.active_mtu));
   add("maximum MTU", bytes_of(p.max_mtu));
   add("rate in sysfs", line_of(folder / "ports" / std::to_string(d.first_port()) / "rate"));
-  add("rate", lanes_of(p.active_width) + " lanes of " + speed_of(code_of_speed(p)) + " Gb/s");
+  add("rate", rate_of(d.megabits(d.first_port())));
   number("longest message", d.max_message_bytes());
   add("GIDs", gids_of(d));
   number("max_qp", a.max_qp);

@@ -142,6 +142,10 @@ public:
   bool has_immediate() const noexcept;      ///< Immediate data with sends and writes: not on iWARP.
   bool has_memory_windows() const noexcept; ///< Of type 2 (bound to a queue pair).
   bool has_invalidation() const noexcept;   ///< Of keys, here and by SEND (memory extensions).
+  /// Whether the device has memory windows, invalidates their keys, and confines an access to the
+  /// range of the window by whose key it is made. Then long messages, and offers of a stream, from
+  /// memory of a pool register nothing. rxe confines an access to the window's region only.
+  bool confines_windows() const noexcept;
   /// FLUSH that ensures any of these placements. False if the library was compiled with the headers
   /// of an rdma-core that does not have FLUSH, such as 44.
   bool has_flush(placement any = placement::visible | placement::persistent) const noexcept;
@@ -161,6 +165,10 @@ public:
   /// The current state, LID, link layer and MTU of a port (ibv_query_port(3)). Ports count from 1.
   ibv_port_attr port(std::uint8_t number) const;
   ibv_port_attr port(std::uint8_t number, error_code& ec) const;
+
+  /// The current rate of a port in Mbit/s: `active_width` times `active_speed` (ibv_query_port(3)).
+  /// 0 if the port cannot be queried, or reports a value that is not known.
+  std::uint32_t megabits(std::uint8_t number) const;
 
   /// The counters of a port, from the driver's files
   /// (/sys/class/infiniband/NAME/ports/N/hw_counters). A counter that the driver does not provide

@@ -2,7 +2,6 @@
 #include "core/size_classes.hpp"
 
 #include "memory/memory_arena.hpp"
-#include "verbs/grant_key.hpp"
 #include "verbs/withheld.hpp"
 
 #include <atomic>
@@ -91,7 +90,7 @@ public:
   }
 
   void register_memory(const protection_domain& pd, access rights, error_code& ec) {
-    binds = pd.is_open() && confines_windows(pd.get_device()) && !has(rights, access::on_demand);
+    binds = pd.is_open() && pd.get_device().confines_windows() && !has(rights, access::on_demand);
     region_ = register_exactly(pd, data, size, binds ? rights | access::window_bind : rights, ec);
     if (ec)
       return;

@@ -263,6 +263,11 @@ bool device::has_invalidation() const noexcept {
   return (impl_->attributes.device_cap_flags & IBV_DEVICE_MEM_MGT_EXTENSIONS) != 0;
 }
 
+bool device::confines_windows() const noexcept {
+  return has_memory_windows() && has_invalidation() &&
+         impl_->attributes.vendor_id != detail::rxe_vendor;
+}
+
 bool device::has_flush(placement any) const noexcept { return has(impl_->flush, any); }
 
 bool device::has_on_demand_paging() const noexcept { return impl_->on_demand_paging; }

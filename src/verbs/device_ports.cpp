@@ -33,6 +33,10 @@ std::uint32_t speed_of(const Port& port) noexcept {
   return port.active_speed;
 }
 
+std::uint32_t rate_of(const ibv_port_attr& port) noexcept {
+  return detail::megabits_of(port.active_width, speed_of(port));
+}
+
 std::vector<port_facts> ports_of(const device& d) {
   std::vector<port_facts> result;
   const ibv_device_attr& attributes = d.attributes();
@@ -48,7 +52,7 @@ std::vector<port_facts> ports_of(const device& d) {
     p.infiniband = port.link_layer == IBV_LINK_LAYER_INFINIBAND && p.type == transport::infiniband;
     p.is_software =
         attributes.vendor_id == detail::rxe_vendor || attributes.vendor_id == detail::siw_vendor;
-    p.megabits = detail::megabits_of(port.active_width, speed_of(port));
+    p.megabits = ec ? 0 : rate_of(port);
     p.node = node;
     p.addresses = d.addresses(n);
     result.push_back(std::move(p));
@@ -127,6 +131,12 @@ device device::open_for(const asio::ip::address& local) {
 }
 
 std::string device::explain() { return detail::explain(ranked_ports(), node_of_caller()); }
+
+std::uint32_t device::megabits(std::uint8_t number) const {
+  error_code ec;
+  const ibv_port_attr attributes = port(number, ec);
+  return ec ? 0 : rate_of(attributes);
+}
 
 std::uint8_t device::first_port() const {
   if (attributes().phys_port_cnt <= 1)

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: BSL-1.0
 #include "verbs/grant_key.hpp"
 
-#include "verbs/device_impl.hpp"
-
 #include <cassert>
 #include <cstdint>
 
@@ -22,10 +20,6 @@ ibv_mw_bind_info binding_of(const memory_region& region, void* data, std::size_t
 }
 
 } // namespace
-
-bool confines_windows(const device& d) noexcept {
-  return d.has_memory_windows() && d.has_invalidation() && d.attributes().vendor_id != rxe_vendor;
-}
 
 grant_key::grant_key(const protection_domain& pd, const const_buffer& memory, access rights,
                      error_code& ec) {

@@ -11,10 +11,6 @@
 
 namespace asio_rdma::detail {
 
-/// Whether the device confines an access to the memory window by whose key it is made, and can
-/// invalidate the key. rxe of Linux 6.1 confines the access to the window's region.
-bool confines_windows(const device& d) noexcept;
-
 /// The longest memory that a window is bound to: libmlx5 binds no window of 2 GiB.
 inline constexpr std::size_t max_window_bytes = (std::size_t(1) << 31) - 1;
 

@@ -3,7 +3,6 @@
 #include "catch.hpp"
 #include "device/connection/connection_support.hpp"
 #include "interposer/faults.hpp"
-#include "verbs/grant_key.hpp"
 
 #include <boost/asio/bind_cancellation_slot.hpp>
 #include <boost/asio/cancellation_signal.hpp>
@@ -157,7 +156,7 @@ TEST_CASE("a bind is posted with its offer, and a READ with the answer to the on
 
 TEST_CASE("an offer whose bind is refused does not reach the peer") {
   talk t;
-  if (!detail::confines_windows(t.a.pool().get_protection_domain().get_device()))
+  if (!t.a.pool().get_protection_domain().get_device().confines_windows())
     return not_on_this_device("windows that confine the peer");
   faults::injector faults(t.dev.native_handle());
   const registered_buffer from = filled(t.pool, 1'000'000, 1);

@@ -4,7 +4,6 @@
 // operation ends once, with the corresponding error, and its memory returns to the pool.
 #include "device/link/connection_fault_scene.hpp"
 #include "device/link/stream_fault_scene.hpp"
-#include "verbs/grant_key.hpp"
 
 #include <catch.hpp>
 
@@ -301,7 +300,7 @@ TEST_CASE(
     if (!kind.registers || kind.feed == nullptr)
       return;
     connection_scene s(kind);
-    if (!detail::confines_windows(s.a().pool().get_protection_domain().get_device()))
+    if (!s.a().pool().get_protection_domain().get_device().confines_windows())
       return;
     const bool is_freed = GENERATE(true, false);
     INFO("the window is freed: " << is_freed);

@@ -23,13 +23,6 @@ void exchange_message(talk& t, std::size_t bytes) {
   REQUIRE(r.succeeded());
 }
 
-// Whether the library reads a pool's memory at the peer by windows bound to the pool's
-// registration. rxe confines an access to the region, not to the window.
-bool confines_windows(const device& d) {
-  constexpr std::uint32_t rxe = 0xffffff;
-  return d.has_memory_windows() && d.has_invalidation() && d.attributes().vendor_id != rxe;
-}
-
 } // namespace
 
 TEST_CASE("long messages and offers of a pool's memory register nothing if windows confine them",
@@ -48,7 +41,7 @@ TEST_CASE("long messages and offers of a pool's memory register nothing if windo
     REQUIRE(s.succeeded());
     CHECK(is_pattern(to.data(), to.size(), 1));
   }
-  const bool windows = confines_windows(t.dev);
+  const bool windows = t.dev.confines_windows();
   CHECK(t.a.statistics().rendezvous_sent == 6);
   CHECK(t.a.statistics().registrations == (windows ? 0 : 6));
   CHECK(u.a.statistics().registrations == (windows ? 0 : 5));

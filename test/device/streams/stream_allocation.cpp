@@ -5,7 +5,6 @@
 
 #include "device/lifetime/life_counted_heap.hpp"
 #include "device/streams/stream_support.hpp"
-#include "verbs/grant_key.hpp"
 
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/co_spawn.hpp>
@@ -166,7 +165,7 @@ TEST_CASE("an offer allocates as its registrations do, and nothing else") {
   for (std::size_t i = 0; i < exchanges; ++i)
     failed += !exchange();
   CHECK(failed == 0);
-  if (detail::confines_windows(s.dev))
+  if (s.dev.confines_windows())
     CHECK(registrations == registered_before);
   else
     CHECK(registrations - registered_before >= exchanges);

@@ -129,7 +129,10 @@ TEST_CASE("a port has the attributes that the system reports") {
   if (is_kernels(dev)) {
     CHECK(sysfs(dev, "state") == std::to_string(port.state) + ": ACTIVE");
     CHECK(sysfs(dev, "link_layer") == "Ethernet");
+    CHECK(dev.megabits(1) == 1000 * std::stod(sysfs(dev, "rate"))); // "2.5 Gb/sec (1X SDR)"
   }
+  CHECK(dev.megabits(1) != 0);
+  CHECK(dev.megabits(200) == 0);
   CHECK(port.link_layer == IBV_LINK_LAYER_ETHERNET);
   CHECK(port.state == IBV_PORT_ACTIVE);
   CHECK(devinfo(dev, "state") == "PORT_ACTIVE");
