@@ -26,7 +26,10 @@ completion_queue_impl::completion_queue_impl(completion_service& service, const 
       context_(service.context()),
       device_(d),
       options_(options),
-      watch_(std::make_unique<watch>(*this)) {}
+      watch_(std::make_unique<watch>(*this)) {
+  if (watch_->places.empty())
+    biased_mutex::prepare();
+}
 
 completion_queue_impl::completion_queue_impl(completion_service& service, const device& d,
                                              const completion_queue_options& options,

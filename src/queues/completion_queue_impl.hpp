@@ -61,11 +61,25 @@ public:
     if ((outstanding_.fetch_add(1) & holds_work) == 0) [[unlikely]]
       hold_work();
   }
+  /// The same for an operation of a queue. If a handler that the runner calls starts it, the runner
+  /// adds it at the end of its pass. Until then no other thread can count it as done. Any thread
+  /// may count internal operations as done.
+  void operation_starting(const operation& op) {
+    if (is_in_pass() && !op.internal) [[likely]]
+      ++started_in_pass_;
+    else
+      operation_starting();
+  }
   void operation_started() {
     if (state_.load() == state::idle)
       attend();
   }
-  void operation_not_started() noexcept { leave_to_runner(1); }
+  void operation_not_started(const operation& op) noexcept {
+    if (is_in_pass() && !op.internal)
+      --started_in_pass_;
+    else
+      leave_to_runner(1);
+  }
 
   /// Called instead of `operation_starting` for an operation that does not count as work: a receive
   /// of the library's own, which must not keep an idle program running. `background_ending` makes
@@ -180,7 +194,11 @@ private:
                         const completion_queue_options& options);
   void open_watch(error_code& ec);
   void hold_work() noexcept;
+  bool is_in_pass() const noexcept {
+    return runner_thread_.load(std::memory_order_relaxed) == thread_mark();
+  }
   void operations_done(std::size_t n) noexcept;
+  void end_pass(std::size_t done) noexcept;
   void leave_to_runner(std::size_t n) noexcept;
   void attend();
   void attend_to_ready();
@@ -233,6 +251,10 @@ private:
   std::atomic<bool> lost_{false};      // no completions and no events will come any more
   bool notify_requested_ = false;      // owned by the runner
   unsigned unacknowledged_events_ = 0; // owned by the runner
+  // The one thread of the context while it is in `run_pass`, and the operations that its handlers
+  // have started: they are not yet in `outstanding_`.
+  std::atomic<const void*> runner_thread_{nullptr};
+  std::size_t started_in_pass_ = 0;
   std::optional<std::chrono::steady_clock::time_point> spin_until_; // owned by the runner
   std::shared_ptr<completion_queue_impl> self_;                     // set while the runner is
                                                                     // active
@@ -242,7 +264,7 @@ private:
   std::shared_ptr<completion_queue_impl> queued_self_; // while the runner is queued
 
   mutex internal_mutex_; // guards internal operations, to keep their order
-  mutex mutex_;          // guards polling and the lists below
+  biased_mutex mutex_;   // guards polling and the lists below
   operation_list ready_;
   operation_list postponed_, postponed_before_; // in this pass, and in the one before
   std::uint32_t reserved_ = 0;

@@ -43,6 +43,16 @@ void completion_queue_impl::operations_done(std::size_t n) noexcept {
     }
 }
 
+// Operations that handlers of the pass have started take the places of those that are done.
+void completion_queue_impl::end_pass(std::size_t done) noexcept {
+  runner_thread_.store(nullptr, std::memory_order_relaxed);
+  const std::size_t started = std::exchange(started_in_pass_, 0);
+  if (started <= done)
+    operations_done(done - started);
+  else if ((outstanding_.fetch_add(started - done) & holds_work) == 0)
+    hold_work();
+}
+
 // The count is not reduced here: it could reach zero while no thread is running the context. Or the
 // context could stop before the handler of the failed operation is queued.
 void completion_queue_impl::leave_to_runner(std::size_t n) noexcept {
@@ -140,17 +150,21 @@ int completion_queue_impl::take_completions(unsigned polls) noexcept {
   const int found = n;
   if (!abandoned_.empty()) [[unlikely]]
     n = drop_abandoned(completions, n);
-  std::unique_lock<detail::mutex> owner;
+  const bool in_pass = is_in_pass();
+  biased_mutex* owner = nullptr;
   for (int i = 0; i < n; ++i) {
     auto& op = *reinterpret_cast<operation*>(completions[i].wr_id);
     work_queue& queue = *op.queue.load(std::memory_order_acquire);
-    if (owner.mutex() != &queue.owner_mutex()) {
-      if (owner.owns_lock())
-        owner.unlock();
-      owner = std::unique_lock(queue.owner_mutex());
+    if (owner != &queue.owner_mutex()) {
+      if (owner != nullptr)
+        owner->unlock();
+      owner = &queue.owner_mutex();
+      in_pass ? owner->lock_as_owner() : owner->lock();
     }
     queue.on_completion(op, completions[i], ready_);
   }
+  if (owner != nullptr)
+    owner->unlock();
   ready_changed();
   return found;
 }
@@ -204,7 +218,8 @@ int completion_queue_impl::take_ready(batch& b, unsigned polls) {
   std::size_t before = 0;
   do {
     {
-      const std::lock_guard lock(mutex_);
+      is_in_pass() ? mutex_.lock_as_owner() : mutex_.lock();
+      const std::lock_guard lock(mutex_, std::adopt_lock);
       if (polls != 0) {
         begin_pass();
         found = take_completions(std::exchange(polls, 0));
@@ -228,11 +243,14 @@ int completion_queue_impl::take_ready(batch& b, unsigned polls) {
 // number.
 template <disposal How>
 completion_queue_impl::pass_counts completion_queue_impl::run_pass(unsigned polls) {
-  batch b{*this, &completion_queue_impl::operations_done};
+  constexpr bool here = How == disposal::complete_here;
+  batch b{*this, here ? &completion_queue_impl::end_pass : &completion_queue_impl::operations_done};
+  if (here)
+    runner_thread_.store(thread_mark(), std::memory_order_relaxed);
   pass_counts result;
   result.found = found_or_failed(take_ready(b, polls));
   std::optional<collecting> own;
-  if (How == disposal::complete_here)
+  if (here)
     own.emplace(b);
   while (!b.operations.empty()) {
     const std::size_t pause = b.done + poll_batch;
@@ -244,7 +262,7 @@ completion_queue_impl::pass_counts completion_queue_impl::run_pass(unsigned poll
         b.internal += op.internal ? 1 : 0;
       op.dispose(How);
     } while (!b.operations.empty() && b.done != pause);
-    if (How != disposal::complete_here)
+    if (!here)
       continue;
     result.stopped = watch_->context_scheduler.stopped();
     if (result.stopped || b.done >= operations_per_pass)

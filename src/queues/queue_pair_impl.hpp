@@ -248,7 +248,7 @@ private:
   std::atomic<std::uint32_t> unsupported_{0}; // one bit for each `ibv_wr_opcode`
   std::atomic<std::uint64_t> ids_{0};
 
-  mutable mutex mutex_;
+  mutable biased_mutex mutex_;
   ibv_qp* qp_ = nullptr;
   std::atomic<queue_pair_state> state_{queue_pair_state::closed};
   error_code reason_; // the error of operations, once failed or closed

@@ -50,7 +50,7 @@ bool queue_pair_impl::start_slowly(work_queue& queue, Operation& op, std::uint32
     }
     if (op.ec)
       return false;
-    background ? cq_->background_starting() : cq_->operation_starting();
+    background ? cq_->background_starting() : cq_->operation_starting(op);
     started = queue.start(op, ended);
     if (started)
       cq_->operation_started();
@@ -60,7 +60,7 @@ bool queue_pair_impl::start_slowly(work_queue& queue, Operation& op, std::uint32
   if (!started) {
     if (background)
       cq->background_ending();
-    cq->operation_not_started();
+    cq->operation_not_started(op);
   }
   if (!ended.empty())
     cq->complete(ended);
@@ -83,7 +83,7 @@ bool queue_pair_impl::start_failed(send_operation& op, const error_code& ec, boo
     }
   }
   if (is_refused)
-    cq->operation_not_started();
+    cq->operation_not_started(op);
   if (!ended.empty())
     cq->complete(ended);
   return !is_refused;
@@ -97,7 +97,7 @@ bool queue_pair_impl::receive_refused(receive_operation& op, const error_code& e
   mutex_.unlock();
   if (background)
     cq->background_ending();
-  cq->operation_not_started();
+  cq->operation_not_started(op);
   return false;
 }
 
@@ -109,12 +109,12 @@ bool start(queue_pair_impl& impl, send_operation& op) {
     if (!usual || !impl.send_.is_held())
       return impl.start_slowly(impl.send_, op, impl.options_.max_send_sge,
                                queue_pair_state::connected);
-    impl.cq_->operation_starting(); // of a batch
+    impl.cq_->operation_starting(op); // of a batch
     impl.send_.wait(op);
     impl.mutex_.unlock();
     return true;
   }
-  impl.cq_->operation_starting();
+  impl.cq_->operation_starting(op);
   use_inline(op, impl.options_.max_inline, false);
   assert(impl.qp_ != nullptr);
   impl.send_.posting(op);
@@ -170,7 +170,7 @@ bool start(queue_pair_impl& impl, receive_operation& op) {
                              queue_pair_state::open);
   op.ec = {};
   const bool background = op.background;
-  background ? impl.cq_->background_starting() : impl.cq_->operation_starting();
+  background ? impl.cq_->background_starting() : impl.cq_->operation_starting(op);
   assert(impl.qp_ != nullptr);
   impl.receive_.posting(op);
   op.wr.next = nullptr;

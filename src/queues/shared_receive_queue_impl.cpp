@@ -129,7 +129,7 @@ bool start(shared_receive_queue_impl& impl, receive_operation& op) {
     op.ec = asio::error::operation_not_supported;
   if (op.ec)
     return false;
-  op.background ? impl.cq_->background_starting() : impl.cq_->operation_starting();
+  op.background ? impl.cq_->background_starting() : impl.cq_->operation_starting(op);
   operation_list none; // starting a receive ends no other operation
   if (impl.receive_.start(op, none)) {
     impl.cq_->operation_started();
@@ -137,7 +137,7 @@ bool start(shared_receive_queue_impl& impl, receive_operation& op) {
   }
   if (op.background)
     impl.cq_->background_ending();
-  impl.cq_->operation_not_started();
+  impl.cq_->operation_not_started(op);
   return false;
 }
 

@@ -102,14 +102,14 @@ private:
   std::atomic<std::uint64_t> ids_{0};
 
   std::mutex renewal_; // held while the verbs object may be replaced
-  mutable mutex mutex_;
+  mutable biased_mutex mutex_;
   ibv_srq* srq_ = nullptr;
   std::unique_ptr<refused> refused_;
   shared_work_queue receive_;
   operation_list waiters_;
   std::vector<queue_pair_impl*> attached_;
   std::atomic<std::size_t> awaiting_count_{0};
-  detail::mutex awaiting_mutex_;           // locked last
+  mutex awaiting_mutex_;                   // locked last
   std::vector<queue_pair_impl*> awaiting_; // by number; has room for all that are attached
   bool kept_ = false;                      // a queue pair could not be destroyed
   bool adopted_ = false;                   // the verbs object is never replaced

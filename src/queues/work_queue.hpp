@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
-#include <asio_rdma/detail/core/mutex.hpp>
 #include <asio_rdma/detail/core/operation.hpp>
+
+#include "core/biased_mutex.hpp"
 
 #include <cassert>
 #include <cstdint>
@@ -16,11 +17,11 @@ namespace asio_rdma::detail {
 /// with that mutex locked.
 class work_queue {
 public:
-  work_queue(mutex& owner_mutex, std::uint32_t depth) noexcept
+  work_queue(biased_mutex& owner_mutex, std::uint32_t depth) noexcept
       : mutex_(owner_mutex), depth_(depth) {}
   work_queue(const work_queue&) = delete;
 
-  mutex& owner_mutex() noexcept { return mutex_; }
+  biased_mutex& owner_mutex() noexcept { return mutex_; }
   std::uint32_t depth() const noexcept { return depth_; }
   void set_depth(std::uint32_t depth) noexcept {
     assert(empty());
@@ -141,7 +142,7 @@ private:
   bool must_wait(const operation& op, operation_list::const_iterator before) const noexcept;
   void post_waiting(operation_list& ended);
 
-  mutex& mutex_;
+  biased_mutex& mutex_;
   operation_list posted_, waiting_;
   std::uint32_t depth_;
   std::uint32_t used_ = 0;

@@ -220,6 +220,63 @@ TEST_CASE("queue pairs are opened and closed by threads that share a completion 
   CHECK(ended == 2 * 50 * 140);
 }
 
+TEST_CASE("a context of one thread, and queue pairs that another thread uses after it") {
+  constexpr int writes = 200, receives = 20;
+  const resource_check nothing_left;
+  ground g;
+  for (int round = 0; round < 20; ++round) {
+    asio::io_context io(1);
+    joined q(io, g);
+    struct chain {
+      queue_pair& qp;
+      const ground& g;
+      std::atomic<int> written{0}, failures{0};
+
+      // Each handler starts the next two, so most operations start in handlers.
+      void write(int n) {
+        if (n >= writes)
+          return;
+        qp.async_write(g.part(0), g.remote_part(1), [this, n](error_code ec, std::size_t) {
+          failures += ec ? 1 : 0;
+          ++written;
+          write(2 * n + 1);
+          write(2 * n + 2);
+        });
+      }
+    } a{q.a, g}, b{q.b, g};
+    io.restart();
+    auto guard = asio::make_work_guard(io);
+    std::thread runner([&io] { io.run(); });
+    asio::post(io, [&a] { a.write(0); });
+    while (a.written != writes)
+      std::this_thread::yield();
+    // From here on this thread uses one of the queue pairs, and the handlers use the other one.
+    asio::post(io, [&b] { b.write(0); });
+    std::atomic<int> ended{0}, aborted{0};
+    for (int i = 0; i < writes; ++i)
+      q.a.async_write(g.part(0), g.remote_part(1), [&](error_code ec, std::size_t) {
+        a.failures += ec ? 1 : 0;
+        ++ended;
+      });
+    while (ended != writes)
+      std::this_thread::yield();
+    for (int i = 0; i < receives; ++i)
+      q.a.async_receive(g.part(2), [&](error_code ec, received) {
+        aborted += ec == asio::error::operation_aborted ? 1 : 0;
+        ++ended;
+      });
+    while (b.written != writes)
+      std::this_thread::yield();
+    q.a.close();
+    guard.reset();
+    runner.join();
+    REQUIRE(ended == writes + receives);
+    REQUIRE(aborted == receives);
+    REQUIRE(a.failures == 0);
+    REQUIRE(b.failures == 0);
+  }
+}
+
 TEST_CASE("two contexts use one device, each with threads of its own") {
   const resource_check nothing_left;
   ground g;

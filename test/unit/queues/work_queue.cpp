@@ -171,8 +171,8 @@ TEST_CASE("any interleaving keeps the order, the depth and every operation") {
   // Completions in the order of a small generator here: the same run each time.
   const bool ordered = GENERATE(true, false);
   const std::uint32_t depth = GENERATE(1u, 2u, 7u);
-  detail::mutex m;
-  const std::lock_guard<detail::mutex> lock(m);
+  detail::biased_mutex m;
+  const std::lock_guard<detail::biased_mutex> lock(m);
   test_queue queue(m, depth, ordered);
   std::uint32_t random = 12345;
   const auto roll = [&random](std::uint32_t n) {

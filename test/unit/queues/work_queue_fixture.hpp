@@ -37,7 +37,7 @@ inline ids ids_of(const operation_list& list) {
 /// A queue whose device is a list of chains. It refuses the work requests that the test names.
 class test_queue final : public work_queue {
 public:
-  test_queue(detail::mutex& m, std::uint32_t depth, bool ordered)
+  test_queue(detail::biased_mutex& m, std::uint32_t depth, bool ordered)
       : work_queue(m, depth), ordered_(ordered) {}
 
   void on_completion(operation& op, const ibv_wc&, operation_list& ready) override {
@@ -117,8 +117,8 @@ struct fixture {
       op(n).silent = false;
   }
 
-  detail::mutex mutex;
-  const std::lock_guard<detail::mutex> lock{mutex};
+  detail::biased_mutex mutex;
+  const std::lock_guard<detail::biased_mutex> lock{mutex};
   test_queue queue;
   operation_list ready;
   std::vector<std::unique_ptr<test_operation>> ops;
