@@ -1,93 +1,58 @@
 // SPDX-License-Identifier: BSL-1.0
 #include <asio_rdma/detail/core/operation_memory.hpp>
 
-#include "core/poison.hpp"
-
-#include <array>
 #include <cassert>
-#include <cstdint>
-#include <new>
+#include <utility>
 
 namespace asio_rdma::detail {
 namespace {
 
-constexpr std::size_t step = 64;
-constexpr std::size_t size_classes = 16; // larger blocks are allocated from the heap
 // If operations start on one thread and complete on another, the other thread would keep all
 // blocks.
 constexpr std::uint32_t most_kept = 1024;
 
-struct block {
-  block* next;
-};
-
-struct size_class {
-  block* first = nullptr;
-  std::uint32_t kept = 0;
-};
-
-enum class stage : std::uint8_t { unused, in_use, ended };
-
-struct thread_blocks {
-  std::array<size_class, size_classes> classes;
-  stage now = stage::unused;
-};
-
-// No destructor: operations may be freed during the destruction of the thread's other objects.
-constinit thread_local thread_blocks blocks;
+// While a thread may not keep blocks, before its first one and when it ends, there is no room.
+void set_room(std::uint32_t room) noexcept {
+  for (operation_blocks::size_class& c : thread_operation_blocks.classes) {
+    assert(c.first == nullptr);
+    c.room = room;
+  }
+}
 
 struct cleaner {
-  cleaner() noexcept { blocks.now = stage::in_use; }
+  cleaner() noexcept { set_room(most_kept); }
   cleaner(const cleaner&) = delete;
   ~cleaner() {
-    blocks.now = stage::ended;
-    for (size_class& c : blocks.classes)
+    for (operation_blocks::size_class& c : thread_operation_blocks.classes)
       while (c.first != nullptr) {
-        block* const b = c.first;
-        unpoison(b, sizeof(block));
+        operation_blocks::block* const b = c.first;
+        unpoison(b, sizeof(*b));
         c.first = b->next;
         ::operator delete(b);
       }
+    set_room(0);
   }
 };
 
-constexpr std::size_t class_of(std::size_t bytes) noexcept { return (bytes - 1) / step; }
-constexpr std::size_t block_bytes(std::size_t n) noexcept { return (n + 1) * step; }
-
-[[gnu::noinline, gnu::cold]] bool may_keep() noexcept {
-  if (blocks.now == stage::unused) [[maybe_unused]]
-    thread_local const cleaner when_the_thread_ends;
-  return blocks.now == stage::in_use;
-}
+constinit thread_local bool has_begun = false;
 
 } // namespace
 
-void* allocate_operation(std::size_t bytes) {
-  const std::size_t n = class_of(bytes);
-  if (n >= size_classes) [[unlikely]]
-    return ::operator new(bytes);
-  size_class& c = blocks.classes[n];
-  block* const b = c.first;
-  if (b == nullptr) [[unlikely]]
-    return ::operator new(block_bytes(n));
-  assert(c.kept != 0);
-  unpoison(b, block_bytes(n));
-  c.first = b->next;
-  --c.kept;
-  return b;
+// No destructor: operations may be freed during the destruction of the thread's other objects.
+constinit thread_local operation_blocks thread_operation_blocks;
+
+void* allocate_operation_slowly(std::size_t bytes) {
+  const std::size_t n = operation_blocks::class_of(bytes);
+  return ::operator new(n < operation_blocks::size_classes ? operation_blocks::block_bytes(n)
+                                                           : bytes);
 }
 
-void deallocate_operation(void* memory, std::size_t bytes) noexcept {
+void deallocate_operation_slowly(void* memory, std::size_t bytes) noexcept {
   assert(memory != nullptr);
-  const std::size_t n = class_of(bytes);
-  if (n < size_classes) [[likely]] {
-    size_class& c = blocks.classes[n];
-    if (c.kept != most_kept && (blocks.now == stage::in_use || may_keep())) [[likely]] {
-      c.first = ::new (memory) block{c.first};
-      ++c.kept;
-      poison(memory, block_bytes(n));
-      return;
-    }
+  if (operation_blocks::class_of(bytes) < operation_blocks::size_classes &&
+      !std::exchange(has_begun, true)) {
+    [[maybe_unused]] thread_local const cleaner when_the_thread_ends;
+    return deallocate_operation(memory, bytes);
   }
   ::operator delete(memory);
 }

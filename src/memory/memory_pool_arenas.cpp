@@ -2,7 +2,7 @@
 // Runs of pages, and the arenas that they are cut from: growth and trimming.
 #include "memory/memory_pool_impl.hpp"
 
-#include "core/poison.hpp"
+#include <asio_rdma/detail/core/poison.hpp>
 
 #include <algorithm>
 #include <cassert>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 #include "memory/memory_pool_impl.hpp"
 
-#include "core/poison.hpp"
+#include <asio_rdma/detail/core/poison.hpp>
 
 #include <algorithm>
 #include <bit>

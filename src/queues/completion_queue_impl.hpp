@@ -68,7 +68,7 @@ public:
     if (is_in_pass() && !op.internal) [[likely]]
       ++started_in_pass_;
     else
-      operation_starting();
+      operation_starting_elsewhere();
   }
   void operation_started() {
     if (state_.load() == state::idle)
@@ -194,6 +194,7 @@ private:
                         const completion_queue_options& options);
   void open_watch(error_code& ec);
   void hold_work() noexcept;
+  void operation_starting_elsewhere();
   bool is_in_pass() const noexcept {
     return runner_thread_.load(std::memory_order_relaxed) == thread_mark();
   }

@@ -30,6 +30,9 @@ void completion_queue_impl::hold_work() noexcept {
     watch_->context_scheduler.work_finished();
 }
 
+// Not inlined into the path of each operation.
+void completion_queue_impl::operation_starting_elsewhere() { operation_starting(); }
+
 void completion_queue_impl::operations_done(std::size_t n) noexcept {
   if (n == 0)
     return;
@@ -161,7 +164,8 @@ int completion_queue_impl::take_completions(unsigned polls) noexcept {
       owner = &queue.owner_mutex();
       in_pass ? owner->lock_as_owner() : owner->lock();
     }
-    queue.on_completion(op, completions[i], ready_);
+    if (completions[i].status != IBV_WC_SUCCESS || !op.usual || !queue.complete_oldest(op, ready_))
+      queue.on_completion(op, completions[i], ready_);
   }
   if (owner != nullptr)
     owner->unlock();
@@ -304,10 +308,10 @@ completion_queue_impl::pass_counts completion_queue_impl::hand_out_pass(unsigned
   for (watch::handed_out& place : watch_->places) {
     if (b.operations.empty())
       break;
-    if (place.op.load() != nullptr)
+    if (place.op.load(std::memory_order_acquire) != nullptr)
       continue;
     place.queue = shared_from_this();
-    place.op.store(&b.operations.front());
+    place.op.store(&b.operations.front(), std::memory_order_release);
     b.operations.pop_front();
     queued.push(&place);
     ++n;

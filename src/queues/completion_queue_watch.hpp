@@ -47,10 +47,11 @@ struct completion_queue_impl::watch {
     static void execute(void* owner, scheduled_operation* base, const error_code&, std::size_t) {
       auto& self = *static_cast<handed_out*>(base);
       const auto queue = std::move(self.queue);
-      // From here on the runner may reuse the place.
-      operation* const op = self.op.exchange(nullptr);
+      operation* const op = self.op.load(std::memory_order_acquire);
       if (op == nullptr) // the context has shut down
         return;
+      // From here on the runner may reuse the place.
+      self.op.store(nullptr, std::memory_order_release);
       const done_at_end done{*queue, owner != nullptr ? 1u : 0u};
       op->dispose(owner != nullptr ? disposal::complete_here : disposal::destroy);
     }

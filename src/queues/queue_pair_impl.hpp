@@ -216,8 +216,9 @@ private:
   template <class Operation>
   [[gnu::noinline]] bool start_slowly(work_queue& queue, Operation& op, std::uint32_t max_sge,
                                       queue_pair_state least);
-  [[gnu::noinline]] bool start_failed(send_operation& op, const error_code& ec, bool is_refused);
-  [[gnu::noinline]] bool receive_refused(receive_operation& op, const error_code& ec);
+  [[gnu::noinline]] bool start_failed(send_operation& op, int e, bool is_refused);
+  [[gnu::noinline]] bool start_unusual(send_operation& op);
+  [[gnu::noinline]] bool receive_refused(receive_operation& op, int e);
 
   error_code completion_failure(const ibv_wc& wc, operation_list& ready);
   void enter_failed(const error_code& why, operation_list& ready);

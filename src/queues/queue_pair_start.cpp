@@ -68,8 +68,9 @@ bool queue_pair_impl::start_slowly(work_queue& queue, Operation& op, std::uint32
 }
 
 // As in `send_queue::post`.
-bool queue_pair_impl::start_failed(send_operation& op, const error_code& ec, bool is_refused) {
-  assert(mutex_.is_locked() && ec);
+bool queue_pair_impl::start_failed(send_operation& op, int e, bool is_refused) {
+  assert(mutex_.is_locked() && e != 0);
+  const error_code ec = system_error_code(std::abs(e)); // siw negates the error
   const auto cq = cq_;
   operation_list ended;
   {
@@ -89,11 +90,11 @@ bool queue_pair_impl::start_failed(send_operation& op, const error_code& ec, boo
   return !is_refused;
 }
 
-bool queue_pair_impl::receive_refused(receive_operation& op, const error_code& ec) {
-  assert(mutex_.is_locked() && ec);
+bool queue_pair_impl::receive_refused(receive_operation& op, int e) {
+  assert(mutex_.is_locked() && e != 0);
   const auto cq = cq_;
   const bool background = op.background;
-  op.fail(ec);
+  op.fail(system_error_code(std::abs(e)));
   mutex_.unlock();
   if (background)
     cq->background_ending();
@@ -101,26 +102,30 @@ bool queue_pair_impl::receive_refused(receive_operation& op, const error_code& e
   return false;
 }
 
+// Called with the mutex locked, and unlocks it.
+bool queue_pair_impl::start_unusual(send_operation& op) {
+  assert(mutex_.is_locked());
+  if (state_.load(std::memory_order_relaxed) != queue_pair_state::connected || !op.usual ||
+      !send_.is_held())
+    return start_slowly(send_, op, options_.max_send_sge, queue_pair_state::connected);
+  cq_->operation_starting(op); // of a batch
+  send_.wait(op);
+  mutex_.unlock();
+  return true;
+}
+
 bool start(queue_pair_impl& impl, send_operation& op) {
   impl.mutex_.lock();
-  const bool usual =
-      impl.state_.load(std::memory_order_relaxed) == queue_pair_state::connected && op.usual;
-  if (!usual || !impl.send_.may_post()) [[unlikely]] {
-    if (!usual || !impl.send_.is_held())
-      return impl.start_slowly(impl.send_, op, impl.options_.max_send_sge,
-                               queue_pair_state::connected);
-    impl.cq_->operation_starting(op); // of a batch
-    impl.send_.wait(op);
-    impl.mutex_.unlock();
-    return true;
-  }
+  if (impl.state_.load(std::memory_order_relaxed) != queue_pair_state::connected || !op.usual ||
+      !impl.send_.may_post()) [[unlikely]]
+    return impl.start_unusual(op);
   impl.cq_->operation_starting(op);
   use_inline(op, impl.options_.max_inline, false);
   assert(impl.qp_ != nullptr);
   impl.send_.posting(op);
   ibv_send_wr* bad = &op.wr;
   if (const int e = ibv_post_send(impl.qp_, &op.wr, &bad)) [[unlikely]]
-    return impl.start_failed(op, system_error_code(std::abs(e)), bad != nullptr);
+    return impl.start_failed(op, e, bad != nullptr);
   impl.send_.posted(op);
   impl.cq_->operation_started();
   impl.mutex_.unlock();
@@ -176,7 +181,7 @@ bool start(queue_pair_impl& impl, receive_operation& op) {
   op.wr.next = nullptr;
   ibv_recv_wr* bad = nullptr;
   if (const int e = ibv_post_recv(impl.qp_, &op.wr, &bad)) [[unlikely]]
-    return impl.receive_refused(op, system_error_code(std::abs(e)));
+    return impl.receive_refused(op, e);
   impl.receive_.posted(op);
   impl.cq_->operation_started();
   impl.mutex_.unlock();

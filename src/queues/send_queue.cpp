@@ -114,20 +114,28 @@ int send_queue::post_chain(operation_list::iterator first, operation_list::itera
                            operation*& failed, operation_list& ended) {
   assert(first != last && qp_.qp_ != nullptr);
   auto* head = static_cast<send_operation*>(&*first);
-  send_operation* tail = nullptr;
+  ibv_send_wr** next = nullptr;
+  bool all_usual = true;
   for (auto i = first; i != last;) {
     auto& op = static_cast<send_operation&>(*i);
     ++i;
-    prepare(op, i == last && (room() == 0 || any_waiting()));
-    op.wr.next = nullptr;
-    if (tail != nullptr)
-      tail->wr.next = &op.wr;
-    tail = &op;
+    if (op.usual) [[likely]] {
+      use_inline(op, qp_.options_.max_inline, false);
+      unsignaled_run_ = 0;
+    } else {
+      prepare(op, i == last && (room() == 0 || any_waiting()));
+      all_usual = false;
+    }
+    if (next != nullptr)
+      *next = &op.wr;
+    next = &op.wr.next;
   }
+  *next = nullptr;
   ibv_send_wr* bad = &head->wr;
   const int e = std::abs(ibv_post_send(qp_.qp_, &head->wr, &bad)); // siw negates the error
   if (e == 0) [[likely]] {
-    note_bound(first, last);
+    if (!all_usual)
+      note_bound(first, last);
     return 0;
   }
   if (bad == nullptr) { // all were accepted, but the doorbell failed
@@ -196,19 +204,6 @@ void send_queue::on_refused(const operation& refused, operation_list& ended) {
 }
 
 void send_queue::on_completion(operation& op, const ibv_wc& wc, operation_list& ready) {
-  if (wc.status == IBV_WC_SUCCESS && static_cast<send_operation&>(op).usual &&
-      complete_oldest(op, ready)) [[likely]]
-    return;
-  complete_slowly(op, wc, ready);
-}
-
-// When siw flushes a READ that it was about to send, it completes the READ twice. An operation that
-// has failed stays posted until the teardown, after which the device completes nothing.
-bool send_queue::may_complete_again(const operation& op, const ibv_wc& wc) const noexcept {
-  return is_siw() && is_read(op) && wc.status != IBV_WC_SUCCESS;
-}
-
-void send_queue::complete_slowly(operation& op, const ibv_wc& wc, operation_list& ready) {
   operation_list behind;
   if (wc.status != IBV_WC_SUCCESS) {
     const error_code why = qp_.completion_failure(wc, behind);
@@ -219,6 +214,12 @@ void send_queue::complete_slowly(operation& op, const ibv_wc& wc, operation_list
   if (!may_complete_again(op, wc))
     complete(op, ready);
   ready.splice(ready.end(), behind);
+}
+
+// When siw flushes a READ that it was about to send, it completes the READ twice. An operation that
+// has failed stays posted until the teardown, after which the device completes nothing.
+bool send_queue::may_complete_again(const operation& op, const ibv_wc& wc) const noexcept {
+  return is_siw() && is_read(op) && wc.status != IBV_WC_SUCCESS;
 }
 
 } // namespace asio_rdma::detail

@@ -34,17 +34,26 @@ public:
   /// Whether the completion of a write may precede that of an earlier read, as on siw.
   void set_reads_overtaken(bool overtaken) noexcept { reads_overtaken_ = overtaken; }
   /// Whether a bind is repeated, and then fails, when earlier requests are repeated, as on rxe.
-  void set_binds_repeated(bool repeated) noexcept { binds_repeated_ = repeated; }
+  void set_binds_repeated(bool repeated) noexcept {
+    binds_repeated_ = repeated;
+    if (repeated)
+      ask_allowed_before();
+  }
   /// Whether a fenced operation waits here, because the device's fence may wait for ever. A fenced
   /// operation of rxe that is repeated also waits for the READs behind it. For siw see `set_siw`;
   /// its fence ends with the first READ besides, and it refuses a fenced READ.
-  void set_fences_here(bool here) noexcept { fences_here_ = here; }
+  void set_fences_here(bool here) noexcept {
+    fences_here_ = here;
+    if (here)
+      ask_allowed_before();
+  }
   /// The device is siw, and `reads` READs may be in flight. While an operation of siw waits for
   /// READs, siw answers no READs of the peer. If both sides wait so, they wait for ever. So here an
   /// operation is posted only when it does not have to wait for an answer of the peer.
   void set_siw(std::uint32_t reads) noexcept {
     assert(reads != 0);
     siw_reads_ = reads;
+    ask_allowed_before();
   }
   bool is_siw() const noexcept { return siw_reads_ != 0; }
 
@@ -64,8 +73,7 @@ private:
   bool may_become_last(operation& earlier, bool posted) noexcept override;
   void prepare(send_operation& op, bool must_signal) noexcept;
   bool may_complete_again(const operation& op, const ibv_wc& wc) const noexcept;
-  void note_bound(operation_list::iterator first, operation_list::iterator last) noexcept;
-  [[gnu::noinline]] void complete_slowly(operation& op, const ibv_wc& wc, operation_list& ready);
+  static void note_bound(operation_list::iterator first, operation_list::iterator last) noexcept;
 
   queue_pair_impl& qp_;
   bool reads_overtaken_ = false;

@@ -11,6 +11,8 @@ namespace asio_rdma::detail {
 // `before`: the end of the waiting operations that will be posted before `op`.
 bool work_queue::must_wait(const operation& op,
                            operation_list::const_iterator before) const noexcept {
+  if (!asks_allowed_before_)
+    return false;
   const std::uint32_t allowed = allowed_before(op);
   if (allowed == any_number)
     return false;
@@ -62,10 +64,12 @@ void work_queue::post_again() noexcept {
 
 void work_queue::post_waiting(operation_list& ended) {
   while (!waiting_.empty() && used_ != depth_ && holds_ == 0) {
-    auto last = waiting_.begin();
-    std::uint32_t n = 0;
-    for (; last != waiting_.end() && used_ + n != depth_ && !must_wait(*last, last); ++last)
-      ++n;
+    auto last = waiting_.end();
+    std::uint32_t n = blocked_; // without holds, the number of waiting operations
+    if (n > room() || asks_allowed_before_)
+      for (n = 0, last = waiting_.begin();
+           last != waiting_.end() && used_ + n != depth_ && !must_wait(*last, last); ++last)
+        ++n;
     if (n == 0)
       return;
     const auto first = waiting_.begin();

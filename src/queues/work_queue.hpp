@@ -101,13 +101,17 @@ public:
   /// Removes the posted operations as well. Called only when the device no longer uses them.
   void fail_all(const error_code& ec, operation_list& ready) noexcept;
 
-  /// Processes a work completion as the owner defines. Called by the completion queue.
+  /// Processes a work completion as the owner defines. Called by the completion queue, unless the
+  /// operation is `usual`, was successful, and `complete_oldest` completes it.
   virtual void on_completion(operation& op, const ibv_wc& wc, operation_list& ready) = 0;
 
 protected:
   static constexpr std::uint32_t any_number = std::numeric_limits<std::uint32_t>::max();
 
   ~work_queue() = default;
+
+  /// Until this is called, no operation waits for earlier ones: `allowed_before` is not asked.
+  void ask_allowed_before() noexcept { asks_allowed_before_ = true; }
 
   const operation& last_posted() const noexcept { return posted_.back(); }
 
@@ -147,6 +151,7 @@ private:
   std::uint32_t depth_;
   std::uint32_t used_ = 0;
   std::uint32_t holds_ = 0;
+  bool asks_allowed_before_ = false;
   std::uint32_t blocked_ = 0; // holds and waiting operations: the reasons not to post a new
                               // operation
 };

@@ -40,6 +40,8 @@ public:
   test_queue(detail::biased_mutex& m, std::uint32_t depth, bool ordered)
       : work_queue(m, depth), ordered_(ordered) {}
 
+  void let_some_wait() noexcept { ask_allowed_before(); }
+
   void on_completion(operation& op, const ibv_wc&, operation_list& ready) override {
     complete(op, ready);
   }

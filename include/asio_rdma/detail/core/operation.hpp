@@ -62,6 +62,9 @@ public:
   /// An operation of the library's own that calls no code of the user's: any thread may dispose of
   /// it.
   bool internal = false;
+  /// A signaled send of one buffer, not fenced and not atomic: posted and completed by the shortest
+  /// path.
+  bool usual = false;
   /// The queue that has the operation, or had it. Stored before the operation is posted: another
   /// thread may see its completion, and lock the queue's mutex, before the posting thread
   /// continues.
@@ -90,7 +93,6 @@ public:
   }
 
   // Filled by the request, except `wr_id` and `next`.
-  bool usual; ///< Signaled, not fenced, one buffer, not atomic: posted by the shortest path.
   std::uint32_t inline_bytes; ///< The payload's bytes if it may be inline, else `never_inline`.
   std::uint32_t result_slot;  ///< Of a posted atomic operation.
   ibv_send_wr wr;
