@@ -85,7 +85,8 @@ public:
   completion_counters counters() const noexcept;
 
   /// Mode `manual`: polls completions and runs their handlers by `dispatch` on their executors.
-  /// Returns the number of completed operations. Must not be called by two threads at a time.
+  /// Returns the number of completed operations. Must not be called by two threads at a time. In
+  /// other modes, in which the context polls, it does nothing and returns 0.
   std::size_t poll();
 
   /// The options of the shared queues that the context makes from now on.

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: BSL-1.0
 #include "core/biased_mutex.hpp"
 
+#include <cerrno>
 #include <chrono>
+#include <cstdlib>
 #include <linux/membarrier.h>
 #include <sys/syscall.h>
 #include <thread>
@@ -40,8 +42,11 @@ void biased_mutex::lock_first() noexcept {
 // because the mutex may be destroyed then. So the owner wakes no thread, and this one looks again.
 void biased_mutex::end_ownership() noexcept {
   owner_.store(&none_any_more, std::memory_order_relaxed);
-  [[maybe_unused]] const long e = membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
-  assert(e == 0);
+  while (membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) != 0) {
+    if (errno != ENOMEM)
+      std::abort(); // both threads would be inside
+    std::this_thread::yield();
+  }
   for (unsigned looks = 0; inside_.load(std::memory_order_acquire) != nullptr; ++looks)
     looks < 100 ? std::this_thread::yield()
                 : std::this_thread::sleep_for(std::chrono::microseconds(50));

@@ -74,11 +74,12 @@ public:
     if (state_.load() == state::idle)
       attend();
   }
+  void operation_not_started() noexcept { leave_to_runner(1); }
   void operation_not_started(const operation& op) noexcept {
     if (is_in_pass() && !op.internal)
       --started_in_pass_;
     else
-      leave_to_runner(1);
+      operation_not_started();
   }
 
   /// Called instead of `operation_starting` for an operation that does not count as work: a receive

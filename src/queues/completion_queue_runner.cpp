@@ -334,6 +334,8 @@ void completion_queue_impl::put_back(operation_list& operations) noexcept {
 // Counts the user's operations. Internal operations may have completed operations of the user, so
 // the loop continues after internal operations.
 std::size_t completion_queue_impl::poll() {
+  if (options_.mode != completion_mode::manual)
+    return 0;
   const auto self = shared_from_this(); // a handler may drop the last reference
   std::size_t ran = 0;
   for (bool more = true; more;) {
