@@ -127,6 +127,9 @@ public:
   void forget(std::uint32_t queue_pair) noexcept;
   /// Completes operations that the device no longer uses, by the runner.
   void complete(operation_list& done);
+  /// Does the same without a lock, if this thread is the runner and calls a handler. Otherwise
+  /// returns false. No operation is disposed of before the caller returns to the runner.
+  bool collect(operation_list& done) noexcept;
   /// Removes an operation that was passed to `complete`. Returns false if it is being disposed of,
   /// or was.
   bool take_back(const operation& op);
@@ -220,7 +223,6 @@ private:
   pass_counts hand_out_pass(unsigned polls, bool& role_given_up);
   void put_back(operation_list& operations) noexcept;
   int take_ready(batch& b, unsigned polls);
-  bool collect(operation_list& done) noexcept;
   void run_internal(batch& b);
   void ready_changed() noexcept { has_ready_.store(!ready_.empty(), std::memory_order_relaxed); }
   void operations_done_outside(std::size_t n) noexcept;
