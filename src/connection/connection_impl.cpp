@@ -87,30 +87,37 @@ bool connection_impl::run_parts(operation_list& done) {
   assert(link_.is_locked());
   if (!messages_)
     return false;
-  const message_action a = messages_->next();
+  bool any = false;
+  while (messages_->has_news()) {
+    const message_action a = messages_->next();
+    if (a.what == message_action::kind::none)
+      break;
+    any = true;
+    run_action(a, done);
+    if (link_.frames().has_news())
+      return true;
+  }
+  remote_part_->idle();
+  return regions_->run(done) || any;
+}
+
+void connection_impl::run_action(const message_action& a, operation_list& done) {
   switch (a.what) {
   case message_action::kind::prepare:
-    expose(static_cast<message_record&>(*a.send));
-    return true;
+    return expose(static_cast<message_record&>(*a.send));
   case message_action::kind::pull:
-    begin_pull(a);
-    return true;
+    return begin_pull(a);
   case message_action::kind::drop:
-    give_back(pull_of(a.slot));
-    return true;
+    return give_back(pull_of(a.slot));
   case message_action::kind::sent:
-    end_send(static_cast<message_record&>(*a.send), done);
-    return true;
+    return end_send(static_cast<message_record&>(*a.send), done);
   case message_action::kind::received:
-    complete_receive(*static_cast<message_receive::wait&>(*a.receive).op, done);
-    return true;
+    return complete_receive(*static_cast<message_receive::wait&>(*a.receive).op, done);
   case message_action::kind::await_idle:
-    link_.visit_when_idle();
-    return true;
+    return link_.visit_when_idle();
   case message_action::kind::none:
-    break;
+    return;
   }
-  return regions_->run(done);
 }
 
 void connection_impl::on_idle(bool) {

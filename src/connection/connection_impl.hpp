@@ -69,6 +69,7 @@ private:
       return disposition::violation;
     }
     bool drained() const override { return owner.remote_under_way_ == 0; }
+    using link_part::idle; // it never has an action
     connection_impl& owner;
   };
 
@@ -78,6 +79,7 @@ private:
   void on_key_ended(offered& o, operation_list& done) override;
   void add_payload(const outgoing_frame& frame, frame_transfer& to) override;
 
+  void run_action(const message_action& a, operation_list& done);
   error_code take_sizes(const error_code& ec) noexcept;
   void begin(connection_operation& op);
   void complete(connection_operation& op, const error_code& ec, operation_list& done);

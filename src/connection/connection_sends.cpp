@@ -28,7 +28,11 @@ bool connection_impl::start(message_send& op, const payload& p,
   r.waiter = &op;
   op.record = &r;
   begin(op);
-  messages_->send(r);
+  const link_action a = messages_->send_at_once(r);
+  if (a.what == link_action::kind::send)
+    link_.send(a);
+  else
+    messages_->send(r);
   v.run();
   return true;
 }

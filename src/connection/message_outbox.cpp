@@ -12,6 +12,11 @@ namespace {
 
 message_out& as_send(frame_operation& op) { return static_cast<message_out&>(op); }
 
+void set_immediate(frame_header& h, const message_out& op) noexcept {
+  h.immediate = op.immediate.value_or(0);
+  h.flags = op.immediate ? frame_header::has_immediate : std::uint8_t(0);
+}
+
 } // namespace
 
 message_outbox::message_outbox(const frame_link& link, const message_options& o)
@@ -140,28 +145,53 @@ bool message_outbox::next_data(outgoing_frame& f) {
   const bool eager = is_eager(as_send(queue_.front())), small = is_small(as_send(queue_.front()));
   message_out& op = take_first();
   f.operation = &op;
-  f.header.immediate = op.immediate.value_or(0);
-  f.header.flags = op.immediate ? frame_header::has_immediate : std::uint8_t(0);
   if (eager) {
-    op.state_ = message_out::state::eager;
-    if (op.what == message_out::kind::written) {
-      f.header.type = frame_type::written;
-      f.header.flags = frame_header::has_immediate;
-      return true;
-    }
-    f.header.type = frame_type::message;
-    f.header.length = static_cast<std::uint32_t>(op.bytes);
-    f.payload_of_operation = true;
+    begin_eager(op, small, f.header);
+    f.payload_of_operation = op.what == message_out::kind::message;
     if (small)
       fill_together(op, f);
   } else {
     op.state_ = message_out::state::offered;
     ++under_offer_;
+    set_immediate(f.header, op);
     f.header.type = frame_type::offer;
     f.header.length = offer_payload::size;
     f.header.id = op.id_;
     encode(offer_payload{.memory = op.memory_}, f.payload);
   }
+  return true;
+}
+
+void message_outbox::begin_eager(message_out& op, bool small, frame_header& header) {
+  op.state_ = message_out::state::eager;
+  set_immediate(header, op);
+  if (op.what == message_out::kind::written) {
+    header.type = frame_type::written;
+    header.flags = frame_header::has_immediate;
+    return;
+  }
+  header.type = frame_type::message;
+  header.length = static_cast<std::uint32_t>(op.bytes);
+  op.leads_ = small;
+  small_frames_ += small ? 1 : 0;
+}
+
+// As `send` and `next_data`.
+bool message_outbox::send_at_once(message_out& op, frame_header& header) {
+  assert(op.state_ == message_out::state::idle || op.state_ == message_out::state::done);
+  if (!queue_.empty() || no_sends_ || op.what != message_out::kind::message ||
+      op.bytes > eager_size())
+    return false;
+  const auto before = std::exchange(op.state_, message_out::state::waiting);
+  const bool small = is_small(op);
+  if (may_be_small(op) && (small_frames_ != 0 || idle_ != idle_wait::none)) {
+    op.state_ = before;
+    return false;
+  }
+  op.ec = {};
+  op.under_way_ = true;
+  op.answered_ = false;
+  begin_eager(op, small, header);
   return true;
 }
 
@@ -206,8 +236,6 @@ bool message_outbox::gathers() const {
 // Adds the messages that follow to the frame of `first`. One message alone needs no header of its
 // own.
 void message_outbox::fill_together(message_out& first, outgoing_frame& f) {
-  ++small_frames_;
-  first.leads_ = true;
   std::uint64_t bytes = gathered_size(first.bytes);
   std::uint32_t count = 1;
   for (message_out* last = &first; !queue_.empty() && count != most_gathered; ++count) {

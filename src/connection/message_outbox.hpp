@@ -62,6 +62,8 @@ public:
   std::uint64_t eager_size() const noexcept { return link_.peer_payload(); }
   /// Returns whether there may be an action.
   bool send(message_out& op);
+  /// Begins to send a message before which nothing waits. If it is not possible, returns false.
+  bool send_at_once(message_out& op, frame_header& header);
   void prepared(message_out& op, const remote_buffer& memory);
   void fail_send(message_out& op, const error_code& ec);
   bool cancel(message_out& op);
@@ -102,6 +104,7 @@ private:
   void entered(const message_out& op) noexcept;
   void left(const message_out& op) noexcept;
   message_out& take_first();
+  void begin_eager(message_out& op, bool small, frame_header& header);
   void fill_together(message_out& first, outgoing_frame& f);
   void end_together(message_out& first, const error_code& ec);
   void finish(message_out& op, const error_code& ec);

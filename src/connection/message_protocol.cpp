@@ -4,7 +4,7 @@
 namespace asio_rdma::detail {
 
 message_protocol::message_protocol(frame_link& link, const message_options& o)
-    : outbox_(link, o), inbox_(link, o) {
+    : link_(link), outbox_(link, o), inbox_(link, o) {
   link.add(*this, {frame_type::message, frame_type::gathered, frame_type::offer,
                    frame_type::written, frame_type::taken, frame_type::refused});
 }

@@ -22,15 +22,27 @@ public:
   /// The link must outlive this object.
   message_protocol(frame_link& link, const message_options& o);
 
+  /// Whether `next` may have an action. Otherwise it has none until the next event.
+  bool has_news() const noexcept { return may_act(); }
   message_action next();
 
   /// The longest message that is sent eagerly.
   std::uint64_t eager_size() const noexcept { return outbox_.eager_size(); }
 
   void send(message_out& op) {
-    ask_for_data();
     if (outbox_.send(op))
       ask_to_act();
+    if (outbox_.has_data())
+      ask_for_data();
+  }
+  /// The straight way of an eager message: if nothing waits before it, it is no small message that
+  /// waits for others, and the peer has room, the result is the action `send` that the driver
+  /// carries out. Otherwise the result is `none`, and nothing has happened: call `send`.
+  link_action send_at_once(message_out& op) {
+    frame_header header;
+    return link_.may_send_at_once() && outbox_.send_at_once(op, header)
+               ? link_.send_at_once(*this, header, op, true)
+               : link_action();
   }
   /// Reports that the key for `op` has been made.
   void prepared(message_out& op, const remote_buffer& memory) {
@@ -104,6 +116,7 @@ private:
   bool on_goodbye() override;
   void on_stopped(const error_code& ec) override;
 
+  frame_link& link_;
   message_outbox outbox_;
   message_inbox inbox_;
 };

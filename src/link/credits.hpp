@@ -79,6 +79,8 @@ public:
 
   /// A receive of the share has been given up.
   void freed() noexcept { --share_; }
+  /// `freed` and `granted` at a time: a receive of the share has been posted again.
+  void reposted() noexcept { ++owed_; }
   /// Whether another receive should be promised to the peer.
   bool wants() const noexcept { return owed_ + with_peer_ < promise_ && share_ < receives_; }
   /// Whether the share is below the number that the link is always entitled to.

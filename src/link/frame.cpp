@@ -68,6 +68,14 @@ constexpr shape shape_of(frame_type t) noexcept {
   return {};
 }
 
+constexpr std::array<shape, frame_types> shapes = [] {
+  std::array<shape, frame_types> result;
+  for (std::size_t t = 0; t != frame_types; ++t)
+    result[t] = shape_of(static_cast<frame_type>(t));
+  return result;
+}();
+constexpr shape unknown;
+
 bool valid_reason(std::uint32_t r) noexcept {
   return r >= static_cast<std::uint32_t>(refusal::size) &&
          r <= static_cast<std::uint32_t>(refusal::closed);
@@ -144,7 +152,8 @@ error_code decode(std::span<const std::byte> frame, frame_header& result) noexce
   h.length = get<std::uint32_t>(p + 4);
   h.id = get<std::uint32_t>(p + 8);
   h.immediate = get<std::uint32_t>(p + 12);
-  const shape s = shape_of(h.type);
+  const auto type = static_cast<std::size_t>(h.type);
+  const shape& s = type < frame_types ? shapes[type] : unknown;
   const bool immediate = (h.flags & frame_header::has_immediate) != 0;
   if (!s.known || h.length != frame.size() - frame_header::size ||
       (!s.any_length && h.length != s.length) || (h.flags & ~s.flags) != 0 ||

@@ -93,6 +93,21 @@ link_action frame_link::next_action() {
   }
   if (!may_send_ || free_.empty() || !next_frame())
     return {};
+  return send_frame(frame_.operation);
+}
+
+link_action frame_link::send_at_once(link_part& part, const frame_header& header,
+                                     frame_operation& operation, bool reports) {
+  assert(may_send_at_once() && control_ == 0 && data_ == 0);
+  frame_.header = header;
+  frame_.payload_of_operation = true;
+  frame_.fenced = false;
+  frame_.operation = &operation;
+  frame_part_ = &part;
+  return send_frame(reports ? &operation : nullptr);
+}
+
+link_action frame_link::send_frame(frame_operation* reports_to) {
   const std::uint32_t slot = free_.back();
   free_.pop_back();
   frame_.header.credits = credits_.spend();
@@ -103,7 +118,7 @@ link_action frame_link::next_action() {
   if (frame_.header.type == frame_type::resized &&
       !sizes_.change(wanted_size_, credits_.with_peer()))
     assert(false); // there are fewer sizes than the record has room for
-  sent_[slot] = {frame_.header, frame_part_, frame_.operation, true};
+  sent_[slot] = {frame_.header, frame_part_, reports_to, true};
   return {.what = link_action::kind::send, .slot = slot, .frame = &frame_};
 }
 
@@ -221,7 +236,8 @@ void frame_link::on_sent(std::uint32_t slot) {
     goodbye_done_ = news_ = true;
   if (s.part == nullptr)
     return;
-  s.part->ask_to_act();
+  if (s.operation != nullptr)
+    s.part->ask_to_act();
   s.part->on_sent(s.header, s.operation);
 }
 
@@ -269,15 +285,12 @@ bool frame_link::on_received(std::uint32_t slot, std::span<const std::byte> fram
     fail(error::protocol_violation);
     return what == link_part::disposition::held;
   }
-  if (what == link_part::disposition::consumed) {
-    news_ = true;
+  if (what == link_part::disposition::consumed)
     reposts_.push_back(slot);
-  }
   return true;
 }
 
 void frame_link::release(std::uint32_t slot) {
-  news_ = true;
   credits_.release();
   reposts_.push_back(slot);
 }

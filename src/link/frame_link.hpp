@@ -47,7 +47,7 @@ public:
   virtual bool next_data(outgoing_frame&) { return false; }
   /// Whether `next_data` may have a frame.
   virtual bool has_data() const { return false; }
-  /// The frame's SEND has completed. The part may have an action.
+  /// The frame's SEND has completed. If the frame has an operation, the part may have an action.
   virtual void on_sent(const frame_header&, frame_operation*) {}
   /// The link was stopped before the frame's SEND completed.
   virtual void on_dropped(const frame_header&, frame_operation*, const error_code&) {}
@@ -76,17 +76,16 @@ protected:
   /// The part may have data, and nothing else is new.
   inline void ask_for_data() noexcept;
   /// The part may have an action for the driver, and nothing else is new.
-  void ask_to_act() noexcept { may_act_ = true; }
+  inline void ask_to_act() noexcept;
   /// Whether the part may have an action for the driver.
-  bool may_act() const noexcept { return may_act_; }
+  inline bool may_act() const noexcept;
   /// The part has no action.
-  void idle() noexcept { may_act_ = false; }
+  inline void idle() noexcept;
 
 private:
   friend frame_link; // sets `frames_` and `bit_`, and calls the virtual functions
   frame_link* frames_ = nullptr;
   std::uint8_t bit_ = 0;
-  bool may_act_ = true;
 };
 
 struct frame_options {
@@ -147,7 +146,22 @@ public:
   link_action next();
   /// Whether `next` may have an action. Otherwise it has none until the next event. The end of what
   /// delays a goodbye is not always an event.
-  bool has_news() const noexcept { return news_ || closing_; }
+  bool has_news() const noexcept { return news_ || closing_ || !reposts_.empty(); }
+
+  /// Whether a part may have an action for the driver.
+  bool may_act() const noexcept { return acting_ != 0; }
+
+  /// The straight way of a data frame: `send_at_once` returns the action that `next` would return
+  /// if the part had just this frame. `operation` has the payload, and is passed to `on_sent` if
+  /// `reports`. Requires `may_send_at_once`: no frame waits, and there is a credit for data.
+  ///@{
+  bool may_send_at_once() const noexcept {
+    return !has_news() && !stopped_ && !failure_ && may_send_ && !free_.empty() &&
+           credits_.may_send_data();
+  }
+  link_action send_at_once(link_part& part, const frame_header& header, frame_operation& operation,
+                           bool reports);
+  ///@}
 
   /// Reports that a receive has completed with the bytes of `frame`, at the time `at` or now.
   /// Returns false if the link has failed and does not keep the receive.
@@ -156,8 +170,8 @@ public:
   /// Reports that a receive of the link's own has been posted again. The next frame returns its
   /// credit.
   void reposted() noexcept {
-    freed();
-    granted();
+    credits_.reposted();
+    note_credits();
   }
   /// For shared receives, `reposted` in two steps. `freed`: a receive has been given back.
   /// `granted`: while `wants_receive`, another posted receive has been assigned to the link.
@@ -234,7 +248,7 @@ private:
     bool under_way = false;
   };
 
-  friend link_part; // `link_part::ask_again` marks the part in the sets of parts to ask
+  friend link_part; // marks the part in the sets of parts to ask
 
   bool asks_in_vain() const;
   // Credits have changed, for which a frame may have waited.
@@ -243,6 +257,7 @@ private:
         news_ || (control_ | data_) != 0 || resizing_ != resize::none || credits_.should_return();
   }
   link_action next_action();
+  link_action send_frame(frame_operation* reports_to);
   bool next_frame();
   void begin_frame(frame_type type);
   bool take(std::uint8_t& from, bool (link_part::*ask)(outgoing_frame&));
@@ -257,6 +272,7 @@ private:
   enum class resize { none, wanted, due } resizing_ = resize::none;
   std::vector<link_part*> parts_;
   std::uint8_t control_ = 0, data_ = 0; // the parts that may have a frame of the kind, by `bit_`
+  std::uint8_t acting_ = 0;             // the parts that may have an action
   unsigned turn_ = 0;                   // the part to be asked first, for fairness
   std::array<link_part*, frame_types> part_of_{};
   boost::circular_buffer<std::uint32_t> reposts_;
@@ -280,10 +296,19 @@ private:
   bool stopped_ = false;
 };
 
+void link_part::ask_to_act() noexcept {
+  assert(frames_ != nullptr);
+  frames_->acting_ |= bit_;
+}
+
+bool link_part::may_act() const noexcept { return (frames_->acting_ & bit_) != 0; }
+
+void link_part::idle() noexcept {
+  frames_->acting_ = static_cast<std::uint8_t>(frames_->acting_ & ~bit_);
+}
+
 void link_part::ask_again() noexcept {
-  may_act_ = true;
-  if (frames_ == nullptr)
-    return;
+  ask_to_act();
   frames_->control_ |= bit_;
   frames_->data_ |= bit_;
   frames_->news_ = true;

@@ -55,8 +55,16 @@ link_statistics link_impl::statistics() const noexcept {
 
 void link_impl::run(operation_list& done) noexcept {
   assert(is_locked());
-  if (frames_ && state_ == state::connected)
-    do_or_fail([&] { drive(done); });
+  if (state_ == state::connected) [[likely]] {
+    if (frames_)
+      do_or_fail([&] {
+        receives_->take();
+        if (has_news()) // otherwise the visit costs little
+          drive(done);
+      });
+    if (state_ == state::connected)
+      return;
+  }
   if (state_ == state::failing && posted_ == 0)
     stop(done);
   if (state_ == state::stopped && closing_ != nullptr) {
@@ -71,7 +79,7 @@ void link_impl::run(operation_list& done) noexcept {
 // actions, or a failure of them, may need the link again.
 void link_impl::advance(operation_list& done) noexcept {
   run(done);
-  if (frames_ && state_ == state::connected)
+  if (state_ == state::connected && frames_)
     return;
   bool again = true;
   do_or_fail([&] {
@@ -92,9 +100,13 @@ void link_impl::lack_memory() noexcept {
 
 void link_impl::drive(operation_list& done) {
   assert(frames_ && state_ == state::connected);
-  receives_->take();
+  bool parts_ran = false; // since the last action of the link
   for (bool more = true; more && !failing();) {
+    if (!frames_->failure())
+      while (const auto slot = frames_->next_freed()) // as `next` would report them
+        receives_->free(*slot);
     const link_action a = frames_->has_news() ? frames_->next() : link_action();
+    parts_ran = parts_ran && a.what == link_action::kind::none;
     switch (a.what) {
     case link_action::kind::repost:
       receives_->free(a.slot);
@@ -112,7 +124,8 @@ void link_impl::drive(operation_list& done) {
       fail(asio::error::eof);
       break;
     case link_action::kind::none: // a part may have got an action though it had no frame
-      more = session_.run_parts(done);
+      more = (frames_->may_act() || (session_watches_ && !parts_ran)) && session_.run_parts(done);
+      parts_ran = true;
     }
   }
   credit_waits_.add(frames_->credit_waits() - credit_waits_.value());
@@ -133,19 +146,19 @@ void link_impl::stop(operation_list& done) {
 
 // Once the mutex is unlocked, only locals are used. An operation that was started may have ended on
 // another thread and released the last reference to the link.
-void link_impl::settle(std::unique_lock<mutex>& l, operation_list& done) noexcept {
-  assert(l.owns_lock() && l.mutex() == &mutex_);
+void link_impl::settle(operation_list& done) noexcept {
+  assert(is_locked());
   post_gathered();
   const bool visits = idle_ == idle_state::due;
   if (visits)
     idle_ = idle_state::postponed;
   if (failing() || posted_ == 0 || !dropped_.empty() || receives_->is_waited_for()) [[unlikely]]
-    return settle_rest(l, done, visits);
+    return settle_rest(done, visits);
   cq_->operation_started();
-  if (done.empty() && !visits)
-    return l.unlock();
+  if ((done.empty() || cq_->collect(done)) && !visits) [[likely]]
+    return mutex_.unlock();
   const auto cq = cq_;
-  l.unlock();
+  mutex_.unlock();
   if (!done.empty())
     cq->complete(done);
   if (visits)
@@ -153,8 +166,7 @@ void link_impl::settle(std::unique_lock<mutex>& l, operation_list& done) noexcep
 }
 
 // Settles what few visits have to.
-void link_impl::settle_rest(std::unique_lock<mutex>& l, operation_list& done,
-                            bool visits) noexcept {
+void link_impl::settle_rest(operation_list& done, bool visits) noexcept {
   if (removed_ && state_ == state::stopped && posted_ == 0 && !kept_)
     drop_memory();
   const dropped_blocks dropped(std::move(dropped_));
@@ -171,7 +183,7 @@ void link_impl::settle_rest(std::unique_lock<mutex>& l, operation_list& done,
   const auto cq = cq_;
   const error_code why = reason_;
   cq_->operation_started();
-  l.unlock();
+  mutex_.unlock();
   if (failed)
     failed->fail(why);
   if (!done.empty())

@@ -149,6 +149,8 @@ public:
   /// or a copy, so that few bytes do not keep much memory.
   registered_buffer take_received(std::uint32_t slot, std::size_t at, std::size_t bytes) noexcept;
 
+  /// Posts the frame of an action `send`.
+  void send(const link_action& a) { send(a.slot, *a.frame); }
   /// Posts a work request. If that fails, the link fails and `done` is not called.
   bool post(link_transfer& t);
   /// Gathers the work requests from now until `post_gathered`, at the latest until the end of the
@@ -190,6 +192,9 @@ public:
   /// Calls the session's `on_idle` when the handlers that are ready have run, and those that they
   /// made ready. Until then the context has work.
   void visit_when_idle();
+  /// If on, each visit that runs the link also runs the parts' actions once, as if a part had one.
+  /// Otherwise it does so only if a part or the link may have an action.
+  void run_parts_always(bool on) noexcept { session_watches_ = on; }
   /// Drops a reference to memory, or an access. The user's memory is released after the link is
   /// unlocked.
   void drop(registered_buffer& memory) noexcept { dropped_.drop(memory); }
@@ -197,6 +202,8 @@ public:
 
   /// Ends the connection with an error of the library's.
   void fail(const error_code& why);
+  /// Whether the link is connected, and has neither failed nor been closed.
+  bool connected() const noexcept { return state_ == state::connected; }
   /// Whether the link has failed or was closed.
   bool failing() const noexcept { return state_ >= state::failing; }
   /// Does a step that the link cannot do without. If there is no memory for the step, the link
@@ -248,9 +255,14 @@ private:
   // Driving.
   void run(operation_list& done) noexcept;
   void advance(operation_list& done) noexcept;
-  void settle(std::unique_lock<mutex>& l, operation_list& done) noexcept;
-  [[gnu::noinline]] void settle_rest(std::unique_lock<mutex>& l, operation_list& done,
-                                     bool visits) noexcept;
+  /// These unlock the mutex.
+  ///@{
+  void settle(operation_list& done) noexcept;
+  [[gnu::noinline]] void settle_rest(operation_list& done, bool visits) noexcept;
+  ///@}
+  bool has_news() const noexcept {
+    return frames_->has_news() || frames_->may_act() || session_watches_;
+  }
   void drive(operation_list& done);
   void send(std::uint32_t slot, const outgoing_frame& frame);
   void stop(operation_list& done);
@@ -309,6 +321,7 @@ private:
   state state_ = state::open;
   bool holding_ = false;             // the queue pair may not send before the peer
   bool gathering_ = false;           // work requests, until `post_gathered`
+  bool session_watches_ = false;     // see `run_parts_always`
   bool kept_ = false;                // the device keeps memory of posted work requests
   bool failure_reported_ = false;    // to the queue pair
   std::atomic<bool> removed_{false}; // the session is no member of the service
@@ -318,12 +331,11 @@ private:
 /// completes the operations that are done and does all else that must not be done under the lock.
 class link_impl::visit {
 public:
-  explicit visit(link_impl& link) : link_(link), lock_(link.mutex_) {}
+  explicit visit(link_impl& link) noexcept : link_(link) { link.mutex_.lock(); }
   visit(const visit&) = delete;
   ~visit() {
     assert(changed_ || !link_.gathering_);
-    if (changed_)
-      link_.settle(lock_, done);
+    changed_ ? link_.settle(done) : link_.mutex_.unlock();
   }
 
   /// Operations that have ended.
@@ -345,7 +357,6 @@ public:
 
 private:
   link_impl& link_;
-  std::unique_lock<mutex> lock_;
   bool changed_ = false;
 };
 

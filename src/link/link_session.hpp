@@ -47,7 +47,8 @@ private:
 
   /// Makes the parts of the protocol, once the peer's values are known.
   virtual void make_parts(frame_link& frames, const handshake& peer) = 0;
-  /// Carries out the actions of the parts. Returns true if there were any.
+  /// Carries out actions of the parts, until there is none or the frames have news. Returns true if
+  /// there were any.
   virtual bool run_parts(operation_list& done) = 0;
   /// The visit that `link_impl::visit_when_idle` has asked for. If `quiet`, nothing else was ready.
   virtual void on_idle(bool /*quiet*/) {}

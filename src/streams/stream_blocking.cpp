@@ -39,8 +39,7 @@ bool stream_impl::begin_here(Op& op, bool wait) {
   op.finished_ = false;
   if (!begin(op))
     return true;
-  active_.push_back(op);
-  v.advance();
+  run_or_enqueue(op, v);
   return op.finished_;
 }
 

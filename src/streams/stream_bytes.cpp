@@ -27,8 +27,6 @@ void stream_impl::add_payload(const outgoing_frame& frame, frame_transfer& to) {
   auto& source = static_cast<stream_source&>(*frame.operation);
   if (source.is_block()) {
     const stream_block& b = static_cast<const stream_block&>(source);
-    if (b.tiny)
-      return to.copy(tiny_block_.data() + b.frame_offset(), frame.header.length);
     const const_buffer payload =
         (const_buffer(blocks_[b.index]) + b.frame_offset()).first(frame.header.length);
     if (payload.size() <= frame_transfer::payload_room)
@@ -38,6 +36,11 @@ void stream_impl::add_payload(const outgoing_frame& frame, frame_transfer& to) {
     return;
   }
   auto& request = static_cast<stream_writing::request_type&>(static_cast<stream_write&>(source));
+  if (request.what == stream_write::kind::copy) { // it is sent at once
+    for (const ibv_sge& e : std::span(request.op->parts, request.op->part_count))
+      to.copy(reinterpret_cast<const void*>(e.addr), e.length);
+    return;
+  }
   for_range({request.op->parts, request.op->part_count}, request.frame_offset(),
             frame.header.length, [&](const ibv_sge& e) { to.add(e); });
 }
@@ -46,16 +49,14 @@ void stream_impl::fill(const stream_action& a) {
   link_.post_gathered();
   const auto& op = *static_cast<stream_writing::request_type&>(*a.write).op;
   registered_buffer& memory = blocks_[a.block->index];
-  auto* to = a.block->tiny ? tiny_block_.data() : nullptr;
-  if (a.at == 0 && to == nullptr) {
+  if (a.at == 0) {
     error_code ec;
     memory = allocate(link_.pool(), a.block->capacity, ec);
     if (ec)
       return bytes_->no_memory(*a.write, *a.block, ec);
   }
-  if (to == nullptr)
-    to = static_cast<std::byte*>(memory.data());
-  gather({op.parts, op.part_count}, a.offset, a.bytes, to + a.at);
+  gather({op.parts, op.part_count}, a.offset, a.bytes,
+         static_cast<std::byte*>(memory.data()) + a.at);
 }
 
 void stream_impl::expose(stream_write& write) {

@@ -58,7 +58,7 @@ void stream_impl::make_parts(frame_link& frames, const handshake& peer) {
   stream_limits o;
   o.reads = peer.max_reads != 0 && link_.queue_pair()->options().max_reads != 0;
   o.blocks = stream_options_.sends;
-  o.tiny_block = frame_transfer::payload_room;
+  o.at_once = frame_transfer::payload_room;
   o.inbox.read_ahead = std::max<std::uint64_t>(
       o.inbox.read_ahead, std::uint64_t(stream_options_.receives) * stream_options_.receive_size);
   // If a later step throws, the frames are destroyed. The protocol uses the frames, so it is
@@ -102,9 +102,21 @@ bool stream_impl::begin(stream_reading& op) {
   op.request.op = &op;
   op.request.direct =
       !op.blocking_ && op.part_count == 1 && op.size >= bytes_->direct_from() && find_keys(op);
-  bytes_->read(op.request);
   return true;
 }
+
+bool stream_impl::run_at_once(stream_reading& op, operation_list& done) {
+  stream_action a;
+  op.request.done = 0;
+  while (bytes_->read_at_once(op.request, a))
+    take(a);
+  if (op.request.done == 0)
+    return false;
+  ended(op, op.request.done, done);
+  return true;
+}
+
+void stream_impl::enqueue(stream_reading& op) { bytes_->read(op.request); }
 
 bool stream_impl::begin(stream_writing& op) {
   const bool waits = op.request.what == stream_write::kind::wait;
@@ -130,16 +142,25 @@ bool stream_impl::begin(stream_writing& op) {
   }
   op.request.bytes = waits ? 1 : op.size;
   op.request.op = &op;
-  bytes_->write(op.request);
   return true;
 }
 
+bool stream_impl::run_at_once(stream_writing& op, operation_list& done) {
+  if (op.request.what != stream_write::kind::copy || !link_.connected())
+    return false;
+  const link_action a = bytes_->write_at_once(op.request);
+  if (a.what == link_action::kind::none)
+    return false;
+  link_.send(a); // if this fails, so does the link, and not the write
+  ended(op, op.request.done, done);
+  return true;
+}
+
+void stream_impl::enqueue(stream_writing& op) { bytes_->write(op.request); }
+
 bool stream_impl::begin(stream_error_wait& op) {
   op.ec = {};
-  if (!known_ || link_.check())
-    return false;
-  ++error_waits_;
-  return true;
+  return known_ && !link_.check();
 }
 
 // Sends registered memory in place (`lend`), unless a frame copies the bytes anyway, or the write
@@ -189,8 +210,7 @@ bool stream_impl::start_op(Op& op) {
   if (!begin(op))
     return false;
   link_.operation_starting();
-  active_.push_back(op);
-  v.advance();
+  run_or_enqueue(op, v);
   return true;
 }
 
@@ -204,51 +224,55 @@ bool stream_impl::run_parts(operation_list& done) {
   assert(link_.is_locked());
   if (!bytes_)
     return false;
-  const stream_action a = bytes_->next();
-  switch (a.what) {
-  case stream_action::kind::fill:
-    fill(a);
-    return true;
-  case stream_action::kind::freed:
-    if (a.block == nullptr)
-      chunks_[a.chunk->index]->memory = {};
-    else if (!a.block->tiny)
-      blocks_[a.block->index] = {};
-    return true;
-  case stream_action::kind::expose:
-    expose(*a.write);
-    return true;
-  case stream_action::kind::pull:
-    pull(a);
-    return true;
-  case stream_action::kind::pull_direct:
-    pull_direct(a);
-    return true;
-  case stream_action::kind::stop:
-    direct_->stop();
-    return true;
-  case stream_action::kind::await_idle:
-    link_.visit_when_idle();
-    return true;
-  case stream_action::kind::wrote:
-    end_write(*static_cast<stream_writing::request_type&>(*a.write).op, done);
-    return true;
-  case stream_action::kind::take:
-    take(a);
-    return true;
-  case stream_action::kind::read:
-    finish(*static_cast<stream_reading::request_type&>(*a.read).op, a.read->ec, a.read->done, done);
-    return true;
-  case stream_action::kind::none:
-    break;
+  bool any = false;
+  while (bytes_->has_news()) {
+    const stream_action a = bytes_->next();
+    if (a.what == stream_action::kind::none)
+      break;
+    any = true;
+    run_action(a, done);
+    if (link_.frames().has_news() && bytes_->has_news())
+      return true;
   }
   if (error_waits_ == 0 || !link_.frames().stopped())
-    return wait_for_peer(done);
+    return wait_for_peer(done) || any;
   const auto i = std::find_if(active_.begin(), active_.end(), [](const operation& op) {
     return static_cast<const stream_operation&>(op).what == stream_operation::kind::error;
   });
   finish(static_cast<stream_operation&>(*i), {}, 0, done);
   return true;
+}
+
+void stream_impl::run_action(const stream_action& a, operation_list& done) {
+  switch (a.what) {
+  case stream_action::kind::fill:
+    return fill(a);
+  case stream_action::kind::freed:
+    (a.block != nullptr ? blocks_[a.block->index] : chunks_[a.chunk->index]->memory) = {};
+    return;
+  case stream_action::kind::expose:
+    return expose(*a.write);
+  case stream_action::kind::pull:
+    return pull(a);
+  case stream_action::kind::pull_direct:
+    return pull_direct(a);
+  case stream_action::kind::stop:
+    return direct_->stop();
+  case stream_action::kind::await_idle:
+    return link_.visit_when_idle();
+  case stream_action::kind::wrote:
+    return end_write(*static_cast<stream_writing::request_type&>(*a.write).op, done);
+  case stream_action::kind::take:
+    take(a);
+    if (!a.last)
+      return;
+    [[fallthrough]];
+  case stream_action::kind::read:
+    return finish(*static_cast<stream_reading::request_type&>(*a.read).op, a.read->ec, a.read->done,
+                  done);
+  case stream_action::kind::none:
+    return;
+  }
 }
 
 void stream_impl::on_idle(bool quiet) {
@@ -287,6 +311,11 @@ void stream_impl::finish(stream_operation& op, const error_code& ec, std::uint64
     if (!link_.end_offer(w, w.memory, w.access))
       op.ec = error::device_keeps_memory;
   }
+  ended(op, bytes, done);
+}
+
+// The operation has its error, and is in no list.
+void stream_impl::ended(stream_operation& op, std::uint64_t bytes, operation_list& done) {
   link_.drop(op.access);
   link_.drop(op.memory);
   op.value = bytes;

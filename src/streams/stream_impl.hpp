@@ -81,8 +81,23 @@ private:
   bool begin(stream_reading& op);
   bool begin(stream_writing& op);
   bool begin(stream_error_wait& op);
+  bool run_at_once(stream_reading& op, operation_list& done);
+  bool run_at_once(stream_writing& op, operation_list& done);
+  bool run_at_once(stream_error_wait&, operation_list&) noexcept { return false; }
+  void enqueue(stream_reading& op);
+  void enqueue(stream_writing& op);
+  void enqueue(stream_error_wait&) noexcept { ++error_waits_; }
+  template <class Op>
+  void run_or_enqueue(Op& op, link_impl::visit& v) {
+    if (!run_at_once(op, v.done)) {
+      enqueue(op);
+      active_.push_back(op);
+    }
+    v.advance();
+  }
   template <class Op>
   bool start_op(Op& op);
+  void run_action(const stream_action& a, operation_list& done);
   template <class Op>
   bool begin_here(Op& op, bool wait);
   template <class Op>
@@ -99,6 +114,7 @@ private:
   void end_withdrawn(stream_operation& op, operation_list& done);
   void finish(stream_operation& op, const error_code& ec, std::uint64_t bytes,
               operation_list& done);
+  void ended(stream_operation& op, std::uint64_t bytes, operation_list& done);
   void withdraw_all(operation_list& done);
   void look_here();
   void wait_for(stream_operation& op);
@@ -129,7 +145,6 @@ private:
   bool leaving_ = false;                            // the context shuts down
   std::optional<stream_protocol> bytes_;
   std::vector<registered_buffer> blocks_; // the memory of the protocol's blocks
-  std::array<std::byte, frame_transfer::payload_room> tiny_block_; // of the one that is tiny
   std::vector<std::unique_ptr<chunk>> chunks_;
   std::unique_ptr<direct_pull> direct_;
   operation_list active_; // the pending operations, to be found by id

@@ -91,6 +91,8 @@ public:
   /// Whether the driver must stop the direct read; true once.
   bool next_stop() noexcept { return std::exchange(stop_due_, false); }
 
+  /// Whether no memory is to be freed, nothing is to be read ahead and no READ is to be stopped.
+  bool is_at_rest() const noexcept { return freed_chunks_.empty() && unread_ == 0 && !stop_due_; }
   bool reading() const noexcept { return reading_ != 0; }
   bool unread() const noexcept { return unread_ != 0; }
   bool unanswered() const noexcept { return unanswered_ != 0; }

@@ -72,8 +72,10 @@ bool stream_impl::wait_for_peer(operation_list& done) {
   if (bytes_->awaits_idle() && !closed_ && !bytes_->withdrawing() && !link_.failing())
     return false;
   const bool owes = bytes_->owes();
-  if (!owes && !closed_ && !waits_ && !withdrawing_ && holder_->now == holder::state::idle)
-      [[likely]]
+  const bool waits =
+      owes || closed_ || waits_ || withdrawing_ || holder_->now != holder::state::idle;
+  link_.run_parts_always(waits); // the end of any SEND may end the wait
+  if (!waits) [[likely]]
     return false;
   if (bytes_->withdrawing() != withdrawing_) // the patience changes
     wait_anew();

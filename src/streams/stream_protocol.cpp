@@ -14,7 +14,7 @@ stream_protocol::stream_protocol(frame_link& link, const stream_limits& o, const
       rounds_(rounds),
       block_size_(o.block_size),
       small_block_size_(std::min(o.small_block_size, o.block_size)),
-      tiny_block_(std::min(o.tiny_block, small_block_size_ - 1)), // so that its frame is small
+      at_once_(std::min(o.at_once, small_block_size_ - 1)), // so that its frame is small
       lend_from_(o.lend_from),
       offer_from_(o.reads ? o.offer_from : std::numeric_limits<std::uint64_t>::max()),
       direct_from_(o.direct_from),
@@ -40,11 +40,17 @@ stream_action stream_protocol::next() {
     return {};
   }
   const stream_action a = next_action();
-  if (a.what == stream_action::kind::none)
+  if (a.what == stream_action::kind::none || is_at_rest())
     idle();
   else if (a.what == stream_action::kind::fill)
     ask_for_data();
   return a;
+}
+
+// Whether there is surely no action.
+bool stream_protocol::is_at_rest() const noexcept {
+  return writers_.empty() && readers_.empty() && done_writes_.empty() && done_reads_.empty() &&
+         freed_blocks_.empty() && idle_ != idle_wait::due && inbox_.is_at_rest();
 }
 
 stream_action stream_protocol::next_action() {
@@ -176,8 +182,15 @@ void stream_protocol::begin(outgoing_frame& f, stream_source& from) {
       std::min<std::uint64_t>(from.bytes - from.begun_, std::numeric_limits<std::uint32_t>::max()));
   f.payload_of_operation = true;
   small_under_way_ += is_small(f.header);
-  const bool partial = f.header.immediate == 0 && bytes < block_size_;
-  if (!partial || idle_ != idle_wait::none || no_delay_ || link_.closing())
+  if (f.header.immediate == 0 && bytes < block_size_)
+    sent_alone();
+}
+
+// Bytes were sent that end their source, and later writes could have shared their frame. So writes
+// that follow in the same round of handlers share a block. If `on_idle` has sent the bytes, the
+// round is the one that has just begun: its first write waits for the end of the round, too.
+void stream_protocol::sent_alone() {
+  if (idle_ != idle_wait::none || no_delay_ || link_.closing())
     return;
   if (rounds_ != nullptr) {
     sent_in_ = rounds_->value();
@@ -229,8 +242,7 @@ void stream_protocol::frame_ended(const frame_header& header, frame_operation& e
   auto& s = static_cast<stream_source&>(ended);
   --s.under_way_;
   const bool data = header.type == frame_type::data;
-  if (data && is_small(header))
-    --small_under_way_;
+  small_frame_ended(header, false);
   if (!s.is_block()) {
     stream_write& op = as_write(s);
     if (!ec && data)
@@ -241,11 +253,20 @@ void stream_protocol::frame_ended(const frame_header& header, frame_operation& e
   end_if_over(s);
 }
 
+void stream_protocol::small_frame_ended(const frame_header& header, bool at_once) noexcept {
+  if (header.type != frame_type::data || !is_small(header))
+    return;
+  --small_under_way_;
+  at_once_under_way_ -= at_once ? 1 : 0;
+}
+
 void stream_protocol::on_sent(const frame_header& header, frame_operation* op) {
   // Answers to the peer's own frames are no sign of progress.
   taken_ += header.type == frame_type::data || header.type == frame_type::offer;
   if (op != nullptr)
     frame_ended(header, *op, {});
+  else
+    small_frame_ended(header, true);
   if (!pending_.empty())
     ask_for_data(); // a block may have waited for the end of the frame
 }
@@ -254,6 +275,8 @@ void stream_protocol::on_dropped(const frame_header& header, frame_operation* op
                                  const error_code& ec) {
   if (op != nullptr)
     frame_ended(header, *op, ec);
+  else
+    small_frame_ended(header, true);
 }
 
 // --- Frames of the peer ----------------------------------------------------------------------
@@ -296,7 +319,7 @@ link_part::disposition stream_protocol::on_bytes(const frame_header& header,
                                                  std::uint32_t slot) {
   if (peer_shut_down_)
     return disposition::violation;
-  if (!queues() && !has_blocks_under_way())
+  if (!queues() && !has_copies_under_way())
     waited_for_ = false;
   if (header.type == frame_type::offer) {
     offer_payload p;

@@ -22,14 +22,13 @@ public:
 
   const std::uint32_t index;
   std::uint32_t capacity = 0; ///< Chosen before the first `fill`.
-  bool tiny = false;          ///< `stream_limits::tiny_block`; there is one such block at a time.
 };
 
 struct stream_limits {
   std::uint32_t blocks = 16;                ///< Blocks that are copied and not sent, at most.
   std::uint32_t block_size = 1 << 18;       ///< Bytes in a block, at most.
   std::uint32_t small_block_size = 1 << 14; ///< The size of a block that small writes share.
-  std::uint32_t tiny_block = 0; ///< The size of a block for one write that nothing holds; 0: none.
+  std::uint32_t at_once = 0; ///< The most bytes of a write that needs no block (`write_at_once`).
 
   /// The fewest bytes of a write that are lent in frames: to copy fewer takes less time than a
   /// SEND.
@@ -57,7 +56,7 @@ struct stream_action {
     wrote,      ///< `write` has completed.
     take, ///< Copy `bytes` bytes at `at` of `chunk`, or of the payload in receive `slot` if that
           ///< is null, to `offset` of `read`. For a `piece`, keep the memory instead. Then
-          ///< release the slot if `emptied`.
+          ///< release the slot if `emptied`. If `last`, `read` has completed.
     read, ///< `read` has completed.
     pull, ///< Allocate memory for `chunk` and read all of `memory` into it, or less after
           ///< reducing `bytes` of `chunk`. Call `pulling` now and `pulled` at the end; or
@@ -77,6 +76,7 @@ struct stream_action {
   std::uint32_t bytes = 0;
   std::uint64_t offset = 0;
   bool emptied = false;
+  bool last = false;
 };
 
 /// A stream of bytes in each direction; each direction can be shut down.
@@ -98,9 +98,16 @@ public:
   /// and `rounds` must outlive this object.
   stream_protocol(frame_link& link, const stream_limits& o, const tally* rounds);
 
+  /// Whether `next` may have an action. Otherwise it has none until the next event.
+  bool has_news() const noexcept { return may_act(); }
   stream_action next();
 
   void write(stream_write& op);
+  /// The straight way of a small write: if nothing waits before it, later writes need not be
+  /// awaited, and the peer has room, its bytes are sent in a frame of their own. Then `op` has
+  /// completed, and the result is the action `send` that the driver carries out. Otherwise the
+  /// result is `none`, and nothing has happened: call `write`.
+  link_action write_at_once(stream_write& op);
   /// Reports that there is no memory for the block of the last `fill`.
   void no_memory(stream_write& op, stream_block& block, const error_code& ec);
   /// Reports that the handlers that were ready have run (`await_idle`). If `quiet`, nothing else
@@ -121,6 +128,11 @@ public:
   }
 
   void read(stream_read& op);
+  /// The straight way of a read: if bytes have arrived and no read waits for them, returns true
+  /// with an action `take`. Call it until it returns false; `op.done` is 0 before the first call.
+  /// If `op.done` is still 0 in the end, nothing has happened: call `read`. Otherwise `op` has
+  /// completed.
+  bool read_at_once(stream_read& op, stream_action& a);
   /// Cancels a read. Returns true if `op` was removed; it has taken no bytes. Returns false while
   /// the device writes to its memory. Then `op` takes no bytes and ends with `operation_aborted`
   /// when the device has finished.
@@ -197,6 +209,8 @@ private:
   bool next_expose(stream_action& a);
   bool next_pull(stream_action& a);
   bool next_read(stream_action& a);
+  void take(stream_read& op, stream_action& a);
+  bool is_over(const stream_read& op) const noexcept;
   const stream_write* next_lent() const noexcept;
   const stream_source* next_source() const noexcept;
   /// Whether later writes are expected, which can share a block.
@@ -210,6 +224,7 @@ private:
   void end_if_over(stream_source& s);
   void end_offers(const error_code& ec);
   void leave_queue(stream_write& op);
+  void leave_queue(stream_read& op);
   void finish(stream_write& op, const error_code& ec);
   void finish(stream_read& op, const error_code& ec);
   void end_writes(const error_code& ec);
@@ -219,14 +234,19 @@ private:
   void notify_of_drop() noexcept;
   /// Whether bytes that were written before have not been sent.
   bool queues() const noexcept { return !pending_.empty() || !writers_.empty(); }
-  bool has_blocks_under_way() const noexcept {
-    return free_blocks_.size() + freed_blocks_.size() != blocks_.size();
+  bool has_copies_under_way() const noexcept {
+    return at_once_under_way_ != 0 || free_blocks_.size() + freed_blocks_.size() != blocks_.size();
   }
+  /// Whether bytes have been sent in this round of handlers, so that further writes may follow.
+  bool follows() const noexcept { return sent_in_ && sent_in_ == rounds_->value(); }
+  void sent_alone();
+  void small_frame_ended(const frame_header& header, bool at_once) noexcept;
+  bool is_at_rest() const noexcept;
   bool at_end() const noexcept { return no_reads_ && (no_waits_ || inbox_.empty()); }
 
   frame_link& link_;
   const tally* rounds_;
-  std::uint32_t block_size_, small_block_size_, tiny_block_;
+  std::uint32_t block_size_, small_block_size_, at_once_;
   std::uint32_t lend_from_;
   std::uint64_t offer_from_;
   std::uint64_t direct_from_;
@@ -240,7 +260,8 @@ private:
   boost::circular_buffer<std::uint32_t> withdraws_;
   frame_operation_list writers_; // in order; the first may have begun
   frame_operation_list done_writes_;
-  std::uint32_t small_under_way_ = 0; // outstanding small frames
+  std::uint32_t small_under_way_ = 0;   // outstanding small frames
+  std::uint32_t at_once_under_way_ = 0; // those of them that need no block
   std::uint64_t taken_ = 0, answered_ = 0;
   enum class question { none, due, asked } question_ = question::none;
   std::uint32_t answer_ = 0; // the last answer: the bytes that the peer has taken

@@ -96,26 +96,55 @@ bool stream_protocol::next_read(stream_action& a) {
       finish(op, op.what == stream_read::kind::wait ? of_wait(ec) : ec);
       continue;
     }
-    const stream_inbox::part p = inbox_.take(op.capacity - op.done);
-    a.what = stream_action::kind::take;
-    a.read = &op;
-    a.chunk = p.chunk;
-    a.slot = p.slot;
-    a.at = p.at;
-    a.bytes = p.bytes;
-    a.emptied = p.emptied;
-    a.offset = op.done;
-    op.done += a.bytes;
-    if (op.what == stream_read::kind::piece)
+    take(op, a);
+    a.last = is_over(op) && done_reads_.empty(); // reads complete in order
+    if (a.last)
+      leave_queue(op);
+    else if (op.what == stream_read::kind::piece)
       finish(op, {});
     return true;
   }
   return false;
 }
 
-void stream_protocol::finish(stream_read& op, const error_code& ec) {
+void stream_protocol::take(stream_read& op, stream_action& a) {
+  const stream_inbox::part p = inbox_.take(op.capacity - op.done);
+  a.what = stream_action::kind::take;
+  a.read = &op;
+  a.chunk = p.chunk;
+  a.slot = p.slot;
+  a.at = p.at;
+  a.bytes = p.bytes;
+  a.emptied = p.emptied;
+  a.offset = op.done;
+  op.done += a.bytes;
+}
+
+// Whether a read that has taken bytes takes no more.
+bool stream_protocol::is_over(const stream_read& op) const noexcept {
+  return op.what == stream_read::kind::piece || op.done == op.capacity || !inbox_.has_bytes();
+}
+
+bool stream_protocol::read_at_once(stream_read& op, stream_action& a) {
+  assert(!op.waiting_);
+  if (op.done != 0 ? is_over(op)
+                   : !readers_.empty() || op.what == stream_read::kind::wait || starved_ ||
+                         inbox_.is_taking() || !inbox_.has_bytes())
+    return false;
+  op.ec = {};
+  take(op, a);
+  if (!inbox_.is_at_rest())
+    ask_to_act(); // a chunk was freed, or there is room to read ahead
+  return true;
+}
+
+void stream_protocol::leave_queue(stream_read& op) {
   op.waiting_ = false;
   readers_.erase(frame_operation_list::s_iterator_to(op));
+}
+
+void stream_protocol::finish(stream_read& op, const error_code& ec) {
+  leave_queue(op);
   op.ec = ec;
   done_reads_.push_back(op);
 }

@@ -22,9 +22,26 @@ void stream_protocol::write(stream_write& op) {
     return finish(op, op.what == stream_write::kind::wait ? of_wait(no_writes_) : no_writes_);
   op.queued_ = true;
   writers_.push_back(op);
-  const bool follows = sent_in_ && sent_in_ == rounds_->value();
-  if (follows && op.what == stream_write::kind::copy && idle_ == idle_wait::none && !no_delay_)
+  if (op.what == stream_write::kind::copy && idle_ == idle_wait::none && !no_delay_ && follows())
     idle_ = idle_wait::due;
+}
+
+// As `write`, the copy to a block and the frame of that block, without the block.
+link_action stream_protocol::write_at_once(stream_write& op) {
+  assert(op.what == stream_write::kind::copy && !op.queued_ && op.under_way_ == 0);
+  const bool gathered =
+      !no_delay_ && (idle_ != idle_wait::none || small_under_way_ != 0 || follows());
+  if (op.bytes > std::min(at_once_, link_.peer_payload()) || gathered || queues() || no_writes_ ||
+      !link_.may_send_at_once())
+    return {};
+  op.ec = {};
+  op.done = op.bytes;
+  op.frame_offset_ = op.taken_ = 0;
+  ++small_under_way_;
+  ++at_once_under_way_;
+  sent_alone();
+  const auto length = static_cast<std::uint32_t>(op.bytes);
+  return link_.send_at_once(*this, {.type = frame_type::data, .length = length}, op, false);
 }
 
 void stream_protocol::restart(stream_source& s) noexcept {
@@ -53,11 +70,6 @@ stream_block& stream_protocol::block_for(const stream_write& op) {
     left = block_size_;
   fresh.capacity =
       static_cast<std::uint32_t>(std::clamp<std::uint64_t>(left, small_block_size_, block_size_));
-  // A tiny block is pending or has a small frame, until it is free again.
-  fresh.tiny =
-      op.bytes - op.done <= tiny_block_ && pending_.empty() && small_under_way_ == 0 && !gathers();
-  if (fresh.tiny)
-    fresh.capacity = tiny_block_;
   fresh.bytes = 0;
   restart(fresh);
   pending_.push_back(fresh);

@@ -147,16 +147,9 @@ protected:
     case link_action::kind::repost:
       free_receive(a.slot);
       break;
-    case link_action::kind::send: {
-      const frame_header& h = a.frame->header;
-      const bool of_operation = a.frame->payload_of_operation;
-      wire.push_back({h,
-                      frame_of(h, of_operation ? payload_of(*a.frame)
-                                               : std::span(a.frame->payload).first(h.length)),
-                      of_operation});
-      unsent.push_back(a.slot);
+    case link_action::kind::send:
+      send(a);
       break;
-    }
     case link_action::kind::grow:
       if (refuses_growth && refuses_growth())
         link.not_grown();
@@ -173,6 +166,16 @@ protected:
       return false;
     }
     return true;
+  }
+
+  void send(const link_action& a) {
+    const frame_header& h = a.frame->header;
+    const bool of_operation = a.frame->payload_of_operation;
+    wire.push_back({h,
+                    frame_of(h, of_operation ? payload_of(*a.frame)
+                                             : std::span(a.frame->payload).first(h.length)),
+                    of_operation});
+    unsent.push_back(a.slot);
   }
 
   /// Carries out the next action of a part. Returns false if there is none.

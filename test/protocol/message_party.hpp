@@ -26,6 +26,8 @@ public:
 
   message_protocol messages;
   std::function<void(const remote_buffer&)> on_pull;
+  std::function<bool()> goes_straight; ///< Whether a message tries to be sent at once.
+  std::size_t sent_at_once = 0;
 
   // Actions of the application.
 
@@ -36,7 +38,8 @@ public:
     op.sequence = sequence++;
     op.immediate = op.sequence;
     sent_sizes[op.sequence] = op.bytes;
-    messages.send(op);
+    if (!send_at_once(op))
+      messages.send(op);
     run();
   }
   void cancel_send(const chooser& pick) {
@@ -213,6 +216,16 @@ protected:
   }
 
 private:
+  bool send_at_once(send_op& op) {
+    if (goes_straight && !goes_straight())
+      return false;
+    const link_action a = messages.send_at_once(op);
+    if (a.what == link_action::kind::none)
+      return false;
+    fake_link::send(a);
+    ++sent_at_once;
+    return true;
+  }
   void bury(send_op* op) { sends.erase(op); }
   void drop_key(send_op& op) {
     if (op.keyed)

@@ -62,7 +62,6 @@ public:
   stream_protocol bytes;
 
   std::map<std::uint32_t, std::vector<std::byte>> blocks;
-  bool has_tiny = false;
   std::map<std::uint32_t, std::vector<std::byte>> chunks;
   std::map<std::uint32_t, std::span<const std::byte>> keys; // for the peer's READs
   std::map<const stream_write*, std::uint32_t> key_of;
@@ -72,6 +71,8 @@ public:
   std::function<bool()> has_little_memory; ///< For a chunk, which then is smaller.
   std::function<bool()> refuses_key;
   bool awaits_idle = false;
+  std::function<bool()> goes_straight; ///< Whether an operation tries to run at once.
+  std::size_t writes_at_once = 0, reads_at_once = 0;
   /// For direct reads: no more bytes than this are requested at a time.
   std::uint64_t read_at_a_time = ~std::uint64_t(0);
 
@@ -114,11 +115,13 @@ public:
   }
 
   void write(a_write& op) {
-    bytes.write(op);
+    if (!write_at_once(op))
+      bytes.write(op);
     run();
   }
   void read(a_read& op) {
-    bytes.read(op);
+    if (!read_at_once(op))
+      bytes.read(op);
     run();
   }
   void cancel(a_write& op) {
@@ -139,6 +142,56 @@ public:
   }
 
 private:
+  bool write_at_once(a_write& op) {
+    if (op.what != stream_write::kind::copy || (goes_straight && !goes_straight()))
+      return false;
+    const link_action a = bytes.write_at_once(op);
+    if (a.what == link_action::kind::none)
+      return false;
+    must(a.what == link_action::kind::send && op.done == op.bytes && !op.ec,
+         "a write that is sent at once is complete");
+    send(a);
+    op.ended = true;
+    ++writes_at_once;
+    return true;
+  }
+
+  bool read_at_once(a_read& op) {
+    if (goes_straight && !goes_straight())
+      return false;
+    stream_action a;
+    while (bytes.read_at_once(op, a)) {
+      take(a);
+      a = {};
+    }
+    op.ended = op.done != 0;
+    reads_at_once += op.ended;
+    must(op.data.size() == op.done && (!op.ended || !op.ec), "a read at once has its bytes");
+    return op.ended;
+  }
+
+  void take(const stream_action& a) {
+    auto& op = static_cast<a_read&>(*a.read);
+    const auto& from = a.chunk != nullptr ? chunks.at(a.chunk->index) : filled.at(a.slot);
+    const std::size_t at = a.chunk != nullptr ? a.at : frame_header::size + a.at;
+    must(at + a.bytes <= from.size(), "the bytes that are taken have arrived");
+    must(op.data.size() == a.offset, "bytes are appended to those that were taken before");
+    const auto begin = from.begin() + std::ptrdiff_t(at);
+    op.data.insert(op.data.end(), begin, begin + std::ptrdiff_t(a.bytes));
+    must(a.emptied == (at + a.bytes == from.size()), "a receive is given back when it is empty");
+    if (a.emptied && a.chunk == nullptr)
+      link.release(a.slot);
+  }
+
+  void end(a_read& op) {
+    must(!op.ended && !op.cancelled, "a read ends once");
+    if (op.done != 0 && op.data.empty())
+      op.data = op.memory;
+    must(op.data.size() == op.done, "a read has as many bytes as it reports");
+    must(!op.late || !op.ec || op.done == 0, "a cancelled read has taken nothing");
+    op.ended = true;
+  }
+
   void read_ended(const a_pull& p, std::span<const std::byte> there) {
     if (p.read != nullptr) {
       p.read->memory.assign(there.begin(), there.end());
@@ -207,9 +260,7 @@ private:
       break;
     case stream_action::kind::fill: {
       auto& op = static_cast<a_write&>(*a.write);
-      if (a.at == 0 && a.block->tiny)
-        must(!std::exchange(has_tiny, true), "one block is tiny at a time");
-      if (a.at == 0 && !a.block->tiny && refuses_memory && refuses_memory()) {
+      if (a.at == 0 && refuses_memory && refuses_memory()) {
         bytes.no_memory(op, *a.block, asio::error::no_memory);
         break;
       }
@@ -219,26 +270,17 @@ private:
                 op.data.begin() + std::ptrdiff_t(a.offset + a.bytes));
       break;
     }
-    case stream_action::kind::take: {
-      auto& op = static_cast<a_read&>(*a.read);
-      const auto& from = a.chunk != nullptr ? chunks.at(a.chunk->index) : filled.at(a.slot);
-      const std::size_t at = a.chunk != nullptr ? a.at : frame_header::size + a.at;
-      must(at + a.bytes <= from.size(), "the bytes that are taken have arrived");
-      must(op.data.size() == a.offset, "bytes are appended to those that were taken before");
-      const auto begin = from.begin() + std::ptrdiff_t(at);
-      op.data.insert(op.data.end(), begin, begin + std::ptrdiff_t(a.bytes));
-      must(a.emptied == (at + a.bytes == from.size()), "a receive is given back when it is empty");
-      if (a.emptied && a.chunk == nullptr)
-        link.release(a.slot);
+    case stream_action::kind::take:
+      take(a);
+      if (a.last)
+        end(static_cast<a_read&>(*a.read));
       break;
-    }
     case stream_action::kind::freed:
       if (a.chunk != nullptr) {
         must(chunks.erase(a.chunk->index) == 1, "a chunk is freed once");
         break;
       }
       must(blocks.erase(a.block->index) == 1, "a block is freed once");
-      has_tiny = has_tiny && !a.block->tiny;
       break;
     case stream_action::kind::await_idle:
       must(!awaits_idle, "the protocol asks for one visit at a time");
@@ -251,15 +293,8 @@ private:
       op.ended = true;
       break;
     }
-    default: {
-      auto& op = static_cast<a_read&>(*a.read);
-      must(!op.ended && !op.cancelled, "a read ends once");
-      if (op.done != 0 && op.data.empty())
-        op.data = op.memory;
-      must(op.data.size() == op.done, "a read has as many bytes as it reports");
-      must(!op.late || !op.ec || op.done == 0, "a cancelled read has taken nothing");
-      op.ended = true;
-    }
+    default:
+      end(static_cast<a_read&>(*a.read));
     }
     return true;
   }

@@ -66,6 +66,37 @@ TEST_CASE("gathered messages: small messages behind an outstanding one share a f
   CHECK(!second.ec);
 }
 
+TEST_CASE("messages are sent at once if nothing waits before them") {
+  frame_options l;
+  l.peer_receives = 7; // four frames of data, and the reserve
+  party p(l, gathering);
+  p.run();
+  a_send small(10), large(150), held(10), behind(150), offered(1u << 20), last(150);
+  p.send(small);
+  p.send(large);
+  CHECK(p.sent_at_once == 2);
+  p.send(held); // the first one's frame is outstanding
+  CHECK(p.sent_at_once == 2);
+  p.send(behind);
+  CHECK(p.sent_at_once == 2);
+  CHECK(p.types() == std::vector(4, frame_type::message));
+  p.send(last); // no credit for data is left
+  CHECK(p.sent_at_once == 2);
+  CHECK(p.wire.size() == 4);
+  CHECK(p.messages.cancel(last));
+  p.run();
+  for (message_out* op : {&small, &large, &held, &behind}) {
+    p.complete_send();
+    CHECK(p.completes(*op));
+  }
+  p.gets({.type = frame_type::credits, .credits = 4});
+  p.send(offered);
+  CHECK(p.sent_at_once == 2);
+  p.send(last); // the key of the message before is being made
+  CHECK(p.sent_at_once == 2);
+  CHECK(p.wire.size() == 4);
+}
+
 TEST_CASE("gathered messages: a message whose predecessors have completed is sent at once") {
   party p({}, gathering);
   for (int i = 0; i < 3; ++i) {

@@ -67,7 +67,12 @@ struct party final : fake_link {
           .immediate = why ? static_cast<std::uint32_t>(*why) : 0});
   }
   void send(message_out& op) {
-    messages.send(op);
+    if (const link_action a = messages.send_at_once(op); a.what == link_action::kind::send) {
+      fake_link::send(a);
+      ++sent_at_once;
+    } else {
+      messages.send(op);
+    }
     run();
   }
   void receive(message_in& op) {
@@ -106,6 +111,7 @@ struct party final : fake_link {
   }
 
   message_protocol messages;
+  std::size_t sent_at_once = 0;
   std::vector<std::uint32_t> reposted;
   std::deque<message_action> actions;
   std::vector<std::byte> gathered_;

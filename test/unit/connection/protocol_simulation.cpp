@@ -17,7 +17,7 @@ struct totals {
   std::size_t steps = 0, worlds = 0, messages = 0, pulled = 0, direct = 0, abandoned = 0,
               regions = 0, granted = 0, notices = 0, deaths = 0, goodbyes = 0, failed = 0,
               leases_used = 0, shared = 0, beyond_promise = 0, before_goodbye = 0, grown = 0,
-              gathered = 0;
+              gathered = 0, sent_at_once = 0;
 };
 
 class world final : two_sides<party> {
@@ -55,6 +55,9 @@ public:
       g.grace = std::chrono::microseconds(0);
       parties_[i] = std::make_unique<party>(l, m, g);
       takes_[i] = below(4) != 0;
+      parties_[i]->goes_straight = [this] {
+        return below(4) != 0;
+      };
       parties_[i]->refuses_growth = [this] {
         return below(8) == 0;
       };
@@ -112,6 +115,7 @@ public:
       total_.failed += p->failed_sends;
       total_.grown += p->link.receive_size() != 128;
       total_.gathered += p->gathered;
+      total_.sent_at_once += p->sent_at_once;
     }
   }
 
@@ -320,7 +324,8 @@ TEST_CASE("two parties lose and double nothing, with any actions in any order") 
                << " goodbyes, " << t.before_goodbye << " messages before one, " << t.shared
                << " sides that share receives, " << t.beyond_promise
                << " times with more than was promised, " << t.grown
-               << " sides whose receives grew, " << t.gathered << " messages that shared a frame");
+               << " sides whose receives grew, " << t.gathered << " messages that shared a frame, "
+               << t.sent_at_once << " messages sent at once");
   CHECK(t.messages > t.steps / 50);
   CHECK(t.pulled > t.steps / 500);
   CHECK(t.direct > 0);
@@ -335,4 +340,5 @@ TEST_CASE("two parties lose and double nothing, with any actions in any order") 
   CHECK(t.beyond_promise > 0);
   CHECK(t.grown > 0);
   CHECK(t.gathered > t.steps / 1000);
+  CHECK(t.sent_at_once > t.steps / 1000);
 }

@@ -14,7 +14,7 @@ struct totals {
   std::size_t steps = 0, worlds = 0, bytes = 0, frames = 0, cancelled = 0, deaths = 0,
               shutdowns = 0, closes = 0, refused = 0, pulls = 0, withdrawn = 0, unexposed = 0,
               direct = 0, partly_lent = 0, asked = 0, progress = 0, dropped = 0, drops = 0,
-              half_shut = 0, resized = 0, no_data = 0;
+              half_shut = 0, resized = 0, no_data = 0, writes_at_once = 0, reads_at_once = 0;
 };
 
 class world final : protocol_test::two_sides<party> {
@@ -34,7 +34,7 @@ public:
       l.speaks_first = i == 0;
       l.waits_for_peer = i == 1;
       stream_limits o{1 + below(6), 32 + below(1500), 32 + below(300)};
-      o.tiny_block = below(2) * below(400);
+      o.at_once = below(2) * below(400);
       o.offer_from = 100 + below(600);
       o.offers = 1 + below(4);
       o.direct_from = 1 + below(400);
@@ -56,6 +56,9 @@ public:
         total_.unexposed += refuses;
         return refuses;
       };
+      parties_[i]->goes_straight = [this] {
+        return below(4) != 0;
+      };
       parties_[i]->read_at_a_time = 1 + below(500);
       parties_[i]->bytes.set_no_delay(below(4) == 0);
     }
@@ -75,6 +78,8 @@ public:
     for (std::size_t i = 0; i < 2; ++i) {
       end_of(i);
       total_.bytes += taken_[i];
+      total_.writes_at_once += parties_[i]->writes_at_once;
+      total_.reads_at_once += parties_[i]->reads_at_once;
     }
   }
 
@@ -367,7 +372,8 @@ TEST_CASE("two sides of a stream lose, double and change no byte") {
                << " questions answered, " << t.progress << " with progress, " << t.half_shut
                << " shutdowns of reads alone, " << t.drops << " both ways, " << t.dropped
                << " offers dropped, " << t.no_data << " notices of that, " << t.resized
-               << " times larger receives, " << t.shutdowns << " shutdowns, " << t.deaths
+               << " times larger receives, " << t.writes_at_once << " writes at once, "
+               << t.reads_at_once << " reads at once, " << t.shutdowns << " shutdowns, " << t.deaths
                << " deaths, " << t.closes << " closes");
   CHECK(t.bytes > t.steps);
   CHECK(t.cancelled > 0);
@@ -384,6 +390,8 @@ TEST_CASE("two sides of a stream lose, double and change no byte") {
   CHECK(t.no_data > 0);
   CHECK(t.resized > 0);
   CHECK(t.half_shut > 0);
+  CHECK(t.writes_at_once > 0);
+  CHECK(t.reads_at_once > 0);
   CHECK(t.shutdowns > 0);
   CHECK(t.deaths > 0);
   CHECK(t.closes > 0);
