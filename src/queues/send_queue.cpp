@@ -113,8 +113,8 @@ int send_queue::post_with_flushes(operation_list::iterator first, operation_list
 int send_queue::post_chain(operation_list::iterator first, operation_list::iterator last,
                            operation*& failed, operation_list& ended) {
   assert(first != last && qp_.qp_ != nullptr);
-  auto* head = static_cast<send_operation*>(&*first);
-  ibv_send_wr** next = nullptr;
+  ibv_send_wr* head = nullptr;
+  ibv_send_wr** next = &head;
   bool all_usual = true;
   for (auto i = first; i != last;) {
     auto& op = static_cast<send_operation&>(*i);
@@ -126,13 +126,12 @@ int send_queue::post_chain(operation_list::iterator first, operation_list::itera
       prepare(op, i == last && (room() == 0 || any_waiting()));
       all_usual = false;
     }
-    if (next != nullptr)
-      *next = &op.wr;
+    *next = &op.wr;
     next = &op.wr.next;
   }
   *next = nullptr;
-  ibv_send_wr* bad = &head->wr;
-  const int e = std::abs(ibv_post_send(qp_.qp_, &head->wr, &bad)); // siw negates the error
+  ibv_send_wr* bad = head;
+  const int e = std::abs(ibv_post_send(qp_.qp_, head, &bad)); // siw negates the error
   if (e == 0) [[likely]] {
     if (!all_usual)
       note_bound(first, last);
