@@ -44,6 +44,9 @@ struct queue_pair_options {
   //     which lets a device wait up to four times the timeout (30 s in all by default)
   //   retry_count * timeout, 6.4 s by default: mlx5 with adaptive retransmission
   //
+  // A packet that the peer reports as missing takes a retry, too. So an interruption that begins or
+  // ends with the loss of some packets only may end the queue pair earlier.
+  //
   // A side without outstanding operations does not notice a silent peer: see
   // `connection_options::keep_alive`. If the last packet before a pause is lost, rxe also waits for
   // the timeout, so on a network that loses packets a shorter one is faster. On iWARP TCP
