@@ -99,6 +99,7 @@ link_action frame_link::next_action() {
 link_action frame_link::send_at_once(link_part& part, const frame_header& header,
                                      frame_operation& operation, bool reports) {
   assert(may_send_at_once() && control_ == 0 && data_ == 0);
+  waits_for_credits_ = false;
   frame_.header = header;
   frame_.payload_of_operation = true;
   frame_.fenced = false;

@@ -29,13 +29,14 @@ void keep_alive_probe::wait() {
   });
 }
 
-// While a request is outstanding, the queue pair itself asks the peer and gives up in time. On
+// While a signaled request is outstanding, the queue pair asks the peer and gives up in time (the
+// device may have carried out an unsignaled one, such as the bind of an offer without credits). On
 // iWARP it does not: TCP asks for the peer's acknowledgement only, and nothing asks for the answer
 // of a READ. rxe must not be asked twice: it refuses to repeat a READ after a write of zero bytes
 // (drivers/infiniband/sw/rxe/rxe_resp.c, read_reply).
 void keep_alive_probe::check() {
   const bool is_asked = asking_ || (link().member_device().type() != transport::iwarp &&
-                                    link().queue_pair()->has_posted_sends());
+                                    link().queue_pair()->awaits_send());
   if (signs_ == signs_before_ && !is_asked) {
     wr.opcode = IBV_WR_RDMA_WRITE;
     wr.send_flags = IBV_SEND_SIGNALED;

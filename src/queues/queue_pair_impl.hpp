@@ -134,13 +134,13 @@ public:
   bool supports(ibv_wr_opcode o) const noexcept {
     return (unsupported_.load(std::memory_order_relaxed) >> o & 1) == 0;
   }
+  /// Whether the device will report a request of the send queue.
+  bool awaits_send() const {
+    const std::lock_guard lock(mutex_);
+    return send_.awaits_report();
+  }
   /// Whether a READ may have to wait for others, and so cannot take the shortest path. Does not
   /// change once the queue pair is connected.
-  /// Whether the device has requests of the send queue.
-  bool has_posted_sends() {
-    const std::lock_guard lock(mutex_);
-    return send_.any_posted();
-  }
   bool limits_reads() const noexcept { return send_.is_siw(); }
 
   void on_context_shutdown() override { close(); }

@@ -202,6 +202,12 @@ void send_queue::on_refused(const operation& refused, operation_list& ended) {
     qp_.enter_failed(refused.ec, ended);
 }
 
+bool send_queue::awaits_report() const noexcept {
+  bool any = false;
+  each_posted([&any](const operation& op) { any = any || !is_silent(op); });
+  return any;
+}
+
 void send_queue::on_completion(operation& op, const ibv_wc& wc, operation_list& ready) {
   operation_list behind;
   if (wc.status != IBV_WC_SUCCESS) {

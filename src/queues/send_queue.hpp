@@ -56,6 +56,8 @@ public:
     ask_allowed_before();
   }
   bool is_siw() const noexcept { return siw_reads_ != 0; }
+  /// Whether an operation is posted that is signaled.
+  bool awaits_report() const noexcept;
 
   void on_completion(operation& op, const ibv_wc& wc, operation_list& ready) override;
   void on_refused(const operation& refused, operation_list& ended) override;

@@ -24,6 +24,7 @@ void stream_impl::close() {
     link_impl::visit v(link_);
     v.changed();
     closed_ = true;
+    link_.run_parts_always(true); // the wait begins, also if the link has no news
     lingers = stream_options_.linger > stream_options_.linger.zero();
     wait_anew();
     withdraw_all(v.done);

@@ -127,9 +127,10 @@ bool stream_protocol::is_over(const stream_read& op) const noexcept {
 
 bool stream_protocol::read_at_once(stream_read& op, stream_action& a) {
   assert(!op.waiting_);
-  if (op.done != 0 ? is_over(op)
-                   : !readers_.empty() || op.what == stream_read::kind::wait || starved_ ||
-                         inbox_.is_taking() || !inbox_.has_bytes())
+  if (op.done != 0
+          ? is_over(op)
+          : !readers_.empty() || !done_reads_.empty() || op.what == stream_read::kind::wait ||
+                starved_ || inbox_.is_taking() || !inbox_.has_bytes())
     return false;
   op.ec = {};
   take(op, a);

@@ -169,6 +169,33 @@ TEST_CASE(
   t.check_empty();
 }
 
+// The device has carried out the bind of the offer, which no completion reports before the offer.
+TEST_CASE("a silent peer is noticed while a long message waits for credits", "[h12]") {
+  adapter a("mlx5");
+  asio::io_context io(1);
+  site at(io);
+  auto o = less_patient.options<connection_options>();
+  o.gather = false; // each message takes a receive
+  auto few = o;
+  few.receives = 8; // of which three are for control
+  asio_rdma::connection from(io), to(io);
+  from.open(at.pool, o);
+  to.open(at.other_pool, few);
+  at.connect(from, to);
+  std::array<sent, 5> short_ones;
+  for (sent& s : short_ones)
+    from.async_send(asio::buffer("short"), s.handler());
+  at.until([&] {
+    return std::all_of(short_ones.begin(), short_ones.end(), [](sent& s) { return s.done(); });
+  });
+  sent long_one;
+  from.async_send(at.pool.allocate(1 << 20), long_one.handler());
+  at.until([&] { return from.statistics().credit_waits != 0; });
+  a.become(down("mlx5", "now", 600s).c_str());
+  at.until([&] { return long_one.done(); });
+  CHECK(long_one.ec == errc::timed_out);
+}
+
 TEST_CASE("flaps at random moments lose nothing that was reported as delivered", "[h12]") {
   flap(any_kind(), 8, 12);
 }
