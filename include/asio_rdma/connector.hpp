@@ -14,7 +14,7 @@
 namespace asio_rdma {
 
 /// An Asio I/O object that connects queue pairs by rdma_cm (rdma_cm(7)). Any number of connection
-/// attempts may be pending. No function blocks.
+/// attempts may be pending. No function blocks, with two exceptions inside the kernel.
 ///
 /// A thread of the library's calls rdma_connect(3). siw makes its TCP connection inside that call:
 /// if the peer does not answer TCP, the call lasts as long as TCP tries (tcp_syn_retries, two
@@ -29,10 +29,8 @@ namespace asio_rdma {
 /// An established connection depends only on its queue pair's context, so the connector's context
 /// may be destroyed then.
 ///
-/// These threads also make the other calls that connect and accept: they change the queue pair's
-/// state, and call rdma_accept(3) and rdma_establish(3). On RoCE the step to RTR resolves the
-/// neighbour once more (ibv_modify_qp(3)). If the neighbour entry has expired since the address was
-/// resolved, this takes up to a second, and `close` of the queue pair waits for it.
+/// On RoCE the step to RTR resolves the neighbour once more (ibv_modify_qp(3)). If the neighbour
+/// entry has expired since the address was resolved, the calling thread waits for up to a second.
 ///
 /// On iWARP an attempt that was abandoned before the peer answered ends only when the peer answers
 /// or the kernel stops waiting (siw: 10 s). The destruction of the connector's execution context

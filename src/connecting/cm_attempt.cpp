@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSL-1.0
 // An attempt to connect: its steps and its end.
-#include "connecting/cm_attempt_call.hpp"
+#include "connecting/cm_connect_call.hpp"
 #include "connecting/cm_device.hpp"
 #include "connecting/handshake.hpp"
 
@@ -196,7 +196,7 @@ void cm_connection::take_event(const cm_event& event, leftovers& left) {
     break;
   case RDMA_CM_EVENT_CONNECT_RESPONSE:
     ec = on_response(event);
-    if (!ec && !is_calling())
+    if (!ec)
       finish({}, left);
     break;
   case RDMA_CM_EVENT_ESTABLISHED:
@@ -270,10 +270,11 @@ error_code cm_connection::on_address_resolved() {
 
 error_code cm_connection::on_route_resolved() {
   assert(state_ == state::resolving && qp_ != nullptr);
-  const error_code ec = start_call(make_call(cm_queue_pair::step::request, options_.data, 0));
-  if (!ec)
-    state_ = state::connecting;
-  return ec;
+  if (const error_code ec = prepare_queue_pair(IBV_QPS_INIT, 0, 0))
+    return ec;
+  if (const error_code ec = offer_features())
+    return ec;
+  return start_call();
 }
 
 error_code cm_connection::on_reply(const cm_event& event) {
@@ -291,20 +292,29 @@ error_code cm_connection::on_reply(const cm_event& event) {
 // numbers.
 error_code cm_connection::on_response(const cm_event& event) {
   const std::uint8_t in = std::min(qp_->options().max_reads, event.responder_resources);
-  const cm_queue_pair used{id_, qp_, cm_queue_pair::step::confirm};
-  cm_queue_pair::change rtr;
-  const error_code gone = used.find_change(IBV_QPS_RTR, {0, in}, rtr);
+  queue_pair_change rtr;
+  const error_code gone = find_change(IBV_QPS_RTR, 0, in, rtr);
   if (gone && qp_->state() != queue_pair_state::failed)
     return gone; // the next endpoint can be tried
   if (const error_code ec = on_reply(event))
     return ec;
   spent_ = op_ != nullptr && op_->target; // the target has taken this peer's hello
-  if (const error_code ec = used.take_features())
+  if (const error_code ec = take_features())
     return ec;
-  const auto call = make_call(cm_queue_pair::step::confirm, {}, in);
-  call->begin_with(rtr);
-  spent_ = true; // about to be half connected, unusable for another peer
-  return start_call(call);
+  if (const error_code ec = apply(rtr))
+    return ec;
+  if (const error_code ec = prepare_queue_pair(IBV_QPS_RTS, reads_out_, in))
+    return ec;
+  return rdma_establish(id_) == 0 ? error_code() : step_error(errno);
+}
+
+// EINVAL: the peer has given up, so no step can follow, though its event is still to come.
+error_code cm_connection::step_error(int value) const {
+  if (value != EINVAL)
+    return cm_error(value);
+  if (state_ == state::requested || state_ == state::accepting)
+    return given_up() ? error_code(asio::error::connection_aborted) : system_error_code(value);
+  return state_ == state::connecting ? error_code(error::rejected) : system_error_code(value);
 }
 
 void cm_connection::arm_timer(std::chrono::milliseconds timeout) {

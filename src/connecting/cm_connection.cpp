@@ -145,7 +145,15 @@ void cm_connection::adopt(const cm_event& request) noexcept {
 // in drivers/infiniband/core/ucma.c), so the kernel is asked. siw has no answer.
 bool cm_connection::withdrawn() const {
   const std::lock_guard lock(mutex_);
-  return state_ != state::requested || has_given_up(id_);
+  return state_ != state::requested || given_up();
+}
+
+bool cm_connection::given_up() const {
+  assert(mutex_.held() && id_ != nullptr);
+  ibv_qp_attr attr{};
+  attr.qp_state = IBV_QPS_INIT;
+  int mask = 0;
+  return rdma_init_qp_attr(id_, &attr, &mask) != 0 && errno == EINVAL;
 }
 
 connection_info cm_connection::info() const {
@@ -250,8 +258,20 @@ error_code cm_connection::answer(const accept_options& options) {
   const std::uint8_t own = qp_->options().max_reads;
   reads_out_ = std::min(own, request_.initiator_depth);
   const std::uint8_t in = std::min(own, request_.responder_resources);
-  return start_call(make_call(cm_queue_pair::step::answer,
-                              op_->target ? op_->target->hello() : options.data, in));
+  if (const error_code ec = prepare_queue_pair(IBV_QPS_INIT, reads_out_, in))
+    return ec;
+  if (const error_code ec = take_features())
+    return ec;
+  for (const ibv_qp_state to : {IBV_QPS_RTR, IBV_QPS_RTS})
+    if (const error_code ec = prepare_queue_pair(to, reads_out_, in))
+      return ec;
+  if (const error_code ec = offer_features())
+    return ec;
+  const private_data data = op_->target ? op_->target->hello() : options.data;
+  rdma_conn_param p = parameters(data);
+  p.initiator_depth = reads_out_;
+  p.responder_resources = in;
+  return rdma_accept(id_, &p) == 0 ? error_code() : step_error(errno);
 }
 
 error_code cm_connection::reject(const private_data& data) {
@@ -261,9 +281,7 @@ error_code cm_connection::reject(const private_data& data) {
   if (data.size() > most_data(id_->verbs, 148))
     return asio::error::message_size;
   const int failed = rdma_reject(id_, data.data(), static_cast<std::uint8_t>(data.size()));
-  const error_code ec =
-      failed == 0 ? error_code()
-                  : cm_queue_pair{id_, nullptr, cm_queue_pair::step::answer}.error_of(errno);
+  const error_code ec = failed == 0 ? error_code() : step_error(errno);
   state_ = state::closed;
   return ec;
 }

@@ -7,7 +7,6 @@
 #include <boost/asio/cancellation_type.hpp>
 #include <boost/asio/steady_timer.hpp>
 
-#include "connecting/cm_queue_pair.hpp"
 #include "connecting/cm_service.hpp"
 #include "connecting/connection_target.hpp"
 #include "core/checked_mutex.hpp"
@@ -108,7 +107,7 @@ private:
     std::array<rdma_cm_id*, 2> ids{}; // a retired one and one that lingered
     std::shared_ptr<cm_handler> self;
     std::shared_ptr<void> kept;
-    std::shared_ptr<queue_pair_impl> detached, failed, used;
+    std::shared_ptr<queue_pair_impl> detached, failed;
     std::shared_ptr<connection_target> connected, dropped;
     error_code why;
 
@@ -116,7 +115,7 @@ private:
   };
 
   class new_home;
-  class attempt_call;
+  class connect_call;
 
   bool begin(leftovers& left) noexcept;
   /// Calls `f`. If that lacks memory, ends the attempt.
@@ -140,18 +139,29 @@ private:
   error_code on_route_resolved();
   error_code on_response(const cm_event& event);
   error_code on_reply(const cm_event& event);
-  std::shared_ptr<attempt_call> make_call(cm_queue_pair::step step, private_data data,
-                                          std::uint8_t reads_in);
-  error_code start_call(const std::shared_ptr<attempt_call>& call);
+  error_code start_call();
   void take_back_call() noexcept;
   bool is_calling() const noexcept;
   bool call_uses_queue_pair() const noexcept;
-  void on_returned(const std::shared_ptr<attempt_call>& call, const error_code& error) noexcept;
-  void take_result(const std::shared_ptr<attempt_call>& call);
-  void on_result(const attempt_call& call, leftovers& left);
+  void on_returned(const std::shared_ptr<connect_call>& call, int error) noexcept;
+  void take_result(const std::shared_ptr<connect_call>& call);
   error_code check_accept(const queue_pair_impl& qp, const private_data& data);
   error_code answer(const accept_options& options);
   error_code read_hello(connection_target& target);
+  /// A change of the queue pair's state, for ibv_modify_qp.
+  struct queue_pair_change {
+    ibv_qp_attr attr{};
+    int mask = 0;
+  };
+  error_code find_change(ibv_qp_state to, std::uint8_t reads_out, std::uint8_t reads_in,
+                         queue_pair_change& c) const;
+  error_code apply(queue_pair_change& c);
+  error_code prepare_queue_pair(ibv_qp_state to, std::uint8_t reads_out, std::uint8_t reads_in);
+  error_code offer_features();
+  error_code take_features();
+  bool given_up() const;
+  error_code step_error(int value) const;
+  rdma_conn_param parameters(const private_data& data) const;
   void arm_timer(std::chrono::milliseconds timeout);
   void wake_at(std::chrono::steady_clock::time_point time);
   void on_timer(std::uint64_t attempt);
@@ -176,7 +186,7 @@ private:
   std::optional<asio::steady_timer> timer_; // until the attempt ends
   state state_ = state::idle;
   rdma_cm_id* id_ = nullptr;
-  std::shared_ptr<attempt_call> call_; // until its result has been taken
+  std::shared_ptr<connect_call> call_; // until its result has been taken
   rdma_cm_id* lingering_ = nullptr;    // a retired id that waits for its call or its last event
   bool destroying_ = false;            // rdma_destroy_id waits for the last event
   std::shared_ptr<cm_handler> self_;   // while an id lingers

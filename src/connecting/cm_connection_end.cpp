@@ -2,7 +2,7 @@
 // The end of an attempt, of a connection, and of their ids.
 #include "connecting/cm_connection.hpp"
 
-#include "connecting/cm_attempt_call.hpp"
+#include "connecting/cm_connect_call.hpp"
 #include "connecting/cm_device.hpp"
 
 #include <cassert>
@@ -86,14 +86,13 @@ bool cm_connection::destroying_would_wait() const noexcept {
 }
 
 // Destroys the id, or keeps it until its last event if destroying it would wait. If a call uses the
-// id, the id outlives the call. Inside rdma_connect on iWARP it then lingers; else the call's
-// return destroys it.
+// id, the id outlives the call. On iWARP it then lingers; else the call's return destroys it.
 void cm_connection::retire_id(leftovers& left) noexcept {
   assert(mutex_.held());
   if (id_ == nullptr)
     return;
   take_back_call();
-  if (is_calling() && !call_->lingers) {
+  if (is_calling() && !call_->iwarp) {
     id_ = nullptr;
     call_.reset();
     return;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSL-1.0
-#include "connecting/cm_queue_pair.hpp"
-
-#include "connecting/cm_service.hpp"
+// The queue pair of an attempt: what rdma_cm tells the peer about it, and its way to RTS.
+#include "connecting/cm_connection.hpp"
 
 #include <algorithm>
 #include <cassert>
@@ -9,26 +8,9 @@
 
 namespace asio_rdma::detail {
 
-bool has_given_up(rdma_cm_id* id) noexcept {
-  assert(id != nullptr);
-  ibv_qp_attr attr{};
-  attr.qp_state = IBV_QPS_INIT;
-  int mask = 0;
-  return rdma_init_qp_attr(id, &attr, &mask) != 0 && errno == EINVAL;
-}
-
-// EINVAL: the peer has given up, so no step can follow, though its event is still to come.
-error_code cm_queue_pair::error_of(int value) const noexcept {
-  if (value != EINVAL)
-    return cm_error(value);
-  if (now == step::answer && has_given_up(id))
-    return asio::error::connection_aborted;
-  return now == step::confirm ? error_code(error::rejected) : system_error_code(value);
-}
-
-rdma_conn_param cm_queue_pair::parameters(const private_data& data) const noexcept {
+rdma_conn_param cm_connection::parameters(const private_data& data) const {
   assert(data.size() <= cm_data::most); // `check_accept` or `on_address_resolved` has checked it
-  const queue_pair_options& o = qp->options();
+  const queue_pair_options& o = qp_->options();
   rdma_conn_param p{};
   p.private_data = data.data();
   p.private_data_len = static_cast<std::uint8_t>(data.size());
@@ -36,35 +18,36 @@ rdma_conn_param cm_queue_pair::parameters(const private_data& data) const noexce
   p.initiator_depth = o.max_reads;
   p.retry_count = o.retry_count;
   p.rnr_retry_count = o.rnr_retry;
-  p.qp_num = qp->number();
-  p.srq = qp->has_shared_receives() ? 1 : 0;
+  p.qp_num = qp_->number();
+  p.srq = qp_->has_shared_receives() ? 1 : 0;
   return p;
 }
 
-error_code cm_queue_pair::prepare(ibv_qp_state to, read_limits reads) const noexcept {
-  change c;
-  const error_code ec = find_change(to, reads, c);
+error_code cm_connection::prepare_queue_pair(ibv_qp_state to, std::uint8_t reads_out,
+                                             std::uint8_t reads_in) {
+  queue_pair_change c;
+  const error_code ec = find_change(to, reads_out, reads_in, c);
   return ec ? ec : apply(c);
 }
 
 // rdma_cm knows the path; attributes of this side alone come from the queue pair's options.
-error_code cm_queue_pair::find_change(ibv_qp_state to, read_limits reads,
-                                      change& c) const noexcept {
-  const queue_pair_options& o = qp->options();
+error_code cm_connection::find_change(ibv_qp_state to, std::uint8_t reads_out,
+                                      std::uint8_t reads_in, queue_pair_change& c) const {
+  const queue_pair_options& o = qp_->options();
   auto& [attr, mask] = c;
   attr.qp_state = to;
-  if (rdma_init_qp_attr(id, &attr, &mask) != 0)
-    return error_of(errno);
+  if (rdma_init_qp_attr(id_, &attr, &mask) != 0)
+    return step_error(errno);
   switch (to) {
   case IBV_QPS_INIT:
-    attr.qp_access_flags = qp->access_flags();
+    attr.qp_access_flags = qp_->access_flags();
     mask |= IBV_QP_ACCESS_FLAGS;
     break;
   case IBV_QPS_RTR:
     if ((mask & IBV_QP_MIN_RNR_TIMER) != 0)
       attr.min_rnr_timer = o.min_rnr_timer;
     if ((mask & IBV_QP_MAX_DEST_RD_ATOMIC) != 0)
-      attr.max_dest_rd_atomic = reads.in;
+      attr.max_dest_rd_atomic = reads_in;
     if ((mask & IBV_QP_PATH_MTU) != 0 && o.path_mtu != 0)
       attr.path_mtu = std::min(attr.path_mtu, o.path_mtu);
     if ((mask & IBV_QP_AV) != 0) {
@@ -84,15 +67,17 @@ error_code cm_queue_pair::find_change(ibv_qp_state to, read_limits reads,
     if ((mask & IBV_QP_RNR_RETRY) != 0)
       attr.rnr_retry = o.rnr_retry;
     if ((mask & IBV_QP_MAX_QP_RD_ATOMIC) != 0)
-      attr.max_rd_atomic = reads.out;
+      attr.max_rd_atomic = reads_out;
   }
   return {};
 }
 
-error_code cm_queue_pair::apply(change& c) const noexcept {
+error_code cm_connection::apply(queue_pair_change& c) {
   if (c.mask == 0)
     return {};
-  const error_code ec = qp->modify(c.attr, c.mask);
+  if (c.attr.qp_state != IBV_QPS_INIT)
+    spent_ = true; // half connected, unusable for another peer
+  const error_code ec = qp_->modify(c.attr, c.mask);
   return ec == boost::system::errc::host_unreachable ? error_code(error::unreachable) : ec;
 }
 
@@ -103,27 +88,27 @@ error_code cm_queue_pair::apply(change& c) const noexcept {
 // Source: rdma_get_remote_ece(3), rdma_set_local_ece(3)
 
 // The next request or answer offers the features of the queue pair.
-error_code cm_queue_pair::offer_features() const noexcept {
+error_code cm_connection::offer_features() {
   ibv_ece own{};
-  if (const error_code ec = qp->query_features(own))
+  if (const error_code ec = qp_->query_features(own))
     return ec;
-  if (own.vendor_id == 0 || rdma_set_local_ece(id, &own) == 0)
+  if (own.vendor_id == 0 || rdma_set_local_ece(id_, &own) == 0)
     return {};
   return cm_error(errno);
 }
 
 // The next change of the queue pair's state enables the features that the peer has offered.
-error_code cm_queue_pair::take_features() const noexcept {
+error_code cm_connection::take_features() {
   ibv_ece own{}, peer{};
-  if (const error_code ec = qp->query_features(own))
+  if (const error_code ec = qp_->query_features(own))
     return ec;
   if (own.vendor_id == 0)
     return {};
-  if (rdma_get_remote_ece(id, &peer) != 0)
+  if (rdma_get_remote_ece(id_, &peer) != 0)
     return cm_error(errno);
   if (peer.vendor_id != own.vendor_id)
     peer = {own.vendor_id, 0, 0};
-  return qp->set_features(peer);
+  return qp_->set_features(peer);
 }
 
 } // namespace asio_rdma::detail

@@ -33,10 +33,6 @@ std::uint32_t interface_of(const rdma_cm_id& id) noexcept {
 
 asio::execution_context::id cm_service::id;
 
-// siw's rdma_connect(3) blocks for two minutes if the peer does not answer. A program that asks one
-// dead peer after the other, for 10 s each (the default), has 13 such calls at a time.
-constexpr std::size_t most_calls = 32;
-
 struct cm_service::channel {
   struct reader final : scheduled_operation {
     explicit reader(channel& c) noexcept : scheduled_operation(&reader::execute), owner(c) {}
@@ -141,9 +137,7 @@ struct cm_service::channel {
 };
 
 cm_service::cm_service(asio::execution_context& context)
-    : asio::execution_context::service(context),
-      operations_(completion_service::of(context)),
-      calls_(most_calls) {}
+    : asio::execution_context::service(context), operations_(completion_service::of(context)) {}
 
 cm_service::~cm_service() = default;
 
@@ -249,7 +243,10 @@ void cm_service::remember(const std::shared_ptr<cm_handler>& handler) {
   add(handler);
 }
 
-bool cm_service::has_background_calls() const { return operations_.has_background_calls(); }
+bool cm_service::has_background_calls() const {
+  assert(channel_ != nullptr);
+  return may_be_queued_by_others(channel_->context_scheduler);
+}
 
 void cm_service::give_back(std::shared_ptr<cm_call> call) noexcept {
   channel* const c = opened();

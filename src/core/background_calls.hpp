@@ -81,7 +81,7 @@ private:
 /// threads end with this object. They receive no signals.
 class background_calls {
 public:
-  explicit background_calls(std::size_t most_threads) noexcept : most_threads_(most_threads) {}
+  background_calls() = default;
   background_calls(const background_calls&) = delete;
   ~background_calls() { stop(); }
 
@@ -98,7 +98,6 @@ private:
   void make_calls() noexcept;
   error_code start_thread();
 
-  const std::size_t most_threads_;
   std::mutex mutex_;
   std::condition_variable changed_;
   call_list waiting_;

@@ -99,15 +99,15 @@ void completion_queue_impl::drive(int other, waker& own) {
   // `patience` costs nothing: it limits the time until changes without notification are looked at.
   // `nap` is for the time in which another thread has the role.
   constexpr int patience = 50, nap = 1; // ms
+  bool worked = run_ready_internal();
+  if (worked)
+    return;
   struct blocked_here {
     std::atomic<std::uint32_t>& threads;
 
     explicit blocked_here(std::atomic<std::uint32_t>& t) : threads(t) { ++threads; }
     ~blocked_here() { --threads; }
   } const blocked(blocked_);
-  bool worked = run_ready_internal();
-  if (worked)
-    return;
   bool armed = false;
   if (options_.mode != completion_mode::manual && channel_ != nullptr &&
       (become_active(state::queued) || become_active(state::armed) || become_active(state::idle)))

@@ -103,7 +103,6 @@ public:
   /// completed internal operations. If there are none, sleeps for a short time, or until the
   /// device, `other` (a descriptor) or the thread's waker wakes it.
   void drive(int other, waker& own);
-  bool has_blocked_threads() const noexcept { return blocked_.load() != 0; }
   /// Disposes of the completed internal operations, also while the runner is in a handler on
   /// another thread. Returns true if there were any.
   bool run_ready_internal();

@@ -14,13 +14,6 @@
 
 namespace asio_rdma::detail {
 
-namespace {
-
-// Adapters carry out one command after another, or a few at a time, so more threads would wait.
-constexpr std::size_t most_device_calls = 4;
-
-} // namespace
-
 asio::execution_context::id completion_service::id;
 
 struct completion_service::runner final : ready_runner<operation_list> {
@@ -40,9 +33,7 @@ private:
 // first, so that timers and descriptors of this service, and of those above it, are usable until
 // these services have shut down: another thread may be ending their objects meanwhile.
 completion_service::completion_service(asio::execution_context& context)
-    : asio::execution_context::service(context),
-      runner_(std::make_unique<runner>(*this)),
-      device_calls_(most_device_calls) {
+    : asio::execution_context::service(context), runner_(std::make_unique<runner>(*this)) {
   asio::use_service<asio::detail::reactor>(context);
 }
 
@@ -141,10 +132,6 @@ void completion_service::set_default_options(const completion_queue_options& opt
 
 void completion_service::operation_starting() noexcept {
   runner_->context_scheduler.work_started();
-}
-
-bool completion_service::has_background_calls() const noexcept {
-  return may_be_queued_by_others(runner_->context_scheduler);
 }
 
 bool completion_service::is_leaving() {
@@ -327,7 +314,6 @@ void completion_service::shutdown() {
   for (const watched& w : watches)
     w.watch->stop();
   members.for_each([](context_member& member) { member.on_context_shutdown(); });
-  device_calls_.stop();
   for (const auto& weak : queues)
     if (const auto q = weak.lock())
       q->shutdown();

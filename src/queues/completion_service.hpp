@@ -5,7 +5,6 @@
 #include <boost/asio/execution_context.hpp>
 #include <boost/intrusive/list.hpp>
 
-#include "core/background_calls.hpp"
 #include "queues/completion_queue_impl.hpp"
 #include "verbs/device_watch_service.hpp"
 
@@ -118,12 +117,6 @@ public:
   /// Whether that work is done: all objects of the context end.
   bool has_stopped();
 
-  /// Whether background threads may be used. If the context's concurrency hint promises that no
-  /// other thread uses the context, none may.
-  bool has_background_calls() const noexcept;
-  /// Calls of the device that would block a thread of the context. The shutdown waits for them.
-  background_calls& device_calls() noexcept { return device_calls_; }
-
   /// Reports an event that the library has detected itself to the members of the device.
   void broadcast(const device& d, const ibv_async_event& event);
 
@@ -154,7 +147,6 @@ private:
   boost::intrusive::list<context_member, boost::intrusive::constant_time_size<false>> members_;
   operation_list ready_;
   std::unique_ptr<runner> runner_;
-  background_calls device_calls_;
   bool leaving_ = false, stopped_ = false;
 };
 

@@ -11,7 +11,6 @@
 #include <algorithm>
 #include <cassert>
 #include <chrono>
-#include <new>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -120,17 +119,7 @@ void queue_pair_impl::release_failed() {
   const std::lock_guard releasing(releasing_);
   // The shutdown of the context closes the queue pair, and then its receives are not awaited.
   const bool is_leaving = service_.is_leaving();
-  if ((!is_leaving && disconnected_) || !may_have_receives()) {
-    {
-      const std::lock_guard lock(mutex_);
-      if (qp_ == nullptr)
-        return;
-      leaving_ = {std::exchange(qp_, nullptr), link_, reason_};
-    }
-    if (is_leaving || !release_in_background())
-      release_now();
-    return;
-  }
+  const bool in_two_steps = (is_leaving || !disconnected_) && may_have_receives();
   ibv_qp* qp = nullptr;
   std::shared_ptr<connection_link> link;
   error_code why;
@@ -140,8 +129,10 @@ void queue_pair_impl::release_failed() {
       return;
     link = link_;
     why = reason_;
-    qp = qp_;
+    qp = in_two_steps ? qp_ : std::exchange(qp_, nullptr);
   }
+  if (!in_two_steps)
+    return release_device(qp, link, why);
   disconnect(qp, link, why);
   if (is_leaving)
     return;
@@ -152,35 +143,6 @@ void queue_pair_impl::release_failed() {
       teardown_.queue(rest);
   }
   publish(rest);
-}
-
-// Returns false if this thread has to release the device's part itself: the context may use no
-// other thread, none can be started, or a program that polls or blocks waits for the release.
-bool queue_pair_impl::release_in_background() noexcept {
-  if (cq_->options().mode == completion_mode::manual || cq_->has_blocked_threads() ||
-      !service_.has_background_calls())
-    return false;
-  cq_->operation_starting(); // counts as work until the call has returned
-  try {
-    releases_ = !service_.device_calls().start({shared_from_this(), &release_});
-  } catch (const std::bad_alloc&) { // no thread
-  }
-  if (!releases_)
-    cq_->operation_not_started();
-  return releases_;
-}
-
-void queue_pair_impl::release_call::run(const std::shared_ptr<background_call>&) noexcept {
-  qp_.release_now();
-  qp_.cq_->operation_not_started();
-}
-
-// Does nothing if another thread has done it.
-void queue_pair_impl::release_now() noexcept {
-  const std::lock_guard releasing(releasing_);
-  const leaving left = std::exchange(leaving_, {});
-  if (left.qp != nullptr)
-    release_device(left.qp, left.link, left.why);
 }
 
 void queue_pair_impl::disconnect(ibv_qp* qp, const std::shared_ptr<connection_link>& link,
@@ -389,11 +351,8 @@ void queue_pair_impl::close() {
   service_.complete(waiters);
   {
     const std::lock_guard releasing(releasing_);
-    if (qp != nullptr) // else the teardown ends the posted work requests, or has ended them
+    if (qp != nullptr) // else the teardown has ended the posted work requests
       release_device(qp, link, aborted);
-    release_now();
-    if (releases_ && service_.device_calls().take_back(release_))
-      cq_->operation_not_started();
   }
   drop_calls();
 }

@@ -181,24 +181,6 @@ private:
     std::atomic<bool> queued_{false};      // else nothing is searched for
   };
 
-  /// The call that releases the device's part of a failed queue pair. A member of the queue pair,
-  /// so that its start allocates nothing.
-  class release_call final : public background_call {
-  public:
-    explicit release_call(queue_pair_impl& qp) noexcept : qp_(qp) {}
-    void run(const std::shared_ptr<background_call>& self) noexcept override;
-
-  private:
-    queue_pair_impl& qp_;
-  };
-
-  /// The device's part of a failed queue pair, until a thread releases it.
-  struct leaving {
-    ibv_qp* qp = nullptr;
-    std::shared_ptr<connection_link> link;
-    error_code why;
-  };
-
   ibv_qp* create(ibv_qp_init_attr& init);
   error_code initialize();
   void prepare_end();
@@ -227,8 +209,6 @@ private:
   void drop_calls();
   bool any_posted() const;
   void release_failed();
-  bool release_in_background() noexcept;
-  void release_now() noexcept;
   void disconnect(ibv_qp* qp, const std::shared_ptr<connection_link>& link,
                   const error_code& why) noexcept;
   bool may_have_receives() const;
@@ -271,12 +251,9 @@ private:
   deferred_call first_receive_{*this, &queue_pair_impl::report_first_receive};
   // Releases the device's part once the queue pair has failed.
   deferred_call teardown_{*this, &queue_pair_impl::release_failed};
-  release_call release_{*this};
   std::recursive_mutex releasing_; // held while the device's part is released
-  bool disconnected_ = false;      // guarded by `releasing_`, as are the next ones
+  bool disconnected_ = false;      // guarded by `releasing_`, as is the next one
   bool in_error_ = false;          // the verbs object is in the error state
-  bool releases_ = false;          // `release_` has been started
-  leaving leaving_;
 };
 
 } // namespace asio_rdma::detail

@@ -4,9 +4,7 @@
 #include <rdma/rdma_cma.h>
 
 #include <atomic>
-#include <chrono>
 #include <condition_variable>
-#include <cstddef>
 #include <functional>
 #include <mutex>
 #include <utility>
@@ -102,56 +100,6 @@ struct hooks {
   hooks() = default;
   hooks(const hooks&) = delete;
   ~hooks();
-};
-
-/// Holds the first `most` calls of a function: each waits inside the call, before the device knows
-/// of it, until it is released. Declared before the context that makes the calls. A test that makes
-/// such a call on its own thread goes on after some time, and fails.
-class held_calls {
-public:
-  /// The held calls fail with `error`, if it is not 0.
-  explicit held_calls(std::size_t most, int error = 0, cm_call which = cm_call::connect)
-      : most_(most) {
-    before_cm_call = [this, error, which](cm_call call, const rdma_cm_id*) {
-      return call == which && hold() ? error : 0;
-    };
-  }
-  held_calls(const held_calls&) = delete;
-
-  std::size_t entered() const {
-    const std::lock_guard lock(mutex_);
-    return entered_;
-  }
-  /// Whether calls were held, and none of them has continued.
-  bool are_held() const {
-    const std::lock_guard lock(mutex_);
-    return entered_ != 0 && left_ == 0;
-  }
-  void release() {
-    {
-      const std::lock_guard lock(mutex_);
-      released_ = true;
-    }
-    changed_.notify_all();
-  }
-
-private:
-  bool hold() {
-    std::unique_lock lock(mutex_);
-    if (entered_ == most_)
-      return false;
-    ++entered_;
-    changed_.wait_for(lock, std::chrono::seconds(20), [this] { return released_; });
-    ++left_;
-    return true;
-  }
-
-  const std::size_t most_;
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  std::size_t entered_ = 0, left_ = 0;
-  bool released_ = false;
-  const hooks functions_{};
 };
 
 /// The number of events that rdma_get_cm_event(3) has returned.

@@ -8,8 +8,10 @@
 #include <atomic>
 #include <cerrno>
 #include <chrono>
+#include <condition_variable>
 #include <list>
 #include <memory>
+#include <mutex>
 #include <random>
 #include <string>
 #include <thread>
@@ -19,6 +21,55 @@ namespace test::cm_slow_calls_tests {
 namespace {
 
 using namespace std::chrono_literals;
+
+/// Holds the first `most` calls of rdma_connect(3): each waits inside the call, before the device
+/// knows of it, until it is released. Declared before the context that makes the calls. A test that
+/// makes such a call on its own thread goes on after some time, and fails.
+class held_calls {
+public:
+  /// The held calls fail with `error`, if it is not 0.
+  explicit held_calls(std::size_t most, int error = 0) : most_(most) {
+    before_cm_call = [this, error](cm_call call, const rdma_cm_id*) {
+      return call == cm_call::connect && hold() ? error : 0;
+    };
+  }
+  held_calls(const held_calls&) = delete;
+
+  std::size_t entered() const {
+    const std::lock_guard lock(mutex_);
+    return entered_;
+  }
+  /// Whether calls were held, and none of them has continued.
+  bool are_held() const {
+    const std::lock_guard lock(mutex_);
+    return entered_ != 0 && left_ == 0;
+  }
+  void release() {
+    {
+      const std::lock_guard lock(mutex_);
+      released_ = true;
+    }
+    changed_.notify_all();
+  }
+
+private:
+  bool hold() {
+    std::unique_lock lock(mutex_);
+    if (entered_ == most_)
+      return false;
+    ++entered_;
+    changed_.wait_for(lock, 20s, [this] { return released_; });
+    ++left_;
+    return true;
+  }
+
+  const std::size_t most_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::size_t entered_ = 0, left_ = 0;
+  bool released_ = false;
+  const hooks functions_{};
+};
 
 void until_held(meeting& m, const held_calls& held, std::size_t calls = 1) {
   until({&m.io}, [&] { return held.entered() == calls; });
