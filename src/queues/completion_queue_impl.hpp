@@ -74,12 +74,11 @@ public:
     if (state_.load() == state::idle)
       attend();
   }
-  void operation_not_started() noexcept { leave_to_runner(1); }
   void operation_not_started(const operation& op) noexcept {
     if (is_in_pass() && !op.internal)
       --started_in_pass_;
     else
-      operation_not_started();
+      leave_to_runner(1);
   }
 
   /// Called instead of `operation_starting` for an operation that does not count as work: a receive
