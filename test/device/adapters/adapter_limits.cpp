@@ -19,12 +19,7 @@ TEST_CASE("messages, streams and lent memory on an adapter that sends from few e
   const int elements = GENERATE(1, 2, 3);
   CAPTURE(elements);
   const adapter a("plain,receive_elements=1,send_elements=" + std::to_string(elements));
-  SECTION("messages") { send_messages(); }
-  SECTION("messages of several registered parts") { send_parts(); }
-  SECTION("a stream") { carry_bytes(); }
-  SECTION("a stream of several registered parts") { carry_parts(); }
-  SECTION("lent memory") { lend_memory(); }
-  SECTION("lent memory, written from several registered parts") { write_parts(); }
+  play_link_scenes();
 }
 
 TEST_CASE("a queue pair has more elements to send than to receive, if the device does", "[h8]") {

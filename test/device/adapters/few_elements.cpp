@@ -86,12 +86,7 @@ TEST_CASE("a queue pair finds limits that its device does not report", "[h8][h9]
 
 TEST_CASE("messages, streams and lent memory on a device", "[h4][h7][h8]") {
   const limited l;
-  SECTION("messages") { send_messages(); }
-  SECTION("messages of several registered parts") { send_parts(); }
-  SECTION("a stream") { carry_bytes(); }
-  SECTION("a stream of several registered parts") { carry_parts(); }
-  SECTION("lent memory") { lend_memory(); }
-  SECTION("lent memory, written from several registered parts") { write_parts(); }
+  play_link_scenes();
 }
 
 TEST_CASE("registered memory of a message, or of a write, that is read by the peer", "[h8]") {

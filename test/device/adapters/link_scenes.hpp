@@ -147,4 +147,14 @@ inline void send_messages() {
     send_message(t, bytes);
 }
 
+/// Each scene, as a section of the test case.
+inline void play_link_scenes() {
+  SECTION("messages") { send_messages(); }
+  SECTION("messages of several registered parts") { send_parts(); }
+  SECTION("a stream") { carry_bytes(); }
+  SECTION("a stream of several registered parts") { carry_parts(); }
+  SECTION("lent memory") { lend_memory(); }
+  SECTION("lent memory, written from several registered parts") { write_parts(); }
+}
+
 } // namespace test
