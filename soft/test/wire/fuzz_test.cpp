@@ -23,12 +23,14 @@ TEST_CASE(
       b = static_cast<std::uint8_t>(random() % range);
     REQUIRE(fuzz_wire(input.data(), input.size()) == 0);
   }
-  const reached& r = reached_so_far(); // a READ's answer takes more luck: see below
-  CHECK(r.writes > 100);
+  // At most half of what a run reaches, which depends on the order of the device's thread and the
+  // peer's, too. A READ's answer takes more luck: see below.
+  const reached& r = reached_so_far();
+  CHECK(r.writes > 50);
   CHECK(r.window_writes > 10);
-  CHECK(r.receives > 100);
-  CHECK(r.answers > 100);
-  CHECK(r.terminates > 100);
+  CHECK(r.receives > 500);
+  CHECK(r.answers > 700);
+  CHECK(r.terminates > 3500);
   CHECK(r.direct > 0);
 }
 
