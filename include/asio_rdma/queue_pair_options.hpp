@@ -40,9 +40,9 @@ struct queue_pair_options {
   // retry the queue pair ends, and the operation that was retried fails with `errc::timed_out`. So
   // an interruption of the network has no effect if it ends within:
   //
-  //   (retry_count + 1) * timeout, 7.5 s by default: rxe, and at least that by the specification,
-  //     which lets a device wait up to four times the timeout (30 s in all by default)
-  //   retry_count * timeout, 6.4 s by default: mlx5 with adaptive retransmission
+  //   (retry_count + 1) * timeout, 8.6 s by default: at least that by the specification, which lets
+  //     a device wait up to four times the timeout (34 s in all by default)
+  //   retry_count * timeout, 7.5 s by default: rxe, and mlx5 with adaptive retransmission
   //
   // A packet that the peer reports as missing takes a retry, too. So an interruption that begins or
   // ends with the loss of some packets only may end the queue pair earlier.
@@ -54,7 +54,7 @@ struct queue_pair_options {
   // the link of their own port goes down.
   // Source: InfiniBand specification, 9.7.6.1.3
   std::uint8_t timeout = 18;       ///< 4.096 µs * 2^timeout to each retry (1.07 s); 0: for ever.
-  std::uint8_t retry_count = 6;    ///< At most 7, which rxe takes as for ever.
+  std::uint8_t retry_count = 7;    ///< At most 7. rxe is given at most 6: it takes 7 as for ever.
   std::uint8_t rnr_retry = 6;      ///< Retries when the peer has no receive posted; 7: for ever.
   std::uint8_t min_rnr_timer = 12; ///< The peer's pause before a retry (ibv_modify_qp(3)): 0.64 ms.
   std::uint8_t hop_limit = 64;

@@ -101,6 +101,8 @@ error_code queue_pair_impl::open(std::shared_ptr<completion_queue_impl> queue,
   limit(options_.max_send_sge, std::max<int>(limits.max_sge, most_send_elements));
   limit(options_.max_receive_sge, limits.max_sge);
   limit_reads(options_, limits);
+  if (limits.vendor_id == rxe_vendor)
+    options_.retry_count = std::min(options_.retry_count, most_rxe_retries);
   if (options_.port == 0 && options_.local)
     if (const auto gid = d.best_gid(*options_.local))
       options_.port = gid->port;

@@ -18,6 +18,8 @@ namespace detail {
 
 /// No other driver has these vendor ids.
 inline constexpr std::uint32_t rxe_vendor = 0xffffff, siw_vendor = 0x626d74;
+/// rxe takes 7, the most that the field holds, as for ever (drivers/infiniband/sw/rxe/rxe_comp.c).
+inline constexpr std::uint8_t most_rxe_retries = 6;
 /// Of mlx5 and of mlx4.
 inline constexpr std::uint32_t mellanox_vendor = 0x02c9;
 

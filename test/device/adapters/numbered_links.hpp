@@ -48,10 +48,17 @@ struct patience {
   }
   /// A silence of the network of less time ends nothing, by `queue_pair_options::timeout`.
   std::chrono::nanoseconds harmless() const {
-    return std::chrono::nanoseconds((4096ll << timeout) * (queue_pair_options().retry_count + 1));
+    return transmission() * queue_pair_options().retry_count;
   }
   /// A longer silence ends everything.
-  std::chrono::nanoseconds longest() const { return 4 * harmless() + keep_alive; }
+  std::chrono::nanoseconds longest() const {
+    return 4 * transmission() * (queue_pair_options().retry_count + 1) + keep_alive;
+  }
+
+private:
+  std::chrono::nanoseconds transmission() const {
+    return std::chrono::nanoseconds(4096ll << timeout);
+  }
 };
 
 /// A device, and the context of the links on it.
