@@ -219,6 +219,7 @@ private:
   template <disposal How>
   pass_counts run_pass(unsigned polls);
   pass_counts hand_out_pass(unsigned polls, bool& role_given_up);
+  static void post_to_strands(batch& b, operation_list::iterator next);
   void put_back(operation_list& operations) noexcept;
   int take_ready(batch& b, unsigned polls);
   void run_internal(batch& b);

@@ -2,6 +2,8 @@
 // The runner of a completion queue: its role, its turns, and the work that it counts.
 #include "queues/completion_queue_watch.hpp"
 
+#include <asio_rdma/detail/core/operation_group.hpp>
+
 #include <algorithm>
 #include <cassert>
 #include <mutex>
@@ -279,6 +281,19 @@ completion_queue_impl::pass_counts completion_queue_impl::run_pass(unsigned poll
   return result;
 }
 
+// The executor of a strand calls no handler here, and keeps the order of the calls. Two threads
+// that were handed operations of one strand could turn it round.
+void completion_queue_impl::post_to_strands(batch& b, operation_list::iterator next) {
+  while (next != b.operations.end()) {
+    if (next->executor == nullptr || !next->executor->is_strand()) {
+      ++next;
+      continue;
+    }
+    operation_group group(b.operations, next, b.done);
+    group.post();
+  }
+}
+
 // The second pass if several threads may run the context. The first handler is called here, as
 // Asio's reactor does. Before that, the other operations are put into the context's queue, and the
 // role behind them, for idle threads. If the runner is queued already, because a blocked thread
@@ -293,7 +308,15 @@ completion_queue_impl::pass_counts completion_queue_impl::hand_out_pass(unsigned
   if (b.operations.empty())
     return result;
   spin_until_.reset();
+  const auto bound = std::find_if(b.operations.begin(), b.operations.end(),
+                                  [](const operation& op) { return op.executor != nullptr; });
+  if (bound != b.operations.end()) [[unlikely]]
+    post_to_strands(b, bound);
   role_given_up = true;
+  if (b.operations.empty()) {
+    schedule(); // behind the strands
+    return result;
+  }
   if (runner_queued_.exchange(true)) {
     put_back(b.operations);
     schedule();

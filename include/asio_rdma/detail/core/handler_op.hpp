@@ -2,6 +2,7 @@
 #pragma once
 
 #include <asio_rdma/detail/core/operation.hpp>
+#include <asio_rdma/detail/core/operation_group.hpp>
 #include <asio_rdma/detail/core/operation_memory.hpp>
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/append.hpp>
@@ -117,13 +118,15 @@ public:
 
   /// Whether a thread that runs the context may call the handler directly.
   bool is_plain() const noexcept { return plain_ != nullptr; }
+  /// Unless that is so.
+  const handler_executor& executor() const noexcept { return kept_; }
 
   template <class Function>
   void dispatch(Function&& f) {
     if (plain_ != nullptr)
       asio::dispatch(*plain_, std::forward<Function>(f));
     else
-      asio::dispatch(kept_, std::forward<Function>(f));
+      asio::dispatch(kept_.executor, std::forward<Function>(f));
   }
 
 private:
@@ -134,8 +137,8 @@ private:
                                        IoExecutor>::asio_associated_executor_is_unspecialised;
   };
   using executor_type = asio::associated_executor_t<Handler, IoExecutor>;
-  using kept_type = std::decay_t<decltype(asio::prefer(std::declval<const executor_type&>(),
-                                                       asio::execution::outstanding_work.tracked))>;
+  using kept_type = handler_executor_of<std::decay_t<decltype(asio::prefer(
+      std::declval<const executor_type&>(), asio::execution::outstanding_work.tracked))>>;
 
   template <class Ex>
   void keep(const Ex& ex) {
@@ -208,7 +211,10 @@ public:
 
 private:
   handler_op(Handler& handler, const io_executor<IoExecutor>& io)
-      : Base(&handler_op::dispose_this), work_(handler, io), handler_(std::move(handler)) {}
+      : Base(&handler_op::dispose_this), work_(handler, io), handler_(std::move(handler)) {
+    if (!work_.is_plain()) [[unlikely]]
+      this->executor = &work_.executor();
+  }
 
   static void destroy(allocator_type& alloc, handler_op* self) noexcept {
     self->~handler_op();
@@ -224,6 +230,10 @@ private:
       dispose_elsewhere(self, how);
       return;
     }
+    call(self);
+  }
+
+  [[gnu::always_inline]] static void call(handler_op* self) {
     allocator_type alloc(
         asio::get_associated_allocator(self->handler_, operation_allocator<void>()));
     Handler handler(std::move(self->handler_));
@@ -234,6 +244,8 @@ private:
   }
 
   [[gnu::noinline]] static void dispose_elsewhere(handler_op* self, disposal how) {
+    if (how == disposal::in_executor)
+      return call(self);
     allocator_type alloc(
         asio::get_associated_allocator(self->handler_, operation_allocator<void>()));
     Handler handler(std::move(self->handler_));

@@ -21,10 +21,12 @@ inline bool may_leave_effects(asio::cancellation_type_t type) noexcept {
 
 class memory_window_impl;
 class work_queue;
+struct handler_executor;
 
 /// How to dispose of an operation that has left its queue.
 enum class disposal {
   complete_here, ///< Run the handler; this thread runs the completion queue's execution context.
+  in_executor,   ///< Run the handler; its executor has called this thread.
   complete,      ///< Run the handler; this thread may be any.
   destroy        ///< Destroy the handler without running it.
 };
@@ -58,6 +60,8 @@ public:
   std::uint64_t value;  ///< The previous value for an atomic operation; 1 for a receive that an
                         ///< RDMA WRITE consumed.
 
+  /// The executor of the handler. Null: the plain one of the completion queue's context.
+  const handler_executor* executor = nullptr;
   std::uint64_t id = 0; ///< Identifies the operation to a cancellation slot.
   /// An operation of the library's own that calls no code of the user's: any thread may dispose of
   /// it.
