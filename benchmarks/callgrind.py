@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: BSL-1.0
 """Runs bench_overhead under callgrind, and counts the instructions and the locks of an operation."""
+import collections
 import glob
 import json
 import os
@@ -20,12 +21,21 @@ def locks_of(path, known={}):
     return known[path]
 
 
+def short(function):
+    """Without namespaces, template arguments and parameters."""
+    function, before = function.replace("(anonymous namespace)", "anonymous"), None
+    while before != function:
+        before, function = function, re.sub(r"<[^<>]*>|\([^()]*\)( const)?( \[clone [^]]*\])*", "", function)
+    return re.sub(r"'\d+$", "", function.split(" ")[-1]).removeprefix("asio_rdma::detail::").removeprefix("boost::asio::")
+
+
 def profile(path):
-    """The label of a profile, or nothing, and its counts. https://valgrind.org/docs/manual/cl-format.html"""
+    """The label of a profile, or nothing, its counts, and its instructions by function.
+    https://valgrind.org/docs/manual/cl-format.html"""
     with open(path) as f:
         lines = f.read().split("\n")
-    label, names, locks, is_call = None, {}, set(), False
-    counts = {"instructions": 0, "locks": 0}
+    label, names, locks, is_call, function = None, {}, set(), False, None
+    counts = {"instructions": 0, "locks": 0, "functions": collections.Counter()}
     for line in lines:
         if line.startswith("desc: Trigger: Client Request: "):
             label = line[len("desc: Trigger: Client Request: "):]
@@ -35,12 +45,19 @@ def profile(path):
                 names[number] = name
             if line.startswith("ob="):
                 locks = locks_of(names[number])
+        elif line.startswith(("fn=", "cfn=")):
+            number, name = re.match(r"c?fn=(\(\d+\)) ?(.*)", line).groups()
+            if name:
+                names["fn" + number] = short(name)
+            if line.startswith("fn="):
+                function = names["fn" + number]
         elif line.startswith("calls="):
             is_call = True  # the next line has what the callee took, which is counted there
         elif line.startswith("0x"):
             if not is_call:
                 address, _, cost = line.split()
                 counts["instructions"] += int(cost)
+                counts["functions"][function] += int(cost)
                 if int(address, 16) in locks:
                     counts["locks"] += int(cost)
             is_call = False
@@ -64,4 +81,6 @@ def run(program, path, prefix):
         for what in "instructions", "locks":
             case[what] = (counts[f"{name} 1"][what] - counts[f"{name} 0"][what]) / operations
         case["allocations"] /= operations
+        first, second = (counts[f"{name} {i}"]["functions"] for i in range(2))
+        case["functions"] = {f: (second[f] - first[f]) / operations for f in second if second[f] - first[f] >= operations}
     return results

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: BSL-1.0
 //
 // How many SENDs of 64 bytes a process carries out in a second: with one thread or two, and with
-// many connections in one context. Prints JSON: the millions a second of each run. The kinds run in
-// turns, so their rates can be compared.
+// many connections in one context, by the library and by verbs. Prints JSON: the millions a second
+// of each run. The kinds run in turns, so their rates can be compared.
 #include <asio_rdma/asio_rdma.hpp>
 
 #include <CLI/CLI.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/strand.hpp>
+#include <infiniband/verbs.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -63,7 +65,44 @@ public:
   }
   std::uint64_t sent() const { return sent_; }
 
+  /// The same by verbs. The library does not poll the completion queue then.
+  void begin_by_verbs(const ibv_sge& source, const ibv_sge& sink) {
+    source_sge_ = source;
+    sink_sge_ = sink;
+    for (std::uint32_t i = 0; i < 2 * window_; ++i)
+      post_receive();
+    for (std::uint32_t i = 0; i < window_; ++i)
+      post_send();
+  }
+  static void complete_by_verbs(const ibv_wc& done) {
+    if (done.status != IBV_WC_SUCCESS)
+      throw std::runtime_error("an operation of verbs failed");
+    flow& self = *reinterpret_cast<flow*>(done.wr_id);
+    if ((done.opcode & IBV_WC_RECV) != 0)
+      return self.post_receive();
+    ++self.sent_;
+    self.post_send();
+  }
+
 private:
+  void post_send() {
+    ibv_send_wr r{}, *bad;
+    r.wr_id = reinterpret_cast<std::uintptr_t>(this);
+    r.sg_list = &source_sge_;
+    r.num_sge = 1;
+    r.opcode = IBV_WR_SEND;
+    r.send_flags = IBV_SEND_SIGNALED | IBV_SEND_INLINE;
+    if (ibv_post_send(from_.native_handle(), &r, &bad) != 0)
+      throw std::runtime_error("post_send");
+  }
+  void post_receive() {
+    ibv_recv_wr r{}, *bad;
+    r.wr_id = reinterpret_cast<std::uintptr_t>(this);
+    r.sg_list = &sink_sge_;
+    r.num_sge = 1;
+    if (ibv_post_recv(to_.native_handle(), &r, &bad) != 0)
+      throw std::runtime_error("post_recv");
+  }
   void send() {
     from_.async_send(source_, [this](const error_code& ec, std::size_t) {
       check(ec, "send");
@@ -82,18 +121,24 @@ private:
   queue_pair from_, to_;
   const_buffer source_;
   mutable_buffer sink_;
+  ibv_sge source_sge_{}, sink_sge_{};
   std::uint64_t sent_ = 0; // changed by the handlers of one strand
 };
+
+enum class way { library, verbs };
 
 /// A context with its flows, and the threads that run it.
 class site {
 public:
   /// With several threads, each flow has a strand.
-  site(const device& d, unsigned threads, std::size_t flows, std::uint32_t window)
+  site(const device& d, way how, unsigned threads, std::size_t flows, std::uint32_t window)
       : threads_(threads),
         io_(static_cast<int>(threads)),
+        how_(how),
         pd_(d),
-        queue_(io_, d, {completion_mode::busy, std::uint32_t(8 * flows * window + 64)}),
+        queue_(io_, d,
+               {how == way::verbs ? completion_mode::manual : completion_mode::busy,
+                std::uint32_t(8 * flows * window + 64)}),
         sends_(pd_, memory_, sizeof memory_ / 2, access::local_read),
         receives_(pd_, memory_ + sizeof memory_ / 2, sizeof memory_ / 2, access::local_write) {
     acceptor listener(io_, {d.addresses().at(0), 0});
@@ -116,17 +161,28 @@ public:
       while (missing != 0)
         io_.run_one();
     }
+    char* const sink = memory_ + sizeof memory_ / 2;
+    const auto address = [](char* p) {
+      return reinterpret_cast<std::uintptr_t>(p);
+    };
     for (const auto& f : flows_)
-      f->begin({memory_, flow::bytes, sends_.lkey()},
-               {memory_ + sizeof memory_ / 2, flow::bytes, receives_.lkey()});
+      if (how == way::verbs)
+        f->begin_by_verbs({address(memory_), flow::bytes, sends_.lkey()},
+                          {address(sink), flow::bytes, receives_.lkey()});
+      else
+        f->begin({memory_, flow::bytes, sends_.lkey()}, {sink, flow::bytes, receives_.lkey()});
   }
 
   void start() {
     io_.restart();
+    stopped_ = false;
     for (unsigned i = 0; i < threads_; ++i)
-      running_.emplace_back([this] { io_.run(); });
+      running_.emplace_back([this] { how_ == way::verbs ? poll() : void(io_.run()); });
   }
-  void stop() { io_.stop(); }
+  void stop() {
+    io_.stop();
+    stopped_ = true;
+  }
   void join() {
     for (std::thread& t : running_)
       t.join();
@@ -141,8 +197,19 @@ public:
   }
 
 private:
+  void poll() {
+    std::array<ibv_wc, 32> done;
+    while (!stopped_.load(std::memory_order_relaxed)) {
+      const int n = ibv_poll_cq(queue_.native_handle(), int(done.size()), done.data());
+      for (int i = 0; i < n; ++i)
+        flow::complete_by_verbs(done[static_cast<std::size_t>(i)]);
+    }
+  }
+
   unsigned threads_;
   asio::io_context io_;
+  way how_;
+  std::atomic<bool> stopped_{false};
   protection_domain pd_;
   alignas(64) char memory_[2 * flow::bytes] = {};
   completion_queue queue_;
@@ -182,20 +249,22 @@ void measure(unsigned rounds, double seconds, std::size_t connections) {
   const device d = device::open_first();
   constexpr std::uint32_t window = 32;
   std::deque<kind> kinds;
-  const auto add = [&](std::string name, std::size_t contexts, unsigned threads,
-                       std::size_t flows) {
+  const auto add = [&](std::string name, std::size_t contexts, unsigned threads, std::size_t flows,
+                       way how = way::library) {
     kind& k = kinds.emplace_back();
     k.name = std::move(name);
     const auto each = static_cast<std::uint32_t>(std::max<std::size_t>(1, window / flows));
     for (std::size_t i = 0; i < contexts; ++i)
-      k.sites.emplace_back(d, threads, flows, each);
+      k.sites.emplace_back(d, how, threads, flows, each);
   };
   add("one thread", 1, 1, 1);
   add("two contexts", 2, 1, 1);
   add("one thread, two connections", 1, 1, 2);
   add("two threads on one context", 1, 2, 2);
-  for (std::size_t n = 10; n <= connections; n *= 10)
+  for (std::size_t n = 10; n <= connections; n *= 10) {
     add(std::to_string(n) + " connections", 1, 1, n);
+    add(std::to_string(n) + " connections by verbs", 1, 1, n, way::verbs);
+  }
   for (unsigned i = 0; i < rounds; ++i)
     for (kind& k : kinds)
       k.run(seconds);
