@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 #include "global/global_node.hpp"
 
+#include "core/random_bits.hpp"
 #include "global/global_memory_impl.hpp"
 
 #include <algorithm>
@@ -8,7 +9,6 @@
 #include <cassert>
 #include <cstring>
 #include <map>
-#include <random>
 #include <span>
 
 namespace asio_rdma::detail {
@@ -17,15 +17,10 @@ namespace {
 using kind = global_message::kind;
 using result = global_message::result;
 
-std::uint64_t random_word() {
-  std::random_device source;
-  return std::uint64_t(source()) << 32 | source();
-}
-
 } // namespace
 
 global_node::global_node(const memory_pool& pool, node_id id)
-    : pool_(pool), id_(id), incarnation_(random_word()) {}
+    : pool_(pool), id_(id), incarnation_(random_bits<std::uint64_t>()) {}
 
 global_node::~global_node() = default;
 

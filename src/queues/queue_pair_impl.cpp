@@ -4,6 +4,7 @@
 #include <asio_rdma/detail/core/open_impl.hpp>
 #include <asio_rdma/detail/verbs/flush.hpp>
 
+#include "core/random_bits.hpp"
 #include "queues/queue_pair_remains.hpp"
 #include "queues/shared_receive_queue_impl.hpp"
 #include "verbs/device_impl.hpp"
@@ -11,16 +12,12 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <random>
 #include <utility>
 
 namespace asio_rdma::detail {
 namespace {
 
-std::uint32_t random_packet_number() {
-  std::random_device source;
-  return source() & 0xffffff;
-}
+std::uint32_t random_packet_number() { return random_bits<std::uint32_t>() & 0xffffff; }
 
 bool is_connected_type(ibv_qp_type type) noexcept {
   return type == IBV_QPT_RC || type == IBV_QPT_UC;
