@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: BSL-1.0
 #include "facts.hpp"
 
+#include "build.hpp"
+#include "report.hpp"
+
 #include <asio_rdma/version.hpp>
 
+#include <algorithm>
 #include <array>
+#include <cctype>
 #include <cstdio>
 #include <dlfcn.h>
 #include <filesystem>
@@ -13,6 +18,7 @@
 #include <sys/resource.h>
 #include <sys/utsname.h>
 #include <thread>
+#include <unistd.h>
 
 namespace trial {
 
@@ -98,7 +104,48 @@ std::string gids_of(const device& d) {
 
 const char* yes_or_no(bool b) { return b ? "yes" : "no"; }
 
+/// The value of a variable without what may be personal: a path may name a person or a project.
+std::string without_places(std::string_view value) {
+  std::string result, word;
+  const auto is_space = [](char c) {
+    return std::isspace(static_cast<unsigned char>(c)) != 0;
+  };
+  const auto end_word = [&] {
+    result += word.find('/') == std::string::npos ? word : "(path)";
+    word.clear();
+  };
+  for (const char c : value) {
+    if (!is_space(c) && c != ',' && c != ';' && c != '=') {
+      word += std::isprint(static_cast<unsigned char>(c)) != 0 ? c : '?';
+      continue;
+    }
+    end_word();
+    result += is_space(c) ? ' ' : c; // a fact is one line
+  }
+  end_word();
+  return without_names(result, {}); // other names are the caller's to remove
+}
+
 } // namespace
+
+std::string environment_of(const char* const* variables) {
+  constexpr std::string_view prefixes[] = {"MLX5_", "MLX4_", "RDMAV_",    "IBV_",
+                                           "HFI_",  "EFA_",  "ASIO_RDMA_"};
+  std::vector<std::string> found;
+  for (; *variables != nullptr; ++variables) {
+    const std::string_view each = *variables;
+    const std::size_t name = std::min(each.find('='), each.size());
+    if (std::any_of(std::begin(prefixes), std::end(prefixes),
+                    [each](std::string_view prefix) { return each.starts_with(prefix); }))
+      found.push_back(without_places(each.substr(0, name)) + '=' +
+                      without_places(each.substr(std::min(name + 1, each.size()))));
+  }
+  std::sort(found.begin(), found.end());
+  std::string result;
+  for (const std::string& each : found)
+    result += (result.empty() ? "" : "; ") + each;
+  return result.empty() ? "none" : result;
+}
 
 facts facts_of(const device& d) {
   facts result;
@@ -116,6 +163,10 @@ facts facts_of(const device& d) {
   add("library", std::to_string(ASIO_RDMA_VERSION_MAJOR) + '.' +
                      std::to_string(ASIO_RDMA_VERSION_MINOR) + '.' +
                      std::to_string(ASIO_RDMA_VERSION_PATCH));
+  add("commit", build::commit);
+  add("build type", build::type);
+  add("compiler", build::compiler);
+  add("built with rdma-core", build::rdma_core);
   add("device", d.name());
   add("transport", d.type() == transport::infiniband ? "InfiniBand or RoCE"
                    : d.type() == transport::iwarp    ? "iWARP"
@@ -130,6 +181,7 @@ facts facts_of(const device& d) {
   add("kernel", std::string(kernel.release) + ' ' + kernel.machine);
   add("libibverbs", file_of("libibverbs.so.1"));
   add("librdmacm", file_of("librdmacm.so.1"));
+  add("environment", environment_of(environ));
   add("locked memory, limit", limit_of_locked_memory());
   number("processors", std::thread::hardware_concurrency());
   number("ports", unsigned(a.phys_port_cnt));

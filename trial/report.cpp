@@ -52,8 +52,8 @@ std::string to_json(const facts& all) {
 
 std::string to_json(const report& r) {
   std::ostringstream out;
-  out << "{\"trial\":1,\"machines\":" << r.sides << ",\"seconds\":" << rounded(r.seconds)
-      << ",\"facts\":" << to_json(r.of_device);
+  out << "{\"trial\":1,\"date\":" << quoted(r.date) << ",\"machines\":" << r.sides
+      << ",\"seconds\":" << rounded(r.seconds) << ",\"facts\":" << to_json(r.of_device);
   if (r.sides == 2)
     out << ",\"facts of the other machine\":" << to_json(r.of_far_device);
   out << ",\"checks\":[";
@@ -153,8 +153,8 @@ void write(std::ostream& out, const char* title, const facts& all) {
 
 std::string to_text(const report& r) {
   std::ostringstream out;
-  out << "asio_rdma-trial, " << (r.sides == 1 ? "one machine" : "two machines") << ", "
-      << rounded(r.seconds) << " s\n"
+  out << "asio_rdma-trial, " << (r.sides == 1 ? "one machine" : "two machines") << ", " << r.date
+      << ", " << rounded(r.seconds) << " s\n"
       << r.count(verdict::kind::passed) << " passed, " << r.count(verdict::kind::failed)
       << " failed, " << r.count(verdict::kind::not_here) << " not here\n\n";
   write(out, "Device", r.of_device);

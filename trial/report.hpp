@@ -21,6 +21,7 @@ struct result {
 struct report {
   int sides = 1;      ///< Machines.
   double seconds = 0; ///< The duration of the trial.
+  std::string date;   ///< The day of its begin, of the universal time.
   facts of_device;
   facts of_far_device; ///< Empty if `sides` is 1.
   std::vector<result> results;

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <ctime>
 #include <sstream>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -23,6 +24,16 @@ std::vector<const check*> all_checks() {
     for (const check& c : part)
       result.push_back(&c);
   return result;
+}
+
+/// The day only: a time would tell when its user works.
+std::string day() {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  ::gmtime_r(&now, &parts);
+  char text[16] = "";
+  std::strftime(text, sizeof text, "%F", &parts);
+  return text;
 }
 
 /// The check that describes the devices, which is the first one.
@@ -136,6 +147,7 @@ std::string all_names() {
 report run(const run_options& options) {
   const auto begin = clock_type::now();
   report to;
+  to.date = day();
   to.sides = options.peer.empty() ? 1 : 2;
   for (const check* c : all_checks()) {
     if (!options.only.empty() && options.only != c->name && c != describing_check())
