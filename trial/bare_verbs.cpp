@@ -6,6 +6,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <poll.h>
 
 namespace trial {
 
@@ -258,6 +259,90 @@ awaitable<std::unique_ptr<bare_end>> link_bare(session& s, const flow& f) {
   co_await s.tell(asio::ip::tcp::endpoint(s.address(), e->port()));
   e->accept();
   co_return e;
+}
+
+namespace {
+
+rdma_conn_param parameters(std::uint32_t number) {
+  rdma_conn_param p = parameters();
+  p.responder_resources = p.initiator_depth = 1;
+  p.qp_num = number;
+  return p;
+}
+
+bool is_readable(int descriptor, int milliseconds) {
+  pollfd p{descriptor, POLLIN, 0};
+  return ::poll(&p, 1, milliseconds) == 1;
+}
+
+} // namespace
+
+bare_request::bare_request(const asio::ip::address& local) : channel_(rdma_create_event_channel()) {
+  asio::ip::tcp::endpoint where(local, 0);
+  need(channel_ != nullptr, "rdma_create_event_channel");
+  need(rdma_create_id(channel_, &listener_, nullptr, RDMA_PS_TCP) == 0, "rdma_create_id");
+  need(rdma_bind_addr(listener_, where.data()) == 0, "rdma_bind_addr");
+  need(rdma_listen(listener_, 1) == 0, "rdma_listen");
+}
+
+std::uint16_t bare_request::port() const { return ntohs(rdma_get_src_port(listener_)); }
+
+ibv_ece bare_request::accept(std::uint32_t number) {
+  id_ = expect_event(RDMA_CM_EVENT_CONNECT_REQUEST);
+  ibv_ece features{};
+  rdma_get_remote_ece(id_, &features);
+  rdma_conn_param p = parameters(number);
+  need(rdma_accept(id_, &p) == 0, "rdma_accept");
+  // The software device does not report it without a queue pair.
+  if (is_readable(channel_->fd, 300))
+    expect_event(RDMA_CM_EVENT_ESTABLISHED);
+  return features;
+}
+
+bare_request::bare_request(const asio::ip::tcp::endpoint& to, std::uint32_t number,
+                           ibv_ece features)
+    : channel_(rdma_create_event_channel()) {
+  asio::ip::tcp::endpoint where = to;
+  need(channel_ != nullptr, "rdma_create_event_channel");
+  need(rdma_create_id(channel_, &id_, nullptr, RDMA_PS_TCP) == 0, "rdma_create_id");
+  need(rdma_resolve_addr(id_, nullptr, where.data(), 5000) == 0, "rdma_resolve_addr");
+  expect_event(RDMA_CM_EVENT_ADDR_RESOLVED);
+  need(rdma_resolve_route(id_, 5000) == 0, "rdma_resolve_route");
+  expect_event(RDMA_CM_EVENT_ROUTE_RESOLVED);
+  rdma_set_local_ece(id_, &features);
+  rdma_conn_param p = parameters(number);
+  need(rdma_connect(id_, &p) == 0, "rdma_connect");
+  expect_event(RDMA_CM_EVENT_CONNECT_RESPONSE);
+  need(rdma_establish(id_) == 0, "rdma_establish");
+}
+
+bare_request::~bare_request() {
+  for (rdma_cm_id* const id : {id_, listener_})
+    if (id != nullptr)
+      rdma_destroy_id(id);
+  if (channel_ != nullptr)
+    rdma_destroy_event_channel(channel_);
+}
+
+bool bare_request::answer_end(const std::atomic<bool>& stop) {
+  while (!is_readable(channel_->fd, 5))
+    if (stop)
+      return false;
+  expect_event(RDMA_CM_EVENT_DISCONNECTED);
+  rdma_disconnect(id_);
+  return true;
+}
+
+rdma_cm_id* bare_request::expect_event(rdma_cm_event_type wanted) {
+  rdma_cm_event* event = nullptr;
+  need(rdma_get_cm_event(channel_, &event) == 0, "rdma_get_cm_event");
+  rdma_cm_id* const id = event->id;
+  const std::string found =
+      std::string(rdma_event_str(event->event)) + " with status " + std::to_string(event->status);
+  const bool right = event->event == wanted;
+  rdma_ack_cm_event(event);
+  expect(right, found + " in place of " + rdma_event_str(wanted));
+  return id;
 }
 
 } // namespace trial

@@ -7,6 +7,7 @@
 #include <infiniband/verbs.h>
 #include <rdma/rdma_cma.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -80,5 +81,29 @@ private:
 
 /// Both sides call it: a connected end of each.
 awaitable<std::unique_ptr<bare_end>> link_bare(session& s, const flow& f);
+
+/// A connection of rdma_cm without queue pairs: each side tells the other one the number of one.
+class bare_request {
+public:
+  /// Listens at the address.
+  explicit bare_request(const boost::asio::ip::address& local);
+  std::uint16_t port() const;
+  /// Takes the connection of the other side. Returns the features that came with it.
+  ibv_ece accept(std::uint32_t number);
+  /// Connects.
+  bare_request(const boost::asio::ip::tcp::endpoint& to, std::uint32_t number, ibv_ece features);
+  bare_request(const bare_request&) = delete;
+  ~bare_request();
+  /// Answers if the other side ends the connection before `stop`. Returns whether it has.
+  bool answer_end(const std::atomic<bool>& stop);
+
+private:
+  /// The next event, which must be of this type, or a `failure`; its id.
+  rdma_cm_id* expect_event(rdma_cm_event_type wanted);
+
+  rdma_event_channel* channel_;
+  rdma_cm_id* listener_ = nullptr;
+  rdma_cm_id* id_ = nullptr;
+};
 
 } // namespace trial

@@ -5,24 +5,51 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <cstring>
 #include <exception>
+#include <memory>
 #include <net/if.h>
+#include <optional>
 #include <thread>
 
 namespace trial {
 
 namespace {
 
+/// Makes a queue pair for reliable connections by verbs alone, with so much inline data. Returns
+/// how much it then has; nothing if it is refused.
+std::optional<std::uint32_t> made_by_verbs(const session& s, std::uint32_t inline_bytes = 0) {
+  const auto destroy = [](ibv_cq* q) {
+    ibv_destroy_cq(q);
+  };
+  const std::unique_ptr<ibv_cq, decltype(destroy)> queue(
+      ibv_create_cq(s.dev.native_handle(), 4, nullptr, nullptr, 0), destroy);
+  expect(queue != nullptr, std::string("ibv_create_cq: ") + std::strerror(errno));
+  ibv_qp_init_attr init{};
+  init.send_cq = init.recv_cq = queue.get();
+  init.qp_type = IBV_QPT_RC;
+  init.cap = {1, 1, 1, 1, inline_bytes};
+  ibv_qp* const made = ibv_create_qp(s.pd.native_handle(), &init);
+  if (made == nullptr)
+    return {};
+  ibv_destroy_qp(made);
+  return std::min(inline_bytes, init.cap.max_inline_data);
+}
+
 awaitable<void> h7(session& s) {
   const bool reported = (s.dev.attributes().device_cap_flags &
                          (IBV_DEVICE_MEM_WINDOW_TYPE_2A | IBV_DEVICE_MEM_WINDOW_TYPE_2B)) != 0;
-  if (s.dev.has_memory_windows()) {
-    const memory_window w(s.pd); // throws if there are none
-    s.remark("windows can be allocated");
-  } else {
-    s.remark(reported ? "windows are reported, and none can be had" : "no windows are reported");
-  }
+  co_await s.need(reported, "the device reports no windows");
+  ibv_mw* const made = ibv_alloc_mw(s.pd.native_handle(), IBV_MW_TYPE_2);
+  const bool given = made != nullptr;
+  if (given)
+    ibv_dealloc_mw(made);
+  expect(given == s.dev.has_memory_windows(),
+         given ? "windows can be allocated, and the library takes them for absent"
+               : "windows are reported, and none can be allocated, which the library did not find");
+  s.remark(given ? "windows are reported, and one can be allocated"
+                 : "windows are reported, and none can be allocated");
   co_await s.meet();
 }
 
@@ -60,7 +87,15 @@ awaitable<void> h9(session& s) {
   options.max_inline = 1024;
   pair_end e(s, options);
   co_await e.link();
-  s.remark(std::to_string(e.qp.options().max_inline) + " bytes of inline data");
+  std::uint32_t by_verbs = 0;
+  for (std::uint32_t most = 512; most > 8 && by_verbs == 0; most /= 2)
+    by_verbs = made_by_verbs(s, most).value_or(0);
+  const std::uint32_t found = e.qp.options().max_inline;
+  expect(found >= by_verbs, "verbs take " + std::to_string(by_verbs) +
+                                " bytes of inline data, and the library finds " +
+                                std::to_string(found));
+  s.remark(std::to_string(found) + " bytes of inline data, by verbs at least " +
+           std::to_string(by_verbs));
   // The near side's limit, one byte less, and one byte more, which is not inline.
   for (const int more : {-1, 0, 1}) {
     std::size_t bytes = 0;
@@ -88,7 +123,11 @@ awaitable<void> h13(session& s) {
            "a GID's interface is not in this network namespace");
   }
   expect(!s.dev.addresses().empty(), "no GID has an IP address");
-  s.remark(std::to_string(all.size()) + " GIDs" + (newer ? "" : ", none of them RoCE v2"));
+  const auto older = std::count_if(all.begin(), all.end(), [](const gid_entry& g) {
+    return g.type == gid_entry::kind::roce_v1;
+  });
+  s.remark(std::to_string(all.size()) + " GIDs of this network namespace, of RoCE v1 " +
+           std::to_string(older));
   co_await s.meet();
 }
 
@@ -101,10 +140,7 @@ awaitable<void> h14(session& s) {
   const auto route = route_of(qp);
   const bool global = route && route->is_global != 0;
   expect(!route || global || !required, "the port requires a global route, and there is none");
-  s.remark(std::string(required ? "required"
-                       : global ? "set, not required"
-                                : "not required") +
-           (route ? "" : "; the driver does not report it"));
+  s.remark(route ? "required, and set" : "required; the driver does not report whether it is set");
   std::vector<char> memory(64);
   const memory_region region(s.pd, memory.data(), memory.size());
   if (s.is_near()) {
@@ -116,14 +152,21 @@ awaitable<void> h14(session& s) {
     compare(memory.data(), 64, 1);
   }
   co_await s.meet();
+  if (!required)
+    throw absence(std::string("the port does not require it; a message was carried ") +
+                  (!route   ? "by a route that the driver does not report"
+                   : global ? "with one"
+                            : "without one"));
 }
 
 awaitable<void> h15(session& s) {
   constexpr std::size_t carried = 16 << 20, otherwise = 1 << 20;
   const std::size_t most = s.dev.max_message_bytes();
+  const std::uint32_t of_port = s.dev.port(s.dev.first_port()).max_msg_sz;
+  expect(of_port == 0 || most <= of_port, "the port takes no more than " + std::to_string(of_port) +
+                                              " bytes, the library " + std::to_string(most));
   pair_end e(s, {}, most <= carried ? most : otherwise);
   co_await e.link();
-  s.remark(std::to_string(most) + " bytes");
   if (s.is_near()) {
     // The library refuses the request before the device sees that there is less memory.
     const const_buffer too_long(e.memory.data(), most + 1, e.region.lkey());
@@ -139,6 +182,8 @@ awaitable<void> h15(session& s) {
   co_await s.tell(std::to_string(bytes));
   bytes = std::min(bytes, std::size_t(std::stoull(co_await s.hear())));
   co_await e.carry(bytes, 1);
+  s.remark("above " + std::to_string(most) + " bytes refused, " + std::to_string(bytes) +
+           " bytes carried");
 }
 
 /// Adds to a word by the device and by the far processor at the same time. Returns the additions
@@ -215,8 +260,11 @@ awaitable<void> h19(session& s) {
   qp.open(s.pd, {}, ec);
   if (ec && ec != asio::error::operation_not_supported)
     throw system_error(ec);
-  s.remark(ec ? "none, and queue_pair::open says so" : "reliable connections");
-  co_await s.meet();
+  const bool made = made_by_verbs(s).has_value();
+  expect(made == !ec, made ? "verbs make reliable connections, and queue_pair::open refuses them"
+                           : "queue_pair::open makes what verbs refuse");
+  co_await s.need(!made, "the device has reliable connections");
+  s.remark("none, and queue_pair::open says so");
 }
 
 awaitable<void> h20(session& s) {
@@ -224,9 +272,11 @@ awaitable<void> h20(session& s) {
   const std::string first = ranking.substr(0, ranking.find('\n'));
   expect(first.rfind("1. " + device::open_first().name() + " port ", 0) == 0,
          "device::open_first opens another device than the first one of device::explain");
-  s.remark(std::to_string(std::count(ranking.begin(), ranking.end(), '\n')) +
-           " ports or devices are ranked");
+  const auto ranked = std::count(ranking.begin(), ranking.end(), '\n');
   co_await s.meet();
+  if (s.is_near() && ranked < 2) // the other machine may have another number
+    throw absence("there is one device with one port");
+  s.remark("the first of " + std::to_string(ranked) + " ports or devices");
 }
 
 } // namespace

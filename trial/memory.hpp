@@ -5,13 +5,20 @@
 #include "session.hpp"
 
 #include <asio_rdma/queue_pair.hpp>
+#include <linux/udmabuf.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <fcntl.h>
 #include <iterator>
 #include <optional>
 #include <string>
+#include <unistd.h>
 #include <vector>
 
 namespace trial {
@@ -99,6 +106,69 @@ struct pair_end {
   memory_region region;
   queue_pair qp;
   remote_buffer there;
+};
+
+/// Memory as a GPU's: a dma-buf of udmabuf over a memfd or, on the software device, the memfd. Its
+/// addresses in the process forbid every access, so an access of the processor ends the process.
+class device_memory {
+public:
+  static constexpr std::size_t size = 4096;
+
+  explicit device_memory(const protection_domain& pd)
+      : pages_(::memfd_create("trial", MFD_CLOEXEC | MFD_ALLOW_SEALING)),
+        address_(::mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) {
+    expect(pages_ >= 0 && address_ != MAP_FAILED && ::ftruncate(pages_, size) == 0 &&
+               ::fcntl(pages_, F_ADD_SEALS, F_SEAL_SHRINK) == 0,
+           std::string("memory of a memfd: ") + std::strerror(errno));
+    udmabuf_create how{};
+    how.memfd = static_cast<std::uint32_t>(pages_);
+    how.flags = UDMABUF_FLAGS_CLOEXEC;
+    how.size = size;
+    const int maker = ::open("/dev/udmabuf", O_RDWR | O_CLOEXEC);
+    dma_buf_ = maker < 0 ? -1 : ::ioctl(maker, UDMABUF_CREATE, &how);
+    absence_ = std::string("/dev/udmabuf: ") + std::strerror(errno);
+    if (maker >= 0)
+      ::close(maker);
+    error_code ec;
+    region = memory_region::from_dmabuf(
+        pd, dma_buf_ >= 0 ? dma_buf_ : pages_, 0, size, reinterpret_cast<std::uintptr_t>(address_),
+        access::local_write | access::remote_write | access::remote_read, ec);
+    if (region.is_open())
+      absence_ = "on the other side";
+    else if (dma_buf_ >= 0)
+      absence_ = "the device does not register it: " + ec.message();
+  }
+  device_memory(const device_memory&) = delete;
+  ~device_memory() {
+    region = {};
+    ::munmap(address_, size);
+    ::close(pages_);
+    if (dma_buf_ >= 0)
+      ::close(dma_buf_);
+  }
+
+  std::string kind() const { return dma_buf_ >= 0 ? "udmabuf" : "a memfd"; }
+  /// Why the region is not open.
+  const std::string& absence() const { return absence_; }
+
+  // The bytes as the owner of the memory sees them.
+  void put(std::size_t bytes, unsigned seed) const {
+    std::vector<char> text(bytes);
+    fill(text.data(), bytes, seed);
+    expect(::pwrite(pages_, text.data(), bytes, 0) == ssize_t(bytes), "memfd");
+  }
+  void compare(std::size_t bytes, unsigned seed) const {
+    std::vector<char> text(bytes);
+    expect(::pread(pages_, text.data(), bytes, 0) == ssize_t(bytes), "memfd");
+    trial::compare(text.data(), bytes, seed);
+  }
+
+  memory_region region;
+
+private:
+  int pages_, dma_buf_ = -1;
+  void* address_;
+  std::string absence_;
 };
 
 } // namespace trial
