@@ -40,9 +40,9 @@ struct queue_pair_options {
   // retry the queue pair ends, and the operation that was retried fails with `errc::timed_out`. So
   // an interruption of the network has no effect if it ends within:
   //
-  //   (retry_count + 1) * timeout, 8.6 s by default: at least that by the specification, which lets
-  //     a device wait up to four times the timeout (34 s in all by default)
-  //   retry_count * timeout, 7.5 s by default: rxe, and mlx5 with adaptive retransmission
+  //   (retry_count + 1) * timeout, 8.6 s by default, and 7.5 s on rxe: at least that by the
+  //     specification, which lets a device wait up to four times the timeout (34 s by default)
+  //   retry_count * timeout, 7.5 s by default: mlx5 with adaptive retransmission
   //
   // A packet that the peer reports as missing takes a retry, too. So an interruption that begins or
   // ends with the loss of some packets only may end the queue pair earlier.

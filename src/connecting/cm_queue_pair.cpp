@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 // The queue pair of an attempt: what rdma_cm tells the peer about it, and its way to RTS.
 #include "connecting/cm_connection.hpp"
+#include "verbs/device_impl.hpp"
 
 #include <algorithm>
 #include <cassert>
@@ -16,7 +17,7 @@ rdma_conn_param cm_connection::parameters(const private_data& data) const {
   p.private_data_len = static_cast<std::uint8_t>(data.size());
   p.responder_resources = o.max_reads;
   p.initiator_depth = o.max_reads;
-  p.retry_count = o.retry_count;
+  p.retry_count = std::min(o.retry_count, most_rxe_retries); // the peer's device may be rxe
   p.rnr_retry_count = o.rnr_retry;
   p.qp_num = qp_->number();
   p.srq = qp_->has_shared_receives() ? 1 : 0;

@@ -30,7 +30,8 @@ class completion_service;
 /// will run the runner. `active`: the runner runs on the context, or a blocking thread (`drive`)
 /// has its role for a moment. Only one thread at a time has the role. If several threads may run
 /// the context, the runner gives up the role before it calls a handler. Then handlers begin in the
-/// order of their completions, each on the next thread without work.
+/// order of their completions, each on the next thread without work. Handlers of a strand go to it
+/// in that order.
 class completion_queue_impl : public std::enable_shared_from_this<completion_queue_impl> {
 public:
   /// Called by the service. If `mode` is not `manual`, the channel is watched.

@@ -5,6 +5,8 @@
 
 #include "device/asio/asio_support.hpp"
 
+#include <boost/asio/any_completion_executor.hpp>
+#include <boost/asio/any_completion_handler.hpp>
 #include <boost/asio/bind_executor.hpp>
 #include <boost/asio/strand.hpp>
 #include <boost/asio/thread_pool.hpp>
@@ -27,10 +29,13 @@ struct closed_receives {
   template <class Executor, class Handler>
   void run(const Executor& ex, Handler handler) {
     for (int i = 0; i < receives; ++i)
-      q.a.async_receive(
-          g.part(1),
-          asio::bind_executor(ex, [handler, i](error_code, auto&&) mutable { handler(i); }));
+      receive(ex, handler, i);
     q.a.close();
+  }
+  template <class Executor, class Handler>
+  void receive(const Executor& ex, Handler handler, int i) {
+    q.a.async_receive(g.part(1), asio::bind_executor(
+                                     ex, [handler, i](error_code, auto&&) mutable { handler(i); }));
   }
   /// Runs the context until it has no work, and counts the exceptions.
   int run_and_catch() {
@@ -47,6 +52,20 @@ struct closed_receives {
   ground g;
   asio::io_context io;
   joined q{io, g};
+};
+
+/// An executor without any property.
+class plain_executor {
+public:
+  explicit plain_executor(asio::io_context& io) noexcept : io_(&io) {}
+  template <class Function>
+  void execute(Function f) const {
+    io_->get_executor().execute(std::move(f));
+  }
+  friend bool operator==(const plain_executor&, const plain_executor&) = default;
+
+private:
+  asio::io_context* io_;
 };
 
 std::vector<int> all_in_order() {
@@ -89,18 +108,56 @@ TEST_CASE("the strand may be in an any_io_executor, as that of a coroutine is") 
   CHECK(others == receives); // they were in the strand before the function
 }
 
-TEST_CASE("a handler of a strand that throws keeps no other from its call") {
+TEST_CASE(
+    "a handler of a strand that throws changes neither the calls of the others nor the order") {
   closed_receives r;
   const auto strand = asio::make_strand(r.io);
   std::vector<int> called;
-  r.run(strand, [&](int i) {
+  const auto handler = [&](int i) {
     CHECK(strand.running_in_this_thread());
     called.push_back(i);
     if (i % 3 == 0)
       throw std::runtime_error("a handler's own");
-  });
+  };
+  SECTION("in one group") { r.run(strand, handler); }
+  SECTION("in two groups, with a handler of no strand between them") {
+    for (int i = 0; i < receives; ++i) {
+      if (i == receives / 2)
+        r.receive(
+            asio::any_io_executor(r.io.get_executor()), [](int) {}, 0);
+      r.receive(strand, handler, i);
+    }
+    r.q.a.close();
+  }
   CHECK(r.run_and_catch() == 3);
   CHECK(called == all_in_order());
+}
+
+TEST_CASE("handlers of a strand that are ready together are called, also after stop") {
+  closed_receives r;
+  std::vector<int> called;
+  r.run(asio::make_strand(r.io), [&](int i) {
+    r.io.stop();
+    called.push_back(i);
+  });
+  r.io.run();
+  CHECK(called == all_in_order());
+}
+
+TEST_CASE("handlers may have any executor, and no known type") {
+  closed_receives r;
+  int called = 0;
+  for (int i = 0; i < 2; ++i) {
+    r.q.a.async_receive(r.g.part(1), asio::any_completion_handler<void(error_code, received)>(
+                                         [&](error_code, const received&) { ++called; }));
+    r.receive(
+        asio::any_completion_executor(r.io.get_executor()), [&](int) { ++called; }, i);
+    r.receive(
+        plain_executor(r.io), [&](int) { ++called; }, i);
+  }
+  r.q.a.close();
+  r.io.run();
+  CHECK(called == 6);
 }
 
 TEST_CASE("handlers of a strand whose context ends first are destroyed") {

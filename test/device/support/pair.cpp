@@ -36,6 +36,10 @@ bool is_software(const device& d) {
          std::filesystem::canonical(path).string().find("/virtual/") != std::string::npos;
 }
 
+int default_retries(const device& d) {
+  return is_software(d) && !is_siw(d) ? 6 : queue_pair_options().retry_count;
+}
+
 bool is_siw(const device& d) { return d.type() == transport::iwarp && is_software(d); }
 
 asio::ip::tcp::endpoint own_endpoint() {

@@ -38,6 +38,8 @@ bool is_kernels(const device& d);
 /// rxe or siw: a device of the kernel without hardware.
 bool is_software(const device& d);
 bool is_siw(const device& d);
+/// The retries of `queue_pair_options`: rxe has fewer.
+int default_retries(const device& d);
 
 /// Runs the context until the condition holds; throws if that takes too long.
 void until(asio::io_context& io, const std::function<bool()>& condition);
