@@ -22,7 +22,8 @@ struct link_statistics {
   /// slowly than this one sends, or has too few receives for the latency of the network.
   std::uint64_t credit_waits = 0;
   /// How often memory was registered for the peer's reads, or on iWARP for reads from the peer. On
-  /// devices with memory windows a pool's memory needs no registration.
+  /// devices with memory windows a pool's memory needs no registration. A stream on iWARP registers
+  /// nothing.
   std::uint64_t registrations = 0;
   /// Of the completion queue, which other objects may share: calls of ibv_poll_cq, wake-ups
   /// (`events`).

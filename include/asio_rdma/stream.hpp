@@ -33,10 +33,14 @@ namespace asio_rdma {
 /// `const_buffer`, and other memory of the stream's pool in up to three parts of more than 240
 /// bytes in total. Registered memory of 128 KiB and more in one piece is not copied: the peer reads
 /// it by RDMA READ. `asio::async_write` passes at most 64 KiB at a time, so use `async_write_some`.
-/// Nor is registered memory of 4 to 128 KiB copied if no write waits, the peer's receives take all
-/// of it now, and the program has not waited for the end of such a write since the peer's last
-/// bytes. A write that is not copied completes when the peer's device has the bytes. Unless
-/// `tcp::no_delay` is set, a copied write is sent at once, and those that follow it are sent
+/// On iWARP a READ would register memory on both sides, so the bytes, also of several pieces, are
+/// sent from their place. If the peer's receives are full, the rest of the write is copied, unless
+/// the send buffer has no room for all of it. So it waits for the peer's reader only if plain
+/// memory would; writes behind it then wait, too. Nor is registered memory of 4 to 128 KiB copied
+/// if no write waits, the peer's receives take all of it now, and the program has not waited for
+/// the end of a write that was sent from its place since the peer's last bytes. A write that is not
+/// copied completes when the peer's device has the bytes; on iWARP, when this side's TCP has them.
+/// Unless `tcp::no_delay` is set, a copied write is sent at once, and those that follow it are sent
 /// together, when the handlers that are ready have run; fewer than 16 KiB also wait until the frame
 /// before them has been sent.
 ///
@@ -49,10 +53,11 @@ namespace asio_rdma {
 ///
 /// *Device-only memory* (`const_buffer`) is written by `async_write_some`, always in place, and the
 /// write may wait for the peer's reader. A write of several buffers takes up to three of less than
-/// 128 KiB in total; of others it takes the first alone. Reads into such memory, blocking writes,
-/// and writes by a device that sends from one scatter/gather element would copy bytes, and fail
-/// with `operation_not_supported`. Do not pass such memory to `asio::async_write` or `async_read`
-/// of Asio, which pass on plain buffers: the CPU would access the memory.
+/// 128 KiB in total, on iWARP of any size; of others it takes the first alone. Reads into such
+/// memory, blocking writes, and writes by a device that sends from one scatter/gather element would
+/// copy bytes, and fail with `operation_not_supported`. Do not pass such memory to
+/// `asio::async_write` or `async_read` of Asio, which pass on plain buffers: the CPU would access
+/// the memory.
 ///
 /// *Allocations.* After warming up, a read or a write allocates nothing from the heap. An exception
 /// is memory that the peer reads by RDMA READ: it is registered, and libibverbs allocates for that.

@@ -219,6 +219,8 @@ void frame_link::note_wait() {
     return;
   waits_for_credits_ = true;
   ++credit_waits_;
+  for (link_part* const p : parts_)
+    p->ask_to_act();
 }
 
 bool frame_link::all_drained() const {

@@ -45,7 +45,7 @@ public:
   /// Takes the next data frame, or a control frame that must follow the data. If an action has
   /// become possible, the part asks for it.
   virtual bool next_data(outgoing_frame&) { return false; }
-  /// Whether `next_data` may have a frame.
+  /// Whether `next_data` may have a frame. The beginning of its wait for credits is an event.
   virtual bool has_data() const { return false; }
   /// The frame's SEND has completed. If the frame has an operation, the part may have an action.
   virtual void on_sent(const frame_header&, frame_operation*) {}
@@ -208,6 +208,8 @@ public:
   }
   /// The size of the receives to be posted now.
   std::uint32_t receive_size() const noexcept { return sizes_.later(); }
+  /// Whether data waits for the peer to return receives.
+  bool data_waits() const noexcept { return waits_for_credits_ && !credits_.may_send_data(); }
   /// The bytes that can be sent at once, without waiting for the peer's application.
   std::uint64_t peer_room() const noexcept;
   /// The most payload of the next frame to the peer.

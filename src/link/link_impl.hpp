@@ -73,6 +73,8 @@ public:
   /// As in `connection_target`.
   ///@{
   private_data hello() const;
+  /// The `max_reads` of the handshake.
+  std::uint8_t announced_reads() const noexcept;
   error_code on_hello(std::span<const std::byte> data, bool accepting);
   void on_connected();
   ///@}

@@ -99,13 +99,20 @@ error_code link_impl::begin() {
   return reason_;
 }
 
+// On iWARP a READ registers the memory that it fills, so streams send long writes in frames. If
+// either handshake announces 0 READs, neither side offers bytes.
+std::uint8_t link_impl::announced_reads() const noexcept {
+  const bool iwarp = member_device().type() == transport::iwarp;
+  return iwarp && kind_ == handshake::kind::stream ? std::uint8_t(0) : qp_->options().max_reads;
+}
+
 private_data link_impl::hello() const {
   handshake h;
   h.what = kind_;
   h.receives = options_.receives;
   h.promise = receives_->promise();
   h.receive_size = options_.receive_size;
-  h.max_reads = qp_->options().max_reads;
+  h.max_reads = announced_reads();
   h.atomics = member_device().attributes().atomic_cap;
   const handshake_bytes bytes = encode(h);
   return {bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(h.size())};

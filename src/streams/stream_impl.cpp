@@ -56,7 +56,7 @@ error_code stream_impl::open(const std::shared_ptr<shared_receives_impl>& shared
 
 void stream_impl::make_parts(frame_link& frames, const handshake& peer) {
   stream_limits o;
-  o.reads = peer.max_reads != 0 && link_.queue_pair()->options().max_reads != 0;
+  o.reads = peer.max_reads != 0 && link_.announced_reads() != 0;
   o.blocks = stream_options_.sends;
   o.at_once = frame_transfer::payload_room;
   o.inbox.read_ahead = std::max<std::uint64_t>(
@@ -163,16 +163,13 @@ bool stream_impl::begin(stream_error_wait& op) {
   return known_ && !link_.check();
 }
 
-// Sends registered memory in place (`lend`), unless a frame copies the bytes anyway, or the write
-// would wait until the peer's application reads.
+// Sends registered memory in place (`lend`), unless a frame copies the bytes anyway.
 void stream_impl::choose_way(stream_writing& op) const {
   op.request.whole = op.registered;
   if (op.size <= frame_transfer::payload_room || op.part_count > link_.frame_views() ||
       !find_keys(op))
     return;
-  const bool in_frames = op.size < bytes_->offer_from() && bytes_->lends_in_frames(op.size) &&
-                         op.size <= link_.frames().peer_room();
-  if (in_frames || (op.size >= bytes_->offer_from() && op.part_count == 1))
+  if (bytes_->lends(op.size, op.part_count == 1))
     op.request.what = stream_write::kind::lend;
   else
     op.request.whole = true;
@@ -182,11 +179,12 @@ void stream_impl::choose_way(stream_writing& op) const {
 bool stream_impl::lend(stream_writing& op) const {
   if (op.blocking_ || !op.registered || link_.copies_frames())
     return false;
-  if (op.part_count > (op.size < bytes_->offer_from() ? link_.frame_views() : 1)) {
+  if (op.part_count > (bytes_->offers(op.size) ? 1 : link_.frame_views())) {
     op.part_count = 1; // only contiguous memory is offered
     op.size = op.parts[0].length;
   }
   op.request.what = stream_write::kind::lend;
+  op.request.in_place = true;
   return true;
 }
 

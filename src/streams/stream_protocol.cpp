@@ -16,10 +16,10 @@ stream_protocol::stream_protocol(frame_link& link, const stream_limits& o, const
       small_block_size_(std::min(o.small_block_size, o.block_size)),
       at_once_(std::min(o.at_once, small_block_size_ - 1)), // so that its frame is small
       lend_from_(o.lend_from),
-      offer_from_(o.reads ? o.offer_from : std::numeric_limits<std::uint64_t>::max()),
+      offer_from_(o.offer_from),
       direct_from_(o.direct_from),
       // The peer keeps an answer for each offer.
-      offers_(std::min(o.offers, link.options().peer_receives)),
+      offers_(o.reads ? std::min(o.offers, link.options().peer_receives) : 0),
       withdraws_(offers_),
       inbox_(link, o.inbox, o.reads) {
   free_blocks_.reserve(o.blocks);
@@ -93,12 +93,12 @@ stream_action stream_protocol::next_action() {
 
 // --- Frames to the peer ----------------------------------------------------------------------
 
-// The first write, if it is lent.
+// The first write, if it is lent, and not all of it is in frames and blocks.
 const stream_write* stream_protocol::next_lent() const noexcept {
   if (writers_.empty())
     return nullptr;
   const auto& first = static_cast<const stream_write&>(writers_.front());
-  return first.what == stream_write::kind::lend ? &first : nullptr;
+  return first.what == stream_write::kind::lend && first.begun_ != first.bytes ? &first : nullptr;
 }
 
 const stream_source* stream_protocol::next_source() const noexcept {
@@ -154,6 +154,7 @@ bool stream_protocol::next_data(outgoing_frame& f) {
   }
   f.operation = s;
   ++s->under_way_;
+  ++under_way_;
   if (!s->is_block() && as_write(*s).way_ == stream_write::way::offer)
     offer(f, as_write(*s));
   else
@@ -241,6 +242,7 @@ void stream_protocol::frame_ended(const frame_header& header, frame_operation& e
                                   const error_code& ec) {
   auto& s = static_cast<stream_source&>(ended);
   --s.under_way_;
+  --under_way_;
   const bool data = header.type == frame_type::data;
   small_frame_ended(header, false);
   if (!s.is_block()) {

@@ -33,10 +33,11 @@ struct stream_limits {
   /// The fewest bytes of a write that are lent in frames: to copy fewer takes less time than a
   /// SEND.
   std::uint32_t lend_from = 1 << 12;
-  /// The fewest bytes of a lent write that are offered.
+  /// The fewest bytes of a lent write that are offered, or in frames lent though they may wait.
   std::uint32_t offer_from = 1 << 17;
   std::uint32_t offers = 4; ///< The most lent writes that are offered at a time.
-  /// Each side can READ the other's memory. Otherwise neither side may offer.
+  /// Each side READs the other's memory. Otherwise neither side may offer, and lent writes go in
+  /// frames.
   bool reads = true;
 
   /// A read of at least this many bytes is direct, if possible.
@@ -82,11 +83,13 @@ struct stream_action {
 /// A stream of bytes in each direction; each direction can be shut down.
 ///
 /// Written bytes are copied to a limited number of blocks, or are sent from the caller's memory, in
-/// frames. Large amounts of the caller's memory are offered, in order with the frames, and the peer
-/// reads them. The first write of a round of handlers is sent at once. The next ones share a block,
-/// which waits until the handlers that were ready have run (`await_idle`). If the block is small,
-/// it also waits while an earlier small frame is outstanding (Minshall's modification of Nagle's
-/// algorithm, RFC 896). A frame tells how many bytes of the same source follow, so that the
+/// frames. Lent bytes whose frames wait for the peer's application are copied if the blocks take
+/// all of them, so two sides that write before they read wait for each other only if they would
+/// with copies. Large amounts of the caller's memory are offered, in order with the frames, and the
+/// peer reads them. The first write of a round of handlers is sent at once. The next ones share a
+/// block, which waits until the handlers that were ready have run (`await_idle`). If the block is
+/// small, it also waits while an earlier small frame is outstanding (Minshall's modification of
+/// Nagle's algorithm, RFC 896). A frame tells how many bytes of the same source follow, so that the
 /// receives of the peer grow.
 ///
 /// Received bytes stay in their receives until they are read, and only a limited number of offered
@@ -162,13 +165,16 @@ public:
   /// Whether written bytes, or the shutdown, wait to be sent, or offers wait for the peer to read
   /// them.
   bool owes() const noexcept { return !pending_.empty() || !unanswered_.empty() || shutdown_due_; }
-  /// Whether so many bytes of registered memory, which frames can take, are lent rather than
-  /// copied. A lent write ends with its SENDs. If the program has waited for that end to write
-  /// more, as `asio::async_write` does every 64 KiB, copies end sooner, until the peer has sent
-  /// bytes while nothing of this side was under way. Few bytes are always copied.
-  bool lends_in_frames(std::uint64_t bytes) const noexcept {
-    return bytes >= lend_from_ && !waited_for_ && !queues();
-  }
+  /// Whether so many bytes of registered memory are lent rather than copied.
+  ///
+  /// Few bytes are always copied, and `offer_from` bytes are lent; offers take contiguous memory.
+  /// Of the sizes between, a write is lent if no write waits and the peer's receives take all of it
+  /// now. A write that is lent in frames ends with its SENDs. If the program has waited for that
+  /// end to write more, as `asio::async_write` does every 64 KiB, fewer than `offer_from` bytes are
+  /// copied, until the peer has sent bytes while nothing of this side was under way.
+  bool lends(std::uint64_t bytes, bool contiguous) const noexcept;
+  /// Whether a lent write of so many bytes is offered.
+  bool offers(std::uint64_t bytes) const noexcept { return offers_ != 0 && bytes >= offer_from_; }
   /// Whether the peer has yet to report how much of a withdrawn offer it has read.
   bool withdrawing() const noexcept;
   /// How many offers the peer has answered.
@@ -179,8 +185,6 @@ public:
   /// its answer counts. A peer that has said goodbye is not asked.
   void ask() noexcept;
   bool readable() const noexcept { return inbox_.has_bytes() || at_end(); }
-  /// The fewest bytes that are offered.
-  std::uint64_t offer_from() const noexcept { return offer_from_; }
   std::uint64_t direct_from() const noexcept { return direct_from_; }
 
 private:
@@ -212,6 +216,7 @@ private:
   void take(stream_read& op, stream_action& a);
   bool is_over(const stream_read& op) const noexcept;
   const stream_write* next_lent() const noexcept;
+  bool copies_rest(const stream_write& op) const noexcept;
   const stream_source* next_source() const noexcept;
   /// Whether later writes are expected, which can share a block.
   bool gathers() const noexcept { return idle_ != idle_wait::none && !no_delay_; }
@@ -250,7 +255,7 @@ private:
   std::uint32_t lend_from_;
   std::uint64_t offer_from_;
   std::uint64_t direct_from_;
-  std::uint32_t offers_;
+  std::uint32_t offers_; // at a time; 0: none may be made
 
   std::deque<stream_block> blocks_;
   std::vector<std::uint32_t> free_blocks_, freed_blocks_;
@@ -260,6 +265,7 @@ private:
   boost::circular_buffer<std::uint32_t> withdraws_;
   frame_operation_list writers_; // in order; the first may have begun
   frame_operation_list done_writes_;
+  std::uint32_t under_way_ = 0;         // outstanding frames of blocks and lent writes
   std::uint32_t small_under_way_ = 0;   // outstanding small frames
   std::uint32_t at_once_under_way_ = 0; // those of them that need no block
   std::uint64_t taken_ = 0, answered_ = 0;

@@ -16,8 +16,8 @@ void stream_protocol::write(stream_write& op) {
   op.ec = {};
   op.done = op.taken_ = 0;
   op.queued_ = op.in_small_blocks_ = op.unanswered_ = op.withdrawn_ = false;
-  const bool offers = op.what == stream_write::kind::lend && op.bytes >= offer_from_;
-  op.way_ = offers ? stream_write::way::undecided : stream_write::way::frames;
+  op.way_ = op.what == stream_write::kind::lend && offers(op.bytes) ? stream_write::way::undecided
+                                                                    : stream_write::way::frames;
   if (no_writes_)
     return finish(op, op.what == stream_write::kind::wait ? of_wait(no_writes_) : no_writes_);
   op.queued_ = true;
@@ -44,6 +44,26 @@ link_action stream_protocol::write_at_once(stream_write& op) {
   return link_.send_at_once(*this, {.type = frame_type::data, .length = length}, op, false);
 }
 
+bool stream_protocol::lends(std::uint64_t bytes, bool contiguous) const noexcept {
+  if (offers(bytes))
+    return contiguous;
+  return bytes >= offer_from_ ||
+         (bytes >= lend_from_ && !waited_for_ && !queues() && bytes <= link_.peer_room());
+}
+
+// Whether the rest of a lent write is copied. It waits for the peer's application, and plain memory
+// would not.
+bool stream_protocol::copies_rest(const stream_write& op) const noexcept {
+  if (op.in_place || op.way_ != stream_write::way::frames || under_way_ != 0 || !link_.data_waits())
+    return false;
+  std::uint64_t room = std::uint64_t(free_blocks_.size()) * block_size_;
+  if (!pending_.empty()) {
+    const auto& last = static_cast<const stream_block&>(pending_.back());
+    room += has_room(last) ? last.capacity - last.bytes : 0;
+  }
+  return op.bytes - op.begun_ <= room;
+}
+
 void stream_protocol::restart(stream_source& s) noexcept {
   s.ended_ = false;
   s.under_way_ = 0;
@@ -65,7 +85,7 @@ stream_block& stream_protocol::block_for(const stream_write& op) {
     return as_block(pending_.back());
   stream_block& fresh = blocks_[free_blocks_.back()];
   free_blocks_.pop_back();
-  std::uint64_t left = op.in_small_blocks_ ? 0 : op.bytes - op.done;
+  std::uint64_t left = op.in_small_blocks_ ? 0 : op.bytes - op.begun_;
   if (left > small_block_size_ && gathers())
     left = block_size_;
   fresh.capacity =
@@ -79,9 +99,15 @@ stream_block& stream_protocol::block_for(const stream_write& op) {
 bool stream_protocol::next_write(stream_action& a) {
   while (!writers_.empty()) {
     stream_write& op = as_write(writers_.front());
-    if (op.what == stream_write::kind::lend)
-      return false;
-    if (op.what == stream_write::kind::wait || op.done == op.bytes || !has_room()) {
+    if (op.what == stream_write::kind::lend) {
+      if (op.begun_ == op.bytes) {
+        leave_queue(op);
+        end_if_over(op);
+        continue;
+      }
+      if (!copies_rest(op))
+        return false;
+    } else if (op.what == stream_write::kind::wait || op.done == op.bytes || !has_room()) {
       if ((op.done == 0 || (op.whole && op.done != op.bytes)) && !has_room())
         return false;
       leave_queue(op);
@@ -93,9 +119,10 @@ bool stream_protocol::next_write(stream_action& a) {
     a.write = &op;
     a.block = &b;
     a.at = static_cast<std::uint32_t>(b.bytes);
-    a.offset = op.done;
-    a.bytes = static_cast<std::uint32_t>(std::min(b.capacity - b.bytes, op.bytes - op.done));
+    a.offset = op.begun_;
+    a.bytes = static_cast<std::uint32_t>(std::min(b.capacity - b.bytes, op.bytes - op.begun_));
     b.bytes += a.bytes;
+    op.begun_ += a.bytes;
     op.done += a.bytes;
     return true;
   }
@@ -104,11 +131,16 @@ bool stream_protocol::next_write(stream_action& a) {
 
 void stream_protocol::no_memory(stream_write& op, stream_block& block, const error_code& ec) {
   ask_again();
+  op.begun_ -= block.bytes;
   op.done -= block.bytes;
   pending_.erase(frame_operation_list::s_iterator_to(block));
   free_blocks_.push_back(block.index);
   if (block.capacity > small_block_size_) {
     op.in_small_blocks_ = true;
+    return;
+  }
+  if (op.what == stream_write::kind::lend) {
+    op.in_place = true;
     return;
   }
   leave_queue(op);

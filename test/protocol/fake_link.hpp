@@ -72,7 +72,7 @@ public:
     for (bool more = true; more;) {
       while (parts_first && part_action())
         continue;
-      more = link_action_done() || (!parts_first && part_action());
+      more = link_action_done() || part_action();
     }
   }
 

@@ -73,6 +73,7 @@ public:
   bool awaits_idle = false;
   std::function<bool()> goes_straight; ///< Whether an operation tries to run at once.
   std::size_t writes_at_once = 0, reads_at_once = 0;
+  std::size_t copied_lent = 0; ///< Copies to blocks of lent bytes.
   /// For direct reads: no more bytes than this are requested at a time.
   std::uint64_t read_at_a_time = ~std::uint64_t(0);
 
@@ -264,6 +265,7 @@ private:
         bytes.no_memory(op, *a.block, asio::error::no_memory);
         break;
       }
+      copied_lent += op.what == stream_write::kind::lend;
       std::vector<std::byte>& to = blocks[a.block->index];
       to.resize(a.at);
       to.insert(to.end(), op.data.begin() + std::ptrdiff_t(a.offset),

@@ -138,7 +138,7 @@ TEST_CASE("writes and reads of a stream allocate nothing") {
   CHECK(f.after - f.before == 0);
 }
 
-TEST_CASE("an offer allocates as its registrations do, and nothing else") {
+TEST_CASE("a long write allocates as its registrations do, and nothing else") {
   stream_pair s(never_looking(), never_looking());
   constexpr std::size_t size = std::size_t(1) << 20, exchanges = 300;
   const registered_buffer registered = s.pool.allocate(size);
@@ -165,7 +165,7 @@ TEST_CASE("an offer allocates as its registrations do, and nothing else") {
   for (std::size_t i = 0; i < exchanges; ++i)
     failed += !exchange();
   CHECK(failed == 0);
-  if (s.dev.confines_windows())
+  if (s.dev.confines_windows() || !streams_offer(s.dev))
     CHECK(registrations == registered_before);
   else
     CHECK(registrations - registered_before >= exchanges);

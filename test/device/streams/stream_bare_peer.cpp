@@ -47,6 +47,8 @@ struct frames_only {
     until(io, [&] { return accepted.done() && connected.done(); });
     if (accepted.ec || connected.ec)
       throw system_error(accepted.ec ? accepted.ec : connected.ec, "connect");
+    if (const error_code ec = decode(connected.value.data, handshake_of_stream))
+      throw system_error(ec, "handshake");
     // On iWARP the connecting side sends first.
     const detail::frame_bytes credits = encode(detail::frame_header{});
     send(credits);
@@ -85,9 +87,16 @@ struct frames_only {
   asio::io_context io{1};
   std::vector<std::span<const std::uint8_t>> frames;
   std::size_t returned = 0;
+  detail::handshake handshake_of_stream;
   stream s{io};
   queue_pair peer{io};
 };
+
+/// The number of READs that a peer announces that may neither make offers nor get any.
+std::uint8_t reads_without_offers() {
+  return streams_offer(open_device()) ? std::uint8_t(0)
+                                      : GENERATE(std::uint8_t(0), std::uint8_t(1));
+}
 
 /// An offer that has arrived.
 struct offer {
@@ -131,8 +140,9 @@ struct reading {
 
 } // namespace
 
-TEST_CASE("a peer that answers no READs gets frames") {
-  frames_only t;
+TEST_CASE("a peer that answers no READs, or is on iWARP, gets frames") {
+  frames_only t(reads_without_offers());
+  CHECK((t.handshake_of_stream.max_reads != 0) == streams_offer(t.dev)); // for peers that offer
   const auto values = pattern(100'000, 1);
   const registered_buffer lent = filled(t.pool, 150'000, 1);
   const bool lends = GENERATE(false, true);
@@ -158,8 +168,8 @@ TEST_CASE("a peer that answers no READs gets frames") {
   CHECK(write.succeeded());
 }
 
-TEST_CASE("an offer from a peer that answers no READs is a violation") {
-  frames_only t;
+TEST_CASE("an offer from a peer that answers no READs, or is on iWARP, is a violation") {
+  frames_only t(reads_without_offers());
   detail::frame_header h;
   h.type = detail::frame_type::offer;
   h.length = detail::offer_payload::size;
@@ -180,6 +190,8 @@ TEST_CASE("a write that is withdrawn because another one was dropped ends withou
   stream_options o;
   o.linger = 1ms; // a withdrawal has one second more
   frames_only t(1, o);
+  if (!streams_offer(t.dev))
+    return not_on_this_device("an offer");
   t.s.set_option(asio::socket_base::linger(true, 3600));
   const registered_buffer first = t.pool.allocate(150'000), second = t.pool.allocate(150'000);
   sent dropped, withdrawn;
@@ -203,6 +215,8 @@ TEST_CASE("a write that is withdrawn ends without an answer though other bytes f
   stream_options o;
   o.linger = 1ms; // a withdrawal has one second more
   frames_only t(1, o);
+  if (!streams_offer(t.dev))
+    return not_on_this_device("an offer");
   const registered_buffer lent = t.pool.allocate(150'000);
   asio::cancellation_signal cancel;
   sent withdrawn;
@@ -229,6 +243,8 @@ TEST_CASE("a write that is withdrawn ends without an answer though other bytes f
 
 TEST_CASE("an offer opens its own bytes to the peer, until the write completes") {
   frames_only t(1);
+  if (!streams_offer(t.dev))
+    return not_on_this_device("an offer");
   const std::size_t page = 4096, bytes = 150'000;
   const registered_buffer all = filled(t.pool, bytes + 2 * page, 1);
   const registered_buffer lent = all.slice(page, bytes);
@@ -272,7 +288,7 @@ TEST_CASE("offered memory is registered if the device has no more windows", "[h3
   t.until([&] { return write.done() && read.done(); });
   CHECK(write.succeeded());
   CHECK(is_pattern(got.data(), got.size(), 1));
-  CHECK(t.a.statistics().registrations == 1);
+  CHECK(t.a.statistics().registrations == (streams_offer(t.dev) ? 1 : 0));
 }
 
 } // namespace test::bare_peer_tests

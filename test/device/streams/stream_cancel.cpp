@@ -23,7 +23,7 @@ using asio::cancellation_type;
 using asio_rdma::stream;
 
 constexpr std::size_t megabyte = std::size_t(1) << 20;
-constexpr std::size_t many = 4 * megabyte; // more than is read ahead
+constexpr std::size_t many = 5 * megabyte; // more than is read ahead, or than the send buffer takes
 
 constexpr cancellation_type types[] = {cancellation_type::total, cancellation_type::partial,
                                        cancellation_type::terminal};
@@ -33,7 +33,7 @@ bool ends(cancellation_type t) { return t != cancellation_type::total; }
 /// A write in one state, and the number of bytes accepted before it.
 struct scene {
   explicit scene(std::size_t bytes, const stream_options& of_a = {})
-      : t(of_a), memory(filled(t.pool, bytes, 1)) {}
+      : t(of_a, fixed_receives(4096)), memory(filled(t.pool, bytes, 1)) {}
 
   auto bind() { return asio::bind_cancellation_slot(signal.slot(), write.handler()); }
   void start() { t.a.async_write_some(memory, bind()); }
@@ -101,7 +101,7 @@ struct scene {
 TEST_CASE("a write that waits is cancelled by each type") {
   const auto first = GENERATE(from_range(std::begin(types), std::end(types)));
   const auto second = GENERATE(from_range(std::begin(types), std::end(types)));
-  const auto bytes = GENERATE(std::size_t(10), 1000u, many); // copied, in frames, offered
+  const auto bytes = GENERATE(std::size_t(10), 1000u, many); // copied, in frames, long
   CAPTURE(first, second, bytes);
   scene s(bytes);
   s.fill_room();
@@ -118,13 +118,15 @@ TEST_CASE("a write that waits is cancelled by each type") {
   s.read_all();
 }
 
-TEST_CASE("a write that is offered, and read ahead, ends by the types that allow a part of it") {
+TEST_CASE(
+    "a long write that the peer has taken in part ends by the types that allow a part of it") {
   const auto first = GENERATE(from_range(std::begin(types), std::end(types)));
   const auto second = GENERATE(from_range(std::begin(types), std::end(types)));
   CAPTURE(first, second);
   scene s(many);
+  const std::size_t ahead = taken_ahead(s.t.b);
   s.start();
-  s.t.until([&] { return s.t.b.available() == megabyte; });
+  s.t.until([&] { return s.t.b.available() == ahead; });
   // At once: terminal cancellation while only the end of the key is outstanding ends the stream.
   s.signal.emit(first);
   s.signal.emit(second);
@@ -132,7 +134,7 @@ TEST_CASE("a write that is offered, and read ahead, ends by the types that allow
   if (ends(first) || ends(second)) {
     s.t.until([&] { return s.write.done(); });
     CHECK(s.write.ec == asio::error::operation_aborted);
-    CHECK(s.write.value == megabyte);
+    CHECK(s.write.value == ahead);
   } else {
     CHECK(s.write.calls == 0);
   }
@@ -214,6 +216,8 @@ TEST_CASE(
   const auto second = GENERATE(from_range(std::begin(types), std::end(types)));
   CAPTURE(first, second);
   scene s(many);
+  if (!streams_offer(s.t.dev))
+    return not_on_this_device("an offer");
   const registered_buffer to = s.t.pool.allocate(megabyte);
   sent read;
   s.read_directly(to, s.write.handler(),
@@ -238,6 +242,8 @@ TEST_CASE(
   const auto second = GENERATE(from_range(std::begin(types), std::end(types)));
   CAPTURE(first, second);
   scene s(many);
+  if (!streams_offer(s.t.dev))
+    return not_on_this_device("an offer");
   const registered_buffer to = s.t.pool.allocate(megabyte);
   sent read;
   s.read_directly(to, s.bind(), read.handler());

@@ -23,7 +23,7 @@ using namespace std::chrono_literals;
 using asio_rdma::stream;
 
 constexpr std::size_t megabyte = std::size_t(1) << 20;
-constexpr std::size_t many = 4 * megabyte; // more than is read ahead
+constexpr std::size_t many = 5 * megabyte; // more than is read ahead, or than the send buffer takes
 
 stream_options large_receives() { return fixed_receives(131088); }
 
@@ -193,6 +193,8 @@ TEST_CASE("a shutdown of both directions drops the bytes that arrive later") {
 
 TEST_CASE("a withdrawn write leaves a connection open whose close would not linger") {
   stream_pair t({}, large_receives());
+  if (!streams_offer(t.dev))
+    return not_on_this_device("an offer");
   faults::injector faults(t.dev.native_handle());
   t.a.set_option(asio::socket_base::linger(true, 0));
   const auto values = pattern(megabyte / 4, 1);
@@ -230,6 +232,8 @@ TEST_CASE("a withdrawn write leaves a connection open whose close would not ling
 TEST_CASE("a write that is withdrawn while the peer reads it directly ends at the next piece") {
   constexpr std::size_t pieces = 64;
   stream_pair t;
+  if (!streams_offer(t.dev))
+    return not_on_this_device("an offer");
   faults::injector faults(t.dev.native_handle());
   const registered_buffer from = filled(t.pool, pieces * megabyte, 7);
   const registered_buffer to = t.pool.allocate(from.size());
@@ -270,51 +274,18 @@ TEST_CASE("a write that is withdrawn while the peer reads it directly ends at th
 }
 
 TEST_CASE("a write whose reader closes reports how much of it was read") {
-  stream_pair t;
+  stream_pair t({}, fixed_receives(4096));
+  const std::size_t ahead = taken_ahead(t.b);
   const registered_buffer lent = filled(t.pool, many, 1);
   sent write;
   t.a.async_write_some(lent, write.handler());
-  t.until([&] { return t.b.available() == megabyte; });
+  t.until([&] { return t.b.available() == ahead; });
   std::vector<char> some(1000);
   asio::read(t.b, asio::buffer(some));
   t.b.close();
   t.until([&] { return write.done(); });
   CHECK(write.ec == asio::error::broken_pipe);
-  CHECK(write.value == megabyte);
-}
-
-TEST_CASE("memory that a READ may not write is filled otherwise, or later") {
-  stream_pair t;
-  faults::injector faults(t.dev.native_handle());
-  const registered_buffer lent = filled(t.pool, megabyte, 1), to = t.pool.allocate(megabyte);
-  const bool reads_directly = GENERATE(false, true);
-  t.pool.reserve(64 * megabyte);
-  sent write, read;
-  if (reads_directly)
-    t.b.async_read_some(to, read.handler());
-  // The first registration is that of the offer. The later ones on iWARP: one for each READ.
-  faults.fail(faults::call::reg_mr, ENOMEM, {2, faults::forever});
-  t.a.async_write_some(lent, write.handler());
-  if (!reads_directly) {
-    t.io.restart();
-    t.io.run_for(50ms);
-    t.b.async_read_some(asio::buffer(to.data(), to.size()), read.handler());
-  }
-  t.until([&] { return read.done(); });
-  const bool tells = t.dev.type() == transport::iwarp;
-  CHECK(bool(read.ec) == tells);
-  faults.clear();
-  // The connection lives, and no byte is lost.
-  sent rest;
-  std::vector<std::uint8_t> got(lent.size() - read.value);
-  asio::async_read(t.b, asio::buffer(got), rest.handler());
-  t.until([&] { return rest.done() && write.done(); });
-  CHECK(rest.succeeded());
-  CHECK(write.succeeded());
-  CHECK(is_pattern(to.data(), read.value, 1));
-  const auto values = pattern(megabyte, 1);
-  CHECK(
-      std::equal(got.begin(), got.end(), values.begin() + static_cast<std::ptrdiff_t>(read.value)));
+  CHECK(write.value == ahead);
 }
 
 } // namespace test::stream_progress_tests

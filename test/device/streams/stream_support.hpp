@@ -27,6 +27,14 @@ inline stream_options fixed_receives(std::uint32_t size) {
   return o;
 }
 
+/// Whether the streams of a device offer long writes of registered memory, which the peer then
+/// READs. Otherwise the writes go in frames.
+bool streams_offer(const device& d);
+
+/// The bytes that a stream takes before its application reads of a write of registered memory that
+/// the send buffer does not take. Requires that its receives do not grow, and that they are empty.
+std::size_t taken_ahead(const asio_rdma::stream& s);
+
 /// Two streams of one process, on one context.
 struct stream_pair {
   explicit stream_pair(const stream_options& of_a = {}, const stream_options& of_b = {});

@@ -20,7 +20,7 @@ inline stream_limits limits() {
 }
 
 struct offering : two {
-  offering() : two(8, limits()) {}
+  explicit offering(std::uint32_t receives = 8) : two(receives, limits()) {}
 
   a_read& read_direct(std::uint64_t n) {
     a_read& op = reads.emplace_back(n);

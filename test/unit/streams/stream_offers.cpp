@@ -39,9 +39,9 @@ TEST_CASE("few lent bytes are sent in frames, many are offered") {
 }
 
 TEST_CASE("after a lent write whose end was waited for, copies are better until the peer answers") {
-  offering t;
-  CHECK_FALSE(t.a.bytes.lends_in_frames(frame - 1));
-  CHECK(t.a.bytes.lends_in_frames(frame));
+  offering t(16);
+  CHECK_FALSE(t.a.bytes.lends(frame - 1, true));
+  CHECK(t.a.bytes.lends(frame, true));
   const auto answer = [&t] {
     const std::uint64_t written = t.written; // by the other side
     t.write(t.b, 10);
@@ -49,27 +49,27 @@ TEST_CASE("after a lent write whose end was waited for, copies are better until 
   };
   const a_write& w = t.lend(200);
   t.written += 200;
-  CHECK(t.a.bytes.lends_in_frames(200)); // no end was waited for yet
+  CHECK(t.a.bytes.lends(200, true)); // no end was waited for yet
   t.settle();
   REQUIRE(w.ended);
-  CHECK_FALSE(t.a.bytes.lends_in_frames(200));
+  CHECK_FALSE(t.a.bytes.lends(200, true));
 
   t.write(150);
   answer();
   while (t.b.deliver_to(t.a)) // while copied bytes are under way
     continue;
-  CHECK_FALSE(t.a.bytes.lends_in_frames(200));
+  CHECK_FALSE(t.a.bytes.lends(200, true));
   t.settle();
-  CHECK_FALSE(t.a.bytes.lends_in_frames(200));
+  CHECK_FALSE(t.a.bytes.lends(200, true));
   answer();
   t.settle();
-  CHECK(t.a.bytes.lends_in_frames(200));
+  CHECK(t.a.bytes.lends(200, true));
   CHECK(t.read_all() == 350);
 
   const a_write& offered = t.lend(400); // the program does not wait for a frame's end
   t.settle();
   REQUIRE(offered.ended);
-  CHECK(t.a.bytes.lends_in_frames(200));
+  CHECK(t.a.bytes.lends(200, true));
 }
 
 TEST_CASE("offered bytes keep their order") {

@@ -36,7 +36,7 @@ private:
   bool is_block_;
   bool ended_ = false;          // no more frames follow
   std::uint32_t under_way_ = 0; // outstanding frames
-  std::uint64_t begun_ = 0;     // bytes in frames
+  std::uint64_t begun_ = 0;     // bytes in frames or blocks
   std::uint64_t frame_offset_ = 0;
 };
 
@@ -45,9 +45,10 @@ class stream_write : public stream_source {
 public:
   enum class kind {
     copy, ///< Completes when some bytes have been copied, or all if `whole`.
-    lend, ///< Sends the bytes from the caller's memory; completes when the peer has all of them. If
-          ///< there are `offer_from` bytes or more, the memory is contiguous, and the bytes are
-          ///< offered for the peer to read.
+    lend, ///< Sends the bytes from the caller's memory; completes when the SENDs have completed, or
+          ///< the peer has read all bytes. If `stream_protocol::offers`, the memory is contiguous,
+          ///< and the bytes are offered for the peer to read. Otherwise frames that would wait for
+          ///< the peer's receives are copied, if the blocks have room for all of them.
     wait  ///< Waits until there is room to copy to; writes nothing.
   };
 
@@ -55,6 +56,7 @@ public:
 
   kind what = kind::copy; ///< `bytes` must not be 0.
   bool whole = false;     ///< `copy` completes only when all bytes have been copied.
+  bool in_place = false;  ///< `lend` copies nothing.
 
   // The result.
   error_code ec;
