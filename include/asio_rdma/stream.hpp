@@ -35,8 +35,9 @@ namespace asio_rdma {
 /// it by RDMA READ. `asio::async_write` passes at most 64 KiB at a time, so use `async_write_some`.
 /// On iWARP a READ would register memory on both sides, so the bytes, also of several pieces, are
 /// sent from their place. If the peer's receives are full, the rest of the write is copied, unless
-/// the send buffer has no room for all of it. So it waits for the peer's reader only if plain
-/// memory would; writes behind it then wait, too. Nor is registered memory of 4 to 128 KiB copied
+/// the send buffer has no room for all of it. So it waits for the peer's reader only if
+/// `asio::async_write` of plain memory would, or if many long writes are made at once; writes and
+/// waits for room behind it then wait, too. Nor is registered memory of 4 to 128 KiB copied
 /// if no write waits, the peer's receives take all of it now, and the program has not waited for
 /// the end of a write that was sent from its place since the peer's last bytes. A write that is not
 /// copied completes when the peer's device has the bytes; on iWARP, when this side's TCP has them.

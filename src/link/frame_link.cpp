@@ -112,6 +112,8 @@ link_action frame_link::send_frame(frame_operation* reports_to) {
   const std::uint32_t slot = free_.back();
   free_.pop_back();
   frame_.header.credits = credits_.spend();
+  if (waits_for_credits_ && !credits_.may_send_data())
+    ask_parts_to_act(); // the wait goes on, perhaps because this control frame took a credit
   const std::uint32_t size = peer_sizes_.next();
   peer_sizes_.use();
   if (peer_sizes_.next() != size) // what did not fit may fit the next receive
@@ -219,6 +221,10 @@ void frame_link::note_wait() {
     return;
   waits_for_credits_ = true;
   ++credit_waits_;
+  ask_parts_to_act();
+}
+
+void frame_link::ask_parts_to_act() {
   for (link_part* const p : parts_)
     p->ask_to_act();
 }

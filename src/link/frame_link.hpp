@@ -266,6 +266,7 @@ private:
   bool all_drained() const;
   void ask_all_again() noexcept;
   void note_wait();
+  void ask_parts_to_act();
 
   frame_options options_;
   credits credits_;

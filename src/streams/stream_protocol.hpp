@@ -85,12 +85,13 @@ struct stream_action {
 /// Written bytes are copied to a limited number of blocks, or are sent from the caller's memory, in
 /// frames. Lent bytes whose frames wait for the peer's application are copied if the blocks take
 /// all of them, so two sides that write before they read wait for each other only if they would
-/// with copies. Large amounts of the caller's memory are offered, in order with the frames, and the
-/// peer reads them. The first write of a round of handlers is sent at once. The next ones share a
-/// block, which waits until the handlers that were ready have run (`await_idle`). If the block is
-/// small, it also waits while an earlier small frame is outstanding (Minshall's modification of
-/// Nagle's algorithm, RFC 896). A frame tells how many bytes of the same source follow, so that the
-/// receives of the peer grow.
+/// with copies, or if they make many long writes at once, which share neither frames nor blocks.
+/// Large amounts of the caller's memory are offered, in order with the frames, and the peer reads
+/// them. The first write of a round of handlers is sent at once. The next ones share a block, which
+/// waits until the handlers that were ready have run (`await_idle`). If the block is small, it also
+/// waits while an earlier small frame is outstanding (Minshall's modification of Nagle's algorithm,
+/// RFC 896). A frame tells how many bytes of the same source follow, so that the receives of the
+/// peer grow.
 ///
 /// Received bytes stay in their receives until they are read, and only a limited number of offered
 /// bytes is read ahead: this is the backpressure. Bytes that arrived before the peer's shutdown or
