@@ -208,6 +208,10 @@ public:
   bool connected() const noexcept { return state_ == state::connected; }
   /// Whether the link has failed or was closed.
   bool failing() const noexcept { return state_ >= state::failing; }
+  /// The link may learn of it later.
+  bool has_failed_queue_pair() const {
+    return qp_ != nullptr && qp_->state() == queue_pair_state::failed;
+  }
   /// Does a step that the link cannot do without. If there is no memory for the step, the link
   /// fails with `no_memory`, which ends all its operations.
   template <class Step>

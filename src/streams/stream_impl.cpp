@@ -222,6 +222,8 @@ bool stream_impl::run_parts(operation_list& done) {
   assert(link_.is_locked());
   if (!bytes_)
     return false;
+  if (link_.failing() || link_.has_failed_queue_pair())
+    bytes_->copy_no_more();
   bool any = false;
   while (bytes_->has_news()) {
     const stream_action a = bytes_->next();

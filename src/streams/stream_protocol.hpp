@@ -159,6 +159,10 @@ public:
   void shut_down_reads();
   ///@}
 
+  /// The link or its queue pair has failed, so nothing more is copied: a write that waits for room
+  /// ends when the link has stopped.
+  void copy_no_more() noexcept { copies_ = false; }
+
   /// If on, small writes are sent at once, even while a frame is outstanding.
   void set_no_delay(bool on) noexcept;
 
@@ -279,6 +283,7 @@ private:
   std::uint64_t held_ = 0;               // bytes that were held back at the last of them
   bool no_delay_ = false;
   bool waited_for_ = false; // the end of a write that was lent in frames
+  bool copies_ = true;
   bool shutdown_due_ = false;
   bool shut_writes_ = false; // by this side
   bool peer_takes_no_data_ = false;

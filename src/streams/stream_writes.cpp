@@ -54,7 +54,8 @@ bool stream_protocol::lends(std::uint64_t bytes, bool contiguous) const noexcept
 // Whether the rest of a lent write is copied. It waits for the peer's application, and plain memory
 // would not.
 bool stream_protocol::copies_rest(const stream_write& op) const noexcept {
-  if (op.in_place || op.way_ != stream_write::way::frames || under_way_ != 0 || !link_.data_waits())
+  if (!copies_ || op.in_place || op.way_ != stream_write::way::frames || under_way_ != 0 ||
+      !link_.data_waits())
     return false;
   std::uint64_t room = std::uint64_t(free_blocks_.size()) * block_size_;
   if (!pending_.empty()) {
@@ -75,8 +76,9 @@ bool stream_protocol::has_room(const stream_block& b) noexcept {
 }
 
 bool stream_protocol::has_room() const noexcept {
-  return !free_blocks_.empty() ||
-         (!pending_.empty() && has_room(static_cast<const stream_block&>(pending_.back())));
+  return copies_ &&
+         (!free_blocks_.empty() ||
+          (!pending_.empty() && has_room(static_cast<const stream_block&>(pending_.back()))));
 }
 
 // Call only if there is room.
