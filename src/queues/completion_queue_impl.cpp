@@ -95,10 +95,7 @@ completion_queue_impl::~completion_queue_impl() {
       ibv_destroy_comp_channel(channel_);
     return;
   }
-  if (watched_) {
-    read_event();
-    ibv_ack_cq_events(cq_, unacknowledged_events_);
-  }
+  acknowledge_events();
   if (owns_ == ownership::borrow)
     return;
   ibv_destroy_cq(cq_);
@@ -149,6 +146,15 @@ bool completion_queue_impl::read_event() {
     }
   } while (all);
   return true;
+}
+
+// The last ones. The context's shutdown calls it, because an adopted queue may be destroyed by its
+// owner before this object ends.
+void completion_queue_impl::acknowledge_events() noexcept {
+  if (!std::exchange(watched_, false))
+    return;
+  read_event();
+  ibv_ack_cq_events(cq_, unacknowledged_events_);
 }
 
 // The device has lost the queue and may not report an event, so objects that use the queue end as
@@ -291,6 +297,7 @@ void completion_queue_impl::begin_pass() noexcept {
 
 void completion_queue_impl::shutdown() {
   watch_->channel.stop();
+  acknowledge_events();
   self_.reset();
   {
     const std::lock_guard lock(mutex_);

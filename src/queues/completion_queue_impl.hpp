@@ -212,6 +212,7 @@ private:
   bool on_readable();
   bool take_event();
   bool read_event();
+  void acknowledge_events() noexcept;
   std::size_t harvest(unsigned polls) noexcept;
   std::size_t found_or_failed(int found) noexcept;
   int take_completions(unsigned polls) noexcept;

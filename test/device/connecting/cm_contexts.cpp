@@ -7,12 +7,32 @@
 
 #include <asio_rdma/stream.hpp>
 #include <boost/asio/buffer.hpp>
+#include <boost/asio/execution_context.hpp>
 #include <boost/asio/read.hpp>
 #include <boost/asio/write.hpp>
 
 #include <array>
+#include <functional>
+#include <memory>
+#include <optional>
 
 namespace test::cm_contexts_tests {
+namespace {
+
+/// Calls a function when the context shuts down, after the services that were made later.
+struct at_shutdown final : asio::execution_context::service {
+  using key_type = at_shutdown;
+  inline static asio::execution_context::id id;
+
+  explicit at_shutdown(asio::execution_context& context) : service(context) {}
+  void shutdown() override { call(); }
+
+  std::function<void()> call = [] {
+  };
+};
+
+} // namespace
+
 TEST_CASE("the contexts that made a connection need not run for its end to be noticed") {
   const connections_check nothing_left;
   home h;
@@ -116,6 +136,36 @@ TEST_CASE("a request is accepted by an acceptor of another context") {
   until_all({&h.io}, [&] { return m.accepted.done(); });
   CHECK(m.accepted.succeeded());
   CHECK(h.carries());
+}
+
+// The accept has the last reference to the queue pair. Another thread may cancel it at any moment,
+// but may not use the reactor of a context that shuts down.
+TEST_CASE("an accept that ends during the shutdown of its queue pair's context leaves the "
+          "completion queue to that context") {
+  const connections_check nothing_left;
+  const device dev = open_device();
+  const protection_domain pd(dev);
+  makers m;
+  std::optional<asio::io_context> io(1);
+  std::optional<completion_queue> cq(std::in_place, *io, dev);
+  const std::weak_ptr<detail::completion_queue_impl> queue = cq->impl();
+  auto& moment = asio::use_service<at_shutdown>(*io); // before the service of the connections
+  std::optional<queue_pair> qp(std::in_place, *io);
+  qp->open(pd, *cq);
+  m.listener->async_accept(*qp, m.accepted.handler());
+  const std::weak_ptr<detail::queue_pair_impl> waiting = qp->impl();
+  qp.reset();
+  cq.reset();
+  REQUIRE_FALSE(waiting.expired());
+  moment.call = [&] {
+    m.listener->cancel();
+    CHECK(waiting.expired());
+    CHECK_FALSE(queue.expired());
+  };
+  io.reset();
+  CHECK(queue.expired());
+  until_all({&*m.accepting}, [&] { return m.accepted.done(); });
+  CHECK(m.accepted.ec == asio::error::operation_aborted);
 }
 
 TEST_CASE("a stream outlives the contexts that made it") {

@@ -6,6 +6,7 @@
 #include "device/lifetime/life_resources.hpp"
 #include "device/queues/adoption_site.hpp"
 #include "device/support/pair.hpp"
+#include "interposer/faults.hpp"
 
 #include <asio_rdma/connection.hpp>
 #include <asio_rdma/stream.hpp>
@@ -184,6 +185,45 @@ TEST_CASE("a completion queue that other code created is adopted") {
     if (channel != nullptr)
       CHECK(ibv_destroy_comp_channel(channel) == 0);
   }
+}
+
+// Asio destroys the handler after the library's services have shut down. ibv_destroy_cq(3) waits
+// until all events are acknowledged.
+TEST_CASE("an adopted completion queue is destroyed by a handler that its context destroys") {
+  const resource_check nothing_left;
+  const site s;
+  const faults::injector observer(s.dev.native_handle());
+  ibv_comp_channel* const channel = ibv_create_comp_channel(s.dev.native_handle());
+  REQUIRE(channel != nullptr);
+  ibv_cq* const raw = s.make_cq(channel);
+  REQUIRE(raw != nullptr);
+  bool destroyed = false;
+  {
+    asio::io_context io(1);
+    auto cq = std::make_unique<completion_queue>(io, s.dev, raw, ownership::borrow);
+    queue_pair_options shallow;
+    shallow.send_depth = shallow.receive_depth = 16;
+    {
+      queue_pair a(io), b(io, s.pd);
+      a.open(s.pd, *cq, shallow);
+      connect(io, a, b);
+      got r;
+      sent w;
+      a.async_receive(s.region.buffer(0, 50), r.handler());
+      io.poll(); // arms
+      b.async_send(s.region.buffer(100, 7), w.handler());
+      until(io, [&] { return r.done() && w.done(); });
+    }
+    CHECK(cq->counters().events != 0);
+    const auto destroy = [&destroyed, raw](completion_queue* last) {
+      delete last;
+      destroyed = ibv_destroy_cq(raw) == 0;
+    };
+    asio::post(io, [owned = std::shared_ptr<completion_queue>(cq.release(), destroy)] {});
+  }
+  CHECK(destroyed);
+  CHECK(observer.counts().unacknowledged_at_destroy == 0);
+  CHECK(ibv_destroy_comp_channel(channel) == 0);
 }
 
 TEST_CASE("a completion queue that cannot be adopted stays its owner's") {

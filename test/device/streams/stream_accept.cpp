@@ -10,7 +10,7 @@
 #include <boost/asio/bind_cancellation_slot.hpp>
 #include <boost/asio/cancellation_signal.hpp>
 #include <boost/asio/deferred.hpp>
-#include <boost/asio/detached.hpp>
+#include <boost/asio/experimental/awaitable_operators.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/use_future.hpp>
 
@@ -25,6 +25,7 @@ namespace test::stream_accept_tests {
 namespace {
 
 using asio_rdma::stream;
+using namespace asio::experimental::awaitable_operators;
 
 /// The result of an accept that makes a stream.
 struct made {
@@ -340,12 +341,15 @@ TEST_CASE("accepting by coroutines, with exceptions and without") {
   t.play([&]() -> asio::awaitable<void> {
     constexpr auto tuple = asio::as_tuple(asio::use_awaitable);
     stream client(t.io, t.pool);
-    t.initiator.async_connect(client, t.listener.local_endpoint(), asio::detached);
-    stream server = co_await t.listener.async_accept<stream>(t.pool, {}, asio::use_awaitable);
+    const auto connect = [&](stream& by) -> asio::awaitable<void> {
+      co_await t.initiator.async_connect(by, t.listener.local_endpoint(), asio::use_awaitable);
+    };
+    stream server = co_await (connect(client) &&
+                              t.listener.async_accept<stream>(t.pool, {}, asio::use_awaitable));
     co_await server.async_write_some(asio::buffer("hello", 5), asio::use_awaitable);
     stream other(t.io, t.pool);
-    t.initiator.async_connect(other, t.listener.local_endpoint(), asio::detached);
-    auto [ec, second] = co_await t.listener.async_accept<stream>(t.pool, {}, tuple);
+    auto [ec, second] =
+        co_await (connect(other) && t.listener.async_accept<stream>(t.pool, {}, tuple));
     CHECK(!ec);
     CHECK(second.is_open());
     char memory[5];
