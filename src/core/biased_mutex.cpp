@@ -2,8 +2,10 @@
 #include "core/biased_mutex.hpp"
 
 #include <cerrno>
-#include <chrono>
+#include <cstdint>
 #include <cstdlib>
+#include <ctime>
+#include <linux/futex.h>
 #include <linux/membarrier.h>
 #include <sys/syscall.h>
 #include <thread>
@@ -13,6 +15,13 @@ namespace asio_rdma::detail {
 namespace {
 
 constexpr char none_any_more = 0; // its address is no thread's mark
+
+// Not nanosleep(2), which is a cancellation point: a thread may be cancelled (pthreads(7)).
+void nap() noexcept {
+  std::uint32_t never_changes = 0;
+  timespec time{0, 50'000};
+  syscall(SYS_futex, &never_changes, FUTEX_WAIT_PRIVATE, never_changes, &time, nullptr, 0);
+}
 
 long membarrier(int command) noexcept { return syscall(SYS_membarrier, command, 0, 0); }
 
@@ -48,8 +57,7 @@ void biased_mutex::end_ownership() noexcept {
     std::this_thread::yield();
   }
   for (unsigned looks = 0; inside_.load(std::memory_order_acquire) != nullptr; ++looks)
-    looks < 100 ? std::this_thread::yield()
-                : std::this_thread::sleep_for(std::chrono::microseconds(50));
+    looks < 100 ? std::this_thread::yield() : nap();
 }
 
 } // namespace asio_rdma::detail

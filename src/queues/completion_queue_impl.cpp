@@ -23,6 +23,7 @@ constexpr unsigned acknowledge_batch = 64;
 completion_queue_impl::completion_queue_impl(completion_service& service, const device& d,
                                              const completion_queue_options& options)
     : service_(service),
+      open_queues_(service.all_queues()),
       context_(service.context()),
       device_(d),
       options_(options),
@@ -70,6 +71,10 @@ completion_queue_impl::completion_queue_impl(completion_service& service, const 
 }
 
 void completion_queue_impl::open_watch(error_code& ec) {
+  if (!open_queues_->add(*this)) {
+    ec = asio::error::bad_descriptor;
+    return;
+  }
   if (options_.mode == completion_mode::manual || channel_ == nullptr)
     return;
   // The runner reads only if an event was announced, but another thread may have read the event.
@@ -80,22 +85,49 @@ void completion_queue_impl::open_watch(error_code& ec) {
     watched_ = true;
 }
 
+bool open_queues::add(completion_queue_impl& q) {
+  const std::lock_guard lock(mutex_);
+  if (!closed_)
+    all_.push_back(&q);
+  return !closed_;
+}
+
+template <class Function>
+void open_queues::remove(completion_queue_impl& q, Function&& f) {
+  const std::lock_guard lock(mutex_);
+  if (std::erase(all_, &q) != 0)
+    f();
+}
+
+void open_queues::close() {
+  const std::lock_guard lock(mutex_);
+  closed_ = true;
+  for (const completion_queue_impl* q : std::exchange(all_, {}))
+    q->watch_->channel.stop();
+}
+
 completion_queue_impl::~completion_queue_impl() {
-  watch_->channel.stop();
-  // Mode `manual`: no thread can poll any more.
   end_round(false);
-  if (const std::size_t left = ready_.size(); left != 0) {
-    for (std::size_t i = 0; i < left; ++i)
-      service_.operation_starting();
-    operations_done(left);
-    service_.complete(ready_);
-  }
+  open_queues_->remove(*this, [this] {
+    watch_->channel.stop();
+    // Mode `manual`: no thread can poll any more.
+    if (const std::size_t left = ready_.size(); left != 0) {
+      for (std::size_t i = 0; i < left; ++i)
+        service_.operation_starting();
+      operations_done(left);
+      service_.complete(ready_);
+    }
+  });
+  drop(ready_); // the context has shut down
   if (cq_ == nullptr) {
     if (channel_ != nullptr)
       ibv_destroy_comp_channel(channel_);
     return;
   }
-  acknowledge_events();
+  if (watched_) {
+    read_event();
+    ibv_ack_cq_events(cq_, unacknowledged_events_);
+  }
   if (owns_ == ownership::borrow)
     return;
   ibv_destroy_cq(cq_);
@@ -109,22 +141,18 @@ completion_counters completion_queue_impl::counters() const noexcept {
   return {polls_.value(), arms_.value(), events_.value(), completions_.value()};
 }
 
-bool completion_queue_impl::reserve(std::uint32_t entries) {
-  const std::lock_guard lock(mutex_);
-  if (lost_.load() || entries > options_.entries - reserved_)
-    return false;
-  if (reservations_ == abandoned_.capacity())
-    abandoned_.reserve(2 * reservations_ + 8);
-  ++reservations_;
-  reserved_ += entries;
+bool completion_queue_impl::reserve(std::uint32_t entries) noexcept {
+  std::uint32_t before = reserved_.load();
+  do
+    if (lost_.load() || entries > options_.entries - before)
+      return false;
+  while (!reserved_.compare_exchange_weak(before, before + entries));
   return true;
 }
 
 void completion_queue_impl::unreserve(std::uint32_t entries) noexcept {
-  const std::lock_guard lock(mutex_);
-  assert(reservations_ != 0 && reserved_ >= entries);
-  --reservations_;
-  reserved_ -= entries;
+  [[maybe_unused]] const std::uint32_t before = reserved_.fetch_sub(entries);
+  assert(before >= entries);
 }
 
 // Returns false if the device was removed. Spurious events would accumulate. To look for them costs
@@ -146,15 +174,6 @@ bool completion_queue_impl::read_event() {
     }
   } while (all);
   return true;
-}
-
-// The last ones. The context's shutdown calls it, because an adopted queue may be destroyed by its
-// owner before this object ends.
-void completion_queue_impl::acknowledge_events() noexcept {
-  if (!std::exchange(watched_, false))
-    return;
-  read_event();
-  ibv_ack_cq_events(cq_, unacknowledged_events_);
 }
 
 // The device has lost the queue and may not report an event, so objects that use the queue end as
@@ -180,20 +199,20 @@ void completion_queue_impl::on_loss() noexcept {
 int completion_queue_impl::drop_abandoned(ibv_wc* completions, int n) const noexcept {
   assert(mutex_.is_locked());
   const auto is_abandoned = [this](const ibv_wc& wc) {
-    return std::find(abandoned_.begin(), abandoned_.end(), wc.qp_num) != abandoned_.end();
+    return std::any_of(abandoned_.begin(), abandoned_.end(),
+                       [&wc](const auto& q) { return q.number == wc.qp_num; });
   };
   return static_cast<int>(std::remove_if(completions, completions + n, is_abandoned) - completions);
 }
 
-void completion_queue_impl::abandon(std::uint32_t queue_pair) noexcept {
+void completion_queue_impl::abandon(abandoned_queue_pair& q) noexcept {
   const std::lock_guard lock(mutex_);
-  assert(abandoned_.size() < abandoned_.capacity());
-  abandoned_.push_back(queue_pair);
+  abandoned_.push_back(q);
 }
 
-void completion_queue_impl::forget(std::uint32_t queue_pair) noexcept {
+void completion_queue_impl::forget(abandoned_queue_pair& q) noexcept {
   const std::lock_guard lock(mutex_);
-  std::erase(abandoned_, queue_pair);
+  abandoned_.erase(decltype(abandoned_)::s_iterator_to(q));
 }
 
 bool completion_queue_impl::drain() noexcept {
@@ -222,6 +241,11 @@ void completion_queue_impl::complete(operation_list& done) {
     dropped.swap(ready_);
     ready_changed();
   }
+  drop(dropped);
+}
+
+// The handlers of a context that has shut down are not called.
+void completion_queue_impl::drop(operation_list& dropped) noexcept {
   while (!dropped.empty()) {
     operation& op = dropped.front();
     dropped.pop_front();
@@ -296,8 +320,6 @@ void completion_queue_impl::begin_pass() noexcept {
 }
 
 void completion_queue_impl::shutdown() {
-  watch_->channel.stop();
-  acknowledge_events();
   self_.reset();
   {
     const std::lock_guard lock(mutex_);

@@ -4,6 +4,7 @@
 #include <asio_rdma/completion_queue.hpp>
 #include <asio_rdma/device.hpp>
 #include <boost/asio/execution_context.hpp>
+#include <boost/intrusive/list.hpp>
 
 #include "core/tally.hpp"
 #include "core/waker.hpp"
@@ -22,6 +23,34 @@
 namespace asio_rdma::detail {
 
 class completion_service;
+
+/// A queue pair that has ended, and that the device has refused to destroy. Owned by what keeps it.
+struct abandoned_queue_pair
+    : boost::intrusive::list_base_hook<boost::intrusive::link_mode<boost::intrusive::normal_link>> {
+  std::uint32_t number = 0;
+};
+
+class completion_queue_impl;
+
+/// The completion queues of a context that may use its services. The last owner of a queue may be
+/// an operation or a queue pair that another context ends, on a thread of that one, while the
+/// queue's own context is being destroyed.
+class open_queues {
+public:
+  /// Returns false if the queues have been closed.
+  bool add(completion_queue_impl& q);
+  /// For a queue that ends. If it is open, calls `f`, which stops its use of the services. The
+  /// queues are not closed meanwhile.
+  template <class Function>
+  void remove(completion_queue_impl& q, Function&& f);
+  /// The context shuts down: stops the watches of the queues.
+  void close();
+
+private:
+  std::mutex mutex_;
+  std::vector<completion_queue_impl*> all_;
+  bool closed_ = false;
+};
 
 /// A completion queue with its channel and its one runner, which takes completions from the queue.
 ///
@@ -52,7 +81,7 @@ public:
 
   /// Reserves entries for a queue pair or a shared receive queue. Returns false if there are not
   /// enough.
-  bool reserve(std::uint32_t entries);
+  bool reserve(std::uint32_t entries) noexcept;
   void unreserve(std::uint32_t entries) noexcept;
 
   /// Called before and after each operation is started. `operation_starting` counts the operation
@@ -94,6 +123,12 @@ public:
       hold_work();
   }
 
+  /// Whether this thread takes completions or calls handlers now, and no other thread may run the
+  /// context.
+  bool is_in_pass() const noexcept {
+    return runner_thread_.load(std::memory_order_relaxed) == thread_mark();
+  }
+
   /// In mode `manual`: runs the handlers of completed operations. Returns their number.
   std::size_t poll();
 
@@ -122,8 +157,8 @@ public:
   /// `abandon`: from now on the completions of this queue pair are dropped, because its operations
   /// have ended although the device still has it. `forget`: the queue pair has been destroyed and
   /// its last completions have been drained.
-  void abandon(std::uint32_t queue_pair) noexcept;
-  void forget(std::uint32_t queue_pair) noexcept;
+  void abandon(abandoned_queue_pair& q) noexcept;
+  void forget(abandoned_queue_pair& q) noexcept;
   /// Completes operations that the device no longer uses, by the runner.
   void complete(operation_list& done);
   /// Does the same without a lock, if this thread is the runner and calls a handler. Otherwise
@@ -145,6 +180,8 @@ public:
   void shutdown();
 
 private:
+  friend class open_queues;
+
   enum class state : std::uint8_t { idle, armed, queued, active };
   static constexpr int poll_batch = 32;
   struct watch;
@@ -198,9 +235,6 @@ private:
   void open_watch(error_code& ec);
   void hold_work() noexcept;
   void operation_starting_elsewhere();
-  bool is_in_pass() const noexcept {
-    return runner_thread_.load(std::memory_order_relaxed) == thread_mark();
-  }
   void operations_done(std::size_t n) noexcept;
   void end_pass(std::size_t done) noexcept;
   void leave_to_runner(std::size_t n) noexcept;
@@ -212,7 +246,6 @@ private:
   bool on_readable();
   bool take_event();
   bool read_event();
-  void acknowledge_events() noexcept;
   std::size_t harvest(unsigned polls) noexcept;
   std::size_t found_or_failed(int found) noexcept;
   int take_completions(unsigned polls) noexcept;
@@ -223,6 +256,7 @@ private:
   pass_counts hand_out_pass(unsigned polls, bool& role_given_up);
   static void post_to_strands(batch& b, operation_list::iterator next);
   void put_back(operation_list& operations) noexcept;
+  void drop(operation_list& dropped) noexcept;
   int take_ready(batch& b, unsigned polls);
   void run_internal(batch& b);
   void ready_changed() noexcept { has_ready_.store(!ready_.empty(), std::memory_order_relaxed); }
@@ -242,6 +276,7 @@ private:
   bool end_quiet_round() noexcept;
 
   completion_service& service_;
+  const std::shared_ptr<open_queues> open_queues_;
   asio::execution_context& context_;
   device device_;
   completion_queue_options options_;
@@ -250,6 +285,8 @@ private:
   ownership owns_ = ownership::take;
   bool watched_ = false; // the channel is read by this object
 
+  // Not guarded by `mutex_`: another thread may open a queue pair for the thread that polls.
+  std::atomic<std::uint32_t> reserved_{0};
   std::atomic<std::uint64_t> outstanding_{0};
   std::atomic<state> state_{state::idle};
   std::atomic<bool> notified_{false};
@@ -268,15 +305,13 @@ private:
   std::atomic<bool> runner_queued_{false};     // true also while another thread has the role
   std::shared_ptr<completion_queue_impl> queued_self_; // while the runner is queued
 
-  mutex internal_mutex_; // guards internal operations, to keep their order
-  biased_mutex mutex_;   // guards polling and the lists below
+  biased_mutex internal_mutex_; // guards internal operations, to keep their order
+  biased_mutex mutex_;          // guards polling and the lists below
   operation_list ready_;
   operation_list postponed_, postponed_before_; // in this pass, and in the one before
-  std::uint32_t reserved_ = 0;
-  std::size_t reservations_ = 0;
   bool stopped_ = false;
-  std::vector<std::uint32_t> abandoned_; // numbers of abandoned queue pairs; has room for all
-                                         // reservations
+  boost::intrusive::list<abandoned_queue_pair, boost::intrusive::constant_time_size<false>>
+      abandoned_;
 
   tally polls_, arms_, events_, completions_, rounds_;
   std::atomic<bool> has_internal_{false};

@@ -217,8 +217,10 @@ bool completion_queue_impl::collect(operation_list& done) noexcept {
 // than 0 after a failure.
 int completion_queue_impl::take_ready(batch& b, unsigned polls) {
   std::unique_lock in_order(internal_mutex_, std::defer_lock);
-  if (has_internal_.load()) [[unlikely]]
-    in_order.lock();
+  if (has_internal_.load()) [[unlikely]] {
+    is_in_pass() ? internal_mutex_.lock_as_owner() : internal_mutex_.lock();
+    in_order = std::unique_lock(internal_mutex_, std::adopt_lock);
+  }
   const collecting own(b);
   int found = 0;
   std::size_t before = 0;

@@ -37,10 +37,7 @@ completion_service::completion_service(asio::execution_context& context)
   asio::use_service<asio::detail::reactor>(context);
 }
 
-completion_service::~completion_service() {
-  queues_.clear();
-  drop_ready();
-}
+completion_service::~completion_service() { drop_ready(); }
 
 completion_service& completion_service::of(asio::execution_context& context) {
   return asio::use_service<completion_service>(context);
@@ -51,9 +48,8 @@ completion_service::remember(std::shared_ptr<completion_queue_impl> q, error_cod
   if (ec)
     return nullptr;
   const std::lock_guard lock(mutex_);
-  if (!leaving_) // else `shutdown` goes through the list
-    std::erase_if(queues_, [](const known_queue& k) { return k.queue.expired(); });
-  queues_.push_back({q, leaving_ ? q : nullptr});
+  std::erase_if(queues_, [](const auto& w) { return w.expired(); });
+  queues_.push_back(q);
   return q;
 }
 
@@ -268,7 +264,6 @@ void completion_service::do_last_work(int other, const std::function<void()>& lo
   {
     const std::lock_guard lock(mutex_);
     leaving_ = true;
-    std::erase_if(queues_, [](known_queue& k) { return !k.keep(); });
   }
   leaving_members members;
   find_members(members);
@@ -307,23 +302,22 @@ void completion_service::shutdown() {
   do_last_work(-1, [] {});
   leaving_members members;
   find_members(members);
+  std::vector<std::weak_ptr<completion_queue_impl>> queues;
   std::vector<watched> watches;
   {
     const std::lock_guard lock(mutex_);
     stopped_ = true;
     members_.clear();
+    queues.swap(queues_);
     watches.swap(watches_);
   }
   for (const watched& w : watches)
     w.watch->stop();
   members.for_each([](context_member& member) { member.on_context_shutdown(); });
-  // The handlers that a queue destroys may make further queues.
-  const auto kept = [this](std::size_t i) {
-    const std::lock_guard lock(mutex_);
-    return i < queues_.size() ? queues_[i].kept : nullptr;
-  };
-  for (std::size_t i = 0; const auto q = kept(i); ++i)
-    q->shutdown();
+  open_queues_->close();
+  for (const auto& weak : queues)
+    if (const auto q = weak.lock())
+      q->shutdown();
   drop_ready();
 }
 

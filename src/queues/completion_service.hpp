@@ -86,6 +86,8 @@ public:
   std::shared_ptr<completion_queue_impl> use_queue(std::shared_ptr<completion_queue_impl> queue,
                                                    const device& d, std::uint32_t entries,
                                                    error_code& ec);
+  /// Those that exist, until the context has shut down.
+  const std::shared_ptr<open_queues>& all_queues() const noexcept { return open_queues_; }
   /// Makes a completion queue for one owner.
   std::shared_ptr<completion_queue_impl>
   make_queue(const device& d, const completion_queue_options& options, error_code& ec);
@@ -108,9 +110,7 @@ public:
 
   /// For the shutdown of the context: drives the completion queues until no member has work to
   /// finish. Handlers are not run. `look` is called from time to time, and when `other` (a
-  /// descriptor, or -1) is readable. From here on the completion queues exist until all services
-  /// have shut down: the last owner may be an operation of another context, whose thread would
-  /// otherwise use the reactor of this one during its shutdown.
+  /// descriptor, or -1) is readable.
   void do_last_work(int other, const std::function<void()>& look);
 
   /// Whether the context shuts down, and its members do their last work or have done it. No handler
@@ -128,15 +128,6 @@ private:
     std::shared_ptr<device_watch> watch;
     std::size_t members = 0;
   };
-  struct known_queue {
-    std::weak_ptr<completion_queue_impl> queue;
-    std::shared_ptr<completion_queue_impl> kept; // from the shutdown on
-
-    bool keep() noexcept {
-      kept = queue.lock();
-      return kept != nullptr;
-    }
-  };
 
   void shutdown() override;
   void broadcast(const device_watch& from, const ibv_async_event& event,
@@ -153,8 +144,8 @@ private:
 
   std::mutex mutex_;
   completion_queue_options defaults_;
-  std::vector<known_queue> queues_;
-  std::vector<std::weak_ptr<completion_queue_impl>> shared_;
+  const std::shared_ptr<open_queues> open_queues_ = std::make_shared<open_queues>();
+  std::vector<std::weak_ptr<completion_queue_impl>> queues_, shared_;
   std::vector<watched> watches_; // for the devices of the members
   boost::intrusive::list<context_member, boost::intrusive::constant_time_size<false>> members_;
   operation_list ready_;

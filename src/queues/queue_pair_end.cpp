@@ -223,13 +223,13 @@ bool queue_pair_impl::destroy(ibv_qp* qp) noexcept {
 
 void queue_pair_impl::abandon(ibv_qp* qp) noexcept {
   assert(refused_ != nullptr);
-  cq_->abandon(number_);
+  refused_->keep(std::static_pointer_cast<queue_pair_impl>(shared_from_this()), qp);
+  refused_->abandon();
   {
     const std::lock_guard lock(mutex_);
     find_posted_blocks<send_operation>(send_, refused_->memory);
     find_posted_blocks<receive_operation>(receive_, refused_->memory);
   }
-  refused_->keep(std::static_pointer_cast<queue_pair_impl>(shared_from_this()), qp);
   withhold(std::move(refused_));
 }
 

@@ -30,6 +30,10 @@ public:
     self_ = std::move(self);
     qp_ = qp;
   }
+  void abandon() noexcept {
+    abandoned_.number = self_->number_;
+    self_->cq_->abandon(abandoned_);
+  }
 
   bool release() noexcept override {
     if (!self_->windows_->free_all() ||
@@ -37,7 +41,7 @@ public:
       return false;
     const auto& cq = self_->cq_;
     cq->drain();
-    cq->forget(self_->number_);
+    cq->forget(abandoned_);
     cq->unreserve(self_->reserved_);
     return true;
   }
@@ -47,6 +51,7 @@ public:
 private:
   std::shared_ptr<queue_pair_impl> self_;
   ibv_qp* qp_ = nullptr;
+  abandoned_queue_pair abandoned_;
 };
 
 /// The verbs object of a queue pair whose destruction would wait for the peer, with the objects

@@ -10,10 +10,13 @@
 
 #include <asio_rdma/connection.hpp>
 #include <asio_rdma/stream.hpp>
+#include <boost/asio/strand.hpp>
 #include <fcntl.h>
 #include <poll.h>
 
 #include <array>
+#include <memory>
+#include <vector>
 
 namespace test::adoption_tests {
 namespace {
@@ -187,43 +190,60 @@ TEST_CASE("a completion queue that other code created is adopted") {
   }
 }
 
-// Asio destroys the handler after the library's services have shut down. ibv_destroy_cq(3) waits
-// until all events are acknowledged.
-TEST_CASE("an adopted completion queue is destroyed by a handler that its context destroys") {
+// By the scheduler, after the library's services have shut down, or before, by a service that was
+// made between them. ibv_destroy_cq(3) waits until all events are acknowledged.
+TEST_CASE("an adopted completion queue and its device end in a handler that its context destroys") {
+  const bool before = GENERATE(true, false);
   const resource_check nothing_left;
   const site s;
-  const faults::injector observer(s.dev.native_handle());
-  ibv_comp_channel* const channel = ibv_create_comp_channel(s.dev.native_handle());
+  ibv_context* const opened = ibv_open_device(s.dev.native_handle()->device);
+  REQUIRE(opened != nullptr);
+  auto dev = std::make_unique<device>(opened, ownership::borrow);
+  auto pd = std::make_unique<protection_domain>(*dev);
+  const faults::injector observer(opened);
+  ibv_comp_channel* const channel = ibv_create_comp_channel(opened);
   REQUIRE(channel != nullptr);
-  ibv_cq* const raw = s.make_cq(channel);
+  ibv_cq* const raw = ibv_create_cq(opened, 128, nullptr, channel, 0);
   REQUIRE(raw != nullptr);
-  bool destroyed = false;
+  std::vector<int> ended;
   {
     asio::io_context io(1);
-    auto cq = std::make_unique<completion_queue>(io, s.dev, raw, ownership::borrow);
-    queue_pair_options shallow;
-    shallow.send_depth = shallow.receive_depth = 16;
+    auto cq = std::make_unique<completion_queue>(io, *dev, raw, ownership::borrow);
+    const auto strand = asio::make_strand(io); // its service shuts down before that of `cq`
+    const acceptor listener(io, {device_address(s.dev), 0}); // and this one before
+    std::array<char, 128> bytes{};
     {
-      queue_pair a(io), b(io, s.pd);
-      a.open(s.pd, *cq, shallow);
+      const memory_region region(*pd, bytes.data(), bytes.size());
+      queue_pair_options shallow;
+      shallow.send_depth = shallow.receive_depth = 16;
+      queue_pair a(io), b(io, *pd);
+      a.open(*pd, *cq, shallow);
       connect(io, a, b);
       got r;
       sent w;
-      a.async_receive(s.region.buffer(0, 50), r.handler());
+      a.async_receive(region.buffer(0, 50), r.handler());
+      io.restart();
       io.poll(); // arms
-      b.async_send(s.region.buffer(100, 7), w.handler());
+      b.async_send(region.buffer(100, 7), w.handler());
+      pollfd event{channel->fd, POLLIN, 0};
+      REQUIRE(::poll(&event, 1, 10'000) == 1);
       until(io, [&] { return r.done() && w.done(); });
     }
     CHECK(cq->counters().events != 0);
-    const auto destroy = [&destroyed, raw](completion_queue* last) {
+    const auto destroy = [&](completion_queue* last) {
       delete last;
-      destroyed = ibv_destroy_cq(raw) == 0;
+      ended.push_back(ibv_destroy_cq(raw));
+      ended.push_back(ibv_destroy_comp_channel(channel));
+      pd.reset();
+      dev.reset();
+      ended.push_back(ibv_close_device(opened));
     };
-    asio::post(io, [owned = std::shared_ptr<completion_queue>(cq.release(), destroy)] {});
+    const auto handler = [owned = std::shared_ptr<completion_queue>(cq.release(), destroy)] {
+    };
+    before ? asio::post(strand, handler) : asio::post(io, handler);
   }
-  CHECK(destroyed);
+  CHECK(ended == std::vector<int>(3, 0));
   CHECK(observer.counts().unacknowledged_at_destroy == 0);
-  CHECK(ibv_destroy_comp_channel(channel) == 0);
 }
 
 TEST_CASE("a completion queue that cannot be adopted stays its owner's") {
