@@ -130,7 +130,7 @@ void connection_impl::on_key_ended(offered& o, operation_list& done) {
 }
 
 void connection_impl::begin(connection_operation& op) {
-  op.background ? link_.completion_queue().background_starting() : link_.operation_starting();
+  op.background ? link_.completion_queue().background_starting() : link_.operation_starting(op);
   active_.push_back(op);
 }
 

@@ -373,7 +373,7 @@ bool link_impl::start_close(operation& op) {
     op.ec = asio::error::already_started;
   if (op.ec || over)
     return false;
-  operation_starting();
+  operation_starting(op);
   closing_ = &op;
   if (!goodbye)
     do_or_fail([this] { frames_->close(); });

@@ -126,8 +126,8 @@ public:
 
   class visit;
   /// Locks the link to read its state. Use a `visit` to change it.
-  [[nodiscard]] std::unique_lock<mutex> lock() const { return std::unique_lock(mutex_); }
-  /// Whether this thread has locked the link. For assertions only.
+  [[nodiscard]] std::unique_lock<biased_mutex> lock() const { return std::unique_lock(mutex_); }
+  /// Whether any thread has locked the link. For assertions only.
   bool is_locked() const noexcept { return mutex_.is_locked(); }
 
   /// The following functions are called with the link locked.
@@ -136,7 +136,7 @@ public:
   /// The error with which new operations fail, if any.
   error_code check() const;
   /// Counts an operation of the user. The visit that ends the operation completes it.
-  void operation_starting() { cq_->operation_starting(); }
+  void operation_starting(const operation& op) { cq_->operation_starting(op); }
   /// Whether the device can use the memory: it belongs to the pool's protection domain, or it is
   /// empty.
   bool is_usable(const registered_buffer& memory) const noexcept;
@@ -305,8 +305,8 @@ private:
   std::shared_ptr<queue_pair_impl> qp_;
   std::shared_ptr<completion_queue_impl> cq_;
 
-  mutable mutex mutex_;
-  dropped_blocks dropped_; // released after the mutex is unlocked
+  mutable biased_mutex mutex_; // its owner is the thread that runs the completion queue
+  dropped_blocks dropped_;     // released after the mutex is unlocked
   std::optional<frame_link> frames_;
   std::unique_ptr<receive_source> receives_;
   std::deque<frame_transfer> sends_;
@@ -338,6 +338,11 @@ private:
 class link_impl::visit {
 public:
   explicit visit(link_impl& link) noexcept : link_(link) { link.mutex_.lock(); }
+  /// For a work request that has returned, perhaps to the thread that runs the completion queue.
+  struct returning {};
+  visit(link_impl& link, returning) noexcept : link_(link) {
+    link.cq_->is_in_pass() ? link.mutex_.lock_as_owner() : link.mutex_.lock();
+  }
   visit(const visit&) = delete;
   ~visit() {
     assert(changed_ || !link_.gathering_);
@@ -370,7 +375,7 @@ private:
 template <class Function>
 void link_impl::returned(disposal how, Function&& f) {
   if (how != disposal::destroy) {
-    visit v(*this);
+    visit v(*this, visit::returning());
     --posted_;
     do_or_fail([&] { f(v.done); });
     v.run();

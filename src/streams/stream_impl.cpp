@@ -207,7 +207,7 @@ bool stream_impl::start_op(Op& op) {
   link_impl::visit v(link_);
   if (!begin(op))
     return false;
-  link_.operation_starting();
+  link_.operation_starting(op);
   run_or_enqueue(op, v);
   return true;
 }

@@ -103,7 +103,7 @@ bool stream_impl::wait_for_peer(operation_list& done) {
                      link_.completion_queue().options().mode != completion_mode::manual;
   if (holds && holder_->now == holder::state::idle) {
     holder_->now = holder::state::holding;
-    link_.operation_starting();
+    link_.operation_starting(*holder_);
   } else if (!holds && holder_->now == holder::state::holding) {
     holder_->now = holder::state::ending;
     holder_->stream = std::static_pointer_cast<stream_impl>(shared_from_this());
