@@ -3,6 +3,8 @@
 import html
 import statistics
 
+import costs
+
 ALLOWED = 1.10
 ALLOWED_NS = 100  # for a block of up to 64 KiB
 LIBRARY = ("callbacks", "coroutines")
@@ -25,67 +27,6 @@ def number(value):
 def calls(entry):
     counted = entry.get("system_calls")
     return "–" if counted is None else f"{sum(counted.values()):.2f}"
-
-
-POSTS = ["io_context::executor_type", "default concurrency hint", "any_io_executor", "use_awaitable"]
-COUNTED = ["instructions", "locks", "allocations"]
-GROWTH = 1.03  # what a count may grow by
-# The instructions above a loop on verbs: the case of the program, the loop, and what is wanted.
-OVERHEADS = [
-    ("SEND, callback", "io_context::executor_type send", "bare send", 120),
-    ("SEND, callback, any_io_executor", "any_io_executor send", "bare send", 120),
-    ("SEND, use_awaitable", "use_awaitable send", "bare send", 520),
-    ("SEND, co_await of deferred", "deferred send", "bare send", 320),
-    ("the same in awaitable<void, io_context::executor_type>", "deferred, io_context::executor_type send", "bare send", 220),
-    ("SEND, use_awaiter in a program's own coroutine", "use_awaiter send", "bare send", 125),
-    ("SEND in a batch of 16", "batch send", "bare batch", 70),
-    ("SEND and RECEIVE", "send and receive", "bare send and receive", 240),
-    ("message, window 8", "message", "bare send and receive", 600),
-    ("message, one at a time, co_await of deferred", "message, deferred, one at a time", "bare send and receive", None),
-    ("stream, a write and its read", "stream", "bare send and receive", 700),
-]
-
-
-def overhead_missed(results):
-    cases, missed = results["cases"], []
-    for kind in POSTS:
-        send = cases[f"{kind} send"]
-        if send["ratio_to_post"] > 1 and kind != "default concurrency hint":  # the default hint has no target
-            missed.append(f"{kind}: more instructions than one asio::post")
-    missed += [f"{name}: {case['allocations']:g} allocations per operation" for name, case in cases.items() if case["allocations"]]
-    if results["batch_calls"] > 1 / 16:
-        missed.append(f"batch of 16: {results['batch_calls']:g} calls of ibv_post_send per operation")
-    return missed
-
-
-def overhead_grown(results, allowed):
-    """The library's counts above those of `allowed`. A few instructions are glibc's choice by processor; half a lock is no growth."""
-    missed = []
-    for _, name, _, _ in OVERHEADS:
-        case, before = results["cases"][name], allowed["cases"].get(name)
-        if before is None:
-            missed.append(f"{name}: no count to compare with (./dev bench overhead --accept)")
-            continue
-        slack = {"instructions": 10, "locks": 0.5, "allocations": 0}
-        missed += [f"{name}: {case[what]:.1f} {what}, before {before[what]:g}" for what in COUNTED
-                   if case[what] > max(before[what] * GROWTH, before[what] + slack[what])]
-    return missed
-
-
-def overhead_tables(results):
-    """The cost of an operation above verbs, and beside `asio::post`."""
-    cases = results["cases"]
-    above = [["instructions of an operation of 64 bytes", "verbs", "above verbs", "wanted", "locks", "allocations"]]
-    for title, name, bare, wanted in OVERHEADS:
-        case, base = cases[name], cases[bare]["instructions"]
-        above.append([title, f"{base:.0f}", f"{case['instructions'] - base:.0f}", "–" if wanted is None else str(wanted),
-                      f"{case['locks']:.1f}", f"{case['allocations']:g}"])
-    posts = [["instructions per 64-byte SEND", "asio_rdma", "asio::post", "ratio"]]
-    for kind in POSTS:
-        send, post = cases[f"{kind} send"], cases[f"{kind} post"]
-        posts.append([kind, f"{send['instructions'] - cases['bare send']['instructions']:.0f}", f"{post['instructions']:.0f}",
-                      f"{send['ratio_to_post']:.2f}"])
-    return above, posts
 
 
 def blocks(results):
@@ -263,7 +204,39 @@ def peers_said(results):
         for by in PEER:
             if case[by]["said"]:
                 whose.setdefault(case[by]["said"], []).append(f"{case['name']} ({PEER[by]})")
+    for case in results.get("polling", []):
+        for of in POLLING:
+            if not case["failed"] and case[f"{of}_said"]:
+                whose.setdefault(case[f"{of}_said"], []).append(f"{case['name']} ({of})")
     return [f"{'; '.join(names)}: {said}" for said, names in whose.items()]
+
+
+POLLING = ("ucx", "libfabric")
+POLLING_WANTED = 1  # times as long as the library's messages, at least
+
+
+def polling_rows(results):
+    """Beside programs whose ends poll, so in mode busy."""
+    rows = [["both ends poll, µs", "verbs", "messages", "of verbs", "stream", "of verbs", "UCX", "UCX / messages", "libfabric",
+             "libfabric / messages"]]
+    for case in results.get("polling", []):
+        if case["failed"]:
+            rows.append([case["name"], "failed", *["–"] * 8])
+            continue
+        own = [number(case["verbs"]["microseconds"])]
+        for loop in "messages", "stream":
+            own += [number(case[loop]["microseconds"]), f"{case[loop]['ratio']:.2f}"]
+        theirs = [(case[of], f"{case[of] / case['messages']['microseconds']:.2f}" if case[of] else "–") for of in POLLING]
+        rows.append([case["name"], *own, *(text for time, ratio in theirs for text in (number(time), ratio))])
+    return rows
+
+
+def polling_missed(results):
+    for case in results.get("polling", []):
+        for of in POLLING:
+            if not case["failed"] and case[of] and case[of] < POLLING_WANTED * case["messages"]["microseconds"]:
+                yield (f"{results['device']}: {case['name']}: {of} takes {case[of] / case['messages']['microseconds']:.2f} times as long "
+                       f"as messages, wanted {POLLING_WANTED:.2f}")
 
 
 def global_rows(results):
@@ -371,6 +344,7 @@ def missed(results):
             if ratio is not None and ratio < WANTED[case["work"]]:
                 lines.append(f"{results['device']}: {case['name']}: async-rdma{', tuned,' if by == 'tuned' else ''} takes {ratio:.1f} "
                              f"times as long, wanted {WANTED[case['work']]}")
+    lines += polling_missed(results)
     for case in results["cases"]:
         if case["failed"]:
             lines.append(f"{results['device']}: {title(case)}: failed")
@@ -430,7 +404,7 @@ def picture(devices):
 def markdown(overhead, memory, soft, rates, devices):
     parts = []
     if overhead:
-        parts += [*(grid(table, True) for table in overhead_tables(overhead)),
+        parts += [*(grid(table, True) for table in costs.tables(overhead)),
                   f"Calls of `ibv_post_send` per operation in a batch of 16: {overhead['batch_calls']:g}."]
     if memory:
         parts += [grid(memory_rows(memory), True)]
@@ -453,9 +427,13 @@ def markdown(overhead, memory, soft, rates, devices):
             parts += ["Errors that rstream reported:", "\n".join(f"- {line}" for line in rstream_said(results))]
         if results.get("peers"):
             parts += [grid(peer_rows(results), True)]
+        if results.get("polling"):
+            parts += [grid(polling_rows(results), True)]
         if peers_said(results):
-            parts += ["Errors that async-rdma reported:", "\n".join(f"- {line}" for line in peers_said(results))]
-    lines = (memory_missed(memory) if memory else []) + (soft_missed(soft) if soft else [])
+            parts += ["Errors that other programs reported:", "\n".join(f"- {line}" for line in peers_said(results))]
+    lines = [*costs.beyond(overhead)] if overhead else []
+    lines += (memory_missed(memory) if memory else []) + (soft_missed(soft) if soft else [])
+    lines += rates_missed(rates) if rates else []
     lines += [line for results in devices for line in missed(results)]
     if lines:
         parts += ["Beyond what is allowed in this run:", "\n".join(f"- {line}" for line in lines)]

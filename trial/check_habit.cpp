@@ -392,7 +392,10 @@ awaitable<void> h12(session& s) {
   const ibv_qp_attr a = e.qp.query(IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT);
   co_await s.need(a.timeout != 0, "the driver does not report the timeout");
   const double silence = 4.096e-6 * double(1ull << a.timeout) * a.retry_cnt;
-  expect(silence > 6.4, "a silence of " + std::to_string(silence) + " s ends a queue pair");
+  // rxe repeats for ever if it is given seven retries, so the library gives it six.
+  constexpr unsigned rxe_vendor = 0xffffff;
+  const double promised = s.dev.attributes().vendor_id == rxe_vendor ? 6.4 : 7.5;
+  expect(silence > promised, "a silence of " + std::to_string(silence) + " s ends a queue pair");
   s.remark("by the attributes, as no silence was made: timeout " + std::to_string(a.timeout) +
            ", retries " + std::to_string(a.retry_cnt));
   co_await s.meet();

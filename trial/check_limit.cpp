@@ -284,7 +284,7 @@ awaitable<void> h20(session& s) {
 std::span<const check> limit_checks() {
   static constexpr check checks[] = {
       {"h7", "h7", "memory windows are there if the library says so", h7},
-      {"h8", "h8", "as many scatter/gather elements as the device has", h8},
+      {"h8", "h8", "as many scatter/gather elements as a queue pair has", h8},
       {"h9", "h9", "as much inline data as the device takes", h9},
       {"h13", "h13", "GIDs of RoCE v2, of this network namespace", h13},
       {"h14", "h14", "a queue pair connected without rdma_cm has the route that it needs", h14},

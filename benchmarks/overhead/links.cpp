@@ -131,8 +131,9 @@ struct two_objects {
 
   // Until both counts are 0.
   void run(const std::uint64_t& first, const std::uint64_t& second) {
-    while (first != 0 || second != 0)
-      io.run_one();
+    io.restart();
+    io.run();
+    check(first == 0 && second == 0, "io_context::run");
   }
 
   asio::io_context io{1};

@@ -11,6 +11,7 @@
 #include <boost/asio/use_awaitable.hpp>
 
 #include <coroutine>
+#include <thread>
 
 namespace bench::overhead {
 namespace {
@@ -53,14 +54,16 @@ void bare_batches(memory& m, std::uint64_t operations) { bare_loop(m, operations
 
 template <class Executor>
 struct link {
-  explicit link(memory& m, int hint = 1) : io(hint), qp(io.get_executor()) {
+  explicit link(memory& m, int hint = 1)
+      : io(hint), queue(io, m.d, {completion_mode::busy}), qp(io.get_executor()) {
     queue_pair_options options;
     options.send_depth = window;
-    qp.open(m.pd, completion_queue(io, m.d, {completion_mode::busy}), options);
+    qp.open(m.pd, queue, options);
     qp.connect(qp.local_address());
   }
 
   asio::io_context io;
+  completion_queue queue;
   basic_queue_pair<Executor> qp;
 };
 
@@ -134,8 +137,38 @@ void awaiter_sends(memory& m, std::uint64_t operations) {
   l.io.run();
 }
 
-// In groups. Each group is posted as one chain when the group before it has completed.
+// The handler of a group's last SEND posts the next group as one chain.
+template <class Executor>
+struct group_sender {
+  basic_queue_pair<Executor>& qp;
+  const_buffer buffer;
+  std::uint64_t& left;
+
+  void operator()() const {
+    if (left == 0)
+      return;
+    left -= batch_size;
+    const typename basic_queue_pair<Executor>::batch group(qp);
+    for (std::uint32_t i = 1; i < batch_size; ++i)
+      qp.async_send(buffer, [](const error_code& ec, std::size_t) { check(!ec, "async_send"); });
+    qp.async_send(buffer, *this);
+  }
+  void operator()(const error_code& ec, std::size_t) const {
+    check(!ec, "async_send");
+    (*this)();
+  }
+};
+
 void batched_sends(memory& m, std::uint64_t operations) {
+  using executor = asio::io_context::executor_type;
+  link<executor> l(m);
+  for (std::uint32_t i = 0; i < window / batch_size; ++i)
+    group_sender<executor>{l.qp, m.region.buffer(), operations}();
+  l.io.run();
+}
+
+// The program posts each group when `run` has returned for the group before it.
+void batched_sends_outside(memory& m, std::uint64_t operations) {
   link<asio::io_context::executor_type> l(m);
   for (; operations != 0; operations -= batch_size) {
     decltype(l.qp)::batch group(l.qp);
@@ -146,6 +179,21 @@ void batched_sends(memory& m, std::uint64_t operations) {
     l.io.restart();
     l.io.run();
   }
+}
+
+// An acceptor's thread opens a queue pair for the thread that runs the context.
+void sends_after_open_elsewhere(memory& m, std::uint64_t operations) {
+  using executor = asio::io_context::executor_type;
+  link<executor> l(m);
+  std::uint64_t first = window;
+  sender<executor>{l.qp, m.region.buffer(), first}();
+  l.io.run();
+  basic_queue_pair<executor> other(l.io.get_executor());
+  std::thread([&] { other.open(m.pd, l.queue); }).join();
+  l.io.restart();
+  for (std::uint32_t i = 0; i < window; ++i)
+    sender<executor>{l.qp, m.region.buffer(), operations}();
+  l.io.run();
 }
 
 template <class Executor>
@@ -206,6 +254,8 @@ std::vector<test_case> sends() {
       {"use_awaiter send", awaiter_sends},
       {"bare batch", bare_batches},
       {"batch send", batched_sends},
+      {"batch send, outside of handlers", batched_sends_outside},
+      {"send, after an open elsewhere", sends_after_open_elsewhere},
   };
 }
 
