@@ -20,8 +20,10 @@ using private_data = std::vector<std::byte>;
 struct connect_options {
   connect_options() {} // gcc 12 destroys a temporary aggregate in a co_await expression twice
 
-  private_data data;                        ///< For the acceptor, with the request.
-  std::chrono::milliseconds timeout{10000}; ///< For each endpoint tried; then `timed_out`.
+  private_data data; ///< For the acceptor, with the request.
+  /// For each endpoint tried; then `timed_out`. A request that is rejected as stale (the peer still
+  /// has the former connection of this queue pair's number) is repeated within this time.
+  std::chrono::milliseconds timeout{10000};
   std::optional<boost::asio::ip::tcp::endpoint> local =
       std::nullopt; ///< The address to connect from.
   /// The type of service of the connection (RDMA_OPTION_ID_TOS of rdma_set_option(3)). On RoCE it
