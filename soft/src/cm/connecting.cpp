@@ -30,6 +30,9 @@ std::uint8_t depth(std::uint8_t asked, std::uint8_t most) {
   return asked == largest ? most : asked;
 }
 
+// The field of a request has three bits (cma_connect_ib and cma_accept_ib of the kernel).
+std::uint8_t retries(std::uint8_t asked) { return std::min<std::uint8_t>(asked, 7); }
+
 bool take(const rdma_conn_param& p, std::uint8_t most, private_data& to) {
   if (p.private_data_len > most)
     return false;
@@ -59,8 +62,8 @@ SOFT_EXPORT int rdma_connect(rdma_cm_id* base, rdma_conn_param* p) {
       return fail(EINVAL);
     id.initiator_depth = depth(p->initiator_depth, most_reads());
     id.responder_resources = depth(p->responder_resources, most_reads());
-    id.retry_count = p->retry_count;
-    id.rnr_retry_count = p->rnr_retry_count;
+    id.retry_count = retries(p->retry_count);
+    id.rnr_retry_count = retries(p->rnr_retry_count);
     id.qp_num = id.qp != nullptr ? id.qp->qp_num : p->qp_num;
     send_request(id, data, rejection);
   }
@@ -79,7 +82,7 @@ SOFT_EXPORT int rdma_accept(rdma_cm_id* base, rdma_conn_param* p) {
         return fail(EINVAL);
       id.initiator_depth = depth(p->initiator_depth, id.initiator_depth);
       id.responder_resources = depth(p->responder_resources, id.responder_resources);
-      id.rnr_retry_count = p->rnr_retry_count;
+      id.rnr_retry_count = retries(p->rnr_retry_count);
     }
     id.qp_num = id.qp != nullptr ? id.qp->qp_num : p != nullptr ? p->qp_num : 0;
   }

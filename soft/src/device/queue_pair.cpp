@@ -19,9 +19,10 @@ namespace {
 using number_table = std::unordered_map<std::uint32_t, queue_pair*>;
 number_table& numbers() { return of_process<number_table>(); }
 
-// RoCE has global routes only, by a GID of the port (the kernel's rdma_check_ah_attr).
+// RoCE has global routes only, by a GID of the port (the kernel's rdma_check_ah_attr, and for the
+// port modify_qp of uverbs_cmd.c).
 bool is_route(const ibv_ah_attr& to, const std::vector<gid_entry>& own) {
-  return to.is_global != 0 && to.grh.sgid_index < own.size() &&
+  return to.port_num == 1 && to.is_global != 0 && to.grh.sgid_index < own.size() &&
          !is_zero(own[to.grh.sgid_index].gid);
 }
 
@@ -30,6 +31,9 @@ bool is_off(const char* name) {
   const char* const value = std::getenv(name);
   return value != nullptr && std::string_view(value) == "0";
 }
+
+constexpr std::uint8_t longest_timeout = 31; // rxe_qp_chk_attr
+constexpr std::uint32_t psn_bits = 0xffffff;
 
 // A program may post as soon as both queue pairs are ready. An adapter delivers that message, and
 // the search for the peer takes some time.
@@ -146,6 +150,8 @@ int queue_pair::modify(const ibv_qp_attr& a, int mask) {
       ((mask & IBV_QP_PKEY_INDEX) != 0 && a.pkey_index >= limits::partitions) ||
       ((mask & IBV_QP_MAX_QP_RD_ATOMIC) != 0 && a.max_rd_atomic > habits().reads) ||
       ((mask & IBV_QP_MAX_DEST_RD_ATOMIC) != 0 && a.max_dest_rd_atomic > habits().reads) ||
+      ((mask & IBV_QP_PATH_MTU) != 0 && (a.path_mtu < IBV_MTU_256 || a.path_mtu > IBV_MTU_4096)) ||
+      ((mask & IBV_QP_TIMEOUT) != 0 && a.timeout > longest_timeout) ||
       ((mask & IBV_QP_AV) != 0 && !is_route(a.ah_attr, own)))
     return EINVAL;
   if (to == IBV_QPS_RTR && qp_base.qp_type == IBV_QPT_UD)
@@ -164,6 +170,8 @@ int queue_pair::modify(const ibv_qp_attr& a, int mask) {
   set(IBV_QP_DEST_QPN, &ibv_qp_attr::dest_qp_num);
   set(IBV_QP_RQ_PSN, &ibv_qp_attr::rq_psn);
   set(IBV_QP_SQ_PSN, &ibv_qp_attr::sq_psn);
+  attributes_.rq_psn &= psn_bits; // as the kernel does (_ib_modify_qp)
+  attributes_.sq_psn &= psn_bits;
   set(IBV_QP_MAX_DEST_RD_ATOMIC, &ibv_qp_attr::max_dest_rd_atomic);
   set(IBV_QP_MAX_QP_RD_ATOMIC, &ibv_qp_attr::max_rd_atomic);
   set(IBV_QP_MIN_RNR_TIMER, &ibv_qp_attr::min_rnr_timer);

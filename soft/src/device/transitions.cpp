@@ -54,8 +54,11 @@ constexpr transition transitions[] = {
 
 bool is_allowed(ibv_qp_type type, ibv_qp_state from, ibv_qp_state to, int mask) {
   mask &= ~IBV_QP_STATE;
+  // The kernel has alternate paths for InfiniBand only (_ib_modify_qp).
+  if ((mask & IBV_QP_ALT_PATH) != 0)
+    return false;
   if (to == IBV_QPS_ERR || to == IBV_QPS_RESET)
-    return (mask & ~IBV_QP_CUR_STATE) == 0;
+    return mask == 0;
   return std::any_of(std::begin(transitions), std::end(transitions), [&](const transition& t) {
     return t.type == type && t.from == from && t.to == to && (mask & t.must) == t.must &&
            (mask & ~(t.must | t.may)) == 0;

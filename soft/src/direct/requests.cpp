@@ -296,8 +296,7 @@ outcome queue_pair::lost() {
 clock::duration queue_pair::answer_time() const noexcept {
   if (attributes_.timeout == 0)
     return {};
-  return std::chrono::nanoseconds((4096ll << (attributes_.timeout & 31)) *
-                                  (attributes_.retry_cnt + 1));
+  return std::chrono::nanoseconds((4096ll << attributes_.timeout) * (attributes_.retry_cnt + 1));
 }
 
 outcome queue_pair::no_answer() {

@@ -4,6 +4,7 @@
 #include "support/processes.hpp"
 
 #include <arpa/inet.h>
+#include <array>
 #include <catch2/catch.hpp>
 #include <cerrno>
 #include <cstring>
@@ -143,6 +144,38 @@ TEST_CASE("depths beyond those of the device are refused at both sides") {
   rdma_destroy_qp(other.id);
   CHECK(rdma_connect(other.id, nullptr) == -1);
   CHECK(errno == EINVAL);
+}
+
+TEST_CASE("private data longer than a message has room for are refused at both sides") {
+  const std::array<char, 256> bytes{};
+  requested r;
+  rdma_conn_param p{};
+  p.private_data = bytes.data();
+  p.private_data_len = 197;
+  CHECK(rdma_accept(r.to->id, &p) == -1);
+  CHECK(errno == EINVAL);
+  CHECK(rdma_reject(r.to->id, bytes.data(), 149) == -1);
+  CHECK(errno == EINVAL);
+
+  endpoint other;
+  resolve(other, std::to_string(ntohs(rdma_get_src_port(r.listener))));
+  p.private_data_len = 57;
+  CHECK(rdma_connect(other.id, &p) == -1);
+  CHECK(errno == EINVAL);
+}
+
+TEST_CASE("a request carries at most 7 retries, which for receives that are missing is for ever") {
+  requested r;
+  r.to->make_queue_pair();
+  rdma_conn_param p{};
+  p.rnr_retry_count = 255;
+  REQUIRE(rdma_accept(r.to->id, &p) == 0);
+  r.thread.join();
+  REQUIRE(r.status == 0);
+  ibv_qp_attr a{};
+  ibv_qp_init_attr made{};
+  REQUIRE(ibv_query_qp(r.from.id->qp, &a, IBV_QP_RNR_RETRY | IBV_QP_RETRY_CNT, &made) == 0);
+  CHECK(a.rnr_retry == 7);
 }
 
 TEST_CASE("no order of the bytes of a message is promised") {
