@@ -208,17 +208,23 @@ int side::remote(std::uint64_t id, ibv_wr_opcode opcode, const side& peer, std::
   return ibv_post_send(qp.get(), &wr, &bad);
 }
 
-ibv_wc side::completion() {
+ibv_wc completion(ibv_cq* q) {
+  constexpr std::chrono::minutes longest(2);
+  const auto until = clock::now() + longest;
   ibv_wc wc{};
-  for (;;) {
-    const int n = ibv_poll_cq(cq.get(), 1, &wc);
+  while (clock::now() < until) {
+    const int n = ibv_poll_cq(q, 1, &wc);
     if (n != 0) {
       REQUIRE(n == 1);
       return wc;
     }
     std::this_thread::yield();
   }
+  FAIL("no completion for two minutes");
+  return wc;
 }
+
+ibv_wc side::completion() { return soft::test::completion(cq.get()); }
 
 bool side::is_quiet() {
   ibv_wc wc{};

@@ -50,6 +50,9 @@ std::size_t open_descriptors();
 /// The index of the GID of a loopback address: 127.0.0.1, or ::1 if `v6`.
 std::uint8_t loopback_index(ibv_context& c, bool v6 = false);
 
+/// The next completion of a queue; polls until there is one. The test fails after two minutes.
+ibv_wc completion(ibv_cq* q);
+
 /// One side of a connection: a queue pair with its own completion queue, and registered memory.
 struct side {
   static constexpr int depth = 64;
@@ -86,8 +89,7 @@ struct side {
   int send(std::uint64_t id, std::size_t offset = 0, std::uint32_t bytes = 8);
   /// A WRITE to, or a READ or an atomic of, the peer's memory at its beginning.
   int remote(std::uint64_t id, ibv_wr_opcode opcode, const side& peer, std::uint32_t bytes = 8);
-  /// The next completion; polls until there is one.
-  ibv_wc completion();
+  ibv_wc completion(); ///< of its queue
   /// Whether there is none now.
   bool is_quiet();
   std::array<std::byte, 8> bytes_at(std::size_t offset) const;

@@ -140,16 +140,4 @@ int connect(endpoint& e) {
 
 int accept(endpoint& e) { return rdma_accept(e.id, nullptr); }
 
-ibv_wc completion(ibv_cq* q) {
-  ibv_wc wc{};
-  for (;;) {
-    const int n = ibv_poll_cq(q, 1, &wc);
-    if (n != 0) {
-      REQUIRE(n == 1);
-      return wc;
-    }
-    std::this_thread::yield();
-  }
-}
-
 } // namespace soft::test

@@ -69,9 +69,6 @@ void resolve(endpoint& e, const std::string& port);
 int connect(endpoint& e);
 int accept(endpoint& e);
 
-/// The next completion of a queue; polls until there is one.
-ibv_wc completion(ibv_cq* q);
-
 } // namespace soft::test
 
 #endif
