@@ -23,15 +23,15 @@ OVERHEADS = [
 
 
 def missed(results):
-    cases, missed = results["cases"], []
+    cases, lines = results["cases"], []
     for kind in POSTS:
         send = cases[f"{kind} send"]
         if send["ratio_to_post"] > 1 and kind != "default concurrency hint":  # the default hint has no target
-            missed.append(f"{kind}: more instructions than one asio::post")
-    missed += [f"{name}: {case['allocations']:g} allocations per operation" for name, case in cases.items() if case["allocations"]]
+            lines.append(f"{kind}: more instructions than one asio::post")
+    lines += [f"{name}: {case['allocations']:g} allocations per operation" for name, case in cases.items() if case["allocations"]]
     if results["batch_calls"] > 1 / 16:
-        missed.append(f"batch of 16: {results['batch_calls']:g} calls of ibv_post_send per operation")
-    return missed
+        lines.append(f"batch of 16: {results['batch_calls']:g} calls of ibv_post_send per operation")
+    return lines
 
 
 def beyond(results):
@@ -44,16 +44,16 @@ def beyond(results):
 
 def grown(results, allowed):
     """The library's counts above those of `allowed`. A few instructions are glibc's choice by processor; half a lock is no growth."""
-    missed = []
+    lines = []
     for _, name, _, _ in OVERHEADS:
         case, before = results["cases"][name], allowed["cases"].get(name)
         if before is None:
-            missed.append(f"{name}: no count to compare with (./dev bench overhead --accept)")
+            lines.append(f"{name}: no count to compare with (./dev bench overhead --accept)")
             continue
         slack = {"instructions": 10, "locks": 0.5, "allocations": 0}
-        missed += [f"{name}: {case[what]:.1f} {what}, before {before[what]:g}" for what in COUNTED
-                   if case[what] > max(before[what] * GROWTH, before[what] + slack[what])]
-    return missed
+        lines += [f"{name}: {case[what]:.1f} {what}, before {before[what]:g}" for what in COUNTED
+                  if case[what] > max(before[what] * GROWTH, before[what] + slack[what])]
+    return lines
 
 
 def tables(results):

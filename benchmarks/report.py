@@ -215,6 +215,10 @@ POLLING = ("ucx", "libfabric")
 POLLING_WANTED = 1  # times as long as the library's messages, at least
 
 
+def beside_messages(case, of):
+    return case[of] / case["messages"]["microseconds"]
+
+
 def polling_rows(results):
     """Beside programs whose ends poll, so in mode busy."""
     rows = [["both ends poll, µs", "verbs", "messages", "of verbs", "stream", "of verbs", "UCX", "UCX / messages", "libfabric",
@@ -223,20 +227,21 @@ def polling_rows(results):
         if case["failed"]:
             rows.append([case["name"], "failed", *["–"] * 8])
             continue
-        own = [number(case["verbs"]["microseconds"])]
+        cells = [number(case["verbs"]["microseconds"])]
         for loop in "messages", "stream":
-            own += [number(case[loop]["microseconds"]), f"{case[loop]['ratio']:.2f}"]
-        theirs = [(case[of], f"{case[of] / case['messages']['microseconds']:.2f}" if case[of] else "–") for of in POLLING]
-        rows.append([case["name"], *own, *(text for time, ratio in theirs for text in (number(time), ratio))])
+            cells += [number(case[loop]["microseconds"]), f"{case[loop]['ratio']:.2f}"]
+        for of in POLLING:
+            cells += [number(case[of]), f"{beside_messages(case, of):.2f}" if case[of] else "–"]
+        rows.append([case["name"], *cells])
     return rows
 
 
 def polling_missed(results):
     for case in results.get("polling", []):
         for of in POLLING:
-            if not case["failed"] and case[of] and case[of] < POLLING_WANTED * case["messages"]["microseconds"]:
-                yield (f"{results['device']}: {case['name']}: {of} takes {case[of] / case['messages']['microseconds']:.2f} times as long "
-                       f"as messages, wanted {POLLING_WANTED:.2f}")
+            if not case["failed"] and case[of] and beside_messages(case, of) < POLLING_WANTED:
+                yield (f"{results['device']}: {case['name']}: {of} takes {beside_messages(case, of):.2f} times as long as messages, "
+                       f"wanted {POLLING_WANTED:.2f}")
 
 
 def global_rows(results):
