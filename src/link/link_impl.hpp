@@ -340,9 +340,7 @@ public:
   explicit visit(link_impl& link) noexcept : link_(link) { link.mutex_.lock(); }
   /// For a work request that has returned, perhaps to the thread that runs the completion queue.
   struct returning {};
-  visit(link_impl& link, returning) noexcept : link_(link) {
-    link.cq_->is_in_pass() ? link.mutex_.lock_as_owner() : link.mutex_.lock();
-  }
+  visit(link_impl& link, returning) noexcept : link_(link) { link.cq_->lock(link.mutex_); }
   visit(const visit&) = delete;
   ~visit() {
     assert(changed_ || !link_.gathering_);

@@ -123,11 +123,9 @@ public:
       hold_work();
   }
 
-  /// Whether this thread takes completions or calls handlers now, and no other thread may run the
-  /// context.
-  bool is_in_pass() const noexcept {
-    return runner_thread_.load(std::memory_order_relaxed) == thread_mark();
-  }
+  /// Locks a mutex of this queue or of an object that uses it. The thread that takes completions or
+  /// calls handlers now becomes its owner, if no other thread may run the context.
+  void lock(biased_mutex& m) const noexcept { is_in_pass() ? m.lock_as_owner() : m.lock(); }
 
   /// In mode `manual`: runs the handlers of completed operations. Returns their number.
   std::size_t poll();
@@ -235,6 +233,9 @@ private:
   void open_watch(error_code& ec);
   void hold_work() noexcept;
   void operation_starting_elsewhere();
+  bool is_in_pass() const noexcept {
+    return runner_thread_.load(std::memory_order_relaxed) == thread_mark();
+  }
   void operations_done(std::size_t n) noexcept;
   void end_pass(std::size_t done) noexcept;
   void leave_to_runner(std::size_t n) noexcept;

@@ -218,7 +218,7 @@ bool completion_queue_impl::collect(operation_list& done) noexcept {
 int completion_queue_impl::take_ready(batch& b, unsigned polls) {
   std::unique_lock in_order(internal_mutex_, std::defer_lock);
   if (has_internal_.load()) [[unlikely]] {
-    is_in_pass() ? internal_mutex_.lock_as_owner() : internal_mutex_.lock();
+    lock(internal_mutex_);
     in_order = std::unique_lock(internal_mutex_, std::adopt_lock);
   }
   const collecting own(b);
@@ -226,8 +226,8 @@ int completion_queue_impl::take_ready(batch& b, unsigned polls) {
   std::size_t before = 0;
   do {
     {
-      is_in_pass() ? mutex_.lock_as_owner() : mutex_.lock();
-      const std::lock_guard lock(mutex_, std::adopt_lock);
+      lock(mutex_);
+      const std::lock_guard unlocks(mutex_, std::adopt_lock);
       if (polls != 0) {
         begin_pass();
         found = take_completions(std::exchange(polls, 0));

@@ -224,7 +224,6 @@ bool queue_pair_impl::destroy(ibv_qp* qp) noexcept {
 void queue_pair_impl::abandon(ibv_qp* qp) noexcept {
   assert(refused_ != nullptr);
   refused_->keep(std::static_pointer_cast<queue_pair_impl>(shared_from_this()), qp);
-  refused_->abandon();
   {
     const std::lock_guard lock(mutex_);
     find_posted_blocks<send_operation>(send_, refused_->memory);

@@ -29,8 +29,6 @@ public:
   void keep(std::shared_ptr<queue_pair_impl> self, ibv_qp* qp) noexcept {
     self_ = std::move(self);
     qp_ = qp;
-  }
-  void abandon() noexcept {
     abandoned_.number = self_->number_;
     self_->cq_->abandon(abandoned_);
   }
